@@ -1,0 +1,62 @@
+# The entry of the workflow: configuration, one rule file per stage, target rules.
+
+
+configfile: "config/defaults.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/synthesize.smk"
+include: "workflow/rules/stage.smk"
+include: "workflow/rules/tiles.smk"
+include: "workflow/rules/latents.smk"
+include: "workflow/rules/pretrain.smk"
+include: "workflow/rules/finetune.smk"
+include: "workflow/rules/sample.smk"
+include: "workflow/rules/features.smk"
+include: "workflow/rules/fid.smk"
+include: "workflow/rules/bench.smk"
+include: "workflow/rules/report.smk"
+
+
+localrules:
+    all,
+    all_tiles,
+    all_latents,
+    all_runs,
+    all_samples,
+    all_fid,
+
+
+rule all:
+    default_target: True
+    input:
+        f"{W.root}/report.html",
+
+
+rule all_tiles:
+    input:
+        [W.path("tiles", name) for name in W.experiment.datasets],
+
+
+rule all_latents:
+    input:
+        [W.path("latents", name) for name in W.experiment.datasets],
+
+
+rule all_runs:
+    input:
+        [W.final(name) for name in W.experiment.runs],
+
+
+rule all_samples:
+    input:
+        [W.path("samples", name) for name in W.experiment.evaluations],
+
+
+rule all_fid:
+    input:
+        [W.path("fid", name) for name in W.experiment.evaluations],
+
+
+onstart:
+    W.check_inputs()

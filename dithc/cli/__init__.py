@@ -1,0 +1,93 @@
+"""The command line: `dithc <verb>`, one module a verb, loaded only when it is called.
+
+Why: the rule files of the workflow hold one shell line each; everything a rule does is a verb a person can run by hand.
+Invariants: settings come from the configuration file (`--config`), paths from arguments; a user's mistake is printed in
+four lines (what, got, expected, remedy) and ends with status 2; status 75 means "stopped and saved, run me again", 76
+"another trainer holds this run".
+How to change it: a verb is a module with `SUMMARY`, `EXAMPLE`, `add_arguments(parser)` and `run(args) -> int`, and a name
+in `VERBS`.
+"""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Protocol, cast
+
+from dithc.log import UserError, logger, setup
+
+VERBS = {
+    "synthesize": "generate small inputs of true structure",
+    "stage": "read scenes onto one grid",
+    "tiles": "cut scenes into tiles",
+    "codec": "train an autoencoder on tiles",
+    "latents": "encode tiles",
+    "train": "pre-train or fine-tune a DiT",
+    "sample": "generate images from a checkpoint",
+    "extractor": "train a small feature extractor on tiles",
+    "features": "extract features and their statistics",
+    "fid": "compare generated with real features",
+    "report": "write the report",
+    "doctor": "say what this machine is and what will hurt",
+    "bench": "time a training step",
+    "verify": "re-hash what a manifest lists",
+    "show": "describe and draw any output of dithc",
+    "export": "write a checkpoint's weights for other programs",
+    "launch": "start ranks with the machine's launcher",
+}
+
+__all__ = ["VERBS", "main"]
+
+
+class Verb(Protocol):
+    """What a verb's module offers."""
+
+    SUMMARY: str
+    EXAMPLE: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the verb's arguments."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Does it; returns the exit status."""
+
+
+def _overview() -> str:
+    width = max(map(len, VERBS))
+    lines = [f"  {name:<{width}}  {summary}" for name, summary in VERBS.items()]
+    return "usage: dithc <verb> [arguments]\n\nverbs:\n" + "\n".join(lines) + "\n\n`dithc <verb> --help` has an example.\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one verb; returns the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(_overview(), end="")
+        return 0 if words else 2
+    if words[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"dithc {version('dithc')}")
+        return 0
+    if words[0] not in VERBS:
+        print(f"dithc: there is no verb {words[0]!r}\n\n{_overview()}", file=sys.stderr, end="")
+        return 2
+    setup(level=getattr(logging, os.environ.get("DITHC_LOG", "INFO").upper(), logging.INFO))
+    verb = cast(Verb, import_module(f"dithc.cli.{words[0]}"))
+    parser = argparse.ArgumentParser(
+        prog=f"dithc {words[0]}",
+        description=verb.SUMMARY,
+        epilog=f"example:\n  {verb.EXAMPLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verb.add_arguments(parser)
+    args = parser.parse_args(words[1:])
+    try:
+        return verb.run(args)
+    except UserError as error:
+        logger(f"dithc.{words[0]}").error(str(error))
+        return 2
+    except BrokenPipeError:
+        return 141

@@ -1,0 +1,29 @@
+"""`dithc export`: writes a checkpoint's weights for other programs."""
+
+import argparse
+from pathlib import Path
+
+SUMMARY = "Writes a checkpoint's weights with the official DiT's parameter names, for other programs."
+EXAMPLE = "dithc export --checkpoint results/demo/runs/base/step_0000200.json --format official --out base.pt"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="MANIFEST", help="manifest of a run")
+    parser.add_argument("--weights", choices=("ema", "raw"), default="ema", help="averaged or raw weights (ema)")
+    parser.add_argument(
+        "--format",
+        choices=("safetensors", "official"),
+        default="safetensors",
+        help="one safetensors file, or a .pt file as the original DiT code reads it (safetensors)",
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exports."""
+    from dithc.train import export
+
+    written = export(args.checkpoint, weights=args.weights, layout=args.format, out=args.out)
+    print(f"{args.out}: step {written['step']}, {written['tensors']} tensors, {written['bytes']} bytes")
+    return 0

@@ -1,0 +1,114 @@
+"""`dithc features`: features of real tiles or of generated images, and their statistics."""
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dithc.log import problem
+from dithc.runs import Manifest, digest
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dithc.config import Experiment
+    from dithc.data import Tiles
+    from dithc.evaluate import Extractor
+
+SUMMARY = "Extracts features of real tiles (--tiles, --split) or of generated images (--samples), and their statistics."
+EXAMPLE = (
+    "dithc features --config results/demo/config.json --extractor landscape-classifier "
+    "--trained results/demo/extractors/landscape-classifier/manifest.json "
+    "--tiles results/demo/tiles/sentinel2/manifest.json --split all "
+    "--out results/demo/features/sentinel2.all.landscape-classifier/manifest.json"
+)
+BATCH = 64
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
+    parser.add_argument("--extractor", required=True, help="name in the section `extractors`")
+    parser.add_argument("--trained", type=Path, nargs="?", help="manifest of the extractor, if it is trained here")
+    images = parser.add_mutually_exclusive_group(required=True)
+    images.add_argument("--tiles", type=Path, help="manifest of real tiles")
+    images.add_argument("--samples", type=Path, help="manifest of generated images")
+    parser.add_argument("--split", choices=["train", "val", "test", "all"], default="all", help="real tiles to take")
+    parser.add_argument("--out", type=Path, required=True, help="manifest to write; features stand beside it")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Extracts; shards that an earlier run finished are used again."""
+    from dithc.config import load
+    from dithc.evaluate import extract
+
+    start = time.monotonic()
+    experiment = load(args.config)
+    images_from = args.tiles or args.samples
+    source = Manifest.read(images_from, stage="tiles" if args.tiles else "samples")
+    inputs = {str(images_from): source.digest}
+    if args.trained:
+        inputs[str(args.trained)] = Manifest.read(args.trained, stage="extractors").digest
+    extractor = _open_extractor(experiment, args.extractor, args.trained)
+    if args.tiles:
+        from dithc.data import Tiles
+
+        tiles = Tiles(args.tiles.parent)
+        batches, total = _tile_batches(tiles, args.split), len(tiles.rows(args.split))
+        stretch = digest(tiles.info["display"])
+    else:
+        batches, total = _sample_batches(args.samples.parent, source), int(source.numbers["images"])
+        stretch = source.numbers["stretch"]
+    folder = args.out.parent
+    numbers = extract(
+        batches,
+        extractor,
+        folder,
+        total=total,
+        batch=BATCH,
+        set_hash=digest([source.digest, args.split if args.tiles else "generated"]),
+        stretch=stretch,
+    )
+    Manifest(
+        stage="features",
+        name=folder.name,
+        spec=Manifest.spec_of(experiment, "features", args.extractor),
+        inputs=inputs,
+        files=Manifest.entries(folder, [*sorted(folder.glob("shard-*.npy")), folder / "stats.npz"]),
+        numbers=numbers,
+        seconds=time.monotonic() - start,
+    ).write(args.out)
+    return 0
+
+
+def _open_extractor(experiment: "Experiment", name: str, trained: Path | None) -> "Extractor":
+    from dithc.evaluate import load_extractor
+
+    settings = experiment.extractors[name]
+    if settings.kind != "classifier":
+        assert settings.path is not None
+        return load_extractor(settings.kind, Path(settings.path), resize=settings.resize)
+    if trained is None:
+        raise problem(
+            f"extractor {name!r} is trained by the workflow",
+            got="no --trained",
+            expected="the manifest that `dithc extractor` wrote",
+            remedy="run `dithc extractor` first and pass its manifest as --trained",
+        )
+    return load_extractor("classifier", trained.parent / "classifier.safetensors")
+
+
+def _tile_batches(tiles: "Tiles", split: str) -> "Iterator[NDArray[np.uint8]]":
+    rows = tiles.rows(split)
+    for first in range(0, len(rows), BATCH):
+        yield tiles.rgb(rows[first : first + BATCH])
+
+
+def _sample_batches(folder: Path, samples: Manifest) -> "Iterator[NDArray[np.uint8]]":
+    import numpy as np
+
+    for entry in samples.files:
+        if Path(entry["path"]).name.startswith("rgb-"):
+            yield np.load(folder / entry["path"], mmap_mode="r")

@@ -1,0 +1,65 @@
+"""`dithc fid`: the distance of generated from real images, with all that is needed to judge it."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from dithc.runs import Manifest, atomic_write
+
+SUMMARY = "Compares the features of generated images with those of real ones: FID, KID, and the floor of the real set."
+EXAMPLE = (
+    "dithc fid --config results/demo/config.json --evaluation sentinel2-after "
+    "--real results/demo/features/sentinel2.all.landscape-classifier/manifest.json "
+    "--generated results/demo/features/sentinel2-after/manifest.json --out results/demo/fid/sentinel2-after/manifest.json"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
+    parser.add_argument("--evaluation", required=True, help="name in the section `evaluations`")
+    parser.add_argument("--real", type=Path, required=True, help="manifest of the real features")
+    parser.add_argument("--generated", type=Path, required=True, help="manifest of the generated features")
+    parser.add_argument("--out", type=Path, required=True, help="manifest to write")
+    parser.add_argument("--json", type=Path, help="also write the numbers alone to this file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compares, prints the score with its conditions, writes the manifest."""
+    from dithc.config import load
+    from dithc.evaluate import compare
+
+    start = time.monotonic()
+    experiment = load(args.config)
+    sources = {path: Manifest.read(path, stage="features").digest for path in (args.real, args.generated)}
+    numbers = compare(args.real.parent, args.generated.parent, seed=experiment.seed)
+    Manifest(
+        stage="fid",
+        name=args.evaluation,
+        spec=Manifest.spec_of(experiment, "fid", args.evaluation),
+        inputs={str(path): known for path, known in sources.items()},
+        numbers=numbers,
+        seconds=time.monotonic() - start,
+    ).write(args.out)
+    if args.json:
+        atomic_write(args.json, json.dumps(numbers, indent=1) + "\n")
+    print(_table(args.evaluation, numbers))
+    return 0
+
+
+def _table(evaluation: str, numbers: dict[str, Any]) -> str:
+    floor = "none" if numbers["floor"] is None else f"{numbers['floor']:.4g} (real half against real half)"
+    kid = "none" if numbers["kid"] is None else f"{numbers['kid']:.4g}"
+    rows = {
+        "FID": f"{numbers['fid']:.6g}",
+        "floor": floor,
+        "KID": kid,
+        "n": f"{numbers['n_real']} real, {numbers['n_generated']} generated",
+        "extractor": f"{numbers['extractor']} sha256 {numbers['sha256']}",
+        "resize": numbers["resize"],
+        "comparable": "yes" if numbers["comparable"] else "NO",
+    }
+    lines = [f"{evaluation}", *(f"  {name:<11}{value}" for name, value in rows.items())]
+    return "\n".join(lines + [f"  warning    {text}" for text in numbers["warnings"]])

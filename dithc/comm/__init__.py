@@ -1,0 +1,16 @@
+"""Ranks: starting them, connecting them, and stopping them all together.
+
+Why: a training on several dies or nodes is several processes that must agree; the ways in which they fail to (a launcher
+of one MPI with the library of another, a rank that dies, a workflow driver that is killed) are met here, once.
+Invariants: one rank without a launcher never loads MPI; the number of ranks is compared with the number expected before
+any work; an error on one rank ends all of them within seconds; exit statuses reach the caller unchanged (75: stopped and
+saved, run again; 76: another trainer holds the run); torch is imported only where tensors are exchanged.
+How to change it: another launcher is a branch of `launch_line` with its test; another backend for gradients replaces the
+process group made in `group.py` behind the same `Group`. mpi4py is imported in `mpi.py` only.
+"""
+
+from dithc.comm.group import Group, connect
+from dithc.comm.launch import Launcher, MpiExec, find_mpiexec, launch_line, supervise
+from dithc.comm.probe import probe_mpi
+
+__all__ = ["Group", "Launcher", "MpiExec", "connect", "find_mpiexec", "launch_line", "probe_mpi", "supervise"]

@@ -1,0 +1,216 @@
+"""The ranks of a run as one group: who am I, agree, exchange; trivially so for one rank on its own."""
+
+import logging
+import os
+import socket
+import sys
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from dithc.comm.environment import Started, announced_ranks, started_by
+from dithc.log import UserError, logger, problem, setup
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dithc.comm.mpi import World
+
+log = logger(__name__)
+
+# Longer than the slowest thing one rank does while the others wait: writing a large checkpoint to a slow file system.
+DEFAULT_TIMEOUT_SECONDS = 1800.0
+# Statuses that all ranks leave with together, by agreement: done, stopped and saved, another trainer holds the run.
+AGREED_STATUSES = (None, 0, 75, 76)
+LOOPBACK = "127.0.0.1"
+
+
+class Group:
+    """The ranks of a run; a context that ends every rank when one of them fails.
+
+    Attributes:
+        rank: this process's number among all, from 0.
+        size: number of ranks.
+        local_rank: this process's number among the ranks of its node.
+        local_size: ranks of this node.
+    """
+
+    def __init__(
+        self, *, rank: int = 0, size: int = 1, local_rank: int = 0, local_size: int = 1, world: "World | None" = None
+    ) -> None:
+        self.rank, self.size = rank, size
+        self.local_rank, self.local_size = local_rank, local_size
+        self._world = world
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        agreed = error is None or (isinstance(error, SystemExit) and error.code in AGREED_STATUSES)
+        if self._world is None or agreed:
+            self.close()
+            return
+        if isinstance(error, UserError):
+            log.error("%s", error)
+        else:
+            log.error("rank %d of %d failed and ends all: %r", self.rank, self.size, error, exc_info=error)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        self._world.abort(_status(error))
+
+    def barrier(self) -> None:
+        """Waits until every rank is here."""
+        if self.size > 1:
+            import torch.distributed as distributed
+
+            distributed.barrier()
+
+    def any(self, flag: bool) -> bool:
+        """Whether any rank's flag is set; every rank gets the same answer."""
+        if self.size == 1:
+            return flag
+        import torch
+
+        return bool(self.all_reduce_(torch.tensor([int(flag)], dtype=torch.int32), op="max").item())
+
+    def broadcast_object(self, value: Any, *, source: int = 0) -> Any:
+        """The value of rank `source`, on every rank; anything that pickles."""
+        if self.size == 1:
+            return value
+        import torch.distributed as distributed
+
+        box = [value]
+        distributed.broadcast_object_list(box, src=source)
+        return box[0]
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Every rank's value in rank order, on every rank; anything that pickles."""
+        if self.size == 1:
+            return [value]
+        import torch.distributed as distributed
+
+        values: list[Any] = [None] * self.size
+        distributed.all_gather_object(values, value)
+        return values
+
+    def all_reduce_(self, tensor: "Tensor", *, op: Literal["sum", "mean", "max", "min"] = "sum") -> "Tensor":
+        """Combines a tensor over all ranks, in place, and returns it; mean divides the sum by the number of ranks."""
+        if self.size == 1:
+            return tensor
+        import torch.distributed as distributed
+
+        operations = {
+            "sum": distributed.ReduceOp.SUM,
+            "mean": distributed.ReduceOp.SUM,
+            "max": distributed.ReduceOp.MAX,
+            "min": distributed.ReduceOp.MIN,
+        }
+        distributed.all_reduce(tensor, op=operations[op])
+        return tensor.div_(self.size) if op == "mean" else tensor
+
+    def close(self) -> None:
+        """Leaves the group; MPI itself ends with the process."""
+        if self.size > 1:
+            import torch.distributed as distributed
+
+            if distributed.is_initialized():
+                distributed.destroy_process_group()
+
+
+def connect(expected_ranks: int | None = None, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Group:
+    """Joins the ranks that were started together; use it as a context.
+
+    Args:
+        expected_ranks: number of ranks that there must be; None takes what `dithc launch` announced, else the launcher's word.
+        timeout_seconds: after which a rank that waits for another gives up.
+
+    Raises:
+        UserError: another number of ranks was started than expected.
+    """
+    started = started_by(os.environ)
+    expected = expected_ranks if expected_ranks is not None else announced_ranks(os.environ)
+    if started is None or (started.size == 1 and expected in (None, 1)):
+        if expected not in (None, 1):
+            raise _wrong_size(1, expected, started)
+        return Group()
+    from dithc.comm.mpi import World
+
+    world = World()
+    wanted = expected if expected is not None else started.size or world.size
+    if world.size != wanted:
+        if world.rank > 0:
+            raise SystemExit(2)
+        raise _wrong_size(world.size, wanted, started)
+    if world.size == 1:
+        return Group()
+    setup(rank=world.rank, level=logging.getLogger("dithc").level or logging.INFO)
+    nodes = world.all_gather(_node_name())
+    mine = [rank for rank, node in enumerate(nodes) if node == nodes[world.rank]]
+    _start_gloo(world, one_node=len(set(nodes)) == 1, timeout_seconds=timeout_seconds)
+    log.info("%d ranks on %d node(s), gloo", world.size, len(set(nodes)))
+    return Group(
+        rank=world.rank,
+        size=world.size,
+        local_rank=mine.index(world.rank),
+        local_size=len(mine),
+        world=world,
+    )
+
+
+def _start_gloo(world: "World", *, one_node: bool, timeout_seconds: float) -> None:
+    import torch.distributed as distributed
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    if one_node and Path("/sys/class/net/lo").exists() and "GLOO_SOCKET_IFNAME" not in os.environ:
+        # The host's own name often does not resolve, or resolves to an interface that a container lacks.
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        log.info("all ranks are on one node: gloo uses the loopback interface")
+    timeout = timedelta(seconds=timeout_seconds)
+    store = None
+    if world.rank == 0:
+        host = LOOPBACK if one_node else os.environ.get("MASTER_ADDR") or _address()
+        # Port 0: the system picks a free one, and keeps it; nobody can take it between choice and use.
+        store = TCPStore(host, 0, world.size, is_master=True, timeout=timeout, wait_for_workers=False)
+    host, port = world.broadcast((store.host, store.port) if store else None)
+    store = store or TCPStore(host, port, world.size, is_master=False, timeout=timeout)
+    distributed.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size, timeout=timeout)
+
+
+def _address() -> str:
+    """This node's address as other nodes see it: that of the interface with the default route, else its name."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("10.255.255.255", 1))  # a datagram socket sends nothing here; it only picks the route
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()
+
+
+def _node_name() -> str:
+    """Tells nodes apart even where containers share a host name."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"
+
+
+def _status(error: BaseException | None) -> int:
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 1
+    if isinstance(error, UserError):
+        return 2
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _wrong_size(size: int, expected: int | None, started: Started | None) -> UserError:
+    if started is None:
+        remedy = "start it through `dithc launch --ranks N --launcher mpiexec|srun -- ...`, or ask for one rank"
+    elif size == 1:
+        remedy = (
+            "the launcher belongs to another MPI than the library that mpi4py loads, so each process is a world of its own "
+            '("0 of 1"): use the mpiexec beside this Python, or point MPI4PY_LIBMPI at the library of your launcher; '
+            "with srun try DITHC_SRUN_MPI=pmix or pmi2 (`dithc doctor` names both)"
+        )
+    else:
+        remedy = "make the launcher's number of ranks and the expected one the same"
+    launcher = f"started by {started.launcher}" if started else "no launcher started this process"
+    return problem("number of ranks", got=f"{size} ({launcher})", expected=expected, remedy=remedy)

@@ -1,0 +1,78 @@
+"""Settings of codecs, which turn tiles into latents and back, and of feature extractors."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from dithc.config.base import Name, Positive, Settings
+
+
+class PixelCodec(Settings):
+    """No codec: the diffusion model works on scaled pixels."""
+
+    kind: Literal["pixel"]
+    """Selects this codec."""
+
+
+class SdVae(Settings):
+    """Stable Diffusion's autoencoder from local files; sees the three display bands only."""
+
+    kind: Literal["sd-vae"]
+    """Selects this codec."""
+    path: str
+    """Folder in diffusers' layout: config.json and diffusion_pytorch_model.safetensors. Nothing is downloaded."""
+    scale: float = 0.18215
+    """Factor on latents."""
+
+
+class KlVae(Settings):
+    """An autoencoder of any number of bands with a KL term, trained by this workflow."""
+
+    kind: Literal["kl-vae"]
+    """Selects this codec."""
+    trained_on: Name
+    """Data set on whose train tiles it is trained."""
+    latent_channels: Positive = 4
+    """Channels of a latent."""
+    channels: list[Positive] = [32, 64, 64]
+    """Width of each level; each level after the first halves the image side."""
+    layers_per_block: Positive = 1
+    """Residual blocks a level."""
+    steps: Positive = 400
+    """Training steps."""
+    batch: Positive = 16
+    """Tiles a step."""
+    lr: float = 1e-3
+    """Peak learning rate of AdamW (linear warm-up, cosine decay)."""
+    kl_weight: float = 1e-6
+    """Weight of the KL term beside the reconstruction loss."""
+
+
+Codec = Annotated[PixelCodec | SdVae | KlVae, Field(discriminator="kind")]
+
+
+class Extractor(Settings):
+    """The network whose features are compared."""
+
+    kind: Literal["inception", "torchscript", "squeezenet", "classifier"]
+    """`inception` is the one of published FID; `classifier` is trained by this workflow and comparable with nothing."""
+    path: str | None = None
+    """File with the weights (all kinds but `classifier`). Nothing is downloaded."""
+    trained_on: Name | None = None
+    """Data set on which the `classifier` is trained."""
+    resize: Literal["legacy-pytorch", "clean"] = "legacy-pytorch"
+    """How pictures are resized for the network: as pytorch-fid does, or antialiased as clean-fid does."""
+    steps: Positive = 300
+    """Training steps of the `classifier`."""
+    batch: Positive = 32
+    """Tiles a training step of the `classifier`."""
+
+    @model_validator(mode="after")
+    def _origin(self) -> "Extractor":
+        if self.kind == "classifier" and (self.trained_on is None or self.path is not None):
+            raise ValueError("a `classifier` extractor needs `trained_on` (a data set) and no `path`")
+        if self.kind != "classifier" and (self.path is None or self.trained_on is not None):
+            raise ValueError(
+                f"a `{self.kind}` extractor needs `path` (its weights on this machine) and no `trained_on`"
+            )
+        return self

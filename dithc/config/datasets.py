@@ -1,0 +1,174 @@
+"""Settings of data sets: where scenes come from, how they become tiles, how tiles are split, scaled and shown."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from dithc.config.base import Fraction, Name, Positive, Settings
+
+
+class Synthetic(Settings):
+    """A generated input instead of files of the user's (`dithc synthesize`)."""
+
+    scenes: Positive = 2
+    """Number of scenes; for an image folder, images per class."""
+    size: Positive = 768
+    """Side of a scene in pixels at its finest resolution; for an image folder, the typical side of an image."""
+    classes: Positive = 4
+    """Classes of an image folder; ignored by satellite scenes."""
+
+
+class _Source(Settings):
+    path: str | None = None
+    """Folder with the user's files, relative to the working folder; exactly one of `path` and `synthetic` is given."""
+    synthetic: Synthetic | None = None
+    """Generate the input instead; a stand-in of the same structure for machines without data."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> "_Source":
+        if (self.path is None) == (self.synthetic is None):
+            raise ValueError("give exactly one of `path` (where your files are) and `synthetic` (generate them)")
+        return self
+
+
+class Sentinel2(_Source):
+    """Sentinel-2 products as ESA delivers them: `.SAFE` folders, L1C or L2A."""
+
+    kind: Literal["sentinel2"]
+    """Selects this reader."""
+    checksum: Literal["verify", "skip"] = "verify"
+    """Compare every file with the checksum in manifest.safe; `skip` trusts the disk."""
+    gsd_m: float = 10.0
+    """Pixel size of the common grid in metres."""
+
+
+class Sentinel2Array(_Source):
+    """Sentinel-2 pixels without their product: plain GeoTIFF or .npy files that say nothing of themselves."""
+
+    kind: Literal["sentinel2-array"]
+    """Selects this reader."""
+    bands: list[str]
+    """Names of the bands in the files' order, such as B02; extra trailing bands of a file are refused."""
+    units: Literal["dn", "reflectance"]
+    """What a stored number is: a digital number, or reflectance 0 to 1."""
+    offset: float | None = None
+    """Added to a digital number before it is divided by `quantification`: -1000 from processing baseline 04.00, 0 before.
+    Must be given for `units: dn`: the files do not tell and a guess would be silently wrong."""
+    quantification: float = 10000.0
+    """Digital numbers per unit of reflectance."""
+    layout: Literal["chw", "hwc"] = "chw"
+    """Order of axes in .npy files; GeoTIFF is always chw."""
+    nodata: float | None = None
+    """Stored value that means no data; none when the file itself says or there is none."""
+    gsd_m: float = 10.0
+    """Pixel size in metres of files without georeference."""
+
+    @model_validator(mode="after")
+    def _offset_declared(self) -> "Sentinel2Array":
+        if self.units == "dn" and self.offset is None:
+            raise ValueError(
+                "`offset` must be declared for `units: dn`: -1000 for processing baseline 04.00 and later, 0 before"
+            )
+        return self
+
+
+class Gaofen2(_Source):
+    """Gaofen-2 multispectral scenes: orthorectified 4-band GeoTIFF (with its XML), or .npy cut from one."""
+
+    kind: Literal["gaofen2"]
+    """Selects this reader."""
+    bands: list[str] = ["B", "G", "R", "NIR"]
+    """Names of the bands in the files' order."""
+    units: Literal["dn", "byte"] = "dn"
+    """What a stored number is: a 10-bit digital number (uint16), or an already stretched byte (uint8)."""
+    layout: Literal["chw", "hwc"] = "chw"
+    """Order of axes in .npy files; GeoTIFF is always chw."""
+    gsd_m: float = 4.0
+    """Pixel size in metres of files without georeference; recorded with every tile."""
+
+
+class ImageFolder(_Source):
+    """Pictures in class folders, as ImageNet has them."""
+
+    kind: Literal["image-folder"]
+    """Selects this reader."""
+    size: Positive = 256
+    """Side of the centre crop in pixels; smaller pictures are enlarged and counted."""
+    classes: Literal["folders", "one"] = "folders"
+    """`folders`: each sub-folder is a class, in sorted order; `one`: all pictures are of one class."""
+
+
+Source = Annotated[Sentinel2 | Sentinel2Array | Gaofen2 | ImageFolder, Field(discriminator="kind")]
+
+
+class Tiles(Settings):
+    """How scenes are cut."""
+
+    size: Positive = 256
+    """Side of a tile in pixels of the common grid."""
+    stride: Positive | None = None
+    """Distance of neighbouring tiles in pixels; the tile size if not given (no overlap)."""
+    min_valid: Fraction = 0.95
+    """A tile with a smaller valid share is rejected."""
+    max_cloud: Fraction = 0.1
+    """A tile with a larger cloudy share is rejected, where the product has a cloud mask."""
+    min_std: float = 0.0
+    """A tile none of whose bands varies by more than this (in stored units) is rejected as constant."""
+
+
+class Split(Settings):
+    """How tiles are split by place: all dates and overlaps of a place go together."""
+
+    train: Fraction = 0.9
+    """Share of cells for training."""
+    val: Fraction = 0.05
+    """Share of cells for validation; the rest is for test."""
+    cell_tiles: Positive = 4
+    """Side of a geographic cell in tiles; a cell is never split, a tile across two splits is rejected."""
+
+    @model_validator(mode="after")
+    def _at_most_all(self) -> "Split":
+        if self.train + self.val > 1.0:
+            raise ValueError(f"train + val is {self.train + self.val}, more than 1")
+        return self
+
+
+class Scaling(Settings):
+    """The fixed affine map of each band to [-1, 1] that the codec sees; from train tiles only, never per image."""
+
+    low_percentile: float = Field(default=1.0, ge=0.0, lt=50.0)
+    """Percentile of the band that becomes -1."""
+    high_percentile: float = Field(default=99.0, gt=50.0, le=100.0)
+    """Percentile of the band that becomes +1."""
+
+
+class Display(Settings):
+    """The fixed stretch to 8-bit RGB, the same for real and generated images; features are computed on it."""
+
+    bands: tuple[str, str, str]
+    """Bands shown as red, green and blue."""
+    low: float | tuple[float, float, float]
+    """Value (in the units of the data set) that becomes 0; one, or one for each of red, green and blue."""
+    high: float | tuple[float, float, float]
+    """Value that becomes 255; one, or one for each of red, green and blue."""
+
+
+class Dataset(Settings):
+    """One data set from its source to its latents."""
+
+    title: str
+    """How the report calls it."""
+    source: Source
+    """Where scenes come from."""
+    tiles: Tiles = Tiles()
+    """How they are cut."""
+    split: Split = Split()
+    """How tiles are split."""
+    scaling: Scaling = Scaling()
+    """How bands are mapped to [-1, 1]."""
+    display: Display
+    """How tiles are shown as RGB."""
+    codec: Name
+    """Name of the codec (section `codecs`) that makes latents of the tiles."""
+    max_rejected: Fraction = 0.5
+    """If a larger share of scene files is unreadable or contradictory, staging ends with an error."""

@@ -1,0 +1,124 @@
+"""The whole configuration: one experiment, every reference in it checked before the first job starts."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dithc.config.base import Name, Positive, Settings
+from dithc.config.codecs import Codec, Extractor, KlVae
+from dithc.config.datasets import Dataset
+from dithc.config.training import Evaluation, Run
+
+
+class Machine(Settings):
+    """How ranks are started; set by a profile, never by an experiment, and without effect on results."""
+
+    launcher: Literal["none", "mpiexec", "srun"] = "none"
+    """What starts the ranks of a training or sampling; `none` for one rank."""
+    nodes: Positive = 1
+    """Nodes of a training."""
+    ranks_per_node: Positive = 1
+    """Ranks on a node: one per die."""
+    cpus_per_rank: Positive | None = None
+    """Cores of a rank; the cores the workflow was given, shared by the ranks of a node, if not given."""
+    @property
+    def ranks(self) -> int:
+        """Ranks over all nodes."""
+        return self.nodes * self.ranks_per_node
+
+
+class Resources(Settings):
+    """What a job asks of the scheduler."""
+
+    mem_mb: Positive = 4000
+    """Memory in MB."""
+    runtime: Positive = 60
+    """Walltime in minutes."""
+    cpus: Positive | None = None
+    """Cores of a job that computes; the cores the workflow was given if not given, 1 on a cluster."""
+
+
+class Bench(Settings):
+    """Timing of a training step, shown in the report."""
+
+    model: str | None = None
+    """Preset to time; none for no bench."""
+    batch: Positive = 16
+    """Images a step."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """Compute type."""
+    compare: list[Literal["eager", "compile"]] = ["eager"]
+    """Contenders."""
+
+
+class Experiment(Settings):
+    """What is trained on what, and how it is judged."""
+
+    name: Name = "demo"
+    """Name of the experiment: its outputs stand in `results/<name>`."""
+    title: str = "dithc"
+    """Title of the report."""
+    seed: int = 0
+    """Seed of everything random."""
+    results: str = "results"
+    """Folder of all outputs."""
+    store: str = "store"
+    """Folder of checkpoints, owned by the trainer and shared by experiments."""
+    machine: Machine = Machine()
+    """How ranks are started; set by a profile."""
+    resources: dict[str, Resources] = Field(default={"default": Resources(), "train": Resources(mem_mb=16000, runtime=1440)})
+    """Resources by stage; `default` for stages not named."""
+    bench: Bench = Bench()
+    """Timing of a step."""
+    datasets: dict[Name, Dataset] = {}
+    """Data sets."""
+    codecs: dict[Name, Codec] = {}
+    """Codecs."""
+    runs: dict[Name, Run] = {}
+    """Trainings."""
+    extractors: dict[Name, Extractor] = {}
+    """Feature extractors."""
+    evaluations: dict[Name, Evaluation] = {}
+    """Evaluations."""
+
+    @model_validator(mode="after")
+    def _references(self) -> Self:
+        for name, dataset in self.datasets.items():
+            self._known(f"datasets.{name}.codec", dataset.codec, self.codecs)
+        for name, codec in self.codecs.items():
+            if isinstance(codec, KlVae):
+                self._known(f"codecs.{name}.trained_on", codec.trained_on, self.datasets)
+        for name, extractor in self.extractors.items():
+            if extractor.trained_on is not None:
+                self._known(f"extractors.{name}.trained_on", extractor.trained_on, self.datasets)
+        for name, run in self.runs.items():
+            self._known(f"runs.{name}.dataset", run.dataset, self.datasets)
+            self._chain(name)
+            if run.global_batch % self.machine.ranks:
+                raise ValueError(
+                    f"runs.{name}.global_batch {run.global_batch} cannot be shared equally by "
+                    f"{self.machine.ranks} ranks (machine.nodes x machine.ranks_per_node)"
+                )
+        for name, evaluation in self.evaluations.items():
+            self._known(f"evaluations.{name}.run", evaluation.run, self.runs)
+            self._known(f"evaluations.{name}.extractor", evaluation.extractor, self.extractors)
+        if self.machine.launcher == "none" and self.machine.ranks > 1:
+            raise ValueError(f"machine.launcher `none` starts one rank, {self.machine.ranks} are asked for")
+        return self
+
+    def _known(self, key: str, name: str, section: object) -> None:
+        assert isinstance(section, dict)
+        if name not in section:
+            raise ValueError(f"{key} is {name!r}, which is not defined; there are: {', '.join(section) or 'none'}")
+
+    def _chain(self, name: str) -> None:
+        seen = [name]
+        while (before := self.runs[seen[-1]].init) is not None:
+            self._known(f"runs.{seen[-1]}.init", before, self.runs)
+            if before in seen:
+                raise ValueError(f"runs.{name}.init goes in a circle: {' <- '.join([*seen, before])}")
+            seen.append(before)
+
+    def resources_of(self, stage: str) -> Resources:
+        """Resources of a stage."""
+        return self.resources.get(stage) or self.resources.get("default") or Resources()

@@ -1,0 +1,74 @@
+"""Reads a configuration from files or mappings, with errors that name the key."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from dithc.config.experiment import Experiment
+from dithc.log import problem
+
+DEMO = Path("config/experiments/demo.yaml")
+
+
+def load(source: Path | Mapping[str, Any]) -> Experiment:
+    """The experiment described by a YAML (or JSON) file or by a mapping; what it does not say has its default.
+
+    Raises:
+        UserError: a key is unknown, a value is wrong, or a name refers to nothing; each fault is named with its key.
+    """
+    content, origin = (_read(source), str(source)) if isinstance(source, Path) else (dict(source), "the configuration")
+    try:
+        return Experiment.model_validate(content)
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, fault['loc'])) or 'experiment'}: {_said(fault)}" for fault in error.errors()]
+        raise problem(
+            f"{origin} has {len(faults)} fault{'s' * (len(faults) > 1)}",
+            got="".join(f"\n    {fault}" for fault in faults),
+            expected="the fields documented in workflow/schemas/config.schema.json",
+            remedy="correct the keys named above",
+        ) from None
+
+
+def _said(fault: Any) -> str:
+    text = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "extra_forbidden":
+        return "unknown key"
+    return (
+        text
+        if isinstance(fault["input"], Mapping) or fault["type"] == "value_error"
+        else f"{text}, got {fault['input']!r}"
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise problem(
+            f"configuration file {path} does not exist",
+            got="no such file",
+            expected="a YAML file such as config/experiments/demo.yaml",
+            remedy="check the path; it is relative to the working folder",
+        ) from None
+    except yaml.YAMLError as error:
+        raise problem(
+            f"configuration file {path} is no YAML", got=error, expected="YAML", remedy="correct that line"
+        ) from None
+    if not isinstance(content, dict):
+        raise problem(
+            f"configuration file {path} is empty or no mapping",
+            got=type(content).__name__,
+            expected="keys such as `datasets:` and `runs:`",
+            remedy="start from config/experiments/demo.yaml",
+        )
+    return content
+
+
+def experiment_of(config: Mapping[str, Any]) -> Experiment:
+    """The experiment of a workflow engine's merged configuration; the demo where it names no runs."""
+    if config.get("runs"):
+        return load(config)
+    return load({**_read(DEMO), **{key: config[key] for key in ("machine", "results", "store") if key in config}})

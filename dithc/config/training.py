@@ -1,0 +1,120 @@
+"""Settings of training runs and of their evaluation."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from dithc.config.base import Fraction, Name, Positive, Settings
+
+
+class Ema(Settings):
+    """The exponential moving average of the weights."""
+
+    decay: float = Field(default=0.9999, ge=0.0, lt=1.0)
+    """Final decay."""
+    warmup: bool = True
+    """Use min(decay, (1 + step) / (10 + step)): without it 0.9999 keeps 90 % of the initial weights after 1,000 steps."""
+
+
+class Model(Settings):
+    """The network: a preset, and what differs from it."""
+
+    preset: str = "DiT-S/2"
+    """DiT-S, B, L or XL with patch 2, 4 or 8."""
+    learn_sigma: bool = True
+    """Predict the variance as well (doubles the output channels, adds the VLB term)."""
+    hidden_size: Positive | None = None
+    """Width, if not the preset's."""
+    depth: Positive | None = None
+    """Number of blocks, if not the preset's."""
+    num_heads: Positive | None = None
+    """Attention heads, if not the preset's."""
+
+
+class Run(Settings):
+    """One training: a pre-training, or a fine-tuning that starts from another run or from a file."""
+
+    dataset: Name
+    """Data set whose latents are learnt."""
+    model: Model = Model()
+    """The network."""
+    init: Name | None = None
+    """Run whose final weights are the start; makes this a fine-tuning."""
+    init_file: str | None = None
+    """File whose weights are the start instead: safetensors or an official DiT .pt; makes this a fine-tuning."""
+    init_weights: Literal["ema", "raw"] = "ema"
+    """Which weights of the initial run are taken."""
+    steps: Positive = 1000
+    """Optimizer steps in all; may be raised later, the run then goes on."""
+    segment: Positive | None = None
+    """Steps of one job, so that a job fits its walltime; all steps in one job if not given. Divides `steps`."""
+    global_batch: Positive = 112
+    """Images a step over all ranks."""
+    micro_batch: Positive | None = None
+    """Images a rank computes at once; its whole share of the batch if not given."""
+    lr: float = 1e-4
+    """Learning rate of AdamW."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps over which the learning rate rises linearly from 0."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    clip: float | None = 1.0
+    """Largest global gradient norm; none for no clipping."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """Compute type; master weights and optimizer state are always fp32."""
+    recompute: Literal["none", "block"] = "none"
+    """Recompute activations of each block in backward: less memory, the same numbers, about a third more time."""
+    ema: Ema = Ema()
+    """The averaged weights."""
+    label_dropout: Fraction = 0.1
+    """Share of labels replaced by the null label, for classifier-free guidance."""
+    flip: bool = True
+    """Use the encoded mirror image of a tile half of the time."""
+    checkpoint_every: Positive = 100
+    """Steps between checkpoints."""
+    keep_last: int = Field(default=2, ge=1)
+    """Checkpoints kept beside those at the ends of segments."""
+    log_every: Positive = 10
+    """Steps between lines in the log; metrics are written every step."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Run":
+        if self.init is not None and self.init_file is not None:
+            raise ValueError("give at most one of `init` (a run) and `init_file` (a file)")
+        if self.segment is not None and self.steps % self.segment:
+            raise ValueError(f"`segment` {self.segment} does not divide `steps` {self.steps}")
+        return self
+
+    @property
+    def segment_steps(self) -> int:
+        """Steps of one job."""
+        return self.segment or self.steps
+
+
+class Evaluation(Settings):
+    """Samples of one run compared with real tiles."""
+
+    run: Name
+    """Run whose weights are sampled."""
+    at: Literal["final", "start", "untrained"] = "final"
+    """After the last step; before the first (for a fine-tuning: the pre-trained weights); or freshly initialised."""
+    weights: Literal["ema", "raw"] = "ema"
+    """Averaged or raw weights; recorded with the score."""
+    images: Positive = 10000
+    """Number of generated images."""
+    sampler: Literal["ddpm", "ddim", "dpm-solver"] = "ddpm"
+    """Solver of the reverse process."""
+    steps: Positive = 250
+    """Network evaluations an image (before guidance)."""
+    guidance: float = Field(default=1.0, ge=0.0)
+    """Classifier-free guidance scale; 1 is none."""
+    guidance_channels: Literal["all", "first3"] = "all"
+    """Guide all latent channels, or the first three as the published DiT samples were made."""
+    batch: Positive = 32
+    """Images sampled at once by one rank."""
+    extractor: Name
+    """Feature extractor (section `extractors`)."""
+    real_split: Literal["train", "val", "test", "all"] = "all"
+    """Real tiles to compare with."""
+    seed: int = 0
+    """Image i is made from (seed, i), whatever the number of ranks."""

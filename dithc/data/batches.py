@@ -1,0 +1,148 @@
+"""Batches of latents in an order, and with noise, that depend on the seed and the sample alone.
+
+Legend: n samples of this part, B global batch; Z latent channels, h, w latent; T diffusion steps.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dithc.data.latents import Latents, Rows
+from dithc.log import problem
+
+SAMPLE_STREAM = 0
+ORDER_STREAM = 1
+WORD = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one training step sees.
+
+    Attributes:
+        x: scaled latents, float32 (n, Z, h, w).
+        y: labels, int64 (n,); `num_classes` where dropped for guidance.
+        t: diffusion steps, int64 (n,), 0 to T - 1.
+        noise: standard normal, float32 (n, Z, h, w).
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+    t: torch.Tensor
+    noise: torch.Tensor
+
+
+def generator(*, seed: int, epoch: int, row: int = 0, stream: int = SAMPLE_STREAM) -> np.random.Generator:
+    """Random numbers of one sample in one epoch, independent of every other: Philox 4x64 (Salmon et al. 2011).
+
+    The key is (seed, epoch); row and stream are in the upper words of the counter, whose lowest word counts draws.
+    """
+    key = np.array([seed & WORD, epoch], dtype=np.uint64)
+    counter = np.array([0, row, stream, 0], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+class Order:
+    """The endless stream of rows: epoch after epoch without a gap, each a permutation of `rows` from (seed, epoch)."""
+
+    def __init__(self, rows: Rows, *, seed: int) -> None:
+        self.rows, self.seed = rows, seed
+        self._epochs: dict[int, Rows] = {}
+
+    def at(self, positions: Rows) -> tuple[Rows, Rows]:
+        """Epoch and row of each position of the stream, which starts at 0."""
+        epochs, places = np.divmod(positions, len(self.rows))
+        found = [self._epoch(int(epoch))[place] for epoch, place in zip(epochs, places, strict=True)]
+        return epochs, np.array(found, dtype=np.int64)
+
+    def _epoch(self, epoch: int) -> Rows:
+        if epoch not in self._epochs:
+            while len(self._epochs) >= 2:  # a batch usually lies in one epoch or two; no more is kept in memory
+                del self._epochs[next(iter(self._epochs))]
+            draws = generator(seed=self.seed, epoch=epoch, stream=ORDER_STREAM)
+            self._epochs[epoch] = draws.permutation(self.rows)
+        return self._epochs[epoch]
+
+
+class Batches:
+    """The batches of a training: batch `step` is a pure function of the settings, whatever came before and on how many ranks.
+
+    Sample i of a step stands at position step * global_batch + i of the stream. Its flip, label dropout, diffusion step,
+    noise and posterior noise come from (seed, epoch, row) in this order, and all are drawn whether used or not: switching
+    one off leaves the others as they were.
+
+    Args:
+        latents: where rows come from; the train split is used.
+        seed: any integer.
+        global_batch: samples of a step over all ranks; may exceed the number of rows.
+        label_dropout: share of labels replaced by the null class.
+        flip: use the encoded mirror image half of the time.
+        num_timesteps: T.
+
+    Raises:
+        UserError: there is no train row.
+    """
+
+    def __init__(
+        self,
+        latents: Latents,
+        *,
+        seed: int,
+        global_batch: int,
+        label_dropout: float,
+        flip: bool,
+        num_timesteps: int = 1000,
+    ) -> None:
+        rows = latents.rows("train")
+        if not len(rows):
+            raise problem(
+                f"latents in {latents.folder} have no sample to train on",
+                got=f"0 of {latents.count} rows in the train split",
+                expected="at least 1",
+                remedy="give the data set more tiles or a larger `split.train`, then rerun its tiles stage",
+            )
+        self.latents, self.seed, self.global_batch = latents, seed, global_batch
+        self.label_dropout, self.flip, self.num_timesteps = label_dropout, flip, num_timesteps
+        self.order = Order(rows, seed=seed)
+
+    def epoch(self, step: int) -> float:
+        """How many times the train rows have been seen before this step."""
+        return step * self.global_batch / len(self.order.rows)
+
+    def batch(self, step: int, part: slice = slice(None)) -> Batch:
+        """The samples `part` (a slice of 0 to global_batch) of a step, steps counted from 0."""
+        inside = np.arange(*part.indices(self.global_batch), dtype=np.int64)
+        epochs, rows = self.order.at(step * self.global_batch + inside)
+        uniform, noise, posterior = self._draw(epochs, rows)
+        flipped = (uniform[:, 0] < 0.5) & self.flip
+        labels = self.latents.labels[rows].astype(np.int64)  # (n,)
+        labels[uniform[:, 1] < self.label_dropout] = self.latents.num_classes
+        timesteps = (uniform[:, 2] * self.num_timesteps).astype(np.int64)  # (n,)
+        x = self._sample(rows, flipped, posterior)  # (n, Z, h, w)
+        return Batch(*(torch.from_numpy(array) for array in (x, labels, timesteps, noise)))
+
+    def _draw(
+        self, epochs: Rows, rows: Rows
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Uniforms (n, 3), noise and posterior noise (n, Z, h, w) each."""
+        uniform = np.empty((len(rows), 3))
+        normal = np.empty((2, len(rows), *self.latents.shape), np.float32)
+        for place, (epoch, row) in enumerate(zip(epochs.tolist(), rows.tolist(), strict=True)):
+            draws = generator(seed=self.seed, epoch=epoch, row=row)
+            draws.random(out=uniform[place])
+            draws.standard_normal(out=normal[0, place], dtype=np.float32)
+            if self.latents.has_logvar:
+                draws.standard_normal(out=normal[1, place], dtype=np.float32)
+        return uniform, normal[0], normal[1]
+
+    def _sample(
+        self, rows: Rows, flipped: npt.NDArray[np.bool_], posterior: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float32]:
+        """Scaled samples of the posteriors, float32 (n, Z, h, w)."""
+        moments = self.latents.moments(rows, flipped=flipped).astype(np.float32)  # (n, M, h, w)
+        if not self.latents.has_logvar:
+            return moments * np.float32(self.latents.scale)  # (n, Z, h, w)
+        mean, logvar = np.split(moments, 2, axis=1)  # (n, Z, h, w) each
+        return np.float32(self.latents.scale) * (mean + np.exp(0.5 * logvar) * posterior)

@@ -1,0 +1,220 @@
+"""The latents stage: accepted tiles and their mirror images through the encoder into fp16 shards, resumable by shard.
+
+Legend: N tiles, C bands, H, W tile; Z latent channels, h, w latent; M stored channels (2 Z, or Z without log-variance).
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dithc.data.codec import Codec
+from dithc.data.latents import INDEX_FILE, SCHEMA_VERSION, SPLITS, Rows
+from dithc.data.tiles import Tiles
+from dithc.log import logger, problem, progress
+from dithc.runs import atomic_write, replacing, sha256_file
+
+LARGEST_FP16 = 65504.0
+log = logger(__name__)
+
+
+def encode_tiles(
+    tiles: Tiles, codec: Codec, folder: Path, *, tiles_digest: str, shard_size: int = 4096, batch: int = 32
+) -> dict[str, Any]:
+    """Writes the latents of all accepted tiles, then the index; a shard whose sidecar verifies is not made again.
+
+    The mirror image of a tile is encoded, not its latent mirrored: an autoencoder is not equivariant.
+
+    Args:
+        tiles: the data set.
+        codec: what encodes; it sees tiles as its own `input` prepares them.
+        folder: where shards, labels, splits and index.json go.
+        tiles_digest: digest of the tiles' manifest; a shard made of other tiles is made again.
+        shard_size: rows of a shard, the unit of resuming.
+        batch: tiles encoded at once.
+
+    Returns:
+        Numbers for the manifest: count, shape, moments, scale, mean and standard deviation per channel.
+
+    Raises:
+        UserError: there are no tiles, a latent is not finite or beyond fp16, or the disk is full. Finished shards stay.
+    """
+    if not tiles.count:
+        raise problem(
+            "the data set has no tiles to encode",
+            got="0 accepted tiles",
+            expected="at least 1",
+            remedy="see the reasons of rejection in tiles.parquet, then change the section `tiles` or the source",
+        )
+    maker = _Maker(tiles, codec, folder, tiles_digest, shard_size, batch)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shards = maker.shards()
+        columns = maker.columns()
+        index = _describe(tiles, codec) | {"tiles_digest": tiles_digest, "shards": shards} | columns
+        index |= _statistics(folder, shards, tiles.rows("train"), has_logvar=codec.has_logvar)
+        atomic_write(folder / INDEX_FILE, json.dumps(index, indent=1) + "\n")
+        maker.remove_leftovers(len(shards))
+    except OSError as error:
+        raise problem(
+            f"latents could not be written to {folder}",
+            got=error,
+            expected="a writable folder with room for them",
+            remedy="free space, then start again: finished shards are kept",
+        ) from error
+    told = ("count", "z", "h", "w", "num_classes", "moments", "scale", "mean", "std")
+    return {name: index[name] for name in told} | {"shape": [index[name] for name in "zhw"]}
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes the files of one latents folder."""
+
+    tiles: Tiles
+    codec: Codec
+    folder: Path
+    tiles_digest: str
+    shard_size: int
+    batch: int
+
+    def shards(self) -> list[dict[str, Any]]:
+        """Encodes what is not there yet; returns the entries of all shards, each with that of its mirror images."""
+        entries = []
+        with progress(total=2 * self.tiles.count, label="latents", unit="tile") as bar:
+            for number, start in enumerate(range(0, self.tiles.count, self.shard_size)):
+                rows = np.arange(start, min(start + self.shard_size, self.tiles.count), dtype=np.int64)
+                plain, flip = (self._shard(f"{kind}-{number:05d}", rows, bar) for kind in ("shard", "flip"))
+                entries.append({**plain, "first": start, "rows": len(rows), "flip": flip})
+        return entries
+
+    def _shard(self, stem: str, rows: Rows, bar: progress) -> dict[str, Any]:
+        """The entry of one shard file, made or taken over."""
+        path, sidecar = self.folder / f"{stem}.npy", self.folder / f"{stem}.json"
+        origin = {
+            "codec": self.codec.id,
+            "tiles_digest": self.tiles_digest,
+            "first": int(rows[0]),
+            "rows": len(rows),
+            "batch": self.batch,
+        }
+        entry = _verified(path, sidecar, origin)
+        if entry is not None:
+            log.info(f"{path.name} is there and verifies: not encoded again")
+            bar.update(len(rows))
+            return entry
+        for stale in (self.folder / INDEX_FILE, sidecar):  # neither may speak of bytes that are being replaced
+            stale.unlink(missing_ok=True)
+        with replacing(path) as temporary:
+            self._encode(temporary, rows, path=path, mirror=stem.startswith("flip"), bar=bar)
+        entry = _entry(path)
+        atomic_write(sidecar, json.dumps({"entry": entry, "origin": origin}, indent=1) + "\n")
+        return entry
+
+    def _encode(self, temporary: Path, rows: Rows, *, path: Path, mirror: bool, bar: progress) -> None:
+        """Streams the latents of `rows` into one .npy file, so that memory holds a batch and not a shard."""
+        with temporary.open("wb") as file:
+            for start in range(0, len(rows), self.batch):
+                chosen = rows[start : start + self.batch]
+                x = self.codec.input(self.tiles, chosen)  # (n, C, H, W)
+                mean, logvar = self.codec.encode(x.flip(-1) if mirror else x)  # (n, Z, h, w) each
+                moments = mean if logvar is None else torch.cat([mean, logvar], dim=1)  # (n, M, h, w)
+                _check(moments, chosen, path)
+                if start == 0:
+                    header = {"descr": "<f2", "fortran_order": False, "shape": (len(rows), *moments.shape[1:])}
+                    np.lib.format.write_array_header_1_0(file, header)
+                file.write(moments.numpy().astype("<f2").tobytes())
+                bar.update(len(chosen))
+
+    def columns(self) -> dict[str, Any]:
+        """Writes labels and splits; returns their entries."""
+        splits = np.empty(self.tiles.count, np.uint8)
+        for number, name in enumerate(SPLITS):
+            splits[self.tiles.rows(name)] = number
+        entries = {}
+        for name, column in {"labels": self.tiles.labels.astype(np.int32), "splits": splits}.items():
+            path = self.folder / f"{name}.npy"
+            with replacing(path) as temporary, temporary.open("wb") as file:
+                np.save(file, column)
+            entries[name] = _entry(path)
+        return entries
+
+    def remove_leftovers(self, count: int) -> None:
+        """Removes shards of an earlier, longer series."""
+        for kind in ("shard", "flip"):
+            for path in self.folder.glob(f"{kind}-?????.*"):
+                if int(path.stem.rpartition("-")[2]) >= count:
+                    path.unlink()
+
+
+def _describe(tiles: Tiles, codec: Codec) -> dict[str, Any]:
+    """What the index says of the data set and the codec."""
+    classes = list(tiles.info["classes"])
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "count": tiles.count,
+        "moments": "mean_logvar" if codec.has_logvar else "mean",
+        "scale": codec.scale,
+        "codec": codec.id,
+        "classes": classes,
+        "num_classes": max(1, len(classes)),
+    }
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    return {"path": path.name, "sha256": sha256_file(path), "bytes": path.stat().st_size}
+
+
+def _verified(path: Path, sidecar: Path, origin: dict[str, Any]) -> dict[str, Any] | None:
+    """The entry in a sidecar if it is of the same origin and the file has the bytes it tells of."""
+    try:
+        said = json.loads(sidecar.read_text())
+        same = said["origin"] == origin and said["entry"] == _entry(path)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not same:
+        log.info(f"{path.name} is of other tiles or another codec, or damaged: encoded again")
+    return said["entry"] if same else None
+
+
+def _check(moments: torch.Tensor, rows: Rows, path: Path) -> None:
+    """Refuses a tile whose latent fp16 cannot hold."""
+    largest = moments.abs().amax(dim=(1, 2, 3))  # (n,), NaN where any number is
+    bad = torch.nonzero(~(largest < LARGEST_FP16))
+    if len(bad):
+        first = int(bad[0, 0])
+        raise problem(
+            f"the latent of tile {rows[first]} for {path} cannot be stored",
+            got=f"a largest magnitude of {float(largest[first])}",
+            expected=f"finite numbers below {LARGEST_FP16:.0f} (fp16)",
+            remedy="look at that row of the accepted tiles and at the codec's weights; retrain the codec if it diverged",
+        )
+
+
+def _statistics(
+    folder: Path, shards: list[dict[str, Any]], train: Rows, *, has_logvar: bool
+) -> dict[str, Any]:
+    """Shape of a latent, and mean and standard deviation of each channel of sampled, scaled-by-nothing train latents.
+
+    Streams in float64: variance of the means plus the mean of the posterior variances.
+    """
+    count, total, squares = 0, np.zeros(1), np.zeros(1)
+    shape: tuple[int, ...] = ()
+    for shard in shards:
+        stored = np.load(folder / shard["path"], mmap_mode="r")  # (N, M, h, w)
+        channels = stored.shape[1] // (1 + has_logvar)
+        shape = (channels, *stored.shape[2:])
+        inside = train[(train >= shard["first"]) & (train < shard["first"] + shard["rows"])] - shard["first"]
+        for start in range(0, len(inside), 64):
+            moments = stored[inside[start : start + 64]].astype(np.float64)  # (n, M, h, w)
+            mean = moments[:, :channels]
+            variance = np.exp(moments[:, channels:]) if has_logvar else 0.0
+            total = total + mean.sum(axis=(0, 2, 3))  # (Z,)
+            squares = squares + (mean**2 + variance).sum(axis=(0, 2, 3))
+            count += mean.size // channels
+    average: npt.NDArray[np.float64] = np.broadcast_to(total / max(count, 1), shape[:1])
+    spread = np.sqrt(np.maximum(np.broadcast_to(squares / max(count, 1), shape[:1]) - average**2, 0.0))
+    return {**dict(zip("zhw", shape, strict=True)), "mean": average.tolist(), "std": spread.tolist()}

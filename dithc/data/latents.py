@@ -1,0 +1,160 @@
+"""The reader of latents: memory-mapped fp16 shards under one index, checked before the first number is used.
+
+Legend: N rows, Z latent channels, h, w latent; M stored channels (2 Z for mean and log-variance, Z for mean alone).
+"""
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.log import UserError, problem
+from dithc.runs import sha256_file
+
+INDEX_FILE = "index.json"
+SCHEMA_VERSION = 1
+SPLITS = ("train", "val", "test")
+REMEDY = "rerun the latents stage of this data set (`dithc latents`)"
+
+Rows = npt.NDArray[np.int64]
+Split = Literal["train", "val", "test", "all"]
+
+
+class Latents:
+    """The latents of a data set, in the order of its accepted tiles.
+
+    Opening reads the index and compares sizes, which is cheap at any number of rows; `verify` hashes every byte.
+
+    Args:
+        folder: what `encode_tiles` wrote.
+        codec_id: id of the codec that will decode, if known.
+        tiles_digest: digest of the tiles' manifest, if known.
+
+    Attributes:
+        info: the content of index.json.
+        labels: int32 (N,), each at least 0 and below `num_classes`.
+
+    Raises:
+        UserError: the index is missing, a shard is missing or cut short, labels are out of range, or the latents are of
+            another codec or other tiles than expected.
+    """
+
+    def __init__(self, folder: Path, *, codec_id: str | None = None, tiles_digest: str | None = None) -> None:
+        self.folder = folder
+        self.info = self._index()
+        self._expect("codec", self.info["codec"], codec_id)
+        self._expect("tiles", self.info["tiles_digest"], tiles_digest)
+        self._shards = [self._map(shard["path"], shard["rows"]) for shard in self.info["shards"]]
+        self._flips = [self._map(shard["flip"]["path"], shard["rows"]) for shard in self.info["shards"]]
+        self.labels = self._column("labels", np.int32)  # (N,)
+        self._splits = self._column("splits", np.uint8)  # (N,)
+        if self.count and not (0 <= self.labels.min() and self.labels.max() < self.num_classes):
+            raise self._damaged("labels.npy", f"labels {self.labels.min()} to {self.labels.max()}", self._classes)
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return int(self.info["count"])
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of one latent: (Z, h, w)."""
+        return self.info["z"], self.info["h"], self.info["w"]
+
+    @property
+    def num_classes(self) -> int:
+        """Classes of labels, the null class of guidance not counted."""
+        return int(self.info["num_classes"])
+
+    @property
+    def scale(self) -> float:
+        """Factor that gives latents about unit variance."""
+        return float(self.info["scale"])
+
+    @property
+    def has_logvar(self) -> bool:
+        """Whether a row holds mean and log-variance (an autoencoder) or the mean alone (pixels)."""
+        return bool(self.info["moments"] == "mean_logvar")
+
+    def rows(self, split: Split) -> Rows:
+        """Rows of a split in ascending order, int64."""
+        if split == "all":
+            return np.arange(self.count, dtype=np.int64)
+        return np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int64)
+
+    def moments(self, rows: Rows, *, flipped: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.float16]:
+        """Stored rows, in the order asked; where `flipped` is true, of the encoded mirror image.
+
+        Returns:
+            float16 (n, M, h, w).
+        """
+        channels, height, width = self.shape
+        out = np.empty((len(rows), channels * (1 + self.has_logvar), height, width), np.float16)
+        shard_of = np.searchsorted(self._ends, rows, side="right")
+        for place, (row, shard) in enumerate(zip(rows, shard_of, strict=True)):
+            source = self._flips if flipped is not None and flipped[place] else self._shards
+            out[place] = source[shard][row - self._starts[shard]]
+        return out
+
+    def verify(self) -> list[str]:
+        """Hashes every file of the index; returns one sentence for each that differs from what was written."""
+        entries = [entry for shard in self.info["shards"] for entry in (shard, shard["flip"])]
+        entries += [self.info["labels"], self.info["splits"]]
+        paths = [(self.folder / entry["path"], entry["sha256"]) for entry in entries]
+        return [f"{path} has other bytes than were written (SHA-256 differs)" for path, sha in paths if sha256_file(path) != sha]
+
+    # checks
+
+    def _index(self) -> dict[str, Any]:
+        path = self.folder / INDEX_FILE
+        try:
+            info: dict[str, Any] = json.loads(path.read_text())
+            version = info["schema_version"]
+        except FileNotFoundError:
+            raise self._damaged(INDEX_FILE, "no such file", "the index, which is written last of all") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise self._damaged(INDEX_FILE, repr(error), "the index of a latents folder") from error
+        if version != SCHEMA_VERSION:
+            raise self._damaged(INDEX_FILE, f"schema version {version}", f"schema version {SCHEMA_VERSION}")
+        return info
+
+    def _expect(self, what: str, got: object, expected: object) -> None:
+        if expected is not None and got != expected:
+            raise problem(f"latents in {self.folder} are of another {what}", got=got, expected=expected, remedy=REMEDY)
+
+    def _map(self, name: str, rows: int) -> npt.NDArray[np.float16]:
+        channels, height, width = self.shape
+        return self._open(name, (rows, channels * (1 + self.has_logvar), height, width), np.float16)
+
+    def _column(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        return np.array(self._open(f"{name}.npy", (self.count,), dtype))
+
+    def _open(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        expected = f"{np.dtype(dtype)} {shape}, whole"
+        try:
+            array: npt.NDArray[Any] = np.load(self.folder / name, mmap_mode="r")
+        except FileNotFoundError:
+            raise self._damaged(name, "no such file", expected) from None
+        except (OSError, ValueError, EOFError) as error:
+            raise self._damaged(name, error, expected) from error
+        if array.shape != shape or array.dtype != dtype:
+            raise self._damaged(name, f"{array.dtype} {array.shape}", expected)
+        return array
+
+    def _damaged(self, name: str, got: object, expected: str) -> UserError:
+        return problem(f"{self.folder / name} cannot be used", got=got, expected=expected, remedy=REMEDY)
+
+    @property
+    def _classes(self) -> str:
+        return f"0 to {self.num_classes - 1} ({self.num_classes} classes)"
+
+    @cached_property
+    def _ends(self) -> Rows:
+        return np.cumsum([shard["rows"] for shard in self.info["shards"]], dtype=np.int64)
+
+    @cached_property
+    def _starts(self) -> Rows:
+        return np.concatenate([[0], self._ends[:-1]]).astype(np.int64)

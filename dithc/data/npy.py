@@ -1,0 +1,148 @@
+"""Long arrays as .npy files that grow sample by sample, and folders that appear whole or not at all."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.log import problem
+from dithc.runs import replacing
+
+SHARD_BYTES = 1 << 30
+"""Largest shard: small enough to copy and re-hash alone, large enough that a data set has few files."""
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class NpyWriter:
+    """A plain .npy file (n, *shape) whose n grows as samples are appended; nothing of it stands in memory.
+
+    numpy leaves room in the header for the first axis to grow, so that the final header replaces the first in place.
+    """
+
+    def __init__(self, path: Path, *, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
+        self.path, self.shape, self.dtype, self.count = path, shape, np.dtype(dtype), 0
+        self._file: BinaryIO = path.open("wb")
+        self._header()
+
+    def _header(self) -> None:
+        description = {
+            "descr": np.lib.format.dtype_to_descr(self.dtype),
+            "fortran_order": False,
+            "shape": (self.count, *self.shape),
+        }
+        np.lib.format.write_array_header_1_0(self._file, description)
+
+    def append(self, samples: npt.NDArray[Any]) -> None:
+        """Appends samples (n, *shape) of the declared dtype."""
+        assert samples.shape[1:] == self.shape, f"samples {samples.shape[1:]} for a file of {self.shape}"
+        assert samples.dtype == self.dtype, f"samples {samples.dtype} for a file of {self.dtype}"
+        self._file.write(np.ascontiguousarray(samples).data)
+        self.count += len(samples)
+
+    def close(self) -> None:
+        """Writes the final header and flushes to disk."""
+        self._file.seek(0)
+        self._header()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+class ShardWriter:
+    """Appends samples to `<stem>-00000.npy`, `<stem>-00001.npy`, ... of at most `limit_bytes` each.
+
+    A full shard holds a multiple of 64 samples where that is possible.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        stem: str,
+        *,
+        shape: tuple[int, ...],
+        dtype: npt.DTypeLike,
+        limit_bytes: int = SHARD_BYTES,
+    ) -> None:
+        self.folder, self.stem, self.shape, self.dtype = folder, stem, shape, np.dtype(dtype)
+        most = max(1, limit_bytes // (int(np.prod(shape)) * self.dtype.itemsize))
+        self.capacity = most // 64 * 64 or most
+        self.files: list[dict[str, Any]] = []
+        self._open: NpyWriter | None = None
+
+    def append(self, samples: npt.NDArray[Any]) -> list[tuple[int, int]]:
+        """Appends samples (n, *shape); returns (shard, row) of each."""
+        places: list[tuple[int, int]] = []
+        while len(samples):
+            writer = self._writer()
+            part, samples = np.split(samples, [self.capacity - writer.count])
+            places += [(len(self.files), writer.count + i) for i in range(len(part))]
+            writer.append(part)
+        return places
+
+    def _writer(self) -> NpyWriter:
+        if self._open is not None and self._open.count == self.capacity:
+            self.close()
+        if self._open is None:
+            path = self.folder / f"{self.stem}-{len(self.files):05d}.npy"
+            self._open = NpyWriter(path, shape=self.shape, dtype=self.dtype)
+        return self._open
+
+    def close(self) -> list[dict[str, Any]]:
+        """Completes the shard that is open; returns file and count of every shard."""
+        if self._open is not None:
+            self._open.close()
+            self.files.append({"file": self._open.path.name, "count": self._open.count})
+            self._open = None
+        return self.files
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Gives a temporary folder that replaces `folder` when the body succeeds; else `folder` stays as it was.
+
+    Raises:
+        UserError: the disk is full (or the quota, or the file size limit); nothing of the temporary folder is left.
+    """
+    try:
+        with replacing(folder) as temporary:
+            temporary.mkdir()
+            yield temporary
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        raise problem(
+            f"writing {folder} failed: the disk is full",
+            got=error.strerror or str(error),
+            expected="room for the output; what was there before is untouched",
+            remedy="free some space (or raise the quota), or set `results` to a larger file system; then start again",
+        ) from error
+
+
+def open_npy(path: Path, *, count: int | None = None) -> npt.NDArray[Any]:
+    """Maps a .npy file into memory, read-only.
+
+    Raises:
+        UserError: the file is missing, cut short, or has another number of samples than `count`.
+    """
+    try:
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise problem(
+            f"{path} cannot be read",
+            got=error,
+            expected="the whole array that its stage wrote",
+            remedy="remove the folder's manifest.json and run the stage again",
+        ) from error
+    if count is not None and len(array) != count:
+        raise problem(
+            f"{path} has another length than its index says",
+            got=f"{len(array)} samples",
+            expected=f"{count} samples",
+            remedy="remove the folder's manifest.json and run the stage again",
+        )
+    return array

@@ -1,0 +1,163 @@
+"""Sentinel-2 pixels without their product: GeoTIFF or .npy files, believed only as far as they do not contradict."""
+
+from pathlib import Path
+
+import numpy as np
+
+from dithc.config import datasets
+from dithc.data.readers.listing import list_files, scene_id
+from dithc.data.readers.rasters import SUFFIXES, Raw, read_pixels
+from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Reason, Refused, Scene, located, stored_reflectance
+from dithc.runs import sha256_file
+
+SATURATED = 65535
+CIRRUS_BAND = "B10"
+CIRRUS_MOST = 0.05
+"""Median reflectance of the cirrus band is a few 1e-3 (it sees water vapour, not ground); the offset alone is 0.1."""
+FLOOR_LEAST, FLOOR_MOST = 0.09, 0.2
+"""With the offset still in it, the darkest valid pixel of every band is above 0.1 less noise, and of some band just above."""
+DARKEST_MEDIAN = -0.02
+"""Atmospheric correction makes some dark pixels slightly negative, never the median of a band by this much."""
+IMPOSSIBLE_REFLECTANCE = 10.0
+
+
+class Sentinel2ArrayReader:
+    """Reads files whose bands, units, offset and layout the configuration declares."""
+
+    def __init__(self, source: datasets.Sentinel2Array, folder: Path) -> None:
+        self.source, self.folder, self.classes = source, folder, ["sentinel2"]
+        self.paths = list_files(
+            folder,
+            suffixes=SUFFIXES,
+            wanted=f"GeoTIFF or .npy files with {len(source.bands)} bands",
+            remedy="put the files there or correct `source.path`; for .SAFE products use `kind: sentinel2`",
+        )
+
+    def read(self, path: Path) -> Scene:
+        """Reads one file and checks that its values fit what is declared."""
+        source = self.source
+        raw = read_pixels(path, bands=source.bands, layout=source.layout, gsd_m=source.gsd_m)
+        check_type(raw.pixels, units=source.units)
+        invalid = self._invalid(raw)  # (C, H, W)
+        offset = source.offset or 0.0 if source.units == "dn" else 0.0
+        per_unit = source.quantification if source.units == "dn" else 1.0
+        if not invalid.all():
+            check_range(raw.pixels, invalid, units=source.units)
+            check_offset(raw.pixels, invalid, bands=source.bands, offset=offset, per_unit=per_unit)
+        stored = stored_reflectance(
+            raw.pixels, offset=offset, per_unit=per_unit, invalid=invalid, what="a value of the file"
+        )
+        mask = np.where(invalid.any(axis=0), Mask.INVALID, Mask.VALID).astype(np.uint8)
+        pixels, located_mask = located(
+            stored, mask, bands=source.bands, place=raw.place, units="reflectance", scale=REFLECTANCE_SCALE
+        )
+        return Scene(
+            scene_id=scene_id(path, self.folder),
+            path=path,
+            sha256=sha256_file(path),
+            pixels=pixels,
+            mask=located_mask,
+            place=raw.place,
+            facts={"offset_source": "config", "offsets": [offset] * len(source.bands)},
+        )
+
+    def _invalid(self, raw: Raw) -> Array:
+        """Where a band has no data: NaN, infinity, the declared or the file's own value, saturation, or all bands 0."""
+        pixels = raw.pixels
+        invalid = ~np.isfinite(pixels) if pixels.dtype.kind == "f" else np.zeros(pixels.shape, dtype=bool)
+        invalid |= (pixels == 0).all(axis=0)
+        for value in (self.source.nodata, raw.nodata):
+            if value is not None:
+                invalid |= pixels == value
+        if self.source.units == "dn":
+            invalid |= pixels == SATURATED
+        return invalid
+
+
+def check_type(pixels: Array, *, units: str) -> None:
+    """Refuses a type that cannot hold the declared units.
+
+    Raises:
+        Refused: reflectance in an integer type, digital numbers in 8 bits or with fractions.
+    """
+    kind, remedy = pixels.dtype.kind, "correct `units`, or save the file again"
+    expected = f"{'integers of 16 bits or more, or whole floats,' if units == 'dn' else 'floats'} for `units: {units}`"
+    got = f"{pixels.dtype}"
+    if units == "reflectance":
+        fits = kind == "f"
+        remedy = "set `units: dn` and declare `offset`" if kind in "iu" else remedy
+    elif kind in "iu":
+        fits = pixels.dtype.itemsize > 1
+        remedy = "8-bit files are stretched pictures; use the digital numbers" if not fits else remedy
+    else:
+        finite = pixels[np.isfinite(pixels)] if kind == "f" else pixels[:0]
+        fits = kind == "f" and bool((finite == np.rint(finite)).all())
+        if kind == "f" and not fits:
+            got += f" with fractions, values {finite.min():.4g} to {finite.max():.4g}"
+            remedy = "set `units: reflectance` if 1.0 is full reflectance"
+    if not fits:
+        raise Refused(
+            Reason.WRONG_DTYPE,
+            "the type of the pixels contradicts the declared units",
+            got=got,
+            expected=expected,
+            remedy=remedy,
+        )
+
+
+def check_range(pixels: Array, invalid: Array, *, units: str) -> None:
+    """Refuses digital numbers declared as reflectance."""
+    highest = pixels.max(where=~invalid, initial=0)
+    if units == "reflectance" and highest > IMPOSSIBLE_REFLECTANCE:
+        raise Refused(
+            Reason.UNITS_CONTRADICTION,
+            "the values contradict `units: reflectance`",
+            got=f"values up to {highest:.6g}",
+            expected="reflectance, 0 to about 1.5",
+            remedy="set `units: dn` and declare `offset`, or divide the file by its quantification value",
+        )
+
+
+def check_offset(pixels: Array, invalid: Array, *, bands: list[str], offset: float, per_unit: float) -> None:
+    """Refuses values that the declared offset cannot belong to.
+
+    The offset of processing baseline 04.00 is -1000 DN (-0.1 in reflectance). Left in, no band is darker than about 0.1
+    and the cirrus band is there as a whole; taken off twice, whole bands are negative.
+
+    Args:
+        pixels: (C, H, W) as stored in the file.
+        invalid: (C, H, W), not all true.
+        bands: names, to find the cirrus band.
+        offset: declared, in stored units.
+        per_unit: stored units per reflectance 1.
+
+    Raises:
+        Refused: with the values that contradict.
+    """
+    dark: dict[str, tuple[float, float]] = {}
+    for band, values, bad in zip(bands, pixels, invalid, strict=True):
+        valid = values[~bad]
+        if valid.size:
+            dark[band] = (float(valid.min()), float(np.median(valid)))
+    reflectance = {band: tuple((value + offset) / per_unit for value in pair) for band, pair in dark.items()}
+    lowest = {band: pair[0] for band, pair in reflectance.items()}
+    medians = {band: pair[1] for band, pair in reflectance.items()}
+    darkest = min(medians, key=lambda band: medians[band])
+    if medians[darkest] < DARKEST_MEDIAN:
+        got = f"median of {darkest} {dark[darkest][1]:g}, which is reflectance {medians[darkest]:.3f}"
+        remedy = "the offset was already taken off: set `offset: 0`"
+    elif medians.get(CIRRUS_BAND, 0.0) > CIRRUS_MOST:
+        got = f"median of {CIRRUS_BAND} {dark[CIRRUS_BAND][1]:g}, where clear air gives a few tens"
+        remedy = "set `offset: -1000`"
+    elif FLOOR_LEAST <= min(lowest.values()) < FLOOR_MOST:
+        got = f"no value below {min(pair[0] for pair in dark.values()):g} in any of {len(dark)} bands"
+        remedy = "set `offset: -1000`"
+    else:
+        return
+    raise Refused(
+        Reason.OFFSET_CONTRADICTION,
+        f"the values contradict the declared `offset: {offset:g}`",
+        got=got,
+        expected="values as of the processing baseline declared: `offset: -1000` from 04.00, 0 before or where it is applied",
+        remedy=f"{remedy}; keep files of the two kinds in data sets of their own",
+    )

@@ -1,0 +1,63 @@
+"""Pictures in class folders, prepared as the ImageNet protocol of ADM and DiT asks: RGB, short side scaled, centre crop."""
+
+from pathlib import Path
+
+import numpy as np
+
+from dithc.config import datasets
+from dithc.data.pictures import center_crop, read_rgb
+from dithc.data.readers.listing import exists, list_files, nothing_found, scene_id
+from dithc.data.scene import Mask, Place, Scene, located
+from dithc.runs import sha256_file
+
+SUFFIXES = {".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
+BANDS = ["R", "G", "B"]
+REMEDY = "point `source.path` at the folder whose sub-folders are the classes, or set `classes: one` for a flat folder"
+
+
+class ImageFolderReader:
+    """Reads pictures; a label is the index of the class folder in sorted order."""
+
+    def __init__(self, source: datasets.ImageFolder, folder: Path) -> None:
+        self.source, self.folder = source, folder
+        wanted = "pictures (" + ", ".join(sorted(SUFFIXES)) + ")"
+        exists(folder, wanted=wanted)
+        if source.classes == "one":
+            self.classes = [folder.name]
+            self.paths = list_files(folder, suffixes=SUFFIXES, wanted=wanted, remedy=REMEDY)
+            self._labels = dict.fromkeys(self.paths, 0)
+            return
+        folders = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+        found = {
+            path: list_files(path, suffixes=SUFFIXES, wanted=wanted, remedy="remove the empty folder; " + REMEDY)
+            for path in folders
+            if not path.name.startswith(".")
+        }
+        if not found:
+            raise nothing_found(folder, wanted=f"a folder per class, with {wanted}", remedy=REMEDY)
+        self.classes = [path.name for path in found]
+        self._labels = {picture: label for label, pictures in enumerate(found.values()) for picture in pictures}
+        self.paths = list(self._labels)
+
+    def read(self, path: Path) -> Scene:
+        """Reads one picture as (3, size, size) uint8; grayscale and enlarged ones are noted, so that they are counted."""
+        size = self.source.size
+        rgb = read_rgb(path)  # (H, W, 3)
+        pixels = np.ascontiguousarray(np.moveaxis(center_crop(rgb, size), 2, 0))  # (3, size, size)
+        notes = {
+            "grayscale": bool((rgb[..., 0] == rgb[..., 1]).all() and (rgb[..., 1] == rgb[..., 2]).all()),
+            "enlarged": min(rgb.shape[:2]) < size,
+        }
+        place = Place(gsd_m=0.0)
+        mask = np.full((size, size), Mask.VALID, dtype=np.uint8)
+        array, located_mask = located(pixels, mask, bands=BANDS, place=place, units="byte")
+        return Scene(
+            scene_id=scene_id(path, self.folder),
+            path=path,
+            sha256=sha256_file(path),
+            pixels=array,
+            mask=located_mask,
+            place=place,
+            label=self._labels[path],
+            notes=tuple(note for note, holds in notes.items() if holds),
+        )

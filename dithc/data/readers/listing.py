@@ -1,0 +1,60 @@
+"""Which files of a source's folder are scenes, in an order that does not depend on the file system."""
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from dithc.log import UserError, problem
+
+SHOWN = 5
+
+
+def scene_id(path: Path, folder: Path) -> str:
+    """The path of a scene below the source's folder, with `/`; its name if the source is that one file."""
+    return path.name if path == folder else path.relative_to(folder).as_posix()
+
+
+def list_files(
+    folder: Path, *, suffixes: Collection[str], wanted: str, remedy: str, use: Callable[[Path], bool] = lambda path: True
+) -> list[Path]:
+    """All files at or under `folder` with one of the suffixes (any case) that `use` accepts, sorted; hidden ones are not.
+
+    Raises:
+        UserError: `folder` does not exist or holds no such file.
+    """
+    exists(folder, wanted=wanted)
+    candidates = [folder] if folder.is_file() else sorted(folder.rglob("*"))
+    found = [
+        path
+        for path in candidates
+        if path.suffix.lower() in suffixes and not _hidden(path, folder) and path.is_file() and use(path)
+    ]
+    if not found:
+        raise nothing_found(folder, wanted=wanted, remedy=remedy)
+    return found
+
+
+def exists(folder: Path, *, wanted: str) -> None:
+    """Raises a UserError where `folder` does not exist."""
+    if not folder.exists():
+        raise problem(
+            f"the data at {folder} (`source.path`) is not there",
+            got="no such file or folder",
+            expected=wanted,
+            remedy="put your files there (a link will do) or correct `source.path`; it is relative to the working folder",
+        )
+
+
+def nothing_found(folder: Path, *, wanted: str, remedy: str) -> UserError:
+    """The error for a folder that holds nothing of the kind; names what it does hold."""
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else [folder.name]
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return problem(
+        f"no scene found in {folder}",
+        got=f"{', '.join(names[:SHOWN])}{more}" if names else "an empty folder",
+        expected=wanted,
+        remedy=remedy,
+    )
+
+
+def _hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts[len(folder.parts) :])

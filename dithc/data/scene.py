@@ -1,0 +1,184 @@
+"""A scene in memory: an xarray.DataArray on one grid with its mask, or the reason why there is none."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import xarray
+
+from dithc.data.raster import GeoTransform
+
+Array = npt.NDArray[Any]
+Units = Literal["reflectance", "dn", "byte"]
+
+REFLECTANCE_SCALE = 1e-4
+"""Reflectance is stored as int16 in units of Sentinel-2's own digital numbers, whatever the file's quantification."""
+
+
+class Reason(StrEnum):
+    """Why a scene file (first group) or a tile (second group) is not used."""
+
+    READ_ERROR = "read_error"
+    CHECKSUM_MISMATCH = "checksum_mismatch"
+    MISSING_BAND = "missing_band"
+    BAND_COUNT = "band_count"
+    CRS_MISSING = "crs_missing"
+    CRS_WRONG = "crs_wrong"
+    CRS_MIXED = "crs_mixed"
+    RESOLUTION_MISMATCH = "resolution_mismatch"
+    GRID_MISMATCH = "grid_mismatch"
+    ALL_NODATA = "all_nodata"
+    WRONG_DTYPE = "wrong_dtype"
+    WRONG_LAYOUT = "wrong_layout"
+    UNITS_CONTRADICTION = "units_contradiction"
+    OFFSET_CONTRADICTION = "offset_contradiction"
+    OVERFLOW = "overflow"
+
+    SMALLER_THAN_TILE = "smaller_than_tile"
+    TOO_LITTLE_VALID = "too_little_valid"
+    TOO_CLOUDY = "too_cloudy"
+    CONSTANT = "constant"
+    ACROSS_SPLITS = "across_splits"
+
+
+class Mask(IntEnum):
+    """What a pixel of a scene's mask says."""
+
+    INVALID = 0
+    VALID = 1
+    CLOUD = 2
+
+
+class Refused(Exception):
+    """Raised by a reader for a file that must not be used; staging records it and goes on."""
+
+    def __init__(self, reason: Reason, what: str, *, got: object, expected: object, remedy: str) -> None:
+        super().__init__(f"{reason}: {what}; got {got}; expected {expected}; remedy: {remedy}")
+        self.reason, self.what, self.remedy = reason, what, remedy
+        self.got, self.expected = str(got), str(expected)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the pixels are.
+
+    Attributes:
+        gsd_m: side of a pixel in metres (0 for pictures, which have none).
+        crs: `EPSG:n` or well-known text; None for pixels without georeference.
+        epsg: the code, if there is one.
+        transform: affine coefficients (a, b, c, d, e, f), None without georeference.
+    """
+
+    gsd_m: float
+    crs: str | None = None
+    epsg: int | None = None
+    transform: GeoTransform | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """One scene, ready to be stacked.
+
+    Attributes:
+        scene_id: path of the file below the source's folder (stable when the folder moves), or the product's name.
+        path: the file or product.
+        sha256: of the file's bytes; of a product, over its files' hashes.
+        pixels: (band, y, x) in the stored dtype, coordinates of pixel centres, and attributes units, scale, offset
+            (physical = stored * scale + offset), crs, crs_epsg, transform, gsd_m.
+        mask: (y, x) uint8 of `Mask`.
+        place: where it is.
+        label: index of its class.
+        facts: what its metadata says: product_id, satellite, sensing_time, baseline, level, offset_source, offsets.
+        notes: words that are counted over a data set, such as `grayscale`.
+    """
+
+    scene_id: str
+    path: Path
+    sha256: str
+    pixels: xarray.DataArray
+    mask: xarray.DataArray
+    place: Place
+    label: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """One scene file that is not used, and why."""
+
+    scene_id: str
+    path: Path
+    refused: Refused
+
+
+def located(
+    pixels: Array,
+    mask: Array,
+    *,
+    bands: list[str],
+    place: Place,
+    units: Units,
+    scale: float = 1.0,
+    offset: float = 0.0,
+) -> tuple[xarray.DataArray, xarray.DataArray]:
+    """Gives pixels (C, H, W) and mask (H, W) their names, coordinates and attributes.
+
+    Raises:
+        Refused: no pixel is valid.
+    """
+    if not mask.any():
+        raise Refused(
+            Reason.ALL_NODATA,
+            "no pixel is valid",
+            got=f"{mask.size} pixels of no data, NaN or saturation",
+            expected="pixels with data",
+            remedy="take the file out of the folder, or check which value means no data (`nodata`)",
+        )
+    height, width = mask.shape
+    a, b, c, d, e, f = place.transform or (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+    x, y = a * (np.arange(width) + 0.5) + c, e * (np.arange(height) + 0.5) + f  # b and d are 0: checked by the readers
+    attributes = {
+        "units": units,
+        "scale": scale,
+        "offset": offset,
+        "crs": place.crs,
+        "crs_epsg": place.epsg,
+        "transform": place.transform,
+        "gsd_m": place.gsd_m,
+    }
+    assert not b and not d, "a rotated grid reached a scene"
+    return (
+        xarray.DataArray(pixels, dims=("band", "y", "x"), coords={"band": bands, "y": y, "x": x}, attrs=attributes),
+        xarray.DataArray(mask, dims=("y", "x"), coords={"y": y, "x": x}, name="mask"),
+    )
+
+
+def stored_reflectance(digital: Array, *, offset: float, per_unit: float, invalid: Array, what: str) -> Array:
+    """Digital numbers (or reflectance, with `per_unit` 1) as int16 in steps of `REFLECTANCE_SCALE`; 0 where invalid.
+
+    Raises:
+        Refused: a valid value does not fit in int16, that is, a reflectance beyond +-3.27.
+    """
+    factor = 1.0 / (per_unit * REFLECTANCE_SCALE)
+    values = digital.astype(np.int32) if digital.dtype.kind in "iu" else digital.astype(np.float64)
+    if offset:
+        values = values + (int(offset) if float(offset).is_integer() else offset)
+    if factor != 1.0 or values.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):
+            values = np.rint(values * factor)
+    values = np.where(invalid, 0, values)
+    low, high = values.min(), values.max()
+    limits = np.iinfo(np.int16)
+    if low < limits.min or high > limits.max:
+        raise Refused(
+            Reason.OVERFLOW,
+            f"{what} does not fit the stored type int16",
+            got=f"reflectance {low * REFLECTANCE_SCALE:.4g} to {high * REFLECTANCE_SCALE:.4g}",
+            expected=f"{limits.min * REFLECTANCE_SCALE:.4g} to {limits.max * REFLECTANCE_SCALE:.4g}",
+            remedy="check `units`, `offset` and `quantification`; declare the value that means no data as `nodata`",
+        )
+    return values.astype(np.int16)

@@ -1,0 +1,78 @@
+"""What grows or stands on each pixel: the land cover classes and the layers of one invented landscape."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.data.synthetic.noise import F32, Grid, Mask
+
+CoverMap = npt.NDArray[np.uint8]
+
+
+class Cover(IntEnum):
+    """Land cover class of a pixel; the row of the spectra table."""
+
+    WATER = 0
+    SAND = 1
+    ROCK = 2
+    MEADOW = 3
+    CROP_GREEN = 4
+    CROP_YOUNG = 5
+    CROP_RIPE = 6
+    RAPESEED = 7
+    STUBBLE = 8
+    SOIL = 9
+    HEDGE = 10
+    BROADLEAF = 11
+    CONIFER = 12
+    ROAD = 13
+    TRACK = 14
+    ROOF_TILE = 15
+    ROOF_GREY = 16
+    ROOF_WHITE = 17
+    GARDEN = 18
+
+
+TREES = (Cover.HEDGE, Cover.BROADLEAF, Cover.CONIFER)
+ROOFS = (Cover.ROOF_TILE, Cover.ROOF_GREY, Cover.ROOF_WHITE)
+VEGETATION = (Cover.MEADOW, Cover.CROP_GREEN, Cover.CROP_YOUNG, Cover.RAPESEED, Cover.GARDEN, *TREES)
+
+
+def is_any(cover: CoverMap, classes: tuple[Cover, ...]) -> Mask:
+    """Where the cover is one of the classes, (H, W)."""
+    table = np.zeros(len(Cover), dtype=bool)
+    table[list(classes)] = True
+    return table[cover]
+
+
+@dataclass
+class Landscape:
+    """A landscape seen from above, north up; every layer is (H, W).
+
+    Attributes:
+        grid: pixel grid.
+        cover: `Cover` of each pixel.
+        tone: factor on the reflectance of all bands (parcel, texture), about 1.
+        vigour: health of the vegetation, about -1 to 1; raises near infrared and lowers red.
+        shade: factor of direct light from slopes and shadows, 0 to about 1.3.
+    """
+
+    grid: Grid
+    cover: CoverMap
+    tone: F32
+    vigour: F32
+    shade: F32
+
+    def window(self, top: int, bottom: int, left: int, right: int) -> "Landscape":
+        """Views of these rows and columns, cut at the borders: painting the part paints the whole."""
+        cut = slice(max(top, 0), max(bottom, 0)), slice(max(left, 0), max(right, 0))
+        height, width = self.cover[cut].shape
+        return Landscape(
+            grid=Grid(height, width, self.grid.gsd),
+            cover=self.cover[cut],
+            tone=self.tone[cut],
+            vigour=self.vigour[cut],
+            shade=self.shade[cut],
+        )

@@ -1,0 +1,136 @@
+"""Writes invented orthorectified Gaofen-2 multispectral scenes: a 4-band GeoTIFF with its metadata beside it."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.data.raster import north_up, reproject_points, write_geotiff
+from dithc.data.synthetic.landscape import SUN_AZIMUTH_DEGREES, SUN_ZENITH_DEGREES, grow
+from dithc.data.synthetic.noise import F32, Grid, generator
+from dithc.data.synthetic.spectra import reflectance
+from dithc.data.synthetic.themes import COUNTRYSIDE
+from dithc.data.xml import Element, element, write_xml
+
+BANDS = ("B", "G", "R", "NIR")
+# The landscape's spectra are tabulated in Sentinel-2 bands; these four are the nearest.
+SENTINEL2_BANDS = ("B02", "B03", "B04", "B08")
+MAX_DN = 1023
+# Sizes typical of the camera: reflectance added by the air, sunlight above the air (W m-2 um-1), and radiance per DN
+# (W m-2 sr-1 um-1). They only bring digital numbers into the real range; they are no calibration.
+AIR = (0.070, 0.042, 0.024, 0.012)
+SUNLIGHT = (1940.0, 1850.0, 1540.0, 1090.0)
+RADIANCE_PER_DN = (0.136, 0.174, 0.164, 0.179)
+MAX_SCENES = 90
+FIRST_PASS = datetime(2020, 5, 1, 11, 14, 27)
+
+
+@dataclass(frozen=True)
+class GaofenScene:
+    """One scene; `index` decides place and date, `size` is its side in pixels of `gsd` metres."""
+
+    index: int
+    size: int
+    gsd: float
+
+    @property
+    def longitude(self) -> float:
+        return 116.0 + 0.4 * (self.index % 5)
+
+    @property
+    def latitude(self) -> float:
+        return 40.0 + 0.4 * (self.index // 5)
+
+    @property
+    def epsg(self) -> int:
+        return 32650
+
+    @property
+    def sensor(self) -> str:
+        return f"PMS{1 + self.index % 2}"
+
+    @property
+    def time(self) -> datetime:
+        return FIRST_PASS + timedelta(days=5 * self.index)
+
+    @property
+    def product(self) -> str:
+        place = f"E{self.longitude:.1f}_N{self.latitude:.1f}"
+        return f"GF2_{self.sensor}_{place}_{self.time:%Y%m%d}_L1A{self.index + 1:010d}"
+
+    @property
+    def stem(self) -> str:
+        return f"{self.product}-MSS{1 + self.index % 2}"
+
+    def left_top(self) -> tuple[float, float]:
+        """Outer upper-left corner in UTM metres on the lattice of whole pixels, the scene centred on its place."""
+        (x,), (y,) = reproject_points([self.longitude], [self.latitude], source_epsg=4326, target_epsg=self.epsg)
+        half = self.size * self.gsd / 2
+        return round((x - half) / self.gsd) * self.gsd, round((y + half) / self.gsd) * self.gsd
+
+
+def write_scene(folder: Path, scene: GaofenScene, *, seed: int) -> None:
+    """Writes one scene, `<stem>.tiff` and `<stem>.xml`; every second scene lacks a corner (DN 0), cut by orthorectification."""
+    grid = Grid(scene.size, scene.size, scene.gsd)
+    land = grow(generator(seed, 1, scene.index, 0), grid, COUNTRYSIDE)
+    image = reflectance(land, generator(seed, 1, scene.index, 1), bands=SENTINEL2_BANDS)  # (4, H, W)
+    numbers = digital_numbers(image)
+    if scene.index % 2 == 0:
+        x, y = grid.coordinates()
+        numbers[:, x / (0.18 * grid.extent_m) + y / (0.3 * grid.extent_m) < 1] = 0
+    left, top = scene.left_top()
+    folder.mkdir(parents=True, exist_ok=True)
+    transform = north_up(left=left, top=top, gsd=scene.gsd)
+    write_geotiff(folder / f"{scene.stem}.tiff", numbers, transform=transform, epsg=scene.epsg, nodata=0, verify=True)
+    write_xml(folder / f"{scene.stem}.xml", metadata(scene, left=left, top=top))
+
+
+def digital_numbers(image: F32) -> npt.NDArray[np.uint16]:
+    """10-bit numbers at the camera, 1 to 1023, from surface reflectance (4, H, W)."""
+    sun = np.cos(np.deg2rad(SUN_ZENITH_DEGREES)) / np.pi
+    scale = np.array([light * sun / gain for light, gain in zip(SUNLIGHT, RADIANCE_PER_DN, strict=True)])
+    numbers = (image + np.array(AIR)[:, None, None]) * scale[:, None, None]
+    return np.asarray(np.clip(np.rint(numbers), 1, MAX_DN), dtype=np.uint16)
+
+
+def metadata(scene: GaofenScene, *, left: float, top: float) -> Element:
+    """The XML beside the image, with the element names of the producer."""
+    side = scene.size * scene.gsd
+    xs, ys = [left, left + side, left + side, left], [top, top, top - side, top - side]
+    longitudes, latitudes = reproject_points(xs, ys, source_epsg=scene.epsg, target_epsg=4326)
+    moment = f"{scene.time:%Y-%m-%d %H:%M:%S}"
+    values: dict[str, object] = {
+        "SatelliteID": "GF2",
+        "SensorID": scene.sensor,
+        "ReceiveStationID": "MYN",
+        "ReceiveTime": moment,
+        "OrbitID": 31_000 + scene.index,
+        "ProductID": scene.index + 1,
+        "SceneID": 1_000_001 + scene.index,
+        "ProductLevel": "LEVEL1A",
+        "ProductFormat": "GEOTIFF",
+        "Bands": "1,2,3,4",
+        "PixelBits": 10,
+        "WidthInPixels": scene.size,
+        "HeightInPixels": scene.size,
+        "ImageGSD": scene.gsd,
+        "CloudPercent": 0,
+        "QualityInfo": 0,
+        "StartTime": moment,
+        "EndTime": moment,
+        "CenterTime": moment,
+        "SolarAzimuth": SUN_AZIMUTH_DEGREES,
+        "SolarZenith": SUN_ZENITH_DEGREES,
+        "SatelliteAzimuth": 98.0,
+        "SatelliteZenith": 4.0,
+        "EarthEllipsoid": "WGS84",
+        "MapProjection": f"UTM{scene.epsg % 100}N",
+    }
+    for corner, latitude, longitude in zip(
+        ("TopLeft", "TopRight", "BottomRight", "BottomLeft"), latitudes, longitudes, strict=True
+    ):
+        values[f"{corner}Latitude"] = f"{latitude:.6f}"
+        values[f"{corner}Longitude"] = f"{longitude:.6f}"
+    return element("ProductMetaData", *(element(name, text=value) for name, value in values.items()))

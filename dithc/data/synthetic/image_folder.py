@@ -1,0 +1,62 @@
+"""Writes an ImageNet-style folder: a sub-folder a class, JPEG files of unlike sizes, the class deciding the landscape."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dithc.data.pictures import write_jpeg
+from dithc.data.synthetic.landscape import grow
+from dithc.data.synthetic.noise import Grid, generator
+from dithc.data.synthetic.spectra import reflectance, true_colour
+from dithc.data.synthetic.themes import THEMES
+from dithc.runs import atomic_write
+
+# Pictures show about this many metres along their short side, however many pixels they have.
+SHORT_SIDE_M = 520.0
+# The traps of ImageNet: one picture in nine is smaller than the crop, one in eight is grey.
+SMALL_EVERY, GREY_EVERY = 9, 8
+LUMA = np.array([0.299, 0.587, 0.114])
+
+
+@dataclass(frozen=True)
+class Photograph:
+    """One picture: class number and number within the class; `size` is the crop that it is meant for, in pixels."""
+
+    label: int
+    number: int
+    size: int
+
+    @property
+    def href(self) -> str:
+        return f"{wnid(self.label)}/{wnid(self.label)}_{self.number + 1}.JPEG"
+
+
+def wnid(label: int) -> str:
+    """Folder name of a class, in the form of ImageNet's identifiers."""
+    return f"n{label + 1:08d}"
+
+
+def write_photograph(folder: Path, photograph: Photograph, *, seed: int) -> None:
+    """Writes one JPEG; exposure, scale, shape and quality differ from picture to picture."""
+    rng = generator(seed, 2, photograph.label, photograph.number)
+    small = photograph.number % SMALL_EVERY == SMALL_EVERY - 3
+    short = round(photograph.size * (rng.uniform(0.55, 0.85) if small else rng.uniform(1.0, 1.8)))
+    long = round(short * rng.uniform(1.0, 1.5))
+    height, width = (short, long) if rng.uniform() < 0.75 else (long, short)
+    grid = Grid(height, width, float(SHORT_SIDE_M * rng.uniform(0.85, 1.2) / short))
+    land = grow(rng, grid, THEMES[photograph.label])
+    image = reflectance(land, rng, bands=("B04", "B03", "B02"))  # (3, H, W)
+    picture = true_colour(image, white=float(rng.uniform(0.21, 0.27)))
+    if photograph.number % GREY_EVERY == GREY_EVERY - 4:
+        picture = np.rint(picture @ LUMA).astype(np.uint8)
+    path = folder / photograph.href
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_jpeg(path, picture, quality=int(rng.integers(86, 96)))
+
+
+def write_class_index(folder: Path, *, classes: int) -> None:
+    """class_index.json in the form of ImageNet's: label -> [folder, name]."""
+    table = {str(label): [wnid(label), THEMES[label].name] for label in range(classes)}
+    atomic_write(folder / "class_index.json", json.dumps(table, indent=2) + "\n")

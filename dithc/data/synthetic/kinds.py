@@ -1,0 +1,221 @@
+"""The door of the generator: checks the request, writes a whole folder or nothing, leaves a finished one alone."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dithc.data.synthetic import gaofen2, image_folder, safe_product, sentinel2
+from dithc.data.synthetic.themes import THEMES
+from dithc.log import logger, problem, progress
+from dithc.runs import atomic_write, replacing, sha256_file
+
+GENERATOR_VERSION = 1
+RECORD = "synthetic.json"
+# The side of a Sentinel-2 tile is 10980 pixels; below 96 its 60 m bands have hardly any pixels.
+SENTINEL2_SIZES = (96, 10_980)
+SIZES = (16, 16_384)
+GRIDS_M = (0.5, 30.0)
+
+Step = Callable[[Path], None]
+
+
+class Kind(StrEnum):
+    """What can be invented."""
+
+    SENTINEL2 = "sentinel2"
+    GAOFEN2 = "gaofen2"
+    IMAGE_FOLDER = "image-folder"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to write; all of it is in the record, and the same request gives the same bytes.
+
+    Attributes:
+        seed: any whole number from 0.
+        scenes: products, or pictures a class.
+        size: side of a scene in pixels (Sentinel-2: of 10 m), or the crop that pictures are meant for.
+        classes: number of class folders; None but for `IMAGE_FOLDER`.
+        gsd: metres per pixel; None but for `GAOFEN2`.
+    """
+
+    kind: Kind
+    seed: int
+    scenes: int
+    size: int
+    classes: int | None
+    gsd: float | None
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "generator": GENERATOR_VERSION,
+            "kind": str(self.kind),
+            "seed": self.seed,
+            "scenes": self.scenes,
+            "size": self.size,
+            "classes": self.classes,
+            "gsd": self.gsd,
+        }
+
+
+def synthesize(
+    kind: str,
+    out: Path,
+    *,
+    seed: int = 0,
+    scenes: int = 1,
+    size: int | None = None,
+    classes: int | None = None,
+    gsd: float | None = None,
+) -> Path:
+    """Writes invented inputs into the folder `out`, unless it already holds exactly these.
+
+    Args:
+        kind: a `Kind`: sentinel2, gaofen2 or image-folder.
+        out: folder to make; it must be absent, empty, or hold an earlier result of the same arguments.
+        seed: chooses the landscapes; other seeds give other ones.
+        scenes: number of products, or of pictures a class.
+        size: side in pixels; by default 768 (satellites) or 256 (pictures). Sentinel-2 needs a multiple of 6.
+        classes: only for image-folder: number of classes, by default 4.
+        gsd: only for gaofen2: metres per pixel, by default 4.
+
+    Returns:
+        Path of synthetic.json in `out`: the arguments, and size and SHA-256 of every file.
+
+    Raises:
+        UserError: an argument is out of range or does not belong to the kind, or `out` holds something else.
+    """
+    request = _checked(kind, seed=seed, scenes=scenes, size=size, classes=classes, gsd=gsd)
+    if _is_complete(out, request):
+        logger(__name__).info(f"{out} already holds these invented inputs: left as it is")
+        return out / RECORD
+    steps = _steps(request)
+    with replacing(out) as folder:
+        folder.mkdir()
+        with progress(total=len(steps), label=f"inventing {request.kind}", unit="scene") as bar:
+            for step in steps:
+                step(folder)
+                bar.update(1)
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        listed = {
+            path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+            for path in files
+        }
+        atomic_write(folder / RECORD, json.dumps({**request.record(), "files": listed}, indent=2) + "\n")
+    return out / RECORD
+
+
+def _steps(request: Request) -> list[Step]:
+    """One step a scene or picture; each writes into the folder it is given."""
+    numbers = range(request.scenes)
+    seed = request.seed
+    match request.kind:
+        case Kind.SENTINEL2:
+            products = [safe_product.SafeProduct(index=i, size=request.size) for i in numbers]
+            return [partial(sentinel2.write_product, product=product, seed=seed) for product in products]
+        case Kind.GAOFEN2:
+            scenes = [gaofen2.GaofenScene(index=i, size=request.size, gsd=request.gsd or 4.0) for i in numbers]
+            return [partial(gaofen2.write_scene, scene=scene, seed=seed) for scene in scenes]
+        case Kind.IMAGE_FOLDER:
+            classes = request.classes or 1
+            photographs = [
+                image_folder.Photograph(label=label, number=i, size=request.size)
+                for label in range(classes)
+                for i in numbers
+            ]
+            steps: list[Step] = [
+                partial(image_folder.write_photograph, photograph=photograph, seed=seed) for photograph in photographs
+            ]
+            return [*steps, partial(image_folder.write_class_index, classes=classes)]
+
+
+def _checked(kind: str, *, seed: int, scenes: int, size: int | None, classes: int | None, gsd: float | None) -> Request:
+    """The request with its defaults, every number within its range."""
+    if kind not in list(Kind):
+        raise problem(
+            "this kind of input cannot be invented",
+            got=kind,
+            expected=" or ".join(Kind),
+            remedy="set --kind to one of these",
+        )
+    chosen = Kind(kind)
+    _belongs("classes", classes, chosen, Kind.IMAGE_FOLDER)
+    _belongs("gsd", gsd, chosen, Kind.GAOFEN2)
+    satellite = chosen is not Kind.IMAGE_FOLDER
+    side = size if size is not None else (768 if satellite else 256)
+    limits = {Kind.SENTINEL2: safe_product.MAX_PRODUCTS, Kind.GAOFEN2: gaofen2.MAX_SCENES, Kind.IMAGE_FOLDER: 10**6}
+    _within("seed", seed, 0, 2**63 - 1)
+    _within("scenes", scenes, 1, limits[chosen])
+    _within("size", side, *(SENTINEL2_SIZES if chosen is Kind.SENTINEL2 else SIZES))
+    if chosen is Kind.SENTINEL2 and side % 6:
+        raise problem(
+            "--size does not fit the three grids of Sentinel-2",
+            got=side,
+            expected="a multiple of 6, so that 10 m, 20 m and 60 m pixels end together",
+            remedy=f"use {side // 6 * 6} or {side // 6 * 6 + 6}",
+        )
+    if chosen is Kind.IMAGE_FOLDER:
+        classes = 4 if classes is None else classes
+        _within("classes", classes, 1, len(THEMES))
+    if chosen is Kind.GAOFEN2:
+        gsd = 4.0 if gsd is None else gsd
+        _within("gsd", gsd, *GRIDS_M)
+    return Request(kind=chosen, seed=seed, scenes=scenes, size=side, classes=classes, gsd=gsd)
+
+
+def _belongs(option: str, value: object, kind: Kind, owner: Kind) -> None:
+    if value is not None and kind is not owner:
+        raise problem(
+            f"--{option} has no meaning for {kind}",
+            got=f"--{option} {value}",
+            expected=f"--{option} only with --kind {owner}",
+            remedy="leave it out",
+        )
+
+
+def _within(option: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise problem(
+            f"--{option} is out of range", got=value, expected=f"{low} to {high}", remedy="choose a number in the range"
+        )
+
+
+def _is_complete(out: Path, request: Request) -> bool:
+    """Whether `out` holds exactly what is asked for; False where it is absent or empty.
+
+    Raises:
+        UserError: it holds anything else.
+    """
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return False
+    found = _found(out / RECORD)
+    files = found.pop("files", {})
+    if found == request.record() and all(
+        (out / name).is_file() and (out / name).stat().st_size == entry["bytes"] for name, entry in files.items()
+    ):
+        return True
+    if not found:
+        got = "other content"
+    elif found == request.record():
+        got = "these inputs, but files are missing or cut short"
+    else:
+        got = ", ".join(f"{k} {v}" for k, v in found.items() if v != request.record().get(k)) + " in its synthetic.json"
+    raise problem(
+        f"{out} is in the way",
+        got=got,
+        expected="an absent or empty folder, or a complete earlier result of the same arguments",
+        remedy="choose another --out, or remove that folder if nothing in it is needed",
+    )
+
+
+def _found(record: Path) -> dict[str, Any]:
+    """The record of an earlier result; empty where there is none to be read."""
+    try:
+        content = json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,169 @@
+"""Grows a landscape: fields first, then roads, forest, water, towns and a highway over them, and light last."""
+
+import numpy as np
+import scipy.ndimage
+
+from dithc.data.synthetic.cover import ROOFS, TREES, Cover, CoverMap, Landscape, is_any
+from dithc.data.synthetic.noise import F32, Grid, Mask, above_share, band_pass, fractal, hashed, shifted
+from dithc.data.synthetic.parcels import Parcels, cut
+from dithc.data.synthetic.themes import Theme
+from dithc.data.synthetic.towns import build_town
+from dithc.data.synthetic.water import curve_distance_m, fill_lakes, pour_river
+
+# Sun in the south-east, as at the morning overpass of Sentinel-2 and Gaofen-2 (about 10:30 local solar time).
+SUN_AZIMUTH_DEGREES = 148.0
+SUN_ZENITH_DEGREES = 38.0
+
+
+def grow(rng: np.random.Generator, grid: Grid, theme: Theme) -> Landscape:
+    """Makes one landscape of a theme; all sizes are in metres, so the grid only decides how finely it is seen."""
+    parcels = cut(rng, grid, district_m=theme.district_m, length_m=theme.length_m, breadth_m=theme.breadth_m)
+    height = fractal(rng, grid, largest_m=900.0, slope=2.8 if not theme.rock else 2.3) * np.float32(theme.relief_m)
+    land = _farm(rng, grid, parcels, theme)
+    if theme.pivots_m:
+        _irrigate(rng, land, spacing_m=theme.pivots_m)
+    _edge_fields(land, parcels, theme)
+    _plant_forest(rng, land, parcels, theme)
+    if theme.rock:
+        _paint(land, above_share(height + fractal(rng, grid, largest_m=200.0) * 12, theme.rock), Cover.ROCK)
+    if theme.lake:
+        fill_lakes(rng, land, share=theme.lake)
+    _lay_roads(land, parcels)
+    if theme.river_m:
+        pour_river(rng, land, width_m=theme.river_m)
+    for _ in range(_number_of_towns(rng, grid, theme)):
+        build_town(rng, land, radius_m=theme.town_m * float(rng.uniform(0.75, 1.35)))
+    if theme.highway:
+        _lay_highway(rng, land)
+    _texture(rng, land)
+    _light(rng, land, height)
+    return land
+
+
+def _farm(rng: np.random.Generator, grid: Grid, parcels: Parcels, theme: Theme) -> Landscape:
+    """Every parcel gets a crop, a tone, a vigour and perhaps visible plough rows."""
+    shares = np.cumsum([share for _, share in theme.crops])
+    choice = np.searchsorted(shares / shares[-1], hashed(parcels.parcel, 20), side="right")
+    kinds = np.array([cover for cover, _ in theme.crops], dtype=np.uint8)
+    cover: CoverMap = kinds[np.minimum(choice, len(kinds) - 1)]
+    tone = np.float32(0.84) + np.float32(0.32) * hashed(parcels.parcel, 21)
+    period = np.maximum(14 + 22 * hashed(parcels.parcel, 22), 3.2 * grid.gsd)
+    strength = np.float32(0.11) * np.maximum(hashed(parcels.parcel, 23) - np.float32(0.35), 0)
+    tone += strength * np.sin(parcels.across_m * (2 * np.pi) / period)
+    soil = fractal(rng, grid, largest_m=400.0, slope=1.6)
+    vigour = (hashed(parcels.parcel, 24) - np.float32(0.5)) * np.float32(1.5) + np.float32(0.35) * soil
+    tone *= 1 + np.float32(0.035) * soil
+    return Landscape(
+        grid=grid,
+        cover=cover,
+        tone=tone.astype(np.float32),
+        vigour=vigour.astype(np.float32),
+        shade=np.ones(grid.shape, dtype=np.float32),
+    )
+
+
+def _irrigate(rng: np.random.Generator, land: Landscape, *, spacing_m: float) -> None:
+    """Centre-pivot circles on a square lattice, each a crop or fallow, some with a missing sector."""
+    x, y = land.grid.coordinates()
+    angle, phase = float(rng.uniform(-0.2, 0.2)), rng.uniform(0, spacing_m, size=2)
+    u = (x * np.cos(angle) + y * np.sin(angle) + phase[0]) / spacing_m
+    v = (y * np.cos(angle) - x * np.sin(angle) + phase[1]) / spacing_m
+    column, row = np.floor(u), np.floor(v)
+    circle = (column + 64).astype(np.int64) * 4096 + (row + 64).astype(np.int64) + int(rng.integers(1 << 40))
+    from_x, from_y = u - column - 0.5, v - row - 0.5
+    radius = np.hypot(from_x, from_y)
+    turned = (np.arctan2(from_y, from_x) / (2 * np.pi) + hashed(circle, 41)) % 1.0
+    inside = (radius < 0.46) & (hashed(circle, 42) < 0.86) & (turned > 0.3 * (hashed(circle, 43) < 0.3))
+    kind = hashed(circle, 44)
+    for low, high, cover in ((0.0, 0.5, Cover.CROP_GREEN), (0.5, 0.75, Cover.CROP_YOUNG), (0.75, 1.0, Cover.SOIL)):
+        _paint(land, inside & (kind >= low) & (kind < high), cover)
+    rings = np.float32(0.06) * np.sin(radius * np.float32(spacing_m * 2 * np.pi / max(16.0, 3.2 * land.grid.gsd)))
+    land.tone[inside] = (0.85 + 0.3 * hashed(circle, 45) + rings)[inside]
+
+
+def _edge_fields(land: Landscape, parcels: Parcels, theme: Theme) -> None:
+    """Hedges or grass strips between fields, by district."""
+    edge = parcels.to_edge_m < max(2.5, 0.4 * land.grid.gsd)
+    hedged = hashed(parcels.district, 30) < theme.hedged
+    gap = hashed(parcels.parcel, 31) < 0.75
+    land.tone[edge & ~hedged] *= np.float32(0.9)
+    _paint(land, edge & hedged & gap, Cover.HEDGE)
+
+
+def _plant_forest(rng: np.random.Generator, land: Landscape, parcels: Parcels, theme: Theme) -> None:
+    """Woods where a smooth noise is high; whole parcels lean one way, so that part of the edges is straight."""
+    wild = fractal(rng, land.grid, largest_m=1400.0, slope=1.8) + 0.7 * (hashed(parcels.parcel, 32) - np.float32(0.5))
+    wood = above_share(wild.astype(np.float32), theme.forest)
+    needles = above_share(fractal(rng, land.grid, largest_m=600.0, slope=1.4), theme.conifer)
+    _paint(land, wood & ~needles, Cover.BROADLEAF)
+    _paint(land, wood & needles, Cover.CONIFER)
+    land.vigour[wood] *= np.float32(0.4)
+
+
+def _lay_roads(land: Landscape, parcels: Parcels) -> None:
+    """District borders carry roads (a third), tracks (a third) or nothing."""
+    kind = hashed(parcels.border, 33)
+    half_width = max(3.5, 0.5 * land.grid.gsd)
+    on_border = (parcels.to_border_m < half_width) & (land.cover != Cover.WATER)
+    _paint(land, on_border & (kind < 0.4), Cover.ROAD)
+    _paint(land, on_border & (kind >= 0.4) & (kind < 0.75), Cover.TRACK)
+
+
+def _lay_highway(rng: np.random.Generator, land: Landscape) -> None:
+    distance = curve_distance_m(rng, land.grid, wavelength_m=3200.0, amplitude_m=160.0)
+    half_width = max(13.0, 0.9 * land.grid.gsd)
+    _paint(land, distance < 1.7 * half_width, Cover.MEADOW)
+    _paint(land, distance < half_width, Cover.ROAD)
+    _paint(land, distance < 0.12 * half_width, Cover.MEADOW)
+
+
+def _number_of_towns(rng: np.random.Generator, grid: Grid, theme: Theme) -> int:
+    if not theme.towns_per_km2:
+        return 0
+    area_km2 = grid.height * grid.width * grid.gsd**2 / 1e6
+    return max(1, int(rng.poisson(theme.towns_per_km2 * area_km2)))
+
+
+def _texture(rng: np.random.Generator, land: Landscape) -> None:
+    """Grain inside classes: strong in woods and gardens, weak on fields, none on roads."""
+    grain = band_pass(rng, land.grid, wavelength_m=max(9.0, 2.6 * land.grid.gsd), width=0.5)
+    patches = fractal(rng, land.grid, largest_m=90.0, slope=1.2)
+    strength = np.full(len(Cover), 0.025, dtype=np.float32)
+    for cover, amount in ((Cover.BROADLEAF, 0.15), (Cover.CONIFER, 0.12), (Cover.HEDGE, 0.1), (Cover.GARDEN, 0.16)):
+        strength[cover] = amount
+    strength[[Cover.ROCK, Cover.SAND]] = 0.07
+    strength[[Cover.ROAD, Cover.WATER]] = 0.012
+    land.tone *= np.maximum(1 + strength[land.cover] * (np.float32(0.8) * grain + np.float32(0.4) * patches), 0.2)
+
+
+def _light(rng: np.random.Generator, land: Landscape, height: F32) -> None:
+    """Slopes towards the sun are brighter, trees have crowns, and tall things cast shadows away from the sun."""
+    gsd, zenith, azimuth = land.grid.gsd, np.deg2rad(SUN_ZENITH_DEGREES), np.deg2rad(SUN_AZIMUTH_DEGREES)
+    trees, roofs = is_any(land.cover, TREES), is_any(land.cover, ROOFS)
+    crowns = band_pass(rng, land.grid, wavelength_m=max(11.0, 3.0 * gsd), width=0.3)
+    surface = height + np.where(trees, crowns * np.float32(0.045 * max(11.0, 3.0 * gsd)), 0)
+    surface = np.where(land.cover == Cover.WATER, scipy.ndimage.gaussian_filter(height, 8), surface)
+    down, right = np.gradient(surface, gsd)
+    flat = land.cover == Cover.WATER
+    towards = np.cos(zenith) - np.sin(zenith) * (right * np.sin(azimuth) - down * np.cos(azimuth))
+    lit = np.clip(towards / np.sqrt(1 + right**2 + down**2) / np.cos(zenith), 0.25, 1.45)
+    lit[flat | roofs] = 1.0
+    land.shade *= lit.astype(np.float32)
+    shadow = np.zeros_like(trees)
+    for tall, metres in ((trees, 11.0), (roofs, 7.0)):
+        shadow |= _shadow(tall, length_m=max(metres, 0.55 * gsd), azimuth=float(azimuth), gsd=gsd)
+    land.shade[shadow & ~trees & ~roofs] *= np.float32(0.5)
+
+
+def _shadow(tall: Mask, *, length_m: float, azimuth: float, gsd: float) -> Mask:
+    """Pixels within a shadow's length behind tall things, away from the sun."""
+    reached = np.zeros_like(tall)
+    for step in range(1, round(length_m / gsd) + 1):
+        reached |= shifted(tall, down=round(step * np.cos(azimuth)), right=round(-step * np.sin(azimuth)))
+    return reached
+
+
+def _paint(land: Landscape, where: Mask, cover: Cover) -> None:
+    """Sets the cover and forgets the tone of the field that was there."""
+    land.cover[where] = cover
+    land.tone[where] = 1.0

@@ -1,0 +1,325 @@
+"""The XML files of an invented Sentinel-2 product, with the element names of real ones of baseline 04.00."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from dithc.data.raster import reproject_points
+from dithc.data.synthetic.safe_product import SafeProduct, layers
+from dithc.data.xml import Element, element
+
+QUANTIFICATION = 10_000
+ADD_OFFSET = -1_000
+NODATA, SATURATED = 0, 65_535
+RESOLUTIONS = (10, 20, 60)
+ChecksumName = Literal["SHA3-256", "MD5"]
+
+# physical name, native resolution in metres, shortest, longest and central wavelength in nm (of Sentinel-2A).
+SPECTRAL_BANDS = (
+    ("B1", 60, 412, 456, 442.7),
+    ("B2", 10, 456, 533, 492.7),
+    ("B3", 10, 538, 583, 559.8),
+    ("B4", 10, 646, 684, 664.6),
+    ("B5", 20, 695, 714, 704.1),
+    ("B6", 20, 731, 749, 740.5),
+    ("B7", 20, 769, 797, 782.8),
+    ("B8", 10, 760, 907, 832.8),
+    ("B8A", 20, 837, 881, 864.7),
+    ("B9", 60, 932, 958, 945.1),
+    ("B10", 60, 1337, 1412, 1373.5),
+    ("B11", 20, 1539, 1682, 1613.7),
+    ("B12", 20, 2078, 2320, 2202.4),
+)
+SCENE_CLASSES = (
+    *("SC_NODATA", "SC_SATURATED_DEFECTIVE", "SC_DARK_FEATURE_SHADOW", "SC_CLOUD_SHADOW", "SC_VEGETATION"),
+    *("SC_NOT_VEGETATED", "SC_WATER", "SC_UNCLASSIFIED", "SC_CLOUD_MEDIUM_PROBA", "SC_CLOUD_HIGH_PROBA"),
+    *("SC_THIN_CIRRUS", "SC_SNOW_ICE"),
+)
+PERCENTAGES = (
+    *("NODATA_PIXEL", "SATURATED_DEFECTIVE_PIXEL", "DARK_FEATURES", "CLOUD_SHADOW", "VEGETATION", "NOT_VEGETATED"),
+    *("WATER", "UNCLASSIFIED", "MEDIUM_PROBA_CLOUDS", "HIGH_PROBA_CLOUDS", "THIN_CIRRUS", "SNOW_ICE"),
+)
+SCHEMA = "https://psd-14.sentinel2.eo.esa.int/PSD"
+
+
+@dataclass(frozen=True)
+class DataObject:
+    """One file of the product as the manifest lists it."""
+
+    identity: str
+    href: str
+    size_bytes: int
+    checksum: str
+
+
+def product_document(product: SafeProduct, *, scl_percent: tuple[float, ...]) -> Element:
+    """MTD_MSIL2A.xml; `scl_percent` is the share of each of the 12 scene classes in percent."""
+    latitudes, longitudes = footprint(product)
+    corners = " ".join(f"{lat:.9f} {lon:.9f}" for lat, lon in zip(latitudes, longitudes, strict=True))
+    geometry = element("Product_Footprint", element("Global_Footprint", element("EXT_POS_LIST", text=corners)))
+    system = element(
+        "Coordinate_Reference_System",
+        element("GEO_TABLES", text="EPSG", attributes={"version": 1}),
+        element("HORIZONTAL_CS_TYPE", text="GEOGRAPHIC"),
+    )
+    space = {"n1": f"{SCHEMA}/User_Product_Level-2A.xsd"}
+    return element(
+        "n1:Level-2A_User_Product",
+        element("n1:General_Info", _product_info(product), _image_characteristics(), namespaces=space),
+        element("n1:Geometric_Info", element("Product_Footprint", geometry), system, namespaces=space),
+        element(
+            "n1:Quality_Indicators_Info",
+            element("Cloud_Coverage_Assessment", text=f"{_cloudy(scl_percent):.6f}"),
+            element("Image_Content_QI", *_percentages(scl_percent)),
+            namespaces=space,
+        ),
+        namespaces=space,
+    )
+
+
+def tile_document(product: SafeProduct, *, scl_percent: tuple[float, ...], sun: tuple[float, float]) -> Element:
+    """MTD_TL.xml; `sun` is zenith and azimuth in degrees."""
+    space = {"n1": f"{SCHEMA}/S2_PDI_Level-2A_Tile_Metadata.xsd"}
+    masks = [
+        element(
+            "MASK_FILENAME", text=product.quality(f"MSK_CLDPRB_{resolution}m.jp2"), attributes={"type": "MSK_CLDPRB"}
+        )
+        for resolution in (20, 60)
+    ]
+    cloudy = element("CLOUDY_PIXEL_PERCENTAGE", text=f"{_cloudy(scl_percent):.6f}")
+    angle = {"unit": "deg"}
+    return element(
+        "n1:Level-2A_Tile_ID",
+        element(
+            "n1:General_Info",
+            element("TILE_ID", text=_granule_identity(product), attributes={"metadataLevel": "Brief"}),
+            element("SENSING_TIME", text=_utc(product.sensed), attributes={"metadataLevel": "Standard"}),
+            namespaces=space,
+        ),
+        element(
+            "n1:Geometric_Info",
+            _geocoding(product),
+            element(
+                "Tile_Angles",
+                element(
+                    "Mean_Sun_Angle",
+                    element("ZENITH_ANGLE", text=sun[0], attributes=angle),
+                    element("AZIMUTH_ANGLE", text=sun[1], attributes=angle),
+                ),
+                attributes={"metadataLevel": "Standard"},
+            ),
+            namespaces=space,
+        ),
+        element(
+            "n1:Quality_Indicators_Info",
+            element("Image_Content_QI", cloudy, *_percentages(scl_percent)),
+            element("Pixel_Level_QI", *masks, attributes={"geometry": "FULL_RESOLUTION"}),
+            element("PVI_FILENAME", text=product.quality(preview_name(product))),
+            namespaces=space,
+            attributes={"metadataLevel": "Standard"},
+        ),
+        namespaces=space,
+    )
+
+
+def manifest_document(product: SafeProduct, objects: Iterable[DataObject], *, checksum_name: ChecksumName) -> Element:
+    """manifest.safe: what the product holds, with the checksum of every file."""
+    space = {
+        "safe": "http://www.esa.int/safe/sentinel/1.1",
+        "gml": "http://www.opengis.net/gml",
+        "xfdu": "urn:ccsds:schema:xfdu:1",
+    }
+    period = element("safe:startTime", text=_utc(product.sensed), namespaces=space)
+    orbit = element("safe:relativeOrbitNumber", text=f"{product.relative_orbit:03d}", namespaces=space)
+    return element(
+        "xfdu:XFDU",
+        element("informationPackageMap"),
+        element(
+            "metadataSection",
+            _metadata_object("acquisitionPeriod", element("safe:acquisitionPeriod", period, namespaces=space)),
+            _metadata_object("measurementOrbitReference", element("safe:orbitReference", orbit, namespaces=space)),
+        ),
+        element("dataObjectSection", *(_data_object(entry, checksum_name) for entry in objects)),
+        namespaces=space,
+        attributes={"version": "esa/safe/sentinel/1.1/sentinel-2/msi/archive_l2a_user_product"},
+    )
+
+
+def footprint(product: SafeProduct) -> tuple[list[float], list[float]]:
+    """Latitudes and longitudes of the closed outline, in degrees."""
+    left, top = product.left_top
+    side = product.size * 10.0
+    xs, ys = [left, left + side, left + side, left, left], [top, top, top - side, top - side, top]
+    longitudes, latitudes = reproject_points(xs, ys, source_epsg=product.epsg, target_epsg=4326)
+    return latitudes, longitudes
+
+
+def preview_name(product: SafeProduct) -> str:
+    """File name of the quick look."""
+    return f"T{product.tile}_{product.sensed:%Y%m%dT%H%M%S}_PVI.jp2"
+
+
+def _product_info(product: SafeProduct) -> Element:
+    satellite = f"Sentinel-{product.satellite[1:]}"
+    datatake = f"G{product.satellite}_{product.sensed:%Y%m%dT%H%M%S}_{product.absolute_orbit:06d}_N04.00"
+    images = [
+        element("IMAGE_FILE", text=product.image(layer, resolution))
+        for resolution in RESOLUTIONS
+        for layer in layers(resolution)
+    ]
+    granule = {
+        "datastripIdentifier": f"{product.satellite}_OPER_MSI_L2A_DS_DITHC_{product.generated:%Y%m%dT%H%M%S}_N04.00",
+        "granuleIdentifier": _granule_identity(product),
+        "imageFormat": "JPEG2000",
+    }
+    return element(
+        "Product_Info",
+        element("PRODUCT_START_TIME", text=_utc(product.sensed)),
+        element("PRODUCT_STOP_TIME", text=_utc(product.sensed)),
+        element("PRODUCT_URI", text=product.name),
+        element("PROCESSING_LEVEL", text="Level-2A"),
+        element("PRODUCT_TYPE", text="S2MSI2A"),
+        element("PROCESSING_BASELINE", text="04.00"),
+        element("GENERATION_TIME", text=_utc(product.generated)),
+        element(
+            "Datatake",
+            element("SPACECRAFT_NAME", text=satellite),
+            element("DATATAKE_TYPE", text="INS-NOBS"),
+            element("DATATAKE_SENSING_START", text=_utc(product.sensed)),
+            element("SENSING_ORBIT_NUMBER", text=product.relative_orbit),
+            element("SENSING_ORBIT_DIRECTION", text="DESCENDING"),
+            attributes={"datatakeIdentifier": datatake},
+        ),
+        element(
+            "Query_Options",
+            element("PRODUCT_FORMAT", text="SAFE_COMPACT"),
+            attributes={"completeSingleTile": "true"},
+        ),
+        element("Product_Organisation", element("Granule_List", element("Granule", *images, attributes=granule))),
+    )
+
+
+def _image_characteristics() -> Element:
+    special = [
+        element(
+            "Special_Values",
+            element("SPECIAL_VALUE_TEXT", text=name),
+            element("SPECIAL_VALUE_INDEX", text=value),
+        )
+        for name, value in (("NODATA", NODATA), ("SATURATED", SATURATED))
+    ]
+    quantities = (("BOA", QUANTIFICATION, "none"), ("AOT", "1000.0", "none"), ("WVP", "1000.0", "cm"))
+    classes = [
+        element(
+            "Scene_Classification_ID",
+            element("SCENE_CLASSIFICATION_TEXT", text=name),
+            element("SCENE_CLASSIFICATION_INDEX", text=index),
+        )
+        for index, name in enumerate(SCENE_CLASSES)
+    ]
+    return element(
+        "Product_Image_Characteristics",
+        *special,
+        element(
+            "QUANTIFICATION_VALUES_LIST",
+            *(
+                element(f"{name}_QUANTIFICATION_VALUE", text=value, attributes={"unit": unit})
+                for name, value, unit in quantities
+            ),
+        ),
+        element(
+            "BOA_ADD_OFFSET_VALUES_LIST",
+            *(
+                element("BOA_ADD_OFFSET", text=ADD_OFFSET, attributes={"band_id": index})
+                for index in range(len(SPECTRAL_BANDS))
+            ),
+        ),
+        element("Spectral_Information_List", *(_spectral(index) for index in range(len(SPECTRAL_BANDS)))),
+        element("Scene_Classification_List", *classes),
+    )
+
+
+def _spectral(index: int) -> Element:
+    name, resolution, shortest, longest, central = SPECTRAL_BANDS[index]
+    unit = {"unit": "nm"}
+    return element(
+        "Spectral_Information",
+        element("RESOLUTION", text=resolution),
+        element(
+            "Wavelength",
+            element("MIN", text=shortest, attributes=unit),
+            element("MAX", text=longest, attributes=unit),
+            element("CENTRAL", text=central, attributes=unit),
+        ),
+        attributes={"bandId": index, "physicalBand": name},
+    )
+
+
+def _geocoding(product: SafeProduct) -> Element:
+    left, top = product.left_top
+    sizes = [
+        element(
+            "Size",
+            element("NROWS", text=product.size * 10 // resolution),
+            element("NCOLS", text=product.size * 10 // resolution),
+            attributes={"resolution": resolution},
+        )
+        for resolution in RESOLUTIONS
+    ]
+    positions = [
+        element(
+            "Geoposition",
+            element("ULX", text=round(left)),
+            element("ULY", text=round(top)),
+            element("XDIM", text=resolution),
+            element("YDIM", text=-resolution),
+            attributes={"resolution": resolution},
+        )
+        for resolution in RESOLUTIONS
+    ]
+    return element(
+        "Tile_Geocoding",
+        element("HORIZONTAL_CS_NAME", text=f"WGS84 / UTM zone {product.zone}N"),
+        element("HORIZONTAL_CS_CODE", text=f"EPSG:{product.epsg}"),
+        *sizes,
+        *positions,
+        attributes={"metadataLevel": "Brief"},
+    )
+
+
+def _metadata_object(identity: str, content: Element) -> Element:
+    wrapped = element("metadataWrap", element("xmlData", content), attributes={"mimeType": "text/xml"})
+    return element("metadataObject", wrapped, attributes={"ID": identity, "category": "DMD"})
+
+
+def _data_object(entry: DataObject, checksum_name: ChecksumName) -> Element:
+    mime = "text/xml" if entry.href.endswith(".xml") else "application/octet-stream"
+    return element(
+        "dataObject",
+        element(
+            "byteStream",
+            element("fileLocation", attributes={"locatorType": "URL", "href": f"./{entry.href}"}),
+            element("checksum", text=entry.checksum, attributes={"checksumName": checksum_name}),
+            attributes={"mimeType": mime, "size": entry.size_bytes},
+        ),
+        attributes={"ID": entry.identity},
+    )
+
+
+def _percentages(scl_percent: tuple[float, ...]) -> list[Element]:
+    named: Mapping[str, float] = dict(zip(PERCENTAGES, scl_percent, strict=True))
+    return [element(f"{name}_PERCENTAGE", text=f"{share:.6f}") for name, share in named.items()]
+
+
+def _cloudy(scl_percent: tuple[float, ...]) -> float:
+    return sum(scl_percent[8:11])
+
+
+def _granule_identity(product: SafeProduct) -> str:
+    stamp = f"{product.generated:%Y%m%dT%H%M%S}"
+    return f"{product.satellite}_OPER_MSI_L2A_TL_DITHC_{stamp}_A{product.absolute_orbit:06d}_T{product.tile}_N04.00"
+
+
+def _utc(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.024Z"

@@ -1,0 +1,188 @@
+"""Writes invented Sentinel-2 Level 2A products: folders, JPEG 2000 bands on three grids, scene classes, XML, manifest."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.data.raster import north_up, write_geotiff
+from dithc.data.synthetic.cover import VEGETATION, Cover, Landscape, is_any
+from dithc.data.synthetic.landscape import SUN_AZIMUTH_DEGREES, SUN_ZENITH_DEGREES, grow
+from dithc.data.synthetic.noise import F32, Grid, Mask, fractal, generator, shifted
+from dithc.data.synthetic.safe_metadata import (
+    ADD_OFFSET,
+    QUANTIFICATION,
+    RESOLUTIONS,
+    SATURATED,
+    SCENE_CLASSES,
+    ChecksumName,
+    DataObject,
+    manifest_document,
+    preview_name,
+    product_document,
+    tile_document,
+)
+from dithc.data.synthetic.safe_product import BANDS_BY_RESOLUTION, SafeProduct
+from dithc.data.synthetic.spectra import BANDS, reflectance
+from dithc.data.synthetic.themes import COUNTRYSIDE
+from dithc.data.xml import write_xml
+
+LEVEL2A_BANDS = tuple(band for band in BANDS if band != "B10")
+NATIVE_60M = ("B01", "B09")
+# Top of the true-colour picture that real products carry: reflectance 0.3558 becomes 255.
+TRUE_COLOUR_WHITE = 0.3558
+SCL = {name: index for index, name in enumerate(SCENE_CLASSES)}
+
+
+def write_product(folder: Path, product: SafeProduct, *, seed: int) -> None:
+    """Writes one product into `folder`.
+
+    Scene 0, 2, 4, ... have an unseen corner (DN 0) as at the edge of an orbit; of every three scenes the second has no
+    cloud. Digital numbers are reflectance * 10000 + 1000, as in baseline 04.00; checksums are SHA3-256 or, in every second
+    product, MD5.
+    """
+    grid = Grid(product.size, product.size, 10.0)
+    land = grow(generator(seed, 0, product.index, 0), grid, COUNTRYSIDE)
+    image = reflectance(land, generator(seed, 0, product.index, 1), bands=LEVEL2A_BANDS)  # (12, H, W)
+    weather = generator(seed, 0, product.index, 2)
+    image -= _overcorrection(weather, grid)
+    opacity, bright, shadow = _cloud(weather, grid, present=product.index % 3 != 1)
+    image *= 1 - np.float32(0.55) * shadow
+    image += opacity * (bright - image)
+    unseen = _unseen_corner(weather, grid, present=product.index % 2 == 0)
+    root = folder / product.name
+    writer = _Images(root, product, unseen)
+    writer.bands(image)
+    scene_classes = _scene_classes(land, opacity, shadow, unseen)
+    writer.classes(scene_classes)
+    writer.atmosphere(weather, grid)
+    writer.true_colour(image[[LEVEL2A_BANDS.index(band) for band in ("B04", "B03", "B02")]])
+    writer.cloud_probability(opacity)
+    counts = np.bincount(scene_classes.ravel(), minlength=len(SCL))
+    percent = tuple(float(count) * 100 / scene_classes.size for count in counts)
+    write_xml(root / "MTD_MSIL2A.xml", product_document(product, scl_percent=percent))
+    tile = tile_document(product, scl_percent=percent, sun=(SUN_ZENITH_DEGREES, SUN_AZIMUTH_DEGREES))
+    write_xml(root / "GRANULE" / product.granule / "MTD_TL.xml", tile)
+    _write_manifest(root, product)
+
+
+class _Images:
+    """Writes layers of one product at their resolutions; `unseen` (H, W) at 10 m becomes 0 everywhere."""
+
+    def __init__(self, root: Path, product: SafeProduct, unseen: Mask) -> None:
+        self.root, self.product = root, product
+        self.unseen = {r: _mean(unseen.astype(np.float32), r // 10) > 0.5 for r in RESOLUTIONS}
+
+    def bands(self, image: F32) -> None:
+        """Surface reflectance (12, H, W) at 10 m; B01 is measured at 60 m, so that its 20 m copy repeats pixels."""
+        for resolution, bands in BANDS_BY_RESOLUTION.items():
+            for band in bands:
+                measured = image[LEVEL2A_BANDS.index(band)]
+                native = max(resolution, 60 if band in NATIVE_60M else 10)
+                coarse = _mean(measured, native // 10).repeat(native // resolution, 0).repeat(native // resolution, 1)
+                numbers = np.clip(np.rint(coarse * QUANTIFICATION - ADD_OFFSET), 1, SATURATED - 1).astype(np.uint16)
+                self._image(band, resolution, numbers[None])
+
+    def classes(self, scene_classes: npt.NDArray[np.uint8]) -> None:
+        """The most frequent class among the 10 m pixels below each coarse pixel."""
+        for resolution in (20, 60):
+            factor = resolution // 10
+            shares = np.stack([_mean((scene_classes == c).astype(np.float32), factor) for c in range(len(SCL))])
+            self._image("SCL", resolution, shares.argmax(0).astype(np.uint8)[None])
+
+    def atmosphere(self, rng: np.random.Generator, grid: Grid) -> None:
+        """Aerosol optical thickness about 0.12 and water vapour about 1.5 cm, both times 1000."""
+        for layer, middle, spread in (("AOT", 120, 6), ("WVP", 1500, 60)):
+            smooth = fractal(rng, grid, largest_m=grid.extent_m, slope=3.0) * spread + middle
+            for resolution in RESOLUTIONS:
+                numbers = np.clip(np.rint(_mean(smooth, resolution // 10)), 1, 65534).astype(np.uint16)
+                self._image(layer, resolution, numbers[None])
+
+    def true_colour(self, red_green_blue: F32) -> None:
+        """uint8 pictures (3, H, W), and the quick look at 60 m."""
+        levels = np.clip(red_green_blue / np.float32(TRUE_COLOUR_WHITE) * 255, 1, 255)
+        for resolution in RESOLUTIONS:
+            picture = np.rint(np.stack([_mean(band, resolution // 10) for band in levels])).astype(np.uint8)
+            self._image("TCI", resolution, picture)
+            if resolution == 60:
+                self._write(self.product.quality(preview_name(self.product)), 60, picture)
+
+    def cloud_probability(self, opacity: F32) -> None:
+        for resolution in (20, 60):
+            percent = np.rint(_mean(opacity, resolution // 10) * 100).astype(np.uint8)
+            self._write(self.product.quality(f"MSK_CLDPRB_{resolution}m.jp2"), resolution, percent[None])
+
+    def _image(self, layer: str, resolution: int, array: npt.NDArray[Any]) -> None:
+        self._write(f"{self.product.image(layer, resolution)}.jp2", resolution, array)
+
+    def _write(self, href: str, resolution: int, array: npt.NDArray[Any]) -> None:
+        path = self.root / href
+        path.parent.mkdir(parents=True, exist_ok=True)
+        left, top = self.product.left_top
+        seen = np.where(self.unseen[resolution], 0, array).astype(array.dtype)
+        transform = north_up(left=left, top=top, gsd=float(resolution))
+        write_geotiff(path, seen, transform=transform, epsg=self.product.epsg, driver="JP2OpenJPEG", verify=True)
+
+
+def _mean(layer: F32, factor: int) -> F32:
+    """Mean of factor x factor pixels, (H, W) -> (H / factor, W / factor)."""
+    height, width = layer.shape
+    blocks = layer.reshape(height // factor, factor, width // factor, factor)
+    return np.asarray(blocks.mean(axis=(1, 3), dtype=np.float32))
+
+
+def _overcorrection(rng: np.random.Generator, grid: Grid) -> F32:
+    """Reflectance that the atmospheric correction takes too much, so that dark water ends a little below 0, (H, W)."""
+    haze = fractal(rng, grid, largest_m=grid.extent_m, slope=2.5)
+    return np.asarray(np.float32(0.006) * np.clip(1 + np.float32(0.5) * haze, 0, 2), dtype=np.float32)
+
+
+def _cloud(rng: np.random.Generator, grid: Grid, *, present: bool) -> tuple[F32, F32, F32]:
+    """Opacity (0 to 1) and reflectance of one cloud, and the strength of its shadow on the ground, each (H, W)."""
+    x, y = grid.coordinates()
+    middle = rng.uniform(0.25, 0.75, size=2) * grid.extent_m
+    radius = float(rng.uniform(0.09, 0.13)) * grid.extent_m
+    puffs = fractal(rng, grid, largest_m=1.2 * radius, slope=1.9)
+    body = np.float32(1.15) - np.hypot(x - middle[0], y - middle[1]) / np.float32(radius) + np.float32(0.3) * puffs
+    opacity = np.clip(body * np.float32(1.3), 0, 1).astype(np.float32) * np.float32(present)
+    bright = np.float32(0.42) + np.float32(0.16) * np.clip(body, 0, 2) + np.float32(0.03) * puffs
+    step = round(0.9 * radius / grid.gsd)
+    thick = shifted(opacity > 0.4, down=-step, right=-round(step * 0.6))
+    return opacity, bright.astype(np.float32), (thick & (opacity < 0.4)).astype(np.float32)
+
+
+def _unseen_corner(rng: np.random.Generator, grid: Grid, *, present: bool) -> Mask:
+    """A triangle at the upper right corner, as the slanted edge of an orbit cuts it, (H, W)."""
+    x, y = grid.coordinates()
+    wide, high = rng.uniform(0.16, 0.24) * grid.extent_m, rng.uniform(0.3, 0.45) * grid.extent_m
+    outside: Mask = (grid.extent_m - x) / wide + y / high < 1
+    return outside & present
+
+
+def _scene_classes(land: Landscape, opacity: F32, shadow: F32, unseen: Mask) -> npt.NDArray[np.uint8]:
+    """Scene classification of each 10 m pixel, (H, W)."""
+    classes = np.where(is_any(land.cover, VEGETATION), SCL["SC_VEGETATION"], SCL["SC_NOT_VEGETATED"]).astype(np.uint8)
+    classes[land.cover == Cover.WATER] = SCL["SC_WATER"]
+    classes[land.shade < 0.35] = SCL["SC_DARK_FEATURE_SHADOW"]
+    classes[shadow > 0] = SCL["SC_CLOUD_SHADOW"]
+    classes[opacity > 0.05] = SCL["SC_THIN_CIRRUS"]
+    classes[opacity > 0.25] = SCL["SC_CLOUD_MEDIUM_PROBA"]
+    classes[opacity > 0.6] = SCL["SC_CLOUD_HIGH_PROBA"]
+    classes[unseen] = SCL["SC_NODATA"]
+    return classes
+
+
+def _write_manifest(root: Path, product: SafeProduct) -> None:
+    """Lists every file written so far."""
+    name: ChecksumName = "SHA3-256" if product.index % 2 == 0 else "MD5"
+    algorithm = {"SHA3-256": "sha3_256", "MD5": "md5"}[name]
+    objects = []
+    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        href = path.relative_to(root).as_posix()
+        identity = f"{path.stem}_{path.parent.name}_Data" if path.suffix == ".jp2" else f"{path.stem}_Metadata"
+        checksum = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
+        objects.append(DataObject(identity=identity, href=href, size_bytes=len(content), checksum=checksum))
+    write_xml(root / "manifest.safe", manifest_document(product, objects, checksum_name=name))

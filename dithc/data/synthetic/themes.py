@@ -1,0 +1,72 @@
+"""What kinds of landscape there are: one row of settings per kind."""
+
+from dataclasses import dataclass, replace
+
+from dithc.data.synthetic.cover import Cover
+
+Crops = tuple[tuple[Cover, float], ...]
+
+SUMMER: Crops = (
+    (Cover.CROP_GREEN, 0.28),
+    (Cover.CROP_RIPE, 0.18),
+    (Cover.MEADOW, 0.16),
+    (Cover.SOIL, 0.14),
+    (Cover.CROP_YOUNG, 0.12),
+    (Cover.RAPESEED, 0.06),
+    (Cover.STUBBLE, 0.06),
+)
+PASTURE: Crops = ((Cover.MEADOW, 0.75), (Cover.CROP_GREEN, 0.15), (Cover.CROP_YOUNG, 0.10))
+DESERT: Crops = ((Cover.SAND, 0.55), (Cover.ROCK, 0.45))
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Settings of one kind of landscape.
+
+    Attributes:
+        name: what it is called in file names and class tables.
+        crops: land cover of fields and its share.
+        district_m, length_m, breadth_m: size of districts, and of fields along and across the plough rows, in metres.
+        hedged: share of districts whose fields have hedges.
+        forest: share of the area under trees; `conifer` is the share of those that are coniferous.
+        river_m: width of the river in metres; 0 for none.
+        lake: share of the area under lakes.
+        towns_per_km2, town_m: density of towns (at least one where not 0) and their radius in metres.
+        relief_m: standard deviation of the height in metres; `rock` is the share of bare rock, on the summits.
+        pivots_m: spacing of centre-pivot circles in metres; 0 for none.
+        highway: whether a highway crosses.
+    """
+
+    name: str
+    crops: Crops = SUMMER
+    district_m: float = 900.0
+    length_m: float = 260.0
+    breadth_m: float = 130.0
+    hedged: float = 0.35
+    forest: float = 0.05
+    conifer: float = 0.3
+    river_m: float = 0.0
+    lake: float = 0.0
+    towns_per_km2: float = 0.0
+    town_m: float = 420.0
+    relief_m: float = 6.0
+    rock: float = 0.0
+    pivots_m: float = 0.0
+    highway: bool = False
+
+
+COUNTRYSIDE = Theme(
+    "countryside", forest=0.22, river_m=110.0, lake=0.015, towns_per_km2=0.12, relief_m=35.0, highway=True
+)
+
+# The classes of the image folder, in order.
+THEMES: tuple[Theme, ...] = (
+    Theme("fields", district_m=420.0, length_m=150.0, breadth_m=75.0, forest=0.02),
+    replace(COUNTRYSIDE, name="river", river_m=80.0, forest=0.12, lake=0.0, towns_per_km2=0.0, highway=False),
+    Theme("town", crops=PASTURE, towns_per_km2=0.5, town_m=480.0, forest=0.02),
+    Theme("forest", crops=PASTURE, forest=0.88, relief_m=25.0),
+    Theme("pivots", crops=DESERT, pivots_m=170.0, forest=0.0, hedged=0.0, district_m=1500.0),
+    Theme("lake", crops=PASTURE, lake=0.42, forest=0.35, conifer=0.7),
+    Theme("hills", crops=PASTURE, relief_m=110.0, rock=0.22, forest=0.4, conifer=0.9, hedged=0.0, district_m=1500.0),
+    Theme("strips", district_m=500.0, length_m=420.0, breadth_m=22.0, hedged=0.0, forest=0.0),
+)

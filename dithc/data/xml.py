@@ -1,0 +1,76 @@
+"""The one place lxml enters: product metadata read without network or entities, and written."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from lxml import etree
+
+from dithc.log import UserError, problem
+from dithc.runs import atomic_write
+
+Element = etree._Element
+
+
+def read_xml(path: Path) -> Element:
+    """Reads an XML file; nothing it names is loaded or expanded.
+
+    Returns:
+        The root element.
+
+    Raises:
+        UserError: the file is missing, not well-formed, or declares a document type (metadata of products never does).
+    """
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True)
+    try:
+        tree = etree.parse(path, parser)
+    except (OSError, etree.XMLSyntaxError) as error:
+        raise _unreadable(path, got=str(error)) from error
+    if tree.docinfo.internalDTD is not None:
+        raise _unreadable(path, got="a document type declaration")
+    return tree.getroot()
+
+
+def find_all(root: Element, name: str) -> list[Element]:
+    """All elements of this local name below `root` in document order, whatever their namespace."""
+    return list(root.iter(f"{{*}}{name}"))
+
+
+def find_text(root: Element, name: str) -> str | None:
+    """Text of the first element of this local name below `root`, stripped; None where there is none."""
+    found = next(iter(root.iter(f"{{*}}{name}")), None)
+    return None if found is None else (found.text or "").strip()
+
+
+def element(
+    tag: str,
+    *children: Element,
+    text: object = None,
+    attributes: Mapping[str, object] | None = None,
+    namespaces: Mapping[str, str] | None = None,
+) -> Element:
+    """Builds one element; `tag` may be `prefix:name` where `namespaces` maps the prefix."""
+    prefix, _, name = tag.rpartition(":")
+    spaces = dict(namespaces or {})
+    made = etree.Element(f"{{{spaces[prefix]}}}{name}" if prefix else name, nsmap=spaces or None)
+    for key, value in (attributes or {}).items():
+        made.set(key, str(value))
+    if text is not None:
+        made.text = str(text)
+    made.extend(children)
+    return made
+
+
+def write_xml(path: Path, root: Element) -> None:
+    """Writes a document (UTF-8, indented) atomically."""
+    etree.cleanup_namespaces(root, keep_ns_prefixes=[prefix for prefix in root.nsmap if prefix])
+    etree.indent(root)
+    atomic_write(path, etree.tostring(root, xml_declaration=True, encoding="UTF-8"))
+
+
+def _unreadable(path: Path, *, got: str) -> UserError:
+    return problem(
+        f"{path} cannot be read as metadata",
+        got=got,
+        expected="a whole XML file as its producer delivers it",
+        remedy="copy the file again from its source",
+    )

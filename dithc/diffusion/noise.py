@@ -1,0 +1,28 @@
+"""Noise that belongs to an image and not to its batch.
+
+Legend: N batch, C channels.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+Noise = Callable[[int], Tensor]
+"""Standard normal noise (N, C, height, width) of a draw: 0 is the image sampling starts from, k the noise of step k."""
+
+
+def image_noise(generators: Sequence[torch.Generator], shape: tuple[int, int, int]) -> Noise:
+    """Noise from one generator for each image: an image depends on its own seed alone.
+
+    Draws must be asked for in order, each once; the samplers do.
+
+    Args:
+        generators: one for each image of the batch, on the CPU.
+        shape: (C, height, width).
+    """
+
+    def draw(step: int) -> Tensor:
+        return torch.stack([torch.randn(shape, generator=generator) for generator in generators])  # (N, C, h, w)
+
+    return draw

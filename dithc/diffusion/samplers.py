@@ -1,0 +1,179 @@
+"""The samplers: from noise to images through a `denoise` callable, in as many steps as asked.
+
+Legend: N batch, C channels, S sampling steps. Steps run from S - 1 (most noise) to 0.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from dithc.diffusion.guidance import Denoise
+from dithc.diffusion.noise import Noise, image_noise
+from dithc.diffusion.schedule import Schedule, Spacing
+from dithc.log import problem
+
+OnStep = Callable[[int, int], None]
+"""Called after each step with the number of steps done and of all."""
+
+
+@torch.no_grad()
+def sample(
+    kind: str,
+    *,
+    denoise: Denoise,
+    schedule: Schedule,
+    steps: int,
+    shape: tuple[int, int, int],
+    noise: Noise | Sequence[torch.Generator],
+    eta: float = 0.0,
+    clip: float | None = None,
+    on_step: OnStep | None = None,
+) -> Tensor:
+    """Draws images.
+
+    Args:
+        kind: a name in `SAMPLERS`.
+        denoise: (x (N, C, h, w), timesteps (N)) -> noise, or noise and raw log variance behind it (2C channels).
+        schedule: the schedule of the training; it is respaced here.
+        steps: S, 1 to the length of the schedule.
+        shape: (C, height, width) of an image.
+        noise: a generator for each image, or a function that gives the noise of a draw: 0 for the start, then k = 1.. for
+            the steps that add noise.
+        eta: for ddim, the share of DDPM's noise that each step adds, in [0, 1]; the other kinds have no use for it.
+        clip: bound on the magnitude of the predicted clean image, for data that has one (pixels: 1); None for latents.
+        on_step: told of each finished step.
+
+    Returns:
+        (N, C, height, width), in the type of the noise.
+
+    Raises:
+        UserError: unknown kind, steps or eta out of range, eta given to a kind that ignores it, an output of
+            neither C nor 2C channels.
+    """
+    if kind not in SAMPLERS:
+        expected = " or ".join(SAMPLERS)
+        raise problem("unknown sampler", got=repr(kind), expected=expected, remedy="name one of these samplers")
+    if not 0 <= eta <= 1:
+        raise problem("eta of ddim", got=eta, expected="a share in [0, 1]", remedy="0 is deterministic, 1 is like ddpm")
+    if eta and kind != "ddim":
+        raise problem("eta", got=f"{eta} with {kind}", expected="0", remedy="set eta only with the sampler ddim")
+    draw = noise if callable(noise) else image_noise(noise, shape)
+    sampler = SAMPLERS[kind]
+    visited = schedule.respaced(steps, spacing=sampler.spacing)
+    return sampler.run(_Walk(denoise=denoise, schedule=visited, noise=draw, eta=eta, clip=clip, on_step=on_step))
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """What every sampler needs on its way from noise to image."""
+
+    denoise: Denoise
+    schedule: Schedule
+    noise: Noise
+    eta: float
+    clip: float | None
+    on_step: OnStep | None
+
+    def predict(self, x: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The predicted clean image and noise, each (N, C, h, w), and the rest of the output (N, 0 or C, h, w)."""
+        timesteps = self.schedule.timesteps[step].to(x.device).expand(x.shape[0])  # (N)
+        output = self.denoise(x, timesteps).to(x.dtype)
+        channels = x.shape[1]
+        if output.shape[1] not in (channels, 2 * channels):
+            expected = f"{channels}, or {2 * channels} with learned sigma"
+            remedy = "sample in the shape of the latents that the model was trained on"
+            raise problem("channels of the model's output", got=output.shape[1], expected=expected, remedy=remedy)
+        eps, rest = output[:, :channels], output[:, channels:]
+        here = self.at(x, step)
+        x0 = self.schedule.predict_x0(x, here, eps)
+        if self.clip is not None:
+            x0 = x0.clamp(-self.clip, self.clip)
+            alpha_bar = float(self.schedule.alpha_bar[step])
+            eps = (x - math.sqrt(alpha_bar) * x0) / math.sqrt(1 - alpha_bar)
+        return x0, eps, rest
+
+    def at(self, x: Tensor, step: int) -> Tensor:
+        """The index of `step` in the schedule, for each image (N)."""
+        return torch.full((x.shape[0],), step, device=x.device)
+
+    def finished(self, step: int) -> None:
+        """Reports that `step` is done."""
+        if self.on_step is not None:
+            self.on_step(len(self.schedule) - step, len(self.schedule))
+
+
+def ddpm(walk: _Walk) -> Tensor:
+    """Ancestral sampling (Ho et al. 2020, algorithm 2), with the learned variance where there is one, else beta."""
+    schedule, x = walk.schedule, walk.noise(0)
+    for step in reversed(range(len(schedule))):
+        x0, _, raw = walk.predict(x, step)
+        here = walk.at(x, step)
+        mean = schedule.posterior_mean(x0, x, here)
+        if step > 0:
+            fixed = torch.ones_like(x) if raw.shape[1] == 0 else raw  # raw 1 stands for beta
+            deviation = torch.exp(0.5 * schedule.learned_log_variance(fixed, here))
+            mean = mean + deviation * walk.noise(len(schedule) - step).to(x.device)
+        x = mean
+        walk.finished(step)
+    return x
+
+
+def ddim(walk: _Walk) -> Tensor:
+    """Implicit sampling (Song et al. 2021, equations 12 and 16); eta 0 is deterministic given the start."""
+    schedule, x = walk.schedule, walk.noise(0)
+    for step in reversed(range(len(schedule))):
+        x0, eps, _ = walk.predict(x, step)
+        before, now = float(schedule.alpha_bar_before[step]), float(schedule.alpha_bar[step])
+        sigma = walk.eta * math.sqrt((1 - before) / (1 - now) * (1 - now / before))
+        x = math.sqrt(before) * x0 + math.sqrt(1 - before - sigma**2) * eps
+        if sigma > 0:
+            x = x + sigma * walk.noise(len(schedule) - step).to(x.device)
+        walk.finished(step)
+    return x
+
+
+def dpm_solver(walk: _Walk) -> Tensor:
+    """DPM-Solver++(2M) (Lu et al. 2022, algorithm 2): the clean image is extrapolated from two steps.
+
+    The first step has no earlier one, and the last ends at the clean image, where the signal-to-noise ratio is infinite: both
+    are of first order. Even spacing in time would make the last stride but one ten times the stride it extrapolates from.
+    """
+    schedule, x = walk.schedule, walk.noise(0)
+    alpha, sigma = schedule.alpha_bar.sqrt().tolist(), (1 - schedule.alpha_bar).sqrt().tolist()
+    half_log_snr = schedule.half_log_snr.tolist()
+    earlier: Tensor | None = None
+    for step in reversed(range(len(schedule))):
+        x0, _, _ = walk.predict(x, step)
+        if step == 0:
+            x = x0
+        else:
+            stride = half_log_snr[step - 1] - half_log_snr[step]
+            clean = x0
+            if earlier is not None:
+                ratio = (half_log_snr[step] - half_log_snr[step + 1]) / stride
+                clean = x0 + (x0 - earlier) / (2 * ratio)
+            x = sigma[step - 1] / sigma[step] * x - alpha[step - 1] * math.expm1(-stride) * clean
+            earlier = x0
+        walk.finished(step)
+    return x
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A sampler and the spacing of timesteps that suits it."""
+
+    run: Callable[[_Walk], Tensor]
+    spacing: Spacing
+
+
+SAMPLERS: Mapping[str, Sampler] = MappingProxyType(
+    {
+        "ddpm": Sampler(ddpm, spacing="time"),
+        "ddim": Sampler(ddim, spacing="time"),
+        "dpm-solver": Sampler(dpm_solver, spacing="snr"),
+    }
+)

@@ -1,0 +1,150 @@
+"""The noise schedule: how much of the image is left at each step, and the posterior that takes a step back.
+
+Legend: N batch, C channels, S steps of the schedule. `alpha_bar` is the product of (1 - beta) up to a step.
+Sources: Ho et al. 2020 (equations 4, 6, 7); Nichol & Dhariwal 2021 (section 3.1 and 3.3).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+
+from dithc.log import problem
+
+Spacing = Literal["time", "snr"]
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Tables of a diffusion process.
+
+    Attributes:
+        alpha_bar: (S) float64, falling, in (0, 1).
+        timesteps: (S) int64, rising: the step of the training process that each step here stands for.
+    """
+
+    alpha_bar: Tensor
+    timesteps: Tensor
+
+    @classmethod
+    def linear(cls, num_steps: int = 1000) -> Self:
+        """Betas from 1e-4 to 2e-2 in equal increments, scaled by 1000 / num_steps (Ho et al., section 4).
+
+        Raises:
+            UserError: fewer than 21 steps; the last beta would reach 1.
+        """
+        if num_steps <= 20:
+            remedy = "train with more steps; to sample in few, respace a schedule of many"
+            raise problem("steps of the linear schedule", got=num_steps, expected="at least 21", remedy=remedy)
+        scale = 1000 / num_steps
+        betas = torch.linspace(scale * 1e-4, scale * 2e-2, num_steps, dtype=torch.float64)
+        return cls(torch.cumprod(1 - betas, dim=0), torch.arange(num_steps))
+
+    def __len__(self) -> int:
+        return len(self.timesteps)
+
+    def respaced(self, steps: int, *, spacing: Spacing = "time") -> Self:
+        """The schedule that visits only `steps` of the timesteps, from the first to the last.
+
+        One step visits the last timestep alone, as sampling starts from pure noise.
+
+        Args:
+            steps: how many to visit, 1 to the length of this schedule.
+            spacing: evenly in "time", or evenly in the log of the signal-to-noise ratio ("snr"), where whole timesteps
+                allow it; the second suits solvers that extrapolate.
+
+        Raises:
+            UserError: more steps than there are, or none.
+        """
+        if not 1 <= steps <= len(self):
+            remedy = "choose a number of sampling steps in this range"
+            raise problem("sampling steps", got=steps, expected=f"1 to {len(self)}", remedy=remedy)
+        last = len(self) - 1
+        if steps == 1:
+            visited = [last]
+        elif spacing == "time":
+            visited = [round(index * last / (steps - 1)) for index in range(steps)]
+        else:
+            visited = self._even_in_snr(steps)
+        return type(self)(self.alpha_bar[visited], self.timesteps[visited])
+
+    def _even_in_snr(self, steps: int) -> list[int]:
+        rising = -self.half_log_snr
+        wanted = torch.linspace(float(rising[0]), float(rising[-1]), steps, dtype=torch.float64)
+        visited: list[int] = []
+        for index, level in enumerate(wanted):
+            nearest = int((rising - level).abs().argmin())
+            lowest = visited[-1] + 1 if visited else 0  # each timestep once,
+            highest = len(self) - steps + index  # and enough of them left for the levels to come
+            visited.append(min(max(nearest, lowest), highest))
+        return visited
+
+    @cached_property
+    def half_log_snr(self) -> Tensor:
+        """(S): log(sqrt(alpha_bar) / sqrt(1 - alpha_bar)), falling; the lambda of the DPM-Solver papers."""
+        return 0.5 * torch.log(self.alpha_bar / (1 - self.alpha_bar))
+
+    @cached_property
+    def alpha_bar_before(self) -> Tensor:
+        """(S): `alpha_bar` of the step before, 1 (the clean image) before the first."""
+        return torch.cat([torch.ones(1, dtype=torch.float64), self.alpha_bar[:-1]])
+
+    @cached_property
+    def betas(self) -> Tensor:
+        """(S): variance of the noise that one step adds."""
+        return 1 - self.alpha_bar / self.alpha_bar_before
+
+    @cached_property
+    def log_variance_small(self) -> Tensor:
+        """(S): log variance of q(x_before | x, x_0), the least that a step back can have; entry 0 is that of entry 1,
+        as the true one is log 0 (no noise is added there)."""
+        variance = self.betas * (1 - self.alpha_bar_before) / (1 - self.alpha_bar)
+        first = variance[1:2] if len(self) > 1 else self.betas[:1]
+        return torch.log(torch.cat([first, variance[1:]]))
+
+    @cached_property
+    def log_variance_large(self) -> Tensor:
+        """(S): log beta, the most that a step back can have."""
+        return torch.log(self.betas)
+
+    @cached_property
+    def posterior_weights(self) -> tuple[Tensor, Tensor]:
+        """(S) each: weights of x_0 and of x in the mean of q(x_before | x, x_0) (Ho et al., equation 7)."""
+        of_x0 = self.betas * self.alpha_bar_before.sqrt() / (1 - self.alpha_bar)
+        of_x = (1 - self.alpha_bar_before) * (1 - self.betas).sqrt() / (1 - self.alpha_bar)
+        return of_x0, of_x
+
+    def q_sample(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+        """The noisy image at step t: sqrt(alpha_bar) x0 + sqrt(1 - alpha_bar) noise.
+
+        Args:
+            x0: (N, ...), clean latents.
+            t: (N) int, steps of this schedule.
+            noise: standard normal, of x0's shape.
+
+        Returns:
+            of x0's shape and type.
+        """
+        return pick(self.alpha_bar.sqrt(), t, x0) * x0 + pick((1 - self.alpha_bar).sqrt(), t, x0) * noise
+
+    def predict_x0(self, x: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+        """The clean image that `noise` would have turned into x at step t; the inverse of `q_sample`."""
+        return pick(self.alpha_bar.rsqrt(), t, x) * x - pick((1 / self.alpha_bar - 1).sqrt(), t, x) * noise
+
+    def posterior_mean(self, x0: Tensor, x: Tensor, t: Tensor) -> Tensor:
+        """The mean of q(x_before | x, x_0) at step t."""
+        of_x0, of_x = self.posterior_weights
+        return pick(of_x0, t, x) * x0 + pick(of_x, t, x) * x
+
+    def learned_log_variance(self, raw: Tensor, t: Tensor) -> Tensor:
+        """Log variance from a network's raw output: -1 stands for the least, 1 for the most (N & D, equation 15)."""
+        share = (raw + 1) / 2
+        return share * pick(self.log_variance_large, t, raw) + (1 - share) * pick(self.log_variance_small, t, raw)
+
+
+def pick(table: Tensor, t: Tensor, like: Tensor) -> Tensor:
+    """Entries t (N) of a float64 table (S), in the type of `like` (N, ...) and shaped to multiply it."""
+    entries = table.to(t.device)[t].to(like.dtype)  # (N)
+    return entries.reshape(-1, *(1,) * (like.dim() - 1))  # (N, 1, ...)

@@ -1,0 +1,29 @@
+"""Evaluation: images -> features -> streamed statistics -> distance (FID, KID) with its floor.
+
+What: `load_extractor` reads a network from a local file; `extract` turns uint8 RGB images into feature shards and a
+`Statistics` file, resumably; `compare` gives the Fréchet distance of two such results, with everything a reader needs to
+judge it: both n, the extractor's hash, the resize mode, the floor (one half of the real set against the other half).
+Why: a FID without these is not a number. Suites differ by resize and weights, and a small n inflates the distance.
+Flow: loading (inception, squeezenet, scripted, classifier) -> Extractor -> features -> Statistics -> distance -> compare.
+
+Invariants:
+- Weights come from a local file only. A missing file is an error; no other network ever takes its place.
+- Images are uint8 (N, 3, H, W), RGB; features float32 (N, d), finite; sums, covariance and distance are float64.
+- Statistics of different extractors, resize modes or display stretches are never compared.
+- Only the published Inception file (by its hash) is marked comparable with published FID.
+- A shard counts only with its sidecar, which is written last and carries the hash of the bytes; a folder counts only with
+  its `features.json`, which is written last of all.
+
+How to change it: a new extractor is one new file beside `squeezenet.py` and one line in `loading.py`. A new distance is a
+pure function of `Statistics` or of features in `distance.py`, reported by `compare`.
+"""
+
+from dithc.evaluate.classifier import train_classifier
+from dithc.evaluate.compare import compare
+from dithc.evaluate.distance import fid, floor
+from dithc.evaluate.extractor import Extractor
+from dithc.evaluate.features import extract
+from dithc.evaluate.loading import load_extractor
+from dithc.evaluate.statistics import Statistics
+
+__all__ = ["Extractor", "Statistics", "compare", "extract", "fid", "floor", "load_extractor", "train_classifier"]

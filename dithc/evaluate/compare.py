@@ -1,0 +1,111 @@
+"""The FID stage: two sets of features in, one document of scores out, with all that is needed to judge them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.evaluate.distance import Floor, few_images, fid, floor, kid
+from dithc.evaluate.shards import STATISTICS_FILE, blocks, read_plan
+from dithc.evaluate.statistics import Statistics
+from dithc.log import logger, problem
+
+log = logger(__name__)
+
+PUBLISHED_N = 10_000  # images a side in the papers whose figures stand beside ours; FID falls as n grows
+
+
+def compare(path_to_real: Path, path_to_generated: Path, *, seed: int = 0) -> dict[str, object]:
+    """Distance of generated images from real ones.
+
+    Args:
+        path_to_real: folder that `extract` wrote, or a `stats.npz`; the floor and KID need the folder.
+        path_to_generated: likewise; KID needs the folder.
+        seed: decides the halves of the floor and the subsets of KID.
+
+    Returns:
+        Numbers for a manifest: fid, kid (None without folders), floor (None without a real folder) with the n of its halves,
+        n_real, n_generated, num_features, extractor, kind, sha256, resize, stretch, comparable, note, set hashes and warnings.
+
+    Raises:
+        UserError: a set is missing, incomplete or damaged, or the two were made with different extractors.
+    """
+    real, blocks_real = _read(path_to_real)
+    generated, blocks_generated = _read(path_to_generated)
+    score = fid(real, generated)
+    kernel = kid(blocks_real, blocks_generated, seed=seed) if blocks_real and blocks_generated else None
+    ground = floor(blocks_real, seed=seed) if blocks_real and real.n >= 4 else None
+    warnings = _warnings(real, generated, has_floor=ground is not None)
+    origin = real.origin
+    log.info(_sentence(score, real, generated, ground))
+    return {
+        "fid": score,
+        "kid": kernel,
+        "floor": ground.fid if ground else None,
+        "floor_n": [ground.n_first, ground.n_second] if ground else None,
+        "n_real": real.n,
+        "n_generated": generated.n,
+        "num_features": real.num_features,
+        "extractor": origin.extractor,
+        "kind": origin.kind,
+        "sha256": origin.sha256,
+        "resize": origin.resize,
+        "stretch": origin.stretch or generated.origin.stretch,
+        "comparable": origin.comparable,
+        "note": origin.note,
+        "set_hash_real": origin.set_hash,
+        "set_hash_generated": generated.origin.set_hash,
+        "seed": seed,
+        "warnings": warnings,
+    }
+
+
+def _read(path: Path) -> tuple[Statistics, Sequence[NDArray[np.float32]]]:
+    """Statistics and, from a folder, the verified features themselves."""
+    if path.is_dir():
+        plan = read_plan(path)
+        statistics = Statistics.load(path / STATISTICS_FILE)
+        if statistics.origin != plan.origin or statistics.n != plan.total:
+            raise problem(
+                f"{path / STATISTICS_FILE} does not belong to the features beside it",
+                got=f"n = {statistics.n}, set {statistics.origin.set_hash!r}",
+                expected=f"n = {plan.total}, set {plan.origin.set_hash!r}",
+                remedy="run the features stage again",
+            )
+        return statistics, blocks(plan)
+    if not path.exists():
+        raise problem(
+            "features to compare are missing",
+            got=f"{path} (no such file or folder)",
+            expected="a folder that the features stage wrote, or its stats.npz",
+            remedy="run the features stage first",
+        )
+    return Statistics.load(path), []
+
+
+def _warnings(real: Statistics, generated: Statistics, *, has_floor: bool) -> list[str]:
+    """What a reader must know before quoting the score."""
+    texts = few_images(real, generated)
+    if not real.origin.comparable:
+        texts.append(real.origin.note or "the extractor is unknown: not comparable with published FID")
+    elif min(real.n, generated.n) < PUBLISHED_N:
+        texts.append(f"fewer than {PUBLISHED_N} images on a side: the score is higher than one at that n would be")
+    if real.origin.set_hash and real.origin.set_hash == generated.origin.set_hash:
+        texts.append("real and generated images are the same set")
+    if not (real.origin.stretch and generated.origin.stretch):
+        texts.append("the display stretch is not recorded on both sides: make sure that it was the same")
+    if not has_floor:
+        texts.append(
+            "no real-half against real-half floor: it needs the folder of real features, not its statistics alone"
+        )
+    return texts
+
+
+def _sentence(score: float, real: Statistics, generated: Statistics, ground: Floor | None) -> str:
+    under = f"floor {ground.fid:.4g} ({ground.n_first} against {ground.n_second} real)" if ground else "no floor"
+    origin = real.origin
+    return (
+        f"FID {score:.6g}: {real.n} real, {generated.n} generated, {under}; {origin.kind} sha256 {origin.sha256[:12]}, "
+        f"resize {origin.resize}"
+    )

@@ -1,0 +1,134 @@
+"""What every feature extractor has in common: what it says of itself, what it takes, what it gives, and the two resizes.
+
+Legend: N batch, H height, W width, d features.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from dithc.evaluate.statistics import Origin
+from dithc.log import problem
+
+Kind = Literal["inception", "squeezenet", "torchscript", "classifier"]
+Resize = Literal["legacy-pytorch", "clean", "none"]
+
+FID_SUITE_RESIZE: Resize = "legacy-pytorch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extractor:
+    """A frozen network that turns images into feature vectors, and its identity.
+
+    Attributes:
+        name: name of the weights file.
+        kind: which network.
+        sha256: hash of the weights file.
+        num_features: d, the length of a feature vector.
+        resize: how images are brought to the network's size; `none` where the network takes them as they are.
+        comparable: whether its FID may stand beside published ones.
+        note: one sentence to print beside its scores.
+        network: float or uint8 images (N, 3, H, W) to features (N, d), under inference mode.
+    """
+
+    name: str
+    kind: Kind
+    sha256: str
+    num_features: int
+    resize: Resize
+    comparable: bool
+    note: str
+    network: Callable[[Tensor], Tensor] = field(repr=False, compare=False)
+
+    def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Features of a batch.
+
+        Args:
+            images: uint8 RGB (N, 3, H, W).
+
+        Returns:
+            float32 (N, d), finite.
+
+        Raises:
+            UserError: wrong dtype or layout, or the network gave NaN, infinity or another shape.
+        """
+        require_images(images)
+        with torch.inference_mode():
+            pixels = torch.from_numpy(np.array(images))  # (N, 3, H, W), a copy: memory maps are read-only
+            features = self.network(pixels).float().cpu().numpy()  # (N, d)
+        if features.shape != (len(images), self.num_features):
+            raise problem(
+                f"features of {self.kind} extractor {self.name} have a wrong shape",
+                got=features.shape,
+                expected=(len(images), self.num_features),
+                remedy="use a file whose network returns one feature vector per image",
+            )
+        bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
+        if len(bad):
+            raise problem(
+                f"features of {self.kind} extractor {self.name} are not finite",
+                got=f"NaN or infinity for {len(bad)} of {len(images)} images, first at row {bad[0]} of the batch",
+                expected="finite numbers",
+                remedy="check the weights file; a damaged or half-trained file gives this",
+            )
+        return np.asarray(features, dtype=np.float32)
+
+    def origin(self, *, set_hash: str, stretch: str = "") -> Origin:
+        """The label that statistics and shards made with this extractor carry."""
+        return Origin(
+            extractor=self.name,
+            kind=self.kind,
+            sha256=self.sha256,
+            resize=self.resize,
+            comparable=self.comparable,
+            note=self.note,
+            set_hash=set_hash,
+            stretch=stretch,
+        )
+
+
+def require_images(images: NDArray[Any]) -> None:
+    """Refuses anything but a batch of uint8 RGB images (N, 3, H, W)."""
+    if images.dtype != np.uint8:
+        raise problem(
+            "images for feature extraction have a wrong dtype",
+            got=images.dtype,
+            expected="uint8, 0..255, stretched the same way for real and generated images",
+            remedy="apply the data set's fixed display stretch first",
+        )
+    if images.ndim != 4 or images.shape[1] != 3:
+        channels_last = images.ndim == 4 and images.shape[3] == 3
+        raise problem(
+            "images for feature extraction have a wrong layout",
+            got=images.shape,
+            expected="(N, 3, H, W), RGB",
+            remedy="transpose (0, 3, 1, 2)" if channels_last else "select three bands and stack them on axis 1",
+        )
+
+
+def resize_images(images: Tensor, *, size: int, mode: Resize) -> Tensor:
+    """Brings images to size x size, in float, without rounding back to integers.
+
+    Args:
+        images: (N, 3, H, W), 0..255, any dtype.
+        size: side of the result in pixels.
+        mode: `legacy-pytorch` is bilinear without antialiasing and with align_corners=False, what the PyTorch port of the
+            FID suite does; `clean` is antialiased bicubic per channel clipped to 0..255 (Parmar et al., On Aliased Resizing
+            and Surprising Subtleties in GAN Evaluation, 2022); `none` leaves the images alone.
+
+    Returns:
+        float32 (N, 3, size, size), 0..255.
+    """
+    pixels = images.float()  # (N, 3, H, W)
+    if mode == "none":
+        return pixels
+    if mode == "clean":
+        cubic = functional.interpolate(pixels, size=(size, size), mode="bicubic", align_corners=False, antialias=True)
+        return cubic.clamp(0, 255)  # (N, 3, size, size)
+    return functional.interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False)

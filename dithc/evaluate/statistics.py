@@ -1,0 +1,202 @@
+"""Mean and covariance of features, streamed in float64, merged across shards and ranks, kept in an npz file.
+
+Legend: n rows seen, d features.
+"""
+
+import zipfile
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.log import problem
+from dithc.runs import replacing
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where features come from: what must be equal before two sets may be compared, and what to print beside the result.
+
+    Attributes:
+        extractor: name of the weights file.
+        kind: kind of extractor.
+        sha256: hash of the weights file.
+        resize: how images were brought to the network's size.
+        comparable: whether the FID may stand beside published ones.
+        note: one sentence to print beside the scores.
+        set_hash: hash of the set of images.
+        stretch: name or hash of the fixed display stretch to uint8, empty where unknown.
+    """
+
+    extractor: str = ""
+    kind: str = ""
+    sha256: str = ""
+    resize: str = ""
+    comparable: bool = False
+    note: str = ""
+    set_hash: str = ""
+    stretch: str = ""
+
+
+NOWHERE = Origin()
+
+
+class Statistics:
+    """n, sum(x - c) and sum((x - c)(x - c)^T) of feature vectors x, in float64.
+
+    The shift c is the mean of the first batch. It makes the sums of the size of the spread, not of the offset, so that the
+    covariance does not cancel where features lie far from zero.
+    """
+
+    def __init__(self, num_features: int, *, origin: Origin = NOWHERE) -> None:
+        self.num_features = num_features
+        self.origin = origin
+        self.n = 0
+        self._shift: FloatArray = np.zeros(num_features)  # (d,)
+        self._sum: FloatArray = np.zeros(num_features)  # (d,)
+        self._outer: FloatArray = np.zeros((num_features, num_features))  # (d, d)
+
+    def update(self, features: NDArray[np.floating]) -> None:
+        """Adds rows.
+
+        Args:
+            features: (n, d), any floating dtype; n may be 0.
+
+        Raises:
+            UserError: another number of features, NaN or infinity; nothing is added then.
+        """
+        if features.ndim != 2 or features.shape[1] != self.num_features:
+            raise problem(
+                "features have a wrong shape",
+                got=features.shape,
+                expected=f"(n, {self.num_features})",
+                remedy="pass one row per image, all from one extractor",
+            )
+        if not len(features):
+            return
+        rows = features.astype(np.float64)  # (n, d)
+        bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+        if len(bad):
+            raise problem(
+                "features are not finite",
+                got=f"NaN or infinity in {len(bad)} of {len(rows)} rows, first in row {bad[0]}",
+                expected="finite numbers",
+                remedy="look at that image and at the extractor's weights",
+            )
+        if not self.n:
+            self._shift = rows.mean(axis=0)
+        rows -= self._shift
+        self.n += len(rows)
+        self._sum += rows.sum(axis=0)
+        self._outer += rows.T @ rows
+
+    def merge(self, other: "Statistics") -> None:
+        """Adds what another instance (another rank, another shard) has seen.
+
+        Raises:
+            UserError: the other comes from another extractor, resize or set, or has another number of features.
+        """
+        require_same(self, other, what="merged")
+        if not other.n:
+            return
+        if not self.n:
+            self._shift = other._shift.copy()
+        # sum over other of (x - c) with x - c = (x - c') + (c' - c)
+        move = other._shift - self._shift  # (d,)
+        cross = np.outer(other._sum, move)  # (d, d)
+        self._outer += other._outer + cross + cross.T + other.n * np.outer(move, move)
+        self._sum += other._sum + other.n * move
+        self.n += other.n
+
+    def mean(self) -> FloatArray:
+        """Mean (d,)."""
+        self._require(1)
+        return self._shift + self._sum / self.n
+
+    def covariance(self) -> FloatArray:
+        """Unbiased covariance (d, d), exactly symmetric, divided by n - 1."""
+        self._require(2)
+        scatter = self._outer - np.outer(self._sum, self._sum) / self.n  # (d, d)
+        return (scatter + scatter.T) / (2 * (self.n - 1))
+
+    def _require(self, least: int) -> None:
+        if self.n < least:
+            raise problem(
+                "too few features for a mean and a covariance",
+                got=f"n = {self.n}",
+                expected=f"n >= {least}",
+                remedy="use more images; a FID wants many more images than features",
+            )
+
+    def save(self, path: Path) -> None:
+        """Writes {mu, sigma, n, extractor, resize, set_hash, ...}; pytorch-fid reads its mu and sigma."""
+        arrays: dict[str, Any] = {"mu": self.mean(), "sigma": self.covariance(), "n": np.int64(self.n)}
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, **arrays, **asdict(self.origin))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Reads what `save` wrote; more rows may be added to the result.
+
+        Raises:
+            UserError: the file is missing, damaged, not finite, or lacks n and the origin.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+            raise problem(
+                f"statistics file {path} cannot be read",
+                got=str(error) or type(error).__name__,
+                expected="an npz file with mu, sigma, n and the extractor",
+                remedy="run the features stage again",
+            ) from error
+        names = [field.name for field in fields(Origin)]
+        missing = [name for name in ("mu", "sigma", "n", *names) if name not in arrays]
+        if missing:
+            raise problem(
+                f"statistics file {path} does not say where it comes from",
+                got=f"without {', '.join(missing)}",
+                expected="mu, sigma, n, extractor, sha256, resize, set_hash",
+                remedy="make it with the features stage: statistics of other suites must not be mixed with these",
+            )
+        return cls._restored(path, arrays, origin=Origin(**{name: arrays[name].item() for name in names}))
+
+    @classmethod
+    def _restored(cls, path: Path, arrays: dict[str, NDArray[Any]], *, origin: Origin) -> Self:
+        mu, sigma, n = arrays["mu"], arrays["sigma"], int(arrays["n"])
+        if mu.ndim != 1 or sigma.shape != (len(mu), len(mu)) or n < 2 or not np.isfinite(sigma).all():
+            raise problem(
+                f"statistics file {path} is inconsistent",
+                got=f"mu {mu.shape}, sigma {sigma.shape}, n = {n}",
+                expected="mu (d,), sigma (d, d), finite, n >= 2",
+                remedy="run the features stage again",
+            )
+        statistics = cls(len(mu), origin=origin)
+        statistics.n = n
+        statistics._shift = mu.astype(np.float64)
+        statistics._outer = sigma.astype(np.float64) * (n - 1)
+        return statistics
+
+
+def require_same(a: Statistics, b: Statistics, *, what: Literal["merged", "compared"]) -> None:
+    """Refuses to mix statistics of different extractors, resize modes, stretches or sizes; to merge, also of different sets."""
+    names = ["kind", "sha256", "resize"]
+    if a.origin.stretch and b.origin.stretch:
+        names.append("stretch")
+    if what == "merged":
+        names.append("set_hash")
+    pairs = [(name, getattr(a.origin, name), getattr(b.origin, name)) for name in names]
+    pairs.append(("num_features", a.num_features, b.num_features))
+    different = [f"{name}: {first!r} and {second!r}" for name, first, second in pairs if first != second]
+    if different:
+        raise problem(
+            f"statistics of different origin cannot be {what}",
+            got="; ".join(different),
+            expected="equal extractor, resize, stretch and number of features",
+            remedy="extract the features of both sets with one extractor, one resize mode and one stretch",
+        )

@@ -1,0 +1,108 @@
+"""Reads weights files and says what is wrong with them; the only place of this room that opens one."""
+
+import json
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from dithc.log import problem
+from dithc.runs import replacing
+
+NAMES_SHOWN = 6
+METADATA_KEY = "dithc"
+
+
+def require_file(path: Path, *, kind: str, what_to_put: str) -> None:
+    """Refuses a path that is no file, saying what belongs there."""
+    if not path.is_file():
+        raise problem(
+            f"weights file of the {kind} feature extractor is missing",
+            got=f"{path} ({'a folder' if path.is_dir() else 'no such file'})",
+            expected=what_to_put,
+            remedy="put that file there or name its path; nothing is downloaded and no other network takes its place",
+        )
+
+
+def read_pickled(path: Path) -> dict[str, Tensor]:
+    """A state dict saved by torch.save, read without running any code from the file."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise _unreadable(path, error) from error
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise problem(
+            f"weights file {path} holds no state dict",
+            got=type(state).__name__,
+            expected="a mapping of parameter names to tensors",
+            remedy="save the network's state_dict(), not the network or a training checkpoint",
+        )
+    return dict(state)
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors of a safetensors file, and the metadata that `write_safetensors` put in (empty for files of others)."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            metadata = json.loads((file.metadata() or {}).get(METADATA_KEY, "{}"))
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+    except (SafetensorError, RuntimeError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def write_safetensors(path: Path, state: dict[str, Tensor], *, metadata: Mapping[str, object]) -> None:
+    """Writes tensors with metadata (JSON values), wholly or not at all; equal content gives equal bytes.
+
+    The library keeps no order among metadata keys, hence one key with one sorted JSON text.
+    """
+    text = json.dumps(metadata, sort_keys=True)
+    with replacing(path) as temporary:
+        save_file({name: value.contiguous() for name, value in state.items()}, temporary, metadata={METADATA_KEY: text})
+
+
+def fill(network: nn.Module, state: Mapping[str, Tensor], *, path: Path, hint: str) -> None:
+    """Copies a state dict into a network after checking every name and shape.
+
+    Counters of batch normalisation (`num_batches_tracked`) are not part of inference and may be absent.
+
+    Raises:
+        UserError: names are missing or unknown, or a shape differs; the first few are named.
+    """
+    wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+    missing = [name for name in wanted if name not in state and not name.endswith("num_batches_tracked")]
+    unknown = [name for name in state if name not in wanted]
+    shapes = [
+        f"{name} {tuple(state[name].shape)} instead of {shape}"
+        for name, shape in wanted.items()
+        if name in state and tuple(state[name].shape) != shape
+    ]
+    faults = [("missing", missing), ("unknown", unknown), ("wrong shape", shapes)]
+    if any(names for _, names in faults):
+        raise problem(
+            f"weights file {path} does not fit the network",
+            got="; ".join(f"{len(names)} {fault}: {_some(names)}" for fault, names in faults if names),
+            expected=f"{len(wanted)} tensors such as {_some(list(wanted)[:2])}",
+            remedy=hint,
+        )
+    network.load_state_dict(dict(state), strict=False)
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:NAMES_SHOWN])
+    return f"{shown}, ..." if len(names) > NAMES_SHOWN else shown
+
+
+def _unreadable(path: Path, error: Exception) -> ValueError:
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return problem(
+        f"weights file {path} cannot be read",
+        got=f"{path.stat().st_size} bytes; {text}",
+        expected="a whole, undamaged weights file",
+        remedy="copy the file again and compare its sha256 with the source's",
+    )

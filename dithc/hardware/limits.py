@@ -1,0 +1,145 @@
+"""What this process may use of the machine: its CPU mask, and the CPU and memory limits of its control groups."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# A v1 group without a memory limit reports a number near 2**63; nothing real is above an exbibyte.
+UNLIMITED_BYTES = 1 << 60
+KIB = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits on this process.
+
+    Attributes:
+        allowed_cpus: logical CPUs in the affinity mask (cpusets and `taskset` both show here), sorted.
+        cpu_quota: CPUs' worth of time that the control group allows, None when unlimited.
+        memory_limit_bytes: the tightest control-group limit, None when unlimited.
+        memory_available_bytes: what can still be taken before the machine or the group runs out, None when unknown.
+    """
+
+    allowed_cpus: tuple[int, ...]
+    cpu_quota: float | None
+    memory_limit_bytes: int | None
+    memory_available_bytes: int | None
+
+    @classmethod
+    def read(cls, root: Path = Path("/")) -> "Limits":
+        """Reads the limits of this process from procfs and the control groups below `root`."""
+        available = _available_on_machine(root)
+        limit: int | None = None
+        for group in _groups(root, controller="memory"):
+            group_limit = _group_memory_limit(group)
+            if group_limit is None:
+                continue
+            limit = group_limit if limit is None else min(limit, group_limit)
+            left = max(0, group_limit - _group_memory_used(group))
+            available = left if available is None else min(available, left)
+        quotas = [quota for group in _groups(root, controller="cpu") if (quota := _group_cpu_quota(group)) is not None]
+        return cls(
+            allowed_cpus=_allowed_cpus(root),
+            cpu_quota=min(quotas, default=None),
+            memory_limit_bytes=limit,
+            memory_available_bytes=available,
+        )
+
+
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """The kernel's list format, `0-3,8,10-11`, as sorted numbers; empty text is an empty tuple."""
+    numbers: set[int] = set()
+    for part in text.strip().split(","):
+        if part:
+            first, _, last = part.partition("-")
+            numbers.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(numbers))
+
+
+def read_text(path: Path) -> str | None:
+    """A small file's text without surrounding space, or None when the kernel does not offer it."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _allowed_cpus(root: Path) -> tuple[int, ...]:
+    for line in (read_text(root / "proc/self/status") or "").splitlines():
+        if line.startswith("Cpus_allowed_list:"):
+            return parse_cpu_list(line.split(":", 1)[1])
+    online = read_text(root / "sys/devices/system/cpu/online")
+    return parse_cpu_list(online) if online else tuple(range(os.cpu_count() or 1))
+
+
+def _available_on_machine(root: Path) -> int | None:
+    for line in (read_text(root / "proc/meminfo") or "").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * KIB
+    return None
+
+
+def _groups(root: Path, *, controller: str) -> Iterator[Path]:
+    """Folders of this process's control group for a controller, from its own up to the mount (v1 and v2)."""
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+        hierarchy, controllers, group = line.split(":", 2)
+        version2 = hierarchy == "0" and not controllers
+        if not version2 and controller not in controllers.split(","):
+            continue
+        mount = _mount(root, controller=None if version2 else controller)
+        if mount is None:
+            continue
+        mount_root, mount_point = mount
+        # Inside a container the mount shows only a part of the hierarchy; the path is then relative to that part.
+        inside = os.path.relpath(group, mount_root) if group.startswith(mount_root) else "."
+        folder = mount_point / inside
+        yield folder
+        while folder != mount_point and mount_point in folder.parents:
+            folder = folder.parent
+            yield folder
+
+
+def _mount(root: Path, *, controller: str | None) -> tuple[str, Path] | None:
+    """(root of the mount inside the hierarchy, mount point) of a v1 controller, or of the v2 tree for None."""
+    for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
+        left, _, right = line.partition(" - ")
+        fields, (kind, _, options) = left.split(), [*right.split(), "", "", ""][:3]
+        wanted = kind == "cgroup2" if controller is None else kind == "cgroup" and controller in options.split(",")
+        if wanted:
+            return fields[3], root / fields[4].lstrip("/")
+    return None
+
+
+def _number(path: Path, *, accept: Callable[[int], bool]) -> int | None:
+    text = read_text(path)
+    return int(text) if text and text.lstrip("-").isdigit() and accept(int(text)) else None
+
+
+def _group_cpu_quota(group: Path) -> float | None:
+    if version2 := read_text(group / "cpu.max"):
+        quota, period = version2.split()
+        return None if quota == "max" else int(quota) / int(period)
+    quota_us = _number(group / "cpu.cfs_quota_us", accept=lambda value: value > 0)
+    period_us = _number(group / "cpu.cfs_period_us", accept=lambda value: value > 0)
+    return quota_us / period_us if quota_us and period_us else None
+
+
+def _group_memory_limit(group: Path) -> int | None:
+    limits = [
+        _number(group / name, accept=lambda value: 0 < value < UNLIMITED_BYTES)
+        for name in ("memory.max", "memory.limit_in_bytes")
+    ]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _group_memory_used(group: Path) -> int:
+    """Memory charged to the group without the page cache that the kernel would drop under pressure."""
+    used = 0
+    for name in ("memory.current", "memory.usage_in_bytes"):
+        used = max(used, _number(group / name, accept=lambda value: value >= 0) or 0)
+    for line in (read_text(group / "memory.stat") or "").splitlines():
+        key, _, value = line.partition(" ")
+        if key == "total_inactive_file" or (key == "inactive_file" and (group / "memory.current").exists()):
+            return max(0, used - int(value))
+    return used

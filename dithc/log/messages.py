@@ -1,0 +1,39 @@
+"""The logger: one line per event, the rank in front where there are several."""
+
+import logging
+import sys
+import time
+
+
+class _Line(logging.Formatter):
+    """`12:03:41 train: message`, with `r3 |` in front on ranks other than 0."""
+
+    def __init__(self, *, rank: int) -> None:
+        super().__init__()
+        self.prefix = f"r{rank} | " if rank else ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        room = record.name.removeprefix("dithc.").split(".")[0]
+        level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
+        text = f"{self.prefix}{clock} {room}: {level}{record.getMessage()}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+def logger(name: str) -> logging.Logger:
+    """The logger of a module; pass `__name__`."""
+    return logging.getLogger(name)
+
+
+def setup(*, rank: int = 0, level: int = logging.INFO) -> None:
+    """Sends dithc's messages to standard error: from `level` on rank 0, from WARNING on the others.
+
+    Calling it again (when the rank becomes known) replaces the earlier set-up.
+    """
+    root = logging.getLogger("dithc")
+    root.handlers.clear()
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Line(rank=rank))
+    root.addHandler(handler)
+    root.setLevel(level if rank == 0 else max(level, logging.WARNING))
+    root.propagate = False

@@ -1,0 +1,171 @@
+"""The network: tokens through blocks with adaLN-Zero, and back to an image (Peebles & Xie 2023, figure 3).
+
+Legend: N batch, C channels, T tokens, D width, p side of a patch.
+"""
+
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from dithc import hcops
+from dithc.log import problem
+from dithc.model.embed import (
+    LabelEmbedder,
+    Linear,
+    LinearGelu,
+    PatchEmbedder,
+    Silu,
+    TimestepEmbedder,
+    position_embedding,
+)
+from dithc.model.presets import DiTConfig, preset
+
+EMBEDDING_STD = 0.02
+
+
+class DiT(nn.Module):
+    """Predicts the noise in a noisy latent image, given the timestep and the label.
+
+    Attributes:
+        config: what it is made of.
+    """
+
+    def __init__(self, config: DiTConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.hidden_size
+        self.x_embedder = PatchEmbedder(config.in_channels, width, config.patch_size)
+        self.t_embedder = TimestepEmbedder(width)
+        self.y_embedder = LabelEmbedder(config.num_classes + (config.null_label is not None), width)
+        self.pos_embed = nn.Parameter(torch.empty(1, config.num_tokens, width), requires_grad=False)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
+        self.final_layer = FinalLayer(width, config.patch_size**2 * config.out_channels)
+        initialise(self)
+
+    @classmethod
+    def from_preset(cls, name: str, **overrides: Any) -> Self:
+        """Builds a size of the paper, such as "DiT-S/2", with fields of `DiTConfig` changed by name.
+
+        Raises:
+            UserError: unknown preset or field (the message lists the known ones), or values that do not go together.
+        """
+        return cls(preset(name, overrides))
+
+    def forward(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        """Predicts noise, and where sigma is learned the raw interpolation of its log variance behind it.
+
+        Args:
+            x: (N, C, height, width), the noisy latents.
+            t: (N), timesteps, int or float.
+            y: (N), int labels; `config.null_label` where there is none, or where the trainer dropped it.
+
+        Returns:
+            (N, C, height, width), or (N, 2C, height, width) with learned sigma.
+
+        Raises:
+            UserError: x has other channels or another size than the model was built for.
+        """
+        if x.dim() != 4 or tuple(x.shape[1:]) != (self.config.in_channels, *self.config.size):
+            expected = ("N", self.config.in_channels, *self.config.size)
+            remedy = "build the model with these in_channels and input_size, or cut the input to fit"
+            raise problem("input of the model", got=tuple(x.shape), expected=expected, remedy=remedy)
+        tokens = self.x_embedder(x) + self.pos_embed  # (N, T, D)
+        c = self.t_embedder(t) + self.y_embedder(y)  # (N, D)
+        for block in self.blocks:
+            tokens = block(tokens, c)  # (N, T, D)
+        patches = self.final_layer(tokens, c)  # (N, T, p*p*out)
+        return self._to_image(patches)  # (N, out, height, width)
+
+    def _to_image(self, patches: Tensor) -> Tensor:
+        (rows, columns), p, out = self.config.grid, self.config.patch_size, self.config.out_channels
+        cut = patches.reshape(-1, rows, columns, p, p, out)  # (N, rows, columns, p, p, out)
+        return cut.permute(0, 5, 1, 3, 2, 4).reshape(-1, out, rows * p, columns * p)  # (N, out, height, width)
+
+
+class Block(nn.Module):
+    """Attention and MLP, each behind a norm shifted, scaled and gated by the condition c."""
+
+    def __init__(self, config: DiTConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.attn = Attention(width, config.num_heads)
+        self.mlp = Mlp(width, config.mlp_width)
+        self.adaLN_modulation = nn.Sequential(Silu(), Linear(width, 6 * width))
+
+    def forward(self, x: Tensor, c: Tensor) -> Tensor:
+        """x (N, T, D), c (N, D)."""
+        modulation: Tensor = self.adaLN_modulation(c)  # (N, 6D)
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, dim=1)  # (N, D) each
+        x = hcops.gate_residual(x, gate_a, self.attn(hcops.adaln(x, shift_a, scale_a)))  # (N, T, D)
+        return hcops.gate_residual(x, gate_m, self.mlp(hcops.adaln(x, shift_m, scale_m)))  # (N, T, D)
+
+
+class Attention(nn.Module):
+    """Self-attention over all tokens of an image."""
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = Linear(width, 3 * width)
+        self.proj = Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (N, T, D)."""
+        mixed: Tensor = self.proj(hcops.attention(self.qkv(x), self.num_heads))
+        return mixed  # (N, T, D)
+
+
+class Mlp(nn.Module):
+    """Two linear layers with a tanh GELU between."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.fc1 = LinearGelu(width, hidden)
+        self.fc2 = Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (N, T, D)."""
+        out: Tensor = self.fc2(self.fc1(x))
+        return out  # (N, T, D)
+
+
+class FinalLayer(nn.Module):
+    """Norm shifted and scaled by the condition, then tokens to the pixels of their patches."""
+
+    def __init__(self, width: int, out_features: int) -> None:
+        super().__init__()
+        self.linear = Linear(width, out_features)
+        self.adaLN_modulation = nn.Sequential(Silu(), Linear(width, 2 * width))
+
+    def forward(self, x: Tensor, c: Tensor) -> Tensor:
+        """x (N, T, D), c (N, D)."""
+        shift, scale = self.adaLN_modulation(c).chunk(2, dim=1)  # (N, D) each
+        patches: Tensor = self.linear(hcops.adaln(x, shift, scale))
+        return patches  # (N, T, p*p*out)
+
+
+@torch.no_grad()
+def initialise(model: DiT) -> None:
+    """Sets the weights a training starts from (Peebles & Xie, section 3.2 and appendix A).
+
+    Xavier-uniform matrices and zero biases; normal embeddings of std 0.02; every modulation and the last layer zero, so
+    that each block begins as the identity and the network predicts 0.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            nn.init.zeros_(module.bias)
+    projection = model.x_embedder.proj
+    nn.init.xavier_uniform_(projection.weight.view(projection.weight.shape[0], -1))
+    assert projection.bias is not None
+    nn.init.zeros_(projection.bias)
+    model.pos_embed.copy_(position_embedding(model.config.hidden_size, model.config.grid))
+    nn.init.normal_(model.y_embedder.embedding_table.weight, std=EMBEDDING_STD)
+    for layer in (model.t_embedder.mlp[0], model.t_embedder.mlp[2]):
+        assert isinstance(layer, nn.Linear)
+        nn.init.normal_(layer.weight, std=EMBEDDING_STD)
+    zeroed = [block.adaLN_modulation[1] for block in model.blocks if isinstance(block, Block)]
+    for layer in (*zeroed, model.final_layer.adaLN_modulation[1], model.final_layer.linear):
+        assert isinstance(layer, nn.Linear)
+        nn.init.zeros_(layer.weight)

@@ -1,0 +1,116 @@
+"""The ways into and out of the width D: patches, positions, timesteps, labels.
+
+Legend: N batch, C channels, T tokens (T = rows * columns of patches), D width, p side of a patch.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from dithc import hcops
+
+NUM_FREQUENCIES = 256  # features of the timestep embedding before its MLP (Peebles & Xie, appendix A)
+MAX_PERIOD = 10_000.0
+
+
+class Linear(nn.Linear):
+    """A linear layer served by `hcops`; a module of its own so that hooks and shardings from outside find it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return hcops.linear(input, self.weight, self.bias)
+
+
+class LinearGelu(nn.Linear):
+    """A linear layer and the tanh GELU behind it, as one operator."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return hcops.linear_gelu(input, self.weight, self.bias)
+
+
+class Silu(nn.Module):
+    """SiLU served by `hcops`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return hcops.silu(x)
+
+
+class PatchProjection(nn.Conv2d):
+    """A convolution whose stride is its kernel, computed as the matrix product that it is."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        n, c, height, width = input.shape
+        p = self.kernel_size[0]
+        cut = input.reshape(n, c, height // p, p, width // p, p)  # (N, C, rows, p, columns, p)
+        patches = cut.permute(0, 2, 4, 1, 3, 5).reshape(n, -1, c * p * p)  # (N, T, C*p*p)
+        return hcops.linear(patches, self.weight.flatten(1), self.bias)  # (N, T, D)
+
+
+class PatchEmbedder(nn.Module):
+    """An image to tokens, one for each patch, row by row."""
+
+    def __init__(self, in_channels: int, hidden_size: int, patch_size: int) -> None:
+        super().__init__()
+        self.proj = PatchProjection(in_channels, hidden_size, kernel_size=patch_size, stride=patch_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (N, C, height, width)."""
+        tokens: Tensor = self.proj(x)
+        return tokens  # (N, T, D)
+
+
+class TimestepEmbedder(nn.Module):
+    """A timestep to a vector: sines and cosines, always in fp32, then an MLP."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(Linear(NUM_FREQUENCIES, hidden_size), Silu(), Linear(hidden_size, hidden_size))
+
+    def forward(self, t: Tensor) -> Tensor:
+        """t (N), whole or fractional steps."""
+        weight = self.mlp[0].weight
+        assert isinstance(weight, Tensor)
+        embedding: Tensor = self.mlp(timestep_features(t).to(weight.dtype))
+        return embedding  # (N, D)
+
+
+class LabelEmbedder(nn.Module):
+    """A label to a vector; where labels are dropped in training the last row is the null label's."""
+
+    def __init__(self, num_rows: int, hidden_size: int) -> None:
+        super().__init__()
+        self.embedding_table = nn.Embedding(num_rows, hidden_size)
+
+    def forward(self, y: Tensor) -> Tensor:
+        """y (N), whole numbers below the number of rows."""
+        vectors: Tensor = self.embedding_table(y)
+        return vectors  # (N, D)
+
+
+def timestep_features(t: Tensor) -> Tensor:
+    """cos, then sin, of t at frequencies falling geometrically from 1 towards 1 / MAX_PERIOD; in fp32.
+
+    The exponent is i / half for i < half, as in the released checkpoints (diffusers divides by half - 1 instead).
+    """
+    half = NUM_FREQUENCIES // 2
+    exponents = torch.arange(half, dtype=torch.float32, device=t.device) / half
+    angles = t.float()[:, None] * torch.exp(-math.log(MAX_PERIOD) * exponents)  # (N, half)
+    return torch.cat([torch.cos(angles), torch.sin(angles)], dim=1)  # (N, 2 * half)
+
+
+def position_embedding(width: int, grid: tuple[int, int]) -> Tensor:
+    """The fixed 2-D sine-cosine embedding of a grid of (rows, columns), computed in fp64.
+
+    The first half of the width encodes the column and the second half the row, as in the released checkpoints.
+
+    Returns:
+        (1, T, D), fp32.
+    """
+    quarter = width // 4
+    frequencies = MAX_PERIOD ** (-torch.arange(quarter, dtype=torch.float64) / quarter)  # (D/4)
+    rows, columns = (torch.arange(side, dtype=torch.float64)[:, None] * frequencies for side in grid)
+    by_row = torch.cat([rows.sin(), rows.cos()], dim=1)  # (rows, D/2)
+    by_column = torch.cat([columns.sin(), columns.cos()], dim=1)  # (columns, D/2)
+    half = (*grid, width // 2)
+    both = torch.cat([by_column[None].expand(half), by_row[:, None].expand(half)], dim=2)  # (rows, columns, D)
+    return both.reshape(1, -1, width).float()

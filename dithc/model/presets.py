@@ -1,0 +1,119 @@
+"""What a DiT is made of, checked, and the sizes of the paper by name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from dithc.log import UserError, problem
+
+
+@dataclass(frozen=True)
+class DiTConfig:
+    """The architecture of one DiT; everything that its parameter shapes and its forward pass depend on.
+
+    Attributes:
+        hidden_size: D, the width of a token; divisible by 4 and by `num_heads`.
+        depth: number of blocks.
+        num_heads: H.
+        patch_size: p, the side of a patch in latent pixels.
+        input_size: (height, width) of the latent image, each divisible by `patch_size`; an int stands for a square.
+        in_channels: C, the channels of the latent image.
+        num_classes: classes with a label; 1 for unconditional data.
+        learn_sigma: whether the output holds a variance for each channel, 2C channels in all.
+        class_dropout_prob: the share of labels that the trainer drops, in [0, 1); above 0 the label table has one more
+            row, the null label.
+        mlp_ratio: width of the hidden layer of the MLP over `hidden_size`.
+    """
+
+    hidden_size: int
+    depth: int
+    num_heads: int
+    patch_size: int
+    input_size: tuple[int, int] | int = 32
+    in_channels: int = 4
+    num_classes: int = 1000
+    learn_sigma: bool = True
+    class_dropout_prob: float = 0.1
+    mlp_ratio: float = 4.0
+
+    def __post_init__(self) -> None:
+        given = self.input_size
+        size = tuple(given) if isinstance(given, (tuple, list)) else (given, given)
+        object.__setattr__(self, "input_size", size)
+        for name in ("hidden_size", "depth", "num_heads", "patch_size", "in_channels", "num_classes"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise _wrong(name, got=repr(getattr(self, name)), expected="a whole number of at least 1")
+        if len(size) != 2 or any(not isinstance(side, int) or side < 1 or side % self.patch_size for side in size):
+            raise _wrong("input_size", got=size, expected=f"(height, width), both multiples of patch {self.patch_size}")
+        if self.hidden_size % self.num_heads or self.hidden_size % 4:
+            expected = f"a multiple of 4 (position embedding) and of num_heads = {self.num_heads}"
+            raise _wrong("hidden_size", got=self.hidden_size, expected=expected)
+        if not 0 <= self.class_dropout_prob < 1:
+            raise _wrong("class_dropout_prob", got=self.class_dropout_prob, expected="a share in [0, 1)")
+        if self.mlp_width < 1:
+            raise _wrong("mlp_ratio", got=self.mlp_ratio, expected="a positive ratio")
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the latent image."""
+        assert isinstance(self.input_size, tuple)
+        return self.input_size
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(rows, columns) of patches."""
+        return self.size[0] // self.patch_size, self.size[1] // self.patch_size
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def out_channels(self) -> int:
+        """C, or 2C with learned sigma."""
+        return self.in_channels * (2 if self.learn_sigma else 1)
+
+    @property
+    def mlp_width(self) -> int:
+        """Width of the hidden layer of the MLP."""
+        return int(self.hidden_size * self.mlp_ratio)
+
+    @property
+    def null_label(self) -> int | None:
+        """The label that means no class, or None where the table has no row for it (no label dropout)."""
+        return self.num_classes if self.class_dropout_prob > 0 else None
+
+
+def _wrong(name: str, *, got: object, expected: str) -> UserError:
+    return problem(f"model setting {name}", got=got, expected=expected, remedy=f"correct {name}")
+
+
+# Peebles & Xie, table 1: width, depth, heads.
+_SIZES = {"S": (384, 12, 6), "B": (768, 12, 12), "L": (1024, 24, 16), "XL": (1152, 28, 16)}
+
+PRESETS: Mapping[str, DiTConfig] = MappingProxyType(
+    {
+        f"DiT-{size}/{patch}": DiTConfig(hidden_size=width, depth=depth, num_heads=heads, patch_size=patch)
+        for size, (width, depth, heads) in _SIZES.items()
+        for patch in (2, 4, 8)
+    }
+)
+
+
+def preset(name: str, overrides: Mapping[str, Any]) -> DiTConfig:
+    """The preset `name` with `overrides` of its fields.
+
+    Raises:
+        UserError: no such preset, no such field, or values that do not go together.
+    """
+    if name not in PRESETS:
+        remedy = "name a preset, and change its fields by overrides"
+        raise problem("unknown model preset", got=repr(name), expected=" or ".join(PRESETS), remedy=remedy)
+    known = [field.name for field in fields(DiTConfig)]
+    unknown = [key for key in overrides if key not in known]
+    if unknown:
+        what = f"unknown override of preset {name}"
+        raise problem(what, got=", ".join(unknown), expected=", ".join(known), remedy="use one of these names")
+    return replace(PRESETS[name], **overrides)

@@ -1,0 +1,200 @@
+"""Making a checkpoint fit a model that differs in classes, channels, size or learned sigma; each change said in words.
+
+Rules: a part that fits is kept. The class table is fresh where the number of classes differs, with the null row kept.
+Channels are matched in order: the first min(old, new) are kept, new ones start at zero (they neither disturb the tokens nor
+predict anything at first). The position embedding is recomputed. Width, depth, patch and MLP must agree.
+
+Legend: C input channels, D width, T tokens, p side of a patch, R rows of the label table.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dithc.log import UserError, problem
+from dithc.model.dit import DiT
+from dithc.model.presets import DiTConfig
+
+State = dict[str, Tensor]
+
+PATCH = "x_embedder.proj.weight"
+POSITIONS = "pos_embed"
+LABELS = "y_embedder.embedding_table.weight"
+HEAD = ("final_layer.linear.weight", "final_layer.linear.bias")
+MLP = "blocks.0.mlp.fc1.weight"
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a checkpoint was made for, read from its shapes."""
+
+    channels: int
+    parts: int
+    """1: the head predicts noise; 2: noise and sigma."""
+    num_classes: int
+    has_null: bool
+
+
+def adapt(state: Mapping[str, Tensor], model: DiT, *, source: DiTConfig | None = None) -> tuple[State, list[str]]:
+    """Makes the weights of a checkpoint fit `model`, changing neither of the two.
+
+    Args:
+        state: weights of a DiT under the official names.
+        model: the model to fit; what is fresh in the result is taken from its own (initial) weights.
+        source: the configuration the checkpoint was trained with, where it is known. Without it the last row of the label
+            table is taken to be the null label, as in the released checkpoints, and num_heads goes unchecked.
+
+    Returns:
+        A state that `model.load_state_dict` accepts strictly, and a sentence for each change (empty: loaded as it is).
+
+    Raises:
+        UserError: the checkpoint differs in width, depth, patch, heads or MLP, or keys are missing or unknown.
+    """
+    own = {key: value.detach() for key, value in model.state_dict().items()}
+    _refuse_other_architecture(state, own, model.config, source)
+    found = _read(state, source, model.config.patch_size**2)
+    result: State = dict(state)
+    changes: list[str] = []
+    for step in (_labels, _channels_in, _channels_out, _positions):
+        changes += step(result, own, model.config, found)
+    for key, value in result.items():
+        if value.shape != own[key].shape:
+            raise _misfit(key, got=tuple(value.shape), expected=tuple(own[key].shape))
+    return result, changes
+
+
+def official_state(checkpoint: object, *, weights: Literal["ema", "model"] = "ema") -> State:
+    """Finds the weights in what a DiT checkpoint file holds: a training dictionary, or the bare state of a release.
+
+    Args:
+        checkpoint: the loaded object: {"model", "ema", ...}, or a mapping of names to tensors.
+        weights: which of a training dictionary's weights to take.
+
+    Returns:
+        Names to tensors, without the `module.` that DistributedDataParallel puts in front.
+
+    Raises:
+        UserError: there are no such weights in it.
+    """
+    expected = f"a mapping with {weights!r} in it, or a mapping of parameter names to tensors"
+    remedy = "give the weights file of a DiT, or name the other set of weights"
+    if not isinstance(checkpoint, Mapping):
+        raise problem("checkpoint", got=type(checkpoint).__name__, expected=expected, remedy=remedy)
+    nested = {name for name in ("ema", "model") if isinstance(checkpoint.get(name), Mapping)}
+    if nested and weights not in nested:
+        raise problem("checkpoint", got=f"only {nested.pop()!r} weights", expected=expected, remedy=remedy)
+    found = checkpoint[weights] if nested else checkpoint
+    state = {str(key).removeprefix("module."): value for key, value in found.items() if isinstance(value, Tensor)}
+    if not state or len(state) != len(found):
+        others = [str(key) for key in found if not isinstance(found[key], Tensor)]
+        raise problem("checkpoint", got=f"not tensors: {_some(others)}", expected=expected, remedy=remedy)
+    return state
+
+
+def _refuse_other_architecture(state: Mapping[str, Tensor], own: State, new: DiTConfig, old: DiTConfig | None) -> None:
+    if PATCH in state and state[PATCH].dim() == 4:
+        if state[PATCH].shape[0] != new.hidden_size:
+            raise _misfit("hidden_size", got=state[PATCH].shape[0], expected=new.hidden_size)
+        if state[PATCH].shape[2:] != own[PATCH].shape[2:]:
+            raise _misfit("patch_size", got=tuple(state[PATCH].shape[2:]), expected=new.patch_size)
+    depth = len({key.split(".")[1] for key in state if key.startswith("blocks.")})
+    if depth and depth != new.depth:
+        raise _misfit("depth", got=depth, expected=new.depth)
+    if MLP in state and state[MLP].shape[0] != new.mlp_width:
+        raise _misfit("width of the MLP", got=state[MLP].shape[0], expected=new.mlp_width)
+    if old is not None and old.num_heads != new.num_heads:
+        raise _misfit("num_heads", got=old.num_heads, expected=new.num_heads)
+    missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+    if missing or unknown:
+        raise problem(
+            "names in the checkpoint",
+            got=f"missing: {_some(missing)}; unknown: {_some(unknown)}",
+            expected=f"the {len(own)} names of the official DiT state dictionary",
+            remedy="give the weights of a DiT; take them out of a wrapping dictionary by official_state",
+        )
+
+
+def _read(state: Mapping[str, Tensor], source: DiTConfig | None, area: int) -> _Found:
+    channels, out = state[PATCH].shape[1], state[HEAD[0]].shape[0] // area
+    if out not in (channels, 2 * channels):
+        raise _misfit("output channels", got=out, expected=f"{channels}, or {2 * channels} with learned sigma")
+    has_null = source is None or source.null_label is not None
+    return _Found(channels, out // channels, state[LABELS].shape[0] - has_null, has_null)
+
+
+def _labels(state: State, own: State, new: DiTConfig, had: _Found) -> list[str]:
+    has_null = new.null_label is not None
+    if (had.num_classes, had.has_null) == (new.num_classes, has_null):
+        return []
+    table, result, changes = state[LABELS], own[LABELS].to(state[LABELS].dtype).clone(), []  # tables (R, D)
+    if had.num_classes == new.num_classes:
+        result[: new.num_classes] = table[: new.num_classes]
+    else:
+        changes.append(
+            f"class table re-initialised: {had.num_classes} classes in the checkpoint, {new.num_classes} now"
+        )
+    if had.has_null and has_null:
+        result[-1] = table[-1]
+        changes.append("null label kept")
+    elif has_null:
+        changes.append("null label initialised: the checkpoint has no row for it")
+    elif had.has_null:
+        changes.append("null label dropped: the model has no row for it")
+    state[LABELS] = result
+    return changes
+
+
+def _channels_in(state: State, own: State, new: DiTConfig, had: _Found) -> list[str]:
+    if had.channels == new.in_channels:
+        return []
+    kept = min(had.channels, new.in_channels)
+    result = torch.zeros(own[PATCH].shape, dtype=state[PATCH].dtype)  # (D, C, p, p)
+    result[:, :kept] = state[PATCH][:, :kept]
+    state[PATCH] = result
+    return [f"patch embedding: {_matched(kept, had.channels, new.in_channels)}"]
+
+
+def _channels_out(state: State, own: State, new: DiTConfig, had: _Found) -> list[str]:
+    """Rearranges the rows of the head: they are ordered (place in the patch, noise or sigma, channel)."""
+    area, parts = new.patch_size**2, new.out_channels // new.in_channels
+    if (had.channels, had.parts) == (new.in_channels, parts):
+        return []
+    kept, kept_parts = min(had.channels, new.in_channels), min(had.parts, parts)
+    for key in HEAD:
+        rest = state[key].shape[1:]  # (D) of the weight, () of the bias
+        rows = state[key].reshape(area, had.parts, had.channels, *rest)  # (p*p, 1 or 2, C, ...)
+        result = torch.zeros((area, parts, new.in_channels, *rest), dtype=rows.dtype)
+        result[:, :kept_parts, :kept] = rows[:, :kept_parts, :kept]
+        state[key] = result.reshape(-1, *rest)
+    changes = []
+    if had.channels != new.in_channels:
+        changes.append(f"final layer: {_matched(kept, had.channels, new.in_channels)}")
+    if had.parts != parts:
+        changes.append(f"final layer: sigma {'added at zero' if parts > had.parts else 'dropped'}")
+    return changes
+
+
+def _positions(state: State, own: State, new: DiTConfig, had: _Found) -> list[str]:
+    fresh = own[POSITIONS]  # (1, T, D)
+    if state[POSITIONS].shape == fresh.shape and torch.allclose(state[POSITIONS].float(), fresh.float(), atol=1e-4):
+        return []
+    state[POSITIONS] = fresh.clone()
+    return [f"position embedding recomputed for a grid of {new.grid[0]} x {new.grid[1]} patches"]
+
+
+def _matched(kept: int, had: int, now: int) -> str:
+    rest = f"{now - kept} new at zero" if now > kept else f"{had - kept} dropped"
+    return f"first {kept} channels kept, {rest}"
+
+
+def _misfit(what: str, *, got: object, expected: object) -> UserError:
+    remedy = "choose the preset and the overrides that the checkpoint was trained with"
+    return problem(f"checkpoint does not fit the model: {what}", got=got, expected=expected, remedy=remedy)
+
+
+def _some(names: list[str], limit: int = 6) -> str:
+    shown = ", ".join(names[:limit]) or "none"
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

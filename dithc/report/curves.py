@@ -1,0 +1,105 @@
+"""Curves of a training: loss and throughput by step, smoothed, with the places where it was interrupted."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.log import read_metrics
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """What a run wrote at each step; arrays are of one length.
+
+    Attributes:
+        run: name of the run.
+        steps: step numbers, ascending.
+        loss: training loss, NaN where none was written.
+        images_per_second: throughput, NaN where none was written.
+        segments: last steps of the jobs the run was divided into, without the very last.
+        resumes: steps from which the run went on after a stop that the plan did not have.
+    """
+
+    run: str
+    steps: Values
+    loss: Values
+    images_per_second: Values
+    segments: list[int] = field(default_factory=list)
+    resumes: list[int] = field(default_factory=list)
+
+    def mean_loss(self, first: int, last: int) -> float | None:
+        """Mean loss of steps `first` to `last` (both included); None if one of them is not there."""
+        chosen = self.loss[(self.steps >= first) & (self.steps <= last)]
+        return float(chosen.mean()) if len(chosen) == last - first + 1 and np.isfinite(chosen).all() else None
+
+
+def read_curve(run: str, *, metrics: Path, store: Path | None, global_batch: int, segments: list[int]) -> Curve | None:
+    """Reads the curve of a run; None where it wrote no metrics.
+
+    Args:
+        run: name of the run.
+        metrics: metrics.jsonl, or the folder of it.
+        store: folder with events.jsonl, if known.
+        global_batch: images a step, for the throughput where only the seconds of a step were written.
+        segments: last steps of the run's jobs.
+    """
+    rows = read_metrics(metrics if metrics.is_dir() else metrics.parent)
+    rows = [row for row in rows if "loss" in row]
+    if not rows:
+        return None
+    steps = np.array([row["step"] for row in rows], dtype=np.float64)
+    return Curve(
+        run=run,
+        steps=steps,
+        loss=np.array([row["loss"] for row in rows], dtype=np.float64),
+        images_per_second=np.array([_throughput(row, global_batch) for row in rows], dtype=np.float64),
+        segments=[step for step in segments if step < steps[-1]],
+        resumes=[step for step in read_resumes(store) if step not in segments] if store else [],
+    )
+
+
+def _throughput(row: dict[str, float], global_batch: int) -> float:
+    if "images_per_second" in row:
+        return row["images_per_second"]
+    seconds = row.get("seconds", row.get("step_seconds", math.nan))
+    return global_batch / seconds if seconds else math.nan
+
+
+def read_resumes(store: Path) -> list[int]:
+    """Steps from which a run resumed, by the events its store recorded; step 0 is a start, not a resume."""
+    path = store / "events.jsonl"
+    if not path.is_file():
+        return []
+    events: list[dict[str, Any]] = []
+    for line in path.read_text().splitlines():
+        try:
+            events.append(json.loads(line))
+        except ValueError:  # the last line of a process that was killed while it wrote
+            continue
+    steps = {int(event["step"]) for event in events if "resum" in str(event.get("event")) and event.get("step")}
+    return sorted(steps)
+
+
+def smooth(values: Values, *, window: int | None = None) -> Values:
+    """Centred running mean that ignores NaN; the window shrinks at the ends so that no end is invented.
+
+    Args:
+        values: (n,) numbers.
+        window: odd number of values averaged; a fortieth of them, at least 5, if not given.
+    """
+    half = (window or max(5, len(values) // 40)) // 2
+    known = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(known)])
+    place = np.arange(len(values))
+    reach = np.minimum(half, np.minimum(place, len(values) - 1 - place))
+    low, high = place - reach, place + reach + 1
+    number = counts[high] - counts[low]
+    return np.where(number > 0, (sums[high] - sums[low]) / np.maximum(number, 1), np.nan)

@@ -1,0 +1,203 @@
+"""What the report says: plain records of numbers and texts, taken from the manifests; pictures are only named."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from dithc.report.curves import Curve
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """Statistics of a band over the train tiles, in physical units; `low` and `high` become -1 and +1."""
+
+    name: str
+    mean: float
+    std: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodecFacts:
+    """How tiles become latents, and what is lost on the way."""
+
+    name: str
+    kind: str
+    shape: list[int] | None = None
+    psnr_db: float | None = None
+    loss: float | None = None
+    steps: int | None = None
+    parameters: int | None = None
+    grid: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetFacts:
+    """A data set from its scenes to its tiles; None and empty where a stage was not run."""
+
+    name: str
+    title: str
+    kind: str
+    synthetic: bool
+    scenes: int | None = None
+    scenes_rejected: dict[str, int] = field(default_factory=dict)
+    tiles: int | None = None
+    tiles_rejected: dict[str, int] = field(default_factory=dict)
+    splits: dict[str, int] = field(default_factory=dict)
+    band_names: list[str] = field(default_factory=list)
+    size: int | None = None
+    gsd_m: float | None = None
+    units: str = ""
+    classes: int | None = None
+    bands: list[Band] = field(default_factory=list)
+    codec: CodecFacts
+    grid: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """A training: what it started from, how long it went, where its loss ended."""
+
+    name: str
+    dataset: str
+    init: str | None
+    preset: str
+    changes: dict[str, int]
+    dtype: str
+    steps_planned: int
+    global_batch: int
+    step: int | None = None
+    parameters: int | None = None
+    ranks: int | None = None
+    threads: int | None = None
+    initial_loss: float | None = None
+    loss_first10: float | None = None
+    loss_last100: float | None = None
+    loss_steps_6_to_10: float | None = None
+    seconds: float = 0.0
+    seconds_per_step: float | None = None
+    images_per_second: float | None = None
+    peak_rss_bytes: int | None = None
+    weights_note: str = ""
+    segments: list[int] = field(default_factory=list)
+    resumes: list[int] = field(default_factory=list)
+    curve: Curve | None = None
+
+    @property
+    def images_seen(self) -> int:
+        """Training images the run has computed gradients of."""
+        return (self.step or 0) * self.global_batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """What the FID stage said of an evaluation; a number is None where it could not be computed."""
+
+    fid: float
+    kid: float | None
+    floor: float | None
+    floor_n: list[int] | None
+    n_real: int
+    n_generated: int
+    extractor: str
+    sha256: str
+    resize: str
+    comparable: bool
+    note: str
+    warnings: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationFacts:
+    """Samples of a run and their score; `score` and the sampling numbers are None where that was not run."""
+
+    name: str
+    run: str
+    dataset: str
+    at: Literal["untrained", "start", "final"]
+    label: str
+    weights: str
+    sampler: str
+    steps: int
+    guidance: float
+    guidance_channels: str
+    real_split: str
+    images: int | None = None
+    images_per_second: float | None = None
+    score: Score | None = None
+    paper: dict[str, float] = field(default_factory=dict)
+    grid: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Wall time of a stage for one name; `dataset` is the data set it works for."""
+
+    stage: str
+    name: str
+    dataset: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a manifest comes from: what is needed to find or repeat a number."""
+
+    stage: str
+    name: str
+    digest: str
+    code: str
+    host: str
+    written: str
+    seconds: float
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Everything the report says about an experiment."""
+
+    name: str
+    title: str
+    written: str
+    datasets: list[DatasetFacts]
+    runs: list[RunFacts]
+    evaluations: list[EvaluationFacts]
+    timings: list[Timing]
+    origins: list[Origin]
+    warnings: list[str]
+    machine: list[str]
+    versions: dict[str, str]
+    bench: dict[str, Any] | None
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all stages together."""
+        return sum(timing.seconds for timing in self.timings)
+
+    def evaluations_of(self, dataset: str) -> list[EvaluationFacts]:
+        """Evaluations on a data set: untrained first, then before, then after training."""
+        order = ["untrained", "start", "final"]
+        chosen = [item for item in self.evaluations if item.dataset == dataset]
+        return sorted(chosen, key=lambda item: order.index(item.at))
+
+    def best(self, dataset: str) -> EvaluationFacts | None:
+        """The evaluation of a data set with the lowest FID; None where none was scored."""
+        scored = [item for item in self.evaluations_of(dataset) if item.score]
+        return min(scored, key=lambda item: item.score.fid if item.score else 0.0, default=None)
+
+    def dataset(self, name: str) -> DatasetFacts:
+        """The data set of a name."""
+        return next(item for item in self.datasets if item.name == name)
+
+    def chain(self, run: str) -> list[RunFacts]:
+        """A run and those it starts from, the first one first."""
+        chosen = next(item for item in self.runs if item.name == run)
+        return [*(self.chain(chosen.init) if chosen.init else []), chosen]
+
+    @property
+    def last_runs(self) -> list[RunFacts]:
+        """Runs from which no other run starts: the ends of the chains."""
+        started = {item.init for item in self.runs}
+        return [item for item in self.runs if item.name not in started]

@@ -1,0 +1,136 @@
+"""Reads the manifests a report is made of, and refuses a mixture of results that do not belong together."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dithc.config import Experiment
+from dithc.log import problem
+from dithc.runs import Manifest
+
+FOLDERS = {
+    "inputs": "synthesize",
+    "scenes": "stage",
+    "tiles": "tiles",
+    "codecs": "codec",
+    "latents": "latents",
+    "runs": "train",
+    "samples": "sample",
+    "extractors": "extractor",
+    "features": "features",
+    "fid": "fid",
+}  # folder of a stage's results -> name of the stage, in the order in which data flows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A manifest and where it stands; `stage` is one of the values of `FOLDERS`."""
+
+    path: Path
+    stage: str
+    manifest: Manifest
+
+    @property
+    def name(self) -> str:
+        """Data set, codec, run, extractor, feature set or evaluation it is about."""
+        return self.manifest.name
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """What the stage gave."""
+        return self.manifest.numbers
+
+    def file(self, name: str) -> Path | None:
+        """A file beside the manifest, None where there is none."""
+        path = self.path.parent / name
+        return path if path.is_file() else None
+
+
+@dataclass(frozen=True)
+class Results:
+    """All results of an experiment that exist."""
+
+    items: tuple[Result, ...]
+
+    def of(self, stage: str, name: str | None = None) -> list[Result]:
+        """Results of a stage, of one name or of all, in the order given."""
+        return [item for item in self.items if item.stage == stage and name in (None, item.name)]
+
+    def one(self, stage: str, name: str) -> Result | None:
+        """The result of a stage for a name; for a run in several segments, the one that went furthest."""
+        found = self.of(stage, name)
+        return max(found, key=lambda item: int(item.numbers.get("step", 0)), default=None)
+
+    @property
+    def code(self) -> dict[str, list[str]]:
+        """Hash of the source that ran -> stages and names it made; more than one key is a mixture."""
+        made: dict[str, list[str]] = {}
+        for item in self.items:
+            made.setdefault(str(item.manifest.code.get("source", "unknown")), []).append(f"{item.stage} {item.name}")
+        return made
+
+
+def gather(experiment: Experiment, paths: Iterable[Path]) -> Results:
+    """Reads every manifest and checks that all are results of this experiment and of each other.
+
+    Raises:
+        UserError: a manifest is missing or unreadable, was made with other settings than the experiment's, or was made
+            from an input that has been replaced since.
+    """
+    items = tuple(_read(path) for path in dict.fromkeys(paths))
+    faults = [fault for item in items for fault in _settings_faults(experiment, item)]
+    faults += _input_faults(items)
+    if faults:
+        raise problem(
+            f"the results given to the report do not belong together ({len(faults)} faults)",
+            got="".join(f"\n    {fault}" for fault in faults),
+            expected="results of one experiment, each made from the inputs that stand beside it now",
+            remedy="run the workflow again (it remakes what is out of date), or remove the results named above",
+        )
+    return Results(items)
+
+
+def _read(path: Path) -> Result:
+    manifest = Manifest.read(path)
+    stage = FOLDERS.get(manifest.stage, manifest.stage)
+    if stage not in FOLDERS.values():
+        raise problem(
+            f"manifest {path} is of a stage the report does not know",
+            got=manifest.stage,
+            expected=", ".join(FOLDERS.values()),
+            remedy="leave it out of --manifests",
+        )
+    return Result(path=path, stage=stage, manifest=manifest)
+
+
+def _settings_faults(experiment: Experiment, item: Result) -> list[str]:
+    """Settings that decided a result but are not the experiment's (only keys that both sides name are compared)."""
+    name = item.name
+    if item.stage == "features":  # real sets are dataset.split.extractor, generated ones an evaluation
+        evaluation = experiment.evaluations.get(name)
+        name = evaluation.extractor if evaluation else name.rpartition(".")[2]
+    try:
+        expected = Manifest.spec_of(experiment, item.stage, name)
+    except (KeyError, AssertionError):
+        return [f"{item.path}: {item.stage} {item.name!r} is not in experiment {experiment.name!r}"]
+    return [
+        f"{item.path}: made with {key} = {item.manifest.spec[key]!r}, the experiment says {value!r}"
+        for key, value in expected.items()
+        if key in item.manifest.spec and item.manifest.spec[key] != value
+    ]
+
+
+def _input_faults(items: Iterable[Result]) -> list[str]:
+    """Inputs of which two different versions went into the results, or that were replaced after use."""
+    versions: dict[Path, dict[str, str]] = {}
+    for item in items:
+        versions.setdefault(item.path.resolve(), {})[item.manifest.digest] = "itself"
+    for item in items:
+        for path, digest in item.manifest.inputs.items():
+            versions.setdefault(Path(path).resolve(), {}).setdefault(digest, f"what {item.stage} {item.name} was made from")
+    return [
+        f"{path}: " + ", ".join(f"{digest} is {whose}" for digest, whose in found.items())
+        for path, found in versions.items()
+        if len(found) > 1
+    ]

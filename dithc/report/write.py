@@ -1,0 +1,119 @@
+"""The door's one act: manifests in; a page, its numbers as JSON, and its figures as files out."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dithc.config import Experiment
+from dithc.log import logger
+from dithc.report import figures
+from dithc.report.collect import collect
+from dithc.report.curves import Curve
+from dithc.report.facts import Facts
+from dithc.report.gather import gather
+from dithc.report.page import render
+from dithc.report.reference import read_reference
+from dithc.runs import atomic_write
+
+FIGURES: dict[str, Callable[[Facts, figures.Theme], bytes]] = {
+    "samples": figures.draw_samples,
+    "fid": figures.draw_fid,
+    "loss": figures.draw_loss,
+    "throughput": figures.draw_throughput,
+    "bands": lambda facts, theme: figures.draw_bands(facts.datasets, theme),
+    "stages": figures.draw_stages,
+}  # each is written as figures/<name>.png beside the page, whatever was run
+INLINED = ("fid", "loss", "throughput", "stages")
+LARGE_SIDE, SMALL_SIDE = 720, 384  # pixels of a grid beside others, and of one at the side of a text
+CURVE_POINTS = 200
+log = logger(__name__)
+
+
+def write_report(
+    experiment: Experiment,
+    manifests: Iterable[Path],
+    *,
+    out: Path,
+    bench: Path | None = None,
+    reference: Path | None = None,
+    machine: Iterable[str] = (),
+) -> Facts:
+    """Writes `out` (HTML), the same name with `.json`, and `figures/*.png` beside it.
+
+    Args:
+        experiment: the configuration the results belong to.
+        manifests: manifests of every stage that was run.
+        out: the page.
+        bench: JSON of the step bench, None where it was not run.
+        reference: the paper's numbers, None to leave them out.
+        machine: lines that describe the machine.
+
+    Returns:
+        What the report says.
+
+    Raises:
+        UserError: a manifest is missing or unreadable, or the results do not belong together.
+    """
+    paper = read_reference(reference)
+    facts = collect(experiment, gather(experiment, manifests), paper, bench=bench, machine=list(machine))
+    for text in facts.warnings:
+        log.warning(text)
+    drawn = {name: (draw(facts, figures.LIGHT), draw(facts, figures.DARK)) for name, draw in FIGURES.items()}
+    inlined = {name: drawn[name] for name in INLINED}
+    for dataset in facts.datasets:
+        untitled = [replace(dataset, title="")]
+        inlined[f"bands {dataset.name}"] = (
+            figures.draw_bands(untitled, figures.LIGHT, columns=1),
+            figures.draw_bands(untitled, figures.DARK, columns=1),
+        )
+    page = render(facts, paper, figures=inlined, pictures=_pictures(facts))
+    for name, (light, _) in drawn.items():
+        atomic_write(out.parent / "figures" / f"{name}.png", light)
+    atomic_write(out.with_suffix(".json"), json.dumps(numbers(facts), indent=1, allow_nan=False) + "\n")
+    atomic_write(out, page)
+    return facts
+
+
+def _pictures(facts: Facts) -> dict[str, bytes]:
+    """The grids, no larger than they are shown."""
+    wanted: dict[str, tuple[Path | None, int]] = {}
+    for dataset in facts.datasets:
+        wanted[f"real {dataset.name}"] = (dataset.grid, LARGE_SIDE)
+        wanted[f"tiles {dataset.name}"] = (dataset.grid, SMALL_SIDE)
+        wanted[f"codec {dataset.codec.name}"] = (dataset.codec.grid, LARGE_SIDE)
+    for item in facts.evaluations:
+        wanted[f"samples {item.name}"] = (item.grid, LARGE_SIDE)
+    return {name: figures.thumbnail(path, max_side=side) for name, (path, side) in wanted.items() if path}
+
+
+def numbers(facts: Facts) -> dict[str, Any]:
+    """All the report says as JSON values; curves are thinned to 200 smoothed points."""
+    content: dict[str, Any] = asdict(replace(facts, runs=[replace(run, curve=None) for run in facts.runs]))
+    for run, record in zip(facts.runs, content["runs"], strict=True):
+        record["curve"] = _thinned(run.curve) if run.curve else None
+    content["seconds"] = facts.seconds
+    return dict(_plain(content))
+
+
+def _thinned(curve: Curve) -> dict[str, Any]:
+    places = np.unique(np.linspace(0, len(curve.steps) - 1, CURVE_POINTS).round().astype(int))
+    return {
+        "step": curve.steps[places].astype(int).tolist(),
+        "loss_smoothed": figures.smooth(curve.loss)[places].tolist(),
+        "images_per_second": figures.smooth(curve.images_per_second)[places].tolist(),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Paths as text, and numbers that JSON has no word for as null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,68 @@
+"""Files that are either wholly there or not there: atomic writes, flushed to disk, and their hashes."""
+
+import hashlib
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+BLOCK_BYTES = 1 << 20
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, as hexadecimal text."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def flush(path: Path) -> None:
+    """Forces a file or a folder's entries to disk (fsync)."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Gives a temporary path beside `path`; on success it is flushed and renamed over it, on error it is removed.
+
+    Works for a file and for a folder (the body decides which it makes). An existing file is replaced; an existing folder
+    is removed first.
+
+    Raises:
+        OSError: the disk is full or not writable; what stood at `path` before is intact.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp.{socket.gethostname()}.{os.getpid()}")
+    _remove(temporary)
+    try:
+        yield temporary
+        for part in [*temporary.rglob("*"), temporary] if temporary.is_dir() else [temporary]:
+            flush(part)
+        if path.is_dir():
+            _remove(path)
+        os.replace(temporary, path)
+        flush(path.parent)
+    except BaseException:
+        _remove(temporary)
+        raise
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def atomic_write(path: Path, content: str | bytes) -> None:
+    """Writes a small file so that a reader sees the old content or the new, never a part."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -1,0 +1,171 @@
+"""The store: owns checkpoint bytes, one folder per run and digest, whatever the workflow engine does around it."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from dithc.log import logger, problem
+from dithc.runs.files import atomic_write, replacing
+from dithc.runs.manifest import Manifest, file_entry
+
+COMMIT_FILE = "checkpoint.json"
+PIN_FILE = "pinned"
+log = logger(__name__)
+
+
+@dataclass(frozen=True)
+class StoredCheckpoint:
+    """A complete checkpoint.
+
+    Attributes:
+        folder: where its files are.
+        step: the optimizer step it stands for.
+        meta: what was said of it when it was written.
+        files: path (relative to `folder`), SHA-256 and bytes of each file.
+    """
+
+    folder: Path
+    step: int
+    meta: dict[str, Any]
+    files: list[dict[str, Any]]
+
+    def weights(self, kind: Literal["ema", "raw"]) -> Path:
+        """The file with the averaged or the raw weights."""
+        return self.folder / Store.WEIGHTS[kind]
+
+
+class Store:
+    """Checkpoints of one run under `folder` as `step_0000100/`, with hashes and a commit file that is written last.
+
+    A checkpoint is written to a temporary folder, flushed, then renamed: one that has its name is complete. Bytes are
+    verified when it is read; a damaged one is passed over, with the reason said, for the next older.
+    """
+
+    Checkpoint = StoredCheckpoint
+    WEIGHTS: Final = {"raw": "model.safetensors", "ema": "ema.safetensors"}
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def of_run(cls, path: Path) -> tuple[Self, int]:
+        """The store and the step that a run's manifest (a file of stage `train`) names.
+
+        Raises:
+            UserError: the manifest is missing, is none of a run, or lists no checkpoint.
+        """
+        manifest = Manifest.read(path, stage="train")
+        for entry in manifest.files:
+            folder = (path.parent / entry["path"]).parent
+            if folder.name.startswith("step_"):
+                return cls(folder.parent), int(folder.name.removeprefix("step_"))
+        raise problem(
+            f"manifest {path} names no checkpoint",
+            got=f"{len(manifest.files)} files",
+            expected="files in a folder step_NNNNNNN",
+            remedy="remove it and run the training again",
+        )
+
+    def save(self, step: int, write: Callable[[Path], None], *, meta: dict[str, Any]) -> StoredCheckpoint:
+        """Writes the checkpoint of `step`; `write` puts its files into the folder it is given.
+
+        Raises:
+            UserError: the disk is full or not writable; earlier checkpoints are intact.
+        """
+        target = self.path(step)
+        try:
+            with replacing(target) as temporary:
+                temporary.mkdir(parents=True)
+                write(temporary)
+                files = [file_entry(path, relative_to=temporary) for path in sorted(temporary.iterdir())]
+                text = json.dumps({"step": step, "meta": meta, "files": files}, indent=1)
+                (temporary / COMMIT_FILE).write_text(text + "\n")
+        except OSError as error:
+            raise problem(
+                f"checkpoint of step {step} could not be written to {target}",
+                got=error,
+                expected="a writable folder with room for it",
+                remedy="free space or change `store` in the config, then start again: training continues "
+                f"from the last complete checkpoint ({self.steps()[-1] if self.steps() else 'none yet'})",
+            ) from error
+        return StoredCheckpoint(target, step, meta, files)
+
+    def path(self, step: int) -> Path:
+        """The folder of a step's checkpoint."""
+        return self.folder / f"step_{step:07d}"
+
+    def steps(self) -> list[int]:
+        """Steps that have a committed checkpoint, ascending; their bytes are not looked at."""
+        return sorted(int(path.parent.name.removeprefix("step_")) for path in self.folder.glob(f"step_*/{COMMIT_FILE}"))
+
+    def open(self, step: int) -> StoredCheckpoint:
+        """The checkpoint of `step`, every file's hash verified.
+
+        Raises:
+            UserError: it is missing, cut short or altered.
+        """
+        folder = self.path(step)
+        faults = []
+        try:
+            content = json.loads((folder / COMMIT_FILE).read_text())
+            for entry in content["files"]:
+                if not (folder / entry["path"]).exists():
+                    faults.append(f"{entry['path']} is missing")
+                elif file_entry(folder / entry["path"], relative_to=folder) != entry:
+                    faults.append(f"{entry['path']} is cut short or altered")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            faults.append(str(error))
+        if faults:
+            raise problem(
+                f"checkpoint {folder} is damaged",
+                got="; ".join(faults),
+                expected="the bytes that were written (SHA-256 in checkpoint.json)",
+                remedy="remove that folder; training continues from the next older checkpoint",
+            )
+        return StoredCheckpoint(folder, int(content["step"]), content["meta"], content["files"])
+
+    def newest(self, *, at_most: int | None = None) -> StoredCheckpoint | None:
+        """The newest checkpoint that is complete and verified, at or before step `at_most`; None where there is none."""
+        for step in reversed(self.steps()):
+            if at_most is not None and step > at_most:
+                continue
+            try:
+                return self.open(step)
+            except ValueError as error:
+                log.warning(f"passed over, using the next older: {error}")
+                self.event("checkpoint passed over", step=step, reason=str(error))
+        return None
+
+    def pin(self, step: int) -> None:
+        """Protects a checkpoint that a manifest names from `prune`, whatever the segments of later jobs are."""
+        (self.path(step) / PIN_FILE).touch()
+
+    def prune(self, *, keep_last: int, keep_every: int) -> None:
+        """Removes all but the last `keep_last` checkpoints, those at multiples of `keep_every` steps, and pinned ones."""
+        for step in self.steps()[:-keep_last]:
+            if step % keep_every and not (self.path(step) / PIN_FILE).exists():
+                (self.path(step) / COMMIT_FILE).unlink()  # from here on it is no checkpoint, however far the removal gets
+                shutil.rmtree(self.path(step))
+
+    def sweep(self) -> None:
+        """Removes what killed trainers left half-written; only for the holder of the lease."""
+        for path in self.folder.glob(".step_*.tmp.*"):
+            log.info(f"removing {path}: a checkpoint that was being written when its trainer was killed")
+            shutil.rmtree(path)
+
+    def event(self, what: str, **facts: object) -> None:
+        """Appends a line to `events.jsonl`: the history of the run over all its attempts."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": what, **facts}
+        with (self.folder / "events.jsonl").open("a") as file:
+            file.write(json.dumps(line, default=str) + "\n")
+
+    def describe(self, spec: dict[str, Any]) -> None:
+        """Writes `spec.json`, so that a person can see which settings the folder's digest stands for."""
+        path = self.folder / "spec.json"
+        if not path.exists():
+            atomic_write(path, json.dumps(spec, indent=1) + "\n")

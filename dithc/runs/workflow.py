@@ -1,0 +1,204 @@
+"""What the workflow's rule files ask: the matrix of an experiment, where each stage's manifest stands, what it depends on."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dithc.config import Machine, experiment_of
+from dithc.log import problem
+from dithc.runs.files import atomic_write
+from dithc.runs.spec import stage_spec
+
+
+class Workflow:
+    """An experiment as the workflow engine sees it: names, paths of manifests, dependencies, resources.
+
+    Attributes:
+        experiment: the checked configuration.
+        root: folder of all outputs, `results/<name>`.
+        config: path of the resolved configuration, which every command reads.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.experiment = experiment_of(config)
+        self.root = f"{self.experiment.results}/{self.experiment.name}"
+        self.config = f"{self.root}/config.json"
+
+    def write_config(self) -> None:
+        """Writes the resolved configuration; a file with the same content is left alone."""
+        text = json.dumps(self.experiment.model_dump(mode="json"), indent=1) + "\n"
+        path = Path(self.config)
+        if not path.exists() or path.read_text() != text:
+            atomic_write(path, text)
+
+    def check_inputs(self) -> None:
+        """Checks before the first job that the user's files are there.
+
+        Raises:
+            UserError: a path of a data set, codec, extractor or initial checkpoint does not exist; all are named.
+        """
+        experiment, wanted = self.experiment, {}
+        for name, dataset in experiment.datasets.items():
+            wanted[f"datasets.{name}.source.path"] = dataset.source.path
+        for name, codec in experiment.codecs.items():
+            wanted[f"codecs.{name}.path"] = getattr(codec, "path", None)
+        for name, extractor in experiment.extractors.items():
+            wanted[f"extractors.{name}.path"] = extractor.path
+        for name, run in experiment.runs.items():
+            wanted[f"runs.{name}.init_file"] = run.init_file
+        missing = [f"{key}: {path}" for key, path in wanted.items() if path is not None and not Path(path).exists()]
+        if missing:
+            raise problem(
+                f"input of experiment {experiment.name!r} is not on this machine",
+                got="no such file or folder for" + "".join(f"\n    {line}" for line in missing),
+                expected="your data, autoencoder and feature extractor at those paths (nothing is downloaded)",
+                remedy="put them there (a link will do), or set the keys in a config file of your own and pass it as a "
+                "second --configfile; config/README.md says which files each kind needs",
+            )
+
+    # names
+
+    def names(self, section: str) -> str:
+        """The names of a section as a regular expression, for wildcards; matches nothing where there are none."""
+        return "|".join(getattr(self.experiment, section)) or "(?!)"
+
+    @property
+    def pretrainings(self) -> list[str]:
+        """Runs that start from scratch."""
+        return [name for name in self.experiment.runs if name not in self.finetunings]
+
+    @property
+    def finetunings(self) -> list[str]:
+        """Runs that start from another run or from a file."""
+        return [name for name, run in self.experiment.runs.items() if run.init or run.init_file]
+
+    @property
+    def real_sets(self) -> list[str]:
+        """Real feature sets the evaluations need, as `dataset.split.extractor`."""
+        return sorted({self.real_set(name) for name in self.experiment.evaluations})
+
+    def real_set(self, evaluation: str) -> str:
+        """The real feature set that an evaluation is compared with."""
+        chosen = self.experiment.evaluations[evaluation]
+        return f"{self.experiment.runs[chosen.run].dataset}.{chosen.real_split}.{chosen.extractor}"
+
+    # paths of manifests
+
+    def path(self, stage: str, name: str) -> str:
+        """The manifest of a stage's result for a data set, codec, evaluation ...; `name` may be a wildcard in braces."""
+        return f"{self.root}/{stage}/{name}/manifest.json"
+
+    def log(self, name: str) -> str:
+        """The log file of a rule."""
+        return f"{self.root}/logs/{name}.log"
+
+    def segment(self, run: str, step: int | str) -> str:
+        """The manifest of a run at the end of a segment; both may be wildcards in braces."""
+        number = f"{step:07d}" if isinstance(step, int) else step
+        return f"{self.root}/runs/{run}/step_{number}.json"
+
+    def final(self, run: str) -> str:
+        """The manifest of a run at its last step."""
+        return self.segment(run, self.experiment.runs[run].steps)
+
+    @property
+    def manifests(self) -> list[str]:
+        """Every manifest the report reads: all stages of all data sets, codecs, runs and evaluations."""
+        experiment = self.experiment
+        synthetic = [name for name in experiment.datasets if self.scene_input(name)]
+        stages: dict[str, Iterable[str]] = {
+            "inputs": synthetic,
+            "scenes": experiment.datasets,
+            "tiles": experiment.datasets,
+            "codecs": [name for name, codec in experiment.codecs.items() if codec.kind == "kl-vae"],
+            "latents": experiment.datasets,
+            "samples": experiment.evaluations,
+            "extractors": [name for name in experiment.extractors if self.extractor_of(name)],
+            "features": [*self.real_sets, *experiment.evaluations],
+            "fid": experiment.evaluations,
+        }
+        paths = [self.path(stage, name) for stage, names in stages.items() for name in names]
+        return paths + [self.segment(name, step) for name in experiment.runs for step in self.segments(name)]
+
+    def segments(self, run: str) -> list[int]:
+        """Last steps of a run's segments."""
+        chosen = self.experiment.runs[run]
+        return list(range(chosen.segment_steps, chosen.steps + 1, chosen.segment_steps))
+
+    @property
+    def bench_file(self) -> list[str]:
+        """The JSON of the step bench, or nothing where none is asked for."""
+        return [f"{self.root}/bench/step.json"] if self.experiment.bench.model else []
+
+    # dependencies
+
+    def dataset_of(self, evaluation: str) -> str:
+        """The data set an evaluation is about."""
+        return self.experiment.runs[self.experiment.evaluations[evaluation].run].dataset
+
+    def scene_input(self, dataset: str) -> list[str]:
+        """What staging a data set waits for: the generator, or nothing (the user's own files)."""
+        synthetic = self.experiment.datasets[dataset].source.synthetic is not None
+        return [self.path("inputs", dataset)] if synthetic else []
+
+    def train_input(self, run: str, step: int) -> dict[str, str]:
+        """What a segment waits for: latents, and the segment before it or the run it starts from."""
+        chosen = self.experiment.runs[run]
+        inputs = {"latents": self.path("latents", chosen.dataset)}
+        if chosen.init:
+            inputs["init"] = self.final(chosen.init)
+        if step > chosen.segment_steps:
+            inputs["before"] = self.segment(run, step - chosen.segment_steps)
+        return inputs
+
+    def spec(self, stage: str, name: str) -> str:
+        """The settings that decide a stage's result, as canonical JSON: a rule's parameter that triggers reruns."""
+        return json.dumps(stage_spec(self.experiment, stage, name), sort_keys=True)
+
+    def extractor_of(self, name: str) -> list[str]:
+        """The manifest of a trained extractor, or nothing for one in a file."""
+        return [self.path("extractors", name)] if self.experiment.extractors[name].kind == "classifier" else []
+
+    def codec_of(self, dataset: str) -> list[str]:
+        """The manifest of a data set's codec if it is trained here, or nothing."""
+        name = self.experiment.datasets[dataset].codec
+        return [self.path("codecs", name)] if self.experiment.codecs[name].kind == "kl-vae" else []
+
+    def threads(self, stage: str, cores: int | None) -> int:
+        """Cores of a stage's job, all ranks of a node together, where the workflow was given `cores` (None: a cluster)."""
+        if stage != "train":
+            return self.experiment.resources_of(stage).cpus or cores or 1
+        return self.machine.ranks_per_node * self.rank_cpus(cores)
+
+    def rank_cpus(self, cores: int | None) -> int:
+        """Cores of one rank of a training."""
+        return self.machine.cpus_per_rank or max(1, (cores or 1) // self.machine.ranks_per_node)
+
+    @property
+    def mpi(self) -> str:
+        """The launcher as the scheduler's plugin wants it: empty where one rank is started."""
+        return self.machine.launcher if self.machine.ranks > 1 else ""
+
+    def launch(self, cores: int | None) -> str:
+        """Arguments of `dithc launch` for a training or sampling."""
+        machine = self.machine
+        return (
+            f"--launcher {machine.launcher if machine.ranks > 1 else 'none'} --nodes {machine.nodes} "
+            f"--ranks {machine.ranks} --cpus {self.rank_cpus(cores)}"
+        )
+
+    @property
+    def bench(self) -> str:
+        """Arguments of `dithc bench step`."""
+        bench = self.experiment.bench
+        return f"--model {bench.model} --batch {bench.batch} --dtype {bench.dtype} --compare {','.join(bench.compare)}"
+
+    @property
+    def machine(self) -> Machine:
+        """How ranks are started."""
+        return self.experiment.machine
+
+    def resource(self, stage: str, field: str) -> int:
+        """Memory (`mem_mb`) or walltime (`runtime`, minutes) of a stage's job."""
+        return int(getattr(self.experiment.resources_of(stage), field))

@@ -1,0 +1,163 @@
+"""What a checkpoint of a training holds, how it is written through the store, and how it is taken up again."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dithc.comm import Group
+from dithc.config import training
+from dithc.log import logger, problem
+from dithc.model import DiT
+from dithc.runs import Lease, Store
+from dithc.train.ema import Ema
+from dithc.train.optimizer import Optimizer
+from dithc.train.stop import Pace
+
+OPTIMIZER_FILE = "optimizer.safetensors"
+SAME_ON_RESUME = ("codec", "latent", "model", "seed", "global_batch")
+log = logger(__name__)
+
+
+@dataclass
+class State:
+    """All that changes during a training."""
+
+    model: DiT
+    ema: Ema
+    optimizer: Optimizer
+    step: int = 0
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file.
+
+    Raises:
+        UserError: the file is missing, cut short or of another format.
+    """
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise problem(
+            f"{path} cannot be read",
+            got=error,
+            expected="a complete safetensors file",
+            remedy="copy it again, or choose another",
+        ) from error
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes a safetensors file.
+
+    Raises:
+        OSError: the disk is full or not writable.
+    """
+    try:
+        save_file({name: value.detach().contiguous() for name, value in tensors.items()}, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # it wraps the system's error in its own
+        raise OSError(str(error)) from error
+
+
+def facts(
+    *, run: training.Run, seed: int, model: DiT, codec: str, scale: float, ranks: int, threads: int
+) -> dict[str, Any]:
+    """What is said in every checkpoint of a run: all that is needed to build the model again and to go on."""
+    trainable = sum(value.numel() for value in model.parameters())
+    return {
+        "seed": seed,
+        "model": asdict(model.config) | {"input_size": list(model.config.size)},
+        "num_classes": model.config.num_classes,
+        "codec": codec,
+        "latent": {"shape": [model.config.in_channels, *model.config.size], "scale": scale},
+        "preset": run.model.preset,
+        "parameters": trainable,
+        "dtype": run.dtype,
+        "global_batch": run.global_batch,
+        "ema": run.ema.model_dump(mode="json"),
+        "ranks": ranks,
+        "threads": threads,
+    }
+
+
+class Saver:
+    """Writes checkpoints of a run: rank 0 alone, and only while the lease is still its own."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        lease: Lease | None,
+        group: Group,
+        run: training.Run,
+        said: dict[str, Any],
+        num_samples: int,
+        pace: Pace,
+    ) -> None:
+        self.store, self.lease, self.group, self.run = store, lease, group, run
+        self.said, self.num_samples, self.pace = said, num_samples, pace
+        self.last: int | None = None
+
+    def save(self, state: State) -> None:
+        """Writes the checkpoint of `state.step` and removes those no longer wanted.
+
+        Raises:
+            Lease.Held: another trainer has taken over the store (this one was thought dead).
+            UserError: the disk is full or not writable.
+        """
+        if self.group.any(self.lease is not None and not self.lease.holds()):
+            raise Lease.Held(
+                f"the lease of {self.store.folder} was lost before the checkpoint of step {state.step}\n"
+                "  got:      another trainer, or a lease file that was removed\n  expected: the lease of this process\n"
+                "  remedy:   nothing: the other one continues from the last checkpoint"
+            )
+        self.last = state.step
+        if self.group.rank > 0:
+            return
+        begun = time.monotonic()
+        position = state.step * self.run.global_batch
+        meta = {"step": state.step, **self.said, "position": {"sample": position, "epoch": position / self.num_samples}}
+        self.store.save(state.step, lambda folder: self._write(folder, state), meta=meta)
+        self.store.prune(keep_last=self.run.keep_last, keep_every=self.run.segment_steps)
+        seconds = time.monotonic() - begun
+        self.pace.save(seconds)
+        self.store.event("checkpoint", step=state.step, seconds=round(seconds, 3))
+        log.info(f"checkpoint of step {state.step} written to {self.store.path(state.step)} in {seconds:.1f} s")
+
+    @staticmethod
+    def _write(folder: Path, state: State) -> None:
+        write_tensors(folder / Store.WEIGHTS["raw"], state.model.state_dict())
+        write_tensors(folder / Store.WEIGHTS["ema"], state.ema.state)
+        write_tensors(folder / OPTIMIZER_FILE, state.optimizer.state())
+
+
+@torch.no_grad()
+def take_up(checkpoint: Store.Checkpoint, state: State, *, said: dict[str, Any]) -> None:
+    """Puts a checkpoint into `state`.
+
+    Raises:
+        UserError: it was made of other latents or for another model; the message names what differs.
+    """
+    for key in SAME_ON_RESUME:
+        if checkpoint.meta.get(key) != said[key]:
+            raise problem(
+                f"checkpoint {checkpoint.folder} does not belong to this training: {key} differs",
+                got=checkpoint.meta.get(key),
+                expected=said[key],
+                remedy="use the latents it was trained on, or another store",
+            )
+    for key in ("ranks", "threads"):
+        if checkpoint.meta.get(key) != said[key]:
+            log.warning(
+                f"the checkpoint was written by {checkpoint.meta.get(key)} {key}, this job has {said[key]}: the order of "
+                "samples is the same, sums are rounded differently"
+            )
+    state.model.load_state_dict(read_tensors(checkpoint.weights("raw")))
+    state.ema.load(read_tensors(checkpoint.weights("ema")))
+    state.optimizer.load(read_tensors(checkpoint.folder / OPTIMIZER_FILE))
+    state.step = checkpoint.step

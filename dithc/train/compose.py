@@ -1,0 +1,170 @@
+"""A training from its inputs to its manifest: the one place where the rooms meet, in one order."""
+
+import time
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dithc.automem import AutoMem
+from dithc.comm import Group
+from dithc.data import Batches, Latents
+from dithc.log import logger
+from dithc.model import DiT
+from dithc.runs import Lease, Manifest, Store, digest, sha256_file
+from dithc.train.checkpoint import Saver, State, facts, take_up
+from dithc.train.ema import Ema
+from dithc.train.finish import write_manifest
+from dithc.train.job import DONE, HELD, STOPPED, Job
+from dithc.train.journal import AttemptLog, Journal
+from dithc.train.loop import loop
+from dithc.train.optimizer import Optimizer
+from dithc.train.setup import fresh_model, start_from_file, start_from_run
+from dithc.train.step import Trainer
+from dithc.train.stop import Pace, Stop
+from dithc.train.strategy import Strategy
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """The digests of what a training starts from, and the store folder that they name."""
+
+    digests: dict[str, str]
+    store: Store
+
+
+def train(job: Job, group: Group) -> int:
+    """Trains `job.run` up to step `job.until` and writes the manifest; continues where an earlier job ended.
+
+    Args:
+        job: what to do.
+        group: the connected ranks, each of them placed on its cores already.
+
+    Returns:
+        DONE, STOPPED or HELD, the same on every rank.
+
+    Raises:
+        UserError: input that is missing, damaged or does not fit; numbers that are not finite; a full disk.
+    """
+    begun = time.monotonic()
+    inputs = _inputs(job)
+    store = inputs.store
+    status: int = DONE
+    done = group.broadcast_object(store.newest(at_most=job.until) if group.rank == 0 else None)
+    if done is not None and done.step == job.until:
+        log.info(f"step {job.until} is in {store.folder} already: only the manifest is written")
+    else:
+        try:
+            status = _train(job, group, store)
+        except Lease.Held as error:
+            log.error(str(error))
+            return HELD
+    if status == DONE and group.rank == 0:
+        checkpoint = store.open(job.until) if done is None or done.step != job.until else done
+        seconds = time.monotonic() - begun
+        write_manifest(job, store=store, checkpoint=checkpoint, inputs=inputs.digests, seconds=seconds)
+    return status
+
+
+def _inputs(job: Job) -> _Inputs:
+    paths = {"latents": job.latents} | ({"init": job.init} if job.init is not None else {})
+    stages = {"latents": "latents", "init": "train"}
+    found = {name: Manifest.read(path, stage=stages[name]).digest for name, path in paths.items()}
+    named: dict[str, object] = {"spec": job.spec, **found}
+    if job.run.init_file is not None:
+        named["init_file"] = sha256_file(Path(job.run.init_file))
+    folder = job.store / f"{job.name}-{digest(named)}"
+    return _Inputs({str(paths[name]): value for name, value in found.items()}, Store(folder))
+
+
+def _train(job: Job, group: Group, store: Store) -> int:
+    """Everything between the inputs and the manifest, under the lease."""
+    with ExitStack() as stack:
+        lease = _lease(store, group, stack)
+        stop = stack.enter_context(Stop(walltime_minutes=job.walltime_minutes))
+        stack.enter_context(AttemptLog(store) if group.rank == 0 else nullcontext())
+        latents = Latents(job.latents.parent)
+        source = Batches(
+            latents,
+            seed=job.seed,
+            global_batch=job.run.global_batch,
+            label_dropout=job.run.label_dropout,
+            flip=job.run.flip,
+        )
+        model = _initial_model(job, latents)
+        said = facts(
+            run=job.run,
+            seed=job.seed,
+            model=model,
+            codec=latents.info["codec"],
+            scale=latents.info["scale"],
+            ranks=group.size,
+            threads=torch.get_num_threads(),
+        )
+        strategy = Strategy(AutoMem(model, recompute=job.run.recompute), group)
+        state = State(model, Ema(model, job.run.ema), Optimizer(model, job.run))
+        trainer = Trainer(
+            run=job.run, source=source, strategy=strategy, optimizer=state.optimizer, ema=state.ema, group=group
+        )
+        trainer.settle()
+        pace = Pace()
+        num_samples = len(latents.rows("train"))
+        saver = Saver(store, lease=lease, group=group, run=job.run, said=said, num_samples=num_samples, pace=pace)
+        _resume(store, state, job=job, group=group, saver=saver, pace=pace)
+        journal = Journal(store, run=job.run, name=job.name, first=state.step, until=job.until, rank=group.rank)
+        with journal:
+            status = loop(
+                trainer, state, until=job.until, saver=saver, journal=journal, stop=stop, pace=pace, group=group
+            )
+        if group.rank == 0:
+            if status == DONE:
+                store.pin(job.until)  # before another trainer can take the lease and prune
+            store.event("stopped" if status == STOPPED else "done", step=state.step)
+        return status
+
+
+def _lease(store: Store, group: Group, stack: ExitStack) -> Lease | None:
+    """The lease on rank 0, None on the others; all ranks learn when it is held by another trainer."""
+    lease, refusal = None, None
+    if group.rank == 0:
+        try:
+            lease = stack.enter_context(Lease(store.folder))
+        except Lease.Held as error:
+            refusal = str(error)
+    refusal = group.broadcast_object(refusal)
+    if refusal is not None:
+        raise Lease.Held(refusal)
+    return lease
+
+
+def _initial_model(job: Job, latents: Latents) -> DiT:
+    model = fresh_model(job.run, shape=latents.shape, num_classes=latents.num_classes, seed=job.seed)
+    if job.init is not None:
+        start_from_run(model, job.init, weights=job.run.init_weights, codec=latents.info["codec"])
+    elif job.run.init_file is not None:
+        start_from_file(model, Path(job.run.init_file), weights=job.run.init_weights)
+    return model
+
+
+def _resume(store: Store, state: State, *, job: Job, group: Group, saver: Saver, pace: Pace) -> None:
+    """Takes up the newest complete checkpoint; without one, saves step 0."""
+    begun = time.monotonic()
+    found: Store.Checkpoint | None = None
+    if group.rank == 0:
+        store.sweep()
+        store.describe(job.spec)
+        found = store.newest(at_most=job.until)
+    found = group.broadcast_object(found)
+    if found is None:
+        log.info(f"nothing in {store.folder}: starting at step 0")
+        saver.save(state)
+    else:
+        take_up(found, state, said=saver.said)
+        saver.last = state.step
+        pace.save(time.monotonic() - begun)
+        log.info(f"continuing from step {state.step} in {found.folder}")
+    if group.rank == 0:
+        store.event("started", step=state.step, until=job.until, ranks=group.size, threads=saver.said["threads"])

@@ -1,0 +1,57 @@
+"""What one job of a training is asked to do, and the statuses it leaves with."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dithc.config import training
+from dithc.log import problem
+
+DONE = 0
+STOPPED = 75  # stopped and saved: run me again (EX_TEMPFAIL of sysexits.h)
+HELD = 76  # another trainer holds the run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One segment of a training.
+
+    Attributes:
+        name: the run.
+        run: its settings.
+        seed: seed of the initial weights and of every draw.
+        spec: the semantic settings that go into the digest and the manifest.
+        latents: manifest of the latents to learn.
+        init: manifest of the run whose weights are the start, for a fine-tuning.
+        store: folder of all stores; the run's own is `<name>-<digest>` in it.
+        until: the optimizer step at which the job is done.
+        out: the manifest to write.
+        walltime_minutes: time limit of the job since its process started; it saves and stops before.
+    """
+
+    name: str
+    run: training.Run
+    seed: int
+    spec: dict[str, Any]
+    latents: Path
+    init: Path | None
+    store: Path
+    until: int
+    out: Path
+    walltime_minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.until <= self.run.steps:
+            raise problem(
+                f"last step of this job of run {self.name}",
+                got=self.until,
+                expected=f"1 to runs.{self.name}.steps = {self.run.steps}",
+                remedy="correct --until, or raise `steps` in the configuration",
+            )
+        if (self.init is not None) != (self.run.init is not None):
+            raise problem(
+                f"initial weights of run {self.name}",
+                got=f"--init {self.init}",
+                expected=f"the manifest of run {self.run.init}" if self.run.init else "no --init: the run has no `init`",
+                remedy="pass the manifest of the run that the configuration names, or correct the configuration",
+            )

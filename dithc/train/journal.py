@@ -1,0 +1,97 @@
+"""What a training says while it runs: metrics, progress, log lines, and a log of each attempt kept in the store."""
+
+import logging
+import os
+import socket
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dithc.config import training
+from dithc.log import MetricsWriter, logger, problem, progress
+from dithc.runs import Store
+
+METRICS_FOLDER = "metrics"
+ATTEMPTS_FOLDER = "attempts"
+log = logger(__name__)
+
+
+class Journal:
+    """Rank 0's record of a job; on other ranks it is silent.
+
+    The workflow engine deletes the log of an attempt before the next, so each attempt's lines are also kept as
+    `attempts/<time>-<host>-<process>.log` in the store.
+    """
+
+    def __init__(self, store: Store, *, run: training.Run, name: str, first: int, until: int, rank: int) -> None:
+        self._store, self._run, self._name = store, run, name
+        self._first, self._until, self._rank = first, until, rank
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._bar = self._stack.enter_context(
+            progress(
+                total=self._until, done=self._first, label=f"train {self._name}", unit="step", quiet=self._rank > 0
+            )
+        )
+        self._metrics: MetricsWriter | None = None
+        if self._rank == 0:
+            self._metrics = self._stack.enter_context(MetricsWriter(self._store.folder / METRICS_FOLDER))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def step(self, number: int, values: dict[str, float]) -> None:
+        """Records the values of a step.
+
+        Raises:
+            UserError: the disk is full or not writable.
+        """
+        self._bar.update(1, loss=f"{values['loss']:.4f}")
+        if self._metrics is None:
+            return
+        try:
+            self._metrics.write(number, **values)
+        except OSError as error:
+            raise problem(
+                f"metrics of step {number} could not be written to {self._store.folder / METRICS_FOLDER}",
+                got=error,
+                expected="a writable folder with room for them",
+                remedy="free space, then start again: training continues from the last complete checkpoint",
+            ) from error
+        if number % self._run.log_every == 0 or number == self._until:
+            log.info(
+                f"step {number}/{self._until}: loss {values['loss']:.4f} (mse {values['mse']:.4f}, vb {values['vb']:.4f}), "
+                f"gradient norm {values['grad_norm']:.3f}, lr {values['lr']:.2e}, {values['step_seconds']:.2f} s, "
+                f"{values['images_per_second']:.1f} images/s"
+            )
+
+
+class AttemptLog:
+    """Copies everything dithc says into a file of the store while a `with` block runs."""
+
+    def __init__(self, store: Store) -> None:
+        name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{socket.gethostname()}-{os.getpid()}.log"
+        self.path: Path = store.folder / ATTEMPTS_FOLDER / name
+
+    def __enter__(self) -> Self:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._handler = logging.FileHandler(self.path, delay=True)
+        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.getLogger("dithc").addHandler(self._handler)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._handler.handle(
+                logging.LogRecord("dithc.train", logging.ERROR, __file__, 0, f"ended by {error}", None, None)
+            )
+        logging.getLogger("dithc").removeHandler(self._handler)
+        self._handler.close()

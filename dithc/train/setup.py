@@ -1,0 +1,95 @@
+"""Makes the model a training starts from: fresh from the seed, or the weights of an earlier run or of a file."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from dithc.config import training
+from dithc.log import logger, problem
+from dithc.model import DiT, DiTConfig, adapt, official_state
+from dithc.runs import Store
+from dithc.train.checkpoint import read_tensors
+
+Weights = Literal["ema", "raw"]
+log = logger(__name__)
+
+
+def fresh_model(run: training.Run, *, shape: tuple[int, int, int], num_classes: int, seed: int) -> DiT:
+    """The network of a run with initial weights from the seed alone, so the same on every rank.
+
+    Args:
+        run: the settings; a label dropout above 0 adds the null label.
+        shape: (C, height, width) of a latent.
+        num_classes: classes of the data set.
+        seed: seed of the weights.
+    """
+    chosen = run.model
+    sizes = {name: getattr(chosen, name) for name in ("hidden_size", "depth", "num_heads")}
+    overrides = {name: value for name, value in sizes.items() if value is not None}
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = DiT.from_preset(
+            chosen.preset,
+            input_size=shape[1:],
+            in_channels=shape[0],
+            num_classes=num_classes,
+            learn_sigma=chosen.learn_sigma,
+            class_dropout_prob=run.label_dropout,
+            **overrides,
+        )
+    count = sum(value.numel() for value in model.parameters())
+    log.info(f"{chosen.preset} with {count:,} parameters, {model.config.num_tokens} tokens, {num_classes} classes")
+    return model
+
+
+def start_from_run(model: DiT, manifest: Path, *, weights: Weights, codec: str) -> None:
+    """Gives `model` the weights of another run's last checkpoint; says each thing that had to change.
+
+    Raises:
+        UserError: the checkpoint is damaged, or of another architecture.
+    """
+    store, step = Store.of_run(manifest)
+    checkpoint = store.open(step)
+    if checkpoint.meta["codec"] != codec:
+        log.warning(
+            f"the initial weights were trained on latents of codec {checkpoint.meta['codec']}, these are of {codec}: "
+            "what was learnt carries over only as far as the two spaces are alike"
+        )
+    source = DiTConfig(**checkpoint.meta["model"])
+    state, changes = adapt(read_tensors(checkpoint.weights(weights)), model, source=source)
+    model.load_state_dict(state)
+    _say(f"{weights} weights of step {step} in {checkpoint.folder}", changes)
+
+
+def start_from_file(model: DiT, path: Path, *, weights: Weights) -> None:
+    """Gives `model` the weights in a safetensors file or in an official DiT checkpoint (.pt); says what changed.
+
+    Raises:
+        UserError: the file cannot be read, or holds no DiT of this architecture.
+    """
+    content: Any = read_tensors(path) if path.suffix == ".safetensors" else _unpickle(path)
+    state, changes = adapt(official_state(content, weights="ema" if weights == "ema" else "model"), model)
+    model.load_state_dict(state)
+    _say(f"weights in {path}", changes)
+
+
+def _unpickle(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.load raises half a dozen types for a file that is not what it should be
+        raise problem(
+            f"weights file {path} cannot be read",
+            got=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}",
+            expected="tensors saved by torch.save (nothing but tensors is unpickled), or a .safetensors file",
+            remedy="copy it again; take the tensors out of a file that holds other objects (such as `args`) and save them "
+            "alone",
+        ) from error
+
+
+def _say(origin: str, changes: list[str]) -> None:
+    log.info(f"initial weights: {origin}")
+    for change in changes:
+        log.info(f"initial weights: {change}")
+    if not changes:
+        log.info("initial weights: they fit without a change")

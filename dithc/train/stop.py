@@ -1,0 +1,88 @@
+"""Requests to stop: signals, and the end of the walltime that draws near."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+RECENT_STEPS = 20
+# After the last save: leaving the group, the interpreter's end, the launcher's and the workflow engine's own bookkeeping.
+LEAVING_SECONDS = 10.0
+
+
+def seconds_since_process_start() -> float:
+    """Age of this process, which is when the batch system began to count; 0 where the kernel does not tell."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+class Stop:
+    """Listens for requests to stop while a `with` block runs; the earlier signal handlers come back after it.
+
+    A second SIGINT interrupts at once, for a person who does not want to wait.
+    """
+
+    def __init__(self, *, walltime_minutes: float | None = None) -> None:
+        self._signal: signal.Signals | None = None
+        self._previous: dict[signal.Signals, Any] = {}
+        self._deadline = (
+            None
+            if walltime_minutes is None
+            else time.monotonic() + 60 * walltime_minutes - seconds_since_process_start()
+        )
+
+    def reason(self, *, grace_seconds: float | None) -> str | None:
+        """Why to stop now, or None.
+
+        Args:
+            grace_seconds: how long saving and leaving takes; None ignores the deadline.
+        """
+        if self._signal is not None:
+            return f"signal {self._signal.name}"
+        if self._deadline is not None and grace_seconds is not None:
+            left = self._deadline - time.monotonic()
+            if left < grace_seconds:
+                return f"{max(left, 0.0):.0f} s of the walltime left, {grace_seconds:.0f} s needed to save and leave"
+        return None
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self._signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._signal = signal.Signals(number)
+
+    def __enter__(self) -> Self:
+        self._previous = {number: signal.signal(number, self._hear) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+
+class Pace:
+    """How long steps and checkpoints take here, measured, and the grace before a deadline that follows."""
+
+    def __init__(self) -> None:
+        self._steps: list[float] = []
+        self._slowest_save = 0.0
+
+    def step(self, seconds: float) -> None:
+        """Notes the duration of a step."""
+        self._steps = [*self._steps[1 - RECENT_STEPS :], seconds]
+
+    def save(self, seconds: float) -> None:
+        """Notes the duration of writing (or, before the first is written, of reading) a checkpoint."""
+        self._slowest_save = max(self._slowest_save, seconds)
+
+    @property
+    def grace_seconds(self) -> float:
+        """Twice the slowest recent step (the one that may just have begun) and twice the slowest save, and leaving."""
+        return 2 * max(self._steps, default=0.0) + 2 * self._slowest_save + LEAVING_SECONDS

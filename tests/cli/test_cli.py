@@ -1,0 +1,40 @@
+"""The command line: every verb helps with an example, mistakes end with status 2 and four lines."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dithc.cli import VERBS, main
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_verb_helps_with_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([verb, "--help"])
+    assert stop.value.code == 0
+    assert f"example:\n  dithc {verb}" in capsys.readouterr().out
+
+
+def test_overview_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {verb} " in text for verb in VERBS)
+
+
+def test_unknown_verb_is_refused_with_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fly"]) == 2
+    assert "there is no verb 'fly'" in capsys.readouterr().err
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import sys; from dithc.cli import main; main(['--help']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_user_error_is_four_lines_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = "fid --config nowhere.yaml --evaluation x --real a --generated b --out c".split()
+    assert main(arguments) == 2
+    text = capsys.readouterr().err
+    assert "Traceback" not in text
+    assert [word for word in ("got:", "expected:", "remedy:") if word not in text] == []

@@ -1,0 +1,47 @@
+"""What each rank of the tests runs: `rank_program.py <scene> [expected ranks]`; prints one line when all is well."""
+
+import os
+import sys
+import time
+
+import torch
+
+from dithc.comm import Group, connect
+
+
+def exchange(group: Group) -> None:
+    rank, size = group.rank, group.size
+    assert (group.local_rank, group.local_size) == (rank, size)
+    group.barrier()
+    assert group.any(rank == size - 1)
+    assert not group.any(False)
+    assert group.broadcast_object({"from": rank}) == {"from": 0}
+    assert group.broadcast_object(rank, source=size - 1) == size - 1
+    assert group.gather_objects(rank * 10) == [10 * other for other in range(size)]
+    values = torch.arange(4.0) + rank
+    total = sum(range(size))
+    assert torch.equal(group.all_reduce_(values.clone()), torch.arange(4.0) * size + total)
+    assert torch.equal(group.all_reduce_(values.clone(), op="mean"), torch.arange(4.0) + total / size)
+    assert torch.equal(group.all_reduce_(values.clone(), op="max"), torch.arange(4.0) + size - 1)
+    assert torch.equal(group.all_reduce_(values.clone(), op="min"), torch.arange(4.0))
+
+
+def main() -> None:
+    scene = sys.argv[1]
+    expected = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    with connect(expected, timeout_seconds=60) as group:
+        if scene == "exchange":
+            exchange(group)
+        elif scene == "fail" and group.rank == group.size - 1:
+            raise RuntimeError("a rank fails on purpose")
+        elif scene == "die" and group.rank == group.size - 1:
+            os._exit(9)
+        elif scene == "leave":
+            raise SystemExit(75)
+        if scene in ("fail", "die"):
+            time.sleep(300)
+    sys.stdout.write(f"rank {group.rank} of {group.size} is done\n")
+
+
+if __name__ == "__main__":
+    main()

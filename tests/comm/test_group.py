@@ -1,0 +1,138 @@
+"""A group agrees and exchanges at 1, 2 and 4 ranks, notices a wrong start, and ends as one."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from dithc.comm import connect, find_mpiexec
+from dithc.comm.environment import Started, started_by
+from dithc.log import UserError
+
+PROGRAM = Path(__file__).parent / "rank_program.py"
+LIMIT_SECONDS = 90
+LAUNCHER_VARIABLES = ("PMI_", "PMIX_", "OMPI_", "SLURM_", "DITHC_")
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith(LAUNCHER_VARIABLES):
+            monkeypatch.delenv(name)
+
+
+def run_ranks(ranks: int, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    try:
+        mpiexec = find_mpiexec().path
+    except UserError as error:
+        pytest.skip(str(error))
+    return subprocess.run(
+        [mpiexec, "-n", str(ranks), sys.executable, str(PROGRAM), *words],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+def test_one_rank_is_a_group_without_mpi():
+    with connect(1) as group:
+        assert (group.rank, group.size, group.local_rank, group.local_size) == (0, 1, 0, 1)
+        group.barrier()
+        assert group.any(True)
+        assert not group.any(False)
+        assert group.broadcast_object("x") == "x"
+        assert group.gather_objects("x") == ["x"]
+        values = torch.arange(3.0)
+        assert torch.equal(group.all_reduce_(values, op="mean"), torch.arange(3.0))
+    assert not torch.distributed.is_initialized()
+    assert "mpi4py.MPI" not in sys.modules
+
+
+def test_an_error_in_one_rank_alone_is_simply_raised():
+    with pytest.raises(RuntimeError, match="as it is"), connect(1):
+        raise RuntimeError("as it is")
+
+
+def test_several_ranks_expected_without_a_launcher_is_an_error():
+    with pytest.raises(UserError, match="no launcher started this process"):
+        connect(2)
+
+
+def test_the_expected_number_comes_from_the_launch_verb(monkeypatch):
+    monkeypatch.setenv("DITHC_EXPECTED_RANKS", "4")
+    with pytest.raises(UserError, match="expected: 4"):
+        connect()
+
+
+@pytest.mark.parametrize(
+    ("environment", "size"),
+    [
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, 2),
+        ({"OMPI_COMM_WORLD_SIZE": "4", "PMIX_RANK": "1"}, 4),
+        ({"PMIX_RANK": "0"}, None),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"}, 3),
+    ],
+)
+def test_a_launcher_is_known_by_its_variables(environment, size):
+    started = started_by(environment)
+    assert isinstance(started, Started)
+    assert started.size == size
+
+
+def test_a_batch_script_of_many_tasks_is_one_process():
+    assert started_by({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_ranks_agree_and_exchange(ranks):
+    done = run_ranks(ranks, "exchange", str(ranks))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
+
+
+@pytest.mark.mpi
+def test_another_number_of_ranks_than_expected_is_an_error_said_once():
+    done = run_ranks(2, "exchange", "3")
+    assert done.returncode != 0
+    assert done.stderr.count("expected: 3") == 1
+    assert "is done" not in done.stdout
+
+
+@pytest.mark.mpi
+def test_a_launcher_of_another_mpi_is_named_as_the_cause():
+    """Ranks that another vendor's mpiexec starts see no PMI of ours: each is a world of one."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER_VARIABLES)}
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), "exchange", "2"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        env={**environment, "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"},
+    )
+    assert done.returncode != 0
+    assert '("0 of 1")' in done.stderr
+    assert "mpiexec beside this Python" in done.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(("scene", "words"), [("fail", "a rank fails on purpose"), ("die", "")])
+def test_one_failing_rank_ends_all_within_seconds(scene, words):
+    started = time.monotonic()
+    done = run_ranks(2, scene, "2")
+    assert done.returncode != 0
+    assert time.monotonic() - started < 60
+    assert words in done.stderr
+    assert "is done" not in done.stdout
+    assert scene == "die" or "r1 | " in done.stderr
+
+
+@pytest.mark.mpi
+def test_the_agreed_status_of_a_saved_stop_reaches_the_launcher():
+    assert run_ranks(2, "leave", "2").returncode == 75

@@ -1,0 +1,213 @@
+"""The launch line is right for every launcher; signals, statuses and a dead driver reach the command."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dithc.comm import MpiExec, find_mpiexec, launch_line, supervise
+from dithc.comm.launch import carried_signal
+from dithc.log import UserError
+
+COMMAND = ["python", "train.py"]
+LIMIT_SECONDS = 60
+# Stops on SIGTERM as a trainer does: notes it, leaves with "saved, run me again". Writes a file when ready.
+STOPPABLE = """
+import os, pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+name = os.environ.get("PMI_RANK", "0")
+def stop(number, frame):
+    (folder / f"stopped-{name}").write_text(signal.Signals(number).name)
+    os._exit(75)
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, stop)
+(folder / f"ready-{name}").write_text(str(os.getpid()))
+time.sleep(120)
+"""
+STUBBORN = STOPPABLE.replace("os._exit(75)", "pass").replace(
+    "time.sleep(120)", "\nfor _ in range(1200): time.sleep(0.1)"
+)
+
+
+def wait_for(condition, what):
+    end = time.monotonic() + LIMIT_SECONDS
+    while not condition():
+        assert time.monotonic() < end, f"waited {LIMIT_SECONDS} s for {what}"
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def start_launch(*words: str, **environment: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "dithc", "launch", *words], env={**os.environ, **environment}, stderr=subprocess.DEVNULL
+    )
+
+
+def test_one_rank_needs_no_launcher():
+    for launcher in ("none", "mpiexec", "srun"):
+        assert launch_line(COMMAND, launcher=launcher, ranks=1, cpus=8) == COMMAND
+
+
+def test_srun_gets_every_size_and_ends_all_when_one_fails():
+    line = launch_line(COMMAND, launcher="srun", nodes=2, ranks=4, cpus=8, srun_mpi="pmix")
+    assert " ".join(line) == "srun --mpi=pmix -N 2 -n 4 -c 8 --kill-on-bad-exit=1 --wait=60 python train.py"
+
+
+def test_mpich_needs_no_options_on_one_node():
+    mpiexec = MpiExec("/opt/mpiexec", "mpich")
+    assert launch_line(COMMAND, launcher="mpiexec", ranks=2, mpiexec=mpiexec) == ["/opt/mpiexec", "-n", "2", *COMMAND]
+    assert "-ppn 2" in " ".join(launch_line(COMMAND, launcher="mpiexec", nodes=2, ranks=4, mpiexec=mpiexec))
+
+
+def test_open_mpi_may_run_as_root_with_more_ranks_than_cores():
+    mpiexec = MpiExec("/opt/mpiexec", "openmpi")
+    line = " ".join(launch_line(COMMAND, launcher="mpiexec", ranks=2, mpiexec=mpiexec, root_user=True))
+    assert line.startswith("/opt/mpiexec --allow-run-as-root --bind-to none --map-by :OVERSUBSCRIBE")
+    assert "-x DITHC_EXPECTED_RANKS -n 2 python train.py" in line
+    assert "root" not in " ".join(launch_line(COMMAND, launcher="mpiexec", ranks=2, mpiexec=mpiexec))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"launcher": "none", "ranks": 2}, "use --launcher mpiexec"),
+        ({"launcher": "srun", "ranks": 1, "nodes": 2}, "a rank on every node"),
+        ({"launcher": "srun", "ranks": 2, "cpus": 0}, "1 or more"),
+    ],
+)
+def test_a_size_that_cannot_be_is_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        launch_line(COMMAND, **settings)
+
+
+def test_an_empty_command_is_refused():
+    with pytest.raises(UserError, match="after `--`"):
+        launch_line([], launcher="none")
+
+
+def test_the_mpiexec_beside_this_python_comes_first(monkeypatch, tmp_path):
+    monkeypatch.delenv("DITHC_MPIEXEC", raising=False)
+    beside = tmp_path / "mpiexec"
+    beside.write_text("#!/bin/sh\necho 'mpiexec (Open MPI) 5.0.0'\n")
+    beside.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert find_mpiexec() == MpiExec(str(beside), "openmpi")
+
+
+def test_a_missing_mpiexec_is_an_error_with_a_remedy(monkeypatch, tmp_path):
+    monkeypatch.delenv("DITHC_MPIEXEC", raising=False)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="install an MPI"):
+        find_mpiexec()
+
+
+@pytest.mark.parametrize("named", ["mpiexec", "/nowhere/mpiexec"])
+def test_a_named_mpiexec_must_be_an_absolute_path_to_a_program(named):
+    with pytest.raises(UserError, match="absolute path"):
+        find_mpiexec(named)
+
+
+def test_each_launcher_gets_the_signal_that_it_carries_to_its_ranks():
+    assert carried_signal(signal.SIGTERM, launcher="mpiexec", vendor="openmpi") == signal.SIGUSR1
+    assert carried_signal(signal.SIGINT, launcher="srun", vendor="other") == signal.SIGTERM
+    assert carried_signal(signal.SIGTERM, launcher="mpiexec", vendor="mpich") == signal.SIGTERM
+    assert carried_signal(signal.SIGINT, launcher="none", vendor="other") == signal.SIGINT
+
+
+@pytest.mark.parametrize("status", [0, 1, 75, 76])
+def test_the_exit_status_of_the_command_is_kept(status):
+    line = [sys.executable, "-c", f"raise SystemExit({status})"]
+    assert supervise(line, environment=os.environ, poll_seconds=0.05) == status
+
+
+def test_death_by_a_signal_is_128_and_its_number():
+    line = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+    assert supervise(line, environment=os.environ, poll_seconds=0.05) == 128 + 9
+
+
+def test_a_program_that_is_not_there_is_an_error():
+    with pytest.raises(UserError, match="/nowhere/program"):
+        supervise(["/nowhere/program"], environment=os.environ)
+
+
+def test_the_command_sees_its_threads_and_the_number_of_ranks():
+    code = "import os; assert (os.environ['OMP_NUM_THREADS'], os.environ['DITHC_EXPECTED_RANKS']) == ('3', '1')"
+    assert start_launch("--cpus", "3", "--", sys.executable, "-c", code).wait(LIMIT_SECONDS) == 0
+
+
+def test_a_stop_signal_reaches_the_command_and_its_status_comes_back(tmp_path):
+    launch = start_launch("--", sys.executable, "-c", STOPPABLE, str(tmp_path))
+    wait_for((tmp_path / "ready-0").exists, "the command")
+    launch.send_signal(signal.SIGTERM)
+    assert launch.wait(LIMIT_SECONDS) == 75
+    assert (tmp_path / "stopped-0").read_text() == "SIGTERM"
+
+
+def driven(driver: "subprocess.Popen[bytes]") -> dict[str, str]:
+    return {"DITHC_DRIVER_PID": str(driver.pid), "DITHC_DRIVER_HOST": socket.gethostname()}
+
+
+def test_the_command_stops_when_its_driver_is_killed(tmp_path):
+    driver = subprocess.Popen(["sleep", "300"])
+    launch = start_launch("--", sys.executable, "-c", STOPPABLE, str(tmp_path), **driven(driver))
+    wait_for((tmp_path / "ready-0").exists, "the command")
+    driver.kill()
+    assert launch.wait(LIMIT_SECONDS) == 75  # the driver is a zombie meanwhile: dead, though not yet waited for
+    assert driver.wait() == -signal.SIGKILL
+
+
+def test_a_command_that_will_not_stop_is_killed_after_the_grace_time(tmp_path):
+    driver = subprocess.Popen(["sleep", "300"])
+    words = ["--grace-seconds", "0.5", "--", sys.executable, "-c", STUBBORN, str(tmp_path)]
+    launch = start_launch(*words, **driven(driver))
+    wait_for((tmp_path / "ready-0").exists, "the command")
+    driver.kill()
+    driver.wait()
+    assert launch.wait(LIMIT_SECONDS) == 128 + signal.SIGKILL
+    assert (tmp_path / "stopped-0").exists()
+
+
+def test_a_driver_on_another_host_is_not_watched():
+    environment = {**os.environ, "DITHC_DRIVER_PID": "999999999", "DITHC_DRIVER_HOST": "another"}
+    line = [sys.executable, "-c", "import time; time.sleep(0.3)"]
+    assert supervise(line, environment=environment, poll_seconds=0.05) == 0
+
+
+def test_the_command_stops_when_launch_itself_is_killed(tmp_path):
+    launch = start_launch("--", sys.executable, "-c", STOPPABLE, str(tmp_path))
+    wait_for((tmp_path / "ready-0").exists, "the command")
+    launch.kill()
+    launch.wait()
+    wait_for((tmp_path / "stopped-0").exists, "the command to stop")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_every_rank_stops_when_the_driver_is_killed(tmp_path, stubborn):
+    try:
+        find_mpiexec()
+    except UserError as error:
+        pytest.skip(str(error))
+    driver = subprocess.Popen(["sleep", "300"])
+    program = STUBBORN if stubborn else STOPPABLE
+    words = ["--launcher", "mpiexec", "--ranks", "2", "--grace-seconds", "2" if stubborn else "60"]
+    launch = start_launch(*words, "--", sys.executable, "-c", program, str(tmp_path), **driven(driver))
+    ready = [tmp_path / "ready-0", tmp_path / "ready-1"]
+    wait_for(lambda: all(path.exists() and path.read_text() for path in ready), "both ranks")
+    driver.kill()
+    driver.wait()
+    assert launch.wait(LIMIT_SECONDS) == (128 + signal.SIGKILL if stubborn else 75)
+    assert all((tmp_path / f"stopped-{rank}").exists() for rank in range(2))
+    wait_for(lambda: not any(alive(int(path.read_text())) for path in ready), "the ranks to end")

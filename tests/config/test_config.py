@@ -1,0 +1,110 @@
+"""The schema refuses what is wrong before the first job, and the generated files are what it says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dithc.config import experiment_of, load
+from dithc.config.generate import defaults_yaml, schema_json
+from dithc.log import UserError
+
+ROOT = Path(__file__).parent.parent.parent
+EXPERIMENTS = sorted((ROOT / "config" / "experiments").glob("*.yaml"))
+
+
+def demo() -> dict[str, Any]:
+    content = yaml.safe_load((ROOT / "config" / "experiments" / "demo.yaml").read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_every_experiment_is_valid_and_named_as_its_file(path: Path) -> None:
+    assert load(path).name == path.stem
+
+
+def test_the_experiments_of_the_issue_are_there() -> None:
+    assert {"demo", "real-sample", "imagenet", "gaofen2", "sentinel2"} <= {path.stem for path in EXPERIMENTS}
+
+
+def test_generated_files_are_current() -> None:
+    remedy = "run `make generate`"
+    assert (ROOT / "config" / "defaults.yaml").read_text() == defaults_yaml(), remedy
+    assert (ROOT / "workflow" / "schemas" / "config.schema.json").read_text() == schema_json(), remedy
+
+
+def test_defaults_file_holds_the_defaults() -> None:
+    assert load(ROOT / "config" / "defaults.yaml") == load({})
+
+
+def test_every_field_is_documented() -> None:
+    schema = json.loads(schema_json())
+    for model in [schema, *schema["$defs"].values()]:
+        for name, field in model.get("properties", {}).items():
+            assert field.get("description"), f"{model['title']}.{name} has no docstring"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"colour": 1}, ["colour", "unknown key"]),
+        ({"runs": {"a": {"dataset": "nowhere"}}}, ["runs.a.dataset", "nowhere", "landscape"]),
+        ({"runs": {"a": {"dataset": "landscape", "init": "b"}}}, ["runs.a.init", "'b'"]),
+        ({"runs": {"a": {"dataset": "landscape", "steps": 10, "segment": 3}}}, ["segment", "does not divide"]),
+        ({"runs": {"a": {"dataset": "landscape", "lr": "quick"}}}, ["runs.a.lr", "quick"]),
+        ({"name": "Upper Case"}, ["name", "Upper Case"]),
+        ({"machine": {"launcher": "none", "ranks_per_node": 2}}, ["launcher", "one rank"]),
+        ({"machine": {"launcher": "mpiexec", "ranks_per_node": 5}}, ["global_batch", "5 ranks"]),
+        ({"extractors": {"x": {"kind": "inception"}}}, ["extractors.x", "path"]),
+        ({"codecs": {**demo()["codecs"], "c": {"kind": "kl-vae", "trained_on": "x"}}}, ["codecs.c.trained_on", "landscape"]),
+    ],
+)
+def test_mistake_is_named_with_its_key_and_remedy(change: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        load({**demo(), **change})
+    for word in [*words, "got:", "expected:", "remedy:"]:
+        assert word in str(caught.value)
+
+
+def test_runs_that_start_from_each_other_are_refused() -> None:
+    runs = {"a": {"dataset": "landscape", "init": "b"}, "b": {"dataset": "landscape", "init": "a"}}
+    with pytest.raises(UserError, match="circle"):
+        load({**demo(), "runs": runs, "evaluations": {}})
+
+
+def test_undeclared_offset_of_plain_sentinel2_files_is_refused() -> None:
+    source = {"kind": "sentinel2-array", "path": "x", "bands": ["B02"], "units": "dn"}
+    content = demo()
+    content["datasets"]["sentinel2"]["source"] = source
+    with pytest.raises(UserError, match="`offset` must be declared"):
+        load(content)
+
+
+def test_source_is_either_files_or_generated() -> None:
+    content = demo()
+    content["datasets"]["gaofen2"]["source"] = {"kind": "gaofen2"}
+    with pytest.raises(UserError, match="exactly one"):
+        load(content)
+
+
+def test_missing_broken_and_empty_files_are_clear_errors(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not exist"):
+        load(tmp_path / "none.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("runs: [unclosed")
+    with pytest.raises(UserError, match="no YAML"):
+        load(broken)
+    broken.write_text("")
+    with pytest.raises(UserError, match="empty"):
+        load(broken)
+
+
+def test_workflow_without_runs_is_the_demo_on_the_profile_s_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    experiment = experiment_of({"machine": {"launcher": "mpiexec", "ranks_per_node": "2"}, "name": "demo"})
+    assert experiment.name == "demo"
+    assert experiment.runs
+    assert experiment.machine.ranks == 2

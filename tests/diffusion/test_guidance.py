@@ -1,0 +1,70 @@
+"""Classifier-free guidance: what the model is given, and what becomes of its two halves."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from dithc.diffusion import guided
+from dithc.log import UserError
+
+NULL = 9
+
+
+class Model:
+    """Gives (label, then 10 * label for the variance) in every channel, and remembers its batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        self.batches.append((x, t, y))
+        level = y.float().reshape(-1, 1, 1, 1)
+        return torch.cat([level.expand_as(x), 10 * level.expand_as(x)], dim=1)
+
+
+X, T, LABELS = torch.randn(2, 4, 2, 2), torch.tensor([5, 5]), torch.tensor([1, 2])
+
+
+def test_both_halves_go_through_the_model_in_one_batch() -> None:
+    model = Model()
+    guided(model, LABELS, null_label=NULL, scale=4.0)(X, T)
+    ((x, t, y),) = model.batches
+    assert torch.equal(x, torch.cat([X, X]))
+    assert t.tolist() == [5, 5, 5, 5]
+    assert y.tolist() == [1, 2, NULL, NULL]
+
+
+def test_scale_one_runs_the_labelled_half_alone() -> None:
+    model = Model()
+    out = guided(model, LABELS, null_label=None, scale=1.0)(X, T)
+    assert model.batches[0][2].tolist() == [1, 2]
+    assert out[:, 0, 0, 0].tolist() == [1, 2]
+
+
+def test_all_channels_of_the_noise_are_guided_and_the_variance_is_the_labelled_one() -> None:
+    out = guided(Model(), LABELS, null_label=NULL, scale=1.5)(X, T)
+    assert out[:, :4].flatten(1).unique(dim=1).flatten().tolist() == [NULL + 1.5 * (1 - NULL), NULL + 1.5 * (2 - NULL)]
+    assert out[:, 4:].flatten(1).unique(dim=1).flatten().tolist() == [10, 20]
+
+
+def test_first_three_leaves_the_other_channels_as_labelled() -> None:
+    out = guided(Model(), LABELS, null_label=NULL, scale=1.5, channels="first3")(X, T)
+    assert out[0, :, 0, 0].tolist() == [NULL + 1.5 * (1 - NULL)] * 3 + [1] + [10] * 4
+
+
+def test_first_three_of_fewer_channels_is_all_of_them() -> None:
+    both = [
+        guided(Model(), LABELS, null_label=NULL, scale=2.0, channels=name)(X[:, :2], T) for name in ("all", "first3")
+    ]
+    assert torch.equal(both[0], both[1])
+
+
+def test_scale_zero_is_the_unlabelled_prediction() -> None:
+    assert guided(Model(), LABELS, null_label=NULL, scale=0.0)(X, T)[:, :4].eq(NULL).all()
+
+
+def test_guidance_without_a_null_label_and_unknown_channels_are_refused() -> None:
+    with pytest.raises(UserError, match="null label"):
+        guided(Model(), LABELS, null_label=None, scale=1.5)
+    with pytest.raises(UserError, match="all or first3"):
+        guided(Model(), LABELS, null_label=NULL, scale=1.5, channels="last")  # type: ignore[arg-type]

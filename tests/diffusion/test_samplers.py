@@ -1,0 +1,168 @@
+"""Samplers on data whose best denoiser is known in closed form, and their promises on seeds, steps and bad input."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from dithc.diffusion import SAMPLERS, Schedule, sample
+from dithc.log import UserError
+
+SCHEDULE = Schedule.linear()
+SHAPE = (4, 4, 4)
+KINDS = list(SAMPLERS)
+MEAN, STD = 1.5, 0.5
+
+
+def _best_noise(x: Tensor, t: Tensor) -> Tensor:
+    """The expected noise in x for data of N(MEAN, STD^2): the denoiser that a perfect training would find."""
+    alpha_bar = SCHEDULE.alpha_bar[t].float().reshape(-1, 1, 1, 1)
+    variance = alpha_bar * STD**2 + 1 - alpha_bar
+    return (1 - alpha_bar).sqrt() * (x - alpha_bar.sqrt() * MEAN) / variance
+
+
+def _with_variance(x: Tensor, t: Tensor) -> Tensor:
+    """The same from a model with learned sigma, at a variance between the bounds."""
+    return torch.cat([_best_noise(x, t), torch.full_like(x, -0.4)], dim=1)
+
+
+def _generators(num: int, first: int = 0) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(100 + first + index) for index in range(num)]
+
+
+def _draw(kind: str, steps: int, num: int = 256, denoise: object = _best_noise, **more: object) -> Tensor:
+    arguments = {"schedule": SCHEDULE, "shape": SHAPE, "noise": _generators(num), **more}
+    return sample(kind, denoise=denoise, steps=steps, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "eta", "tolerance"),
+    [
+        ("ddpm", 1000, 0.0, 0.02),
+        ("ddpm", 250, 0.0, 0.04),
+        ("ddim", 250, 0.0, 0.02),
+        ("ddim", 50, 0.0, 0.04),
+        ("ddim", 250, 1.0, 0.04),
+        ("dpm-solver", 50, 0.0, 0.02),
+        ("dpm-solver", 20, 0.0, 0.03),
+    ],
+)
+def test_perfect_denoiser_gives_the_mean_and_spread_of_the_data(
+    kind: str, steps: int, eta: float, tolerance: float
+) -> None:
+    x = _draw(kind, steps, eta=eta)
+    assert x.mean().item() == pytest.approx(MEAN, abs=tolerance)
+    assert x.std().item() == pytest.approx(STD, abs=tolerance)
+
+
+def test_second_order_solver_is_nearer_to_the_exact_path_than_ddim() -> None:
+    start = torch.randn(8, *SHAPE, generator=torch.Generator().manual_seed(1))
+    alpha_bar = SCHEDULE.alpha_bar[-1].item()
+    spread = math.sqrt(alpha_bar * STD**2 + 1 - alpha_bar)
+    exact = MEAN + STD * (start - math.sqrt(alpha_bar) * MEAN) / spread
+    errors = {
+        kind: (_draw(kind, 20, noise=lambda step: start) - exact).abs().mean().item() for kind in ("ddim", "dpm-solver")
+    }
+    assert errors["dpm-solver"] < 0.25 * errors["ddim"]
+
+
+@pytest.mark.parametrize("denoise", [_best_noise, _with_variance])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_depends_on_its_own_seed_and_not_on_its_batch(kind: str, denoise: object) -> None:
+    eta = 0.5 if kind == "ddim" else 0.0
+    together = _draw(kind, 10, num=4, denoise=denoise, eta=eta)
+    for index in range(4):
+        alone = _draw(kind, 10, denoise=denoise, eta=eta, noise=_generators(1, first=index))
+        torch.testing.assert_close(alone[0], together[index], atol=1e-6, rtol=0)
+    assert not torch.allclose(together[0], together[1])
+
+
+def test_ddim_without_eta_and_the_solver_use_no_noise_after_the_start() -> None:
+    start = torch.randn(2, *SHAPE)
+
+    def only_start(step: int) -> Tensor:
+        assert step == 0
+        return start
+
+    for kind in ("ddim", "dpm-solver"):
+        assert torch.equal(_draw(kind, 10, noise=only_start), _draw(kind, 10, noise=only_start))
+
+
+def test_noise_is_asked_for_in_order_and_not_at_the_last_step() -> None:
+    asked: list[int] = []
+
+    def noise(step: int) -> Tensor:
+        asked.append(step)
+        return torch.randn(1, *SHAPE)
+
+    _draw("ddpm", 5, noise=noise)
+    assert asked == [0, 1, 2, 3, 4]
+    asked.clear()
+    _draw("ddim", 5, noise=noise, eta=1.0)
+    assert asked == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("steps", [1, 2, 1000])
+def test_denoiser_sees_the_timesteps_of_the_training_from_last_to_first(kind: str, steps: int) -> None:
+    seen: list[int] = []
+
+    def denoise(x: Tensor, t: Tensor) -> Tensor:
+        assert t.shape == (2,)
+        seen.append(int(t[0]))
+        return _best_noise(x, t)
+
+    x = _draw(kind, steps, num=2, denoise=denoise)
+    assert x.isfinite().all()
+    assert seen == SCHEDULE.respaced(steps, spacing=SAMPLERS[kind].spacing).timesteps.flip(0).tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_step_gives_the_expected_image(kind: str) -> None:
+    torch.testing.assert_close(_draw(kind, 1).mean(), torch.tensor(MEAN), atol=0.1, rtol=0)
+
+
+@pytest.mark.parametrize("raw", [-1.0, 1.0])
+def test_learned_variance_sets_the_noise_of_a_ddpm_step(raw: float) -> None:
+    start = torch.zeros(1, *SHAPE)
+
+    def draw(size: float) -> Tensor:
+        def denoise(x: Tensor, t: Tensor) -> Tensor:  # the second and last step then only rescales
+            return torch.cat([torch.zeros_like(x), torch.full_like(x, raw)], dim=1)
+
+        return _draw("ddpm", 2, denoise=denoise, noise=lambda step: start if step == 0 else start + size)
+
+    two = SCHEDULE.respaced(2)
+    log_variance = two.log_variance_small[1] if raw < 0 else two.log_variance_large[1]
+    expected = math.exp(0.5 * log_variance.item()) / math.sqrt(two.alpha_bar[0].item())
+    assert (draw(1.0) - draw(0.0)).mean().item() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clip_bounds_the_image(kind: str) -> None:
+    assert _draw(kind, 10, num=8, clip=1.0).abs().max().item() <= 1 + 1e-5
+
+
+def test_every_finished_step_is_reported() -> None:
+    told: list[tuple[int, int]] = []
+    _draw("ddim", 4, num=1, on_step=lambda done, total: told.append((done, total)))
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_sampling_keeps_no_graph() -> None:
+    weight = torch.ones(1, requires_grad=True)
+    assert not _draw("ddim", 3, num=1, denoise=lambda x, t: _best_noise(x, t) * weight).requires_grad
+
+
+def test_bad_settings_are_refused() -> None:
+    with pytest.raises(UserError, match="ddpm or ddim or dpm-solver"):
+        _draw("euler", 10)
+    with pytest.raises(UserError, match="1 to 1000"):
+        _draw("ddpm", 1001)
+    with pytest.raises(UserError, match="eta"):
+        _draw("ddim", 10, eta=1.5)
+    with pytest.raises(UserError, match="ddim"):
+        _draw("ddpm", 10, eta=0.5)
+    with pytest.raises(UserError, match="channels of the model's output"):
+        _draw("ddpm", 10, denoise=lambda x, t: x[:, :3])

@@ -1,0 +1,106 @@
+"""The tables of the schedule, and how respacing treats them."""
+
+import math
+
+import pytest
+import torch
+
+from dithc.diffusion import Schedule
+from dithc.log import UserError
+
+
+def test_linear_betas_run_from_1e_4_to_2e_2() -> None:
+    betas = Schedule.linear().betas
+    assert betas.dtype == torch.float64
+    assert (len(betas), betas[0].item(), betas[-1].item()) == (1000, pytest.approx(1e-4), pytest.approx(2e-2))
+    torch.testing.assert_close(betas.diff(), torch.full((999,), (2e-2 - 1e-4) / 999, dtype=torch.float64))
+
+
+def test_other_numbers_of_steps_end_at_about_the_same_noise() -> None:
+    ends = [math.log(Schedule.linear(steps).alpha_bar[-1].item()) for steps in (250, 1000, 4000)]
+    assert max(ends) - min(ends) < 0.6
+    with pytest.raises(UserError, match="at least 21"):
+        Schedule.linear(20)
+
+
+@pytest.mark.parametrize("steps", [2, 7, 50, 250, 999, 1000])
+def test_respaced_timesteps_are_an_even_subset_from_first_to_last(steps: int) -> None:
+    whole = Schedule.linear()
+    few = whole.respaced(steps)
+    assert len(few) == steps
+    assert (few.timesteps[0].item(), few.timesteps[-1].item()) == (0, 999)
+    strides = few.timesteps.diff()
+    assert strides.min() >= 1
+    assert strides.max() - strides.min() <= 1
+    assert torch.equal(few.alpha_bar, whole.alpha_bar[few.timesteps])
+    torch.testing.assert_close(torch.cumprod(1 - few.betas, 0), few.alpha_bar, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("steps", [2, 10, 20, 100, 999, 1000])
+def test_spacing_by_snr_is_a_subset_from_first_to_last_with_each_timestep_once(steps: int) -> None:
+    few = Schedule.linear().respaced(steps, spacing="snr")
+    assert len(few) == steps
+    assert (few.timesteps[0].item(), few.timesteps[-1].item()) == (0, 999)
+    assert few.timesteps.diff().min() >= 1
+    if steps == 10:
+        strides = few.half_log_snr.diff()
+        assert strides.max() / strides.min() > 0.6  # both negative
+
+
+def test_one_step_starts_from_the_noisiest_timestep() -> None:
+    one = Schedule.linear().respaced(1)
+    assert one.timesteps.tolist() == [999]
+    assert one.log_variance_small.isfinite().all()
+
+
+def test_respacing_to_all_steps_changes_nothing() -> None:
+    whole = Schedule.linear()
+    assert torch.equal(whole.respaced(1000).alpha_bar, whole.alpha_bar)
+    assert torch.equal(whole.respaced(1000).betas, whole.betas)
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1001])
+def test_impossible_numbers_of_steps_are_refused(steps: int) -> None:
+    with pytest.raises(UserError, match="1 to 1000"):
+        Schedule.linear().respaced(steps)
+
+
+def test_noisy_image_has_the_mean_and_variance_of_its_step() -> None:
+    schedule, t = Schedule.linear(), torch.tensor([0, 400, 999])
+    x0, noise = torch.full((3, 1, 100, 100), 2.0), torch.randn(3, 1, 100, 100)
+    x = schedule.q_sample(x0, t, noise)
+    assert x.dtype == torch.float32
+    for row, step in enumerate(t.tolist()):
+        alpha_bar = schedule.alpha_bar[step].item()
+        assert x[row].mean().item() == pytest.approx(2 * math.sqrt(alpha_bar), abs=0.04)
+        assert x[row].std().item() == pytest.approx(math.sqrt(1 - alpha_bar), rel=0.03)
+
+
+def test_predicting_the_clean_image_inverts_the_noising() -> None:
+    schedule, t = Schedule.linear(), torch.tensor([0, 500, 999])
+    x0, noise = torch.randn(2, 3, 4, 8, 8, dtype=torch.float64)
+    torch.testing.assert_close(schedule.predict_x0(schedule.q_sample(x0, t, noise), t, noise), x0)
+
+
+def test_posterior_equals_bayes_rule_on_gaussians() -> None:
+    schedule, step = Schedule.linear().respaced(50), 20
+    before, now = schedule.alpha_bar_before[step], schedule.alpha_bar[step]
+    keep = now / before
+    precision = keep / (1 - keep) + 1 / (1 - before)
+    x0, x = torch.tensor([[0.7]], dtype=torch.float64), torch.tensor([[-0.3]], dtype=torch.float64)
+    expected = (keep.sqrt() * x / (1 - keep) + before.sqrt() * x0 / (1 - before)) / precision
+    torch.testing.assert_close(schedule.posterior_mean(x0, x, torch.tensor([step])), expected)
+    assert schedule.log_variance_small[step].exp().item() == pytest.approx(1 / precision.item())
+
+
+@pytest.mark.parametrize("steps", [10, 1000])
+def test_learned_variance_runs_between_its_bounds(steps: int) -> None:
+    schedule = Schedule.linear().respaced(steps)
+    t = torch.arange(steps)
+    least, middle, most = (
+        schedule.learned_log_variance(torch.full((steps, 1), raw, dtype=torch.float64), t)[:, 0] for raw in (-1, 0, 1)
+    )
+    torch.testing.assert_close(least, schedule.log_variance_small)
+    torch.testing.assert_close(most, schedule.betas.log())
+    assert (least[1:] <= most[1:]).all()
+    torch.testing.assert_close(middle, (least + most) / 2)

@@ -1,0 +1,68 @@
+"""Fixtures of the evaluation tests: real data where it is, log lines, and a cheap extractor."""
+
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dithc.evaluate import Extractor
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """The folder of real data, or a skip."""
+    folder = Path(os.environ.get("DITHC_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"real data is absent: {folder} (set DITHC_DATA)")
+    return folder
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """Log lines of dithc, also where an earlier test has set up its own handler."""
+    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
+    caplog.set_level(logging.INFO, "dithc")
+    return caplog
+
+
+class CountingNetwork:
+    """Mean and spread per channel (N, 6); remembers how many images it has seen."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def __call__(self, images: Tensor) -> Tensor:
+        self.seen += len(images)
+        pixels = images.float()  # (N, 3, H, W)
+        return torch.cat([pixels.mean(dim=(2, 3)), pixels.std(dim=(2, 3))], dim=1)  # (N, 6)
+
+
+@pytest.fixture
+def network() -> CountingNetwork:
+    return CountingNetwork()
+
+
+@pytest.fixture
+def extractor(network: CountingNetwork) -> Extractor:
+    """An extractor of six features that counts its images."""
+    return Extractor(
+        name="moments",
+        kind="torchscript",
+        sha256="ab" * 32,
+        num_features=6,
+        resize="none",
+        comparable=False,
+        note="moments of the pixels",
+        network=network,
+    )
+
+
+@pytest.fixture
+def images() -> NDArray[np.uint8]:
+    """60 images of 8x8 pixels."""
+    return np.random.default_rng(5).integers(0, 256, (60, 3, 8, 8), dtype=np.uint8)

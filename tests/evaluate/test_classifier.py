@@ -1,0 +1,95 @@
+"""The classifier learns what can be seen, repeats itself exactly, and refuses what it cannot learn from."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from dithc.evaluate import load_extractor, train_classifier
+from dithc.evaluate.classifier import Classifier
+from dithc.log import UserError
+
+
+def striped(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Noisy images with stripes along rows (class 3) or columns (class 9)."""
+    rng = np.random.default_rng(2)
+    labels = np.where(np.arange(n) % 2 == 0, 3, 9)
+    stripe = 60 * np.sign(np.sin(np.arange(16) * 1.6 + 0.3))
+    patterns = {3: stripe[:, None], 9: stripe[None, :]}
+    images = [128 + patterns[int(label)] + rng.normal(0, 25, (3, 16, 16)) for label in labels]
+    return np.clip(images, 0, 255).astype(np.uint8), labels
+
+
+def test_classifier_learns_and_its_features_tell_the_classes_apart(tmp_path: Path) -> None:
+    images, labels = striped(96)
+    path = tmp_path / "classifier.safetensors"
+    numbers = train_classifier(images, labels, path=path, steps=40, seed=1, batch=32)
+    assert numbers["classes"] == [3, 9]
+    assert numbers["train_accuracy"] > 0.95
+    extractor = load_extractor("classifier", path)
+    assert (extractor.num_features, extractor.comparable, extractor.resize) == (128, False, "none")
+    assert extractor.sha256 == numbers["sha256"]
+    assert "not comparable" in extractor.note
+    features = extractor(images)
+    apart = np.linalg.norm(features[labels == 3].mean(axis=0) - features[labels == 9].mean(axis=0))
+    assert apart > 2 * features[labels == 3].std(axis=0).mean()
+
+
+def test_same_seed_gives_the_same_file_and_leaves_the_global_generator_alone(tmp_path: Path) -> None:
+    images, labels = striped(24)
+    before = torch.random.get_rng_state()
+    for name, seed in (("a", 7), ("b", 7), ("c", 8)):
+        train_classifier(images, labels, path=tmp_path / name, steps=4, seed=seed, batch=16, show_progress=False)
+    a, b, c = ((tmp_path / name).read_bytes() for name in "abc")
+    assert a == b
+    assert a != c
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_feature_does_not_depend_on_the_other_images_of_the_batch(tmp_path: Path) -> None:
+    images, labels = striped(24)
+    train_classifier(images, labels, path=tmp_path / "c", steps=2)
+    extractor = load_extractor("classifier", tmp_path / "c")
+    np.testing.assert_allclose(extractor(images)[:1], extractor(images[:1]), rtol=1e-4, atol=1e-5)
+
+
+def test_size_is_about_a_hundred_thousand_parameters() -> None:
+    assert 80_000 < sum(value.numel() for value in Classifier(10).parameters()) < 120_000
+
+
+def test_fewer_images_than_a_batch_train_too(tmp_path: Path) -> None:
+    images, labels = striped(6)
+    assert train_classifier(images, labels, path=tmp_path / "c", steps=3, batch=64)["images"] == 6
+
+
+def test_one_class_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    images, _ = striped(6)
+    with pytest.raises(UserError, match="at least two classes"):
+        train_classifier(images, np.zeros(6, dtype=np.int64), path=tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_labels_of_another_length_or_dtype_are_refused(tmp_path: Path) -> None:
+    images, labels = striped(6)
+    for wrong in (labels[:5], labels.astype(np.float32)):
+        with pytest.raises(UserError, match="labels for the classifier"):
+            train_classifier(images, wrong, path=tmp_path / "c")
+
+
+def test_zero_steps_are_refused(tmp_path: Path) -> None:
+    images, labels = striped(6)
+    with pytest.raises(UserError, match="at least one step"):
+        train_classifier(images, labels, path=tmp_path / "c", steps=0)
+
+
+def test_tiny_images_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="4x4"):
+        train_classifier(np.zeros((2, 3, 4, 4), dtype=np.uint8), np.array([0, 1]), path=tmp_path / "c")
+
+
+def test_weights_of_something_else_are_refused(tmp_path: Path) -> None:
+    save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
+    with pytest.raises(UserError, match="no classifier of dithc"):
+        load_extractor("classifier", tmp_path / "other.safetensors")

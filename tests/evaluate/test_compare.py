@@ -1,0 +1,105 @@
+"""The comparison says everything needed to judge its number, and refuses sets that are not whole."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dithc.evaluate import Extractor, compare, extract, floor
+from dithc.log import UserError
+
+
+@pytest.fixture
+def folders(extractor: Extractor, images: np.ndarray, tmp_path: Path) -> tuple[Path, Path]:
+    """Features of 60 real images and of 40 darker ones."""
+    real, generated = tmp_path / "real", tmp_path / "generated"
+    extract(iter([images]), extractor, real, total=60, shard_size=16, set_hash="r", stretch="s")
+    extract(iter([images[:40] // 2]), extractor, generated, total=40, set_hash="g", stretch="s")
+    return real, generated
+
+
+def features(folder: Path) -> np.ndarray:
+    return np.concatenate([np.load(path) for path in sorted(folder.glob("shard-*.npy"))]).astype(np.float64)
+
+
+def test_document_holds_what_is_needed_to_judge_the_score(folders: tuple[Path, Path]) -> None:
+    real, generated = folders
+    document = compare(real, generated, seed=3)
+    x, y = features(real), features(generated)
+    root = np.linalg.eigvals(np.cov(x.T) @ np.cov(y.T)).real
+    wanted = ((x.mean(0) - y.mean(0)) ** 2).sum() + np.trace(np.cov(x.T) + np.cov(y.T)) - 2 * np.sqrt(root).sum()
+    assert document["fid"] == pytest.approx(wanted, rel=1e-8)
+    assert document["floor"] == pytest.approx(floor(x, seed=3).fid, rel=1e-9)
+    assert document["floor_n"] == [30, 30]
+    assert (document["n_real"], document["n_generated"]) == (60, 40)
+    assert (document["sha256"], document["resize"], document["comparable"]) == ("ab" * 32, "none", False)
+    assert document["kid"] > 0
+    assert document["warnings"] == ["moments of the pixels"]
+    json.dumps(document)
+
+
+def test_statistics_alone_give_the_same_distance_without_floor_and_kid(folders: tuple[Path, Path]) -> None:
+    real, generated = folders
+    document = compare(real / "stats.npz", generated / "stats.npz")
+    assert document["fid"] == pytest.approx(compare(real, generated)["fid"], rel=1e-12)
+    assert document["kid"] is None
+    assert document["floor"] is None
+    assert any("no real-half" in text for text in document["warnings"])
+
+
+def test_same_set_twice_is_zero_and_said(folders: tuple[Path, Path]) -> None:
+    document = compare(folders[0], folders[0])
+    assert document["fid"] == pytest.approx(0, abs=1e-6)
+    assert "real and generated images are the same set" in document["warnings"]
+
+
+def test_few_images_of_a_comparable_extractor_are_warned_of(
+    extractor: Extractor, images: np.ndarray, tmp_path: Path
+) -> None:
+    published = replace(extractor, comparable=True, note="published")
+    for name in "ab":
+        extract(iter([images]), published, tmp_path / name, total=60, set_hash=name)
+    warnings = compare(tmp_path / "a", tmp_path / "b")["warnings"]
+    assert any("fewer than 10000 images" in text for text in warnings)
+    assert any("display stretch is not recorded" in text for text in warnings)
+
+
+def test_different_extractors_are_refused(folders: tuple[Path, Path], extractor: Extractor, images: np.ndarray) -> None:
+    real, generated = folders
+    other = replace(extractor, sha256="cd" * 32)
+    extract(iter([images]), other, generated, total=60, set_hash="g", stretch="s")
+    with pytest.raises(UserError, match="sha256"):
+        compare(real, generated)
+
+
+def test_different_stretches_are_refused(folders: tuple[Path, Path], extractor: Extractor, images: np.ndarray) -> None:
+    real, generated = folders
+    extract(iter([images]), extractor, generated, total=60, set_hash="g", stretch="other")
+    with pytest.raises(UserError, match="stretch: 's' and 'other'"):
+        compare(real, generated)
+
+
+def test_incomplete_folder_is_refused(folders: tuple[Path, Path]) -> None:
+    (folders[1] / "features.json").unlink()
+    with pytest.raises(UserError, match="is not complete"):
+        compare(*folders)
+
+
+def test_damaged_shard_is_refused(folders: tuple[Path, Path]) -> None:
+    shard = folders[0] / "shard-00001.npy"
+    shard.write_bytes(shard.read_bytes()[:-4])
+    with pytest.raises(UserError, match=r"shard-00001\.npy cannot be used"):
+        compare(*folders)
+
+
+def test_statistics_of_other_features_are_refused(folders: tuple[Path, Path]) -> None:
+    (folders[0] / "stats.npz").write_bytes((folders[1] / "stats.npz").read_bytes())
+    with pytest.raises(UserError, match="does not belong to the features beside it"):
+        compare(*folders)
+
+
+def test_missing_folder_is_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="run the features stage first"):
+        compare(tmp_path / "absent", folders[1])

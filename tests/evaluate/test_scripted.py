@@ -1,0 +1,74 @@
+"""TorchScript files are used if they keep the contract, and refused with it if they do not."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dithc.evaluate import load_extractor
+from dithc.log import UserError
+
+
+class Means(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(dim=(2, 3))
+
+
+class Maps(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Logarithm(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.log(x.mean(dim=(2, 3)) - 1000)
+
+
+class Picky(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(-1, 3 * 224 * 224)
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Callable[[nn.Module], Path]:
+    def write(network: nn.Module) -> Path:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.jit.save(torch.jit.script(network), str(tmp_path / "network.pt"))
+        return tmp_path / "network.pt"
+
+    return write
+
+
+def test_script_gets_float_pixels_up_to_255(save: Callable[[nn.Module], Path]) -> None:
+    extractor = load_extractor("torchscript", save(Means()))
+    images = np.full((3, 3, 40, 30), 255, dtype=np.uint8)
+    images[:, 1] = 7
+    assert (extractor.num_features, extractor.resize, extractor.comparable) == (3, "none", False)
+    np.testing.assert_allclose(extractor(images), [[255, 7, 255]] * 3, rtol=1e-6)
+
+
+def test_resize_without_effect_is_said(save: Callable[[nn.Module], Path], lines: pytest.LogCaptureFixture) -> None:
+    load_extractor("torchscript", save(Means()), resize="clean")
+    assert "has no effect" in lines.text
+
+
+@pytest.mark.parametrize(
+    ("network", "got"), [(Maps(), r"\(2, 3, 64, 64\)"), (Logarithm(), "NaN"), (Picky(), "invalid for input of size")]
+)
+def test_script_that_breaks_the_contract_is_refused(
+    network: nn.Module, got: str, save: Callable[[nn.Module], Path]
+) -> None:
+    with pytest.raises(UserError, match=got):
+        load_extractor("torchscript", save(network))
+
+
+def test_truncated_script_is_refused(save: Callable[[nn.Module], Path]) -> None:
+    path = save(Means())
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(UserError, match="cannot be read"):
+        load_extractor("torchscript", path)

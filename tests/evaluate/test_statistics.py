@@ -1,0 +1,136 @@
+"""Streamed statistics equal the textbook ones, however the rows are cut, and say where they come from."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dithc.evaluate import Statistics
+from dithc.evaluate.statistics import Origin
+from dithc.log import UserError
+
+RNG = np.random.default_rng(0)
+ORIGIN = Origin(extractor="w.pth", kind="inception", sha256="aa", resize="clean", set_hash="s", note="words")
+
+
+def stream(rows: np.ndarray, *cuts: int, origin: Origin = ORIGIN) -> Statistics:
+    statistics = Statistics(rows.shape[1], origin=origin)
+    for part in np.split(rows, cuts):
+        statistics.update(part)
+    return statistics
+
+
+def covariance_bound(rows: np.ndarray) -> float:
+    """Rounding of n products of numbers of size max |x - mean| in float64, with a factor of 8."""
+    spread = np.abs(rows - rows.mean(axis=0)).max()
+    return float(8 * len(rows) * np.finfo(np.float64).eps * spread**2)
+
+
+def test_streaming_equals_numpy_covariance() -> None:
+    rows = RNG.normal(size=(501, 13))
+    statistics = stream(rows, 1, 7, 64, 400)
+    np.testing.assert_allclose(statistics.mean(), rows.mean(axis=0), rtol=0, atol=1e-14)
+    np.testing.assert_allclose(statistics.covariance(), np.cov(rows.T), rtol=0, atol=covariance_bound(rows))
+
+
+def test_large_offset_does_not_cancel_the_covariance() -> None:
+    spread = RNG.normal(size=(1000, 5)) * 2.0**-10
+    rows = spread + 2.0**20  # sum of squares without a shift would lose all digits of the covariance
+    statistics = stream(rows, 100, 300)
+    np.testing.assert_allclose(statistics.covariance(), np.cov((rows - 2.0**20).T), rtol=1e-9)
+
+
+def test_float32_rows_are_summed_in_float64() -> None:
+    rows = (RNG.normal(size=(4096, 3)) + 1000).astype(np.float32)
+    exact = np.cov(rows.astype(np.float64).T)
+    np.testing.assert_allclose(stream(rows, 1000).covariance(), exact, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("cuts", [(1,), (250,), (10, 20, 499)])
+def test_merged_parts_equal_the_whole(cuts: tuple[int, ...]) -> None:
+    rows = RNG.normal(loc=50, size=(500, 7)) @ RNG.normal(size=(7, 7))
+    whole, merged = stream(rows), Statistics(7, origin=ORIGIN)
+    for part in np.split(rows, cuts):
+        merged.merge(stream(part))
+    assert merged.n == whole.n
+    np.testing.assert_allclose(merged.mean(), whole.mean(), rtol=1e-13)
+    np.testing.assert_allclose(merged.covariance(), whole.covariance(), rtol=0, atol=covariance_bound(rows))
+
+
+def test_merging_an_empty_part_changes_nothing() -> None:
+    statistics = stream(RNG.normal(size=(9, 2)))
+    before = statistics.covariance()
+    statistics.merge(Statistics(2, origin=ORIGIN))
+    np.testing.assert_array_equal(statistics.covariance(), before)
+
+
+def test_covariance_is_exactly_symmetric() -> None:
+    sigma = stream(RNG.normal(size=(40, 11)), 13).covariance()
+    np.testing.assert_array_equal(sigma, sigma.T)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_features_that_are_not_finite_are_refused_and_nothing_is_added(bad: float) -> None:
+    statistics = stream(RNG.normal(size=(5, 3)))
+    rows = RNG.normal(size=(4, 3))
+    rows[2, 1] = bad
+    with pytest.raises(UserError, match="first in row 2"):
+        statistics.update(rows)
+    assert statistics.n == 5
+
+
+def test_wrong_number_of_features_is_refused() -> None:
+    with pytest.raises(UserError, match=r"\(n, 3\)"):
+        Statistics(3).update(np.zeros((2, 4)))
+
+
+def test_one_row_has_no_covariance() -> None:
+    statistics = stream(np.ones((1, 3)))
+    with pytest.raises(UserError, match="n = 1"):
+        statistics.covariance()
+
+
+def test_file_keeps_numbers_and_origin(tmp_path: Path) -> None:
+    statistics = stream(RNG.normal(size=(20, 4)), 8)
+    statistics.save(tmp_path / "stats.npz")
+    again = Statistics.load(tmp_path / "stats.npz")
+    assert (again.n, again.origin) == (20, ORIGIN)
+    np.testing.assert_allclose(again.mean(), statistics.mean(), rtol=1e-15)
+    np.testing.assert_allclose(again.covariance(), statistics.covariance(), rtol=1e-14)
+
+
+def test_file_has_the_mu_and_sigma_that_other_tools_read(tmp_path: Path) -> None:
+    rows = RNG.normal(size=(20, 4))
+    stream(rows).save(tmp_path / "stats.npz")
+    with np.load(tmp_path / "stats.npz") as file:
+        np.testing.assert_allclose(file["mu"][:], rows.mean(axis=0))
+        np.testing.assert_allclose(file["sigma"][:], np.cov(rows.T))
+        assert int(file["n"]) == 20
+
+
+def test_rows_may_be_added_to_loaded_statistics(tmp_path: Path) -> None:
+    rows = RNG.normal(size=(30, 4))
+    stream(rows[:20]).save(tmp_path / "stats.npz")
+    again = Statistics.load(tmp_path / "stats.npz")
+    again.update(rows[20:])
+    np.testing.assert_allclose(again.covariance(), np.cov(rows.T), rtol=1e-12)
+
+
+def test_truncated_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "stats.npz"
+    stream(RNG.normal(size=(20, 4))).save(path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UserError, match="cannot be read"):
+        Statistics.load(path)
+
+
+def test_statistics_of_another_suite_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "other.npz", mu=np.zeros(3), sigma=np.eye(3))
+    with pytest.raises(UserError, match="does not say where it comes from"):
+        Statistics.load(tmp_path / "other.npz")
+
+
+def test_statistics_of_different_sets_are_not_merged() -> None:
+    a = stream(np.ones((2, 3)))
+    with pytest.raises(UserError, match="set_hash"):
+        a.merge(stream(np.ones((2, 3)), origin=Origin(**{**vars(ORIGIN), "set_hash": "t"})))

@@ -1,0 +1,111 @@
+"""What the machine looks like is read from sysfs, here and from written trees."""
+
+import json
+import os
+
+from dithc.hardware import Limits, describe, discover
+
+
+def test_this_machine_shows_the_cpus_we_may_use():
+    machine = discover()
+    assert set(machine.limits.allowed_cpus) == os.sched_getaffinity(0)
+    assert machine.memory_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 1 <= len(machine.visible_cores) <= len(machine.cores)
+    assert all(line.strip() for line in describe(machine).splitlines())
+    json.dumps(machine.to_dict())
+
+
+def test_numa_nodes_of_a_die_are_its_clusters(two_sockets):
+    machine = discover(two_sockets.root)
+    assert (machine.num_sockets, machine.num_dies, len(machine.cores)) == (2, 2, 80)
+    assert [cluster.node for cluster in machine.clusters] == [0, 1, 2, 3]
+    assert [len(cluster.cores) for cluster in machine.clusters] == [20] * 4
+    assert machine.cluster_rule == "one per NUMA node"
+    assert machine.cores[0].cpus == (0, 80)
+    assert machine.nodes[0].distances == (10, 12, 21, 21, 13, 23)
+    assert machine.nodes[0].memory_bytes == 32 << 30
+
+
+def test_a_node_without_cpus_is_memory_only(two_sockets):
+    machine = discover(two_sockets.root)
+    assert [node.index for node in machine.memory_only_nodes] == [4, 5]
+    assert "(memory only)" in describe(machine)
+
+
+def test_without_numa_nodes_cores_sharing_an_l3_are_a_cluster(flat_machine):
+    machine = discover(flat_machine(num_cores=8, cores_per_l3=4).root)
+    assert machine.nodes == ()
+    assert [cluster.cores for cluster in machine.clusters] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert [(cache.count, cache.size_bytes) for cache in machine.caches] == [(2, 32 << 20)]
+
+
+def test_without_numa_and_l3_the_die_is_one_cluster(flat_machine):
+    machine = discover(flat_machine(num_cores=3).root)
+    assert [cluster.cores for cluster in machine.clusters] == [(0, 1, 2)]
+    assert "whole die" in machine.cluster_rule
+
+
+def test_an_empty_tree_gives_cores_without_topology(tree):
+    machine = discover(tree.root)
+    assert len(machine.cores) == os.cpu_count()
+    assert machine.limits.memory_available_bytes is None
+
+
+def test_an_arm_cpu_is_named_by_its_part(tree):
+    tree.write("proc/cpuinfo", "processor : 0\nFeatures : fp asimd sve sme\nCPU implementer : 0x41\nCPU part : 0xd4f")
+    machine = discover(tree.root)
+    assert machine.architecture == "aarch64"
+    assert "sme" in machine.flags
+    assert "0xd4f" in machine.model_name
+
+
+def test_offline_cpus_are_no_cores(flat_machine):
+    tree = flat_machine(num_cores=8)
+    tree.online("0-3,6")
+    assert [core.cpus for core in discover(tree.root).cores] == [(0,), (1,), (2,), (3,), (6,)]
+
+
+def test_version_2_limits_are_the_tightest_up_the_tree(flat_machine):
+    tree = flat_machine(num_cores=8)
+    tree.write("proc/self/cgroup", "0::/job/step")
+    tree.write("proc/self/mountinfo", "31 23 0:28 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw")
+    tree.write("sys/fs/cgroup/job/cpu.max", "250000 100000")
+    tree.write("sys/fs/cgroup/job/step/cpu.max", "max 100000")
+    tree.write("sys/fs/cgroup/job/memory.max", str(3 << 30))
+    tree.write("sys/fs/cgroup/job/memory.current", str(2 << 30))
+    tree.write("sys/fs/cgroup/job/memory.stat", f"anon 1\ninactive_file {1 << 30}")
+    limits = Limits.read(tree.root)
+    assert limits.cpu_quota == 2.5
+    assert limits.memory_limit_bytes == 3 << 30
+    assert limits.memory_available_bytes == 2 << 30
+
+
+def test_version_1_limits_are_read_below_the_mounted_part(flat_machine):
+    tree = flat_machine(num_cores=8)
+    tree.write("proc/self/cgroup", "5:cpu,cpuacct:/box/7\n4:memory:/box/7")
+    tree.write(
+        "proc/self/mountinfo",
+        "32 31 0:29 /box/7 /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+        "35 31 0:32 /box/7 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory",
+    )
+    tree.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "150000")
+    tree.write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000")
+    tree.write("sys/fs/cgroup/memory/memory.limit_in_bytes", str(1 << 30))
+    tree.write("sys/fs/cgroup/memory/memory.usage_in_bytes", str(1 << 29))
+    limits = Limits.read(tree.root)
+    assert limits.cpu_quota == 1.5
+    assert limits.memory_limit_bytes == 1 << 30
+    assert limits.memory_available_bytes == 1 << 29
+
+
+def test_an_unlimited_group_limits_nothing(flat_machine):
+    tree = flat_machine(num_cores=2)
+    tree.write("proc/self/cgroup", "4:memory:/\n1:cpu:/")
+    tree.write(
+        "proc/self/mountinfo", "35 31 0:32 / /cg rw - cgroup cgroup rw,memory\n1 1 0:1 / /c rw - cgroup c rw,cpu"
+    )
+    tree.write("cg/memory.limit_in_bytes", "9223372036854771712")
+    tree.write("c/cpu.cfs_quota_us", "-1")
+    limits = Limits.read(tree.root)
+    assert (limits.cpu_quota, limits.memory_limit_bytes) == (None, None)
+    assert limits.memory_available_bytes == 32 << 30

@@ -1,0 +1,92 @@
+"""The reference kernels against the formulas written out, and their gradients against finite differences."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from dithc import hcops
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def _double(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def test_linear_is_product_with_transposed_weight_plus_bias() -> None:
+    x, weight, bias = _double(2, 3, 5), _double(7, 5), _double(7)
+    torch.testing.assert_close(hcops.linear(x, weight, bias), x @ weight.T + bias)
+    torch.testing.assert_close(hcops.linear(x, weight), x @ weight.T)
+
+
+def test_linear_gelu_is_the_tanh_form() -> None:
+    x, weight, bias = _double(4, 5), _double(3, 5), _double(3)
+    h = x @ weight.T + bias
+    expected = 0.5 * h * (1 + torch.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h**3)))
+    torch.testing.assert_close(hcops.linear_gelu(x, weight, bias), expected)
+
+
+def test_adaln_normalises_over_width_then_modulates() -> None:
+    x, shift, scale = _double(2, 3, 8), _double(2, 8), _double(2, 8)
+    mean = x.mean(-1, keepdim=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdim=True)
+    expected = (x - mean) / torch.sqrt(variance + 1e-6) * (1 + scale[:, None]) + shift[:, None]
+    torch.testing.assert_close(hcops.adaln(x, shift, scale), expected)
+
+
+def test_adaln_of_a_constant_row_is_the_shift() -> None:
+    shift = torch.randn(1, 8)
+    torch.testing.assert_close(hcops.adaln(torch.full((1, 2, 8), 3.0), shift, torch.randn(1, 8)), shift.expand(1, 2, 8))
+
+
+def test_attention_equals_softmax_written_out_head_by_head() -> None:
+    qkv, heads, width = _double(2, 5, 24), 2, 4
+    q, k, v = qkv.split(8, dim=-1)
+    parts = []
+    for head in range(heads):
+        cut = slice(head * width, (head + 1) * width)
+        weights = torch.softmax(q[..., cut] @ k[..., cut].transpose(1, 2) / math.sqrt(width), dim=-1)
+        parts.append(weights @ v[..., cut])
+    torch.testing.assert_close(hcops.attention(qkv, heads), torch.cat(parts, dim=-1))
+
+
+def test_attention_of_one_token_returns_its_value() -> None:
+    qkv = torch.randn(3, 1, 12)
+    torch.testing.assert_close(hcops.attention(qkv, 2), qkv[..., 8:])
+
+
+def test_gate_residual_and_silu_are_their_formulas() -> None:
+    x, gate, y = _double(2, 3, 4), _double(2, 4), _double(2, 3, 4)
+    torch.testing.assert_close(hcops.gate_residual(x, gate, y), x + gate[:, None] * y)
+    torch.testing.assert_close(hcops.silu(x), x * torch.sigmoid(x))
+
+
+CASES = {
+    "linear": lambda: (hcops.linear, (_double(2, 3, 4), _double(5, 4), _double(5))),
+    "linear_gelu": lambda: (hcops.linear_gelu, (_double(2, 3, 4), _double(5, 4), _double(5))),
+    "adaln": lambda: (hcops.adaln, (_double(2, 3, 4), _double(2, 4), _double(2, 4))),
+    "gate_residual": lambda: (hcops.gate_residual, (_double(2, 3, 4), _double(2, 4), _double(2, 3, 4))),
+    "attention": lambda: (lambda qkv: hcops.attention(qkv, 2), (_double(2, 3, 12),)),
+    "silu": lambda: (hcops.silu, (_double(2, 3),)),
+}
+
+
+def test_every_operator_of_the_table_has_a_gradient_case() -> None:
+    assert set(CASES) == {row["op"] for row in hcops.describe()}
+
+
+@pytest.mark.parametrize("op", CASES)
+def test_gradient_equals_finite_differences(op: str) -> None:
+    function, inputs = CASES[op]()
+    assert torch.autograd.gradcheck(function, inputs)
+
+
+def test_gate_residual_keeps_an_fp32_stream_under_bf16_branches() -> None:
+    x = torch.randn(1, 2, 4)
+    out = hcops.gate_residual(x, torch.randn(1, 4).bfloat16(), torch.randn(1, 2, 4).bfloat16())
+    assert out.dtype == torch.float32

@@ -1,0 +1,43 @@
+"""Memory numbers come from the kernel and follow what the process really takes."""
+
+import numpy as np
+import pytest
+
+from dithc.memory import available_bytes, peak_rss_bytes, pss_bytes, reset_peak_rss
+
+BLOCK_BYTES = 64 << 20
+COUNTER_SLACK_BYTES = 4 << 20  # the kernel counts resident pages per CPU and adds them up in batches
+
+
+def test_the_peak_stays_after_memory_is_returned_until_it_is_reset():
+    before = peak_rss_bytes()
+    block = np.ones(before // 8 + BLOCK_BYTES // 8)
+    peak = peak_rss_bytes()
+    assert peak >= before + BLOCK_BYTES - COUNTER_SLACK_BYTES
+    del block
+    assert peak_rss_bytes() >= peak - COUNTER_SLACK_BYTES
+    if reset_peak_rss():
+        assert peak_rss_bytes() < peak - BLOCK_BYTES // 2
+
+
+def test_touched_pages_count_in_the_proportional_size():
+    before = pss_bytes()
+    if before is None:
+        pytest.skip("this kernel has no smaps_rollup")
+    block = np.ones(BLOCK_BYTES // 8)
+    assert pss_bytes() > before + BLOCK_BYTES // 2
+    del block
+
+
+def test_what_the_kernel_does_not_offer_is_none(tmp_path):
+    assert pss_bytes(proc=tmp_path) is None
+    assert available_bytes(root=tmp_path) is None
+    assert reset_peak_rss(proc=tmp_path) is False
+
+
+def test_without_procfs_the_peak_comes_from_getrusage(tmp_path):
+    assert peak_rss_bytes(proc=tmp_path) > 1 << 20
+
+
+def test_available_memory_is_less_than_the_machine_has():
+    assert 0 < available_bytes() < 1 << 50

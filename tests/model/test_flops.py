@@ -1,0 +1,28 @@
+"""Counted arithmetic against the paper's figures and against torch's own counter."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from dithc.model import PRESETS, DiT, flops_per_image
+
+
+def test_xl2_training_is_687_gflop_linear_and_711_7_with_attention() -> None:
+    flops = flops_per_image(PRESETS["DiT-XL/2"])
+    assert flops.training_linear == pytest.approx(687e9, rel=2e-3)
+    assert flops.training_total == pytest.approx(711.7e9, rel=2e-4)
+
+
+def test_training_is_three_forward_passes() -> None:
+    flops = flops_per_image(PRESETS["DiT-S/4"])
+    assert flops.training_linear == 3 * flops.forward_linear
+    assert flops.training_total == 3 * flops.forward_total
+
+
+@pytest.mark.parametrize("overrides", [{}, {"learn_sigma": False, "in_channels": 13, "input_size": (8, 16)}])
+def test_forward_equals_what_torch_counts(overrides: dict[str, object]) -> None:
+    model = DiT.from_preset("DiT-S/2", depth=2, **overrides)
+    x = torch.randn(1, model.config.in_channels, *model.config.size)
+    with FlopCounterMode(display=False) as counter, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        model(x, torch.zeros(1), torch.zeros(1, dtype=torch.long))
+    assert counter.get_total_flops() == flops_per_image(model.config).forward_total

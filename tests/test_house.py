@@ -1,0 +1,104 @@
+"""The house rules a tool can check: sizes, doors, and where outside dependencies enter."""
+
+import ast
+import io
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "dithc").rglob("*.py"))
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_DOOR_NAMES = 300, 60, 8
+
+# Each outside dependency enters through one file (or one room, where the room is that dependency's whole reason).
+ENTRANCES = {
+    "rasterio": ("dithc/data/raster.py",),
+    "PIL": ("dithc/data/pictures.py",),
+    "lxml": ("dithc/data/xml.py",),
+    "pyarrow": ("dithc/data/table.py",),
+    "diffusers": ("dithc/data/autoencoder.py",),
+    "mpi4py": ("dithc/comm/mpi.py",),
+    "matplotlib": ("dithc/report/figures.py", "dithc/report/charts.py", "dithc/report/style.py"),
+    "jinja2": ("dithc/report/page.py",),
+    "tqdm": ("dithc/log/progress.py",),
+    "pydantic": ("dithc/config/",),
+    "yaml": ("dithc/config/load.py", "dithc/report/"),
+    "ctypes": ("dithc/hcops/native.py", "dithc/comm/launch.py"),
+}
+
+# Files and functions that may be longer, each with its reason.
+LONGER: dict[str, str] = {}
+
+
+def code_lines(text: str) -> int:
+    """Lines that hold code: no blank lines, comments or docstrings."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in (
+            tokenize.COMMENT,
+            tokenize.NL,
+            tokenize.NEWLINE,
+            tokenize.INDENT,
+            tokenize.DEDENT,
+            tokenize.ENDMARKER,
+        ):
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_file_and_its_functions_are_short(path: Path) -> None:
+    text = path.read_text()
+    name = str(path.relative_to(ROOT))
+    assert code_lines(text) <= MAX_FILE_LINES or name in LONGER
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
+            length = (node.end_lineno or 0) - first.lineno + 1
+            assert length <= MAX_FUNCTION_LINES or f"{name}:{node.name}" in LONGER, (
+                f"{node.name} has {length} lines, {MAX_FUNCTION_LINES} at most: give a part of it a name of its own"
+            )
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_outside_dependency_enters_through_its_file(path: Path) -> None:
+    name = str(path.relative_to(ROOT))
+    for node in ast.walk(ast.parse(path.read_text())):
+        modules = (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+        for module in modules:
+            allowed = ENTRANCES.get(module.split(".")[0])
+            assert allowed is None or name.startswith(allowed), f"{module} may be imported by {allowed} only"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_room_is_entered_through_its_door(path: Path) -> None:
+    room = path.relative_to(ROOT).parts[1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dithc."):
+            parts = node.module.split(".")
+            assert len(parts) == 2 or parts[1] == room, f"{node.module}: import from dithc.{parts[1]} instead"
+
+
+ROOMS = [path for path in FILES if path.name == "__init__.py" and len(path.relative_to(ROOT).parts) == 3]
+
+
+@pytest.mark.parametrize("path", ROOMS, ids=lambda path: path.parent.name)
+def test_door_is_a_page_of_words_and_few_names(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert len((ast.get_docstring(tree) or "").splitlines()) >= 4, "say what, why, invariants, how to change it"
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            assert isinstance(node.value, ast.List)
+            assert len(node.value.elts) <= MAX_DOOR_NAMES
+            return
+    pytest.fail("a door has __all__")

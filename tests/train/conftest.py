@@ -1,0 +1,99 @@
+"""A small data set of latents, a small run, and jobs of it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dithc.config import training
+from dithc.runs import Manifest
+from dithc.train import Job
+
+CHANNELS, SIDE, ROWS, CLASSES = 4, 8, 24, 3
+
+
+def write_latents(folder: Path, *, seed: int = 0, channels: int = CHANNELS, codec: str = "test-codec") -> Path:
+    """Latents of `CLASSES` classes, each with its own mean, in the layout of dithc.data; returns the manifest."""
+    folder.mkdir(parents=True)
+    draws = np.random.default_rng(seed)
+    labels = (np.arange(ROWS) % CLASSES).astype(np.int32)
+    pattern = draws.normal(size=(CLASSES, channels, SIDE, SIDE))
+    mean = pattern[labels] + 0.1 * draws.normal(size=(ROWS, channels, SIDE, SIDE))
+    moments = np.concatenate([mean, np.full_like(mean, -6.0)], axis=1).astype(np.float16)
+    arrays = {
+        "shard-00000.npy": moments,
+        "flip-00000.npy": moments[..., ::-1],
+        "labels.npy": labels,
+        "splits.npy": np.zeros(ROWS, np.uint8),
+    }
+    for name, array in arrays.items():
+        np.save(folder / name, np.ascontiguousarray(array))
+    entries = {entry["path"]: entry for entry in Manifest.entries(folder, [folder / name for name in arrays])}
+    index = {
+        "schema_version": 1,
+        "count": ROWS,
+        "z": channels,
+        "h": SIDE,
+        "w": SIDE,
+        "moments": "mean_logvar",
+        "scale": 1.0,
+        "codec": codec,
+        "tiles_digest": "none",
+        "classes": [f"class {label}" for label in range(CLASSES)],
+        "num_classes": CLASSES,
+        "shards": [entries["shard-00000.npy"] | {"rows": ROWS, "flip": entries["flip-00000.npy"]}],
+        "labels": entries["labels.npy"],
+        "splits": entries["splits.npy"],
+    }
+    (folder / "index.json").write_text(json.dumps(index))
+    manifest = folder / "manifest.json"
+    Manifest(stage="latents", name=folder.name, spec={"seed": seed}, files=list(entries.values())).write(manifest)
+    return manifest
+
+
+def small_run(**changes: Any) -> training.Run:
+    """The settings of a training that takes milliseconds a step."""
+    model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
+    values = {"dataset": "toy", "model": model, "steps": 6, "global_batch": 8, "lr": 1e-3, "checkpoint_every": 2}
+    return training.Run.model_validate(values | changes)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def latents(tmp_path: Path) -> Path:
+    return write_latents(tmp_path / "latents")
+
+
+@pytest.fixture
+def job(tmp_path: Path, latents: Path) -> Callable[..., Job]:
+    """Makes jobs on the small latents; `store` names a folder, everything else is a field of `Job` or of the run."""
+
+    def make(store: str = "store", *, until: int = 6, **changes: Any) -> Job:
+        fields = {name: changes.pop(name) for name in list(changes) if name in Job.__dataclass_fields__}
+        run = small_run(**changes)
+        spec = run.model_dump(mode="json", exclude={"steps", "segment", "micro_batch", "checkpoint_every", "keep_last"})
+        defaults: dict[str, Any] = {
+            "name": "small",
+            "run": run,
+            "seed": 0,
+            "spec": spec,
+            "latents": latents,
+            "init": None,
+            "store": tmp_path / store,
+            "until": until,
+            "out": tmp_path / store / f"step_{until:07d}.json",
+        }
+        return Job(**(defaults | fields))
+
+    return make

@@ -1,0 +1,196 @@
+"""A training ends in the same numbers however often it was stopped on the way."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from dithc.comm import Group
+from dithc.log import UserError, read_metrics
+from dithc.runs import Lease, Manifest, Store
+from dithc.train import DONE, HELD, STOPPED, train
+
+
+def checkpoint(job) -> Store.Checkpoint:
+    store, step = Store.of_run(job.out)
+    return store.open(step)
+
+
+def hashes(job) -> dict[str, str]:
+    return {entry["path"]: entry["sha256"] for entry in checkpoint(job).files}
+
+
+def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job):
+    whole, first, second = job("whole"), job("parts", until=3), job("parts", until=6)
+    assert [train(part, Group()) for part in (whole, first, second)] == [DONE] * 3
+    assert hashes(whole) == hashes(second)
+    assert Manifest.read(whole.out).digest == Manifest.read(second.out).digest
+    losses = [[row["loss"] for row in read_metrics(checkpoint(part).folder.parent / "metrics")] for part in (whole, second)]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 6
+
+
+def test_bf16_with_recomputation_resumes_to_the_bit(job):
+    settings = {"dtype": "bf16", "recompute": "block", "micro_batch": 3, "warmup_steps": 4}
+    whole, first, second = (job(store, until=until, **settings) for store, until in (("a", 6), ("b", 3), ("b", 6)))
+    assert [train(part, Group()) for part in (whole, first, second)] == [DONE] * 3
+    assert hashes(whole) == hashes(second)
+
+
+def test_training_learns(job):
+    settings = job(until=150, steps=150, lr=2e-3, checkpoint_every=150)
+    assert train(settings, Group()) == DONE
+    numbers = Manifest.read(settings.out).numbers
+    assert numbers["loss_last100"] < 0.97 * numbers["loss_first10"]
+    assert 0.9 < numbers["initial_loss"] < 1.2  # a network that predicts 0: the variance of the noise, and a little bound
+
+
+def test_micro_batches_change_the_loss_by_rounding_only(job):
+    whole, parts = job("whole"), job("parts", micro_batch=3)
+    for one in (whole, parts):
+        train(one, Group())
+    a, b = (read_metrics(checkpoint(one).folder.parent / "metrics") for one in (whole, parts))
+    # A sum of 8 losses in another order: 8 roundings; five updates may amplify them, so a generous factor of 100.
+    for left, right in zip(a, b, strict=True):
+        assert left["loss"] == pytest.approx(right["loss"], rel=100 * 8 * 2**-24)
+
+
+def test_done_training_is_not_repeated(job):
+    one = job()
+    train(one, Group())
+    written = Manifest.read(one.out)
+    events = (checkpoint(one).folder.parent / "events.jsonl").read_text()
+    one.out.unlink()
+    assert train(one, Group()) == DONE
+    again = Manifest.read(one.out)
+    assert (again.digest, again.numbers) == (written.digest, written.numbers)
+    assert (checkpoint(one).folder.parent / "events.jsonl").read_text() == events
+
+
+def test_steps_may_be_raised_later(job):
+    first, whole = job("more", until=4, steps=4), job("whole", until=6)
+    train(first, Group())
+    longer = job("more", until=6, steps=6)
+    train(longer, Group())
+    train(whole, Group())
+    assert hashes(longer) == hashes(whole)
+    assert Manifest.read(first.out).verify(first.out.parent) == []  # its checkpoint is pinned
+
+
+def test_first_step_sees_the_initial_weights_and_the_average_follows(job):
+    one = job(until=2)
+    train(one, Group())
+    store = checkpoint(one).folder.parent
+    raw, ema = (load_file(Store(store).open(0).weights(kind)) for kind in ("raw", "ema"))
+    assert all(bool((raw[name] == ema[name]).all()) for name in raw)
+    raw, ema = (load_file(Store(store).open(2).weights(kind)) for kind in ("raw", "ema"))
+    assert any(bool((raw[name] != ema[name]).any()) for name in raw)
+
+
+def test_checkpoints_kept_are_the_first_the_segment_ends_and_the_last(job):
+    one = job(until=12, steps=12, segment=4, checkpoint_every=1, keep_last=2)
+    train(one, Group())
+    assert Store(checkpoint(one).folder.parent).steps() == [0, 4, 8, 11, 12]
+
+
+def test_checkpoint_cut_in_half_is_passed_over_with_its_reason(job, caplog):
+    whole, one = job("whole"), job("cut", until=4)
+    train(whole, Group())
+    train(one, Group())
+    path = checkpoint(one).weights("raw")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    longer = job("cut", until=6)
+    assert train(longer, Group()) == DONE
+    assert "model.safetensors is cut short or altered" in caplog.text
+    assert hashes(longer) == hashes(whole)
+
+
+def test_held_lease_ends_with_its_own_status(job, monkeypatch):
+    one = job(until=2)
+    train(one, Group())
+    folder = checkpoint(one).folder.parent
+    monkeypatch.setattr(Lease.__init__, "__kwdefaults__", {"wait_seconds": 0.0})
+    with Lease(folder):
+        assert train(job(until=4), Group()) == HELD
+    assert train(job(until=4), Group()) == DONE
+
+
+def test_lost_lease_ends_the_training_before_it_writes(job, monkeypatch):
+    monkeypatch.setattr(Lease, "holds", lambda self: self.path.exists() and not list(self.path.parent.glob("step_*2")))
+    assert train(job(until=6), Group()) == HELD
+    stores = list((job().store).glob("small-*"))
+    assert Store(stores[0]).steps() == [0, 2]
+
+
+def test_deadline_stops_after_a_step_and_every_start_gets_on(job):
+    one = job(walltime_minutes=0.0)
+    statuses = [train(one, Group()) for _ in range(6)]
+    assert statuses == [STOPPED] * 5 + [DONE]
+    whole = job("whole")
+    train(whole, Group())
+    assert hashes(one) == hashes(whole)
+
+
+def test_full_disk_is_an_error_and_earlier_checkpoints_are_intact(job, monkeypatch):
+    import safetensors.torch
+
+    from dithc.train import checkpoint as module
+
+    train(job(until=2), Group())
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "save_file", full)
+        with pytest.raises(UserError, match="checkpoint of step 4 could not be written[\\s\\S]*No space left"):
+            train(job(until=4), Group())
+    store = Store(checkpoint(job(until=2)).folder.parent)
+    assert store.steps() == [0, 2]
+    assert store.newest() is not None
+    assert not list(store.folder.glob(".step_*"))
+    assert train(job(until=4), Group()) == DONE
+
+
+def test_loss_that_is_not_finite_names_step_and_rank_and_saves_nothing(job):
+    one = job(lr=1e30, clip=None, checkpoint_every=1)
+    with pytest.raises(UserError, match=r"at step \d: the loss of rank 0[\s\S]*remedy"):
+        train(one, Group())
+    steps = Store(next(one.store.glob("small-*"))).steps()
+    for step in steps:
+        weights = load_file(Store(next(one.store.glob("small-*"))).open(step).weights("raw"))
+        assert step == 0 or weights
+
+
+def test_unknown_preset_is_refused(job):
+    with pytest.raises(UserError, match="unknown model preset"):
+        train(job(model={"preset": "DiT-Huge/2"}), Group())
+
+
+def test_last_step_beyond_the_configuration_is_refused(job):
+    with pytest.raises(UserError, match="raise `steps`"):
+        job(until=7)
+
+
+def test_manifest_of_another_stage_is_refused(job, latents: Path):
+    content = json.loads(latents.read_text())
+    latents.write_text(json.dumps(content | {"stage": "tiles"}))
+    with pytest.raises(UserError, match="another stage"):
+        train(job(), Group())
+
+
+def test_files_of_the_manifest_are_the_bytes_of_the_checkpoint(job):
+    one = job()
+    train(one, Group())
+    manifest = Manifest.read(one.out, stage="train")
+    assert manifest.verify(one.out.parent) == []
+    assert {Path(entry["path"]).name for entry in manifest.files} == {
+        "model.safetensors",
+        "ema.safetensors",
+        "optimizer.safetensors",
+    }
+    numbers = manifest.numbers
+    for key in ("loss_last100", "seconds_per_step_median", "images_per_second", "peak_rss_bytes", "parameters", "store"):
+        assert numbers[key]
+    assert "EMA of decay 0.9999 with warm-up" in numbers["ema_note"]

@@ -1,0 +1,106 @@
+"""The reduced demo runs to its report; edits rerun what they must and no more; a killed run continues exactly."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from tests.workflow.conftest import LOCAL, command, make_project, snakemake
+
+pytestmark = pytest.mark.slow
+
+
+def manifest(folder: Path, name: str) -> dict[str, object]:
+    content = json.loads((folder / "results" / "demo" / name).read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+def test_demo_ends_with_a_report_that_needs_no_network(finished: Path) -> None:
+    page = (finished / "results" / "demo" / "report.html").read_text()
+    assert "data:image/png;base64," in page
+    assert 'src="http' not in page
+    assert 'href="http' not in page.split("</head>")[0]
+
+
+def test_every_stage_left_a_manifest_that_verifies(finished: Path) -> None:
+    stages = {path.parent.parent.name for path in (finished / "results" / "demo").rglob("manifest.json")}
+    assert {"inputs", "scenes", "tiles", "codecs", "latents", "samples", "features", "fid"} <= stages
+    verify = subprocess.run(
+        [Path(command()[0]).parent / "dithc", "verify", "results", "store"],
+        cwd=finished,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert verify.returncode == 0, verify.stdout + verify.stderr
+
+
+def test_scores_carry_their_conditions(finished: Path) -> None:
+    numbers = manifest(finished, "fid/sentinel2-after/manifest.json")["numbers"]
+    assert isinstance(numbers, dict)
+    assert numbers["fid"] > 0
+    assert numbers["comparable"] is False
+    assert numbers["n_generated"] == 16
+    assert numbers["floor"] is not None
+    assert len(str(numbers["sha256"])) == 64
+
+
+def test_second_run_has_nothing_to_do(finished: Path) -> None:
+    assert "Nothing to be done" in snakemake(finished, *LOCAL).stdout
+
+
+def test_cosmetic_edit_reruns_no_training_and_a_semantic_one_does(finished: Path) -> None:
+    edit = finished / "edit.yaml"
+    edit.write_text("runs: {pretrain: {log_every: 3, micro_batch: 4, keep_last: 3}}\nresources: {train: {mem_mb: 5000}}\n")
+    assert "pretrain" not in snakemake(finished, *LOCAL, "edit.yaml", "-n").stdout
+    edit.write_text("runs: {sentinel2: {lr: 0.002}}\n")
+    planned = snakemake(finished, *LOCAL, "edit.yaml", "-n").stdout
+    assert "\nfinetune " in planned
+    assert "\npretrain " not in planned
+
+
+def test_one_stage_reruns_alone(finished: Path) -> None:
+    planned = snakemake(finished, *LOCAL, "-n", "-R", "fid").stdout
+    assert "\nfid " in planned
+    assert "\nsample " not in planned
+
+
+def test_snakemake_makes_its_own_report(finished: Path) -> None:
+    done = snakemake(finished, *LOCAL, "--report", "workflow-report.zip")
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (finished / "workflow-report.zip").stat().st_size > 100_000
+
+
+def test_killed_workflow_continues_to_the_same_weights(finished: Path, tmp_path: Path) -> None:
+    folder = make_project(tmp_path / "project")
+    (folder / "results" / "demo").mkdir(parents=True)
+    for stage in ("inputs", "scenes", "tiles", "codecs", "latents"):
+        shutil.copytree(finished / "results/demo" / stage, folder / "results/demo" / stage, copy_function=shutil.copy2)
+    shutil.copytree(finished / ".snakemake" / "metadata", folder / ".snakemake" / "metadata")
+    target = "results/demo/runs/pretrain/step_0000040.json"
+    with (folder / "first.log").open("w") as log:
+        first = subprocess.Popen(command(*LOCAL, target), cwd=folder, stdout=log, stderr=log)
+    deadline = time.monotonic() + 180
+    while not list(folder.glob("store/pretrain-*/step_0000010/checkpoint.json")):
+        assert time.monotonic() < deadline, (folder / "first.log").read_text()[-3000:]
+        assert first.poll() is None, (folder / "first.log").read_text()[-3000:]
+        time.sleep(0.05)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    while list(folder.glob("store/pretrain-*/lease.json")):
+        assert time.monotonic() < deadline, "the orphaned training did not stop"
+        time.sleep(0.2)
+    assert not (folder / target).exists()
+    assert snakemake(folder, *LOCAL, "--unlock").returncode == 0
+    again = snakemake(folder, *LOCAL, target)
+    assert again.returncode == 0, again.stdout[-3000:]
+    interrupted, whole = (
+        json.loads((place / target).read_text()) for place in (folder, finished)
+    )
+    assert interrupted["digest"] == whole["digest"], "weights after a kill differ from those of an uninterrupted run"
+    assert interrupted["numbers"]["loss_last100"] == whole["numbers"]["loss_last100"]

@@ -1,0 +1,44 @@
+"""Every experiment plans its jobs on every profile, without data; mistakes stop before the first job."""
+
+from pathlib import Path
+
+import pytest
+from tests.workflow.conftest import ROOT, snakemake
+
+EXPERIMENTS = sorted(path.stem for path in (ROOT / "config" / "experiments").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("profile", ["profiles/local", "cluster"])
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_experiment_dry_runs(project: Path, experiment: str, profile: str) -> None:
+    done = snakemake(project, "--profile", profile, "--configfile", f"config/experiments/{experiment}.yaml", "-n")
+    assert done.returncode == 0, done.stdout[-3000:]
+    for rule in ("stage", "tiles", "latents", "sample", "features_real", "features_generated", "fid", "report"):
+        assert f"\n{rule} " in done.stdout
+
+
+def test_without_a_config_file_the_demo_is_planned(project: Path) -> None:
+    done = snakemake(project, "--profile", "cluster", "-n")
+    assert done.returncode == 0
+    assert "results/demo/report.html" in done.stdout
+
+
+def test_profile_decides_ranks_and_no_result(project: Path) -> None:
+    two = "machine={launcher: mpiexec, ranks_per_node: 2}"
+    done = snakemake(project, "--profile", "profiles/local", "-n", "-p", "--config", two)
+    assert "--launcher mpiexec --nodes 1 --ranks 2" in done.stdout
+    assert done.returncode == 0
+
+
+def test_missing_data_stops_before_the_first_job_and_says_where_to_put_it(project: Path) -> None:
+    done = snakemake(project, "--profile", "profiles/local", "--configfile", "config/experiments/gaofen2.yaml")
+    assert done.returncode != 0
+    for word in ("datasets.gaofen2.source.path: data/gaofen2", "extractors.inception.path", "remedy:"):
+        assert word in done.stdout
+    assert not (project / "results" / "gaofen2" / "scenes").exists()
+
+
+def test_unknown_key_stops_before_the_first_job(project: Path) -> None:
+    done = snakemake(project, "--profile", "profiles/local", "--config", "learning_rate=1", "runs={a: {dataset: b}}")
+    assert done.returncode != 0
+    assert "learning_rate: unknown key" in done.stdout

@@ -1,0 +1,26 @@
+# What every rule file uses: the experiment, the shell that rules run in, the shape of names.
+
+import os
+import socket
+import sys
+
+from dithc.runs import Workflow
+
+W = Workflow(config)
+W.write_config()
+
+# Rules do not inherit the environment of the interpreter that runs Snakemake; DITHC_DRIVER lets a training notice that
+# this process is gone, save and stop.
+shell.prefix(
+    f"export PATH={os.path.dirname(sys.executable)}:$PATH"
+    f" DITHC_DRIVER_PID={os.getpid()} DITHC_DRIVER_HOST={socket.gethostname()}; "
+)
+
+
+wildcard_constraints:
+    dataset=W.names("datasets"),
+    codec=W.names("codecs"),
+    run=W.names("runs"),
+    extractor=W.names("extractors"),
+    evaluation=W.names("evaluations"),
+    step=r"\d{7}",

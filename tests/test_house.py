@@ -19,12 +19,12 @@ ENTRANCES = {
     "pyarrow": ("dithc/data/table.py",),
     "diffusers": ("dithc/data/autoencoder.py",),
     "mpi4py": ("dithc/comm/mpi.py",),
-    "matplotlib": ("dithc/report/figures.py", "dithc/report/charts.py", "dithc/report/style.py"),
+    "matplotlib": ("dithc/report/figures.py",),
     "jinja2": ("dithc/report/page.py",),
     "tqdm": ("dithc/log/progress.py",),
     "pydantic": ("dithc/config/",),
-    "yaml": ("dithc/config/load.py", "dithc/report/"),
-    "ctypes": ("dithc/hcops/native.py", "dithc/comm/launch.py"),
+    "yaml": ("dithc/config/load.py", "dithc/report/reference.py"),
+    "ctypes": ("dithc/hcops/native.py", "dithc/comm/launch.py", "dithc/memory/process.py"),
 }
 
 # Files and functions that may be longer, each with its reason.

@@ -23,13 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Trains on the train tiles as they are displayed, with the classes of their scenes."""
-    from dithc.config import load
+    from dithc.config import load, named
     from dithc.data import Tiles
     from dithc.evaluate import train_classifier
 
     start = time.monotonic()
     experiment = load(args.config)
-    settings = experiment.extractors[args.extractor]
+    settings = named(experiment.extractors, args.extractor, key="extractors")
     manifest = Manifest.read(args.tiles, stage="tiles")
     tiles = Tiles(args.tiles.parent)
     rows = tiles.rows("train")
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         seed=experiment.seed,
     )
     Manifest(
-        stage="extractors",
+        stage="extractor",
         name=args.extractor,
         spec=Manifest.spec_of(experiment, "extractor", args.extractor),
         inputs={str(args.tiles): manifest.digest},

@@ -4,7 +4,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dithc.log import problem
 from dithc.runs import Manifest, digest
@@ -47,10 +47,10 @@ def run(args: argparse.Namespace) -> int:
     start = time.monotonic()
     experiment = load(args.config)
     images_from = args.tiles or args.samples
-    source = Manifest.read(images_from, stage="tiles" if args.tiles else "samples")
+    source = Manifest.read(images_from, stage="tiles" if args.tiles else "sample")
     inputs = {str(images_from): source.digest}
     if args.trained:
-        inputs[str(args.trained)] = Manifest.read(args.trained, stage="extractors").digest
+        inputs[str(args.trained)] = Manifest.read(args.trained, stage="extractor").digest
     extractor = _open_extractor(experiment, args.extractor, args.trained)
     if args.tiles:
         from dithc.data import Tiles
@@ -84,9 +84,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _open_extractor(experiment: "Experiment", name: str, trained: Path | None) -> "Extractor":
+    from dithc.config import named
     from dithc.evaluate import load_extractor
 
-    settings = experiment.extractors[name]
+    settings = named(experiment.extractors, name, key="extractors")
     if settings.kind != "classifier":
         assert settings.path is not None
         return load_extractor(settings.kind, Path(settings.path), resize=settings.resize)
@@ -100,7 +101,7 @@ def _open_extractor(experiment: "Experiment", name: str, trained: Path | None) -
     return load_extractor("classifier", trained.parent / "classifier.safetensors")
 
 
-def _tile_batches(tiles: "Tiles", split: str) -> "Iterator[NDArray[np.uint8]]":
+def _tile_batches(tiles: "Tiles", split: "Literal['train', 'val', 'test', 'all']") -> "Iterator[NDArray[np.uint8]]":
     rows = tiles.rows(split)
     for first in range(0, len(rows), BATCH):
         yield tiles.rgb(rows[first : first + BATCH])

@@ -28,11 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compares, prints the score with its conditions, writes the manifest."""
-    from dithc.config import load
+    from dithc.config import load, named
     from dithc.evaluate import compare
 
     start = time.monotonic()
     experiment = load(args.config)
+    named(experiment.evaluations, args.evaluation, key="evaluations")
     sources = {path: Manifest.read(path, stage="features").digest for path in (args.real, args.generated)}
     numbers = compare(args.real.parent, args.generated.parent, seed=experiment.seed)
     Manifest(

@@ -1,18 +1,27 @@
-"""dithc synthesize: writes small invented inputs with the structure of real ones."""
+"""`dithc synthesize`: writes small generated inputs with the structure of real ones."""
 
 import argparse
+import shutil
+import time
 from pathlib import Path
 
-SUMMARY = "Write small invented inputs with the structure of real ones; the same arguments give the same bytes."
-EXAMPLE = "dithc synthesize --kind sentinel2 --out results/inputs/sentinel2 --seed 1 --scenes 2 --size 768"
+from dithc.log import problem
+from dithc.runs import Manifest
+
+SUMMARY = (
+    "Writes small generated inputs with the structure of real ones; the same arguments give the same bytes. Either "
+    "--kind and its options with --out FOLDER, or --config and --dataset with --out MANIFEST (files stand in `files/` beside it)."
+)
+EXAMPLE = "dithc synthesize --kind sentinel2 --out my-scenes --seed 1 --scenes 2 --size 768"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
-    parser.add_argument(
-        "--kind", required=True, choices=("sentinel2", "gaofen2", "image-folder"), help="what to invent"
-    )
-    parser.add_argument("--out", required=True, type=Path, help="folder to make; a finished one is left as it is")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--kind", choices=("sentinel2", "gaofen2", "image-folder"), help="what to generate")
+    what.add_argument("--config", type=Path, help="configuration file of an experiment")
+    parser.add_argument("--dataset", help="with --config: name in the section `datasets`")
+    parser.add_argument("--out", required=True, type=Path, help="folder to make, or with --config the manifest to write")
     parser.add_argument("--seed", type=int, default=0, help="chooses the landscapes (default 0)")
     parser.add_argument("--scenes", type=int, default=1, help="products, or pictures a class (default 1)")
     parser.add_argument("--size", type=int, help="side in pixels (default 768; pictures: the crop, 256)")
@@ -21,17 +30,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the inputs; returns the exit status."""
-    from dithc.data.synthetic import synthesize
+    """Writes the inputs; a finished folder of the same arguments is left as it is."""
+    from dithc.data import synthesize
 
+    if args.config:
+        return _for_dataset(args)
+    options = {name: getattr(args, name) for name in ("seed", "scenes", "size", "classes", "gsd")}
+    print(synthesize(args.kind, args.out, **options))
+    return 0
+
+
+def _for_dataset(args: argparse.Namespace) -> int:
+    """Generates what a data set of an experiment asks for, anew where its settings changed."""
+    from dithc.config import load, named
+    from dithc.data import synthesize
+
+    start = time.monotonic()
+    experiment = load(args.config)
+    source = named(experiment.datasets, args.dataset or "", key="datasets").source
+    if source.synthetic is None or source.kind == "sentinel2-array":
+        raise problem(
+            f"datasets.{args.dataset} cannot be generated",
+            got=f"kind {source.kind}, path {source.path}",
+            expected="a source of kind sentinel2, gaofen2 or image-folder with `synthetic`",
+            remedy="generate another data set, or stage this one from its files",
+        )
+    spec = Manifest.spec_of(experiment, "synthesize", args.dataset)
+    folder = args.out.parent / "files"
+    stamp = args.out.parent / "spec.json"
+    if not stamp.exists() or stamp.read_text() != str(spec):
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(str(spec))
+    wanted = source.synthetic
+    pictures = source.kind == "image-folder"
     record = synthesize(
-        args.kind,
-        args.out,
-        seed=args.seed,
-        scenes=args.scenes,
-        size=args.size,
-        classes=args.classes,
-        gsd=args.gsd,
+        source.kind,
+        folder,
+        seed=experiment.seed,
+        scenes=wanted.scenes,
+        size=wanted.size,
+        classes=wanted.classes if pictures else None,
+        gsd=source.gsd_m if source.kind == "gaofen2" else None,
     )
-    print(record)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    Manifest(
+        stage="synthesize",
+        name=args.dataset,
+        spec=spec,
+        files=Manifest.entries(args.out.parent, [record]),
+        numbers={"files": len(files), "bytes": sum(path.stat().st_size for path in files)},
+        seconds=time.monotonic() - start,
+    ).write(args.out)
     return 0

@@ -54,6 +54,8 @@ class Sentinel2Array(_Source):
     offset: float | None = None
     """Added to a digital number before it is divided by `quantification`: -1000 from processing baseline 04.00, 0 before.
     Must be given for `units: dn`: the files do not tell and a guess would be silently wrong."""
+    check_offset: bool = True
+    """Reject a file whose values the declared offset cannot belong to; switch off where a scene is truly that bright."""
     quantification: float = 10000.0
     """Digital numbers per unit of reflectance."""
     layout: Literal["chw", "hwc"] = "chw"

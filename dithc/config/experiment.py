@@ -66,7 +66,7 @@ class Experiment(Settings):
     """Folder of checkpoints, owned by the trainer and shared by experiments."""
     machine: Machine = Machine()
     """How ranks are started; set by a profile."""
-    resources: dict[str, Resources] = Field(default={"default": Resources(), "train": Resources(mem_mb=16000, runtime=1440)})
+    resources: dict[str, Resources] = Field(default={"default": Resources(), "stage": Resources(mem_mb=6000), "train": Resources(mem_mb=16000, runtime=1440)})
     """Resources by stage; `default` for stages not named."""
     bench: Bench = Bench()
     """Timing of a step."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from dithc.config.experiment import Experiment
 from dithc.log import problem
 
+T = TypeVar("T")
 DEMO = Path("config/experiments/demo.yaml")
 
 
@@ -30,6 +31,27 @@ def load(source: Path | Mapping[str, Any]) -> Experiment:
             expected="the fields documented in workflow/schemas/config.schema.json",
             remedy="correct the keys named above",
         ) from None
+
+
+def named(section: Mapping[str, T], name: str, *, key: str) -> T:
+    """The entry `name` of a section of the configuration.
+
+    Args:
+        section: such as `experiment.datasets`.
+        name: what a person asked for.
+        key: the section's name, for the message.
+
+    Raises:
+        UserError: there is none of that name; those that are there are listed.
+    """
+    if name not in section:
+        raise problem(
+            f"there is no {name!r} in the section `{key}` of the configuration",
+            got=name,
+            expected=f"one of {', '.join(section) or 'none: the section is empty'}",
+            remedy="correct the name, or add it to the configuration",
+        )
+    return section[name]
 
 
 def _said(fault: Any) -> str:

@@ -1,7 +1,7 @@
 """Scenes to tiles to latents: the input of training, each step of it a folder of memory-mapped arrays and a table.
 
 What: `stage_scenes` reads every file of a source onto one grid (one reader per kind in `readers/`), `cut_tiles` cuts, splits
-by place and measures, `train_codec` and `open_codec` make autoencoders, `encode_tiles` writes latents; `Tiles`, `Latents` and
+by place and measures, `train_codec` and `open_codec` make autoencoders, `Latents.encode` writes latents; `Tiles`, `Latents` and
 `Batches` read those folders back. `synthesize` generates inputs for machines without data; `write_png` writes a picture.
 Why: scenes are large, of many shapes and sometimes wrong; training wants one long array of equal samples and no surprises.
 Invariants: a file that cannot be trusted is a row with its reason, never a silent skip; offsets come from metadata or are
@@ -18,7 +18,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dithc.data.batches import Batches
+    from dithc.data.codec import open_codec
+    from dithc.data.codec_training import train_codec
     from dithc.data.cut import cut_tiles
+    from dithc.data.latents import Latents
     from dithc.data.pictures import write_png
     from dithc.data.stage import stage_scenes
     from dithc.data.tiles import Tiles
@@ -28,18 +32,21 @@ _HOMES = {
     "Latents": "latents",
     "Tiles": "tiles",
     "cut_tiles": "cut",
-    "encode_tiles": "encode",
-    "open_codec": "codecs",
+    "open_codec": "codec",
     "stage_scenes": "stage",
     "synthesize": "synthetic",
-    "train_codec": "codecs",
+    "train_codec": "codec_training",
     "write_png": "pictures",
 }
 
 __all__ = [
+    "Batches",
+    "Latents",
     "Tiles",
     "cut_tiles",
+    "open_codec",
     "stage_scenes",
+    "train_codec",
     "write_png",
 ]
 

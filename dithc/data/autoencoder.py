@@ -17,7 +17,7 @@ from dithc.log import problem
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "diffusion_pytorch_model.safetensors"
-LARGEST_GROUPS = 8
+NORM_GROUPS = 2
 INITIAL_LOGVAR = -6.0
 PIXELS_AT_ONCE = 1 << 20
 
@@ -49,9 +49,12 @@ class Autoencoder:
     def build(cls, *, bands: int, latent_channels: int, channels: list[int], layers_per_block: int) -> Self:
         """An untrained network, initialised from torch's generator; each level after the first halves the side.
 
-        No attention in the middle: the network then works on any size of image at a cost linear in its pixels. The
-        posterior starts narrow (log-variance -6 instead of about 0): noise as strong as the signal would hide it for
-        hundreds of steps (after 400 steps 22.6 dB instead of 19.6 dB on Sentinel-2 tiles).
+        Four choices were measured by validation PSNR, one seed each. No attention in the middle: it gained nothing (-0.9 dB
+        after 400 steps), and without it the cost is linear in pixels. The posterior starts narrow (log-variance -6, not 0):
+        noise as strong as the signal hides it for hundreds of steps (+3.1 dB after 400). Two groups of channels in each
+        normalisation: a few channels normalised by themselves lose their level, which is the colour of the tile, and 8
+        groups take 1.5 times as long (+1.2 dB in a minute of one core; 32 groups are worse again). Residual branches start
+        at zero, so that the signal passes both halves unharmed from the first step (+0.9 dB in the same time).
         """
         levels = len(channels)
         net = _diffusers()(
@@ -62,12 +65,15 @@ class Autoencoder:
             block_out_channels=tuple(channels),
             layers_per_block=layers_per_block,
             latent_channels=latent_channels,
-            norm_num_groups=math.gcd(LARGEST_GROUPS, *channels),
+            norm_num_groups=math.gcd(NORM_GROUPS, *channels),
             mid_block_add_attention=False,
         )
         with torch.no_grad():
             net.quant_conv.weight[latent_channels:] *= 0.1
             net.quant_conv.bias[latent_channels:] = INITIAL_LOGVAR
+            for name, parameter in net.named_parameters():
+                if ".resnets." in name and ".conv2." in name:
+                    parameter.zero_()
         return cls(net)
 
     @classmethod
@@ -116,6 +122,7 @@ class Autoencoder:
             self.net.save_pretrained(str(folder), safe_serialization=True)
         except SafetensorError as error:
             raise OSError(str(error)) from error
+        (folder / WEIGHTS_FILE).chmod((folder / CONFIG_FILE).stat().st_mode)  # safetensors lets only the owner read
 
     @property
     def bands(self) -> int:

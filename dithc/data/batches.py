@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dithc.data.latents import Latents, Rows
+from dithc.data.latents import Latents
+from dithc.data.tiles import Rows
 from dithc.log import problem
 
 SAMPLE_STREAM = 0
@@ -145,4 +146,5 @@ class Batches:
         if not self.latents.has_logvar:
             return moments * np.float32(self.latents.scale)  # (n, Z, h, w)
         mean, logvar = np.split(moments, 2, axis=1)  # (n, Z, h, w) each
-        return np.float32(self.latents.scale) * (mean + np.exp(0.5 * logvar) * posterior)
+        sampled: npt.NDArray[np.float32] = mean + np.exp(np.float32(0.5) * logvar) * posterior
+        return sampled * np.float32(self.latents.scale)  # (n, Z, h, w)

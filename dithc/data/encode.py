@@ -6,18 +6,20 @@ Legend: N tiles, C bands, H, W tile; Z latent channels, h, w latent; M stored ch
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from dithc.data.codec import Codec
-from dithc.data.latents import INDEX_FILE, SCHEMA_VERSION, SPLITS, Rows
-from dithc.data.tiles import Tiles
+from dithc.data.split import SPLITS
+from dithc.data.tiles import Rows, Tiles
 from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, replacing, sha256_file
 
+INDEX_FILE = "index.json"
+SCHEMA_VERSION = 1
 LARGEST_FP16 = 65504.0
 log = logger(__name__)
 
@@ -99,7 +101,6 @@ class _Maker:
             "tiles_digest": self.tiles_digest,
             "first": int(rows[0]),
             "rows": len(rows),
-            "batch": self.batch,
         }
         entry = _verified(path, sidecar, origin)
         if entry is not None:
@@ -132,10 +133,12 @@ class _Maker:
     def columns(self) -> dict[str, Any]:
         """Writes labels and splits; returns their entries."""
         splits = np.empty(self.tiles.count, np.uint8)
-        for number, name in enumerate(SPLITS):
-            splits[self.tiles.rows(name)] = number
+        order: tuple[Literal["train", "val", "test"], ...] = ("train", "val", "test")
+        for split in order:
+            splits[self.tiles.rows(split)] = SPLITS.index(split)
         entries = {}
-        for name, column in {"labels": self.tiles.labels.astype(np.int32), "splits": splits}.items():
+        columns: dict[str, npt.NDArray[Any]] = {"labels": self.tiles.labels.astype(np.int32), "splits": splits}
+        for name, column in columns.items():
             path = self.folder / f"{name}.npy"
             with replacing(path) as temporary, temporary.open("wb") as file:
                 np.save(file, column)
@@ -194,9 +197,7 @@ def _check(moments: torch.Tensor, rows: Rows, path: Path) -> None:
         )
 
 
-def _statistics(
-    folder: Path, shards: list[dict[str, Any]], train: Rows, *, has_logvar: bool
-) -> dict[str, Any]:
+def _statistics(folder: Path, shards: list[dict[str, Any]], train: Rows, *, has_logvar: bool) -> dict[str, Any]:
     """Shape of a latent, and mean and standard deviation of each channel of sampled, scaled-by-nothing train latents.
 
     Streams in float64: variance of the means plus the mean of the posterior variances.

@@ -11,15 +11,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from dithc.data.encode import INDEX_FILE, SCHEMA_VERSION, encode_tiles
+from dithc.data.split import SPLITS
+from dithc.data.tiles import Rows
 from dithc.log import UserError, problem
 from dithc.runs import sha256_file
 
-INDEX_FILE = "index.json"
-SCHEMA_VERSION = 1
-SPLITS = ("train", "val", "test")
 REMEDY = "rerun the latents stage of this data set (`dithc latents`)"
 
-Rows = npt.NDArray[np.int64]
 Split = Literal["train", "val", "test", "all"]
 
 
@@ -29,7 +28,7 @@ class Latents:
     Opening reads the index and compares sizes, which is cheap at any number of rows; `verify` hashes every byte.
 
     Args:
-        folder: what `encode_tiles` wrote.
+        folder: what `Latents.encode` wrote.
         codec_id: id of the codec that will decode, if known.
         tiles_digest: digest of the tiles' manifest, if known.
 
@@ -42,16 +41,18 @@ class Latents:
             another codec or other tiles than expected.
     """
 
+    encode = staticmethod(encode_tiles)
+
     def __init__(self, folder: Path, *, codec_id: str | None = None, tiles_digest: str | None = None) -> None:
         self.folder = folder
         self.info = self._index()
-        self._expect("codec", self.info["codec"], codec_id)
-        self._expect("tiles", self.info["tiles_digest"], tiles_digest)
+        self._expect("made by another codec", self.info["codec"], codec_id)
+        self._expect("made of other tiles", self.info["tiles_digest"], tiles_digest)
         self._shards = [self._map(shard["path"], shard["rows"]) for shard in self.info["shards"]]
         self._flips = [self._map(shard["flip"]["path"], shard["rows"]) for shard in self.info["shards"]]
         self.labels = self._column("labels", np.int32)  # (N,)
         self._splits = self._column("splits", np.uint8)  # (N,)
-        if self.count and not (0 <= self.labels.min() and self.labels.max() < self.num_classes):
+        if self.count and (self.labels.min() < 0 or self.labels.max() >= self.num_classes):
             raise self._damaged("labels.npy", f"labels {self.labels.min()} to {self.labels.max()}", self._classes)
 
     @property
@@ -104,7 +105,8 @@ class Latents:
         entries = [entry for shard in self.info["shards"] for entry in (shard, shard["flip"])]
         entries += [self.info["labels"], self.info["splits"]]
         paths = [(self.folder / entry["path"], entry["sha256"]) for entry in entries]
-        return [f"{path} has other bytes than were written (SHA-256 differs)" for path, sha in paths if sha256_file(path) != sha]
+        altered = [path for path, sha256 in paths if not path.exists() or sha256_file(path) != sha256]
+        return [f"{path} is missing or has other bytes than were written (SHA-256 differs)" for path in altered]
 
     # checks
 
@@ -123,7 +125,7 @@ class Latents:
 
     def _expect(self, what: str, got: object, expected: object) -> None:
         if expected is not None and got != expected:
-            raise problem(f"latents in {self.folder} are of another {what}", got=got, expected=expected, remedy=REMEDY)
+            raise problem(f"latents in {self.folder} are {what}", got=got, expected=expected, remedy=REMEDY)
 
     def _map(self, name: str, rows: int) -> npt.NDArray[np.float16]:
         channels, height, width = self.shape

@@ -2,8 +2,9 @@
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -51,6 +52,11 @@ class NpyWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
+
+    def discard(self) -> None:
+        """Lets go of a file that will not be completed; a second error (the disk is full) must not hide the first."""
+        with suppress(OSError):
+            self._file.close()
 
 
 class ShardWriter:
@@ -102,12 +108,28 @@ class ShardWriter:
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def whole_folder(folder: Path, *, own: Iterable[str]) -> Iterator[Path]:
     """Gives a temporary folder that replaces `folder` when the body succeeds; else `folder` stays as it was.
 
+    Args:
+        folder: what to make or replace.
+        own: patterns of the names that may stand there from an earlier run; anything else is the user's and is not lost.
+
     Raises:
-        UserError: the disk is full (or the quota, or the file size limit); nothing of the temporary folder is left.
+        UserError: `folder` holds other files; or the disk (the quota, the file size limit) is full, and then nothing of the
+            temporary folder is left.
     """
+    folder = folder.resolve()
+    patterns = [*own, "manifest.json", ".*"]
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    foreign = [name for name in names if not any(fnmatch(name, pattern) for pattern in patterns)]
+    if foreign:
+        raise problem(
+            f"{folder} would be replaced, and it holds files that are not of this stage",
+            got=", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else ""),
+            expected="a folder of its own: new, empty, or written by this stage before",
+            remedy="give `--out` a folder of its own, such as results/demo/scenes/sentinel2/manifest.json",
+        )
     try:
         with replacing(folder) as temporary:
             temporary.mkdir()

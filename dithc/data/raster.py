@@ -117,7 +117,9 @@ def read_raster(path: Path) -> tuple[npt.NDArray[Any], RasterInfo]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
-            with rasterio.open(path, driver=["GTiff", "JP2OpenJPEG"]) as source:
+            with rasterio.open(path) as source:
+                if source.driver not in CREATION_OPTIONS:
+                    raise OSError(f"its format is {source.driver}, not one of {', '.join(CREATION_OPTIONS)}")
                 return source.read(), _info(source)
     except rasterio.errors.RasterioError as error:
         cause = f" ({error.__cause__})" if error.__cause__ else ""
@@ -141,32 +143,47 @@ def _info(source: Any) -> RasterInfo:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A grid of square pixels: its system (`EPSG:n` or well-known text), affine coefficients and shape (H, W)."""
+
+    crs: str
+    epsg: int | None
+    transform: GeoTransform
+    shape: tuple[int, int]
+
+    @property
+    def bounds(self) -> tuple[float, float, float, float]:
+        """Left, right, bottom, top."""
+        a, _, c, _, e, f = self.transform
+        (left, right), (bottom, top) = sorted((c, c + a * self.shape[1])), sorted((f, f + e * self.shape[0]))
+        return left, right, bottom, top
+
+
 def regrid(
     band: npt.NDArray[Any],
     *,
-    crs: str,
     transform: GeoTransform,
-    to_transform: GeoTransform,
-    to_shape: tuple[int, int],
+    grid: Grid,
     how: Literal["bilinear", "nearest"],
-    nodata: float = 0,
+    nodata: float,
 ) -> npt.NDArray[Any]:
     """Brings one band (h, w) onto another grid of the same coordinate reference system.
 
     `nodata` pixels take no part in the interpolation; a target pixel without any other neighbour becomes `nodata`.
 
     Returns:
-        (H, W) of `to_shape`, same dtype.
+        (H, W) of `grid.shape`, same dtype.
     """
-    target = np.full(to_shape, nodata, dtype=band.dtype)
+    target = np.full(grid.shape, nodata, dtype=band.dtype)
     reproject(
         band,
         target,
         src_transform=Affine(*transform),
-        src_crs=crs,
+        src_crs=grid.crs,
         src_nodata=nodata,
-        dst_transform=Affine(*to_transform),
-        dst_crs=crs,
+        dst_transform=Affine(*grid.transform),
+        dst_crs=grid.crs,
         dst_nodata=nodata,
         resampling=Resampling[how],
     )

@@ -150,7 +150,7 @@ def located(
         "transform": place.transform,
         "gsd_m": place.gsd_m,
     }
-    assert not b and not d, "a rotated grid reached a scene"
+    assert (b, d) == (0.0, 0.0), "a rotated grid reached a scene"
     return (
         xarray.DataArray(pixels, dims=("band", "y", "x"), coords={"band": bands, "y": y, "x": x}, attrs=attributes),
         xarray.DataArray(mask, dims=("y", "x"), coords={"y": y, "x": x}, name="mask"),
@@ -164,7 +164,7 @@ def stored_reflectance(digital: Array, *, offset: float, per_unit: float, invali
         Refused: a valid value does not fit in int16, that is, a reflectance beyond +-3.27.
     """
     factor = 1.0 / (per_unit * REFLECTANCE_SCALE)
-    values = digital.astype(np.int32) if digital.dtype.kind in "iu" else digital.astype(np.float64)
+    values: Array = digital.astype(np.int32) if digital.dtype.kind in "iu" else digital.astype(np.float64)
     if offset:
         values = values + (int(offset) if float(offset).is_integer() else offset)
     if factor != 1.0 or values.dtype.kind == "f":

@@ -1,5 +1,6 @@
 """The one place pyarrow enters: tables of rows written to parquet as they come, and read back by column."""
 
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -51,7 +52,10 @@ class TableWriter:
     ) -> None:
         if error is None:
             self._write_group()
-        self._writer.close()
+            self._writer.close()
+            return
+        with suppress(OSError):  # a second error (the disk is full) must not hide the first
+            self._writer.close()
 
 
 def read_columns(path: Path, *names: str) -> dict[str, list[Any]]:

@@ -87,7 +87,7 @@ def sum_of_squares(tensor: torch.Tensor) -> float:
 def _open(folder: Path) -> Loading:
     paths = [path for suffix in EXTENSION_SUFFIXES if (path := folder / f"_kernels{suffix}").exists()]
     if not paths:
-        return Loading(None, f"no library in {folder}: no C compiler at installation; install one, then `make install`")
+        return Loading(None, f"no library in {folder}: no C compiler at installation; install one, then `make env`")
     try:
         handle = ctypes.CDLL(str(paths[0]))
     except OSError as error:

@@ -20,7 +20,11 @@ class MetricsWriter:
         from torch.utils.tensorboard import SummaryWriter  # heavy: only where metrics are written
 
         folder.mkdir(parents=True, exist_ok=True)
-        self._lines = (folder / METRICS_FILE).open("a", buffering=1)
+        path = folder / METRICS_FILE
+        torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+        self._lines = path.open("a", buffering=1)
+        if torn:
+            self._lines.write("\n")  # a killed writer's half line must not swallow our first
         self._board: Any = SummaryWriter(str(folder / "tensorboard"))
 
     def write(self, step: int, **values: float) -> None:

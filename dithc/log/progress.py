@@ -53,8 +53,8 @@ class progress:
         rate = (self.done - self._first) / elapsed if elapsed > 0 else 0.0
         left = _span((self.total - self.done) / rate) if rate > 0 else "?"
         share = 100 * self.done // self.total if self.total else 100
-        logger(__name__).info(
-            f"{self.label}: {self.done}/{self.total} {self.unit} ({share} %), {rate:.3g} {self.unit}/s, "
+        logger(f"dithc.{self.label}").info(
+            f"{self.done}/{self.total} {self.unit} ({share} %), {rate:.3g} {self.unit}/s, "
             f"{_span(elapsed)} gone, {left} left{self._notes}"
         )
 

@@ -1,6 +1,5 @@
 """Turns results into the report's records: one function per record, nothing is computed that a stage did not say."""
 
-import json
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -9,22 +8,24 @@ from typing import Any
 
 from dithc.config import Experiment
 from dithc.log import logger, problem
+from dithc.report.collect_data import dataset_facts, numbers_of, read_json
 from dithc.report.curves import Curve, read_curve
-from dithc.report.facts import (
-    Band,
-    CodecFacts,
-    DatasetFacts,
-    EvaluationFacts,
-    Facts,
-    Origin,
-    RunFacts,
-    Score,
-    Timing,
-)
-from dithc.report.gather import FOLDERS, Result, Results
+from dithc.report.facts import EvaluationFacts, Facts, Origin, RunFacts, Score, Timing
+from dithc.report.gather import STAGES, Result, Results
 from dithc.report.reference import Reference
 
-PACKAGES = ("torch", "numpy", "snakemake", "mpi4py", "diffusers", "safetensors", "rasterio", "scipy", "matplotlib")
+PACKAGES = (
+    "dithc",
+    "torch",
+    "numpy",
+    "snakemake",
+    "mpi4py",
+    "diffusers",
+    "safetensors",
+    "rasterio",
+    "scipy",
+    "matplotlib",
+)
 log = logger(__name__)
 
 
@@ -47,103 +48,34 @@ def collect(
         name=experiment.name,
         title=experiment.title,
         written=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        datasets=[_dataset(experiment, results, name) for name in experiment.datasets],
+        datasets=[dataset_facts(experiment, results, name) for name in experiment.datasets],
         runs=[_run(experiment, results, name) for name in experiment.runs],
         evaluations=[_evaluation(experiment, results, reference, name) for name in experiment.evaluations],
-        timings=[_timing(experiment, item) for item in results.items],
+        timings=_timings(experiment, results),
         origins=[_origin(item) for item in results.items],
         warnings=_warnings(experiment, results),
         machine=machine,
-        versions=_versions(),
-        bench=_json(bench) if bench else None,
-    )
-
-
-def _json(path: Path | None) -> dict[str, Any]:
-    """A JSON mapping that must be readable; nothing for None."""
-    if path is None:
-        return {}
-    try:
-        content = json.loads(path.read_text())
-        return dict(content)
-    except (OSError, ValueError, TypeError) as error:
-        raise problem(
-            f"{path} cannot be read", got=error, expected="a JSON mapping", remedy="remove it and rerun its stage"
-        ) from error
-
-
-def _numbers(result: Result | None) -> dict[str, Any]:
-    return result.numbers if result else {}
-
-
-def _dataset(experiment: Experiment, results: Results, name: str) -> DatasetFacts:
-    settings = experiment.datasets[name]
-    scenes, tiles = results.one("stage", name), results.one("tiles", name)
-    info = _json(tiles.file("dataset.json")) if tiles else {}
-    staged, cut = _numbers(scenes), _numbers(tiles)
-    classes = info.get("classes")
-    return DatasetFacts(
-        name=name,
-        title=settings.title,
-        kind=settings.source.kind,
-        synthetic=settings.source.synthetic is not None,
-        scenes=staged.get("accepted", staged.get("scenes")),
-        scenes_rejected=staged.get("rejected") or {},
-        tiles=cut.get("accepted"),
-        tiles_rejected=cut.get("rejected") or {},
-        splits=cut.get("splits") or {},
-        band_names=[str(band) for band in info.get("bands") or cut.get("bands") or []],
-        size=cut.get("size"),
-        gsd_m=info.get("gsd_m"),
-        units=str(info.get("units") or ""),
-        classes=len(classes) if isinstance(classes, list | dict) else None,
-        bands=_bands(info),
-        codec=_codec(experiment, results, name),
-        grid=tiles.file("grid.png") if tiles else None,
-    )
-
-
-def _bands(info: dict[str, Any]) -> list[Band]:
-    """Statistics per band of a dataset.json: a mapping or list of records by band, or a list of values by statistic."""
-    names, given = info.get("bands") or [], info.get("statistics") or {}
-    if isinstance(given, list):
-        records = given
-    elif all(name in given for name in names):
-        records = [given[name] for name in names]
-    else:
-        records = [
-            {key: values[place] for key, values in given.items() if isinstance(values, list) and len(values) == len(names)}
-            for place in range(len(names))
-        ]
-    wanted = ("mean", "std", "low", "high")
-    return [
-        Band(name=str(name), **{key: float(record[key]) for key in wanted})
-        for name, record in zip(names, records, strict=False)
-        if all(record.get(key) is not None for key in wanted)
-    ]
-
-
-def _codec(experiment: Experiment, results: Results, dataset: str) -> CodecFacts:
-    name = experiment.datasets[dataset].codec
-    trained, latents = results.one("codec", name), results.one("latents", dataset)
-    numbers = _numbers(trained)
-    return CodecFacts(
-        name=name,
-        kind=experiment.codecs[name].kind,
-        shape=_numbers(latents).get("shape"),
-        psnr_db=numbers.get("psnr_db", _numbers(latents).get("psnr_db")),
-        loss=numbers.get("loss"),
-        steps=numbers.get("steps"),
-        parameters=numbers.get("parameters"),
-        grid=trained.file("grid.png") if trained else None,
+        versions=_versions() | {"code of the results": ", ".join(results.code) or "none"},
+        bench=_bench(bench) if bench else None,
     )
 
 
 def _run(experiment: Experiment, results: Results, name: str) -> RunFacts:
     settings, segments = experiment.runs[name], results.of("train", name)
-    numbers = _numbers(results.one("train", name))
-    curve = _curve(results.one("train", name), [int(item.numbers.get("step", 0)) for item in segments], settings.global_batch)
-    same = ("parameters", "ranks", "threads", "step", "initial_loss", "loss_first10", "loss_last100", "images_per_second")
+    numbers = numbers_of(results.one("train", name))
+    curve = _curve(
+        results.one("train", name), [int(item.numbers.get("step", 0)) for item in segments], settings.global_batch
+    )
+    same = (
+        "parameters",
+        "ranks",
+        "threads",
+        "step",
+        "initial_loss",
+        "loss_first10",
+        "loss_last100",
+        "images_per_second",
+    )
     changes = {key: getattr(settings.model, key) for key in ("hidden_size", "depth", "num_heads")}
     return RunFacts(
         name=name,
@@ -154,16 +86,28 @@ def _run(experiment: Experiment, results: Results, name: str) -> RunFacts:
         dtype=settings.dtype,
         steps_planned=settings.steps,
         global_batch=settings.global_batch,
-        seconds=sum(item.manifest.seconds for item in segments),
+        seconds=_run_seconds(segments),
         seconds_per_step=numbers.get("seconds_per_step_median"),
         peak_rss_bytes=numbers.get("peak_rss_bytes"),
-        weights_note=str(numbers.get("weights_note") or numbers.get("note") or ""),
+        weights_note=str(numbers.get("ema_note") or ""),
         segments=curve.segments if curve else [],
         resumes=curve.resumes if curve else [],
         loss_steps_6_to_10=curve.mean_loss(6, 10) if curve else None,
         curve=curve,
         **{key: numbers.get(key) for key in same},
     )
+
+
+def _bench(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    if "contenders" not in content:
+        raise problem(
+            f"{path} is no bench of a training step",
+            got=f"keys {', '.join(content) or 'none'}",
+            expected="what `dithc bench step --json` wrote, with `contenders`",
+            remedy="run the bench again, or leave out --bench",
+        )
+    return content
 
 
 def _curve(result: Result | None, segments: list[int], global_batch: int) -> Curve | None:
@@ -192,7 +136,7 @@ def _evaluation(experiment: Experiment, results: Results, reference: Reference, 
     settings = experiment.evaluations[name]
     dataset = experiment.runs[settings.run].dataset
     samples, compared = results.one("sample", name), results.one("fid", name)
-    numbers = _numbers(samples)
+    numbers = numbers_of(samples)
     same = ("run", "at", "weights", "sampler", "steps", "guidance", "guidance_channels", "real_split")
     return EvaluationFacts(
         name=name,
@@ -233,19 +177,37 @@ def _score(result: Result) -> Score:
         ) from error
 
 
-def _timing(experiment: Experiment, item: Result) -> Timing:
-    """Wall time of a result, with the data set it is for."""
-    name = item.name
-    if name in experiment.runs and item.stage == "train":
-        dataset = experiment.runs[name].dataset
-    elif name in experiment.evaluations and item.stage in ("sample", "features", "fid"):
-        dataset = experiment.runs[experiment.evaluations[name].run].dataset
-    elif item.stage in ("codec", "extractor"):
-        settings = experiment.codecs.get(name) if item.stage == "codec" else experiment.extractors.get(name)
-        dataset = getattr(settings, "trained_on", None) or ""
-    else:
-        dataset = name.split(".")[0]
-    return Timing(stage=item.stage, name=name, dataset=dataset, seconds=item.manifest.seconds)
+def _run_seconds(segments: list[Result]) -> float:
+    """Wall time of a run: of its jobs, or of its steps where jobs that were stopped left no manifest."""
+    jobs = sum(item.manifest.seconds for item in segments)
+    return max([jobs, *(float(item.numbers.get("training_seconds") or 0) for item in segments)])
+
+
+def _timings(experiment: Experiment, results: Results) -> list[Timing]:
+    """Wall time by stage, in the order in which data flows, and name; all jobs of a run together."""
+    names = {stage: list(dict.fromkeys(item.name for item in results.of(stage))) for stage in STAGES}
+    return [
+        Timing(
+            stage=stage,
+            name=name,
+            dataset=_served(experiment, stage, name),
+            seconds=_run_seconds(results.of(stage, name)),
+        )
+        for stage, found in names.items()
+        for name in found
+    ]
+
+
+def _served(experiment: Experiment, stage: str, name: str) -> str:
+    """The data set a result is for; empty if it is for several."""
+    if stage == "train":
+        return experiment.runs[name].dataset
+    if name in experiment.evaluations and stage in ("sample", "features", "fid"):
+        return experiment.runs[experiment.evaluations[name].run].dataset
+    if stage in ("codec", "extractor"):
+        settings = experiment.codecs.get(name) if stage == "codec" else experiment.extractors.get(name)
+        return getattr(settings, "trained_on", None) or ""
+    return name.split(".")[0]  # a data set, or real features as dataset.split.extractor
 
 
 def _origin(item: Result) -> Origin:
@@ -269,11 +231,13 @@ def _warnings(experiment: Experiment, results: Results) -> list[str]:
     if len(results.code) > 1:
         said = "; ".join(f"{code}: {', '.join(made)}" for code, made in results.code.items())
         texts.append(f"The results were made by {len(results.code)} different versions of the code. {said}")
-    wanted = {stage: names for stage, names in _wanted(experiment).items() if names}
-    for stage, names in wanted.items():
-        missing = [name for name in names if results.one(stage, name) is None]
-        if missing:
-            texts.append(f"Not run: {stage} of {', '.join(missing)}")
+    missing = {
+        stage: [name for name in names if results.one(stage, name) is None]
+        for stage, names in _wanted(experiment).items()
+    }
+    if any(missing.values()):
+        said = "; ".join(f"{stage} of {', '.join(names)}" for stage, names in missing.items() if names)
+        texts.append(f"Not run: {said}")
     for name, run in experiment.runs.items():
         reached = results.one("train", name)
         if reached and int(reached.numbers.get("step", 0)) < run.steps:
@@ -300,6 +264,3 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "not installed"
     return found
-
-
-STAGES = list(FOLDERS.values())

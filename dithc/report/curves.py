@@ -68,27 +68,28 @@ def read_curve(run: str, *, metrics: Path, store: Path | None, global_batch: int
 def _throughput(row: dict[str, float], global_batch: int) -> float:
     if "images_per_second" in row:
         return row["images_per_second"]
-    seconds = row.get("seconds", row.get("step_seconds", math.nan))
+    seconds = row.get("step_seconds", math.nan)
     return global_batch / seconds if seconds else math.nan
 
 
 def read_resumes(store: Path) -> list[int]:
-    """Steps from which a run resumed, by the events its store recorded; step 0 is a start, not a resume."""
+    """Steps from which a run was started again, by the events its store recorded."""
     path = store / "events.jsonl"
     if not path.is_file():
         return []
-    events: list[dict[str, Any]] = []
+    steps = set()
     for line in path.read_text().splitlines():
         try:
-            events.append(json.loads(line))
+            event: dict[str, Any] = json.loads(line)
         except ValueError:  # the last line of a process that was killed while it wrote
             continue
-    steps = {int(event["step"]) for event in events if "resum" in str(event.get("event")) and event.get("step")}
+        if event.get("event") == "started" and event.get("step"):
+            steps.add(int(event["step"]))
     return sorted(steps)
 
 
 def smooth(values: Values, *, window: int | None = None) -> Values:
-    """Centred running mean that ignores NaN; the window shrinks at the ends so that no end is invented.
+    """Running mean that ignores NaN: centred, narrower at the start (where a loss falls fast), one-sided at the end.
 
     Args:
         values: (n,) numbers.
@@ -99,7 +100,7 @@ def smooth(values: Values, *, window: int | None = None) -> Values:
     sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
     counts = np.concatenate([[0], np.cumsum(known)])
     place = np.arange(len(values))
-    reach = np.minimum(half, np.minimum(place, len(values) - 1 - place))
-    low, high = place - reach, place + reach + 1
+    reach = np.minimum(half, place)
+    low, high = place - reach, np.minimum(place + reach + 1, len(values))
     number = counts[high] - counts[low]
     return np.where(number > 0, (sums[high] - sums[low]) / np.maximum(number, 1), np.nan)

@@ -24,6 +24,7 @@ class CodecFacts:
 
     name: str
     kind: str
+    trained_on: str | None = None
     shape: list[int] | None = None
     psnr_db: float | None = None
     loss: float | None = None

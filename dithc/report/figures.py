@@ -1,10 +1,11 @@
 """The one place matplotlib enters: every figure of the report, as PNG bytes in a light or a dark theme."""
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -14,73 +15,20 @@ from matplotlib.image import imread, imsave
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from dithc.log import problem
-from dithc.report.curves import smooth
-from dithc.report.facts import DatasetFacts, EvaluationFacts, Facts
+from dithc.report.curves import Curve, smooth
+from dithc.report.facts import DatasetFacts, Facts, Score
+from dithc.report.theme import Theme
+from dithc.report.words import score, span
 
 DPI = 170
 WIDTH_INCHES = 10.4
+UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
 MAX_POINTS = 1500  # of a raw curve: more than the figure has pixels for
-
-
-@dataclass(frozen=True, kw_only=True)
-class Theme:
-    """Colours of a figure; the palettes are those of Okabe and Ito, which colour-blind readers can tell apart."""
-
-    face: str
-    ink: str
-    muted: str
-    grid: str
-    palette: tuple[str, ...]
-    roles: dict[str, str]
-
-
-LIGHT = Theme(
-    face="#ffffff",
-    ink="#1d2733",
-    muted="#697586",
-    grid="#e4e8ee",
-    palette=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
-    roles={"untrained": "#9aa4b2", "start": "#e69f00", "final": "#0072b2"},
-)
-DARK = Theme(
-    face="#161c24",
-    ink="#e3e8ef",
-    muted="#9aa5b4",
-    grid="#2a333f",
-    palette=("#56b4e9", "#e8823a", "#2fc79b", "#d99cbf", "#f0b73c", "#8fa8c8"),
-    roles={"untrained": "#6d7887", "start": "#f0b73c", "final": "#56b4e9"},
-)
-Draw = Callable[[Theme], bytes]
 
 
 @contextmanager
 def _style(theme: Theme) -> Iterator[None]:
-    settings = {
-        "font.size": 9.5,
-        "axes.titlesize": 10.5,
-        "axes.titleweight": "bold",
-        "axes.titlelocation": "left",
-        "axes.titlepad": 9,
-        "axes.edgecolor": theme.grid,
-        "axes.labelcolor": theme.muted,
-        "axes.titlecolor": theme.ink,
-        "axes.facecolor": theme.face,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "grid.color": theme.grid,
-        "grid.linewidth": 0.8,
-        "figure.facecolor": theme.face,
-        "text.color": theme.ink,
-        "xtick.color": theme.muted,
-        "ytick.color": theme.muted,
-        "xtick.major.size": 0,
-        "ytick.major.size": 0,
-        "xtick.minor.size": 0,
-        "ytick.minor.size": 0,
-        "legend.frameon": False,
-    }
+    settings: Any = theme.settings
     with matplotlib.rc_context(settings):
         yield
 
@@ -91,11 +39,11 @@ def _png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _panels(count: int, *, columns: int, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` panels in rows; `height` inches a row."""
+def _panels(count: int, *, columns: int, height: float, width: float = WIDTH_INCHES) -> tuple[Figure, list[Axes]]:
+    """A figure of `width` inches with `count` panels in rows of `height` inches."""
     columns = min(columns, count)
     rows = -(-count // columns)
-    figure = Figure(figsize=(WIDTH_INCHES, height * rows), layout="constrained")
+    figure = Figure(figsize=(width, height * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for panel in panels[count:]:
         panel.set_visible(False)
@@ -110,40 +58,42 @@ def _nothing(theme: Theme, text: str) -> bytes:
         return _png(figure)
 
 
-def short(value: float) -> str:
-    """A number in at most four significant digits, without an exponent where it is readable without."""
-    if value == 0 or 1e-4 <= abs(value) < 1e6:
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{value:.2e}"
-
-
 def draw_loss(facts: Facts, theme: Theme) -> bytes:
-    """Loss by step, a panel a run on one logarithmic scale: raw pale, smoothed strong, interruptions marked."""
-    curves = [(run, run.curve) for run in facts.runs if run.curve is not None]
+    """Loss by step of every run, in the colour of its data set."""
+    names = [dataset.name for dataset in facts.datasets]
+    curves = [
+        (run.curve, theme.palette[names.index(run.dataset) % len(theme.palette)])
+        for run in facts.runs
+        if run.curve is not None
+    ]
+    return draw_curves(curves, theme)
+
+
+def draw_curves(curves: Sequence[tuple[Curve, str]], theme: Theme) -> bytes:
+    """Loss by step, a panel a curve on one logarithmic scale: raw pale, smoothed strong, interruptions marked."""
     if not curves:
         return _nothing(theme, "no training has written metrics")
     with _style(theme):
         figure, panels = _panels(len(curves), columns=3, height=2.9)
-        everything = np.concatenate([curve.loss for _, curve in curves])
+        everything = np.concatenate([curve.loss for curve, _ in curves])
         known = everything[np.isfinite(everything) & (everything > 0)]
-        names = [dataset.name for dataset in facts.datasets]
-        for panel, (run, curve) in zip(panels, curves, strict=True):
-            colour = theme.palette[names.index(run.dataset) % len(theme.palette)]
+        for panel, (curve, colour) in zip(panels, curves, strict=True):
             every = max(1, len(curve.steps) // MAX_POINTS)
-            panel.plot(curve.steps[::every], curve.loss[::every], color=colour, alpha=0.28, linewidth=0.8)
+            panel.plot(curve.steps[::every], curve.loss[::every], color=colour, alpha=0.3, linewidth=0.8)
             panel.plot(curve.steps, smooth(curve.loss), color=colour, linewidth=2)
             for step in curve.segments:
-                panel.axvline(step, color=theme.muted, linewidth=0.8, linestyle=(0, (1, 3)))
+                panel.axvline(step, color=theme.muted, linewidth=0.9, linestyle=(0, (1, 2.5)))
             for step in curve.resumes:
                 panel.axvline(step, color=theme.ink, linewidth=1, linestyle=(0, (4, 3)))
                 panel.annotate(
                     "resumed", (step, 1), xycoords=("data", "axes fraction"), fontsize=7.5, rotation=90,
                     xytext=(-3, -4), textcoords="offset points", ha="right", va="top", color=theme.muted,
                 )  # fmt: skip
-            panel.set_title(f"{run.name}")
+            panel.set_title(curve.run)
             panel.set_xlabel("step")
-            _log_axis(panel, float(np.quantile(known, 0.001)), float(known.max()))
-        for panel in panels[:: min(3, len(panels))]:
+            if len(known):
+                _log_axis(panel, float(np.quantile(known, 0.001)), float(known.max()))
+        for panel in panels[::3]:
             panel.set_ylabel("training loss")
         return _png(figure)
 
@@ -176,44 +126,64 @@ def draw_throughput(facts: Facts, theme: Theme) -> bytes:
         return _png(figure)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """One score as a bar; `role` (untrained, start, final) decides its colour."""
+
+    label: str
+    role: str
+    fid: float
+    floor: float | None
+    comparable: bool
+
+
 def draw_fid(facts: Facts, theme: Theme) -> bytes:
-    """FID of each evaluation, a panel a data set with its own scale, and the floor as a dashed line."""
-    groups = [(dataset, [item for item in facts.evaluations_of(dataset.name) if item.score]) for dataset in facts.datasets]
-    groups = [(dataset, items) for dataset, items in groups if items]
+    """FID of each evaluation by data set."""
+    groups: dict[str, list[Bar]] = {}
+    for dataset in facts.datasets:
+        for item in facts.evaluations_of(dataset.name):
+            if item.score:
+                given = item.score
+                bar = Bar(label=item.label, role=item.at, fid=given.fid, floor=given.floor, comparable=given.comparable)
+                groups.setdefault(dataset.title, []).append(bar)
+    return draw_bars(groups, theme)
+
+
+def draw_bars(groups: Mapping[str, Sequence[Bar]], theme: Theme) -> bytes:
+    """A panel a group with its own scale, and the floor as a dashed line."""
     if not groups:
         return _nothing(theme, "no evaluation has been scored")
-    most = max(len(items) for _, items in groups)
+    most = max(map(len, groups.values()))
     with _style(theme):
         figure, panels = _panels(len(groups), columns=2, height=0.85 + 0.42 * most)
-        for panel, (dataset, items) in zip(panels, groups, strict=True):
-            _fid_panel(panel, dataset, items, theme)
+        for panel, (title, bars) in zip(panels, groups.items(), strict=True):
+            _bars(panel, title, bars, theme)
         return _png(figure)
 
 
-def _fid_panel(panel: Axes, dataset: DatasetFacts, items: Sequence[EvaluationFacts], theme: Theme) -> None:
-    scores = [item.score for item in items if item.score]
-    values = [score.fid for score in scores]
-    colours = [theme.roles[item.at] for item in items]
-    panel.barh(range(len(items)), values, color=colours, height=0.62)
-    for place, value in enumerate(values):
+def _bars(panel: Axes, title: str, bars: Sequence[Bar], theme: Theme) -> None:
+    panel.barh(range(len(bars)), [bar.fid for bar in bars], color=[theme.roles[bar.role] for bar in bars], height=0.62)
+    for place, bar in enumerate(bars):
         panel.annotate(
-            short(value), (value, place), xytext=(5, 0), textcoords="offset points", va="center", fontweight="bold"
+            score(bar.fid), (bar.fid, place), xytext=(5, 0), textcoords="offset points", va="center", fontweight="bold"
         )
-    floors = sorted({score.floor for score in scores if score.floor is not None})
+    floors = sorted({bar.floor for bar in bars if bar.floor is not None})
     for floor in floors:
         panel.axvline(floor, color=theme.ink, linewidth=1.2, linestyle=(0, (4, 3)))
     if floors:
         panel.annotate(
-            f"floor {short(floors[0])}", (floors[0], 0), xycoords=("data", "axes fraction"), fontsize=8,
-            xytext=(4, 3), textcoords="offset points", color=theme.ink, va="bottom",
+            f"floor {score(floors[0])}", (floors[0], 1), xycoords=("data", "axes fraction"), fontsize=8,
+            xytext=(4, -1), textcoords="offset points", color=theme.ink, va="bottom",
         )  # fmt: skip
-    comparable = all(score.comparable for score in scores)
-    panel.set_title(dataset.title + ("" if comparable else "  (not comparable with published FID)"))
-    panel.set_yticks(range(len(items)), [item.label for item in items])
+    panel.set_title(title, pad=16)
+    if not all(bar.comparable for bar in bars):
+        panel.set_xlabel("FID, lower is better (NOT comparable with published FID)")
+    else:
+        panel.set_xlabel("FID, lower is better")
+    panel.set_yticks(range(len(bars)), [bar.label for bar in bars])
     panel.tick_params(axis="y", labelcolor=theme.ink)
-    panel.set_ylim(len(items) - 0.4, -0.6)
-    panel.set_xlim(0, max([*values, *floors]) * 1.18)
-    panel.set_xlabel("FID, lower is better")
+    panel.set_ylim(len(bars) - 0.4, -0.6)
+    panel.set_xlim(0, max([bar.fid for bar in bars] + floors) * 1.18)
     panel.grid(visible=False, axis="y")
 
 
@@ -222,49 +192,41 @@ def draw_stages(facts: Facts, theme: Theme) -> bytes:
     stages = list(dict.fromkeys(timing.stage for timing in facts.timings))
     if not stages:
         return _nothing(theme, "no stage has been run")
-    names = [dataset.name for dataset in facts.datasets]
+    titles = {dataset.name: dataset.title for dataset in facts.datasets}
+    titles |= {timing.dataset: "other" for timing in facts.timings if timing.dataset not in titles}
+    seconds = np.zeros((len(titles), len(stages)))
+    for timing in facts.timings:
+        seconds[list(titles).index(timing.dataset), stages.index(timing.stage)] += timing.seconds
+    totals = seconds.sum(axis=0)
+    unit, factor = next(pair for pair in UNITS if totals.max() >= 3 * pair[1] or pair[1] == 1)
     with _style(theme):
         figure, (panel,) = _panels(1, columns=1, height=0.8 + 0.3 * len(stages))
-        for name in [*names, *sorted({timing.dataset for timing in facts.timings} - set(names))]:
-            colour = theme.palette[names.index(name) % len(theme.palette)] if name in names else theme.muted
-            for stage in stages:
-                own = [item.seconds for item in facts.timings if item.stage == stage and item.dataset == name]
-                before = [
-                    item.seconds
-                    for item in facts.timings
-                    if item.stage == stage and item.dataset in names[: names.index(name) if name in names else None]
-                ]
-                panel.barh(stages.index(stage), sum(own), left=sum(before), color=colour, height=0.64)
-            panel.barh([0], [0], color=colour, label=facts.dataset(name).title if name in names else "other")
-        totals = [sum(item.seconds for item in facts.timings if item.stage == stage) for stage in stages]
+        left = np.zeros(len(stages))
+        for number, (title, own) in enumerate(zip(titles.values(), seconds, strict=True)):
+            colour = theme.muted if title == "other" else theme.palette[number % len(theme.palette)]
+            panel.barh(range(len(stages)), own / factor, left=left / factor, color=colour, height=0.64, label=title)
+            left += own
         for place, total in enumerate(totals):
-            panel.annotate(span(total), (total, place), xytext=(5, 0), textcoords="offset points", va="center")
+            panel.annotate(span(total), (total / factor, place), xytext=(5, 0), textcoords="offset points", va="center")
         panel.set_yticks(range(len(stages)), stages)
         panel.tick_params(axis="y", labelcolor=theme.ink)
         panel.set_ylim(len(stages) - 0.4, -0.6)
-        panel.set_xlim(0, max(totals) * 1.12 or 1.0)
-        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: span(value)))
+        panel.set_xlim(0, totals.max() / factor * 1.14 or 1.0)
+        panel.set_xlabel(unit)
         panel.grid(visible=False, axis="y")
         panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.ink)
         return _png(figure)
 
 
-def span(seconds: float) -> str:
-    """A duration in the unit a person would choose."""
-    if seconds < 60:
-        return f"{seconds:.0f} s" if seconds >= 10 or seconds == 0 else f"{seconds:.2g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
-def draw_bands(datasets: Sequence[DatasetFacts], theme: Theme) -> bytes:
+def draw_bands(datasets: Sequence[DatasetFacts], theme: Theme, *, columns: int = 2) -> bytes:
     """Train statistics of each band: the range mapped to [-1, 1], one standard deviation, the mean."""
     shown = [dataset for dataset in datasets if dataset.bands]
     if not shown:
         return _nothing(theme, "no band statistics")
     with _style(theme):
-        figure, panels = _panels(len(shown), columns=2, height=2.5)
+        figure, panels = _panels(
+            len(shown), columns=columns, height=2.5, width=WIDTH_INCHES if columns > 1 else WIDTH_INCHES / 2
+        )
         for panel, dataset in zip(panels, shown, strict=True):
             for place, band in enumerate(dataset.bands):
                 panel.plot([place, place], [band.low, band.high], color=theme.grid, linewidth=9, solid_capstyle="butt")
@@ -287,16 +249,21 @@ def draw_samples(facts: Facts, theme: Theme) -> bytes:
         return _nothing(theme, "no samples have been generated")
     columns = 1 + max(len(items) for _, items in rows)
     with _style(theme):
-        figure = Figure(figsize=(WIDTH_INCHES, (WIDTH_INCHES / columns + 0.35) * len(rows)), layout="constrained")
+        figure = Figure(figsize=(WIDTH_INCHES, (WIDTH_INCHES / columns + 0.5) * len(rows)), layout="constrained")
         grid = figure.subplots(len(rows), columns, squeeze=False)
         for panel in grid.ravel():
             panel.set_axis_off()
         for line, (dataset, items) in zip(grid, rows, strict=True):
-            _picture(line[0], dataset.grid, f"{dataset.title}: real")
+            _picture(line[0], dataset.grid, f"{dataset.title}\nreal")
             for panel, item in zip(line[1:], items, strict=False):
-                score = f", FID {short(item.score.fid)}" if item.score else ""
-                _picture(panel, item.grid, f"{item.label}{score}")
+                _picture(panel, item.grid, f"{item.label}\n{_said(item.score)}")
         return _png(figure)
+
+
+def _said(score_of: Score | None) -> str:
+    if score_of is None:
+        return "FID not run"
+    return f"FID {score(score_of.fid)}" + ("" if score_of.comparable else ", not comparable")
 
 
 def _picture(panel: Axes, path: Path | None, title: str) -> None:

@@ -9,23 +9,12 @@ from dithc.config import Experiment
 from dithc.log import problem
 from dithc.runs import Manifest
 
-FOLDERS = {
-    "inputs": "synthesize",
-    "scenes": "stage",
-    "tiles": "tiles",
-    "codecs": "codec",
-    "latents": "latents",
-    "runs": "train",
-    "samples": "sample",
-    "extractors": "extractor",
-    "features": "features",
-    "fid": "fid",
-}  # folder of a stage's results -> name of the stage, in the order in which data flows
+STAGES = ("synthesize", "stage", "tiles", "codec", "latents", "train", "sample", "extractor", "features", "fid")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A manifest and where it stands; `stage` is one of the values of `FOLDERS`."""
+    """A manifest and where it stands; `stage` is one of `STAGES`."""
 
     path: Path
     stage: str
@@ -65,10 +54,11 @@ class Results:
     @property
     def code(self) -> dict[str, list[str]]:
         """Hash of the source that ran -> stages and names it made; more than one key is a mixture."""
-        made: dict[str, list[str]] = {}
+        made: dict[str, dict[str, None]] = {}
         for item in self.items:
-            made.setdefault(str(item.manifest.code.get("source", "unknown")), []).append(f"{item.stage} {item.name}")
-        return made
+            source = str(item.manifest.code.get("source", "unknown"))
+            made.setdefault(source, {})[f"{item.stage} {item.name}"] = None
+        return {source: list(results) for source, results in made.items()}
 
 
 def gather(experiment: Experiment, paths: Iterable[Path]) -> Results:
@@ -93,15 +83,14 @@ def gather(experiment: Experiment, paths: Iterable[Path]) -> Results:
 
 def _read(path: Path) -> Result:
     manifest = Manifest.read(path)
-    stage = FOLDERS.get(manifest.stage, manifest.stage)
-    if stage not in FOLDERS.values():
+    if manifest.stage not in STAGES:
         raise problem(
             f"manifest {path} is of a stage the report does not know",
             got=manifest.stage,
-            expected=", ".join(FOLDERS.values()),
+            expected=", ".join(STAGES),
             remedy="leave it out of --manifests",
         )
-    return Result(path=path, stage=stage, manifest=manifest)
+    return Result(path=path, stage=manifest.stage, manifest=manifest)
 
 
 def _settings_faults(experiment: Experiment, item: Result) -> list[str]:
@@ -128,7 +117,9 @@ def _input_faults(items: Iterable[Result]) -> list[str]:
         versions.setdefault(item.path.resolve(), {})[item.manifest.digest] = "itself"
     for item in items:
         for path, digest in item.manifest.inputs.items():
-            versions.setdefault(Path(path).resolve(), {}).setdefault(digest, f"what {item.stage} {item.name} was made from")
+            versions.setdefault(Path(path).resolve(), {}).setdefault(
+                digest, f"what {item.stage} {item.name} was made from"
+            )
     return [
         f"{path}: " + ", ".join(f"{digest} is {whose}" for digest, whose in found.items())
         for path, found in versions.items()

@@ -6,15 +6,17 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dithc.report.facts import EvaluationFacts, Facts
-from dithc.report.figures import short, span
+from dithc.report.facts import Facts
 from dithc.report.reference import Reference
+from dithc.report.words import score, short, span
 
 TEMPLATE = "report.html"
 GIB = 1 << 30
 
 
-def render(facts: Facts, reference: Reference, *, figures: Mapping[str, tuple[bytes, bytes]], pictures: Mapping[str, bytes]) -> str:
+def render(
+    facts: Facts, reference: Reference, *, figures: Mapping[str, tuple[bytes, bytes]], pictures: Mapping[str, bytes]
+) -> str:
     """The page.
 
     Args:
@@ -33,7 +35,9 @@ def render(facts: Facts, reference: Reference, *, figures: Mapping[str, tuple[by
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(count=_count, short=_short, span=span, millions=_millions, gib=_gib, percent=_percent)
+    environment.filters.update(
+        count=_count, short=_short, score=_score, span=span, millions=_millions, gib=_gib, percent=_percent
+    )
     return environment.get_template(TEMPLATE).render(
         facts=facts,
         reference=reference,
@@ -41,6 +45,7 @@ def render(facts: Facts, reference: Reference, *, figures: Mapping[str, tuple[by
         pictures={name: _inline(content) for name, content in pictures.items()},
         verdicts={dataset.name: verdict(facts, dataset.name) for dataset in facts.datasets},
         incomparable=incomparable(facts),
+        remarks=remarks(facts),
         bench=bench_parts(facts.bench),
     )
 
@@ -57,6 +62,10 @@ def _short(value: float | None) -> str:
     return "–" if value is None else short(value)
 
 
+def _score(value: float | None) -> str:
+    return "–" if value is None else score(value)
+
+
 def _millions(value: int | None) -> str:
     return "–" if value is None else f"{value / 1e6:,.1f} M"
 
@@ -71,24 +80,38 @@ def _percent(part: float, whole: float) -> str:
 
 def verdict(facts: Facts, dataset: str) -> str:
     """How good it is, in one sentence; empty where nothing was scored."""
-    scored = [item for item in facts.evaluations_of(dataset) if item.score]
-    last = scored[-1].score if scored else None
-    if last is None:
+    scored = [(item, item.score) for item in facts.evaluations_of(dataset) if item.score]
+    if not scored:
         return ""
-    said = [_said(item) for item in scored]
-    if len(said) == 1:
+    *before, (_, last) = scored
+    said = [f"{score(one.fid)} ({item.label})" for item, one in scored]
+    if not before:
         text = f"FID is {said[0]}"
     else:
-        falls = all(item.score.fid > last.fid for item in scored[:-1] if item.score)
-        rises = all(item.score.fid <= last.fid for item in scored[:-1] if item.score)
-        verb = "falls from" if falls else "does not fall: from" if rises else "goes from"
-        text = f"FID {verb} {', '.join(said[:-1])} to {said[-1]}"
-    floor = f"; two halves of the real tiles are {short(last.floor)} apart, which is the floor" if last.floor is not None else ""
+        falls = all(one.fid > last.fid for _, one in before)
+        verb = "falls from" if falls else "does not fall below all before it: from"
+        text = f"FID {verb} {' and '.join(said[:-1])} to {said[-1]}"
+    floor = (
+        ""
+        if last.floor is None
+        else f"; two halves of the real tiles are {score(last.floor)} apart, which is the floor"
+    )
     return f"{text}{floor}."
 
 
-def _said(item: EvaluationFacts) -> str:
-    return f"{short(item.score.fid)} {item.label}" if item.score else item.label
+def remarks(facts: Facts) -> dict[str, dict[str, list[str]]]:
+    """What the stages remarked, each text once with those it is about."""
+    runs: dict[str, list[str]] = {}
+    scores: dict[str, list[str]] = {}
+    for run in facts.runs:
+        if run.weights_note:
+            runs.setdefault(run.weights_note, []).append(run.name)
+    for item in facts.evaluations:
+        if item.score:
+            for text in item.score.warnings:
+                if text != item.score.note:
+                    scores.setdefault(text, []).append(item.name)
+    return {"runs": runs, "scores": scores}
 
 
 def incomparable(facts: Facts) -> dict[str, list[str]]:
@@ -102,26 +125,39 @@ def incomparable(facts: Facts) -> dict[str, list[str]]:
 
 
 def bench_parts(bench: dict[str, Any] | None) -> dict[str, Any]:
-    """A bench document as a page can show it: plain values, and a table for each list of records."""
-    values: dict[str, str] = {}
-    tables: dict[str, tuple[list[str], list[list[str]]]] = {}
-    for key, value in (bench or {}).items():
-        records = value
-        if isinstance(value, dict) and value and all(isinstance(item, dict) for item in value.values()):
-            records = [{"": name, **item} for name, item in value.items()]
-        if isinstance(records, list) and records and all(isinstance(item, dict) for item in records):
-            columns = list(dict.fromkeys(column for record in records for column in record))
-            tables[key] = (columns, [[_cell(record.get(column)) for column in columns] for record in records])
-        else:
-            values[key] = _cell(value)
-    return {"values": values, "tables": tables}
+    """What `dithc bench step` measured: a row a contender, and the conditions it was measured under."""
+    if not bench:
+        return {"rows": [], "conditions": {}}
+    rows = []
+    for row in bench.get("contenders", []):
+        seconds, rates = row.get("seconds") or {}, row.get("gflop_per_second") or {}
+        rows.append(
+            {
+                "contender": row["name"],
+                "status": " ".join(filter(None, [row["status"], row.get("reason")])),
+                "seconds a step": _spread(seconds.get("median"), seconds.get("mad")),
+                "ratio": _short(row.get("ratio_to_first")),
+                "images/s": _short(row.get("images_per_second")),
+                "GFLOP/s": _short(rates.get("training_total")),
+                "linear layers alone": _short(rates.get("training_linear")),
+                "of the matrix ceiling": _share(row.get("share_of_gemm_ceiling")),
+                "peak memory of a step": _gib(row.get("peak_above_start_bytes")),
+            }
+        )
+    parts = {**bench.get("settings", {}), **bench.get("ceilings", {}), **bench.get("versions", {})}
+    conditions = {key: _cell(value) for key, value in parts.items() if not isinstance(value, dict)}
+    return {"rows": rows, "conditions": conditions}
+
+
+def _spread(median: float | None, deviation: float | None) -> str:
+    return _short(median) + ("" if deviation is None else f" ± {short(deviation)}")
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return short(value)
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_cell(item)}" for key, item in value.items())
     if isinstance(value, list):
-        return ", ".join(map(_cell, value))
-    return "–" if value is None else str(value)
+        return ", ".join(map(str, value))
+    return short(value) if isinstance(value, float) else str(value)

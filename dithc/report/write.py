@@ -12,14 +12,15 @@ from dithc.config import Experiment
 from dithc.log import logger
 from dithc.report import figures
 from dithc.report.collect import collect
-from dithc.report.curves import Curve
+from dithc.report.curves import Curve, smooth
 from dithc.report.facts import Facts
 from dithc.report.gather import gather
 from dithc.report.page import render
 from dithc.report.reference import read_reference
+from dithc.report.theme import DARK, LIGHT, Theme
 from dithc.runs import atomic_write
 
-FIGURES: dict[str, Callable[[Facts, figures.Theme], bytes]] = {
+FIGURES: dict[str, Callable[[Facts, Theme], bytes]] = {
     "samples": figures.draw_samples,
     "fid": figures.draw_fid,
     "loss": figures.draw_loss,
@@ -62,17 +63,17 @@ def write_report(
     facts = collect(experiment, gather(experiment, manifests), paper, bench=bench, machine=list(machine))
     for text in facts.warnings:
         log.warning(text)
-    drawn = {name: (draw(facts, figures.LIGHT), draw(facts, figures.DARK)) for name, draw in FIGURES.items()}
-    inlined = {name: drawn[name] for name in INLINED}
+    drawn = {name: draw(facts, LIGHT) for name, draw in FIGURES.items()}
+    inlined = {name: (drawn[name], FIGURES[name](facts, DARK)) for name in INLINED}
     for dataset in facts.datasets:
         untitled = [replace(dataset, title="")]
         inlined[f"bands {dataset.name}"] = (
-            figures.draw_bands(untitled, figures.LIGHT, columns=1),
-            figures.draw_bands(untitled, figures.DARK, columns=1),
+            figures.draw_bands(untitled, LIGHT, columns=1),
+            figures.draw_bands(untitled, DARK, columns=1),
         )
     page = render(facts, paper, figures=inlined, pictures=_pictures(facts))
-    for name, (light, _) in drawn.items():
-        atomic_write(out.parent / "figures" / f"{name}.png", light)
+    for name, content in drawn.items():
+        atomic_write(out.parent / "figures" / f"{name}.png", content)
     atomic_write(out.with_suffix(".json"), json.dumps(numbers(facts), indent=1, allow_nan=False) + "\n")
     atomic_write(out, page)
     return facts
@@ -103,8 +104,8 @@ def _thinned(curve: Curve) -> dict[str, Any]:
     places = np.unique(np.linspace(0, len(curve.steps) - 1, CURVE_POINTS).round().astype(int))
     return {
         "step": curve.steps[places].astype(int).tolist(),
-        "loss_smoothed": figures.smooth(curve.loss)[places].tolist(),
-        "images_per_second": figures.smooth(curve.images_per_second)[places].tolist(),
+        "loss_smoothed": smooth(curve.loss)[places].tolist(),
+        "images_per_second": smooth(curve.images_per_second)[places].tolist(),
     }
 
 

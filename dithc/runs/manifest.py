@@ -46,7 +46,7 @@ class Manifest:
     @property
     def digest(self) -> str:
         """Digest of the result: the settings, the inputs and the bytes of the files; not of times, hosts and folders."""
-        files = [[_inside(entry["path"]), entry["sha256"]] for entry in self.files]
+        files = [[Path(entry["path"]).name, entry["sha256"]] for entry in self.files]
         return digest({"spec": self.spec, "inputs": sorted(self.inputs.values()), "files": files})
 
     def write(self, path: Path) -> None:
@@ -108,11 +108,6 @@ class Manifest:
             elif sha256_file(path) != entry["sha256"]:
                 faults.append(f"{path} has other bytes than were written (SHA-256 differs)")
         return faults
-
-
-def _inside(path: str) -> str:
-    """A path within the manifest's folder as it is; of one outside (the store) only the name, for the rest is a place."""
-    return Path(path).name if path.startswith("..") or Path(path).is_absolute() else path
 
 
 def file_entry(path: Path, *, relative_to: Path) -> dict[str, Any]:

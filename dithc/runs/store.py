@@ -1,12 +1,13 @@
 """The store: owns checkpoint bytes, one folder per run and digest, whatever the workflow engine does around it."""
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from dithc.log import logger, problem
 from dithc.runs.files import atomic_write, replacing
@@ -45,7 +46,7 @@ class Store:
     verified when it is read; a damaged one is passed over, with the reason said, for the next older.
     """
 
-    Checkpoint = StoredCheckpoint
+    Checkpoint: TypeAlias = StoredCheckpoint
     WEIGHTS: Final = {"raw": "model.safetensors", "ema": "ema.safetensors"}
 
     def __init__(self, folder: Path) -> None:
@@ -60,7 +61,7 @@ class Store:
         """
         manifest = Manifest.read(path, stage="train")
         for entry in manifest.files:
-            folder = (path.parent / entry["path"]).parent
+            folder = Path(os.path.normpath(path.parent / entry["path"])).parent
             if folder.name.startswith("step_"):
                 return cls(folder.parent), int(folder.name.removeprefix("step_"))
         raise problem(
@@ -148,7 +149,9 @@ class Store:
         """Removes all but the last `keep_last` checkpoints, those at multiples of `keep_every` steps, and pinned ones."""
         for step in self.steps()[:-keep_last]:
             if step % keep_every and not (self.path(step) / PIN_FILE).exists():
-                (self.path(step) / COMMIT_FILE).unlink()  # from here on it is no checkpoint, however far the removal gets
+                (
+                    self.path(step) / COMMIT_FILE
+                ).unlink()  # from here on it is no checkpoint, however far the removal gets
                 shutil.rmtree(self.path(step))
 
     def sweep(self) -> None:

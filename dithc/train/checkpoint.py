@@ -59,7 +59,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         OSError: the disk is full or not writable.
     """
     try:
-        save_file({name: value.detach().contiguous() for name, value in tensors.items()}, path, metadata={"format": "pt"})
+        save_file(
+            {name: value.detach().contiguous() for name, value in tensors.items()}, path, metadata={"format": "pt"}
+        )
     except SafetensorError as error:  # it wraps the system's error in its own
         raise OSError(str(error)) from error
 

@@ -10,7 +10,7 @@ import torch
 from dithc.automem import AutoMem
 from dithc.comm import Group
 from dithc.data import Batches, Latents
-from dithc.log import logger
+from dithc.log import logger, problem
 from dithc.model import DiT
 from dithc.runs import Lease, Manifest, Store, digest, sha256_file
 from dithc.train.checkpoint import Saver, State, facts, take_up
@@ -75,9 +75,21 @@ def _inputs(job: Job) -> _Inputs:
     found = {name: Manifest.read(path, stage=stages[name]).digest for name, path in paths.items()}
     named: dict[str, object] = {"spec": job.spec, **found}
     if job.run.init_file is not None:
-        named["init_file"] = sha256_file(Path(job.run.init_file))
+        named["init_file"] = _hash_of_weights(Path(job.run.init_file), run=job.name)
     folder = job.store / f"{job.name}-{digest(named)}"
     return _Inputs({str(paths[name]): value for name, value in found.items()}, Store(folder))
+
+
+def _hash_of_weights(path: Path, *, run: str) -> str:
+    try:
+        return sha256_file(path)
+    except OSError as error:
+        raise problem(
+            f"runs.{run}.init_file {path} cannot be read",
+            got=error,
+            expected="a file of weights (safetensors, or an official DiT .pt)",
+            remedy="put it there, or correct the path; it is relative to the working folder",
+        ) from error
 
 
 def _train(job: Job, group: Group, store: Store) -> int:

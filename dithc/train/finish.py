@@ -16,7 +16,9 @@ FIRST, LAST = 10, 100
 WARMUP_STEPS = 2  # steps after a start that are slower than the rest: first touch of memory, caches of the kernels
 
 
-def write_manifest(job: Job, *, store: Store, checkpoint: Store.Checkpoint, inputs: dict[str, str], seconds: float) -> None:
+def write_manifest(
+    job: Job, *, store: Store, checkpoint: Store.Checkpoint, inputs: dict[str, str], seconds: float
+) -> None:
     """Writes the manifest of a run at `checkpoint`, last of all, and protects that checkpoint from removal.
 
     Args:
@@ -71,4 +73,6 @@ def _numbers(store: Store, checkpoint: Store.Checkpoint) -> dict[str, Any]:
 def _ema_note(settings: training.Ema, step: int) -> str:
     share = initial_share(step, decay=settings.decay, warmup=settings.warmup)
     how = "with warm-up" if settings.warmup else "without warm-up"
-    return f"EMA of decay {settings.decay:g} {how}: {100 * share:.2g} % of the initial weights are left after {step} steps"
+    return (
+        f"EMA of decay {settings.decay:g} {how}: {100 * share:.2g} % of the initial weights are left after {step} steps"
+    )

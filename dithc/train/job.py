@@ -52,6 +52,8 @@ class Job:
             raise problem(
                 f"initial weights of run {self.name}",
                 got=f"--init {self.init}",
-                expected=f"the manifest of run {self.run.init}" if self.run.init else "no --init: the run has no `init`",
+                expected=f"the manifest of run {self.run.init}"
+                if self.run.init
+                else "no --init: the run has no `init`",
                 remedy="pass the manifest of the run that the configuration names, or correct the configuration",
             )

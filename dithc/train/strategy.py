@@ -27,7 +27,7 @@ class Strategy:
         self.scale = float(group.size)
         self._parallel: DistributedDataParallel | None = None
         if group.size > 1:
-            self._parallel = DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+            self._parallel = DistributedDataParallel(model, gradient_as_bucket_view=True)
             log.info(f"gradients of {group.size} ranks are averaged by DistributedDataParallel")
         self.module: nn.Module = self._parallel or model
 
@@ -35,7 +35,7 @@ class Strategy:
         """For the forward and backward of a micro-batch: gradients travel in the backward of the last one only."""
         if self._parallel is None or last:
             return nullcontext()
-        return self._parallel.no_sync()  # type: ignore[no-any-return]
+        return self._parallel.no_sync()
 
     def settle(self, x: Tensor, t: Tensor, y: Tensor) -> None:
         """Runs two forward and backward passes without effect on the weights.

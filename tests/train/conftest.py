@@ -71,6 +71,11 @@ def _one_thread():
 
 
 @pytest.fixture
+def make_latents() -> Callable[..., Path]:
+    return write_latents
+
+
+@pytest.fixture
 def latents(tmp_path: Path) -> Path:
     return write_latents(tmp_path / "latents")
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests.workflow.conftest import LOCAL, command, make_project, snakemake
 
 pytestmark = pytest.mark.slow
@@ -84,7 +85,7 @@ def test_killed_workflow_continues_to_the_same_weights(finished: Path, tmp_path:
     shutil.copytree(finished / ".snakemake" / "metadata", folder / ".snakemake" / "metadata")
     target = "results/demo/runs/pretrain/step_0000040.json"
     with (folder / "first.log").open("w") as log:
-        first = subprocess.Popen(command(*LOCAL, target), cwd=folder, stdout=log, stderr=log)
+        first = subprocess.Popen(command(target, *LOCAL), cwd=folder, stdout=log, stderr=log)
     deadline = time.monotonic() + 180
     while not list(folder.glob("store/pretrain-*/step_0000010/checkpoint.json")):
         assert time.monotonic() < deadline, (folder / "first.log").read_text()[-3000:]
@@ -97,7 +98,7 @@ def test_killed_workflow_continues_to_the_same_weights(finished: Path, tmp_path:
         time.sleep(0.2)
     assert not (folder / target).exists()
     assert snakemake(folder, *LOCAL, "--unlock").returncode == 0
-    again = snakemake(folder, *LOCAL, target)
+    again = snakemake(folder, target, *LOCAL)
     assert again.returncode == 0, again.stdout[-3000:]
     interrupted, whole = (
         json.loads((place / target).read_text()) for place in (folder, finished)

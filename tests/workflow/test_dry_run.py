@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from tests.workflow.conftest import ROOT, snakemake
 
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "config" / "experiments").glob("*.yaml"))
@@ -42,3 +43,16 @@ def test_unknown_key_stops_before_the_first_job(project: Path) -> None:
     done = snakemake(project, "--profile", "profiles/local", "--config", "learning_rate=1", "runs={a: {dataset: b}}")
     assert done.returncode != 0
     assert "learning_rate: unknown key" in done.stdout
+
+
+def test_failing_verb_fails_its_rule_with_its_own_words(project: Path) -> None:
+    (project / "pictures" / "a").mkdir(parents=True)
+    (project / "pictures" / "a" / "0.jpg").write_bytes(b"no picture")
+    source = "datasets: {landscape: {source: {synthetic: null, path: pictures}}}"
+    (project / "mine.yaml").write_text(source)
+    demo = "config/experiments/demo.yaml"
+    target = "results/demo/scenes/landscape/manifest.json"
+    done = snakemake(project, target, "--profile", "profiles/local", "--configfile", demo, "mine.yaml")
+    assert done.returncode != 0
+    assert "remedy:" in done.stdout
+    assert "completed successfully" not in done.stdout

@@ -10,9 +10,10 @@ W = Workflow(config)
 W.write_config()
 
 # Rules do not inherit the environment of the interpreter that runs Snakemake; DITHC_DRIVER lets a training notice that
-# this process is gone, save and stop.
+# this process is gone, save and stop. A prefix replaces Snakemake's own strict mode: without pipefail the status of a
+# verb would be lost behind `tee`.
 shell.prefix(
-    f"export PATH={os.path.dirname(sys.executable)}:$PATH"
+    f"set -euo pipefail; export PATH={os.path.dirname(sys.executable)}:$PATH"
     f" DITHC_DRIVER_PID={os.getpid()} DITHC_DRIVER_HOST={socket.gethostname()}; "
 )
 

@@ -1,4 +1,4 @@
-# Stage 9: one self-contained report.
+# Stage 9: one self-contained report, and its figures for Snakemake's own.
 
 
 rule report:
@@ -12,6 +12,36 @@ rule report:
             category="Report",
         ),
         numbers=f"{W.root}/report.json",
+        samples=report(
+            f"{W.root}/figures/samples.png",
+            caption="../report/samples.rst",
+            category="Figures",
+        ),
+        fid=report(
+            f"{W.root}/figures/fid.png",
+            caption="../report/fid.rst",
+            category="Figures",
+        ),
+        loss=report(
+            f"{W.root}/figures/loss.png",
+            caption="../report/loss.rst",
+            category="Figures",
+        ),
+        throughput=report(
+            f"{W.root}/figures/throughput.png",
+            caption="../report/throughput.rst",
+            category="Figures",
+        ),
+        bands=report(
+            f"{W.root}/figures/bands.png",
+            caption="../report/bands.rst",
+            category="Figures",
+        ),
+        stages=report(
+            f"{W.root}/figures/stages.png",
+            caption="../report/stages.rst",
+            category="Figures",
+        ),
     log:
         W.log("report"),
     conda:

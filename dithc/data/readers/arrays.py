@@ -12,6 +12,7 @@ from dithc.runs import sha256_file
 
 SATURATED = 65535
 CIRRUS_BAND = "B10"
+VISIBLE_BANDS = {"B02", "B03", "B04"}
 CIRRUS_MOST = 0.05
 """Median reflectance of the cirrus band is a few 1e-3 (it sees water vapour, not ground); the offset alone is 0.1."""
 FLOOR_LEAST, FLOOR_MOST = 0.09, 0.2
@@ -42,8 +43,10 @@ class Sentinel2ArrayReader:
         offset = source.offset or 0.0 if source.units == "dn" else 0.0
         per_unit = source.quantification if source.units == "dn" else 1.0
         if not invalid.all():
-            check_range(raw.pixels, invalid, units=source.units)
-            check_offset(raw.pixels, invalid, bands=source.bands, offset=offset, per_unit=per_unit)
+            if source.units == "reflectance":
+                check_range(raw.pixels, invalid)
+            elif source.check_offset:
+                check_offset(raw.pixels, invalid, bands=source.bands, offset=offset, per_unit=per_unit)
         stored = stored_reflectance(
             raw.pixels, offset=offset, per_unit=per_unit, invalid=invalid, what="a value of the file"
         )
@@ -105,10 +108,10 @@ def check_type(pixels: Array, *, units: str) -> None:
         )
 
 
-def check_range(pixels: Array, invalid: Array, *, units: str) -> None:
+def check_range(pixels: Array, invalid: Array) -> None:
     """Refuses digital numbers declared as reflectance."""
     highest = pixels.max(where=~invalid, initial=0)
-    if units == "reflectance" and highest > IMPOSSIBLE_REFLECTANCE:
+    if highest > IMPOSSIBLE_REFLECTANCE:
         raise Refused(
             Reason.UNITS_CONTRADICTION,
             "the values contradict `units: reflectance`",
@@ -134,24 +137,22 @@ def check_offset(pixels: Array, invalid: Array, *, bands: list[str], offset: flo
     Raises:
         Refused: with the values that contradict.
     """
-    dark: dict[str, tuple[float, float]] = {}
+    lowest, medians = {}, {}
     for band, values, bad in zip(bands, pixels, invalid, strict=True):
         valid = values[~bad]
         if valid.size:
-            dark[band] = (float(valid.min()), float(np.median(valid)))
-    reflectance = {band: tuple((value + offset) / per_unit for value in pair) for band, pair in dark.items()}
-    lowest = {band: pair[0] for band, pair in reflectance.items()}
-    medians = {band: pair[1] for band, pair in reflectance.items()}
+            lowest[band], medians[band] = float(valid.min()), float(np.median(valid))
     darkest = min(medians, key=lambda band: medians[band])
-    if medians[darkest] < DARKEST_MEDIAN:
-        got = f"median of {darkest} {dark[darkest][1]:g}, which is reflectance {medians[darkest]:.3f}"
+    reflectance, floor = (medians[darkest] + offset) / per_unit, min(lowest.values())
+    if reflectance < DARKEST_MEDIAN:
+        got = f"median of {darkest} {medians[darkest]:g}, which would be reflectance {reflectance:.3f}"
         remedy = "the offset was already taken off: set `offset: 0`"
-    elif medians.get(CIRRUS_BAND, 0.0) > CIRRUS_MOST:
-        got = f"median of {CIRRUS_BAND} {dark[CIRRUS_BAND][1]:g}, where clear air gives a few tens"
-        remedy = "set `offset: -1000`"
-    elif FLOOR_LEAST <= min(lowest.values()) < FLOOR_MOST:
-        got = f"no value below {min(pair[0] for pair in dark.values()):g} in any of {len(dark)} bands"
-        remedy = "set `offset: -1000`"
+    elif offset == 0 and medians.get(CIRRUS_BAND, 0.0) / per_unit > CIRRUS_MOST:
+        got = f"median of {CIRRUS_BAND} {medians[CIRRUS_BAND]:g}, where clear air gives a few tens"
+        remedy = "the offset is still in: set `offset: -1000`"
+    elif offset == 0 and VISIBLE_BANDS & lowest.keys() and FLOOR_LEAST <= floor / per_unit < FLOOR_MOST:
+        got = f"no valid value below {floor:g} in any of {len(lowest)} bands"
+        remedy = "the offset is still in: set `offset: -1000`"
     else:
         return
     raise Refused(
@@ -159,5 +160,6 @@ def check_offset(pixels: Array, invalid: Array, *, bands: list[str], offset: flo
         f"the values contradict the declared `offset: {offset:g}`",
         got=got,
         expected="values as of the processing baseline declared: `offset: -1000` from 04.00, 0 before or where it is applied",
-        remedy=f"{remedy}; keep files of the two kinds in data sets of their own",
+        remedy=f"{remedy}; keep files of the two kinds in data sets of their own; "
+        "for a scene that is truly so, `check_offset: false`",
     )

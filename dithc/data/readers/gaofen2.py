@@ -30,7 +30,8 @@ class Gaofen2Reader:
     """Reads the multispectral files under a folder; the panchromatic file of a product is left alone."""
 
     def __init__(self, source: datasets.Gaofen2, folder: Path) -> None:
-        self.source, self.folder, self.classes = source, folder, [source.kind]
+        self.source, self.folder = source, folder
+        self.classes: list[str] = [source.kind]
         self.paths = list_files(
             folder,
             suffixes=SUFFIXES,
@@ -42,9 +43,7 @@ class Gaofen2Reader:
     def read(self, path: Path) -> Scene:
         """Reads one file; the mask is invalid where every band is 0 (outside the footprint) or the file's no data."""
         source = self.source
-        raw = read_pixels(
-            path, bands=source.bands, layout=source.layout, gsd_m=source.gsd_m, georeferenced=True
-        )
+        raw = read_pixels(path, bands=source.bands, layout=source.layout, gsd_m=source.gsd_m, georeferenced=True)
         wanted = DTYPES[source.units]
         if raw.pixels.dtype != wanted:
             fitting = {kind: units for units, kind in DTYPES.items()}.get(str(raw.pixels.dtype))
@@ -53,7 +52,9 @@ class Gaofen2Reader:
                 "the type of the pixels contradicts the declared units",
                 got=f"{raw.pixels.dtype}, values {raw.pixels.min()} to {raw.pixels.max()}",
                 expected=f"{wanted} for `units: {source.units}`",
-                remedy=f"set `units: {fitting}`" if fitting else "save it as uint16 (digital numbers) or uint8 (stretched)",
+                remedy=f"set `units: {fitting}`"
+                if fitting
+                else "save it as uint16 (digital numbers) or uint8 (stretched)",
             )
         invalid = (raw.pixels == 0).all(axis=0)  # (H, W)
         if raw.nodata is not None:

@@ -14,7 +14,12 @@ def scene_id(path: Path, folder: Path) -> str:
 
 
 def list_files(
-    folder: Path, *, suffixes: Collection[str], wanted: str, remedy: str, use: Callable[[Path], bool] = lambda path: True
+    folder: Path,
+    *,
+    suffixes: Collection[str],
+    wanted: str,
+    remedy: str,
+    use: Callable[[Path], bool] = lambda path: True,
 ) -> list[Path]:
     """All files at or under `folder` with one of the suffixes (any case) that `use` accepts, sorted; hidden ones are not.
 

@@ -57,7 +57,9 @@ def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"]) -> 
     if array.ndim == 2 and count == 1:
         return array[np.newaxis]  # (1, H, W)
     axes = "x".join(map(str, array.shape))
-    wanted = f"{count} bands ({', '.join(bands)}) on the {'first' if layout == 'chw' else 'last'} axis (layout {layout})"
+    wanted = (
+        f"{count} bands ({', '.join(bands)}) on the {'first' if layout == 'chw' else 'last'} axis (layout {layout})"
+    )
     if array.ndim != 3:
         raise Refused(
             Reason.WRONG_LAYOUT,

@@ -1,9 +1,7 @@
-"""The XML files of an invented Sentinel-2 product, with the element names of real ones of baseline 04.00."""
+"""MTD_MSIL2A.xml and MTD_TL.xml of an invented Sentinel-2 product, with the element names of real ones of baseline 04.00."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Literal
 
 from dithc.data.raster import reproject_points
 from dithc.data.synthetic.safe_product import SafeProduct, layers
@@ -13,7 +11,6 @@ QUANTIFICATION = 10_000
 ADD_OFFSET = -1_000
 NODATA, SATURATED = 0, 65_535
 RESOLUTIONS = (10, 20, 60)
-ChecksumName = Literal["SHA3-256", "MD5"]
 
 # physical name, native resolution in metres, shortest, longest and central wavelength in nm (of Sentinel-2A).
 SPECTRAL_BANDS = (
@@ -41,16 +38,6 @@ PERCENTAGES = (
     *("WATER", "UNCLASSIFIED", "MEDIUM_PROBA_CLOUDS", "HIGH_PROBA_CLOUDS", "THIN_CIRRUS", "SNOW_ICE"),
 )
 SCHEMA = "https://psd-14.sentinel2.eo.esa.int/PSD"
-
-
-@dataclass(frozen=True)
-class DataObject:
-    """One file of the product as the manifest lists it."""
-
-    identity: str
-    href: str
-    size_bytes: int
-    checksum: str
 
 
 def product_document(product: SafeProduct, *, scl_percent: tuple[float, ...]) -> Element:
@@ -94,7 +81,7 @@ def tile_document(product: SafeProduct, *, scl_percent: tuple[float, ...], sun: 
         element(
             "n1:General_Info",
             element("TILE_ID", text=_granule_identity(product), attributes={"metadataLevel": "Brief"}),
-            element("SENSING_TIME", text=_utc(product.sensed), attributes={"metadataLevel": "Standard"}),
+            element("SENSING_TIME", text=utc(product.sensed), attributes={"metadataLevel": "Standard"}),
             namespaces=space,
         ),
         element(
@@ -120,29 +107,6 @@ def tile_document(product: SafeProduct, *, scl_percent: tuple[float, ...], sun: 
             attributes={"metadataLevel": "Standard"},
         ),
         namespaces=space,
-    )
-
-
-def manifest_document(product: SafeProduct, objects: Iterable[DataObject], *, checksum_name: ChecksumName) -> Element:
-    """manifest.safe: what the product holds, with the checksum of every file."""
-    space = {
-        "safe": "http://www.esa.int/safe/sentinel/1.1",
-        "gml": "http://www.opengis.net/gml",
-        "xfdu": "urn:ccsds:schema:xfdu:1",
-    }
-    period = element("safe:startTime", text=_utc(product.sensed), namespaces=space)
-    orbit = element("safe:relativeOrbitNumber", text=f"{product.relative_orbit:03d}", namespaces=space)
-    return element(
-        "xfdu:XFDU",
-        element("informationPackageMap"),
-        element(
-            "metadataSection",
-            _metadata_object("acquisitionPeriod", element("safe:acquisitionPeriod", period, namespaces=space)),
-            _metadata_object("measurementOrbitReference", element("safe:orbitReference", orbit, namespaces=space)),
-        ),
-        element("dataObjectSection", *(_data_object(entry, checksum_name) for entry in objects)),
-        namespaces=space,
-        attributes={"version": "esa/safe/sentinel/1.1/sentinel-2/msi/archive_l2a_user_product"},
     )
 
 
@@ -175,18 +139,18 @@ def _product_info(product: SafeProduct) -> Element:
     }
     return element(
         "Product_Info",
-        element("PRODUCT_START_TIME", text=_utc(product.sensed)),
-        element("PRODUCT_STOP_TIME", text=_utc(product.sensed)),
+        element("PRODUCT_START_TIME", text=utc(product.sensed)),
+        element("PRODUCT_STOP_TIME", text=utc(product.sensed)),
         element("PRODUCT_URI", text=product.name),
         element("PROCESSING_LEVEL", text="Level-2A"),
         element("PRODUCT_TYPE", text="S2MSI2A"),
         element("PROCESSING_BASELINE", text="04.00"),
-        element("GENERATION_TIME", text=_utc(product.generated)),
+        element("GENERATION_TIME", text=utc(product.generated)),
         element(
             "Datatake",
             element("SPACECRAFT_NAME", text=satellite),
             element("DATATAKE_TYPE", text="INS-NOBS"),
-            element("DATATAKE_SENSING_START", text=_utc(product.sensed)),
+            element("DATATAKE_SENSING_START", text=utc(product.sensed)),
             element("SENSING_ORBIT_NUMBER", text=product.relative_orbit),
             element("SENSING_ORBIT_DIRECTION", text="DESCENDING"),
             attributes={"datatakeIdentifier": datatake},
@@ -288,25 +252,6 @@ def _geocoding(product: SafeProduct) -> Element:
     )
 
 
-def _metadata_object(identity: str, content: Element) -> Element:
-    wrapped = element("metadataWrap", element("xmlData", content), attributes={"mimeType": "text/xml"})
-    return element("metadataObject", wrapped, attributes={"ID": identity, "category": "DMD"})
-
-
-def _data_object(entry: DataObject, checksum_name: ChecksumName) -> Element:
-    mime = "text/xml" if entry.href.endswith(".xml") else "application/octet-stream"
-    return element(
-        "dataObject",
-        element(
-            "byteStream",
-            element("fileLocation", attributes={"locatorType": "URL", "href": f"./{entry.href}"}),
-            element("checksum", text=entry.checksum, attributes={"checksumName": checksum_name}),
-            attributes={"mimeType": mime, "size": entry.size_bytes},
-        ),
-        attributes={"ID": entry.identity},
-    )
-
-
 def _percentages(scl_percent: tuple[float, ...]) -> list[Element]:
     named: Mapping[str, float] = dict(zip(PERCENTAGES, scl_percent, strict=True))
     return [element(f"{name}_PERCENTAGE", text=f"{share:.6f}") for name, share in named.items()]
@@ -321,5 +266,6 @@ def _granule_identity(product: SafeProduct) -> str:
     return f"{product.satellite}_OPER_MSI_L2A_TL_DITHC_{stamp}_A{product.absolute_orbit:06d}_T{product.tile}_N04.00"
 
 
-def _utc(moment: datetime) -> str:
+def utc(moment: datetime) -> str:
+    """A time as the metadata has it."""
     return f"{moment:%Y-%m-%dT%H:%M:%S}.024Z"

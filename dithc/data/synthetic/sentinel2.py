@@ -1,6 +1,5 @@
 """Writes invented Sentinel-2 Level 2A products: folders, JPEG 2000 bands on three grids, scene classes, XML, manifest."""
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,13 @@ from dithc.data.raster import north_up, write_geotiff
 from dithc.data.synthetic.cover import VEGETATION, Cover, Landscape, is_any
 from dithc.data.synthetic.landscape import SUN_AZIMUTH_DEGREES, SUN_ZENITH_DEGREES, grow
 from dithc.data.synthetic.noise import F32, Grid, Mask, fractal, generator, shifted
+from dithc.data.synthetic.safe_manifest import write_manifest
 from dithc.data.synthetic.safe_metadata import (
     ADD_OFFSET,
     QUANTIFICATION,
     RESOLUTIONS,
     SATURATED,
     SCENE_CLASSES,
-    ChecksumName,
-    DataObject,
-    manifest_document,
     preview_name,
     product_document,
     tile_document,
@@ -65,7 +62,7 @@ def write_product(folder: Path, product: SafeProduct, *, seed: int) -> None:
     write_xml(root / "MTD_MSIL2A.xml", product_document(product, scl_percent=percent))
     tile = tile_document(product, scl_percent=percent, sun=(SUN_ZENITH_DEGREES, SUN_AZIMUTH_DEGREES))
     write_xml(root / "GRANULE" / product.granule / "MTD_TL.xml", tile)
-    _write_manifest(root, product)
+    write_manifest(root, product)
 
 
 class _Images:
@@ -86,7 +83,7 @@ class _Images:
                 self._image(band, resolution, numbers[None])
 
     def classes(self, scene_classes: npt.NDArray[np.uint8]) -> None:
-        """The most frequent class among the 10 m pixels below each coarse pixel."""
+        """The most frequent class below each coarse pixel: along the unseen edge it is 0 where bands still have values."""
         for resolution in (20, 60):
             factor = resolution // 10
             shares = np.stack([_mean((scene_classes == c).astype(np.float32), factor) for c in range(len(SCL))])
@@ -172,17 +169,3 @@ def _scene_classes(land: Landscape, opacity: F32, shadow: F32, unseen: Mask) -> 
     classes[opacity > 0.6] = SCL["SC_CLOUD_HIGH_PROBA"]
     classes[unseen] = SCL["SC_NODATA"]
     return classes
-
-
-def _write_manifest(root: Path, product: SafeProduct) -> None:
-    """Lists every file written so far."""
-    name: ChecksumName = "SHA3-256" if product.index % 2 == 0 else "MD5"
-    algorithm = {"SHA3-256": "sha3_256", "MD5": "md5"}[name]
-    objects = []
-    for path in sorted(path for path in root.rglob("*") if path.is_file()):
-        content = path.read_bytes()
-        href = path.relative_to(root).as_posix()
-        identity = f"{path.stem}_{path.parent.name}_Data" if path.suffix == ".jp2" else f"{path.stem}_Metadata"
-        checksum = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
-        objects.append(DataObject(identity=identity, href=href, size_bytes=len(content), checksum=checksum))
-    write_xml(root / "manifest.safe", manifest_document(product, objects, checksum_name=name))

@@ -1,0 +1,54 @@
+"""`dithc codec`: trains an autoencoder on tiles of any number of bands."""
+
+import argparse
+import time
+from pathlib import Path
+
+from dithc.config import codecs, load
+from dithc.log import problem
+from dithc.runs import Manifest
+
+SUMMARY = "Trains a KL autoencoder on the train tiles of a data set; its latents are what a diffusion model learns."
+EXAMPLE = (
+    "dithc codec --config results/demo/config.json --codec sentinel2-vae "
+    "--tiles results/demo/tiles/sentinel2/manifest.json --out results/demo/codecs/sentinel2-vae/manifest.json"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
+    parser.add_argument("--codec", required=True, help="name in the section `codecs`; of kind kl-vae")
+    parser.add_argument("--tiles", type=Path, required=True, help="manifest of the tiles to train on")
+    parser.add_argument("--out", type=Path, required=True, help="manifest to write; the codec stands beside it")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Trains, measures and writes the codec, then its manifest."""
+    from dithc.data import Tiles, train_codec
+
+    start = time.monotonic()
+    experiment = load(args.config)
+    settings = experiment.codecs.get(args.codec)
+    if not isinstance(settings, codecs.KlVae):
+        raise problem(
+            f"codec {args.codec!r} is not one that is trained here",
+            got=settings.kind if settings else "no such codec",
+            expected="one of kind kl-vae: "
+            + (", ".join(name for name, one in experiment.codecs.items() if one.kind == "kl-vae") or "there is none"),
+            remedy="name one of these, or add it to the section `codecs`",
+        )
+    tiles = Manifest.read(args.tiles, stage="tiles")
+    folder = args.out.parent
+    numbers = train_codec(settings, Tiles(args.tiles.parent), folder, seed=experiment.seed)
+    names = ("config.json", "diffusion_pytorch_model.safetensors", "codec.json", "grid.png")
+    Manifest(
+        stage="codec",
+        name=args.codec,
+        spec=Manifest.spec_of(experiment, "codec", args.codec),
+        inputs={str(args.tiles): tiles.digest},
+        files=Manifest.entries(folder, [folder / name for name in names]),
+        numbers=numbers,
+        seconds=time.monotonic() - start,
+    ).write(args.out)
+    return 0

@@ -1,0 +1,132 @@
+"""Pictures for `dithc show`: grids of images, the loss of a run, the scores of a report.
+
+Legend: N images, C bands or channels, H, W picture.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.data import write_png
+from dithc.log import problem
+from dithc.report import draw_fid, draw_loss
+from dithc.runs import atomic_write
+
+IMAGES = 64  # of a grid
+GAP = 2  # pixels between them
+MAX_SIDE = 2048  # pixels of a grid; larger pictures are thinned, not averaged: this is a look, not a product
+VISIBLE = (("B04", "B03", "B02"), ("R", "G", "B"))
+ARRAYS = ("rgb-00000.npy", "shard-00000.npy", "stack-00000.npy")
+
+
+def draw(path: Path, target: Path) -> None:
+    """Draws the images of a stage, the loss of a run, or the scores of a report, whichever `path` has.
+
+    Args:
+        path: file or folder that dithc wrote.
+        target: PNG to write.
+
+    Raises:
+        UserError: there is nothing to draw.
+    """
+    folder, whole = (path, True) if path.is_dir() else (path.parent, path.name == "manifest.json")
+    content = _json(path)
+    if "origins" in content:
+        atomic_write(target, draw_fid(path))
+    elif (metrics := _metrics_of(path, content)) is not None:
+        atomic_write(target, draw_loss(metrics, store=metrics.parent.parent))
+    elif whole and (folder / "grid.png").is_file():
+        atomic_write(target, (folder / "grid.png").read_bytes())
+    elif (array := _array_of(path, folder, whole=whole)) is not None:
+        write_png(target, _grid(_load(array), bands=_bands(folder)))
+    else:
+        raise problem(
+            f"{path} has no picture",
+            got="nothing but numbers",
+            expected="images (scenes, tiles, latents, samples, .npy), a run's metrics, or a report's JSON",
+            remedy="leave out --png",
+        )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """The document at `path`, empty where that is none."""
+    if path.suffix != ".json" or not path.is_file():
+        return {}
+    content = json.loads(path.read_text())
+    return content if isinstance(content, dict) else {}
+
+
+def _metrics_of(path: Path, content: dict[str, Any]) -> Path | None:
+    """metrics.jsonl of a run, given it, a folder of the run, its store, one of its checkpoints or manifests."""
+    if path.is_dir():
+        if steps := sorted(path.glob("step_*.json")):
+            return _metrics_of(steps[-1], _json(steps[-1]))
+        places = [path / "metrics.jsonl", path / "metrics" / "metrics.jsonl", path.parent / "metrics" / "metrics.jsonl"]
+    elif path.name == "metrics.jsonl":
+        places = [path]
+    elif path.name == "checkpoint.json":
+        places = [path.parent.parent / "metrics" / "metrics.jsonl"]
+    else:
+        named = (content.get("numbers") or {}).get("metrics")
+        places = [Path(named), path.parent / named] if named else []
+    return next((place for place in places if place.is_file()), None)
+
+
+def _array_of(path: Path, folder: Path, *, whole: bool) -> Path | None:
+    """The array of images of an array file, a folder or a manifest; features are no images."""
+    if path.suffix == ".npy":
+        return path
+    found = [folder / name for name in ARRAYS if (folder / name).is_file()]
+    return found[0] if whole and found and not (folder / "features.json").is_file() else None
+
+
+def _bands(folder: Path) -> list[str]:
+    """Names of the bands of the arrays in a folder, where its index says them."""
+    for name in ("scenes.json", "dataset.json"):
+        if (folder / name).is_file():
+            return [str(band) for band in _json(folder / name).get("bands", [])]
+    return []
+
+
+def _load(path: Path) -> NDArray[Any]:
+    """At most 64 images of an array, (N, C, H, W); (N, H, W), (C, H, W) and (H, W) are completed."""
+    array = np.load(path, mmap_mode="r")
+    if array.ndim == 3:  # few and small: bands of one image; else images of one band
+        array = array[None] if len(array) <= 16 else array[:, None]
+    elif array.ndim == 2:
+        array = array[None, None]
+    if array.ndim != 4 or not array.size:
+        raise problem(
+            f"{path} has no picture", got=f"shape {array.shape}", expected="(N, C, H, W)", remedy="leave out --png"
+        )
+    return np.asarray(array[:IMAGES])  # (N, C, H, W)
+
+
+def _grid(images: NDArray[Any], *, bands: list[str]) -> NDArray[np.uint8]:
+    """One RGB picture of all images: (N, C, H, W) -> (rows * H, columns * W, 3)."""
+    columns = int(np.ceil(np.sqrt(len(images))))
+    rows = -(-len(images) // columns)
+    thin = max(1, -(-max(rows * images.shape[2], columns * images.shape[3]) // MAX_SIDE))
+    rgb = _rgb(images[:, :, ::thin, ::thin], bands=bands)
+    height, width = rgb.shape[1:3]
+    grid = np.full((rows * (height + GAP) - GAP, columns * (width + GAP) - GAP, 3), 255, dtype=np.uint8)
+    for number, image in enumerate(rgb):
+        top, left = number // columns * (height + GAP), number % columns * (width + GAP)
+        grid[top : top + height, left : left + width] = image
+    return grid
+
+
+def _rgb(images: NDArray[Any], *, bands: list[str]) -> NDArray[np.uint8]:
+    """Three bands as bytes: as they are if they are bytes, else from the 1st to the 99th percentile of what is drawn."""
+    chosen = next(([bands.index(band) for band in names] for names in VISIBLE if set(names) <= set(bands)), [0, 1, 2])
+    shown = images[:, chosen] if images.shape[1] >= 3 else images[:, [0, 0, 0]]
+    shown = shown.transpose(0, 2, 3, 1)  # (N, H, W, 3)
+    if shown.dtype == np.uint8:
+        return np.asarray(shown, dtype=np.uint8)
+    values = np.nan_to_num(shown.astype(np.float64), posinf=0.0, neginf=0.0)
+    low, high = np.percentile(values, [1, 99], axis=(0, 1, 2))
+    unit = np.clip((values - low) / np.maximum(high - low, 1e-12), 0.0, 1.0)
+    return np.asarray(np.floor(unit * 255 + 0.5), dtype=np.uint8)  # (N, H, W, 3)

@@ -1,0 +1,52 @@
+"""The start of a verb that runs on several ranks: connect them, place each on its cores, set its threads."""
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from dithc.config import Experiment
+from dithc.hardware import apply, discover, plan
+from dithc.log import logger
+
+if TYPE_CHECKING:
+    from dithc.comm import Group
+
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+log = logger("dithc.cores")
+
+
+def add_ranks_argument(parser: argparse.ArgumentParser) -> None:
+    """Declares `--ranks`."""
+    parser.add_argument(
+        "--ranks", type=int, metavar="N", help="ranks there must be (what `dithc launch` started, or 1); else it aborts"
+    )
+
+
+@contextmanager
+def ranks(experiment: Experiment, *, expected: int | None) -> Iterator["Group"]:
+    """The connected ranks, this one bound to its share of the node's cores and with as many compute threads.
+
+    `dithc launch` sets the threads of a rank (OMP_NUM_THREADS), which then are also the cores it was given; started by hand,
+    a rank has `machine.cpus_per_rank` of the configuration, or its share of all.
+
+    Raises:
+        UserError: another number of ranks was started than expected.
+    """
+    import torch
+
+    from dithc.comm import connect
+
+    with connect(expected) as group:
+        launched = os.environ.get(THREADS_VARIABLE, "") if "DITHC_EXPECTED_RANKS" in os.environ else ""
+        given = int(launched) if launched.isdigit() else experiment.machine.cpus_per_rank
+        cores = plan(discover(), ranks_per_node=group.local_size, cpus_per_rank=given)
+        for reason in cores.reasons:
+            log.info(reason)
+        threads = apply(cores.ranks[group.local_rank])
+        if os.environ.get(THREADS_VARIABLE, "").isdigit():
+            threads = int(os.environ[THREADS_VARIABLE])
+            log.info(f"{threads} compute thread(s) a rank, as {THREADS_VARIABLE} says")
+        torch.set_num_threads(threads)
+        yield group

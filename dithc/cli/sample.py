@@ -1,0 +1,65 @@
+"""`dithc sample`: generates the images of an evaluation."""
+
+import argparse
+import json
+from pathlib import Path
+
+from dithc.cli.ranks import add_ranks_argument, ranks
+from dithc.log import problem
+
+SUMMARY = "Generates the images of an evaluation from a run's checkpoint; started again, it makes what is missing."
+EXAMPLE = (
+    "dithc sample --config config/experiments/demo.yaml --evaluation base --checkpoint "
+    "results/demo/runs/base/step_0000200.json --latents results/demo/latents/pictures/manifest.json "
+    "--tiles results/demo/tiles/pictures/manifest.json --out results/demo/samples/base/manifest.json"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration of the experiment")
+    parser.add_argument("--evaluation", required=True, metavar="NAME", help="evaluation of the configuration")
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="MANIFEST", help="manifest of the run")
+    parser.add_argument("--latents", type=Path, required=True, metavar="MANIFEST", help="latents it was trained on")
+    parser.add_argument("--tiles", type=Path, required=True, metavar="MANIFEST", help="tiles of its data set")
+    parser.add_argument(
+        "--codec", type=Path, nargs="?", metavar="MANIFEST", help="codec, where it was trained here; else nothing"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="MANIFEST", help="manifest; shards go beside it")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers here")
+    add_ranks_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Samples."""
+    from dithc.config import load, named
+    from dithc.runs import Manifest, atomic_write
+    from dithc.sample import Job, sample
+
+    experiment = load(args.config)
+    evaluation = named(experiment.evaluations, args.evaluation, key="evaluations")
+    dataset = experiment.datasets[experiment.runs[evaluation.run].dataset]
+    settings = experiment.codecs[dataset.codec]
+    if (args.codec is None) == (settings.kind == "kl-vae"):
+        raise problem(
+            "--codec",
+            got=args.codec,
+            expected=f"the manifest of codec {dataset.codec}" if settings.kind == "kl-vae" else "nothing",
+            remedy="pass --codec for a codec that this workflow trains (kl-vae), and only for one",
+        )
+    job = Job(
+        name=args.evaluation,
+        evaluation=evaluation,
+        spec=Manifest.spec_of(experiment, "sample", args.evaluation),
+        checkpoint=args.checkpoint,
+        latents=args.latents,
+        tiles=args.tiles,
+        codec_settings=settings,
+        codec=args.codec,
+        out=args.out,
+    )
+    with ranks(experiment, expected=args.ranks) as group:
+        numbers = sample(job, group)
+        if args.json is not None and group.rank == 0:
+            atomic_write(args.json, json.dumps(numbers, indent=1) + "\n")
+    return 0

@@ -1,0 +1,60 @@
+"""`dithc train`: trains a run up to a step and writes its manifest."""
+
+import argparse
+from pathlib import Path
+
+from dithc.cli.ranks import add_ranks_argument, ranks
+
+SUMMARY = (
+    "Pre-trains or fine-tunes a DiT up to a step; started again, it continues. Exit status: 0 done, 75 stopped and saved, "
+    "76 another trainer holds the run."
+)
+EXAMPLE = (
+    "dithc train --config config/experiments/demo.yaml --run pretrain "
+    "--latents results/demo/latents/landscape/manifest.json --store store --until 150 "
+    "--out results/demo/runs/pretrain/step_0000150.json"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration of the experiment")
+    parser.add_argument("--run", required=True, metavar="NAME", help="run in section `runs` of the configuration")
+    parser.add_argument("--latents", type=Path, required=True, metavar="MANIFEST", help="latents to learn")
+    parser.add_argument("--init", type=Path, metavar="MANIFEST", help="run whose weights are the start (fine-tuning)")
+    parser.add_argument(
+        "--before", type=Path, metavar="MANIFEST", help="earlier segment of the run; for the order of jobs, not read"
+    )
+    parser.add_argument(
+        "--store", type=Path, metavar="DIR", help="folder of checkpoints (`store` of the configuration)"
+    )
+    parser.add_argument("--until", type=int, metavar="STEP", help="last step of this job (`steps` of the run)")
+    parser.add_argument("--out", type=Path, required=True, metavar="MANIFEST", help="manifest to write")
+    parser.add_argument(
+        "--walltime-minutes", type=float, metavar="M", help="time limit; it saves and stops (status 75) before"
+    )
+    add_ranks_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Trains."""
+    from dithc.config import load, named
+    from dithc.runs import Manifest
+    from dithc.train import Job, train
+
+    experiment = load(args.config)
+    settings = named(experiment.runs, args.run, key="runs")
+    job = Job(
+        name=args.run,
+        run=settings,
+        seed=experiment.seed,
+        spec=Manifest.spec_of(experiment, "train", args.run),
+        latents=args.latents,
+        init=args.init,
+        store=args.store or Path(experiment.store),
+        until=settings.steps if args.until is None else args.until,
+        out=args.out,
+        walltime_minutes=args.walltime_minutes,
+    )
+    with ranks(experiment, expected=args.ranks) as group:
+        return train(job, group)

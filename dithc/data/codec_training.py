@@ -1,0 +1,242 @@
+"""Trains a small KL autoencoder on a data set's train tiles, in minutes on a few cores, the same from the same seed.
+
+Legend: N batch, C bands, H, W tile or crop; Z latent channels, h, w latent.
+"""
+
+import json
+import math
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from dithc.config import codecs
+from dithc.data.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, autoencoder_digest
+from dithc.data.batches import Order, generator
+from dithc.data.codec import CODEC_FILE, KlCodec
+from dithc.data.pictures import write_png
+from dithc.data.tiles import Rows, Tiles
+from dithc.log import logger, problem, progress
+from dithc.runs import replacing, sha256_file
+
+CROP = 32
+"""Side in pixels of what a training step sees: the cost of a step does not grow with the tile, and more steps gain more
+than larger crops."""
+WARMUP_SHARE = 0.05
+MEASURED_TILES = 512
+SHOWN_TILES = 8
+CROP_STREAM = 2
+GRID_FILE = "grid.png"
+log = logger(__name__)
+
+
+def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int) -> dict[str, Any]:
+    """Trains, measures and writes a codec: config.json, weights, grid.png and last codec.json.
+
+    Order, crops, flips, noise and initial weights come from the seed. After training the latent channels are made of mean
+    0 and standard deviation 1 on train tiles, and `scale` is one over what was then measured.
+
+    Args:
+        settings: section of the configuration.
+        tiles: data set whose train split is learnt.
+        folder: where the four files go; what stood there is replaced only when all of the new ones are complete.
+        seed: any integer.
+
+    Returns:
+        Numbers for the manifest: steps, loss, psnr_db (and of which split), parameters, scale, latent mean and std.
+
+    Raises:
+        UserError: no train tiles, a tile size the levels do not divide, a diverged training, or a full disk.
+    """
+    _check(settings, tiles)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = Autoencoder.build(
+            bands=len(tiles.info["bands"]),
+            latent_channels=settings.latent_channels,
+            channels=settings.channels,
+            layers_per_block=settings.layers_per_block,
+        )
+        loss, compute = _optimise(net, settings, tiles, seed=seed)
+    net.net.eval().requires_grad_(False)
+    train = tiles.rows("train")
+    measured, val = _some(train), _some(tiles.rows("val"))
+    net.standardise(*_moments(net, tiles, measured))
+    mean, std = _moments(net, tiles, measured)
+    scale = 1.0 / float(std.square().mean().sqrt())
+    numbers = {
+        "steps": settings.steps,
+        "loss": loss,
+        "psnr_db": _psnr(net, tiles, val if len(val) else measured),
+        "psnr_split": "val" if len(val) else "train",
+        "psnr_train_db": _psnr(net, tiles, measured),
+        "parameters": sum(parameter.numel() for parameter in net.net.parameters()),
+        "compute": compute,
+        "scale": scale,
+        "latent_mean": mean.tolist(),
+        "latent_std": std.tolist(),
+    }
+    _write(net, tiles, folder, scale=scale, numbers=numbers)
+    return numbers
+
+
+def _check(settings: codecs.KlVae, tiles: Tiles) -> None:
+    if not len(tiles.rows("train")):
+        raise problem(
+            "the codec has nothing to learn from",
+            got="0 tiles in the train split",
+            expected="at least 1",
+            remedy="give the data set more tiles or a larger `split.train`, then rerun its tiles stage",
+        )
+    size, factor = int(tiles.info["size"]), 2 ** (len(settings.channels) - 1)
+    if size % factor:
+        raise problem(
+            "the codec's levels do not divide the tiles",
+            got=f"tiles of {size} pixels, {len(settings.channels)} levels",
+            expected=f"a tile size that is a multiple of {factor}",
+            remedy="change `tiles.size` of the data set or the number of the codec's `channels`",
+        )
+
+
+def _some(rows: Rows) -> Rows:
+    """At most MEASURED_TILES rows, evenly taken from all."""
+    return rows[:: max(1, math.ceil(len(rows) / MEASURED_TILES))]
+
+
+def _optimise(net: Autoencoder, settings: codecs.KlVae, tiles: Tiles, *, seed: int) -> tuple[float, str]:
+    """The training loop; returns the mean loss of the last tenth of the steps and the compute type."""
+    bf16 = _has_bf16()
+    compute = "bf16" if bf16 else "fp32"
+    log.info(f"codec computes in {compute}: this CPU {'has' if bf16 else 'lacks'} bf16 instructions")
+    order = Order(tiles.rows("train"), seed=seed)
+    optimizer = torch.optim.AdamW(net.net.parameters(), lr=settings.lr, betas=(0.9, 0.99), weight_decay=0.0)
+    losses: list[float] = []
+    net.net.train()
+    with progress(total=settings.steps, label="codec", unit="step") as bar:
+        for step in range(settings.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = settings.lr * _schedule(step, settings.steps)
+            x = _batch(tiles, order, step, settings.batch, seed=seed, factor=net.factor)  # (N, C, H, W)
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                mean, logvar = net.encode(x)  # (N, Z, h, w) each
+                z = mean + torch.exp(0.5 * logvar) * torch.randn_like(mean)  # (N, Z, h, w)
+                out = net.decode(z)  # (N, C, H, W)
+            kl = 0.5 * (mean.square() + logvar.exp() - 1.0 - logvar).mean()  # per number of a latent
+            loss = functional.mse_loss(out, x) + settings.kl_weight * kl
+            losses.append(float(loss.detach()))
+            if not math.isfinite(losses[-1]):
+                raise problem(
+                    f"training of the codec diverged at step {step}",
+                    got=f"loss {losses[-1]}",
+                    expected="a finite loss",
+                    remedy=f"lower the codec's `lr` (now {settings.lr}) or check the tiles for outliers",
+                )
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            torch.nn.utils.clip_grad_norm_(net.net.parameters(), 1.0)
+            optimizer.step()
+            bar.update(1, loss=f"{losses[-1]:.4f}")
+    last = losses[-max(1, settings.steps // 10) :]
+    return sum(last) / len(last), compute
+
+
+def _has_bf16() -> bool:
+    """Whether bf16 convolutions are native here (then 1.5 to 2 times as fast); emulated they are slower than fp32."""
+    able = torch.cpu.get_capabilities()
+    return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16"))
+
+
+def _schedule(step: int, steps: int) -> float:
+    """Factor on the learning rate: linear warm-up over a twentieth of the steps, then half a cosine to 0."""
+    warmup = WARMUP_SHARE * steps + 1.0
+    return min(1.0, (step + 1) / warmup) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
+
+
+def _batch(tiles: Tiles, order: Order, step: int, size: int, *, seed: int, factor: int) -> torch.Tensor:
+    """The crops of a step, float32 (N, C, H, W): half of them mirrored, corners on the latent's grid."""
+    epochs, rows = order.at(step * size + np.arange(size, dtype=np.int64))
+    whole = tiles.scaled(rows)  # (N, C, H, W)
+    side = min(CROP // factor * factor or factor, whole.shape[-1])
+    corners = (whole.shape[-1] - side) // factor + 1
+    crops = []
+    for image, epoch, row in zip(whole, epochs.tolist(), rows.tolist(), strict=True):
+        top, left, mirror = generator(seed=seed, epoch=epoch, row=row, stream=CROP_STREAM).random(3)
+        y, x = int(top * corners) * factor, int(left * corners) * factor
+        crop = image[:, y : y + side, x : x + side]  # (C, side, side)
+        crops.append(crop[:, :, ::-1] if mirror < 0.5 else crop)
+    return torch.from_numpy(np.stack(crops))
+
+
+@torch.no_grad()
+def _moments(net: Autoencoder, tiles: Tiles, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and standard deviation of each channel of sampled latents, (Z,) each."""
+    means, variances = [], []
+    for start in range(0, len(rows), 16):
+        mean, logvar = net.encode(torch.from_numpy(tiles.scaled(rows[start : start + 16])))  # (N, Z, h, w) each
+        means.append(mean)
+        variances.append(logvar.exp().mean(dim=(0, 2, 3)))
+    mean = torch.cat(means)  # (N, Z, h, w)
+    spread = mean.var(dim=(0, 2, 3), correction=0) + torch.stack(variances).mean(dim=0)  # (Z,)
+    return mean.mean(dim=(0, 2, 3)), spread.sqrt().clamp(min=1e-6)
+
+
+@torch.no_grad()
+def _psnr(net: Autoencoder, tiles: Tiles, rows: Rows) -> float:
+    """Peak signal-to-noise ratio in dB of reconstructions from the posterior's mean, all bands, over the range 2."""
+    squares, count = 0.0, 0
+    for start in range(0, len(rows), 16):
+        x = torch.from_numpy(tiles.scaled(rows[start : start + 16]))  # (N, C, H, W)
+        error = net.decode(net.encode(x)[0]).clamp(-1.0, 1.0) - x  # (N, C, H, W)
+        squares += float(error.square().sum(dtype=torch.float64))
+        count += error.numel()
+    return 10.0 * math.log10(4.0 * count / max(squares, 1e-12))
+
+
+def _write(net: Autoencoder, tiles: Tiles, folder: Path, *, scale: float, numbers: dict[str, Any]) -> None:
+    """Writes all files beside their place, then renames them; codec.json last, which makes them a codec."""
+    bands = list(tiles.info["bands"])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".codec.", dir=folder))
+        try:
+            net.save(made, scale=scale)
+            identity = f"kl-vae-{autoencoder_digest(made, scale=scale)}"
+            codec = KlCodec(net, tiles.info, id=identity, scale=scale, bands=tuple(bands))
+            _draw(codec, tiles, made / GRID_FILE)
+            said = {
+                "kind": "kl-vae",
+                "id": identity,
+                "in_bands": len(bands),
+                "bands": bands,
+                "latent_channels": codec.latent_channels,
+                "factor": codec.factor,
+                "scale": scale,
+                "sha256": sha256_file(made / WEIGHTS_FILE),
+                "numbers": numbers,
+            }
+            (made / CODEC_FILE).write_text(json.dumps(said, indent=1) + "\n")
+            for name in (WEIGHTS_FILE, CONFIG_FILE, GRID_FILE, CODEC_FILE):
+                with replacing(folder / name) as temporary:
+                    (made / name).replace(temporary)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    except OSError as error:
+        raise problem(
+            f"the codec could not be written to {folder}",
+            got=error,
+            expected="a writable folder with room for it",
+            remedy="free space, then start again",
+        ) from error
+
+
+def _draw(codec: KlCodec, tiles: Tiles, path: Path) -> None:
+    """Original tiles of the validation split (train, if there are none) in one row, their reconstructions below."""
+    rows = (tiles.rows("val") if len(tiles.rows("val")) else tiles.rows("train"))[:SHOWN_TILES]
+    x = codec.input(tiles, rows)  # (N, C, H, W)
+    again = codec.to_rgb(codec.decode(codec.encode(x)[0] * codec.scale))  # (N, 3, H, W)
+    lines = [np.concatenate(list(images), axis=2) for images in (tiles.rgb(rows), again)]  # (3, H, N W) each
+    write_png(path, np.concatenate(lines, axis=1).transpose(1, 2, 0))  # (2 H, N W, 3)

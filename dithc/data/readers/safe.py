@@ -1,0 +1,275 @@
+"""Sentinel-2 products as ESA delivers them: `.SAFE` folders, L1C or L2A, all bands on one grid."""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import copysign
+from pathlib import Path
+
+import numpy as np
+
+from dithc.config import datasets
+from dithc.data.raster import Grid, RasterInfo, read_raster, regrid
+from dithc.data.readers.listing import exists, nothing_found, scene_id
+from dithc.data.readers.rasters import TOLERANCE, check_projected, square_pixel
+from dithc.data.readers.safe_metadata import (
+    BANDS,
+    METADATA,
+    Level,
+    ProductMetadata,
+    combined_sha256,
+    level_of,
+    listed_checksums,
+    metadata_file,
+    read_metadata,
+    verify_checksums,
+)
+from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Place, Reason, Refused, Scene, located, stored_reflectance
+from dithc.log import logger, problem
+
+FILE = re.compile(r"_(B(?:0[1-9]|1[0-2]|8A)|SCL)(?:_(10|20|60)m)?\.(?:jp2|tiff?)$", re.IGNORECASE)
+NATIVE_GSD_M = {band: 10.0 if band in {"B02", "B03", "B04", "B08"} else 20.0 for band in BANDS} | {
+    "B01": 60.0,
+    "B09": 60.0,
+    "B10": 60.0,
+}
+LEVEL_BANDS: dict[Level, list[str]] = {"L1C": BANDS, "L2A": [band for band in BANDS if band != "B10"]}
+NODATA, SATURATED = 0, 65535
+SCENE_CLASSIFICATION = "SCL"
+INVALID_CLASSES = (0, 1)
+"""No data, saturated or defective."""
+CLOUD_CLASSES = (3, 8, 9, 10)
+"""Cloud shadow, cloud of medium and high probability, thin cirrus: pixels that do not show the ground's reflectance."""
+STRIP_ROWS = 1024
+log = logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BandFile:
+    """The finest file of a band, and the pixel size that its name (or, at level L1C, the band) promises."""
+
+    band: str
+    path: Path
+    gsd_m: float
+
+
+class SafeReader:
+    """Reads products; every band's own file is opened, never GDAL's SENTINEL2 driver."""
+
+    def __init__(self, source: datasets.Sentinel2, folder: Path) -> None:
+        self.source, self.folder, self.classes = source, folder, ["sentinel2"]
+        wanted = "Sentinel-2 products: unpacked folders *.SAFE with MTD_MSIL1C.xml or MTD_MSIL2A.xml in them"
+        exists(folder, wanted=wanted)
+        self.paths = list(_products(folder)) if folder.is_dir() else []
+        if not self.paths:
+            remedy = "unpack .zip products; for loose band stacks (GeoTIFF, .npy) use `kind: sentinel2-array`"
+            raise nothing_found(folder, wanted=wanted, remedy=remedy)
+        levels = {
+            path: level_of(path) for path in self.paths if any(METADATA.match(name.name) for name in path.iterdir())
+        }
+        by_level = {wanted: [path for path, level in levels.items() if level == wanted] for wanted in LEVEL_BANDS}
+        if all(by_level.values()):
+            raise problem(
+                f"the products in {folder} are of two levels, which have other bands and other physics",
+                got=", ".join(f"{len(paths)} {level} (such as {paths[0].name})" for level, paths in by_level.items()),
+                expected="one level in a data set",
+                remedy="make a data set for each level, with a folder of its own",
+            )
+
+    def read(self, path: Path) -> Scene:
+        """Reads one product as int16 reflectance (C, H, W) on the grid of its finest band, or of `gsd_m`."""
+        files = _band_files(path, level_of(path))
+        self._verify(path, [metadata_file(path), *(file.path for file in files.values())])
+        metadata = read_metadata(path)
+        bands = LEVEL_BANDS[metadata.level]
+        classes = files.pop(SCENE_CLASSIFICATION, None)
+        first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
+        grid = _common_grid(_checked(first)[1], gsd_m=self.source.gsd_m)
+        stored = np.empty((len(bands), *grid.shape), dtype=np.int16)  # (C, H, W)
+        mask = np.full(grid.shape, Mask.VALID, dtype=np.uint8)  # (H, W)
+        for index, band in enumerate(bands):
+            self._band(files[band], grid, metadata, into=stored[index], mask=mask)
+        if classes is not None:
+            _apply_classes(classes, grid, mask)
+        elif metadata.level == "L2A":
+            log.warning(f"{path.name} has no scene classification (SCL): its clouds are not masked")
+        place = Place(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
+        pixels, located_mask = located(
+            stored, mask, bands=bands, place=place, units="reflectance", scale=REFLECTANCE_SCALE
+        )
+        used = [file.path for file in (*files.values(), *([classes] if classes else []))]
+        return Scene(
+            scene_id=scene_id(path, self.folder),
+            path=path,
+            sha256=combined_sha256(path, used),
+            pixels=pixels,
+            mask=located_mask,
+            place=place,
+            facts={**metadata.facts, "offsets": [metadata.offsets[band] for band in bands]},
+        )
+
+    def _verify(self, product: Path, used: list[Path]) -> None:
+        if self.source.checksum == "skip":
+            return
+        listed = listed_checksums(product)
+        if listed is None:
+            log.warning(f"{product.name} has no manifest.safe: its files cannot be checked, only their hashes are kept")
+            return
+        verify_checksums(product, listed, used=used)
+
+    def _band(self, file: BandFile, grid: Grid, metadata: ProductMetadata, *, into: Array, mask: Array) -> None:
+        """Reads a band onto the grid as stored reflectance, and marks in `mask` where it is not valid."""
+        native, info = _checked(file)
+        native[native == SATURATED] = NODATA
+        digital, invalid = _on_grid(native, info, grid, band=file.band)
+        for top in range(0, grid.shape[0], STRIP_ROWS):  # a strip at a time: the 32-bit sums of a whole band are large
+            rows = slice(top, top + STRIP_ROWS)
+            into[rows] = stored_reflectance(
+                digital[rows],
+                offset=metadata.offsets[file.band],
+                per_unit=metadata.quantification,
+                invalid=invalid[rows],
+                what=f"a value of {file.band}",
+            )
+        mask[invalid] = Mask.INVALID
+
+
+def _products(folder: Path) -> Iterator[Path]:
+    """Folders that are products, in sorted order; does not look inside one for another."""
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        if place.upper().endswith(".SAFE") or any(METADATA.match(name) for name in names):
+            folders.clear()
+            yield Path(place)
+
+
+def _band_files(product: Path, level: Level) -> dict[str, BandFile]:
+    """The finest file of every band of the level (and of the classification, where there is one).
+
+    Raises:
+        Refused: a band has no file, or the product has several granules.
+    """
+    granules = sorted(path for path in product.glob("GRANULE/*/IMG_DATA") if path.is_dir())
+    if len(granules) > 1:
+        raise Refused(
+            Reason.WRONG_LAYOUT,
+            "the product has several granules (the format before December 2016)",
+            got=f"{len(granules)} folders GRANULE/*/IMG_DATA",
+            expected="one granule in a product",
+            remedy="download the product reprocessed (Collection 1), or one folder per granule",
+        )
+    files: dict[str, BandFile] = {}
+    for path in sorted(product.glob("GRANULE/*/IMG_DATA/**/*")):
+        match = FILE.search(path.name)
+        if match is None:
+            continue
+        band = match[1].upper()
+        gsd_m = float(match[2]) if match[2] else NATIVE_GSD_M.get(band, 20.0)
+        if band not in files or gsd_m < files[band].gsd_m:
+            files[band] = BandFile(band=band, path=path, gsd_m=gsd_m)
+    missing = [band for band in LEVEL_BANDS[level] if band not in files]
+    if missing:
+        raise Refused(
+            Reason.MISSING_BAND,
+            f"the product lacks {'a band' if len(missing) == 1 else 'bands'}",
+            got=f"no file in GRANULE/*/IMG_DATA for {', '.join(missing)}",
+            expected=f"the {len(LEVEL_BANDS[level])} bands of {level}: {', '.join(LEVEL_BANDS[level])}",
+            remedy="download or unpack the product again",
+        )
+    wanted = {*LEVEL_BANDS[level], SCENE_CLASSIFICATION}
+    return {band: file for band, file in files.items() if band in wanted}
+
+
+def _checked(file: BandFile) -> tuple[Array, RasterInfo]:
+    """Reads a band's file (h, w) after checks of type, system and pixel size."""
+    pixels, info = read_raster(file.path)
+    wanted = "uint8" if file.band == SCENE_CLASSIFICATION else "uint16"
+    if info.dtype != wanted or info.count != 1:
+        raise Refused(
+            Reason.WRONG_DTYPE,
+            f"{file.path.name} is not a band of digital numbers",
+            got=f"{info.count} bands of {info.dtype}",
+            expected=f"one band of {wanted}",
+            remedy="download the product again; its files were converted",
+        )
+    if info.crs is None:
+        raise Refused(
+            Reason.CRS_MISSING,
+            f"{file.path.name} has no coordinate reference system",
+            got="none",
+            expected="the UTM zone of the product (EPSG:326xx, EPSG:327xx)",
+            remedy="download the product again; its files were converted",
+        )
+    check_projected(info)
+    gsd = square_pixel(info.transform)
+    if abs(gsd - file.gsd_m) > TOLERANCE * file.gsd_m:
+        raise Refused(
+            Reason.RESOLUTION_MISMATCH,
+            f"the pixels of {file.path.name} have another size than its name says",
+            got=f"{gsd:g} m ({info.width} x {info.height} pixels)",
+            expected=f"{file.gsd_m:g} m",
+            remedy="use the original product; this one was resampled",
+        )
+    if info.driver != "JP2OpenJPEG" and file.path.suffix.lower() == ".jp2":
+        log.warning(f"{file.path.name} is named as JPEG 2000 but is {info.driver}: read as what it is")
+    return pixels[0], info  # (h, w)
+
+
+def _common_grid(info: RasterInfo, *, gsd_m: float) -> Grid:
+    """The grid of pixel size `gsd_m` with the extent of the finest band."""
+    a, _, left, _, e, top = info.transform
+    scale = abs(a) / gsd_m
+    shape = (max(1, round(info.height * scale)), max(1, round(info.width * scale)))
+    transform = (copysign(gsd_m, a), 0.0, left, 0.0, copysign(gsd_m, e), top)
+    assert info.crs is not None
+    return Grid(crs=info.crs, epsg=info.epsg, transform=transform, shape=shape)
+
+
+def _on_grid(native: Array, info: RasterInfo, grid: Grid, *, band: str) -> tuple[Array, Array]:
+    """A band on the common grid (bilinear, no data left out) and where it has no data (nearest pixel, or nothing near).
+
+    Raises:
+        Refused: the band is in another system, or does not cover the grid.
+    """
+    _check_cover(info, grid, band=band)
+    if info.transform == grid.transform and native.shape == grid.shape:
+        return native, native == NODATA
+    digital = regrid(native, transform=info.transform, grid=grid, how="bilinear", nodata=NODATA)
+    invalid = digital == NODATA
+    if (native == NODATA).any():
+        empty = (native == NODATA).astype(np.uint8)
+        invalid |= regrid(empty, transform=info.transform, grid=grid, how="nearest", nodata=255) != 0
+    return digital, invalid
+
+
+def _check_cover(info: RasterInfo, grid: Grid, *, band: str) -> None:
+    if info.crs != grid.crs:
+        raise Refused(
+            Reason.CRS_MIXED,
+            f"{band} is in another coordinate reference system than the finest band",
+            got=info.crs,
+            expected=grid.crs,
+            remedy="download the product again; its files are of different places",
+        )
+    own = Grid(crs=grid.crs, epsg=grid.epsg, transform=info.transform, shape=(info.height, info.width))
+    (left, right, bottom, top), (wanted_left, wanted_right, wanted_bottom, wanted_top) = own.bounds, grid.bounds
+    slack = abs(info.transform[0]) / 2
+    covers = left <= wanted_left + slack and right >= wanted_right - slack
+    if not (covers and bottom <= wanted_bottom + slack and top >= wanted_top - slack):
+        raise Refused(
+            Reason.GRID_MISMATCH,
+            f"{band} does not cover the area of the finest band",
+            got=f"x {left:g} to {right:g}, y {bottom:g} to {top:g}",
+            expected=f"at least x {wanted_left:g} to {wanted_right:g}, y {wanted_bottom:g} to {wanted_top:g}",
+            remedy="use the original product; this one was cut band by band",
+        )
+
+
+def _apply_classes(file: BandFile, grid: Grid, mask: Array) -> None:
+    """Marks invalid and cloudy pixels of the scene classification in the mask (H, W)."""
+    native, info = _checked(file)
+    _check_cover(info, grid, band=file.band)
+    classes = regrid(native, transform=info.transform, grid=grid, how="nearest", nodata=255)
+    mask[np.isin(classes, CLOUD_CLASSES) & (mask == Mask.VALID)] = Mask.CLOUD
+    mask[np.isin(classes, (*INVALID_CLASSES, 255))] = Mask.INVALID

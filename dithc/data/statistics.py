@@ -1,0 +1,68 @@
+"""Statistics of stored integers per band, exact, from one histogram with a bin for every value there is."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+BINS = 1 << 16
+PERCENTILES = {"p0.5": 0.5, "p1": 1.0, "p99": 99.0, "p99.5": 99.5}
+
+
+class Histogram:
+    """Counts of every value of each band; valid pixels only.
+
+    Args:
+        bands: number of bands.
+        dtype: stored type: int16, uint16 or uint8, so that 65,536 bins hold every value.
+    """
+
+    def __init__(self, bands: int, dtype: npt.DTypeLike) -> None:
+        limits = np.iinfo(np.dtype(dtype))
+        assert limits.max - limits.min < BINS, f"{dtype} has more values than bins"
+        self.lowest = int(limits.min)
+        self.counts = np.zeros((bands, BINS), dtype=np.int64)
+
+    def add(self, pixels: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> None:
+        """Counts pixels (N, C, H, W) where valid (N, H, W)."""
+        everywhere = bool(valid.all())
+        for band, counts in enumerate(self.counts):
+            values = pixels[:, band].ravel() if everywhere else pixels[:, band][valid]
+            counts += np.bincount(values.astype(np.int64) - self.lowest, minlength=BINS)
+
+    def describe(self, *, scale: float, offset: float, low: float, high: float) -> list[dict[str, float]]:
+        """Mean, standard deviation, percentiles and the ends of the scaling of each band, in physical units.
+
+        Args:
+            scale: physical = stored * scale + offset.
+            offset: see `scale`.
+            low: percentile that becomes `low`.
+            high: percentile that becomes `high`; if it is the same value, one stored unit more, so that the map exists.
+        """
+        return [self._band(counts, scale=scale, offset=offset, low=low, high=high) for counts in self.counts]
+
+    def _band(
+        self, counts: npt.NDArray[np.int64], *, scale: float, offset: float, low: float, high: float
+    ) -> dict[str, float]:
+        values = np.arange(BINS, dtype=np.float64) + self.lowest
+        total = counts.sum()
+        mean = float((counts * values).sum() / total)
+        std = float(np.sqrt((counts * (values - mean) ** 2).sum() / total))
+        ends = [self._percentile(counts, at) for at in (low, high)]
+        ends[1] = max(ends[1], ends[0] + 1.0)
+        physical = {name: self._percentile(counts, at) * scale + offset for name, at in PERCENTILES.items()}
+        return {
+            "mean": mean * scale + offset,
+            "std": std * scale,
+            **physical,
+            "low": ends[0] * scale + offset,
+            "high": ends[1] * scale + offset,
+        }
+
+    def _percentile(self, counts: npt.NDArray[np.int64], percent: float) -> float:
+        """As numpy.percentile (linear) of all the values would be."""
+        cumulative = np.cumsum(counts)
+        position = percent / 100.0 * (int(cumulative[-1]) - 1)
+        below = int(np.searchsorted(cumulative, np.floor(position), side="right"))
+        above = int(np.searchsorted(cumulative, np.ceil(position), side="right"))
+        return self.lowest + below + (above - below) * float(position - np.floor(position))

@@ -1,0 +1,171 @@
+"""A data set of tiles, read back: stored numbers, the fixed map to [-1, 1] and the fixed stretch to 8-bit RGB.
+
+Legend: N tiles, C bands, H, W tile.
+"""
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.data.npy import open_npy
+from dithc.data.split import SPLITS
+from dithc.data.table import read_columns
+from dithc.log import problem
+
+TABLE_FILE, INFO_FILE = "tiles.parquet", "dataset.json"
+SCHEMA_VERSION = 1
+REMEDY = "remove the folder's manifest.json and run the stage again (`dithc tiles`)"
+
+Rows = npt.NDArray[np.int64]
+
+
+class Stretch:
+    """The two fixed maps of a data set, from its `dataset.json`; the same for real tiles and generated ones.
+
+    Args:
+        info: content of `dataset.json`: scale, offset, statistics (low, high by band) and display.
+    """
+
+    def __init__(self, info: dict[str, Any]) -> None:
+        shape = (1, len(info["bands"]), 1, 1)
+        self._scale, self._offset = np.float32(info["scale"]), np.float32(info["offset"])
+        self._low = np.array([band["low"] for band in info["statistics"]], np.float32).reshape(shape)
+        self._high = np.array([band["high"] for band in info["statistics"]], np.float32).reshape(shape)
+        self._shown = [info["bands"].index(band) for band in info["display"]["bands"]]
+        self._black, self._white = (
+            np.broadcast_to(np.asarray(info["display"][end], np.float32), 3).reshape(1, 3, 1, 1)
+            for end in ("low", "high")
+        )
+
+    def physical(self, stored: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Stored numbers (N, C, H, W) in the data set's units."""
+        values: npt.NDArray[np.float32] = stored.astype(np.float32) * self._scale + self._offset
+        return values
+
+    def scaled(self, stored: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Stored numbers (N, C, H, W) as float32 in [-1, 1]: each band's low and high become the ends, beyond is clipped."""
+        unit: npt.NDArray[np.float32] = (self.physical(stored) - self._low) / (self._high - self._low)
+        return np.clip(unit * 2 - 1, np.float32(-1.0), np.float32(1.0))  # (N, C, H, W)
+
+    def unscale(self, x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Back from [-1, 1] to the data set's units, float32 (N, C, H, W)."""
+        unit = (x.astype(np.float32) + 1) / 2
+        return unit * (self._high - self._low) + self._low  # (N, C, H, W)
+
+    def display(self, physical: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+        """Values in the data set's units (N, C, H, W) as RGB (N, 3, H, W): linear from low to high, floor(255 v + 0.5)."""
+        shown = physical[:, self._shown].astype(np.float32)
+        unit = np.clip((shown - self._black) / (self._white - self._black), 0.0, 1.0)
+        levels: npt.NDArray[np.uint8] = np.floor(unit * 255 + 0.5).astype(np.uint8)
+        return levels  # (N, 3, H, W)
+
+
+class Tiles:
+    """A finished data set of tiles; shards are memory-mapped, a row is the number of an accepted tile.
+
+    Attributes:
+        info: content of `dataset.json`.
+        count: number of accepted tiles (N).
+        stretch: the data set's fixed maps.
+
+    Raises:
+        UserError: a file is missing, cut short, or contradicts `dataset.json`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.info = _read_info(folder)
+        counts = [shard["count"] for shard in self.info["shards"]]
+        self._shards = [open_npy(folder / shard["file"], count=shard["count"]) for shard in self.info["shards"]]
+        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self.count = int(self._starts[-1])
+        self.stretch = Stretch(self.info)
+        shape = (len(self.info["bands"]), self.info["size"], self.info["size"])
+        for shard, entry in zip(self._shards, self.info["shards"], strict=True):
+            if shard.shape[1:] != shape or shard.dtype != self.info["dtype"]:
+                raise problem(
+                    f"{folder / entry['file']} contradicts {INFO_FILE}",
+                    got=f"{shard.dtype} {shard.shape[1:]}",
+                    expected=f"{self.info['dtype']} {shape}",
+                    remedy=REMEDY,
+                )
+
+    @cached_property
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Split (index in `SPLITS`) and label of accepted tiles."""
+        try:
+            table = read_columns(self.folder / TABLE_FILE, "status", "split", "label")
+        except OSError as error:
+            raise problem(
+                f"{self.folder / TABLE_FILE} cannot be read", got=error, expected="a parquet table", remedy=REMEDY
+            ) from error
+        chosen = np.array([status == "accepted" for status in table["status"]], dtype=bool)
+        if chosen.sum() != self.count:
+            raise problem(
+                f"{self.folder / TABLE_FILE} contradicts {INFO_FILE}",
+                got=f"{chosen.sum()} accepted tiles",
+                expected=self.count,
+                remedy=REMEDY,
+            )
+        numbers = {name: number for number, name in enumerate(SPLITS)}
+        splits = [numbers[split] for split, accepted in zip(table["split"], chosen, strict=True) if accepted]
+        labels = [label for label, accepted in zip(table["label"], chosen, strict=True) if accepted]
+        return {"split": np.array(splits, np.uint8), "label": np.array(labels, np.int32)}
+
+    @property
+    def labels(self) -> npt.NDArray[np.int32]:
+        """Class of every accepted tile (N,)."""
+        return self._columns["label"]
+
+    def rows(self, split: Literal["train", "val", "test", "all"]) -> Rows:
+        """Numbers of the accepted tiles of a split, ascending."""
+        if split == "all":
+            return np.arange(self.count, dtype=np.int64)
+        return np.flatnonzero(self._columns["split"] == SPLITS.index(split)).astype(np.int64)
+
+    def stored(self, rows: Rows) -> npt.NDArray[Any]:
+        """Tiles as stored, (n, C, H, W), in the order of `rows`."""
+        rows = np.asarray(rows, dtype=np.int64)
+        tiles = np.empty((len(rows), *self._shards[0].shape[1:]), dtype=self._shards[0].dtype)
+        shards = np.searchsorted(self._starts, rows, side="right") - 1
+        for number in np.unique(shards):
+            here = shards == number
+            tiles[here] = self._shards[number][rows[here] - self._starts[number]]
+        return tiles  # (n, C, H, W)
+
+    def scaled(self, rows: Rows) -> npt.NDArray[np.float32]:
+        """Tiles as the codec sees them, float32 (n, C, H, W) in [-1, 1]."""
+        return self.stretch.scaled(self.stored(rows))
+
+    def unscale(self, x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """From [-1, 1] to the data set's units."""
+        return self.stretch.unscale(x)
+
+    def display(self, physical: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+        """Values in the data set's units as RGB uint8 (n, 3, H, W)."""
+        return self.stretch.display(physical)
+
+    def rgb(self, rows: Rows) -> npt.NDArray[np.uint8]:
+        """Tiles as they are shown and as features see them: uint8 (n, 3, H, W)."""
+        return self.stretch.display(self.stretch.physical(self.stored(rows)))
+
+
+def _read_info(folder: Path) -> dict[str, Any]:
+    path = folder / INFO_FILE
+    try:
+        info: dict[str, Any] = json.loads(path.read_text())
+        version = info["schema_version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise problem(
+            f"{path} cannot be read",
+            got=repr(error),
+            expected="what `dithc tiles` wrote",
+            remedy="run `dithc tiles` first",
+        ) from error
+    if version != SCHEMA_VERSION:
+        raise problem(f"{path} is of another version of dithc", got=version, expected=SCHEMA_VERSION, remedy=REMEDY)
+    return info

@@ -1,0 +1,14 @@
+"""The first thing to run when something is wrong or slow: what this machine is, what is off and why, what will hurt.
+
+Why: most trouble on a CPU cluster is not in the program: a launcher of another MPI, two OpenMP runtimes, a quota on CPU
+time, no compiler, a full disk. Each leaves a trace that can be read before the first job.
+Invariants: `collect` changes nothing and always returns; a check that fails is a finding, not an exception; `bad` means
+that work will fail or be wrong or far too slow, `warn` that something is off, with the remedy beside it.
+How to change it: a check is a function that returns findings, listed in `collect.CHECKS`; what it reads goes through an
+argument or the environment, so that its test can show it another machine.
+"""
+
+from dithc.doctor.collect import collect, worst
+from dithc.doctor.finding import Finding, Level
+
+__all__ = ["Finding", "Level", "collect", "worst"]

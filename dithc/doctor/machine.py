@@ -1,0 +1,104 @@
+"""Checks of the machine: processor and limits, core plan, memory, huge pages, disk."""
+
+import shutil
+from pathlib import Path
+
+from dithc.doctor.finding import Finding
+from dithc.hardware import Machine, describe, plan
+from dithc.memory import available_bytes
+
+GIB = 1 << 30
+# A training step of the smallest preset at batch 16 peaks near 2 GiB with its libraries; below, nothing useful runs.
+LEAST_MEMORY_BYTES, COMFORTABLE_MEMORY_BYTES = 2 * GIB, 6 * GIB
+# The demo leaves about 1 GiB; a fine-tuning with its latents and checkpoints some tens.
+LEAST_DISK_BYTES, COMFORTABLE_DISK_BYTES = 2 * GIB, 20 * GIB
+# MPI and gloo exchange through /dev/shm on a node; containers often get 64 MiB.
+LEAST_SHARED_BYTES = 256 << 20
+
+
+def processor(machine: Machine, _: Path) -> list[Finding]:
+    """What the machine is, and whether a quota or a mask takes part of it away."""
+    findings = [Finding(level="ok", topic="machine", text=describe(machine), facts=machine.to_dict())]
+    quota, allowed = machine.limits.cpu_quota, len(machine.limits.allowed_cpus)
+    if quota is not None and quota < allowed:
+        findings.append(
+            Finding(
+                level="warn",
+                topic="CPU quota",
+                text=f"the control group gives {quota:g} CPU(s) of time, {allowed} CPUs are visible: threads get throttled",
+                remedy="give the container whole CPUs (cpuset), or ask the batch system for as many as you use",
+            )
+        )
+    return findings
+
+
+def core_plan(machine: Machine, _: Path) -> list[Finding]:
+    """The cores that one rank per die would get, and why nothing else."""
+    dies = {core.die for core in machine.visible_cores}
+    core_plan = plan(machine, ranks_per_node=max(1, len(dies)))
+    lines = [
+        f"rank {rank.rank}: {rank.num_threads} compute thread(s), cores {rank.cores[0]}-{rank.cores[-1]}"
+        f"{'' if rank.pin else ', not bound'}"
+        f"{''.join(f', {purpose} on core {core}' for purpose, core in rank.reserved)}"
+        for rank in core_plan.ranks
+    ]
+    text = "\n".join(["one rank per die:", *lines, *core_plan.reasons])
+    return [Finding(level="ok", topic="core plan", text=text, facts=core_plan.to_dict())]
+
+
+def memory(machine: Machine, _: Path) -> list[Finding]:
+    """Memory that can still be taken, and the tiers there are."""
+    available = available_bytes()
+    if available is None:
+        return [Finding(level="warn", topic="memory", text="available memory is not known", remedy="mount /proc")]
+    tiers = "on-package memory as node " + ", ".join(str(node.index) for node in machine.memory_only_nodes)
+    text = f"{available / GIB:.1f} GiB available; {tiers if machine.memory_only_nodes else 'one tier of memory'}"
+    facts = {"available_bytes": available}
+    if available < LEAST_MEMORY_BYTES:
+        remedy = "end other programs, or ask for more memory (a container's or a job's limit counts)"
+        return [Finding(level="bad", topic="memory", text=text, remedy=remedy, facts=facts)]
+    if available < COMFORTABLE_MEMORY_BYTES:
+        remedy = "use small batches, or activation recomputation"
+        return [Finding(level="warn", topic="memory", text=text, remedy=remedy, facts=facts)]
+    return [Finding(level="ok", topic="memory", text=text, facts=facts)]
+
+
+def huge_pages(machine: Machine, _: Path) -> list[Finding]:
+    """Whether large tensors can get huge pages."""
+    mode = machine.huge_pages.transparent
+    if mode in ("always", "madvise"):
+        hint = "" if mode == "always" else ": torch asks for them when THP_MEM_ALLOC_ENABLE=1 is set"
+        return [Finding(level="ok", topic="huge pages", text=f"transparent huge pages: {mode}{hint}")]
+    return [
+        Finding(
+            level="warn",
+            topic="huge pages",
+            text=f"transparent huge pages: {mode}; large tensors miss the TLB more often",
+            remedy="ask the administrator for `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`",
+        )
+    ]
+
+
+def disk(_: Machine, folder: Path, *, shared: Path = Path("/dev/shm")) -> list[Finding]:
+    """Room for results, and for what ranks of a node share."""
+    free = shutil.disk_usage(folder).free
+    text, facts = f"{free / GIB:.1f} GiB free in {folder.resolve()}", {"free_bytes": free}
+    findings: list[Finding]
+    if free < LEAST_DISK_BYTES:
+        remedy = "free some space or work in another folder: a full disk ends a run"
+        findings = [Finding(level="bad", topic="disk", text=text, remedy=remedy, facts=facts)]
+    elif free < COMFORTABLE_DISK_BYTES:
+        remedy = "enough for the demo; latents and checkpoints of large models need more"
+        findings = [Finding(level="warn", topic="disk", text=text, remedy=remedy, facts=facts)]
+    else:
+        findings = [Finding(level="ok", topic="disk", text=text, facts=facts)]
+    if not shared.exists() or shutil.disk_usage(shared).free < LEAST_SHARED_BYTES:
+        findings.append(
+            Finding(
+                level="warn",
+                topic="shared memory",
+                text=f"{shared} is missing or has less than {LEAST_SHARED_BYTES >> 20} MiB free: several ranks may fail",
+                remedy="start the container with a larger one (docker: --shm-size=1g)",
+            )
+        )
+    return findings

@@ -1,0 +1,75 @@
+"""Checks of what starts and connects ranks: the MPI library, its launcher, Slurm."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Literal
+
+from dithc.comm import MpiExec, find_mpiexec, probe_mpi
+from dithc.doctor.finding import Finding
+from dithc.hardware import Machine
+from dithc.log import UserError
+
+ACCOUNTING_LIMIT_SECONDS = 20
+
+
+def mpi(_: Machine, __: Path) -> list[Finding]:
+    """The library that mpi4py loads, and the mpiexec that `dithc launch` would use."""
+    facts = probe_mpi()
+    try:
+        return judge_mpi(facts, find_mpiexec())
+    except UserError:
+        return judge_mpi(facts, None)
+
+
+def judge_mpi(facts: dict[str, str], mpiexec: MpiExec | None) -> list[Finding]:
+    """Whether library and launcher belong together."""
+    launcher = f"mpiexec {mpiexec.path} ({mpiexec.vendor})" if mpiexec else "no mpiexec"
+    if "error" in facts:
+        text = f"no MPI library: {facts['error']}; one rank works without\n{launcher}"
+        remedy = "pip install 'dithc[mpi]', or point MPI4PY_LIBMPI at your site's libmpi"
+        return [Finding(level="warn", topic="MPI", text=text, remedy=remedy, facts=facts)]
+    text = f"{facts['vendor']}, MPI {facts['standard']}, thread level {facts['thread_level']}\n{launcher}"
+    everything: dict[str, str | None] = {**facts, "mpiexec": mpiexec.path if mpiexec else None}
+    if mpiexec is None:
+        remedy = "only srun can start several ranks here; or install an MPI with its launcher"
+        return [Finding(level="warn", topic="MPI", text=text, remedy=remedy, facts=everything)]
+    if "other" not in (vendor := _vendor(facts["vendor"]), mpiexec.vendor) and vendor != mpiexec.vendor:
+        text = f"{text}\nthe launcher is of another MPI than the library: each rank would be a world of its own"
+        remedy = "use --mpiexec (or DITHC_MPIEXEC) of the library's MPI, or point MPI4PY_LIBMPI at the launcher's"
+        return [Finding(level="bad", topic="MPI", text=text, remedy=remedy, facts=everything)]
+    if facts["thread_level"] != "multiple":
+        remedy = "communication in its own thread needs MPI_THREAD_MULTIPLE; use an MPI that is built with it"
+        return [Finding(level="warn", topic="MPI", text=text, remedy=remedy, facts=everything)]
+    return [Finding(level="ok", topic="MPI", text=text, facts=everything)]
+
+
+def _vendor(name: str) -> Literal["mpich", "openmpi", "other"]:
+    lower = name.lower()
+    if lower.startswith("open mpi"):
+        return "openmpi"
+    return "mpich" if lower.startswith(("mpich", "intel", "mvapich", "cray")) else "other"
+
+
+def slurm(_: Machine, __: Path) -> list[Finding]:
+    """Whether there is a Slurm, and which way of asking for the state of jobs works on it."""
+    if not shutil.which("sbatch") or not shutil.which("srun"):
+        return [
+            Finding(level="ok", topic="Slurm", text="no sbatch and srun here: the Slurm profile is for another machine")
+        ]
+    accounting = _accounting_works()
+    command = "sacct" if accounting else "squeue"
+    text = f"accounting (sacct) {'works' if accounting else 'does not work'}"
+    remedy = f"set `slurm-status-command: {command}` in profiles/slurm/config.yaml"
+    if accounting:
+        return [Finding(level="ok", topic="Slurm", text=f"{text}; {remedy}", facts={"status_command": command})]
+    text += ": with the default, the workflow would wait for ever on finished jobs"
+    return [Finding(level="warn", topic="Slurm", text=text, remedy=remedy, facts={"status_command": command})]
+
+
+def _accounting_works() -> bool:
+    try:
+        line = ["sacct", "-n", "-X", "--starttime", "now"]
+        return subprocess.run(line, capture_output=True, timeout=ACCOUNTING_LIMIT_SECONDS).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False

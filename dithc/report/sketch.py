@@ -1,0 +1,57 @@
+"""Single figures of what a person points at: the loss of a training, the scores of a report's JSON."""
+
+import json
+from pathlib import Path
+
+from dithc.log import problem
+from dithc.report import figures
+from dithc.report.curves import read_curve
+from dithc.report.theme import LIGHT
+
+
+def draw_loss(metrics: Path, *, store: Path | None = None) -> bytes:
+    """PNG of the loss curve in a metrics.jsonl (or the folder of one).
+
+    Raises:
+        UserError: there is no step with a loss in it.
+    """
+    curve = read_curve(metrics.parent.name, metrics=metrics, store=store, global_batch=1, segments=[])
+    if curve is None:
+        raise problem(
+            f"{metrics} has no loss to draw",
+            got="no line with `step` and `loss`",
+            expected="metrics.jsonl of a training",
+            remedy="point at a run that has trained at least one step",
+        )
+    return figures.draw_curves([(curve, LIGHT.palette[0])], LIGHT)
+
+
+def draw_fid(path: Path) -> bytes:
+    """PNG of the scores in the JSON that `write_report` wrote.
+
+    Raises:
+        UserError: the file is no such JSON.
+    """
+    try:
+        content = json.loads(path.read_text())
+        titles = {item["name"]: item["title"] for item in content["datasets"]}
+        bars: dict[str, list[figures.Bar]] = {}
+        for item in content["evaluations"]:
+            if item["score"]:
+                bars.setdefault(titles[item["dataset"]], []).append(
+                    figures.Bar(
+                        label=item["label"],
+                        role=item["at"],
+                        fid=item["score"]["fid"],
+                        floor=item["score"]["floor"],
+                        comparable=item["score"]["comparable"],
+                    )
+                )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise problem(
+            f"{path} cannot be drawn",
+            got=f"{type(error).__name__}: {error}",
+            expected="the JSON that `dithc report` writes beside its page",
+            remedy="write the report again",
+        ) from error
+    return figures.draw_bars(bars, LIGHT)

@@ -1,0 +1,170 @@
+"""A sampling from its inputs to its manifest.
+
+Legend: N images; C bands, H, W image.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dithc.comm import Group
+from dithc.data import Latents, Tiles, open_codec, write_png
+from dithc.log import logger, problem, progress
+from dithc.runs import Manifest, digest
+from dithc.sample.generate import Images
+from dithc.sample.job import Job
+from dithc.sample.network import describe, load_network
+from dithc.sample.shards import SHARD_IMAGES, Shards, batches, grid
+
+NOT_IN_IDENTITY = {"images"}  # image i does not depend on how many there are
+LABELS_NOTE = "uniform over the classes with train samples, from (seed, index)"
+log = logger(__name__)
+
+
+def sample(job: Job, group: Group) -> dict[str, Any]:
+    """Draws the images of an evaluation that are not there yet, and writes the manifest.
+
+    Args:
+        job: what to do.
+        group: the connected ranks, each placed on its cores already; shards are shared among them.
+
+    Returns:
+        The numbers of the manifest.
+
+    Raises:
+        UserError: inputs that are missing, damaged or do not go together; an image that is not finite; a full disk.
+    """
+    begun = time.monotonic()
+    inputs = _inputs(job)
+    said = {name: value for name, value in job.spec.items() if name not in NOT_IN_IDENTITY}
+    identity = digest({"spec": said, "inputs": sorted(inputs.values())})
+    shards = Shards(folder=job.out.parent, total=job.evaluation.images, identity=identity)
+    images, meta = _open(job)
+    missing = group.broadcast_object(_missing(shards) if group.rank == 0 else None)
+    _make(images, shards, missing[group.rank :: group.size], job=job, group=group)
+    group.barrier()
+    numbers = _numbers(job, shards, meta=meta, ranks=group.size)
+    if group.rank == 0:
+        shards.remove_leftovers()
+        write_png(job.out.parent / "grid.png", grid(np.load(shards.path(0, kind="rgb"))))
+        files = [entry for shard in range(shards.count) for entry in shards.read_sidecar(shard)["files"]]
+        Manifest(
+            stage="sample",
+            name=job.name,
+            spec=job.spec,
+            numbers=numbers,
+            files=files,
+            inputs=inputs,
+            seconds=round(time.monotonic() - begun, 3),
+        ).write(job.out)
+        log.info(f"{shards.total} images in {job.out.parent}, {len(missing)} of {shards.count} shards made now")
+    return numbers
+
+
+def _inputs(job: Job) -> dict[str, str]:
+    """Digest of each input manifest, by path."""
+    stages: dict[Path | None, str] = {
+        job.checkpoint: "train",
+        job.latents: "latents",
+        job.tiles: "tiles",
+        job.codec: "codec",
+    }
+    return {str(path): Manifest.read(path, stage=stage).digest for path, stage in stages.items() if path is not None}
+
+
+def _open(job: Job) -> tuple[Images, dict[str, Any]]:
+    """The network, the codec and the classes, checked against each other."""
+    model, meta = load_network(job)
+    tiles = Tiles(job.tiles.parent)
+    codec = open_codec(job.codec_settings, info=tiles.info, folder=job.codec.parent if job.codec else None)
+    if codec.id != meta["codec"]:
+        raise problem(
+            f"codec of evaluation {job.name} is not the one the run was trained with",
+            got=codec.id,
+            expected=meta["codec"],
+            remedy="sample with the codec of the run's latents, or train again on latents of this codec",
+        )
+    latents = Latents(job.latents.parent, codec_id=codec.id)
+    if latents.num_classes != meta["num_classes"]:
+        raise problem(
+            f"latents {job.latents} are not those the run was trained on",
+            got=f"{latents.num_classes} classes",
+            expected=f"{meta['num_classes']} classes",
+            remedy="pass the latents of the run's data set",
+        )
+    classes = np.unique(latents.labels[latents.rows("train")]).astype(np.int64)
+    bf16 = meta["dtype"] == "bf16"
+    meta["stretch"] = digest(tiles.info["display"])
+    return Images(model, codec, evaluation=job.evaluation, classes=classes, bf16=bf16), meta
+
+
+def _missing(shards: Shards) -> list[int]:
+    """Shards to make; says why, where one that is there does not count."""
+    missing = []
+    for shard in range(shards.count):
+        fault = shards.fault(shard)
+        if fault is not None:
+            missing.append(shard)
+        if fault:
+            log.warning(f"{shards.path(shard)} is made again: {fault}")
+    return missing
+
+
+def _make(images: Images, shards: Shards, mine: list[int], *, job: Job, group: Group) -> None:
+    """Makes the shards of this rank."""
+    steps, batch = job.evaluation.steps, min(job.evaluation.batch, SHARD_IMAGES)
+    total = sum(len(shards.indices(shard)) for shard in mine)
+    made = 0
+    label = f"sample {job.name}"
+    with progress(total=total * steps, label=label, unit="image-steps", quiet=group.rank > 0 or not mine) as bar:
+        for shard in mine:
+            begun = time.monotonic()
+            parts = []
+            for part in batches(shards.indices(shard), batch):
+                on_step = _reporter(bar, images=len(part), made=made, total=total)
+                parts.append(images.decode(images.latents(part, on_step=on_step)))  # (N, C, H, W)
+                made += len(part)
+            decoded = torch.cat(parts)  # (shard, C, H, W)
+            shards.write(
+                shard,
+                images=decoded.numpy(),
+                rgb=images.codec.to_rgb(decoded),
+                labels=images.labels(shards.indices(shard)),
+                seconds=time.monotonic() - begun,
+            )
+
+
+def _reporter(bar: progress, *, images: int, made: int, total: int) -> Any:
+    def report(step: int, steps: int) -> None:
+        bar.update(images, images=f"{made + images * (step == steps)}/{total}")
+
+    return report
+
+
+def _numbers(job: Job, shards: Shards, *, meta: dict[str, Any], ranks: int) -> dict[str, Any]:
+    chosen = job.evaluation
+    seconds = sum(float(shards.read_sidecar(shard)["seconds"]) for shard in range(shards.count))
+    return {
+        "images": shards.total,
+        "seconds": round(seconds, 3),
+        "images_per_second": shards.total * ranks / seconds if seconds else None,
+        "ranks": ranks,
+        "run": chosen.run,
+        "at": chosen.at,
+        "weights": chosen.weights,
+        "described": describe(chosen, step=meta["step"]),
+        "step": meta["step"],
+        "sampler": chosen.sampler,
+        "steps": chosen.steps,
+        "guidance": chosen.guidance,
+        "guidance_channels": chosen.guidance_channels,
+        "labels": LABELS_NOTE,
+        "seed": chosen.seed,
+        "dtype": meta["dtype"],
+        "codec": meta["codec"],
+        "stretch": meta["stretch"],
+        "shape": shards.read_sidecar(0)["shape"],
+    }

@@ -1,0 +1,96 @@
+"""A batch of images: labels and noise by index, the reverse process, the decoder.
+
+Legend: N images, Z latent channels, h, w latent; C bands, H, W image.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dithc import diffusion
+from dithc.config import training
+from dithc.model import DiT
+from dithc.sample.seeds import generator_of, label_of
+
+
+class Decoder(Protocol):
+    """What is needed of a codec."""
+
+    @property
+    def id(self) -> str:
+        """Kind and digest of what decides every latent."""
+
+    @property
+    def scale(self) -> float:
+        """Factor on latents."""
+
+    @property
+    def has_logvar(self) -> bool:
+        """Whether latents come from an autoencoder and not from pixels."""
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Scaled latents (N, Z, h, w) to images (N, C, H, W)."""
+
+    def to_rgb(self, x: Tensor) -> npt.NDArray[np.uint8]:
+        """Images (N, C, H, W) by the fixed display stretch, (N, 3, H, W)."""
+
+
+class Images:
+    """Makes images of an evaluation, by index.
+
+    Attributes:
+        shape: (Z, h, w) of a latent.
+    """
+
+    def __init__(
+        self,
+        model: DiT,
+        codec: Decoder,
+        *,
+        evaluation: training.Evaluation,
+        classes: npt.NDArray[np.int64],
+        bf16: bool,
+    ) -> None:
+        self.model, self.codec, self.evaluation = model, codec, evaluation
+        self.classes, self.bf16 = classes, bf16
+        self.shape = (model.config.in_channels, *model.config.size)
+        self._schedule = diffusion.Schedule.linear()
+
+    def labels(self, indices: Sequence[int]) -> list[int]:
+        """The label of each image."""
+        return [label_of(self.evaluation.seed, index, self.classes) for index in indices]
+
+    def latents(self, indices: Sequence[int], *, on_step: Callable[[int, int], None] | None = None) -> Tensor:
+        """Samples of the reverse process, float32 (N, Z, h, w), scaled as in training."""
+        chosen = self.evaluation
+        denoise = diffusion.guided(
+            self._predict,
+            torch.tensor(self.labels(indices)),
+            null_label=self.model.config.null_label,
+            scale=chosen.guidance,
+            channels=chosen.guidance_channels,
+        )
+        return diffusion.sample(
+            chosen.sampler,
+            denoise=denoise,
+            schedule=self._schedule,
+            steps=chosen.steps,
+            shape=self.shape,
+            noise=[generator_of(chosen.seed, index) for index in indices],
+            # Pixels are clipped to [-1, 1] in the training data, so their prediction may be; latents have no bound.
+            clip=None if self.codec.has_logvar else self.codec.scale,
+            on_step=on_step,
+        )
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Latents to images, float32 (N, C, H, W) in scaled units."""
+        return self.codec.decode(latents)
+
+    def _predict(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.bf16):
+            output: Tensor = self.model(x, t, y)
+        return output.float()  # (N, Z or 2Z, h, w)

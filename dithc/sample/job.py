@@ -1,0 +1,34 @@
+"""What a sampling is asked to do."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dithc.config import codecs, training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The images of one evaluation.
+
+    Attributes:
+        name: the evaluation.
+        evaluation: its settings.
+        spec: the semantic settings that go into the manifest.
+        checkpoint: manifest of the run at the end of its training.
+        latents: manifest of the latents it was trained on; their classes give the labels.
+        tiles: manifest of the tiles; their scaling and display stretch are used.
+        codec_settings: the codec that decodes.
+        codec: manifest of that codec, where it was trained here.
+        out: the manifest to write; shards stand beside it.
+    """
+
+    name: str
+    evaluation: training.Evaluation
+    spec: dict[str, Any]
+    checkpoint: Path
+    latents: Path
+    tiles: Path
+    codec_settings: codecs.Codec
+    codec: Path | None
+    out: Path

@@ -1,0 +1,53 @@
+"""The network that is sampled: trained, as it was before training, or never trained."""
+
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from dithc.config import training
+from dithc.log import logger, problem
+from dithc.model import DiT, DiTConfig
+from dithc.runs import Store
+from dithc.sample.job import Job
+
+log = logger(__name__)
+
+
+def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
+    """The network an evaluation asks for, and what its checkpoint says of itself.
+
+    `final` is the step of the run's manifest, `start` step 0 of the same training (for a fine-tuning: the pre-trained
+    weights, adapted), `untrained` the fresh initial weights from the run's seed.
+
+    Raises:
+        UserError: the checkpoint is missing or damaged.
+    """
+    evaluation = job.evaluation
+    store, step = Store.of_run(job.checkpoint)
+    checkpoint = store.open(step if evaluation.at == "final" else 0)
+    meta = checkpoint.meta
+    with torch.random.fork_rng():
+        torch.manual_seed(meta["seed"])
+        model = DiT(DiTConfig(**meta["model"]))
+    if evaluation.at != "untrained":
+        path = checkpoint.weights(evaluation.weights)
+        try:
+            model.load_state_dict(load_file(path))
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise problem(
+                f"weights {path} do not fit the model that their checkpoint describes",
+                got=error,
+                expected="the weights written together with checkpoint.json",
+                remedy="remove that checkpoint's folder and run the training again",
+            ) from error
+    log.info(f"sampling {describe(evaluation, step=checkpoint.step)} from {checkpoint.folder}")
+    return model.eval(), meta
+
+
+def describe(evaluation: training.Evaluation, *, step: int) -> str:
+    """Which weights are sampled, in words."""
+    if evaluation.at == "untrained":
+        return "fresh weights, never trained"
+    return f"{'averaged' if evaluation.weights == 'ema' else 'raw'} weights of step {step}"

@@ -1,0 +1,154 @@
+"""Shards of generated images on disk: two arrays, then a sidecar that says what they are; checked before they count.
+
+Legend: n images of a shard; C bands, H, W image.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.log import problem
+from dithc.runs import atomic_write, replacing, sha256_file
+
+# Small enough that ranks share a few hundred images evenly, and that a killed job loses minutes; 50,000 images are 782 shards.
+SHARD_IMAGES = 64
+LARGEST_FP16 = 65504.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shards:
+    """The shards of one sampling.
+
+    Attributes:
+        folder: where they stand.
+        total: number of images.
+        identity: digest of everything that decides image i.
+    """
+
+    folder: Path
+    total: int
+    identity: str
+
+    @property
+    def count(self) -> int:
+        """Number of shards."""
+        return -(-self.total // SHARD_IMAGES)
+
+    def indices(self, shard: int) -> range:
+        """Indices of the images of a shard."""
+        return range(shard * SHARD_IMAGES, min((shard + 1) * SHARD_IMAGES, self.total))
+
+    def path(self, shard: int, *, kind: str = "shard") -> Path:
+        """The array of a shard: `shard` holds scaled units, `rgb` the display."""
+        return self.folder / f"{kind}-{shard:05d}.npy"
+
+    def sidecar(self, shard: int) -> Path:
+        """What the shard says of itself."""
+        return self.path(shard).with_suffix(".json")
+
+    def read_sidecar(self, shard: int) -> dict[str, Any]:
+        """The content of a shard's sidecar."""
+        content: dict[str, Any] = json.loads(self.sidecar(shard).read_text())
+        return content
+
+    def fault(self, shard: int) -> str | None:
+        """Why a shard does not count; None where it does, "" where there is none yet."""
+        if not self.sidecar(shard).exists():
+            return "" if not self.path(shard).exists() else "it has no sidecar: its writing was interrupted"
+        try:
+            found = self.read_sidecar(shard)
+            if found["identity"] != self.identity:
+                return "it was made with other settings, weights or tiles"
+            if (found["first"], found["images"]) != (self.indices(shard).start, len(self.indices(shard))):
+                return f"it holds {found['images']} images from {found['first']}, another number is wanted"
+            for entry in found["files"]:
+                path = self.folder / entry["path"]
+                if not path.exists() or sha256_file(path) != entry["sha256"]:
+                    return f"{path.name} is missing, cut short or altered"
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return f"its sidecar is damaged ({error})"
+        return None
+
+    def write(
+        self,
+        shard: int,
+        *,
+        images: npt.NDArray[np.float32],
+        rgb: npt.NDArray[np.uint8],
+        labels: list[int],
+        seconds: float,
+    ) -> None:
+        """Writes both arrays, then the sidecar.
+
+        Args:
+            images: (n, C, H, W), scaled units.
+            rgb: (n, 3, H, W), the display.
+            labels: of each image.
+            seconds: what making it took.
+
+        Raises:
+            UserError: an image is not finite, or the disk is full; finished shards are intact.
+        """
+        if not np.isfinite(images).all():
+            bad = self.indices(shard)[int(np.argmin(np.isfinite(images).all(axis=(1, 2, 3))))]
+            raise problem(
+                f"image {bad} is not finite",
+                got="NaN or infinity from the network or the decoder",
+                expected="finite numbers",
+                remedy="sample more steps or with less guidance; look at the training's last losses",
+            )
+        stored = np.clip(images, -LARGEST_FP16, LARGEST_FP16).astype(np.float16)
+        arrays: dict[Path, npt.NDArray[Any]] = {self.path(shard): stored, self.path(shard, kind="rgb"): rgb}
+        try:
+            self.sidecar(shard).unlink(missing_ok=True)
+            for path, array in arrays.items():
+                with replacing(path) as temporary, temporary.open("wb") as file:
+                    np.save(file, array)
+            said = {
+                "identity": self.identity,
+                "first": self.indices(shard).start,
+                "images": len(images),
+                "shape": list(images.shape[1:]),
+                "labels": labels,
+                "seconds": round(seconds, 3),
+                "files": [
+                    {"path": path.name, "sha256": sha256_file(path), "bytes": path.stat().st_size} for path in arrays
+                ],
+            }
+            atomic_write(self.sidecar(shard), json.dumps(said) + "\n")
+        except OSError as error:
+            raise problem(
+                f"shard {shard} could not be written to {self.folder}",
+                got=error,
+                expected="a writable folder with room for it",
+                remedy="free space, then start again: finished shards are kept",
+            ) from error
+
+    def remove_leftovers(self) -> None:
+        """Removes shards beyond the last, of an earlier sampling of more images."""
+        for path in [*self.folder.glob("shard-*"), *self.folder.glob("rgb-*")]:
+            if int(path.stem.partition("-")[2]) >= self.count:
+                path.unlink()
+
+
+def grid(rgb: npt.NDArray[np.uint8], *, columns: int = 8, gap: int = 2) -> npt.NDArray[np.uint8]:
+    """Images (n, 3, H, W) side by side on white, `columns` a row: (rows, columns, 3) pixels."""
+    count, _, height, width = rgb.shape
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    shape = (rows * (height + gap) - gap, columns * (width + gap) - gap, 3)
+    picture = np.full(shape, 255, np.uint8)
+    for place in range(count):
+        top, left = place // columns * (height + gap), place % columns * (width + gap)
+        picture[top : top + height, left : left + width] = rgb[place].transpose(1, 2, 0)
+    return picture
+
+
+def batches(indices: Sequence[int], size: int) -> list[Sequence[int]]:
+    """Consecutive parts of at most `size` indices."""
+    return [indices[start : start + size] for start in range(0, len(indices), size)]

@@ -1,0 +1,178 @@
+"""`dithc show` says what an output is, and draws it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dithc.cli import main
+from dithc.data import write_png
+from dithc.runs import Manifest, Store
+
+PNG = b"\x89PNG"
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]):
+    """Runs `dithc show` and gives its status and what it printed."""
+
+    def show(*arguments: object) -> tuple[int, str]:
+        status = main(["show", *map(str, arguments)])
+        return status, capsys.readouterr().out
+
+    return show
+
+
+@pytest.fixture
+def latents(tmp_path: Path) -> Path:
+    """A finished stage of latents."""
+    folder = tmp_path / "latents" / "s2"
+    folder.mkdir(parents=True)
+    array = np.random.default_rng(0).normal(size=(10, 8, 16, 16)).astype(np.float16)
+    np.save(folder / "shard-00000.npy", array)
+    entries = Manifest.entries(folder, [folder / "shard-00000.npy"])
+    Manifest(
+        stage="latents", name="s2", spec={"codec": "small"}, numbers={"count": 10, "shape": [4, 16, 16]}, files=entries
+    ).write(folder / "manifest.json")
+    return folder
+
+
+def metrics(folder: Path) -> Path:
+    """metrics.jsonl of thirty steps."""
+    folder.mkdir(parents=True)
+    rows = [{"step": step, "loss": 1 / step, "lr": 1e-4} for step in range(1, 31)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "metrics.jsonl"
+
+
+def test_manifest_is_described_by_file_and_by_folder(said, latents: Path) -> None:
+    for path in (latents, latents / "manifest.json"):
+        status, text = said(path)
+        assert status == 0
+        for part in ("stage latents: s2", "1 files, 40.1 KiB", "count: 10", "shape: [4, 16, 16]", 'codec: "small"'):
+            assert part in text
+
+
+def test_array_is_described_with_its_range(said, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([[1.0, np.nan], [3.0, -2.0]]))
+    status, text = said(tmp_path / "a.npy")
+    assert status == 0
+    assert "float64 (2, 2)" in text
+    assert "1 numbers not finite" in text
+    assert "-2 to 3" in text
+
+
+def test_folder_of_manifests_is_listed(said, latents: Path) -> None:
+    status, text = said(latents.parent.parent)
+    assert status == 0
+    assert "latents/s2" in text
+
+
+def test_checkpoint_and_store_are_described(said, tmp_path: Path) -> None:
+    store = Store(tmp_path / "run-0123")
+    saved = store.save(
+        40, lambda folder: np.save(folder / "w.npy", np.zeros(9)), meta={"seed": 7, "model": {"depth": 12}}
+    )
+    store.event("started", step=0)
+    status, text = said(saved.folder)
+    assert status == 0
+    assert "at step 40" in text
+    assert "model.depth: 12" in text
+    status, text = said(store.folder)
+    assert status == 0
+    assert "1 checkpoints" in text
+    assert "started" in text
+
+
+def test_weights_are_listed_by_shape(said, tmp_path: Path) -> None:
+    head = json.dumps({"a.weight": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}).encode()
+    (tmp_path / "m.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + bytes(24))
+    status, text = said(tmp_path / "m.safetensors")
+    assert status == 0
+    assert "1 tensors, 6 numbers" in text
+    assert "a.weight: F32 (2, 3)" in text
+
+
+def test_metrics_are_described_and_drawn(said, tmp_path: Path) -> None:
+    path = metrics(tmp_path / "metrics")
+    status, text = said(path, "--png", tmp_path / "loss.png")
+    assert status == 0
+    assert "30 steps, 1 to 30" in text
+    assert "loss: first 1, last 0.0333333" in text
+    assert (tmp_path / "loss.png").read_bytes().startswith(PNG)
+
+
+def test_run_is_drawn_by_its_manifest_store_and_checkpoint(said, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store" / "run-0123")
+    path = metrics(store.folder / "metrics")
+    saved = store.save(30, lambda folder: np.save(folder / "w.npy", np.zeros(9)), meta={})
+    manifest = tmp_path / "runs" / "base" / "step_0000030.json"
+    Manifest(stage="train", name="base", spec={}, numbers={"step": 30, "metrics": str(path)}).write(manifest)
+    for number, place in enumerate((manifest, manifest.parent, store.folder, saved.folder)):
+        assert said(place, "--png", tmp_path / f"{number}.png")[0] == 0
+        assert (tmp_path / f"{number}.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((5, 4, 9, 7), "int16"),
+        ((3, 8, 8), "uint8"),
+        ((40, 8, 8), "float32"),
+        ((8, 8), "float16"),
+        ((2, 1, 6, 6), "uint16"),
+    ],
+)
+def test_arrays_of_any_layout_are_drawn(said, tmp_path: Path, shape: tuple[int, ...], dtype: str) -> None:
+    np.save(tmp_path / "a.npy", np.arange(np.prod(shape)).reshape(shape).astype(dtype))
+    assert said(tmp_path / "a.npy", "--png", tmp_path / "a.png")[0] == 0
+    assert (tmp_path / "a.png").read_bytes().startswith(PNG)
+
+
+def test_constant_and_not_finite_images_are_drawn(said, tmp_path: Path) -> None:
+    array = np.zeros((2, 3, 5, 5), np.float32)
+    array[0, 0, 0, 0] = np.nan
+    np.save(tmp_path / "a.npy", array)
+    assert said(tmp_path / "a.npy", "--png", tmp_path / "a.png")[0] == 0
+
+
+def test_stage_is_drawn_by_its_grid_or_else_its_first_shard(said, latents: Path, tmp_path: Path) -> None:
+    assert said(latents, "--png", tmp_path / "shard.png")[0] == 0
+    write_png(latents / "grid.png", np.zeros((4, 4, 3), np.uint8))
+    assert said(latents, "--png", tmp_path / "grid.png")[0] == 0
+    assert (tmp_path / "grid.png").read_bytes() == (latents / "grid.png").read_bytes()
+
+
+def test_report_json_is_described_and_drawn(said, tmp_path: Path) -> None:
+    score = {"fid": 12.5, "floor": 3.25, "n_generated": 64, "n_real": 99, "comparable": False}
+    item = {"name": "s2-final", "label": "after fine-tuning", "dataset": "s2", "at": "final", "score": score}
+    content = {"name": "demo", "title": "Demo", "written": "now", "warnings": [], "origins": []}
+    content |= {"datasets": [{"name": "s2", "title": "S2"}], "evaluations": [item, {**item, "score": None}]}
+    (tmp_path / "report.json").write_text(json.dumps(content))
+    status, text = said(tmp_path / "report.json", "--png", tmp_path / "fid.png")
+    assert status == 0
+    assert "FID 12.5, floor 3.25, 64 against 99 real, NOT COMPARABLE" in text
+    assert "not run" in text
+    assert (tmp_path / "fid.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.npy", b"\x93NUMPY"), ("b.json", b"{"), ("c.safetensors", b"1234"), ("d.json", b"[1]")]
+)
+def test_damaged_files_are_user_errors(said, tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert said(tmp_path / name)[0] == 2
+
+
+def test_unknown_things_are_user_errors(said, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("?")
+    assert said(tmp_path / "notes.txt")[0] == 2
+    assert said(tmp_path / "gone")[0] == 2
+    assert said(tmp_path)[0] == 2
+
+
+def test_what_has_no_picture_is_a_user_error_and_writes_nothing(said, tmp_path: Path) -> None:
+    Manifest(stage="fid", name="s2", spec={}, numbers={"fid": 1.0}).write(tmp_path / "fid" / "manifest.json")
+    assert said(tmp_path / "fid", "--png", tmp_path / "x.png")[0] == 2
+    assert not (tmp_path / "x.png").exists()

@@ -1,0 +1,111 @@
+"""`dithc verify` finds what is missing, cut or altered, and nothing else."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from dithc.cli import main
+from dithc.runs import Manifest, Store
+
+
+def write(path: Path) -> None:
+    """Fifty bytes of weights."""
+    path.write_bytes(b"w" * 50)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A stage's folder with a manifest, shards with sidecars and an index; a store with a checkpoint."""
+    folder = tmp_path / "results" / "latents" / "s2"
+    folder.mkdir(parents=True)
+    paths = [folder / f"shard-0000{number}.npy" for number in range(3)]
+    for path in paths:
+        path.write_bytes(path.name.encode() * 100)
+    entries = Manifest.entries(folder, paths)
+    (folder / "index.json").write_text(json.dumps({"count": 3, "shards": entries}))
+    (folder / "shard-00000.json").write_text(json.dumps({"entry": entries[0], "origin": {"sha256": "of the codec"}}))
+    hashed = hashlib.sha256(paths[1].read_bytes()).hexdigest()
+    (folder / "shard-00001.json").write_text(json.dumps({"sha256": "of the extractor", "file_sha256": hashed}))
+    said = {"identity": {"path": "elsewhere", "sha256": "of the checkpoint"}, "files": entries[2:]}
+    (folder / "shard-00002.json").write_text(json.dumps(said))
+    Manifest(stage="latents", name="s2", spec={}, files=entries).write(folder / "manifest.json")
+    store = Store(tmp_path / "results" / "store" / "run-0123")
+    store.save(10, lambda inside: write(inside / "model.safetensors"), meta={})
+    return tmp_path / "results"
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What was printed."""
+    return capsys.readouterr().out.splitlines()
+
+
+def test_intact_results_pass(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(results)]) == 0
+    (line,) = lines(capsys)
+    assert line.startswith("4 files (")
+    assert line.endswith("of 6 documents: all as they were written")
+
+
+def test_each_file_is_read_once_whoever_lists_it(results: Path, tmp_path: Path) -> None:
+    assert main(["verify", str(results), "--json", str(tmp_path / "found.json")]) == 0
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert (found["documents"], found["files"], found["faults"]) == (6, 4, [])
+    assert found["bytes"] == sum(
+        path.stat().st_size for name in ("*.npy", "*.safetensors") for path in results.rglob(name)
+    )
+
+
+def test_missing_cut_and_altered_files_are_named_with_status_1(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards = sorted(results.rglob("shard-*.npy"))
+    shards[0].unlink()
+    shards[1].write_bytes(shards[1].read_bytes()[:-1])
+    altered = bytearray(shards[2].read_bytes())
+    altered[7] ^= 1
+    shards[2].write_bytes(altered)
+    assert main(["verify", str(results)]) == 1
+    *faults, verdict = lines(capsys)
+    assert [fault.split(" (listed")[0] for fault in faults[:3]] == [
+        f"{shards[0]} is missing",
+        f"{shards[1]} has 1499 bytes, 1500 were written",
+        f"{shards[2]} has other bytes than were written (SHA-256 differs)",
+    ]
+    assert len(faults) == 3
+    assert verdict.endswith("3 faults")
+
+
+def test_one_altered_byte_of_a_checkpoint_is_found(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = next(results.rglob("model.safetensors"))
+    weights.write_bytes(b"w" * 49 + b"x")
+    assert main(["verify", str(weights.parents[1])]) == 1
+    assert str(weights) in lines(capsys)[0]
+
+
+def test_manifest_changed_by_hand_is_found(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = next(results.rglob("manifest.json"))
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "spec": {"seed": 1}}))
+    assert main(["verify", str(path)]) == 1
+    assert "is altered: its content has digest" in lines(capsys)[0]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"stage": 1, "digest": 2}', ""])
+def test_damaged_document_is_a_fault(results: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    next(results.rglob("manifest.json")).write_text(text)
+    assert main(["verify", str(results)]) == 1
+    assert "cannot be read" in lines(capsys)[0]
+
+
+def test_folders_being_written_are_passed_over(results: Path) -> None:
+    unfinished = results / "store" / "run-0123" / ".step_0000020.tmp.host.1"
+    unfinished.mkdir()
+    (unfinished / "checkpoint.json").write_text("{")
+    assert main(["verify", str(results)]) == 0
+
+
+def test_paths_with_nothing_in_them_are_user_errors(tmp_path: Path) -> None:
+    assert main(["verify", str(tmp_path / "gone")]) == 2
+    assert main(["verify", str(tmp_path)]) == 2

@@ -1,0 +1,169 @@
+"""Batches: a pure function of seed and step, whatever the number of ranks and wherever a run resumes."""
+
+import numpy as np
+import pytest
+import torch
+
+from dithc.data.batches import Batches, Order, generator
+from dithc.data.codec import PixelCodec
+from dithc.data.encode import encode_tiles
+from dithc.data.latents import Latents
+from dithc.log import UserError
+
+CLASSES = 3
+
+
+class FakeLatents:
+    """Posteriors with a mean that tells the row, and a mirror image that has the opposite sign."""
+
+    def __init__(self, *, count=30, train=None, logvar=0.0, shape=(2, 3, 3), scale=1.0):
+        self.folder, self.count, self.shape, self.scale = "folder", count, shape, scale
+        self.has_logvar, self.num_classes, self._logvar = logvar is not None, CLASSES, logvar
+        self.labels = (np.arange(count) % CLASSES).astype(np.int32)
+        self._train = np.arange(count) if train is None else np.array(train, dtype=np.int64)
+
+    def rows(self, split):
+        assert split == "train"
+        return self._train
+
+    def moments(self, rows, *, flipped):
+        sign = np.where(flipped, -1.0, 1.0)
+        mean = np.broadcast_to(((rows + 1) * sign).reshape(-1, 1, 1, 1), (len(rows), *self.shape))
+        parts = [mean] if self._logvar is None else [mean, np.full_like(mean, self._logvar)]
+        return np.concatenate(parts, axis=1).astype(np.float16)
+
+
+def batches(latents=None, **changes):
+    chosen = {"seed": 1, "global_batch": 12, "label_dropout": 0.1, "flip": True, **changes}
+    return Batches(latents or FakeLatents(), **chosen)
+
+
+def seen(source, step):
+    """Rows of a step's samples, read from the mean of latents without noise."""
+    return source.batch(step).x[:, 0, 0, 0].abs().round().long().numpy() - 1
+
+
+def equal(one, other):
+    return all(torch.equal(getattr(one, name), getattr(other, name)) for name in ("x", "y", "t", "noise"))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_parts_of_any_number_of_ranks_make_up_the_whole_batch(ranks):
+    source = batches()
+    share = 12 // ranks
+    for step in (0, 2, 7):
+        whole = source.batch(step)
+        parts = [batches().batch(step, slice(rank * share, (rank + 1) * share)) for rank in range(ranks)]
+        for name in ("x", "y", "t", "noise"):
+            assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
+
+
+def test_batch_of_a_step_depends_on_nothing_before():
+    running = batches()
+    history = [running.batch(step) for step in range(9)]
+    assert equal(batches().batch(8), history[8])
+    assert equal(running.batch(3), history[3])
+
+
+def test_types_and_ranges():
+    batch = batches(num_timesteps=10, global_batch=300).batch(0)
+    assert (batch.x.dtype, batch.y.dtype, batch.t.dtype, batch.noise.dtype) == (
+        torch.float32,
+        torch.int64,
+        torch.int64,
+        torch.float32,
+    )
+    assert batch.x.shape == batch.noise.shape == (300, 2, 3, 3)
+    assert set(batch.t.tolist()) == set(range(10))
+    assert set(batch.y.tolist()) == set(range(CLASSES + 1))
+
+
+@pytest.mark.parametrize("global_batch", [1, 7, 12, 30, 70])
+def test_every_epoch_visits_each_train_row_once(global_batch):
+    train = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29]
+    source = batches(FakeLatents(train=train, logvar=None), global_batch=global_batch, flip=False)
+    stream = np.concatenate([seen(source, step) for step in range(-(-40 // global_batch))])[:40].reshape(4, 10)
+    assert [sorted(epoch.tolist()) for epoch in stream] == [train] * 4
+    assert len({tuple(epoch.tolist()) for epoch in stream}) == 4
+
+
+def test_order_changes_with_the_seed():
+    rows = np.arange(50)
+    first, second = (Order(rows, seed=seed).at(rows)[1] for seed in (0, 1))
+    assert not np.array_equal(first, second)
+
+
+def test_negative_and_huge_seeds_are_seeds_of_their_own():
+    draws = [generator(seed=seed, epoch=0).random() for seed in (-2, -1, 0, 1, 2**63, 2**63 + 1)]
+    assert len(set(draws)) == 6
+
+
+def test_a_row_draws_anew_in_every_epoch():
+    source = batches(FakeLatents(count=1), global_batch=2)
+    first, second = source.batch(0).noise
+    assert not torch.equal(first, second)
+
+
+def test_posterior_is_sampled_with_its_mean_and_standard_deviation():
+    latents = FakeLatents(count=1, logvar=-2.0, scale=0.5, shape=(4, 16, 16))
+    x = batches(latents, global_batch=200, flip=False).batch(0).x
+    std = 0.5 * np.exp(-1.0)
+    assert abs(float(x.mean()) - 0.5) < 5 * std / x.numel() ** 0.5
+    assert abs(float(x.std()) / std - 1) < 5 / (2 * x.numel()) ** 0.5
+
+
+def test_noise_is_standard_normal_and_independent_of_the_posterior():
+    latents = FakeLatents(count=1, shape=(4, 16, 16))
+    batch = batches(latents, global_batch=200, flip=False).batch(0)
+    posterior, count = batch.x - 1.0, batch.noise.numel()
+    assert abs(float(batch.noise.mean())) < 5 / count**0.5
+    assert abs(float(batch.noise.std()) - 1) < 5 / (2 * count) ** 0.5
+    assert abs(float((batch.noise * posterior).mean())) < 5 / count**0.5
+
+
+def test_shares_of_flips_and_dropped_labels_are_as_asked():
+    source = batches(FakeLatents(logvar=None), global_batch=4000, label_dropout=0.3)
+    batch = source.batch(0)
+    assert abs(float((batch.x[:, 0, 0, 0] < 0).float().mean()) - 0.5) < 5 * 0.5 / 4000**0.5
+    assert abs(float((batch.y == CLASSES).float().mean()) - 0.3) < 5 * 0.46 / 4000**0.5
+    kept = batch.y != CLASSES
+    assert torch.equal(batch.y[kept], torch.from_numpy(seen(source, 0) % CLASSES)[kept])
+
+
+def test_diffusion_steps_are_uniform():
+    t = batches(global_batch=5000, num_timesteps=5).batch(0).t
+    counts = torch.bincount(t, minlength=5).double()
+    assert float(((counts - 1000) ** 2 / 1000).sum()) < 25.0  # chi-squared with 4 degrees of freedom
+
+
+def test_without_flips_only_plain_shards_are_read():
+    assert bool((batches(FakeLatents(logvar=None), flip=False, global_batch=100).batch(0).x > 0).all())
+
+
+@pytest.mark.parametrize(("dropout", "expected"), [(0.0, set(range(CLASSES))), (1.0, {CLASSES})])
+def test_no_and_full_label_dropout(dropout, expected):
+    assert set(batches(label_dropout=dropout, global_batch=100).batch(0).y.tolist()) == expected
+
+
+def test_switching_one_draw_off_leaves_the_others():
+    every, none = batches().batch(3), batches(flip=False, label_dropout=0.0).batch(3)
+    assert torch.equal(every.t, none.t)
+    assert torch.equal(every.noise, none.noise)
+
+
+def test_empty_train_split_is_an_error():
+    with pytest.raises(UserError, match="0 of 30 rows in the train split"):
+        batches(FakeLatents(train=[]))
+
+
+def test_batches_of_latents_on_disk(tmp_path, fake_tiles):
+    tiles = fake_tiles(count=7, splits="ttv", classes=CLASSES)
+    encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest="d", shard_size=3)
+    source = Batches(Latents(tmp_path), seed=0, global_batch=5, label_dropout=0.0, flip=True)
+    batch = source.batch(0)
+    rows = source.order.at(np.arange(5))[1]
+    assert sorted(rows.tolist()) == tiles.rows("train").tolist()
+    for x, y, row in zip(batch.x, batch.y, rows, strict=True):
+        image = torch.from_numpy(tiles.scaled(np.array([row]))[0].astype(np.float16)).float()
+        assert torch.equal(x, image) or torch.equal(x, image.flip(-1))
+        assert int(y) == tiles.labels[row]

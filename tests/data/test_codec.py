@@ -1,0 +1,178 @@
+"""Codecs: one interface over pixels, Stable Diffusion's autoencoder and our own."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from pydantic import TypeAdapter
+
+from dithc.config import codecs
+from dithc.data.autoencoder import Autoencoder
+from dithc.data.codec import open_codec
+from dithc.log import UserError
+
+PIXEL = codecs.PixelCodec(kind="pixel")
+
+
+@pytest.fixture
+def sd_folder(tmp_path):
+    """A tiny RGB autoencoder in diffusers' layout, with attention in the middle as Stable Diffusion's has."""
+    from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+
+    torch.manual_seed(0)
+    net = AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        block_out_channels=(8, 8),
+        norm_num_groups=4,
+    )
+    net.save_pretrained(tmp_path / "sd")
+    return tmp_path / "sd"
+
+
+def sd(path):
+    return codecs.SdVae(kind="sd-vae", path=str(path))
+
+
+def test_pixel_codec_gives_tiles_back(fake_tiles):
+    tiles = fake_tiles()
+    codec = open_codec(PIXEL, info=tiles.info)
+    rows = np.arange(3)
+    x = codec.input(tiles, rows)
+    mean, logvar = codec.encode(x)
+    assert logvar is None
+    assert not codec.has_logvar
+    assert (codec.in_bands, codec.latent_channels, codec.factor, codec.scale) == (4, 4, 1, 1.0)
+    assert torch.equal(codec.decode(mean * codec.scale), x)
+    assert np.array_equal(codec.to_rgb(codec.decode(mean)), tiles.rgb(rows))
+
+
+def test_pixel_codec_of_any_data_set_has_one_id(fake_tiles):
+    ids = {open_codec(PIXEL, info=fake_tiles(bands=bands).info).id for bands in (("R", "G", "B"), ("1", "2", "3", "4"))}
+    assert len(ids) == 1
+
+
+def test_sd_vae_encodes_the_display_bands(fake_tiles, sd_folder):
+    tiles = fake_tiles()
+    codec = open_codec(sd(sd_folder), info=tiles.info)
+    assert codec.bands == ("B04", "B03", "B02")
+    assert (codec.in_bands, codec.latent_channels, codec.factor, codec.scale) == (3, 4, 2, 0.18215)
+    x = codec.input(tiles, np.arange(2))
+    assert x.shape == (2, 3, 16, 16)
+    assert np.array_equal(codec.to_rgb(x), tiles.rgb(np.arange(2)))
+    mean, logvar = codec.encode(x)
+    assert mean.shape == logvar.shape == (2, 4, 8, 8)
+    assert codec.decode(mean * codec.scale).shape == (2, 3, 16, 16)
+
+
+def test_sd_vae_gives_what_diffusers_gives(fake_tiles, sd_folder):
+    from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+
+    reference = AutoencoderKL.from_pretrained(str(sd_folder), local_files_only=True, low_cpu_mem_usage=False).eval()
+    codec = open_codec(sd(sd_folder), info=fake_tiles().info)
+    x = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    mean, logvar = codec.encode(x)
+    with torch.no_grad():
+        posterior = reference.encode(x).latent_dist
+        image = reference.decode(posterior.mean).sample
+    torch.testing.assert_close(mean, posterior.mean, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logvar, posterior.logvar, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(codec.decode(mean * codec.scale), image, rtol=1e-3, atol=1e-3)
+
+
+def test_sd_vae_id_follows_weights_and_scale(fake_tiles, sd_folder):
+    info = fake_tiles().info
+    first = open_codec(sd(sd_folder), info=info)
+    other = open_codec(codecs.SdVae(kind="sd-vae", path=str(sd_folder), scale=0.2), info=info)
+    assert first.id.startswith("sd-vae-")
+    assert first.id == open_codec(sd(sd_folder), info=info).id
+    assert first.id != other.id
+
+
+def test_images_beyond_the_range_are_clipped_in_rgb(fake_tiles, sd_folder):
+    codec = open_codec(sd(sd_folder), info=fake_tiles().info)
+    x = torch.tensor([-3.0, 0.0, 3.0]).view(1, 3, 1, 1)
+    assert codec.to_rgb(x).ravel().tolist() == [0, 128, 255]
+
+
+def test_missing_sd_folder_says_which_files_to_put_where(fake_tiles, tmp_path):
+    with pytest.raises(
+        UserError, match=r"no such folder[\s\S]*config.json and diffusion_pytorch_model.safetensors[\s\S]*copy"
+    ):
+        open_codec(sd(tmp_path / "nowhere"), info=fake_tiles().info)
+
+
+def test_sd_folder_without_weights_is_refused(fake_tiles, sd_folder):
+    (sd_folder / "diffusion_pytorch_model.safetensors").unlink()
+    with pytest.raises(UserError, match="no diffusion_pytorch_model"):
+        open_codec(sd(sd_folder), info=fake_tiles().info)
+
+
+def test_truncated_weights_are_refused(fake_tiles, sd_folder):
+    path = sd_folder / "diffusion_pytorch_model.safetensors"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(UserError, match="cannot be loaded"):
+        open_codec(sd(sd_folder), info=fake_tiles().info)
+
+
+def test_weights_with_a_missing_tensor_are_refused(fake_tiles, sd_folder):
+    from safetensors.torch import load_file, save_file
+
+    path = sd_folder / "diffusion_pytorch_model.safetensors"
+    state = load_file(path)
+    del state["decoder.conv_out.weight"]
+    save_file(state, path, metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"decoder\.conv_out\.weight"):
+        open_codec(sd(sd_folder), info=fake_tiles().info)
+
+
+def test_weights_with_the_old_attention_names_are_read(fake_tiles, sd_folder):
+    from safetensors.torch import load_file, save_file
+
+    info = fake_tiles().info
+    x = torch.zeros(1, 3, 16, 16)
+    before = open_codec(sd(sd_folder), info=info).encode(x)[0]
+    path = sd_folder / "diffusion_pytorch_model.safetensors"
+    state = {}
+    for key, value in load_file(path).items():
+        for new, old in {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj_attn"}.items():
+            key = key.replace(f"attentions.0.{new}.", f"attentions.0.{old}.")
+        state[key] = value
+    save_file(state, path, metadata={"format": "pt"})
+    assert torch.equal(open_codec(sd(sd_folder), info=info).encode(x)[0], before)
+
+
+def test_folder_of_another_network_is_refused(fake_tiles, sd_folder):
+    config = json.loads((sd_folder / "config.json").read_text())
+    (sd_folder / "config.json").write_text(json.dumps({**config, "_class_name": "UNet2DModel"}))
+    with pytest.raises(UserError, match="UNet2DModel"):
+        open_codec(sd(sd_folder), info=fake_tiles().info)
+
+
+def test_multispectral_autoencoder_is_no_sd_vae(fake_tiles, tmp_path):
+    net = Autoencoder.build(bands=4, latent_channels=4, channels=[8, 8], layers_per_block=1)
+    net.save(tmp_path, scale=1.0)
+    with pytest.raises(UserError, match="4 bands"):
+        open_codec(sd(tmp_path), info=fake_tiles().info)
+
+
+def test_standardised_latents_reconstruct_the_same():
+    torch.manual_seed(0)
+    net = Autoencoder.build(bands=3, latent_channels=4, channels=[8, 8], layers_per_block=1)
+    x = torch.randn(4, 3, 16, 16)
+    with torch.no_grad():
+        mean, logvar = net.encode(x)
+        before = net.decode(mean)
+        spread = mean.var(dim=(0, 2, 3), correction=0) + logvar.exp().mean(dim=(0, 2, 3))
+        net.standardise(mean.mean(dim=(0, 2, 3)), spread.sqrt())
+        mean, logvar = net.encode(x)
+        torch.testing.assert_close(net.decode(mean), before, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(mean.mean(dim=(0, 2, 3)), torch.zeros(4), rtol=0, atol=1e-4)
+    again = mean.var(dim=(0, 2, 3), correction=0) + logvar.exp().mean(dim=(0, 2, 3))
+    torch.testing.assert_close(again, torch.ones(4), rtol=1e-3, atol=1e-3)
+
+
+def test_every_kind_of_codec_in_the_schema_opens():
+    kinds = TypeAdapter(codecs.Codec).json_schema()["discriminator"]["mapping"]
+    assert set(kinds) == {"pixel", "sd-vae", "kl-vae"}

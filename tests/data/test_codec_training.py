@@ -1,0 +1,171 @@
+"""Training of a small autoencoder: reproducible, measured, never half written."""
+
+import json
+import resource
+
+import numpy as np
+import pytest
+import torch
+
+from dithc.config import codecs
+from dithc.data import codec_training
+from dithc.data.codec import open_codec
+from dithc.data.codec_training import train_codec
+from dithc.log import UserError
+
+FILES = {"codec.json", "config.json", "diffusion_pytorch_model.safetensors", "grid.png"}
+
+
+def settings(**changes):
+    small = {"channels": [8, 8], "steps": 4, "batch": 4, "trained_on": "planes"}
+    return codecs.KlVae(kind="kl-vae", **{**small, **changes})
+
+
+@pytest.fixture
+def trained(tmp_path, fake_tiles):
+    tiles = fake_tiles(splits="ttv")
+    return tiles, tmp_path, train_codec(settings(), tiles, tmp_path, seed=1)
+
+
+def test_trained_codec_opens_and_has_the_stated_shape(trained):
+    tiles, folder, numbers = trained
+    assert {path.name for path in folder.iterdir()} == FILES
+    codec = open_codec(settings(), info=tiles.info, folder=folder)
+    said = json.loads((folder / "codec.json").read_text())
+    assert (codec.id, codec.scale, list(codec.bands)) == (said["id"], said["scale"], said["bands"])
+    assert (codec.in_bands, codec.latent_channels, codec.factor, codec.has_logvar) == (4, 4, 2, True)
+    mean, logvar = codec.encode(codec.input(tiles, np.arange(2)))
+    assert mean.shape == logvar.shape == (2, 4, 8, 8)
+    assert codec.decode(mean * codec.scale).shape == (2, 4, 16, 16)
+    assert codec.to_rgb(codec.decode(mean * codec.scale)).shape == (2, 3, 16, 16)
+    assert numbers["steps"] == 4
+    assert numbers["psnr_split"] == "val"
+
+
+def test_latents_are_standardised_on_train_tiles(trained):
+    tiles, folder, numbers = trained
+    codec = open_codec(settings(), info=tiles.info, folder=folder)
+    mean, logvar = codec.encode(codec.input(tiles, tiles.rows("train")))
+    std = (mean.var(dim=(0, 2, 3), correction=0) + logvar.exp().mean(dim=(0, 2, 3))).sqrt()
+    torch.testing.assert_close(std * codec.scale, torch.ones(4), rtol=0.02, atol=0)
+    assert float(mean.mean(dim=(0, 2, 3)).abs().max()) < 0.02
+    np.testing.assert_allclose(numbers["latent_std"], std.numpy(), rtol=0.02)
+
+
+def test_same_seed_gives_the_same_codec(tmp_path, fake_tiles):
+    tiles = fake_tiles()
+    ids = []
+    for name, seed in [("a", 3), ("b", 3), ("c", 4)]:
+        torch.manual_seed(len(ids))  # the state of the caller's generator has no say
+        train_codec(settings(), tiles, tmp_path / name, seed=seed)
+        ids.append(json.loads((tmp_path / name / "codec.json").read_text())["id"])
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_training_leaves_the_callers_generator_alone(tmp_path, fake_tiles):
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    train_codec(settings(), fake_tiles(), tmp_path, seed=0)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_more_steps_reconstruct_better(tmp_path, fake_tiles):
+    tiles = fake_tiles(count=16)
+    short = train_codec(settings(steps=2, batch=8), tiles, tmp_path / "short", seed=0)
+    longer = train_codec(settings(steps=60, batch=8, lr=3e-3), tiles, tmp_path / "long", seed=0)
+    assert longer["psnr_db"] > short["psnr_db"] + 1.5
+
+
+def test_large_tiles_are_learnt_in_crops(monkeypatch, fake_tiles, tmp_path):
+    monkeypatch.setattr(codec_training, "CROP", 8)
+    order = codec_training.Order(np.arange(4), seed=0)
+    tiles = fake_tiles(count=4, size=16)
+    x = codec_training._batch(tiles, order, 0, 4, seed=0, factor=4)
+    assert x.shape == (4, 4, 8, 8)
+    whole = torch.from_numpy(tiles.scaled(order.at(np.arange(4))[1]))
+    for crop, image in zip(x, whole, strict=True):
+        places = [image[:, top : top + 8, left : left + 8] for top in (0, 4, 8) for left in (0, 4, 8)]
+        assert any(torch.equal(crop, place) or torch.equal(crop, place.flip(-1)) for place in places)
+
+
+def test_tile_size_must_be_divided_by_the_levels(tmp_path, fake_tiles):
+    with pytest.raises(UserError, match="multiple of 4"):
+        train_codec(settings(channels=[8, 8, 8]), fake_tiles(size=18), tmp_path, seed=0)
+
+
+def test_empty_train_split_is_an_error(tmp_path, fake_tiles):
+    with pytest.raises(UserError, match="nothing to learn from"):
+        train_codec(settings(), fake_tiles(splits="v"), tmp_path, seed=0)
+
+
+def test_diverged_training_is_an_error_and_leaves_nothing(tmp_path, fake_tiles):
+    tiles = fake_tiles()
+    tiles.physical[:] = np.nan
+    with pytest.raises(UserError, match="diverged at step 0"):
+        train_codec(settings(), tiles, tmp_path / "out", seed=0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_full_disk_leaves_the_earlier_codec_intact(trained):
+    tiles, folder, _ = trained
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(UserError, match="could not be written"):
+            train_codec(settings(), tiles, folder, seed=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_interrupted_training_leaves_no_half_output(monkeypatch, trained):
+    tiles, folder, _ = trained
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(codec_training, "_draw", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        train_codec(settings(), tiles, folder, seed=2)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_altered_weights_are_refused(trained):
+    tiles, folder, _ = trained
+    path = folder / "diffusion_pytorch_model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"not the one codec\.json describes"):
+        open_codec(settings(), info=tiles.info, folder=folder)
+
+
+def test_missing_description_is_refused(trained):
+    tiles, folder, _ = trained
+    (folder / "codec.json").unlink()
+    with pytest.raises(UserError, match=r"codec\.json cannot be read"):
+        open_codec(settings(), info=tiles.info, folder=folder)
+
+
+def test_codec_of_other_number_of_bands_is_refused(trained, fake_tiles):
+    other = fake_tiles(bands=("R", "G", "B"))
+    with pytest.raises(UserError, match="another number of bands"):
+        open_codec(settings(), info=other.info, folder=trained[1])
+
+
+def test_codec_for_bands_of_other_names_is_said(trained, fake_tiles, caplog):
+    other = fake_tiles(bands=("B", "G", "R", "NIR"))
+    with caplog.at_level("WARNING", logger="dithc"):
+        codec = open_codec(settings(), info=other.info, folder=trained[1])
+    assert codec.bands == ("B", "G", "R", "NIR")
+    assert "trained on bands B02" in caplog.text
+
+
+def test_tile_that_the_factor_does_not_divide_is_refused(trained):
+    tiles, folder, _ = trained
+    codec = open_codec(settings(), info=tiles.info, folder=folder)
+    with pytest.raises(UserError, match="multiples of 2"):
+        codec.encode(torch.zeros(1, 4, 15, 15))

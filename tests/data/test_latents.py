@@ -1,0 +1,229 @@
+"""The latents stage and its reader: what is written is what was encoded, and nothing doubtful is read."""
+
+import json
+import logging
+import resource
+
+import numpy as np
+import pytest
+import torch
+
+from dithc.data.autoencoder import Autoencoder
+from dithc.data.codec import KlCodec, PixelCodec
+from dithc.data.encode import encode_tiles
+from dithc.data.latents import Latents
+from dithc.log import UserError
+
+DIGEST = "0123456789ab"
+
+
+@pytest.fixture(scope="module")
+def net():
+    torch.manual_seed(0)
+    made = Autoencoder.build(bands=4, latent_channels=4, channels=[8, 8], layers_per_block=1)
+    made.net.eval().requires_grad_(False)
+    return made
+
+
+@pytest.fixture
+def codec(net, fake_tiles):
+    info = fake_tiles().info
+    return KlCodec(net, info, id="kl-vae-test", scale=0.5, bands=tuple(info["bands"]))
+
+
+@pytest.fixture
+def encoded(tmp_path, fake_tiles, codec):
+    tiles = fake_tiles(count=10, splits="ttve", classes=3)
+    numbers = encode_tiles(tiles, codec, tmp_path, tiles_digest=DIGEST, shard_size=4, batch=3)
+    return tiles, tmp_path, numbers
+
+
+def test_shards_hold_mean_and_log_variance_in_fp16(encoded, codec):
+    tiles, folder, numbers = encoded
+    latents = Latents(folder, codec_id="kl-vae-test", tiles_digest=DIGEST)
+    assert numbers["count"] == latents.count == 10
+    assert numbers["shape"] == [4, 8, 8]
+    assert latents.shape == (4, 8, 8)
+    assert latents.scale == 0.5
+    assert latents.num_classes == 3
+    assert [shard["rows"] for shard in latents.info["shards"]] == [4, 4, 2]
+    rows = np.arange(10)
+    mean, logvar = codec.encode(codec.input(tiles, rows))
+    expected = torch.cat([mean, logvar], dim=1).numpy()
+    np.testing.assert_allclose(latents.moments(rows).astype(np.float32), expected, rtol=2e-3, atol=2e-3)
+
+
+def test_mirror_images_are_encoded_not_mirrored_latents(encoded, codec):
+    tiles, folder, _ = encoded
+    latents = Latents(folder)
+    rows = np.array([9, 0, 5])
+    flipped = np.array([True, False, True])
+    x = codec.input(tiles, rows)
+    x[[0, 2]] = x[[0, 2]].flip(-1)
+    expected = torch.cat(codec.encode(x), dim=1).numpy()
+    stored = latents.moments(rows, flipped=flipped).astype(np.float32)
+    np.testing.assert_allclose(stored, expected, rtol=2e-3, atol=2e-3)
+    assert np.abs(stored[0] - latents.moments(rows)[0, ..., ::-1]).max() > 1e-3
+
+
+def test_rows_labels_and_splits_follow_the_tiles(encoded):
+    tiles, folder, _ = encoded
+    latents = Latents(folder)
+    for split in ("train", "val", "test", "all"):
+        assert np.array_equal(latents.rows(split), tiles.rows(split))
+    assert np.array_equal(latents.labels, tiles.labels)
+
+
+def test_channel_statistics_are_those_of_train_rows(encoded):
+    tiles, folder, numbers = encoded
+    moments = Latents(folder).moments(tiles.rows("train")).astype(np.float64)
+    mean, variance = moments[:, :4], np.exp(moments[:, 4:])
+    np.testing.assert_allclose(numbers["mean"], mean.mean(axis=(0, 2, 3)), rtol=1e-9)
+    expected = np.sqrt(mean.var(axis=(0, 2, 3)) + variance.mean(axis=(0, 2, 3)))
+    np.testing.assert_allclose(numbers["std"], expected, rtol=1e-9)
+
+
+def test_pixel_latents_are_the_scaled_tiles(tmp_path, fake_tiles):
+    tiles = fake_tiles(count=5)
+    encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest=DIGEST)
+    latents = Latents(tmp_path)
+    assert not latents.has_logvar
+    assert latents.shape == (4, 16, 16)
+    assert np.array_equal(latents.moments(np.arange(5)), tiles.scaled(np.arange(5)).astype(np.float16))
+    mirrored = latents.moments(np.arange(5), flipped=np.ones(5, bool))
+    assert np.array_equal(mirrored, tiles.scaled(np.arange(5)).astype(np.float16)[..., ::-1])
+
+
+def test_data_set_without_classes_has_one(tmp_path, fake_tiles):
+    tiles = fake_tiles(classes=1)
+    tiles.info["classes"] = []
+    encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest=DIGEST)
+    assert Latents(tmp_path).num_classes == 1
+
+
+def test_finished_shards_are_not_encoded_again(encoded, codec, monkeypatch, caplog):
+    tiles, folder, _ = encoded
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    (folder / "index.json").unlink()
+    (folder / "flip-00001.npy").write_bytes(b"torn")
+    (folder / "shard-00002.json").unlink()
+    encoded_tiles = []
+    encode = codec.encode
+    monkeypatch.setattr(codec, "encode", lambda x: encoded_tiles.append(len(x)) or encode(x))
+    with caplog.at_level(logging.INFO, logger="dithc"):
+        encode_tiles(tiles, codec, folder, tiles_digest=DIGEST, shard_size=4, batch=3)
+    assert sum(encoded_tiles) == 4 + 2
+    assert "flip-00001.npy is of other tiles or another codec, or damaged" in caplog.text
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_shards_of_another_codec_or_other_tiles_are_made_again(encoded, codec, fake_tiles):
+    _, folder, _ = encoded
+    fewer = fake_tiles(count=3)
+    codec.id = "kl-vae-other"
+    encode_tiles(fewer, codec, folder, tiles_digest="other", shard_size=4)
+    latents = Latents(folder, codec_id="kl-vae-other", tiles_digest="other")
+    assert latents.count == 3
+    assert sorted(path.name for path in folder.glob("*-*.npy")) == ["flip-00000.npy", "shard-00000.npy"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 65504.0])
+def test_latent_that_fp16_cannot_hold_names_shard_and_tile(tmp_path, fake_tiles, value):
+    tiles = fake_tiles(count=6)
+    tiles.physical[4, 0, 0, 0] = value
+    with pytest.raises(UserError, match=r"tile 4 for .*shard-00001\.npy"):
+        encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest=DIGEST, shard_size=3)
+    assert not (tmp_path / "index.json").exists()
+    assert (tmp_path / "shard-00000.json").exists()
+
+
+def test_full_disk_keeps_finished_shards_and_leaves_no_half_file(tmp_path, fake_tiles):
+    tiles = fake_tiles(count=40)
+    codec = PixelCodec(tiles.info)
+    encode_tiles(tiles, codec, tmp_path, tiles_digest=DIGEST, shard_size=4)
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*-0000?.npy")}
+    (tmp_path / "shard-00003.json").unlink()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, hard))
+    try:
+        with pytest.raises(UserError, match=r"could not be written[\s\S]*finished shards are kept"):
+            encode_tiles(tiles, codec, tmp_path, tiles_digest=DIGEST, shard_size=4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*-0000?.npy")} == before
+    assert not list(tmp_path.glob(".*tmp*"))
+
+
+def test_data_set_without_tiles_is_an_error(tmp_path, fake_tiles):
+    tiles = fake_tiles(count=0)
+    with pytest.raises(UserError, match="no tiles to encode"):
+        encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest=DIGEST)
+
+
+def test_reader_refuses_another_codec_and_other_tiles(encoded):
+    _, folder, _ = encoded
+    with pytest.raises(UserError, match=r"made by another codec[\s\S]*kl-vae-test[\s\S]*kl-vae-wanted"):
+        Latents(folder, codec_id="kl-vae-wanted")
+    with pytest.raises(UserError, match="made of other tiles"):
+        Latents(folder, tiles_digest="other")
+
+
+def test_reader_refuses_a_missing_index(encoded):
+    _, folder, _ = encoded
+    (folder / "index.json").unlink()
+    with pytest.raises(UserError, match="no such file"):
+        Latents(folder)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"schema_version": 99}'])
+def test_reader_refuses_a_damaged_index(encoded, content):
+    _, folder, _ = encoded
+    (folder / "index.json").write_text(content)
+    with pytest.raises(UserError, match=r"index\.json cannot be used"):
+        Latents(folder)
+
+
+@pytest.mark.parametrize("name", ["shard-00001.npy", "flip-00000.npy", "labels.npy"])
+def test_reader_refuses_a_truncated_file(encoded, name):
+    _, folder, _ = encoded
+    path = folder / name
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(UserError, match=f"{name} cannot be used"):
+        Latents(folder)
+
+
+def test_reader_refuses_a_missing_shard(encoded):
+    _, folder, _ = encoded
+    (folder / "shard-00002.npy").unlink()
+    with pytest.raises(UserError, match=r"shard-00002\.npy cannot be used\n  got:      no such file"):
+        Latents(folder)
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_reader_refuses_labels_out_of_range(encoded, label):
+    _, folder, _ = encoded
+    labels = np.load(folder / "labels.npy")
+    labels[2] = label
+    np.save(folder / "labels.npy", labels)
+    with pytest.raises(UserError, match=r"labels[\s\S]*0 to 2 \(3 classes\)"):
+        Latents(folder)
+
+
+def test_verify_finds_an_altered_byte(encoded):
+    _, folder, _ = encoded
+    latents = Latents(folder)
+    assert latents.verify() == []
+    path = folder / "flip-00001.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert latents.verify() == [f"{path} is missing or has other bytes than were written (SHA-256 differs)"]
+
+
+def test_index_is_readable_by_people(encoded):
+    _, folder, _ = encoded
+    index = json.loads((folder / "index.json").read_text())
+    assert index["codec"] == "kl-vae-test"
+    assert index["moments"] == "mean_logvar"
+    assert index["shards"][1]["first"] == 4
+    assert index["shards"][1]["flip"]["path"] == "flip-00001.npy"

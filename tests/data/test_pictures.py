@@ -1,0 +1,147 @@
+"""Pictures: every mode becomes RGB, broken files are named, and the crop follows the ADM steps to the pixel."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dithc.data.pictures import center_crop, read_rgb, write_jpeg, write_png
+from dithc.log import UserError
+
+
+def _ramp(height: int, width: int) -> np.ndarray:
+    """Red counts columns, green counts rows, blue is 7."""
+    rows, columns = np.indices((height, width))
+    return np.stack([columns % 256, rows % 256, np.full_like(rows, 7)], axis=-1).astype(np.uint8)
+
+
+def test_png_reads_back_the_exact_pixels(tmp_path: Path) -> None:
+    pixels = _ramp(5, 9)
+    write_png(tmp_path / "a.png", pixels)
+    assert np.array_equal(read_rgb(tmp_path / "a.png"), pixels)
+
+
+def test_jpeg_keeps_grey_pictures_grey_and_reads_them_as_three_equal_channels(tmp_path: Path) -> None:
+    write_jpeg(tmp_path / "g.JPEG", np.full((8, 6), 90, np.uint8))
+    with Image.open(tmp_path / "g.JPEG") as image:
+        assert image.mode == "L"
+    rgb = read_rgb(tmp_path / "g.JPEG")
+    assert rgb.shape == (8, 6, 3)
+    assert np.array_equal(rgb, np.full((8, 6, 3), 90, np.uint8))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"])
+def test_every_mode_becomes_rgb(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "a.tiff"
+    if mode in ("LA", "P"):
+        path = path.with_suffix(".png")
+    Image.fromarray(np.full((4, 5, 3), 255, np.uint8)).convert(mode).save(path)
+    rgb = read_rgb(path)
+    assert rgb.dtype == np.uint8
+    assert rgb.shape == (4, 5, 3)
+    assert rgb.min() >= 254
+
+
+def test_cmyk_jpeg_becomes_rgb(tmp_path: Path) -> None:
+    Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(tmp_path / "c.jpg", quality=95)
+    red, green, blue = read_rgb(tmp_path / "c.jpg")[4, 4]
+    assert red > 245
+    assert green < 10
+    assert blue < 10
+
+
+def test_sixteen_bit_grey_is_scaled_not_clipped(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[0, 257, 32768, 65535]], np.uint16)).save(tmp_path / "a.png")
+    assert read_rgb(tmp_path / "a.png")[0, :, 0].tolist() == [0, 1, 128, 255]
+
+
+def test_floating_point_pictures_are_refused(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((3, 3), np.float32)).save(tmp_path / "f.tiff")
+    with pytest.raises(UserError, match=r"f\.tiff.*\n.*floating-point"):
+        read_rgb(tmp_path / "f.tiff")
+
+
+def test_a_truncated_picture_is_named(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, write in (("cut.JPEG", write_jpeg), ("cut.png", write_png)):
+        path = tmp_path / name
+        write(path, rng.integers(0, 256, (64, 64, 3), dtype=np.uint8))
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        with pytest.raises(UserError, match=name):
+            read_rgb(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"no picture", b"\xff\xd8\xff\xe0garbage", b"\x89PNG\r\n\x1a\n" + b"x" * 40])
+def test_a_corrupt_picture_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "bad.JPEG").write_bytes(content)
+    with pytest.raises(UserError, match=r"bad\.JPEG.*\n.*got:"):
+        read_rgb(tmp_path / "bad.JPEG")
+
+
+def test_a_missing_picture_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"absent\.png"):
+        read_rgb(tmp_path / "absent.png")
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "size"),
+    [(500, 375, 256), (1024, 513, 256), (256, 256, 256), (100, 60, 256), (33, 64, 16), (1, 1, 4), (31, 97, 8)],
+)
+def test_the_crop_is_always_a_square_of_the_size(height: int, width: int, size: int) -> None:
+    crop = center_crop(_ramp(height, width), size)
+    assert crop.shape == (size, size, 3)
+    assert crop.dtype == np.uint8
+
+
+def test_a_crop_without_scaling_takes_the_middle_rounded_down() -> None:
+    # Short side 8 = size: no scaling. Width 13: left = (13 - 8) // 2 = 2, so columns 2..9.
+    crop = center_crop(_ramp(8, 13), 8)
+    assert crop[0, :, 0].tolist() == list(range(2, 10))
+    assert crop[:, 0, 1].tolist() == list(range(8))
+
+
+def test_halving_uses_a_box_filter_while_the_short_side_is_at_least_twice_the_size() -> None:
+    # 32 x 40 -> 16 x 20 -> 8 x 10 (two halvings for size 8), scale 1, left = 1. Red is the column number: the mean of
+    # source columns 4k..4k+3 is 4k + 1.5; Pillow rounds 2 x 2 means of whole numbers up: 2k + 0.5 -> 2k + 1 and then
+    # (4j + 1 + 4j + 3) / 2 = 4j + 2. The crop starts at column 1 of 10.
+    crop = center_crop(_ramp(32, 40), 8)
+    assert crop[0, :, 0].tolist() == [4 * j + 2 for j in range(1, 9)]
+    assert crop[:, 0, 1].tolist() == [4 * j + 2 for j in range(8)]
+
+
+def test_halving_stops_below_twice_the_size() -> None:
+    # 15 < 2 * 8: no halving, one bicubic step 15 x 15 -> 8 x 8.
+    picture = _ramp(15, 15)
+    expected = np.asarray(Image.fromarray(picture).resize((8, 8), Image.Resampling.BICUBIC))
+    assert np.array_equal(center_crop(picture, 8), expected)
+
+
+def test_odd_sides_are_halved_rounding_down() -> None:
+    # 33 x 50 (h x w), size 16: 33 >= 32 -> 16 x 25; scale 1; left = (25 - 16) // 2 = 4.
+    halved = np.asarray(Image.fromarray(_ramp(33, 50)).resize((25, 16), Image.Resampling.BOX))
+    assert np.array_equal(center_crop(_ramp(33, 50), 16), halved[:, 4:20])
+
+
+def test_the_long_side_is_rounded_to_the_nearest_pixel() -> None:
+    # 375 x 500 (h x w), size 256: scale 256 / 375, width 341.33 -> 341, left = (341 - 256) // 2 = 42.
+    scaled = np.asarray(Image.fromarray(_ramp(375, 500)).resize((341, 256), Image.Resampling.BICUBIC))
+    assert np.array_equal(center_crop(_ramp(375, 500), 256), scaled[:, 42:298])
+
+
+def test_small_pictures_are_enlarged() -> None:
+    # 60 x 100, size 256: width 426.67 -> 427, left = 85.
+    scaled = np.asarray(Image.fromarray(_ramp(60, 100)).resize((427, 256), Image.Resampling.BICUBIC))
+    assert np.array_equal(center_crop(_ramp(60, 100), 256), scaled[:, 85:341])
+
+
+def test_a_crop_size_below_one_is_refused() -> None:
+    with pytest.raises(UserError, match="crop size"):
+        center_crop(_ramp(4, 4), 0)
+
+
+@pytest.mark.parametrize("pixels", [np.zeros((4, 4, 3)), np.zeros((4, 4, 4), np.uint8), np.zeros(4, np.uint8)])
+def test_only_8_bit_pictures_are_written(tmp_path: Path, pixels: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="uint8"):
+        write_png(tmp_path / "a.png", pixels)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,223 @@
+"""Sentinel-2 pixels without a product: believed as declared, refused where they contradict it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dithc.config import datasets
+from dithc.data.raster import write_geotiff
+from dithc.data.readers import read_scenes
+from dithc.data.scene import Reason, Refused, Rejection, Scene
+from dithc.log import UserError
+
+L1C = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
+L2A = [band for band in L1C if band != "B10"]
+BANDS = ["B02", "B03", "B04", "B08"]
+PLACE: dict[str, Any] = {"transform": (10.0, 0.0, 300000.0, 0.0, -10.0, 4600020.0), "epsg": 32632}
+
+
+def read_all(folder: Path, **settings: Any) -> list[Scene | Rejection]:
+    declared = {
+        "kind": "sentinel2-array",
+        "path": str(folder),
+        "bands": BANDS,
+        "units": "dn",
+        "offset": 0.0,
+        **settings,
+    }
+    return list(read_scenes(datasets.Sentinel2Array(**declared), folder))
+
+
+def read_one(folder: Path, **settings: Any) -> Scene:
+    (scene,) = read_all(folder, **settings)
+    assert isinstance(scene, Scene), scene.refused
+    return scene
+
+
+def refusal(folder: Path, **settings: Any) -> Refused:
+    (rejection,) = read_all(folder, **settings)
+    assert isinstance(rejection, Rejection)
+    refused = rejection.refused
+    assert refused.what
+    assert refused.got
+    assert refused.expected
+    assert refused.remedy
+    return refused
+
+
+@pytest.fixture
+def land() -> np.ndarray:
+    """Digital numbers (C, H, W) of a dark green landscape without offset."""
+    draws = np.random.default_rng(0)
+    means = np.array([400, 600, 350, 2500])[:, None, None]
+    return (means * draws.uniform(0.5, 1.5, (4, 16, 20))).astype(np.uint16)
+
+
+def test_array_and_geotiff_give_the_same_scene(tmp_path: Path, land: np.ndarray) -> None:
+    np.save(tmp_path / "scene.npy", land)
+    array = read_one(tmp_path)
+    np.testing.assert_array_equal(array.pixels.values, land)
+    assert array.pixels.dtype == np.int16
+    assert array.place.crs is None
+    (tmp_path / "scene.npy").unlink()
+    write_geotiff(tmp_path / "scene.tif", land, **PLACE)
+    raster = read_one(tmp_path)
+    np.testing.assert_array_equal(raster.pixels.values, land)
+    assert raster.place.crs == "EPSG:32632"
+    assert raster.place.gsd_m == 10.0
+
+
+def test_declared_offset_and_quantification_give_reflectance(tmp_path: Path, land: np.ndarray) -> None:
+    np.save(tmp_path / "scene.npy", land + 1000)
+    np.testing.assert_array_equal(read_one(tmp_path, offset=-1000).pixels.values, land.astype(int))
+    np.save(tmp_path / "scene.npy", land // 2)
+    scene = read_one(tmp_path, quantification=5000)
+    np.testing.assert_array_equal(scene.pixels.values, land // 2 * 2)
+    np.save(tmp_path / "scene.npy", land.astype(np.float32) / 10000)
+    np.testing.assert_array_equal(read_one(tmp_path, units="reflectance", offset=None).pixels.values, land)
+
+
+def test_offset_may_make_pixels_negative(tmp_path: Path, land: np.ndarray) -> None:
+    land[2, :2] = 900 - 1000 + 1050
+    np.save(tmp_path / "scene.npy", land + 1000 - 1050 * (land == 950))
+    assert read_one(tmp_path, offset=-1000).pixels.values.min() < 0
+
+
+@pytest.mark.parametrize(("layout", "other"), [("chw", "hwc"), ("hwc", "chw")])
+def test_layout_mixed_up_is_refused_and_the_remedy_names_the_right_one(
+    tmp_path: Path, land: np.ndarray, layout: str, other: str
+) -> None:
+    np.save(tmp_path / "scene.npy", land if layout == "chw" else land.transpose(1, 2, 0))
+    np.testing.assert_array_equal(read_one(tmp_path, layout=layout).pixels.values, land)
+    refused = refusal(tmp_path, layout=other)
+    assert refused.reason == Reason.WRONG_LAYOUT
+    assert f"layout: {layout}" in refused.remedy
+
+
+def test_other_number_of_bands_or_axes_is_refused(tmp_path: Path, land: np.ndarray) -> None:
+    np.save(tmp_path / "scene.npy", land[:3])
+    assert refusal(tmp_path).reason == Reason.BAND_COUNT
+    np.save(tmp_path / "scene.npy", land[0])
+    assert refusal(tmp_path).reason == Reason.WRONG_LAYOUT
+    assert read_one(tmp_path, bands=["B02"]).pixels.shape == (1, 16, 20)
+
+
+def test_type_that_contradicts_the_units_is_refused(tmp_path: Path, land: np.ndarray) -> None:
+    path = tmp_path / "scene.npy"
+    np.save(path, (land // 20).astype(np.uint8))
+    assert refusal(tmp_path).reason == Reason.WRONG_DTYPE
+    np.save(path, land.astype(np.float32) / 10000)
+    refused = refusal(tmp_path)
+    assert refused.reason == Reason.WRONG_DTYPE
+    assert "units: reflectance" in refused.remedy
+    np.save(path, land)
+    assert refusal(tmp_path, units="reflectance", offset=None).reason == Reason.WRONG_DTYPE
+    np.save(path, land.astype(np.float32))
+    assert refusal(tmp_path, units="reflectance", offset=None).reason == Reason.UNITS_CONTRADICTION
+    np.testing.assert_array_equal(read_one(tmp_path).pixels.values, land)
+    np.save(path, land.astype(np.complex64))
+    assert refusal(tmp_path).reason == Reason.WRONG_DTYPE
+
+
+def test_nan_saturation_and_declared_nodata_are_invalid_and_stored_as_zero(tmp_path: Path, land: np.ndarray) -> None:
+    values = land.astype(np.float32)
+    values[1, 3, 4], values[2, 5, 6], values[0, 0, 0], values[:, 7, 7] = np.nan, 65535, 9999, 0
+    np.save(tmp_path / "scene.npy", values)
+    scene = read_one(tmp_path, nodata=9999)
+    invalid = np.argwhere(scene.mask.values == 0).tolist()
+    assert invalid == [[0, 0], [3, 4], [5, 6], [7, 7]]
+    assert scene.pixels.values[1, 3, 4] == 0
+    assert scene.pixels.values[0, 3, 4] == land[0, 3, 4]
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan])
+def test_file_without_a_valid_pixel_is_refused(tmp_path: Path, value: float) -> None:
+    np.save(tmp_path / "scene.npy", np.full((4, 8, 8), value, np.float32))
+    assert refusal(tmp_path).reason == Reason.ALL_NODATA
+
+
+def test_offset_left_in_is_seen_without_a_cirrus_band(tmp_path: Path, land: np.ndarray) -> None:
+    np.save(tmp_path / "scene.npy", land + 1000)
+    refused = refusal(tmp_path)
+    assert refused.reason == Reason.OFFSET_CONTRADICTION
+    assert "offset: -1000" in refused.remedy
+
+
+def test_bright_cloud_is_no_contradiction(tmp_path: Path, land: np.ndarray) -> None:
+    np.save(tmp_path / "scene.npy", land // 4 + 6000)
+    read_one(tmp_path)
+
+
+def test_offset_taken_off_twice_is_refused(tmp_path: Path, land: np.ndarray) -> None:
+    np.save(tmp_path / "scene.npy", land)
+    refused = refusal(tmp_path, offset=-1000)
+    assert refused.reason == Reason.OFFSET_CONTRADICTION
+    assert "offset: 0" in refused.remedy
+
+
+def test_value_beyond_the_stored_type_is_refused(tmp_path: Path, land: np.ndarray) -> None:
+    land[0, 0, 0] = 40000
+    np.save(tmp_path / "scene.npy", land)
+    assert refusal(tmp_path).reason == Reason.OVERFLOW
+
+
+def test_geographic_or_missing_reference_system_is_refused(tmp_path: Path, land: np.ndarray) -> None:
+    write_geotiff(tmp_path / "scene.tif", land, transform=(1e-4, 0, 10.0, 0, -1e-4, 50.0), epsg=4326)
+    assert refusal(tmp_path).reason == Reason.CRS_WRONG
+
+
+def test_files_cut_short_or_of_objects_are_read_errors(tmp_path: Path, land: np.ndarray) -> None:
+    path = tmp_path / "scene.npy"
+    np.save(path, land)
+    path.write_bytes(path.read_bytes()[:-100])
+    assert refusal(tmp_path).reason == Reason.READ_ERROR
+    path.write_bytes(b"")
+    assert refusal(tmp_path).reason == Reason.READ_ERROR
+    np.save(path, np.array([{}], dtype=object))
+    assert refusal(tmp_path).reason == Reason.READ_ERROR
+    path.unlink()
+    (tmp_path / "scene.tif").write_text("no raster")
+    assert refusal(tmp_path).reason == Reason.READ_ERROR
+
+
+def test_empty_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="an empty folder"):
+        read_all(tmp_path)
+
+
+def test_files_come_in_sorted_order_with_their_relative_path_as_id(tmp_path: Path, land: np.ndarray) -> None:
+    for name in ("b/2.npy", "a/1.npy", "a/.hidden.npy", "c.npy"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        np.save(tmp_path / name, land)
+    assert [scene.scene_id for scene in read_all(tmp_path)] == ["a/1.npy", "b/2.npy", "c.npy"]
+
+
+def test_real_chips_are_all_accepted(real_data: Callable[[str], Path]) -> None:
+    scenes = read_all(real_data("s2_l2a_12band_chips"), bands=L2A, layout="hwc")
+    assert all(isinstance(scene, Scene) for scene in scenes)
+    assert len(scenes) == 480
+
+
+def test_real_pair_with_an_undeclared_offset_is_flagged_either_way(real_data: Callable[[str], Path]) -> None:
+    folder = real_data("s2_l1c_l2a_pairs")
+    with_offset, without = "282D_485L_3_3.tif", "38D_378R_2_3.tif"
+    for offset, refused in ((0, with_offset), (-1000, without)):
+        found = {scene.scene_id: scene for scene in read_all(folder / "S2L1C", bands=L1C, offset=offset)}
+        rejection = found.pop(refused)
+        assert isinstance(rejection, Rejection)
+        assert rejection.refused.reason == Reason.OFFSET_CONTRADICTION
+        assert "B10" in rejection.refused.got
+        assert all(isinstance(scene, Scene) for scene in found.values())
+    assert all(isinstance(scene, Scene) for scene in read_all(folder / "S2L2A", bands=L2A))
+    assert all(isinstance(scene, Rejection) for scene in read_all(folder / "S2L2A", bands=L2A, offset=-1000))
+
+
+def test_real_chips_with_a_nan_border_are_masked_and_extra_bands_refused(real_data: Callable[[str], Path]) -> None:
+    folder = real_data("s2_l1c_13band_chips")
+    assert all(isinstance(scene, Rejection) for scene in read_all(folder, bands=L1C))
+    for scene in read_all(folder, bands=[*L1C, "QA60", "CLOUD"]):
+        assert isinstance(scene, Scene)
+        assert (scene.mask.values == 0).sum() == 450

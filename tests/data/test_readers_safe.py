@@ -1,0 +1,303 @@
+"""Reading Sentinel-2 products: right reflectance on one grid, and a clear refusal of every kind of spoilt product."""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dithc.config import datasets
+from dithc.data.raster import north_up, read_raster, write_geotiff
+from dithc.data.readers import read_scenes
+from dithc.data.readers.safe_metadata import read_metadata
+from dithc.data.scene import Mask, Reason, Refused, Rejection, Scene
+from dithc.log import UserError
+
+L1C = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
+L2A = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B11", "B12"]
+
+
+def read_all(folder: Path, **settings: Any) -> list[Scene | Rejection]:
+    source = datasets.Sentinel2(kind="sentinel2", path=str(folder), **settings)
+    return list(read_scenes(source, folder))
+
+
+def read_one(folder: Path, **settings: Any) -> Scene:
+    (scene,) = read_all(folder, **settings)
+    assert isinstance(scene, Scene), scene.refused
+    return scene
+
+
+def refusal(folder: Path, **settings: Any) -> Refused:
+    (rejection,) = read_all(folder, **settings)
+    assert isinstance(rejection, Rejection)
+    refused = rejection.refused
+    assert refused.what
+    assert refused.got
+    assert refused.expected
+    assert refused.remedy
+    return refused
+
+
+def band(product: Path, name: str) -> Path:
+    return next(product.glob(f"GRANULE/*/IMG_DATA/*/*_{name}.jp2"))
+
+
+def rewrite(path: Path, change: Callable[[np.ndarray], np.ndarray] = lambda array: array, **options: Any) -> np.ndarray:
+    """Writes a band again, as GeoTIFF under its old name, with other pixels or another place."""
+    array, info = read_raster(path)
+    changed = change(array.copy())
+    path.unlink()
+    write_geotiff(path, changed, **{"transform": info.transform, "epsg": info.epsg, **options})
+    return changed
+
+
+def test_every_band_is_on_the_10_m_grid_with_its_offset_applied(safe_folder: Path, safe_product: Path) -> None:
+    scene = read_one(safe_folder)
+    assert scene.pixels.dims == ("band", "y", "x")
+    assert scene.pixels.band.values.tolist() == L2A
+    assert scene.pixels.shape == (12, 96, 96)
+    assert scene.pixels.dtype == np.int16
+    assert scene.pixels.attrs["units"] == "reflectance"
+    assert scene.pixels.attrs["scale"] == 1e-4
+    digital, info = read_raster(band(safe_product, "B04_10m"))
+    valid = scene.mask.values != Mask.INVALID
+    np.testing.assert_array_equal(scene.pixels.sel(band="B04").values[valid], digital[0].astype(int)[valid] - 1000)
+    assert scene.pixels.x.values[0] == info.transform[2] + 5
+    assert scene.pixels.y.values[0] == info.transform[5] - 5
+    assert scene.facts["baseline"] == "04.00"
+    assert scene.facts["offset_source"] == "xml"
+    assert scene.facts["offsets"] == [-1000.0] * 12
+
+
+def test_coarser_bands_come_from_their_finest_file_and_keep_their_mean(safe_folder: Path, safe_product: Path) -> None:
+    digital, _ = read_raster(band(safe_product, "B11_20m"))
+    rewrite(band(safe_product, "B11_60m"), np.zeros_like)
+    scene = read_one(safe_folder, checksum="skip")
+    upsampled = scene.pixels.sel(band="B11").values[2:-2, 2:-2]
+    assert abs(upsampled.mean() - (digital[0, 1:-1, 1:-1].astype(float).mean() - 1000)) < 5
+
+
+def test_a_coarser_common_grid_is_made_of_all_pixels(safe_folder: Path, safe_product: Path) -> None:
+    scene = read_one(safe_folder, gsd_m=20.0)
+    assert scene.pixels.shape == (12, 48, 48)
+    assert scene.place.gsd_m == 20.0
+    digital, _ = read_raster(band(safe_product, "B05_20m"))
+    np.testing.assert_array_equal(scene.pixels.sel(band="B05").values, digital[0].astype(int) - 1000)
+
+
+def test_no_data_and_saturation_are_masked_and_do_not_bleed(safe_folder: Path, safe_product: Path) -> None:
+    def spoil(array: np.ndarray) -> np.ndarray:
+        array[0, :4, :4], array[0, 10, 10] = 0, 65535
+        return array
+
+    rewrite(band(safe_product, "B05_20m"), spoil)
+    scene = read_one(safe_folder, checksum="skip")
+    assert not scene.mask.values[:8, :8].any()
+    assert not scene.mask.values[20:22, 20:22].any()
+    assert scene.mask.values[30:, 30:].any()
+    assert scene.pixels.sel(band="B05").values.max() < 20000
+    assert (scene.pixels.sel(band="B05").values[:8, :8] == 0).all()
+
+
+def test_clouds_of_the_scene_classification_are_marked(safe_folder: Path, safe_product: Path) -> None:
+    def classes(array: np.ndarray) -> np.ndarray:
+        array[:] = 4
+        array[0, :10], array[0, 20:22] = 9, 0
+        return array
+
+    rewrite(band(safe_product, "SCL_20m"), classes)
+    mask = read_one(safe_folder, checksum="skip").mask.values
+    assert (mask[:20] == Mask.CLOUD).all()
+    assert (mask[40:44] == Mask.INVALID).all()
+    assert (mask[50:] == Mask.VALID).all()
+
+
+def test_truncated_jp2_is_a_read_error(safe_folder: Path, safe_product: Path) -> None:
+    path = band(safe_product, "B03_10m")
+    os.truncate(path, path.stat().st_size // 2)
+    assert refusal(safe_folder, checksum="skip").reason == Reason.READ_ERROR
+
+
+@pytest.mark.parametrize("place", ["B03_10m", "metadata", "unused"])
+def test_one_altered_byte_is_a_checksum_mismatch(safe_folder: Path, safe_product: Path, place: str) -> None:
+    chosen = {"metadata": safe_product / "MTD_MSIL2A.xml", "unused": band(safe_product, "B03_60m")}
+    path = chosen.get(place) or band(safe_product, place)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    refused = refusal(safe_folder)
+    assert refused.reason == Reason.CHECKSUM_MISMATCH
+    assert path.name in refused.what
+    assert "checksum: skip" in refused.remedy
+
+
+def test_sha3_checksums_are_verified_by_their_attribute(safe_folder: Path, safe_product: Path) -> None:
+    manifest = safe_product / "manifest.safe"
+    path = band(safe_product, "B02_10m")
+    text = manifest.read_text()
+
+    def entry(digest: str) -> str:
+        changed = re.sub(
+            rf'({re.escape(path.name)}"[^>]*>\s*<checksum checksumName=")[^"]*(">)[^<]*',
+            rf"\g<1>SHA3-256\g<2>{digest}",
+            text,
+        )
+        assert changed != text
+        return changed
+
+    manifest.write_text(entry(hashlib.sha3_256(path.read_bytes()).hexdigest().upper()))
+    read_one(safe_folder)
+    manifest.write_text(entry("0" * 64))
+    assert refusal(safe_folder).reason == Reason.CHECKSUM_MISMATCH
+
+
+def test_product_without_manifest_is_read_with_a_warning(
+    safe_folder: Path, safe_product: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (safe_product / "manifest.safe").unlink()
+    with caplog.at_level("WARNING"):
+        read_one(safe_folder)
+    assert "no manifest.safe" in caplog.text
+
+
+def test_missing_band_is_named(safe_folder: Path, safe_product: Path) -> None:
+    for path in safe_product.glob("GRANULE/*/IMG_DATA/*/*_B8A_*.jp2"):
+        path.unlink()
+    refused = refusal(safe_folder)
+    assert refused.reason == Reason.MISSING_BAND
+    assert "B8A" in refused.got
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"epsg": 32651}, Reason.CRS_MIXED),
+        ({"epsg": 4326}, Reason.CRS_WRONG),
+        ({"transform": north_up(left=300000, top=4600020, gsd=30.0)}, Reason.RESOLUTION_MISMATCH),
+        ({"transform": (20.0, 0.0, 300000.0, 0.0, -25.0, 4600020.0)}, Reason.RESOLUTION_MISMATCH),
+        ({"transform": north_up(left=300200, top=4600020, gsd=20.0)}, Reason.GRID_MISMATCH),
+    ],
+)
+def test_band_in_another_place_or_size_is_refused(
+    safe_folder: Path, safe_product: Path, options: dict[str, Any], reason: Reason
+) -> None:
+    rewrite(band(safe_product, "B05_20m"), **options)
+    assert refusal(safe_folder, checksum="skip").reason == reason
+
+
+def test_band_of_bytes_is_refused(safe_folder: Path, safe_product: Path) -> None:
+    rewrite(band(safe_product, "B05_20m"), lambda array: (array // 256).astype(np.uint8))
+    assert refusal(safe_folder, checksum="skip").reason == Reason.WRONG_DTYPE
+
+
+def test_geotiff_named_jp2_is_read_with_a_warning(
+    safe_folder: Path, safe_product: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = read_one(safe_folder)
+    rewrite(band(safe_product, "B05_20m"))
+    with caplog.at_level("WARNING"):
+        after = read_one(safe_folder, checksum="skip")
+    assert "named as JPEG 2000 but is GTiff" in caplog.text
+    np.testing.assert_array_equal(before.pixels.values, after.pixels.values)
+
+
+def test_product_of_only_no_data_is_refused(safe_folder: Path, safe_product: Path) -> None:
+    rewrite(band(safe_product, "B02_10m"), np.zeros_like)
+    assert refusal(safe_folder, checksum="skip").reason == Reason.ALL_NODATA
+
+
+def test_baseline_with_offsets_must_name_them(safe_folder: Path, safe_product: Path) -> None:
+    path = safe_product / "MTD_MSIL2A.xml"
+    text = path.read_text()
+    path.write_text(re.sub(r"<BOA_ADD_OFFSET band_id=[^\n]*\n", "", text))
+    refused = refusal(safe_folder, checksum="skip")
+    assert refused.reason == Reason.OFFSET_CONTRADICTION
+    path.write_text(
+        re.sub(r"<BOA_ADD_OFFSET band_id=[^\n]*\n", "", text).replace(
+            "<PROCESSING_BASELINE>04.00", "<PROCESSING_BASELINE>03.01"
+        )
+    )
+    assert read_one(safe_folder, checksum="skip").facts["offset_source"] == "none"
+
+
+def test_metadata_file_name_may_be_of_any_case(safe_folder: Path, safe_product: Path) -> None:
+    (safe_product / "MTD_MSIL2A.xml").rename(safe_product / "MTD_MSIL2a.xml")
+    read_one(safe_folder, checksum="skip")
+
+
+def test_a_product_may_be_the_path_itself_and_is_found_at_any_depth(safe_folder: Path, safe_product: Path) -> None:
+    assert read_one(safe_product).scene_id == safe_product.name
+    deeper = safe_folder / "2022" / "april"
+    deeper.mkdir(parents=True)
+    shutil.move(safe_product, deeper)
+    assert read_one(safe_folder).scene_id == f"2022/april/{safe_product.name}"
+
+
+def test_level_1c_has_13_bands_whose_native_size_is_known_without_names(tmp_path: Path) -> None:
+    product = tmp_path / "S2B_MSIL1C_X.SAFE"
+    images = product / "GRANULE" / "L1C_X" / "IMG_DATA"
+    images.mkdir(parents=True)
+    offsets = "".join(f'<RADIO_ADD_OFFSET band_id="{number}">-1000</RADIO_ADD_OFFSET>' for number in range(13))
+    (product / "MTD_MSIL1C.xml").write_text(
+        f"<n1:a xmlns:n1='x'><PROCESSING_BASELINE>05.09</PROCESSING_BASELINE>{offsets}"
+        "<QUANTIFICATION_VALUE>10000</QUANTIFICATION_VALUE></n1:a>"
+    )
+    for number, name in enumerate(L1C):
+        gsd = 60 if name in ("B01", "B09", "B10") else 10 if name in ("B02", "B03", "B04", "B08") else 20
+        pixels = np.full((1, 240 // gsd, 240 // gsd), 1100 + number, np.uint16)
+        place = {"transform": north_up(left=300000, top=4600020, gsd=gsd), "epsg": 32632}
+        write_geotiff(images / f"T32TLL_20240101T000000_{name}.tif", pixels, **place)
+    scene = read_one(tmp_path)
+    assert scene.pixels.band.values.tolist() == L1C
+    assert scene.pixels.shape == (13, 24, 24)
+    for number, plane in enumerate(scene.pixels.values):
+        assert (plane == 100 + number).all()
+
+
+def test_two_levels_in_one_folder_are_an_error(safe_folder: Path) -> None:
+    other = safe_folder / "S2A_MSIL1C_X.SAFE"
+    other.mkdir()
+    (other / "MTD_MSIL1C.xml").write_text("<a/>")
+    with pytest.raises(UserError, match="two levels"):
+        read_all(safe_folder)
+
+
+def test_folder_without_product_is_an_error_that_names_what_is_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="an empty folder"):
+        read_all(tmp_path)
+    (tmp_path / "product.zip").touch()
+    with pytest.raises(UserError, match=r"(?s)product\.zip.*unpack"):
+        read_all(tmp_path)
+    with pytest.raises(UserError, match="not there"):
+        read_all(tmp_path / "absent")
+
+
+def test_real_metadata_of_all_baselines_is_understood(real_data: Callable[[str], Path]) -> None:
+    found = {
+        product.name: read_metadata(product) for product in real_data("s2_safe_metadata").iterdir() if product.is_dir()
+    }
+    assert {metadata.quantification for metadata in found.values()} == {10000.0}
+    for metadata in found.values():
+        has_offset = float(metadata.facts["baseline"]) >= 4.0
+        assert set(metadata.offsets.values()) == ({-1000.0} if has_offset else {0.0})
+        assert len(metadata.offsets) == 13
+
+
+def test_real_decimated_product_is_refused_for_its_checksum_and_then_for_its_pixels(
+    real_data: Callable[[str], Path],
+) -> None:
+    folder = real_data("s2_safe_tiny_downsampled")
+    for checksum, reason in (("verify", Reason.CHECKSUM_MISMATCH), ("skip", Reason.RESOLUTION_MISMATCH)):
+        found = read_all(folder, checksum=checksum)
+        assert [scene.refused.reason for scene in found if isinstance(scene, Rejection)] == [reason] * len(found)
+
+
+def test_real_loose_bands_are_no_product_and_the_error_says_so(real_data: Callable[[str], Path]) -> None:
+    with pytest.raises(UserError, match=r"s2_B01\.jp2"):
+        read_all(real_data("s2_l1c_native_cut"))

@@ -1,0 +1,68 @@
+"""Invented Gaofen-2 scenes have the names, values and metadata of orthorectified real ones."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+
+from dithc.data.synthetic import synthesize
+from dithc.data.xml import find_text, read_xml
+
+NAME = re.compile(r"GF2_(PMS[12])_E\d+\.\d_N\d+\.\d_(\d{8})_L1A\d{10}-MSS([12])\.tiff")
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    out = tmp_path_factory.mktemp("inputs") / "gf2"
+    synthesize("gaofen2", out, seed=3, scenes=2, size=130, gsd=3.2)
+    return sorted(out.glob("*.tiff"))
+
+
+def test_names_and_metadata_agree(scenes: list[Path]) -> None:
+    assert len(scenes) == 2
+    for scene in scenes:
+        found = NAME.fullmatch(scene.name)
+        assert found
+        root = read_xml(scene.with_suffix(".xml"))
+        assert find_text(root, "SatelliteID") == "GF2"
+        assert find_text(root, "SensorID") == found[1]
+        assert found[1][-1] == found[3]
+        assert (find_text(root, "CenterTime") or "")[:10].replace("-", "") == found[2]
+        assert find_text(root, "WidthInPixels") == "130"
+        assert find_text(root, "CloudPercent") == "0"
+        for name in ("ReceiveTime", "SolarZenith", "SatelliteZenith", "TopLeftLatitude"):
+            assert find_text(root, name)
+
+
+def test_scenes_are_four_bands_of_ten_bits_in_utm(scenes: list[Path]) -> None:
+    for scene in scenes:
+        with rasterio.open(scene) as source:
+            assert (source.count, source.shape, set(source.dtypes)) == (4, (130, 130), {"uint16"})
+            assert source.crs.to_epsg() == 32650
+            assert source.res == (3.2, 3.2)
+            assert source.nodata == 0
+            pixels = source.read()
+        assert pixels.max() <= 1023
+        seen = pixels[:, pixels[0] > 0]
+        assert seen.min() >= 1
+        assert 100 < np.median(seen[1]) < 700
+
+
+def test_the_first_scene_lacks_a_corner_in_all_bands_and_the_second_is_whole(scenes: list[Path]) -> None:
+    with rasterio.open(scenes[0]) as source:
+        absent = source.read() == 0
+    assert (absent == absent[0]).all()
+    assert absent[0, 0, 0]
+    assert 0.005 < absent[0].mean() < 0.05
+    with rasterio.open(scenes[1]) as source:
+        assert source.read().min() > 0
+
+
+def test_scenes_lie_apart(scenes: list[Path]) -> None:
+    bounds = []
+    for scene in scenes:
+        with rasterio.open(scene) as source:
+            bounds.append(source.bounds)
+    assert bounds[0].right < bounds[1].left

@@ -1,0 +1,162 @@
+"""Invented Sentinel-2 products have the folders, names, grids, values, metadata and checksums of real ones."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+
+from dithc.data.synthetic import synthesize
+from dithc.data.synthetic.safe_product import MAX_PRODUCTS, SafeProduct
+from dithc.data.xml import find_all, find_text, read_xml
+
+SIZE = 192
+ALGORITHMS = {"SHA3-256": "sha3_256", "MD5": "md5"}
+NAME = re.compile(r"S2[AB]_MSIL2A_(\d{8}T\d{6})_N0400_R\d{3}_T(\d{2}[C-X][A-Z]{2})_\d{8}T\d{6}\.SAFE")
+
+
+@pytest.fixture(scope="module")
+def products(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    out = tmp_path_factory.mktemp("inputs") / "s2"
+    synthesize("sentinel2", out, seed=3, scenes=2, size=SIZE)
+    return sorted(out.glob("*.SAFE"), key=lambda path: read_text(path, "PRODUCT_START_TIME"))
+
+
+def read_text(product: Path, name: str) -> str:
+    text = find_text(read_xml(product / "MTD_MSIL2A.xml"), name)
+    assert text is not None
+    return text
+
+
+def read_band(product: Path, name: str) -> np.ndarray:
+    (path,) = product.glob(f"GRANULE/*/IMG_DATA/R*/*_{name}.jp2")
+    with rasterio.open(path) as source:
+        return source.read(1)
+
+
+def test_names_agree_between_folder_metadata_and_files(products: list[Path]) -> None:
+    for product in products:
+        found = NAME.fullmatch(product.name)
+        assert found
+        moment, tile = found.groups()
+        assert read_text(product, "PRODUCT_URI") == product.name
+        (granule,) = (product / "GRANULE").iterdir()
+        assert re.fullmatch(rf"L2A_T{tile}_A\d{{6}}_{moment}", granule.name)
+        for image in granule.glob("IMG_DATA/R*/*.jp2"):
+            resolution = image.parent.name.removeprefix("R")
+            assert re.fullmatch(rf"T{tile}_{moment}_(B\d[\dA]|SCL|AOT|WVP|TCI)_{resolution}\.jp2", image.name)
+
+
+def test_the_listed_images_are_exactly_those_in_the_folder(products: list[Path]) -> None:
+    for product in products:
+        listed = {f"{found.text}.jp2" for found in find_all(read_xml(product / "MTD_MSIL2A.xml"), "IMAGE_FILE")}
+        there = {path.relative_to(product).as_posix() for path in product.glob("GRANULE/*/IMG_DATA/R*/*")}
+        assert listed == there
+        assert not any("B10" in path for path in there)
+
+
+def test_grids_share_a_corner_in_utm_and_have_the_named_resolution(products: list[Path]) -> None:
+    for product in products:
+        tile = read_xml(next(product.glob("GRANULE/*/MTD_TL.xml")))
+        left, top = (float(find_text(tile, name) or "nan") for name in ("ULX", "ULY"))
+        for path in product.glob("GRANULE/*/IMG_DATA/R*/*.jp2"):
+            resolution = int(path.parent.name[1:-1])
+            with rasterio.open(path) as source:
+                assert f"EPSG:{source.crs.to_epsg()}" == find_text(tile, "HORIZONTAL_CS_CODE")
+                assert tuple(source.transform)[:6] == (resolution, 0, left, 0, -resolution, top)
+                assert source.shape == (SIZE * 10 // resolution,) * 2
+                expected = "uint8" if "SCL" in path.name or "TCI" in path.name else "uint16"
+                assert set(source.dtypes) == {expected}
+
+
+def test_offsets_and_special_values_are_those_of_baseline_4(products: list[Path]) -> None:
+    root = read_xml(products[0] / "MTD_MSIL2A.xml")
+    assert find_text(root, "PROCESSING_BASELINE") == "04.00"
+    assert find_text(root, "BOA_QUANTIFICATION_VALUE") == "10000"
+    offsets = {found.get("band_id"): found.text for found in find_all(root, "BOA_ADD_OFFSET")}
+    assert offsets == {str(index): "-1000" for index in range(13)}
+    names = [found.text for found in find_all(root, "SPECIAL_VALUE_TEXT")]
+    values = [found.text for found in find_all(root, "SPECIAL_VALUE_INDEX")]
+    assert dict(zip(names, values, strict=True)) == {"NODATA": "0", "SATURATED": "65535"}
+    bands = {found.get("bandId"): found.get("physicalBand") for found in find_all(root, "Spectral_Information")}
+    assert (bands["7"], bands["8"], bands["12"]) == ("B8", "B8A", "B12")
+
+
+def test_values_are_reflectance_with_the_offset_of_1000(products: list[Path]) -> None:
+    clear = products[1]
+    scl = read_band(clear, "SCL_20m")
+    red, near_infrared = read_band(clear, "B04_20m"), read_band(clear, "B8A_20m")
+    reflectance = {name: (band.astype(float) - 1000) / 10_000 for name, band in (("R", red), ("N", near_infrared))}
+    vegetation = scl == 4
+    assert 0.01 < np.median(reflectance["R"][vegetation]) < 0.1
+    assert 0.2 < np.median(reflectance["N"][vegetation]) < 0.5
+    assert np.median(reflectance["N"][scl == 6]) < 0.03
+
+
+def test_coarse_copies_are_means_of_the_fine_pixels(products: list[Path]) -> None:
+    fine = read_band(products[1], "B03_10m").astype(float)
+    for factor in (2, 6):
+        mean = fine.reshape(SIZE // factor, factor, SIZE // factor, factor).mean((1, 3))
+        assert np.abs(read_band(products[1], f"B03_{factor * 10}m") - mean).max() <= 1.0
+
+
+def test_the_first_scene_has_an_unseen_corner_and_a_cloud_and_the_second_neither(products: list[Path]) -> None:
+    scl = [read_band(product, "SCL_20m") for product in products]
+    assert 0.01 < (scl[0] == 0).mean() < 0.12
+    without_value = read_band(products[0], "B8A_20m") == 0
+    assert (scl[0][without_value] == 0).all()
+    assert 0 < ((scl[0] == 0) & ~without_value).mean() < 0.01  # they disagree along the edge, as in real products
+    assert 0.003 < (scl[0] == 9).mean() < 0.12
+    assert (scl[0] == 3).any()
+    assert not np.isin(scl[1], (0, 3, 8, 9, 10)).any()
+    assert (read_band(products[1], "B02_10m") > 0).all()
+    cloud = read_band(products[0], "B02_20m")[scl[0] == 9]
+    assert np.median(cloud) > 5000
+
+
+def test_the_manifest_lists_every_file_with_its_checksum(products: list[Path]) -> None:
+    kinds = set()
+    for product in products:
+        listed = set()
+        for entry in find_all(read_xml(product / "manifest.safe"), "dataObject"):
+            (place,), (checksum,) = find_all(entry, "fileLocation"), find_all(entry, "checksum")
+            path = product / str(place.get("href"))
+            kind = str(checksum.get("checksumName"))
+            kinds.add(kind)
+            content = path.read_bytes()
+            assert hashlib.new(ALGORITHMS[kind], content).hexdigest() == checksum.text
+            assert find_all(entry, "byteStream")[0].get("size") == str(len(content))
+            listed.add(path.resolve())
+        files = {path.resolve() for path in product.rglob("*") if path.is_file()}
+        assert files - listed == {(product / "manifest.safe").resolve()}
+    assert kinds == {"SHA3-256", "MD5"}
+
+
+def test_scene_class_percentages_are_those_of_the_picture(products: list[Path]) -> None:
+    tile = read_xml(next(products[0].glob("GRANULE/*/MTD_TL.xml")))
+    percent = float(find_text(tile, "NODATA_PIXEL_PERCENTAGE") or "nan")
+    assert percent == pytest.approx(100 * (read_band(products[0], "B02_10m") == 0).mean(), abs=0.01)
+    assert float(find_text(tile, "CLOUDY_PIXEL_PERCENTAGE") or "nan") > 0.5
+
+
+@pytest.mark.filterwarnings("ignore:Dataset has no geotransform")
+def test_gdal_recognises_the_product(products: list[Path]) -> None:
+    with rasterio.open(products[0] / "MTD_MSIL2A.xml") as source:
+        assert source.driver == "SENTINEL2"
+        subdatasets = source.subdatasets
+    assert len(subdatasets) == 4  # 10 m, 20 m, 60 m and the true-colour picture
+    with rasterio.open(subdatasets[0]) as source:
+        assert np.array_equal(source.read(1), read_band(products[0], "B04_10m"))
+
+
+def test_places_and_names_are_those_of_the_real_tiling_grid() -> None:
+    first = SafeProduct(index=0, size=96)
+    assert (first.tile, first.epsg, first.left_top) == ("50TLL", 32650, (300_000.0, 4_600_020.0))
+    assert SafeProduct(index=1, size=96).left_top == (399_960.0, 4_600_020.0)
+    assert SafeProduct(index=1, size=96).tile == "50TML"
+    every = [SafeProduct(index=index, size=96) for index in range(MAX_PRODUCTS)]
+    assert len({product.tile for product in every}) == MAX_PRODUCTS
+    # Zone 52: columns A to H, so 600 km is F; an even zone starts its rows at F, so 5200 km (52 % 20 = 12) is T.
+    assert every[-1].tile == "52TFT"

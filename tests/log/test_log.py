@@ -1,0 +1,53 @@
+"""Messages name the rank, errors name the remedy, progress is plain lines in a log, metrics survive a torn line."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from dithc.log import MetricsWriter, logger, problem, progress, read_metrics, setup
+
+
+def test_error_says_what_got_expected_remedy() -> None:
+    lines = str(problem("band B02", got="none", expected="a file", remedy="add it")).splitlines()
+    assert [line.split(":")[0].strip() for line in lines] == ["band B02", "got", "expected", "remedy"]
+
+
+def test_rank_0_speaks_and_others_only_in_trouble_with_their_prefix(capsys: pytest.CaptureFixture[str]) -> None:
+    setup(rank=3)
+    logger("dithc.train.loop").info("hidden")
+    logger("dithc.train.loop").warning("shown")
+    setup(rank=0)
+    logger("dithc.train.loop").info("spoken")
+    text = capsys.readouterr().err
+    assert "hidden" not in text
+    assert "r3 | " in text
+    assert "train: warning: shown" in text
+    assert "train: spoken" in text
+    logging.getLogger("dithc").handlers.clear()
+
+
+def test_progress_without_a_terminal_is_a_line_with_rate_and_time(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("dithc").propagate = True
+    with caplog.at_level(logging.INFO, logger="dithc"), progress(total=4, label="tiles", unit="tile") as bar:
+        bar.update(4, loss="0.5")
+    assert "4/4 tile (100 %)" in caplog.text
+    assert caplog.records[0].name == "dithc.tiles"
+    assert "tile/s" in caplog.text
+    assert "left, loss 0.5" in caplog.text
+
+
+def test_metrics_of_a_resumed_run_keep_the_last_line_of_a_step_and_skip_torn_ones(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(1, loss=2.0)
+        writer.write(2, loss=1.5)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "lo')
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(2, loss=1.25)
+    assert [(row["step"], row["loss"]) for row in read_metrics(tmp_path)] == [(1, 2.0), (2, 1.25)]
+    assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_no_metrics_is_an_empty_list(tmp_path: Path) -> None:
+    assert read_metrics(tmp_path) == []

@@ -1,0 +1,234 @@
+"""A small results tree as the stages leave it: manifests, metrics, events and pictures, with numbers that look real."""
+
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dithc.config import Experiment, load
+from dithc.data import write_png
+from dithc.runs import Manifest, Store
+
+SHA = "b2f7" * 16
+SOURCES: dict[str, dict[str, Any]] = {
+    "landscape": {"kind": "image-folder", "synthetic": {"classes": 4}},
+    "sentinel2": {"kind": "sentinel2", "synthetic": {"scenes": 2}},
+    "gaofen2": {"kind": "gaofen2", "path": "/data/gaofen2"},
+}
+BANDS = {
+    "landscape": ["R", "G", "B"],
+    "sentinel2": ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B11", "B12"],
+    "gaofen2": ["B", "G", "R", "NIR"],
+}
+FID = {"untrained": 318.427, "start": 171.0853, "final": 48.2619}
+
+
+def configuration() -> dict[str, Any]:
+    """Pre-training on pictures, two fine-tunings, each judged untrained, before and after."""
+    tuned = ("sentinel2", "gaofen2")
+    return {
+        "name": "fake",
+        "title": "Two satellites from one pre-training",
+        "datasets": {
+            name: {
+                "title": {"landscape": "Landscapes", "sentinel2": "Sentinel-2", "gaofen2": "Gaofen-2"}[name],
+                "source": source,
+                "display": {"bands": ["R", "G", "B"], "low": 0, "high": 0.3},
+                "codec": "small" if name != "gaofen2" else "pixels",
+            }
+            for name, source in SOURCES.items()
+        },
+        "codecs": {"small": {"kind": "kl-vae", "trained_on": "sentinel2"}, "pixels": {"kind": "pixel"}},
+        "runs": {
+            "pretrain": {"dataset": "landscape", "steps": 400, "segment": 200, "global_batch": 32},
+            **{
+                f"finetune-{name}": {"dataset": name, "init": "pretrain", "steps": 200, "global_batch": 32}
+                for name in tuned
+            },
+        },
+        "extractors": {"own": {"kind": "classifier", "trained_on": "landscape"}},
+        "evaluations": {
+            f"{name}-{at}": {"run": f"finetune-{name}", "at": at, "images": 256, "steps": 50, "extractor": "own"}
+            for name in tuned
+            for at in FID
+        },
+    }
+
+
+def picture(path: Path, seed: int, *, roughness: float) -> None:
+    """Sixty-four patches of coloured noise, smooth or rough, in one grid of 256 x 256."""
+    generator = np.random.default_rng(seed)
+    smooth = np.kron(generator.random((32, 32, 3)), np.ones((8, 8, 1)))
+    pixels = (1 - roughness) * smooth + roughness * generator.random((256, 256, 3))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_png(path, (255 * pixels).astype(np.uint8))
+
+
+def score(at: str, run: str) -> dict[str, Any]:
+    """Numbers of a FID manifest; Gaofen-2's are a little higher."""
+    factor = 1.25 if "gaofen2" in run else 1.0
+    note = "the extractor was trained on these tiles: comparable with nothing"
+    return {
+        "fid": FID[at] * factor,
+        "kid": 0.0312 * factor,
+        "floor": 11.8734 * factor,
+        "floor_n": [617, 617],
+        "n_real": 1234,
+        "n_generated": 256,
+        "extractor": "classifier.safetensors",
+        "kind": "classifier",
+        "sha256": SHA,
+        "resize": "none",
+        "comparable": False,
+        "note": note,
+        "warnings": [note, "fewer images than features: the covariance is singular"],
+    }
+
+
+class Tree:
+    """Writes the manifests of the experiment under `root`; `paths` are those written."""
+
+    def __init__(self, root: Path, content: dict[str, Any] | None = None) -> None:
+        self.root = root
+        self.experiment: Experiment = load(content or configuration())
+        self.paths: list[Path] = []
+
+    configuration = staticmethod(configuration)
+    score = staticmethod(score)
+    sha256 = SHA
+
+    @staticmethod
+    def change(path: Path, **fields: Any) -> None:
+        """Rewrites fields of a manifest."""
+        replace(Manifest.read(path), **fields).write(path)
+
+    def folder(self, stage: str, name: str) -> Path:
+        """Folder of a stage's result."""
+        return self.root / "results" / "fake" / stage / name
+
+    def write(
+        self, stage: str, name: str, *, inputs: Sequence[Path] = (), file: str = "manifest.json", **known: Any
+    ) -> Path:
+        """Writes the manifest of a stage and remembers its path."""
+        spec_stage = {"inputs": "synthesize", "scenes": "stage", "codecs": "codec", "runs": "train"}.get(stage, stage)
+        spec_stage = {"samples": "sample", "extractors": "extractor"}.get(spec_stage, spec_stage)
+        spec_name = "own" if stage == "features" else name
+        path = self.folder(stage, name) / file
+        Manifest(
+            stage=spec_stage,
+            name=name,
+            spec=json.loads(json.dumps(Manifest.spec_of(self.experiment, spec_stage, spec_name))),
+            inputs={str(item): Manifest.read(item).digest for item in inputs},
+            **{"seconds": 3.5, **known},
+        ).write(path)
+        self.paths.append(path)
+        return path
+
+    def dataset(self, name: str) -> Path:
+        """Scenes, tiles with dataset.json and grid, latents; returns the manifest of the tiles."""
+        if SOURCES[name].get("synthetic"):
+            self.write("inputs", name, seconds=11.0)
+        scenes = self.write("scenes", name, numbers={"scenes": 6, "accepted": 5, "rejected": {"checksum mismatch": 1}})
+        folder, bands = self.folder("tiles", name), BANDS[name]
+        picture(folder / "grid.png", zlib.crc32(name.encode()), roughness=0.15)
+        level = np.linspace(0.06, 0.24, len(bands))
+        statistics = {"mean": level, "std": level / 3, "low": level / 5, "high": level * 2.2}
+        info = {
+            "bands": bands,
+            "units": "reflectance",
+            "gsd_m": 10.0,
+            "classes": ["one"],
+            "statistics": {key: value.tolist() for key, value in statistics.items()},
+        }
+        (folder / "dataset.json").write_text(json.dumps(info))
+        numbers = {
+            "accepted": 1234,
+            "rejected": {"less than 95 % valid": 41, "across two splits": 17},
+            "splits": {"train": 1100, "val": 70, "test": 64},
+            "bands": bands,
+            "size": 64,
+        }
+        tiles = self.write("tiles", name, numbers=numbers, inputs=[scenes], seconds=21.0)
+        self.write("latents", name, numbers={"count": 1234, "shape": [4, 16, 16]}, inputs=[tiles], seconds=34.0)
+        return tiles
+
+    def codec(self, tiles: Path) -> None:
+        """The trained codec with its grid."""
+        picture(self.folder("codecs", "small") / "grid.png", 5, roughness=0.2)
+        numbers = {"steps": 400, "loss": 0.0123, "psnr_db": 31.4159, "parameters": 812345}
+        self.write("codecs", "small", numbers=numbers, inputs=[tiles], seconds=95.0)
+
+    def run(self, name: str) -> Path:
+        """Metrics, events and the manifests of every segment; returns the last."""
+        settings, generator = self.experiment.runs[name], np.random.default_rng(len(name))
+        folder = self.folder("runs", name)
+        store = self.root / "store" / f"{name}-0123456789ab"
+        folder.mkdir(parents=True, exist_ok=True)
+        start = 1.01 if settings.init is None else 0.42
+        with (folder / "metrics.jsonl").open("w") as file:
+            for step in range(1, settings.steps + 1):
+                loss = (0.16 + (start - 0.16) * np.exp(-step / 45)) * generator.lognormal(0, 0.09)
+                row = {"step": step, "loss": loss, "images_per_second": 41 + 2 * generator.standard_normal()}
+                file.write(json.dumps(row) + "\n")
+        for step in (0, 130):
+            Store(store).event("started", step=step)
+        numbers = {
+            "loss_first10": 0.9321 if settings.init is None else 0.4102,
+            "loss_last100": 0.1623,
+            "initial_loss": 1.0173,
+            "seconds_per_step_median": 0.7812,
+            "images_per_second": 40.96,
+            "peak_rss_bytes": 1932735283,
+            "ranks": 2,
+            "threads": 1,
+            "parameters": 32963360,
+            "dtype": "fp32",
+            "store": str(store),
+            "metrics": str(folder / "metrics.jsonl"),
+            "ema_note": "EMA 0.9999 with warm-up: after 200 steps it averages over the last tenth of them.",
+        }
+        last = None
+        for step in range(settings.segment_steps, settings.steps + 1, settings.segment_steps):
+            file_name = f"step_{step:07d}.json"
+            last = self.write("runs", name, file=file_name, numbers={**numbers, "step": step}, seconds=160.0)
+        assert last is not None
+        return last
+
+    def evaluation(self, name: str, run: Path) -> None:
+        """Samples with their grid, and the score."""
+        settings = self.experiment.evaluations[name]
+        quality = {"untrained": 1.0, "start": 0.5, "final": 0.2}[settings.at]
+        picture(self.folder("samples", name) / "grid.png", 9, roughness=quality)
+        drawn = {"images": settings.images, "images_per_second": 5.1, "weights": "ema"}
+        samples = self.write("samples", name, numbers=drawn, inputs=[run], seconds=50.0)
+        features = self.write("features", name, inputs=[samples], seconds=6.0)
+        self.write("fid", name, numbers=score(settings.at, settings.run), inputs=[features], seconds=1.0)
+
+    def all(self) -> "Tree":
+        """Every stage."""
+        tiles = {name: self.dataset(name) for name in self.experiment.datasets}
+        self.codec(tiles["sentinel2"])
+        self.write("extractors", "own", inputs=[tiles["landscape"]], seconds=25.0)
+        runs = {name: self.run(name) for name in self.experiment.runs}
+        for name in ("sentinel2", "gaofen2"):
+            self.write("features", f"{name}.all.own", inputs=[tiles[name]], seconds=8.0)
+        for name, evaluation in self.experiment.evaluations.items():
+            self.evaluation(name, runs[evaluation.run])
+        return self
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """A complete results tree."""
+    return Tree(tmp_path_factory.mktemp("tree")).all()
+
+
+@pytest.fixture(scope="session")
+def plant() -> type[Tree]:
+    """Makes trees: `plant(root, configuration)`."""
+    return Tree

@@ -1,0 +1,101 @@
+"""Smoothing, resumes and the paper's numbers."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dithc.log import UserError
+from dithc.report import draw_loss
+from dithc.report.curves import read_curve, read_resumes, smooth
+from dithc.report.reference import Reference, read_reference
+from dithc.report.words import score, short, span
+
+REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
+
+
+def test_smooth_of_a_constant_is_the_constant() -> None:
+    np.testing.assert_allclose(smooth(np.full(300, 0.25)), 0.25)
+
+
+def test_smooth_keeps_the_first_value_and_averages_the_last() -> None:
+    values = np.arange(11, dtype=np.float64)
+    smoothed = smooth(values, window=5)
+    assert smoothed[0] == 0
+    assert smoothed[5] == 5
+    assert smoothed[-1] == 9
+
+
+def test_smooth_passes_over_nan_and_says_nan_where_there_is_nothing() -> None:
+    smoothed = smooth(np.array([1.0, np.nan, 3.0, np.nan, np.nan, np.nan, np.nan]), window=3)
+    assert smoothed[1] == 2.0
+    assert np.isnan(smoothed[5])
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+def test_smooth_works_on_few_values(count: int) -> None:
+    assert len(smooth(np.ones(count))) == count
+
+
+def test_resumes_are_starts_after_step_zero_and_torn_lines_are_skipped(tmp_path: Path) -> None:
+    lines = [{"event": "started", "step": 0}, {"event": "checkpoint", "step": 50}, {"event": "started", "step": 50}]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"event": "sta')
+    assert read_resumes(tmp_path) == [50]
+
+
+def test_planned_segments_are_no_resumes(tmp_path: Path) -> None:
+    rows = [{"step": step, "loss": 1.0, "step_seconds": 0.5} for step in range(1, 11)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    events = [{"event": "started", "step": step} for step in (0, 5, 7)]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in events))
+    curve = read_curve("run", metrics=tmp_path, store=tmp_path, global_batch=8, segments=[5, 10])
+    assert curve is not None
+    assert (curve.segments, curve.resumes) == ([5], [7])
+    assert curve.images_per_second[0] == 16
+    assert curve.mean_loss(6, 10) == 1.0
+    assert curve.mean_loss(6, 11) is None
+
+
+def test_loss_of_a_run_without_steps_cannot_be_drawn(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(UserError, match="no loss to draw"):
+        draw_loss(tmp_path / "metrics.jsonl")
+
+
+def test_reference_holds_the_papers_table_1() -> None:
+    reference = read_reference(REFERENCE)
+    assert reference.fid_of("gaofen2") == {"H100, batch 112": 30.44, "LX2, batch 112": 28.51, "LX2, batch 28,672": 24.7}
+    assert list(reference.fid_of("sentinel2").values()) == [24.97, 29.03, 22.61]
+    assert reference.fid_of("image-folder") == {}
+    assert reference.loss["first_step"]["DiT-XL/2"] == 1.0175
+
+
+def test_no_reference_is_an_empty_one() -> None:
+    assert read_reference(None) == Reference()
+
+
+@pytest.mark.parametrize("content", ["", "tables: 3", "tables: {a: {title: t, columns: [x], rows: [[1, 2]]}}", "a: ["])
+def test_wrong_reference_is_an_error(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "reference.yaml"
+    path.write_text(content)
+    with pytest.raises(UserError, match="paper's numbers cannot be read"):
+        read_reference(path)
+
+
+def test_numbers_are_written_for_people() -> None:
+    assert [short(value) for value in (0.0, 0.123456, 28.5, 1234567.0, 3e-7)] == [
+        "0",
+        "0.1235",
+        "28.5",
+        "1.23e+06",
+        "3.00e-07",
+    ]
+    assert [score(value) for value in (48.2619, 398.0, 0.0312, 12345.6, -0.001)] == [
+        "48.26",
+        "398.0",
+        "0.03120",
+        "12,346",
+        "-0.001000",
+    ]
+    assert [span(value) for value in (0, 0.5, 59, 61, 7325)] == ["0 s", "0.5 s", "59 s", "1 min 01 s", "2 h 02 min"]

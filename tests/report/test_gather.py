@@ -1,0 +1,148 @@
+"""What the report refuses, and what it warns of."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.log import UserError
+from dithc.report import write_report
+from dithc.report.collect import collect
+from dithc.report.facts import Facts
+from dithc.report.gather import gather
+from dithc.report.reference import Reference
+from dithc.runs import Manifest
+
+
+def facts_of(tree: Any) -> Facts:
+    """What the report would say of a tree."""
+    return collect(tree.experiment, gather(tree.experiment, tree.paths), Reference(), bench=None, machine=[])
+
+
+@pytest.fixture
+def small(plant: Any, tmp_path: Path) -> Any:
+    """A data set, its codec and a run."""
+    tree = plant(tmp_path)
+    tree.codec(tree.dataset("sentinel2"))
+    tree.run("pretrain")
+    return tree
+
+
+def test_missing_manifest_is_an_error_and_leaves_the_old_report(small: Any, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    out.write_text("old")
+    with pytest.raises(UserError, match=r"gone/manifest\.json is missing(?s:.*)remedy"):
+        write_report(small.experiment, [*small.paths, tmp_path / "gone" / "manifest.json"], out=out)
+    assert out.read_text() == "old"
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"stage": "fid"}', ""])
+def test_unreadable_manifest_is_an_error(small: Any, content: str) -> None:
+    small.paths[0].write_text(content)
+    with pytest.raises(UserError, match="cannot be read"):
+        facts_of(small)
+
+
+def test_unreadable_picture_is_an_error(small: Any, tmp_path: Path) -> None:
+    (small.folder("tiles", "sentinel2") / "grid.png").write_bytes(b"\x89PNG cut")
+    with pytest.raises(UserError, match=r"grid\.png cannot be read"):
+        write_report(small.experiment, small.paths, out=tmp_path / "report.html")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("{", "cannot be read"), ("{}", "is no bench"), ("[1]", "cannot be read")]
+)
+def test_unreadable_bench_is_an_error(small: Any, tmp_path: Path, content: str, said: str) -> None:
+    bench = tmp_path / "bench.json"
+    bench.write_text(content)
+    with pytest.raises(UserError, match=rf"bench\.json {said}"):
+        write_report(small.experiment, small.paths, out=tmp_path / "report.html", bench=bench)
+
+
+def test_results_of_other_settings_are_an_error(small: Any) -> None:
+    content = small.configuration()
+    content["runs"]["pretrain"]["lr"] = 3e-4
+    small.experiment = type(small)(small.root, content).experiment
+    with pytest.raises(UserError, match=r"made with lr = 0\.0001, the experiment says 0\.0003"):
+        facts_of(small)
+
+
+def test_settings_that_only_change_speed_are_not_compared(small: Any) -> None:
+    content = small.configuration()
+    content["runs"]["pretrain"] |= {"micro_batch": 8, "log_every": 1}
+    small.experiment = type(small)(small.root, content).experiment
+    assert facts_of(small).runs[0].step == 400
+
+
+def test_result_of_another_experiment_is_an_error(small: Any) -> None:
+    small.change(small.paths[0], name="elsewhere")
+    with pytest.raises(UserError, match="'elsewhere' is not in experiment 'fake'"):
+        facts_of(small)
+
+
+def test_input_replaced_since_is_an_error(small: Any) -> None:
+    tiles = small.folder("tiles", "sentinel2") / "manifest.json"
+    small.change(tiles, files=[{"path": "shard-00000.npy", "sha256": "0" * 64, "bytes": 1}])
+    with pytest.raises(UserError, match=r"what latents sentinel2 was made from"):
+        facts_of(small)
+
+
+def test_two_versions_of_one_input_are_an_error(small: Any) -> None:
+    for path, digest in ((small.paths[0], "aaa"), (small.paths[1], "bbb")):
+        small.change(path, inputs={str(small.root / "elsewhere.json"): digest})
+    with pytest.raises(UserError, match=r"aaa is(?s:.*)bbb is"):
+        facts_of(small)
+
+
+def test_mixed_code_versions_are_a_warning_on_the_page(small: Any, tmp_path: Path) -> None:
+    small.change(small.paths[0], code={"version": "0.1.0", "source": "feedfeedfeed"})
+    write_report(small.experiment, small.paths, out=tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert "made by 2 different versions of the code" in text
+    assert "feedfeedfeed: synthesize sentinel2" in text
+
+
+def test_one_code_version_is_no_warning(tree: Any) -> None:
+    assert facts_of(tree).warnings == []
+
+
+def test_run_that_stands_before_its_end_is_a_warning(small: Any) -> None:
+    small.paths.pop()
+    assert any("pretrain stands at step 200 of 400" in text for text in facts_of(small).warnings)
+
+
+def test_time_of_stopped_jobs_is_counted(small: Any) -> None:
+    last = small.paths[-1]
+    numbers = Manifest.read(last).numbers
+    assert facts_of(small).runs[0].seconds == 320.0
+    small.change(last, numbers={**numbers, "training_seconds": 500.0})
+    assert facts_of(small).runs[0].seconds == 500.0
+
+
+def test_fid_without_what_it_needs_is_an_error(plant: Any, tmp_path: Path) -> None:
+    tree = plant(tmp_path)
+    tree.write("fid", "sentinel2-final", numbers={"fid": 3.0, "n_real": 10})
+    with pytest.raises(UserError, match=r"lacks what a FID needs"):
+        facts_of(tree)
+
+
+def test_statistics_by_band_and_by_name_are_the_same(small: Any) -> None:
+    path = small.folder("tiles", "sentinel2") / "dataset.json"
+    by_name = facts_of(small).datasets[1].bands
+    info = json.loads(path.read_text())
+    info["statistics"] = [
+        {key: values[place] for key, values in info["statistics"].items()} for place in range(len(info["bands"]))
+    ]
+    path.write_text(json.dumps(info))
+    assert facts_of(small).datasets[1].bands == by_name
+    assert len(by_name) == 12
+
+
+def test_pixel_codec_and_missing_metrics_are_no_faults(small: Any) -> None:
+    numbers = Manifest.read(small.paths[-1]).numbers
+    small.change(small.paths[-1], numbers={**numbers, "metrics": "nowhere/metrics.jsonl"})
+    facts = facts_of(small)
+    assert facts.runs[0].curve is None
+    assert replace(facts.dataset("gaofen2").codec).kind == "pixel"

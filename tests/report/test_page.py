@@ -1,0 +1,210 @@
+"""The page: it opens alone, says every number, and marks what must not be compared."""
+
+import json
+import re
+import struct
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.report import FIGURES, write_report
+from dithc.report.facts import Facts
+from dithc.report.words import score
+
+REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
+BENCH = {
+    "bench": "step",
+    "settings": {"model": "DiT-S/2", "batch": 16},
+    "contenders": [
+        {"name": "eager", "status": "ok", "seconds": {"median": 1.2345, "mad": 0.01}, "images_per_second": 12.96},
+        {"name": "compile", "status": "oom", "reason": "no room"},
+    ],
+    "ceilings": {"gemm_gflop_per_second": 190.5},
+}
+
+
+class Page(HTMLParser):
+    """Attributes, texts and open tags of a page."""
+
+    VOID = {"meta", "img", "source", "br"}
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        """All that can be read."""
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture(scope="module")
+def out(tree: Any) -> Path:
+    """Where the report of the complete tree is."""
+    bench = tree.root / "bench.json"
+    bench.write_text(json.dumps(BENCH))
+    path = tree.root / "out" / "report.html"
+    write_report(tree.experiment, tree.paths, out=path, bench=bench, reference=REFERENCE, machine=["a <small> machine"])
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(out: Path) -> Page:
+    """The page of the complete tree."""
+    return Page(out.read_text())
+
+
+def test_page_loads_nothing(out: Path, page: Page) -> None:
+    assert not re.search(r"https?://|url\(|@import|<script|<link|javascript:", out.read_text())
+    for tag, name, value in page.attributes:
+        if name in ("src", "srcset"):
+            assert value.startswith("data:image/png;base64,"), (tag, name)
+        if name == "href":
+            assert value.startswith("#")
+
+
+def test_page_is_well_formed(page: Page) -> None:
+    assert page.open == []
+
+
+def test_links_of_the_page_have_targets(page: Page) -> None:
+    targets = {value for _, name, value in page.attributes if name == "id"}
+    assert {value[1:] for _, name, value in page.attributes if name == "href"} <= targets
+
+
+def test_every_number_of_the_fid_manifests_appears(tree: Any, page: Page) -> None:
+    manifests = [json.loads(path.read_text()) for path in tree.paths if path.parts[-3] == "fid"]
+    assert len(manifests) == 6
+    titles = {value for _, name, value in page.attributes if name == "title"}
+    for numbers in (manifest["numbers"] for manifest in manifests):
+        for key in ("fid", "kid", "floor"):
+            assert score(numbers[key]) in page.text
+            assert str(numbers[key]) in titles
+        for text in (f"{numbers['n_real']:,}", f"{numbers['n_generated']:,}", numbers["extractor"], numbers["resize"]):
+            assert text in page.text
+        assert numbers["sha256"][:12] in page.text
+        assert all(warning in page.text for warning in numbers["warnings"])
+    assert tree.sha256 in titles
+
+
+def test_incomparable_scores_are_flagged_everywhere(page: Page) -> None:
+    assert "NOT COMPARABLE with published FID:" in page.text
+    assert page.text.count("NOT COMPARABLE") >= 6 + 2 + 2 + 2
+
+
+def test_comparable_scores_are_not_flagged(plant: Any, tmp_path: Path) -> None:
+    tree = plant(tmp_path)
+    numbers = {**plant.score("final", "finetune-sentinel2"), "comparable": True, "note": "", "warnings": []}
+    tree.write("fid", "sentinel2-final", numbers=numbers)
+    write_report(tree.experiment, tree.paths, out=tmp_path / "report.html", reference=REFERENCE)
+    page = Page((tmp_path / "report.html").read_text())
+    assert "NOT COMPARABLE" not in page.text
+    assert "comparable" in page.words
+
+
+def test_floors_and_verdict_are_said(page: Page) -> None:
+    assert "FID falls from 318.4 (untrained) and 171.1 (before fine-tuning) to 48.26 (after fine-tuning)" in page.text
+    assert "two halves of the real tiles are 11.87 apart" in page.text
+
+
+def test_papers_numbers_stand_beside_ours(page: Page) -> None:
+    for number in ("30.44", "28.51", "24.70", "24.97", "29.03", "22.61", "1156.37", "35.49", "8.2"):
+        assert number in page.text
+
+
+def test_training_says_model_losses_speed_memory_and_resumes(page: Page) -> None:
+    for text in (
+        "DiT-S/2",
+        "33.0 M",
+        "1.017",
+        "0.9321",
+        "0.1623",
+        "0.7812",
+        "40.96",
+        "1.80 GiB",
+        "resumed at step 130",
+    ):
+        assert text in page.text
+
+
+def test_data_says_counts_reasons_split_and_codec(page: Page) -> None:
+    for text in (
+        "checksum mismatch",
+        "less than 95 % valid",
+        "across two splits",
+        "train 1,100",
+        "31.42 dB",
+        "4 × 16 × 16",
+    ):
+        assert text in page.text
+
+
+def test_bench_says_seconds_and_what_did_not_run(page: Page) -> None:
+    for text in ("1.234 ± 0.01", "12.96", "oom no room", "190.5"):
+        assert text in page.text
+
+
+def test_origin_of_every_manifest_is_listed(tree: Any, page: Page) -> None:
+    for path in tree.paths:
+        assert json.loads(path.read_text())["digest"] in page.text
+        assert str(path) in page.text
+
+
+def test_names_from_outside_are_escaped(plant: Any, tmp_path: Path) -> None:
+    content = plant.configuration()
+    content["title"] = "<script>alert(1)</script> & co"
+    content["datasets"]["sentinel2"]["title"] = "<b onclick='x'>S2</b>"
+    tree = plant(tmp_path, content)
+    write_report(tree.experiment, tree.paths, out=tmp_path / "report.html", machine=["<img src=x>"])
+    text = (tmp_path / "report.html").read_text()
+    assert "<script>" not in text
+    assert "<b onclick" not in text
+    assert "<img src=x>" not in text
+    assert "<script>alert(1)</script> & co" in Page(text).text
+
+
+def test_figures_are_always_written(tree: Any, out: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty" / "report.html"
+    write_report(tree.experiment, [], out=empty)
+    for folder in (out.parent / "figures", empty.parent / "figures"):
+        assert sorted(path.stem for path in folder.iterdir()) == sorted(FIGURES)
+        for path in folder.iterdir():
+            width, height = struct.unpack(">II", path.read_bytes()[16:24])
+            assert width > 800
+            assert height > 100
+
+
+def test_what_was_not_run_is_said(tree: Any, tmp_path: Path) -> None:
+    facts: Facts = write_report(tree.experiment, [], out=tmp_path / "report.html")
+    page = Page((tmp_path / "report.html").read_text())
+    assert "Not run: tiles of landscape, sentinel2, gaofen2; train of pretrain" in page.text
+    assert "fid of sentinel2-untrained" in page.text
+    assert page.text.count("not run") > 10
+    assert page.open == []
+    assert facts.seconds == 0
+
+
+def test_json_has_every_number_and_no_nan(tree: Any, out: Path) -> None:
+    content = json.loads(out.with_suffix(".json").read_text(), parse_constant=pytest.fail)
+    scores = {item["name"]: item["score"]["fid"] for item in content["evaluations"]}
+    assert scores["sentinel2-final"] == 48.2619
+    assert [item["parameters"] for item in content["runs"]] == [32963360] * 3
+    assert len(content["origins"]) == len(tree.paths)
+    assert content["seconds"] == pytest.approx(sum(json.loads(path.read_text())["seconds"] for path in tree.paths))
+    assert 0 < len(content["runs"][0]["curve"]["loss_smoothed"]) <= 200

@@ -1,0 +1,64 @@
+"""`dithc report` as the workflow calls it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def planted(plant: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A data set and its run, with paths relative to the working folder, and the configuration beside them."""
+    monkeypatch.chdir(tmp_path)
+    tree = plant(Path())
+    tree.dataset("sentinel2")
+    tree.run("pretrain")
+    numbers = plant.score("final", "finetune-sentinel2")
+    tree.write("fid", "sentinel2-final", numbers=numbers)
+    Path("config.json").write_text(json.dumps(tree.configuration()))
+    return tree
+
+
+def test_report_is_written_from_manifests_and_no_bench(planted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "report",
+        "--config",
+        "config.json",
+        "--manifests",
+        *map(str, planted.paths),
+        "--bench",
+        "--out",
+        "report.html",
+    ]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "FID 48.26" in said
+    assert "NOT COMPARABLE" in said
+    assert said.endswith(f"report: {Path('report.html').resolve()}\n")
+    assert "30.44" in Path("report.html").read_text()
+    assert "resumed at step 130" in Path("report.html").read_text()
+
+
+def test_missing_manifest_ends_with_status_2_and_no_page(planted: Any) -> None:
+    words = [
+        "report",
+        "--config",
+        "config.json",
+        "--manifests",
+        *map(str, planted.paths),
+        "gone.json",
+        "--out",
+        "report.html",
+    ]
+    assert main(words) == 2
+    assert not Path("report.html").exists()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "workflow" / "report").glob("*.rst")), ids=lambda path: path.name)
+def test_captions_have_text(path: Path) -> None:
+    assert len(path.read_text().split()) > 5

@@ -1,0 +1,93 @@
+"""The manifest: what a stage leaves, its digest, and what can be wrong with it."""
+
+import json
+
+import pytest
+
+from dithc.config import load
+from dithc.log import UserError
+from dithc.runs import Manifest, digest
+
+
+def test_manifest_is_read_as_it_was_written(tmp_path):
+    path = tmp_path / "manifest.json"
+    written = Manifest(stage="tiles", name="a", spec={"x": 1}, numbers={"n": 2}, inputs={"i": "d"}, seconds=1.5)
+    written.write(path)
+    assert Manifest.read(path) == written
+    assert json.loads(path.read_text())["digest"] == written.digest
+
+
+def test_digest_depends_on_settings_inputs_and_bytes_only(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "f").write_text("1")
+    base = {"stage": "tiles", "name": "a", "spec": {"x": 1}, "inputs": {"path/one": "d"}}
+    one = Manifest(**base, files=Manifest.entries(tmp_path, [tmp_path / "a" / "f"]))
+    moved = Manifest(
+        **(base | {"inputs": {"other": "d"}}), files=Manifest.entries(tmp_path / "a", [tmp_path / "a" / "f"])
+    )
+    assert one.digest == moved.digest
+    assert Manifest(**base, numbers={"n": 1}, seconds=3.0, files=one.files).digest == one.digest
+    (tmp_path / "a" / "f").write_text("2")
+    others = [
+        Manifest(**base, files=Manifest.entries(tmp_path, [tmp_path / "a" / "f"])),
+        Manifest(**(base | {"spec": {"x": 2}}), files=one.files),
+        Manifest(**(base | {"inputs": {"path/one": "e"}}), files=one.files),
+    ]
+    assert len({one.digest, *(other.digest for other in others)}) == 4
+
+
+@pytest.mark.parametrize("change", ["missing", "cut", "altered"])
+def test_verify_names_each_file_that_changed(tmp_path, change):
+    path = tmp_path / "f"
+    path.write_text("content")
+    manifest = Manifest(stage="tiles", name="a", spec={}, files=Manifest.entries(tmp_path, [path]))
+    assert manifest.verify(tmp_path) == []
+    if change == "missing":
+        path.unlink()
+    else:
+        path.write_text("cont" if change == "cut" else "Content")
+    assert len(manifest.verify(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"stage": 1}', '{"digest": "x", "unknown": 1}'])
+def test_what_is_no_manifest_is_refused(tmp_path, text):
+    path = tmp_path / "manifest.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match="cannot be read"):
+        Manifest.read(path)
+
+
+def test_missing_manifest_and_other_stage_are_refused(tmp_path):
+    with pytest.raises(UserError, match="is missing"):
+        Manifest.read(tmp_path / "nothing.json")
+    Manifest(stage="tiles", name="a", spec={}).write(tmp_path / "m.json")
+    with pytest.raises(UserError, match="another stage"):
+        Manifest.read(tmp_path / "m.json", stage="latents")
+
+
+def experiment(**run):
+    dataset = {
+        "title": "toy",
+        "source": {"kind": "image-folder", "synthetic": {}},
+        "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+        "codec": "pixels",
+    }
+    runs = {"a": {"dataset": "toy"} | run}
+    return load({"datasets": {"toy": dataset}, "codecs": {"pixels": {"kind": "pixel"}}, "runs": runs})
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [{"steps": 2000}, {"steps": 2000, "segment": 100}, {"micro_batch": 4}, {"recompute": "block"}, {"keep_last": 5}],
+)
+def test_edits_without_effect_on_the_result_keep_the_digest_of_a_training(edit):
+    before, after = experiment(), experiment(**edit)
+    assert digest(Manifest.spec_of(before, "train", "a")) == digest(Manifest.spec_of(after, "train", "a"))
+
+
+@pytest.mark.parametrize(
+    "edit", [{"lr": 2e-4}, {"global_batch": 56}, {"dtype": "bf16"}, {"clip": None}, {"flip": False}]
+)
+def test_edits_of_the_science_change_the_digest_of_a_training(edit):
+    before, after = experiment(), experiment(**edit)
+    assert digest(Manifest.spec_of(before, "train", "a")) != digest(Manifest.spec_of(after, "train", "a"))

@@ -1,0 +1,125 @@
+"""The store: complete checkpoints or none, damaged ones passed over, the wanted ones kept."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from dithc.log import UserError
+from dithc.runs import Manifest, Store, replacing
+
+
+def save(store: Store, step: int, content: bytes = b"weights") -> Store.Checkpoint:
+    return store.save(step, lambda folder: [(folder / "model.safetensors").write_bytes(content)], meta={"step": step})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "run-0123456789ab")
+
+
+def test_saved_checkpoint_is_opened_with_its_meta_and_files(store):
+    save(store, 3)
+    found = store.open(3)
+    assert (found.step, found.meta) == (3, {"step": 3})
+    assert found.weights("raw").read_bytes() == b"weights"
+    assert [entry["path"] for entry in found.files] == ["model.safetensors"]
+
+
+def test_newest_respects_the_bound_and_is_none_in_an_empty_store(store):
+    assert store.newest() is None
+    for step in (0, 5, 10):
+        save(store, step)
+    assert store.newest().step == 10
+    assert store.newest(at_most=9).step == 5
+
+
+@pytest.mark.parametrize("damage", ["cut", "altered", "missing", "commit"])
+def test_damaged_checkpoint_is_passed_over_and_the_reason_kept(store, damage, caplog):
+    for step in (1, 2):
+        save(store, step)
+    path = store.path(2) / "model.safetensors"
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:3])
+    elif damage == "altered":
+        path.write_bytes(b"Weights")
+    elif damage == "missing":
+        path.unlink()
+    else:
+        (store.path(2) / "checkpoint.json").write_text("{")
+    assert store.newest().step == 1
+    assert "passed over" in caplog.text
+    assert "checkpoint passed over" in (store.folder / "events.jsonl").read_text()
+
+
+def test_checkpoint_without_its_commit_file_does_not_exist(store):
+    save(store, 1)
+    (store.path(1) / "checkpoint.json").unlink()
+    assert store.steps() == []
+
+
+def test_failed_write_leaves_no_trace_and_the_earlier_intact(store):
+    save(store, 1)
+
+    def full(folder: Path) -> None:
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(UserError, match=r"No space left[\s\S]*last complete checkpoint \(1\)"):
+        store.save(2, full, meta={})
+    assert store.steps() == [1]
+    assert [path.name for path in store.folder.iterdir()] == ["step_0000001"]
+
+
+def test_prune_keeps_the_last_the_multiples_the_first_and_the_pinned(store):
+    for step in range(11):
+        save(store, step)
+    store.pin(3)
+    store.prune(keep_last=2, keep_every=4)
+    assert store.steps() == [0, 3, 4, 8, 9, 10]
+
+
+def test_sweep_removes_what_a_killed_trainer_left(store):
+    save(store, 1)
+    (store.folder / ".step_0000002.tmp.host.1").mkdir()
+    store.sweep()
+    assert sorted(path.name for path in store.folder.iterdir()) == ["step_0000001"]
+
+
+def test_store_is_found_from_the_manifest_of_a_run(store, tmp_path):
+    found = save(store, 7)
+    out = tmp_path / "results" / "runs" / "step_0000007.json"
+    entries = Manifest.entries(out.parent, [found.weights("raw")])
+    Manifest(stage="train", name="run", spec={}, files=entries).write(out)
+    again, step = Store.of_run(out)
+    assert (again.folder.resolve(), step) == (store.folder.resolve(), 7)
+
+
+def test_manifest_without_a_checkpoint_is_refused(tmp_path):
+    out = tmp_path / "manifest.json"
+    Manifest(stage="train", name="run", spec={}).write(out)
+    with pytest.raises(UserError, match="names no checkpoint"):
+        Store.of_run(out)
+
+
+def test_events_are_lines_of_json(store):
+    store.event("started", step=0)
+    store.event("done", step=5)
+    lines = (store.folder / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["started", "done"]
+
+
+def test_replacing_keeps_the_old_file_on_error(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail_half_way() -> None:
+        with replacing(path) as temporary:
+            temporary.write_text("new")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]

@@ -1,0 +1,124 @@
+"""A small trained run on pixels, and samplings of it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dithc.comm import Group
+from dithc.config import codecs, training
+from dithc.runs import Manifest, digest
+from dithc.sample import Job
+from dithc.train import Job as TrainJob
+from dithc.train import train
+
+BANDS, SIDE, ROWS, CLASSES = 4, 8, 12, 3
+PIXEL = codecs.PixelCodec(kind="pixel")
+CODEC_ID = f"pixel-{digest({'kind': 'pixel'})}"
+
+
+def write_tiles(folder: Path) -> Path:
+    """The description of a data set; sampling asks nothing else of tiles."""
+    folder.mkdir(parents=True)
+    info = {
+        "schema_version": 1,
+        "bands": ["B", "G", "R", "NIR"],
+        "size": SIDE,
+        "dtype": "uint16",
+        "scale": 1.0,
+        "offset": 0.0,
+        "statistics": [{"low": 0.0, "high": 100.0}] * BANDS,
+        "display": {"bands": ["R", "G", "B"], "low": 0.0, "high": 100.0},
+        "shards": [],
+    }
+    (folder / "dataset.json").write_text(json.dumps(info))
+    Manifest(stage="tiles", name="toy", spec={}).write(folder / "manifest.json")
+    return folder / "manifest.json"
+
+
+def write_latents(folder: Path, *, classes: int = CLASSES) -> Path:
+    """Pixels of `ROWS` tiles; class 1 is in the validation split only."""
+    folder.mkdir(parents=True)
+    labels = (np.arange(ROWS) % CLASSES).astype(np.int32)
+    draws = np.random.default_rng(0)
+    pixels = np.clip(draws.normal(size=(ROWS, BANDS, SIDE, SIDE)) * 0.5, -1, 1).astype(np.float16)
+    splits = (labels == 1).astype(np.uint8)
+    names = ("shard-00000.npy", "flip-00000.npy", "labels.npy", "splits.npy")
+    for name, array in zip(names, (pixels, np.ascontiguousarray(pixels[..., ::-1]), labels, splits), strict=True):
+        np.save(folder / name, array)
+    entries = {entry["path"]: entry for entry in Manifest.entries(folder, [folder / name for name in names])}
+    index = {
+        "schema_version": 1,
+        "count": ROWS,
+        "z": BANDS,
+        "h": SIDE,
+        "w": SIDE,
+        "moments": "mean",
+        "scale": 1.0,
+        "codec": CODEC_ID,
+        "tiles_digest": "none",
+        "num_classes": classes,
+        "shards": [entries["shard-00000.npy"] | {"rows": ROWS, "flip": entries["flip-00000.npy"]}],
+        "labels": entries["labels.npy"],
+        "splits": entries["splits.npy"],
+    }
+    (folder / "index.json").write_text(json.dumps(index))
+    Manifest(stage="latents", name="toy", spec={"classes": classes}).write(folder / "manifest.json")
+    return folder / "manifest.json"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory) -> dict[str, Path]:
+    """Manifests of tiles, latents and a run of 6 steps."""
+    root = tmp_path_factory.mktemp("trained")
+    tiles, latents = write_tiles(root / "tiles"), write_latents(root / "latents")
+    model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
+    run = training.Run.model_validate({"dataset": "toy", "model": model, "steps": 6, "global_batch": 8, "lr": 1e-2})
+    out = root / "runs" / "step_0000006.json"
+    one = TrainJob(
+        name="toy", run=run, seed=5, spec={}, latents=latents, init=None, store=root / "store", until=6, out=out
+    )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert train(one, Group()) == 0
+    torch.set_num_threads(threads)
+    return {"tiles": tiles, "latents": latents, "checkpoint": out}
+
+
+@pytest.fixture
+def make_latents() -> Callable[..., Path]:
+    return write_latents
+
+
+@pytest.fixture
+def job(tmp_path: Path, trained: dict[str, Path]) -> Callable[..., Job]:
+    """Makes samplings into the folder `where`; everything else is a field of `Job` or of the evaluation."""
+
+    def make(where: str = "samples", **changes: Any) -> Job:
+        fields = {name: changes.pop(name) for name in list(changes) if name in Job.__dataclass_fields__}
+        values = {"run": "toy", "images": 6, "sampler": "ddpm", "steps": 4, "guidance": 1.5, "extractor": "any"}
+        evaluation = training.Evaluation.model_validate(values | changes)
+        defaults: dict[str, Any] = {
+            "name": "toy",
+            "evaluation": evaluation,
+            "spec": evaluation.model_dump(mode="json", exclude={"extractor", "real_split", "batch"}),
+            "codec_settings": PIXEL,
+            "codec": None,
+            "out": tmp_path / where / "manifest.json",
+            **trained,
+        }
+        return Job(**(defaults | fields))
+
+    return make

@@ -1,0 +1,74 @@
+"""The verb, at one rank and at two: the same images."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dithc.sample.shards import SHARD_IMAGES
+
+MPIEXEC = Path(sys.executable).parent / "mpiexec"
+
+
+@pytest.fixture
+def words(tmp_path, trained):
+    """The words of `dithc sample` into a folder."""
+    dataset = {
+        "title": "toy",
+        "source": {"kind": "image-folder", "synthetic": {}},
+        "display": {"bands": ["R", "G", "B"], "low": 0, "high": 100},
+        "codec": "pixels",
+    }
+    evaluation = {"run": "toy", "images": 2 * SHARD_IMAGES + 5, "sampler": "ddim", "steps": 2, "extractor": "e"}
+    content = {
+        "datasets": {"toy": dataset},
+        "codecs": {"pixels": {"kind": "pixel"}},
+        "runs": {"toy": {"dataset": "toy"}},
+        "extractors": {"e": {"kind": "squeezenet", "path": "anywhere"}},
+        "evaluations": {"small": evaluation},
+    }
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps(content))
+    given = [f"--{name}={path}" for name, path in trained.items()]
+
+    def make(folder: Path) -> list[str]:
+        out = folder / "manifest.json"
+        start = [sys.executable, "-m", "dithc", "sample", f"--config={config}", "--evaluation=small"]
+        return [*start, *given, f"--out={out}", f"--json={folder / 'numbers.json'}"]
+
+    return make
+
+
+def run(words, **more: str) -> str:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | more
+    done = subprocess.run(words, env=environment, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(not MPIEXEC.exists(), reason=f"no MPI launcher: {MPIEXEC} is missing")
+def test_two_ranks_make_the_images_of_one(words, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert "image-steps" in run(words(one))
+    run([MPIEXEC, "-n", "2", *words(two)], DITHC_EXPECTED_RANKS="2")
+    assert json.loads((two / "numbers.json").read_text())["ranks"] == 2
+    for shard in range(3):
+        name = f"shard-{shard:05d}.npy"
+        assert np.array_equal(np.load(one / name), np.load(two / name))  # the same batches: the same rounding
+    assert "0 of 3 shards made now" in run(words(two))
+
+
+def test_codec_manifest_where_none_is_trained_is_refused(words, tmp_path, capsys):
+    from dithc.cli import main
+
+    arguments = [*words(tmp_path / "x")[3:], f"--codec={tmp_path / 'codec.json'}"]
+    assert main(arguments) == 2
+    assert "--codec" in capsys.readouterr().err
+    assert main([word.replace("small", "unknown") for word in words(tmp_path / "x")[3:]]) == 2

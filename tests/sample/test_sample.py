@@ -1,0 +1,169 @@
+"""An image depends on its seed and index; whoever makes it, and however often, it is the same."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from dithc.comm import Group
+from dithc.log import UserError
+from dithc.runs import Manifest, Store
+from dithc.sample import sample
+from dithc.sample.network import load_network
+from dithc.sample.seeds import generator_of, label_of
+from dithc.sample.shards import SHARD_IMAGES, grid
+
+
+def images(job) -> np.ndarray:
+    return np.concatenate([np.load(path) for path in sorted(job.out.parent.glob("shard-*.npy"))])
+
+
+def test_samples_are_written_with_their_display_grid_and_manifest(job):
+    one = job()
+    numbers = sample(one, Group())
+    folder = one.out.parent
+    assert images(one).shape == (6, 4, 8, 8)
+    assert images(one).dtype == np.float16
+    rgb = np.load(folder / "rgb-00000.npy")
+    assert (rgb.shape, rgb.dtype) == ((6, 3, 8, 8), np.uint8)
+    assert (folder / "grid.png").exists()
+    manifest = Manifest.read(one.out, stage="sample")
+    assert manifest.verify(folder) == []
+    assert manifest.numbers == json.loads(json.dumps(numbers))
+    assert (numbers["images"], numbers["weights"], numbers["at"], numbers["step"]) == (6, "ema", "final", 6)
+    assert (numbers["guidance"], numbers["guidance_channels"], numbers["steps"]) == (1.5, "all", 4)
+
+
+@pytest.mark.parametrize("sampler", ["ddpm", "ddim", "dpm-solver"])
+@pytest.mark.parametrize("channels", ["all", "first3"])
+def test_batches_change_an_image_by_rounding_only(job, sampler, channels):
+    whole, parts = (job(f"b{batch}", batch=batch, sampler=sampler, guidance_channels=channels) for batch in (6, 1))
+    for one in (whole, parts):
+        sample(one, Group())
+    # Values are of magnitude 1 and stored as fp16 (unit roundoff 2^-11); fp32 rounding before that is far below.
+    assert np.abs(images(whole).astype(np.float32) - images(parts).astype(np.float32)).max() <= 2 * 2**-11
+
+
+def test_noise_and_label_come_from_seed_and_index_alone():
+    classes = np.arange(10)
+    assert torch.equal(torch.randn(5, generator=generator_of(1, 2)), torch.randn(5, generator=generator_of(1, 2)))
+    draws = [tuple(torch.randn(3, generator=generator_of(seed, index)).tolist()) for seed in (0, 1) for index in (0, 1)]
+    assert len(set(draws)) == 4
+    # Recorded once: they must never change, or an old sampling could not be continued.
+    assert [label_of(0, index, classes) for index in range(12)] == [7, 0, 5, 5, 7, 7, 0, 3, 6, 0, 3, 7]
+    assert generator_of(-1, 0).initial_seed() == generator_of(2**64 - 1, 0).initial_seed()
+
+
+def test_labels_are_about_uniform():
+    counts = np.bincount([label_of(3, index, np.arange(4)) for index in range(4000)], minlength=4)
+    assert np.abs(counts - 1000).max() < 5 * (4000 * 0.25 * 0.75) ** 0.5
+
+
+def test_classes_without_train_samples_are_not_drawn(job):
+    one = job(images=40, steps=1)
+    sample(one, Group())
+    labels = json.loads((one.out.parent / "shard-00000.json").read_text())["labels"]
+    assert set(labels) == {0, 2}
+
+
+def test_more_images_keep_those_there_are(job):
+    few, many = job(images=SHARD_IMAGES, steps=1), job(images=SHARD_IMAGES + 3, steps=1)
+    sample(few, Group())
+    before = (few.out.parent / "shard-00000.npy").stat().st_mtime_ns
+    sample(many, Group())
+    assert (few.out.parent / "shard-00000.npy").stat().st_mtime_ns == before
+    assert images(many).shape[0] == SHARD_IMAGES + 3
+    sample(few, Group())
+    assert images(few).shape[0] == SHARD_IMAGES
+
+
+@pytest.mark.parametrize("damage", ["cut", "sidecar", "interrupted", "settings"])
+def test_damaged_or_other_shard_is_made_again_with_the_reason(job, damage, caplog):
+    one = job()
+    sample(one, Group())
+    expected = images(one)
+    shard, sidecar = one.out.parent / "shard-00000.npy", one.out.parent / "shard-00000.json"
+    if damage == "cut":
+        shard.write_bytes(shard.read_bytes()[:-7])
+    elif damage == "sidecar":
+        sidecar.write_text("{")
+    elif damage == "interrupted":
+        sidecar.unlink()
+    else:
+        said = json.loads(sidecar.read_text())
+        sidecar.write_text(json.dumps(said | {"identity": "other"}))
+    sample(one, Group())
+    assert "is made again" in caplog.text
+    assert np.array_equal(images(one), expected)
+    caplog.clear()
+    sample(one, Group())
+    assert "is made again" not in caplog.text
+
+
+def test_untrained_and_start_are_the_weights_before_training(job, trained):
+    model, meta = load_network(job(at="untrained"))
+    start, _ = load_network(job(at="start"))
+    assert meta["step"] == 0
+    for left, right in zip(model.parameters(), start.parameters(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_averaged_and_raw_weights_differ_and_are_named(job):
+    numbers = [sample(job(weights, weights=weights), Group()) for weights in ("ema", "raw")]
+    assert [entry["described"] for entry in numbers] == ["averaged weights of step 6", "raw weights of step 6"]
+    assert not np.array_equal(images(job("ema")), images(job("raw")))
+
+
+def test_guidance_on_first_three_channels_leaves_the_fourth_to_the_labelled_half(job):
+    plain, first3 = (
+        job("plain", guidance=1.0, steps=1),
+        job("first3", guidance=3.0, guidance_channels="first3", steps=1),
+    )
+    for one in (plain, first3):
+        sample(one, Group())
+    # One step of the reverse process: the fourth channel sees no guided value.
+    assert np.allclose(images(plain)[:, 3], images(first3)[:, 3], atol=2 * 2**-11)
+    assert not np.allclose(images(plain)[:, :3], images(first3)[:, :3], atol=2 * 2**-11)
+
+
+def test_codec_of_another_run_is_refused(job, trained, monkeypatch):
+    found = json.loads((Store.of_run(trained["checkpoint"])[0].path(6) / "checkpoint.json").read_text())
+    meta = found["meta"] | {"codec": "kl-vae-of-somebody-else"}
+    original = Store.open
+    monkeypatch.setattr(
+        Store, "open", lambda self, step: Store.Checkpoint(original(self, step).folder, step, meta, found["files"])
+    )
+    with pytest.raises(UserError, match="not the one the run was trained with"):
+        sample(job(), Group())
+
+
+def test_latents_of_other_classes_are_refused(job, make_latents, tmp_path):
+    with pytest.raises(UserError, match="4 classes"):
+        sample(job(latents=make_latents(tmp_path / "other", classes=4)), Group())
+
+
+def test_full_disk_keeps_finished_shards(job, monkeypatch):
+    from dithc.sample import shards
+
+    few, many = job(images=SHARD_IMAGES, steps=1), job(images=2 * SHARD_IMAGES, steps=1)
+    sample(few, Group())
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards.np, "save", full)
+        with pytest.raises(UserError, match=r"shard 1 could not be written[\s\S]*No space left"):
+            sample(many, Group())
+    manifest = Manifest.read(few.out)
+    assert manifest.verify(few.out.parent) == []
+
+
+def test_grid_places_images_row_by_row():
+    rgb = np.arange(9, dtype=np.uint8).reshape(9, 1, 1, 1) * np.ones((9, 3, 4, 5), np.uint8)
+    picture = grid(rgb, columns=8, gap=2)
+    assert picture.shape == (2 * 6 - 2, 8 * 7 - 2, 3)
+    assert (picture[:4, :5] == 0).all()
+    assert (picture[6:, :5] == 8).all()
+    assert (picture[6:, 7:] == 255).all()

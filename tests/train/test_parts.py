@@ -1,0 +1,133 @@
+"""The parts of a training, each alone."""
+
+import math
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from dithc.comm import Group
+from dithc.config import training
+from dithc.log import UserError
+from dithc.train.ema import Ema, decay_at, initial_share
+from dithc.train.optimizer import Optimizer, learning_rate_at
+from dithc.train.step import Trainer
+from dithc.train.stop import LEAVING_SECONDS, Pace, Stop, seconds_since_process_start
+from dithc.train.strategy import Strategy
+
+
+def net(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+
+
+def test_decay_warms_up_to_its_final_value():
+    assert decay_at(1, decay=0.9999, warmup=True) == pytest.approx(2 / 11)
+    assert decay_at(10**6, decay=0.9999, warmup=True) == 0.9999
+    assert decay_at(1, decay=0.9999, warmup=False) == 0.9999
+
+
+def test_without_warm_up_the_average_hardly_moves_in_1000_steps():
+    assert initial_share(1000, decay=0.9999, warmup=False) == pytest.approx(math.exp(-0.1), rel=1e-3)
+    assert initial_share(1000, decay=0.9999, warmup=True) < 1e-20
+
+
+def test_average_follows_the_weights_and_leaves_the_frozen_alone():
+    model = net()
+    model[0].weight.requires_grad_(False)
+    ema = Ema(model, training.Ema(decay=0.5, warmup=False))
+    before = {name: value.clone() for name, value in ema.state.items()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    assert ema.update(1) == 0.5
+    assert torch.equal(ema.state["0.weight"], before["0.weight"])
+    assert torch.allclose(ema.state["1.weight"], before["1.weight"] + 0.5)
+
+
+def test_learning_rate_rises_linearly_and_then_stays():
+    rates = [learning_rate_at(step, lr=1.0, warmup_steps=4) for step in (1, 2, 4, 5)]
+    assert rates == [0.25, 0.5, 1.0, 1.0]
+    assert learning_rate_at(1, lr=1.0, warmup_steps=0) == 1.0
+
+
+def test_optimizer_state_goes_through_tensors_to_the_bit():
+    settings = training.Run(dataset="toy", lr=0.1, weight_decay=0.01)
+    a, b = net(), net()
+    first, second = Optimizer(a, settings), Optimizer(b, settings)
+    x = torch.randn(5, 3)
+    for step in (1, 2, 3):
+        first.zero()
+        a(x).square().mean().backward()
+        first.step(step)
+        if step == 2:
+            second.load(first.state())
+            b.load_state_dict(a.state_dict())
+    second.zero()
+    b(x).square().mean().backward()
+    second.step(3)
+    assert all(torch.equal(left, right) for left, right in zip(a.parameters(), b.parameters(), strict=True))
+
+
+def test_state_of_other_parameters_is_refused():
+    settings = training.Run(dataset="toy")
+    with pytest.raises(UserError, match="optimizer state"):
+        Optimizer(net(), settings).load({"step": torch.zeros(())})
+
+
+def test_gradients_are_clipped_to_the_limit_and_the_norm_before_is_reported():
+    model = net()
+    optimizer = Optimizer(model, training.Run(dataset="toy", clip=0.5))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert optimizer.clip() == pytest.approx(count**0.5)
+    assert sum(float(p.grad.square().sum()) for p in model.parameters()) == pytest.approx(0.25, rel=1e-4)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_signal_is_a_request_to_stop_and_handlers_come_back(number):
+    before = signal.getsignal(number)
+    with Stop() as stop:
+        assert stop.reason(grace_seconds=None) is None
+        os.kill(os.getpid(), number)
+        assert stop.reason(grace_seconds=None) == f"signal {number.name}"
+        if number == signal.SIGINT:
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(number)
+    assert signal.getsignal(number) == before
+
+
+def test_deadline_counts_from_the_start_of_the_process():
+    age_minutes = seconds_since_process_start() / 60
+    assert age_minutes > 0
+    stop = Stop(walltime_minutes=age_minutes + 10)
+    assert stop.reason(grace_seconds=5) is None
+    assert "s of the walltime left" in str(stop.reason(grace_seconds=700))
+    assert stop.reason(grace_seconds=None) is None
+
+
+def test_grace_follows_the_slowest_recent_step_and_save():
+    pace = Pace()
+    assert pace.grace_seconds == LEAVING_SECONDS
+    for seconds in [9.0] + [1.0] * 19 + [2.0]:
+        pace.step(seconds)
+    pace.save(3.0)
+    pace.save(0.5)
+    assert pace.grace_seconds == 2 * 2.0 + 2 * 3.0 + LEAVING_SECONDS
+
+
+def test_more_ranks_than_images_are_refused():
+    model, run = net(), training.Run(dataset="toy", global_batch=2)
+    group = Group(rank=0, size=3)
+    with pytest.raises(UserError, match="3 ranks for a global batch of 2"):
+        Trainer(
+            run=run,
+            source=None,
+            strategy=Strategy(model, Group()),
+            optimizer=Optimizer(model, run),
+            ema=Ema(model, run.ema),
+            group=group,
+        )

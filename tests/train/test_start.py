@@ -1,0 +1,119 @@
+"""Fine-tuning starts from what another training, or a file, holds; and what is exported can be read back."""
+
+import logging
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dithc.cli import main
+from dithc.comm import Group
+from dithc.log import UserError
+from dithc.model import DiT, DiTConfig
+from dithc.runs import Manifest, Store
+from dithc.train import DONE, export, train
+
+
+@pytest.fixture
+def base(job):
+    one = job("base", until=4)
+    assert train(one, Group()) == DONE
+    return one
+
+
+def tune_run(job, kind="ema"):
+    return job().run.model_copy(update={"init": "base", "init_weights": kind})
+
+
+def initial(job) -> dict[str, torch.Tensor]:
+    store, _ = Store.of_run(job.out)
+    return load_file(store.open(0).weights("raw"))
+
+
+@pytest.mark.parametrize("kind", ["ema", "raw"])
+def test_finetuning_starts_from_the_weights_it_is_told(job, base, kind):
+    tuned = job("tuned", until=1, init=base.out, run=tune_run(job, kind))
+    train(tuned, Group())
+    store, step = Store.of_run(base.out)
+    expected = load_file(store.open(step).weights(kind))
+    assert all(torch.equal(value, expected[name]) for name, value in initial(tuned).items())
+    assert str(base.out) in Manifest.read(tuned.out).inputs
+
+
+def test_start_does_not_depend_on_where_results_stand(job, base, tmp_path):
+    moved = tmp_path / "elsewhere" / "deeper" / "step.json"
+    content = Manifest.read(base.out)
+    entries = Manifest.entries(moved.parent, [base.out.parent / entry["path"] for entry in content.files])
+    again = Manifest(stage="train", name=content.name, spec=content.spec, inputs=content.inputs, files=entries)
+    assert again.digest == content.digest
+
+
+def test_changed_channels_and_codec_are_reported(job, base, make_latents, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    other = make_latents(tmp_path / "five", channels=5, codec="another-codec")
+    tuned = job("tuned", until=1, init=base.out, run=tune_run(job), latents=other)
+    train(tuned, Group())
+    assert "trained on latents of codec test-codec, these are of another-codec" in caplog.text
+    assert "patch embedding: first 4 channels kept, 1 new at zero" in caplog.text
+
+
+def test_finetuning_without_its_start_is_refused(job):
+    with pytest.raises(UserError, match="the manifest of run base"):
+        job(run=tune_run(job))
+
+
+@pytest.mark.parametrize("weights", ["ema", "raw"])
+@pytest.mark.parametrize("layout", ["safetensors", "official"])
+def test_exported_weights_are_read_back_as_a_start(job, base, tmp_path, weights, layout):
+    out = tmp_path / ("weights.safetensors" if layout == "safetensors" else "weights.pt")
+    words = ["export", "--checkpoint", str(base.out), "--weights", weights, "--format", layout, "--out", str(out)]
+    assert main(words) == 0
+    run = job().run.model_copy(update={"init_file": str(out), "init_weights": weights})
+    tuned = job("tuned", until=1, run=run)
+    train(tuned, Group())
+    store, step = Store.of_run(base.out)
+    expected = load_file(store.open(step).weights(weights))
+    assert all(torch.equal(value, expected[name]) for name, value in initial(tuned).items())
+
+
+def test_model_loads_exported_weights_strictly(base, tmp_path):
+    facts = export(base.out, weights="ema", layout="safetensors", out=tmp_path / "weights.safetensors")
+    model = DiT(DiTConfig(**facts["model"]))
+    model.load_state_dict(load_file(tmp_path / "weights.safetensors"), strict=True)
+    assert facts["step"] == 4
+
+
+def test_official_export_offers_both_sets_of_weights(base, tmp_path):
+    export(base.out, weights="ema", layout="official", out=tmp_path / "weights.pt")
+    content = torch.load(tmp_path / "weights.pt", weights_only=True)
+    assert set(content) == {"model", "ema"}
+    assert set(content["model"]) == set(content["ema"])
+
+
+def test_export_to_an_unwritable_place_is_an_error(base, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match="could not be written"):
+        export(base.out, weights="ema", layout="safetensors", out=tmp_path / "file" / "weights.safetensors")
+
+
+@pytest.mark.parametrize("name", ["broken.pt", "broken.safetensors"])
+def test_broken_weights_file_is_refused(job, tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(b"not weights at all")
+    with pytest.raises(UserError, match="cannot be read"):
+        train(job(run=job().run.model_copy(update={"init_file": str(path)})), Group())
+
+
+def test_latents_of_another_codec_are_refused_on_resume(job, base):
+    from dithc.train.checkpoint import State, take_up
+
+    store, step = Store.of_run(base.out)
+    found = store.open(step)
+    said = found.meta | {"codec": "another-codec"}
+    with pytest.raises(UserError, match="codec differs"):
+        take_up(found, State(None, None, None), said=said)
+
+
+def test_missing_weights_file_is_refused(job, tmp_path):
+    with pytest.raises(UserError, match="init_file"):
+        train(job(run=job().run.model_copy(update={"init_file": str(tmp_path / "nothing.pt")})), Group())

@@ -25,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Trains, measures and writes the codec, then its manifest."""
-    from dithc.data import Tiles, train_codec
+    from dithc.data import Tiles
+    from dithc.latents import train_codec
 
     start = time.monotonic()
     experiment = load(args.config)

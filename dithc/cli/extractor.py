@@ -6,7 +6,9 @@ from pathlib import Path
 
 from dithc.runs import Manifest
 
-SUMMARY = "Trains a small classifier on a data set's tiles; its features stand in for Inception's and compare with nothing."
+SUMMARY = (
+    "Trains a small classifier on a data set's tiles; its features stand in for Inception's and compare with nothing."
+)
 EXAMPLE = (
     "dithc extractor --config results/demo/config.json --extractor landscape-classifier "
     "--tiles results/demo/tiles/landscape/manifest.json --out results/demo/extractors/landscape-classifier/manifest.json"

@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Encodes what is not there yet, then writes the manifest."""
-    from dithc.data import Latents, Tiles, open_codec
+    from dithc.data import Tiles
+    from dithc.latents import Latents, open_codec
 
     start = time.monotonic()
     experiment = load(args.config)

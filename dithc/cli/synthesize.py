@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--kind", choices=("sentinel2", "gaofen2", "image-folder"), help="what to generate")
     what.add_argument("--config", type=Path, help="configuration file of an experiment")
     parser.add_argument("--dataset", help="with --config: name in the section `datasets`")
-    parser.add_argument("--out", required=True, type=Path, help="folder to make, or with --config the manifest to write")
+    parser.add_argument(
+        "--out", required=True, type=Path, help="folder to make, or with --config the manifest to write"
+    )
     parser.add_argument("--seed", type=int, default=0, help="chooses the landscapes (default 0)")
     parser.add_argument("--scenes", type=int, default=1, help="products, or pictures a class (default 1)")
     parser.add_argument("--size", type=int, help="side in pixels (default 768; pictures: the crop, 256)")

@@ -21,6 +21,7 @@ class Machine(Settings):
     """Ranks on a node: one per die."""
     cpus_per_rank: Positive | None = None
     """Cores of a rank; the cores the workflow was given, shared by the ranks of a node, if not given."""
+
     @property
     def ranks(self) -> int:
         """Ranks over all nodes."""
@@ -66,7 +67,13 @@ class Experiment(Settings):
     """Folder of checkpoints, owned by the trainer and shared by experiments."""
     machine: Machine = Machine()
     """How ranks are started; set by a profile."""
-    resources: dict[str, Resources] = Field(default={"default": Resources(), "stage": Resources(mem_mb=6000), "train": Resources(mem_mb=16000, runtime=1440)})
+    resources: dict[str, Resources] = Field(
+        default={
+            "default": Resources(),
+            "stage": Resources(mem_mb=6000),
+            "train": Resources(mem_mb=16000, runtime=1440),
+        }
+    )
     """Resources by stage; `default` for stages not named."""
     bench: Bench = Bench()
     """Timing of a step."""

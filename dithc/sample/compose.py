@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from dithc.comm import Group
-from dithc.data import Latents, Tiles, open_codec, write_png
+from dithc.data import Tiles, write_png
+from dithc.latents import Latents, open_codec
 from dithc.log import logger, problem, progress
 from dithc.runs import Manifest, digest
 from dithc.sample.generate import Images

@@ -9,7 +9,7 @@ import torch
 
 from dithc.automem import AutoMem
 from dithc.comm import Group
-from dithc.data import Batches, Latents
+from dithc.latents import Batches, Latents
 from dithc.log import logger, problem
 from dithc.model import DiT
 from dithc.runs import Lease, Manifest, Store, digest, sha256_file

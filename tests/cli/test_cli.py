@@ -33,7 +33,19 @@ def test_help_does_not_import_torch() -> None:
 
 
 def test_user_error_is_four_lines_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["fid", "--config", "nowhere.yaml", "--evaluation", "x", "--real", "a", "--generated", "b", "--out", "c"]
+    arguments = [
+        "fid",
+        "--config",
+        "nowhere.yaml",
+        "--evaluation",
+        "x",
+        "--real",
+        "a",
+        "--generated",
+        "b",
+        "--out",
+        "c",
+    ]
     assert main(arguments) == 2
     text = capsys.readouterr().err
     assert "Traceback" not in text

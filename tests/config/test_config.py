@@ -59,7 +59,10 @@ def test_every_field_is_documented() -> None:
         ({"machine": {"launcher": "none", "ranks_per_node": 2}}, ["launcher", "one rank"]),
         ({"machine": {"launcher": "mpiexec", "ranks_per_node": 5}}, ["global_batch", "5 ranks"]),
         ({"extractors": {"x": {"kind": "inception"}}}, ["extractors.x", "path"]),
-        ({"codecs": {**demo()["codecs"], "c": {"kind": "kl-vae", "trained_on": "x"}}}, ["codecs.c.trained_on", "landscape"]),
+        (
+            {"codecs": {**demo()["codecs"], "c": {"kind": "kl-vae", "trained_on": "x"}}},
+            ["codecs.c.trained_on", "landscape"],
+        ),
     ],
 )
 def test_mistake_is_named_with_its_key_and_remedy(change: dict[str, Any], words: list[str]) -> None:

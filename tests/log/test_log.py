@@ -24,7 +24,7 @@ def test_rank_0_speaks_and_others_only_in_trouble_with_their_prefix(capsys: pyte
     assert "r3 | " in text
     assert "train: warning: shown" in text
     assert "train: spoken" in text
-    logging.getLogger("dithc").handlers.clear()
+
 
 
 def test_progress_without_a_terminal_is_a_line_with_rate_and_time(caplog: pytest.LogCaptureFixture) -> None:

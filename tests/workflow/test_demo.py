@@ -57,7 +57,9 @@ def test_second_run_has_nothing_to_do(finished: Path) -> None:
 
 def test_cosmetic_edit_reruns_no_training_and_a_semantic_one_does(finished: Path) -> None:
     edit = finished / "edit.yaml"
-    edit.write_text("runs: {pretrain: {log_every: 3, micro_batch: 4, keep_last: 3}}\nresources: {train: {mem_mb: 5000}}\n")
+    edit.write_text(
+        "runs: {pretrain: {log_every: 3, micro_batch: 4, keep_last: 3}}\nresources: {train: {mem_mb: 5000}}\n"
+    )
     assert "pretrain" not in snakemake(finished, *LOCAL, "edit.yaml", "-n").stdout
     edit.write_text("runs: {sentinel2: {lr: 0.002}}\n")
     planned = snakemake(finished, *LOCAL, "edit.yaml", "-n").stdout
@@ -100,8 +102,6 @@ def test_killed_workflow_continues_to_the_same_weights(finished: Path, tmp_path:
     assert snakemake(folder, *LOCAL, "--unlock").returncode == 0
     again = snakemake(folder, target, *LOCAL)
     assert again.returncode == 0, again.stdout[-3000:]
-    interrupted, whole = (
-        json.loads((place / target).read_text()) for place in (folder, finished)
-    )
+    interrupted, whole = (json.loads((place / target).read_text()) for place in (folder, finished))
     assert interrupted["digest"] == whole["digest"], "weights after a kill differ from those of an uninterrupted run"
     assert interrupted["numbers"]["loss_last100"] == whole["numbers"]["loss_last100"]

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dithc.data.latents import Latents
-from dithc.data.tiles import Rows
+from dithc.data import Rows
+from dithc.latents.reader import Latents
 from dithc.log import problem
 
 SAMPLE_STREAM = 0

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from dithc.data.batches import Batches, Order, generator
-from dithc.data.codec import PixelCodec
-from dithc.data.encode import encode_tiles
-from dithc.data.latents import Latents
+from dithc.latents.batches import Batches, Order, generator
+from dithc.latents.codec import PixelCodec
+from dithc.latents.encode import encode_tiles
+from dithc.latents.reader import Latents
 from dithc.log import UserError
 
 CLASSES = 3

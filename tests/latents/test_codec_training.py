@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from dithc.config import codecs
-from dithc.data import codec_training
-from dithc.data.codec import open_codec
-from dithc.data.codec_training import train_codec
+from dithc.latents import codec_training
+from dithc.latents.codec import open_codec
+from dithc.latents.codec_training import train_codec
 from dithc.log import UserError
 
 FILES = {"codec.json", "config.json", "diffusion_pytorch_model.safetensors", "grid.png"}

@@ -15,11 +15,10 @@ import torch
 from torch.nn import functional
 
 from dithc.config import codecs
-from dithc.data.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, autoencoder_digest
-from dithc.data.batches import Order, generator
-from dithc.data.codec import CODEC_FILE, KlCodec
-from dithc.data.pictures import write_png
-from dithc.data.tiles import Rows, Tiles
+from dithc.data import Rows, Tiles, write_png
+from dithc.latents.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, autoencoder_digest
+from dithc.latents.batches import Order, generator
+from dithc.latents.codec import CODEC_FILE, KlCodec
 from dithc.log import logger, problem, progress
 from dithc.runs import replacing, sha256_file
 

@@ -11,9 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dithc.data.encode import INDEX_FILE, SCHEMA_VERSION, encode_tiles
-from dithc.data.split import SPLITS
-from dithc.data.tiles import Rows
+from dithc.data import SPLITS, Rows
+from dithc.latents.encode import INDEX_FILE, SCHEMA_VERSION, encode_tiles
 from dithc.log import UserError, problem
 from dithc.runs import sha256_file
 

@@ -8,8 +8,8 @@ import torch
 from pydantic import TypeAdapter
 
 from dithc.config import codecs
-from dithc.data.autoencoder import Autoencoder
-from dithc.data.codec import open_codec
+from dithc.latents.autoencoder import Autoencoder
+from dithc.latents.codec import open_codec
 from dithc.log import UserError
 
 PIXEL = codecs.PixelCodec(kind="pixel")

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dithc.data.codec import Codec
-from dithc.data.split import SPLITS
-from dithc.data.tiles import Rows, Tiles
+from dithc.data import SPLITS, Rows, Tiles
+from dithc.latents.codec import Codec
 from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, replacing, sha256_file
 

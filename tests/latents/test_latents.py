@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from dithc.data.autoencoder import Autoencoder
-from dithc.data.codec import KlCodec, PixelCodec
-from dithc.data.encode import encode_tiles
-from dithc.data.latents import Latents
+from dithc.latents.autoencoder import Autoencoder
+from dithc.latents.codec import KlCodec, PixelCodec
+from dithc.latents.encode import encode_tiles
+from dithc.latents.reader import Latents
 from dithc.log import UserError
 
 DIGEST = "0123456789ab"

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 
 from dithc.config import codecs
-from dithc.data.autoencoder import WEIGHTS_FILE, Autoencoder, autoencoder_digest
-from dithc.data.tiles import Rows, Stretch, Tiles
+from dithc.data import Rows, Stretch, Tiles
+from dithc.latents.autoencoder import WEIGHTS_FILE, Autoencoder, autoencoder_digest
 from dithc.log import logger, problem
 from dithc.runs import digest, sha256_file
 

@@ -63,3 +63,4 @@ rule all_fid:
 
 onstart:
     W.check_inputs()
+    W.write_config()

@@ -1,4 +1,4 @@
-"""What every test may count on: the logger as it was, whatever an earlier test set up."""
+"""What every test may count on: a logger that no earlier test has set up."""
 
 import logging
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _logger_as_it_was() -> Iterator[None]:
-    logger = logging.getLogger("dithc")
-    before = list(logger.handlers), logger.propagate, logger.level
+def _logger_untouched() -> Iterator[None]:
     yield
-    logger.handlers[:], logger.propagate = before[0], before[1]
-    logger.setLevel(before[2])
+    logger = logging.getLogger("dithc")
+    logger.handlers.clear()
+    logger.propagate = True
+    logger.setLevel(logging.NOTSET)

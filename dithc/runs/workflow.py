@@ -26,7 +26,7 @@ class Workflow:
         self.config = f"{self.root}/config.json"
 
     def write_config(self) -> None:
-        """Writes the resolved configuration; a file with the same content is left alone."""
+        """Writes the resolved configuration, which every job reads; called when a real run starts, not by a dry run."""
         text = json.dumps(self.experiment.model_dump(mode="json"), indent=1) + "\n"
         path = Path(self.config)
         if not path.exists() or path.read_text() != text:

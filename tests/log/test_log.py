@@ -26,7 +26,6 @@ def test_rank_0_speaks_and_others_only_in_trouble_with_their_prefix(capsys: pyte
     assert "train: spoken" in text
 
 
-
 def test_progress_without_a_terminal_is_a_line_with_rate_and_time(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("dithc").propagate = True
     with caplog.at_level(logging.INFO, logger="dithc"), progress(total=4, label="tiles", unit="tile") as bar:

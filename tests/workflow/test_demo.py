@@ -61,6 +61,8 @@ def test_cosmetic_edit_reruns_no_training_and_a_semantic_one_does(finished: Path
         "runs: {pretrain: {log_every: 3, micro_batch: 4, keep_last: 3}}\nresources: {train: {mem_mb: 5000}}\n"
     )
     assert "pretrain" not in snakemake(finished, *LOCAL, "edit.yaml", "-n").stdout
+    two_ranks = "machine={launcher: mpiexec, ranks_per_node: 2}"
+    assert "Nothing to be done" in snakemake(finished, *LOCAL, "-n", "--config", two_ranks).stdout
     edit.write_text("runs: {sentinel2: {lr: 0.002}}\n")
     planned = snakemake(finished, *LOCAL, "edit.yaml", "-n").stdout
     assert "\nfinetune " in planned

@@ -7,7 +7,6 @@ import sys
 from dithc.runs import Workflow
 
 W = Workflow(config)
-W.write_config()
 
 # Rules do not inherit the environment of the interpreter that runs Snakemake; DITHC_DRIVER lets a training notice that
 # this process is gone, save and stop. A prefix replaces Snakemake's own strict mode: without pipefail the status of a

@@ -21,13 +21,13 @@ rule pretrain:
         nodes=W.machine.nodes,
         tasks=W.machine.ranks,
         mpi=W.mpi,
+        launch=W.launch(workflow.cores),
     params:
         config=W.config,
         spec=lambda wc: W.spec("train", wc.run),
-        launch=W.launch(workflow.cores),
         init=lambda wc, input: f"--init {input.init}" if "init" in input.keys() else "",
         store=W.experiment.store,
     shell:
-        "dithc launch {params.launch} -- dithc train --config {params.config} --run {wildcards.run} "
+        "dithc launch {resources.launch} -- dithc train --config {params.config} --run {wildcards.run} "
         "--latents {input.latents} {params.init} --store {params.store} --until {wildcards.step} "
         "--walltime-minutes {resources.runtime} --out {output} 2>&1 | tee -i {log}"

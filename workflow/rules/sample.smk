@@ -20,11 +20,11 @@ rule sample:
         nodes=W.machine.nodes,
         tasks=W.machine.ranks,
         mpi=W.mpi,
+        launch=W.launch(workflow.cores),
     params:
         config=W.config,
         spec=lambda wc: W.spec("sample", wc.evaluation),
-        launch=W.launch(workflow.cores),
     shell:
-        "dithc launch {params.launch} -- dithc sample --config {params.config} --evaluation {wildcards.evaluation} "
+        "dithc launch {resources.launch} -- dithc sample --config {params.config} --evaluation {wildcards.evaluation} "
         "--checkpoint {input.checkpoint} --latents {input.latents} --tiles {input.tiles} --codec {input.codec} "
         "--out {output} 2>&1 | tee -i {log}"

@@ -81,12 +81,32 @@ def test_snakemake_makes_its_own_report(finished: Path) -> None:
     assert (finished / "workflow-report.zip").stat().st_size > 100_000
 
 
-def test_killed_workflow_continues_to_the_same_weights(finished: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def encoded(finished: Path, tmp_path: Path) -> Path:
+    """A project with everything up to the latents done, and no training."""
     folder = make_project(tmp_path / "project")
     (folder / "results" / "demo").mkdir(parents=True)
     for stage in ("inputs", "scenes", "tiles", "codecs", "latents"):
         shutil.copytree(finished / "results/demo" / stage, folder / "results/demo" / stage, copy_function=shutil.copy2)
     shutil.copytree(finished / ".snakemake" / "metadata", folder / ".snakemake" / "metadata")
+    return folder
+
+
+def test_two_ranks_learn_what_one_learns(finished: Path, encoded: Path) -> None:
+    target = "runs/pretrain/step_0000020.json"
+    two_ranks = "machine={launcher: mpiexec, ranks_per_node: 2}"
+    done = snakemake(encoded, f"results/demo/{target}", *LOCAL, "--config", two_ranks)
+    assert done.returncode == 0, done.stdout[-3000:]
+    two, one = manifest(encoded, target)["numbers"], manifest(finished, target)["numbers"]
+    assert isinstance(two, dict)
+    assert isinstance(one, dict)
+    assert (two["ranks"], one["ranks"]) == (2, 1)
+    assert two["initial_loss"] == pytest.approx(one["initial_loss"], rel=1e-5)
+    assert two["loss_last100"] == pytest.approx(one["loss_last100"], rel=1e-3)
+
+
+def test_killed_workflow_continues_to_the_same_weights(finished: Path, encoded: Path) -> None:
+    folder = encoded
     target = "results/demo/runs/pretrain/step_0000040.json"
     with (folder / "first.log").open("w") as log:
         first = subprocess.Popen(command(target, *LOCAL), cwd=folder, stdout=log, stderr=log)

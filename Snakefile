@@ -62,5 +62,5 @@ rule all_fid:
 
 
 onstart:
-    W.check_inputs()
+    W.check_inputs({job.rule.name for job in workflow.dag.needrun_jobs()})
     W.write_config()

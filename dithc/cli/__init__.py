@@ -1,14 +1,15 @@
 """The command line: `dithc <verb>`, one module a verb, loaded only when it is called.
 
 Why: the rule files of the workflow hold one shell line each; everything a rule does is a verb a person can run by hand.
-Invariants: settings come from the configuration file (`--config`), paths from arguments; a user's mistake is printed in
-four lines (what, got, expected, remedy) and ends with status 2; status 75 means "stopped and saved, run me again", 76
-"another trainer holds this run".
+Invariants: settings come from the configuration file (`--config`), paths from arguments; a user's mistake, and a file that
+cannot be read or written (a full disk), is printed in four lines (what, got, expected, remedy) and ends with status 2;
+status 75 means "stopped and saved, run me again", 76 "another trainer holds this run". DITHC_LOG=DEBUG adds the traceback.
 How to change it: a verb is a module with `SUMMARY`, `EXAMPLE`, `add_arguments(parser)` and `run(args) -> int`, and a name
 in `VERBS`.
 """
 
 import argparse
+import errno
 import logging
 import os
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Protocol, cast
 
-from dithc.log import UserError, logger, setup
+from dithc.log import UserError, logger, problem, setup
 
 VERBS = {
     "synthesize": "generate small inputs of true structure",
@@ -37,6 +38,23 @@ VERBS = {
     "export": "write a checkpoint's weights for other programs",
     "launch": "start ranks with the machine's launcher",
 }
+
+FULL = "free space there (or raise the quota), or write to another file system; then start again"
+DENIED = "change its permissions or owner, or choose another folder; then start again"
+REMEDIES = {
+    errno.ENOSPC: FULL,
+    errno.EDQUOT: FULL,
+    errno.EFBIG: "raise the limit on the size of files (`ulimit -f`), or write to another file system; then start again",
+    errno.EROFS: "write to a file system that is not mounted read-only, or mount it again; then start again",
+    errno.EACCES: DENIED,
+    errno.EPERM: DENIED,
+    errno.EIO: "look at the disk or the network file system (`dmesg`); when it is well, start again",
+    errno.ESTALE: "look at the network file system; when it is well, start again",
+    errno.ENOENT: "check the path; if an earlier stage makes the file, run that first",
+    errno.EMFILE: "raise the number of open files (`ulimit -n`), then start again",
+}
+"""What to do about an error of the operating system, by its number."""
+REMEDY = "check that the path is right and its file system is well, then start again"
 
 __all__ = ["VERBS", "main"]
 
@@ -96,3 +114,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except BrokenPipeError:
         return 141
+    except OSError as error:
+        log = logger(f"dithc.{words[0]}")
+        log.error(str(_unwritable(words[0], error)), exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
+        return 2
+
+
+def _unwritable(verb: str, error: OSError) -> UserError:
+    """An error of the operating system, in the words of a user error."""
+    name = error.filename2 or error.filename  # of a renaming, the second is the file that was wanted
+    return problem(
+        f"dithc {verb} could not read or write {'its files' if name is None else name}",
+        got=str(error) if error.strerror is None else error.strerror,
+        expected="a readable, writable place with room; what was complete before is untouched",
+        remedy=REMEDIES.get(error.errno or 0, REMEDY),
+    )

@@ -1,18 +1,23 @@
 """`dithc codec`: trains an autoencoder on tiles of any number of bands."""
 
 import argparse
+import json
 import time
 from pathlib import Path
+from typing import Any
 
 from dithc.config import codecs, load
-from dithc.log import problem
-from dithc.runs import Manifest
+from dithc.log import logger, problem
+from dithc.runs import Manifest, atomic_write, digest
 
 SUMMARY = "Trains a KL autoencoder on the train tiles of a data set; its latents are what a diffusion model learns."
 EXAMPLE = (
     "dithc codec --config results/demo/config.json --codec sentinel2-vae "
     "--tiles results/demo/tiles/sentinel2/manifest.json --out results/demo/codecs/sentinel2-vae/manifest.json"
 )
+STAMP = "trained.json"
+FILES = ("config.json", "diffusion_pytorch_model.safetensors", "codec.json", "grid.png")
+log = logger("dithc.codec")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,16 +45,35 @@ def run(args: argparse.Namespace) -> int:
             remedy="name one of these, or add it to the section `codecs`",
         )
     tiles = Manifest.read(args.tiles, stage="tiles")
+    spec = Manifest.spec_of(experiment, "codec", args.codec)
     folder = args.out.parent
-    numbers = train_codec(settings, Tiles(args.tiles.parent), folder, seed=experiment.seed)
-    names = ("config.json", "diffusion_pytorch_model.safetensors", "codec.json", "grid.png")
+    identity = digest([spec, tiles.digest])
+    numbers = _trained_already(folder, identity)
+    if numbers is None:
+        numbers = train_codec(settings, Tiles(args.tiles.parent), folder, seed=experiment.seed)
+        files = Manifest.entries(folder, [folder / name for name in FILES])
+        atomic_write(folder / STAMP, json.dumps({"identity": identity, "numbers": numbers, "files": files}) + "\n")
     Manifest(
         stage="codec",
         name=args.codec,
-        spec=Manifest.spec_of(experiment, "codec", args.codec),
+        spec=spec,
         inputs={str(args.tiles): tiles.digest},
-        files=Manifest.entries(folder, [folder / name for name in names]),
+        files=Manifest.entries(folder, [folder / name for name in FILES]),
         numbers=numbers,
         seconds=time.monotonic() - start,
     ).write(args.out)
     return 0
+
+
+def _trained_already(folder: Path, identity: str) -> dict[str, Any] | None:
+    """The numbers of a codec that an earlier run trained from the same settings and tiles, if its files are whole."""
+    try:
+        stamp = json.loads((folder / STAMP).read_text())
+        whole = stamp["files"] == Manifest.entries(folder, [folder / name for name in FILES])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if stamp.get("identity") != identity or not whole:
+        return None
+    log.info(f"{folder} holds a codec trained from the same settings and tiles: it is used again")
+    numbers: dict[str, Any] = stamp["numbers"]
+    return numbers

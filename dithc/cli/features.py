@@ -4,7 +4,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from dithc.log import problem
 from dithc.runs import Manifest, digest
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dithc.config import Experiment
-    from dithc.data import Tiles
+    from dithc.data import Rows, Tiles
     from dithc.evaluate import Extractor
 
 SUMMARY = "Extracts features of real tiles (--tiles, --split) or of generated images (--samples), and their statistics."
@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     images.add_argument("--tiles", type=Path, help="manifest of real tiles")
     images.add_argument("--samples", type=Path, help="manifest of generated images")
     parser.add_argument("--split", choices=["train", "val", "test", "all"], default="all", help="real tiles to take")
+    parser.add_argument(
+        "--images", default="all", metavar="N", help="how many of them, chosen by the seed (default all)"
+    )
     parser.add_argument("--out", type=Path, required=True, help="manifest to write; features stand beside it")
 
 
@@ -56,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
         from dithc.data import Tiles
 
         tiles = Tiles(args.tiles.parent)
-        batches, total = _tile_batches(tiles, args.split), len(tiles.rows(args.split))
+        rows = _chosen(tiles.rows(args.split), args.images, seed=experiment.seed)
+        batches, total = _tile_batches(tiles, rows), len(rows)
         stretch = digest(tiles.info["display"])
     else:
         batches, total = _sample_batches(args.samples.parent, source), int(source.numbers["images"])
@@ -68,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         folder,
         total=total,
         batch=BATCH,
-        set_hash=digest([source.digest, args.split if args.tiles else "generated"]),
+        set_hash=digest([source.digest, stretch, *([args.split, args.images] if args.tiles else [])]),
         stretch=stretch,
     )
     Manifest(
@@ -101,8 +105,23 @@ def _open_extractor(experiment: "Experiment", name: str, trained: Path | None) -
     return load_extractor("classifier", trained.parent / "classifier.safetensors")
 
 
-def _tile_batches(tiles: "Tiles", split: "Literal['train', 'val', 'test', 'all']") -> "Iterator[NDArray[np.uint8]]":
-    rows = tiles.rows(split)
+def _chosen(rows: "Rows", images: str, *, seed: int) -> "Rows":
+    """All rows, or as many as asked for, drawn without replacement by the seed and in their order."""
+    import numpy as np
+
+    if images == "all":
+        return rows
+    if not images.isdigit() or not 2 <= int(images) <= len(rows):
+        raise problem(
+            "number of real images",
+            got=f"--images {images} of {len(rows)} tiles",
+            expected=f"`all`, or 2 to {len(rows)}",
+            remedy="lower `real_images` of the evaluation, or take another split",
+        )
+    return np.sort(np.random.default_rng(seed).permutation(rows)[: int(images)])
+
+
+def _tile_batches(tiles: "Tiles", rows: "Rows") -> "Iterator[NDArray[np.uint8]]":
     for first in range(0, len(rows), BATCH):
         yield tiles.rgb(rows[first : first + BATCH])
 

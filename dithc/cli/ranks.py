@@ -25,11 +25,17 @@ def add_ranks_argument(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def ranks(experiment: Experiment, *, expected: int | None) -> Iterator["Group"]:
+def ranks(experiment: Experiment, *, expected: int | None, timeout_seconds: float | None = None) -> Iterator["Group"]:
     """The connected ranks, this one bound to its share of the node's cores and with as many compute threads.
 
     `dithc launch` sets the threads of a rank (OMP_NUM_THREADS), which then are also the cores it was given; started by hand,
-    a rank has `machine.cpus_per_rank` of the configuration, or its share of all.
+    a rank has `machine.cpus_per_rank` of the configuration, or its share of all. The cores that the plan reserves for the system
+    and the communication are left free only where the plan decides the threads, not where OMP_NUM_THREADS does.
+
+    Args:
+        experiment: whose `machine` says how many cores a rank has.
+        expected: number of ranks there must be; None takes what was announced.
+        timeout_seconds: after which a rank that waits for another gives up; None for the default of `connect`.
 
     Raises:
         UserError: another number of ranks was started than expected.
@@ -38,7 +44,7 @@ def ranks(experiment: Experiment, *, expected: int | None) -> Iterator["Group"]:
 
     from dithc.comm import connect
 
-    with connect(expected) as group:
+    with connect(expected, timeout_seconds=timeout_seconds) as group:
         launched = os.environ.get(THREADS_VARIABLE, "") if "DITHC_EXPECTED_RANKS" in os.environ else ""
         given = int(launched) if launched.isdigit() else experiment.machine.cpus_per_rank
         cores = plan(discover(), ranks_per_node=group.local_size, cpus_per_rank=given)

@@ -9,10 +9,14 @@ from dithc.log import problem
 
 SUMMARY = "Generates the images of an evaluation from a run's checkpoint; started again, it makes what is missing."
 EXAMPLE = (
-    "dithc sample --config config/experiments/demo.yaml --evaluation base --checkpoint "
-    "results/demo/runs/base/step_0000200.json --latents results/demo/latents/pictures/manifest.json "
-    "--tiles results/demo/tiles/pictures/manifest.json --out results/demo/samples/base/manifest.json"
+    "dithc sample --config config/experiments/demo.yaml --evaluation sentinel2-after --checkpoint "
+    "results/demo/runs/sentinel2/step_0000160.json --latents results/demo/latents/sentinel2/manifest.json "
+    "--tiles results/demo/tiles/sentinel2/manifest.json --codec results/demo/codecs/sentinel2-vae/manifest.json "
+    "--out results/demo/samples/sentinel2-after/manifest.json"
 )
+# Ranks do not speak while they make their shards and wait for the last at the end. One may have a shard more than another, 64
+# images of any size and number of steps: hours of work. A rank that fails ends the others at once, without this limit.
+TIMEOUT_SECONDS = 7 * 24 * 3600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         codec=args.codec,
         out=args.out,
     )
-    with ranks(experiment, expected=args.ranks) as group:
+    with ranks(experiment, expected=args.ranks, timeout_seconds=TIMEOUT_SECONDS) as group:
         numbers = sample(job, group)
         if args.json is not None and group.rank == 0:
             atomic_write(args.json, json.dumps(numbers, indent=1) + "\n")

@@ -14,8 +14,9 @@ SUMMARY = (
 EXAMPLE = "dithc show results/demo/tiles/sentinel2 --png tiles.png"
 KINDS = (
     "a manifest (.json), a folder of a stage, an array (.npy), a checkpoint or store folder, weights (.safetensors), "
-    "metrics.jsonl, or the JSON of a report"
+    "metrics.jsonl, events.jsonl, or the JSON of a report"
 )
+EVENTS_FILE = "events.jsonl"
 ROWS = 64  # of an array whose statistics are taken
 NUMBERS = 40  # lines of numbers before the rest is only counted
 
@@ -46,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
     if args.png:
         from dithc.cli.draw import draw
 
-        draw(args.path, args.png)
+        manifest = args.path / "manifest.json"  # of a stage's folder, which is described by it as well
+        draw(manifest if manifest.is_file() else args.path, args.png)
         print(f"drawn: {args.png}")
     return 0
 
@@ -60,7 +62,7 @@ def describe(path: Path) -> list[str]:
     if path.suffix == ".safetensors" and path.is_file():
         return _weights(path)
     if path.suffix == ".jsonl" and path.is_file():
-        return _metrics(path)
+        return _events(path) if path.name == EVENTS_FILE else _metrics(path)
     if path.suffix == ".json" and path.is_file():
         return _document(path)
     raise problem(
@@ -141,8 +143,8 @@ def _store(path: Path) -> list[str]:
         lines.append(f"  step {step}: {_size(size)}")
     if (path / "spec.json").is_file():
         lines += ["settings:", *_values(json.loads((path / "spec.json").read_text()))]
-    if (path / "events.jsonl").is_file():
-        lines += ["last events:", *(f"  {line}" for line in (path / "events.jsonl").read_text().splitlines()[-5:])]
+    if (path / EVENTS_FILE).is_file():
+        lines += ["last events:", *_events(path / EVENTS_FILE)[1:][-5:]]
     return lines
 
 
@@ -172,6 +174,22 @@ def _metrics(path: Path) -> list[str]:
                 f"  {name}: first {values[0]:.6g}, last {values[-1]:.6g}, {min(values):.6g} to {max(values):.6g}"
             )
     return lines
+
+
+def _events(path: Path) -> list[str]:
+    """The events of a run, one text a line: when, what, and what was said of it; a torn line is passed over."""
+    lines = []
+    for line in path.read_text().splitlines():
+        try:
+            event: dict[str, Any] = json.loads(line)
+            when, what = event.pop("time", "at an unknown time"), event.pop("event")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+        said = ", ".join(
+            f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in event.items()
+        )
+        lines.append(f"  {when} {what}: {said}" if said else f"  {when} {what}")
+    return [f"events {path}: {len(lines)}", *lines]
 
 
 def _weights(path: Path) -> list[str]:

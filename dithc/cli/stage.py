@@ -46,14 +46,13 @@ def run(args: argparse.Namespace) -> int:
         )
     folder = args.out.parent
     numbers = stage_scenes(dataset, source, out=folder)
+    names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     Manifest(
         stage="stage",
         name=args.dataset,
         spec=Manifest.spec_of(experiment, "stage", args.dataset),
         inputs=inputs,
-        files=Manifest.entries(
-            folder, sorted(path for path in folder.iterdir() if path.is_file() and path != args.out)
-        ),
+        files=Manifest.entries(folder, [folder / name for name in names if folder / name != args.out]),
         numbers=numbers,
         seconds=time.monotonic() - start,
     ).write(args.out)

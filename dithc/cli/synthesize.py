@@ -1,7 +1,6 @@
 """`dithc synthesize`: writes small generated inputs with the structure of real ones."""
 
 import argparse
-import shutil
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ SUMMARY = (
     "Writes small generated inputs with the structure of real ones; the same arguments give the same bytes. Either "
     "--kind and its options with --out FOLDER, or --config and --dataset with --out MANIFEST (files stand in `files/` beside it)."
 )
+OPTIONS = ("seed", "scenes", "size", "classes", "gsd")
 EXAMPLE = "dithc synthesize --kind sentinel2 --out my-scenes --seed 1 --scenes 2 --size 768"
 
 
@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", required=True, type=Path, help="folder to make, or with --config the manifest to write"
     )
-    parser.add_argument("--seed", type=int, default=0, help="chooses the landscapes (default 0)")
-    parser.add_argument("--scenes", type=int, default=1, help="products, or pictures a class (default 1)")
+    parser.add_argument("--seed", type=int, help="chooses the landscapes (default 0)")
+    parser.add_argument("--scenes", type=int, help="products, or pictures a class (default 1)")
     parser.add_argument("--size", type=int, help="side in pixels (default 768; pictures: the crop, 256)")
     parser.add_argument("--classes", type=int, help="image-folder only: number of classes, 1 to 8 (default 4)")
     parser.add_argument("--gsd", type=float, help="gaofen2 only: metres per pixel (default 4)")
@@ -35,11 +35,18 @@ def run(args: argparse.Namespace) -> int:
     """Writes the inputs; a finished folder of the same arguments is left as it is."""
     from dithc.data import synthesize
 
-    if args.config:
-        return _for_dataset(args)
-    options = {name: getattr(args, name) for name in ("seed", "scenes", "size", "classes", "gsd")}
-    print(synthesize(args.kind, args.out, **options))
-    return 0
+    options = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
+    if not args.config:
+        print(synthesize(args.kind, args.out, **options))
+        return 0
+    if options:
+        raise problem(
+            "these options have no meaning beside --config",
+            got=", ".join(f"--{name} {value}" for name, value in options.items()),
+            expected="--config and --dataset alone: the configuration says what is generated",
+            remedy="leave them out and set `source.synthetic` (or `seed`) in the configuration, or use --kind instead",
+        )
+    return _for_dataset(args)
 
 
 def _for_dataset(args: argparse.Namespace) -> int:
@@ -59,14 +66,9 @@ def _for_dataset(args: argparse.Namespace) -> int:
         )
     spec = Manifest.spec_of(experiment, "synthesize", args.dataset)
     folder = args.out.parent / "files"
-    stamp = args.out.parent / "spec.json"
-    if not stamp.exists() or stamp.read_text() != str(spec):
-        shutil.rmtree(folder, ignore_errors=True)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    stamp.write_text(str(spec))
     wanted = source.synthetic
     pictures = source.kind == "image-folder"
-    record = synthesize(
+    synthesize(
         source.kind,
         folder,
         seed=experiment.seed,
@@ -74,13 +76,14 @@ def _for_dataset(args: argparse.Namespace) -> int:
         size=wanted.size,
         classes=wanted.classes if pictures else None,
         gsd=source.gsd_m if source.kind == "gaofen2" else None,
+        replace=True,
     )
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     Manifest(
         stage="synthesize",
         name=args.dataset,
         spec=spec,
-        files=Manifest.entries(args.out.parent, [record]),
+        files=Manifest.entries(args.out.parent, files),
         numbers={"files": len(files), "bytes": sum(path.stat().st_size for path in files)},
         seconds=time.monotonic() - start,
     ).write(args.out)

@@ -34,14 +34,13 @@ def run(args: argparse.Namespace) -> int:
     scenes = Manifest.read(args.scenes, stage="stage")
     folder = args.out.parent
     numbers = cut_tiles(dataset, args.scenes.parent, out=folder, seed=experiment.seed)
+    names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     Manifest(
         stage="tiles",
         name=args.dataset,
         spec=Manifest.spec_of(experiment, "tiles", args.dataset),
         inputs={str(args.scenes): scenes.digest},
-        files=Manifest.entries(
-            folder, sorted(path for path in folder.iterdir() if path.is_file() and path != args.out)
-        ),
+        files=Manifest.entries(folder, [folder / name for name in names if folder / name != args.out]),
         numbers=numbers,
         seconds=time.monotonic() - start,
     ).write(args.out)

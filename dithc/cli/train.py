@@ -11,8 +11,8 @@ SUMMARY = (
 )
 EXAMPLE = (
     "dithc train --config config/experiments/demo.yaml --run pretrain "
-    "--latents results/demo/latents/landscape/manifest.json --store store --until 150 "
-    "--out results/demo/runs/pretrain/step_0000150.json"
+    "--latents results/demo/latents/landscape/manifest.json --store store --until 120 "
+    "--out results/demo/runs/pretrain/step_0000120.json"
 )
 
 
@@ -22,9 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", required=True, metavar="NAME", help="run in section `runs` of the configuration")
     parser.add_argument("--latents", type=Path, required=True, metavar="MANIFEST", help="latents to learn")
     parser.add_argument("--init", type=Path, metavar="MANIFEST", help="run whose weights are the start (fine-tuning)")
-    parser.add_argument(
-        "--before", type=Path, metavar="MANIFEST", help="earlier segment of the run; for the order of jobs, not read"
-    )
     parser.add_argument(
         "--store", type=Path, metavar="DIR", help="folder of checkpoints (`store` of the configuration)"
     )

@@ -118,12 +118,13 @@ class Group:
                 distributed.destroy_process_group()
 
 
-def connect(expected_ranks: int | None = None, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Group:
+def connect(expected_ranks: int | None = None, *, timeout_seconds: float | None = None) -> Group:
     """Joins the ranks that were started together; use it as a context.
 
     Args:
         expected_ranks: number of ranks that there must be; None takes what `dithc launch` announced, else the launcher's word.
-        timeout_seconds: after which a rank that waits for another gives up.
+        timeout_seconds: after which a rank that waits for another gives up; None for half an hour. A rank that fails ends
+            the others whatever it is.
 
     Raises:
         UserError: another number of ranks was started than expected.
@@ -147,7 +148,7 @@ def connect(expected_ranks: int | None = None, *, timeout_seconds: float = DEFAU
     setup(rank=world.rank, level=logging.getLogger("dithc").level or logging.INFO)
     nodes = world.all_gather(_node_name())
     mine = [rank for rank, node in enumerate(nodes) if node == nodes[world.rank]]
-    _start_gloo(world, one_node=len(set(nodes)) == 1, timeout_seconds=timeout_seconds)
+    _start_gloo(world, one_node=len(set(nodes)) == 1, timeout_seconds=timeout_seconds or DEFAULT_TIMEOUT_SECONDS)
     log.info("%d ranks on %d node(s), gloo", world.size, len(set(nodes)))
     return Group(
         rank=world.rank,

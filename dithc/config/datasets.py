@@ -66,6 +66,14 @@ class Sentinel2Array(_Source):
     """Pixel size in metres of files without georeference."""
 
     @model_validator(mode="after")
+    def _not_generated(self) -> "Sentinel2Array":
+        if self.synthetic is not None:
+            raise ValueError(
+                "a sentinel2-array is never generated; use kind sentinel2 with `synthetic`, or give `path`"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _offset_declared(self) -> "Sentinel2Array":
         if self.units == "dn" and self.offset is None:
             raise ValueError(

@@ -1,6 +1,6 @@
 """The whole configuration: one experiment, every reference in it checked before the first job starts."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -8,6 +8,22 @@ from dithc.config.base import Name, Positive, Settings
 from dithc.config.codecs import Codec, Extractor, KlVae
 from dithc.config.datasets import Dataset
 from dithc.config.training import Evaluation, Run
+
+Stage = Literal[
+    "default",
+    "synthesize",
+    "stage",
+    "tiles",
+    "codec",
+    "latents",
+    "train",
+    "sample",
+    "extractor",
+    "features",
+    "fid",
+    "bench",
+    "report",
+]
 
 
 class Machine(Settings):
@@ -21,6 +37,8 @@ class Machine(Settings):
     """Ranks on a node: one per die."""
     cpus_per_rank: Positive | None = None
     """Cores of a rank; the cores the workflow was given, shared by the ranks of a node, if not given."""
+    walltime: bool = False
+    """Jobs are ended at their `runtime`: a training then saves and stops before, to be run again."""
 
     @property
     def ranks(self) -> int:
@@ -42,7 +60,7 @@ class Resources(Settings):
 class Bench(Settings):
     """Timing of a training step, shown in the report."""
 
-    model: str | None = None
+    model: Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")] | None = None
     """Preset to time; none for no bench."""
     batch: Positive = 16
     """Images a step."""
@@ -67,11 +85,12 @@ class Experiment(Settings):
     """Folder of checkpoints, owned by the trainer and shared by experiments."""
     machine: Machine = Machine()
     """How ranks are started; set by a profile."""
-    resources: dict[str, Resources] = Field(
+    resources: dict[Stage, Resources] = Field(
         default={
             "default": Resources(),
             "stage": Resources(mem_mb=6000),
             "train": Resources(mem_mb=16000, runtime=1440),
+            "sample": Resources(mem_mb=16000, runtime=1440),
         }
     )
     """Resources by stage; `default` for stages not named."""
@@ -92,6 +111,7 @@ class Experiment(Settings):
     def _references(self) -> Self:
         for name, dataset in self.datasets.items():
             self._known(f"datasets.{name}.codec", dataset.codec, self.codecs)
+            self._displayed(name, dataset)
         for name, codec in self.codecs.items():
             if isinstance(codec, KlVae):
                 self._known(f"codecs.{name}.trained_on", codec.trained_on, self.datasets)
@@ -101,6 +121,7 @@ class Experiment(Settings):
         for name, run in self.runs.items():
             self._known(f"runs.{name}.dataset", run.dataset, self.datasets)
             self._chain(name)
+            self._fits(name, run)
             if run.global_batch % self.machine.ranks:
                 raise ValueError(
                     f"runs.{name}.global_batch {run.global_batch} cannot be shared equally by "
@@ -109,6 +130,11 @@ class Experiment(Settings):
         for name, evaluation in self.evaluations.items():
             self._known(f"evaluations.{name}.run", evaluation.run, self.runs)
             self._known(f"evaluations.{name}.extractor", evaluation.extractor, self.extractors)
+            if evaluation.guidance != 1.0 and self.runs[evaluation.run].label_dropout == 0.0:
+                raise ValueError(
+                    f"evaluations.{name}.guidance {evaluation.guidance} needs a run that saw dropped labels; "
+                    f"runs.{evaluation.run}.label_dropout is 0"
+                )
         if self.machine.launcher == "none" and self.machine.ranks > 1:
             raise ValueError(f"machine.launcher `none` starts one rank, {self.machine.ranks} are asked for")
         return self
@@ -117,6 +143,29 @@ class Experiment(Settings):
         assert isinstance(section, dict)
         if name not in section:
             raise ValueError(f"{key} is {name!r}, which is not defined; there are: {', '.join(section) or 'none'}")
+
+    def _displayed(self, name: str, dataset: Dataset) -> None:
+        known = ["R", "G", "B"] if dataset.source.kind == "image-folder" else getattr(dataset.source, "bands", None)
+        if known is not None and not set(dataset.display.bands) <= set(known):
+            raise ValueError(
+                f"datasets.{name}.display.bands {', '.join(dataset.display.bands)}: the source has {', '.join(known)}"
+            )
+
+    def _fits(self, name: str, run: Run) -> None:
+        """A tile becomes a whole number of patches."""
+        dataset = self.datasets[run.dataset]
+        codec = self.codecs[dataset.codec]
+        factor = {"pixel": 1, "sd-vae": 8}.get(codec.kind) or 2 ** (len(getattr(codec, "channels", [1])) - 1)
+        patch = int(run.model.preset.rpartition("/")[2])
+        if dataset.tiles.size % (factor * patch):
+            raise ValueError(
+                f"datasets.{run.dataset}.tiles.size {dataset.tiles.size} is no multiple of {factor * patch}: the codec "
+                f"shrinks by {factor} and runs.{name} cuts patches of {patch}"
+            )
+        if run.model.hidden_size and run.model.num_heads and run.model.hidden_size % run.model.num_heads:
+            raise ValueError(
+                f"runs.{name}.model.hidden_size {run.model.hidden_size} is no multiple of num_heads {run.model.num_heads}"
+            )
 
     def _chain(self, name: str) -> None:
         seen = [name]
@@ -128,4 +177,5 @@ class Experiment(Settings):
 
     def resources_of(self, stage: str) -> Resources:
         """Resources of a stage."""
-        return self.resources.get(stage) or self.resources.get("default") or Resources()
+        known = {str(name): asked for name, asked in self.resources.items()}
+        return known.get(stage) or known.get("default") or Resources()

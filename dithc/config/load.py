@@ -90,7 +90,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def experiment_of(config: Mapping[str, Any]) -> Experiment:
-    """The experiment of a workflow engine's merged configuration; the demo where it names no runs."""
-    if config.get("runs"):
+    """The experiment of a workflow engine's merged configuration; the demo, with what was changed, where it defines nothing."""
+    plain = Experiment().model_dump(mode="json")
+    sections = [name for name, value in plain.items() if value == {}]
+    if any(config.get(name) for name in sections):
         return load(config)
-    return load({**_read(DEMO), **{key: config[key] for key in ("machine", "results", "store") if key in config}})
+    changed = {key: value for key, value in config.items() if key not in plain or value != plain[key]}
+    return load({**_read(DEMO), **changed})

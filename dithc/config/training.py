@@ -1,10 +1,10 @@
 """Settings of training runs and of their evaluation."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from dithc.config.base import Fraction, Name, Positive, Settings
+from dithc.config.base import Name, Positive, Settings
 
 
 class Ema(Settings):
@@ -19,7 +19,7 @@ class Ema(Settings):
 class Model(Settings):
     """The network: a preset, and what differs from it."""
 
-    preset: str = "DiT-S/2"
+    preset: Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")] = "DiT-S/2"
     """DiT-S, B, L or XL with patch 2, 4 or 8."""
     learn_sigma: bool = True
     """Predict the variance as well (doubles the output channels, adds the VLB term)."""
@@ -66,7 +66,7 @@ class Run(Settings):
     """Recompute activations of each block in backward: less memory, the same numbers, about a third more time."""
     ema: Ema = Ema()
     """The averaged weights."""
-    label_dropout: Fraction = 0.1
+    label_dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of labels replaced by the null label, for classifier-free guidance."""
     flip: bool = True
     """Use the encoded mirror image of a tile half of the time."""
@@ -100,11 +100,11 @@ class Evaluation(Settings):
     """After the last step; before the first (for a fine-tuning: the pre-trained weights); or freshly initialised."""
     weights: Literal["ema", "raw"] = "ema"
     """Averaged or raw weights; recorded with the score."""
-    images: Positive = 10000
+    images: int = Field(default=10000, ge=2)
     """Number of generated images."""
     sampler: Literal["ddpm", "ddim", "dpm-solver"] = "ddpm"
     """Solver of the reverse process."""
-    steps: Positive = 250
+    steps: int = Field(default=250, ge=1, le=1000)
     """Network evaluations an image (before guidance)."""
     guidance: float = Field(default=1.0, ge=0.0)
     """Classifier-free guidance scale; 1 is none."""
@@ -116,5 +116,7 @@ class Evaluation(Settings):
     """Feature extractor (section `extractors`)."""
     real_split: Literal["train", "val", "test", "all"] = "all"
     """Real tiles to compare with."""
+    real_images: int | None = Field(default=None, ge=2)
+    """Number of real tiles, chosen by the experiment's seed; all of the split if not given."""
     seed: int = 0
     """Image i is made from (seed, i), whatever the number of ranks."""

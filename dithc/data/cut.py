@@ -289,7 +289,6 @@ def _info(dataset: datasets.Dataset, source: _Scenes, cutter: _Cutter, numbers: 
     same = ("kind", "bands", "units", "scale", "offset", "dtype", "gsd_m", "classes")
     return {
         "schema_version": SCHEMA_VERSION,
-        "title": dataset.title,
         **{name: index[name] for name in same},
         "size": dataset.tiles.size,
         "stride": dataset.tiles.stride or dataset.tiles.size,

@@ -1,7 +1,9 @@
 """Long arrays as .npy files that grow sample by sample, and folders that appear whole or not at all."""
 
 import errno
+import glob
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
@@ -11,12 +13,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from dithc.log import problem
+from dithc.log import logger, problem
 from dithc.runs import replacing
 
 SHARD_BYTES = 1 << 30
 """Largest shard: small enough to copy and re-hash alone, large enough that a data set has few files."""
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+log = logger(__name__)
 
 
 class NpyWriter:
@@ -120,6 +123,7 @@ def whole_folder(folder: Path, *, own: Iterable[str]) -> Iterator[Path]:
             temporary folder is left.
     """
     folder = folder.resolve()
+    remove_leftovers(folder)
     patterns = [*own, "manifest.json", ".*"]
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     foreign = [name for name in names if not any(fnmatch(name, pattern) for pattern in patterns)]
@@ -143,6 +147,20 @@ def whole_folder(folder: Path, *, own: Iterable[str]) -> Iterator[Path]:
             expected="room for the output; what was there before is untouched",
             remedy="free some space (or raise the quota), or set `results` to a larger file system; then start again",
         ) from error
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes what killed runs left beside `folder` while they were making it.
+
+    One that was killed between moving the old folder aside and giving the new one its name has its old folder back.
+    """
+    for path in sorted(folder.parent.glob(f".{glob.escape(folder.name)}.tmp.*"), reverse=True):
+        if path.name.endswith(".replaced") and not folder.exists():
+            log.info(f"{path} is put back as {folder}: a run was killed while it replaced it")
+            path.rename(folder)
+        else:
+            log.info(f"removing {path}: a run was killed while it wrote it")
+            shutil.rmtree(path)
 
 
 def open_npy(path: Path, *, count: int | None = None) -> npt.NDArray[Any]:

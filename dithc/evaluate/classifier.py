@@ -6,7 +6,9 @@ not comparable with published FID or with another classifier.
 Legend: N batch, C channels, H height, W width, K classes, d = 128 features.
 """
 
+import glob
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +19,13 @@ from torch.nn import functional
 
 from dithc.evaluate.extractor import Extractor, require_images
 from dithc.evaluate.weights import fill, read_safetensors, require_file, write_safetensors
-from dithc.log import logger, problem, progress
+from dithc.log import MetricsWriter, logger, problem, progress
 from dithc.runs import sha256_file
 
 log = logger(__name__)
 
 KIND = "dithc-classifier"
+METRICS_FOLDER = "metrics"
 WIDTHS = (32, 64, 128)
 NUM_FEATURES = WIDTHS[-1]
 NUM_GROUPS = 8
@@ -65,7 +68,6 @@ def train_classifier(
     steps: int = 400,
     seed: int = 0,
     batch: int = 64,
-    show_progress: bool = True,
 ) -> dict[str, object]:
     """Trains the classifier and writes it as safetensors with its metadata.
 
@@ -74,17 +76,17 @@ def train_classifier(
     Args:
         images: uint8 RGB (N, 3, H, W), H and W at least 8; a memory map is read batch by batch.
         labels: class of each image (N,), any integers.
-        path: the file to write.
+        path: the file to write; the loss of every step goes to `metrics` beside it, where an earlier training's is removed.
         steps: number of optimizer steps.
         seed: of the initial weights, the order and the flips.
         batch: images per step.
-        show_progress: whether to show progress.
 
     Returns:
         Numbers for a manifest: path, sha256, classes, images, steps, train_accuracy (0..1, on all images at the end), loss.
 
     Raises:
         UserError: wrong images, unequal lengths, fewer than two classes, or training diverged.
+        OSError: the disk is full or not writable; an earlier file at `path` is intact.
     """
     classes = _require_trainable(images, labels)
     targets = torch.from_numpy(np.searchsorted(classes, labels).astype(np.int64))  # (N,)
@@ -93,7 +95,12 @@ def train_classifier(
     loss = math.nan
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     order = torch.empty(0, dtype=torch.int64)
-    with progress(total=steps, label="train classifier", unit="step", quiet=not show_progress) as bar:
+    folder = path.parent / METRICS_FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.tmp.*"):
+        log.info(f"removing {leftover}: a training was killed while it wrote it")
+        leftover.unlink()
+    with progress(total=steps, label="train classifier", unit="step") as bar, MetricsWriter(folder) as metrics:
         for step in range(steps):
             if len(order) < min(batch, len(images)):
                 order = torch.randperm(len(images), generator=generator)  # (N,)
@@ -101,13 +108,15 @@ def train_classifier(
             pixels = torch.from_numpy(np.array(images[rows.numpy()]))  # (batch, 3, H, W)
             flipped = torch.rand(len(rows), generator=generator) < 0.5  # (batch,)
             pixels = torch.where(flipped.view(-1, 1, 1, 1), pixels.flip(3), pixels)
+            lr = LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
             for group in optimizer.param_groups:
-                group["lr"] = LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
+                group["lr"] = lr
             error = functional.cross_entropy(network(pixels), targets[rows])
             optimizer.zero_grad(set_to_none=True)
             error.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             loss = error.item()
+            metrics.write(step + 1, loss=loss, lr=lr)
             bar.update(1, loss=f"{loss:.3f}")
     accuracy = _accuracy(network, images, targets, batch=batch)
     numbers: dict[str, object] = {

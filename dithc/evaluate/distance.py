@@ -33,7 +33,7 @@ def fid(a: Statistics, b: Statistics) -> float:
     Raises:
         UserError: a set has fewer than two images, or the two differ in extractor, resize, stretch or number of features.
     """
-    require_same(a, b, what="compared")
+    require_same(a, b)
     for text in few_images(a, b):
         log.warning(text)
     return frechet_distance(a.mean(), a.covariance(), b.mean(), b.covariance())

@@ -67,6 +67,9 @@ def extract(
         origin=extractor.origin(set_hash=set_hash, stretch=stretch),
     )
     out_folder.mkdir(parents=True, exist_ok=True)
+    for path in out_folder.glob(".*.tmp.*"):
+        log.info(f"removing {path}: a run was killed while it wrote it")
+        path.unlink()
     wanted = _wanted_shards(plan)
     if wanted:
         (out_folder / INDEX_FILE).unlink(missing_ok=True)

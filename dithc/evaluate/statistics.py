@@ -1,4 +1,4 @@
-"""Mean and covariance of features, streamed in float64, merged across shards and ranks, kept in an npz file.
+"""Mean and covariance of features, streamed in float64, kept in an npz file.
 
 Legend: n rows seen, d features.
 """
@@ -6,7 +6,7 @@ Legend: n rows seen, d features.
 import zipfile
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,24 +94,6 @@ class Statistics:
         self._sum += rows.sum(axis=0)
         self._outer += rows.T @ rows
 
-    def merge(self, other: "Statistics") -> None:
-        """Adds what another instance (another rank, another shard) has seen.
-
-        Raises:
-            UserError: the other comes from another extractor, resize or set, or has another number of features.
-        """
-        require_same(self, other, what="merged")
-        if not other.n:
-            return
-        if not self.n:
-            self._shift = other._shift.copy()
-        # sum over other of (x - c) with x - c = (x - c') + (c' - c)
-        move = other._shift - self._shift  # (d,)
-        cross = np.outer(other._sum, move)  # (d, d)
-        self._outer += other._outer + cross + cross.T + other.n * np.outer(move, move)
-        self._sum += other._sum + other.n * move
-        self.n += other.n
-
     def mean(self) -> FloatArray:
         """Mean (d,)."""
         self._require(1)
@@ -183,19 +165,17 @@ class Statistics:
         return statistics
 
 
-def require_same(a: Statistics, b: Statistics, *, what: Literal["merged", "compared"]) -> None:
-    """Refuses to mix statistics of different extractors, resize modes, stretches or sizes; to merge, also of different sets."""
+def require_same(a: Statistics, b: Statistics) -> None:
+    """Refuses to compare statistics of different extractors, resize modes, stretches or sizes."""
     names = ["kind", "sha256", "resize"]
     if a.origin.stretch and b.origin.stretch:
         names.append("stretch")
-    if what == "merged":
-        names.append("set_hash")
     pairs = [(name, getattr(a.origin, name), getattr(b.origin, name)) for name in names]
     pairs.append(("num_features", a.num_features, b.num_features))
     different = [f"{name}: {first!r} and {second!r}" for name, first, second in pairs if first != second]
     if different:
         raise problem(
-            f"statistics of different origin cannot be {what}",
+            "statistics of different origin cannot be compared",
             got="; ".join(different),
             expected="equal extractor, resize, stretch and number of features",
             remedy="extract the features of both sets with one extractor, one resize mode and one stretch",

@@ -1,7 +1,9 @@
 """Reads weights files and says what is wrong with them; the only place of this room that opens one."""
 
 import json
+import os
 import pickle
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,10 +62,19 @@ def write_safetensors(path: Path, state: dict[str, Tensor], *, metadata: Mapping
     """Writes tensors with metadata (JSON values), wholly or not at all; equal content gives equal bytes.
 
     The library keeps no order among metadata keys, hence one key with one sorted JSON text.
+
+    Raises:
+        OSError: the disk is full or not writable; what stood at `path` before is intact.
     """
     text = json.dumps(metadata, sort_keys=True)
+    tensors = {name: value.contiguous() for name, value in state.items()}
     with replacing(path) as temporary:
-        save_file({name: value.contiguous() for name, value in state.items()}, temporary, metadata={METADATA_KEY: text})
+        try:
+            save_file(tensors, temporary, metadata={METADATA_KEY: text})
+        except SafetensorError as error:  # it wraps the system's error in its own
+            number = re.search(r"os error (\d+)", str(error))
+            known = (int(number[1]), os.strerror(int(number[1])), str(path)) if number else (str(error),)
+            raise OSError(*known) from error
 
 
 def fill(network: nn.Module, state: Mapping[str, Tensor], *, path: Path, hint: str) -> None:

@@ -19,7 +19,7 @@ from dithc.data import Rows, Tiles, write_png
 from dithc.latents.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, autoencoder_digest
 from dithc.latents.batches import Order, generator
 from dithc.latents.codec import CODEC_FILE, KlCodec
-from dithc.log import logger, problem, progress
+from dithc.log import MetricsWriter, logger, problem, progress
 from dithc.runs import replacing, sha256_file
 
 CROP = 32
@@ -30,6 +30,7 @@ MEASURED_TILES = 512
 SHOWN_TILES = 8
 CROP_STREAM = 2
 GRID_FILE = "grid.png"
+METRICS_FOLDER = "metrics"
 log = logger(__name__)
 
 
@@ -42,7 +43,8 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
     Args:
         settings: section of the configuration.
         tiles: data set whose train split is learnt.
-        folder: where the four files go; what stood there is replaced only when all of the new ones are complete.
+        folder: where the four files go; what stood there is replaced only when all of the new ones are complete. The loss
+            of every step goes to `metrics` in it while it trains; that of an earlier training is removed.
         seed: any integer.
 
     Returns:
@@ -52,6 +54,7 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
         UserError: no train tiles, a tile size the levels do not divide, a diverged training, or a full disk.
     """
     _check(settings, tiles)
+    _remove_earlier(folder)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = Autoencoder.build(
@@ -60,7 +63,7 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
             channels=settings.channels,
             layers_per_block=settings.layers_per_block,
         )
-        loss, compute = _optimise(net, settings, tiles, seed=seed)
+        loss, compute = _optimise(net, settings, tiles, folder, seed=seed)
     net.net.eval().requires_grad_(False)
     train = tiles.rows("train")
     measured, val = _some(train), _some(tiles.rows("val"))
@@ -101,12 +104,23 @@ def _check(settings: codecs.KlVae, tiles: Tiles) -> None:
         )
 
 
+def _remove_earlier(folder: Path) -> None:
+    """Removes the metrics of an earlier training, and what killed ones left half-written."""
+    shutil.rmtree(folder / METRICS_FOLDER, ignore_errors=True)
+    for path in {*folder.glob(".codec.*"), *folder.glob(".*.tmp.*")}:
+        log.info(f"removing {path}: a training was killed while it wrote it")
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
 def _some(rows: Rows) -> Rows:
     """At most MEASURED_TILES rows, evenly taken from all."""
     return rows[:: max(1, math.ceil(len(rows) / MEASURED_TILES))]
 
 
-def _optimise(net: Autoencoder, settings: codecs.KlVae, tiles: Tiles, *, seed: int) -> tuple[float, str]:
+def _optimise(net: Autoencoder, settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int) -> tuple[float, str]:
     """The training loop; returns the mean loss of the last tenth of the steps and the compute type."""
     bf16 = _has_bf16()
     compute = "bf16" if bf16 else "fp32"
@@ -115,10 +129,14 @@ def _optimise(net: Autoencoder, settings: codecs.KlVae, tiles: Tiles, *, seed: i
     optimizer = torch.optim.AdamW(net.net.parameters(), lr=settings.lr, betas=(0.9, 0.99), weight_decay=0.0)
     losses: list[float] = []
     net.net.train()
-    with progress(total=settings.steps, label="codec", unit="step") as bar:
+    with (
+        progress(total=settings.steps, label="codec", unit="step") as bar,
+        MetricsWriter(folder / METRICS_FOLDER) as metrics,
+    ):
         for step in range(settings.steps):
+            lr = settings.lr * _schedule(step, settings.steps)
             for group in optimizer.param_groups:
-                group["lr"] = settings.lr * _schedule(step, settings.steps)
+                group["lr"] = lr
             x = _batch(tiles, order, step, settings.batch, seed=seed, factor=net.factor)  # (N, C, H, W)
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 mean, logvar = net.encode(x)  # (N, Z, h, w) each
@@ -127,6 +145,7 @@ def _optimise(net: Autoencoder, settings: codecs.KlVae, tiles: Tiles, *, seed: i
             kl = 0.5 * (mean.square() + logvar.exp() - 1.0 - logvar).mean()  # per number of a latent
             loss = functional.mse_loss(out, x) + settings.kl_weight * kl
             losses.append(float(loss.detach()))
+            metrics.write(step + 1, loss=losses[-1], lr=lr)
             if not math.isfinite(losses[-1]):
                 raise problem(
                     f"training of the codec diverged at step {step}",

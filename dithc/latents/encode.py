@@ -54,6 +54,9 @@ def encode_tiles(
     maker = _Maker(tiles, codec, folder, tiles_digest, shard_size, batch)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.glob(".*.tmp.*"):
+            log.info(f"removing {path}: a run was killed while it wrote it")
+            path.unlink()
         shards = maker.shards()
         columns = maker.columns()
         index = _describe(tiles, codec) | {"tiles_digest": tiles_digest, "shards": shards} | columns

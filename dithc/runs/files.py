@@ -34,7 +34,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Gives a temporary path beside `path`; on success it is flushed and renamed over it, on error it is removed.
 
     Works for a file and for a folder (the body decides which it makes). An existing file is replaced; an existing folder
-    is removed first.
+    is moved aside first and removed last.
 
     Raises:
         OSError: the disk is full or not writable; what stood at `path` before is intact.
@@ -46,13 +46,26 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         for part in [*temporary.rglob("*"), temporary] if temporary.is_dir() else [temporary]:
             flush(part)
-        if path.is_dir():
-            _remove(path)
-        os.replace(temporary, path)
+        _swap(temporary, path)
         flush(path.parent)
     except BaseException:
         _remove(temporary)
         raise
+
+
+def _swap(new: Path, path: Path) -> None:
+    """Renames `new` to `path`; a folder that stands there is moved aside first, and moved back on error."""
+    if not path.is_dir():
+        os.replace(new, path)
+        return
+    aside = new.with_name(f"{new.name}.replaced")
+    os.rename(path, aside)
+    try:
+        os.replace(new, path)
+    except BaseException:
+        os.rename(aside, path)
+        raise
+    _remove(aside)
 
 
 def _remove(path: Path) -> None:

@@ -10,16 +10,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from dithc.log import UserError, logger
+from dithc.log import UserError, logger, problem
 from dithc.runs.files import atomic_write
 
 HEARTBEAT_SECONDS = 5.0
 EXPIRES_SECONDS = 45.0
+UNKNOWN: dict[str, Any] = {"host": "an unknown host", "boot": None, "pid": "?", "start": None, "id": None}
 log = logger(__name__)
 
 
 class LeaseHeld(UserError):
     """Another trainer works on this store folder; the command line exits with status 76."""
+
+
+def _boot() -> str | None:
+    """Which boot of which kernel this is: tells containers and machines of the same name apart."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
 
 
 def _start_time(pid: int) -> str | None:
@@ -34,8 +43,9 @@ def _start_time(pid: int) -> str | None:
 class Lease:
     """Holds `folder/lease.json` while a `with` block runs, renewed every 5 seconds by a thread.
 
-    A lease is free when its holder is a dead process of this host, or has not renewed it for 45 seconds. `wait_seconds`
-    is how long to wait for that before giving up.
+    A lease is free when its holder is a dead process of this host, or has not renewed it for 45 seconds of the file
+    server's clock. `wait_seconds` is how long to wait for that before giving up. Taking it is one atomic link, so that of two
+    starters one has it.
 
     Raises:
         Lease.Held: somebody else holds it and went on renewing it.
@@ -48,6 +58,7 @@ class Lease:
         self.wait_seconds = wait_seconds
         self.mine = {
             "host": socket.gethostname(),
+            "boot": _boot(),
             "pid": os.getpid(),
             "start": _start_time(os.getpid()),
             "id": time.time_ns(),
@@ -55,17 +66,51 @@ class Lease:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
 
-    def _holder(self) -> dict[str, Any] | None:
-        """Who holds the lease now, None if it is free."""
+    def _take(self) -> dict[str, Any] | None:
+        """Takes the lease if it is free; otherwise says who holds it."""
+        ours = self.path.with_name(f".lease.{self.mine['host']}.{self.mine['pid']}.{self.mine['id']}")
+        atomic_write(ours, json.dumps(self.mine))
         try:
-            content: dict[str, Any] = json.loads(self.path.read_text())
-            age = time.time() - self.path.stat().st_mtime
-            dead = content["host"] == self.mine["host"] and _start_time(content["pid"]) != content["start"]
+            for _ in range(2):  # once more after a stale lease was put away
+                with contextlib.suppress(FileExistsError):
+                    os.link(ours, self.path)
+                    return None
+                holder, stale = self._look(now=ours.stat().st_mtime)
+                if not stale or not self._put_away(holder, aside=ours.with_suffix(".stale")):
+                    break
+            return holder
+        finally:
+            ours.unlink(missing_ok=True)
+
+    def _look(self, *, now: float) -> tuple[dict[str, Any], bool]:
+        """Who holds the lease, and whether it is stale; `now` is by the clock of the file system it stands on."""
+        try:
+            text, renewed = self.path.read_text(), self.path.stat().st_mtime
+        except FileNotFoundError:
+            return UNKNOWN, True
+        try:
+            content: dict[str, Any] = UNKNOWN | json.loads(text)
+        except (ValueError, TypeError):
+            content = UNKNOWN
+        here = (content["host"], content["boot"]) == (self.mine["host"], self.mine["boot"])
+        dead = here and _start_time(content["pid"]) != content["start"]
+        return content, dead or now - renewed > EXPIRES_SECONDS
+
+    def _put_away(self, holder: dict[str, Any], *, aside: Path) -> bool:
+        """Moves a stale lease aside; gives it back if it is a fresh one that another starter has just taken."""
+        try:
+            os.rename(self.path, aside)
+        except FileNotFoundError:
+            return True
+        try:
+            if holder is not UNKNOWN and json.loads(aside.read_text())["id"] != holder["id"]:
+                os.link(aside, self.path)
+                return False
+            return True
         except (OSError, ValueError, KeyError, TypeError):
-            return None
-        if dead:
-            return None
-        return None if age > EXPIRES_SECONDS else content
+            return True
+        finally:
+            aside.unlink(missing_ok=True)
 
     def holds(self) -> bool:
         """Whether the lease is still ours; asked before every checkpoint (fencing)."""
@@ -82,18 +127,18 @@ class Lease:
 
     def __enter__(self) -> Self:
         deadline = time.monotonic() + self.wait_seconds
-        while (holder := self._holder()) is not None:
+        while (holder := self._take()) is not None:
             if time.monotonic() >= deadline:
                 raise LeaseHeld(
-                    f"{self.path.parent} is being trained by process {holder['pid']} on {holder['host']}\n"
-                    "  got:      a lease that is renewed\n  expected: no other trainer of the same run\n"
-                    "  remedy:   wait for it, or stop it; then start again"
+                    problem(
+                        f"{self.path.parent} is being trained by process {holder['pid']} on {holder['host']}",
+                        got="a lease that is renewed",
+                        expected="no other trainer of the same run",
+                        remedy="wait for it, or stop it; then start again",
+                    )
                 )
             log.warning(f"waiting for the trainer on {holder['host']} (process {holder['pid']}) to finish or expire")
             time.sleep(min(HEARTBEAT_SECONDS, max(0.1, deadline - time.monotonic())))
-        atomic_write(self.path, json.dumps(self.mine))
-        if not self.holds():  # two starters renamed at once; the later one holds it
-            raise LeaseHeld(f"{self.path} was taken by another trainer in the same moment\n  remedy:   start again")
         self._thread.start()
         return self
 

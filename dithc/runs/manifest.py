@@ -45,13 +45,17 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """Digest of the result: the settings, the inputs and the bytes of the files; not of times, hosts and folders."""
-        files = [[Path(entry["path"]).name, entry["sha256"]] for entry in self.files]
+        """Digest of the result: the settings, the inputs and the bytes of the files; not of times, hosts and folders.
+
+        Pictures (.png) and descriptions (.json) do not count: they show what the rest decides.
+        """
+        counted = [entry for entry in self.files if not entry["path"].endswith((".png", ".json"))]
+        files = [[Path(entry["path"]).name, entry["sha256"]] for entry in counted]
         return digest({"spec": self.spec, "inputs": sorted(self.inputs.values()), "files": files})
 
     def write(self, path: Path) -> None:
         """Writes the manifest, last of all of a stage's files."""
-        atomic_write(path, json.dumps({**asdict(self), "digest": self.digest}, indent=1, default=str) + "\n")
+        atomic_write(path, json.dumps({**asdict(self), "digest": self.digest}, indent=1, allow_nan=False) + "\n")
 
     @staticmethod
     def spec_of(experiment: Experiment, stage: str, name: str) -> dict[str, Any]:

@@ -9,7 +9,10 @@ from dithc.config import Experiment, datasets
 
 DIGEST_LENGTH = 12
 RUN_WITHOUT_EFFECT = {"steps", "segment", "micro_batch", "recompute", "checkpoint_every", "keep_last", "log_every"}
-EVALUATION_ELSEWHERE = {"extractor", "real_split", "batch"}
+EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}
+# Where something stands, or whether it was checked, does not decide a result: the hashes of the bytes are in the manifests.
+PLACES = {"path", "init_file", "checksum"}
+LOOKS = {"display"}  # of tiles; nothing that is learnt sees it, but for the SD VAE, whose latents name it
 
 
 def digest(spec: object) -> str:
@@ -29,7 +32,19 @@ def stage_spec(experiment: Experiment, stage: str, name: str) -> dict[str, Any]:
         stage: one of the keys of `SPECS`.
         name: data set, codec, run, extractor or evaluation.
     """
+    spec: dict[str, Any] = _without(PLACES, rule_spec(experiment, stage, name))
+    return _without(LOOKS, spec) if stage == "tiles" else spec
+
+
+def rule_spec(experiment: Experiment, stage: str, name: str) -> dict[str, Any]:
+    """As `stage_spec`, with the places of files: a rule runs again when it is pointed to other files."""
     return SPECS[stage](experiment, name)
+
+
+def _without(keys: set[str], value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without(keys, part) for key, part in value.items() if key not in keys}
+    return value
 
 
 def _source(experiment: Experiment, name: str) -> datasets.Source:
@@ -39,7 +54,8 @@ def _source(experiment: Experiment, name: str) -> datasets.Source:
 def _synthesize(experiment: Experiment, name: str) -> dict[str, Any]:
     source = _source(experiment, name)
     assert source.synthetic is not None
-    return {"kind": source.kind, "seed": experiment.seed, **source.synthetic.model_dump(mode="json")}
+    gsd = {"gsd_m": source.gsd_m} if source.kind == "gaofen2" else {}
+    return {"kind": source.kind, "seed": experiment.seed, **gsd, **source.synthetic.model_dump(mode="json")}
 
 
 def _tiles(experiment: Experiment, name: str) -> dict[str, Any]:
@@ -55,6 +71,13 @@ def _codec(experiment: Experiment, name: str) -> dict[str, Any]:
     return {"seed": experiment.seed, **experiment.codecs[name].model_dump(mode="json")}
 
 
+def _latents(experiment: Experiment, name: str) -> dict[str, Any]:
+    dataset = experiment.datasets[name]
+    codec = _codec(experiment, dataset.codec)
+    shown = {"display": dataset.display.model_dump(mode="json")} if codec["kind"] == "sd-vae" else {}
+    return {"codec": codec, **shown}
+
+
 def _extractor(experiment: Experiment, name: str) -> dict[str, Any]:
     return {"seed": experiment.seed, **experiment.extractors[name].model_dump(mode="json")}
 
@@ -64,7 +87,7 @@ SPECS: dict[str, Callable[[Experiment, str], dict[str, Any]]] = {
     "stage": lambda experiment, name: {"source": _source(experiment, name).model_dump(mode="json")},
     "tiles": _tiles,
     "codec": _codec,
-    "latents": lambda experiment, name: {"codec": experiment.datasets[name].codec},
+    "latents": _latents,
     "train": _run,
     "sample": lambda experiment, name: experiment.evaluations[name].model_dump(
         mode="json", exclude=EVALUATION_ELSEWHERE
@@ -72,6 +95,6 @@ SPECS: dict[str, Callable[[Experiment, str], dict[str, Any]]] = {
     "extractor": _extractor,
     "features": _extractor,
     "fid": lambda experiment, name: experiment.evaluations[name].model_dump(
-        mode="json", include={"real_split", "extractor"}
+        mode="json", include={"real_split", "real_images", "extractor"}
     ),
 }

@@ -83,6 +83,8 @@ class Store:
                 temporary.mkdir(parents=True)
                 write(temporary)
                 files = [file_entry(path, relative_to=temporary) for path in sorted(temporary.iterdir())]
+                if (target / PIN_FILE).exists():  # a damaged checkpoint that a manifest names is written again
+                    (temporary / PIN_FILE).touch()
                 text = json.dumps({"step": step, "meta": meta, "files": files}, indent=1)
                 (temporary / COMMIT_FILE).write_text(text + "\n")
         except OSError as error:
@@ -103,8 +105,13 @@ class Store:
         """Steps that have a committed checkpoint, ascending; their bytes are not looked at."""
         return sorted(int(path.parent.name.removeprefix("step_")) for path in self.folder.glob(f"step_*/{COMMIT_FILE}"))
 
-    def open(self, step: int) -> StoredCheckpoint:
+    def open(self, step: int, *, manifest: Path | None = None) -> StoredCheckpoint:
         """The checkpoint of `step`, every file's hash verified.
+
+        Args:
+            step: which.
+            manifest: the run's manifest through which the store was found (`of_run`), if it was; while it stands, the
+                workflow takes the run for finished, so the remedy names it.
 
         Raises:
             UserError: it is missing, cut short or altered.
@@ -125,9 +132,22 @@ class Store:
                 f"checkpoint {folder} is damaged",
                 got="; ".join(faults),
                 expected="the bytes that were written (SHA-256 in checkpoint.json)",
-                remedy="remove that folder; training continues from the next older checkpoint",
+                remedy=self._remedy(step, manifest),
             )
         return StoredCheckpoint(folder, int(content["step"]), content["meta"], content["files"])
+
+    def _remedy(self, step: int, manifest: Path | None) -> str:
+        """How to get a damaged checkpoint again."""
+        if manifest is None:
+            return "remove that folder; training continues from the next older checkpoint"
+        if step == 0:  # written only where there is no checkpoint at all
+            return (
+                f"delete {manifest} and the folder {self.folder}, then run the workflow again: it trains the run anew"
+            )
+        return (
+            f"delete {manifest}, which says that the run is finished, and that folder if it is there, then run the workflow "
+            "again: it trains that last part again"
+        )
 
     def newest(self, *, at_most: int | None = None) -> StoredCheckpoint | None:
         """The newest checkpoint that is complete and verified, at or before step `at_most`; None where there is none."""
@@ -145,9 +165,18 @@ class Store:
         """Protects a checkpoint that a manifest names from `prune`, whatever the segments of later jobs are."""
         (self.path(step) / PIN_FILE).touch()
 
-    def prune(self, *, keep_last: int, keep_every: int) -> None:
-        """Removes all but the last `keep_last` checkpoints, those at multiples of `keep_every` steps, and pinned ones."""
-        for step in self.steps()[:-keep_last]:
+    def prune(self, *, saved: int, keep_last: int, keep_every: int) -> None:
+        """Removes checkpoints before the one just saved that are not wanted.
+
+        Later ones, of a training with other segments, say nothing of what a job that ends before them needs to go on; they
+        stay until this training has come to them.
+
+        Args:
+            saved: the step just saved.
+            keep_last: how many to keep up to that step; at least 1, itself.
+            keep_every: multiples of it stay, as do pinned checkpoints.
+        """
+        for step in [step for step in self.steps() if step <= saved][:-keep_last]:
             if step % keep_every and not (self.path(step) / PIN_FILE).exists():
                 (
                     self.path(step) / COMMIT_FILE
@@ -156,8 +185,9 @@ class Store:
 
     def sweep(self) -> None:
         """Removes what killed trainers left half-written; only for the holder of the lease."""
-        for path in self.folder.glob(".step_*.tmp.*"):
-            log.info(f"removing {path}: a checkpoint that was being written when its trainer was killed")
+        torn = [path for path in self.folder.glob("step_*") if not (path / COMMIT_FILE).exists()]
+        for path in [*self.folder.glob(".step_*.tmp.*"), *torn]:
+            log.info(f"removing {path}: a checkpoint that was being written or removed when its trainer was killed")
             shutil.rmtree(path)
 
     def event(self, what: str, **facts: object) -> None:

@@ -1,14 +1,14 @@
 """What the workflow's rule files ask: the matrix of an experiment, where each stage's manifest stands, what it depends on."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
 from dithc.config import Machine, experiment_of
 from dithc.log import problem
 from dithc.runs.files import atomic_write
-from dithc.runs.spec import stage_spec
+from dithc.runs.spec import rule_spec
 
 
 class Workflow:
@@ -32,21 +32,25 @@ class Workflow:
         if not path.exists() or path.read_text() != text:
             atomic_write(path, text)
 
-    def check_inputs(self) -> None:
+    def check_inputs(self, rules: Set[str]) -> None:
         """Checks before the first job that the user's files are there.
+
+        Args:
+            rules: names of the rules that will run; only what they read is checked.
 
         Raises:
             UserError: a path of a data set, codec, extractor or initial checkpoint does not exist; all are named.
         """
-        experiment, wanted = self.experiment, {}
-        for name, dataset in experiment.datasets.items():
-            wanted[f"datasets.{name}.source.path"] = dataset.source.path
-        for name, codec in experiment.codecs.items():
-            wanted[f"codecs.{name}.path"] = getattr(codec, "path", None)
-        for name, extractor in experiment.extractors.items():
-            wanted[f"extractors.{name}.path"] = extractor.path
-        for name, run in experiment.runs.items():
-            wanted[f"runs.{name}.init_file"] = run.init_file
+        experiment = self.experiment
+        wanted: dict[str, str | None] = {}
+        if "stage" in rules:
+            wanted |= {f"datasets.{name}.source.path": one.source.path for name, one in experiment.datasets.items()}
+        if rules & {"latents", "sample"}:
+            wanted |= {f"codecs.{name}.path": getattr(one, "path", None) for name, one in experiment.codecs.items()}
+        if rules & {"features_real", "features_generated"}:
+            wanted |= {f"extractors.{name}.path": one.path for name, one in experiment.extractors.items()}
+        if rules & {"pretrain", "finetune"}:
+            wanted |= {f"runs.{name}.init_file": one.init_file for name, one in experiment.runs.items()}
         missing = [f"{key}: {path}" for key, path in wanted.items() if path is not None and not Path(path).exists()]
         if missing:
             raise problem(
@@ -75,13 +79,14 @@ class Workflow:
 
     @property
     def real_sets(self) -> list[str]:
-        """Real feature sets the evaluations need, as `dataset.split.extractor`."""
+        """Real feature sets the evaluations need, as `dataset.split.count.extractor`."""
         return sorted({self.real_set(name) for name in self.experiment.evaluations})
 
     def real_set(self, evaluation: str) -> str:
         """The real feature set that an evaluation is compared with."""
         chosen = self.experiment.evaluations[evaluation]
-        return f"{self.experiment.runs[chosen.run].dataset}.{chosen.real_split}.{chosen.extractor}"
+        count = chosen.real_images or "all"
+        return f"{self.experiment.runs[chosen.run].dataset}.{chosen.real_split}.{count}.{chosen.extractor}"
 
     # paths of manifests
 
@@ -154,7 +159,7 @@ class Workflow:
 
     def spec(self, stage: str, name: str) -> str:
         """The settings that decide a stage's result, as canonical JSON: a rule's parameter that triggers reruns."""
-        return json.dumps(stage_spec(self.experiment, stage, name), sort_keys=True)
+        return json.dumps(rule_spec(self.experiment, stage, name), sort_keys=True)
 
     def extractor_of(self, name: str) -> list[str]:
         """The manifest of a trained extractor, or nothing for one in a file."""
@@ -187,6 +192,16 @@ class Workflow:
             f"--launcher {machine.launcher if machine.ranks > 1 else 'none'} --nodes {machine.nodes} "
             f"--ranks {machine.ranks} --cpus {self.rank_cpus(cores)}"
         )
+
+    @property
+    def walltime(self) -> str:
+        """The argument that tells a training when its job ends, where the machine ends jobs."""
+        return f"--walltime-minutes {self.resource('train', 'runtime')}" if self.machine.walltime else ""
+
+    @property
+    def titles(self) -> list[str]:
+        """What the report calls things: a parameter, so that an edited title makes a new report."""
+        return [self.experiment.title, *(dataset.title for dataset in self.experiment.datasets.values())]
 
     @property
     def bench(self) -> str:

@@ -41,9 +41,9 @@ def sample(job: Job, group: Group) -> dict[str, Any]:
     begun = time.monotonic()
     inputs = _inputs(job)
     said = {name: value for name, value in job.spec.items() if name not in NOT_IN_IDENTITY}
-    identity = digest({"spec": said, "inputs": sorted(inputs.values())})
+    images, meta = _open(job, tiles_digest=inputs[str(job.tiles)])
+    identity = digest({"spec": said, "inputs": sorted(inputs.values()), "stretch": meta["stretch"]})
     shards = Shards(folder=job.out.parent, total=job.evaluation.images, identity=identity)
-    images, meta = _open(job)
     missing = group.broadcast_object(_missing(shards) if group.rank == 0 else None)
     _make(images, shards, missing[group.rank :: group.size], job=job, group=group)
     group.barrier()
@@ -62,6 +62,7 @@ def sample(job: Job, group: Group) -> dict[str, Any]:
             seconds=round(time.monotonic() - begun, 3),
         ).write(job.out)
         log.info(f"{shards.total} images in {job.out.parent}, {len(missing)} of {shards.count} shards made now")
+    group.barrier()  # launchers kill the ranks that are left a while after the first has ended: rank 0 may still be writing
     return numbers
 
 
@@ -76,7 +77,7 @@ def _inputs(job: Job) -> dict[str, str]:
     return {str(path): Manifest.read(path, stage=stage).digest for path, stage in stages.items() if path is not None}
 
 
-def _open(job: Job) -> tuple[Images, dict[str, Any]]:
+def _open(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]:
     """The network, the codec and the classes, checked against each other."""
     model, meta = load_network(job)
     tiles = Tiles(job.tiles.parent)
@@ -88,7 +89,7 @@ def _open(job: Job) -> tuple[Images, dict[str, Any]]:
             expected=meta["codec"],
             remedy="sample with the codec of the run's latents, or train again on latents of this codec",
         )
-    latents = Latents(job.latents.parent, codec_id=codec.id)
+    latents = Latents(job.latents.parent, codec_id=codec.id, tiles_digest=tiles_digest)
     if latents.num_classes != meta["num_classes"]:
         raise problem(
             f"latents {job.latents} are not those the run was trained on",

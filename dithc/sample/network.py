@@ -26,7 +26,7 @@ def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
     """
     evaluation = job.evaluation
     store, step = Store.of_run(job.checkpoint)
-    checkpoint = store.open(step if evaluation.at == "final" else 0)
+    checkpoint = store.open(step if evaluation.at == "final" else 0, manifest=job.checkpoint)
     meta = checkpoint.meta
     with torch.random.fork_rng():
         torch.manual_seed(meta["seed"])
@@ -40,7 +40,8 @@ def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
                 f"weights {path} do not fit the model that their checkpoint describes",
                 got=error,
                 expected="the weights written together with checkpoint.json",
-                remedy="remove that checkpoint's folder and run the training again",
+                remedy=f"delete {job.checkpoint} and the folder {store.folder}, then run the workflow again: it trains the "
+                "run anew",
             ) from error
     log.info(f"sampling {describe(evaluation, step=checkpoint.step)} from {checkpoint.folder}")
     return model.eval(), meta

@@ -112,11 +112,14 @@ class Saver:
             Lease.Held: another trainer has taken over the store (this one was thought dead).
             UserError: the disk is full or not writable.
         """
-        if self.group.any(self.lease is not None and not self.lease.holds()):
+        if self.group.any(self._overtaken()):
             raise Lease.Held(
-                f"the lease of {self.store.folder} was lost before the checkpoint of step {state.step}\n"
-                "  got:      another trainer, or a lease file that was removed\n  expected: the lease of this process\n"
-                "  remedy:   nothing: the other one continues from the last checkpoint"
+                problem(
+                    f"the lease of {self.store.folder} was lost before the checkpoint of step {state.step}",
+                    got="another trainer, or a lease file that was removed",
+                    expected="the lease of this process",
+                    remedy="nothing to do: the other trainer continues from the last checkpoint",
+                )
             )
         self.last = state.step
         if self.group.rank > 0:
@@ -125,11 +128,15 @@ class Saver:
         position = state.step * self.run.global_batch
         meta = {"step": state.step, **self.said, "position": {"sample": position, "epoch": position / self.num_samples}}
         self.store.save(state.step, lambda folder: self._write(folder, state), meta=meta)
-        self.store.prune(keep_last=self.run.keep_last, keep_every=self.run.segment_steps)
+        if not self._overtaken():  # writing may have taken minutes; all ranks hear of it at the next checkpoint
+            self.store.prune(saved=state.step, keep_last=self.run.keep_last, keep_every=self.run.segment_steps)
         seconds = time.monotonic() - begun
         self.pace.save(seconds)
         self.store.event("checkpoint", step=state.step, seconds=round(seconds, 3))
         log.info(f"checkpoint of step {state.step} written to {self.store.path(state.step)} in {seconds:.1f} s")
+
+    def _overtaken(self) -> bool:
+        return self.lease is not None and not self.lease.holds()
 
     @staticmethod
     def _write(folder: Path, state: State) -> None:

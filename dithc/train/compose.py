@@ -10,7 +10,7 @@ import torch
 from dithc.automem import AutoMem
 from dithc.comm import Group
 from dithc.latents import Batches, Latents
-from dithc.log import logger, problem
+from dithc.log import UserError, logger, problem
 from dithc.model import DiT
 from dithc.runs import Lease, Manifest, Store, digest, sha256_file
 from dithc.train.checkpoint import Saver, State, facts, take_up
@@ -53,8 +53,7 @@ def train(job: Job, group: Group) -> int:
     inputs = _inputs(job)
     store = inputs.store
     status: int = DONE
-    done = group.broadcast_object(store.newest(at_most=job.until) if group.rank == 0 else None)
-    if done is not None and done.step == job.until:
+    if group.broadcast_object(_is_done(store, job.until) if group.rank == 0 else None):
         log.info(f"step {job.until} is in {store.folder} already: only the manifest is written")
     else:
         try:
@@ -63,10 +62,21 @@ def train(job: Job, group: Group) -> int:
             log.error(str(error))
             return HELD
     if status == DONE and group.rank == 0:
-        checkpoint = store.open(job.until) if done is None or done.step != job.until else done
         seconds = time.monotonic() - begun
-        write_manifest(job, store=store, checkpoint=checkpoint, inputs=inputs.digests, seconds=seconds)
+        write_manifest(job, store=store, checkpoint=store.open(job.until), inputs=inputs.digests, seconds=seconds)
+    group.barrier()  # launchers kill the ranks that are left a while after the first has ended: rank 0 may still be writing
     return status
+
+
+def _is_done(store: Store, step: int) -> bool:
+    """Whether the checkpoint of the last step is there and whole."""
+    if step not in store.steps():
+        return False
+    try:
+        return store.open(step).step == step
+    except UserError as error:
+        log.warning(f"training that step again: {error}")
+        return False
 
 
 def _inputs(job: Job) -> _Inputs:
@@ -126,7 +136,7 @@ def _train(job: Job, group: Group, store: Store) -> int:
         num_samples = len(latents.rows("train"))
         saver = Saver(store, lease=lease, group=group, run=job.run, said=said, num_samples=num_samples, pace=pace)
         _resume(store, state, job=job, group=group, saver=saver, pace=pace)
-        journal = Journal(store, run=job.run, name=job.name, first=state.step, until=job.until, rank=group.rank)
+        journal = Journal(store, job=job, first=state.step, epochs=source.epoch, rank=group.rank)
         with journal:
             status = loop(
                 trainer, state, until=job.until, saver=saver, journal=journal, stop=stop, pace=pace, group=group

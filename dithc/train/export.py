@@ -32,7 +32,7 @@ def export(
         UserError: the checkpoint is damaged, or the file cannot be written.
     """
     store, step = Store.of_run(manifest)
-    checkpoint = store.open(step)
+    checkpoint = store.open(step, manifest=manifest)
     chosen = read_tensors(checkpoint.weights(weights))
     try:
         with replacing(out) as temporary:

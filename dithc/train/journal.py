@@ -4,14 +4,15 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dithc.config import training
 from dithc.log import MetricsWriter, logger, problem, progress
 from dithc.runs import Store
+from dithc.train.job import Job
 
 METRICS_FOLDER = "metrics"
 ATTEMPTS_FOLDER = "attempts"
@@ -19,15 +20,19 @@ log = logger(__name__)
 
 
 class Journal:
-    """Rank 0's record of a job; on other ranks it is silent.
+    """Rank 0's record of a job's steps: progress, a line now and then, and metrics in the store; silent on other ranks.
 
-    The workflow engine deletes the log of an attempt before the next, so each attempt's lines are also kept as
-    `attempts/<time>-<host>-<process>.log` in the store.
+    Args:
+        store: of the run; metrics are appended in its folder `metrics`.
+        job: what is trained, and until when.
+        first: the step the job starts at.
+        epochs: how often all samples have been seen after a number of steps.
+        rank: of this process.
     """
 
-    def __init__(self, store: Store, *, run: training.Run, name: str, first: int, until: int, rank: int) -> None:
-        self._store, self._run, self._name = store, run, name
-        self._first, self._until, self._rank = first, until, rank
+    def __init__(self, store: Store, *, job: Job, first: int, epochs: Callable[[int], float], rank: int) -> None:
+        self._store, self._run, self._name = store, job.run, job.name
+        self._first, self._until, self._epochs, self._rank = first, job.until, epochs, rank
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -52,7 +57,8 @@ class Journal:
         Raises:
             UserError: the disk is full or not writable.
         """
-        self._bar.update(1, loss=f"{values['loss']:.4f}")
+        epoch = f"{self._epochs(number):.1f}"
+        self._bar.update(1, epoch=epoch, loss=f"{values['loss']:.4f}")
         if self._metrics is None:
             return
         try:
@@ -66,14 +72,18 @@ class Journal:
             ) from error
         if number % self._run.log_every == 0 or number == self._until:
             log.info(
-                f"step {number}/{self._until}: loss {values['loss']:.4f} (mse {values['mse']:.4f}, vb {values['vb']:.4f}), "
-                f"gradient norm {values['grad_norm']:.3f}, lr {values['lr']:.2e}, {values['step_seconds']:.2f} s, "
-                f"{values['images_per_second']:.1f} images/s"
+                f"step {number}/{self._until}, epoch {epoch}: loss {values['loss']:.4f} "
+                f"(mse {values['mse']:.4f}, vb {values['vb']:.4f}), gradient norm {values['grad_norm']:.3f}, "
+                f"lr {values['lr']:.2e}, {values['step_seconds']:.2f} s, {values['images_per_second']:.1f} images/s"
             )
 
 
 class AttemptLog:
-    """Copies everything dithc says into a file of the store while a `with` block runs."""
+    """Copies everything dithc says into a file of the store while a `with` block runs.
+
+    The workflow engine deletes the log of an attempt before the next, so each attempt's lines are kept as
+    `attempts/<time>-<host>-<process>.log` in the store.
+    """
 
     def __init__(self, store: Store) -> None:
         name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{socket.gethostname()}-{os.getpid()}.log"

@@ -50,7 +50,7 @@ def start_from_run(model: DiT, manifest: Path, *, weights: Weights, codec: str) 
         UserError: the checkpoint is damaged, or of another architecture.
     """
     store, step = Store.of_run(manifest)
-    checkpoint = store.open(step)
+    checkpoint = store.open(step, manifest=manifest)
     if checkpoint.meta["codec"] != codec:
         log.warning(
             f"the initial weights were trained on latents of codec {checkpoint.meta['codec']}, these are of {codec}: "
@@ -72,6 +72,10 @@ def start_from_file(model: DiT, path: Path, *, weights: Weights) -> None:
     state, changes = adapt(official_state(content, weights="ema" if weights == "ema" else "model"), model)
     model.load_state_dict(state)
     _say(f"weights in {path}", changes)
+    log.info(
+        "initial weights: the file does not say on latents of which codec they were trained; what was learnt carries over "
+        "only as far as that space and this one are alike"
+    )
 
 
 def _unpickle(path: Path) -> Any:

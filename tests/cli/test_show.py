@@ -103,6 +103,21 @@ def test_metrics_are_described_and_drawn(said, tmp_path: Path) -> None:
     assert (tmp_path / "loss.png").read_bytes().startswith(PNG)
 
 
+def test_events_are_listed_with_their_time(said, tmp_path: Path) -> None:
+    store = Store(tmp_path / "run-0123")
+    store.event("started", step=0)
+    store.event("stopped", step=3, why="a signal")
+    with (store.folder / "events.jsonl").open("a") as file:
+        file.write('{"event": "torn')
+    status, text = said(store.folder / "events.jsonl")
+    assert status == 0
+    heading, first, last = text.splitlines()
+    assert heading == f"events {store.folder / 'events.jsonl'}: 2"
+    written = json.loads((store.folder / "events.jsonl").read_text().splitlines()[0])
+    assert first.startswith(f"  {written['time']} started: step 0")
+    assert "stopped: step 3, why a signal" in last
+
+
 def test_run_is_drawn_by_its_manifest_store_and_checkpoint(said, tmp_path: Path) -> None:
     store = Store(tmp_path / "store" / "run-0123")
     path = metrics(store.folder / "metrics")
@@ -142,6 +157,9 @@ def test_stage_is_drawn_by_its_grid_or_else_its_first_shard(said, latents: Path,
     write_png(latents / "grid.png", np.zeros((4, 4, 3), np.uint8))
     assert said(latents, "--png", tmp_path / "grid.png")[0] == 0
     assert (tmp_path / "grid.png").read_bytes() == (latents / "grid.png").read_bytes()
+    metrics(latents / "metrics")  # as a trained codec has them: its loss is drawn by their own path
+    assert said(latents, "--png", tmp_path / "again.png")[0] == 0
+    assert (tmp_path / "again.png").read_bytes() == (latents / "grid.png").read_bytes()
 
 
 def test_report_json_is_described_and_drawn(said, tmp_path: Path) -> None:

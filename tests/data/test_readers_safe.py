@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dithc.cli import main
 from dithc.config import datasets
 from dithc.data.raster import north_up, read_raster, write_geotiff
 from dithc.data.readers import read_scenes
@@ -301,3 +302,54 @@ def test_real_decimated_product_is_refused_for_its_checksum_and_then_for_its_pix
 def test_real_loose_bands_are_no_product_and_the_error_says_so(real_data: Callable[[str], Path]) -> None:
     with pytest.raises(UserError, match=r"s2_B01\.jp2"):
         read_all(real_data("s2_l1c_native_cut"))
+
+
+def _halve(product: Path) -> None:
+    path = band(product, "B03_10m")
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _lose_band(product: Path) -> None:
+    for path in product.glob("GRANULE/*/IMG_DATA/*/*_B8A_*.jp2"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (_halve, "read_error"),
+        (_lose_band, "B8A"),
+        (lambda product: rewrite(band(product, "B05_20m"), epsg=32651), "crs_mixed"),
+        (lambda product: rewrite(band(product, "B05_20m"), epsg=4326), "crs_wrong"),
+        (
+            lambda product: rewrite(band(product, "B05_20m"), transform=north_up(left=300200, top=4600020, gsd=20.0)),
+            "grid_mismatch",
+        ),
+        (lambda product: rewrite(band(product, "B02_10m"), np.zeros_like), "all_nodata"),
+    ],
+    ids=["truncated", "missing-band", "another-zone", "geographic", "another-place", "all-nodata"],
+)
+def test_verb_ends_with_status_2_for_the_only_product_spoilt_and_keeps_earlier_output(
+    safe_folder: Path,
+    safe_product: Path,
+    tmp_path: Path,
+    config: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    spoil: Callable[[Path], object],
+    said: str,
+) -> None:
+    shown = {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3}
+    path = config(source={"kind": "sentinel2", "path": str(safe_folder), "checksum": "skip"}, display=shown)
+    out = tmp_path / "out"
+    words = ["stage", "--config", str(path), "--dataset", "set", "--out", str(out / "manifest.json")]
+    assert main(words) == 0
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    spoil(safe_product)
+    capsys.readouterr()
+    assert main(words) == 2
+    text = capsys.readouterr().err
+    for word in ("1 of 1 scenes", said, safe_product.name, "got:", "expected:", "remedy:"):
+        assert word in text
+    assert "Traceback" not in text
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    assert not list(tmp_path.glob(".out*"))

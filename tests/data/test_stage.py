@@ -64,7 +64,7 @@ def test_scenes_of_one_shape_share_a_stack_and_every_file_has_a_row(
     assert (index["units"], index["scale"], index["dtype"]) == ("reflectance", 1e-4, "int16")
     for row in rows:
         stack = np.load(out / f"stack-{row['stack']:05d}.npy", mmap_mode="r")
-        np.testing.assert_array_equal(stack[row["row"]], np.load(row["path"]))
+        np.testing.assert_array_equal(stack[row["row"]], np.load(files / row["path"]))
     manifest = Manifest.read(out / "manifest.json", stage="stage")
     assert manifest.numbers["accepted"] == 5
     assert manifest.verify(out) == []
@@ -191,7 +191,7 @@ def test_stacks_are_closed_when_too_many_shapes_grow_at_once(
     assert [stack["count"] for stack in index["stacks"]] == [1, 1, 2, 2, 1]
     for row in read_rows(tmp_path / "out" / "scenes.parquet"):
         stack = np.load(tmp_path / "out" / index["stacks"][row["stack"]]["file"])
-        np.testing.assert_array_equal(stack[row["row"]], np.load(row["path"]))
+        np.testing.assert_array_equal(stack[row["row"]], np.load(folder / row["path"]))
 
 
 def test_checksum_mismatch_of_every_product_is_an_error_and_one_of_two_a_row(tmp_path: Path, config: Config) -> None:
@@ -228,3 +228,43 @@ def test_staging_again_gives_the_same_digest(files: Path, tmp_path: Path, config
         assert stage(path, tmp_path / "out") == 0
         digests.append(Manifest.read(tmp_path / "out" / "manifest.json").digest)
     assert digests[0] == digests[1]
+
+
+def test_digest_does_not_depend_on_where_the_data_folder_stands(files: Path, tmp_path: Path, config: Config) -> None:
+    (files / "1.npy").write_bytes(b"no array")
+    tables = []
+    for place in (files, tmp_path / "moved" / "elsewhere"):
+        if not place.exists():
+            shutil.copytree(files, place)
+        assert stage(config(source=array_source(place)), tmp_path / "out") == 0
+        rows = read_rows(tmp_path / "out" / "scenes.parquet")
+        assert str(place) not in repr(rows)
+        tables.append((tmp_path / "out" / "scenes.parquet").read_bytes())
+    assert tables[0] == tables[1]
+
+
+def test_leftovers_of_a_killed_run_are_removed_and_not_listed(files: Path, tmp_path: Path, config: Config) -> None:
+    path, out = config(source=array_source(files)), tmp_path / "out"
+    half = tmp_path / ".out.tmp.host.1"
+    half.mkdir()
+    (half / "stack-00000.npy").touch()
+    assert stage(path, out) == 0
+    assert not half.exists()
+    (out / ".manifest.json.tmp.host.1").touch()
+    assert stage(path, out) == 0
+    listed = {entry["path"] for entry in Manifest.read(out / "manifest.json").files}
+    assert listed == {path.name for path in out.iterdir()} - {"manifest.json"}
+    assert not [name for name in listed if name.startswith(".")]
+
+
+def test_a_run_killed_while_it_replaced_the_folder_gives_the_old_one_back(
+    files: Path, tmp_path: Path, config: Config
+) -> None:
+    path, out = config(source=array_source(files)), tmp_path / "out"
+    assert stage(path, out) == 0
+    before = content(out)
+    out.rename(tmp_path / ".out.tmp.host.1.replaced")
+    for file in files.iterdir():
+        file.write_bytes(b"no array")
+    assert stage(path, out) == 2
+    assert content(out) == before

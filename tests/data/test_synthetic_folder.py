@@ -1,6 +1,7 @@
 """The generator's folder appears whole or not at all, is the same each time, and never touches anything else."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from dithc.cli import main
 from dithc.data.synthetic import image_folder, sentinel2, synthesize
 from dithc.log import UserError
-from dithc.runs import sha256_file
+from dithc.runs import Manifest, sha256_file
 
 SMALL = {
     "sentinel2": {"scenes": 1, "size": 96},
@@ -130,3 +131,74 @@ def test_the_verb_writes_the_folder_and_names_the_record(tmp_path: Path, capsys:
     assert capsys.readouterr().out.strip() == str(out / "synthetic.json")
     assert json.loads((out / "synthetic.json").read_text())["gsd"] == 8.0
     assert main([*words[:-1], "5"]) == 2
+
+
+def test_replacing_gives_the_result_of_the_new_arguments(tmp_path: Path) -> None:
+    for name in ("out", "fresh"):
+        synthesize("image-folder", tmp_path / name, seed=2, **SMALL["image-folder"])
+    synthesize("image-folder", tmp_path / "out", seed=1, replace=True, **SMALL["image-folder"])
+    synthesize("image-folder", tmp_path / "out", seed=2, replace=True, **SMALL["image-folder"])
+    assert _content(tmp_path / "out") == _content(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("spoil", ["older", "cut"])
+def test_replacing_mends_results_of_an_older_generator_and_damaged_ones(tmp_path: Path, spoil: str) -> None:
+    record = synthesize("image-folder", tmp_path / "out", **SMALL["image-folder"])
+    good = _content(tmp_path)
+    if spoil == "older":
+        record.write_text(json.dumps({**json.loads(record.read_text()), "generator": 0}))
+    else:
+        (tmp_path / "out" / "n00000001" / "n00000001_1.JPEG").write_bytes(b"cut")
+    with pytest.raises(UserError, match="in the way"):
+        synthesize("image-folder", tmp_path / "out", **SMALL["image-folder"])
+    synthesize("image-folder", tmp_path / "out", replace=True, **SMALL["image-folder"])
+    assert _content(tmp_path) == good
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_foreign_content_is_refused_also_when_replacing(tmp_path: Path, record: bool) -> None:
+    out = tmp_path / "out"
+    if record:
+        synthesize("image-folder", out, seed=1, **SMALL["image-folder"])
+    out.mkdir(exist_ok=True)
+    (out / "thesis.txt").write_text("precious")
+    before = _content(tmp_path)
+    with pytest.raises(UserError, match="in the way"):
+        synthesize("image-folder", out, seed=2, replace=True, **SMALL["image-folder"])
+    assert _content(tmp_path) == before
+
+
+def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
+    (tmp_path / ".out.tmp.host.1").mkdir()
+    synthesize("image-folder", tmp_path / "out", **SMALL["image-folder"])
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_manifest_of_a_data_set_lists_every_file_and_follows_the_configuration(
+    tmp_path: Path, config: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = {"kind": "image-folder", "size": 16, "synthetic": {"scenes": 2, "size": 24, "classes": 2}}
+    out = tmp_path / "inputs" / "manifest.json"
+    digests = []
+    for seed in (1, 1, 2):
+        words = ["synthesize", "--config", str(config(source=source, seed=seed)), "--dataset", "set"]
+        assert main([*words, "--out", str(out)]) == 0
+        manifest = Manifest.read(out)
+        assert {entry["path"] for entry in manifest.files} == set(_content(out.parent)) - {"manifest.json"}
+        assert manifest.numbers["files"] == len(manifest.files)
+        digests.append(manifest.digest)
+    assert digests[0] == digests[1] != digests[2]
+    picture = next(out.parent.rglob("*.JPEG"))
+    picture.write_bytes(picture.read_bytes()[:-1] + b"?")
+    assert main(["verify", str(out)]) == 1
+    assert str(picture) in capsys.readouterr().out
+
+
+def test_options_of_a_kind_are_refused_beside_a_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["synthesize", "--config", "x.json", "--dataset", "set", "--out", str(tmp_path / "out" / "manifest.json")]
+    assert main([*words, "--seed", "0", "--gsd", "2"]) == 2
+    said = capsys.readouterr().err
+    assert all(word in said for word in ("--seed 0, --gsd 2.0", "expected:", "remedy:"))
+    assert not (tmp_path / "out").exists()

@@ -1,5 +1,7 @@
 """The classifier learns what can be seen, repeats itself exactly, and refuses what it cannot learn from."""
 
+import errno
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ from safetensors.torch import save_file
 
 from dithc.evaluate import load_extractor, train_classifier
 from dithc.evaluate.classifier import Classifier
-from dithc.log import UserError
+from dithc.log import UserError, read_metrics
 
 
 def striped(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -41,7 +43,7 @@ def test_same_seed_gives_the_same_file_and_leaves_the_global_generator_alone(tmp
     images, labels = striped(24)
     before = torch.random.get_rng_state()
     for name, seed in (("a", 7), ("b", 7), ("c", 8)):
-        train_classifier(images, labels, path=tmp_path / name, steps=4, seed=seed, batch=16, show_progress=False)
+        train_classifier(images, labels, path=tmp_path / name, steps=4, seed=seed, batch=16)
     a, b, c = ((tmp_path / name).read_bytes() for name in "abc")
     assert a == b
     assert a != c
@@ -93,3 +95,32 @@ def test_weights_of_something_else_are_refused(tmp_path: Path) -> None:
     save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
     with pytest.raises(UserError, match="no classifier of dithc"):
         load_extractor("classifier", tmp_path / "other.safetensors")
+
+
+def test_metrics_of_every_step_stand_beside_the_weights(tmp_path: Path) -> None:
+    images, labels = striped(24)
+    for steps in (5, 3):
+        train_classifier(images, labels, path=tmp_path / "c", steps=steps, batch=16)
+    rows = read_metrics(tmp_path / "metrics")
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert rows[0]["lr"] > rows[-1]["lr"] > 0
+    assert all(row["loss"] > 0 for row in rows)
+    assert list((tmp_path / "metrics" / "tensorboard").glob("events.*"))
+
+
+def test_full_disk_is_an_error_of_the_system_and_leaves_earlier_weights(tmp_path: Path) -> None:
+    images, labels = striped(24)
+    path = tmp_path / "c"
+    train_classifier(images, labels, path=path, steps=2, batch=16)
+    before = path.read_bytes()
+    (tmp_path / ".c.tmp.host.1").touch()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            train_classifier(images, labels, path=path, steps=2, seed=1, batch=16)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.errno == errno.EFBIG
+    assert path.read_bytes() == before
+    assert {item.name for item in tmp_path.iterdir()} == {"c", "metrics"}

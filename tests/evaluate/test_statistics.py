@@ -46,24 +46,6 @@ def test_float32_rows_are_summed_in_float64() -> None:
     np.testing.assert_allclose(stream(rows, 1000).covariance(), exact, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("cuts", [(1,), (250,), (10, 20, 499)])
-def test_merged_parts_equal_the_whole(cuts: tuple[int, ...]) -> None:
-    rows = RNG.normal(loc=50, size=(500, 7)) @ RNG.normal(size=(7, 7))
-    whole, merged = stream(rows), Statistics(7, origin=ORIGIN)
-    for part in np.split(rows, cuts):
-        merged.merge(stream(part))
-    assert merged.n == whole.n
-    np.testing.assert_allclose(merged.mean(), whole.mean(), rtol=1e-13)
-    np.testing.assert_allclose(merged.covariance(), whole.covariance(), rtol=0, atol=covariance_bound(rows))
-
-
-def test_merging_an_empty_part_changes_nothing() -> None:
-    statistics = stream(RNG.normal(size=(9, 2)))
-    before = statistics.covariance()
-    statistics.merge(Statistics(2, origin=ORIGIN))
-    np.testing.assert_array_equal(statistics.covariance(), before)
-
-
 def test_covariance_is_exactly_symmetric() -> None:
     sigma = stream(RNG.normal(size=(40, 11)), 13).covariance()
     np.testing.assert_array_equal(sigma, sigma.T)
@@ -128,9 +110,3 @@ def test_statistics_of_another_suite_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", mu=np.zeros(3), sigma=np.eye(3))
     with pytest.raises(UserError, match="does not say where it comes from"):
         Statistics.load(tmp_path / "other.npz")
-
-
-def test_statistics_of_different_sets_are_not_merged() -> None:
-    a = stream(np.ones((2, 3)))
-    with pytest.raises(UserError, match="set_hash"):
-        a.merge(stream(np.ones((2, 3)), origin=Origin(**{**vars(ORIGIN), "set_hash": "t"})))

@@ -11,9 +11,13 @@ from dithc.config import codecs
 from dithc.latents import codec_training
 from dithc.latents.codec import open_codec
 from dithc.latents.codec_training import train_codec
-from dithc.log import UserError
+from dithc.log import UserError, read_metrics
 
 FILES = {"codec.json", "config.json", "diffusion_pytorch_model.safetensors", "grid.png"}
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def settings(**changes):
@@ -29,7 +33,7 @@ def trained(tmp_path, fake_tiles):
 
 def test_trained_codec_opens_and_has_the_stated_shape(trained):
     tiles, folder, numbers = trained
-    assert {path.name for path in folder.iterdir()} == FILES
+    assert {path.name for path in folder.iterdir()} == FILES | {"metrics"}
     codec = open_codec(settings(), info=tiles.info, folder=folder)
     said = json.loads((folder / "codec.json").read_text())
     assert (codec.id, codec.scale, list(codec.bands)) == (said["id"], said["scale"], said["bands"])
@@ -99,17 +103,17 @@ def test_empty_train_split_is_an_error(tmp_path, fake_tiles):
         train_codec(settings(), fake_tiles(splits="v"), tmp_path, seed=0)
 
 
-def test_diverged_training_is_an_error_and_leaves_nothing(tmp_path, fake_tiles):
+def test_diverged_training_is_an_error_and_leaves_only_its_metrics(tmp_path, fake_tiles):
     tiles = fake_tiles()
     tiles.physical[:] = np.nan
     with pytest.raises(UserError, match="diverged at step 0"):
         train_codec(settings(), tiles, tmp_path / "out", seed=0)
-    assert not (tmp_path / "out").exists()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["metrics"]
 
 
 def test_full_disk_leaves_the_earlier_codec_intact(trained):
     tiles, folder, _ = trained
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    before = content(folder)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
@@ -117,12 +121,12 @@ def test_full_disk_leaves_the_earlier_codec_intact(trained):
             train_codec(settings(), tiles, folder, seed=2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert content(folder) == before
 
 
 def test_interrupted_training_leaves_no_half_output(monkeypatch, trained):
     tiles, folder, _ = trained
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    before = content(folder)
 
     def interrupt(*arguments):
         raise KeyboardInterrupt
@@ -130,7 +134,7 @@ def test_interrupted_training_leaves_no_half_output(monkeypatch, trained):
     monkeypatch.setattr(codec_training, "_draw", interrupt)
     with pytest.raises(KeyboardInterrupt):
         train_codec(settings(), tiles, folder, seed=2)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert content(folder) == before
 
 
 def test_altered_weights_are_refused(trained):
@@ -169,3 +173,20 @@ def test_tile_that_the_factor_does_not_divide_is_refused(trained):
     codec = open_codec(settings(), info=tiles.info, folder=folder)
     with pytest.raises(UserError, match="multiples of 2"):
         codec.encode(torch.zeros(1, 4, 15, 15))
+
+
+def test_metrics_of_every_step_are_those_of_the_last_training(trained):
+    tiles, folder, _ = trained
+    assert len(read_metrics(folder / "metrics")) == 4
+    train_codec(settings(steps=3), tiles, folder, seed=1)
+    rows = read_metrics(folder / "metrics")
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert all(row["loss"] > 0 and row["lr"] >= 0 for row in rows)
+    assert list((folder / "metrics" / "tensorboard").glob("events.*"))
+
+
+def test_leftovers_of_a_killed_training_are_removed(tmp_path, fake_tiles):
+    (tmp_path / ".codec.half").mkdir()
+    (tmp_path / ".codec.json.tmp.host.1").touch()
+    train_codec(settings(), fake_tiles(), tmp_path, seed=1)
+    assert {path.name for path in tmp_path.iterdir()} == FILES | {"metrics"}

@@ -76,8 +76,37 @@ def test_prune_keeps_the_last_the_multiples_the_first_and_the_pinned(store):
     for step in range(11):
         save(store, step)
     store.pin(3)
-    store.prune(keep_last=2, keep_every=4)
+    store.prune(saved=10, keep_last=2, keep_every=4)
     assert store.steps() == [0, 3, 4, 8, 9, 10]
+
+
+def test_prune_counts_from_the_step_just_saved_where_later_ones_exist(store):
+    for step in (0, 120, 240):
+        save(store, step)
+    for step, left in ((40, [0, 40, 120, 240]), (80, [0, 80, 120, 240]), (120, [0, 120, 240])):
+        save(store, step)
+        store.prune(saved=step, keep_last=1, keep_every=240)
+        assert store.steps() == left
+        assert store.newest(at_most=step).step == step
+
+
+def test_pin_stays_when_its_checkpoint_is_written_again(store):
+    save(store, 3)
+    store.pin(3)
+    for step in (3, 4, 5):
+        save(store, step)
+    store.prune(saved=5, keep_last=1, keep_every=10)
+    assert store.steps() == [3, 5]
+    assert [entry["path"] for entry in store.open(3).files] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("step", [0, 7])
+def test_remedy_for_a_damaged_checkpoint_names_the_manifest_that_it_was_found_by(store, step):
+    manifest = Path("results/runs/step_0000007.json")
+    with pytest.raises(UserError, match=rf"delete {manifest}[\s\S]* folder [\s\S]*run the workflow again"):
+        store.open(step, manifest=manifest)
+    with pytest.raises(UserError, match="training continues from the next older"):
+        store.open(step)
 
 
 def test_sweep_removes_what_a_killed_trainer_left(store):

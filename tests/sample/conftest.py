@@ -19,6 +19,8 @@ from dithc.train import train
 BANDS, SIDE, ROWS, CLASSES = 4, 8, 12, 3
 PIXEL = codecs.PixelCodec(kind="pixel")
 CODEC_ID = f"pixel-{digest({'kind': 'pixel'})}"
+TILES = Manifest(stage="tiles", name="toy", spec={})
+TILES_DIGEST = TILES.digest
 
 
 def write_tiles(folder: Path) -> Path:
@@ -36,11 +38,11 @@ def write_tiles(folder: Path) -> Path:
         "shards": [],
     }
     (folder / "dataset.json").write_text(json.dumps(info))
-    Manifest(stage="tiles", name="toy", spec={}).write(folder / "manifest.json")
+    TILES.write(folder / "manifest.json")
     return folder / "manifest.json"
 
 
-def write_latents(folder: Path, *, classes: int = CLASSES) -> Path:
+def write_latents(folder: Path, *, classes: int = CLASSES, tiles_digest: str = TILES_DIGEST) -> Path:
     """Pixels of `ROWS` tiles; class 1 is in the validation split only."""
     folder.mkdir(parents=True)
     labels = (np.arange(ROWS) % CLASSES).astype(np.int32)
@@ -60,7 +62,7 @@ def write_latents(folder: Path, *, classes: int = CLASSES) -> Path:
         "moments": "mean",
         "scale": 1.0,
         "codec": CODEC_ID,
-        "tiles_digest": "none",
+        "tiles_digest": tiles_digest,
         "num_classes": classes,
         "shards": [entries["shard-00000.npy"] | {"rows": ROWS, "flip": entries["flip-00000.npy"]}],
         "labels": entries["labels.npy"],

@@ -29,7 +29,7 @@ def words(tmp_path, trained):
         "codecs": {"pixels": {"kind": "pixel"}},
         "runs": {"toy": {"dataset": "toy"}},
         "extractors": {"e": {"kind": "squeezenet", "path": "anywhere"}},
-        "evaluations": {"small": evaluation},
+        "evaluations": {"small": evaluation, "tiny": evaluation | {"images": 2, "steps": 1}},
     }
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps(content))
@@ -72,3 +72,18 @@ def test_codec_manifest_where_none_is_trained_is_refused(words, tmp_path, capsys
     assert main(arguments) == 2
     assert "--codec" in capsys.readouterr().err
     assert main([word.replace("small", "unknown") for word in words(tmp_path / "x")[3:]]) == 2
+
+
+def test_ranks_wait_for_each_other_for_days_while_they_sample(words, tmp_path, monkeypatch):
+    import dithc.comm
+    from dithc.cli import main
+
+    waits = []
+
+    def connect(expected, *, timeout_seconds):
+        waits.append(timeout_seconds)
+        return dithc.comm.Group()
+
+    monkeypatch.setattr(dithc.comm, "connect", connect)
+    assert main([word.replace("small", "tiny") for word in words(tmp_path / "x")[3:]]) == 0
+    assert waits[0] >= 2 * 24 * 3600

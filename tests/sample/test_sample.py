@@ -1,6 +1,8 @@
 """An image depends on its seed and index; whoever makes it, and however often, it is the same."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,20 +129,42 @@ def test_guidance_on_first_three_channels_leaves_the_fourth_to_the_labelled_half
     assert not np.allclose(images(plain)[:, :3], images(first3)[:, :3], atol=2 * 2**-11)
 
 
-def test_codec_of_another_run_is_refused(job, trained, monkeypatch):
-    found = json.loads((Store.of_run(trained["checkpoint"])[0].path(6) / "checkpoint.json").read_text())
-    meta = found["meta"] | {"codec": "kl-vae-of-somebody-else"}
-    original = Store.open
-    monkeypatch.setattr(
-        Store, "open", lambda self, step: Store.Checkpoint(original(self, step).folder, step, meta, found["files"])
+def copy_of_run(trained, folder) -> tuple[Path, Path]:
+    """The manifest and the folder of a copy of the trained run's last checkpoint."""
+    store, step = Store.of_run(trained["checkpoint"])
+    copied = Path(shutil.copytree(store.path(step), Store(folder / "store").path(step)))
+    out = folder / "runs" / "step_0000006.json"
+    Manifest(stage="train", name="toy", spec={}, files=Manifest.entries(out.parent, sorted(copied.iterdir()))).write(
+        out
     )
+    return out, copied
+
+
+def test_latents_and_codec_of_another_run_are_refused(job, trained, tmp_path):
+    out, copied = copy_of_run(trained, tmp_path)
+    content = json.loads((copied / "checkpoint.json").read_text())
+    content["meta"]["codec"] = "kl-vae-of-somebody-else"
+    (copied / "checkpoint.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match="not the one the run was trained with"):
-        sample(job(), Group())
+        sample(job(checkpoint=out), Group())
 
 
 def test_latents_of_other_classes_are_refused(job, make_latents, tmp_path):
     with pytest.raises(UserError, match="4 classes"):
         sample(job(latents=make_latents(tmp_path / "other", classes=4)), Group())
+
+
+def test_tiles_that_the_latents_were_not_made_of_are_refused(job, make_latents, tmp_path):
+    other = make_latents(tmp_path / "other", tiles_digest="those of another data set")
+    with pytest.raises(UserError, match="made of other tiles"):
+        sample(job(latents=other), Group())
+
+
+def test_damaged_checkpoint_is_refused_with_the_manifest_to_delete(job, trained, tmp_path):
+    out, copied = copy_of_run(trained, tmp_path)
+    (copied / "ema.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match=rf"delete {out}[\s\S]*run the workflow again"):
+        sample(job(checkpoint=out), Group())
 
 
 def test_full_disk_keeps_finished_shards(job, monkeypatch):

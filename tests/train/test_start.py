@@ -1,6 +1,8 @@
 """Fine-tuning starts from what another training, or a file, holds; and what is exported can be read back."""
 
+import json
 import logging
+import shutil
 
 import pytest
 import torch
@@ -76,6 +78,14 @@ def test_exported_weights_are_read_back_as_a_start(job, base, tmp_path, weights,
     assert all(torch.equal(value, expected[name]) for name, value in initial(tuned).items())
 
 
+def test_start_from_a_file_says_that_its_codec_is_unknown(job, base, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    path = tmp_path / "weights.safetensors"
+    export(base.out, weights="ema", layout="safetensors", out=path)
+    train(job("tuned", until=1, run=job().run.model_copy(update={"init_file": str(path)})), Group())
+    assert "does not say on latents of which codec" in caplog.text
+
+
 def test_model_loads_exported_weights_strictly(base, tmp_path):
     facts = export(base.out, weights="ema", layout="safetensors", out=tmp_path / "weights.safetensors")
     model = DiT(DiTConfig(**facts["model"]))
@@ -104,14 +114,30 @@ def test_broken_weights_file_is_refused(job, tmp_path, name):
         train(job(run=job().run.model_copy(update={"init_file": str(path)})), Group())
 
 
-def test_latents_of_another_codec_are_refused_on_resume(job, base):
-    from dithc.train.checkpoint import State, take_up
-
+def test_latents_of_another_codec_than_the_stores_are_refused_on_resume(job, base):
+    """A store is found by the digest of its latents; this one was filled from others."""
     store, step = Store.of_run(base.out)
-    found = store.open(step)
-    said = found.meta | {"codec": "another-codec"}
-    with pytest.raises(UserError, match="codec differs"):
-        take_up(found, State(None, None, None), said=said)
+    path = store.path(step) / "checkpoint.json"
+    content = json.loads(path.read_text())
+    content["meta"]["codec"] = "another-codec"
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"codec differs[\s\S]*another-codec[\s\S]*test-codec"):
+        train(job("base", until=6), Group())
+    assert store.steps()[-1] == step
+
+
+def test_finetuning_on_another_codec_of_as_many_channels_is_allowed_and_said(job, base, make_latents, tmp_path, caplog):
+    """Each data set has its own codec: weights carry over, what they were trained on is said."""
+    other = make_latents(tmp_path / "other", codec="another-codec")
+    assert train(job("tuned", until=1, init=base.out, run=tune_run(job), latents=other), Group()) == DONE
+    assert "trained on latents of codec test-codec, these are of another-codec" in caplog.text
+
+
+def test_damaged_start_is_refused_with_the_manifest_to_delete(job, base):
+    store, step = Store.of_run(base.out)
+    shutil.rmtree(store.path(step))
+    with pytest.raises(UserError, match=rf"delete {base.out}[\s\S]*run the workflow again"):
+        train(job("tuned", until=1, init=base.out, run=tune_run(job)), Group())
 
 
 def test_missing_weights_file_is_refused(job, tmp_path):

@@ -1,7 +1,9 @@
 """A training ends in the same numbers however often it was stopped on the way."""
 
 import json
+import logging
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from safetensors.torch import load_file
 from dithc.comm import Group
 from dithc.log import UserError, read_metrics
 from dithc.runs import Lease, Manifest, Store
-from dithc.train import DONE, HELD, STOPPED, train
+from dithc.train import DONE, HELD, STOPPED, export, train
 
 
 def checkpoint(job) -> Store.Checkpoint:
@@ -128,6 +130,49 @@ def test_lost_lease_ends_the_training_before_it_writes(job, monkeypatch):
     assert Store(stores[0]).steps() == [0, 2]
 
 
+def test_lease_lost_while_a_checkpoint_is_written_removes_nothing(job, monkeypatch):
+    monkeypatch.setattr(Lease, "holds", lambda self: not list(self.path.parent.glob("step_*4")))
+    assert train(job(until=6, checkpoint_every=1, keep_last=1), Group()) == HELD
+    assert Store(next((job().store).glob("small-*"))).steps() == [0, 3, 4]
+
+
+def test_other_segments_get_on_where_later_checkpoints_exist(job):
+    whole, other = job("whole", segment=3), job("parts", segment=6, checkpoint_every=3)
+    for one in (whole, other):
+        train(one, Group())
+    shorter = job("parts", until=2, segment=2, checkpoint_every=1, keep_last=1, walltime_minutes=0.0)
+    assert [train(shorter, Group()) for _ in range(2)] == [STOPPED, DONE]
+    assert hashes(other) == hashes(whole)
+
+
+def test_damaged_end_of_a_finished_run_is_trained_again_as_the_remedy_says(job):
+    one = job()
+    train(one, Group())
+    found, before = checkpoint(one), hashes(one)
+    found.weights("ema").write_bytes(b"")
+    with pytest.raises(UserError, match=rf"delete {one.out}[\s\S]*trains that last part again"):
+        export(one.out, weights="ema", layout="safetensors", out=one.out.parent / "weights.safetensors")
+    one.out.unlink()
+    shutil.rmtree(found.folder)
+    assert train(one, Group()) == DONE
+    assert hashes(one) == before
+
+
+def test_ranks_leave_when_rank_0_has_written_everything(job, monkeypatch):
+    written = []
+    one = job()
+    monkeypatch.setattr(Group, "barrier", lambda self: written.append(one.out.exists()))
+    train(one, Group())
+    assert written == [True]
+
+
+def test_log_and_progress_say_the_epoch(job, caplog):
+    caplog.set_level(logging.INFO)
+    train(job(), Group())
+    assert "step 6/6, epoch 2.0: loss" in caplog.text  # 6 steps of 8 images, 24 images in the data set
+    assert ", epoch 2.0, loss" in caplog.text
+
+
 def test_deadline_stops_after_a_step_and_every_start_gets_on(job):
     one = job(walltime_minutes=0.0)
     statuses = [train(one, Group()) for _ in range(6)]
@@ -165,8 +210,8 @@ def test_loss_that_is_not_finite_names_step_and_rank_and_saves_nothing(job):
 
 
 def test_unknown_preset_is_refused(job):
-    with pytest.raises(UserError, match="unknown model preset"):
-        train(job(model={"preset": "DiT-Huge/2"}), Group())
+    with pytest.raises(ValueError, match="preset"):
+        job(model={"preset": "DiT-Huge/2"})
 
 
 def test_last_step_beyond_the_configuration_is_refused(job):

@@ -1,5 +1,6 @@
 """Every experiment plans its jobs on every profile, without data; mistakes stop before the first job."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,47 @@ def test_failing_verb_fails_its_rule_with_its_own_words(project: Path) -> None:
     assert done.returncode != 0
     assert "remedy:" in done.stdout
     assert "completed successfully" not in done.stdout
+
+
+def test_cluster_profile_asks_for_one_task_a_rank_with_its_own_cores(project: Path) -> None:
+    planned = snakemake(project, "--profile", "cluster", "-n").stdout
+    training = planned.partition("rule pretrain:")[2].partition("\n[")[0]
+    assert "tasks=4, cpus_per_task=38" in training.replace("nodes=1, ", "")
+
+
+@pytest.mark.slow
+def test_cluster_profile_submits_its_first_jobs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stubs = project / "slurm"
+    stubs.mkdir()
+    for name in ("sbatch", "sacct", "sinfo", "squeue", "scontrol", "sacctmgr", "sshare", "scancel"):
+        body = f'echo "$@" >> {stubs}/submitted; exit 1' if name == "sbatch" else "exit 0"
+        (stubs / name).write_text(f"#!/bin/sh\n{body}\n")
+        (stubs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stubs}:{os.environ['PATH']}")
+    quick = ("--slurm-init-seconds-before-status-checks", "1")
+    done = snakemake(project, "--profile", "cluster", "--configfile", "config/experiments/demo.yaml", *quick)
+    assert done.returncode != 0, "the stub takes no job"
+    submitted = (stubs / "submitted").read_text().splitlines()
+    assert len(submitted) == 3, done.stdout[-3000:]
+    for line in submitted:
+        assert "-p cpu" in line
+        assert "--ntasks=1 --cpus-per-task=1" in line
+        assert "synthesize:dataset=" in line
+
+
+def test_only_what_the_asked_stage_reads_must_be_there(project: Path) -> None:
+    folder = project / "data" / "gaofen2"
+    folder.mkdir(parents=True)
+    target = "results/gaofen2/scenes/gaofen2/manifest.json"
+    gaofen2 = "config/experiments/gaofen2.yaml"
+    done = snakemake(project, target, "--profile", "profiles/local", "--configfile", gaofen2)
+    assert "init_file" not in done.stdout, "staging needs no weights"
+    assert done.returncode != 0
+    assert "remedy:" in done.stdout
+
+
+def test_misspelt_section_is_refused_and_never_becomes_the_demo(project: Path) -> None:
+    (project / "mine.yaml").write_text("name: mine\nrnus: {a: {dataset: b}}\n")
+    done = snakemake(project, "--profile", "profiles/local", "-n", "--configfile", "mine.yaml")
+    assert done.returncode != 0
+    assert "rnus: unknown key" in done.stdout

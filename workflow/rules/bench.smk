@@ -8,7 +8,7 @@ rule bench:
         W.log("bench/step"),
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("bench", workflow.cores)
+    threads: W.threads("bench", CORES)
     resources:
         mem_mb=W.resource("bench", "mem_mb"),
         runtime=W.resource("bench", "runtime"),

@@ -12,7 +12,7 @@ rule extractor:
         W.log("extractor/{extractor}"),
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("extractor", workflow.cores)
+    threads: W.threads("extractor", CORES)
     resources:
         mem_mb=W.resource("extractor", "mem_mb"),
         runtime=W.resource("extractor", "runtime"),
@@ -29,12 +29,12 @@ rule features_real:
         tiles=W.path("tiles", "{dataset}"),
         extractor=lambda wc: W.extractor_of(wc.extractor),
     output:
-        W.path("features", "{dataset}.{split}.{extractor}"),
+        W.path("features", "{dataset}.{split}.{images}.{extractor}"),
     log:
-        W.log("features/{dataset}.{split}.{extractor}"),
+        W.log("features/{dataset}.{split}.{images}.{extractor}"),
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("features", workflow.cores)
+    threads: W.threads("features", CORES)
     resources:
         mem_mb=W.resource("features", "mem_mb"),
         runtime=W.resource("features", "runtime"),
@@ -43,7 +43,7 @@ rule features_real:
         spec=lambda wc: W.spec("features", wc.extractor),
     shell:
         "OMP_NUM_THREADS={threads} dithc features --config {params.config} --extractor {wildcards.extractor} "
-        "--trained {input.extractor} --tiles {input.tiles} --split {wildcards.split} --out {output} 2>&1 | tee -i {log}"
+        "--trained {input.extractor} --tiles {input.tiles} --split {wildcards.split} --images {wildcards.images} --out {output} 2>&1 | tee -i {log}"
 
 
 rule features_generated:
@@ -58,7 +58,7 @@ rule features_generated:
         W.log("features/{evaluation}"),
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("features", workflow.cores)
+    threads: W.threads("features", CORES)
     resources:
         mem_mb=W.resource("features", "mem_mb"),
         runtime=W.resource("features", "runtime"),

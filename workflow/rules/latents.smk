@@ -10,7 +10,7 @@ rule codec:
         W.log("codec/{codec}"),
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("codec", workflow.cores)
+    threads: W.threads("codec", CORES)
     resources:
         mem_mb=W.resource("codec", "mem_mb"),
         runtime=W.resource("codec", "runtime"),
@@ -31,7 +31,7 @@ rule latents:
         W.log("latents/{dataset}"),
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("latents", workflow.cores)
+    threads: W.threads("latents", CORES)
     resources:
         mem_mb=W.resource("latents", "mem_mb"),
         runtime=W.resource("latents", "runtime"),

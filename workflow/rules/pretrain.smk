@@ -14,20 +14,22 @@ rule pretrain:
         run="|".join(W.pretrainings) or "(?!)",
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("train", workflow.cores)
+    threads: W.threads("train", CORES)
     resources:
         mem_mb=W.resource("train", "mem_mb"),
         runtime=W.resource("train", "runtime"),
         nodes=W.machine.nodes,
         tasks=W.machine.ranks,
+        cpus_per_task=W.rank_cpus(CORES),
         mpi=W.mpi,
-        launch=W.launch(workflow.cores),
+        launch=W.launch(CORES),
     params:
         config=W.config,
         spec=lambda wc: W.spec("train", wc.run),
         init=lambda wc, input: f"--init {input.init}" if "init" in input.keys() else "",
         store=W.experiment.store,
+        walltime=W.walltime,
     shell:
         "dithc launch {resources.launch} -- dithc train --config {params.config} --run {wildcards.run} "
         "--latents {input.latents} {params.init} --store {params.store} --until {wildcards.step} "
-        "--walltime-minutes {resources.runtime} --out {output} 2>&1 | tee -i {log}"
+        "{params.walltime} --out {output} 2>&1 | tee -i {log}"

@@ -4,6 +4,7 @@
 rule report:
     input:
         manifests=W.manifests,
+        paper="config/paper/reference.yaml",
         bench=W.bench_file,
     output:
         html=report(
@@ -52,6 +53,7 @@ rule report:
         runtime=W.resource("report", "runtime"),
     params:
         config=W.config,
+        titles=W.titles,
     shell:
         "dithc report --config {params.config} --manifests {input.manifests} --bench {input.bench} "
         "--out {output.html} 2>&1 | tee -i {log}"

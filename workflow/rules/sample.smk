@@ -13,14 +13,15 @@ rule sample:
         W.log("sample/{evaluation}"),
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("train", workflow.cores)
+    threads: W.threads("train", CORES)
     resources:
         mem_mb=W.resource("sample", "mem_mb"),
         runtime=W.resource("sample", "runtime"),
         nodes=W.machine.nodes,
         tasks=W.machine.ranks,
+        cpus_per_task=W.rank_cpus(CORES),
         mpi=W.mpi,
-        launch=W.launch(workflow.cores),
+        launch=W.launch(CORES),
     params:
         config=W.config,
         spec=lambda wc: W.spec("sample", wc.evaluation),

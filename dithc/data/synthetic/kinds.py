@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dithc.data.npy import remove_leftovers
 from dithc.data.synthetic import gaofen2, image_folder, safe_product, sentinel2
 from dithc.data.synthetic.themes import THEMES
 from dithc.log import logger, problem, progress
@@ -71,6 +72,7 @@ def synthesize(
     size: int | None = None,
     classes: int | None = None,
     gsd: float | None = None,
+    replace: bool = False,
 ) -> Path:
     """Writes invented inputs into the folder `out`, unless it already holds exactly these.
 
@@ -82,6 +84,8 @@ def synthesize(
         size: side in pixels; by default 768 (satellites) or 256 (pictures). Sentinel-2 needs a multiple of 6.
         classes: only for image-folder: number of classes, by default 4.
         gsd: only for gaofen2: metres per pixel, by default 4.
+        replace: whether an earlier result of other arguments, of an older generator, or with files missing or cut short is
+            replaced (when the new one is complete); content that the generator did not write is refused all the same.
 
     Returns:
         Path of synthetic.json in `out`: the arguments, and size and SHA-256 of every file.
@@ -90,7 +94,8 @@ def synthesize(
         UserError: an argument is out of range or does not belong to the kind, or `out` holds something else.
     """
     request = _checked(kind, seed=seed, scenes=scenes, size=size, classes=classes, gsd=gsd)
-    if _is_complete(out, request):
+    remove_leftovers(out)
+    if _is_complete(out, request, replace=replace):
         logger(__name__).info(f"{out} already holds these invented inputs: left as it is")
         return out / RECORD
     steps = _steps(request)
@@ -184,8 +189,8 @@ def _within(option: str, value: float, low: float, high: float) -> None:
         )
 
 
-def _is_complete(out: Path, request: Request) -> bool:
-    """Whether `out` holds exactly what is asked for; False where it is absent or empty.
+def _is_complete(out: Path, request: Request, *, replace: bool) -> bool:
+    """Whether `out` holds exactly what is asked for; False where it is absent, empty, or may be replaced.
 
     Raises:
         UserError: it holds anything else.
@@ -198,18 +203,31 @@ def _is_complete(out: Path, request: Request) -> bool:
         (out / name).is_file() and (out / name).stat().st_size == entry["bytes"] for name, entry in files.items()
     ):
         return True
+    if replace and _is_own(out, found, files):
+        logger(__name__).info(f"{out} holds other invented inputs, or not all files of these: it is replaced")
+        return False
     if not found:
         got = "other content"
     elif found == request.record():
         got = "these inputs, but files are missing or cut short"
     else:
         got = ", ".join(f"{k} {v}" for k, v in found.items() if v != request.record().get(k)) + " in its synthetic.json"
+    if replace and found:
+        got += "; and files that the generator did not write"
     raise problem(
         f"{out} is in the way",
         got=got,
         expected="an absent or empty folder, or a complete earlier result of the same arguments",
         remedy="choose another --out, or remove that folder if nothing in it is needed",
     )
+
+
+def _is_own(out: Path, found: dict[str, Any], files: dict[str, Any]) -> bool:
+    """Whether `out` holds a result of the generator, of any version, and nothing else."""
+    if not {"generator", "kind"} <= found.keys():
+        return False
+    there = {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
+    return there <= files.keys() | {RECORD}
 
 
 def _found(record: Path) -> dict[str, Any]:

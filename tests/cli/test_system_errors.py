@@ -1,0 +1,181 @@
+"""A full disk, or a file that cannot be read, is four lines and status 2; what was complete stays as it was."""
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.cli import main
+
+CONFIG: dict[str, Any] = {
+    "name": "tiny",
+    "title": "Tiny",
+    "datasets": {
+        "set": {
+            "title": "A set",
+            "source": {
+                "kind": "image-folder",
+                "size": 16,
+                "synthetic": {"scenes": 12, "size": 24, "classes": 2},
+            },
+            "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+            "codec": "pixels",
+            "tiles": {"size": 16},
+        }
+    },
+    "codecs": {"pixels": {"kind": "pixel"}},
+    "runs": {"run": {"dataset": "set", "steps": 2, "global_batch": 2}},
+    "extractors": {"own": {"kind": "classifier", "trained_on": "set", "steps": 3, "batch": 8}},
+    "evaluations": {"score": {"run": "run", "images": 4, "steps": 2, "extractor": "own"}},
+}
+
+
+class Bench:
+    """A small experiment under `root`; `words[verb]` are the arguments of its verbs."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.configure(seed=0)
+        of = {
+            name: str(root / name / "manifest.json")
+            for name in ("inputs", "scenes", "tiles", "extractor", "real", "generated", "fid")
+        }
+        config, dataset = ["--config", str(root / "config.json")], ["--dataset", "set"]
+        extractor, tiles = ["--extractor", "own"], ["--tiles", of["tiles"]]
+        features = ["features", *config, *extractor, "--trained", of["extractor"], *tiles]
+        pair = ["--real", of["real"], "--generated", of["generated"]]
+        self.words = {
+            "synthesize": ["synthesize", *config, *dataset, "--out", of["inputs"]],
+            "stage": ["stage", *config, *dataset, "--inputs", of["inputs"], "--out", of["scenes"]],
+            "tiles": ["tiles", *config, *dataset, "--scenes", of["scenes"], "--out", of["tiles"]],
+            "extractor": ["extractor", *config, *extractor, *tiles, "--out", of["extractor"]],
+            "features": [*features, "--split", "all", "--out", of["real"]],
+            "features of train": [*features, "--split", "train", "--out", of["generated"]],
+            "fid": ["fid", *config, "--evaluation", "score", *pair, "--out", of["fid"]],
+            "report": ["report", *config, "--manifests", of["tiles"], "--out", str(root / "report.html")],
+        }
+
+    def configure(self, *, seed: int) -> None:
+        """Writes the configuration with this seed."""
+        (self.root / "config.json").write_text(json.dumps({**CONFIG, "seed": seed}))
+
+    def content(self) -> dict[str, bytes]:
+        """All files but metrics, which are a log of attempts."""
+        files = (path for path in self.root.rglob("*") if path.is_file() and "metrics" not in path.parts)
+        return {str(path.relative_to(self.root)): path.read_bytes() for path in files}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """The experiment, every verb done."""
+    bench = Bench(tmp_path_factory.mktemp("bench"))
+    for name, words in bench.words.items():
+        assert main(words) == 0, name
+    return bench
+
+
+@pytest.fixture
+def bench(finished: Bench) -> Iterator[Bench]:
+    """The finished experiment; its configuration is put back after the test."""
+    yield finished
+    finished.configure(seed=0)
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, function: str, number: int) -> None:
+    """Makes `os.fsync` or `os.replace` fail."""
+
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, function, fail)
+
+
+def four_lines(said: str) -> bool:
+    """Whether this is the form of a user error, and no traceback."""
+    return all(word in said for word in ("got:", "expected:", "remedy:")) and "Traceback" not in said
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace"])
+@pytest.mark.parametrize(
+    ("verb", "seed"),
+    [
+        ("synthesize", 0),
+        ("synthesize", 1),
+        ("stage", 0),
+        ("tiles", 1),
+        ("extractor", 1),
+        ("features", 0),
+        ("fid", 0),
+        ("report", 0),
+    ],
+)
+def test_full_disk_ends_with_status_2_and_leaves_earlier_output(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    verb: str,
+    seed: int,
+    function: str,
+) -> None:
+    bench.configure(seed=seed)
+    before = bench.content()
+    broken(monkeypatch, function, errno.ENOSPC)
+    capsys.readouterr()
+    assert main(bench.words[verb]) == 2
+    said = capsys.readouterr().err
+    assert "No space left on device" in said
+    assert "free s" in said
+    assert four_lines(said)
+    assert bench.content() == before
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EDQUOT, "quota"),
+        (errno.EROFS, "read-only"),
+        (errno.EACCES, "permissions"),
+        (errno.EIO, "dmesg"),
+        (errno.ENOTCONN, "check that the path"),
+    ],
+)
+def test_remedy_is_that_of_the_error(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, remedy: str
+) -> None:
+    broken(monkeypatch, "fsync", number)
+    assert main(bench.words["fid"]) == 2
+    said = capsys.readouterr().err
+    assert f"got:      {os.strerror(number)}" in said
+    assert remedy in said
+    assert four_lines(said)
+
+
+def test_file_that_cannot_be_written_is_named(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    out = bench.root / "config.json" / "fid" / "manifest.json"
+    assert main([*bench.words["fid"][:-1], str(out)]) == 2
+    said = capsys.readouterr().err
+    assert f"dithc fid could not read or write {out.parent}" in said
+    assert four_lines(said)
+
+
+def test_traceback_is_shown_where_it_is_asked_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken(monkeypatch, "fsync", errno.ENOSPC)
+    monkeypatch.setenv("DITHC_LOG", "DEBUG")
+    assert main(bench.words["fid"]) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert "remedy:" in said
+
+
+def test_reader_that_has_gone_is_no_error_to_tell(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken(monkeypatch, "fsync", errno.EPIPE)
+    assert main(bench.words["fid"]) == 141
+    assert "remedy:" not in capsys.readouterr().err

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 SUMMARY = "Writes a checkpoint's weights with the official DiT's parameter names, for other programs."
-EXAMPLE = "dithc export --checkpoint results/demo/runs/sentinel2/step_0000160.json --format official --out sentinel2.pt"
+EXAMPLE = "dithc export --checkpoint results/demo/runs/sentinel2/step_0000200.json --format official --out sentinel2.pt"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from dithc.log import problem
 SUMMARY = "Generates the images of an evaluation from a run's checkpoint; started again, it makes what is missing."
 EXAMPLE = (
     "dithc sample --config config/experiments/demo.yaml --evaluation sentinel2-after --checkpoint "
-    "results/demo/runs/sentinel2/step_0000160.json --latents results/demo/latents/sentinel2/manifest.json "
+    "results/demo/runs/sentinel2/step_0000200.json --latents results/demo/latents/sentinel2/manifest.json "
     "--tiles results/demo/tiles/sentinel2/manifest.json --codec results/demo/codecs/sentinel2-vae/manifest.json "
     "--out results/demo/samples/sentinel2-after/manifest.json"
 )

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         UserError: the path is nothing that dithc writes, is damaged, or has no picture.
     """
     try:
-        print("\n".join(describe(args.path)))
+        lines = describe(args.path)
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
             expected=KINDS,
             remedy="verify or remake it",
         ) from error
+    print("\n".join(lines))
     if args.png:
         from dithc.cli.draw import draw
 

@@ -127,3 +127,14 @@ def test_killed_workflow_continues_to_the_same_weights(finished: Path, encoded: 
     interrupted, whole = (json.loads((place / target).read_text()) for place in (folder, finished))
     assert interrupted["digest"] == whole["digest"], "weights after a kill differ from those of an uninterrupted run"
     assert interrupted["numbers"]["loss_last100"] == whole["numbers"]["loss_last100"]
+
+
+def test_edited_display_trains_no_codec_again(finished: Path) -> None:
+    edit = finished / "edit.yaml"
+    edit.write_text("datasets: {gaofen2: {display: {low: 0, high: 600}}}\n")
+    before = manifest(finished, "codecs/gaofen2-vae/manifest.json")["digest"]
+    done = snakemake(finished, "results/demo/codecs/gaofen2-vae/manifest.json", *LOCAL, "edit.yaml")
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "localrule tiles:" in done.stdout
+    assert "used again" in done.stdout
+    assert manifest(finished, "codecs/gaofen2-vae/manifest.json")["digest"] == before

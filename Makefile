@@ -34,7 +34,7 @@ check:
 
 env: check $(BIN)/.installed
 
-$(BIN)/.installed: requirements.lock pyproject.toml $(wildcard setup.py) $(shell find kernels -name '*.[ch]' 2>/dev/null)
+$(BIN)/.installed: requirements.lock pyproject.toml $(wildcard setup.py) $(shell find kernels -name '*.[ch]' -o -name CMakeLists.txt)
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 	@echo "installing pinned dependencies and dithc into .venv (a few minutes the first time)"
 	@$(BIN)/python -m pip install $(PIP_FLAGS) -r requirements.lock

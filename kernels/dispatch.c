@@ -1,29 +1,18 @@
-/* Finds the instruction set, and the first line of the kernel table that it can run. */
+/* Finds the instruction set of this machine, and the kernels of the table that it can run. */
+#define _GNU_SOURCE
 #include <stddef.h>
 #include <string.h>
 
 #include "hcops.h"
-#include "reduce/sumsq_f32.h"
+#include "kernels.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
-
-typedef struct {
-    const char *op;   /* "<op>_<dtype>", what a caller asks for */
-    const char *name; /* "<op>_<dtype>_<isa>" */
-    int isa;
-    void (*function)(void); /* cast back to the operator's own signature before the call */
-} hc_line;
-
-static const hc_line TABLE[] = {
-#define HC_KERNEL(op, dtype, isa, ISA) \
-    {#op "_" #dtype, #op "_" #dtype "_" #isa, ISA, (void (*)(void))hc_##op##_##dtype##_##isa},
-#include "kernel_table.h"
-#undef HC_KERNEL
-};
 
 static const struct {
     int isa;
@@ -56,7 +45,16 @@ static int has_amx(void) {
         return 0;
     }
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return (low >> 17 & low >> 18 & 1u) != 0;
+    if (!(low >> 17 & low >> 18 & 1u)) {
+        return 0;
+    }
+#ifdef __linux__
+    /* Linux hands tile registers only to a process that asks (arch_prctl ARCH_REQ_XCOMP_PERM, feature 18: tile data); threads
+     * started later inherit the answer. */
+    return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+#else
+    return 1;
+#endif
 }
 
 static int best_isa(void) {
@@ -78,12 +76,14 @@ static int best_isa(void) {
 /* Bits of the kernel's interface (asm/hwcap.h), written out because older C libraries lack the newer names. */
 #define CPU_HAS_SVE (1ul << 22)
 #define CPU_HAS_SME (1ul << 23)
+#define CPU_HAS_SME_F64F64 (1ul << 25) /* outer products of fp64, an extension that every SME processor so far has */
 
 static int best_isa(void) {
     if (!(getauxval(AT_HWCAP) & CPU_HAS_SVE)) {
         return HC_ISA_NEON; /* also for SME without SVE: there SVE kernels run only in streaming mode */
     }
-    return getauxval(AT_HWCAP2) & CPU_HAS_SME ? HC_ISA_SME : HC_ISA_SVE;
+    const unsigned long sme = CPU_HAS_SME | CPU_HAS_SME_F64F64;
+    return (getauxval(AT_HWCAP2) & sme) == sme ? HC_ISA_SME : HC_ISA_SVE;
 }
 #else
 static int best_isa(void) {
@@ -117,36 +117,132 @@ int hc_isa_detect(const char *wanted, int *out_isa) {
     return HC_UNKNOWN_ISA;
 }
 
-int hc_kernel(int index, const char **out_name, int *out_isa) {
-    if (index < 0 || out_name == NULL || out_isa == NULL) {
-        return HC_BAD_ARGUMENT;
-    }
-    if (index >= COUNT(TABLE)) {
-        return HC_NO_KERNEL;
-    }
-    *out_name = TABLE[index].name;
-    *out_isa = TABLE[index].isa;
-    return HC_OK;
-}
+/* The vector kernels of each instruction set that the library was built for, best first within a family. */
+#define HC_VECTOR_KERNEL(op) .op = hc_##op##_ref,
+static const hc_kernels VECTOR_REF = {
+    .isa = HC_ISA_REF,
+#include "kernel_table.h"
+};
+#undef HC_VECTOR_KERNEL
+#ifdef HC_HAVE_AVX2
+#define HC_VECTOR_KERNEL(op) .op = hc_##op##_avx2,
+static const hc_kernels VECTOR_AVX2 = {
+    .isa = HC_ISA_AVX2,
+#include "kernel_table.h"
+};
+#undef HC_VECTOR_KERNEL
+#endif
+#ifdef HC_HAVE_AVX512
+#define HC_VECTOR_KERNEL(op) .op = hc_##op##_avx512,
+static const hc_kernels VECTOR_AVX512 = {
+    .isa = HC_ISA_AVX512,
+#include "kernel_table.h"
+};
+#undef HC_VECTOR_KERNEL
+#endif
+#ifdef HC_HAVE_NEON
+#define HC_VECTOR_KERNEL(op) .op = hc_##op##_neon,
+static const hc_kernels VECTOR_NEON = {
+    .isa = HC_ISA_NEON,
+#include "kernel_table.h"
+};
+#undef HC_VECTOR_KERNEL
+#endif
+#ifdef HC_HAVE_SVE
+#define HC_VECTOR_KERNEL(op) .op = hc_##op##_sve,
+static const hc_kernels VECTOR_SVE = {
+    .isa = HC_ISA_SVE,
+#include "kernel_table.h"
+};
+#undef HC_VECTOR_KERNEL
+#endif
+#ifdef HC_HAVE_SME
+#define HC_VECTOR_KERNEL(op) .op = hc_##op##_sme,
+static const hc_kernels VECTOR_SME = {
+    .isa = HC_ISA_SME,
+#include "kernel_table.h"
+};
+#undef HC_VECTOR_KERNEL
+#endif
 
-/* First line of an operator that a machine at level `isa` can run; the reference makes sure that there is one. */
-static const hc_line *choose(const char *op, int isa) {
-    for (int i = 0; i < COUNT(TABLE); i++) {
-        if (strcmp(TABLE[i].op, op) == 0 && can_run(isa, TABLE[i].isa)) {
-            return &TABLE[i];
+static const hc_kernels *const VECTOR[] = {
+#ifdef HC_HAVE_AVX512
+    &VECTOR_AVX512,
+#endif
+#ifdef HC_HAVE_AVX2
+    &VECTOR_AVX2,
+#endif
+#ifdef HC_HAVE_SME
+    &VECTOR_SME,
+#endif
+#ifdef HC_HAVE_SVE
+    &VECTOR_SVE,
+#endif
+#ifdef HC_HAVE_NEON
+    &VECTOR_NEON,
+#endif
+    &VECTOR_REF,
+};
+
+static const hc_gemm_kernel *const GEMM[] = {
+#define HC_GEMM_KERNEL(dtype, isa, ISA) &hc_gemm_##dtype##_##isa,
+#include "kernel_table.h"
+#undef HC_GEMM_KERNEL
+};
+
+static const char *const VECTOR_NAMES[] = {
+#define HC_VECTOR_KERNEL(op) #op,
+#include "kernel_table.h"
+#undef HC_VECTOR_KERNEL
+};
+
+static const hc_kernels *vector_kernels(int isa) {
+    for (int i = 0; i < COUNT(VECTOR); i++) {
+        if (can_run(isa, VECTOR[i]->isa)) {
+            return VECTOR[i];
         }
     }
     return NULL;
 }
 
-int hc_sumsq_f32(int isa, const float *x, int64_t count, double *out_sum) {
-    if (out_sum == NULL || count < 0 || (x == NULL && count > 0)) {
+/* First line of a type that a machine at level `isa` can run; the reference makes sure that there is one. */
+static const hc_gemm_kernel *gemm_kernel(int isa, int dtype) {
+    for (int i = 0; i < COUNT(GEMM); i++) {
+        if (GEMM[i]->dtype == dtype && can_run(isa, GEMM[i]->isa)) {
+            return GEMM[i];
+        }
+    }
+    return NULL;
+}
+
+const hc_kernels *hc_kernels_of(int isa) {
+    static hc_kernels chosen[COUNT(ISA_NAMES)];
+    for (int i = 0; i < COUNT(ISA_NAMES); i++) {
+        if (ISA_NAMES[i].isa == isa) {
+            hc_kernels kernels = *vector_kernels(isa);
+            kernels.gemm_f32 = gemm_kernel(isa, HC_F32);
+            kernels.gemm_bf16 = gemm_kernel(isa, HC_BF16);
+            kernels.gemm_f64 = gemm_kernel(isa, HC_F64);
+            chosen[i] = kernels; /* the same bytes each time, so a second caller does no harm */
+            return &chosen[i];
+        }
+    }
+    return NULL;
+}
+
+int hc_kernel(int isa, int index, const char **out_op, int *out_kernel_isa) {
+    static const char *const gemm_names[] = {"gemm_f32", "gemm_bf16", "gemm_f64"};
+    if (index < 0 || out_op == NULL || out_kernel_isa == NULL) {
         return HC_BAD_ARGUMENT;
     }
     if (hc_isa_name(isa) == NULL) {
         return HC_UNKNOWN_ISA;
     }
-    const hc_line *line = choose("sumsq_f32", isa);
-    *out_sum = ((hc_sumsq_f32_kernel *)line->function)(x, count);
+    if (index >= COUNT(gemm_names) + COUNT(VECTOR_NAMES)) {
+        return HC_NO_KERNEL;
+    }
+    const int is_gemm = index < COUNT(gemm_names);
+    *out_op = is_gemm ? gemm_names[index] : VECTOR_NAMES[index - COUNT(gemm_names)];
+    *out_kernel_isa = is_gemm ? gemm_kernel(isa, index)->isa : vector_kernels(isa)->isa;
     return HC_OK;
 }

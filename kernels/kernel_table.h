@@ -1,5 +1,93 @@
-/* One line per kernel, best first within an operator: dispatch, tests and bench read this table and nothing else.
+/* One line per kernel: dispatch, tests and bench read this table and nothing else. No include guard: define the macros,
+ * include this file, undefine them.
  *
- * HC_KERNEL(op, dtype, isa, ISA) stands for the function hc_<op>_<dtype>_<isa> in <folder>/<op>_<dtype>_<isa>.c.
- * No include guard: define HC_KERNEL, include this file, undefine it. */
-HC_KERNEL(sumsq, f32, ref, HC_ISA_REF)
+ * HC_VECTOR_KERNEL(op): the functions hc_<op>_<isa> of type hc_<op>_kernel, from one source <folder>/<name>_simd.c that is
+ * compiled once for each of ref, avx2, avx512, neon, sve, sme. */
+#ifdef HC_VECTOR_KERNEL
+HC_VECTOR_KERNEL(multiply_add)
+HC_VECTOR_KERNEL(copy)
+HC_VECTOR_KERNEL(epilogue)
+HC_VECTOR_KERNEL(attention_lanes)
+HC_VECTOR_KERNEL(attention_softmax)
+HC_VECTOR_KERNEL(attention_finish)
+HC_VECTOR_KERNEL(attention_rescale)
+HC_VECTOR_KERNEL(attention_delta)
+HC_VECTOR_KERNEL(attention_gradient)
+HC_VECTOR_KERNEL(attention_store)
+HC_VECTOR_KERNEL(map)
+HC_VECTOR_KERNEL(map_backward)
+HC_VECTOR_KERNEL(scale_add)
+HC_VECTOR_KERNEL(scaled_difference)
+HC_VECTOR_KERNEL(softmax_forward)
+HC_VECTOR_KERNEL(softmax_backward)
+HC_VECTOR_KERNEL(adaln_forward)
+HC_VECTOR_KERNEL(adaln_backward)
+HC_VECTOR_KERNEL(gate_residual_forward)
+HC_VECTOR_KERNEL(gate_residual_backward)
+HC_VECTOR_KERNEL(add_blocks)
+HC_VECTOR_KERNEL(sum_of_squares)
+HC_VECTOR_KERNEL(squared_difference)
+HC_VECTOR_KERNEL(adamw)
+#endif
+
+/* HC_GEMM_KERNEL(dtype, isa, ISA): the descriptor hc_gemm_<dtype>_<isa> (gemm/gemm_kernel.h) in gemm/gemm_<dtype>_<isa>.c. Best
+ * first within a dtype: the first one that the machine runs serves it. */
+#ifdef HC_GEMM_KERNEL
+#ifdef HC_HAVE_AVX512
+HC_GEMM_KERNEL(f32, avx512, HC_ISA_AVX512)
+#endif
+#ifdef HC_HAVE_AVX2
+HC_GEMM_KERNEL(f32, avx2, HC_ISA_AVX2)
+#endif
+#ifdef HC_HAVE_SME
+HC_GEMM_KERNEL(f32, sme, HC_ISA_SME)
+#endif
+#ifdef HC_HAVE_SVE
+HC_GEMM_KERNEL(f32, sve, HC_ISA_SVE)
+#endif
+#ifdef HC_HAVE_NEON
+HC_GEMM_KERNEL(f32, neon, HC_ISA_NEON)
+#endif
+HC_GEMM_KERNEL(f32, ref, HC_ISA_REF)
+#ifdef HC_HAVE_AMX
+HC_GEMM_KERNEL(bf16, amx, HC_ISA_AMX)
+#endif
+#ifdef HC_HAVE_AVX512BF16
+HC_GEMM_KERNEL(bf16, avx512bf16, HC_ISA_AVX512BF16)
+#endif
+#ifdef HC_HAVE_AVX512
+HC_GEMM_KERNEL(bf16, avx512, HC_ISA_AVX512)
+#endif
+#ifdef HC_HAVE_AVX2
+HC_GEMM_KERNEL(bf16, avx2, HC_ISA_AVX2)
+#endif
+#ifdef HC_HAVE_SME
+HC_GEMM_KERNEL(bf16, sme, HC_ISA_SME)
+#endif
+#ifdef HC_HAVE_SVE
+HC_GEMM_KERNEL(bf16, sve, HC_ISA_SVE)
+#endif
+#ifdef HC_HAVE_NEON
+HC_GEMM_KERNEL(bf16, neon, HC_ISA_NEON)
+#endif
+HC_GEMM_KERNEL(bf16, ref, HC_ISA_REF)
+#ifdef HC_HAVE_SME
+HC_GEMM_KERNEL(f64, sme, HC_ISA_SME)
+#endif
+HC_GEMM_KERNEL(f64, ref, HC_ISA_REF)
+#endif
+
+/* HC_CEILING_KERNEL(dtype, isa, ISA): hc_ceiling_<dtype>_<isa> (ceiling/ceiling.h), multiply-adds on a unit that is wider than the
+ * vector units for products of this type. Best first within a dtype. */
+#ifdef HC_CEILING_KERNEL
+#ifdef HC_HAVE_AMX
+HC_CEILING_KERNEL(bf16, amx, HC_ISA_AMX)
+#endif
+#ifdef HC_HAVE_AVX512BF16
+HC_CEILING_KERNEL(bf16, avx512bf16, HC_ISA_AVX512BF16)
+#endif
+#ifdef HC_HAVE_SME
+HC_CEILING_KERNEL(f32, sme, HC_ISA_SME)
+HC_CEILING_KERNEL(bf16, sme, HC_ISA_SME)
+#endif
+#endif

@@ -1,8 +1,13 @@
 /* The door of the kernels: every function that Python may call.
  *
- * Rules: a kernel allocates nothing, spawns nothing, prints nothing, reads no environment. Functions that can fail return
- * an hc_status; results go through pointers. Sizes count elements, strides count elements, pointers need the alignment
- * of their type only. Arrays are never written unless the name of the argument says `out`.
+ * Legend: N images, T tokens, D width, H heads, K head width (D = H * K), M = N * T rows, F output features.
+ *
+ * Rules. Functions that can fail return an hc_status; results go through pointers. Sizes count elements, strides count
+ * elements, pointers need the alignment of their element type only. Arrays are never written unless the name of the
+ * argument says `out`. Only hc_context_* and hc_pool_* allocate or start threads; nothing prints or reads the environment.
+ * `const void *x, hc_dtype x_type`: an array of fp32 or bf16 (IEEE bfloat16, rounded to nearest even on a store). Arithmetic is
+ * fp32 whatever the types of the arrays. inf and nan propagate as in IEEE arithmetic. Every result is the same from run
+ * to run and, unless said otherwise, for any number of threads.
  */
 #ifndef HCOPS_H
 #define HCOPS_H
@@ -12,16 +17,19 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* Raised whenever a function below changes; the caller compares it with the one it was written for. */
-#define HC_ABI_VERSION 1
+#define HC_ABI_VERSION 2
 
 typedef enum {
     HC_OK = 0,
-    HC_BAD_ARGUMENT = -1,    /* null pointer or negative size */
+    HC_BAD_ARGUMENT = -1,    /* null pointer, negative size, or a type that the function does not take */
     HC_UNKNOWN_ISA = -2,     /* no instruction set of that name or number */
     HC_UNSUPPORTED_ISA = -3, /* a known one that this CPU lacks */
-    HC_NO_KERNEL = -4        /* index past the end of the table */
+    HC_NO_KERNEL = -4,       /* index past the end of a table */
+    HC_OUT_OF_MEMORY = -5,   /* the system refused memory */
+    HC_NO_THREAD = -6        /* the system refused a thread or its place on a CPU */
 } hc_status;
 
 /* Instruction sets. Tens are the family; within a family a higher one can run the kernels of the lower ones. */
@@ -36,6 +44,8 @@ typedef enum {
     HC_ISA_SME = 22
 } hc_isa;
 
+typedef enum { HC_F32 = 0, HC_BF16 = 1, HC_F64 = 2 } hc_dtype;
+
 int hc_version(void);
 
 /* Name of an instruction set, "ref" to "sme"; NULL for a number that is none. Static storage. */
@@ -44,12 +54,209 @@ const char *hc_isa_name(int isa);
 /* The best instruction set of this CPU and operating system, or the one named by `wanted` (NULL or "": the best). */
 int hc_isa_detect(const char *wanted, int *out_isa);
 
-/* Line `index` of the kernel table: "<op>_<dtype>_<isa>" and its instruction set. Static storage. */
-int hc_kernel(int index, const char **out_name, int *out_isa);
+/* Line `index` of the kernel table: the operator and the instruction set of the kernel that serves it on a machine of
+ * level `isa`. HC_NO_KERNEL past the end. Static storage. */
+int hc_kernel(int isa, int index, const char **out_op, int *out_kernel_isa);
 
-/* *out_sum = sum of x[i]^2 over i < count, accumulated in float64; 0 for count 0. Best kernel that `isa` can run. */
-int hc_sumsq_f32(int isa, const float *x, int64_t count, double *out_sum);
+/* ------------------------------------------------------------------------------------------------ context and threads */
 
+/* What a machine lends to the kernels: a team of threads, scratch memory, the sizes that blocking follows. */
+typedef struct hc_context hc_context;
+
+typedef struct {
+    int isa;             /* hc_isa */
+    int num_threads;     /* 1 or more; the caller of an operator is thread 0, the others belong to the context */
+    const int *cpus;     /* num_threads CPUs; thread i > 0 is pinned to cpus[i]; NULL: nobody is pinned */
+    int64_t l1_bytes;    /* caches of one core, and the last level's share of one core; 0: a default is used */
+    int64_t l2_bytes;
+    int64_t l3_bytes;
+    int64_t spin_nanoseconds; /* how long an idle thread looks for work before it sleeps; 0: a default */
+    int num_clusters;         /* groups of consecutive threads, as equal as can be, that share a memory; 0: one */
+} hc_machine;
+
+int hc_context_create(const hc_machine *machine, hc_context **out_context);
+
+/* Ends the threads and gives memory back. No operator may be running. */
+void hc_context_destroy(hc_context *context);
+
+/* ------------------------------------------------------------------------------------------------------------- memory */
+
+/* Pre-faulted, re-used blocks of huge pages. Never shrinks below what is in use; a miss first gives idle blocks back, so
+ * that blocks in use and idle together stay below 9/8 of the most that was ever in use at once. */
+typedef struct hc_pool hc_pool;
+
+int hc_pool_create(hc_pool **out_pool);
+
+/* A block of `bytes` or more, aligned to 4,096 bytes, content undefined; its pages were touched by the team. NULL: refused. */
+void *hc_pool_take(hc_pool *pool, hc_context *context, int64_t bytes);
+
+/* Returns a block; any thread may do so. */
+void hc_pool_give(hc_pool *pool, void *block);
+
+/* Bytes in use, idle, the most ever in use, and how many takes found an idle block or not. Any pointer may be NULL. */
+void hc_pool_counters(hc_pool *pool, int64_t *out_used, int64_t *out_idle, int64_t *out_peak, int64_t *out_hits,
+                      int64_t *out_misses);
+
+/* Gives every idle block back to the system. */
+void hc_pool_trim(hc_pool *pool);
+
+/* A DLPack tensor (DLManagedTensor *, version 0) over a block of the pool: contiguous, on the CPU, given back by its deleter.
+ * NULL: refused. */
+void *hc_pool_tensor(hc_pool *pool, hc_context *context, int dtype, int num_dimensions, const int64_t *shape);
+
+/* --------------------------------------------------------------------------------------------------------------- gemm */
+
+/* Element (i, j) is data[i * row_stride + j * column_stride]; one of the strides is 1, or the matrix has one row or column. */
+typedef struct {
+    void *data;
+    int64_t row_stride, column_stride;
+    int dtype; /* hc_dtype */
+} hc_matrix;
+
+/* What happens to C = A B before it is stored; each term that is set is applied in the order of these lines. */
+typedef struct {
+    const void *bias; /* (n) or NULL: C[i, j] += bias[j] */
+    int bias_type;
+    void *out_before; /* NULL, or an m x n matrix of C's strides and type: what C is after the bias */
+    int gelu;         /* 1: C = gelu(C), the tanh form */
+    const void *gelu_gradient_at; /* NULL, or an m x n matrix u of C's strides and of C's type: C *= gelu'(u) */
+    const void *gate; /* NULL, or row i / rows_per_gate of a matrix with gate_stride between rows: C[i, j] *= gate */
+    int gate_type;
+    int64_t gate_stride, rows_per_gate;
+    const void *residual; /* NULL, or an m x n matrix of C's strides and of residual_type: C[i, j] += residual[i, j] */
+    int residual_type;
+} hc_epilogue;
+
+/* How a product is cut; zeros mean: from the cache sizes and shape, by the rule in gemm/gemm.c. */
+typedef struct {
+    int64_t mc, nc, kc;          /* block of A in rows, of B in columns, of both in depth */
+    int row_cuts, column_cuts;   /* cuts of m and of n among the threads of a cluster; their product is at most the threads */
+    int num_threads;             /* 0: all of the context */
+} hc_blocking;
+
+typedef struct {
+    int64_t m, n, k;
+    hc_matrix a, b;     /* m x k and k x n; fp32 or bf16 each, or both fp64 */
+    hc_matrix out_c;    /* m x n; fp32 or bf16, row_stride any, column_stride 1; fp64 for an fp64 product */
+    int compute;        /* HC_F32: products of fp32; HC_BF16: of operands rounded to bf16, summed in fp32; HC_F64 */
+    int accumulate;     /* 1: out_c += product (fp32 or fp64 c, no epilogue) */
+    float *out_row_sum_a; /* NULL, or (m): the sum of each row of A (the bias gradient when A = dY^T); += with accumulate */
+    hc_epilogue epilogue;
+    hc_blocking blocking;
+} hc_gemm_arguments;
+
+/* C = epilogue(A B). k = 0 gives the epilogue of zeros. Equal for any number of threads at the same kc.
+ * Error of an element: |c - exact| <= (k + 2) * 2^-24 * sum |a||b| for fp32; with compute bf16 the same over the rounded operands,
+ * plus the rounding of a bf16 c. */
+int hc_gemm(hc_context *context, const hc_gemm_arguments *arguments);
+
+/* --------------------------------------------------------------------------------------------------------------- adaLN */
+
+/* out[n, t, :] = (x - mean) * rstd * (1 + scale[n, :]) + shift[n, :], mean and variance over D, rstd = 1 / sqrt(variance + eps).
+ * shift and scale: rows of D elements, condition_stride apart. out_mean, out_rstd: (N, T). */
+int hc_adaln_forward(hc_context *context, int64_t n, int64_t t, int64_t d, float eps, const void *x, int x_type,
+                     const void *shift, const void *scale, int condition_type, int64_t condition_stride, void *out,
+                     int out_type, float *out_mean, float *out_rstd);
+
+/* dx (N, T, D), dshift and dscale (N, D) contiguous. Sums over tokens are in a fixed order: first within blocks of tokens of
+ * a fixed length, then over the blocks. */
+int hc_adaln_backward(hc_context *context, int64_t n, int64_t t, int64_t d, const void *dout, int dout_type, const void *x,
+                      int x_type, const void *scale, int condition_type, int64_t condition_stride, const float *mean,
+                      const float *rstd, void *out_dx, int dx_type, void *out_dshift, void *out_dscale,
+                      int dcondition_type);
+
+/* ------------------------------------------------------------------------------------------------------ gate + residual */
+
+/* out = x + gate[n, :] * y; x, y, out (N, T, D), gate rows gate_stride apart. */
+int hc_gate_residual_forward(hc_context *context, int64_t n, int64_t t, int64_t d, const void *x, int x_type,
+                             const void *gate, int gate_type, int64_t gate_stride, const void *y, int y_type, void *out,
+                             int out_type);
+
+/* dy = gate * dout, dgate[n, :] = sum over t of dout * y (ordered); dgate (N, D) contiguous. dx is dout itself. */
+int hc_gate_residual_backward(hc_context *context, int64_t n, int64_t t, int64_t d, const void *dout, int dout_type,
+                              const void *gate, int gate_type, int64_t gate_stride, const void *y, int y_type, void *out_dy,
+                              int dy_type, void *out_dgate, int dgate_type);
+
+/* ----------------------------------------------------------------------------------------------------------- attention */
+
+/* out = softmax(q k^T / sqrt(K)) v for each head; qkv (N, T, 3, H, K) contiguous, out (N, T, H, K), out_lse (N, H, T): the
+ * logarithm of each row's sum of exponentials. compute: HC_F32, or HC_BF16 for products of operands rounded to bf16. No T x T
+ * array is kept. */
+int hc_attention_forward(hc_context *context, int64_t n, int64_t t, int64_t h, int64_t k, const void *qkv, int qkv_type,
+                         void *out, int out_type, float *out_lse, int compute);
+
+/* dqkv (N, T, 3, H, K), computed again from qkv and lse. */
+int hc_attention_backward(hc_context *context, int64_t n, int64_t t, int64_t h, int64_t k, const void *dout, int dout_type,
+                          const void *qkv, int qkv_type, const void *out, int out_type, const float *lse, void *out_dqkv,
+                          int dqkv_type, int compute);
+
+/* --------------------------------------------------------------------------------------------------------- elementwise */
+
+/* Errors against float64 over all finite fp32: see the table in activation/activation.h. */
+typedef enum {
+    HC_EXP = 0,
+    HC_TANH = 1,
+    HC_GELU = 2, /* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */
+    HC_SILU = 3  /* x / (1 + exp(-x)) */
+} hc_function;
+
+/* out[i] = f(x[i]) */
+int hc_map(hc_context *context, int function, int64_t count, const void *x, int x_type, void *out, int out_type);
+
+/* out_dx[i] = dout[i] * f'(x[i]) for HC_GELU and HC_SILU */
+int hc_map_backward(hc_context *context, int function, int64_t count, const void *dout, int dout_type, const void *x,
+                    int x_type, void *out_dx, int dx_type);
+
+/* out[i] = alpha * x[i] + beta * y[i]; y may be NULL with beta 0. */
+int hc_scale_add(hc_context *context, int64_t count, float alpha, const void *x, int x_type, float beta, const void *y,
+                 int y_type, void *out, int out_type);
+
+/* Softmax over each of `rows` rows of `columns` contiguous elements, and its gradient out_dx = y * (dy - sum(dy * y)). */
+int hc_softmax_forward(hc_context *context, int64_t rows, int64_t columns, const void *x, int x_type, void *out, int out_type);
+int hc_softmax_backward(hc_context *context, int64_t rows, int64_t columns, const void *dout, int dout_type, const void *y,
+                        int y_type, void *out_dx, int dx_type);
+
+/* An image (N, C, R * p, S * p) to patches (N, R * S, order of a patch's elements), and back. order 0: (c, row, column), what
+ * the patch embedding reads; order 1: (row, column, c), what the last layer writes. */
+int hc_patchify(hc_context *context, int64_t n, int64_t c, int64_t r, int64_t s, int64_t p, int order, const void *image,
+                int image_type, void *out_patches, int out_type);
+int hc_unpatchify(hc_context *context, int64_t n, int64_t c, int64_t r, int64_t s, int64_t p, int order, const void *patches,
+                  int patches_type, void *out_image, int out_type);
+
+/* Mean over each of `rows` rows of (x - y)^2, in float64 inside; and its gradient to x: out_dx = 2 (x - y) dout[row] / columns. */
+int hc_mse_forward(hc_context *context, int64_t rows, int64_t columns, const void *x, int x_type, const void *y, int y_type,
+                   float *out);
+int hc_mse_backward(hc_context *context, int64_t rows, int64_t columns, const float *dout, const void *x, int x_type,
+                    const void *y, int y_type, void *out_dx, int dx_type);
+
+/* ----------------------------------------------------------------------------------------------------------- optimizer */
+
+/* *out_sum = sum of the squares of all elements of `tensors` arrays of fp32, in float64 and a fixed order. */
+int hc_sum_of_squares(hc_context *context, int64_t tensors, const int64_t *counts, const float *const *x, double *out_sum);
+
+typedef struct {
+    double lr, beta1, beta2, eps, weight_decay; /* fp64: 1 - beta2 of an fp32 beta2 is wrong in the fifth digit */
+    double gradient_scale; /* each gradient is multiplied by this first: clip factor times loss scale */
+    int64_t step;          /* 1 for the first update: the bias corrections are 1 - beta^step */
+    double ema_decay;      /* ema = ema_decay * ema + (1 - ema_decay) * weight, after the update */
+} hc_adamw_settings;
+
+/* One pass over `tensors` arrays: AdamW with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2), then the moving
+ * average and the bf16 copy of the new weights. out_ema, out_shadow, or single entries of them, may be NULL. */
+int hc_adamw(hc_context *context, const hc_adamw_settings *settings, int64_t tensors, const int64_t *counts,
+             float *const *out_weight, const float *const *gradient, float *const *out_first, float *const *out_second,
+             float *const *out_ema, uint16_t *const *out_shadow);
+
+/* ------------------------------------------------------------------------------------------------------------ ceilings */
+
+/* Runs `rounds` rounds of independent multiply-adds in registers on every thread of the context, with the widest unit that
+ * serves products of `compute`; *out_flop is the number of floating-point operations done. The caller holds the clock. */
+int hc_multiply_add_ceiling(hc_context *context, int compute, int64_t rounds, double *out_flop);
+
+/* Copies `bytes` with every thread of the context. */
+int hc_copy(hc_context *context, int64_t bytes, const void *source, void *out_target);
+
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

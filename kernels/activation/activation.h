@@ -1,0 +1,60 @@
+/* Types of the elementwise and softmax kernels that are compiled once per instruction set, and the errors of the functions.
+ *
+ * Largest errors of simd/math.h on AVX-512 against float64: of every fp32 number with 2^-14 <= |x| < 256, and of every 101st of all the
+ * others. The other instruction sets differ by one unit in the last place at most (by two on ref). In units in the last place (ulp)
+ * of the exact result; where a function is not small relative to what it is made of, the absolute error counts.
+ *
+ *   exp             0.90 ulp everywhere, denormal results included
+ *   2^x             1.6 ulp everywhere, the same
+ *   tanh            2.4 ulp everywhere, 1.5 for |x| >= 0.5
+ *   sigmoid         2.5 ulp for x > -88.7; 0 below (absolute 3e-39)
+ *   silu            2.4 ulp for x > -88.7; -0 below (absolute 2.7e-37)
+ *   silu'           2.4e-7 absolute; 5.5 ulp for x < -2 and for x > -1 (it is 0 at -1.28)
+ *   gelu            2.5 ulp for x >= -1; for x < -1 absolute 4.2e-8 (6.6 ulp to -2, 12 to -3, 32 to -5, 154 to -9.9), -0 below -10.1
+ *   gelu'           2.6e-7 absolute; 3.6 ulp for x >= -0.5
+ *
+ * Below -1 gelu is x exp(2 u), and the rounding of u, up to 8 |u| units, counts. PyTorch's 0.5 x (1 + tanh u) has absolute errors up to
+ * 1.5e-7 there, and is -0 below -5.1. inf and nan give what PyTorch gives; denormal x are not flushed. */
+#ifndef HC_ACTIVATION_H
+#define HC_ACTIVATION_H
+
+#include <stdint.h>
+
+#include "hcops.h"
+
+/* Arrays have a type each, HC_F32 or HC_BF16. pass_caches: 1 where the output will not be found in a cache anyway, so that stores
+ * should pass by them (used where the output is aligned to its elements). */
+typedef void hc_map_kernel(int function, int64_t count, const void *x, int x_type, void *out, int out_type, int pass_caches);
+
+typedef void hc_map_backward_kernel(int function, int64_t count, const void *dout, int dout_type, const void *x, int x_type,
+                                    void *out_dx, int dx_type, int pass_caches);
+
+/* y may be NULL: out = alpha x. */
+typedef void hc_scale_add_kernel(int64_t count, float alpha, const void *x, int x_type, float beta, const void *y, int y_type,
+                                 void *out, int out_type, int pass_caches);
+
+/* out = factor (x - y) */
+typedef void hc_scaled_difference_kernel(int64_t count, float factor, const void *x, int x_type, const void *y, int y_type,
+                                         void *out, int out_type, int pass_caches);
+
+typedef void hc_softmax_forward_kernel(int64_t rows, int64_t columns, const void *x, int x_type, void *out, int out_type);
+
+typedef void hc_softmax_backward_kernel(int64_t rows, int64_t columns, const void *dout, int dout_type, const void *y,
+                                        int y_type, void *out_dx, int dx_type);
+
+#define HC_DECLARE(isa)                                                                                                    \
+    hc_map_kernel hc_map_##isa;                                                                                            \
+    hc_map_backward_kernel hc_map_backward_##isa;                                                                          \
+    hc_scale_add_kernel hc_scale_add_##isa;                                                                                \
+    hc_scaled_difference_kernel hc_scaled_difference_##isa;                                                                \
+    hc_softmax_forward_kernel hc_softmax_forward_##isa;                                                                    \
+    hc_softmax_backward_kernel hc_softmax_backward_##isa;
+HC_DECLARE(ref)
+HC_DECLARE(avx2)
+HC_DECLARE(avx512)
+HC_DECLARE(neon)
+HC_DECLARE(sve)
+HC_DECLARE(sme)
+#undef HC_DECLARE
+
+#endif

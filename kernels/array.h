@@ -1,0 +1,93 @@
+/* How the vector operators check, address and cut arrays of fp32 or bf16. Not part of the door. */
+#ifndef HC_ARRAY_H
+#define HC_ARRAY_H
+
+#include <stdint.h>
+
+#include "context.h"
+
+/* Tokens of one image that are one unit of work, and one partial sum where tokens are summed. 32 rows of a DiT (1.5 to 4.6 KB in
+ * fp32) are about 100 KB with their gradients: they stay in any second-level cache, and a batch of 4 images of 256 tokens still
+ * feeds 32 threads. A partial sum costs 2 rows of traffic per 96 or more. */
+#define HC_BLOCK_ROWS 32
+
+/* Elements of a list of tensors that are one unit of work: 64 KB of fp32, far more than a thread's start costs and little enough
+ * that the last unit of the slowest thread does not show. */
+#define HC_CHUNK 16384
+
+/* More of the last level than this is not one core's: a virtual machine of few cores is shown the cache of the whole socket. 8 MB is
+ * above the share on every server CPU without stacked cache (4 MB on EPYC 9004, 2 to 4 MB on Xeon). */
+#define HC_LARGEST_CACHE_SHARE (8 << 20)
+
+static inline int64_t hc_element_bytes(int type) {
+    return type == HC_BF16 ? 2 : 4;
+}
+
+static inline const void *hc_at(const void *p, int64_t i, int type) {
+    return (const char *)p + i * hc_element_bytes(type);
+}
+
+static inline void *hc_out_at(void *p, int64_t i, int type) {
+    return (char *)p + i * hc_element_bytes(type);
+}
+
+/* An array that may be read or written: a type with vectors, and a pointer unless it is empty. */
+static inline int hc_is_array(const void *p, int64_t count, int type) {
+    return (type == HC_F32 || type == HC_BF16) && (p != NULL || count == 0);
+}
+
+/* a * b * c, or -1 where one is negative or the product has no int64 of bytes. */
+static inline int64_t hc_count(int64_t a, int64_t b, int64_t c) {
+    int64_t ab, abc, bytes;
+    if (a < 0 || b < 0 || c < 0 || __builtin_mul_overflow(a, b, &ab) || __builtin_mul_overflow(ab, c, &abc) ||
+        __builtin_mul_overflow(abc, (int64_t)8, &bytes)) {
+        return -1;
+    }
+    return abc;
+}
+
+/* 1 where an operator that touches `bytes` should store past the caches: nothing of it would be left in them. An ordinary store reads
+ * the line first, which is a third of a copy's traffic. */
+static inline int hc_pass_caches(const hc_context *context, int64_t bytes) {
+    const int64_t share = context->l3_bytes < HC_LARGEST_CACHE_SHARE ? context->l3_bytes : HC_LARGEST_CACHE_SHARE;
+    return bytes > share * context->num_threads;
+}
+
+/* Threads worth starting for `elements` of work: at least 8 Ki elements each, about the 2 microseconds that starting one costs. */
+static inline int hc_threads_for(const hc_context *context, int64_t elements) {
+    const int64_t wanted = elements / 8192;
+    return wanted < 1 ? 1 : wanted < context->num_threads ? (int)wanted : context->num_threads;
+}
+
+/* A walk over the elements of a list of tensors as if they were one array. */
+typedef struct {
+    const int64_t *counts;
+    int64_t tensors, tensor, offset;
+} hc_walk;
+
+static inline hc_walk hc_walk_from(int64_t tensors, const int64_t *counts, int64_t position) {
+    hc_walk walk = {counts, tensors, 0, position};
+    while (walk.tensor < tensors && walk.offset >= counts[walk.tensor]) {
+        walk.offset -= counts[walk.tensor++];
+    }
+    return walk;
+}
+
+/* Consecutive elements of one tensor. */
+typedef struct {
+    int64_t tensor, offset, count;
+} hc_piece;
+
+/* The next elements of the walk, up to `limit`, as far as they are of one tensor; a count of 0 past the end. */
+static inline hc_piece hc_walk_on(hc_walk *walk, int64_t limit) {
+    while (walk->tensor < walk->tensors && walk->offset == walk->counts[walk->tensor]) {
+        walk->tensor++;
+        walk->offset = 0;
+    }
+    const int64_t left = walk->tensor < walk->tensors ? walk->counts[walk->tensor] - walk->offset : 0;
+    const hc_piece piece = {walk->tensor, walk->offset, left < limit ? left : limit};
+    walk->offset += piece.count;
+    return piece;
+}
+
+#endif

@@ -1,0 +1,221 @@
+/* Attention backward, the ISA-free half: probabilities are computed again from qkv and lse, block by block.
+ *
+ * A block is S, a chunk of queries (rows) times a panel of keys (columns). Once the vector kernel has turned S and dP = dO V^T into P and
+ * dS = P (dP - delta), both are panels of B as they stand, for dV^T += dO^T P and dK^T += Q^T dS; only dQ += dS K packs dS again, as A.
+ * The factor 1 / sqrt(K) of dQ and dK is applied when they are stored. */
+#include <string.h>
+
+#include "attention/attention_work.h"
+
+/* A thread's scratch memory. Of a head, per chunk of queries: */
+typedef struct {
+    char *queries, *queries_transposed; /* Q and Q^T as A */
+    char *douts, *douts_transposed;     /* dO and dO^T as A */
+    int64_t rows_bytes, transposed_bytes; /* of one chunk */
+    float *delta;                         /* (T) */
+    const float *lse;                     /* (T), the caller's */
+    float *dq, *dq_segment;               /* (T, K): the head's, and one segment's */
+    /* Of a panel of keys: */
+    char *keys_transposed, *values_transposed, *keys; /* K^T, V^T and K as B */
+    float *dk, *dv;                                   /* dK^T and dV^T, K rows */
+    /* Of a block: */
+    float *p, *ds; /* P and dS as the vector kernel leaves them: panels of B, unless they must be packed */
+    void *packed;
+    /* Of a part of its rows: */
+    float *scores, *dp;
+    char *ds_rows; /* dS as A */
+    float *transposed;
+} backward_memory;
+
+static int64_t lay_out(const hc_attention *work, char *base, backward_memory *memory) {
+    const hc_gemm_kernel *gemm = work->gemm;
+    hc_attention_arena arena = {base, 0};
+    memory->rows_bytes = hc_panels_a_bytes(gemm, work->chunk, work->k);
+    memory->transposed_bytes = hc_panels_a_bytes(gemm, work->k, work->chunk);
+    memory->queries = hc_arena_take(&arena, work->num_chunks * memory->rows_bytes);
+    memory->queries_transposed = hc_arena_take(&arena, work->num_chunks * memory->transposed_bytes);
+    memory->douts = hc_arena_take(&arena, work->num_chunks * memory->rows_bytes);
+    memory->douts_transposed = hc_arena_take(&arena, work->num_chunks * memory->transposed_bytes);
+    memory->delta = hc_arena_take(&arena, work->t * 4);
+    memory->dq = hc_arena_take(&arena, work->t * work->k * 4);
+    memory->dq_segment = hc_arena_take(&arena, work->num_segments > 1 ? work->t * work->k * 4 : 0);
+    memory->keys_transposed = hc_arena_take(&arena, hc_panels_b_bytes(gemm, work->k, work->nr));
+    memory->values_transposed = hc_arena_take(&arena, hc_panels_b_bytes(gemm, work->k, work->nr));
+    memory->keys = hc_arena_take(&arena, hc_panels_b_bytes(gemm, work->nr, work->k));
+    memory->dk = hc_arena_take(&arena, work->k * work->width * 4);
+    memory->dv = hc_arena_take(&arena, work->k * work->width * 4);
+    memory->p = hc_arena_take(&arena, hc_scores_bytes(work));
+    memory->ds = hc_arena_take(&arena, hc_scores_bytes(work));
+    memory->packed = hc_arena_take(&arena, work->packs ? hc_packed_bytes(work) : 0);
+    memory->scores = hc_arena_take(&arena, work->part * work->width * 4);
+    memory->dp = hc_arena_take(&arena, work->part * work->width * 4);
+    memory->ds_rows = hc_arena_take(&arena, hc_panels_a_bytes(gemm, work->part, work->nr));
+    memory->transposed = hc_arena_take(&arena, hc_transposed_bytes(work));
+    return arena.used;
+}
+
+int64_t hc_attention_backward_bytes(const hc_attention *work) {
+    backward_memory memory;
+    return lay_out(work, NULL, &memory);
+}
+
+static void pack_head(const hc_attention *work, int64_t head, backward_memory *memory) {
+    for (int64_t chunk = 0; chunk < work->num_chunks; chunk++) {
+        const int64_t rows = hc_chunk_rows(work, chunk), first = chunk * work->chunk;
+        const hc_matrix queries = hc_rows_of_qkv(work, head, 0, first), douts = hc_rows_of_dout(work, head, first);
+        const hc_matrix queries_transposed = hc_transpose(queries), douts_transposed = hc_transpose(douts);
+        const int64_t at = chunk * memory->rows_bytes, transposed_at = chunk * memory->transposed_bytes;
+        work->gemm->pack_a(rows, work->k, &queries, 1.0f, memory->queries + at, NULL);
+        work->gemm->pack_a(rows, work->k, &douts, 1.0f, memory->douts + at, NULL);
+        work->gemm->pack_a(work->k, rows, &queries_transposed, 1.0f, memory->queries_transposed + transposed_at, NULL);
+        work->gemm->pack_a(work->k, rows, &douts_transposed, 1.0f, memory->douts_transposed + transposed_at, NULL);
+    }
+    work->kernels->attention_delta(work->t, work->k, hc_head_of_out(work, work->dout, work->dout_type, head, 0), work->dout_type,
+                                   hc_head_of_out(work, work->out, work->out_type, head, 0), work->out_type, work->h * work->k,
+                                   memory->delta);
+    memory->lse = work->lse + head * work->t;
+}
+
+/* Rows start..start + rows of a block: P and dS from S and dP, and what they add to dQ; add_dq: dq holds sums of earlier panels. */
+static void do_rows(const hc_attention *work, hc_attention_ahead *ahead, int64_t chunk, int64_t start, int64_t rows, int64_t num_keys,
+                    int add_dq, float *dq, backward_memory *memory) {
+    const int64_t width = work->width, first = chunk * work->chunk + start;
+    const int64_t panels = chunk * memory->rows_bytes + start * hc_round_up(work->k, work->gemm->kr) * work->gemm->element_bytes;
+    hc_multiply(work, ahead, rows, work->nr, work->k, memory->queries + panels, memory->keys_transposed, memory->scores, width, 0);
+    hc_multiply(work, ahead, rows, work->nr, work->k, memory->douts + panels, memory->values_transposed, memory->dp, width, 0);
+    /* Rows of pairs are half as many, each as long. */
+    const int64_t at = (work->panel == HC_PANEL_PAIRS ? start / 2 : start) * width;
+    const hc_attention_rows block = {
+        .rows = rows, .width = width, .scale = work->scale, .panel = work->panel, .lse = memory->lse + first,
+        .delta = memory->delta + first, .scores = memory->scores, .dp = memory->dp, .out_p = memory->p + at, .out_ds = memory->ds + at,
+        /* The columns beyond the last keys of a head hold numbers of no meaning, which the pack function leaves out. */
+        .out_a = work->writes_a && num_keys == work->nr ? memory->ds_rows : NULL,
+        .a_rows = work->gemm->mr(), .a_group = work->gemm->a_group,
+    };
+    work->kernels->attention_gradient(&block);
+    if (block.out_a == NULL) {
+        const hc_matrix ds = {work->panel == HC_PANEL_PAIRS ? block.dp : block.out_ds, width, 1, HC_F32};
+        work->gemm->pack_a(rows, num_keys, &ds, 1.0f, memory->ds_rows, NULL);
+    }
+    hc_multiply(work, ahead, rows, work->k, num_keys, memory->ds_rows, memory->keys, dq + first * work->k, work->k, add_dq);
+}
+
+/* One block: `add` says that dk and dv hold sums of earlier chunks. */
+static void do_block(const hc_attention *work, hc_attention_ahead *ahead, int64_t chunk, int64_t num_keys, int add, int add_dq,
+                     float *dq, backward_memory *memory) {
+    const int64_t rows = hc_chunk_rows(work, chunk);
+    for (int64_t start = 0; start < rows; start += work->part) {
+        do_rows(work, ahead, chunk, start, hc_least(work->part, rows - start), num_keys, add_dq, dq, memory);
+    }
+    const int64_t at = chunk * memory->transposed_bytes;
+    const void *p = hc_finish_panel(work, rows, memory->p, memory->packed);
+    hc_multiply(work, ahead, work->k, work->nr, rows, memory->douts_transposed + at, p, memory->dv, work->width, add);
+    const void *ds = hc_finish_panel(work, rows, memory->ds, memory->packed);
+    hc_multiply(work, ahead, work->k, work->nr, rows, memory->queries_transposed + at, ds, memory->dk, work->width, add);
+}
+
+/* Where the results of the tokens of a panel go, and the same tokens of the head that this thread does next (-1: none). */
+static hc_attention_ahead ahead_of_keys(const hc_attention *work, int64_t head, int64_t next_head, int64_t first, int64_t count) {
+    hc_attention_ahead ahead = {.num_runs = 0};
+    const int64_t stride = work->h * work->k;
+    for (int part = 0; part < 3; part++) {
+        hc_ahead_add(work, &ahead, hc_head_of_qkv(work, work->result, work->result_type, head, (part + 1) % 3, first),
+                     work->result_type, count, 3 * stride);
+    }
+    if (next_head >= 0) {
+        for (int part = 0; part < 3; part++) {
+            hc_ahead_add(work, &ahead, hc_head_of_qkv(work, work->qkv, work->qkv_type, next_head, part, first), work->qkv_type, count,
+                         3 * stride);
+        }
+        hc_ahead_add(work, &ahead, hc_head_of_out(work, work->dout, work->dout_type, next_head, first), work->dout_type, count, stride);
+        hc_ahead_add(work, &ahead, hc_head_of_out(work, work->out, work->out_type, next_head, first), work->out_type, count, stride);
+    }
+    ahead.lines_a_step = (double)ahead.lines / (double)(5 * work->t * work->nr * work->k);
+    return ahead;
+}
+
+/* dK and dV of the keys of a segment, and their part of dQ, to dq. */
+static void do_segment(const hc_attention *work, int64_t head, int64_t next_head, int64_t segment, float *dq,
+                       backward_memory *memory) {
+    const int64_t start = segment * SEGMENT_KEYS, stop = hc_least(start + SEGMENT_KEYS, work->t);
+    const int64_t stride = 3 * work->h * work->k;
+    for (int64_t first = start; first < stop; first += work->nr) {
+        const int64_t count = hc_least(work->nr, stop - first);
+        const hc_matrix keys = hc_rows_of_qkv(work, head, 1, first);
+        const hc_matrix keys_transposed = hc_transpose(keys);
+        const hc_matrix values_transposed = hc_transpose(hc_rows_of_qkv(work, head, 2, first));
+        hc_attention_ahead ahead = ahead_of_keys(work, head, next_head, first, count);
+        work->gemm->pack_b(work->k, count, &keys_transposed, memory->keys_transposed);
+        work->gemm->pack_b(work->k, count, &values_transposed, memory->values_transposed);
+        work->gemm->pack_b(count, work->k, &keys, memory->keys);
+        for (int64_t chunk = 0; chunk < work->num_chunks; chunk++) {
+            do_block(work, &ahead, chunk, count, chunk > 0, first > start, dq, memory);
+        }
+        hc_store_transposed(work, count, work->scale, memory->dk, memory->transposed,
+                            hc_head_of_qkv(work, work->result, work->result_type, head, 1, first), stride);
+        hc_store_transposed(work, count, 1.0f, memory->dv, memory->transposed,
+                            hc_head_of_qkv(work, work->result, work->result_type, head, 2, first), stride);
+    }
+}
+
+static void add_to(int64_t count, const float *x, float *sum) {
+    for (int64_t i = 0; i < count; i++) {
+        sum[i] += x[i];
+    }
+}
+
+static void do_head(const hc_attention *work, int64_t head, int64_t next_head, backward_memory *memory) {
+    pack_head(work, head, memory);
+    for (int64_t segment = 0; segment < work->num_segments; segment++) {
+        do_segment(work, head, next_head, segment, segment == 0 ? memory->dq : memory->dq_segment, memory);
+        if (segment > 0) {
+            add_to(work->t * work->k, memory->dq_segment, memory->dq);
+        }
+    }
+    work->kernels->attention_store(work->t, work->k, work->scale, memory->dq, work->k,
+                                   hc_head_of_qkv(work, work->result, work->result_type, head, 0, 0), work->result_type,
+                                   3 * work->h * work->k);
+}
+
+/* Segments of a head on several threads: their dQ meet in work->partial, summed in the order of do_head. */
+static void do_segments(const hc_attention *work, int thread, int num_threads, backward_memory *memory) {
+    const int64_t heads = work->n * work->h, segments = work->num_segments, head_size = work->t * work->k;
+    int64_t start, stop, packed_head = -1;
+    hc_part(heads * segments, 1, thread, num_threads, &start, &stop);
+    for (int64_t unit = start; unit < stop; unit++) {
+        if (unit / segments != packed_head) {
+            packed_head = unit / segments;
+            pack_head(work, packed_head, memory);
+        }
+        do_segment(work, packed_head, -1, unit % segments, work->partial + unit * head_size, memory);
+    }
+    hc_team_barrier(work->team);
+    hc_part(heads * work->t, 1, thread, num_threads, &start, &stop);
+    for (int64_t row = start; row < stop; row++) {
+        const int64_t head = row / work->t, token = row % work->t;
+        float *sum = work->partial + head * segments * head_size + token * work->k;
+        for (int64_t segment = 1; segment < segments; segment++) {
+            add_to(work->k, sum + segment * head_size, sum);
+        }
+        work->kernels->attention_store(1, work->k, work->scale, sum, work->k,
+                                       hc_head_of_qkv(work, work->result, work->result_type, head, 0, token), work->result_type,
+                                       3 * work->h * work->k);
+    }
+}
+
+void hc_attention_backward_job(void *arguments, int thread, int num_threads) {
+    const hc_attention *work = arguments;
+    backward_memory memory;
+    lay_out(work, work->scratch + thread * work->thread_bytes, &memory);
+    memset(memory.scores, 0, (size_t)(work->part * work->width * 4));
+    memset(memory.dp, 0, (size_t)(work->part * work->width * 4));
+    if (work->partial != NULL) {
+        do_segments(work, thread, num_threads, &memory);
+        return;
+    }
+    int64_t start, stop;
+    hc_part(work->n * work->h, 1, thread, num_threads, &start, &stop);
+    for (int64_t head = start; head < stop; head++) {
+        do_head(work, head, work->looks_ahead && head + 1 < stop ? head + 1 : -1, &memory);
+    }
+}

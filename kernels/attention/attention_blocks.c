@@ -1,0 +1,100 @@
+/* What stands between the vector kernels of attention and the matrix kernels: panels, and blocks turned to rows of a tensor. */
+#include <string.h>
+
+#include "attention/attention_work.h"
+
+#define LINE_BYTES 64
+
+void hc_ahead_add(const hc_attention *work, hc_attention_ahead *ahead, const void *first_row, int type, int64_t rows,
+                  int64_t stride) {
+    const int64_t offset = (int64_t)((uintptr_t)first_row % LINE_BYTES);
+    const int64_t lines = hc_blocks(offset + work->k * hc_type_bytes(type), LINE_BYTES);
+    ahead->runs[ahead->num_runs++] = (hc_gemm_ahead){.next = (const char *)first_row - offset,
+                                                     .left = lines,
+                                                     .lines = lines,
+                                                     .jump = stride * hc_type_bytes(type) - lines * LINE_BYTES,
+                                                     .remaining = rows * lines};
+    ahead->lines += rows * lines;
+}
+
+/* For kernels that cannot ask while they multiply. */
+static void ask(hc_gemm_ahead *run) {
+    for (; run->share > 0; run->share--) {
+        __builtin_prefetch(run->next, 0, 2);
+        run->next += LINE_BYTES;
+        run->remaining--;
+        if (--run->left == 0) {
+            run->left = run->lines;
+            run->next += run->jump;
+        }
+    }
+}
+
+void hc_multiply(const hc_attention *work, hc_attention_ahead *ahead, int64_t m, int64_t n, int64_t k, const void *a_panels,
+                 const void *b_panels, float *c, int64_t ldc, int add) {
+    const hc_gemm_kernel *gemm = work->gemm;
+    while (ahead->current < ahead->num_runs && ahead->runs[ahead->current].remaining == 0) {
+        ahead->current++;
+    }
+    if (ahead->current == ahead->num_runs) {
+        gemm->block(m, n, k, a_panels, b_panels, c, ldc, NULL, add);
+        return;
+    }
+    hc_gemm_ahead *run = &ahead->runs[ahead->current];
+    run->share = hc_least(run->remaining, 1 + (int64_t)(ahead->lines_a_step * (double)(m * n * k)));
+    if (gemm->block_ahead != NULL) {
+        gemm->block_ahead(m, n, k, a_panels, b_panels, c, ldc, NULL, add, run);
+    } else {
+        ask(run);
+        gemm->block(m, n, k, a_panels, b_panels, c, ldc, NULL, add);
+    }
+}
+
+int64_t hc_scores_bytes(const hc_attention *work) {
+    return hc_round_up(work->chunk, work->gemm->kr) * work->width * 4;
+}
+
+int64_t hc_packed_bytes(const hc_attention *work) {
+    return hc_panels_b_bytes(work->gemm, work->chunk, work->nr);
+}
+
+int64_t hc_transposed_bytes(const hc_attention *work) {
+    return hc_panels_b_bytes(work->kernels->gemm_f32, work->nr, work->k);
+}
+
+const void *hc_finish_panel(const hc_attention *work, int64_t rows, void *block, void *packed) {
+    const hc_gemm_kernel *gemm = work->gemm;
+    if (work->packs) {
+        const hc_matrix view = {block, work->width, 1, HC_F32};
+        gemm->pack_b(rows, work->nr, &view, packed);
+        return packed;
+    }
+    /* The depth is padded with zeros; the vector kernels did so within the last group. */
+    const int64_t group_bytes = gemm->b_group * gemm->nr() * gemm->element_bytes;
+    const int64_t written = hc_blocks(rows, gemm->b_group), padded = hc_round_up(rows, gemm->kr) / gemm->b_group;
+    memset((char *)block + written * group_bytes, 0, (size_t)((padded - written) * group_bytes));
+    return block;
+}
+
+void hc_store_transposed(const hc_attention *work, int64_t rows, float factor, float *block, float *buffer, void *out,
+                         int64_t out_stride) {
+    const hc_gemm_kernel *f32 = work->kernels->gemm_f32;
+    const int64_t columns = work->k;
+    if (f32->b_group != 1) {
+        for (int64_t i = 0; i < rows; i++) {
+            for (int64_t j = 0; j < columns; j++) {
+                buffer[i * columns + j] = block[j * work->width + i];
+            }
+        }
+        work->kernels->attention_store(rows, columns, factor, buffer, columns, out, work->result_type, out_stride);
+        return;
+    }
+    /* Packing fp32 panels of B of depth `rows` is a transpose that is as fast as the machine can: a panel is rows of nr elements. */
+    const hc_matrix view = {block, 1, work->width, HC_F32};
+    const int64_t nr = f32->nr(), panel = nr * hc_round_up(rows, f32->kr);
+    f32->pack_b(rows, columns, &view, buffer);
+    for (int64_t j = 0; j < columns; j += nr) {
+        work->kernels->attention_store(rows, hc_least(nr, columns - j), factor, buffer + j / nr * panel, nr,
+                                       (char *)out + j * hc_type_bytes(work->result_type), work->result_type, out_stride);
+    }
+}

@@ -1,0 +1,114 @@
+/* Attention forward, the ISA-free half: blocked online softmax (Dao et al., FlashAttention, 2022) with the scores transposed.
+ *
+ * A block is S^T, a chunk of keys (rows) times a panel of queries (columns). The softmax over keys is then a sum over rows, without sums
+ * across a vector; what it leaves is a panel of B for O^T += V^T P^T as it stands; only O^T, K rows a panel, is turned in the end. */
+#include <string.h>
+
+#include "attention/attention_work.h"
+
+/* A thread's scratch memory. */
+typedef struct {
+    char *keys;    /* K as A, per chunk */
+    char *values;  /* V^T as A, per chunk */
+    char *queries; /* a panel of Q^T as B */
+    float *scores;
+    void *packed;
+    float *out; /* O^T, K rows */
+    float *max, *sum, *factor, *lse;
+    float *transposed;
+    int64_t keys_bytes, values_bytes; /* of one chunk */
+} forward_memory;
+
+static int64_t lay_out(const hc_attention *work, char *base, forward_memory *memory) {
+    hc_attention_arena arena = {base, 0};
+    memory->keys_bytes = hc_panels_a_bytes(work->gemm, work->chunk, work->k);
+    memory->values_bytes = hc_panels_a_bytes(work->gemm, work->k, work->chunk);
+    memory->keys = hc_arena_take(&arena, work->num_chunks * memory->keys_bytes);
+    memory->values = hc_arena_take(&arena, work->num_chunks * memory->values_bytes);
+    memory->queries = hc_arena_take(&arena, hc_panels_b_bytes(work->gemm, work->k, work->nr));
+    memory->scores = hc_arena_take(&arena, hc_scores_bytes(work));
+    memory->packed = hc_arena_take(&arena, work->packs ? hc_packed_bytes(work) : 0);
+    memory->out = hc_arena_take(&arena, work->k * work->width * 4);
+    memory->max = hc_arena_take(&arena, work->width * 4);
+    memory->sum = hc_arena_take(&arena, work->width * 4);
+    memory->factor = hc_arena_take(&arena, work->width * 4);
+    memory->lse = hc_arena_take(&arena, work->width * 4);
+    memory->transposed = hc_arena_take(&arena, hc_transposed_bytes(work));
+    return arena.used;
+}
+
+int64_t hc_attention_forward_bytes(const hc_attention *work) {
+    forward_memory memory;
+    return lay_out(work, NULL, &memory);
+}
+
+static void pack_head(const hc_attention *work, int64_t head, forward_memory *memory) {
+    for (int64_t chunk = 0; chunk < work->num_chunks; chunk++) {
+        const int64_t rows = hc_chunk_rows(work, chunk);
+        const hc_matrix keys = hc_rows_of_qkv(work, head, 1, chunk * work->chunk);
+        const hc_matrix values = hc_transpose(hc_rows_of_qkv(work, head, 2, chunk * work->chunk));
+        work->gemm->pack_a(rows, work->k, &keys, 1.0f, memory->keys + chunk * memory->keys_bytes, NULL);
+        work->gemm->pack_a(work->k, rows, &values, 1.0f, memory->values + chunk * memory->values_bytes, NULL);
+    }
+}
+
+/* Where the output of a block of queries goes, and the same tokens of the head that this thread does next (-1: none). */
+static hc_attention_ahead ahead_of_queries(const hc_attention *work, int64_t head, int64_t next_head, int64_t start, int64_t count) {
+    hc_attention_ahead ahead = {.num_runs = 0};
+    hc_ahead_add(work, &ahead, hc_head_of_out(work, work->result, work->result_type, head, start), work->result_type, count,
+                 work->h * work->k);
+    for (int part = 0; part < 3 && next_head >= 0; part++) {
+        hc_ahead_add(work, &ahead, hc_head_of_qkv(work, work->qkv, work->qkv_type, next_head, part, start), work->qkv_type, count,
+                     3 * work->h * work->k);
+    }
+    ahead.lines_a_step = (double)ahead.lines / (double)(2 * work->t * work->nr * work->k);
+    return ahead;
+}
+
+static void do_queries(const hc_attention *work, int64_t head, int64_t next_head, int64_t start, int64_t count,
+                       forward_memory *memory) {
+    const hc_gemm_kernel *gemm = work->gemm;
+    const int64_t width = work->width;
+    const hc_matrix queries = hc_transpose(hc_rows_of_qkv(work, head, 0, start));
+    hc_attention_ahead ahead = ahead_of_queries(work, head, next_head, start, count);
+    gemm->pack_b(work->k, count, &queries, memory->queries);
+    for (int64_t chunk = 0; chunk < work->num_chunks; chunk++) {
+        const int64_t rows = hc_chunk_rows(work, chunk);
+        hc_multiply(work, &ahead, rows, work->nr, work->k, memory->keys + chunk * memory->keys_bytes, memory->queries,
+                    memory->scores, width, 0);
+        work->kernels->attention_softmax(rows, width, work->scale, chunk == 0, work->panel, memory->scores, memory->max,
+                                         memory->sum, memory->factor);
+        const void *probabilities = hc_finish_panel(work, rows, memory->scores, memory->packed);
+        if (chunk > 0) {
+            work->kernels->attention_rescale(work->k, width, memory->factor, memory->out);
+        }
+        hc_multiply(work, &ahead, work->k, work->nr, rows, memory->values + chunk * memory->values_bytes, probabilities, memory->out,
+                    width, chunk > 0);
+    }
+    work->kernels->attention_finish(width, work->scale, memory->max, memory->sum, memory->lse);
+    work->kernels->attention_rescale(work->k, width, memory->sum, memory->out);
+    for (int64_t i = 0; i < count; i++) {
+        work->out_lse[head * work->t + start + i] = memory->lse[i];
+    }
+    hc_store_transposed(work, count, 1.0f, memory->out, memory->transposed,
+                        hc_head_of_out(work, work->result, work->result_type, head, start), work->h * work->k);
+}
+
+void hc_attention_forward_job(void *arguments, int thread, int num_threads) {
+    const hc_attention *work = arguments;
+    forward_memory memory;
+    lay_out(work, work->scratch + thread * work->thread_bytes, &memory);
+    memset(memory.scores, 0, (size_t)hc_scores_bytes(work)); /* padding columns are computed on, though never used */
+    const int64_t blocks = hc_blocks(work->t, work->nr);
+    int64_t start, stop, packed_head = -1;
+    hc_part(work->n * work->h * blocks, 1, thread, num_threads, &start, &stop);
+    for (int64_t unit = start; unit < stop; unit++) {
+        const int64_t head = unit / blocks, first = unit % blocks * work->nr;
+        if (head != packed_head) {
+            pack_head(work, head, &memory);
+            packed_head = head;
+        }
+        const int64_t next_head = work->looks_ahead && (head + 1) * blocks < stop ? head + 1 : -1;
+        do_queries(work, head, next_head, first, hc_least(work->nr, work->t - first), &memory);
+    }
+}

@@ -1,0 +1,258 @@
+/* The vector part of attention: softmax of a block of scores, its gradient, and what stands between blocks and tensors. */
+#include <float.h>
+#include <math.h>
+
+#include "attention/attention.h"
+#include "attention/store_pairs.h"
+#include "simd/math.h"
+#include "simd/simd.h"
+
+#define LOG2_E 1.4426950408889634f
+#define LN_2 0.6931471805599453f
+
+HC_KERNEL_FUNCTION int64_t HC_NAME(attention_lanes)(void) HC_KERNEL_STREAMING {
+    return hc_lanes();
+}
+
+/* log(x) for normal x > 0 (Cephes' scheme: a mantissa in [sqrt(1/2), sqrt(2)) and a polynomial in mantissa - 1), error below 2 units of
+ * the last place; nan stays nan, inf gives inf. One number at a time: it is called once for a row of scores. */
+HC_INLINE float logarithm(float x) HC_STREAMING_OK {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    const uint32_t shifted = bits - 0x3f3504f3u; /* bits of sqrt(1/2) */
+    const float exponent = (float)((int32_t)shifted >> 23);
+    const uint32_t mantissa_bits = (shifted & 0x7fffffu) + 0x3f3504f3u;
+    float f;
+    memcpy(&f, &mantissa_bits, sizeof f);
+    f -= 1.0f;
+    float p = 7.0376836292e-2f;
+    p = p * f - 1.1514610310e-1f;
+    p = p * f + 1.1676998740e-1f;
+    p = p * f - 1.2420140846e-1f;
+    p = p * f + 1.4249322787e-1f;
+    p = p * f - 1.6668057665e-1f;
+    p = p * f + 2.0000714765e-1f;
+    p = p * f - 2.4999993993e-1f;
+    p = p * f + 3.3333331174e-1f;
+    const float square = f * f;
+    const float small = p * f * square - 0.5f * square;
+    const float result = f + (small + exponent * LN_2);
+    return x < INFINITY ? result : x;
+}
+
+/* Rows i and i + 1 of a column of vectors, as the panel asks; `second` is 0 for a last row without a partner. */
+HC_INLINE HC_PAIRS_TARGET void store_two(int panel, int second, float *block, int64_t width, int64_t i, int64_t j, hc_vf even,
+                                         hc_vf odd) HC_STREAMING_OK {
+    if (panel == HC_PANEL_PAIRS) {
+        hc_store_pairs((uint16_t *)(void *)(block + i / 2 * width + j), even, odd);
+        return;
+    }
+    if (panel == HC_PANEL_ROUNDED) {
+        uint16_t *low = (uint16_t *)(void *)(block + i * width + j), *high = (uint16_t *)(void *)(block + (i + 1) * width + j);
+        hc_store_bf16(low, even);
+        even = hc_load_bf16(low);
+        if (second) {
+            hc_store_bf16(high, odd);
+            odd = hc_load_bf16(high);
+        }
+    }
+    hc_store(block + i * width + j, even);
+    if (second) {
+        hc_store(block + (i + 1) * width + j, odd);
+    }
+}
+
+HC_INLINE hc_vf largest_of_column(int64_t rows, int64_t width, const float *column) HC_STREAMING_OK {
+    hc_vf m0 = hc_set(-INFINITY), m1 = m0, m2 = m0, m3 = m0; /* four chains hide the latency of a maximum */
+    int64_t i = 0;
+    for (; i + 4 <= rows; i += 4) {
+        const float *at = column + i * width;
+        m0 = hc_max(m0, hc_load(at));
+        m1 = hc_max(m1, hc_load(at + width));
+        m2 = hc_max(m2, hc_load(at + 2 * width));
+        m3 = hc_max(m3, hc_load(at + 3 * width));
+    }
+    for (; i < rows; i++) {
+        m0 = hc_max(m0, hc_load(column + i * width));
+    }
+    return hc_max(hc_max(m0, m1), hc_max(m2, m3));
+}
+
+/* Returns the sum of the column's exponentials; the maximum is taken away first, so that equal scores of any size are equal. */
+HC_INLINE HC_PAIRS_TARGET hc_vf exponentials_of_column(int panel, int64_t rows, int64_t width, int64_t j, hc_vf scale, hc_vf max,
+                                                       float *scores) HC_STREAMING_OK {
+    hc_vf even_sum = hc_zero(), odd_sum = hc_zero();
+    int64_t i = 0;
+    for (; i + 2 <= rows; i += 2) {
+        const hc_vf even = hc_exp2(hc_mul(hc_sub(hc_load(scores + i * width + j), max), scale));
+        const hc_vf odd = hc_exp2(hc_mul(hc_sub(hc_load(scores + (i + 1) * width + j), max), scale));
+        even_sum = hc_add(even_sum, even);
+        odd_sum = hc_add(odd_sum, odd);
+        store_two(panel, 1, scores, width, i, j, even, odd);
+    }
+    if (i < rows) {
+        const hc_vf even = hc_exp2(hc_mul(hc_sub(hc_load(scores + i * width + j), max), scale));
+        even_sum = hc_add(even_sum, even);
+        store_two(panel, 0, scores, width, i, j, even, hc_zero());
+    }
+    return hc_add(even_sum, odd_sum);
+}
+
+HC_INLINE HC_PAIRS_TARGET void softmax(int panel, int64_t rows, int64_t width, float scale_value, int first, float *scores,
+                                       float *max, float *sum, float *out_factor) HC_STREAMING_OK {
+    const hc_vf scale = hc_set(scale_value * LOG2_E);
+    for (int64_t j = 0; j < width; j += hc_lanes()) {
+        /* Bounded, so that where all scores are -inf the exponentials are 0 and not exp(-inf - -inf); a nan stays. */
+        hc_vf new_max = hc_max(hc_set(-FLT_MAX), largest_of_column(rows, width, scores + j));
+        hc_vf factor = hc_zero(), before = hc_zero();
+        if (!first) {
+            const hc_vf old_max = hc_load(max + j);
+            new_max = hc_max(old_max, new_max);
+            factor = hc_exp2(hc_mul(hc_sub(old_max, new_max), scale));
+            before = hc_mul(factor, hc_load(sum + j));
+        }
+        const hc_vf total = exponentials_of_column(panel, rows, width, j, scale, new_max, scores);
+        hc_store(max + j, new_max);
+        hc_store(sum + j, hc_add(before, total));
+        hc_store(out_factor + j, factor);
+    }
+}
+
+/* One copy of the loop per panel, so that no loop tests it. */
+HC_KERNEL_FUNCTION HC_PAIRS_TARGET void HC_NAME(attention_softmax)(int64_t rows, int64_t width, float scale, int first, int panel,
+                                                                   float *scores, float *max, float *sum,
+                                                                   float *out_factor) HC_KERNEL_STREAMING {
+    if (panel == HC_PANEL_F32) {
+        softmax(HC_PANEL_F32, rows, width, scale, first, scores, max, sum, out_factor);
+    } else if (panel == HC_PANEL_ROUNDED) {
+        softmax(HC_PANEL_ROUNDED, rows, width, scale, first, scores, max, sum, out_factor);
+    } else {
+        softmax(HC_PANEL_PAIRS, rows, width, scale, first, scores, max, sum, out_factor);
+    }
+}
+
+HC_KERNEL_FUNCTION void HC_NAME(attention_finish)(int64_t width, float scale, const float *max, float *sum,
+                                                  float *out_lse) HC_KERNEL_STREAMING {
+    for (int64_t j = 0; j < width; j++) {
+        /* The largest score adds 1 to the sum. A sum of nearly 0 is of no key: all scores are -inf, and as in PyTorch's flash kernel
+         * the output and lse are 0. */
+        const int none = sum[j] < 0.5f;
+        out_lse[j] = none ? 0.0f : max[j] * scale + logarithm(sum[j]);
+        sum[j] = none ? 0.0f : 1.0f / sum[j];
+    }
+}
+
+HC_KERNEL_FUNCTION void HC_NAME(attention_rescale)(int64_t rows, int64_t width, const float *factor,
+                                                   float *block) HC_KERNEL_STREAMING {
+    for (int64_t j = 0; j < width; j += hc_lanes()) {
+        const hc_vf f = hc_load(factor + j);
+        for (int64_t i = 0; i < rows; i++) {
+            hc_store(block + i * width + j, hc_mul(hc_load(block + i * width + j), f));
+        }
+    }
+}
+
+HC_KERNEL_FUNCTION void HC_NAME(attention_delta)(int64_t rows, int64_t columns, const void *x, int x_type, const void *y,
+                                                 int y_type, int64_t stride, float *out) HC_KERNEL_STREAMING {
+    const int64_t lanes = hc_lanes();
+    for (int64_t i = 0; i < rows; i++) {
+        hc_vf sum = hc_zero();
+        int64_t j = 0;
+        for (; j + lanes <= columns; j += lanes) {
+            sum = hc_fma(hc_load_as(x, i * stride + j, x_type), hc_load_as(y, i * stride + j, y_type), sum);
+        }
+        if (j < columns) {
+            sum = hc_fma(hc_load_as_n(x, i * stride + j, columns - j, x_type),
+                         hc_load_as_n(y, i * stride + j, columns - j, y_type), sum);
+        }
+        out[i] = hc_sum(sum);
+    }
+}
+
+/* e^x for x <= 0 and rounding, as exactly as the panel keeps it. An lse that is not of these scores must not leave the range of
+ * hc_exp2_coarse. (Forward takes hc_exp2 for all panels: lse is fp32.) */
+HC_INLINE hc_vf exponential(int panel, hc_vf x) HC_STREAMING_OK {
+    const hc_vf binary = hc_mul(x, hc_set(LOG2_E));
+    return panel == HC_PANEL_F32 ? hc_exp2(binary) : hc_exp2_coarse(hc_min(hc_set(126.0f), binary));
+}
+
+/* Lanes j.. of a row of a panel of A. */
+HC_INLINE HC_PAIRS_TARGET void store_a(int panel, void *row, int64_t j, hc_vf v) HC_STREAMING_OK {
+    if (panel == HC_PANEL_PAIRS) {
+        hc_store_row_bf16((uint16_t *)row + j, v);
+    } else {
+        hc_store((float *)row + j, v);
+    }
+}
+
+/* Rows i and i + 1; second is 0 for a last row without a partner, which then is computed twice. */
+HC_INLINE HC_PAIRS_TARGET void gradient_of_two(int panel, int direct, int second, int64_t i,
+                                               const hc_attention_rows *block) HC_STREAMING_OK {
+    const int64_t next = second ? 1 : 0, width = block->width, group = direct ? block->a_group : width;
+    const hc_vf scale = hc_set(block->scale);
+    const hc_vf even_lse = hc_set(-block->lse[i]), odd_lse = hc_set(-block->lse[i + next]);
+    const hc_vf even_delta = hc_set(block->delta[i]), odd_delta = hc_set(block->delta[i + next]);
+    const int64_t element = panel == HC_PANEL_PAIRS ? 2 : 4;
+    char *a = direct ? (char *)block->out_a + (i / block->a_rows * block->a_rows * width + i % block->a_rows * group) * element : NULL;
+    for (int64_t start = 0; start < width; start += group) {
+        for (int64_t j = start; j < start + group; j += hc_lanes()) {
+            const int64_t even_at = i * width + j, odd_at = even_at + next * width;
+            const hc_vf even_p = exponential(panel, hc_fma(hc_load(block->scores + even_at), scale, even_lse));
+            const hc_vf odd_p = exponential(panel, hc_fma(hc_load(block->scores + odd_at), scale, odd_lse));
+            const hc_vf even_ds = hc_mul(even_p, hc_sub(hc_load(block->dp + even_at), even_delta));
+            const hc_vf odd_ds = hc_mul(odd_p, hc_sub(hc_load(block->dp + odd_at), odd_delta));
+            if (direct) {
+                store_a(panel, a, j - start, even_ds);
+                store_a(panel, a + next * group * element, j - start, odd_ds);
+            } else if (panel == HC_PANEL_PAIRS) {
+                hc_store(block->dp + even_at, even_ds);
+                hc_store(block->dp + odd_at, odd_ds);
+            }
+            store_two(panel, second, block->out_p, width, i, j, even_p, second ? odd_p : hc_zero());
+            store_two(panel, second, block->out_ds, width, i, j, even_ds, second ? odd_ds : hc_zero());
+        }
+        a = direct ? a + block->a_rows * group * element : NULL;
+    }
+}
+
+HC_INLINE HC_PAIRS_TARGET void gradient(int panel, int direct, const hc_attention_rows *block) HC_STREAMING_OK {
+    int64_t i = 0;
+    for (; i + 2 <= block->rows; i += 2) {
+        gradient_of_two(panel, direct, 1, i, block);
+    }
+    if (i < block->rows) {
+        gradient_of_two(panel, direct, 0, i, block);
+    }
+}
+
+HC_KERNEL_FUNCTION HC_PAIRS_TARGET void HC_NAME(attention_gradient)(const hc_attention_rows *block) HC_KERNEL_STREAMING {
+    const hc_attention_rows all = *block; /* a copy, which no store can change */
+    if (all.panel == HC_PANEL_ROUNDED) {
+        gradient(HC_PANEL_ROUNDED, 0, &all);
+    } else if (all.panel == HC_PANEL_F32 && all.out_a == NULL) {
+        gradient(HC_PANEL_F32, 0, &all);
+    } else if (all.panel == HC_PANEL_F32) {
+        gradient(HC_PANEL_F32, 1, &all);
+    } else if (all.out_a == NULL) {
+        gradient(HC_PANEL_PAIRS, 0, &all);
+    } else {
+        gradient(HC_PANEL_PAIRS, 1, &all);
+    }
+}
+
+HC_KERNEL_FUNCTION void HC_NAME(attention_store)(int64_t rows, int64_t columns, float factor, const float *source,
+                                                 int64_t source_stride, void *out, int out_type,
+                                                 int64_t out_stride) HC_KERNEL_STREAMING {
+    const int64_t lanes = hc_lanes();
+    const hc_vf f = hc_set(factor);
+    for (int64_t i = 0; i < rows; i++) {
+        const float *row = source + i * source_stride;
+        int64_t j = 0;
+        for (; j + lanes <= columns; j += lanes) {
+            hc_store_as(out, i * out_stride + j, out_type, hc_mul(hc_load(row + j), f));
+        }
+        if (j < columns) {
+            hc_store_as_n(out, i * out_stride + j, columns - j, out_type, hc_mul(hc_load_n(row + j, columns - j), f));
+        }
+    }
+}

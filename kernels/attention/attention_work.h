@@ -1,0 +1,157 @@
+/* What the two directions of attention share: the problem, its views of the tensors, and the layout of a thread's scratch memory. */
+#ifndef HC_ATTENTION_WORK_H
+#define HC_ATTENTION_WORK_H
+
+#include <stddef.h>
+
+#include "attention/attention.h"
+#include "context.h"
+
+/* Rows of keys (forward) or of queries (backward) that go with a panel of nr columns at once. 256 x 32 fp32 scores are 32 KB: they and
+ * the operands stay in the second-level cache, most of them in the first, and T = 256, DiT's length, is one chunk. */
+#define CHUNK_ROWS 256
+
+/* Rows of S and dP at once: 48 x 32 fp32 are 6 KB each, which leaves room for the operands in a first-level cache of 32 KB. Matrix units,
+ * which are entered and left with each product, want more rows. */
+#define PART_ROWS 48
+#define PART_ROWS_BF16 256
+
+/* The next head is brought near where it and this one fit into this part of the second-level cache... in bytes per byte. */
+#define LOOK_AHEAD_TOKENS 512
+
+/* Keys whose part of dQ is summed by itself. Sums over segments go in their order, so that a head's segments may be on several threads
+ * and the result is the same. */
+#define SEGMENT_KEYS 512
+
+typedef struct {
+    const hc_kernels *kernels;
+    const hc_gemm_kernel *gemm; /* of the compute type */
+    hc_team *team;
+    int64_t n, t, h, k;
+    int64_t nr;         /* columns of a block of scores: of a panel of B */
+    int64_t width;      /* nr, padded to whole vectors: the distance of the rows of a block */
+    int64_t chunk;      /* rows of a block of scores, and how many such blocks T has */
+    int64_t num_chunks;
+    int64_t part;       /* rows of a block that the backward pass takes at once: their scores stay in the first-level cache */
+    int64_t num_segments;
+    int looks_ahead;    /* the next head is brought near while one is done */
+    float scale;        /* 1 / sqrt(K) */
+    int panel;          /* hc_panel: what the vector kernels write */
+    int packs;          /* 1: their rows go through the matrix kernel's pack function; 0: they are its panel */
+    int writes_a;       /* 1: the vector kernel can write dS as a panel of A too */
+    const void *qkv, *out, *dout;
+    int qkv_type, out_type, dout_type;
+    const float *lse;
+    void *result; /* out or dqkv */
+    int result_type;
+    float *out_lse;
+    char *scratch; /* one share of thread_bytes per thread, then what the threads share */
+    int64_t thread_bytes;
+    float *partial; /* dQ per head and segment where segments are spread over threads, else NULL */
+} hc_attention;
+
+/* Takes consecutive aligned blocks from a thread's share; with base NULL it only counts. */
+typedef struct {
+    char *base;
+    int64_t used;
+} hc_attention_arena;
+
+static inline int64_t hc_least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static inline int64_t hc_blocks(int64_t count, int64_t block) {
+    return (count + block - 1) / block;
+}
+
+static inline int64_t hc_round_up(int64_t count, int64_t multiple) {
+    return hc_blocks(count, multiple) * multiple;
+}
+
+static inline int64_t hc_type_bytes(int type) {
+    return type == HC_F32 ? 4 : 2;
+}
+
+/* Blocks start three cache lines after a multiple of 4 KB, each further than the one before, so that equal rows of two blocks do not
+ * meet in one set of the first-level cache. */
+static inline void *hc_arena_take(hc_attention_arena *arena, int64_t bytes) {
+    void *block = arena->base == NULL ? NULL : arena->base + arena->used;
+    arena->used += hc_round_up(bytes, 4096) + 3 * 64;
+    return block;
+}
+
+static inline int64_t hc_panels_a_bytes(const hc_gemm_kernel *gemm, int64_t m, int64_t k) {
+    return hc_round_up(m, gemm->mr()) * hc_round_up(k, gemm->kr) * gemm->element_bytes;
+}
+
+static inline int64_t hc_panels_b_bytes(const hc_gemm_kernel *gemm, int64_t k, int64_t n) {
+    return hc_round_up(n, gemm->nr()) * hc_round_up(k, gemm->kr) * gemm->element_bytes;
+}
+
+/* Rows start..start + chunk of a chunked length. */
+static inline int64_t hc_chunk_rows(const hc_attention *work, int64_t chunk) {
+    return hc_least(work->chunk, work->t - chunk * work->chunk);
+}
+
+/* Token `row` of part 0, 1 or 2 (q, k, v) of a head (0 to N * H) of an array (N, T, 3, H, K). */
+static inline char *hc_head_of_qkv(const hc_attention *work, const void *qkv, int type, int64_t head, int part, int64_t row) {
+    const int64_t image = head / work->h;
+    const int64_t element = (((image * work->t + row) * 3 + part) * work->h + head % work->h) * work->k;
+    return (char *)(uintptr_t)qkv + element * hc_type_bytes(type);
+}
+
+/* The same for an array (N, T, H, K). */
+static inline char *hc_head_of_out(const hc_attention *work, const void *out, int type, int64_t head, int64_t row) {
+    const int64_t element = ((head / work->h * work->t + row) * work->h + head % work->h) * work->k;
+    return (char *)(uintptr_t)out + element * hc_type_bytes(type);
+}
+
+/* The view (rows, K) of a head from token `row` on, and its transpose. */
+static inline hc_matrix hc_rows_of_qkv(const hc_attention *work, int64_t head, int part, int64_t row) {
+    return (hc_matrix){hc_head_of_qkv(work, work->qkv, work->qkv_type, head, part, row), 3 * work->h * work->k, 1, work->qkv_type};
+}
+
+static inline hc_matrix hc_rows_of_dout(const hc_attention *work, int64_t head, int64_t row) {
+    return (hc_matrix){hc_head_of_out(work, work->dout, work->dout_type, head, row), work->h * work->k, 1, work->dout_type};
+}
+
+static inline hc_matrix hc_transpose(hc_matrix matrix) {
+    return (hc_matrix){matrix.data, matrix.column_stride, matrix.row_stride, matrix.dtype};
+}
+
+/* Memory to bring near while a block is multiplied: rows that will be packed or written next, so that nobody waits for them. Rows of a
+ * head are a few cache lines, each on a page of its own, which no prefetcher of a CPU foresees. */
+typedef struct {
+    hc_gemm_ahead runs[8];
+    int num_runs, current;
+    int64_t lines;      /* of all runs */
+    double lines_a_step; /* to ask for per multiply-add, such that all were asked for when the block is done */
+} hc_attention_ahead;
+
+/* Adds rows of K elements of `type`, `stride` elements apart. */
+void hc_ahead_add(const hc_attention *work, hc_attention_ahead *ahead, const void *first_row, int type, int64_t rows,
+                  int64_t stride);
+
+/* The matrix kernel's block, asking for memory meanwhile. */
+void hc_multiply(const hc_attention *work, hc_attention_ahead *ahead, int64_t m, int64_t n, int64_t k, const void *a_panels,
+                 const void *b_panels, float *c, int64_t ldc, int add);
+
+/* Bytes of a block of scores, which may become a panel of B, and of the buffers of the two functions below. */
+int64_t hc_scores_bytes(const hc_attention *work);
+int64_t hc_packed_bytes(const hc_attention *work);
+int64_t hc_transposed_bytes(const hc_attention *work);
+
+/* The panel of B of depth `rows` from what a vector kernel left in `block`: that itself, or packed to `packed`. */
+const void *hc_finish_panel(const hc_attention *work, int64_t rows, void *block, void *packed);
+
+/* out[i, j] = factor * block[j, i] for i < rows, j < K; block has K rows, out's rows are out_stride apart. */
+void hc_store_transposed(const hc_attention *work, int64_t rows, float factor, float *block, float *buffer, void *out,
+                         int64_t out_stride);
+
+/* Bytes of a thread's scratch memory, and the work of a thread. */
+int64_t hc_attention_forward_bytes(const hc_attention *work);
+void hc_attention_forward_job(void *arguments, int thread, int num_threads);
+int64_t hc_attention_backward_bytes(const hc_attention *work);
+void hc_attention_backward_job(void *arguments, int thread, int num_threads);
+
+#endif

@@ -1,0 +1,88 @@
+/* Contexts: a team, scratch memory and cache sizes in one handle. */
+#define _GNU_SOURCE
+#include "context.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "memory/pages.h"
+
+/* Used where the caller does not know: the smallest first and second level of the CPUs this library is written for (Zen 4 has
+ * 32 KB and 1 MB, A64FX 64 KB and 8 MB shared by 12), and a last level of 2 MB a core. */
+#define DEFAULT_L1_BYTES (32 << 10)
+#define DEFAULT_L2_BYTES (512 << 10)
+#define DEFAULT_L3_BYTES (2 << 20)
+#define DEFAULT_SPIN_NANOSECONDS 50000
+
+typedef struct {
+    hc_context context;
+    pthread_mutex_t lock;
+} locked_context;
+
+int hc_context_create(const hc_machine *machine, hc_context **out_context) {
+    if (machine == NULL || out_context == NULL || machine->num_threads < 1 || machine->num_clusters < 0 ||
+        machine->num_clusters > machine->num_threads) {
+        return HC_BAD_ARGUMENT;
+    }
+    const hc_kernels *kernels = hc_kernels_of(machine->isa);
+    int best;
+    if (kernels == NULL) {
+        return HC_UNKNOWN_ISA;
+    }
+    if (hc_isa_detect(hc_isa_name(machine->isa), &best) != HC_OK) {
+        return HC_UNSUPPORTED_ISA;
+    }
+    locked_context *made = calloc(1, sizeof(locked_context));
+    if (made == NULL) {
+        return HC_OUT_OF_MEMORY;
+    }
+    made->context = (hc_context){
+        .isa = machine->isa,
+        .num_threads = machine->num_threads,
+        .num_clusters = machine->num_clusters > 0 ? machine->num_clusters : 1,
+        .l1_bytes = machine->l1_bytes > 0 ? machine->l1_bytes : DEFAULT_L1_BYTES,
+        .l2_bytes = machine->l2_bytes > 0 ? machine->l2_bytes : DEFAULT_L2_BYTES,
+        .l3_bytes = machine->l3_bytes > 0 ? machine->l3_bytes : DEFAULT_L3_BYTES,
+        .kernels = kernels,
+    };
+    const int64_t spin = machine->spin_nanoseconds > 0 ? machine->spin_nanoseconds : DEFAULT_SPIN_NANOSECONDS;
+    const int status = hc_team_create(machine->num_threads, machine->cpus, spin, &made->context.team);
+    if (status != HC_OK) {
+        free(made);
+        return status;
+    }
+    pthread_mutex_init(&made->lock, NULL);
+    *out_context = &made->context;
+    return HC_OK;
+}
+
+void hc_context_destroy(hc_context *context) {
+    if (context == NULL) {
+        return;
+    }
+    locked_context *made = (locked_context *)(void *)context;
+    hc_team_destroy(context->team);
+    hc_pages_give(context->scratch, context->scratch_bytes);
+    pthread_mutex_destroy(&made->lock);
+    free(made);
+}
+
+void *hc_scratch(hc_context *context, int64_t bytes) {
+    if (bytes > context->scratch_bytes) {
+        hc_pages_give(context->scratch, context->scratch_bytes);
+        context->scratch_bytes = hc_pages_round(bytes);
+        context->scratch = hc_pages_take(context->scratch_bytes);
+        if (context->scratch == NULL) {
+            context->scratch_bytes = 0;
+        }
+    }
+    return context->scratch;
+}
+
+void hc_lock(hc_context *context) {
+    pthread_mutex_lock(&((locked_context *)(void *)context)->lock);
+}
+
+void hc_unlock(hc_context *context) {
+    pthread_mutex_unlock(&((locked_context *)(void *)context)->lock);
+}

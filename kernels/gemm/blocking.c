@@ -1,0 +1,175 @@
+/* The stated rule by which a product is cut when nobody tuned it. */
+#include "gemm/blocking.h"
+
+/* Handing work to a second thread costs some microseconds, in which a core multiplies about this much. */
+#define FLOP_PER_THREAD 1000000
+
+/* Packing a row of A, or passing a column of B through the caches, costs about as much as multiplying this many columns (rows):
+ * 4 elements a cycle against 32 multiply-adds a cycle. */
+#define PACKING_COLUMNS 8
+
+/* For so few rows packing B, 1 to 3 cycles an element with its way from memory, costs more than the multiply-adds, 1/32 of a cycle
+ * a row. */
+#define FEW_ROWS 64
+
+/* Bounds of the memory for packed B. Below the first, A would be packed again too often. The second keeps the largest weights of
+ * DiT-XL/2 (1,152 x 6,912) whole. */
+#define LEAST_B_BYTES (4 << 20)
+#define MOST_B_BYTES (32 << 20)
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static int64_t most(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static int64_t parts_of(int64_t count, int64_t size) {
+    return (count + size - 1) / size;
+}
+
+static int64_t round_up(int64_t count, int64_t multiple) {
+    return parts_of(count, multiple) * multiple;
+}
+
+/* The size of blocks of at most `limit`, a multiple of `multiple`, that cut `count` into blocks as equal as can be. */
+static int64_t even_blocks(int64_t count, int64_t limit, int64_t multiple) {
+    const int64_t blocks = parts_of(most(count, 1), most(limit / multiple * multiple, multiple));
+    return round_up(parts_of(most(count, 1), blocks), multiple);
+}
+
+/* The grid whose largest part takes least time: multiply-adds of whole tiles, and the packing that each part does for itself. */
+static void choose_grid(const hc_gemm_plan *plan, int64_t m, int64_t n, int threads, int *out_rows, int *out_columns) {
+    const int64_t row_tiles = parts_of(m, plan->mr), column_tiles = parts_of(n, plan->nr);
+    int64_t best = INT64_MAX;
+    for (int rows = 1; rows <= threads; rows++) {
+        const int columns = threads / rows;
+        const int64_t tall = parts_of(row_tiles, rows) * plan->mr, wide = parts_of(column_tiles, columns) * plan->nr;
+        const int64_t cost = tall * wide + PACKING_COLUMNS * (tall + wide);
+        if (cost < best) {
+            best = cost;
+            *out_rows = rows;
+            *out_columns = columns;
+        }
+    }
+}
+
+static int cut_among_threads(const hc_context *context, const hc_blocking *asked, hc_gemm_plan *plan) {
+    const int most_threads = (int)least(asked->num_threads > 0 ? asked->num_threads : context->num_threads, context->num_threads);
+    const double flop = 2.0 * (double)plan->m * (double)plan->n * (double)plan->k;
+    const int is_asked = asked->row_cuts > 0 || asked->column_cuts > 0;
+    plan->num_threads = !is_asked && flop < (double)FLOP_PER_THREAD * most_threads ? 1 : most_threads;
+    plan->num_clusters = plan->num_threads == context->num_threads ? context->num_clusters : 1;
+    plan->clusters_cut_rows = !plan->a_is_small && parts_of(plan->m, plan->mr) >= parts_of(plan->n, plan->nr);
+    const int in_cluster = plan->num_threads / plan->num_clusters;
+    if (plan->a_is_small && !is_asked) {
+        plan->row_cuts = 1;
+        plan->column_cuts = in_cluster;
+        return HC_OK;
+    }
+    plan->a_is_small = 0;
+    const int64_t m = plan->clusters_cut_rows ? parts_of(plan->m, plan->num_clusters) : plan->m;
+    const int64_t n = plan->clusters_cut_rows ? plan->n : parts_of(plan->n, plan->num_clusters);
+    if (!is_asked) {
+        choose_grid(plan, m, n, in_cluster, &plan->row_cuts, &plan->column_cuts);
+        return HC_OK;
+    }
+    plan->row_cuts = asked->row_cuts > 0 ? asked->row_cuts : (int)most(1, in_cluster / asked->column_cuts);
+    plan->column_cuts = asked->column_cuts > 0 ? asked->column_cuts : (int)most(1, in_cluster / asked->row_cuts);
+    return (int64_t)plan->row_cuts * plan->column_cuts > in_cluster ? HC_BAD_ARGUMENT : HC_OK;
+}
+
+/* The rule.
+ * kc: as deep as a panel of B, kc x nr, fits in a sixteenth of the second-level cache, and a panel of A, kc x mr, in half of the
+ *     first; or all of k where the kernel wants it so (most_depth). B's panel streams from the second level once for each panel of
+ *     A. Deeper, A's panel leaves the first level; less deep, C is read and stored more often.
+ * mc: a block of A, mc x kc, fits in an eighth of the second level. It is read once for each panel of B, and beside it there is
+ *     room for the next block's source, which is fetched meanwhile. (AVX-512, 2 MB: an eighth, 96 to 170 rows, was within the noise
+ *     of a twentieth, and 5 % faster than a quarter.)
+ * chunk: of C, mc x chunk sums, fits in a quarter of it: all of k is summed into it, and it is finished, while it is there.
+ * A of few rows, which packed whole fits in a quarter of the second level: every thread packs all of it. Then no two threads need the
+ *     same part of B, which each packs by blocks of kc x chunk just before it multiplies: B passes from memory to cache once.
+ * nc: packed B, all of k deep, fills half of the last level's share of the threads, within the bounds above.
+ * Blocks are made as equal as can be below these limits. None of this but kc decides in which order a sum is taken. */
+int hc_gemm_make_plan(const hc_context *context, const hc_gemm_kernel *kernel, int64_t m, int64_t n, int64_t k,
+                      const hc_blocking *asked, hc_gemm_plan *out_plan) {
+    hc_gemm_plan plan = {.m = m, .n = n, .k = k, .mr = kernel->mr(), .nr = kernel->nr()};
+    const int64_t whole_k = round_up(most(k, 1), kernel->kr);
+    plan.a_is_small = m <= FEW_ROWS && round_up(m, plan.mr) * whole_k * kernel->element_bytes <= context->l2_bytes / 4;
+    const int status = cut_among_threads(context, asked, &plan);
+    if (status != HC_OK) {
+        return status;
+    }
+    /* Whole cache lines of packed elements, whatever kr is. */
+    const int64_t line = 64 / kernel->element_bytes, depth = kernel->kr % line == 0 ? kernel->kr : kernel->kr * line;
+    const int64_t fills_l1 = context->l1_bytes / (plan.nr * kernel->element_bytes);
+    const int64_t most_depth = kernel->most_depth == 0 ? fills_l1 : k <= kernel->most_depth ? k : kernel->split_depth;
+    const int64_t in_l2 = context->l2_bytes / 16 / (plan.nr * kernel->element_bytes);
+    const int64_t in_l1 = context->l1_bytes / 2 / (plan.mr * kernel->element_bytes);
+    const int64_t most_depth = kernel->most_depth > 0 ? kernel->most_depth : least(in_l2, in_l1);
+    plan.kc = asked->kc > 0 ? round_up(asked->kc, depth) : even_blocks(k, most_depth, depth);
+    plan.kc = least(plan.kc, whole_k);
+
+    const int64_t cluster_m = plan.clusters_cut_rows ? parts_of(m, plan.num_clusters) : m;
+    const int64_t cluster_n = plan.clusters_cut_rows ? n : parts_of(n, plan.num_clusters);
+    const int64_t share = context->l3_bytes / 2 * plan.num_threads / plan.num_clusters;
+    const int64_t b_bytes = least(most(share, LEAST_B_BYTES), MOST_B_BYTES);
+    plan.nc = asked->nc > 0 ? least(round_up(asked->nc, plan.nr), round_up(cluster_n, plan.nr))
+                            : even_blocks(cluster_n, b_bytes / (whole_k * kernel->element_bytes), plan.nr);
+    if (plan.nc < cluster_n && !plan.a_is_small && asked->row_cuts == 0 && asked->column_cuts == 0) {
+        /* Columns come in rounds: a thread that owns the columns of one round would idle in the others. */
+        plan.row_cuts *= plan.column_cuts;
+        plan.column_cuts = 1;
+    }
+    const int64_t part_m = round_up(parts_of(cluster_m, plan.row_cuts), plan.mr);
+    plan.mc = asked->mc > 0 ? least(round_up(asked->mc, plan.mr), part_m)
+                            : even_blocks(part_m, context->l2_bytes / 8 / (plan.kc * kernel->element_bytes), plan.mr);
+    if (plan.a_is_small) {
+        plan.mc = round_up(m, plan.mr);
+        plan.nc = plan.chunk = even_blocks(cluster_n, context->l2_bytes / 4 / (plan.kc * kernel->element_bytes), plan.nr);
+        *out_plan = plan;
+        return HC_OK;
+    }
+    const int64_t c_bytes = kernel->dtype == HC_F64 ? 8 : 4;
+    int64_t chunk = context->l2_bytes / 4 / (plan.mc * c_bytes);
+    if (kernel->most_depth > 0) {
+        chunk = least(chunk, context->l2_bytes / 4 / (plan.kc * kernel->element_bytes));
+    }
+    plan.chunk = even_blocks(n, chunk, plan.nr);
+    *out_plan = plan;
+    return HC_OK;
+}
+
+hc_gemm_part hc_gemm_part_of(const hc_gemm_plan *plan, int thread) {
+    hc_gemm_part part = {0};
+    int64_t start = 0, stop = 0;
+    for (part.cluster = 0; part.cluster < plan->num_clusters; part.cluster++) {
+        hc_part(plan->num_threads, 1, part.cluster, plan->num_clusters, &start, &stop);
+        if (thread < stop) {
+            break;
+        }
+    }
+    part.first_of_cluster = (int)start;
+    part.cluster_threads = (int)(stop - start);
+
+    int64_t row_start = 0, row_stop = plan->m;
+    part.cluster_column_stop = plan->n;
+    if (plan->clusters_cut_rows) {
+        hc_part(plan->m, plan->mr, part.cluster, plan->num_clusters, &row_start, &row_stop);
+    } else {
+        hc_part(plan->n, plan->nr, part.cluster, plan->num_clusters, &part.cluster_column_start, &part.cluster_column_stop);
+    }
+    const int place = thread - part.first_of_cluster;
+    if (place < plan->row_cuts * plan->column_cuts) {
+        hc_part(row_stop - row_start, plan->mr, place / plan->column_cuts, plan->row_cuts, &part.row_start, &part.row_stop);
+        hc_part(part.cluster_column_stop - part.cluster_column_start, plan->nr, place % plan->column_cuts, plan->column_cuts,
+                &part.column_start, &part.column_stop);
+        part.row_start += row_start;
+        part.row_stop += row_start;
+        part.column_start += part.cluster_column_start;
+        part.column_stop += part.cluster_column_start;
+        part.sums_rows = place % plan->column_cuts == 0 && (plan->clusters_cut_rows || part.cluster == 0);
+    }
+    return part;
+}

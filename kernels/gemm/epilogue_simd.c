@@ -1,0 +1,65 @@
+/* What happens to a block of C between its last sum and its store, while it is in cache. */
+#include "gemm/epilogue.h"
+#include "simd/math.h"
+#include "simd/simd.h"
+
+/* One row's place in each array of the epilogue; NULL where a term is absent. */
+typedef struct {
+    const float *sum;
+    const void *gelu_gradient_at, *gate, *residual;
+    void *out, *out_before;
+    int type, gate_type, residual_type, gelu;
+} epilogue_row;
+
+HC_INLINE const void *at(const void *array, int64_t index, int dtype) HC_STREAMING_OK {
+    return array ? (const char *)array + index * (dtype == HC_F32 ? 4 : 2) : 0;
+}
+
+HC_INLINE hc_vf finish(const epilogue_row *row, int64_t j, int64_t n, hc_vf v) HC_STREAMING_OK {
+    if (row->out_before) {
+        hc_store_as_n(row->out_before, j, n, row->type, v);
+    }
+    if (row->gelu) {
+        v = hc_gelu(v);
+    }
+    if (row->gelu_gradient_at) {
+        v = hc_mul(v, hc_gelu_gradient(hc_load_as_n(row->gelu_gradient_at, j, n, row->type)));
+    }
+    if (row->gate) {
+        v = hc_mul(v, hc_load_as_n(row->gate, j, n, row->gate_type));
+    }
+    if (row->residual) {
+        v = hc_add(v, hc_load_as_n(row->residual, j, n, row->residual_type));
+    }
+    return v;
+}
+
+HC_KERNEL_FUNCTION void HC_NAME(epilogue)(int64_t row, int64_t column, int64_t rows, int64_t columns, const void *sum,
+                                          int64_t sum_stride, const hc_matrix *out_c,
+                                          const hc_epilogue *epilogue) HC_KERNEL_STREAMING {
+    const int64_t lanes = hc_lanes();
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t start = (row + i) * out_c->row_stride + column;
+        const int64_t gate_start = epilogue->gate ? (row + i) / epilogue->rows_per_gate * epilogue->gate_stride + column : 0;
+        const epilogue_row here = {
+            .sum = (const float *)sum + i * sum_stride,
+            .gelu_gradient_at = at(epilogue->gelu_gradient_at, start, out_c->dtype),
+            .gate = at(epilogue->gate, gate_start, epilogue->gate_type),
+            .residual = at(epilogue->residual, start, epilogue->residual_type),
+            .out = (void *)at(out_c->data, start, out_c->dtype),
+            .out_before = (void *)at(epilogue->out_before, start, out_c->dtype),
+            .type = out_c->dtype,
+            .gate_type = epilogue->gate_type,
+            .residual_type = epilogue->residual_type,
+            .gelu = epilogue->gelu,
+        };
+        int64_t j = 0;
+        for (; j + lanes <= columns; j += lanes) {
+            hc_store_as(here.out, j, here.type, finish(&here, j, lanes, hc_load(here.sum + j)));
+        }
+        if (j < columns) {
+            const int64_t n = columns - j;
+            hc_store_as_n(here.out, j, n, here.type, finish(&here, j, n, hc_load_n(here.sum + j, n)));
+        }
+    }
+}

@@ -1,0 +1,15 @@
+/* The block function of products whose panels are fp32, shared by the AVX2 kernels that hold such panels. */
+#ifndef HC_GEMM_TILE_AVX2_H
+#define HC_GEMM_TILE_AVX2_H
+
+#include <stdint.h>
+
+/* A tile of 6 x 16 is 12 of the 16 registers as sums, 2 for a row of B's panel, 2 for elements of A. One depth is 12 multiply-adds,
+ * 6 cycles on two units, for 8 loads, 4 cycles. */
+#define TILE_MR 6
+#define TILE_NR 16
+
+void hc_gemm_block_f32_avx2(int64_t m, int64_t n, int64_t k, const void *a_panels, const void *b_panels, void *c, int64_t ldc,
+                            const void *bias, int add);
+
+#endif

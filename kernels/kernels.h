@@ -1,0 +1,29 @@
+/* The kernels of one instruction set, as a struct of functions made from kernel_table.h. */
+#ifndef HC_KERNELS_H
+#define HC_KERNELS_H
+
+#include "activation/activation.h"
+#include "attention/attention.h"
+#include "ceiling/ceiling.h"
+#include "gemm/epilogue.h"
+#include "gemm/gemm_kernel.h"
+#include "norm/norm.h"
+#include "optimizer/optimizer.h"
+#include "reduce/reduce.h"
+
+#define HC_GEMM_KERNEL(dtype, isa, ISA) extern const hc_gemm_kernel hc_gemm_##dtype##_##isa;
+#include "kernel_table.h"
+#undef HC_GEMM_KERNEL
+
+typedef struct hc_kernels {
+    int isa;
+    const hc_gemm_kernel *gemm_f32, *gemm_bf16, *gemm_f64;
+#define HC_VECTOR_KERNEL(op) hc_##op##_kernel *op;
+#include "kernel_table.h"
+#undef HC_VECTOR_KERNEL
+} hc_kernels;
+
+/* The kernels that a machine of level `isa` runs; never NULL for a known level. */
+const hc_kernels *hc_kernels_of(int isa);
+
+#endif

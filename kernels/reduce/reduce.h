@@ -1,0 +1,25 @@
+/* Types of the reduction kernels that are compiled once per instruction set. Sums are in fp64. */
+#ifndef HC_REDUCE_H
+#define HC_REDUCE_H
+
+#include <stdint.h>
+
+#include "hcops.h"
+
+typedef double hc_sum_of_squares_kernel(int64_t count, const float *x);
+
+/* sum of (x - y)^2; the difference is in fp64 too */
+typedef double hc_squared_difference_kernel(int64_t count, const void *x, int x_type, const void *y, int y_type);
+
+#define HC_DECLARE(isa)                                                                                                    \
+    hc_sum_of_squares_kernel hc_sum_of_squares_##isa;                                                                      \
+    hc_squared_difference_kernel hc_squared_difference_##isa;
+HC_DECLARE(ref)
+HC_DECLARE(avx2)
+HC_DECLARE(avx512)
+HC_DECLARE(neon)
+HC_DECLARE(sve)
+HC_DECLARE(sme)
+#undef HC_DECLARE
+
+#endif

@@ -1,0 +1,44 @@
+/* The parts of run_cases: a case, the calls behind the names of operators, and canaries around memory and CPU state. */
+#ifndef HC_CASES_H
+#define HC_CASES_H
+
+#include <stdint.h>
+
+#include "hcops.h"
+
+#define HC_MAX_ARRAYS 64
+
+typedef struct {
+    char op[32];
+    int64_t num_ints, num_floats, num_arrays;
+    int64_t *ints;
+    double *floats;
+    void *arrays[HC_MAX_ARRAYS]; /* NULL where the case passes none */
+    int dtypes[HC_MAX_ARRAYS];
+    int64_t counts[HC_MAX_ARRAYS];
+    int is_output[HC_MAX_ARRAYS]; /* which the operator may write; all arrays come with content */
+} hc_case;
+
+/* Calls the operator of a case; its status, or 1: no operator of that name. */
+int hc_call(hc_context *context, const hc_case *one);
+
+/* What was found broken after a call: bits, 0 if all is well. */
+enum {
+    HC_BROKEN_MEMORY = 1,    /* bytes before an output were written (behind it lies a page without access) */
+    HC_BROKEN_INPUT = 2,     /* an input was written */
+    HC_BROKEN_REGISTERS = 4, /* callee-saved registers: x19-x28, d8-d15 */
+    HC_BROKEN_CONTROL = 8,   /* rounding and exception control: FPCR, MXCSR */
+    HC_BROKEN_UNIT = 16,     /* the matrix unit is still on: streaming mode or ZA, AMX tiles */
+    HC_BROKEN_LAZY_SAVE = 32 /* a caller's dormant ZA was lost */
+};
+
+/* `bytes` bytes that end where a page without access begins, aligned to nothing more than their size; before them lies a canary.
+ * NULL: refused. */
+void *hc_guarded(int64_t bytes);
+int hc_guard_is_broken(const void *data);
+void hc_unguard(void *data, int64_t bytes);
+
+/* hc_call under watch of the CPU state; *out_broken gets bits. */
+int hc_watched_call(hc_context *context, const hc_case *one, int64_t *out_broken);
+
+#endif

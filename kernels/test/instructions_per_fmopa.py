@@ -1,0 +1,101 @@
+"""Counts the executed instructions per outer product of the SME matrix products, under qemu-aarch64.
+
+    python kernels/test/instructions_per_fmopa.py build/arm/run_cases [--bits 512]
+
+qemu runs one product with a log line per instruction (-singlestep -d exec,nochain); objdump says which address holds which
+instruction. Counted are the functions that hold outer products, entered from run_cases: the loop over depth is what a product of
+twice the depth executes more, per outer product that it executes more; the whole block adds clearing, storing and entering. The
+ideal with single-vector loads is loads plus products of a step: 2.00 for fp32 and bf16 (2 x 2 tiles), 1.75 for fp64 (4 x 2).
+"""
+
+import argparse
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+KINDS = {"f32": (0, 4), "bf16": (1, 2), "f64": (2, 8)}  # hc_dtype and bytes of an element
+MOPA = re.compile(r"\b(bf|f)mopa\b")
+# A line of objdump that opens a function, and one of an instruction.
+FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
+INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+[0-9a-f]{8}\s+(.*)$")
+# A line of qemu's log: Trace 0: <host address> [<flags>/<address>/...
+EXECUTED = re.compile(r"^Trace \d+: \S+ \[[0-9a-f]+/([0-9a-f]+)/")
+
+
+def functions_with_outer_products(program: Path, objdump: str) -> dict[int, tuple[int, str]]:
+    """Address of each instruction of those functions: the function's number and the instruction's text."""
+    text = subprocess.run([objdump, "-d", str(program)], check=True, capture_output=True, text=True).stdout
+    functions: list[dict[int, str]] = []
+    for line in text.splitlines():
+        if FUNCTION.match(line):
+            functions.append({})
+        elif match := INSTRUCTION.match(line):
+            functions[-1][int(match[1], 16)] = match[2]
+    with_products = [function for function in functions if any(MOPA.search(text) for text in function.values())]
+    return {address: (i, text) for i, function in enumerate(with_products) for address, text in function.items()}
+
+
+def write_product(path: Path, kind: str, rows: int, depth: int) -> None:
+    """A case of run_cases: a rows x rows product of zeros."""
+    number, size = KINDS[kind]
+    compute, out, out_size = number, 2 if kind == "f64" else 0, 8 if kind == "f64" else 4
+    ints = [rows, rows, depth, depth, 1, 1, depth, rows, compute, *[0] * 10]
+    arrays = [(number, rows * depth, size, 0), (number, rows * depth, size, 0), (out, rows * rows, out_size, 1)]
+    data = b"HCCASES1" + struct.pack("<q", 1) + b"gemm".ljust(32, b"\0")
+    data += struct.pack("<3q", len(ints), 0, 9) + struct.pack(f"<{len(ints)}q", *ints)
+    for dtype, count, bytes_each, is_output in arrays:
+        data += struct.pack("<3q", dtype, count, is_output) + bytes(-(-count * bytes_each // 8) * 8)
+    data += struct.pack("<3q", 0, -1, 0) * 6
+    path.write_bytes(data)
+
+
+def single_step() -> str:
+    """The option for one instruction per log line, which qemu 8.1 renamed."""
+    text = subprocess.run(["qemu-aarch64", "--help"], capture_output=True, text=True).stdout
+    return "-one-insn-per-tb" if "-one-insn-per-tb" in text else "-singlestep"
+
+
+def executed(program: Path, known: dict[int, tuple[int, str]], kind: str, bits: int, depth: int) -> tuple[int, int]:
+    """Instructions and outer products that one product of `kind` executes in the function with most outer products."""
+    with tempfile.TemporaryDirectory() as folder:
+        cases, log = Path(folder, "cases"), Path(folder, "log")
+        write_product(cases, kind, 2 * bits // 32, depth)
+        emulator = ["qemu-aarch64", "-cpu", f"max,sme{bits}=on", single_step(), "-d", "exec,nochain", "-D", str(log)]
+        subprocess.run([*emulator, str(program), str(cases), str(Path(folder, "out")), "sme", "1"], check=True)
+        instructions, products = Counter[int](), Counter[int]()
+        with log.open() as lines:
+            for line in lines:
+                match = EXECUTED.match(line)
+                if match and (found := known.get(int(match[1], 16))):
+                    instructions[found[0]] += 1
+                    products[found[0]] += bool(MOPA.search(found[1]))
+    function, most = products.most_common(1)[0]
+    # run_cases calls each product twice: the second time with a dormant ZA.
+    return instructions[function], most
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", type=Path, help="run_cases, cross-built with kernels/test/aarch64.cmake")
+    parser.add_argument("--bits", type=int, default=512, help="streaming vector length")
+    parser.add_argument(
+        "--objdump", default="aarch64-linux-gnu-objdump", help="one that knows SME: binutils 2.38 or LLVM"
+    )
+    arguments = parser.parse_args()
+    known = functions_with_outer_products(arguments.program, arguments.objdump)
+    for kind in KINDS:
+        less, fewer = executed(arguments.program, known, kind, arguments.bits, 128)
+        more, most = executed(arguments.program, known, kind, arguments.bits, 256)
+        loop, whole = (more - less) / (most - fewer), more / most
+        sys.stdout.write(
+            f"{kind}: {loop:.3f} instructions per outer product in the loop over depth, "
+            f"{whole:.3f} in the whole block at depth 256, {arguments.bits} bits\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Every operator of the C kernels gives float64's numbers within computed bounds on every instruction set, and leaves the CPU
+and the memory around its outputs as they were: natively, under sanitizers, and cross-built for Arm in qemu."""
+
+import functools
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kernels.cases import Case, read_outputs, write_cases
+from tests.kernels.matrix_cases import matrix_cases
+from tests.kernels.vector_cases import vector_cases
+
+ROOT = Path(__file__).parents[2]
+NATIVE_ISAS = ("ref", "avx2", "avx512", "avx512bf16", "amx", "neon", "sve", "sme")
+ARM_TOOLS = ("clang-19", "ld.lld-19", "aarch64-linux-gnu-objdump", "qemu-aarch64")
+# Instruction set, threads, and the processor that qemu plays. sme_fa64=off: what is illegal in streaming mode faults.
+# SVE outside streaming mode stays at qemu's default of 512 bits, so that the two vector lengths differ.
+ARM_MACHINES = (
+    ("ref", 1, "max"),
+    ("neon", 3, "cortex-a76"),
+    ("sve", 1, "max,sve128=on,sme=off"),
+    ("sve", 2, "max,sve256=on,sme=off"),
+    ("sve", 3, "max,sve512=on,sme=off"),
+    ("sme", 3, "max,sme128=on,sme_fa64=off"),
+    ("sme", 2, "max,sme256=on,sme_fa64=off"),
+    ("sme", 1, "max,sme512=on,sme_fa64=off"),
+    ("sme", 2, "max,sme1024=on,sme_fa64=off"),
+)
+# Per outer product of the loop over depth: loads and products of a step, and four instructions of the loop per 32 products.
+MAX_INSTRUCTIONS = {"f32": 2.13, "bf16": 2.13, "f64": 1.88}
+
+pytestmark = pytest.mark.slow
+
+
+@functools.cache
+def cmake() -> list[str]:
+    if importlib.util.find_spec("cmake"):
+        return [sys.executable, "-m", "cmake"]
+    return ["cmake"] if shutil.which("cmake") else []
+
+
+@functools.cache
+def built(kind: str) -> Path:
+    """The program run_cases, built in build/kernel-tests/<kind>, where a later run of the tests finds it up to date."""
+    settings = {
+        "native": [],
+        "sanitized": ["-DHCOPS_SANITIZE=address,undefined"],
+        "arm": [f"-DCMAKE_TOOLCHAIN_FILE={ROOT / 'kernels/test/aarch64.cmake'}"],
+    }[kind]
+    folder = ROOT / "build/kernel-tests" / kind
+    for command in (["-S", str(ROOT / "kernels"), "-B", str(folder), "-DHCOPS_TEST=ON", *settings],
+                    ["--build", str(folder), "--target", "run_cases", "--parallel", "2"]):  # fmt: skip
+        done = subprocess.run([*cmake(), *command], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return folder / "run_cases"
+
+
+def native_program(kind: str, isa: str) -> Path:
+    if not cmake() or not shutil.which("cc"):
+        pytest.skip("no CMake or no C compiler (cc) to build the kernels with")
+    program = built(kind)
+    isas = subprocess.run([program], check=True, capture_output=True, text=True).stdout.split()
+    if isa not in isas:
+        pytest.skip(f"this CPU or compiler has no {isa}, only {', '.join(isas)}")
+    return program
+
+
+def arm_program() -> Path:
+    missing = [tool for tool in ARM_TOOLS if not shutil.which(tool)]
+    if not Path("/usr/aarch64-linux-gnu/lib/libc.a").exists():
+        missing.append("libc6-dev-arm64-cross")
+    if missing or not cmake():
+        pytest.skip(
+            f"Arm kernels are cross-built and emulated; not installed: {', '.join(missing) or 'cmake'} (see .ci/run)"
+        )
+    return built("arm")
+
+
+@functools.cache
+def all_cases() -> list[Case]:
+    return [*matrix_cases(), *vector_cases()]
+
+
+def run(program: Path, isa: str, threads: int, folder: Path, emulator: tuple[str, ...] = ()) -> bytes:
+    """What run_cases wrote; three threads are two clusters."""
+    cases, outputs = folder / "cases", folder / "outputs"
+    write_cases(all_cases(), cases)
+    command = [*emulator, str(program), str(cases), str(outputs), isa, str(threads), str((threads + 1) // 2)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{' '.join(command)}: exit {done.returncode}\n{done.stderr[-6000:]}"
+    return outputs.read_bytes()
+
+
+def assert_right(outputs: bytes) -> None:
+    found = read_outputs(all_cases(), outputs)
+    assert not found, f"{len(found)} wrong:\n" + "\n".join(found[:20])
+
+
+@pytest.mark.parametrize("isa", NATIVE_ISAS)
+def test_operators_equal_float64_for_any_number_of_threads(isa: str, tmp_path: Path) -> None:
+    program = native_program("native", isa)
+    outputs = run(program, isa, 1, tmp_path)
+    assert_right(outputs)
+    assert run(program, isa, 3, tmp_path) == outputs, "other bits with three threads than with one"
+
+
+@pytest.mark.parametrize("isa", NATIVE_ISAS)
+def test_operators_are_clean_under_sanitizers(isa: str, tmp_path: Path) -> None:
+    assert_right(run(native_program("sanitized", isa), isa, 2, tmp_path))
+
+
+@pytest.mark.parametrize(("isa", "threads", "cpu"), ARM_MACHINES)
+def test_operators_equal_float64_on_arm(isa: str, threads: int, cpu: str, tmp_path: Path) -> None:
+    assert_right(run(arm_program(), isa, threads, tmp_path, ("qemu-aarch64", "-cpu", cpu)))
+
+
+@pytest.mark.parametrize("cpu", ["max,sme=off", "cortex-a76"])
+def test_an_arm_without_sme_does_not_run_it(cpu: str) -> None:
+    listed = subprocess.run(["qemu-aarch64", "-cpu", cpu, arm_program()], check=True, capture_output=True, text=True)
+    assert listed.stdout.split() == (["ref", "neon", "sve"] if cpu.startswith("max") else ["ref", "neon"])
+
+
+@pytest.mark.parametrize("bits", [128, 512])
+def test_outer_products_take_few_instructions(bits: int) -> None:
+    script = ROOT / "kernels/test/instructions_per_fmopa.py"
+    command = [sys.executable, str(script), str(arm_program()), "--bits", str(bits)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    counted = {
+        kind: float(value) for kind, value in re.findall(r"^(\w+): ([\d.]+) instructions", printed, re.MULTILINE)
+    }
+    assert counted.keys() == MAX_INSTRUCTIONS.keys(), printed
+    assert all(counted[kind] <= most for kind, most in MAX_INSTRUCTIONS.items()), printed
+
+
+def test_a_wrong_number_and_a_broken_canary_are_seen(tmp_path: Path) -> None:
+    outputs = bytearray(run(native_program("native", "ref"), "ref", 1, tmp_path))
+    outputs[8] |= 1  # the first case: bits of what was broken
+    outputs[18] ^= 0x40  # the exponent of its only number
+    first, second = read_outputs(all_cases(), bytes(outputs))
+    assert "broke memory before an output" in first
+    assert "1 of 1 are off" in second

@@ -1,0 +1,42 @@
+"""The ceilings: the copy copies every byte and no other, the multiply-adds are counted; no time is judged."""
+
+import pytest
+import torch
+
+from dithc import native
+from dithc.native import ceilings
+
+CANARY = 93
+
+
+@pytest.fixture(autouse=True)
+def _needs_library():
+    if native.library() is None:
+        pytest.skip(f"no library: {native.load().reason}")
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 4095, 4096, 4097, 262_143, 262_144, 1_000_003])
+@pytest.mark.parametrize(("source_offset", "target_offset"), [(0, 0), (1, 0), (0, 1), (3, 61)])
+def test_the_copy_writes_all_bytes_and_no_other(size, source_offset, target_offset):
+    generator = torch.Generator().manual_seed(size)
+    source = torch.randint(0, 256, (size + source_offset,), dtype=torch.uint8, generator=generator)[source_offset:]
+    around = torch.full((size + target_offset + 64,), CANARY, dtype=torch.uint8)
+    target = around[target_offset : target_offset + size]
+    ceilings.copy(source, target)
+    assert torch.equal(target, source)
+    assert (around[:target_offset] == CANARY).all()
+    assert (around[target_offset + size :] == CANARY).all()
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_operations_are_counted_by_round_and_thread(dtype):
+    one = ceilings.multiply_add(dtype, rounds=1)
+    assert one > 0
+    assert one % torch.get_num_threads() == 0
+    assert ceilings.multiply_add(dtype, rounds=1000) == 1000 * one
+    assert ceilings.multiply_add(dtype, rounds=0) == 0
+
+
+def test_wrong_arguments_raise():
+    with pytest.raises(ValueError, match="hc_multiply_add_ceiling"):
+        ceilings.multiply_add("fp32", rounds=-1)

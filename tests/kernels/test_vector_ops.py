@@ -1,0 +1,570 @@
+"""The vector operators of the C library against float64, on every instruction set of this CPU and for 1, 2 and 3 threads.
+
+Legend: N batch, T tokens, D width. Tolerances follow from the unit roundoff of fp32 and bf16, the length of sums and the size of
+what is added; those of functions are the table in kernels/activation/activation.h.
+"""
+
+import ctypes
+import functools
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dithc import native
+
+ONE = 2.0**-24  # half a unit in the last place of fp32, relative
+ROUND = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}  # of a store
+TYPES = {torch.float32: 0, torch.bfloat16: 1}
+EXP, TANH, GELU, SILU = range(4)
+F32, BF16 = torch.float32, torch.bfloat16
+MIXTURES = [(F32, F32), (BF16, BF16), (F32, BF16), (BF16, F32)]
+# Around the vectors of every instruction set, the unrolled loops, and the runs of 4 x 4,096 that pass by the caches.
+LENGTHS = [0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 1023, 16385, 70001]
+WIDTHS = [1, 3, 15, 16, 17, 72, 384, 1152, 1155]
+SENTINEL = 0x5A
+
+
+def isas() -> list[str]:
+    handle = native.library()
+    if handle is None:
+        return []
+    number = ctypes.c_int()
+    names = ("ref", "avx2", "avx512", "neon", "sve", "sme")
+    return [name for name in names if handle.hc_isa_detect(name.encode(), ctypes.byref(number)) == 0]
+
+
+ISAS = isas()
+pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
+
+
+@pytest.fixture(params=ISAS)
+def isa(request):
+    return request.param
+
+
+class Out:
+    """A tensor that a kernel writes, between bytes that it must not."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype = F32, offset: int = 0):
+        self.size = int(np.prod(shape)) * dtype.itemsize
+        self.first = 128 + offset * dtype.itemsize
+        self.bytes = torch.full((self.first + self.size + 128,), SENTINEL, dtype=torch.uint8)
+        self.dtype, self.shape = dtype, shape
+
+    def address(self) -> int:
+        return self.bytes.data_ptr() + self.first
+
+    def tensor(self) -> Tensor:
+        assert (self.bytes[: self.first] == SENTINEL).all(), "written before the start"
+        assert (self.bytes[self.first + self.size :] == SENTINEL).all(), "written past the end"
+        content = self.bytes[self.first : self.first + self.size].clone()
+        return content.view(self.dtype).reshape(self.shape)
+
+
+def put(tensor: Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), TYPES[tensor.dtype]
+
+
+def random(shape, dtype=F32, *, seed=0, scale=1.0, shift=0.0) -> Tensor:
+    values = np.random.default_rng([seed, *np.atleast_1d(shape)]).standard_normal(shape) * scale + shift
+    return torch.from_numpy(np.asarray(values)).to(F32).to(dtype)
+
+
+def close(got: Tensor, exact: Tensor, bound) -> None:
+    """|got - exact| <= bound + the rounding of the store, elementwise; bound is float64."""
+    stored = ROUND[got.dtype] * exact.abs() * (1 + 2**-7) + 2.0**-133
+    excess = (got.double() - exact).abs() - bound - stored
+    assert not torch.isnan(got[~torch.isnan(exact)]).any()
+    assert (excess <= 0).all(), f"off by {excess.max().item():.3g} more than allowed"
+
+
+def apply(isa, function, x, *, out_type=F32, threads=1, offset=0) -> Tensor:
+    out = Out(tuple(x.shape), out_type, offset)
+    native.library().hc_map(
+        native.context(isa=isa, num_threads=threads), function, x.numel(), *put(x), out.address(), TYPES[out_type]
+    )
+    return out.tensor()
+
+
+def gradient(isa, function, dout, x, *, out_type=F32, threads=1) -> Tensor:
+    out = Out(tuple(x.shape), out_type)
+    native.library().hc_map_backward(
+        *(native.context(isa=isa, num_threads=threads), function, x.numel(), *put(dout), *put(x)),
+        *(out.address(), TYPES[out_type]),
+    )
+    return out.tensor()
+
+
+# ------------------------------------------------------------------------------------------------------------- functions
+
+
+@functools.cache
+def adversarial() -> Tensor:
+    """All magnitudes (tiny, denormal, huge), dense around the places where functions bend or overflow."""
+    rng = np.random.default_rng(7)
+    anything = rng.integers(0, 2**32, 400_000, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    edges = np.array([0, 88.72283, 88.72284, 88.7, 87.33, 103.97, 104, 9, 10, 11.2, 0.34657, 1e-38, 1e-45, 3.4e38])
+    around = (edges[:, None] * (1 + rng.uniform(-1e-3, 1e-3, (len(edges), 2000)))).ravel()
+    parts = [anything, around, -around, rng.uniform(-110, 110, 400_000), rng.normal(0, 2, 400_000)]
+    with np.errstate(over="ignore"):
+        x = np.concatenate([part.astype(np.float32) for part in parts])
+    return torch.from_numpy(x[np.isfinite(x)])
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)) in float64 without loss where it is near 0."""
+    e = torch.exp(-x.abs())
+    return torch.where(x > 0, 1 / (1 + e), e / (1 + e))
+
+
+def twice_u(x: Tensor) -> Tensor:
+    return 2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
+
+
+def ulp(exact: Tensor) -> Tensor:
+    """The distance of neighbouring fp32 numbers at `exact`, that of denormals below 2^-126."""
+    exponent = torch.frexp(exact.abs().clamp(min=2.0**-126)).exponent
+    return torch.ldexp(torch.ones_like(exact), exponent - 24)
+
+
+# The table of kernels/activation/activation.h: bound in units in the last place, plus an absolute one.
+FUNCTIONS = {
+    EXP: (torch.exp, 1.0, 0.0),
+    TANH: (torch.tanh, 2.5, 0.0),
+    SILU: (lambda x: x * sigmoid(x), 2.5, 3e-37),
+    GELU: (lambda x: x * sigmoid(twice_u(x)), 4.0, 6e-8),
+}
+GRADIENTS = {
+    SILU: lambda x: sigmoid(x) * (1 + x * sigmoid(-x)),
+    GELU: lambda x: (
+        sigmoid(twice_u(x)) * (1 + x * (2 * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * x**2)) * sigmoid(-twice_u(x)))
+    ),
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_function_stays_within_its_stated_error_on_adversarial_numbers(isa, function):
+    x = adversarial()
+    exact_of, units, absolute = FUNCTIONS[function]
+    exact = exact_of(x.double())
+    got = apply(isa, function, x).double()
+    overflow = exact.abs() >= 2.0**128 - 2.0**103
+    assert torch.equal(got[overflow], exact[overflow].sign() * torch.inf)
+    error = (got - exact).abs()[~overflow]
+    assert (error <= units * ulp(exact[~overflow]) + absolute).all()
+
+
+@pytest.mark.parametrize("function", GRADIENTS)
+def test_a_gradient_stays_within_its_stated_error_on_adversarial_numbers(isa, function):
+    x = adversarial()[adversarial().abs() < 1e18]  # x^2 stays finite in float64 of torch's own formula
+    exact = GRADIENTS[function](x.double())
+    got = gradient(isa, function, torch.ones_like(x), x).double()
+    assert ((got - exact).abs() <= 2.4e-7 + 4 * ONE * exact.abs()).all()
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_inf_and_nan_give_what_pytorch_gives(isa, function):
+    torch_function = {EXP: torch.exp, TANH: torch.tanh, SILU: torch.nn.functional.silu,
+                      GELU: functools.partial(torch.nn.functional.gelu, approximate="tanh")}[function]  # fmt: skip
+    x = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, -0.0, 1e-45, 3e38, -3e38], requires_grad=True)
+    expected = torch_function(x)
+    assert torch.equal(apply(isa, function, x.detach()).isnan(), expected.isnan())
+    assert torch.equal(apply(isa, function, x.detach()).isinf(), expected.isinf())
+    if function in GRADIENTS:
+        expected.sum().backward()
+        bad = ~torch.isfinite(x)
+        got = gradient(isa, function, torch.ones(8), x.detach())
+        assert torch.equal(got[bad].isnan(), x.grad[bad].isnan())
+        assert torch.isfinite(got[~bad]).all()
+
+
+def test_every_instruction_set_gives_the_same_numbers_but_for_a_rounding():
+    x = adversarial()
+    for function in FUNCTIONS:
+        first = apply(ISAS[0], function, x)
+        for other in ISAS[1:]:
+            difference = (apply(other, function, x).double() - first.double()).abs().nan_to_num(0)
+            # ref may round a multiply-add twice, and AVX-512 rounds the fraction of an exponent down.
+            assert (difference <= 2 * ulp(first.double())).all()
+
+
+@pytest.mark.parametrize(("x_type", "out_type"), MIXTURES)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_lengths_types_and_threads_of_elementwise_operators(isa, length, x_type, out_type):
+    x, dout = random(length, x_type, scale=3.0), random(length, out_type, seed=1)
+    exact = FUNCTIONS[GELU][0](x.double())
+    for threads in (1, 2, 3):
+        for offset in (0, 1):  # an output that is not aligned to a vector
+            got = apply(isa, GELU, x, out_type=out_type, threads=threads, offset=offset)
+            close(got, exact, 4 * ulp(exact) + 6e-8)
+        dx = gradient(isa, GELU, dout, x, out_type=out_type, threads=threads)
+        close(dx, dout.double() * GRADIENTS[GELU](x.double()), 4e-7 * dout.double().abs())
+
+
+@pytest.mark.parametrize("offset", [0, 1, 5])
+@pytest.mark.parametrize("x_type", [F32, BF16])
+def test_arrays_larger_than_the_caches_take_the_same_values(isa, x_type, offset):
+    """Above 8 MB a thread, stores pass by the caches and go in turns to four runs of addresses."""
+    x = random(2_200_003, x_type)
+    whole = apply(isa, SILU, x, out_type=x_type, offset=offset)
+    parts = [apply(isa, SILU, part.contiguous(), out_type=x_type) for part in x.split(100_000)]
+    assert torch.equal(whole, torch.cat(parts))
+
+
+@pytest.mark.parametrize(("x_type", "out_type"), MIXTURES)
+@pytest.mark.parametrize("length", [0, 1, 17, 70001])
+def test_scale_add(isa, length, x_type, out_type):
+    x, y = random(length, x_type), random(length, out_type, seed=1)
+    alpha, beta = np.float32(0.3), np.float32(-1.7)
+    for threads in (1, 2, 3):
+        out, alone = Out((length,), out_type), Out((length,), out_type)
+        context = native.context(isa=isa, num_threads=threads)
+        native.library().hc_scale_add(context, length, alpha, *put(x), beta, *put(y), out.address(), TYPES[out_type])
+        native.library().hc_scale_add(context, length, alpha, *put(x), 0.0, None, 0, alone.address(), TYPES[out_type])
+        terms = float(alpha) * x.double(), float(beta) * y.double()
+        close(out.tensor(), terms[0] + terms[1], 3 * ONE * (terms[0].abs() + terms[1].abs()))
+        close(alone.tensor(), terms[0], 0)
+
+
+# --------------------------------------------------------------------------------------------------------------- softmax
+
+
+@pytest.mark.parametrize(("x_type", "out_type"), MIXTURES)
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 5), (2, 16), (5, 17), (4, 256), (40, 1027), (0, 4), (4, 0)])
+def test_softmax_and_its_gradient(isa, rows, columns, x_type, out_type):
+    x, dout = random((rows, columns), x_type, scale=4.0), random((rows, columns), out_type, seed=1)
+    y = torch.softmax(x.double(), 1)
+    # The exponent is off by its own rounding, |x - max| ONE; the sum by that of its terms.
+    spread = (x.double().amax(1, keepdim=True) - x.double()) if columns else x.double()
+    for threads in (1, 2, 3):
+        context = native.context(isa=isa, num_threads=threads)
+        out, dx = Out((rows, columns), out_type), Out((rows, columns), out_type)
+        native.library().hc_softmax_forward(context, rows, columns, *put(x), out.address(), TYPES[out_type])
+        close(out.tensor(), y, y * (2 * spread + columns + 8) * ONE)
+        kept = y.to(x_type)
+        native.library().hc_softmax_backward(
+            context, rows, columns, *put(dout), *put(kept), dx.address(), TYPES[out_type]
+        )
+        product = dout.double() * kept.double()
+        exact = kept.double() * (dout.double() - product.sum(1, keepdim=True))
+        size = kept.double() * (dout.double().abs() + product.abs().sum(1, keepdim=True))
+        close(dx.tensor(), exact, size * (columns + 4) * ONE)
+
+
+def test_softmax_of_infinite_rows_is_pytorchs(isa):
+    x = torch.tensor([[0.0, -torch.inf, 1.0], [-torch.inf] * 3, [torch.inf, 0, 1], [torch.nan, 0, 1], [3e38, -3e38, 0]])
+    out = Out((5, 3))
+    native.library().hc_softmax_forward(native.context(isa=isa), 5, 3, *put(x), out.address(), 0)
+    torch.testing.assert_close(out.tensor(), torch.softmax(x, 1), equal_nan=True)
+
+
+# ----------------------------------------------------------------------------------------------------------------- adaLN
+
+
+def condition(n: int, d: int, dtype, seed: int) -> tuple[Tensor, int]:
+    """(N, D), a chunk of rows that are longer, as a modulation is."""
+    rows = random((n, 3 * d), dtype, seed=seed, scale=0.5)
+    return rows[:, d : 2 * d], 3 * d
+
+
+def adaln(isa, x, shift, scale, stride, *, out_type, threads=1, eps=1e-6):
+    n, t, d = x.shape
+    out, mean, rstd = Out((n, t, d), out_type), Out((n, t)), Out((n, t))
+    native.library().hc_adaln_forward(
+        *(native.context(isa=isa, num_threads=threads), n, t, d, eps, *put(x), shift.data_ptr(), *put(scale), stride),
+        *(out.address(), TYPES[out_type], mean.address(), rstd.address()),
+    )
+    return out.tensor(), mean.tensor(), rstd.tensor()
+
+
+def adaln_backward(isa, dout, x, scale, stride, mean, rstd, *, threads=1):
+    n, t, d = x.shape
+    dx, dshift, dscale = Out((n, t, d), x.dtype), Out((n, d), scale.dtype), Out((n, d), scale.dtype)
+    native.library().hc_adaln_backward(
+        *(native.context(isa=isa, num_threads=threads), n, t, d, *put(dout), *put(x), *put(scale), stride),
+        *(mean.data_ptr(), rstd.data_ptr(), dx.address(), TYPES[x.dtype]),
+        *(dshift.address(), dscale.address(), TYPES[scale.dtype]),
+    )
+    return dx.tensor(), dshift.tensor(), dscale.tensor()
+
+
+def statistics(x: Tensor, eps=1e-6):
+    mean = x.double().mean(2, keepdim=True)
+    rstd = 1 / torch.sqrt((x.double() - mean).square().mean(2, keepdim=True) + np.float32(eps).astype(np.float64))
+    return mean, rstd
+
+
+@pytest.mark.parametrize(("x_type", "small_type"), [(F32, F32), (F32, BF16), (BF16, BF16), (BF16, F32)])
+@pytest.mark.parametrize(("n", "t", "d"), [*((2, 5, width) for width in WIDTHS), (1, 1, 384), (3, 65, 72), (0, 4, 8)])
+def test_adaln_and_its_gradient(isa, n, t, d, x_type, small_type):
+    x, dout = random((n, t, d), x_type, scale=2.0, shift=0.5), random((n, t, d), small_type, seed=3)
+    (shift, stride), (scale, _) = condition(n, d, small_type, 1), condition(n, d, small_type, 2)
+    mean, rstd = statistics(x)
+    normal, factor = (x.double() - mean) * rstd, 1 + scale.double()[:, None]
+    off = (d + 8) * ONE * (1 + normal.abs() + mean.abs() * rstd)
+    g = dout.double() * factor
+    norms = g.abs().mean(2, keepdim=True), (g * normal).abs().mean(2, keepdim=True) if d else 0
+    results = []
+    for threads in (1, 2, 3):
+        out, got_mean, got_rstd = adaln(isa, x, shift, scale, stride, out_type=small_type, threads=threads)
+        close(
+            out, normal * factor + shift.double()[:, None], off * factor.abs() + 4 * ONE * shift.double()[:, None].abs()
+        )
+        close(got_mean, mean[..., 0], (d + 4) * ONE * x.double().abs().mean(2))
+        close(got_rstd, rstd[..., 0], (d + 8) * ONE * rstd[..., 0])
+        dx, dshift, dscale = adaln_backward(isa, dout, x, scale, stride, got_mean, got_rstd, threads=threads)
+        exact = rstd * (g - g.mean(2, keepdim=True) - normal * (g * normal).mean(2, keepdim=True))
+        close(
+            dx, exact, (d + 16) * ONE * rstd * (g.abs() + norms[0] + normal.abs() * norms[1]) * (2 + mean.abs() * rstd)
+        )
+        close(dshift, dout.double().sum(1), (t + 4) * ONE * dout.double().abs().sum(1))
+        close(
+            dscale,
+            (dout.double() * normal).sum(1),
+            ((t + 4) * ONE * normal.abs() + off).mul(dout.double().abs()).sum(1),
+        )
+        results.append((out, got_mean, got_rstd, dx, dshift, dscale))
+    for first, second in itertools.pairwise(results):
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("center", [1e3, 1e5, -3e6])
+def test_adaln_of_rows_far_from_zero_keeps_the_variance(isa, center):
+    """E[x^2] - E[x]^2 would leave nothing of a variance of 1 beside 1e12."""
+    x = random((2, 3, 1152), shift=center)
+    zeros = torch.zeros(2, 1152)
+    out, _, rstd = adaln(isa, x, zeros, zeros, 1152, out_type=F32)
+    mean, exact = statistics(x)
+    close(rstd, exact[..., 0], 64 * ONE * exact[..., 0])
+    close(out, (x.double() - mean) * exact, 64 * ONE * (1 + x.double().sub(mean).abs() * exact))
+
+
+def test_adaln_carries_inf_and_nan_only_through_their_row(isa):
+    x = random((1, 6, 72))
+    x[0, 1, 3], x[0, 4, 70] = torch.inf, torch.nan
+    zeros = torch.zeros(1, 72)
+    out, mean, rstd = adaln(isa, x, zeros, zeros, 72, out_type=F32)
+    bad = torch.tensor([False, True, False, False, True, False])
+    assert out[0, bad].isnan().all()
+    assert torch.isfinite(out[0, ~bad]).all()
+    dx, dshift, _ = adaln_backward(isa, torch.ones_like(x), x, zeros, 72, mean, rstd)
+    assert dx[0, bad].isnan().all()
+    assert torch.isfinite(dx[0, ~bad]).all()
+    assert torch.isfinite(dshift).all()
+
+
+@pytest.mark.parametrize("x_type", [F32, BF16])
+def test_adaln_backward_is_bitwise_repeatable(isa, x_type):
+    """100 times with 2 and 3 threads: the sums over tokens have one order. The authors' artefact races here."""
+    n, t, d = 3, 129, 131
+    x, dout = random((n, t, d), x_type), random((n, t, d), x_type, seed=1)
+    (shift, stride), (scale, _) = condition(n, d, x_type, 1), condition(n, d, x_type, 2)
+    _, mean, rstd = adaln(isa, x, shift, scale, stride, out_type=x_type)
+    first = adaln_backward(isa, dout, x, scale, stride, mean, rstd)
+    for repeat in range(100):
+        again = adaln_backward(isa, dout, x, scale, stride, mean, rstd, threads=2 + repeat % 2)
+        assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("d", [384, 400])
+def test_adaln_larger_than_the_caches_gives_the_same_rows(isa, d):
+    n, t = 2, 3000
+    x, dout = random((n, t, d)), random((n, t, d), seed=1)
+    (shift, stride), (scale, _) = condition(n, d, F32, 1), condition(n, d, F32, 2)
+    out, mean, rstd = adaln(isa, x, shift, scale, stride, out_type=F32)
+    dx, _, _ = adaln_backward(isa, dout, x, scale, stride, mean, rstd)
+    part = slice(320, 352)
+    few, few_mean, few_rstd = adaln(isa, x[:, part].contiguous(), shift, scale, stride, out_type=F32)
+    few_dx, _, _ = adaln_backward(
+        isa, dout[:, part].contiguous(), x[:, part].contiguous(), scale, stride, few_mean, few_rstd
+    )
+    assert torch.equal(out[:, part], few)
+    assert torch.equal(mean[:, part], few_mean)
+    assert torch.equal(dx[:, part], few_dx)
+
+
+# ------------------------------------------------------------------------------------------------------- gate + residual
+
+
+@pytest.mark.parametrize(("x_type", "y_type"), MIXTURES)
+@pytest.mark.parametrize(("n", "t", "d"), [(2, 5, 1), (2, 7, 17), (3, 33, 72), (1, 130, 384), (2, 3, 1155), (2, 0, 8)])
+def test_gate_residual_and_its_gradient(isa, n, t, d, x_type, y_type):
+    x, y, dout = random((n, t, d), x_type), random((n, t, d), y_type, seed=1), random((n, t, d), x_type, seed=2)
+    gate, stride = condition(n, d, y_type, 3)
+    product = gate.double()[:, None] * y.double()
+    sums = dout.double() * y.double()
+    dgates = []
+    for threads in (1, 2, 3):
+        out, dy, dgate = Out((n, t, d), x_type), Out((n, t, d), y_type), Out((n, d), y_type)
+        context = native.context(isa=isa, num_threads=threads)
+        native.library().hc_gate_residual_forward(
+            context, n, t, d, *put(x), *put(gate), stride, *put(y), out.address(), TYPES[x_type]
+        )
+        native.library().hc_gate_residual_backward(
+            *(context, n, t, d, *put(dout), *put(gate), stride, *put(y)),
+            *(dy.address(), TYPES[y_type], dgate.address(), TYPES[y_type]),
+        )
+        close(out.tensor(), x.double() + product, 2 * ONE * (x.double().abs() + product.abs()))
+        close(dy.tensor(), gate.double()[:, None] * dout.double(), 0)
+        close(dgate.tensor(), sums.sum(1), (t + 4) * ONE * sums.abs().sum(1))
+        dgates.append(dgate.tensor())
+    assert torch.equal(dgates[0], dgates[1])
+    assert torch.equal(dgates[0], dgates[2])
+
+
+# ------------------------------------------------------------------------------------------------ patches, loss, squares
+
+
+@pytest.mark.parametrize(("in_type", "out_type"), MIXTURES)
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize(
+    ("n", "c", "r", "s", "p"), [(2, 4, 16, 16, 2), (1, 3, 2, 5, 4), (3, 1, 1, 1, 1), (0, 4, 2, 2, 2)]
+)
+def test_patches_and_back(isa, n, c, r, s, p, order, in_type, out_type):
+    image = random((n, c, r * p, s * p), in_type)
+    cut = image.reshape(n, c, r, p, s, p)
+    expected = cut.permute((0, 2, 4, 1, 3, 5) if order == 0 else (0, 2, 4, 3, 5, 1)).reshape(n, r * s, c * p * p)
+    for threads in (1, 2):
+        context = native.context(isa=isa, num_threads=threads)
+        patches, back = Out((n, r * s, c * p * p), out_type), Out(tuple(image.shape), in_type)
+        native.library().hc_patchify(context, n, c, r, s, p, order, *put(image), patches.address(), TYPES[out_type])
+        assert torch.equal(patches.tensor(), expected.to(out_type))
+        kept = patches.tensor()
+        native.library().hc_unpatchify(context, n, c, r, s, p, order, *put(kept), back.address(), TYPES[in_type])
+        assert torch.equal(back.tensor(), image.to(out_type).to(in_type))
+
+
+@pytest.mark.parametrize(("x_type", "y_type"), MIXTURES)
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (4, 4096), (3, 17), (2, 50_001), (0, 4)])
+def test_mse_and_its_gradient(isa, rows, columns, x_type, y_type):
+    x, y, dout = random((rows, columns), x_type), random((rows, columns), y_type, seed=1), random(rows, seed=2)
+    difference = x.double() - y.double()
+    found = []
+    for threads in (1, 2, 3):
+        context = native.context(isa=isa, num_threads=threads)
+        out, dx = Out((rows,)), Out((rows, columns), x_type)
+        native.library().hc_mse_forward(context, rows, columns, *put(x), *put(y), out.address())
+        native.library().hc_mse_backward(
+            context, rows, columns, dout.data_ptr(), *put(x), *put(y), dx.address(), TYPES[x_type]
+        )
+        close(out.tensor(), difference.square().mean(1), 0)
+        exact = 2 * difference * dout.double()[:, None] / max(columns, 1)
+        close(dx.tensor(), exact, 4 * ONE * exact.abs())
+        found.append(out.tensor())
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def addresses(tensors: list[Tensor | None]):
+    return (ctypes.c_void_p * max(1, len(tensors)))(*(None if t is None else t.data_ptr() for t in tensors))
+
+
+def counts_of(tensors: list[Tensor]):
+    return (ctypes.c_int64 * max(1, len(tensors)))(*(t.numel() for t in tensors))
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [1], [5, 0, 16384, 3], [16383, 1, 50_000, 17] + [9] * 300])
+def test_sum_of_squares_of_many_tensors(isa, sizes):
+    tensors = [random(size, seed=i) for i, size in enumerate(sizes)]
+    exact = sum(float(t.double().square().sum()) for t in tensors)
+    found = set()
+    for threads in (1, 2, 3):
+        total = ctypes.c_double()
+        native.library().hc_sum_of_squares(
+            native.context(isa=isa, num_threads=threads),
+            *(len(tensors), counts_of(tensors), addresses(tensors), ctypes.byref(total)),
+        )
+        assert total.value == pytest.approx(exact, rel=2.0**-53 * max(1, sum(sizes)))
+        found.add(total.value)
+    assert len(found) == 1
+
+
+def test_sum_of_squares_does_not_overflow_and_carries_nan(isa):
+    def total_of(tensor: Tensor) -> float:
+        total = ctypes.c_double()
+        native.library().hc_sum_of_squares(
+            native.context(isa=isa), 1, counts_of([tensor]), addresses([tensor]), ctypes.byref(total)
+        )
+        return total.value
+
+    assert total_of(torch.full((19,), 1e30)) == pytest.approx(19e60, rel=1e-6)
+    assert total_of(torch.full((19,), 1e-30)) == pytest.approx(19e-60, rel=1e-6)
+    assert np.isnan(total_of(torch.tensor([1.0, torch.nan])))
+    assert np.isinf(total_of(torch.tensor([1.0, torch.inf])))
+
+
+# ----------------------------------------------------------------------------------------------------------------- AdamW
+
+
+@pytest.mark.parametrize("with_copies", [False, True])
+@pytest.mark.parametrize("sizes", [[1], [17, 0, 5], [16384, 33, 40_000] + [7] * 50])
+def test_adamw_takes_the_steps_of_torch(isa, sizes, with_copies):
+    settings = native.AdamwSettings(1e-3, 0.9, 0.999, 1e-8, 0.05, 0.5, 0, 0.99)
+    start = [random(size, seed=i) for i, size in enumerate(sizes)]
+    exact = [t.double().requires_grad_() for t in start]
+    reference = torch.optim.AdamW(exact, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05, foreach=False)
+    results = []
+    for threads in (1, 2, 3):
+        weight = [t.clone() for t in start]
+        first, second = [torch.zeros_like(t) for t in start], [torch.zeros_like(t) for t in start]
+        ema = [None if i == 1 else t.clone() for i, t in enumerate(start)]
+        shadow = [None if i == 2 else torch.empty_like(t, dtype=BF16) for i, t in enumerate(start)]
+        exact_ema = [t.double().clone() for t in start]
+        for step in range(1, 6):
+            settings.step = step
+            gradient = [random(size, seed=1000 * step + i) for i, size in enumerate(sizes)]
+            native.library().hc_adamw(
+                *(native.context(isa=isa, num_threads=threads), ctypes.byref(settings), len(sizes), counts_of(weight)),
+                *(addresses(list(tensors)) for tensors in (weight, gradient, first, second)),
+                *((addresses(ema), addresses(shadow)) if with_copies else (None, None)),
+            )
+            if threads == 1:
+                for parameter, g in zip(exact, gradient, strict=True):
+                    parameter.grad = 0.5 * g.double()
+                reference.step()
+                exact_ema = [0.99 * e + 0.01 * p.detach() for e, p in zip(exact_ema, exact, strict=True)]
+        for i, (got, wanted) in enumerate(zip(weight, exact, strict=True)):
+            # 5 steps of at most lr each, off by a few roundings; and the roundings of the weight itself.
+            close(got, wanted.detach(), 5 * (1e-3 * 32 * ONE + 2 * ONE * wanted.detach().abs()))
+            if with_copies and ema[i] is not None and threads == 1:
+                close(ema[i], exact_ema[i], 5 * (1e-3 * 32 * ONE + 4 * ONE * exact_ema[i].abs()))
+            if with_copies and shadow[i] is not None:
+                assert torch.equal(shadow[i], got.to(BF16))
+        results.append([*weight, *first, *second, *(e for e in ema if e is not None)])
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+# ------------------------------------------------------------------------------------------------------------- arguments
+
+
+def test_bad_arguments_are_refused():
+    handle, context = native.library(), native.context()
+    x = torch.zeros(16)
+    address = x.data_ptr()
+    for call in (
+        lambda: handle.hc_map(None, GELU, 16, address, 0, address, 0),
+        lambda: handle.hc_map(context, 9, 16, address, 0, address, 0),
+        lambda: handle.hc_map(context, GELU, -1, address, 0, address, 0),
+        lambda: handle.hc_map(context, GELU, 16, None, 0, address, 0),
+        lambda: handle.hc_map(context, GELU, 16, address, 2, address, 0),
+        lambda: handle.hc_map_backward(context, EXP, 16, address, 0, address, 0, address, 0),
+        lambda: handle.hc_scale_add(context, 16, 1.0, address, 0, 1.0, None, 0, address, 0),
+        lambda: handle.hc_softmax_forward(context, 4, 2**62, address, 0, address, 0),
+        lambda: handle.hc_adaln_forward(
+            context, 1, 1, 16, 1e-6, address, 0, None, address, 0, 16, address, 0, address, address
+        ),
+        lambda: handle.hc_patchify(context, 1, 1, 1, 1, 4, 2, address, 0, address, 0),
+        lambda: handle.hc_mse_forward(context, 1, 16, address, 0, None, 0, address),
+    ):
+        with pytest.raises(ValueError):
+            call()
+
+
+def test_a_step_number_below_one_is_refused():
+    settings = native.AdamwSettings(1e-3, 0.9, 0.999, 1e-8, 0.0, 1.0, 0, 0.99)
+    with pytest.raises(ValueError):
+        native.library().hc_adamw(native.context(), ctypes.byref(settings), 0, *(None,) * 7)

@@ -1,0 +1,239 @@
+"""Cases of the operators that pass over vectors: norms, gates, functions, softmax, patches, losses and the optimizer."""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from tests.kernels.cases import ROUNDOFF, Array, Case, Float, Kind, absent, decode, encode, given, wanted
+from tests.kernels.matrix_cases import gelu, gelu_gradient
+
+ONE = ROUNDOFF["f32"]
+# Lengths around every vector length (4 to 64 lanes) and unrolling.
+LENGTHS = (1, 3, 4, 7, 16, 17, 63, 64, 65, 130, 1027)
+WIDTHS = (1, 5, 16, 72, 131, 384)
+PAIRS: list[tuple[Kind, Kind]] = [("f32", "f32"), ("bf16", "bf16"), ("f32", "bf16")]
+EPS = float(np.float32(1e-6))
+
+
+def conditions(rng: np.random.Generator, n: int, d: int, kind: Kind) -> tuple[Array, Float, int]:
+    """Rows of a modulation: an array, its values (n, 1, d) and the stride of its rows."""
+    stride = d + 3
+    array = given(rng.standard_normal(n * stride - 3), kind)
+    return array, np.append(array.values, np.zeros(3)).reshape(n, 1, stride)[:, :, :d], stride
+
+
+def adaln(rng: np.random.Generator) -> Iterator[Case]:
+    for d, (x_kind, small_kind), (n, t) in itertools.product(WIDTHS, PAIRS, ((1, 1), (2, 9), (1, 37))):
+        if n * t * d > 10000 and small_kind != x_kind:
+            continue
+        x = given(rng.standard_normal((n, t, d)) * 2 + 0.5, x_kind)
+        shift_array, shift, stride = conditions(rng, n, d, small_kind)
+        scale_array, scale, _ = conditions(rng, n, d, small_kind)
+        mean = x.values.mean(2)
+        rstd = 1 / np.sqrt(x.values.var(2) + EPS)
+        normal = (x.values - mean[..., None]) * rstd[..., None]
+        # The mean is off by its sum's rounding, the variance by twice its own; D terms each, of the size of |x|.
+        size = np.abs(x.values).max(2)
+        mean_bound = (d + 4) * ONE * size
+        rstd_bound = rstd * ((d + 16) * ONE + rstd * (2 * mean_bound + 2 * ONE * size))
+        off = (
+            np.abs(normal) * (rstd_bound / rstd)[..., None] + ((mean_bound + 2 * ONE * size) * rstd)[..., None]
+        ) * np.abs(1 + scale)
+        out = normal * (1 + scale) + shift
+        bound = off + 8 * ONE * (np.abs(normal * (1 + scale)) + np.abs(normal) + np.abs(shift))
+        arrays = [x, shift_array, scale_array, wanted(out, bound, small_kind), wanted(mean, mean_bound, "f32"),
+                  wanted(rstd, rstd_bound, "f32")]  # fmt: skip
+        yield Case("adaln_forward", [n, t, d, stride], arrays, [EPS])
+        yield adaln_backward(rng, x, scale_array, scale, stride, mean, rstd, (x_kind, small_kind))
+
+
+def adaln_backward(
+    rng: np.random.Generator, x: Array, scale_array: Array, scale: Float, stride: int, mean: Float, rstd: Float,
+    kinds: tuple[Kind, Kind],
+) -> Case:  # fmt: skip
+    n, t, d = x.values.shape
+    dout = given(rng.standard_normal((n, t, d)), kinds[1])
+    means, rstds = given(mean, "f32"), given(rstd, "f32")
+    normal = (x.values - means.values[..., None]) * rstds.values[..., None]
+    g = dout.values * (1 + scale)
+    r = rstds.values[..., None]
+    terms = (g, -g.mean(2, keepdims=True), -normal * (g * normal).mean(2, keepdims=True))
+    size = np.abs(g) + np.abs(g).mean(2, keepdims=True) + np.abs(normal) * np.abs(g * normal).mean(2, keepdims=True)
+    apart = (np.abs(x.values) + np.abs(means.values[..., None])) * r  # what a rounded difference x - mean is made of
+    dx_bound = (d + 16) * ONE * r * (size + (1 + apart) * np.abs(g).max(2, keepdims=True))
+    sums = np.abs(dout.values)
+    dscale_bound = (t + 16) * ONE * (sums * (np.abs(normal) + apart)).sum(1)
+    arrays = [dout, x, scale_array, means, rstds, wanted(r * sum(terms), dx_bound, kinds[0]),
+              wanted(dout.values.sum(1), (t + 4) * ONE * sums.sum(1), kinds[1]),
+              wanted((dout.values * normal).sum(1), dscale_bound, kinds[1])]  # fmt: skip
+    return Case("adaln_backward", [n, t, d, stride], arrays)
+
+
+def gate_residual(rng: np.random.Generator) -> Iterator[Case]:
+    for d, (x_kind, small_kind), (n, t) in itertools.product(WIDTHS, PAIRS, ((1, 1), (2, 9), (1, 37))):
+        if n * t * d > 10000 and small_kind != x_kind:
+            continue
+        x, y = given(rng.standard_normal((n, t, d)), x_kind), given(rng.standard_normal((n, t, d)), small_kind)
+        gate_array, gate, stride = conditions(rng, n, d, small_kind)
+        product = gate * y.values
+        out = wanted(x.values + product, 2 * ONE * (np.abs(x.values) + np.abs(product)), x_kind)
+        yield Case("gate_residual_forward", [n, t, d, stride], [x, gate_array, y, out])
+        dout = given(rng.standard_normal((n, t, d)), x_kind)
+        dy, terms = gate * dout.values, dout.values * y.values
+        arrays = [dout, gate_array, y, wanted(dy, 2 * ONE * np.abs(dy), small_kind),
+                  wanted(terms.sum(1), (t + 4) * ONE * np.abs(terms).sum(1), small_kind)]  # fmt: skip
+        yield Case("gate_residual_backward", [n, t, d, stride], arrays)
+
+
+def sigmoid(x: Float) -> Float:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def functions(rng: np.random.Generator) -> Iterator[Case]:
+    """exp and tanh within 4 roundoffs of the value, gelu and silu of the argument (they are x times a number between 0 and 1)."""
+    values: list[Callable[[Float], Float]] = [np.exp, np.tanh, gelu, lambda x: x * sigmoid(x)]
+    slopes: dict[int, Callable[[Float], Float]] = {
+        2: gelu_gradient,
+        3: lambda x: sigmoid(x) * (1 + x * (1 - sigmoid(x))),
+    }
+    for function, count, (x_kind, out_kind) in itertools.product(range(4), LENGTHS, PAIRS):
+        x = given(rng.standard_normal(count) * np.float64(3) ** rng.integers(-3, 3, count), x_kind)
+        y = values[function](x.values)
+        bound = 8 * ONE * (np.abs(y) if function < 2 else np.abs(x.values))
+        yield Case("map", [function, count], [x, wanted(y, bound, out_kind)])
+        if function in slopes:
+            dout = given(rng.standard_normal(count), out_kind)
+            dx = dout.values * slopes[function](x.values)
+            yield Case("map_backward", [function, count], [dout, x, wanted(dx, 16 * ONE * np.abs(dout.values), x_kind)])
+    special = given(
+        [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 88.7, 89.0, -87.5, -95.0, -103.0, -200.0, 1e30, -1e30],
+        "f32",
+    )
+    with np.errstate(over="ignore"):
+        for function in range(2):
+            y = values[function](special.values)
+            yield Case(
+                "map", [function, 15], [special, wanted(y, 8 * ONE * np.abs(y) + 2.0**-149, "f32")], label="special"
+            )
+    finite = given([np.nan, 0.0, 1e-40, -1e-40, 30.0, -30.0, -12.0, -6.5, 1e15, -1e15], "f32")
+    with np.errstate(over="ignore"):
+        for function in range(2, 4):
+            y = values[function](finite.values)
+            bound = np.where(finite.values == -1e15, 1e-20, 8 * ONE * np.abs(finite.values))
+            yield Case(
+                "map",
+                [function, 10],
+                [finite, wanted(np.where(finite.values == -1e15, 0, y), bound, "f32")],
+                label="special",
+            )
+
+
+def scaled_sums(rng: np.random.Generator) -> Iterator[Case]:
+    alpha, beta = 0.75, float(np.float32(-1.3))
+    for count, (x_kind, out_kind) in itertools.product(LENGTHS, PAIRS):
+        x, y = given(rng.standard_normal(count), x_kind), given(rng.standard_normal(count), out_kind)
+        both = alpha * x.values, beta * y.values
+        out = wanted(sum(both), 2 * ONE * (np.abs(both[0]) + np.abs(both[1])), out_kind)
+        yield Case("scale_add", [count], [x, y, out], [alpha, beta])
+        out = wanted(both[0], 2 * ONE * np.abs(both[0]), out_kind)
+        yield Case("scale_add", [count], [x, absent(), out], [alpha, 0.0])
+    for count in (1, 63, 4097):
+        data = given(rng.standard_normal(count), "f32")
+        yield Case("copy", [4 * count], [data, wanted(data.values, 0, "f32")])
+
+
+def softmax(rng: np.random.Generator) -> Iterator[Case]:
+    for columns, (x_kind, out_kind) in itertools.product(LENGTHS[:-1], PAIRS):
+        rows = 3
+        x = given(rng.standard_normal((rows, columns)) * 4, x_kind)
+        y = np.exp(x.values - x.values.max(1, keepdims=True))
+        y /= y.sum(1, keepdims=True)
+        relative = (columns + 16 + 4 * np.abs(x.values).max()) * ONE
+        yield Case("softmax_forward", [rows, columns], [x, wanted(y, relative * y, out_kind)])
+        dy, p = given(rng.standard_normal((rows, columns)), x_kind), given(y, out_kind)
+        dot, size = ((f(dy.values) * p.values).sum(1, keepdims=True) for f in (np.asarray, np.abs))
+        bound = p.values * (4 * ONE * np.abs(dy.values) + (columns + 8) * ONE * size)
+        yield Case("softmax_backward", [rows, columns], [dy, p, wanted(p.values * (dy.values - dot), bound, x_kind)])
+
+
+def patches(rng: np.random.Generator) -> Iterator[Case]:
+    shapes = ((1, 1, 1, 1, 1), (2, 4, 3, 5, 2), (1, 3, 2, 2, 4), (2, 8, 4, 4, 2))
+    for (n, c, r, s, p), order, (kind, out_kind) in itertools.product(shapes, (0, 1), PAIRS):
+        image = given(rng.standard_normal((n, c, r * p, s * p)), kind)
+        blocks = image.values.reshape(n, c, r, p, s, p)
+        patch = blocks.transpose((0, 2, 4, 1, 3, 5) if order == 0 else (0, 2, 4, 3, 5, 1)).reshape(n, r * s, -1)
+        exact = decode(encode(patch, out_kind), out_kind)
+        ints = [n, c, r, s, p, order]
+        yield Case("patchify", ints, [image, wanted(exact, 0, out_kind)])
+        back = decode(encode(image.values, out_kind), out_kind)
+        yield Case("unpatchify", ints, [given(patch, kind), wanted(back, 0, out_kind)])
+
+
+def losses(rng: np.random.Generator) -> Iterator[Case]:
+    for columns, (x_kind, y_kind), rows in itertools.product((1, 17, 64, 1027), PAIRS, (1, 3)):
+        x, y = given(rng.standard_normal((rows, columns)), x_kind), given(rng.standard_normal((rows, columns)), y_kind)
+        apart = x.values - y.values
+        size = (np.abs(x.values) + np.abs(y.values)) ** 2
+        loss = wanted((apart**2).mean(1), 4 * ONE * size.mean(1), "f32")
+        yield Case("mse_forward", [rows, columns], [x, y, loss])
+        dout = given(rng.standard_normal(rows), "f32")
+        factor = 2 * dout.values[:, None] / columns
+        bound = 4 * ONE * np.abs(factor) * np.sqrt(size)
+        yield Case("mse_backward", [rows, columns], [dout, x, y, wanted(factor * apart, bound, x_kind)])
+
+
+def sums_of_squares(rng: np.random.Generator) -> Iterator[Case]:
+    for counts in ((1,), (17,), (1027, 3, 64), (70001,)):
+        tensors = [given(rng.standard_normal(count), "f32") for count in counts]
+        exact = sum(float((tensor.values**2).sum()) for tensor in tensors)
+        yield Case("sum_of_squares", [], [*tensors, wanted([exact], sum(counts) * 2.0**-53 * exact, "f64")])
+    large = given(np.full(40, 1e30), "f32")
+    exact = float((large.values**2).sum())
+    yield Case("sum_of_squares", [], [large, wanted([exact], 1e-12 * exact, "f64")], label="beyond fp32")
+
+
+def adamw(rng: np.random.Generator) -> Iterator[Case]:
+    for counts, step in (((1,), 1), ((17, 64), 3), ((1027, 5), 1000)):
+        lr, b1, b2, eps, decay, scale, ema_decay = (
+            float(np.float32(v)) for v in (1e-3, 0.9, 0.999, 1e-8, 0.01, 0.5, 0.9999)
+        )
+        arrays: list[Array] = []
+        for number, count in enumerate(counts):
+            w, g, m, ema = (given(rng.standard_normal(count), "f32") for _ in range(4))
+            v = given(rng.standard_normal(count) ** 2, "f32")
+            grad = scale * g.values
+            first, second = b1 * m.values + (1 - b1) * grad, b2 * v.values + (1 - b2) * grad**2
+            update = first / (1 - b1**step) / (np.sqrt(second / (1 - b2**step)) + eps)
+            new = w.values - lr * decay * w.values - lr * update
+            average = ema_decay * ema.values + (1 - ema_decay) * new
+            first_bound = 4 * ONE * (np.abs(b1 * m.values) + np.abs((1 - b1) * grad))
+            # The bias corrections are off by the rounding of the powers, which a step of 1 shows most: 1 - beta is 1e-3.
+            new_bound = (
+                4 * ONE * np.abs(w.values)
+                + lr * np.abs(update) * 32 * ONE
+                + lr * first_bound / (1 - b1) / (np.sqrt(second) + eps)
+            )
+            with_copies = number == 0
+            arrays += [wanted(new, new_bound, "f32", w.values), g, wanted(first, first_bound, "f32", m.values),
+                       wanted(second, 6 * ONE * second, "f32", v.values),
+                       wanted(average, new_bound + 4 * ONE * (np.abs(average) + np.abs(ema.values)), "f32", ema.values)
+                       if with_copies else absent(),
+                       wanted(new, new_bound, "bf16") if with_copies else absent("bf16")]  # fmt: skip
+        yield Case("adamw", [step], arrays, [lr, b1, b2, eps, decay, scale, ema_decay])
+
+
+def refused(rng: np.random.Generator) -> Iterator[Case]:
+    x = given(rng.standard_normal(4), "f32")
+    out = wanted(np.zeros(4), 0, "f32")
+    yield Case("map", [9, 4], [x, out], status=-1, label="no such function")
+    yield Case("map", [0, -4], [x, out], status=-1, label="negative count")
+    yield Case("map", [0, 4], [absent(), out], status=-1, label="no x")
+    yield Case("softmax_forward", [2, -2], [x, out], status=-1, label="negative columns")
+    yield Case("patchify", [1, 1, 2, 2, 1, 7], [x, out], status=-1, label="no such order")
+
+
+def vector_cases() -> list[Case]:
+    rng = np.random.default_rng(4)
+    groups = (adaln, gate_residual, functions, scaled_sums, softmax, patches, losses, sums_of_squares, adamw, refused)
+    return [case for group in groups for case in group(rng)]

@@ -1,0 +1,105 @@
+"""Finds and loads the library, and answers what it holds for this CPU."""
+
+import ctypes
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from dithc.log import logger, problem
+from dithc.native.signatures import declare
+
+log = logger(__name__)
+
+# Equal to HC_ABI_VERSION of the header that `signatures.py` was written for.
+ABI_VERSION = 2
+LIBRARY = Path(__file__).parent / "_kernels.so"
+ISA_VARIABLE = "HCOPS_ISA"
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What came of loading the library: the library, or None and the reason."""
+
+    library: ctypes.CDLL | None
+    reason: str
+
+
+@cache
+def load() -> Loading:
+    """Loads the library once; logs when there is none, because other back ends serve then."""
+    loading = _open(LIBRARY)
+    if loading.library is None:
+        log.warning("C kernels are off: %s", loading.reason)
+    return loading
+
+
+def library() -> ctypes.CDLL | None:
+    """The loaded library, or None; `load().reason` says why."""
+    return load().library
+
+
+@cache
+def isa() -> str:
+    """Name of the instruction set that kernels are chosen for: the CPU's best, or what HCOPS_ISA names.
+
+    Raises:
+        UserError: HCOPS_ISA names an instruction set that does not exist or that this CPU lacks.
+    """
+    handle = library()
+    if handle is None:
+        return "none"
+    return str(handle.hc_isa_name(isa_number(os.environ.get(ISA_VARIABLE, ""))).decode())
+
+
+def kernels(level: str | None = None) -> list[tuple[str, str]]:
+    """What serves a machine of instruction set `level` (None: this one): kernels, each with the set it is written for.
+
+    Empty without a library.
+    """
+    handle = library()
+    lines: list[tuple[str, str]] = []
+    if handle is None:
+        return lines
+    number = isa_number(level or isa())
+    name, written_for = ctypes.c_char_p(), ctypes.c_int()
+    while handle.hc_kernel(number, len(lines), ctypes.byref(name), ctypes.byref(written_for)) == 0:
+        lines.append(((name.value or b"").decode(), handle.hc_isa_name(written_for).decode()))
+    return lines
+
+
+def isa_number(wanted: str) -> int:
+    """The number of an instruction set that this CPU has; "" is the best.
+
+    Raises:
+        UserError: it does not exist, or this CPU lacks it.
+    """
+    handle = library()
+    assert handle is not None, "asked for an instruction set without a library"
+    number = ctypes.c_int()
+    if handle.hc_isa_detect(wanted.encode(), ctypes.byref(number)) != 0:
+        handle.hc_isa_detect(None, ctypes.byref(number))
+        raise problem(
+            f"instruction set of the C kernels (environment variable {ISA_VARIABLE})",
+            got=wanted,
+            expected=f"ref, or an instruction set of this CPU up to {handle.hc_isa_name(number).decode()}",
+            remedy=f"correct or unset {ISA_VARIABLE}",
+        )
+    return number.value
+
+
+def _open(path: Path) -> Loading:
+    if not path.exists():
+        return Loading(None, f"no {path}: no C compiler at installation; install one, then the package again")
+    try:
+        handle = ctypes.CDLL(str(path))
+        version = handle.hc_version()
+    except (OSError, AttributeError) as error:
+        return Loading(None, f"{path} does not load: {error}")
+    if version != ABI_VERSION:
+        return Loading(None, f"{path} has ABI {version}, this code expects {ABI_VERSION}; install the package again")
+    try:
+        declare(handle)
+    except AttributeError as error:
+        return Loading(None, f"{path} lacks a function: {error}; install the package again")
+    return Loading(handle, str(path))

@@ -1,0 +1,170 @@
+"""Every function and structure of kernels/include/hcops.h, as ctypes has to know them."""
+
+import ctypes
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int64, c_void_p
+from typing import Any
+
+# Results of functions (hc_status) that have an exception of their own.
+OK, OUT_OF_MEMORY = 0, -5
+STATUS_TEXTS = {
+    -1: "an argument that it does not take: a null pointer, a negative size, or a type",
+    -2: "an instruction set that does not exist",
+    -3: "an instruction set that this CPU lacks",
+    -4: "an index past the end of a table",
+    OUT_OF_MEMORY: "memory that the system refused",
+    -6: "a thread, or its place on a CPU, that the system refused",
+}
+
+
+class Machine(Structure):
+    """hc_machine."""
+
+    _fields_ = [
+        ("isa", c_int),
+        ("num_threads", c_int),
+        ("cpus", POINTER(c_int)),
+        ("l1_bytes", c_int64),
+        ("l2_bytes", c_int64),
+        ("l3_bytes", c_int64),
+        ("spin_nanoseconds", c_int64),
+        ("num_clusters", c_int),
+    ]
+
+
+class GemmArguments(Structure):
+    """hc_gemm_arguments with its inner structures laid flat: one call fills it, which costs a quarter of nested access."""
+
+    _fields_ = [
+        ("m", c_int64),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("a_data", c_void_p),
+        ("a_row_stride", c_int64),
+        ("a_column_stride", c_int64),
+        ("a_type", c_int),
+        ("b_data", c_void_p),
+        ("b_row_stride", c_int64),
+        ("b_column_stride", c_int64),
+        ("b_type", c_int),
+        ("c_data", c_void_p),
+        ("c_row_stride", c_int64),
+        ("c_column_stride", c_int64),
+        ("c_type", c_int),
+        ("c_padding", c_int),  # the end of hc_matrix; behind a and b the alignment of the next pointer makes it
+        ("compute", c_int),
+        ("accumulate", c_int),
+        ("row_sum_a", c_void_p),
+        ("bias", c_void_p),
+        ("bias_type", c_int),
+        ("before", c_void_p),
+        ("gelu", c_int),
+        ("gelu_gradient_at", c_void_p),
+        ("gate", c_void_p),
+        ("gate_type", c_int),
+        ("gate_stride", c_int64),
+        ("rows_per_gate", c_int64),
+        ("residual", c_void_p),
+        ("residual_type", c_int),
+        ("mc", c_int64),
+        ("nc", c_int64),
+        ("kc", c_int64),
+        ("row_cuts", c_int),
+        ("column_cuts", c_int),
+        ("num_threads", c_int),
+    ]
+
+
+class AdamwSettings(Structure):
+    """hc_adamw_settings."""
+
+    _fields_ = [
+        ("lr", c_double),
+        ("beta1", c_double),
+        ("beta2", c_double),
+        ("eps", c_double),
+        ("weight_decay", c_double),
+        ("gradient_scale", c_double),
+        ("step", c_int64),
+        ("ema_decay", c_double),
+    ]
+
+
+_ARRAY = (c_void_p, c_int)  # a pointer and the type of its elements
+
+# Functions that return a status, with their arguments. Pointers to arrays and to contexts are plain addresses.
+STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "hc_isa_detect": (c_char_p, POINTER(c_int)),
+    "hc_kernel": (c_int, c_int, POINTER(c_char_p), POINTER(c_int)),
+    "hc_context_create": (POINTER(Machine), POINTER(c_void_p)),
+    "hc_pool_create": (POINTER(c_void_p),),
+    "hc_gemm": (c_void_p, POINTER(GemmArguments)),
+    "hc_adaln_forward": (
+        *(c_void_p, c_int64, c_int64, c_int64, c_float, *_ARRAY),
+        *(c_void_p, c_void_p, c_int, c_int64, *_ARRAY, c_void_p, c_void_p),
+    ),
+    "hc_adaln_backward": (
+        *(c_void_p, c_int64, c_int64, c_int64, *_ARRAY, *_ARRAY, c_void_p, c_int, c_int64),
+        *(c_void_p, c_void_p, *_ARRAY, c_void_p, c_void_p, c_int),
+    ),
+    "hc_gate_residual_forward": (
+        *(c_void_p, c_int64, c_int64, c_int64, *_ARRAY, c_void_p, c_int, c_int64, *_ARRAY, *_ARRAY),
+    ),
+    "hc_gate_residual_backward": (
+        *(c_void_p, c_int64, c_int64, c_int64, *_ARRAY, c_void_p, c_int, c_int64, *_ARRAY, *_ARRAY, *_ARRAY),
+    ),
+    "hc_attention_forward": (c_void_p, c_int64, c_int64, c_int64, c_int64, *_ARRAY, *_ARRAY, c_void_p, c_int),
+    "hc_attention_backward": (
+        *(c_void_p, c_int64, c_int64, c_int64, c_int64, *_ARRAY, *_ARRAY, *_ARRAY, c_void_p, *_ARRAY, c_int),
+    ),
+    "hc_map": (c_void_p, c_int, c_int64, *_ARRAY, *_ARRAY),
+    "hc_map_backward": (c_void_p, c_int, c_int64, *_ARRAY, *_ARRAY, *_ARRAY),
+    "hc_scale_add": (c_void_p, c_int64, c_float, *_ARRAY, c_float, *_ARRAY, *_ARRAY),
+    "hc_softmax_forward": (c_void_p, c_int64, c_int64, *_ARRAY, *_ARRAY),
+    "hc_softmax_backward": (c_void_p, c_int64, c_int64, *_ARRAY, *_ARRAY, *_ARRAY),
+    "hc_patchify": (c_void_p, c_int64, c_int64, c_int64, c_int64, c_int64, c_int, *_ARRAY, *_ARRAY),
+    "hc_unpatchify": (c_void_p, c_int64, c_int64, c_int64, c_int64, c_int64, c_int, *_ARRAY, *_ARRAY),
+    "hc_mse_forward": (c_void_p, c_int64, c_int64, *_ARRAY, *_ARRAY, c_void_p),
+    "hc_mse_backward": (c_void_p, c_int64, c_int64, c_void_p, *_ARRAY, *_ARRAY, *_ARRAY),
+    "hc_sum_of_squares": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
+    "hc_adamw": (c_void_p, POINTER(AdamwSettings), c_int64, *(c_void_p,) * 7),
+    "hc_multiply_add_ceiling": (c_void_p, c_int, c_int64, POINTER(c_double)),
+    "hc_copy": (c_void_p, c_int64, c_void_p, c_void_p),
+}
+
+# Functions that return something else: the type of the result, then the arguments.
+OTHER_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "hc_version": (c_int,),
+    "hc_isa_name": (c_char_p, c_int),
+    "hc_context_destroy": (None, c_void_p),
+    "hc_pool_take": (c_void_p, c_void_p, c_void_p, c_int64),
+    "hc_pool_give": (None, c_void_p, c_void_p),
+    "hc_pool_counters": (None, c_void_p, *(POINTER(c_int64),) * 5),
+    "hc_pool_trim": (None, c_void_p),
+    "hc_pool_tensor": (c_void_p, c_void_p, c_void_p, c_int, c_int, POINTER(c_int64)),
+}
+
+# Their status is an answer that the caller asks for, not a failure.
+QUESTIONS = ("hc_isa_detect", "hc_kernel")
+
+
+def declare(handle: ctypes.CDLL) -> None:
+    """Tells ctypes the arguments and results of every function of `handle`, and lets failures raise.
+
+    Raises:
+        AttributeError: the library lacks a function.
+    """
+    for name, arguments in STATUS_FUNCTIONS.items():
+        function = getattr(handle, name)
+        function.argtypes, function.restype = arguments, c_int
+        if name not in QUESTIONS:
+            function.errcheck = _raise_on_failure
+    for name, types in OTHER_FUNCTIONS.items():
+        function = getattr(handle, name)
+        function.argtypes, function.restype = types[1:], types[0]
+
+
+def _raise_on_failure(status: int, function: Any, arguments: tuple[Any, ...]) -> int:
+    if status == OK:
+        return status
+    text = f"{function.__name__}: {STATUS_TEXTS.get(status, f'status {status}')}"
+    raise MemoryError(text) if status == OUT_OF_MEMORY else ValueError(text)

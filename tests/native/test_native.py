@@ -1,0 +1,146 @@
+"""The library of C kernels is found, checked and loaded; its absence is said and survived; its threads are its own."""
+
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dithc import native
+from dithc.hardware import discover
+from dithc.log import UserError
+from dithc.native import contexts, loading
+
+
+@pytest.fixture
+def fresh():
+    """Loading and detection are cached; a test that changes what they see starts and leaves them empty."""
+    for cached in (loading.load, loading.isa):
+        cached.cache_clear()
+    yield
+    for cached in (loading.load, loading.isa):
+        cached.cache_clear()
+
+
+@pytest.fixture
+def needs_library():
+    if native.library() is None:
+        pytest.skip(f"C kernels: {native.load().reason}")
+
+
+def test_a_missing_library_is_said_once(fresh, monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(loading, "LIBRARY", tmp_path / "none.so")
+    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
+    with caplog.at_level("WARNING"):
+        assert native.library() is None
+        assert native.library() is None
+    assert (native.isa(), native.kernels()) == ("none", [])
+    assert "no C compiler" in native.load().reason
+    assert caplog.text.count("C kernels are off") == 1
+
+
+def test_a_library_that_does_not_load_is_a_reason(fresh, monkeypatch, tmp_path):
+    (tmp_path / "broken.so").write_bytes(b"not a library")
+    monkeypatch.setattr(loading, "LIBRARY", tmp_path / "broken.so")
+    assert native.library() is None
+    assert "does not load" in native.load().reason
+
+
+def test_a_library_of_another_version_is_not_used(needs_library, fresh, monkeypatch):
+    monkeypatch.setattr(loading, "ABI_VERSION", 99)
+    assert native.library() is None
+    assert "install the package again" in native.load().reason
+
+
+def test_the_environment_can_lower_the_instruction_set(needs_library, fresh, monkeypatch):
+    monkeypatch.setenv("HCOPS_ISA", "ref")
+    assert native.isa() == "ref"
+    assert {isa for _, isa in native.kernels()} == {"ref"}
+
+
+@pytest.mark.parametrize("name", ["avx9000", "sme neon"])
+def test_an_unknown_instruction_set_is_refused(name, needs_library, fresh, monkeypatch):
+    monkeypatch.setenv("HCOPS_ISA", name)
+    with pytest.raises(UserError, match="HCOPS_ISA"):
+        native.isa()
+
+
+def test_every_level_names_a_kernel_for_the_same_operators(needs_library):
+    ref = {name for name, _ in native.kernels("ref")}
+    assert ref <= {name for name, _ in native.kernels()}
+    assert {"gemm_f32", "gemm_bf16"} <= ref
+
+
+def test_a_status_becomes_an_error_that_names_the_function(needs_library):
+    with pytest.raises(ValueError, match="hc_map: an argument"):
+        native.library().hc_map(native.context(), 0, -1, None, 0, None, 0)
+    with pytest.raises(ValueError, match="hc_gemm"):
+        native.library().hc_gemm(native.context(), native.GemmArguments(4, 4, 4))
+
+
+def test_a_context_is_kept_for_each_number_of_threads(needs_library):
+    one, two = native.context(num_threads=1), native.context(num_threads=2)
+    assert one != two
+    assert native.context(num_threads=1) == one
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert native.context() == one
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_threads_are_pinned_only_where_they_fill_what_we_may_use():
+    node = discover()
+    cores = node.visible_cores
+    pinned = contexts.cpus_of_threads(node, len(cores))
+    assert pinned is not None
+    assert [cpu in core.cpus for cpu, core in zip(pinned, cores, strict=True)] == [True] * len(cores)
+    assert contexts.cpus_of_threads(node, 10_000) is None
+    none_allowed = replace(node, limits=replace(node.limits, allowed_cpus=cores[0].cpus))
+    assert contexts.cpus_of_threads(none_allowed, 1) == [cores[0].cpus[0]]
+
+
+def test_a_core_has_its_share_of_a_shared_cache():
+    node = discover()
+    for level in (1, 2, 3):
+        held = [cache for cache in node.caches if cache.level == level and cache.kind != "Instruction"]
+        share = contexts.cache_bytes(node, level)
+        assert share <= (held[0].size_bytes if held else 0)
+    assert contexts.cache_bytes(replace(node, caches=()), 1) == 0
+
+
+ALONE = """
+import os, torch
+torch.set_num_threads(2)
+from dithc import hcops, native
+def tasks():
+    found = {}
+    for task in os.listdir("/proc/self/task"):
+        status = open(f"/proc/self/task/{task}/status").read()
+        found[task] = status.split("Cpus_allowed_list:")[1].split()[0]
+    return found
+def torch_work():
+    return (torch.ones(512, 512) @ torch.ones(512, 512)).add_(torch.ones(512, 512)).sum()
+torch_work()
+before, threads, mask = tasks(), torch.get_num_threads(), os.sched_getaffinity(0)
+hcops.use("c")
+for _ in range(3):
+    hcops.linear(torch.randn(512, 256), torch.randn(256, 256))
+    torch_work()
+after = tasks()
+new = set(after) - set(before)
+assert all(after[task] == before[task] for task in before), (before, after)
+assert len(new) == 1, (before, after)  # one thread of the team beside the caller, and no second OpenMP pool
+assert torch.get_num_threads() == threads and os.sched_getaffinity(0) == mask
+print("untouched")
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_torchs_threads_and_their_places_are_left_as_they_were(needs_library):
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "untouched", done.stderr

@@ -1,7 +1,8 @@
-"""What every test may count on: a logger that no earlier test has set up."""
+"""What every test may count on: a logger that no earlier test has set up, and back ends that are undone."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -13,3 +14,19 @@ def _logger_untouched() -> Iterator[None]:
     logger.handlers.clear()
     logger.propagate = True
     logger.setLevel(logging.NOTSET)
+
+
+@pytest.fixture
+def use_backend() -> Iterator[Callable[[str], None]]:
+    """Chooses a back end of the operators until the end of the test; skips where it does not work here."""
+    from dithc import hcops
+    from dithc.hcops.table import obstacle
+
+    with ExitStack() as stack:
+
+        def use(backend: str) -> None:
+            if why := obstacle(backend):
+                pytest.skip(f"back end {backend}: {why}")
+            stack.enter_context(hcops.use(backend))
+
+        yield use

@@ -24,7 +24,9 @@ ENTRANCES = {
     "tqdm": ("dithc/log/progress.py",),
     "pydantic": ("dithc/config/",),
     "yaml": ("dithc/config/load.py", "dithc/report/reference.py"),
-    "ctypes": ("dithc/hcops/native.py", "dithc/comm/launch.py", "dithc/memory/process.py"),
+    "ctypes": ("dithc/native/", "dithc/comm/launch.py", "dithc/memory/"),
+    "numba": ("dithc/hcops/numba_",),
+    "llvmlite": ("dithc/hcops/numba_",),
 }
 
 # Files and functions that may be longer, each with its reason.

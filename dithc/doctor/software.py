@@ -30,26 +30,21 @@ BLAS_KINDS = {"MKL": r"libmkl_(?:core|rt|intel_thread|gnu_thread)", "OpenBLAS": 
 
 
 def kernels(_: Machine, __: Path) -> list[Finding]:
-    """The instruction set, the C kernels, and which kernel serves each operator."""
-    from dithc import hcops
-    from dithc.hcops import native
+    """The instruction set, the C kernels, and which kernel serves each operator, and why."""
+    from dithc import hcops, native
     from dithc.log import UserError
 
-    rows = hcops.describe()
-    served = ", ".join(f"{row['op']}: {row['backend']}" for row in rows)
     try:
-        isa, table = native.isa(), native.kernels()
+        isa, table, rows = native.isa(), native.kernels(), hcops.describe()
     except UserError as error:
-        return [
-            Finding(level="bad", topic="kernels", text=str(error), remedy="unset HCOPS_ISA", facts={"operators": rows})
-        ]
-    names = [name for name, _ in table]
-    facts = {"isa": isa, "c_kernels": names, "operators": rows}
+        return [Finding(level="bad", topic="kernels", text=str(error), remedy="unset HCOPS_ISA")]
+    served = "\n".join(f"{row['op']}: {row['backend']}, {row['kernel']}: {row['why']}" for row in rows)
+    facts = {"isa": isa, "c_kernels": dict(table), "operators": rows}
     if native.library() is None:
         text = f"C kernels are off: {native.load().reason}\n{served}"
-        remedy = "install a C compiler, then the package again; until then PyTorch's operators are used"
+        remedy = "install a C compiler, then the package again; until then the operators are slower"
         return [Finding(level="warn", topic="kernels", text=text, remedy=remedy, facts=facts)]
-    text = f"instruction set {isa}; C kernels: {', '.join(names)}\n{served}"
+    text = f"instruction set {isa}, from {native.load().reason}\n{served}"
     return [Finding(level="ok", topic="kernels", text=text, facts=facts)]
 
 

@@ -1,19 +1,26 @@
 """The operators of a Diffusion Transformer, with gradients, each served by a kernel chosen from one table.
 
-What: six operators (`linear`, `linear_gelu`, `adaln`, `gate_residual`, `attention`, `silu`), `use` to choose the back end
-that serves them, and `describe` to say which kernel serves what, and why.
+What: `linear` (with bias, and a GELU or a gated residual as its end), `adaln`, `attention`; in `vector` the operators bound by
+memory; in `optimizer` norm, update and the buffer of gradients; `use` to choose the back end that serves them, `describe` to say
+which kernel serves what, and why, and `raw` for who measures a kernel without autograd.
 Why: all the time of a training step is spent behind this door, so a faster kernel enters here and nowhere else.
 Invariants:
-- `table.KERNELS` is the only list of kernels; dispatch, tests and benchmarks read it.
-- The back end `reference` (plain torch) serves every operator on every machine; it is the truth in the tests and the
-  fallback of a back end that lacks an operator, and `describe` says where that happens.
-- Every operator has a gradient for each floating-point input and is free of side effects; it works under autocast.
+- `table.KERNELS` is the only list of kernels; dispatch, tests and benchmarks read it. Without a choice the C kernels serve, or
+  Numba's where there is no library, or the reference; a line of the log says which, and why.
+- The back end `reference` (plain torch) serves every operator on every machine; it is the truth in the tests, and what serves
+  inputs that the others do not take. That is never silent: `describe` states the rule, the log each case.
+- Every operator has a gradient for each floating-point input and is free of side effects; it works under autocast, with
+  weights that stay fp32, and in torch.compile.
 - The choice of back end belongs to the process. A backward pass, and a recomputation inside it, must see the choice its
   forward pass saw: leave `use` after the backward, not before.
-How to change it: a new back end is one file (`reference.py` is the model of it) and its lines in `table.py`; a new operator
-is a function in `ops.py`, a reference, and a line.
+How to change it: a new back end is one file with the raw kernels of `c_backend.py`, its lines in `table.py` and its entry in
+`raw_of`; a new operator is a function in `ops.py` or `vector.py`, a reference, raw kernels, an entry of `custom.py`
+with its gradient, and a line for each back end.
 """
 
-from dithc.hcops.ops import adaln, attention, describe, gate_residual, linear, linear_gelu, silu, use
+from dithc.hcops import optimizer, vector
+from dithc.hcops.active import describe, raw, use
+from dithc.hcops.ops import attention, linear
+from dithc.hcops.vector import adaln
 
-__all__ = ["adaln", "attention", "describe", "gate_residual", "linear", "linear_gelu", "silu", "use"]
+__all__ = ["adaln", "attention", "describe", "linear", "optimizer", "raw", "use", "vector"]

@@ -1,65 +1,55 @@
-"""The operators as callers see them: one contract each, served by the kernel that is active.
+"""The matrix operators as callers see them: one contract each, served by the back end that is active.
 
 Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features.
 """
 
-from types import TracebackType
-
+import torch
 from torch import Tensor
 
-from dithc.hcops.table import FALLBACK, Choice, choose
-from dithc.log import logger
-
-# The only state of the room: which kernel serves each operator in this process. `use` is its only writer.
-_active: dict[str, Choice] = choose(FALLBACK)
+from dithc.hcops import custom, reference
+from dithc.hcops.route import compute_type, dense, reference_serves, rows_dense
+from dithc.log import problem
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight^T + bias.
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    gelu: bool = False,
+    gate: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """y = x @ weight^T + bias; or GELU(y) in the tanh form; or residual + gate * y: one product with its end.
+
+    A weight with an attribute `flat_grad` gets its gradient there (see `optimizer.flat_gradients`).
 
     Args:
         x: (..., D).
         weight: (F, D).
         bias: (F) or None.
+        gelu: applies the GELU (Hendrycks & Gimpel 2016, section 2).
+        gate: (N, F), together with `residual`; x is (N, T, D) then.
+        residual: (N, T, F), the stream that the gated branch is added to (Peebles & Xie, section 3.2).
 
     Returns:
-        (..., F), in autocast's type where autocast is on, else in the type of the inputs.
+        (..., F), in autocast's type where autocast is on, else in the type of the inputs; with a residual in the wider of
+        that type and the residual's: an fp32 stream stays fp32.
+
+    Raises:
+        UserError: tensors that do not go together; the message names the argument.
     """
-    return _active["linear"].kernel.call(x, weight, bias)
-
-
-def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """GELU(x @ weight^T + bias) in the tanh form (Hendrycks & Gimpel 2016, section 2); shapes as in `linear`."""
-    return _active["linear_gelu"].kernel.call(x, weight, bias)
-
-
-def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6) -> Tensor:
-    """LayerNorm(x) * (1 + scale) + shift, the norm over D and without weights of its own (Peebles & Xie, section 3.2).
-
-    Args:
-        x: (N, T, D).
-        shift: (N, D).
-        scale: (N, D).
-        eps: added to the variance.
-
-    Returns:
-        (N, T, D).
-    """
-    return _active["adaln"].kernel.call(x, shift, scale, eps)
-
-
-def gate_residual(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
-    """x + gate * y: the gated residual connection of adaLN-Zero (Peebles & Xie, section 3.2).
-
-    Args:
-        x: (N, T, D), the residual stream.
-        gate: (N, D).
-        y: (N, T, D), the branch.
-
-    Returns:
-        (N, T, D), in the wider type of the inputs: an fp32 stream stays fp32.
-    """
-    return _active["gate_residual"].kernel.call(x, gate, y)
+    if gate is not None and residual is not None and not gelu:
+        return _linear_gate_residual(x, weight, bias, gate, residual)
+    if gate is not None or residual is not None:
+        got = f"gelu={gelu}, gate {'given' if gate is not None else 'missing'}"
+        remedy = "give gate and residual together, and without gelu"
+        raise problem("operator linear, arguments gelu, gate, residual", got=got, expected="one end", remedy=remedy)
+    op = "linear_gelu" if gelu else "linear"
+    if reference_serves(op, x=x, weight=weight, bias=bias):
+        return reference.linear_gelu(x, weight, bias) if gelu else reference.linear(x, weight, bias)
+    operator = custom.LINEAR_GELU if gelu else custom.LINEAR
+    return operator(dense(x), dense(weight), bias, compute_type(op, x, weight=weight, bias=bias))
 
 
 def attention(qkv: Tensor, num_heads: int) -> Tensor:
@@ -72,41 +62,16 @@ def attention(qkv: Tensor, num_heads: int) -> Tensor:
     Returns:
         (N, T, D), head by head.
     """
-    return _active["attention"].kernel.call(qkv, num_heads)
+    if reference_serves("attention", qkv=qkv):
+        return reference.attention(qkv, num_heads)
+    if torch.is_autocast_enabled("cpu"):
+        qkv = qkv.to(torch.get_autocast_dtype("cpu"))
+    return custom.ATTENTION(dense(qkv), num_heads)
 
 
-def silu(x: Tensor) -> Tensor:
-    """x * sigmoid(x), any shape."""
-    return _active["silu"].kernel.call(x)
-
-
-class use:  # reads as a verb at the place of use
-    """Makes `backend` serve the operators: from now on, or in the body of a `with`.
-
-    Raises:
-        UserError: the table has no such back end; the active choice stays as it was.
-    """
-
-    def __init__(self, backend: str) -> None:
-        chosen = choose(backend)
-        self._previous = dict(_active)
-        _active.update(chosen)
-        lacking = [op for op, choice in chosen.items() if choice.kernel.backend != backend]
-        note = f"; {FALLBACK} for {', '.join(lacking)}" if lacking else ""
-        logger(__name__).info("operators served by back end %s%s", backend, note)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _active.update(self._previous)
-
-
-def describe() -> list[dict[str, str]]:
-    """Which kernel serves each operator now: a row with `op`, `backend`, `kernel` and `why` for each."""
-    return [
-        {"op": op, "backend": choice.kernel.backend, "kernel": choice.kernel.call.__name__, "why": choice.why}
-        for op, choice in _active.items()
-    ]
+def _linear_gate_residual(x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, residual: Tensor) -> Tensor:
+    op = "linear_gate_residual"
+    if reference_serves(op, x=x, weight=weight, bias=bias, gate=gate, residual=residual):
+        return reference.linear_gate_residual(x, weight, bias, gate, residual)
+    dtype = compute_type(op, x, weight=weight, bias=bias)
+    return custom.LINEAR_GATE_RESIDUAL(dense(x), dense(weight), bias, rows_dense(gate), dense(residual), dtype)

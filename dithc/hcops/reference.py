@@ -1,8 +1,12 @@
 """The reference kernels: every operator in plain torch, right on every machine; the truth in the tests.
 
-Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features.
+Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features, C channels, R and S rows and columns
+of patches (T = R * S), p side of a patch.
 """
 
+from collections.abc import Sequence
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -15,6 +19,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x (..., D), weight (F, D), bias (F)."""
     return F.gelu(F.linear(x, weight, bias), approximate="tanh")  # (..., F)
+
+
+def linear_gate_residual(x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, residual: Tensor) -> Tensor:
+    """x (N, T, D), weight (F, D), bias (F), gate (N, F), residual (N, T, F)."""
+    return gate_residual(residual, gate, F.linear(x, weight, bias))  # (N, T, F)
 
 
 def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
@@ -40,3 +49,100 @@ def attention(qkv: Tensor, num_heads: int) -> Tensor:
 def silu(x: Tensor) -> Tensor:
     """x of any shape."""
     return F.silu(x)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """x of any shape."""
+    return F.gelu(x, approximate="tanh")
+
+
+def softmax(x: Tensor) -> Tensor:
+    """Over the last dimension."""
+    return torch.softmax(x, dim=-1)
+
+
+def mse(x: Tensor, y: Tensor) -> Tensor:
+    """x and y (N, ...)."""
+    return ((x.float() - y.float()) if x.dtype != torch.float64 else x - y).square().flatten(1).mean(1)  # (N)
+
+
+def patchify(image: Tensor, p: int, order: int) -> Tensor:
+    """image (N, C, R * p, S * p); order 0: a patch is (C, p, p), order 1: (p, p, C)."""
+    n, c, height, width = image.shape
+    cut = image.reshape(n, c, height // p, p, width // p, p)  # (N, C, R, p, S, p)
+    cut = cut.permute((0, 2, 4, 1, 3, 5) if order == 0 else (0, 2, 4, 3, 5, 1))
+    return cut.reshape(n, (height // p) * (width // p), c * p * p)  # (N, T, C*p*p)
+
+
+def unpatchify(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
+    """patches (N, T, C * p * p) of an image with R = `rows`."""
+    n, tokens, features = patches.shape
+    c, columns = features // (p * p), tokens // rows
+    inside = (c, p, p) if order == 0 else (p, p, c)
+    cut = patches.reshape(n, rows, columns, *inside)  # (N, R, S, C, p, p) or (N, R, S, p, p, C)
+    cut = cut.permute((0, 3, 1, 4, 2, 5) if order == 0 else (0, 5, 1, 3, 2, 4))  # (N, C, R, p, S, p)
+    return cut.reshape(n, c, rows * p, columns * p)  # (N, C, height, width)
+
+
+def exp(x: Tensor) -> Tensor:
+    """x of any shape."""
+    return torch.exp(x)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """x of any shape."""
+    return torch.tanh(x)
+
+
+def scale_add(x: Tensor, y: Tensor | None, alpha: float, beta: float) -> Tensor:
+    """x and y of one shape."""
+    return alpha * x if y is None else alpha * x + beta * y
+
+
+@torch.no_grad()
+def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
+    """The sum over all elements of all tensors, the norm of each in its own type."""
+    return (
+        float(torch.stack([norm.double() for norm in torch._foreach_norm(list(tensors))]).square().sum())
+        if tensors
+        else 0.0
+    )
+
+
+@torch.no_grad()
+def adamw_forward(
+    weights: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    first: Sequence[Tensor],
+    second: Sequence[Tensor],
+    averages: Sequence[Tensor] | None,
+    shadows: Sequence[Tensor] | None,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    step: int,
+    gradient_scale: float,
+    ema_decay: float,
+) -> None:
+    """torch's fused AdamW (Loshchilov & Hutter 2019, algorithm 2), then the average and the bf16 copies."""
+    if not weights:
+        return
+    if gradient_scale != 1:
+        gradients = torch._foreach_mul(list(gradients), gradient_scale)
+    torch._fused_adamw_(
+        *(list(weights), list(gradients), list(first), list(second), []),
+        [torch.tensor(float(step)) for _ in weights],
+        lr=lr,
+        beta1=betas[0],
+        beta2=betas[1],
+        weight_decay=weight_decay,
+        eps=eps,
+        amsgrad=False,
+        maximize=False,
+    )
+    if averages is not None:
+        torch._foreach_lerp_(list(averages), list(weights), 1.0 - ema_decay)
+    if shadows is not None:
+        torch._foreach_copy_(list(shadows), list(weights))

@@ -75,12 +75,7 @@ class DiT(nn.Module):
         for block in self.blocks:
             tokens = block(tokens, c)  # (N, T, D)
         patches = self.final_layer(tokens, c)  # (N, T, p*p*out)
-        return self._to_image(patches)  # (N, out, height, width)
-
-    def _to_image(self, patches: Tensor) -> Tensor:
-        (rows, columns), p, out = self.config.grid, self.config.patch_size, self.config.out_channels
-        cut = patches.reshape(-1, rows, columns, p, p, out)  # (N, rows, columns, p, p, out)
-        return cut.permute(0, 5, 1, 3, 2, 4).reshape(-1, out, rows * p, columns * p)  # (N, out, height, width)
+        return hcops.vector.unpatchify(patches, self.config.grid[0], self.config.patch_size)  # (N, out, height, width)
 
 
 class Block(nn.Module):
@@ -97,12 +92,15 @@ class Block(nn.Module):
         """x (N, T, D), c (N, D)."""
         modulation: Tensor = self.adaLN_modulation(c)  # (N, 6D)
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, dim=1)  # (N, D) each
-        x = hcops.gate_residual(x, gate_a, self.attn(hcops.adaln(x, shift_a, scale_a)))  # (N, T, D)
-        return hcops.gate_residual(x, gate_m, self.mlp(hcops.adaln(x, shift_m, scale_m)))  # (N, T, D)
+        normed, x = hcops.vector.adaln_and_stream(x, shift_a, scale_a)  # (N, T, D) each
+        x = self.attn(normed, gate=gate_a, residual=x)  # (N, T, D)
+        normed, x = hcops.vector.adaln_and_stream(x, shift_m, scale_m)  # (N, T, D) each
+        out: Tensor = self.mlp(normed, gate=gate_m, residual=x)
+        return out  # (N, T, D)
 
 
 class Attention(nn.Module):
-    """Self-attention over all tokens of an image."""
+    """Self-attention over all tokens of an image, and the gated residual connection behind it."""
 
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
@@ -110,23 +108,23 @@ class Attention(nn.Module):
         self.qkv = Linear(width, 3 * width)
         self.proj = Linear(width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x (N, T, D)."""
-        mixed: Tensor = self.proj(hcops.attention(self.qkv(x), self.num_heads))
-        return mixed  # (N, T, D)
+    def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
+        """residual + gate * (the mixed x); x and residual (N, T, D), gate (N, D)."""
+        out: Tensor = self.proj(hcops.attention(self.qkv(x), self.num_heads), gate=gate, residual=residual)
+        return out  # (N, T, D)
 
 
 class Mlp(nn.Module):
-    """Two linear layers with a tanh GELU between."""
+    """Two linear layers with a tanh GELU between, and the gated residual connection behind them."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.fc1 = LinearGelu(width, hidden)
         self.fc2 = Linear(hidden, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x (N, T, D)."""
-        out: Tensor = self.fc2(self.fc1(x))
+    def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
+        """residual + gate * (x through both layers); x and residual (N, T, D), gate (N, D)."""
+        out: Tensor = self.fc2(self.fc1(x), gate=gate, residual=residual)
         return out  # (N, T, D)
 
 

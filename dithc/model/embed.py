@@ -17,32 +17,30 @@ MAX_PERIOD = 10_000.0
 class Linear(nn.Linear):
     """A linear layer served by `hcops`; a module of its own so that hooks and shardings from outside find it."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return hcops.linear(input, self.weight, self.bias)
+    def forward(self, input: Tensor, *, gate: Tensor | None = None, residual: Tensor | None = None) -> Tensor:
+        """input (..., D); with gate (N, F) and residual (N, T, F) the gated branch is added to the residual stream."""
+        return hcops.linear(input, self.weight, self.bias, gate=gate, residual=residual)
 
 
 class LinearGelu(nn.Linear):
     """A linear layer and the tanh GELU behind it, as one operator."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return hcops.linear_gelu(input, self.weight, self.bias)
+        return hcops.linear(input, self.weight, self.bias, gelu=True)
 
 
 class Silu(nn.Module):
     """SiLU served by `hcops`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return hcops.silu(x)
+        return hcops.vector.silu(x)
 
 
 class PatchProjection(nn.Conv2d):
     """A convolution whose stride is its kernel, computed as the matrix product that it is."""
 
     def forward(self, input: Tensor) -> Tensor:
-        n, c, height, width = input.shape
-        p = self.kernel_size[0]
-        cut = input.reshape(n, c, height // p, p, width // p, p)  # (N, C, rows, p, columns, p)
-        patches = cut.permute(0, 2, 4, 1, 3, 5).reshape(n, -1, c * p * p)  # (N, T, C*p*p)
+        patches = hcops.vector.patchify(input, self.kernel_size[0])  # (N, T, C*p*p)
         return hcops.linear(patches, self.weight.flatten(1), self.bias)  # (N, T, D)
 
 

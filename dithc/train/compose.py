@@ -127,7 +127,7 @@ def _train(job: Job, group: Group, store: Store) -> int:
             threads=torch.get_num_threads(),
         )
         strategy = Strategy(AutoMem(model, recompute=job.run.recompute), group)
-        state = State(model, Ema(model, job.run.ema), Optimizer(model, job.run))
+        state = State(model, Ema(model, job.run.ema), Optimizer(model, job.run, flat=group.size == 1))
         trainer = Trainer(
             run=job.run, source=source, strategy=strategy, optimizer=state.optimizer, ema=state.ema, group=group
         )

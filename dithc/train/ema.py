@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 
 from dithc.config import training
@@ -22,7 +21,7 @@ def initial_share(step: int, *, decay: float, warmup: bool) -> float:
 
 
 class Ema:
-    """A second set of weights, fp32, that follows those of a model.
+    """A second set of weights, fp32, that follows those of a model; the optimizer moves it in its own pass over memory.
 
     Attributes:
         state: names to tensors, as the model's state dictionary has them.
@@ -31,16 +30,10 @@ class Ema:
     def __init__(self, model: nn.Module, settings: training.Ema) -> None:
         self.settings = settings
         self.state: dict[str, Tensor] = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        followed = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        self._of_model = [value.detach() for value in followed.values()]
-        self._own = [self.state[name] for name in followed]
 
-    @torch.no_grad()
-    def update(self, step: int) -> float:
-        """Moves the average towards the weights after optimizer step `step`; returns the decay used."""
-        decay = decay_at(step, decay=self.settings.decay, warmup=self.settings.warmup)
-        torch._foreach_lerp_(self._own, self._of_model, 1.0 - decay)
-        return decay
+    def decay(self, step: int) -> float:
+        """The decay with which `Optimizer.step` moves the average towards the weights after optimizer step `step`."""
+        return decay_at(step, decay=self.settings.decay, warmup=self.settings.warmup)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Takes over a saved average, or the weights a fine-tuning starts from."""

@@ -1,14 +1,19 @@
-"""AdamW over the trainable parameters: learning rate by step, clipping, and its state as named tensors."""
+"""AdamW over the trainable parameters: learning rate by step, clipping, the average, and its state as named tensors."""
 
+import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
+from dithc import hcops
 from dithc.config import training
 from dithc.log import problem
+from dithc.train.ema import Ema
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+BETAS, EPSILON = (0.9, 0.999), 1e-8  # torch's defaults, and those of DiT's training
+NORM_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
 def learning_rate_at(step: int, *, lr: float, warmup_steps: int) -> float:
@@ -17,44 +22,73 @@ def learning_rate_at(step: int, *, lr: float, warmup_steps: int) -> float:
 
 
 class Optimizer:
-    """AdamW (Loshchilov & Hutter 2019) with torch's fused kernel, which on a CPU is 3 to 4 times faster than its loops.
+    """AdamW (Loshchilov & Hutter 2019) with the operators of `hcops`: one pass for the norm, one for everything else.
 
-    The fused kernel is elementwise, so its result does not depend on threads or on earlier runs.
+    Both passes are elementwise or in a fixed order, so the result does not depend on threads or on earlier runs.
     """
 
-    def __init__(self, model: nn.Module, settings: training.Run) -> None:
+    def __init__(self, model: nn.Module, settings: training.Run, *, flat: bool = True) -> None:
+        """Prepares moments of zeros.
+
+        Args:
+            model: whose parameters are trained.
+            settings: learning rate, weight decay, clipping.
+            flat: lets linear layers write their gradients into one buffer; of no use where another owner
+                (DistributedDataParallel) copies them into buffers of its own.
+        """
         self._settings = settings
         self._named = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        self._adamw = torch.optim.AdamW(
-            list(self._named.values()), lr=settings.lr, weight_decay=settings.weight_decay, fused=True
-        )
+        self._moments = {
+            moment: {name: torch.zeros_like(value) for name, value in self._named.items()} for moment in MOMENTS
+        }
+        self._updates = 0
+        self._gradient_scale = 1.0
+        if flat:
+            weights = (module.weight for module in model.modules() if isinstance(module, nn.Linear))
+            hcops.optimizer.flat_gradients(weight for weight in weights if isinstance(weight, nn.Parameter))
 
     def zero(self) -> None:
         """Forgets the gradients."""
-        self._adamw.zero_grad(set_to_none=True)
+        for parameter in self._named.values():
+            parameter.grad = None
+        self._gradient_scale = 1.0
 
     def clip(self) -> float:
-        """Scales the gradients to the largest allowed norm; returns the norm they had, over all parameters."""
-        limit = self._settings.clip if self._settings.clip is not None else float("inf")
-        return float(nn.utils.clip_grad_norm_(self._named.values(), limit))
+        """Has the next step scale the gradients to the largest allowed norm; returns their norm, over all parameters."""
+        gradients = [parameter.grad for parameter in self._named.values() if parameter.grad is not None]
+        norm = math.sqrt(hcops.optimizer.sum_of_squares(gradients))
+        if self._settings.clip is not None:
+            self._gradient_scale = min(1.0, self._settings.clip / (norm + NORM_EPSILON))
+        return norm
 
-    def step(self, number: int) -> float:
-        """Updates the parameters for optimizer step `number`; returns the learning rate used."""
+    def step(self, number: int, *, ema: Ema | None = None) -> float:
+        """Updates the parameters, and the average after them, for optimizer step `number`; returns the learning rate used."""
         rate = learning_rate_at(number, lr=self._settings.lr, warmup_steps=self._settings.warmup_steps)
-        for group in self._adamw.param_groups:
-            group["lr"] = rate
-        self._adamw.step()
+        decay = 0.0 if ema is None else ema.decay(number)
+        names = [name for name, parameter in self._named.items() if parameter.grad is not None]
+        self._updates += 1
+        hcops.optimizer.adamw(
+            [self._named[name].detach() for name in names],
+            [gradient for name in names if (gradient := self._named[name].grad) is not None],
+            *([self._moments[moment][name] for name in names] for moment in MOMENTS),
+            averages=None if ema is None else [ema.state[name] for name in names],
+            lr=rate,
+            betas=BETAS,
+            eps=EPSILON,
+            weight_decay=self._settings.weight_decay,
+            step=self._updates,
+            gradient_scale=self._gradient_scale,
+            ema_decay=decay,
+        )
+        if ema is not None:  # weights without a gradient stay as they are; their average still moves towards them
+            for name in self._named.keys() - names:
+                ema.state[name].lerp_(self._named[name].detach(), 1.0 - decay)
         return rate
 
     def state(self) -> dict[str, Tensor]:
         """Moments of every parameter as `exp_avg.<name>` and `exp_avg_sq.<name>`, and the number of updates as `step`."""
-        tensors: dict[str, Tensor] = {"step": torch.zeros(())}
-        for name, parameter in self._named.items():
-            held = self._adamw.state.get(parameter, {})
-            tensors["step"] = held.get("step", tensors["step"]).clone()
-            for moment in MOMENTS:
-                tensors[f"{moment}.{name}"] = held.get(moment, torch.zeros_like(parameter)).detach()
-        return tensors
+        moments = {f"{moment}.{name}": value for moment in MOMENTS for name, value in self._moments[moment].items()}
+        return {"step": torch.tensor(float(self._updates)), **moments}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes over a saved state.
@@ -70,6 +104,7 @@ class Optimizer:
                 expected="the moments of this model's parameters",
                 remedy="start from the checkpoint of this run, or in an empty store",
             )
-        for name, parameter in self._named.items():
-            moments = {moment: tensors[f"{moment}.{name}"].clone() for moment in MOMENTS}
-            self._adamw.state[parameter] = {"step": tensors["step"].clone(), **moments}
+        self._updates = round(float(tensors["step"]))
+        for moment in MOMENTS:
+            for name, value in self._moments[moment].items():
+                value.copy_(tensors[f"{moment}.{name}"])

@@ -97,8 +97,8 @@ class Trainer:
         norm = self.optimizer.clip()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise self._not_finite(number, own_loss=own_loss, loss=loss, norm=norm)
-        rate = self.optimizer.step(number)
-        decay = self.ema.update(number)
+        rate = self.optimizer.step(number, ema=self.ema)
+        decay = self.ema.decay(number)
         return {"loss": loss, "mse": mse, "vb": vb, "grad_norm": norm, "lr": rate, "ema_decay": decay}
 
     def _losses(self, batch: Batch) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """The reference kernels against the formulas written out, and their gradients against finite differences."""
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def test_linear_gelu_is_the_tanh_form() -> None:
     x, weight, bias = _double(4, 5), _double(3, 5), _double(3)
     h = x @ weight.T + bias
     expected = 0.5 * h * (1 + torch.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h**3)))
-    torch.testing.assert_close(hcops.linear_gelu(x, weight, bias), expected)
+    torch.testing.assert_close(hcops.linear(x, weight, bias, gelu=True), expected)
 
 
 def test_adaln_normalises_over_width_then_modulates() -> None:
@@ -62,22 +63,58 @@ def test_attention_of_one_token_returns_its_value() -> None:
 
 def test_gate_residual_and_silu_are_their_formulas() -> None:
     x, gate, y = _double(2, 3, 4), _double(2, 4), _double(2, 3, 4)
-    torch.testing.assert_close(hcops.gate_residual(x, gate, y), x + gate[:, None] * y)
-    torch.testing.assert_close(hcops.silu(x), x * torch.sigmoid(x))
+    torch.testing.assert_close(hcops.vector.gate_residual(x, gate, y), x + gate[:, None] * y)
+    torch.testing.assert_close(hcops.vector.silu(x), x * torch.sigmoid(x))
 
 
 CASES = {
     "linear": lambda: (hcops.linear, (_double(2, 3, 4), _double(5, 4), _double(5))),
-    "linear_gelu": lambda: (hcops.linear_gelu, (_double(2, 3, 4), _double(5, 4), _double(5))),
+    "linear_gelu": lambda: (lambda *a: hcops.linear(*a, gelu=True), (_double(2, 3, 4), _double(5, 4), _double(5))),
+    "linear_gate_residual": lambda: (
+        lambda x, w, b, gate, residual: hcops.linear(x, w, b, gate=gate, residual=residual),
+        (_double(2, 3, 4), _double(5, 4), _double(5), _double(2, 5), _double(2, 3, 5)),
+    ),
     "adaln": lambda: (hcops.adaln, (_double(2, 3, 4), _double(2, 4), _double(2, 4))),
-    "gate_residual": lambda: (hcops.gate_residual, (_double(2, 3, 4), _double(2, 4), _double(2, 3, 4))),
+    "gate_residual": lambda: (hcops.vector.gate_residual, (_double(2, 3, 4), _double(2, 4), _double(2, 3, 4))),
     "attention": lambda: (lambda qkv: hcops.attention(qkv, 2), (_double(2, 3, 12),)),
-    "silu": lambda: (hcops.silu, (_double(2, 3),)),
+    "silu": lambda: (hcops.vector.silu, (_double(2, 3),)),
+    "gelu": lambda: (hcops.vector.gelu, (_double(2, 3),)),
+    "softmax": lambda: (hcops.vector.softmax, (_double(2, 3),)),
+    "mse": lambda: (hcops.vector.mse, (_double(2, 3), _double(2, 3))),
+    "patchify": lambda: (lambda x: hcops.vector.patchify(x, 2), (_double(1, 2, 4, 6),)),
+    "unpatchify": lambda: (lambda x: hcops.vector.unpatchify(x, 2, 2), (_double(1, 6, 8),)),
+    "exp": lambda: (hcops.vector.exp, (_double(2, 3),)),
+    "tanh": lambda: (hcops.vector.tanh, (_double(2, 3),)),
+    "scale_add": lambda: (
+        lambda x, y: hcops.vector.scale_add(x, y, alpha=0.5, beta=-2.0),
+        (_double(2, 3), _double(2, 3)),
+    ),
 }
 
 
-def test_every_operator_of_the_table_has_a_gradient_case() -> None:
-    assert set(CASES) == {row["op"] for row in hcops.describe()}
+@pytest.fixture(autouse=True)
+def _reference() -> Iterator[None]:
+    with hcops.use("reference"):
+        yield
+
+
+def test_every_operator_with_a_gradient_has_a_case() -> None:
+    assert set(CASES) == {row["op"] for row in hcops.describe()} - {"adamw", "sum_of_squares"}
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_unpatchify_undoes_patchify(order: int) -> None:
+    image = torch.randn(2, 3, 4, 6)
+    patches = hcops.vector.patchify(image, 2, order=order)
+    assert patches.shape == (2, 6, 12)
+    assert torch.equal(hcops.vector.unpatchify(patches, 2, 2, order=order), image)
+
+
+def test_patchify_is_what_a_convolution_of_whole_strides_reads() -> None:
+    image, weight = torch.randn(2, 3, 4, 6), torch.randn(5, 3, 2, 2)
+    product = hcops.vector.patchify(image, 2) @ weight.flatten(1).T
+    expected = torch.nn.functional.conv2d(image, weight, stride=2).flatten(2).transpose(1, 2)
+    torch.testing.assert_close(product, expected)
 
 
 @pytest.mark.parametrize("op", CASES)
@@ -88,5 +125,5 @@ def test_gradient_equals_finite_differences(op: str) -> None:
 
 def test_gate_residual_keeps_an_fp32_stream_under_bf16_branches() -> None:
     x = torch.randn(1, 2, 4)
-    out = hcops.gate_residual(x, torch.randn(1, 4).bfloat16(), torch.randn(1, 2, 4).bfloat16())
+    out = hcops.vector.gate_residual(x, torch.randn(1, 4).bfloat16(), torch.randn(1, 2, 4).bfloat16())
     assert out.dtype == torch.float32

@@ -1,18 +1,21 @@
 """Choosing a back end: by name, per operator, undone at the end of a `with`."""
 
+from fnmatch import fnmatch
+
 import pytest
 import torch
 
-from dithc import hcops
-from dithc.hcops.table import Kernel, choose
+from dithc import hcops, native
+from dithc.hcops import active, custom, table
+from dithc.hcops.table import KERNELS, Kernel, choose, default, obstacle, raw_of
 from dithc.log import UserError
 
 
 def _table() -> tuple[Kernel, ...]:
     return (
-        Kernel("linear", "reference", torch.add, "plain"),
-        Kernel("silu", "reference", torch.sub, "plain"),
-        Kernel("linear", "fast", torch.mul, "measured faster"),
+        Kernel("linear", "reference", "plain"),
+        Kernel("silu", "reference", "plain"),
+        Kernel("linear", "fast", "measured faster"),
     )
 
 
@@ -35,10 +38,47 @@ def test_operator_missing_in_a_back_end_falls_to_the_reference_and_says_so() -> 
     assert "fast has no kernel for silu" in chosen["silu"].why
 
 
-def test_describe_names_a_kernel_and_a_reason_for_each_operator() -> None:
+@pytest.mark.parametrize("backend", ["reference", "numba", "c"])
+def test_describe_names_a_kernel_and_a_reason_for_each_operator(backend, use_backend) -> None:
+    use_backend(backend)
     rows = hcops.describe()
-    assert [row["op"] for row in rows] == ["linear", "linear_gelu", "adaln", "gate_residual", "attention", "silu"]
-    assert all(row["backend"] == "reference" and row["kernel"] and row["why"] for row in rows)
+    assert [row["op"] for row in rows] == list(dict.fromkeys(kernel.op for kernel in KERNELS))
+    assert all(row["backend"] == backend and row["kernel"] and row["why"] for row in rows)
+
+
+def test_every_line_of_c_names_kernels_that_the_library_has() -> None:
+    if native.library() is None:
+        pytest.skip(f"C kernels: {native.load().reason}")
+    names = [name for name, _ in native.kernels()]
+    lacking = [
+        kernel.op
+        for kernel in KERNELS
+        if kernel.backend == "c" and kernel.parts and not any(fnmatch(n, part) for n in names for part in kernel.parts)
+    ]
+    assert lacking == []
+
+
+def test_every_back_end_has_the_raw_kernels_of_its_lines() -> None:
+    differentiable = {op.name for op in vars(custom).values() if isinstance(op, custom.Operator)}
+    for kernel in KERNELS:
+        if kernel.backend != "reference" and obstacle(kernel.backend) is None:
+            assert callable(raw_of(kernel.backend, f"{kernel.op}_forward"))
+    assert differentiable == {kernel.op for kernel in KERNELS} - {"adamw", "sum_of_squares"}
+
+
+def test_default_is_the_fastest_that_works_and_says_why(monkeypatch) -> None:
+    monkeypatch.setattr(table, "obstacle", lambda backend: None)
+    assert default()[0] == "c"
+    monkeypatch.setattr(table, "obstacle", lambda backend: "no library" if backend == "c" else None)
+    assert default() == ("numba", "the fastest back end that works here; not c: no library")
+    monkeypatch.setattr(table, "obstacle", lambda backend: "missing")
+    assert default() == ("reference", "not c: missing; not numba: missing")
+
+
+def test_back_end_that_cannot_work_here_is_refused_with_the_reason(monkeypatch) -> None:
+    monkeypatch.setattr(active, "obstacle", lambda backend: "no library")
+    with pytest.raises(UserError, match="no library"):
+        hcops.use("c")
 
 
 def test_use_as_context_restores_the_previous_choice() -> None:
@@ -49,6 +89,7 @@ def test_use_as_context_restores_the_previous_choice() -> None:
 
 
 def test_dispatch_leaves_no_break_in_a_compiled_graph() -> None:
-    compiled = torch.compile(lambda x: hcops.silu(hcops.silu(x)), backend="eager", fullgraph=True)
+    silu = hcops.vector.silu
+    compiled = torch.compile(lambda x: silu(silu(x)), backend="eager", fullgraph=True)
     x = torch.randn(4)
-    torch.testing.assert_close(compiled(x), hcops.silu(hcops.silu(x)))
+    torch.testing.assert_close(compiled(x), silu(silu(x)))

@@ -8,10 +8,13 @@ and say in the commit what changed and why.
 """
 
 import json
+import math
 import os
+import statistics
 from pathlib import Path
 
 import pytest
+import torch
 
 from dithc.comm import Group
 from dithc.log import read_metrics
@@ -20,19 +23,51 @@ from dithc.train import train
 
 GOLDEN = Path(__file__).parent / "golden_losses.json"
 STEPS = 10
+LONG, TAIL = 300, 100
 # Unit roundoff of fp32, times the longest dot product (the MLP's width, 4 x 32), times the linear layers that an activation
 # passes one after another (patch, 2 blocks of 4, final): the worst case of the forward pass to first order. Updates
 # carry an error on by lr (1e-3) times its gradient, ten times: far below.
 TOLERANCE = 2**-24 * 128 * 10
 
 
-def test_ten_losses_are_those_on_record(job):
-    one = job("golden", until=STEPS, steps=STEPS, micro_batch=4, warmup_steps=3, checkpoint_every=STEPS)
+def losses_of(job, store, **changes):
+    one = job(store, **changes)
     train(one, Group())
-    losses = [row["loss"] for row in read_metrics(Store.of_run(one.out)[0].folder / "metrics")]
-    if os.environ.get("DITHC_WRITE_GOLDEN"):
+    return [row["loss"] for row in read_metrics(Store.of_run(one.out)[0].folder / "metrics")]
+
+
+def ten_losses(job, store):
+    return losses_of(job, store, until=STEPS, steps=STEPS, micro_batch=4, warmup_steps=3, checkpoint_every=STEPS)
+
+
+@pytest.mark.parametrize("backend", ["reference", "numba", "c"])
+def test_ten_losses_are_those_on_record(job, backend, use_backend):
+    use_backend(backend)
+    losses = ten_losses(job, "golden")
+    if os.environ.get("DITHC_WRITE_GOLDEN") and backend == "reference":
         command = "DITHC_WRITE_GOLDEN=1 OMP_NUM_THREADS=1 .venv/bin/pytest tests/train/test_golden.py"
         GOLDEN.write_text(json.dumps({"regenerate": command, "losses": losses}, indent=1) + "\n")
     golden = json.loads(GOLDEN.read_text())["losses"]
     assert len(golden) == STEPS
     assert losses == pytest.approx(golden, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("backend", ["numba", "c"])
+def test_ten_losses_repeat_to_the_bit(job, backend, threads, use_backend):
+    use_backend(backend)
+    torch.set_num_threads(threads)
+    assert ten_losses(job, "first") == ten_losses(job, "second")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["numba", "c"])
+def test_three_hundred_steps_end_where_those_of_the_reference_end(job, backend, use_backend):
+    use_backend("reference")
+    settings = {"until": LONG, "steps": LONG, "warmup_steps": 3, "checkpoint_every": LONG}
+    truth = losses_of(job, "truth", **settings)[-TAIL:]
+    use_backend(backend)
+    found = losses_of(job, "found", **settings)[-TAIL:]
+    # Both see the same images and noise, so the noise of the mean is far below the spread of single losses.
+    noise = statistics.stdev(truth) / math.sqrt(TAIL)
+    assert statistics.mean(found) == pytest.approx(statistics.mean(truth), abs=noise)

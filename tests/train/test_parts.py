@@ -42,7 +42,9 @@ def test_average_follows_the_weights_and_leaves_the_frozen_alone():
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
-    assert ema.update(1) == 0.5
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    assert ema.decay(1) == 0.5
+    Optimizer(model, training.Run(dataset="toy", weight_decay=0.0)).step(1, ema=ema)
     assert torch.equal(ema.state["0.weight"], before["0.weight"])
     assert torch.allclose(ema.state["1.weight"], before["1.weight"] + 0.5)
 
@@ -84,7 +86,31 @@ def test_gradients_are_clipped_to_the_limit_and_the_norm_before_is_reported():
         parameter.grad = torch.ones_like(parameter)
     count = sum(parameter.numel() for parameter in model.parameters())
     assert optimizer.clip() == pytest.approx(count**0.5)
-    assert sum(float(p.grad.square().sum()) for p in model.parameters()) == pytest.approx(0.25, rel=1e-4)
+    optimizer.step(1)
+    # After one update from zero the first moment is 1 - beta1 = 0.1 times the gradient as it was used.
+    used = [value / 0.1 for name, value in optimizer.state().items() if name.startswith("exp_avg.")]
+    assert sum(float(value.square().sum()) for value in used) == pytest.approx(0.25, rel=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["reference", "numba", "c"])
+def test_every_back_end_makes_the_steps_of_torch(backend, use_backend):
+    use_backend(backend)
+    settings = training.Run(dataset="toy", lr=0.1, weight_decay=0.01, clip=0.5, warmup_steps=0)
+    ours, theirs = net(), net()
+    optimizer = Optimizer(ours, settings)
+    torchs = torch.optim.AdamW(theirs.parameters(), lr=0.1, weight_decay=0.01)
+    x = torch.randn(5, 3)
+    for step in (1, 2, 3):
+        optimizer.zero()
+        torchs.zero_grad()
+        ours(x).square().mean().backward()
+        theirs(x).square().mean().backward()
+        norm = float(nn.utils.clip_grad_norm_(theirs.parameters(), 0.5))
+        assert optimizer.clip() == pytest.approx(norm, rel=1e-5)
+        optimizer.step(step)
+        torchs.step()
+    for left, right in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])

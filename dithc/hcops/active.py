@@ -1,0 +1,108 @@
+"""The choice of back end that is active in this process: the only state of the room, with `use` as its only writer."""
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from types import TracebackType
+from typing import Any
+
+from dithc import native
+from dithc.hcops.table import FALLBACK, Choice, Kernel, choose, default, obstacle, raw_of
+from dithc.log import logger, problem
+
+log = logger(__name__)
+
+_first, _reason = default()
+_active: dict[str, Choice] = choose(_first, because=_reason)
+_raw: dict[str, Callable[..., Any]] = {}  # of the active choice, as they were asked for
+_said: set[tuple[str, str]] = set()
+_said_default: list[bool] = []  # not empty: the default was logged, or somebody has chosen
+
+
+def backend_of(op: str) -> str:
+    """The back end that serves an operator now."""
+    return _active[op].kernel.backend
+
+
+def raw(name: str) -> Callable[..., Any]:
+    """The raw kernel `name`, such as linear_backward or adamw_forward, of the back end that serves its operator now.
+
+    Raises:
+        UserError: that back end has none, as the reference for what torch differentiates.
+    """
+    try:
+        return _raw[name]
+    except KeyError:
+        _raw[name] = raw_of(backend_of(name.removesuffix("_forward").removesuffix("_backward")), name)
+        return _raw[name]
+
+
+class use:  # reads as a verb at the place of use
+    """Makes `backend` serve the operators: from now on, or in the body of a `with`.
+
+    Raises:
+        UserError: the table has no such back end, or it cannot work here; the active choice stays as it was.
+    """
+
+    def __init__(self, backend: str) -> None:
+        chosen = choose(backend)
+        if why := obstacle(backend):
+            remedy = "choose another, or mend what is named"
+            raise problem(
+                f"back end {backend} of the operators", got=why, expected="one that works here", remedy=remedy
+            )
+        self._previous = dict(_active)
+        _activate(chosen)
+        _said_default.append(True)
+        lacking = [op for op, choice in chosen.items() if choice.kernel.backend != backend]
+        note = f"; {FALLBACK} for {', '.join(lacking)}" if lacking else ""
+        log.info("operators served by back end %s%s", backend, note)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _activate(self._previous)
+
+
+def _activate(choices: dict[str, Choice]) -> None:
+    _active.update(choices)
+    _raw.clear()
+
+
+def describe() -> list[dict[str, str]]:
+    """Which kernel serves each operator now: a row with `op`, `backend`, `kernel` and `why` for each.
+
+    Inputs that a fast back end does not take are served by the reference all the same: types other than fp32 and bf16 (fp64
+    for checks of gradients), devices other than the CPU, subclasses of Tensor, transformations of torch.func and forward-mode
+    differentiation. The first time that happens to an operator, a line of the log says so.
+    """
+    return [
+        {"op": op, "backend": choice.kernel.backend, "kernel": _kernel(choice.kernel), "why": choice.why}
+        for op, choice in _active.items()
+    ]
+
+
+def say_once(op: str, text: str, *arguments: object) -> None:
+    """Logs a warning about an operator, once."""
+    if (op, text) not in _said:
+        _said.add((op, text))
+        log.warning(text, *arguments)
+
+
+def say_default() -> None:
+    """Logs, at the first operator, which back end serves where nobody has chosen one."""
+    if not _said_default:
+        _said_default.append(True)
+        level = log.info if _first == "c" else log.warning
+        level("operators served by back end %s by default: %s", _first, _reason)
+
+
+def _kernel(kernel: Kernel) -> str:
+    if kernel.backend != "c":
+        return f"{kernel.backend} {kernel.op}"
+    serving = [
+        f"{name} {isa}" for name, isa in native.kernels() if any(fnmatchcase(name, part) for part in kernel.parts)
+    ]
+    return ", ".join(serving) or f"{kernel.op} (plain C)"

@@ -1,0 +1,40 @@
+"""The arithmetic of the matrix operators, for torch.utils.flop_counter: what is computed again in backward counts too.
+
+Legend: N batch, T tokens, D width, F output features.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import register_flop_formula
+
+Shape = Sequence[int]
+
+
+def register() -> None:
+    """Tells torch's counter; the operators are defined already."""
+    ops = torch.ops.dithc
+    register_flop_formula([ops.linear, ops.linear_gelu, ops.linear_gate_residual])(_linear)
+    register_flop_formula(ops.linear_backward)(_linear_backward)
+    register_flop_formula(ops.attention)(_attention)
+    register_flop_formula(ops.attention_backward)(_attention_backward)
+
+
+def _linear(x: Shape, weight: Shape, *_: Any, **__: Any) -> int:
+    return 2 * torch.Size(x[:-1]).numel() * weight[0] * weight[1]
+
+
+def _linear_backward(dy: Shape, x: Shape, weight: Shape, has_bias: bool, needs: Sequence[bool], **_: Any) -> int:
+    return _linear(x, weight) * (needs[0] + needs[1])
+
+
+def _attention(qkv: Shape, *_: Any, **__: Any) -> int:
+    """Two products of T x T x D."""
+    n, t, three = qkv
+    return 2 * 2 * n * t * t * (three // 3)
+
+
+def _attention_backward(dout: Shape, qkv: Shape, *_: Any, **__: Any) -> int:
+    """Five: the scores again, and the gradients of scores, values, queries and keys."""
+    return _attention(qkv) * 5 // 2

@@ -1,0 +1,82 @@
+"""One buffer for the gradients of all matrices, into which the products of the backward pass write directly.
+
+A parameter that takes part has an attribute `flat_grad`, an fp32 view of the buffer in its own shape. `target` decides at each
+gradient whether the product may write there; what it returns is given to autograd as the gradient, and autograd keeps
+that very tensor as `.grad` because nobody else holds it. So accumulation over micro-batches costs no pass of its own, and hooks
+of the parameter's gradient accumulator (DistributedDataParallel's, or `register_post_accumulate_grad_hook`) run as ever.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from dithc.hcops.active import backend_of
+from dithc.hcops.table import FALLBACK
+
+# Every gradient starts at a multiple of this many elements: 4,096 bytes, a page.
+ALIGNMENT = 1024
+
+
+def flat_gradients(parameters: Iterable[Parameter]) -> Tensor:
+    """Gives each parameter an attribute `flat_grad` in one new buffer of zeros, which is returned.
+
+    Only fp32 parameters on the CPU take part; the others keep gradients of their own. Where the reference serves linear
+    layers nobody would write there: nothing is set up.
+    """
+    if backend_of("linear") == FALLBACK:
+        return torch.zeros(0)
+    chosen = [p for p in parameters if p.requires_grad and p.dtype is torch.float32 and p.is_cpu and p.is_contiguous()]
+    sizes = [-(-p.numel() // ALIGNMENT) * ALIGNMENT for p in chosen]
+    buffer = torch.zeros(sum(sizes))
+    start = 0
+    for parameter, size in zip(chosen, sizes, strict=True):
+        view = buffer[start : start + parameter.numel()].view(parameter.shape)
+        parameter.flat_grad = view  # type: ignore[attr-defined]
+        start += size
+    return buffer
+
+
+def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:
+    """Where the product for the gradient of `parameter` may write, and whether it has to add to what stands there.
+
+    None where a fresh tensor is needed, because the gradient will not become `.grad` unchanged (torch.autograd.grad, a
+    hook of the tensor, a graph of the gradient), because `.grad` is a tensor from elsewhere, or because the weight is used
+    twice in this backward pass and the first gradient is still on its way.
+
+    Args:
+        parameter: with an attribute `flat_grad`.
+        accumulator: the node that the gradient is sent to.
+    """
+    flat: Tensor = parameter.flat_grad
+    if parameter._backward_hooks or torch.is_grad_enabled() or not _accumulates(accumulator, parameter):
+        return None, False
+    if not hasattr(parameter, "flat_grad_on_its_way"):
+        parameter.register_post_accumulate_grad_hook(_landed)
+    elif parameter.flat_grad_on_its_way:
+        return None, False
+    held = parameter.grad
+    if held is None:
+        parameter.flat_grad_on_its_way = True
+        return flat.detach(), False
+    if held.data_ptr() != flat.data_ptr() or held.shape != flat.shape or held.dtype is not flat.dtype:
+        return None, False
+    parameter.flat_grad_on_its_way = True
+    parameter.grad = None  # it comes back with the sum, and without a pass to add it
+    return flat.detach(), True
+
+
+def _accumulates(accumulator: Any, parameter: Any) -> bool:
+    """Whether the gradient goes straight to the parameter's `.grad` in this backward pass."""
+    if getattr(accumulator, "variable", None) is not parameter:
+        return False
+    try:
+        return bool(torch._C._will_engine_execute_node(accumulator))
+    except RuntimeError:  # torch.autograd.grad captures the gradient instead
+        return False
+
+
+def _landed(parameter: Any) -> None:
+    parameter.flat_grad_on_its_way = False

@@ -1,0 +1,84 @@
+"""What an optimizer step needs of the operators: the norm in one pass, the update in another, one buffer for gradients."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dithc.hcops import reference
+from dithc.hcops.active import backend_of, raw, say_once
+from dithc.hcops.flat import flat_gradients
+from dithc.hcops.table import FALLBACK
+
+__all__ = ["adamw", "flat_gradients", "sum_of_squares"]
+
+
+def sum_of_squares(tensors: Sequence[Tensor]) -> float:
+    """The sum of the squares of all elements of all tensors, in float64 and in a fixed order where a fast back end serves."""
+    if _reference_serves("sum_of_squares", tensors):
+        return reference.sum_of_squares_forward(tensors)
+    return float(raw("sum_of_squares_forward")(tensors))
+
+
+@torch.no_grad()
+def adamw(
+    weights: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    first: Sequence[Tensor],
+    second: Sequence[Tensor],
+    *,
+    averages: Sequence[Tensor] | None = None,
+    shadows: Sequence[Tensor] | None = None,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    step: int,
+    gradient_scale: float = 1.0,
+    ema_decay: float = 0.0,
+) -> None:
+    """One AdamW update of all weights in place (Loshchilov & Hutter 2019, algorithm 2), then averages and copies.
+
+    Args:
+        weights: contiguous.
+        gradients: of the shapes of the weights, as all further lists; they are read only.
+        first: first moments, updated.
+        second: second moments, updated.
+        averages: become ema_decay * average + (1 - ema_decay) * weight, with the new weight.
+        shadows: bf16 copies of the new weights.
+        lr: the learning rate of this step.
+        betas: decay of the moments.
+        eps: added to the root of the second moment.
+        weight_decay: decoupled; each weight is first multiplied by 1 - lr * weight_decay.
+        step: 1 for the first update.
+        gradient_scale: factor on each gradient: that of clipping.
+        ema_decay: decay of the averages.
+    """
+    everything = [*weights, *gradients, *first, *second, *(averages or ())]
+    kernel = reference.adamw_forward if _reference_serves("adamw", everything) else raw("adamw_forward")
+    kernel(
+        weights,
+        gradients,
+        first,
+        second,
+        averages,
+        shadows,
+        lr=lr,
+        betas=betas,
+        eps=eps,
+        weight_decay=weight_decay,
+        step=step,
+        gradient_scale=gradient_scale,
+        ema_decay=ema_decay,
+    )
+
+
+def _reference_serves(op: str, tensors: Sequence[Tensor]) -> bool:
+    """Plain torch takes what the fast kernels do not: gaps between elements, other types, other devices."""
+    backend = backend_of(op)
+    if backend == FALLBACK:
+        return True
+    plain = all(tensor.dtype is torch.float32 and tensor.is_cpu and tensor.is_contiguous() for tensor in tensors)
+    if not plain:
+        say_once(op, "operator %s: tensors that are not contiguous fp32 on the CPU; the reference serves", op)
+    return not plain

@@ -1,0 +1,80 @@
+"""Who serves a call: the operator of the active back end, or the reference because of what the inputs are."""
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import Parameter
+
+from dithc.hcops.active import backend_of, say_once
+from dithc.hcops.checks import TYPES, array
+from dithc.hcops.table import FALLBACK
+from dithc.log import problem
+
+PLAIN = (Tensor, Parameter)
+
+
+def reference_serves(op: str, **tensors: Tensor | None) -> bool:
+    """Whether plain torch serves this call: it was chosen, or the chosen back end does not take such inputs.
+
+    Raises:
+        UserError: a tensor of whole or complex numbers, which no operator takes; the message names it.
+    """
+    backend = backend_of(op)
+    if backend == FALLBACK:
+        return True
+    reason = _obstacle(op, tensors)
+    if reason is None:
+        return False
+    if not torch.compiler.is_compiling():
+        say_once(op, "operator %s: %s; the reference serves such inputs instead of back end %s", op, reason, backend)
+    return True
+
+
+def compute_type(op: str, x: Tensor, **weights: Tensor | None) -> torch.dtype:
+    """The type of a product: autocast's, else that of all its operands.
+
+    Raises:
+        UserError: operands of different types without autocast.
+    """
+    if torch.is_autocast_enabled("cpu"):
+        return torch.get_autocast_dtype("cpu")
+    for name, weight in weights.items():
+        if weight is not None and weight.dtype is not x.dtype:
+            remedy = "convert one of them, or use torch.autocast('cpu', dtype=torch.bfloat16)"
+            raise problem(
+                f"operator {op}, argument {name}", got=weight.dtype, expected=f"{x.dtype}, as x", remedy=remedy
+            )
+    return x.dtype
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor without gaps between its elements, copied where it has some."""
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+def rows_dense(tensor: Tensor) -> Tensor:
+    """(N, D) with dense rows; rows may lie apart, as those of a chunk of (N, 6D) do."""
+    return tensor if tensor.dim() == 2 and tensor.stride(1) == 1 else tensor.contiguous()
+
+
+def _obstacle(op: str, tensors: dict[str, Tensor | None]) -> str | None:
+    """Why the fast back ends do not take these inputs, in the order in which it is cheap to ask."""
+    compiling = torch.compiler.is_compiling()
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if tensor.dtype not in TYPES:
+            if not tensor.is_floating_point():
+                array(op, name, tensor)  # raises, with the whole message
+            return f"inputs of {tensor.dtype}"
+        if not tensor.is_cpu and not tensor.is_meta:
+            return f"inputs on {tensor.device}"
+        if not compiling and type(tensor) not in PLAIN and not torch._C._len_torch_dispatch_stack():
+            return f"inputs of class {type(tensor).__name__}"
+    if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") not in TYPES:
+        return f"autocast to {torch.get_autocast_dtype('cpu')}"
+    if not compiling and torch._C._are_functorch_transforms_active():
+        return "a transformation of torch.func"
+    if not compiling and forward_ad._current_level >= 0:
+        return "forward-mode differentiation"
+    return None

@@ -1,0 +1,245 @@
+"""The tuned choice for each matrix product of `linear`: what a search on this machine found fastest, kept in a file.
+
+The file belongs to one machine, number of threads, instruction set, version and ABI (`Key`); any other is not used. Nothing is
+tuned by itself: without a file every product takes the kernels' own rule, which blocks by cache sizes. A choice changes the order
+in which a sum over k is made, so results of two tunings differ in rounding; within one they repeat bit by bit.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
+
+import torch
+
+from dithc import native
+from dithc.hardware import discover
+from dithc.log import logger
+from dithc.runs import atomic_write
+
+log = logger(__name__)
+
+FORMAT = 1
+FOLDER_VARIABLE = "DITHC_TUNING"
+"""Environment: another folder for the files, or `off` for the kernels' own rule everywhere."""
+OFF = "off"
+MARGIN = 0.03
+"""What a candidate must gain on the default; medians of alternating rounds differ by about 1 to 2 % on a shared machine."""
+
+Layout = Literal["forward", "grad_input", "grad_weight"]
+Dtype = Literal["fp32", "bf16"]
+T = TypeVar("T")
+
+
+class Blocking(NamedTuple):
+    """How a product is cut: `hc_blocking` of kernels/include/hcops.h; a zero leaves that number to the kernels' rule."""
+
+    mc: int = 0
+    nc: int = 0
+    kc: int = 0
+    row_cuts: int = 0
+    column_cuts: int = 0
+    num_threads: int = 0
+
+
+Choice = Blocking | Literal["torch"]
+
+
+class Product(NamedTuple):
+    """C (m, n) = A (m, k) B (k, n), which product of a linear layer it is, and the type of the operands."""
+
+    m: int
+    n: int
+    k: int
+    layout: Layout
+    dtype: Dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """What a tuning is valid for.
+
+    Attributes:
+        cpu: model name.
+        caches: (level, kind, bytes, logical CPUs that share one) of every cache but the instruction caches.
+        cores: cores that this process may use.
+        threads: threads of the kernels' team.
+        isa: instruction set that the kernels are chosen for.
+        dithc: version of this package.
+        abi: version of the kernels' C interface.
+    """
+
+    cpu: str
+    caches: tuple[tuple[int, str, int, int], ...]
+    cores: int
+    threads: int
+    isa: str
+    dithc: str
+    abi: int
+
+    @property
+    def file_name(self) -> str:
+        """Readable at the front, distinct by the digest of everything behind."""
+        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+        cpu = re.sub(r"[^a-z0-9]+", "-", self.cpu.lower()).strip("-")[:40]
+        return f"{cpu}-{self.isa}-{self.threads}-{digest}.json"
+
+
+class Result(NamedTuple):
+    """What the search found for a product.
+
+    Attributes:
+        choice: the winner; None where the kernels' own rule stays.
+        ratio: median over the rounds of the winner's time over the default's, 1 for the default itself.
+        torch_ratio: the same of torch's product.
+        default_seconds: median time of the default.
+    """
+
+    choice: Choice | None
+    ratio: float
+    torch_ratio: float
+    default_seconds: float
+
+
+def choice(m: int, n: int, k: int, layout: Layout, dtype: Dtype) -> Choice | None:
+    """The tuned choice for a product: a blocking, "torch" for torch's own product, None for the kernels' rule."""
+    if _trials:
+        return _trials[-1]
+    return _choices(torch.get_num_threads()).get(Product(m, n, k, layout, dtype))
+
+
+class trying:  # reads as a verb at the place of use
+    """Makes every product take `candidate` in the body of a `with`, as the search does."""
+
+    def __init__(self, candidate: Choice | None) -> None:
+        self._candidate = candidate
+
+    def __enter__(self) -> None:
+        _trials.append(self._candidate)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _trials.pop()
+
+
+# Process-wide, as the choice of back end is: backward passes may run on another thread than the one that tries.
+_trials: list[Choice | None] = []
+
+
+def winner(ratios: Mapping[T, Sequence[float]], *, margin: float = MARGIN) -> T | None:
+    """The candidate with the lowest median of its ratios to the default, one for each round; None keeps the default.
+
+    It has to gain the margin even where its ratios are worse by their scatter (median absolute deviation): noise chooses nothing.
+    """
+    middle = {name: median(values) for name, values in ratios.items()}
+    scatter = {name: median(abs(value - middle[name]) for value in values) for name, values in ratios.items()}
+    clear = [name for name in ratios if middle[name] + scatter[name] <= 1 - margin]
+    return min(clear, key=lambda name: middle[name], default=None)
+
+
+def this_machine() -> Key:
+    """The key of the tuning that this process would use."""
+    machine, library = discover(), native.library()
+    caches = [(c.level, c.kind, c.size_bytes, c.cpus_per_cache) for c in machine.caches if c.kind != "Instruction"]
+    return Key(
+        cpu=machine.model_name,
+        caches=tuple(sorted(caches)),
+        cores=len(machine.visible_cores),
+        threads=torch.get_num_threads(),  # of which the kernels' team has as many
+        isa=native.isa(),
+        dithc=version("dithc"),
+        abi=0 if library is None else library.hc_version(),
+    )
+
+
+def path_of(key: Key) -> Path | None:
+    """Where the tuning of `key` stands; None where DITHC_TUNING turns tuning off."""
+    wanted = os.environ.get(FOLDER_VARIABLE, "")
+    if wanted == OFF:
+        return None
+    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return (Path(wanted) if wanted else cache_home / "dithc" / "tuning") / key.file_name
+
+
+def load(path: Path, key: Key) -> dict[Product, Result]:
+    """Reads a tuning; a file that is damaged or of another machine is a warning and an empty tuning."""
+    try:
+        content = json.loads(path.read_text())
+        found = {field: _plain(content["key"][field]) for field in asdict(key)}
+        results = {_product(row): _result(row) for row in content["products"]}
+        if content["format"] != FORMAT:
+            raise ValueError(f"format {content['format']}, expected {FORMAT}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _ignore(path, f"cannot be used ({type(error).__name__}: {error})")
+        return {}
+    differing = [field for field, value in asdict(key).items() if found[field] != _plain(value)]
+    if differing:
+        _ignore(path, f"belongs to another {', '.join(differing)} than {_shown(key, differing)}")
+        return {}
+    return results
+
+
+def save(path: Path, key: Key, results: Mapping[Product, Result]) -> None:
+    """Writes a tuning, adding to what the file holds already of this key; from then on this process uses it."""
+    held = load(path, key) if path.exists() else {}
+    rows = [_row(product, result) for product, result in sorted({**held, **results}.items())]
+    atomic_write(path, json.dumps({"format": FORMAT, "key": asdict(key), "products": rows}, indent=1) + "\n")
+    _choices.cache_clear()
+
+
+@cache
+def _choices(num_threads: int) -> dict[Product, Choice]:
+    """The choices for this machine and number of threads, read at the first product."""
+    key = this_machine()
+    assert key.threads == num_threads
+    path = path_of(key)
+    if path is None or not path.exists():
+        return {}
+    chosen = {product: result.choice for product, result in load(path, key).items() if result.choice is not None}
+    log.info("%d tuned product(s) from %s", len(chosen), path)
+    return chosen
+
+
+def _ignore(path: Path, why: str) -> None:
+    log.warning("tuning file %s %s; the kernels' own blocking is used; remedy: delete it, then `dithc tune`", path, why)
+
+
+def _shown(key: Key, fields: Iterable[str]) -> str:
+    return ", ".join(str(getattr(key, field)) for field in fields)
+
+
+def _plain(value: Any) -> Any:
+    """As JSON would give it back."""
+    return json.loads(json.dumps(value))
+
+
+def _row(product: Product, result: Result) -> dict[str, Any]:
+    chosen = result.choice._asdict() if isinstance(result.choice, Blocking) else result.choice
+    return {**product._asdict(), **result._asdict(), "choice": chosen}
+
+
+def _product(row: Mapping[str, Any]) -> Product:
+    if row["layout"] not in get_args(Layout) or row["dtype"] not in get_args(Dtype):
+        raise ValueError(f"product {row['layout']} {row['dtype']} is unknown")
+    return Product(int(row["m"]), int(row["n"]), int(row["k"]), row["layout"], row["dtype"])
+
+
+def _result(row: Mapping[str, Any]) -> Result:
+    chosen = row["choice"]
+    if isinstance(chosen, dict):
+        numbers = {name: int(value) for name, value in chosen.items()}
+        if min(numbers.values(), default=0) < 0:
+            raise ValueError(f"blocking {numbers} has a negative number")
+        chosen = Blocking(**numbers)
+    elif chosen not in (None, "torch"):
+        raise ValueError(f"choice {chosen!r} is unknown")
+    return Result(chosen, float(row["ratio"]), float(row["torch_ratio"]), float(row["default_seconds"]))

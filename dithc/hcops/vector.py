@@ -1,0 +1,126 @@
+"""The operators that are bound by memory as callers see them, each with a gradient.
+
+Legend: N batch, T tokens, D width, C channels, R and S rows and columns of patches (T = R * S), p side of a patch.
+"""
+
+import torch
+from torch import Tensor
+
+from dithc.hcops import custom, reference
+from dithc.hcops.route import dense, reference_serves, rows_dense
+
+# The order of the elements of a patch: (C, p, p), what the patch embedding reads; (p, p, C), what the last layer writes.
+CHANNELS_FIRST, CHANNELS_LAST = 0, 1
+
+
+def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6) -> Tensor:
+    """LayerNorm(x) * (1 + scale) + shift, the norm over D and without weights of its own (Peebles & Xie, section 3.2).
+
+    Args:
+        x: (N, T, D).
+        shift: (N, D).
+        scale: (N, D).
+        eps: added to the variance.
+
+    Returns:
+        (N, T, D), in autocast's type where autocast is on and a fast back end serves, since a linear layer reads it next;
+        else in the widest type of the inputs.
+    """
+    if reference_serves("adaln", x=x, shift=shift, scale=scale):
+        return reference.adaln(x, shift, scale, eps)
+    return custom.ADALN(*_of_adaln(x, shift, scale, eps))
+
+
+def adaln_and_stream(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
+    """`adaln`, and x itself: what uses the residual stream next to the norm should take this x.
+
+    Then the gradient that comes back along the stream is added in the backward pass of the norm; torch would add the two in a
+    pass of its own, on its own threads, which then stay busy waiting for more where ours want to run.
+    """
+    if reference_serves("adaln", x=x, shift=shift, scale=scale):
+        return reference.adaln(x, shift, scale, eps), x
+    inputs = _of_adaln(x, shift, scale, eps)
+    if custom.traced(x):
+        return custom.ADALN(*inputs), x
+    out, stream = custom.AdalnAndStream.apply(*inputs)  # type: ignore[no-untyped-call]
+    return out, stream
+
+
+def gate_residual(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
+    """x + gate * y: the gated residual connection of adaLN-Zero (Peebles & Xie, section 3.2).
+
+    Where y is made by a linear layer, `linear(..., gate=, residual=)` spares a pass over memory.
+
+    Args:
+        x: (N, T, D), the residual stream.
+        gate: (N, D).
+        y: (N, T, D), the branch.
+
+    Returns:
+        (N, T, D), in the wider type of the inputs: an fp32 stream stays fp32.
+    """
+    if reference_serves("gate_residual", x=x, gate=gate, y=y):
+        return reference.gate_residual(x, gate, y)
+    return custom.GATE_RESIDUAL(dense(x), rows_dense(gate), dense(y))
+
+
+def silu(x: Tensor) -> Tensor:
+    """x * sigmoid(x), any shape."""
+    return reference.silu(x) if reference_serves("silu", x=x) else custom.SILU(dense(x))
+
+
+def gelu(x: Tensor) -> Tensor:
+    """The tanh form of the GELU (Hendrycks & Gimpel 2016, section 2), any shape."""
+    return reference.gelu(x) if reference_serves("gelu", x=x) else custom.GELU(dense(x))
+
+
+def exp(x: Tensor) -> Tensor:
+    """e^x, any shape."""
+    return reference.exp(x) if reference_serves("exp", x=x) else custom.EXP(dense(x))
+
+
+def tanh(x: Tensor) -> Tensor:
+    """The hyperbolic tangent, any shape."""
+    return reference.tanh(x) if reference_serves("tanh", x=x) else custom.TANH(dense(x))
+
+
+def softmax(x: Tensor) -> Tensor:
+    """exp(x) over its sum along the last dimension."""
+    return reference.softmax(x) if reference_serves("softmax", x=x) else custom.SOFTMAX(dense(x))
+
+
+def scale_add(x: Tensor, y: Tensor | None = None, *, alpha: float = 1.0, beta: float = 1.0) -> Tensor:
+    """alpha * x + beta * y, x and y of one shape, in the wider type; alpha * x without y."""
+    if reference_serves("scale_add", x=x, y=y):
+        return reference.scale_add(x, y, alpha, beta)
+    return custom.SCALE_ADD(dense(x), None if y is None else dense(y), alpha, beta)
+
+
+def mse(x: Tensor, y: Tensor) -> Tensor:
+    """The mean of (x - y)^2 over all but the first dimension, (N) fp32."""
+    return reference.mse(x, y) if reference_serves("mse", x=x, y=y) else custom.MSE(dense(x), dense(y))
+
+
+def patchify(image: Tensor, p: int, *, order: int = CHANNELS_FIRST) -> Tensor:
+    """(N, C, R * p, S * p) to patches (N, T, C * p * p), row by row; `order` is that of the elements of a patch."""
+    if reference_serves("patchify", image=image):
+        return reference.patchify(image, p, order)
+    return custom.PATCHIFY(dense(image), p, order)
+
+
+def unpatchify(patches: Tensor, rows: int, p: int, *, order: int = CHANNELS_LAST) -> Tensor:
+    """Patches (N, T, C * p * p) to the image (N, C, R * p, S * p) of R = `rows` rows of patches."""
+    if reference_serves("unpatchify", patches=patches):
+        return reference.unpatchify(patches, rows, p, order)
+    return custom.UNPATCHIFY(dense(patches), rows, p, order)
+
+
+def _of_adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, float, torch.dtype]:
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+    else:
+        dtype = torch.promote_types(torch.promote_types(x.dtype, scale.dtype), shift.dtype)
+    if shift.dtype != scale.dtype or shift.stride() != scale.stride():
+        wider = torch.promote_types(shift.dtype, scale.dtype)
+        shift, scale = shift.to(wider).contiguous(), scale.to(wider).contiguous()
+    return dense(x), rows_dense(shift), rows_dense(scale), eps, dtype

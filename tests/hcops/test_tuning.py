@@ -1,0 +1,155 @@
+"""The tuning file: the winner is chosen with a margin, the key says what a file is valid for, and a wrong file is never used."""
+
+import dataclasses
+import json
+import logging
+
+import pytest
+
+from dithc.hcops import tuning
+from dithc.hcops.tuning import Blocking, Key, Product, Result
+
+KEY = Key(
+    cpu="A CPU (tm) @ 2.0 GHz",
+    caches=((1, "Data", 32768, 2), (2, "Unified", 1048576, 2)),
+    cores=2,
+    threads=2,
+    isa="avx512",
+    dithc="0.1.0",
+    abi=2,
+)
+QKV = Product(1024, 3456, 1152, "forward", "fp32")
+OUT = Product(1024, 1152, 1152, "grad_weight", "bf16")
+RESULTS = {
+    QKV: Result(Blocking(kc=256, row_cuts=2, column_cuts=1), 0.9, 1.2, 0.01),
+    OUT: Result("torch", 0.8, 0.8, 0.02),
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder for tunings that is empty, and this machine's key."""
+    monkeypatch.setenv("DITHC_TUNING", str(tmp_path))
+    monkeypatch.setattr(
+        tuning, "this_machine", lambda: dataclasses.replace(KEY, threads=tuning.torch.get_num_threads())
+    )
+    tuning._choices.cache_clear()
+    yield tmp_path
+    tuning._choices.cache_clear()
+
+
+def test_the_winner_gains_the_margin():
+    assert tuning.winner({"a": [0.90, 0.91, 0.89], "b": [0.95, 0.95, 0.95]}) == "a"
+    assert tuning.winner({"a": [0.98, 0.98, 0.98]}) is None
+    assert tuning.winner({"a": [1.5, 1.5, 1.5]}) is None
+    assert tuning.winner({}) is None
+
+
+def test_a_gain_that_scatters_wins_nothing():
+    assert tuning.winner({"a": [0.6, 0.9, 1.4]}) is None
+    assert tuning.winner({"a": [0.6, 0.9, 1.4], "b": [0.95, 0.95, 0.95]}) == "b"
+
+
+def test_a_saved_tuning_is_read_back(tmp_path):
+    path = tmp_path / KEY.file_name
+    tuning.save(path, KEY, RESULTS)
+    assert tuning.load(path, KEY) == RESULTS
+
+
+def test_saving_adds_to_what_is_there_and_replaces_the_same_product(tmp_path):
+    path = tmp_path / KEY.file_name
+    tuning.save(path, KEY, RESULTS)
+    tuning.save(path, KEY, {OUT: Result(None, 1.0, 1.1, 0.03)})
+    assert tuning.load(path, KEY) == {QKV: RESULTS[QKV], OUT: Result(None, 1.0, 1.1, 0.03)}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("cpu", "another"), ("cores", 4), ("threads", 1), ("isa", "avx2"), ("dithc", "0.2.0"), ("abi", 3), ("caches", ())],
+)
+def test_any_difference_of_the_machine_is_another_file(field, value, tmp_path, caplog):
+    other = dataclasses.replace(KEY, **{field: value})
+    assert other.file_name != KEY.file_name
+    path = tmp_path / "tuning.json"
+    tuning.save(path, KEY, RESULTS)
+    with caplog.at_level(logging.WARNING):
+        assert tuning.load(path, other) == {}
+    assert field in caplog.text
+    assert "dithc tune" in caplog.text
+
+
+def damaged_contents():
+    good = {
+        "format": tuning.FORMAT,
+        "key": dataclasses.asdict(KEY),
+        "products": [{**QKV._asdict(), **RESULTS[QKV]._asdict(), "choice": {"kc": 256}}],
+    }
+    yield "cut", json.dumps(good)[:-20]
+    yield "not text", "\x00\x01"
+    yield "a list", "[1, 2]"
+    yield "a number", "3"
+    yield "another format", json.dumps(good | {"format": 99})
+    yield "no key", json.dumps({"format": 1, "products": []})
+    for name, row in {
+        "unknown layout": {"layout": "sideways"},
+        "unknown choice": {"choice": "magic"},
+        "unknown blocking": {"choice": {"mc": 1, "speed": 9}},
+        "negative blocking": {"choice": {"mc": -1}},
+        "blocking of words": {"choice": {"mc": "many"}},
+    }.items():
+        yield name, json.dumps(good | {"products": [good["products"][0] | row]})
+
+
+@pytest.mark.parametrize("content", [pytest.param(text, id=name) for name, text in damaged_contents()])
+def test_a_damaged_file_is_a_warning_with_a_remedy_and_the_default(content, tmp_path, caplog):
+    path = tmp_path / "tuning.json"
+    path.write_text(content)
+    with caplog.at_level(logging.WARNING):
+        assert tuning.load(path, KEY) == {}
+    assert str(path) in caplog.text
+    assert "remedy" in caplog.text
+
+
+def test_a_product_takes_its_tuned_choice_and_others_the_default(folder):
+    key = tuning.this_machine()
+    tuning.save(folder / key.file_name, key, RESULTS)
+    assert tuning.choice(*QKV) == RESULTS[QKV].choice
+    assert tuning.choice(*OUT) == "torch"
+    assert tuning.choice(*QKV._replace(m=7)) is None
+
+
+def test_without_a_file_every_product_takes_the_default(folder):
+    assert tuning.choice(*QKV) is None
+
+
+def test_off_turns_a_tuning_off(folder, monkeypatch):
+    key = tuning.this_machine()
+    tuning.save(folder / key.file_name, key, RESULTS)
+    monkeypatch.setenv("DITHC_TUNING", "off")
+    assert tuning.path_of(key) is None
+    assert tuning.choice(*QKV) is None
+
+
+def test_the_file_stands_in_the_cache_folder_of_the_user(monkeypatch, tmp_path):
+    monkeypatch.delenv("DITHC_TUNING", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert tuning.path_of(KEY) == tmp_path / "dithc" / "tuning" / KEY.file_name
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert tuning.path_of(KEY) == tmp_path / ".cache" / "dithc" / "tuning" / KEY.file_name
+
+
+def test_trying_a_candidate_is_for_the_body_alone(folder):
+    with tuning.trying("torch"):
+        assert tuning.choice(*QKV) == "torch"
+        with tuning.trying(None):
+            assert tuning.choice(*QKV) is None
+    assert tuning.choice(*QKV) is None
+
+
+def test_this_machine_has_a_key_with_a_file_name():
+    key = tuning.this_machine()
+    assert key.threads == tuning.torch.get_num_threads()
+    assert key.cores >= 1
+    assert "/" not in key.file_name
+    assert key.file_name.endswith(".json")

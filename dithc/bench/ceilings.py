@@ -1,18 +1,53 @@
-"""What the machine can do at most, measured: one large matrix product, and one large copy."""
+"""What the machine can do at most, measured: multiply-adds in registers, one large matrix product, one large copy."""
+
+import time
+from typing import Literal
 
 import torch
+
+from dithc import native
+from dithc.memory import Pool
+from dithc.native import ceilings
 
 # Large enough that packing and start-up cost under 5 % of the product, small enough (17 GFLOP) for a fraction of a second.
 GEMM_SIZE = 2048
 # Well over any cache seen so far but stacked L3; read and written once each.
 COPY_BYTES = 512 << 20
 FLOP_PER_MAC = 2
+# A ceiling is measured over this time: hundreds of times what it takes to start a team of threads.
+MULTIPLY_ADD_SECONDS = 0.02
+FIRST_ROUNDS = 10_000
+
+Precision = Literal["fp32", "bf16"]
+
+
+class MultiplyAddCeiling:
+    """Independent multiply-adds in registers on every thread, by the widest unit for products of a type.
+
+    A bf16 product can also be done by the fp32 unit, which is the faster one on some CPUs; the ceiling is the higher of both.
+
+    Attributes:
+        work: floating-point operations of one call.
+        unit: what they are.
+    """
+
+    def __init__(self, dtype: Precision) -> None:
+        candidates: tuple[Precision, ...] = ("fp32", "bf16") if dtype == "bf16" else ("fp32",)
+        rates = {unit: _calibrate(unit) for unit in candidates}
+        self._operands = max(candidates, key=lambda unit: rates[unit][1])
+        self._rounds = rates[self._operands][0]
+        self.work = ceilings.multiply_add(self._operands, rounds=self._rounds)
+        self.unit = f"multiply-adds of {self._operands}"
+
+    def __call__(self) -> None:
+        ceilings.multiply_add(self._operands, rounds=self._rounds)
 
 
 class GemmCeiling:
     """torch.mm of two square matrices of side GEMM_SIZE."""
 
-    flop = FLOP_PER_MAC * GEMM_SIZE**3
+    work: float = FLOP_PER_MAC * GEMM_SIZE**3
+    unit = "multiply-adds"
 
     def __init__(self, dtype: torch.dtype) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -25,13 +60,38 @@ class GemmCeiling:
 
 
 class CopyCeiling:
-    """Tensor.copy_ of COPY_BYTES; the traffic counted is the bytes read and the bytes written."""
+    """A copy of `size_bytes` with every thread; the traffic counted is the bytes read and the bytes written.
 
-    traffic_bytes = 2 * COPY_BYTES
+    The copy is the library's, whose stores pass by the caches, or Tensor.copy_ where there is no library.
+    """
 
-    def __init__(self) -> None:
-        self._source = torch.ones(COPY_BYTES // 4)
-        self._target = torch.zeros(COPY_BYTES // 4)
+    unit = "bytes"
+
+    def __init__(self, size_bytes: int = COPY_BYTES) -> None:
+        pool = Pool()  # huge pages, which make a copy a tenth faster
+        self._source = pool.empty((size_bytes // 4,), torch.float32).fill_(1)
+        self._target = pool.empty((size_bytes // 4,), torch.float32).fill_(0)
+        self.work: float = self._source.nbytes + self._target.nbytes
 
     def __call__(self) -> None:
-        self._target.copy_(self._source)
+        if native.library() is None:
+            self._target.copy_(self._source)
+        else:
+            ceilings.copy(self._source, self._target)
+
+
+def multiply_add_ceiling(dtype: Precision) -> MultiplyAddCeiling | None:
+    """The ceiling, or None where there is no library to measure it with."""
+    return None if native.library() is None else MultiplyAddCeiling(dtype)
+
+
+def _calibrate(unit: Precision) -> tuple[int, float]:
+    """(rounds that take MULTIPLY_ADD_SECONDS, operations a second)."""
+    rounds = FIRST_ROUNDS
+    while True:
+        start = time.perf_counter()
+        flop = ceilings.multiply_add(unit, rounds=rounds)
+        seconds = time.perf_counter() - start
+        if seconds >= MULTIPLY_ADD_SECONDS / 2:
+            return max(1, round(rounds * MULTIPLY_ADD_SECONDS / seconds)), flop / seconds
+        rounds *= 2

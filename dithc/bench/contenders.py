@@ -6,18 +6,21 @@ Legend: N batch, C channels.
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Literal, cast
+from functools import cached_property
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from dithc import hcops, native
+from dithc.bench.case import precision
+from dithc.bench.ceilings import Precision
 from dithc.diffusion import Schedule, training_loss
 from dithc.model import DiT
 
 LEARNING_RATE = 1e-4
-Precision = Literal["fp32", "bf16"]
+BETAS, EPS = (0.9, 0.999), 1e-8
 
 
 @dataclass(frozen=True)
@@ -42,51 +45,135 @@ class Batch:
         return cls(x0, noise, schedule.q_sample(x0, t, noise), t, y)
 
 
-class TrainingStep:
-    """Forward, loss, backward and AdamW of one model on one batch, again and again."""
+class Training:
+    """What all contenders train in turn: one model and one pair of moments, so that several fit into memory at once.
 
-    def __init__(
-        self, model: DiT, forward: Callable[..., Tensor], *, batch: Batch, schedule: Schedule, dtype: Precision
-    ) -> None:
-        self._model, self._forward = model, forward
-        self._batch, self._schedule, self._dtype = batch, schedule, dtype
-        self._optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0, fused=True)
+    What a contender leaves there costs the next one nothing: times do not depend on the numbers.
+    """
 
-    def __call__(self) -> float:
-        """Makes one step and returns its loss."""
-        batch = self._batch
-        autocast = torch.autocast("cpu", dtype=torch.bfloat16) if self._dtype == "bf16" else nullcontext()
-        with autocast:
-            output = self._forward(batch.x_t, batch.t, batch.y)  # (N, C or 2C, height, width)
-        losses = training_loss(
-            output, schedule=self._schedule, x0=batch.x0, x_t=batch.x_t, t=batch.t, noise=batch.noise
+    def __init__(self, model: DiT, *, batch: Batch, schedule: Schedule, dtype: Precision) -> None:
+        self.model, self.batch, self.schedule, self.dtype = model, batch, schedule, dtype
+        self.weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.first = [torch.zeros_like(weight) for weight in self.weights]
+        self.second = [torch.zeros_like(weight) for weight in self.weights]
+
+    @cached_property
+    def torch_adamw(self) -> torch.optim.AdamW:
+        """PyTorch's fused AdamW over these moments."""
+        optimizer = torch.optim.AdamW(
+            self.weights, lr=LEARNING_RATE, betas=BETAS, eps=EPS, weight_decay=0.0, fused=True
         )
-        loss = losses["loss"].mean()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-        return float(loss.detach())
+        for weight, first, second in zip(self.weights, self.first, self.second, strict=True):
+            optimizer.state[weight] = {"step": torch.zeros(()), "exp_avg": first, "exp_avg_sq": second}
+        return optimizer
+
+    @cached_property
+    def flat_gradients(self) -> Tensor:
+        """The buffer into which products write the gradients of weights; kept between steps."""
+        return hcops.optimizer.flat_gradients(self.weights)
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of parameters, of gradients of their size, and of the optimizer's state; activations not counted."""
-        parameters = [(p, p.requires_grad) for p in self._model.parameters()]
-        weights = sum(p.nbytes * (2 if trained else 1) for p, trained in parameters)
-        states = (value for state in self._optimizer.state.values() for value in state.values())
-        return weights + sum(value.nbytes for value in states if isinstance(value, Tensor))
+        """Bytes of parameters, of gradients and of moments; activations not counted."""
+        return sum(value.nbytes for value in self.model.parameters()) + 3 * sum(value.nbytes for value in self.weights)
+
+
+class TrainingStep:
+    """Forward, loss, backward and AdamW in the way of one contender, again and again.
+
+    Attributes:
+        held_bytes: memory that it keeps between steps for what others allocate in a step: its buffer of gradients.
+    """
+
+    def __init__(self, training: Training, contender: "Contender") -> None:
+        self._training, self._backend = training, contender.backend
+        with hcops.use(self._backend):
+            self._forward = contender.wrap(training.model)
+            self._update = contender.optimizer(training)
+        self.held_bytes = training.flat_gradients.nbytes if contender.optimizer is _own_update else 0
+
+    def __call__(self) -> float:
+        """Makes one step and returns its loss."""
+        with hcops.use(self._backend):
+            loss = self._gradients()
+            self._update()
+        self._forget()
+        return loss
+
+    def without_update(self) -> float:
+        """The loss and the gradients of a step; the weights stay."""
+        with hcops.use(self._backend):
+            loss = self._gradients()
+        self._forget()
+        return loss
+
+    def _gradients(self) -> float:
+        batch = self._training.batch
+        with precision(self._training.dtype):
+            output = self._forward(batch.x_t, batch.t, batch.y)  # (N, C or 2C, height, width)
+        losses = training_loss(
+            output, schedule=self._training.schedule, x0=batch.x0, x_t=batch.x_t, t=batch.t, noise=batch.noise
+        )
+        loss = losses["loss"].mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    def _forget(self) -> None:
+        for weight in self._training.weights:
+            weight.grad = None
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to run the model: how to wrap it, and why it cannot run here (None when it can)."""
+    """One way to train.
+
+    Attributes:
+        what: in words.
+        backend: of hcops.
+        wrap: makes of the model what is called.
+        optimizer: makes of a training what updates its weights.
+        obstacle: why it cannot run here, None when it can.
+    """
 
     what: str
+    backend: str
     wrap: Callable[[nn.Module], Callable[..., Tensor]]
+    optimizer: Callable[[Training], Callable[[], object]]
     obstacle: Callable[[], str | None]
+
+
+def _as_it_is(model: nn.Module) -> Callable[..., Tensor]:
+    return model
 
 
 def _compile(model: nn.Module) -> Callable[..., Tensor]:
     return cast(Callable[..., Tensor], torch.compile(model))
+
+
+def _torch_update(training: Training) -> Callable[[], object]:
+    return training.torch_adamw.step
+
+
+def _own_update(training: Training) -> Callable[[], object]:
+    """AdamW of the back end that is active, from gradients in one buffer."""
+    settings: dict[str, Any] = {"lr": LEARNING_RATE, "betas": BETAS, "eps": EPS, "weight_decay": 0.0}
+    weights, steps = [weight.detach() for weight in training.weights], 0
+
+    def update() -> None:
+        nonlocal steps
+        steps += 1
+        gradients = [weight.grad for weight in training.weights if weight.grad is not None]
+        hcops.optimizer.adamw(weights, gradients, training.first, training.second, step=steps, **settings)
+
+    return update
+
+
+def _nothing() -> None:
+    return None
+
+
+def _no_library() -> str | None:
+    return None if native.library() is not None else f"the C kernels are off: {native.load().reason}"
 
 
 def _no_compiler() -> str | None:
@@ -97,7 +184,13 @@ def _no_compiler() -> str | None:
     return f"torch.compile needs a C++ compiler: no {' or '.join(candidates)} on PATH"
 
 
+DITHC = "dithc"
+TORCH = "PyTorch's operators"
 CONTENDERS: Mapping[str, Contender] = {
-    "eager": Contender("PyTorch operators, one by one", lambda model: model, lambda: None),
-    "compile": Contender("torch.compile with its default back end", _compile, _no_compiler),
+    DITHC: Contender("dithc's C operators and AdamW", "c", _as_it_is, _own_update, _no_library),
+    "numba": Contender("dithc's Numba operators and AdamW", "numba", _as_it_is, _own_update, _nothing),
+    "eager": Contender(f"{TORCH}, one by one; fused AdamW", "reference", _as_it_is, _torch_update, _nothing),
+    "compile": Contender(
+        f"{TORCH} under torch.compile; fused AdamW", "reference", _compile, _torch_update, _no_compiler
+    ),
 }

@@ -1,28 +1,35 @@
 """One training step, in several ways, timed in turns, beside the ceilings of the same minute."""
 
-import platform
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from typing import Any, Literal
 
 import torch
 
-from dithc import hcops
-from dithc.bench.ceilings import COPY_BYTES, GEMM_SIZE, CopyCeiling, GemmCeiling
-from dithc.bench.contenders import CONTENDERS, Batch, Precision, TrainingStep
-from dithc.bench.timing import Timing, take_turns
+from dithc import native
+from dithc.bench.ceilings import (
+    COPY_BYTES,
+    GEMM_SIZE,
+    CopyCeiling,
+    GemmCeiling,
+    MultiplyAddCeiling,
+    Precision,
+    multiply_add_ceiling,
+)
+from dithc.bench.contenders import CONTENDERS, DITHC, Batch, Training, TrainingStep
+from dithc.bench.record import GIGA, circumstances, prepare_threads
+from dithc.bench.timing import Timing, spread, take_turns
 from dithc.diffusion import Schedule
-from dithc.hardware import discover, plan
+from dithc.hcops import c_library
 from dithc.log import UserError, logger, problem
 from dithc.memory import available_bytes, peak_rss_bytes, pss_bytes, reset_peak_rss
 from dithc.model import DiT, Flops, flops_per_image
 
 log = logger(__name__)
 
-GIGA = 1e9
-GIB = 1 << 30
 # The two ways to count (see dithc.model): with the two products of attention, and linear layers alone.
 CONVENTIONS = ("training_total", "training_linear")
 # Words of the error with which torch's CPU allocator reports that the system refused memory.
@@ -31,14 +38,14 @@ OUT_OF_MEMORY = "can't allocate memory"
 
 @dataclass(frozen=True, kw_only=True)
 class StepSettings:
-    """What to measure.
+    """What to measure: dithc's own step, and others beside it.
 
     Attributes:
         model: name of a preset.
         overrides: fields of the preset to change, by name.
         batch: images per step.
         dtype: fp32, or bf16 for autocast to bfloat16 around the forward pass (weights stay fp32).
-        compare: names of CONTENDERS; the first is the base of the ratios.
+        compare: names of CONTENDERS to compare with dithc, which always runs where it can.
         threads: compute threads; None takes the core plan's.
         warmup: steps of each contender before the clock.
         repeats: rounds.
@@ -55,6 +62,11 @@ class StepSettings:
     repeats: int = 7
     seed: int = 0
 
+    @property
+    def contenders(self) -> tuple[str, ...]:
+        """dithc first, then the others."""
+        return (DITHC, *(name for name in self.compare if name != DITHC))
+
 
 @dataclass(kw_only=True)
 class _Entry:
@@ -65,7 +77,7 @@ class _Entry:
     reason: str = ""
     step: TrainingStep | None = None
     first_loss: float | None = None
-    first_step_seconds: float | None = None
+    first_seconds: float | None = None
     peak_above_start_bytes: int | None = None
 
 
@@ -76,62 +88,37 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
         UserError: an unknown contender or preset, or a number below one.
     """
     _check(settings)
-    machine = discover()
-    core_plan = plan(machine, ranks_per_node=1, cpus_per_rank=settings.threads)
-    torch.set_num_threads(core_plan.ranks[0].num_threads)
+    machine, core_plan = prepare_threads(settings.threads)
     available = available_bytes()
-    entries = [_prepare(name, settings) for name in settings.compare]
-    peak = peak_rss_bytes()  # of the steps, before the ceilings take their own memory
-    timings, ceilings = _measure(entries, settings)
-    config = DiT.from_preset(settings.model, **settings.overrides).config
-    flops = flops_per_image(config)
-    base = timings.get(settings.compare[0])
+    with _quiet_choices():
+        torch.manual_seed(settings.seed)
+        model, schedule = DiT.from_preset(settings.model, **settings.overrides), Schedule.linear()
+        batch = Batch.random(model, schedule, size=settings.batch, seed=settings.seed)
+        training = Training(model, batch=batch, schedule=schedule, dtype=settings.dtype)
+        entries = [_first_run(name, training) for name in settings.contenders]
+        for entry in entries:
+            _warm_up(entry, settings.warmup)
+        peak = peak_rss_bytes()  # of the steps, before the ceilings take their own memory
+        timings, ceilings = _measure(entries, settings)
+    flops = flops_per_image(model.config)
     return {
         "bench": "step",
-        "settings": asdict(settings) | {"threads": torch.get_num_threads(), "optimizer": "AdamW, fused"},
-        "model": asdict(config),
+        "settings": asdict(settings) | {"threads": torch.get_num_threads(), "optimizer": "AdamW"},
+        "model": asdict(model.config),
         "gflop_per_image": {name: getattr(flops, name) / GIGA for name in CONVENTIONS},
-        "contenders": [_result(entry, timings.get(entry.name), base, flops, settings, ceilings) for entry in entries],
+        "contenders": [_result(entry, timings, flops, settings, ceilings) for entry in entries],
         "ceilings": ceilings,
         "memory": {
             "available_before_bytes": available,
+            "state_bytes": training.state_bytes,
             "peak_rss_bytes": peak,
             "pss_bytes": pss_bytes(),
-            "note": "the process holds the state of every contender at once; peak_above_start_bytes is one step's own",
+            "note": "weights and moments are shared by all contenders; peak_above_start_bytes is what one step of a "
+            "contender takes on top: activations, gradients, and what it allocates; the pool of outputs is emptied before, and a "
+            "buffer of gradients that is kept between steps is counted",
         },
-        "operators": hcops.describe(),
-        "machine": machine.to_dict(),
-        "core_plan": core_plan.to_dict(),
-        "versions": {"dithc": version("dithc"), "python": platform.python_version(), "torch": torch.__version__},
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **circumstances(machine, core_plan),
     }
-
-
-def step_table(result: Mapping[str, Any]) -> str:
-    """The result as a table for a terminal."""
-    settings, ceilings = result["settings"], result["ceilings"]
-    lines = [
-        f"{settings['model']}, batch {settings['batch']}, {settings['dtype']}, {settings['threads']} thread(s), "
-        f"median of {settings['repeats']} steps after {settings['warmup']}",
-        f"{'contender':<12}{'seconds':>10}{'+- MAD':>9}{'ratio':>8}{'images/s':>10}"
-        f"{'GFLOP/s':>10}{'(linear)':>10}{'of GEMM':>9}{'peak GiB':>10}",
-    ]
-    for row in result["contenders"]:
-        if row["status"] != "ok":
-            lines.append(f"{row['name']:<12}{row['status']}: {row['reason']}")
-            continue
-        rates, peak = row["gflop_per_second"], row["peak_above_start_bytes"]
-        ratio = f"{row['ratio_to_first']:.3f}" if row["ratio_to_first"] is not None else "-"
-        lines.append(
-            f"{row['name']:<12}{row['seconds']['median']:>10.4f}{row['seconds']['mad']:>9.4f}{ratio:>8}"
-            f"{row['images_per_second']:>10.2f}{rates['training_total']:>10.1f}{rates['training_linear']:>10.1f}"
-            f"{row['share_of_gemm_ceiling']:>9.0%}{f'{peak / GIB:.2f}' if peak else '-':>10}"
-        )
-    lines.append(
-        f"ceilings: matrix product of {GEMM_SIZE}^3 {ceilings['gemm_gflop_per_second']:.1f} GFLOP/s, "
-        f"copy {ceilings['copy_gb_per_second']:.1f} GB/s read and written"
-    )
-    return "\n".join(lines)
 
 
 def _check(settings: StepSettings) -> None:
@@ -145,30 +132,52 @@ def _check(settings: StepSettings) -> None:
             raise problem(f"bench --{name}", got=value, expected="1 or more", remedy=f"correct --{name}")
 
 
-def _prepare(name: str, settings: StepSettings) -> _Entry:
-    """Builds a contender and warms it; what keeps it from running becomes its status."""
-    contender = CONTENDERS[name]
+@contextmanager
+def _quiet_choices() -> Iterator[None]:
+    """Each step of a contender chooses its back end; that is not to be said every time."""
+    choices = logging.getLogger("dithc.hcops")
+    level = choices.level
+    choices.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        choices.setLevel(level)
+
+
+def _first_run(name: str, training: Training) -> _Entry:
+    """Builds a contender and lets it compute a loss and gradients of the initial weights."""
+    contender, entry = CONTENDERS[name], _Entry(name=name)
     if obstacle := contender.obstacle():
         log.warning("%s is skipped: %s", name, obstacle)
         return _Entry(name=name, status="skipped", reason=obstacle)
     log.info("%s: warming up", name)
-    torch.manual_seed(settings.seed)
-    model, schedule = DiT.from_preset(settings.model, **settings.overrides), Schedule.linear()
-    batch = Batch.random(model, schedule, size=settings.batch, seed=settings.seed)
-    step = TrainingStep(model, contender.wrap(model), batch=batch, schedule=schedule, dtype=settings.dtype)
     start = time.perf_counter()
+    with _failing_as_a_result(entry):
+        entry.step = TrainingStep(training, contender)
+        entry.first_loss = entry.step.without_update()
+        entry.first_seconds = time.perf_counter() - start
+    return entry
+
+
+def _warm_up(entry: _Entry, steps: int) -> None:
+    with _failing_as_a_result(entry):
+        for _ in range(steps if entry.step else 0):
+            assert entry.step is not None
+            entry.step()
+
+
+@contextmanager
+def _failing_as_a_result(entry: _Entry) -> Iterator[None]:
+    """What keeps a contender from running becomes its status."""
     try:
-        first_loss = step()
-        seconds = time.perf_counter() - start
-        for _ in range(settings.warmup - 1):
-            step()
+        yield
     except UserError:
         raise
     except Exception as error:
         out_of_memory = isinstance(error, MemoryError) or OUT_OF_MEMORY in str(error)
-        log.warning("%s did not run", name, exc_info=error)
-        return _Entry(name=name, status="oom" if out_of_memory else "failed", reason=str(error).splitlines()[0])
-    return _Entry(name=name, step=step, first_loss=first_loss, first_step_seconds=seconds)
+        log.warning("%s did not run", entry.name, exc_info=error)
+        entry.step, entry.status = None, "oom" if out_of_memory else "failed"
+        entry.reason = (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, Timing], dict[str, Any]]:
@@ -177,43 +186,74 @@ def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, T
     gemm, copy = GemmCeiling(torch.bfloat16 if settings.dtype == "bf16" else torch.float32), CopyCeiling()
     gemm()
     copy()
-    timings = take_turns({**steps, "gemm ceiling": gemm, "copy ceiling": copy}, repeats=settings.repeats)
+    ceilings: dict[str, GemmCeiling | CopyCeiling | MultiplyAddCeiling] = {"gemm": gemm, "copy": copy}
+    multiply_add = multiply_add_ceiling(settings.dtype)
+    if multiply_add is not None:
+        ceilings["multiply_add"] = multiply_add
+    runs: dict[str, Callable[[], object]] = {**steps, **{f"{name} ceiling": run for name, run in ceilings.items()}}
+    timings = take_turns(runs, repeats=settings.repeats)
     for entry in entries:
-        if entry.step is not None and reset_peak_rss():
-            before = peak_rss_bytes()
-            entry.step()
-            entry.peak_above_start_bytes = peak_rss_bytes() - before
-    gemm_time, copy_time = timings["gemm ceiling"], timings["copy ceiling"]
-    return timings, {
-        "gemm_size": GEMM_SIZE,
-        "gemm_gflop_per_second": gemm.flop / gemm_time.median / GIGA,
-        "gemm_seconds": gemm_time.to_dict(),
-        "copy_bytes": COPY_BYTES,
-        "copy_gb_per_second": copy.traffic_bytes / copy_time.median / GIGA,
-        "copy_seconds": copy_time.to_dict(),
-    }
+        if entry.step is not None:
+            entry.peak_above_start_bytes = _peak_of(entry.step)
+    found: dict[str, Any] = {"gemm_size": GEMM_SIZE, "copy_bytes": COPY_BYTES}
+    for name, ceiling in ceilings.items():
+        timing = timings[f"{name} ceiling"]
+        rate = "gb_per_second" if name == "copy" else "gflop_per_second"
+        found |= {f"{name}_{rate}": ceiling.work / timing.median / GIGA, f"{name}_seconds": timing.to_dict()}
+        found[f"{name}_work"] = ceiling.work
+    found["multiply_add_unit"] = multiply_add.unit if multiply_add else None
+    return timings, found
+
+
+def _peak_of(step: TrainingStep) -> int | None:
+    """What one step needs above what is there before it; None where the kernel does not tell."""
+    if native.library() is not None:
+        c_library.pool().trim()
+    if not reset_peak_rss():
+        return None
+    before = peak_rss_bytes()
+    step()
+    return peak_rss_bytes() - before + step.held_bytes
 
 
 def _result(
     entry: _Entry,
-    timing: Timing | None,
-    base: Timing | None,
+    timings: Mapping[str, Timing],
     flops: Flops,
     settings: StepSettings,
     ceilings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": entry.name, "what": CONTENDERS[entry.name].what, "status": entry.status}
-    if entry.step is None or timing is None:
+    contender = CONTENDERS[entry.name]
+    row: dict[str, Any] = {"name": entry.name, "what": contender.what, "backend": contender.backend}
+    row["status"] = entry.status
+    if entry.step is None:
         return row | {"reason": entry.reason}
+    timing, own = timings[entry.name], timings.get(DITHC)
     rates = {name: getattr(flops, name) * settings.batch / timing.median / GIGA for name in CONVENTIONS}
     return row | {
         "seconds": timing.to_dict(),
-        "ratio_to_first": timing.ratio_to(base) if base else None,
+        "speedup_of_dithc": spread(timing.ratios_to(own)) if own else None,
         "images_per_second": settings.batch / timing.median,
         "gflop_per_second": rates,
-        "share_of_gemm_ceiling": rates["training_total"] / ceilings["gemm_gflop_per_second"],
+        "share_of_peak": _share(entry, timings, flops, settings, ceilings, "multiply_add"),
+        "share_of_gemm_ceiling": _share(entry, timings, flops, settings, ceilings, "gemm"),
         "first_loss": entry.first_loss,
-        "first_step_seconds": entry.first_step_seconds,
-        "state_bytes": entry.step.state_bytes,
+        "first_seconds": entry.first_seconds,
         "peak_above_start_bytes": entry.peak_above_start_bytes,
     }
+
+
+def _share(
+    entry: _Entry,
+    timings: Mapping[str, Timing],
+    flops: Flops,
+    settings: StepSettings,
+    ceilings: Mapping[str, Any],
+    name: str,
+) -> dict[str, Any] | None:
+    """What was computed a second over what the ceiling did in the same round; None without that ceiling."""
+    ceiling = timings.get(f"{name} ceiling")
+    if ceiling is None:
+        return None
+    work = flops.training_total * settings.batch / ceilings[f"{name}_work"]
+    return spread([work * ratio for ratio in ceiling.ratios_to(timings[entry.name])])

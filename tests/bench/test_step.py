@@ -4,10 +4,11 @@ import json
 import shutil
 
 import pytest
+import torch
 
-from dithc.bench import StepSettings, bench_step, contenders, step_table
-from dithc.bench.timing import Timing, take_turns
+from dithc.bench import StepSettings, bench_step, contenders, table
 from dithc.cli import main
+from dithc.hcops.table import obstacle
 from dithc.log import UserError
 
 TINY = {"hidden_size": 32, "depth": 1, "num_heads": 2, "input_size": 8, "num_classes": 3}
@@ -20,12 +21,13 @@ def test_the_result_holds_numbers_machine_versions_and_settings(dtype, tmp_path,
     words = ["--batch", "2", "--dtype", dtype, "--compare", "eager", "--repeats", "2", "--warmup", "1"]
     assert main(["bench", "step", *WORDS, *words, "--json", str(path)]) == 0
     result = json.loads(path.read_text())
-    (row,) = result["contenders"]
+    own, row = result["contenders"]
+    assert (own["name"], row["name"]) == ("dithc", "eager")
     assert row["status"] == "ok"
     assert len(row["seconds"]["all"]) == 2
     assert row["seconds"]["median"] > 0
     assert row["seconds"]["mad"] >= 0
-    assert row["ratio_to_first"] == 1
+    assert len(row["share_of_gemm_ceiling"]["rounds"]) == 2
     rates = row["gflop_per_second"]
     assert rates["training_total"] > rates["training_linear"] > 0
     assert row["first_loss"] == pytest.approx(1.0, abs=0.3)
@@ -39,24 +41,50 @@ def test_the_result_holds_numbers_machine_versions_and_settings(dtype, tmp_path,
     assert "eager" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["dithc", "numba"])
+def test_own_steps_compute_the_eager_loss(name, dtype):
+    if why := obstacle({"dithc": "c"}.get(name, name)):
+        pytest.skip(f"{name}: {why}")
+    result = bench_step(
+        StepSettings(overrides=TINY, batch=2, dtype=dtype, compare=("eager", name), warmup=1, repeats=1)
+    )
+    rows = {row["name"]: row for row in result["contenders"]}
+    assert rows[name]["status"] == "ok"
+    tolerance = 1e-5 if dtype == "fp32" else 2e-2
+    assert rows[name]["first_loss"] == pytest.approx(rows["eager"]["first_loss"], rel=tolerance)
+    if rows["dithc"]["status"] == "ok":
+        assert rows["dithc"]["speedup_of_dithc"]["median"] == 1
+        assert rows["eager"]["speedup_of_dithc"]["median"] > 0
+        assert rows["eager"]["share_of_peak"]["median"] > 0
+        assert "FMA" in table(result)
+
+
+def test_all_contenders_share_one_pair_of_moments():
+    model = contenders.DiT.from_preset("DiT-S/2", **TINY)
+    training = contenders.Training(model, batch=None, schedule=None, dtype="fp32")
+    for weight in training.weights:
+        weight.grad = torch.ones_like(weight)
+    training.torch_adamw.step()
+    assert all((moment != 0).all() for moment in (*training.first, *training.second))
+
+
 def test_state_counts_weights_gradients_and_both_moments():
     result = bench_step(StepSettings(overrides=TINY, batch=1, compare=("eager",), warmup=1, repeats=1))
-    (row,) = result["contenders"]
     model = contenders.DiT.from_preset("DiT-S/2", **TINY)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     fixed = sum(p.numel() for p in model.parameters() if not p.requires_grad)
-    num_tensors = sum(1 for p in model.parameters() if p.requires_grad)
-    assert row["state_bytes"] == 4 * (4 * trained + fixed + num_tensors)  # and one step counter a tensor
+    assert result["memory"]["state_bytes"] == 4 * (4 * trained + fixed)
 
 
 def test_without_a_compiler_the_contender_is_skipped_with_its_reason(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
     result = bench_step(StepSettings(overrides=TINY, batch=1, compare=("eager", "compile"), warmup=1, repeats=1))
-    row = result["contenders"][1]
+    row = result["contenders"][2]
     assert row["status"] == "skipped"
     assert "C++ compiler" in row["reason"]
-    assert "skipped" in step_table(result)
+    assert "skipped" in table(result)
 
 
 def test_running_out_of_memory_is_a_result(monkeypatch):
@@ -65,7 +93,8 @@ def test_running_out_of_memory_is_a_result(monkeypatch):
 
     monkeypatch.setattr(contenders.TrainingStep, "__call__", refuse)
     result = bench_step(StepSettings(overrides=TINY, batch=1, compare=("eager",), warmup=1, repeats=1))
-    assert result["contenders"][0]["status"] == "oom"
+    assert result["contenders"][1]["status"] == "oom"
+    assert "oom" in table(result)
 
 
 @pytest.mark.slow
@@ -73,7 +102,7 @@ def test_the_compiled_step_computes_the_eager_loss():
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler (g++)")
     result = bench_step(StepSettings(overrides=TINY, batch=2, compare=("eager", "compile"), warmup=1, repeats=1))
-    eager, compiled = result["contenders"]
+    _, eager, compiled = result["contenders"]
     assert compiled["status"] == "ok"
     assert compiled["first_loss"] == pytest.approx(eager["first_loss"], rel=1e-5)
 
@@ -81,7 +110,7 @@ def test_the_compiled_step_computes_the_eager_loss():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"compare": ("eager", "magic")}, "eager, compile"),
+        ({"compare": ("eager", "magic")}, "numba, eager, compile"),
         ({"compare": ("eager", "eager")}, "at most once"),
         ({"repeats": 0}, "1 or more"),
         ({"model": "DiT-Q/2", "compare": ("eager",)}, "unknown model preset"),
@@ -90,16 +119,3 @@ def test_the_compiled_step_computes_the_eager_loss():
 def test_settings_that_cannot_be_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
         bench_step(StepSettings(**settings))
-
-
-def test_runs_take_turns_and_every_other_round_is_reversed():
-    order = []
-    timings = take_turns({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repeats=3)
-    assert order == ["a", "b", "b", "a", "a", "b"]
-    assert all(len(timing.seconds) == 3 for timing in timings.values())
-
-
-def test_a_ratio_is_taken_within_each_round():
-    base, other = Timing((1.0, 10.0, 2.0)), Timing((2.0, 5.0, 4.0))
-    assert other.ratio_to(base) == 2.0
-    assert (base.median, base.spread) == (2.0, 1.0)

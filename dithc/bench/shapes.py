@@ -1,0 +1,61 @@
+"""The linear layers of a model as matrix products.
+
+Legend: M rows of the input (tokens of the batch), K its features, F output features.
+"""
+
+from typing import Literal, NamedTuple
+
+from dithc.model import DiTConfig
+
+# The order and the names of the paper's table 4.
+MODULES = ("qkv", "out", "up", "down", "condition")
+FLOP_PER_MAC = 2
+# Features of the timestep embedding before its first layer (Peebles & Xie, appendix A).
+NUM_FREQUENCIES = 256
+
+Pass = Literal["forward", "grad_input", "grad_weight"]
+PASSES: tuple[Pass, ...] = ("forward", "grad_input", "grad_weight")
+
+
+class Layer(NamedTuple):
+    """y (M, F) = x (M, K) W (F, K)^T."""
+
+    name: str
+    rows: int
+    in_features: int
+    out_features: int
+
+    @property
+    def flop(self) -> int:
+        """Of each of its three products."""
+        return FLOP_PER_MAC * self.rows * self.in_features * self.out_features
+
+    def product(self, of: Pass) -> tuple[int, int, int]:
+        """(m, n, k) of y = x W^T, of dx = dy W, or of dW = dy^T x."""
+        m, k, f = self.rows, self.in_features, self.out_features
+        return {"forward": (m, f, k), "grad_input": (m, k, f), "grad_weight": (f, k, m)}[of]
+
+
+def module_layers(config: DiTConfig, *, batch: int) -> list[Layer]:
+    """The five modules of table 4: those of a block."""
+    width, tokens = config.hidden_size, batch * config.num_tokens
+    return [
+        Layer("qkv", tokens, width, 3 * width),
+        Layer("out", tokens, width, width),
+        Layer("up", tokens, width, config.mlp_width),
+        Layer("down", tokens, config.mlp_width, width),
+        Layer("condition", batch, width, 6 * width),
+    ]
+
+
+def all_layers(config: DiTConfig, *, batch: int) -> list[Layer]:
+    """Those and the layers outside the blocks: patches, timesteps, and the last ones."""
+    width, tokens, area = config.hidden_size, batch * config.num_tokens, config.patch_size**2
+    return [
+        *module_layers(config, batch=batch),
+        Layer("patches", tokens, area * config.in_channels, width),
+        Layer("timestep 1", batch, NUM_FREQUENCIES, width),
+        Layer("timestep 2", batch, width, width),
+        Layer("last condition", batch, width, 2 * width),
+        Layer("last", tokens, width, area * config.out_channels),
+    ]

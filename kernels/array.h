@@ -6,17 +6,17 @@
 
 #include "context.h"
 
-/* Tokens of one image that are one unit of work, and one partial sum where tokens are summed. 32 rows of a DiT (1.5 to 4.6 KB in
- * fp32) are about 100 KB with their gradients: they stay in any second-level cache, and a batch of 4 images of 256 tokens still
- * feeds 32 threads. A partial sum costs 2 rows of traffic per 96 or more. */
+/* Tokens of one image that are one unit of work, and one partial sum where tokens are summed. 32 rows of a DiT (1.5 to 4.6
+ * KB in fp32) with their gradients are 150 to 440 KB: they stay in a second-level cache, and a batch of 4 images of 256
+ * tokens still feeds 32 threads. A partial sum costs 2 rows of traffic per 96 or more. */
 #define HC_BLOCK_ROWS 32
 
-/* Elements of a list of tensors that are one unit of work: 64 KB of fp32, far more than a thread's start costs and little enough
- * that the last unit of the slowest thread does not show. */
+/* Elements of a list of tensors that are one unit of work: 64 KB of fp32, far more than a thread's start costs and little
+ * enough that the last unit of the slowest thread does not show. */
 #define HC_CHUNK 16384
 
-/* More of the last level than this is not one core's: a virtual machine of few cores is shown the cache of the whole socket. 8 MB is
- * above the share on every server CPU without stacked cache (4 MB on EPYC 9004, 2 to 4 MB on Xeon). */
+/* More of the last level than this is not one core's: a virtual machine of few cores is shown the cache of the whole socket.
+ * 8 MB is above the share on every server CPU without stacked cache (4 MB on EPYC 9004, 2 to 4 MB on Xeon). */
 #define HC_LARGEST_CACHE_SHARE (8 << 20)
 
 static inline int64_t hc_element_bytes(int type) {
@@ -46,14 +46,15 @@ static inline int64_t hc_count(int64_t a, int64_t b, int64_t c) {
     return abc;
 }
 
-/* 1 where an operator that touches `bytes` should store past the caches: nothing of it would be left in them. An ordinary store reads
- * the line first, which is a third of a copy's traffic. */
+/* 1 where an operator that touches `bytes` should store past the caches: nothing of it would be left in them. An ordinary
+ * store reads the line first, which is a third of a copy's traffic. */
 static inline int hc_pass_caches(const hc_context *context, int64_t bytes) {
     const int64_t share = context->l3_bytes < HC_LARGEST_CACHE_SHARE ? context->l3_bytes : HC_LARGEST_CACHE_SHARE;
     return bytes > share * context->num_threads;
 }
 
-/* Threads worth starting for `elements` of work: at least 8 Ki elements each, about the 2 microseconds that starting one costs. */
+/* Threads worth starting for `elements` of work: at least 8 Ki elements each, about the 2 microseconds that starting one
+ * costs. */
 static inline int hc_threads_for(const hc_context *context, int64_t elements) {
     const int64_t wanted = elements / 8192;
     return wanted < 1 ? 1 : wanted < context->num_threads ? (int)wanted : context->num_threads;

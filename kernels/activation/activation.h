@@ -1,8 +1,8 @@
 /* Types of the elementwise and softmax kernels that are compiled once per instruction set, and the errors of the functions.
  *
- * Largest errors of simd/math.h on AVX-512 against float64: of every fp32 number with 2^-14 <= |x| < 256, and of every 101st of all the
- * others. The other instruction sets differ by one unit in the last place at most (by two on ref). In units in the last place (ulp)
- * of the exact result; where a function is not small relative to what it is made of, the absolute error counts.
+ * Largest errors of simd/math.h on AVX-512 against float64: of every fp32 number with 2^-14 <= |x| < 256, and of every 101st of
+ * all others. The other instruction sets differ by two units in the last place (ulp) at most. Errors are in ulp of the exact
+ * result; where a function is small against what it is made of, the absolute error counts.
  *
  *   exp             0.90 ulp everywhere, denormal results included
  *   2^x             1.6 ulp everywhere, the same
@@ -10,11 +10,12 @@
  *   sigmoid         2.5 ulp for x > -88.7; 0 below (absolute 3e-39)
  *   silu            2.4 ulp for x > -88.7; -0 below (absolute 2.7e-37)
  *   silu'           2.4e-7 absolute; 5.5 ulp for x < -2 and for x > -1 (it is 0 at -1.28)
- *   gelu            2.5 ulp for x >= -1; for x < -1 absolute 4.2e-8 (6.6 ulp to -2, 12 to -3, 32 to -5, 154 to -9.9), -0 below -10.1
+ *   gelu            2.5 ulp for x >= -1; 4.2e-8 absolute for x < -1 (6.6 ulp to -2, 12 to -3, 32 to -5, 154 to -10); -0 for
+ *                   x < -10.1
  *   gelu'           2.6e-7 absolute; 3.6 ulp for x >= -0.5
  *
- * Below -1 gelu is x exp(2 u), and the rounding of u, up to 8 |u| units, counts. PyTorch's 0.5 x (1 + tanh u) has absolute errors up to
- * 1.5e-7 there, and is -0 below -5.1. inf and nan give what PyTorch gives; denormal x are not flushed. */
+ * Below -1 gelu is x exp(2 u), where the rounding of u counts. PyTorch's 0.5 x (1 + tanh u) has absolute errors up to 1.5e-7
+ * there, and is -0 below -5.1. inf and nan give what PyTorch gives; denormal x are not flushed. */
 #ifndef HC_ACTIVATION_H
 #define HC_ACTIVATION_H
 

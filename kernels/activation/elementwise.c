@@ -83,7 +83,8 @@ int hc_map_backward(hc_context *context, int function, int64_t count, const void
 int hc_scale_add(hc_context *context, int64_t count, float alpha, const void *x, int x_type, float beta, const void *y,
                  int y_type, void *out, int out_type) {
     if (context == NULL || hc_count(count, 1, 1) < 0 || !hc_is_array(x, count, x_type) ||
-        !hc_is_array(out, count, out_type) || (y == NULL && beta != 0.0f && count > 0) || !hc_is_array(y, y == NULL ? 0 : count, y_type)) {
+        !hc_is_array(out, count, out_type) || (y == NULL && beta != 0.0f && count > 0) ||
+        !hc_is_array(y, y == NULL ? 0 : count, y_type)) {
         return HC_BAD_ARGUMENT;
     }
     arrays_job job = {.count = count, .alpha = alpha, .beta = beta, .x = x, .x_type = x_type, .y = y, .y_type = y_type,

@@ -1,5 +1,5 @@
-/* Softmax over rows, and its gradient. A row is read again from the cache, and its exponentials computed again, instead of being kept:
- * so a row may have any length and the output may be bf16. */
+/* Softmax over rows, and its gradient. A row is read again from the cache, and its exponentials computed again, instead of
+ * being kept: so a row may have any length and the output may be bf16. */
 #include <math.h>
 
 #include "activation/activation.h"

@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-/* Where there are fewer heads than this for each thread, a head's segments are spread: less is lost at the end to uneven parts. */
+/* Where there are fewer heads than this for each thread, a head's segments are spread: less is lost at the end to
+ * uneven parts. */
 #define HEADS_PER_THREAD 4
 
 static int is_type(int type) {
@@ -20,7 +21,8 @@ static hc_attention plan(const hc_context *context, int64_t n, int64_t t, int64_
     const hc_gemm_kernel *gemm = compute == HC_F32 ? context->kernels->gemm_f32 : context->kernels->gemm_bf16;
     work.gemm = gemm;
     work.nr = gemm->nr();
-    work.width = hc_round_up(work.nr, context->kernels->attention_lanes());
+    work.lanes = context->kernels->attention_lanes();
+    work.width = hc_round_up(work.nr, work.lanes);
     /* Equal chunks of about CHUNK_ROWS, so that T = 257 is one of 257 and not one of 256 and one of 1. */
     const int64_t chunks = t < CHUNK_ROWS ? 1 : (t + CHUNK_ROWS / 2) / CHUNK_ROWS;
     work.chunk = hc_blocks(t, chunks);
@@ -32,9 +34,6 @@ static hc_attention plan(const hc_context *context, int64_t n, int64_t t, int64_
     work.packs = work.width != work.nr || !((gemm->b_group == 1 && gemm->element_bytes == 4) ||
                                             (gemm->b_group == 2 && gemm->element_bytes == 2));
     work.panel = work.packs || compute == HC_F32 ? HC_PANEL_F32 : gemm->b_group == 1 ? HC_PANEL_ROUNDED : HC_PANEL_PAIRS;
-    work.writes_a = !work.packs && work.panel != HC_PANEL_ROUNDED && gemm->mr() % 2 == 0 && gemm->a_group > 0 &&
-                    gemm->a_group % context->kernels->attention_lanes() == 0 && work.nr % gemm->a_group == 0 &&
-                    work.nr % gemm->kr == 0;
     return work;
 }
 

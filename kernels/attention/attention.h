@@ -1,7 +1,8 @@
 /* Types of the attention kernels that are compiled once per instruction set.
  *
- * They work on blocks of `width` columns, a multiple of the vector length, stored as rows of `width` fp32 numbers: what the matrix
- * kernel wrote, and, where width is its panel width nr, what it reads next. scale is 1 / sqrt(K). */
+ * They work on blocks of `columns` columns, a multiple of the vector length, stored as rows of fp32 that are `width`
+ * apart: what the matrix kernel wrote, and, where width is its panel width nr, what it reads next. scale is 1 /
+ * sqrt(K). */
 #ifndef HC_ATTENTION_H
 #define HC_ATTENTION_H
 
@@ -19,17 +20,18 @@ typedef enum {
 /* The number of lanes of this instruction set's vectors. */
 typedef int64_t hc_attention_lanes_kernel(void);
 
-/* A chunk of keys (rows) of a block of queries (columns), online softmax (Milakov & Gimelshein 2018). Turns scores into p = exp((scores
- * - max) * scale) in place, updates the running max (of scores) and sum, and gives the factor that brings what was summed before to the
- * new max. first: there was nothing before, and max, sum and factor are only written. */
-typedef void hc_attention_softmax_kernel(int64_t rows, int64_t width, float scale, int first, int panel, float *scores,
-                                         float *max, float *sum, float *out_factor);
+/* A chunk of keys (rows) of a block of queries (columns), online softmax (Milakov & Gimelshein 2018). Turns scores into
+ * p = exp((scores - max) * scale) in place, updates the running max (of scores) and sum, and gives the factor that
+ * brings what was summed before to the new max. first: there was nothing before, and max, sum and factor are only
+ * written. */
+typedef void hc_attention_softmax_kernel(int64_t rows, int64_t columns, int64_t width, float scale, int first, int panel,
+                                         float *scores, float *max, float *sum, float *out_factor);
 
 /* After the last chunk: lse = max * scale + log(sum), and sum = 1 / sum in place. */
-typedef void hc_attention_finish_kernel(int64_t width, float scale, const float *max, float *sum, float *out_lse);
+typedef void hc_attention_finish_kernel(int64_t columns, float scale, const float *max, float *sum, float *out_lse);
 
 /* block[i, j] *= factor[j] */
-typedef void hc_attention_rescale_kernel(int64_t rows, int64_t width, const float *factor, float *block);
+typedef void hc_attention_rescale_kernel(int64_t rows, int64_t columns, int64_t width, const float *factor, float *block);
 
 /* out[i] = sum over the columns of x[i, :] * y[i, :]; both of row stride `stride`. */
 typedef void hc_attention_delta_kernel(int64_t rows, int64_t columns, const void *x, int x_type, const void *y, int y_type,
@@ -37,17 +39,13 @@ typedef void hc_attention_delta_kernel(int64_t rows, int64_t columns, const void
 
 /* Queries (rows) times a block of keys (columns). An even number of rows, but for the last ones of a panel of B. */
 typedef struct {
-    int64_t rows, width;
+    int64_t rows, columns, width;
     float scale;
     int panel;               /* hc_panel, of out_p and out_ds */
     const float *lse, *delta; /* of each row */
     const float *scores;
-    float *dp;
+    float *dp;               /* for HC_PANEL_PAIRS it becomes ds, as rows of fp32 */
     float *out_p, *out_ds;
-    /* Where ds goes for the product dS K. NULL: for HC_PANEL_PAIRS to dp, as rows of fp32. Else to panels of A of a_rows (even) rows, whose
-     * layout is that of hc_gemm_kernel's a_group: fp32, or bf16 for HC_PANEL_PAIRS; not for HC_PANEL_ROUNDED. */
-    void *out_a;
-    int64_t a_rows, a_group;
 } hc_attention_rows;
 
 /* p = exp(scores * scale - lse[i]) and ds = p * (dp - delta[i]) */

@@ -1,8 +1,8 @@
 /* Attention backward, the ISA-free half: probabilities are computed again from qkv and lse, block by block.
  *
- * A block is S, a chunk of queries (rows) times a panel of keys (columns). Once the vector kernel has turned S and dP = dO V^T into P and
- * dS = P (dP - delta), both are panels of B as they stand, for dV^T += dO^T P and dK^T += Q^T dS; only dQ += dS K packs dS again, as A.
- * The factor 1 / sqrt(K) of dQ and dK is applied when they are stored. */
+ * A block is S, a chunk of queries (rows) times a panel of keys (columns). Once the vector kernel has turned S and dP =
+ * dO V^T into P and dS = P (dP - delta), both are panels of B as they stand, for dV^T += dO^T P and dK^T += Q^T dS;
+ * only dQ += dS K packs dS again, as A. The factor 1 / sqrt(K) of dQ and dK is applied when they are stored. */
 #include <string.h>
 
 #include "attention/attention_work.h"
@@ -70,67 +70,67 @@ static void pack_head(const hc_attention *work, int64_t head, backward_memory *m
         work->gemm->pack_a(work->k, rows, &queries_transposed, 1.0f, memory->queries_transposed + transposed_at, NULL);
         work->gemm->pack_a(work->k, rows, &douts_transposed, 1.0f, memory->douts_transposed + transposed_at, NULL);
     }
-    work->kernels->attention_delta(work->t, work->k, hc_head_of_out(work, work->dout, work->dout_type, head, 0), work->dout_type,
-                                   hc_head_of_out(work, work->out, work->out_type, head, 0), work->out_type, work->h * work->k,
+    const void *dout = hc_head_of_out(work, work->dout, work->dout_type, head, 0);
+    const void *out = hc_head_of_out(work, work->out, work->out_type, head, 0);
+    work->kernels->attention_delta(work->t, work->k, dout, work->dout_type, out, work->out_type, work->h * work->k,
                                    memory->delta);
     memory->lse = work->lse + head * work->t;
 }
 
-/* Rows start..start + rows of a block: P and dS from S and dP, and what they add to dQ; add_dq: dq holds sums of earlier panels. */
-static void do_rows(const hc_attention *work, hc_attention_ahead *ahead, int64_t chunk, int64_t start, int64_t rows, int64_t num_keys,
-                    int add_dq, float *dq, backward_memory *memory) {
-    const int64_t width = work->width, first = chunk * work->chunk + start;
-    const int64_t panels = chunk * memory->rows_bytes + start * hc_round_up(work->k, work->gemm->kr) * work->gemm->element_bytes;
-    hc_multiply(work, ahead, rows, work->nr, work->k, memory->queries + panels, memory->keys_transposed, memory->scores, width, 0);
-    hc_multiply(work, ahead, rows, work->nr, work->k, memory->douts + panels, memory->values_transposed, memory->dp, width, 0);
+/* Rows start..start + rows of a block: P and dS from S and dP, and what they add to dQ; add_dq: dq holds sums of
+ * earlier panels. */
+static void do_rows(const hc_attention *work, hc_attention_ahead *ahead, int64_t chunk, int64_t start, int64_t rows,
+                    int64_t num_keys, int add_dq, float *dq, backward_memory *memory) {
+    const hc_gemm_kernel *gemm = work->gemm;
+    const int64_t width = work->width, columns = hc_columns(work, num_keys), n = hc_least(columns, work->nr);
+    const int64_t first = chunk * work->chunk + start;
+    const int64_t panels = chunk * memory->rows_bytes + start * hc_round_up(work->k, gemm->kr) * gemm->element_bytes;
+    hc_multiply(work, ahead, rows, n, work->k, memory->queries + panels, memory->keys_transposed, memory->scores, width, 0);
+    hc_multiply(work, ahead, rows, n, work->k, memory->douts + panels, memory->values_transposed, memory->dp, width, 0);
     /* Rows of pairs are half as many, each as long. */
     const int64_t at = (work->panel == HC_PANEL_PAIRS ? start / 2 : start) * width;
     const hc_attention_rows block = {
-        .rows = rows, .width = width, .scale = work->scale, .panel = work->panel, .lse = memory->lse + first,
-        .delta = memory->delta + first, .scores = memory->scores, .dp = memory->dp, .out_p = memory->p + at, .out_ds = memory->ds + at,
-        /* The columns beyond the last keys of a head hold numbers of no meaning, which the pack function leaves out. */
-        .out_a = work->writes_a && num_keys == work->nr ? memory->ds_rows : NULL,
-        .a_rows = work->gemm->mr(), .a_group = work->gemm->a_group,
+        .rows = rows, .columns = columns, .width = width, .scale = work->scale, .panel = work->panel,
+        .lse = memory->lse + first, .delta = memory->delta + first, .scores = memory->scores, .dp = memory->dp,
+        .out_p = memory->p + at, .out_ds = memory->ds + at,
     };
     work->kernels->attention_gradient(&block);
-    if (block.out_a == NULL) {
-        const hc_matrix ds = {work->panel == HC_PANEL_PAIRS ? block.dp : block.out_ds, width, 1, HC_F32};
-        work->gemm->pack_a(rows, num_keys, &ds, 1.0f, memory->ds_rows, NULL);
-    }
+    const hc_matrix ds = {work->panel == HC_PANEL_PAIRS ? block.dp : block.out_ds, width, 1, HC_F32};
+    gemm->pack_a(rows, num_keys, &ds, 1.0f, memory->ds_rows, NULL);
     hc_multiply(work, ahead, rows, work->k, num_keys, memory->ds_rows, memory->keys, dq + first * work->k, work->k, add_dq);
 }
 
 /* One block: `add` says that dk and dv hold sums of earlier chunks. */
-static void do_block(const hc_attention *work, hc_attention_ahead *ahead, int64_t chunk, int64_t num_keys, int add, int add_dq,
-                     float *dq, backward_memory *memory) {
-    const int64_t rows = hc_chunk_rows(work, chunk);
+static void do_block(const hc_attention *work, hc_attention_ahead *ahead, int64_t chunk, int64_t num_keys, int add,
+                     int add_dq, float *dq, backward_memory *memory) {
+    const int64_t rows = hc_chunk_rows(work, chunk), n = hc_least(hc_columns(work, num_keys), work->nr);
     for (int64_t start = 0; start < rows; start += work->part) {
         do_rows(work, ahead, chunk, start, hc_least(work->part, rows - start), num_keys, add_dq, dq, memory);
     }
     const int64_t at = chunk * memory->transposed_bytes;
     const void *p = hc_finish_panel(work, rows, memory->p, memory->packed);
-    hc_multiply(work, ahead, work->k, work->nr, rows, memory->douts_transposed + at, p, memory->dv, work->width, add);
+    hc_multiply(work, ahead, work->k, n, rows, memory->douts_transposed + at, p, memory->dv, work->width, add);
     const void *ds = hc_finish_panel(work, rows, memory->ds, memory->packed);
-    hc_multiply(work, ahead, work->k, work->nr, rows, memory->queries_transposed + at, ds, memory->dk, work->width, add);
+    hc_multiply(work, ahead, work->k, n, rows, memory->queries_transposed + at, ds, memory->dk, work->width, add);
 }
 
 /* Where the results of the tokens of a panel go, and the same tokens of the head that this thread does next (-1: none). */
-static hc_attention_ahead ahead_of_keys(const hc_attention *work, int64_t head, int64_t next_head, int64_t first, int64_t count) {
+static hc_attention_ahead ahead_of_keys(const hc_attention *work, int64_t head, int64_t next_head, int64_t first,
+                                        int64_t count) {
     hc_attention_ahead ahead = {.num_runs = 0};
-    const int64_t stride = work->h * work->k;
-    for (int part = 0; part < 3; part++) {
-        hc_ahead_add(work, &ahead, hc_head_of_qkv(work, work->result, work->result_type, head, (part + 1) % 3, first),
-                     work->result_type, count, 3 * stride);
-    }
+    const int64_t stride = work->h * work->k; /* also from q to k, k to v, and v to the next token's q */
+    const void *dqkv = hc_head_of_qkv(work, work->result, work->result_type, head, 0, first);
+    hc_ahead_add(work, &ahead, dqkv, work->result_type, 3 * count, stride);
     if (next_head >= 0) {
-        for (int part = 0; part < 3; part++) {
-            hc_ahead_add(work, &ahead, hc_head_of_qkv(work, work->qkv, work->qkv_type, next_head, part, first), work->qkv_type, count,
-                         3 * stride);
-        }
-        hc_ahead_add(work, &ahead, hc_head_of_out(work, work->dout, work->dout_type, next_head, first), work->dout_type, count, stride);
-        hc_ahead_add(work, &ahead, hc_head_of_out(work, work->out, work->out_type, next_head, first), work->out_type, count, stride);
+        const void *qkv = hc_head_of_qkv(work, work->qkv, work->qkv_type, next_head, 0, first);
+        const void *dout = hc_head_of_out(work, work->dout, work->dout_type, next_head, first);
+        const void *out = hc_head_of_out(work, work->out, work->out_type, next_head, first);
+        hc_ahead_add(work, &ahead, qkv, work->qkv_type, 3 * count, stride);
+        hc_ahead_add(work, &ahead, dout, work->dout_type, count, stride);
+        hc_ahead_add(work, &ahead, out, work->out_type, count, stride);
     }
-    ahead.lines_a_step = (double)ahead.lines / (double)(5 * work->t * work->nr * work->k);
+    /* Three of the five products come in many small calls: they ask for all, and the last two for what is left over. */
+    ahead.lines_a_step = (double)ahead.lines / (double)(3 * work->t * count * work->k);
     return ahead;
 }
 
@@ -197,9 +197,8 @@ static void do_segments(const hc_attention *work, int thread, int num_threads, b
         for (int64_t segment = 1; segment < segments; segment++) {
             add_to(work->k, sum + segment * head_size, sum);
         }
-        work->kernels->attention_store(1, work->k, work->scale, sum, work->k,
-                                       hc_head_of_qkv(work, work->result, work->result_type, head, 0, token), work->result_type,
-                                       3 * work->h * work->k);
+        void *dq = hc_head_of_qkv(work, work->result, work->result_type, head, 0, token);
+        work->kernels->attention_store(1, work->k, work->scale, sum, work->k, dq, work->result_type, 3 * work->h * work->k);
     }
 }
 

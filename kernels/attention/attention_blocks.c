@@ -1,4 +1,5 @@
-/* What stands between the vector kernels of attention and the matrix kernels: panels, and blocks turned to rows of a tensor. */
+/* What stands between the vector kernels of attention and the matrix kernels: panels, and blocks turned to rows of a
+ * tensor. */
 #include <string.h>
 
 #include "attention/attention_work.h"
@@ -17,37 +18,41 @@ void hc_ahead_add(const hc_attention *work, hc_attention_ahead *ahead, const voi
     ahead->lines += rows * lines;
 }
 
-/* For kernels that cannot ask while they multiply. */
-static void ask(hc_gemm_ahead *run) {
-    for (; run->share > 0; run->share--) {
+/* At once, which may wait for earlier lines: for kernels that cannot ask while they multiply. */
+static void ask(hc_gemm_ahead *run, int64_t lines) {
+    for (int64_t i = 0; i < lines; i++) {
         __builtin_prefetch(run->next, 0, 2);
         run->next += LINE_BYTES;
-        run->remaining--;
         if (--run->left == 0) {
             run->left = run->lines;
             run->next += run->jump;
         }
     }
+    run->remaining -= lines;
 }
 
 void hc_multiply(const hc_attention *work, hc_attention_ahead *ahead, int64_t m, int64_t n, int64_t k, const void *a_panels,
                  const void *b_panels, float *c, int64_t ldc, int add) {
     const hc_gemm_kernel *gemm = work->gemm;
+    ahead->due += ahead->lines_a_step * (double)(m * n * k);
     while (ahead->current < ahead->num_runs && ahead->runs[ahead->current].remaining == 0) {
         ahead->current++;
     }
-    if (ahead->current == ahead->num_runs) {
+    if (ahead->current == ahead->num_runs || ahead->due < 1.0) {
         gemm->block(m, n, k, a_panels, b_panels, c, ldc, NULL, add);
         return;
     }
     hc_gemm_ahead *run = &ahead->runs[ahead->current];
-    run->share = hc_least(run->remaining, 1 + (int64_t)(ahead->lines_a_step * (double)(m * n * k)));
-    if (gemm->block_ahead != NULL) {
-        gemm->block_ahead(m, n, k, a_panels, b_panels, c, ldc, NULL, add, run);
-    } else {
-        ask(run);
+    const int64_t share = hc_least((int64_t)ahead->due, run->remaining);
+    ahead->due -= (double)share;
+    if (gemm->block_ahead == NULL) {
+        ask(run, share);
         gemm->block(m, n, k, a_panels, b_panels, c, ldc, NULL, add);
+        return;
     }
+    run->share = share;
+    gemm->block_ahead(m, n, k, a_panels, b_panels, c, ldc, NULL, add, run);
+    ask(run, run->share); /* what a block too small for its share has left */
 }
 
 int64_t hc_scores_bytes(const hc_attention *work) {
@@ -89,7 +94,8 @@ void hc_store_transposed(const hc_attention *work, int64_t rows, float factor, f
         work->kernels->attention_store(rows, columns, factor, buffer, columns, out, work->result_type, out_stride);
         return;
     }
-    /* Packing fp32 panels of B of depth `rows` is a transpose that is as fast as the machine can: a panel is rows of nr elements. */
+    /* Packing fp32 panels of B of depth `rows` is a transpose that is as fast as the machine can: a panel is rows of nr
+     * elements. */
     const hc_matrix view = {block, 1, work->width, HC_F32};
     const int64_t nr = f32->nr(), panel = nr * hc_round_up(rows, f32->kr);
     f32->pack_b(rows, columns, &view, buffer);

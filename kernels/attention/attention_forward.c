@@ -1,7 +1,9 @@
-/* Attention forward, the ISA-free half: blocked online softmax (Dao et al., FlashAttention, 2022) with the scores transposed.
+/* Attention forward, the ISA-free half: blocked online softmax (Dao et al., FlashAttention, 2022) with the scores
+ * transposed.
  *
- * A block is S^T, a chunk of keys (rows) times a panel of queries (columns). The softmax over keys is then a sum over rows, without sums
- * across a vector; what it leaves is a panel of B for O^T += V^T P^T as it stands; only O^T, K rows a panel, is turned in the end. */
+ * A block is S^T, a chunk of keys (rows) times a panel of queries (columns). The softmax over keys is then a sum over
+ * rows, without sums across a vector; what it leaves is a panel of B for O^T += V^T P^T as it stands; only O^T, K rows
+ * a panel, is turned in the end. */
 #include <string.h>
 
 #include "attention/attention_work.h"
@@ -53,40 +55,42 @@ static void pack_head(const hc_attention *work, int64_t head, forward_memory *me
 }
 
 /* Where the output of a block of queries goes, and the same tokens of the head that this thread does next (-1: none). */
-static hc_attention_ahead ahead_of_queries(const hc_attention *work, int64_t head, int64_t next_head, int64_t start, int64_t count) {
+static hc_attention_ahead ahead_of_queries(const hc_attention *work, int64_t head, int64_t next_head, int64_t start,
+                                           int64_t count) {
     hc_attention_ahead ahead = {.num_runs = 0};
-    hc_ahead_add(work, &ahead, hc_head_of_out(work, work->result, work->result_type, head, start), work->result_type, count,
-                 work->h * work->k);
-    for (int part = 0; part < 3 && next_head >= 0; part++) {
-        hc_ahead_add(work, &ahead, hc_head_of_qkv(work, work->qkv, work->qkv_type, next_head, part, start), work->qkv_type, count,
-                     3 * work->h * work->k);
+    const int64_t stride = work->h * work->k; /* also from q to k, k to v, and v to the next token's q */
+    const void *out = hc_head_of_out(work, work->result, work->result_type, head, start);
+    hc_ahead_add(work, &ahead, out, work->result_type, count, stride);
+    if (next_head >= 0) {
+        const void *qkv = hc_head_of_qkv(work, work->qkv, work->qkv_type, next_head, 0, start);
+        hc_ahead_add(work, &ahead, qkv, work->qkv_type, 3 * count, stride);
     }
-    ahead.lines_a_step = (double)ahead.lines / (double)(2 * work->t * work->nr * work->k);
+    ahead.lines_a_step = (double)ahead.lines / (double)(2 * work->t * count * work->k);
     return ahead;
 }
 
 static void do_queries(const hc_attention *work, int64_t head, int64_t next_head, int64_t start, int64_t count,
                        forward_memory *memory) {
     const hc_gemm_kernel *gemm = work->gemm;
-    const int64_t width = work->width;
+    const int64_t width = work->width, columns = hc_columns(work, count), n = hc_least(columns, work->nr);
     const hc_matrix queries = hc_transpose(hc_rows_of_qkv(work, head, 0, start));
     hc_attention_ahead ahead = ahead_of_queries(work, head, next_head, start, count);
     gemm->pack_b(work->k, count, &queries, memory->queries);
     for (int64_t chunk = 0; chunk < work->num_chunks; chunk++) {
         const int64_t rows = hc_chunk_rows(work, chunk);
-        hc_multiply(work, &ahead, rows, work->nr, work->k, memory->keys + chunk * memory->keys_bytes, memory->queries,
+        hc_multiply(work, &ahead, rows, n, work->k, memory->keys + chunk * memory->keys_bytes, memory->queries,
                     memory->scores, width, 0);
-        work->kernels->attention_softmax(rows, width, work->scale, chunk == 0, work->panel, memory->scores, memory->max,
-                                         memory->sum, memory->factor);
+        work->kernels->attention_softmax(rows, columns, width, work->scale, chunk == 0, work->panel, memory->scores,
+                                         memory->max, memory->sum, memory->factor);
         const void *probabilities = hc_finish_panel(work, rows, memory->scores, memory->packed);
         if (chunk > 0) {
-            work->kernels->attention_rescale(work->k, width, memory->factor, memory->out);
+            work->kernels->attention_rescale(work->k, columns, width, memory->factor, memory->out);
         }
-        hc_multiply(work, &ahead, work->k, work->nr, rows, memory->values + chunk * memory->values_bytes, probabilities, memory->out,
-                    width, chunk > 0);
+        hc_multiply(work, &ahead, work->k, n, rows, memory->values + chunk * memory->values_bytes, probabilities,
+                    memory->out, width, chunk > 0);
     }
-    work->kernels->attention_finish(width, work->scale, memory->max, memory->sum, memory->lse);
-    work->kernels->attention_rescale(work->k, width, memory->sum, memory->out);
+    work->kernels->attention_finish(columns, work->scale, memory->max, memory->sum, memory->lse);
+    work->kernels->attention_rescale(work->k, columns, width, memory->sum, memory->out);
     for (int64_t i = 0; i < count; i++) {
         work->out_lse[head * work->t + start + i] = memory->lse[i];
     }

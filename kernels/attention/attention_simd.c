@@ -14,8 +14,9 @@ HC_KERNEL_FUNCTION int64_t HC_NAME(attention_lanes)(void) HC_KERNEL_STREAMING {
     return hc_lanes();
 }
 
-/* log(x) for normal x > 0 (Cephes' scheme: a mantissa in [sqrt(1/2), sqrt(2)) and a polynomial in mantissa - 1), error below 2 units of
- * the last place; nan stays nan, inf gives inf. One number at a time: it is called once for a row of scores. */
+/* log(x) for normal x > 0: with x = 2^e (1 + f), 1 + f in [sqrt(1/2), sqrt(2)), it is e log(2) + f - f^2 / 2 + f^3 p(f). p is
+ * the polynomial of degree 7 with the least maximum of the relative error of log(1 + f), 2^-27.3 (iteratively reweighted
+ * least squares, as in simd/math.h). nan stays nan, inf gives inf. One number at a time: once for a row of scores. */
 HC_INLINE float logarithm(float x) HC_STREAMING_OK {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -25,15 +26,14 @@ HC_INLINE float logarithm(float x) HC_STREAMING_OK {
     float f;
     memcpy(&f, &mantissa_bits, sizeof f);
     f -= 1.0f;
-    float p = 7.0376836292e-2f;
-    p = p * f - 1.1514610310e-1f;
-    p = p * f + 1.1676998740e-1f;
-    p = p * f - 1.2420140846e-1f;
-    p = p * f + 1.4249322787e-1f;
-    p = p * f - 1.6668057665e-1f;
-    p = p * f + 2.0000714765e-1f;
-    p = p * f - 2.4999993993e-1f;
-    p = p * f + 3.3333331174e-1f;
+    float p = -0x1.38b58p-4f;
+    p = p * f + 0x1.055b6ap-3f;
+    p = p * f - 0x1.0d8542p-3f;
+    p = p * f + 0x1.22da1cp-3f;
+    p = p * f - 0x1.547244p-3f;
+    p = p * f + 0x1.99a008p-3f;
+    p = p * f - 0x1.000226p-2f;
+    p = p * f + 0x1.555554p-2f;
     const float square = f * f;
     const float small = p * f * square - 0.5f * square;
     const float result = f + (small + exponent * LN_2);
@@ -41,17 +41,18 @@ HC_INLINE float logarithm(float x) HC_STREAMING_OK {
 }
 
 /* Rows i and i + 1 of a column of vectors, as the panel asks; `second` is 0 for a last row without a partner. */
-HC_INLINE HC_PAIRS_TARGET void store_two(int panel, int second, float *block, int64_t width, int64_t i, int64_t j, hc_vf even,
-                                         hc_vf odd) HC_STREAMING_OK {
+HC_INLINE HC_PAIRS_TARGET void store_two(int panel, int second, float *block, int64_t width, int64_t i, int64_t j,
+                                         hc_vf even, hc_vf odd) HC_STREAMING_OK {
     if (panel == HC_PANEL_PAIRS) {
         hc_store_pairs((uint16_t *)(void *)(block + i / 2 * width + j), even, odd);
         return;
     }
     if (panel == HC_PANEL_ROUNDED) {
-        uint16_t *low = (uint16_t *)(void *)(block + i * width + j), *high = (uint16_t *)(void *)(block + (i + 1) * width + j);
+        uint16_t *low = (uint16_t *)(void *)(block + i * width + j);
         hc_store_bf16(low, even);
         even = hc_load_bf16(low);
         if (second) {
+            uint16_t *high = (uint16_t *)(void *)(block + (i + 1) * width + j);
             hc_store_bf16(high, odd);
             odd = hc_load_bf16(high);
         }
@@ -78,9 +79,10 @@ HC_INLINE hc_vf largest_of_column(int64_t rows, int64_t width, const float *colu
     return hc_max(hc_max(m0, m1), hc_max(m2, m3));
 }
 
-/* Returns the sum of the column's exponentials; the maximum is taken away first, so that equal scores of any size are equal. */
-HC_INLINE HC_PAIRS_TARGET hc_vf exponentials_of_column(int panel, int64_t rows, int64_t width, int64_t j, hc_vf scale, hc_vf max,
-                                                       float *scores) HC_STREAMING_OK {
+/* Returns the sum of the column's exponentials; the maximum is taken away first, so that equal scores of any size are
+ * equal. */
+HC_INLINE HC_PAIRS_TARGET hc_vf exponentials_of_column(int panel, int64_t rows, int64_t width, int64_t j, hc_vf scale,
+                                                       hc_vf max, float *scores) HC_STREAMING_OK {
     hc_vf even_sum = hc_zero(), odd_sum = hc_zero();
     int64_t i = 0;
     for (; i + 2 <= rows; i += 2) {
@@ -98,10 +100,11 @@ HC_INLINE HC_PAIRS_TARGET hc_vf exponentials_of_column(int panel, int64_t rows, 
     return hc_add(even_sum, odd_sum);
 }
 
-HC_INLINE HC_PAIRS_TARGET void softmax(int panel, int64_t rows, int64_t width, float scale_value, int first, float *scores,
-                                       float *max, float *sum, float *out_factor) HC_STREAMING_OK {
+HC_INLINE HC_PAIRS_TARGET void softmax(int panel, int64_t rows, int64_t columns, int64_t width, float scale_value,
+                                       int first, float *scores, float *max, float *sum,
+                                       float *out_factor) HC_STREAMING_OK {
     const hc_vf scale = hc_set(scale_value * LOG2_E);
-    for (int64_t j = 0; j < width; j += hc_lanes()) {
+    for (int64_t j = 0; j < columns; j += hc_lanes()) {
         /* Bounded, so that where all scores are -inf the exponentials are 0 and not exp(-inf - -inf); a nan stays. */
         hc_vf new_max = hc_max(hc_set(-FLT_MAX), largest_of_column(rows, width, scores + j));
         hc_vf factor = hc_zero(), before = hc_zero();
@@ -119,32 +122,33 @@ HC_INLINE HC_PAIRS_TARGET void softmax(int panel, int64_t rows, int64_t width, f
 }
 
 /* One copy of the loop per panel, so that no loop tests it. */
-HC_KERNEL_FUNCTION HC_PAIRS_TARGET void HC_NAME(attention_softmax)(int64_t rows, int64_t width, float scale, int first, int panel,
-                                                                   float *scores, float *max, float *sum,
+HC_KERNEL_FUNCTION HC_PAIRS_TARGET void HC_NAME(attention_softmax)(int64_t rows, int64_t columns, int64_t width,
+                                                                   float scale, int first, int panel, float *scores,
+                                                                   float *max, float *sum,
                                                                    float *out_factor) HC_KERNEL_STREAMING {
     if (panel == HC_PANEL_F32) {
-        softmax(HC_PANEL_F32, rows, width, scale, first, scores, max, sum, out_factor);
+        softmax(HC_PANEL_F32, rows, columns, width, scale, first, scores, max, sum, out_factor);
     } else if (panel == HC_PANEL_ROUNDED) {
-        softmax(HC_PANEL_ROUNDED, rows, width, scale, first, scores, max, sum, out_factor);
+        softmax(HC_PANEL_ROUNDED, rows, columns, width, scale, first, scores, max, sum, out_factor);
     } else {
-        softmax(HC_PANEL_PAIRS, rows, width, scale, first, scores, max, sum, out_factor);
+        softmax(HC_PANEL_PAIRS, rows, columns, width, scale, first, scores, max, sum, out_factor);
     }
 }
 
-HC_KERNEL_FUNCTION void HC_NAME(attention_finish)(int64_t width, float scale, const float *max, float *sum,
+HC_KERNEL_FUNCTION void HC_NAME(attention_finish)(int64_t columns, float scale, const float *max, float *sum,
                                                   float *out_lse) HC_KERNEL_STREAMING {
-    for (int64_t j = 0; j < width; j++) {
-        /* The largest score adds 1 to the sum. A sum of nearly 0 is of no key: all scores are -inf, and as in PyTorch's flash kernel
-         * the output and lse are 0. */
+    for (int64_t j = 0; j < columns; j++) {
+        /* The largest score adds 1 to the sum. A sum of nearly 0 is of no key: all scores are -inf, and as in PyTorch's
+         * flash kernel the output and lse are 0. */
         const int none = sum[j] < 0.5f;
         out_lse[j] = none ? 0.0f : max[j] * scale + logarithm(sum[j]);
         sum[j] = none ? 0.0f : 1.0f / sum[j];
     }
 }
 
-HC_KERNEL_FUNCTION void HC_NAME(attention_rescale)(int64_t rows, int64_t width, const float *factor,
+HC_KERNEL_FUNCTION void HC_NAME(attention_rescale)(int64_t rows, int64_t columns, int64_t width, const float *factor,
                                                    float *block) HC_KERNEL_STREAMING {
-    for (int64_t j = 0; j < width; j += hc_lanes()) {
+    for (int64_t j = 0; j < columns; j += hc_lanes()) {
         const hc_vf f = hc_load(factor + j);
         for (int64_t i = 0; i < rows; i++) {
             hc_store(block + i * width + j, hc_mul(hc_load(block + i * width + j), f));
@@ -169,74 +173,53 @@ HC_KERNEL_FUNCTION void HC_NAME(attention_delta)(int64_t rows, int64_t columns, 
     }
 }
 
-/* e^x for x <= 0 and rounding, as exactly as the panel keeps it. An lse that is not of these scores must not leave the range of
- * hc_exp2_coarse. (Forward takes hc_exp2 for all panels: lse is fp32.) */
+/* e^x for x <= 0 and rounding, as exactly as the panel keeps it. An lse that is not of these scores must not leave the
+ * range of hc_exp2_coarse. (Forward takes hc_exp2 for all panels: lse is fp32.) */
 HC_INLINE hc_vf exponential(int panel, hc_vf x) HC_STREAMING_OK {
     const hc_vf binary = hc_mul(x, hc_set(LOG2_E));
     return panel == HC_PANEL_F32 ? hc_exp2(binary) : hc_exp2_coarse(hc_min(hc_set(126.0f), binary));
 }
 
-/* Lanes j.. of a row of a panel of A. */
-HC_INLINE HC_PAIRS_TARGET void store_a(int panel, void *row, int64_t j, hc_vf v) HC_STREAMING_OK {
-    if (panel == HC_PANEL_PAIRS) {
-        hc_store_row_bf16((uint16_t *)row + j, v);
-    } else {
-        hc_store((float *)row + j, v);
-    }
-}
-
 /* Rows i and i + 1; second is 0 for a last row without a partner, which then is computed twice. */
-HC_INLINE HC_PAIRS_TARGET void gradient_of_two(int panel, int direct, int second, int64_t i,
+HC_INLINE HC_PAIRS_TARGET void gradient_of_two(int panel, int second, int64_t i,
                                                const hc_attention_rows *block) HC_STREAMING_OK {
-    const int64_t next = second ? 1 : 0, width = block->width, group = direct ? block->a_group : width;
+    const int64_t next = second ? 1 : 0, width = block->width;
     const hc_vf scale = hc_set(block->scale);
     const hc_vf even_lse = hc_set(-block->lse[i]), odd_lse = hc_set(-block->lse[i + next]);
     const hc_vf even_delta = hc_set(block->delta[i]), odd_delta = hc_set(block->delta[i + next]);
-    const int64_t element = panel == HC_PANEL_PAIRS ? 2 : 4;
-    char *a = direct ? (char *)block->out_a + (i / block->a_rows * block->a_rows * width + i % block->a_rows * group) * element : NULL;
-    for (int64_t start = 0; start < width; start += group) {
-        for (int64_t j = start; j < start + group; j += hc_lanes()) {
-            const int64_t even_at = i * width + j, odd_at = even_at + next * width;
-            const hc_vf even_p = exponential(panel, hc_fma(hc_load(block->scores + even_at), scale, even_lse));
-            const hc_vf odd_p = exponential(panel, hc_fma(hc_load(block->scores + odd_at), scale, odd_lse));
-            const hc_vf even_ds = hc_mul(even_p, hc_sub(hc_load(block->dp + even_at), even_delta));
-            const hc_vf odd_ds = hc_mul(odd_p, hc_sub(hc_load(block->dp + odd_at), odd_delta));
-            if (direct) {
-                store_a(panel, a, j - start, even_ds);
-                store_a(panel, a + next * group * element, j - start, odd_ds);
-            } else if (panel == HC_PANEL_PAIRS) {
-                hc_store(block->dp + even_at, even_ds);
-                hc_store(block->dp + odd_at, odd_ds);
-            }
-            store_two(panel, second, block->out_p, width, i, j, even_p, second ? odd_p : hc_zero());
-            store_two(panel, second, block->out_ds, width, i, j, even_ds, second ? odd_ds : hc_zero());
+    for (int64_t j = 0; j < block->columns; j += hc_lanes()) {
+        const int64_t even_at = i * width + j, odd_at = even_at + next * width;
+        const hc_vf even_p = exponential(panel, hc_fma(hc_load(block->scores + even_at), scale, even_lse));
+        const hc_vf odd_p = exponential(panel, hc_fma(hc_load(block->scores + odd_at), scale, odd_lse));
+        const hc_vf even_ds = hc_mul(even_p, hc_sub(hc_load(block->dp + even_at), even_delta));
+        const hc_vf odd_ds = hc_mul(odd_p, hc_sub(hc_load(block->dp + odd_at), odd_delta));
+        if (panel == HC_PANEL_PAIRS) {
+            hc_store(block->dp + even_at, even_ds);
+            hc_store(block->dp + odd_at, odd_ds);
         }
-        a = direct ? a + block->a_rows * group * element : NULL;
+        store_two(panel, second, block->out_p, width, i, j, even_p, second ? odd_p : hc_zero());
+        store_two(panel, second, block->out_ds, width, i, j, even_ds, second ? odd_ds : hc_zero());
     }
 }
 
-HC_INLINE HC_PAIRS_TARGET void gradient(int panel, int direct, const hc_attention_rows *block) HC_STREAMING_OK {
+HC_INLINE HC_PAIRS_TARGET void gradient(int panel, const hc_attention_rows *block) HC_STREAMING_OK {
     int64_t i = 0;
     for (; i + 2 <= block->rows; i += 2) {
-        gradient_of_two(panel, direct, 1, i, block);
+        gradient_of_two(panel, 1, i, block);
     }
     if (i < block->rows) {
-        gradient_of_two(panel, direct, 0, i, block);
+        gradient_of_two(panel, 0, i, block);
     }
 }
 
 HC_KERNEL_FUNCTION HC_PAIRS_TARGET void HC_NAME(attention_gradient)(const hc_attention_rows *block) HC_KERNEL_STREAMING {
     const hc_attention_rows all = *block; /* a copy, which no store can change */
-    if (all.panel == HC_PANEL_ROUNDED) {
-        gradient(HC_PANEL_ROUNDED, 0, &all);
-    } else if (all.panel == HC_PANEL_F32 && all.out_a == NULL) {
-        gradient(HC_PANEL_F32, 0, &all);
-    } else if (all.panel == HC_PANEL_F32) {
-        gradient(HC_PANEL_F32, 1, &all);
-    } else if (all.out_a == NULL) {
-        gradient(HC_PANEL_PAIRS, 0, &all);
+    if (all.panel == HC_PANEL_F32) {
+        gradient(HC_PANEL_F32, &all);
+    } else if (all.panel == HC_PANEL_ROUNDED) {
+        gradient(HC_PANEL_ROUNDED, &all);
     } else {
-        gradient(HC_PANEL_PAIRS, 1, &all);
+        gradient(HC_PANEL_PAIRS, &all);
     }
 }
 

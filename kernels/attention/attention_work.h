@@ -1,4 +1,5 @@
-/* What the two directions of attention share: the problem, its views of the tensors, and the layout of a thread's scratch memory. */
+/* What the two directions of attention share: the problem, its views of the tensors, and the layout of a thread's
+ * scratch memory. */
 #ifndef HC_ATTENTION_WORK_H
 #define HC_ATTENTION_WORK_H
 
@@ -7,20 +8,22 @@
 #include "attention/attention.h"
 #include "context.h"
 
-/* Rows of keys (forward) or of queries (backward) that go with a panel of nr columns at once. 256 x 32 fp32 scores are 32 KB: they and
- * the operands stay in the second-level cache, most of them in the first, and T = 256, DiT's length, is one chunk. */
+/* Rows of keys (forward) or of queries (backward) that go with a panel of nr columns at once. 256 x 48 fp32 scores are
+ * 48 KB: they and the operands stay in the second-level cache, and T = 256, DiT's length, is one chunk. */
 #define CHUNK_ROWS 256
 
-/* Rows of S and dP at once: 48 x 32 fp32 are 6 KB each, which leaves room for the operands in a first-level cache of 32 KB. Matrix units,
- * which are entered and left with each product, want more rows. */
+/* Rows of S and dP at once: 48 x 48 fp32 are 9 KB each, which leaves room for the operands in a first-level cache of 32
+ * KB. Matrix units, which are entered and left with each product, want more rows. */
 #define PART_ROWS 48
 #define PART_ROWS_BF16 256
 
-/* The next head is brought near where it and this one fit into this part of the second-level cache... in bytes per byte. */
+/* The next head is brought near where q, k, v, out and dout of it and the packed copies of this one fit into a second-
+ * level cache of 1 MB, or nearly: 512 tokens of 64 fp32 are 128 KB an array. Of longer heads only the rows to be
+ * written are. */
 #define LOOK_AHEAD_TOKENS 512
 
-/* Keys whose part of dQ is summed by itself. Sums over segments go in their order, so that a head's segments may be on several threads
- * and the result is the same. */
+/* Keys whose part of dQ is summed by itself. Sums over segments go in their order, so that a head's segments may be on
+ * several threads and the result is the same. */
 #define SEGMENT_KEYS 512
 
 typedef struct {
@@ -30,15 +33,15 @@ typedef struct {
     int64_t n, t, h, k;
     int64_t nr;         /* columns of a block of scores: of a panel of B */
     int64_t width;      /* nr, padded to whole vectors: the distance of the rows of a block */
+    int64_t lanes;      /* of a vector */
     int64_t chunk;      /* rows of a block of scores, and how many such blocks T has */
     int64_t num_chunks;
-    int64_t part;       /* rows of a block that the backward pass takes at once: their scores stay in the first-level cache */
+    int64_t part;       /* rows of a block that the backward pass takes at once */
     int64_t num_segments;
     int looks_ahead;    /* the next head is brought near while one is done */
     float scale;        /* 1 / sqrt(K) */
     int panel;          /* hc_panel: what the vector kernels write */
     int packs;          /* 1: their rows go through the matrix kernel's pack function; 0: they are its panel */
-    int writes_a;       /* 1: the vector kernel can write dS as a panel of A too */
     const void *qkv, *out, *dout;
     int qkv_type, out_type, dout_type;
     const float *lse;
@@ -72,8 +75,8 @@ static inline int64_t hc_type_bytes(int type) {
     return type == HC_F32 ? 4 : 2;
 }
 
-/* Blocks start three cache lines after a multiple of 4 KB, each further than the one before, so that equal rows of two blocks do not
- * meet in one set of the first-level cache. */
+/* Blocks start three cache lines after a multiple of 4 KB, each further than the one before, so that equal rows of two
+ * blocks do not meet in one set of the first-level cache. */
 static inline void *hc_arena_take(hc_attention_arena *arena, int64_t bytes) {
     void *block = arena->base == NULL ? NULL : arena->base + arena->used;
     arena->used += hc_round_up(bytes, 4096) + 3 * 64;
@@ -88,13 +91,19 @@ static inline int64_t hc_panels_b_bytes(const hc_gemm_kernel *gemm, int64_t k, i
     return hc_round_up(n, gemm->nr()) * hc_round_up(k, gemm->kr) * gemm->element_bytes;
 }
 
-/* Rows start..start + chunk of a chunked length. */
+/* Columns of a block for `count` keys or queries: whole vectors, so that the vector kernels need no tails. */
+static inline int64_t hc_columns(const hc_attention *work, int64_t count) {
+    return hc_round_up(count, work->lanes);
+}
+
+/* Rows of a chunk: the last one may be shorter. */
 static inline int64_t hc_chunk_rows(const hc_attention *work, int64_t chunk) {
     return hc_least(work->chunk, work->t - chunk * work->chunk);
 }
 
 /* Token `row` of part 0, 1 or 2 (q, k, v) of a head (0 to N * H) of an array (N, T, 3, H, K). */
-static inline char *hc_head_of_qkv(const hc_attention *work, const void *qkv, int type, int64_t head, int part, int64_t row) {
+static inline char *hc_head_of_qkv(const hc_attention *work, const void *qkv, int type, int64_t head, int part,
+                                   int64_t row) {
     const int64_t image = head / work->h;
     const int64_t element = (((image * work->t + row) * 3 + part) * work->h + head % work->h) * work->k;
     return (char *)(uintptr_t)qkv + element * hc_type_bytes(type);
@@ -108,7 +117,8 @@ static inline char *hc_head_of_out(const hc_attention *work, const void *out, in
 
 /* The view (rows, K) of a head from token `row` on, and its transpose. */
 static inline hc_matrix hc_rows_of_qkv(const hc_attention *work, int64_t head, int part, int64_t row) {
-    return (hc_matrix){hc_head_of_qkv(work, work->qkv, work->qkv_type, head, part, row), 3 * work->h * work->k, 1, work->qkv_type};
+    void *first = hc_head_of_qkv(work, work->qkv, work->qkv_type, head, part, row);
+    return (hc_matrix){first, 3 * work->h * work->k, 1, work->qkv_type};
 }
 
 static inline hc_matrix hc_rows_of_dout(const hc_attention *work, int64_t head, int64_t row) {
@@ -119,13 +129,14 @@ static inline hc_matrix hc_transpose(hc_matrix matrix) {
     return (hc_matrix){matrix.data, matrix.column_stride, matrix.row_stride, matrix.dtype};
 }
 
-/* Memory to bring near while a block is multiplied: rows that will be packed or written next, so that nobody waits for them. Rows of a
- * head are a few cache lines, each on a page of its own, which no prefetcher of a CPU foresees. */
+/* Memory to bring near while a block is multiplied: rows that will be packed or written next, so that nobody waits for
+ * them. Rows of a head are a few cache lines, each on a page of its own, which no prefetcher of a CPU foresees. */
 typedef struct {
-    hc_gemm_ahead runs[8];
+    hc_gemm_ahead runs[4];
     int num_runs, current;
     int64_t lines;      /* of all runs */
-    double lines_a_step; /* to ask for per multiply-add, such that all were asked for when the block is done */
+    double lines_a_step; /* to ask for per multiply-add */
+    double due;          /* what should have been asked for, and was not */
 } hc_attention_ahead;
 
 /* Adds rows of K elements of `type`, `stride` elements apart. */

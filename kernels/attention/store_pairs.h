@@ -1,24 +1,21 @@
-/* Stores of bf16, rounded to nearest even, for matrix kernels of bf16: hc_store_pairs interleaves two rows, the order that units for dot
- * products of pairs read (out[2 j] = even[j], out[2 j + 1] = odd[j]); hc_store_row_bf16 stores one row in order. */
+/* Two rows of numbers to interleaved bf16, the order that units for dot products of pairs read: out[2 j] = even[j],
+ * out[2 j + 1] = odd[j], rounded to nearest even. */
 #ifndef HC_STORE_PAIRS_H
 #define HC_STORE_PAIRS_H
 
 #include "simd/simd.h"
 
-/* On x86 only kernels for AVX512_BF16 and AMX ask for pairs, and machines with AMX have AVX512_BF16 too: so its conversion may be used
- * in a file that is built for less. It takes denormals as zero, as the products do. */
+/* On x86 only kernels for AVX512_BF16 and AMX ask for pairs, and machines with AMX have AVX512_BF16 too: so its
+ * conversion may be used in a file that is built for less. It takes denormals as zero, as the products do. */
 #if defined(HC_TARGET_AVX512) && defined(HC_HAVE_AVX512BF16)
 #define HC_PAIRS_TARGET __attribute__((target("avx512bf16")))
 
 HC_INLINE HC_PAIRS_TARGET void hc_store_pairs(uint16_t *out, hc_vf even, hc_vf odd) {
-    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4,
-                                           19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i order =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18,
+                         2, 17, 1, 16, 0);
     const __m512i halves = (__m512i)_mm512_cvtne2ps_pbh(odd, even); /* all of even, then all of odd */
     _mm512_storeu_si512(out, _mm512_permutexvar_epi16(order, halves));
-}
-
-HC_INLINE HC_PAIRS_TARGET void hc_store_row_bf16(uint16_t *out, hc_vf v) {
-    _mm256_storeu_si256((__m256i *)(void *)out, (__m256i)_mm512_cvtneps_pbh(v));
 }
 
 #elif defined(HC_TARGET_SVE) || defined(HC_TARGET_SME)
@@ -40,10 +37,6 @@ HC_INLINE void hc_store_pairs(uint16_t *out, hc_vf even, hc_vf odd) HC_STREAMING
     svst1(all, (uint32_t *)(void *)out, svorr_x(all, low, high));
 }
 
-HC_INLINE void hc_store_row_bf16(uint16_t *out, hc_vf v) HC_STREAMING_OK {
-    hc_store_bf16(out, v);
-}
-
 #else
 #define HC_PAIRS_TARGET
 
@@ -58,9 +51,6 @@ HC_INLINE void hc_store_pairs(uint16_t *out, hc_vf even, hc_vf odd) {
     }
 }
 
-HC_INLINE void hc_store_row_bf16(uint16_t *out, hc_vf v) {
-    hc_store_bf16(out, v);
-}
 #endif
 
 #endif

@@ -8,12 +8,12 @@
  * 4 elements a cycle against 32 multiply-adds a cycle. */
 #define PACKING_COLUMNS 8
 
-/* For so few rows packing B, 1 to 3 cycles an element with its way from memory, costs more than the multiply-adds, 1/32 of a cycle
- * a row. */
+/* For so few rows packing B, 1 to 3 cycles an element with its way from memory, costs more than the multiply-adds, 1/32 of a
+ * cycle a row. */
 #define FEW_ROWS 64
 
-/* Bounds of the memory for packed B. Below the first, A would be packed again too often. The second keeps the largest weights of
- * DiT-XL/2 (1,152 x 6,912) whole. */
+/* Bounds of the memory for packed B. Below the first, A would be packed again too often. The second keeps the largest
+ * weights of DiT-XL/2 (1,152 x 6,912) whole. */
 #define LEAST_B_BYTES (4 << 20)
 #define MOST_B_BYTES (32 << 20)
 
@@ -39,7 +39,8 @@ static int64_t even_blocks(int64_t count, int64_t limit, int64_t multiple) {
     return round_up(parts_of(most(count, 1), blocks), multiple);
 }
 
-/* The grid whose largest part takes least time: multiply-adds of whole tiles, and the packing that each part does for itself. */
+/* The grid whose largest part takes least time: multiply-adds of whole tiles, and the packing that each part does for
+ * itself. */
 static void choose_grid(const hc_gemm_plan *plan, int64_t m, int64_t n, int threads, int *out_rows, int *out_columns) {
     const int64_t row_tiles = parts_of(m, plan->mr), column_tiles = parts_of(n, plan->nr);
     int64_t best = INT64_MAX;
@@ -81,15 +82,16 @@ static int cut_among_threads(const hc_context *context, const hc_blocking *asked
 }
 
 /* The rule.
- * kc: as deep as a panel of B, kc x nr, fits in a sixteenth of the second-level cache, and a panel of A, kc x mr, in half of the
- *     first; or all of k where the kernel wants it so (most_depth). B's panel streams from the second level once for each panel of
- *     A. Deeper, A's panel leaves the first level; less deep, C is read and stored more often.
+ * kc: as deep as a panel of B, kc x nr, fits in a sixteenth of the second-level cache, and a panel of A, kc x mr, in half of
+ *     the first; or all of k where the kernel wants it so (most_depth). B's panel streams from the second level once for each
+ *     panel of A. Deeper, A's panel leaves the first level; less deep, C is read and stored more often.
  * mc: a block of A, mc x kc, fits in an eighth of the second level. It is read once for each panel of B, and beside it there is
- *     room for the next block's source, which is fetched meanwhile. (AVX-512, 2 MB: an eighth, 96 to 170 rows, was within the noise
- *     of a twentieth, and 5 % faster than a quarter.)
+ *     room for the next block's source, which is fetched meanwhile. (AVX-512, 2 MB: an eighth, 96 to 170 rows, was within
+ *     the noise of a twentieth, and 5 % faster than a quarter.)
  * chunk: of C, mc x chunk sums, fits in a quarter of it: all of k is summed into it, and it is finished, while it is there.
- * A of few rows, which packed whole fits in a quarter of the second level: every thread packs all of it. Then no two threads need the
- *     same part of B, which each packs by blocks of kc x chunk just before it multiplies: B passes from memory to cache once.
+ * A of few rows, which packed whole fits in a quarter of the second level: every thread packs all of it. Then no two threads
+ * need the same part of B, which each packs by blocks of kc x chunk just before it multiplies: B passes from memory to cache
+ * once.
  * nc: packed B, all of k deep, fills half of the last level's share of the threads, within the bounds above.
  * Blocks are made as equal as can be below these limits. None of this but kc decides in which order a sum is taken. */
 int hc_gemm_make_plan(const hc_context *context, const hc_gemm_kernel *kernel, int64_t m, int64_t n, int64_t k,
@@ -103,11 +105,10 @@ int hc_gemm_make_plan(const hc_context *context, const hc_gemm_kernel *kernel, i
     }
     /* Whole cache lines of packed elements, whatever kr is. */
     const int64_t line = 64 / kernel->element_bytes, depth = kernel->kr % line == 0 ? kernel->kr : kernel->kr * line;
-    const int64_t fills_l1 = context->l1_bytes / (plan.nr * kernel->element_bytes);
-    const int64_t most_depth = kernel->most_depth == 0 ? fills_l1 : k <= kernel->most_depth ? k : kernel->split_depth;
     const int64_t in_l2 = context->l2_bytes / 16 / (plan.nr * kernel->element_bytes);
     const int64_t in_l1 = context->l1_bytes / 2 / (plan.mr * kernel->element_bytes);
-    const int64_t most_depth = kernel->most_depth > 0 ? kernel->most_depth : least(in_l2, in_l1);
+    const int64_t fits = least(in_l2, in_l1);
+    const int64_t most_depth = kernel->most_depth == 0 ? fits : k <= kernel->most_depth ? k : kernel->split_depth;
     plan.kc = asked->kc > 0 ? round_up(asked->kc, depth) : even_blocks(k, most_depth, depth);
     plan.kc = least(plan.kc, whole_k);
 

@@ -6,8 +6,8 @@
 
 #include "hcops.h"
 
-/* rows x columns of out_c, from (row, column) on, become epilogue(sum); sum holds A B + bias, fp32 (fp64 for _f64), with sum_stride
- * between rows, and may be that part of out_c itself. */
+/* rows x columns of out_c, from (row, column) on, become epilogue(sum); sum holds A B + bias, fp32 (fp64 for _f64), with
+ * sum_stride between rows, and may be that part of out_c itself. */
 typedef void hc_epilogue_kernel(int64_t row, int64_t column, int64_t rows, int64_t columns, const void *sum, int64_t sum_stride,
                                 const hc_matrix *out_c, const hc_epilogue *epilogue);
 

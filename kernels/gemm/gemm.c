@@ -1,8 +1,8 @@
 /* Matrix products: the half that knows no instruction set. Checks, plan, packing shared among threads, loops over blocks.
  *
- * Threads pack B together, once, into panels that all threads of a cluster read; each thread packs its own rows of A. A thread then
- * takes a block of mc rows, and in it one chunk of columns after the other: all of k is summed into a chunk of C while that is in the
- * second-level cache, and there it is finished by the epilogue. */
+ * Threads pack B together, once, into panels that all threads of a cluster read; each thread packs its own rows of A. A
+ * thread then takes a block of mc rows, and in it one chunk of columns after the other: all of k is summed into a chunk of C
+ * while that is in the second-level cache, and there it is finished by the epilogue. */
 #include <string.h>
 
 #include "context.h"
@@ -51,7 +51,8 @@ static hc_matrix from(const hc_matrix *x, int64_t row, int64_t column) {
 
 /* ------------------------------------------------------------------------------------------------------------- the job */
 
-/* Panels of the columns start..stop that are packed in this round: block by block of depth, in each all panels of all its columns. */
+/* Panels of the columns start..stop that are packed in this round: block by block of depth, in each all panels of all its
+ * columns. */
 static char *b_block(const gemm_job *job, const hc_gemm_part *part, int64_t p, int64_t panel, int64_t panels) {
     const int64_t deep = least(job->plan.kc, job->whole_k - p);
     return job->b_panels + part->cluster * job->b_stride +
@@ -93,10 +94,9 @@ static char *sums_at(const gemm_job *job, int thread, int64_t row, int64_t colum
     return job->sums_apart ? job->sums + thread * job->sums_stride : element(&job->arguments->out_c, row, column);
 }
 
-/* A's rows from depth p on: packed by the thread, or where they are. */
-static char *a_at(const gemm_job *job, int thread, int64_t row, int64_t padded_rows, int64_t p) {
-    return job->in_place ? element(&job->arguments->a, row, p)
-                         : job->a_panels + thread * job->a_stride + padded_rows * p * job->kernel->element_bytes;
+/* Where a thread packs its rows of A from depth p on. */
+static char *a_at(const gemm_job *job, int thread, int64_t padded_rows, int64_t p) {
+    return job->a_panels + thread * job->a_stride + padded_rows * p * job->kernel->element_bytes;
 }
 
 /* The bias is added with the first block of depth. */
@@ -115,8 +115,8 @@ static hc_gemm_ahead ahead_of(const hc_matrix *a, int64_t row, int64_t rows, int
                            .remaining = lines * runs, .share = lines * runs};
 }
 
-static void multiply_block(const gemm_job *job, int64_t rows, int64_t columns, int64_t deep, const char *a, const char *b, char *sums,
-                           int64_t sums_stride, const void *bias, int add, hc_gemm_ahead *ahead) {
+static void multiply_block(const gemm_job *job, int64_t rows, int64_t columns, int64_t deep, const char *a, const char *b,
+                           char *sums, int64_t sums_stride, const void *bias, int add, hc_gemm_ahead *ahead) {
     if (job->kernel->wide_block) {
         const hc_gemm_block x = {
             .m = rows,
@@ -146,13 +146,16 @@ static void multiply_rows(const gemm_job *job, const hc_gemm_part *part, int thr
     const hc_gemm_arguments *arguments = job->arguments;
     const int64_t rows = least(plan->mc, part->row_stop - row), padded_rows = round_up(rows, plan->mr);
     const int64_t next_rows = least(plan->mc, part->row_stop - row - rows);
+    /* With one chunk of columns each block of A is read once: all of them are packed to the same place, which stays in
+     * cache. */
+    const int is_read_again = stop - start > plan->chunk;
     for (int64_t j = start; j < stop; j += plan->chunk) {
         const int64_t columns = least(plan->chunk, stop - j);
         int64_t sums_stride;
         char *sums = sums_at(job, thread, row, j, &sums_stride);
         for (int64_t p = 0; p < plan->k; p += plan->kc) {
             const int64_t deep = least(plan->kc, plan->k - p), next_p = p + plan->kc;
-            char *a = a_at(job, thread, row, padded_rows, p);
+            char *a = job->in_place ? element(&arguments->a, row, p) : a_at(job, thread, padded_rows, is_read_again ? p : 0);
             if (j == start && !job->in_place) {
                 pack_block_of_a(job, row, rows, p, a, part->sums_rows && start == part->column_start);
             }
@@ -178,7 +181,7 @@ static void multiply_small_a(const gemm_job *job, const hc_gemm_part *part, int 
     const int64_t rows = plan->m, padded_rows = round_up(rows, plan->mr);
     char *b = job->b_panels + thread * job->b_stride;
     for (int64_t p = 0; p < plan->k && part->column_start < part->column_stop && !job->in_place; p += plan->kc) {
-        pack_block_of_a(job, 0, rows, p, a_at(job, thread, 0, padded_rows, p), part->sums_rows);
+        pack_block_of_a(job, 0, rows, p, a_at(job, thread, padded_rows, p), part->sums_rows);
     }
     for (int64_t j = part->column_start; j < part->column_stop; j += plan->chunk) {
         const int64_t columns = least(plan->chunk, part->column_stop - j);
@@ -188,8 +191,9 @@ static void multiply_small_a(const gemm_job *job, const hc_gemm_part *part, int 
             const int64_t deep = least(plan->kc, plan->k - p);
             const hc_matrix part_of_b = from(&arguments->b, p, j);
             hc_gemm_ahead nothing = {0};
+            const char *a = job->in_place ? element(&arguments->a, 0, p) : a_at(job, thread, padded_rows, p);
             job->kernel->pack_b(deep, columns, &part_of_b, b);
-            multiply_block(job, rows, columns, deep, a_at(job, thread, 0, padded_rows, p), b, sums, sums_stride,
+            multiply_block(job, rows, columns, deep, a, b, sums, sums_stride,
                            bias_at(job, j, p), p > 0 || arguments->accumulate, &nothing);
         }
         if (job->finish) {
@@ -198,8 +202,8 @@ static void multiply_small_a(const gemm_job *job, const hc_gemm_part *part, int 
     }
 }
 
-/* The product on one of the threads of the plan: packing and, after a barrier, the rest, in rounds of nc columns of B. In a run with
- * fewer threads than the plan has, each thread plays several. */
+/* The product on one of the threads of the plan: packing and, after a barrier, the rest, in rounds of nc columns of B. In a
+ * run with fewer threads than the plan has, each thread plays several. */
 static void run_job(void *arguments, int thread, int num_threads) {
     const gemm_job *job = arguments;
     const hc_gemm_plan *plan = &job->plan;

@@ -16,15 +16,15 @@
 #define STEP_BYTES 2048
 #define B_STRIDE (NR * 4)
 
-/* Depth of a block. A k of up to MOST_DEPTH is left whole, so that each sum is stored once, and as bf16 where C is. A longer one makes sums
- * of a chunk of C pass through the second-level cache, and there more rows and columns of C (512 x 256 at this depth, of 2 MB) are worth more than
- * depth, as A and B come from the third level once per chunk. Measured on dW of DiT-XL/2 (k = 4,096): 1,520, 1,820 and 1,860 GFLOP/s at depths
- * of 2,048, 768 and 512. */
+/* Depth of a block. A k of up to MOST_DEPTH is left whole, so that each sum is stored once, and as bf16 where C is.
+ * A longer one makes sums of a chunk of C pass through the second-level cache, and there more rows and columns of C
+ * are worth more than depth, as A and B come from the third level once per chunk.
+ * Measured on dW of DiT-XL/2 (k = 4,096): 1,520, 1,820 and 1,860 GFLOP/s at depths of 2,048, 768 and 512. */
 #define MOST_DEPTH 1536
 #define SPLIT_DEPTH 576
 
-/* What becomes of the sums of one pair of panels. It is done a few rows a step while the next pair is multiplied: the tile unit then
- * waits neither for C's cache lines nor for conversions. */
+/* What becomes of the sums of one pair of panels. It is done a few rows a step while the next pair is multiplied:
+ * the tile unit then waits neither for C's cache lines nor for conversions. */
 typedef struct ending {
     void (*rows)(const struct ending *end, int64_t from, int64_t to);
     const float *sums; /* 32 x 32 */
@@ -71,7 +71,8 @@ static inline int64_t least(int64_t a, int64_t b) {
 
 typedef enum { TO_C, ADD_TO_C, TO_BF16 } target;
 
-/* Rows from..to of 32 x 32 sums, with few instructions: they share the window in which the CPU looks ahead for loads of tiles. */
+/* Rows from..to of 32 x 32 sums, with few instructions: they share the window in which the CPU looks ahead for loads
+ * of tiles. */
 __attribute__((always_inline)) static inline void end_rows(const ending *end, int64_t from, int64_t to, target where) {
     const __mmask16 low = (__mmask16)end->columns, high = (__mmask16)(end->columns >> 16);
     /* -0 leaves every sum as it is. */
@@ -110,38 +111,40 @@ static void end_to_bf16(const ending *end, int64_t from, int64_t to) {
     end_rows(end, from, to, TO_BF16);
 }
 
-/* Steps of a panel of A whose tiles may stay in the first-level cache: 32 of its 48 KB. All other tiles are loaded with the hint that
- * they are not needed there again. A step reads 4 KB in the 64 cycles that the tile unit takes, more than the second level gives in
- * practice, and plain loads push every panel of A out before the next panel of B meets it. Measured with 24 and 36 steps: 52 and 57 % of the
- * unit's peak without hints, 68 and 65 % so. Cutting k so that all of a slice stays costs as much in passes over C as it gains. */
+/* Steps of a panel of A whose tiles may stay in the first-level cache: 32 of its 48 KB. All other tiles are loaded with
+ * the hint that they are not needed there again. A step reads 4 KB in the 64 cycles that the tile unit takes, more than
+ * the second level gives in practice, and plain loads push every panel of A out before the next panel of B meets it.
+ * Measured on operands of zeros in the second level, with 24 and 36 steps: 47 and 57 % of the unit's peak without hints,
+ * 65 and 66 % with them (repeats differ by up to a fifth). Cutting k so that a whole slice stays was no faster: 60 % of
+ * peak against 63 % at 256 x 1,152 x 1,152, as sums then pass through memory once per slice. */
 #define STEPS_TO_KEEP 16
 
 /* `steps` steps, the tiles of A loaded by `load_a`. */
-#define ADD_PRODUCTS(steps, load_a)                                                                                              \
-    for (const int64_t stop = (steps); step < stop; ++step) {                                                                    \
-        load_a(4, a, stride);                                                                                                    \
-        _tile_stream_loadd(6, b, B_STRIDE);                                                                                      \
-        if (two_rows) {                                                                                                          \
-            load_a(5, a + 16 * stride, stride);                                                                                  \
-        }                                                                                                                        \
-        if (two_columns) {                                                                                                       \
-            _tile_stream_loadd(7, b + 64, B_STRIDE);                                                                             \
-        }                                                                                                                        \
-        _tile_dpbf16ps(0, 4, 6);                                                                                                 \
-        if (two_rows) {                                                                                                          \
-            _tile_dpbf16ps(2, 5, 6);                                                                                             \
-        }                                                                                                                        \
-        if (two_columns) {                                                                                                       \
-            _tile_dpbf16ps(1, 4, 7);                                                                                             \
-        }                                                                                                                        \
-        if (two_rows && two_columns) {                                                                                           \
-            _tile_dpbf16ps(3, 5, 7);                                                                                             \
-        }                                                                                                                        \
-        a += p->a_step;                                                                                                          \
-        b += STEP_BYTES;                                                                                                         \
-        if (before) {                                                                                                            \
-            before->rows(before, step * rows_a_step, (step + 1) * rows_a_step);                                                  \
-        }                                                                                                                        \
+#define ADD_PRODUCTS(steps, load_a) \
+    for (const int64_t stop = (steps); step < stop; ++step) { \
+        load_a(4, a, stride); \
+        _tile_stream_loadd(6, b, B_STRIDE); \
+        if (two_rows) { \
+            load_a(5, a + 16 * stride, stride); \
+        } \
+        if (two_columns) { \
+            _tile_stream_loadd(7, b + 64, B_STRIDE); \
+        } \
+        _tile_dpbf16ps(0, 4, 6); \
+        if (two_rows) { \
+            _tile_dpbf16ps(2, 5, 6); \
+        } \
+        if (two_columns) { \
+            _tile_dpbf16ps(1, 4, 7); \
+        } \
+        if (two_rows && two_columns) { \
+            _tile_dpbf16ps(3, 5, 7); \
+        } \
+        a += p->a_step; \
+        b += STEP_BYTES; \
+        if (before) { \
+            before->rows(before, step * rows_a_step, (step + 1) * rows_a_step); \
+        } \
     }
 
 /* Tiles 0 to 3 = rows 0-15 and 16-31, each by columns 0-15 and 16-31, stored as 32 x 32 at `sums`. */
@@ -193,8 +196,8 @@ static ending ending_of(const product *p, int64_t i, int64_t j, const float *sum
     };
 }
 
-/* C is written along its rows: for each panel of A come all panels of B, from the second-level cache. Nothing is asked for ahead: such
- * requests take the same line fill buffers as the loads of tiles, and measured they made every shape slower. */
+/* C is written along its rows: for each panel of A come all panels of B, from the second-level cache. Nothing is asked
+ * for ahead: requests share the line fill buffers with loads of tiles, and no shape gained clearly from them. */
 static void multiply(const product *p) {
     _Alignas(64) float sums[MR * NR];
     ending ends[2];

@@ -11,8 +11,8 @@
 #define NEXT_B_LINES 4
 #define NEXT_B_SHARES (TILE_NR / NEXT_B_LINES)
 
-/* What a tile needs; columns of the vectors that are not stored are zero in the masks. next_b and next_c are asked for while the
- * tile is computed: the share of this tile in the next panel of B, and the next tile's part of C. */
+/* What a tile needs; columns of the vectors that are not stored are zero in the masks. next_b and next_c are asked for while
+ * the tile is computed: the share of this tile in the next panel of B, and the next tile's part of C. */
 typedef struct {
     const float *a, *b, *bias, *next_b, *next_c;
     float *c;
@@ -108,16 +108,15 @@ static __mmask16 first_lanes(int64_t count) {
     return count >= 16 ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
 }
 
-/* All tiles of a panel of B before the next one: the panel stays near the first-level cache while A's block streams from the second.
- * Each tile fetches its share
- * of the next panel of B. */
+/* All tiles of a panel of B before the next one, which the tiles fetch meanwhile, each its share. */
 void hc_gemm_block_ahead_f32_avx512(int64_t m, int64_t n, int64_t k, const void *a_panels, const void *b_panels, void *c,
                                     int64_t ldc, const void *bias, int add, hc_gemm_ahead *ahead) {
     const int64_t tiles = (m + TILE_MR - 1) / TILE_MR * ((n + TILE_NR - 1) / TILE_NR), chances = tiles * (k / PACK_LANES);
     const int64_t rate = chances > 0 ? (ahead->share + chances - 1) / chances : 0;
     for (int64_t j = 0; j < n; j += TILE_NR) {
-        tile t = {.b = (const float *)b_panels + j * k, .bias = bias ? (const float *)bias + j : 0, .k = k, .ldc = ldc, .add = add,
-                  .mask = {first_lanes(n - j), first_lanes(n - j - 16), first_lanes(n - j - 32)}, .ahead = ahead, .rate = rate};
+        tile t = {.b = (const float *)b_panels + j * k, .bias = bias ? (const float *)bias + j : 0, .k = k, .ldc = ldc,
+                  .add = add, .mask = {first_lanes(n - j), first_lanes(n - j - 16), first_lanes(n - j - 32)},
+                  .ahead = ahead, .rate = rate};
         const int64_t vectors = pack_least(TILE_VECTORS, (n - j + 15) / 16);
         for (int64_t i = 0; i < m; i += TILE_MR) {
             t.a = (const float *)a_panels + i * k;

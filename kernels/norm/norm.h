@@ -1,8 +1,8 @@
 /* Types of the kernels of adaLN and of gate + residual, which are compiled once per instruction set.
  *
- * Each works on a block of consecutive rows (tokens of one image, which share shift, scale and gate) of `columns` elements, and visits
- * the rows in a fixed order. Arrays have a type each, HC_F32 or HC_BF16. pass_caches: 1 where an output will not be found in a cache
- * anyway, so that stores should pass by them (used where rows are aligned to vectors). */
+ * Each works on a block of consecutive rows (tokens of one image, which share shift, scale and gate) of `columns` elements,
+ * and visits the rows in a fixed order. Arrays have a type each, HC_F32 or HC_BF16. pass_caches: 1 where an output will not
+ * be found in a cache anyway, so that stores should pass by them (used where rows are aligned to vectors). */
 #ifndef HC_NORM_H
 #define HC_NORM_H
 

@@ -4,9 +4,9 @@
 
 #include "simd/simd.h"
 
-/* Rows are visited four at a time, a quarter of the block apart. Four, because what the rows of a block share (shift, scale, gate and
- * the sums of their gradients) is then loaded and stored once for four; a quarter apart, because four runs of addresses keep more
- * banks of memory busy than one (see activation/elementwise_simd.c). */
+/* Rows are visited four at a time, a quarter of the block apart. Four, because what the rows of a block share (shift, scale,
+ * gate and the sums of their gradients) is then loaded and stored once for four; a quarter apart, because four runs of
+ * addresses keep more banks of memory busy than one (see activation/elementwise_simd.c). */
 #define HC_ROWS_AT_ONCE 4
 
 /* Elements i.. of an array, n of them; n is hc_lanes() for all vectors of a row but the last. */

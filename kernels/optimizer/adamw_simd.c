@@ -1,4 +1,5 @@
-/* AdamW in one pass over memory: moments, update, moving average and bf16 copy of each vector of weights while it is in registers. */
+/* AdamW in one pass over memory: moments, update, moving average and bf16 copy of each vector of weights while it is in
+ * registers. */
 #include <stddef.h>
 
 #include "optimizer/optimizer.h"

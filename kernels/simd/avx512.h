@@ -23,8 +23,9 @@ HC_INLINE void hc_store_n(float *p, int64_t n, hc_vf v) { _mm512_mask_storeu_ps(
 HC_INLINE hc_vf hc_from_bf16_(__m256i bits) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
-/* The high halves of the lanes are v rounded to bf16. Not vcvtneps2bf16: that needs AVX512_BF16 and flushes denormals. Adding just
- * under half of the last place, plus the last bit, rounds to nearest even; a nan would wrap, so it is kept and made quiet. */
+/* The high halves of the lanes are v rounded to bf16. Not vcvtneps2bf16: that needs AVX512_BF16 and flushes denormals.
+ * Adding just under half of the last place, plus the last bit, rounds to nearest even; a nan would wrap, so it is kept and
+ * made quiet. */
 HC_INLINE __m512i hc_round_to_bf16_(hc_vf v) {
     const __m512i bits = _mm512_castps_si512(v);
     const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
@@ -34,8 +35,8 @@ HC_INLINE __m512i hc_round_to_bf16_(hc_vf v) {
     return _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
 }
 HC_INLINE __m256i hc_to_bf16_(hc_vf v) {
-    const __m512i high_halves = _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11,
-                                                 9, 7, 5, 3, 1);
+    const __m512i high_halves = _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* not used */
+                                                 31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
     return _mm512_castsi512_si256(_mm512_permutexvar_epi16(high_halves, hc_round_to_bf16_(v)));
 }
 HC_INLINE hc_vf hc_load_bf16(const uint16_t *p) { return hc_from_bf16_(_mm256_loadu_si256((const __m256i *)p)); }

@@ -16,7 +16,7 @@
  *   hc_prefetch(p) hc_prefetch_far(p)            into the first and the second level of the cache, to be read; any address
  *   hc_set(float) hc_zero()
  *   hc_add hc_sub hc_mul hc_div hc_sqrt hc_abs hc_negate
- *   hc_max(a, b) hc_min(a, b)                    with nan in b: nan; with nan in a: b or nan. So hc_max(bound, x) keeps a nan in x
+ *   hc_max(a, b) hc_min(a, b)                    with nan in b: nan; with nan in a: b or nan. hc_max(bound, x) keeps a nan of x
  *   hc_round(v)                                  to nearest even
  *   hc_fma(a, b, c)                              a * b + c, rounded once (ref: almost always)
  *   hc_fnma(a, b, c)                             c - a * b, the same
@@ -32,7 +32,7 @@
  *                                                both for -250 <= t <= 250, and where HC_SCALE_TAKES_ALL is 1 for any t: then the
  *                                                fraction of +-inf is 0, and 2^t of inf, -inf, nan is inf, 0, nan
  *   hc_wide hc_wide_zero() hc_wide_add(a, b) hc_wide_sub(a, b)   a vector of fp64 numbers, half as many
- *   hc_wide_first(v) hc_wide_second(v)           each half of the lanes of v as fp64; which lanes are in which is the target's affair
+ *   hc_wide_first(v) hc_wide_second(v)           each half of the lanes of v as fp64; the target says which lanes are in which
  *   hc_wide_fma(a, b, c) hc_wide_sum(v)
  *
  * and the macros for functions, so that the same source becomes streaming code on SME:

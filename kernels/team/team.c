@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -45,6 +46,7 @@ struct hc_team {
     int64_t spin_nanoseconds;
     atomic_int stop;
     pid_t owner; /* the process that has the threads; a forked child has not */
+    int *cpus;   /* of each thread, or NULL: nobody is pinned */
     pthread_mutex_t one_run;
     member *members;
 };
@@ -167,10 +169,14 @@ int hc_team_create(int num_threads, const int *cpus, int64_t spin_nanoseconds, h
         return HC_OUT_OF_MEMORY;
     }
     *team = (hc_team){.num_threads = num_threads, .spin_nanoseconds = spin_nanoseconds, .members = members, .owner = getpid()};
+    if (cpus != NULL && (team->cpus = malloc((size_t)num_threads * sizeof(int))) != NULL) {
+        memcpy(team->cpus, cpus, (size_t)num_threads * sizeof(int));
+    }
     pthread_mutex_init(&team->one_run, NULL);
     for (int thread = 1; thread < num_threads; thread++) {
         if (start_member(team, thread, cpus) != HC_OK) {
             end_members(team, thread);
+            free(team->cpus);
             free(members);
             free(team);
             return HC_NO_THREAD;
@@ -185,6 +191,7 @@ void hc_team_destroy(hc_team *team) {
         end_members(team, team->num_threads);
     }
     pthread_mutex_destroy(&team->one_run);
+    free(team->cpus);
     free(team->members);
     free(team);
 }
@@ -193,8 +200,32 @@ int hc_team_size(const hc_team *team) {
     return team->num_threads;
 }
 
+/* The caller is not ours to pin. Where it happens to run on the CPU of a member, both would share that CPU for as long as the
+ * scheduler takes to notice, milliseconds: so it is moved to the first CPU, and its mask put back, which lets it stay there. */
+static void leave_members_alone(const hc_team *team) {
+#ifdef __linux__
+    const int here = sched_getcpu();
+    for (int thread = 1; team->cpus != NULL && thread < team->num_running; thread++) {
+        cpu_set_t mask, first;
+        if (team->cpus[thread] != here || sched_getaffinity(0, sizeof(mask), &mask) != 0 ||
+            !CPU_ISSET((unsigned)team->cpus[0], &mask)) {
+            continue;
+        }
+        CPU_ZERO(&first);
+        CPU_SET((unsigned)team->cpus[0], &first);
+        if (sched_setaffinity(0, sizeof(first), &first) == 0) {
+            sched_setaffinity(0, sizeof(mask), &mask);
+        }
+        return;
+    }
+#else
+    (void)team;
+#endif
+}
+
 /* Starts the members on the job that stands in the team, works along, and waits for them. */
 static void run_together(hc_team *team) {
+    leave_members_alone(team);
     atomic_store(&team->arrived, 0);
     atomic_store(&team->working.value, (unsigned)team->num_threads - 1);
     atomic_fetch_add(&team->generation.value, 1);

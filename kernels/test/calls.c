@@ -114,7 +114,8 @@ static int sum_of_squares(hc_context *context, const hc_case *one) {
 
 /* ints: step; floats: the settings in their order; arrays: weight gradient first second ema shadow of each tensor */
 static int adamw(hc_context *context, const hc_case *one) {
-    const hc_adamw_settings settings = {REAL(0), REAL(1), REAL(2), REAL(3), REAL(4), REAL(5), INT(0), REAL(6)};
+    const double *f = one->floats;
+    const hc_adamw_settings settings = {f[0], f[1], f[2], f[3], f[4], f[5], INT(0), f[6]};
     void *columns[6][HC_MAX_ARRAYS / 6];
     int64_t counts[HC_MAX_ARRAYS / 6];
     const int64_t tensors = one->num_arrays / 6;

@@ -1,0 +1,265 @@
+"""Matrix products of the C library against float64: shapes around every tile, layouts, types, cuts and epilogues, on every
+instruction set of this CPU; the same bits for 1, 2 and 3 threads.
+
+Legend: C (m, n) = A (m, k) B (k, n). Tolerances: hc_gemm in kernels/include/hcops.h, the unit roundoff of each further operation,
+and that of the stored type.
+"""
+
+import ctypes
+import functools
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dithc import native
+
+F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64
+NUMBERS = {F32: 0, BF16: 1, F64: 2}
+ROUND = {F32: 2.0**-24, BF16: 2.0**-8, F64: 2.0**-53}
+THREADS = (1, 2, 3)
+# One, odd, and around tiles of 4, 6, 8, 16, 32 and 48; two whole tiles and a bit.
+EDGES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 97)
+TYPES = [(F32, F32, F32, F32), (BF16, F32, BF16, BF16), (F32, BF16, F32, BF16), (BF16, BF16, BF16, F32), (F64,) * 4]
+LAYOUTS = list(itertools.product(("rows", "columns"), repeat=2))
+GELU_ROUND = 16  # operations of gelu and of its gradient, each of one rounding, and their conditioning
+
+
+def isas() -> list[str]:
+    handle = native.library()
+    if handle is None:
+        return []
+    number = ctypes.c_int()
+    names = ("ref", "avx2", "avx512", "avx512bf16", "amx", "neon", "sve", "sme")
+    return [name for name in names if handle.hc_isa_detect(name.encode(), ctypes.byref(number)) == 0]
+
+
+ISAS = isas()
+pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
+
+
+@pytest.fixture(params=ISAS)
+def isa(request):
+    return request.param
+
+
+def matrix(rows: int, columns: int, dtype: torch.dtype, layout: str, *, seed: int) -> Tensor:
+    """Normal numbers in rows, or columns, that lie apart and start where no vector would."""
+    generator = torch.Generator().manual_seed(seed)
+    lines, length = (rows, columns) if layout == "rows" else (columns, rows)
+    wide = torch.randn(lines + 1, length + 3, generator=generator).to(dtype)[1:, 1 : 1 + length]
+    return wide if layout == "rows" else wide.t()
+
+
+def gemm(isa: str, threads: int, a: Tensor, b: Tensor, out_c: Tensor, compute: torch.dtype, **settings: Any) -> None:
+    """Calls hc_gemm; a setting is a tensor, whose address and type it takes, or a number."""
+    x = native.GemmArguments()
+    x.m, x.k, x.n, x.compute = *a.shape, b.shape[1], NUMBERS[compute]
+    for name, tensor in (("a", a), ("b", b), ("c", out_c)):
+        setattr(x, f"{name}_data", tensor.data_ptr())
+        setattr(x, f"{name}_row_stride", tensor.stride(0))
+        setattr(x, f"{name}_column_stride", tensor.stride(1))
+        setattr(x, f"{name}_type", NUMBERS[tensor.dtype])
+    for name, value in settings.items():
+        setattr(x, name, value.data_ptr() if isinstance(value, Tensor) else value)
+        if name in ("bias", "gate", "residual"):
+            setattr(x, f"{name}_type", NUMBERS[value.dtype])
+    if "gate" in settings:
+        x.gate_stride = settings["gate"].stride(0)
+    native.library().hc_gemm(native.context(isa=isa, num_threads=threads), ctypes.byref(x))
+
+
+def operand(x: Tensor, compute: torch.dtype) -> Tensor:
+    return (x.to(BF16) if compute == BF16 else x).double()
+
+
+def product(a: Tensor, b: Tensor, compute: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The product in float64, and the bound of hc_gemm on an element's error."""
+    exact_a, exact_b = operand(a, compute), operand(b, compute)
+    unit = ROUND[F64 if compute == F64 else F32]
+    return exact_a @ exact_b, (a.shape[1] + 2) * unit * (exact_a.abs() @ exact_b.abs())
+
+
+def check(got: Tensor, exact: Tensor, bound: Tensor) -> None:
+    stored = 1.01 * ROUND[got.dtype] * (exact.abs() + bound)
+    excess = (got.double() - exact).abs() - bound - stored
+    assert (excess <= 0).all(), f"{int((excess > 0).sum())} of {excess.numel()} off by up to {float(excess.max())}"
+
+
+def on_each_number_of_threads(isa, a, b, c_type, compute, *, accumulate=0, start=None, **settings) -> dict[str, Tensor]:
+    """C, what it was before the epilogue, and row sums; asserts the same bits for all numbers of threads and untouched gaps."""
+    (m, _), n = a.shape, b.shape[1]
+    results = []
+    for threads in THREADS:
+        whole = torch.full((m, n + 3), 7.0, dtype=c_type)
+        before, sums = torch.zeros_like(whole), torch.zeros(m, dtype=F64 if compute == F64 else F32)
+        out_c = whole[:, :n]
+        if start is not None:
+            out_c.copy_(start)
+        extra = dict(settings)
+        if extra.pop("keep_before", False):
+            extra["before"] = before
+        gemm(isa, threads, a, b, out_c, compute, accumulate=accumulate, row_sum_a=sums, **extra)
+        assert (whole[:, n:] == 7.0).all(), "written past the end of a row"
+        results.append({"c": out_c.clone(), "before": before[:, :n].clone(), "row_sum": sums})
+    for other in results[1:]:
+        for name, tensor in results[0].items():
+            assert torch.equal(tensor, other[name]), f"{name} depends on the number of threads"
+    return results[0]
+
+
+@functools.cache
+def shapes() -> list[tuple[int, int, int]]:
+    """Every pair of edges in two dimensions, with the third one running through them too."""
+    count = len(EDGES)
+    return [
+        (EDGES[i], EDGES[j], EDGES[(i + 3 * j) % count])
+        for i, j in itertools.product(range(count), repeat=2)
+        if (i + j) % 3 == 0
+    ]
+
+
+@pytest.mark.parametrize("types", TYPES, ids=lambda types: "-".join(str(x).removeprefix("torch.") for x in types))
+def test_products_of_edge_shapes_in_all_layouts(isa, types):
+    a_type, b_type, c_type, compute = types
+    for number, (m, n, k) in enumerate(shapes()):
+        a_layout, b_layout = LAYOUTS[number % len(LAYOUTS)]
+        a, b = matrix(m, k, a_type, a_layout, seed=number), matrix(k, n, b_type, b_layout, seed=number + 1)
+        got = on_each_number_of_threads(isa, a, b, c_type, compute)
+        check(got["c"], *product(a, b, compute))
+        unit = ROUND[got["row_sum"].dtype]
+        check(got["row_sum"], a.double().sum(1), (k + 2) * unit * a.double().abs().sum(1))
+
+
+@pytest.mark.parametrize(("a_layout", "b_layout"), LAYOUTS)
+@pytest.mark.parametrize("compute", [F32, BF16])
+def test_products_of_several_blocks(isa, compute, a_layout, b_layout):
+    """Cut in rows, columns and depth by the default rule, and by blocks that divide nothing."""
+    m, n, k = 211, 403, 1301
+    a, b = matrix(m, k, compute, a_layout, seed=1), matrix(k, n, compute, b_layout, seed=2)
+    exact, bound = product(a, b, compute)
+    for blocking in ({}, {"mc": 40, "nc": 100, "kc": 77}, {"mc": 1, "nc": 1, "kc": 1000}):
+        check(on_each_number_of_threads(isa, a, b, F32, compute, **blocking)["c"], exact, bound)
+
+
+@pytest.mark.parametrize(("row_cuts", "column_cuts"), [(3, 1), (1, 3), (2, 1), (0, 2)])
+def test_cuts_among_threads_change_no_bit(isa, row_cuts, column_cuts):
+    a, b = matrix(100, 130, F32, "rows", seed=1), matrix(130, 170, F32, "columns", seed=2)
+    whole, cut = torch.empty(100, 170), torch.empty(100, 170)
+    gemm(isa, 1, a, b, whole, F32)
+    gemm(isa, 3, a, b, cut, F32, row_cuts=row_cuts, column_cuts=column_cuts)
+    assert torch.equal(whole, cut)
+
+
+@pytest.mark.parametrize("compute", [F32, BF16, F64])
+@pytest.mark.parametrize(("m", "n", "k"), [(33, 50, 40), (1, 7, 3), (70, 300, 900)])
+def test_accumulation_adds_to_what_is_there(isa, compute, m, n, k):
+    a, b = matrix(m, k, compute, "columns", seed=1), matrix(k, n, compute, "rows", seed=2)
+    start = torch.randn(m, n, dtype=F64).to(F64 if compute == F64 else F32)
+    exact, bound = product(a, b, compute)
+    unit = ROUND[start.dtype]
+    got = on_each_number_of_threads(isa, a, b, start.dtype, compute, accumulate=1, start=start)
+    check(got["c"], exact + start.double(), bound + (k + 2) * unit * start.double().abs())
+
+
+def gelu(x: Tensor) -> Tensor:
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+@pytest.mark.parametrize(
+    "terms", [t for r in range(5) for t in itertools.combinations(("bias", "gelu", "gate", "residual"), r)]
+)
+@pytest.mark.parametrize(
+    ("c_type", "other", "compute"), [(F32, F32, F32), (BF16, F32, BF16), (F32, BF16, BF16), (F64,) * 3]
+)
+def test_epilogues(isa, terms, c_type, other, compute):
+    (m, n, k), rows_per_gate, ldc = (37, 53, 20), 8, 53 + 3
+    a, b = matrix(m, k, compute, "rows", seed=1), matrix(k, n, compute, "columns", seed=2)
+    exact, bound = product(a, b, compute)
+    unit = ROUND[F64 if compute == F64 else F32]
+    settings: dict[str, Any] = {"keep_before": True}
+    if "bias" in terms:
+        settings["bias"] = torch.randn(n).to(other)
+        exact = exact + settings["bias"].double()
+        bound = bound + unit * exact.abs()
+    exact_before, bound_before = exact, bound
+    if "gelu" in terms:
+        settings["gelu"] = 1
+        exact, bound = gelu(exact), 1.13 * bound + GELU_ROUND * unit * (exact.abs() + bound)  # 1.13 > |gelu'|
+    if "gate" in terms:
+        settings.update(gate=torch.randn(-(-m // rows_per_gate), n + 1).to(other), rows_per_gate=rows_per_gate)
+        gate = settings["gate"][:, :n].double().repeat_interleave(rows_per_gate, 0)[:m]
+        exact, bound = exact * gate, bound * gate.abs() + unit * (exact * gate).abs()
+    if "residual" in terms:
+        settings["residual"] = torch.randn(m, ldc).to(other)
+        exact = exact + settings["residual"][:, :n].double()
+        bound = bound + 2 * unit * exact.abs()
+    got = on_each_number_of_threads(isa, a, b, c_type, compute, **settings)
+    check(got["c"], exact, bound)
+    check(got["before"], exact_before, bound_before)
+
+
+@pytest.mark.parametrize("compute", [F32, BF16, F64])
+def test_gradient_of_gelu_is_multiplied_in(isa, compute):
+    m, n, k = 37, 53, 20
+    a, b = matrix(m, k, compute, "rows", seed=1), matrix(k, n, compute, "rows", seed=2)
+    at = (2 * torch.randn(m, n + 3)).to(compute)
+    points = at[:, :n].double().clone().requires_grad_()
+    (slope,) = torch.autograd.grad(gelu(points).sum(), points)
+    exact, bound = product(a, b, compute)
+    unit = ROUND[F64 if compute == F64 else F32]
+    got = on_each_number_of_threads(isa, a, b, compute, compute, gelu_gradient_at=at)
+    check(got["c"], exact * slope, bound * slope.abs() + GELU_ROUND * unit * exact.abs() * (1 + points.detach().abs()))
+
+
+@pytest.mark.parametrize("c_type", [F32, BF16])
+def test_no_depth_gives_the_epilogue_of_zeros(isa, c_type):
+    a, b, bias = torch.empty(5, 0), torch.empty(0, 19), torch.randn(19)
+    got = on_each_number_of_threads(isa, a, b, c_type, F32, bias=bias, gelu=1)
+    check(got["c"], gelu(bias.double()).expand(5, 19), GELU_ROUND * ROUND[F32] * bias.double().abs().expand(5, 19))
+    assert (got["row_sum"] == 0).all()
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("compute", [F32, BF16])
+def test_bad_values_stay_in_their_row_and_column(isa, compute, value):
+    a, b = torch.randn(20, 30), torch.randn(30, 70)
+    a[3, 4], b[5, 60] = value, value
+    c = torch.empty(20, 70)
+    gemm(isa, 2, a, b, c, compute)
+    good = torch.isfinite(a @ b)
+    assert torch.equal(torch.isfinite(c), good)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"m": -1},
+        {"a_data": None},
+        {"c_column_stride": 2},
+        {"a_row_stride": 2, "a_column_stride": 2},
+        {"compute": 7},
+        {"b_type": 2},
+        {"accumulate": 1, "gelu": 1},
+        {"accumulate": 1, "c_type": 1},
+        {"gate": 64, "rows_per_gate": 0},
+        {"kc": -1},
+        {"row_cuts": 3, "column_cuts": 3},
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused(isa, wrong):
+    a, b, c = torch.zeros(4, 4), torch.zeros(4, 4), torch.full((4, 4), 7.0)
+    x = native.GemmArguments()
+    x.m = x.n = x.k = 4
+    for name, tensor in (("a", a), ("b", b), ("c", c)):
+        setattr(x, f"{name}_data", tensor.data_ptr())
+        setattr(x, f"{name}_row_stride", 4)
+        setattr(x, f"{name}_column_stride", 1)
+    for name, value in wrong.items():
+        setattr(x, name, value)
+    with pytest.raises(ValueError, match="hc_gemm"):
+        native.library().hc_gemm(native.context(isa=isa, num_threads=2), ctypes.byref(x))
+    assert (c == 7.0).all()

@@ -1,0 +1,111 @@
+"""Products of bf16 on x86: packing rounds as torch does, and every way to a result gives the same bits.
+
+The bounds against float64 over all shapes and instruction sets are in test_cases.py; here stands what only these kernels have:
+A read in place, sums rounded by the kernel, panels of both strides.
+"""
+
+import ctypes
+
+import pytest
+import torch
+from torch import Tensor
+
+from dithc.native import GemmArguments, context, library
+
+ISAS = ("avx512bf16", "amx")
+TYPES = {torch.float32: 0, torch.bfloat16: 1}
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if library() is None:
+        pytest.skip("no compiled library")
+    try:
+        context(isa=name, num_threads=1)
+    except ValueError as error:
+        pytest.skip(f"this CPU has no {name}: {error}")
+    return name
+
+
+def product(
+    a: Tensor,
+    b: Tensor,
+    isa: str,
+    *,
+    c_type: torch.dtype = torch.float32,
+    num_threads: int = 1,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """A (m, k) times B (k, n), of operands rounded to bf16."""
+    c = torch.empty(a.shape[0], b.shape[1], dtype=c_type)
+    arguments = GemmArguments(m=a.shape[0], n=b.shape[1], k=a.shape[1], compute=1)
+    for name, x in (("a", a), ("b", b), ("c", c)):
+        setattr(arguments, f"{name}_data", x.data_ptr())
+        setattr(arguments, f"{name}_row_stride", x.stride(0))
+        setattr(arguments, f"{name}_column_stride", x.stride(1))
+        setattr(arguments, f"{name}_type", TYPES[x.dtype])
+    if bias is not None:
+        arguments.bias, arguments.bias_type = bias.data_ptr(), TYPES[bias.dtype]
+    handle = library()
+    assert handle is not None
+    handle.hc_gemm(context(isa=isa, num_threads=num_threads), ctypes.byref(arguments))
+    return c
+
+
+def by_columns(x: Tensor) -> Tensor:
+    return x.t().contiguous().t()
+
+
+def any_normal_fp32(rows: int, columns: int) -> Tensor:
+    """Random bits that are neither denormal nor close enough to the largest number to round to inf."""
+    generator = torch.Generator().manual_seed(0)
+    bits = torch.randint(-(2**31), 2**31 - 1, (rows, columns), generator=generator).to(torch.int32)
+    x = bits.view(torch.float32)
+    return torch.where((x.abs() >= 2.0**-126) & (x.abs() < 2.0**127), x, torch.ones(()))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_packing_rounds_as_torch_does(isa: str, transposed: bool) -> None:
+    x = any_normal_fp32(200, 64)
+    rounded = x.bfloat16().float()
+    layout = by_columns if transposed else torch.Tensor.contiguous
+    assert torch.equal(product(layout(x), torch.eye(64), isa), rounded)
+    assert torch.equal(product(torch.eye(64), layout(x.t()), isa), rounded.t())
+
+
+def test_denormals_count_as_zero(isa: str) -> None:
+    tiny = torch.tensor([[1e-40], [-1e-40], [2.0**-126]])
+    assert product(tiny, torch.ones(1, 1), isa).flatten().tolist() == [0.0, 0.0, 2.0**-126]
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
+@pytest.mark.parametrize("c_type", [torch.float32, torch.bfloat16])
+def test_inf_and_nan_reach_their_row_and_nothing_else(isa: str, value: float, c_type: torch.dtype) -> None:
+    a, b = torch.ones(37, 70), torch.ones(70, 45)
+    a[20, 69] = value
+    c = product(a, b, isa, c_type=c_type).float()
+    torch.testing.assert_close(c[20], torch.full((45,), value), equal_nan=True)
+    assert (c[:20] == 70).all()
+    assert (c[21:] == 70).all()
+
+
+@pytest.mark.parametrize("shape", [(64, 96, 64), (2080, 1184, 96), (48, 72, 1536)])
+def test_rows_in_place_give_the_same_bits_as_packed_rows(isa: str, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    a, b = torch.randn(m, k).bfloat16(), torch.randn(n, k).t()
+    assert torch.equal(product(a, b, isa), product(by_columns(a), b, isa))
+    assert torch.equal(product(a, b, isa)[: m - 1], product(a[: m - 1], b, isa))
+
+
+@pytest.mark.parametrize("shape", [(33, 65, 40), (520, 130, 64), (300, 96, 2000)])
+def test_a_bf16_result_is_the_rounded_fp32_result(isa: str, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    a, b, bias = torch.randn(m, k).bfloat16(), torch.randn(k, n), torch.randn(n)
+    exact = product(a, b, isa, bias=bias)
+    assert torch.equal(product(a, b, isa, c_type=torch.bfloat16, bias=bias), exact.bfloat16())
+
+
+def test_the_number_of_threads_changes_no_bit(isa: str) -> None:
+    a, b = torch.randn(700, 1700).bfloat16(), torch.randn(1700, 500).bfloat16()
+    assert torch.equal(product(a, b, isa, num_threads=2), product(a, b, isa))

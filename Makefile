@@ -29,7 +29,7 @@ check:
 	  echo "error: $(PYTHON) cannot make environments; remedy: apt-get install python3-venv"; exit 1; }
 	@free=`df -Pk . | awk 'NR==2 {print int($$4/1048576)}'`; [ -x $(BIN)/dithc ] || [ $$free -ge 4 ] || { \
 	  echo "error: $$free GiB free here; expected 4 GiB for the environment and a demo; remedy: free space"; exit 1; }
-	@command -v cc >/dev/null || echo "note: no C compiler (cc): dithc installs without its C kernels and uses PyTorch's;" \
+	@command -v cc >/dev/null || echo "note: no C compiler (cc): dithc installs without its C kernels and uses slower ones;" \
 	  "remedy: apt-get install build-essential, then make env again"
 
 env: check $(BIN)/.installed

@@ -113,7 +113,10 @@ def search(product: tuning.Product, measure: Measure, *, threads: int, rounds: i
     best = halve([first, *heights_and_widths(product, first)], measure)
     timings = measure([None, best, "torch"], rounds)
     ratios = {name: timing.ratios_to(timings[None]) for name, timing in timings.items() if name is not None}
-    chosen = tuning.winner({name: values for name, values in ratios.items() if name != tuning.Blocking()})
+    barred: set[tuning.Choice] = {tuning.Blocking()}
+    if not tuning.torch_may_serve(product.layout, product.dtype):
+        barred.add("torch")  # measured all the same, to be shown
+    chosen = tuning.winner({name: values for name, values in ratios.items() if name not in barred})
     return tuning.Result(
         choice=chosen,
         ratio=1.0 if chosen is None else median(ratios[chosen]),

@@ -1,5 +1,6 @@
 """The choice of back end that is active in this process: the only state of the room, with `use` as its only writer."""
 
+import os
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from types import TracebackType
@@ -7,7 +8,9 @@ from typing import Any
 
 from dithc import native
 from dithc.hcops.table import FALLBACK, Choice, Kernel, choose, default, obstacle, raw_of
+from dithc.hcops.tuning import summary
 from dithc.log import logger, problem
+from dithc.native.loading import ISA_VARIABLE
 
 log = logger(__name__)
 
@@ -74,12 +77,14 @@ def _activate(choices: dict[str, Choice]) -> None:
 def describe() -> list[dict[str, str]]:
     """Which kernel serves each operator now: a row with `op`, `backend`, `kernel` and `why` for each.
 
+    With C kernels the reason names the instruction set and who chose it, and that of `linear` the tuning in use.
+
     Inputs that a fast back end does not take are served by the reference all the same: types other than fp32 and bf16 (fp64
     for checks of gradients), devices other than the CPU, subclasses of Tensor, transformations of torch.func and forward-mode
     differentiation. The first time that happens to an operator, a line of the log says so.
     """
     return [
-        {"op": op, "backend": choice.kernel.backend, "kernel": _kernel(choice.kernel), "why": choice.why}
+        {"op": op, "backend": choice.kernel.backend, "kernel": _kernel(choice.kernel), "why": _why(choice)}
         for op, choice in _active.items()
     ]
 
@@ -97,6 +102,19 @@ def say_default() -> None:
         _said_default.append(True)
         level = log.info if _first == "c" else log.warning
         level("operators served by back end %s by default: %s", _first, _reason)
+
+
+def _why(choice: Choice) -> str:
+    kernel = choice.kernel
+    if kernel.backend != "c":
+        return choice.why
+    reasons = [choice.why]
+    if kernel.parts:
+        asked = os.environ.get(ISA_VARIABLE)
+        reasons.append(f"{native.isa()}, {f'which {ISA_VARIABLE} names' if asked else 'the best of this CPU'}")
+    if kernel.op == "linear" and (tuned := summary()):
+        reasons.append(tuned)
+    return "; ".join(reasons)
 
 
 def _kernel(kernel: Kernel) -> str:

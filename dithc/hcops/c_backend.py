@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from dithc import native
 from dithc.hcops.c_library import functions, pool
-from dithc.hcops.c_vector import gate_residual_forward, gelu_forward
-from dithc.hcops.checks import TYPES, array, condition, fp32, shape_of, stream, wrong_shape
+from dithc.hcops.checks import TYPES, array, condition, fp32, heads_of, shape_of, stream, wrong_shape
 from dithc.hcops.tuning import Blocking, Choice, Layout, choice
 
 Needs = Sequence[bool]
@@ -30,27 +29,32 @@ def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.
     return y  # (..., F)
 
 
-def linear_gelu_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """As `linear_forward`, then the tanh GELU; also what stood before it, which the gradient needs."""
+def linear_gelu_forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, *, keep: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """As `linear_forward`, then the tanh GELU; with `keep` also what stood before it, which the gradient needs."""
     m, n, k = _sizes("linear_gelu", x, weight, bias)
-    tuned = _tuned(m, n, k, "forward", dtype)
-    if tuned == "torch":
-        before = _torch_linear(x, weight, bias, dtype)
-        return gelu_forward(before), before
     y = pool().empty((*x.shape[:-1], n), dtype)
-    before = pool().empty(y.shape, dtype)
-    _forward_product("linear_gelu", x, weight, bias, y, dtype, tuned, before.data_ptr(), 1, None)
+    before = pool().empty(y.shape, dtype) if keep else None
+    _forward_product("linear_gelu", x, weight, bias, y, dtype, _cuts(m, n, k, dtype), _address(before), 1, None)
     return y, before  # (..., F) each
 
 
 def linear_gate_residual_forward(
-    x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, residual: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    gate: Tensor,
+    residual: Tensor,
+    dtype: torch.dtype,
+    *,
+    keep: bool = True,
+) -> tuple[Tensor, Tensor | None]:
     """x (N, T, D), weight (F, D), bias (F), gate (N, F), residual (N, T, F).
 
     Returns:
-        residual + gate * y, in the widest type of residual, gate and `dtype`; and y = x W^T + b, which the gradient
-        needs, in the same type (the epilogue writes both).
+        residual + gate * y, in the widest type of residual, gate and `dtype`; and with `keep` y = x W^T + b, which the
+        gradient needs, in the same type (the epilogue writes both).
     """
     op = "linear_gate_residual"
     m, n, k = _sizes(op, x, weight, bias)
@@ -59,13 +63,11 @@ def linear_gate_residual_forward(
     gate_fields = condition(op, "gate", gate, (images, n))
     residual_fields = array(op, "residual", residual)
     out_type = torch.promote_types(torch.promote_types(residual.dtype, gate.dtype), dtype)
-    tuned = _tuned(m, n, k, "forward", dtype)
-    if tuned == "torch":
-        y = _torch_linear(x, weight, bias, dtype).to(out_type)
-        return gate_residual_forward(residual, gate, y), y
-    out, y = pool().empty(residual.shape, out_type), pool().empty(residual.shape, out_type)
+    out = pool().empty(residual.shape, out_type)
+    y = pool().empty(residual.shape, out_type) if keep else None
     _forward_product(
-        *(op, x, weight, bias, out, dtype, tuned, y.data_ptr(), 0, None, *gate_fields, tokens, *residual_fields)
+        *(op, x, weight, bias, out, dtype, _cuts(m, n, k, dtype), _address(y), 0, None),
+        *(*gate_fields, tokens, *residual_fields),
     )
     return out, y  # (N, T, F) each
 
@@ -180,7 +182,8 @@ def _gradient_of_input(op: str, dy: Tensor, x: Tensor, weight: Tensor, sizes: tu
     m, n, k = sizes
     tuned = _tuned(m, k, n, "grad_input", dy.dtype)
     if tuned == "torch":
-        return torch.matmul(dy, weight.to(dy.dtype)).to(x.dtype)
+        with torch.autocast("cpu", enabled=False):  # it may be on in a backward pass too
+            return torch.matmul(dy, weight.to(dy.dtype)).to(x.dtype)
     dy_address, compute = array(op, "dy", dy)
     weight_address, weight_type = array(op, "weight", weight)
     dx = pool().empty(x.shape, x.dtype)
@@ -199,8 +202,10 @@ def _gradient_of_weight(
     m, n, k = sizes
     tuned = _tuned(n, k, m, "grad_weight", dy.dtype)
     if tuned == "torch":
-        product = torch.mm(dy.reshape(m, n).t(), x.reshape(m, k).to(dy.dtype))
+        with torch.autocast("cpu", enabled=False):
+            product = torch.mm(dy.reshape(m, n).t(), x.reshape(m, k).to(dy.dtype))
         torch.add(dw, product, out=dw) if accumulate else dw.copy_(product)
+    if tuned == "torch" or k == 0:  # no column of x: dw is empty, and the library sums dy only beside a product
         if db is not None:
             torch.sum(dy.reshape(m, n), dim=0, dtype=torch.float32, out=db)
         return
@@ -228,6 +233,16 @@ def _tuned(m: int, n: int, k: int, layout: Layout, dtype: torch.dtype) -> Choice
     return choice(m, n, k, layout, "bf16" if dtype is torch.bfloat16 else "fp32")
 
 
+def _cuts(m: int, n: int, k: int, dtype: torch.dtype) -> Blocking | None:
+    """As `_tuned`, for a forward product with an end of its own: there torch, measured as a plain product, needs more passes."""
+    tuned = _tuned(m, n, k, "forward", dtype)
+    return None if tuned == "torch" else tuned
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
 def _torch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """torch's own product, where tuning found it faster."""
     with torch.autocast("cpu", enabled=False):
@@ -236,6 +251,5 @@ def _torch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.d
 
 def _heads(op: str, qkv: Tensor, num_heads: int) -> tuple[int, int, int, int]:
     n, t, three = stream(op, "qkv", qkv)
-    if num_heads < 1 or three % (3 * num_heads):
-        raise wrong_shape(op, "qkv", qkv, expected=f"(N, T, 3D), D a multiple of the {num_heads} heads")
+    heads_of(op, qkv, num_heads)
     return n, t, three // 3, three // (3 * num_heads)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dithc import native
 from dithc.hcops.c_library import functions, pool
-from dithc.hcops.checks import TYPES, array, condition, fp32, shape_of, stream, typed, wrong_shape
+from dithc.hcops.checks import TYPES, array, condition, fp32, patches_of, shape_of, stream, typed, wrong_shape
 from dithc.log import problem
 
 # Numbers of hc_function.
@@ -181,8 +181,7 @@ def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
     """image (N, C, R * p, S * p) to patches (N, T, C * p * p); order 0: (C, p, p) within a patch, order 1: (p, p, C)."""
-    if image.dim() != 4 or p < 1 or image.shape[2] % p or image.shape[3] % p:
-        raise wrong_shape("patchify", "image", image, expected=f"(N, C, R * {p}, S * {p})")
+    patches_of("patchify", "image", image, p, order)
     n, c, height, width = image.shape
     r, s = height // p, width // p
     address, code = array("patchify", "image", image)
@@ -193,8 +192,7 @@ def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
 
 def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
     """patches (N, T, C * p * p) of an image with `rows` rows of patches, to the image (N, C, R * p, S * p)."""
-    if patches.dim() != 3 or rows < 1 or p < 1 or patches.shape[1] % rows or patches.shape[2] % (p * p):
-        raise wrong_shape("unpatchify", "patches", patches, expected=f"(N, {rows} * S, C * {p * p})")
+    patches_of("unpatchify", "patches", patches, p, order, rows=rows)
     n, t, features = patches.shape
     c, s = features // (p * p), t // rows
     address, code = array("unpatchify", "patches", patches)

@@ -61,6 +61,50 @@ def condition(op: str, name: str, tensor: Tensor, shape: tuple[int, int]) -> tup
     return address, code, tensor.stride(0)
 
 
+def served_type(op: str, dtype: torch.dtype) -> None:
+    """Checks an argument `dtype`.
+
+    Raises:
+        UserError: no kernel computes in it.
+    """
+    if dtype not in TYPES:
+        raise problem(_where(op, "dtype"), got=dtype, expected=EXPECTED_TYPES, remedy="give one of these")
+
+
+def heads_of(op: str, qkv: Tensor, num_heads: int) -> None:
+    """Checks that qkv (N, T, 3D) has D > 0 and that the heads divide D.
+
+    Raises:
+        UserError: they do not; the message names the argument at fault.
+    """
+    three = stream(op, "qkv", qkv)[2]
+    if three == 0 or three % 3:
+        raise wrong_shape(op, "qkv", qkv, expected="(N, T, 3D), D > 0")
+    if num_heads < 1 or (three // 3) % num_heads:
+        remedy = "choose a number of heads that divides the width"
+        raise problem(_where(op, "num_heads"), got=num_heads, expected=f"a divisor of D = {three // 3}", remedy=remedy)
+
+
+def patches_of(op: str, name: str, tensor: Tensor, p: int, order: int, *, rows: int | None = None) -> None:
+    """Checks the side p and the order of patches, of an image (N, C, R * p, S * p), or of patches with R = `rows`.
+
+    Raises:
+        UserError: they do not fit; the message names the argument at fault.
+    """
+    dimensions = "(N, C, height, width)" if rows is None else "(N, T, C * p * p)"
+    if tensor.dim() != (4 if rows is None else 3):
+        raise wrong_shape(op, name, tensor, expected=dimensions)
+    remedy = f"look at where it is chosen; {name} has shape {tuple(tensor.shape)}"
+    if order not in (0, 1):
+        raise problem(_where(op, "order"), got=order, expected="0 (C, p, p) or 1 (p, p, C)", remedy=remedy)
+    sizes, unit = (tensor.shape[2:], p) if rows is None else (tensor.shape[2:], p * p)
+    if p < 1 or any(size % unit for size in sizes):
+        expected = "a divisor of height and width" if rows is None else "p * p a divisor of C * p * p"
+        raise problem(_where(op, "p"), got=p, expected=expected, remedy=remedy)
+    if rows is not None and (rows < 1 or tensor.shape[1] % rows):
+        raise problem(_where(op, "rows"), got=rows, expected=f"a divisor of T = {tensor.shape[1]}", remedy=remedy)
+
+
 def stream(op: str, name: str, x: Tensor) -> tuple[int, int, int]:
     """N, T and D of a tensor of three dimensions.
 

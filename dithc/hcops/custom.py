@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from dithc.hcops import counts, fakes, gradients
-from dithc.hcops.active import raw, say_default
+from dithc.hcops.active import backend_of, raw, say_default
+from dithc.hcops.checks import served_type
 
 # Lives as long as the process; torch forgets the operators of a library that is collected.
 LIBRARY = torch.library.Library("dithc", "DEF")  # type: ignore[no-untyped-call]
@@ -32,6 +33,7 @@ class Operator:
         keep: (ctx, inputs, outputs): saves what the backward pass needs.
         backward: (ctx, gradient of the first output): the gradients of all inputs.
         num_outputs: results of the raw kernel; only the first has a gradient.
+        may_drop: whether the raw kernel of C takes keep=False: then it does not make what only the gradient needs.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Operator:
     keep: Callable[[Any, tuple[Any, ...], tuple[Tensor, ...]], None]
     backward: Callable[[Any, Tensor], gradients.Gradients]
     num_outputs: int = 1
+    may_drop: bool = False
     _direct: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -54,6 +57,10 @@ class Operator:
             outputs = getattr(torch.ops.dithc, self.name)(*inputs)
             first: Tensor = outputs if self.num_outputs == 1 else outputs[0]
             return first
+        if self.may_drop and not _recorded(inputs) and backend_of(self.name) == "c":
+            say_default()
+            alone: Tensor = raw(f"{self.name}_forward")(*inputs, keep=False)[0]
+            return alone
         only: Tensor = self._direct[0].apply(*inputs)
         return only
 
@@ -71,6 +78,11 @@ class Operator:
 def traced(tensor: Tensor) -> bool:
     """Whether torch records operators now, or the tensor has no memory: then operators of torch are needed."""
     return bool(torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or tensor.is_meta)
+
+
+def _recorded(inputs: tuple[Any, ...]) -> bool:
+    """Whether autograd will ask for a gradient of this call."""
+    return torch.is_grad_enabled() and any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
 
 
 def _function(operator: Operator) -> type[torch.autograd.Function]:
@@ -99,6 +111,9 @@ def _define(name: str, raw_name: str, schema: str, fake: Callable[..., Any], **f
 
     def kernel(*inputs: Any, **settings: Any) -> Any:
         say_default()
+        for value in (*inputs, *settings.values()):
+            if isinstance(value, torch.dtype):
+                served_type(name, value)
         dense = (value.contiguous() if isinstance(value, Tensor) else value for value in inputs)
         found = raw(raw_name)(*dense, **settings, **fixed)
         if not isinstance(found, tuple):
@@ -118,12 +133,12 @@ LINEAR = Operator(
 LINEAR_GELU = Operator(
     "linear_gelu",
     "(Tensor x, Tensor weight, Tensor? bias, ScalarType dtype) -> (Tensor, Tensor)",
-    *(fakes.linear_gelu, gradients.keep_linear_gelu, gradients.linear_gelu, 2),
+    *(fakes.linear_gelu, gradients.keep_linear_gelu, gradients.linear_gelu, 2, True),
 )
 LINEAR_GATE_RESIDUAL = Operator(
     "linear_gate_residual",
     "(Tensor x, Tensor weight, Tensor? bias, Tensor gate, Tensor residual, ScalarType dtype) -> (Tensor, Tensor)",
-    *(fakes.linear_gate_residual, gradients.keep_linear_gate_residual, gradients.linear_gate_residual, 2),
+    *(fakes.linear_gate_residual, gradients.keep_linear_gate_residual, gradients.linear_gate_residual, 2, True),
 )
 ADALN = Operator(
     "adaln",

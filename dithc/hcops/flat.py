@@ -24,7 +24,8 @@ def flat_gradients(parameters: Iterable[Parameter]) -> Tensor:
     """Gives each parameter an attribute `flat_grad` in one new buffer of zeros, which is returned.
 
     Only fp32 parameters on the CPU take part; the others keep gradients of their own. Where the reference serves linear
-    layers nobody would write there: nothing is set up.
+    layers nobody would write there: nothing is set up. Whoever holds on to a `.grad` beyond `zero_grad(set_to_none=True)` holds
+    a view of the buffer, which the next backward pass overwrites: clone what is to stay.
     """
     if backend_of("linear") == FALLBACK:
         return torch.zeros(0)
@@ -66,6 +67,20 @@ def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:
     parameter.flat_grad_on_its_way = True
     parameter.grad = None  # it comes back with the sum, and without a pass to add it
     return flat.detach(), True
+
+
+def abandon(parameter: Any, held: Tensor | None) -> None:
+    """Undoes `target` where the product failed: `.grad` is what it was, and the next pass may write to the buffer again."""
+    parameter.grad = held
+    parameter.flat_grad_on_its_way = False
+
+
+def forget_gradients(parameters: Iterable[Tensor]) -> None:
+    """Sets every `.grad` to None; a backward pass that failed leaves nothing on its way either."""
+    for parameter in parameters:
+        parameter.grad = None
+        if hasattr(parameter, "flat_grad_on_its_way"):
+            parameter.flat_grad_on_its_way = False
 
 
 def _accumulates(accumulator: Any, parameter: Any) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dithc.hcops.active import backend_of, raw
-from dithc.hcops.flat import target
+from dithc.hcops.flat import abandon, target
 from dithc.log import problem
 
 Gradients = tuple[Tensor | None, ...]
@@ -187,10 +187,16 @@ def _layer(ctx: Any, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
     if not ctx.direct:
         traced = backward(dy, x, weight, ctx.has_bias, list(needs))
         return tuple(gradient if needed else None for gradient, needed in zip(traced, needs, strict=True))
-    into, accumulate = None, False
+    into, accumulate, held = None, False, None
     if needs[1] and ctx.parameter is not None:
+        held = ctx.parameter.grad
         into, accumulate = target(ctx.parameter, ctx.next_functions[1][0])
-    written: Gradients = backward(dy, x, weight, ctx.has_bias, needs, into, accumulate=accumulate)
+    try:
+        written: Gradients = backward(dy, x, weight, ctx.has_bias, needs, into, accumulate=accumulate)
+    except BaseException:
+        if into is not None:
+            abandon(ctx.parameter, held)
+        raise
     return written
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from dithc.hcops import custom, reference
+from dithc.hcops.checks import heads_of
 from dithc.hcops.route import compute_type, dense, reference_serves, rows_dense
 from dithc.log import problem
 
@@ -62,7 +63,9 @@ def attention(qkv: Tensor, num_heads: int) -> Tensor:
     Returns:
         (N, T, D), head by head.
     """
-    if reference_serves("attention", qkv=qkv):
+    served = reference_serves("attention", qkv=qkv)
+    heads_of("attention", qkv, num_heads)
+    if served:
         return reference.attention(qkv, num_heads)
     if torch.is_autocast_enabled("cpu"):
         qkv = qkv.to(torch.get_autocast_dtype("cpu"))

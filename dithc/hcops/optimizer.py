@@ -7,10 +7,11 @@ from torch import Tensor
 
 from dithc.hcops import reference
 from dithc.hcops.active import backend_of, raw, say_once
-from dithc.hcops.flat import flat_gradients
+from dithc.hcops.flat import flat_gradients, forget_gradients
 from dithc.hcops.table import FALLBACK
+from dithc.log import problem
 
-__all__ = ["adamw", "flat_gradients", "sum_of_squares"]
+__all__ = ["adamw", "flat_gradients", "forget_gradients", "sum_of_squares"]
 
 
 def sum_of_squares(tensors: Sequence[Tensor]) -> float:
@@ -53,9 +54,15 @@ def adamw(
         step: 1 for the first update.
         gradient_scale: factor on each gradient: that of clipping.
         ema_decay: decay of the averages.
+
+    Raises:
+        UserError: a step below 1, or lists that do not go together.
     """
+    if step < 1:
+        raise problem("operator adamw, argument step", got=step, expected="1 or more", remedy="count updates from 1")
     everything = [*weights, *gradients, *first, *second, *(averages or ())]
-    kernel = reference.adamw_forward if _reference_serves("adamw", everything) else raw("adamw_forward")
+    by_torch = _reference_serves("adamw", everything)
+    kernel = reference.adamw_forward if by_torch else raw("adamw_forward")
     kernel(
         weights,
         gradients,
@@ -71,6 +78,9 @@ def adamw(
         gradient_scale=gradient_scale,
         ema_decay=ema_decay,
     )
+    if not by_torch:  # autograd learns that memory behind saved tensors has changed
+        changed = [*weights, *first, *second, *(averages or ()), *(shadows or ())]
+        torch.autograd.graph.increment_version(tensor for tensor in changed if not tensor.is_inference())
 
 
 def _reference_serves(op: str, tensors: Sequence[Tensor]) -> bool:

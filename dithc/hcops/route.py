@@ -60,15 +60,27 @@ def rows_dense(tensor: Tensor) -> Tensor:
 def _obstacle(op: str, tensors: dict[str, Tensor | None]) -> str | None:
     """Why the fast back ends do not take these inputs, in the order in which it is cheap to ask."""
     compiling = torch.compiler.is_compiling()
+    on_meta: bool | None = None
     for name, tensor in tensors.items():
         if tensor is None:
             continue
+        if not isinstance(tensor, Tensor):
+            got, remedy = type(tensor).__name__, "convert it with torch.as_tensor()"
+            raise problem(f"operator {op}, argument {name}", got=got, expected="a torch.Tensor", remedy=remedy)
         if tensor.dtype not in TYPES:
             if not tensor.is_floating_point():
                 array(op, name, tensor)  # raises, with the whole message
             return f"inputs of {tensor.dtype}"
         if not tensor.is_cpu and not tensor.is_meta:
             return f"inputs on {tensor.device}"
+        if on_meta is not None and tensor.is_meta != on_meta:
+            expected = f"a tensor {'without' if on_meta else 'with'} memory, as the arguments before it"
+            remedy = "move all arguments to one device"
+            where = f"operator {op}, argument {name}"
+            raise problem(where, got=f"a tensor on {tensor.device}", expected=expected, remedy=remedy)
+        on_meta = tensor.is_meta
+        if tensor.layout is not torch.strided:
+            return f"inputs of layout {tensor.layout}"
         if not compiling and type(tensor) not in PLAIN and not torch._C._len_torch_dispatch_stack():
             return f"inputs of class {type(tensor).__name__}"
     if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") not in TYPES:

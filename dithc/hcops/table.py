@@ -82,8 +82,8 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("mse", "c", "one pass", ("squared_difference", "scaled_difference", "add_blocks")),
     Kernel("patchify", "c", "one pass"),
     Kernel("unpatchify", "c", "one pass"),
-    Kernel("exp", "c", "one pass", _MAP),
-    Kernel("tanh", "c", "one pass", _MAP),
+    Kernel("exp", "c", "one pass", ("map",)),  # their gradients are torch's
+    Kernel("tanh", "c", "one pass", ("map",)),
     Kernel("scale_add", "c", "one pass", ("scale_add*",)),
     Kernel("sum_of_squares", "c", "one pass in a fixed order", ("sum_of_squares*",)),
     Kernel("adamw", "c", "clipping, moments, update and average in one pass", ("adamw*",)),

@@ -3,6 +3,9 @@
 The file belongs to one machine, number of threads, instruction set, version and ABI (`Key`); any other is not used. Nothing is
 tuned by itself: without a file every product takes the kernels' own rule, which blocks by cache sizes. A choice changes the order
 in which a sum over k is made, so results of two tunings differ in rounding; within one they repeat bit by bit.
+
+What was measured is the plain product: at the tuned shapes it is not slower than by the rule. Products with a GELU or a gated
+residual in their end take its cuts, unmeasured, and never torch's product.
 """
 
 import hashlib
@@ -31,6 +34,7 @@ FORMAT = 1
 FOLDER_VARIABLE = "DITHC_TUNING"
 """Environment: another folder for the files, or `off` for the kernels' own rule everywhere."""
 OFF = "off"
+LARGEST_NUMBER = 2**31 - 1  # C's int
 MARGIN = 0.03
 """What a candidate must gain on the default; medians of alternating rounds differ by about 1 to 2 % on a shared machine."""
 
@@ -116,6 +120,11 @@ def choice(m: int, n: int, k: int, layout: Layout, dtype: Dtype) -> Choice | Non
     return _choices(torch.get_num_threads()).get(Product(m, n, k, layout, dtype))
 
 
+def torch_may_serve(layout: Layout, dtype: Dtype) -> bool:
+    """Whether torch's product does what ours does: of bf16 it gives bf16, and the gradient of a weight has to be fp32."""
+    return (layout, dtype) != ("grad_weight", "bf16")
+
+
 class trying:  # reads as a verb at the place of use
     """Makes every product take `candidate` in the body of a `with`, as the search does."""
 
@@ -170,12 +179,22 @@ def path_of(key: Key) -> Path | None:
     return (Path(wanted) if wanted else cache_home / "dithc" / "tuning") / key.file_name
 
 
+def summary() -> str | None:
+    """What tuning this process uses, in words; None where there is none."""
+    path = path_of(this_machine())
+    choices = _choices(torch.get_num_threads()) if path is not None and path.exists() else {}
+    if not choices:
+        return None
+    by_torch = sum(chosen == "torch" for chosen in choices.values())
+    return f"tuning file {path}: {len(choices)} product(s), {by_torch} of them served by torch"
+
+
 def load(path: Path, key: Key) -> dict[Product, Result]:
     """Reads a tuning; a file that is damaged or of another machine is a warning and an empty tuning."""
     try:
         content = json.loads(path.read_text())
         found = {field: _plain(content["key"][field]) for field in asdict(key)}
-        results = {_product(row): _result(row) for row in content["products"]}
+        results = {_product(row): _result(row, threads=found["threads"]) for row in content["products"]}
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}, expected {FORMAT}")
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -230,16 +249,23 @@ def _row(product: Product, result: Result) -> dict[str, Any]:
 def _product(row: Mapping[str, Any]) -> Product:
     if row["layout"] not in get_args(Layout) or row["dtype"] not in get_args(Dtype):
         raise ValueError(f"product {row['layout']} {row['dtype']} is unknown")
-    return Product(int(row["m"]), int(row["n"]), int(row["k"]), row["layout"], row["dtype"])
+    return Product(_number(row["m"]), _number(row["n"]), _number(row["k"]), row["layout"], row["dtype"])
 
 
-def _result(row: Mapping[str, Any]) -> Result:
+def _result(row: Mapping[str, Any], *, threads: int) -> Result:
     chosen = row["choice"]
     if isinstance(chosen, dict):
-        numbers = {name: int(value) for name, value in chosen.items()}
-        if min(numbers.values(), default=0) < 0:
-            raise ValueError(f"blocking {numbers} has a negative number")
-        chosen = Blocking(**numbers)
+        chosen = Blocking(**{name: _number(value) for name, value in chosen.items()})
+        if max(max(chosen.row_cuts, 1) * max(chosen.column_cuts, 1), chosen.num_threads) > threads:
+            raise ValueError(f"{chosen} needs more than {threads} thread(s)")
     elif chosen not in (None, "torch"):
         raise ValueError(f"choice {chosen!r} is unknown")
+    elif chosen == "torch" and not torch_may_serve(row["layout"], row["dtype"]):
+        raise ValueError(f"torch rounds the product {row['layout']} {row['dtype']}, so it cannot serve it")
     return Result(chosen, float(row["ratio"]), float(row["torch_ratio"]), float(row["default_seconds"]))
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= LARGEST_NUMBER:
+        raise ValueError(f"{value!r} is not a whole number from 0 to {LARGEST_NUMBER}")
+    return value

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from dithc.hcops import custom, reference
+from dithc.hcops.checks import patches_of
 from dithc.hcops.route import dense, reference_serves, rows_dense
 
 # The order of the elements of a patch: (C, p, p), what the patch embedding reads; (p, p, C), what the last layer writes.
@@ -35,7 +36,8 @@ def adaln_and_stream(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6)
     """`adaln`, and x itself: what uses the residual stream next to the norm should take this x.
 
     Then the gradient that comes back along the stream is added in the backward pass of the norm; torch would add the two in a
-    pass of its own, on its own threads, which then stay busy waiting for more where ours want to run.
+    pass of its own, on its own threads, which then stay busy waiting for more where ours want to run. The second output is a
+    view of x, and torch refuses to change it in place.
     """
     if reference_serves("adaln", x=x, shift=shift, scale=scale):
         return reference.adaln(x, shift, scale, eps), x
@@ -103,14 +105,18 @@ def mse(x: Tensor, y: Tensor) -> Tensor:
 
 def patchify(image: Tensor, p: int, *, order: int = CHANNELS_FIRST) -> Tensor:
     """(N, C, R * p, S * p) to patches (N, T, C * p * p), row by row; `order` is that of the elements of a patch."""
-    if reference_serves("patchify", image=image):
+    served = reference_serves("patchify", image=image)
+    patches_of("patchify", "image", image, p, order)
+    if served:
         return reference.patchify(image, p, order)
     return custom.PATCHIFY(dense(image), p, order)
 
 
 def unpatchify(patches: Tensor, rows: int, p: int, *, order: int = CHANNELS_LAST) -> Tensor:
     """Patches (N, T, C * p * p) to the image (N, C, R * p, S * p) of R = `rows` rows of patches."""
-    if reference_serves("unpatchify", patches=patches):
+    served = reference_serves("unpatchify", patches=patches)
+    patches_of("unpatchify", "patches", patches, p, order, rows=rows)
+    if served:
         return reference.unpatchify(patches, rows, p, order)
     return custom.UNPATCHIFY(dense(patches), rows, p, order)
 

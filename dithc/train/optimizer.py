@@ -49,8 +49,7 @@ class Optimizer:
 
     def zero(self) -> None:
         """Forgets the gradients."""
-        for parameter in self._named.values():
-            parameter.grad = None
+        hcops.optimizer.forget_gradients(self._named.values())
         self._gradient_scale = 1.0
 
     def clip(self) -> float:

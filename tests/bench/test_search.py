@@ -49,6 +49,13 @@ def test_torch_wins_where_it_is_fastest():
     assert result.ratio == result.torch_ratio == 0.5
 
 
+def test_torch_never_wins_where_it_would_round_a_gradient_to_bf16():
+    product = PRODUCT._replace(layout="grad_weight", dtype="bf16")
+    result = search.search(product, made_up(lambda c: 1.0 if c == "torch" else 2.0), threads=2, rounds=5)
+    assert result.choice is None
+    assert result.torch_ratio == 0.5
+
+
 def test_the_default_stays_where_nothing_gains_the_margin():
     result = search.search(PRODUCT, made_up(lambda c: 1.0 if c is None else 0.98), threads=2, rounds=5)
     assert result.choice is None

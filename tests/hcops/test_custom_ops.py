@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dithc import hcops, native
-from dithc.hcops import vector
+from dithc.hcops import tuning, vector
 from dithc.hcops.table import obstacle
 from dithc.native import loading
 
@@ -321,9 +321,28 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "shape of scale": (lambda: hcops.adaln(_leaf(2, 3, 4), _leaf(2, 4), _leaf(1, 4)), "adaln, argument"),
     "two dimensions": (lambda: hcops.adaln(_leaf(3, 4), _leaf(3, 4), _leaf(3, 4)), "adaln, argument x"),
-    "heads that do not divide": (lambda: hcops.attention(_leaf(1, 2, 12), 3), "attention, argument qkv"),
-    "patches that do not fit": (lambda: vector.patchify(_leaf(1, 1, 3, 4), 2), "patchify, argument image"),
-    "rows that do not fit": (lambda: vector.unpatchify(_leaf(1, 5, 4), 2, 2), "unpatchify, argument patches"),
+    "heads that do not divide": (lambda: hcops.attention(_leaf(1, 2, 12), 3), "attention, argument num_heads"),
+    "no width": (lambda: hcops.attention(_leaf(1, 2, 0), 3), "attention, argument qkv"),
+    "width without q, k and v": (lambda: hcops.attention(_leaf(1, 2, 10), 2), "attention, argument qkv"),
+    "patches that do not fit": (lambda: vector.patchify(_leaf(1, 1, 3, 4), 2), "patchify, argument p"),
+    "order of patches": (lambda: vector.patchify(_leaf(1, 1, 4, 4), 2, order=2), "patchify, argument order"),
+    "order of an image": (lambda: vector.unpatchify(_leaf(1, 4, 4), 2, 2, order=-1), "unpatchify, argument order"),
+    "an array": (lambda: hcops.linear([[1.0]], _leaf(1, 1)), r"linear, argument x(.|\n)*list"),
+    "weight without memory": (
+        lambda: hcops.linear(torch.randn(2, 3, device="meta"), _leaf(4, 3)),
+        "linear, argument weight",
+    ),
+    "type of the result": (
+        lambda: torch.ops.dithc.linear(torch.randn(2, 3), torch.randn(4, 3), None, torch.float64),
+        "linear, argument dtype",
+    ),
+    "step before the first": (
+        lambda: hcops.optimizer.adamw(
+            *([torch.zeros(3)] for _ in range(4)), lr=1.0, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.0, step=0
+        ),
+        "adamw, argument step",
+    ),
+    "rows that do not fit": (lambda: vector.unpatchify(_leaf(1, 5, 4), 2, 2), "unpatchify, argument rows"),
     "two shapes": (lambda: vector.mse(_leaf(2, 3), _leaf(2, 4)), "mse, argument y"),
     "misaligned memory": (lambda: vector.silu(_misaligned()), "argument x(.|\n)*multiple of 4 bytes"),
 }
@@ -340,6 +359,79 @@ def test_wrong_input_is_refused_by_name(name: str, backend: str, use_backend: Ca
     call, message = BAD[name]
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
+def test_layer_without_inputs_gives_its_bias_and_the_bias_a_gradient(server: str) -> None:
+    x, weight, bias = torch.randn(3, 0, requires_grad=True), _leaf(5, 0), _leaf(5)
+    out = hcops.linear(x, weight, bias)
+    assert torch.equal(out, bias.expand(3, 5))
+    out.sum().backward()
+    assert torch.equal(bias.grad, torch.full((5,), 3.0))
+
+
+def test_sparse_input_is_served_by_the_reference(fast: None) -> None:
+    x = torch.eye(3)
+    assert torch.equal(vector.scale_add(x.to_sparse(), alpha=2.0).to_dense(), 2 * x)
+
+
+@pytest.mark.parametrize("backend", ["c", "numba"])
+def test_update_in_place_is_seen_by_autograd(backend: str, use_backend: Callable[[str], None]) -> None:
+    use_backend(backend)
+    weight, lists = _leaf(3), [[torch.zeros(3)] for _ in range(4)]
+    loss = (weight * weight).sum()
+    settings = {"lr": 1.0, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0, "step": 1}
+    hcops.optimizer.adamw([weight.detach()], *lists[:3], averages=lists[3], **settings)
+    assert [tensors[0]._version for tensors in lists] == [0, 1, 1, 1]
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.skipif(native.library() is None, reason="no C kernels")
+def test_torch_serves_plain_products_alone_and_without_autocast(use_backend: Callable[[str], None]) -> None:
+    use_backend("c")
+    x, weight, bias = _leaf(1, 5, 7), _leaf(7, 7), _leaf(7)
+    gate, residual = _leaf(1, 7), _leaf(1, 5, 7)
+    calls = (
+        lambda: hcops.linear(x, weight, bias, gelu=True),
+        lambda: hcops.linear(x, weight, bias, gate=gate, residual=residual),
+    )
+    for call in calls:
+        plain = call()
+        with tuning.trying("torch"):
+            assert torch.equal(call(), plain)
+    out = hcops.linear(x, weight)
+    with tuning.trying("torch"), torch.autocast("cpu", dtype=torch.bfloat16):
+        got = torch.autograd.grad(out, [x, weight], torch.ones_like(out))
+    for gradient, exact in zip(got, (weight.sum(0).expand(1, 5, 7), x.sum(1).expand(7, 7)), strict=True):
+        torch.testing.assert_close(gradient, exact)
+
+
+@pytest.mark.skipif(native.library() is None, reason="no C kernels")
+def test_without_gradients_nothing_is_made_for_them(use_backend: Callable[[str], None], monkeypatch) -> None:
+    use_backend("c")
+    x, weight, bias = _leaf(2, 5, 7), _leaf(9, 7), _leaf(9)
+    gate, residual = torch.randn(2, 9), torch.randn(2, 5, 9)
+    calls = {
+        "linear_gelu": lambda: hcops.linear(x, weight, bias, gelu=True),
+        "linear_gate_residual": lambda: hcops.linear(x, weight, bias, gate=gate, residual=residual),
+    }
+    kept = []
+
+    def spy(name: str) -> Callable[..., Any]:
+        def call(*inputs: Any, **settings: Any) -> Any:
+            found = hcops.raw(name)(*inputs, **settings)
+            kept.append(found[1] is not None)
+            return found
+
+        return call
+
+    monkeypatch.setattr("dithc.hcops.custom.raw", spy)
+    for call in calls.values():
+        with_gradient = call()
+        with torch.no_grad():
+            assert torch.equal(call(), with_gradient)
+    assert kept == [True, False, True, False]
 
 
 def test_raw_kernels_refuse_what_they_would_read_wrongly(fast: None) -> None:

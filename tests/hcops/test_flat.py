@@ -173,6 +173,37 @@ def test_pass_that_failed_half_way_does_not_spoil_the_next() -> None:
         torch.testing.assert_close(weight.grad, by_torch(weight, x.detach()))
 
 
+def test_product_that_failed_leaves_the_gradient_and_the_buffer_in_use(monkeypatch) -> None:
+    (weight,) = flat((4, 3))
+    x = torch.randn(5, 3)
+    hcops.linear(x, weight).square().sum().backward()
+    before = weight.grad.clone()
+    loss = hcops.linear(x, weight).square().sum()
+
+    def fail(*_, **__):
+        raise MemoryError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dithc.hcops.gradients.raw", lambda name: fail)
+        with pytest.raises(MemoryError, match="no memory"):
+            loss.backward()
+    assert torch.equal(weight.grad, before)
+    hcops.linear(x, weight).square().sum().backward()
+    assert is_flat(weight)
+    torch.testing.assert_close(weight.grad, 2 * before)
+
+
+def test_forgotten_gradients_free_the_buffer_after_a_failed_pass() -> None:
+    (weight,) = flat((4, 3))
+    weight.register_post_accumulate_grad_hook(lambda _: None)
+    hcops.linear(torch.randn(5, 3), weight).sum().backward()
+    weight.flat_grad_on_its_way = True  # as a pass leaves it that failed behind the product
+    hcops.optimizer.forget_gradients([weight])
+    assert weight.grad is None
+    hcops.linear(torch.randn(5, 3), weight).sum().backward()
+    assert is_flat(weight)
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_recomputed_layers_write_there_too(reentrant: bool) -> None:
     one, two = flat((3, 3), (3, 3))

@@ -46,6 +46,21 @@ def test_describe_names_a_kernel_and_a_reason_for_each_operator(backend, use_bac
     assert all(row["backend"] == backend and row["kernel"] and row["why"] for row in rows)
 
 
+@pytest.mark.parametrize("asked", ["", "ref"])
+def test_the_reason_of_a_c_kernel_names_its_instruction_set_and_who_chose_it(asked, use_backend, monkeypatch) -> None:
+    use_backend("c")
+    monkeypatch.setenv("HCOPS_ISA", asked)
+    monkeypatch.setattr(active, "summary", lambda: "tuning file somewhere")
+    native.isa.cache_clear()
+    rows = {row["op"]: row for row in hcops.describe()}
+    expected = "ref, which HCOPS_ISA names" if asked else f"{native.isa()}, the best of this CPU"
+    native.isa.cache_clear()
+    assert expected in rows["linear"]["why"]
+    assert "tuning file somewhere" in rows["linear"]["why"]
+    assert "map_backward" not in rows["exp"]["kernel"] + rows["tanh"]["kernel"]
+    assert "map_backward" in rows["gelu"]["kernel"]
+
+
 def test_every_line_of_c_names_kernels_that_the_library_has() -> None:
     if native.library() is None:
         pytest.skip(f"C kernels: {native.load().reason}")

@@ -19,7 +19,7 @@ KEY = Key(
     abi=2,
 )
 QKV = Product(1024, 3456, 1152, "forward", "fp32")
-OUT = Product(1024, 1152, 1152, "grad_weight", "bf16")
+OUT = Product(1024, 1152, 1152, "grad_input", "bf16")
 RESULTS = {
     QKV: Result(Blocking(kc=256, row_cuts=2, column_cuts=1), 0.9, 1.2, 0.01),
     OUT: Result("torch", 0.8, 0.8, 0.02),
@@ -94,6 +94,12 @@ def damaged_contents():
         "unknown layout": {"layout": "sideways"},
         "unknown choice": {"choice": "magic"},
         "unknown blocking": {"choice": {"mc": 1, "speed": 9}},
+        "torch for a gradient that must be fp32": {"layout": "grad_weight", "dtype": "bf16", "choice": "torch"},
+        "larger than an int of C": {"choice": {"kc": 2**31}},
+        "part of a row": {"choice": {"kc": 1.5}},
+        "a product without end": {"m": 2**31},
+        "more cuts than threads": {"choice": {"row_cuts": 2, "column_cuts": 2}},
+        "more threads than there are": {"choice": {"num_threads": 3}},
         "negative blocking": {"choice": {"mc": -1}},
         "blocking of words": {"choice": {"mc": "many"}},
     }.items():
@@ -116,6 +122,13 @@ def test_a_product_takes_its_tuned_choice_and_others_the_default(folder):
     assert tuning.choice(*QKV) == RESULTS[QKV].choice
     assert tuning.choice(*OUT) == "torch"
     assert tuning.choice(*QKV._replace(m=7)) is None
+
+
+def test_the_summary_names_the_file_and_counts_what_torch_serves(folder):
+    assert tuning.summary() is None
+    key = tuning.this_machine()
+    tuning.save(folder / key.file_name, key, RESULTS)
+    assert tuning.summary() == f"tuning file {folder / key.file_name}: 2 product(s), 1 of them served by torch"
 
 
 def test_without_a_file_every_product_takes_the_default(folder):

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "memory/pages.h"
 
@@ -17,6 +18,7 @@
 typedef struct {
     hc_context context;
     pthread_mutex_t lock;
+    pid_t owner; /* whose lock it is, see hc_lock */
 } locked_context;
 
 int hc_context_create(const hc_machine *machine, hc_context **out_context) {
@@ -52,6 +54,7 @@ int hc_context_create(const hc_machine *machine, hc_context **out_context) {
         return status;
     }
     pthread_mutex_init(&made->lock, NULL);
+    made->owner = getpid();
     *out_context = &made->context;
     return HC_OK;
 }
@@ -69,18 +72,25 @@ void hc_context_destroy(hc_context *context) {
 
 void *hc_scratch(hc_context *context, int64_t bytes) {
     if (bytes > context->scratch_bytes) {
-        hc_pages_give(context->scratch, context->scratch_bytes);
-        context->scratch_bytes = hc_pages_round(bytes);
-        context->scratch = hc_pages_take(context->scratch_bytes);
-        if (context->scratch == NULL) {
-            context->scratch_bytes = 0;
-        }
+        void *old = context->scratch;
+        const int64_t old_bytes = context->scratch_bytes;
+        context->scratch = NULL; /* before the pages go: a child forked in between finds none, instead of lost ones */
+        context->scratch_bytes = 0;
+        hc_pages_give(old, old_bytes);
+        context->scratch = hc_pages_take(hc_pages_round(bytes));
+        context->scratch_bytes = context->scratch == NULL ? 0 : hc_pages_round(bytes);
     }
     return context->scratch;
 }
 
 void hc_lock(hc_context *context) {
-    pthread_mutex_lock(&((locked_context *)(void *)context)->lock);
+    locked_context *made = (locked_context *)(void *)context;
+    if (made->owner != getpid()) {
+        /* A forked child: the thread that may have held the lock at that moment exists in the parent only. */
+        made->owner = getpid();
+        pthread_mutex_init(&made->lock, NULL);
+    }
+    pthread_mutex_lock(&made->lock);
 }
 
 void hc_unlock(hc_context *context) {

@@ -1,15 +1,13 @@
 """The context that operators run in: pinned threads of our own, scratch memory, the cache sizes that blocking follows."""
 
-import atexit
 import ctypes
-import os
 import threading
 from collections import Counter
 
 import torch
 
 from dithc.hardware import Machine as Node
-from dithc.hardware import discover
+from dithc.hardware import discover, plan
 from dithc.native.loading import isa as best_isa
 from dithc.native.loading import isa_number, library
 from dithc.native.signatures import Machine
@@ -24,6 +22,8 @@ _creation = threading.Lock()
 
 def context(*, isa: str | None = None, num_threads: int | None = None) -> int:
     """The address of the hc_context of an instruction set and a number of threads; made at first use, then kept.
+
+    It is never destroyed: at exit a thread that nobody waits for may still be inside an operator.
 
     Args:
         isa: a level that this CPU has; None takes the best one, or what HCOPS_ISA names.
@@ -47,43 +47,41 @@ def _create(isa: str, num_threads: int) -> int:
     handle = library()
     assert handle is not None, "a context needs the library"
     node = discover()
-    cpus = cpus_of_threads(node, num_threads)
-    array = (ctypes.c_int * num_threads)(*cpus) if cpus else None
+    placed = places_of_threads(node, num_threads)
+    cpus = (ctypes.c_int * num_threads)(*(cpu for cpu, _ in placed)) if placed else None
     caches = [cache_bytes(node, level) for level in (1, 2, 3)]
-    num_clusters = clusters_of_threads(node) if cpus else 1
-    machine = Machine(isa_number(isa), num_threads, array, *caches, SPIN_NANOSECONDS, num_clusters)
+    num_clusters = max(1, num_equal_clusters([cluster for _, cluster in placed]))
+    machine = Machine(isa_number(isa), num_threads, cpus, *caches, SPIN_NANOSECONDS, num_clusters)
     created = ctypes.c_void_p()
     handle.hc_context_create(ctypes.byref(machine), ctypes.byref(created))
     assert created.value is not None
-    atexit.register(_destroy, created.value, os.getpid())
     return created.value
 
 
-def _destroy(address: int, owner: int) -> None:
-    """Ends the threads; a forked child has none of them."""
-    handle = library()
-    if handle is not None and os.getpid() == owner:
-        _contexts.clear()
-        handle.hc_context_destroy(address)
+def places_of_threads(node: Node, num_threads: int) -> list[tuple[int, int]]:
+    """CPU and cluster of each thread, in the order of the cores; empty, nobody pinned, where the threads are fewer.
 
-
-def cpus_of_threads(node: Node, num_threads: int) -> list[int] | None:
-    """The CPU of each thread, in the order of the cores; None, nobody pinned, unless the threads fill all that we may use.
-
-    Where they do not, another process probably shares the cores, and would be pinned to the same ones.
+    Threads are pinned where they fill all cores that we may use, or all but those that the core plan keeps for
+    communication and data movement. Where they do not, another process probably shares the cores, and would be pinned
+    to the same ones.
     """
-    allowed = set(node.limits.allowed_cpus)
-    siblings = [[cpu for cpu in core.cpus if cpu in allowed] for core in node.visible_cores]
-    for cpus in ([core[0] for core in siblings], [cpu for core in siblings for cpu in core]):
-        if num_threads == len(cpus):
-            return cpus
-    return None
+    allowed, cores = set(node.limits.allowed_cpus), list(node.visible_cores)
+    if not cores:
+        return []
+    compute = set(plan(node, ranks_per_node=1).ranks[0].compute)
+    every_cpu = [(cpu, core.cluster) for core in cores for cpu in core.cpus if cpu in allowed]
+    first_cpus = [(next(cpu for cpu in core.cpus if cpu in allowed), core.cluster) for core in cores]
+    of_plan = [place for place, core in zip(first_cpus, cores, strict=True) if core.index in compute]
+    return next((places for places in (first_cpus, of_plan, every_cpu) if len(places) == num_threads), [])
 
 
-def clusters_of_threads(node: Node) -> int:
-    """The number of clusters that the cores belong to, which the library cuts work over; 1 where their sizes differ."""
-    sizes = Counter(core.cluster for core in node.visible_cores)
-    return len(sizes) if len(set(sizes.values())) == 1 else 1
+def num_equal_clusters(clusters: list[int]) -> int:
+    """The number of clusters that the threads belong to, or 1 where some cluster has two threads more than another.
+
+    The library cuts work over equal runs of threads; one thread more or less puts one thread in the neighbour's run.
+    """
+    sizes = Counter(clusters).values()
+    return len(sizes) if sizes and max(sizes) - min(sizes) <= 1 else 1
 
 
 def cache_bytes(node: Node, level: int) -> int:

@@ -1,6 +1,7 @@
 /* The pool: a list of blocks, in use or idle, under one lock; and DLPack tensors over them. */
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "hcops.h"
 #include "memory/pages.h"
@@ -21,6 +22,7 @@ typedef struct block {
 
 struct hc_pool {
     pthread_mutex_t lock;
+    pid_t owner; /* whose lock it is, see lock_pool */
     block *blocks;
     int64_t used, idle, peak, hits, misses, clock;
 };
@@ -34,8 +36,18 @@ int hc_pool_create(hc_pool **out_pool) {
         return HC_OUT_OF_MEMORY;
     }
     pthread_mutex_init(&pool->lock, NULL);
+    pool->owner = getpid();
     *out_pool = pool;
     return HC_OK;
+}
+
+static void lock_pool(hc_pool *pool) {
+    if (pool->owner != getpid()) {
+        /* A forked child: the thread that may have held the lock at that moment exists in the parent only. */
+        pool->owner = getpid();
+        pthread_mutex_init(&pool->lock, NULL);
+    }
+    pthread_mutex_lock(&pool->lock);
 }
 
 /* The smallest idle block that fits, or NULL. */
@@ -64,7 +76,7 @@ static void drop_oldest(hc_pool *pool) {
     free(b);
 }
 
-static block *add_block(hc_pool *pool, hc_context *context, int64_t bytes) {
+static block *add_block(hc_pool *pool, int64_t bytes) {
     const int64_t peak = pool->used + bytes > pool->peak ? pool->used + bytes : pool->peak;
     while (pool->idle > 0 && pool->used + pool->idle + bytes > peak + SLACK(peak)) {
         drop_oldest(pool);
@@ -75,7 +87,6 @@ static block *add_block(hc_pool *pool, hc_context *context, int64_t bytes) {
         free(made);
         return NULL;
     }
-    hc_pages_touch(pages, bytes, context);
     *made = (block){.next = pool->blocks, .pages = pages, .bytes = bytes};
     pool->blocks = made;
     pool->idle += bytes;
@@ -84,13 +95,14 @@ static block *add_block(hc_pool *pool, hc_context *context, int64_t bytes) {
 
 static block *take(hc_pool *pool, hc_context *context, int64_t bytes) {
     const int64_t wanted = hc_pages_round(bytes > 0 ? bytes : 1);
-    pthread_mutex_lock(&pool->lock);
+    lock_pool(pool);
     block *found = find_idle(pool, wanted);
-    if (found != NULL) {
-        pool->hits++;
-    } else {
+    const int is_new = found == NULL;
+    if (is_new) {
         pool->misses++;
-        found = add_block(pool, context, wanted);
+        found = add_block(pool, wanted);
+    } else {
+        pool->hits++;
     }
     if (found != NULL) {
         found->in_use = 1;
@@ -100,11 +112,14 @@ static block *take(hc_pool *pool, hc_context *context, int64_t bytes) {
         pool->peak = pool->used > pool->peak ? pool->used : pool->peak;
     }
     pthread_mutex_unlock(&pool->lock);
+    if (is_new && found != NULL) {
+        hc_pages_touch(found->pages, found->bytes, context);
+    }
     return found;
 }
 
 static void give(hc_pool *pool, block *returned) {
-    pthread_mutex_lock(&pool->lock);
+    lock_pool(pool);
     returned->in_use = 0;
     returned->last_used = pool->clock++;
     pool->used -= returned->bytes;
@@ -124,7 +139,7 @@ void hc_pool_give(hc_pool *pool, void *pages) {
     if (pool == NULL || pages == NULL) {
         return;
     }
-    pthread_mutex_lock(&pool->lock);
+    lock_pool(pool);
     block *found = pool->blocks;
     while (found != NULL && found->pages != pages) {
         found = found->next;
@@ -138,7 +153,7 @@ void hc_pool_give(hc_pool *pool, void *pages) {
 void hc_pool_counters(hc_pool *pool, int64_t *out_used, int64_t *out_idle, int64_t *out_peak, int64_t *out_hits,
                       int64_t *out_misses) {
     int64_t *out[] = {out_used, out_idle, out_peak, out_hits, out_misses};
-    pthread_mutex_lock(&pool->lock);
+    lock_pool(pool);
     const int64_t values[] = {pool->used, pool->idle, pool->peak, pool->hits, pool->misses};
     pthread_mutex_unlock(&pool->lock);
     for (int i = 0; i < 5; i++) {
@@ -149,7 +164,7 @@ void hc_pool_counters(hc_pool *pool, int64_t *out_used, int64_t *out_idle, int64
 }
 
 void hc_pool_trim(hc_pool *pool) {
-    pthread_mutex_lock(&pool->lock);
+    lock_pool(pool);
     while (pool->idle > 0) {
         drop_oldest(pool);
     }

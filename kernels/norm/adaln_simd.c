@@ -2,6 +2,7 @@
  *
  * D columns; xh = (x - mean) rstd; forward out = xh (1 + scale) + shift. Backward, with g = dout (1 + scale):
  * dx = rstd (g - sum(g) / D - xh sum(g xh) / D), dshift = sum over rows of dout, dscale = sum over rows of dout xh. */
+#include <float.h>
 #include <math.h>
 
 #include "norm/norm.h"
@@ -59,6 +60,9 @@ HC_INLINE row_statistics statistics_(const void *x, int64_t start, int64_t next,
     }
     const float error = hc_sum(hc_add(a, b)) * inverse;
     const float variance = hc_sum(hc_add(c, d)) * inverse - error * error;
+    if (!(variance <= FLT_MAX)) {
+        return (row_statistics){mean, error, NAN}; /* 1 / sqrt(inf) = 0 would hide that the row has left the numbers */
+    }
     return (row_statistics){mean, error, 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + eps)};
 }
 

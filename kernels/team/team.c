@@ -137,7 +137,7 @@ static int start_member(hc_team *team, int thread, const int *cpus) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
 #ifdef __linux__
-    if (cpus != NULL) {
+    if (cpus != NULL && cpus[thread] < CPU_SETSIZE) {
         cpu_set_t place;
         CPU_ZERO(&place);
         CPU_SET((unsigned)cpus[thread], &place);
@@ -207,7 +207,7 @@ static void leave_members_alone(const hc_team *team) {
     const int here = sched_getcpu();
     for (int thread = 1; team->cpus != NULL && thread < team->num_running; thread++) {
         cpu_set_t mask, first;
-        if (team->cpus[thread] != here || sched_getaffinity(0, sizeof(mask), &mask) != 0 ||
+        if (team->cpus[thread] != here || team->cpus[0] >= CPU_SETSIZE || sched_getaffinity(0, sizeof(mask), &mask) != 0 ||
             !CPU_ISSET((unsigned)team->cpus[0], &mask)) {
             continue;
         }

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dithc import native
-from dithc.hardware import discover
+from dithc.hardware import Machine, discover, plan
 from dithc.log import UserError
 from dithc.native import contexts, loading
 
@@ -96,12 +96,73 @@ def test_a_context_is_kept_for_each_number_of_threads(needs_library):
 def test_threads_are_pinned_only_where_they_fill_what_we_may_use():
     node = discover()
     cores = node.visible_cores
-    pinned = contexts.cpus_of_threads(node, len(cores))
-    assert pinned is not None
-    assert [cpu in core.cpus for cpu, core in zip(pinned, cores, strict=True)] == [True] * len(cores)
-    assert contexts.cpus_of_threads(node, 10_000) is None
-    none_allowed = replace(node, limits=replace(node.limits, allowed_cpus=cores[0].cpus))
-    assert contexts.cpus_of_threads(none_allowed, 1) == [cores[0].cpus[0]]
+    pinned = contexts.places_of_threads(node, len(cores))
+    assert [cpu in core.cpus for (cpu, _), core in zip(pinned, cores, strict=True)] == [True] * len(cores)
+    assert contexts.places_of_threads(node, 10_000) == []
+    one_allowed = replace(node, limits=replace(node.limits, allowed_cpus=cores[0].cpus))
+    assert contexts.places_of_threads(one_allowed, 1) == [(cores[0].cpus[0], cores[0].cluster)]
+
+
+def _node_of_clusters(*sizes: int) -> Machine:
+    """This machine with other cores: one CPU each, in clusters of the given sizes."""
+    node = discover()
+    clusters = [cluster for cluster, size in enumerate(sizes) for _ in range(size)]
+    cores = tuple(replace(node.cores[0], index=i, cpus=(i,), cluster=cluster) for i, cluster in enumerate(clusters))
+    return replace(node, cores=cores, limits=replace(node.limits, allowed_cpus=tuple(range(len(cores)))))
+
+
+def test_threads_are_pinned_and_cut_over_clusters_beside_cores_kept_for_communication():
+    node = _node_of_clusters(38, 38)
+    num_compute = plan(node, ranks_per_node=1).ranks[0].num_threads
+    assert num_compute < len(node.cores)
+    placed = contexts.places_of_threads(node, num_compute)
+    assert [cpu for cpu, _ in placed] == list(range(num_compute))
+    assert contexts.num_equal_clusters([0] * 37 + [1] * 38) == 2
+    assert contexts.num_equal_clusters([0] * 30 + [1] * 38) == 1
+    assert contexts.num_equal_clusters([]) == 1
+
+
+def _run(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+
+
+def test_a_child_forked_while_a_thread_is_inside_an_operator_goes_on(needs_library):
+    done = _run("""
+import os, threading, torch
+from dithc import hcops
+hcops.use("c")
+torch.set_num_threads(2)
+x, w = torch.randn(2048, 512), torch.randn(512, 512)
+right = hcops.linear(x, w)
+busy = threading.Thread(target=lambda: [hcops.linear(x, w) for _ in range(10**9)], daemon=True)
+busy.start()
+for _ in range(8):
+    child = os.fork()
+    if child == 0:
+        same = torch.equal(hcops.linear(x, w), right)
+        os._exit(0 if same else 1)
+    for _ in range(300):
+        gone, status = os.waitpid(child, os.WNOHANG)
+        if gone:
+            break
+        threading.Event().wait(0.1)
+    assert gone and status == 0, (gone, status)
+print("all children went on", flush=True)
+os._exit(0)
+""")
+    assert "all children went on" in done.stdout, done.stderr
+
+
+def test_the_process_ends_quietly_while_a_thread_is_inside_an_operator(needs_library):
+    done = _run("""
+import threading, time, torch
+from dithc import hcops
+hcops.use("c")
+x, w = torch.randn(2048, 512), torch.randn(512, 512)
+threading.Thread(target=lambda: [hcops.linear(x, w) for _ in range(10**9)], daemon=True).start()
+time.sleep(1)
+""")
+    assert done.returncode == 0, (done.returncode, done.stderr)
 
 
 def test_a_core_has_its_share_of_a_shared_cache():

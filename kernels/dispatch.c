@@ -1,5 +1,6 @@
 /* Finds the instruction set of this machine, and the kernels of the table that it can run. */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -215,15 +216,35 @@ static const hc_gemm_kernel *gemm_kernel(int isa, int dtype) {
     return NULL;
 }
 
+/* NULL: the machine has no unit that multiplies fp32 faster in parts. */
+static const hc_gemm_kernel *split_kernel(int isa) {
+#ifdef HC_HAVE_AMX
+    if (can_run(isa, hc_gemm_f32_amx.isa)) {
+        return &hc_gemm_f32_amx;
+    }
+#endif
+    (void)isa;
+    return NULL;
+}
+
+static hc_kernels chosen[COUNT(ISA_NAMES)];
+
+static void choose_for_every_isa(void) {
+    for (int i = 0; i < COUNT(ISA_NAMES); i++) {
+        const int isa = ISA_NAMES[i].isa;
+        chosen[i] = *vector_kernels(isa);
+        chosen[i].gemm_f32 = gemm_kernel(isa, HC_F32);
+        chosen[i].gemm_bf16 = gemm_kernel(isa, HC_BF16);
+        chosen[i].gemm_f64 = gemm_kernel(isa, HC_F64);
+        chosen[i].gemm_f32_split = split_kernel(isa);
+    }
+}
+
 const hc_kernels *hc_kernels_of(int isa) {
-    static hc_kernels chosen[COUNT(ISA_NAMES)];
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, choose_for_every_isa);
     for (int i = 0; i < COUNT(ISA_NAMES); i++) {
         if (ISA_NAMES[i].isa == isa) {
-            hc_kernels kernels = *vector_kernels(isa);
-            kernels.gemm_f32 = gemm_kernel(isa, HC_F32);
-            kernels.gemm_bf16 = gemm_kernel(isa, HC_BF16);
-            kernels.gemm_f64 = gemm_kernel(isa, HC_F64);
-            chosen[i] = kernels; /* the same bytes each time, so a second caller does no harm */
             return &chosen[i];
         }
     }
@@ -238,7 +259,14 @@ int hc_kernel(int isa, int index, const char **out_op, int *out_kernel_isa) {
     if (hc_isa_name(isa) == NULL) {
         return HC_UNKNOWN_ISA;
     }
-    if (index >= COUNT(gemm_names) + COUNT(VECTOR_NAMES)) {
+    const int listed = COUNT(gemm_names) + COUNT(VECTOR_NAMES);
+    const hc_gemm_kernel *split = split_kernel(isa);
+    if (index == listed && split) {
+        *out_op = "gemm_f32_split";
+        *out_kernel_isa = split->isa;
+        return HC_OK;
+    }
+    if (index >= listed) {
         return HC_NO_KERNEL;
     }
     const int is_gemm = index < COUNT(gemm_names);

@@ -15,9 +15,14 @@
 #include "kernel_table.h"
 #undef HC_GEMM_KERNEL
 
+#ifdef HC_HAVE_AMX
+extern const hc_gemm_kernel hc_gemm_f32_amx;
+#endif
+
 typedef struct hc_kernels {
     int isa;
     const hc_gemm_kernel *gemm_f32, *gemm_bf16, *gemm_f64;
+    const hc_gemm_kernel *gemm_f32_split; /* NULL, or for large products of fp32 of a limited range (gemm.c) */
 #define HC_VECTOR_KERNEL(op) hc_##op##_kernel *op;
 #include "kernel_table.h"
 #undef HC_VECTOR_KERNEL

@@ -10,7 +10,7 @@ from dithc import native
 from dithc.hcops.table import FALLBACK, Choice, Kernel, choose, default, obstacle, raw_of
 from dithc.hcops.tuning import summary
 from dithc.log import logger, problem
-from dithc.native.loading import ISA_VARIABLE
+from dithc.native import ISA_VARIABLE
 
 log = logger(__name__)
 

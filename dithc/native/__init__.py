@@ -15,7 +15,7 @@ HC_ABI_VERSION there and ABI_VERSION in `loading.py`.
 """
 
 from dithc.native.contexts import context
-from dithc.native.loading import isa, kernels, library, load
+from dithc.native.loading import ISA_VARIABLE, isa, kernels, library, load
 from dithc.native.signatures import AdamwSettings, GemmArguments
 
-__all__ = ["AdamwSettings", "GemmArguments", "context", "isa", "kernels", "library", "load"]
+__all__ = ["ISA_VARIABLE", "AdamwSettings", "GemmArguments", "context", "isa", "kernels", "library", "load"]

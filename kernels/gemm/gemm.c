@@ -25,6 +25,7 @@ typedef struct {
     char *b_panels, *a_panels, *sums;               /* of cluster or thread 0; the next one's lie as many bytes further: */
     int64_t b_stride, a_stride, sums_stride;
     const void *bias; /* in the type of the sums */
+    uint32_t largest_a, largest_b; /* magnitudes of the operands so far, where the kernel is of a limited range */
 } gemm_job;
 
 static int64_t least(int64_t a, int64_t b) {
@@ -51,6 +52,17 @@ static hc_matrix from(const hc_matrix *x, int64_t row, int64_t column) {
 
 /* ------------------------------------------------------------------------------------------------------------- the job */
 
+/* Raises *to to the largest magnitude in rows x columns of `x`, just before they are packed: packing then finds them in cache. */
+static void note_largest(const gemm_job *job, uint32_t *to, int64_t rows, int64_t columns, const hc_matrix *x) {
+    if (job->kernel->largest == NULL) {
+        return;
+    }
+    const uint32_t found = job->kernel->largest(rows, columns, x);
+    uint32_t known = __atomic_load_n(to, __ATOMIC_RELAXED);
+    while (found > known && !__atomic_compare_exchange_n(to, &known, found, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
 /* Panels of the columns start..stop that are packed in this round: block by block of depth, in each all panels of all its
  * columns. */
 static char *b_block(const gemm_job *job, const hc_gemm_part *part, int64_t p, int64_t panel, int64_t panels) {
@@ -59,7 +71,7 @@ static char *b_block(const gemm_job *job, const hc_gemm_part *part, int64_t p, i
            (p * panels + panel * deep) * job->plan.nr * job->kernel->element_bytes;
 }
 
-static void pack_share_of_b(const gemm_job *job, const hc_gemm_part *part, int thread, int64_t start, int64_t stop) {
+static void pack_share_of_b(gemm_job *job, const hc_gemm_part *part, int thread, int64_t start, int64_t stop) {
     const hc_gemm_plan *plan = &job->plan;
     const int64_t panels = (stop - start + plan->nr - 1) / plan->nr;
     int64_t first, last;
@@ -68,13 +80,21 @@ static void pack_share_of_b(const gemm_job *job, const hc_gemm_part *part, int t
         return;
     }
     for (int64_t p = 0; p < plan->k; p += plan->kc) {
-        const hc_matrix b = from(&job->arguments->b, p, start + first * plan->nr);
-        job->kernel->pack_b(least(plan->kc, plan->k - p), least(last * plan->nr, stop - start) - first * plan->nr, &b,
-                            b_block(job, part, p, first, panels));
+        const int64_t deep = least(plan->kc, plan->k - p);
+        /* Where B is looked through first, so much at a time that packing finds it in the second-level cache. */
+        const int64_t fit = job->context->l2_bytes / 4 / (deep * size_of(job->arguments->b.dtype) * plan->nr);
+        const int64_t most = job->kernel->largest == NULL ? last - first : fit > 1 ? fit : 1;
+        for (int64_t panel = first; panel < last; panel += most) {
+            const int64_t from_column = panel * plan->nr;
+            const int64_t columns = least(least(panel + most, last) * plan->nr, stop - start) - from_column;
+            const hc_matrix b = from(&job->arguments->b, p, start + from_column);
+            note_largest(job, &job->largest_b, deep, columns, &b);
+            job->kernel->pack_b(deep, columns, &b, b_block(job, part, p, panel, panels));
+        }
     }
 }
 
-static void pack_block_of_a(const gemm_job *job, int64_t row, int64_t rows, int64_t p, char *panels, int sums_rows) {
+static void pack_block_of_a(gemm_job *job, int64_t row, int64_t rows, int64_t p, char *panels, int sums_rows) {
     const int64_t deep = least(job->plan.kc, job->plan.k - p);
     const hc_matrix a = from(&job->arguments->a, row, p);
     float *row_sum = NULL;
@@ -85,6 +105,7 @@ static void pack_block_of_a(const gemm_job *job, int64_t row, int64_t rows, int6
             memset(row_sum, 0, (size_t)(rows * bytes));
         }
     }
+    note_largest(job, &job->largest_a, rows, deep, &a);
     job->kernel->pack_a(rows, deep, &a, 1.0f, panels, row_sum);
 }
 
@@ -140,7 +161,7 @@ static void multiply_block(const gemm_job *job, int64_t rows, int64_t columns, i
 }
 
 /* Rows row..row + rows of the thread's columns start..stop, which are packed in this round from column `packed_start` on. */
-static void multiply_rows(const gemm_job *job, const hc_gemm_part *part, int thread, int64_t row, int64_t start, int64_t stop,
+static void multiply_rows(gemm_job *job, const hc_gemm_part *part, int thread, int64_t row, int64_t start, int64_t stop,
                           int64_t packed_start, int64_t panels) {
     const hc_gemm_plan *plan = &job->plan;
     const hc_gemm_arguments *arguments = job->arguments;
@@ -175,7 +196,7 @@ static void multiply_rows(const gemm_job *job, const hc_gemm_part *part, int thr
 }
 
 /* The same where A is small: all of its rows, for the thread's columns, whose part of B nobody else needs. */
-static void multiply_small_a(const gemm_job *job, const hc_gemm_part *part, int thread) {
+static void multiply_small_a(gemm_job *job, const hc_gemm_part *part, int thread) {
     const hc_gemm_plan *plan = &job->plan;
     const hc_gemm_arguments *arguments = job->arguments;
     const int64_t rows = plan->m, padded_rows = round_up(rows, plan->mr);
@@ -192,6 +213,7 @@ static void multiply_small_a(const gemm_job *job, const hc_gemm_part *part, int 
             const hc_matrix part_of_b = from(&arguments->b, p, j);
             hc_gemm_ahead nothing = {0};
             const char *a = job->in_place ? element(&arguments->a, 0, p) : a_at(job, thread, padded_rows, p);
+            note_largest(job, &job->largest_b, deep, columns, &part_of_b);
             job->kernel->pack_b(deep, columns, &part_of_b, b);
             multiply_block(job, rows, columns, deep, a, b, sums, sums_stride,
                            bias_at(job, j, p), p > 0 || arguments->accumulate, &nothing);
@@ -205,7 +227,7 @@ static void multiply_small_a(const gemm_job *job, const hc_gemm_part *part, int 
 /* The product on one of the threads of the plan: packing and, after a barrier, the rest, in rounds of nc columns of B. In a
  * run with fewer threads than the plan has, each thread plays several. */
 static void run_job(void *arguments, int thread, int num_threads) {
-    const gemm_job *job = arguments;
+    gemm_job *job = arguments;
     const hc_gemm_plan *plan = &job->plan;
     if (plan->a_is_small) {
         for (int played = thread; played < plan->num_threads; played += num_threads) {
@@ -358,6 +380,85 @@ static int run_locked(hc_context *context, gemm_job *job) {
     return HC_OK;
 }
 
+/* Below this, packing, which writes half as much again as for fp32, and padding to tiles would cost what the products gain. */
+#define LEAST_IN_PARTS 64
+
+static int gains_from_parts(const hc_gemm_arguments *x) {
+    return x->m >= LEAST_IN_PARTS && x->n >= LEAST_IN_PARTS && x->k >= LEAST_IN_PARTS;
+}
+
+/* 1: a product in parts keeps fp32's error, given the largest magnitudes. No sum of them overflows, and what is lost below 2^-126
+ * is small beside the largest product, if not beside the smallest. */
+static int is_in_range(uint32_t largest_a, uint32_t largest_b, int64_t k) {
+    const int bias = 127, a = (int)(largest_a >> 23) - bias, b = (int)(largest_b >> 23) - bias;
+    int depth = 0;
+    while (k >> depth > 0) {
+        depth++;
+    }
+    /* a and b are exponents: magnitudes are below 2^(a + 1) and 2^(b + 1). A part is rounded up by less than 2^-8. */
+    if (a > 125 || b > 125 || a + b + depth + 3 > 127) {
+        return 0;
+    }
+    return largest_a == 0 || largest_b == 0 || (a >= -100 && b >= -100 && a + b >= -90);
+}
+
+/* 1: a product that is found out of range cannot be done again, as it has overwritten what it reads. */
+static int needs_operands_twice(const hc_gemm_arguments *x) {
+    const hc_epilogue *e = &x->epilogue;
+    return x->accumulate || e->residual == x->out_c.data || e->gelu_gradient_at == x->out_c.data;
+}
+
+/* Looks through both operands, by lines. */
+static void find_largest(void *arguments, int thread, int num_threads) {
+    gemm_job *job = arguments;
+    const hc_gemm_arguments *x = job->arguments;
+    int64_t start, stop;
+    if (x->a.column_stride == 1) {
+        hc_part(x->m, 1, thread, num_threads, &start, &stop);
+        const hc_matrix a = from(&x->a, start, 0);
+        note_largest(job, &job->largest_a, stop - start, x->k, &a);
+    } else {
+        hc_part(x->k, 1, thread, num_threads, &start, &stop);
+        const hc_matrix a = from(&x->a, 0, start);
+        note_largest(job, &job->largest_a, x->m, stop - start, &a);
+    }
+    if (x->b.column_stride == 1) {
+        hc_part(x->k, 1, thread, num_threads, &start, &stop);
+        const hc_matrix b = from(&x->b, start, 0);
+        note_largest(job, &job->largest_b, stop - start, x->n, &b);
+    } else {
+        hc_part(x->n, 1, thread, num_threads, &start, &stop);
+        const hc_matrix b = from(&x->b, 0, start);
+        note_largest(job, &job->largest_b, x->k, stop - start, &b);
+    }
+}
+
+static int has_parts_in_range(hc_context *context, const hc_gemm_kernel *split, const hc_gemm_arguments *x) {
+    gemm_job job = {.context = context, .arguments = x, .kernel = split};
+    hc_team_run(context->team, x->blocking.num_threads, find_largest, &job);
+    return is_in_range(job.largest_a, job.largest_b, x->k);
+}
+
+static const hc_gemm_kernel *kernel_of(const hc_kernels *kernels, int compute) {
+    return compute == HC_F64 ? kernels->gemm_f64 : compute == HC_BF16 ? kernels->gemm_bf16 : kernels->gemm_f32;
+}
+
+static gemm_job job_of(const hc_context *context, const hc_gemm_arguments *x, const hc_gemm_kernel *kernel) {
+    const hc_epilogue *e = &x->epilogue;
+    const int overwrites = e->residual == x->out_c.data || e->gelu_gradient_at == x->out_c.data;
+    gemm_job job = {
+        .context = context,
+        .arguments = x,
+        .kernel = kernel,
+        .c_bytes = x->compute == HC_F64 ? 8 : 4,
+        .sums_apart = x->out_c.dtype == HC_BF16 || overwrites,
+    };
+    if (finishes(e) || job.sums_apart) {
+        job.finish = x->compute == HC_F64 ? hc_epilogue_f64 : context->kernels->epilogue;
+    }
+    return job;
+}
+
 int hc_gemm(hc_context *context, const hc_gemm_arguments *arguments) {
     if (context == NULL || arguments == NULL || is_wrong(arguments)) {
         return HC_BAD_ARGUMENT;
@@ -367,21 +468,18 @@ int hc_gemm(hc_context *context, const hc_gemm_arguments *arguments) {
         /* Row sums of A are asked for even where C has no columns. */
         return x->m > 0 && x->out_row_sum_a ? HC_BAD_ARGUMENT : HC_OK;
     }
-    const hc_kernels *kernels = context->kernels;
-    const hc_epilogue *e = &x->epilogue;
-    const int overwrites = e->residual == x->out_c.data || e->gelu_gradient_at == x->out_c.data;
-    gemm_job job = {
-        .context = context,
-        .arguments = x,
-        .kernel = x->compute == HC_F64 ? kernels->gemm_f64 : x->compute == HC_BF16 ? kernels->gemm_bf16 : kernels->gemm_f32,
-        .c_bytes = x->compute == HC_F64 ? 8 : 4,
-        .sums_apart = x->out_c.dtype == HC_BF16 || overwrites,
-    };
-    if (finishes(e) || job.sums_apart) {
-        job.finish = x->compute == HC_F64 ? hc_epilogue_f64 : kernels->epilogue;
-    }
+    const hc_gemm_kernel *split = x->compute == HC_F32 && gains_from_parts(x) ? context->kernels->gemm_f32_split : NULL;
     hc_lock(context);
-    const int status = run_locked(context, &job);
+    int done = 0, status = HC_OK;
+    if (split && (!needs_operands_twice(x) || has_parts_in_range(context, split, x))) {
+        gemm_job job = job_of(context, x, split);
+        status = run_locked(context, &job);
+        done = status != HC_OK || is_in_range(job.largest_a, job.largest_b, x->k);
+    }
+    if (!done) {
+        gemm_job job = job_of(context, x, kernel_of(context->kernels, x->compute));
+        status = run_locked(context, &job);
+    }
     hc_unlock(context);
     return status;
 }

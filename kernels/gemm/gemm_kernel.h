@@ -73,6 +73,10 @@ typedef struct {
     int64_t rows_in_place; /* > 0: wide_block reads rows of bf16 in place, this many at a time */
     int64_t most_depth;    /* > 0: up to this depth k is better left whole; 0: by the rule in blocking.c */
     int64_t split_depth;   /* the depth of blocks of a k beyond most_depth, unless that is 0 */
+
+    /* NULL, or: the kernel serves products of operands of a limited range only (gemm.c), and this finds the largest magnitude in
+     * rows x columns of x, as the bits of an fp32 without its sign. */
+    uint32_t (*largest)(int64_t rows, int64_t columns, const hc_matrix *x);
 } hc_gemm_kernel;
 
 #endif

@@ -37,7 +37,7 @@ class Kernel:
     parts: tuple[str, ...] = ()
 
 
-_PRODUCTS = ("gemm_f32", "gemm_bf16", "epilogue")
+_PRODUCTS = ("gemm_f32", "gemm_f32_split", "gemm_bf16", "epilogue")
 _MAP = ("map*",)
 
 KERNELS: tuple[Kernel, ...] = (

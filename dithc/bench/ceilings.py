@@ -1,6 +1,7 @@
 """What the machine can do at most, measured: multiply-adds in registers, one large matrix product, one large copy."""
 
 import time
+from functools import cache
 from typing import Literal
 
 import torch
@@ -68,7 +69,7 @@ class CopyCeiling:
     unit = "bytes"
 
     def __init__(self, size_bytes: int = COPY_BYTES) -> None:
-        pool = Pool()  # huge pages, which make a copy a tenth faster
+        pool = _pool()  # huge pages, which make a copy a tenth faster
         self._source = pool.empty((size_bytes // 4,), torch.float32).fill_(1)
         self._target = pool.empty((size_bytes // 4,), torch.float32).fill_(0)
         self.work: float = self._source.nbytes + self._target.nbytes
@@ -78,6 +79,12 @@ class CopyCeiling:
             self._target.copy_(self._source)
         else:
             ceilings.copy(self._source, self._target)
+
+
+@cache
+def _pool() -> Pool:
+    """One for all ceilings of the process: a pool keeps its idle blocks, so one for each would hold them for ever."""
+    return Pool()
 
 
 def multiply_add_ceiling(dtype: Precision) -> MultiplyAddCeiling | None:

@@ -2,6 +2,7 @@
 #ifndef HC_ARRAY_H
 #define HC_ARRAY_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "context.h"
@@ -36,11 +37,12 @@ static inline int hc_is_array(const void *p, int64_t count, int type) {
     return (type == HC_F32 || type == HC_BF16) && (p != NULL || count == 0);
 }
 
-/* a * b * c, or -1 where one is negative or the product has no int64 of bytes. */
+/* a * b * c, or -1 where one is negative, or the product, times 64, is no int64: so the bytes of an array, and of partial sums that
+ * stand for several elements each, are. */
 static inline int64_t hc_count(int64_t a, int64_t b, int64_t c) {
     int64_t ab, abc, bytes;
     if (a < 0 || b < 0 || c < 0 || __builtin_mul_overflow(a, b, &ab) || __builtin_mul_overflow(ab, c, &abc) ||
-        __builtin_mul_overflow(abc, (int64_t)8, &bytes)) {
+        __builtin_mul_overflow(abc, (int64_t)64, &bytes)) {
         return -1;
     }
     return abc;

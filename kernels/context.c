@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "memory/pages.h"
@@ -20,6 +21,19 @@ typedef struct {
     pthread_mutex_t lock;
     pid_t owner; /* whose lock it is, see hc_lock */
 } locked_context;
+
+static int copy_nodes(const hc_machine *machine, hc_context *context) {
+    if (machine->nodes == NULL) {
+        return HC_OK;
+    }
+    const size_t bytes = (size_t)context->num_clusters * sizeof(int);
+    context->nodes = malloc(bytes);
+    if (context->nodes == NULL) {
+        return HC_OUT_OF_MEMORY;
+    }
+    memcpy(context->nodes, machine->nodes, bytes);
+    return HC_OK;
+}
 
 int hc_context_create(const hc_machine *machine, hc_context **out_context) {
     if (machine == NULL || out_context == NULL || machine->num_threads < 1 || machine->num_clusters < 0 ||
@@ -48,8 +62,12 @@ int hc_context_create(const hc_machine *machine, hc_context **out_context) {
         .kernels = kernels,
     };
     const int64_t spin = machine->spin_nanoseconds > 0 ? machine->spin_nanoseconds : DEFAULT_SPIN_NANOSECONDS;
-    const int status = hc_team_create(machine->num_threads, machine->cpus, spin, &made->context.team);
+    int status = copy_nodes(machine, &made->context);
+    if (status == HC_OK) {
+        status = hc_team_create(machine->num_threads, made->context.num_clusters, machine->cpus, spin, &made->context.team);
+    }
     if (status != HC_OK) {
+        free(made->context.nodes);
         free(made);
         return status;
     }
@@ -66,33 +84,71 @@ void hc_context_destroy(hc_context *context) {
     locked_context *made = (locked_context *)(void *)context;
     hc_team_destroy(context->team);
     hc_pages_give(context->scratch, context->scratch_bytes);
+    free(context->nodes);
     pthread_mutex_destroy(&made->lock);
     free(made);
 }
 
+static void give_scratch(hc_context *context) {
+    void *old = context->scratch;
+    const int64_t old_bytes = context->scratch_bytes;
+    context->scratch = NULL; /* before the pages go: a child forked in between finds none, instead of lost ones */
+    context->scratch_bytes = 0;
+    hc_pages_give(old, old_bytes);
+}
+
 void *hc_scratch(hc_context *context, int64_t bytes) {
     if (bytes > context->scratch_bytes) {
-        void *old = context->scratch;
-        const int64_t old_bytes = context->scratch_bytes;
-        context->scratch = NULL; /* before the pages go: a child forked in between finds none, instead of lost ones */
-        context->scratch_bytes = 0;
-        hc_pages_give(old, old_bytes);
+        give_scratch(context);
         context->scratch = hc_pages_take(hc_pages_round(bytes));
         context->scratch_bytes = context->scratch == NULL ? 0 : hc_pages_round(bytes);
     }
     return context->scratch;
 }
 
-void hc_lock(hc_context *context) {
-    locked_context *made = (locked_context *)(void *)context;
+static void renew_lock_after_fork(locked_context *made) {
     if (made->owner != getpid()) {
-        /* A forked child: the thread that may have held the lock at that moment exists in the parent only. */
+        /* The thread that may have held the lock at that moment exists in the parent only. */
         made->owner = getpid();
         pthread_mutex_init(&made->lock, NULL);
     }
+}
+
+void hc_lock(hc_context *context) {
+    locked_context *made = (locked_context *)(void *)context;
+    renew_lock_after_fork(made);
     pthread_mutex_lock(&made->lock);
 }
 
 void hc_unlock(hc_context *context) {
     pthread_mutex_unlock(&((locked_context *)(void *)context)->lock);
+}
+
+void hc_context_trim(hc_context *context) {
+    locked_context *made = (locked_context *)(void *)context;
+    renew_lock_after_fork(made);
+    if (pthread_mutex_trylock(&made->lock) != 0) {
+        return; /* an operator needs the memory now */
+    }
+    give_scratch(context);
+    pthread_mutex_unlock(&made->lock);
+}
+
+int hc_context_scratch(hc_context *context, void **out_pages, int64_t *out_bytes) {
+    if (context == NULL || out_pages == NULL || out_bytes == NULL) {
+        return HC_BAD_ARGUMENT;
+    }
+    hc_lock(context);
+    *out_pages = context->scratch;
+    *out_bytes = context->scratch_bytes;
+    hc_unlock(context);
+    return HC_OK;
+}
+
+int hc_run(hc_context *context, hc_callback job, void *arguments) {
+    if (context == NULL || job == NULL) {
+        return HC_BAD_ARGUMENT;
+    }
+    hc_team_run(context->team, 0, job, arguments); /* without the lock: the job may call operators, each on one thread */
+    return HC_OK;
 }

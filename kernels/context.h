@@ -11,6 +11,7 @@
 struct hc_context {
     int isa;
     int num_threads, num_clusters;
+    int *nodes; /* memory node of each cluster, or NULL: there is one node, or they are not known */
     int64_t l1_bytes, l2_bytes, l3_bytes;
     const hc_kernels *kernels; /* the best kernels of `isa` */
     hc_team *team;

@@ -118,71 +118,31 @@ int hc_isa_detect(const char *wanted, int *out_isa) {
     return HC_UNKNOWN_ISA;
 }
 
-/* The vector kernels of each instruction set that the library was built for, best first within a family. */
-#define HC_VECTOR_KERNEL(op) .op = hc_##op##_ref,
-static const hc_kernels VECTOR_REF = {
-    .isa = HC_ISA_REF,
-#include "kernel_table.h"
-};
-#undef HC_VECTOR_KERNEL
-#ifdef HC_HAVE_AVX2
-#define HC_VECTOR_KERNEL(op) .op = hc_##op##_avx2,
-static const hc_kernels VECTOR_AVX2 = {
-    .isa = HC_ISA_AVX2,
-#include "kernel_table.h"
-};
-#undef HC_VECTOR_KERNEL
-#endif
-#ifdef HC_HAVE_AVX512
-#define HC_VECTOR_KERNEL(op) .op = hc_##op##_avx512,
-static const hc_kernels VECTOR_AVX512 = {
-    .isa = HC_ISA_AVX512,
-#include "kernel_table.h"
-};
-#undef HC_VECTOR_KERNEL
-#endif
-#ifdef HC_HAVE_NEON
-#define HC_VECTOR_KERNEL(op) .op = hc_##op##_neon,
-static const hc_kernels VECTOR_NEON = {
-    .isa = HC_ISA_NEON,
-#include "kernel_table.h"
-};
-#undef HC_VECTOR_KERNEL
-#endif
-#ifdef HC_HAVE_SVE
-#define HC_VECTOR_KERNEL(op) .op = hc_##op##_sve,
-static const hc_kernels VECTOR_SVE = {
-    .isa = HC_ISA_SVE,
-#include "kernel_table.h"
-};
-#undef HC_VECTOR_KERNEL
-#endif
-#ifdef HC_HAVE_SME
-#define HC_VECTOR_KERNEL(op) .op = hc_##op##_sme,
-static const hc_kernels VECTOR_SME = {
-    .isa = HC_ISA_SME,
-#include "kernel_table.h"
-};
-#undef HC_VECTOR_KERNEL
-#endif
+/* What kernels_simd.c gives for each instruction set. */
+extern const hc_kernels hc_vector_kernels_ref, hc_vector_kernels_avx2, hc_vector_kernels_avx512, hc_vector_kernels_neon,
+    hc_vector_kernels_sve, hc_vector_kernels_sme;
 
-static const hc_kernels *const VECTOR[] = {
+/* Those that the library was built for, best first within a family. */
+static const struct {
+    int isa;
+    const hc_kernels *kernels;
+} VECTOR[] = {
 #ifdef HC_HAVE_AVX512
-    &VECTOR_AVX512,
+    {HC_ISA_AVX512, &hc_vector_kernels_avx512},
 #endif
 #ifdef HC_HAVE_AVX2
-    &VECTOR_AVX2,
+    {HC_ISA_AVX2, &hc_vector_kernels_avx2},
 #endif
 #ifdef HC_HAVE_SME
-    &VECTOR_SME,
+    {HC_ISA_SME, &hc_vector_kernels_sme},
 #endif
 #ifdef HC_HAVE_SVE
-    &VECTOR_SVE,
+    {HC_ISA_SVE, &hc_vector_kernels_sve},
 #endif
 #ifdef HC_HAVE_NEON
-    &VECTOR_NEON,
+    {HC_ISA_NEON, &hc_vector_kernels_neon},
 #endif
-    &VECTOR_REF,
+    {HC_ISA_REF, &hc_vector_kernels_ref},
 };
 
 static const hc_gemm_kernel *const GEMM[] = {
@@ -197,13 +157,15 @@ static const char *const VECTOR_NAMES[] = {
 #undef HC_VECTOR_KERNEL
 };
 
-static const hc_kernels *vector_kernels(int isa) {
-    for (int i = 0; i < COUNT(VECTOR); i++) {
-        if (can_run(isa, VECTOR[i]->isa)) {
-            return VECTOR[i];
-        }
+/* With the instruction set that they are written for. */
+static hc_kernels vector_kernels(int isa) {
+    int i = 0;
+    while (!can_run(isa, VECTOR[i].isa)) {
+        i++; /* the reference, which is last, runs everywhere */
     }
-    return NULL;
+    hc_kernels kernels = *VECTOR[i].kernels;
+    kernels.isa = VECTOR[i].isa;
+    return kernels;
 }
 
 /* First line of a type that a machine at level `isa` can run; the reference makes sure that there is one. */
@@ -232,7 +194,7 @@ static hc_kernels chosen[COUNT(ISA_NAMES)];
 static void choose_for_every_isa(void) {
     for (int i = 0; i < COUNT(ISA_NAMES); i++) {
         const int isa = ISA_NAMES[i].isa;
-        chosen[i] = *vector_kernels(isa);
+        chosen[i] = vector_kernels(isa);
         chosen[i].gemm_f32 = gemm_kernel(isa, HC_F32);
         chosen[i].gemm_bf16 = gemm_kernel(isa, HC_BF16);
         chosen[i].gemm_f64 = gemm_kernel(isa, HC_F64);
@@ -271,6 +233,6 @@ int hc_kernel(int isa, int index, const char **out_op, int *out_kernel_isa) {
     }
     const int is_gemm = index < COUNT(gemm_names);
     *out_op = is_gemm ? gemm_names[index] : VECTOR_NAMES[index - COUNT(gemm_names)];
-    *out_kernel_isa = is_gemm ? gemm_kernel(isa, index)->isa : vector_kernels(isa)->isa;
+    *out_kernel_isa = is_gemm ? gemm_kernel(isa, index)->isa : vector_kernels(isa).isa;
     return HC_OK;
 }

@@ -7,6 +7,9 @@
 HC_VECTOR_KERNEL(multiply_add)
 HC_VECTOR_KERNEL(copy)
 HC_VECTOR_KERNEL(epilogue)
+HC_VECTOR_KERNEL(few_rows_dots)
+HC_VECTOR_KERNEL(few_rows_sums)
+HC_VECTOR_KERNEL(few_depths)
 HC_VECTOR_KERNEL(attention_lanes)
 HC_VECTOR_KERNEL(attention_softmax)
 HC_VECTOR_KERNEL(attention_finish)
@@ -28,6 +31,8 @@ HC_VECTOR_KERNEL(add_blocks)
 HC_VECTOR_KERNEL(sum_of_squares)
 HC_VECTOR_KERNEL(squared_difference)
 HC_VECTOR_KERNEL(adamw)
+HC_VECTOR_KERNEL(combine)
+HC_VECTOR_KERNEL(convert)
 #endif
 
 /* HC_GEMM_KERNEL(dtype, isa, ISA): the descriptor hc_gemm_<dtype>_<isa> (gemm/gemm_kernel.h) in gemm/gemm_<dtype>_<isa>.c. Best
@@ -77,8 +82,8 @@ HC_GEMM_KERNEL(f64, sme, HC_ISA_SME)
 HC_GEMM_KERNEL(f64, ref, HC_ISA_REF)
 #endif
 
-/* HC_CEILING_KERNEL(dtype, isa, ISA): hc_ceiling_<dtype>_<isa> (ceiling/ceiling.h), multiply-adds on a unit that is wider than the
- * vector units for products of this type. Best first within a dtype. */
+/* HC_CEILING_KERNEL(dtype, isa, ISA): hc_ceiling_<dtype>_<isa> (ceiling/ceiling.h), multiply-adds on a unit that is wider than
+ * the vector units for products of this type. Best first within a dtype. */
 #ifdef HC_CEILING_KERNEL
 #ifdef HC_HAVE_AMX
 HC_CEILING_KERNEL(bf16, amx, HC_ISA_AMX)

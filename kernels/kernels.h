@@ -5,7 +5,9 @@
 #include "activation/activation.h"
 #include "attention/attention.h"
 #include "ceiling/ceiling.h"
+#include "exchange/exchange.h"
 #include "gemm/epilogue.h"
+#include "gemm/few_rows.h"
 #include "gemm/gemm_kernel.h"
 #include "norm/norm.h"
 #include "optimizer/optimizer.h"
@@ -22,7 +24,7 @@ extern const hc_gemm_kernel hc_gemm_f32_amx;
 typedef struct hc_kernels {
     int isa;
     const hc_gemm_kernel *gemm_f32, *gemm_bf16, *gemm_f64;
-    const hc_gemm_kernel *gemm_f32_split; /* NULL, or for large products of fp32 of a limited range (gemm.c) */
+    const hc_gemm_kernel *gemm_f32_split; /* NULL, or for large products of fp32 of a limited range (gemm/gemm_range.c) */
 #define HC_VECTOR_KERNEL(op) hc_##op##_kernel *op;
 #include "kernel_table.h"
 #undef HC_VECTOR_KERNEL

@@ -6,6 +6,7 @@ same sizes come again and again, so the pool keeps their pages.
 
 import ctypes
 import math
+import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,9 @@ import torch
 from torch import Tensor
 
 from dithc import native
+from dithc.log import logger
+
+log = logger(__name__)
 
 # Below this, a tensor of torch's allocator is as fast: glibc keeps such blocks on its heap, where pages stay touched.
 SMALLEST_BYTES = 1 << 20
@@ -28,7 +32,7 @@ _SHAPES = tuple(ctypes.c_int64 * rank for rank in range(9))
 
 @dataclass(frozen=True)
 class Counters:
-    """Bytes in use, idle and the most ever in use; how many tensors found an idle block (hits) or not (misses)."""
+    """Bytes in use, idle and the most ever in use; how many tensors found idle memory alone (hits) or not (misses)."""
 
     used_bytes: int
     idle_bytes: int
@@ -40,7 +44,8 @@ class Counters:
 class Pool:
     """Gives contiguous CPU tensors whose memory is used again; without the C library it is torch's own allocator.
 
-    A block returns to the pool when the last tensor over it is gone, from whichever thread.
+    A block returns to the pool when the last tensor over it is gone, from whichever thread, and joins its free neighbours:
+    what lived there serves tensors of any size.
     """
 
     def __init__(self) -> None:
@@ -48,6 +53,7 @@ class Pool:
         self._pool = ctypes.c_void_p()
         if self._library is not None:
             self._library.hc_pool_create(ctypes.byref(self._pool))
+            self._warn_without_addresses()
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A contiguous tensor with undefined content.
@@ -70,6 +76,14 @@ class Pool:
         tensor: Tensor = torch.utils.dlpack.from_dlpack(_new_capsule(managed, _NAME_ADDRESS, None))
         return tensor
 
+    @property
+    def reserved_bytes(self) -> int:
+        """Addresses that blocks are cut from; 0 where the system refused, and without the library."""
+        number = ctypes.c_int64()
+        if self._library is not None:
+            self._library.hc_pool_reserved(self._pool, ctypes.byref(number))
+        return number.value
+
     def counters(self) -> Counters:
         """What the pool holds now; zeros without the library."""
         numbers = [ctypes.c_int64() for _ in range(5)]
@@ -78,6 +92,17 @@ class Pool:
         return Counters(*(number.value for number in numbers))
 
     def trim(self) -> None:
-        """Gives idle blocks back to the system."""
+        """Gives idle huge pages back to the system."""
         if self._library is not None:
             self._library.hc_pool_trim(self._pool)
+
+    def _warn_without_addresses(self) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if soft != resource.RLIM_INFINITY:
+            log.warning(
+                "the address space of this process is limited to %d bytes (ulimit -v): the pool of outputs re-uses %d bytes "
+                "of it; what does not fit there is mapped and unmapped each time, which is slower",
+                *(soft, self.reserved_bytes),
+            )
+        elif self.reserved_bytes == 0:
+            log.warning("the system refused a range of addresses: every output is mapped and unmapped, which is slower")

@@ -18,4 +18,13 @@ from dithc.native.contexts import context
 from dithc.native.loading import ISA_VARIABLE, isa, kernels, library, load
 from dithc.native.signatures import AdamwSettings, GemmArguments
 
-__all__ = ["ISA_VARIABLE", "AdamwSettings", "GemmArguments", "context", "isa", "kernels", "library", "load"]
+__all__ = [
+    "ISA_VARIABLE",
+    "AdamwSettings",
+    "GemmArguments",
+    "context",
+    "isa",
+    "kernels",
+    "library",
+    "load",
+]

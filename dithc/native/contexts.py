@@ -1,29 +1,61 @@
 """The context that operators run in: pinned threads of our own, scratch memory, the cache sizes that blocking follows."""
 
 import ctypes
+import mmap
 import threading
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 
 from dithc.hardware import Machine as Node
 from dithc.hardware import discover, plan
+from dithc.log import logger
+from dithc.native.claims import claim
 from dithc.native.loading import isa as best_isa
 from dithc.native.loading import isa_number, library
 from dithc.native.signatures import Machine
 
+log = logger(__name__)
+
 # An idle thread looks for work this long before it sleeps. Between two operators of a training step Python takes 20 to 60
 # microseconds, and waking a thread that sleeps takes about as long as the small operators themselves.
 SPIN_NANOSECONDS = 100_000
+# With more threads than CPUs a thread that looks for work keeps the one that has it from running.
+SHORTEST_SPIN_NANOSECONDS = 1
+PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where the threads of a context are.
+
+    Attributes:
+        num_threads: the caller of an operator, which is never pinned, is thread 0.
+        cpus: CPU of each thread, thread 0's being the one it is moved to when it stands in another's way; empty where
+            placement is left to the system.
+        clusters: numbers of the threads of each cluster.
+        nodes: memory node of each cluster, to which its part of new blocks is bound; empty where nothing is bound.
+    """
+
+    num_threads: int
+    cpus: tuple[int, ...]
+    clusters: tuple[range, ...]
+    nodes: tuple[int, ...]
+
 
 _contexts: dict[tuple[str, int], int] = {}
+_layouts: dict[int, Layout] = {}
 _creation = threading.Lock()
 
 
 def context(*, isa: str | None = None, num_threads: int | None = None) -> int:
     """The address of the hc_context of an instruction set and a number of threads; made at first use, then kept.
 
-    It is never destroyed: at exit a thread that nobody waits for may still be inside an operator.
+    It is never destroyed: at exit a thread that nobody waits for may still be inside an operator. What a context of another
+    number of threads holds of scratch memory is given back when a new one is made.
 
     Args:
         isa: a level that this CPU has; None takes the best one, or what HCOPS_ISA names.
@@ -39,23 +71,126 @@ def context(*, isa: str | None = None, num_threads: int | None = None) -> int:
         return handle
     with _creation:
         if key not in _contexts:
+            _trim(_contexts.values())
             _contexts[key] = _create(*key)
         return _contexts[key]
 
 
+def layout(*, num_threads: int | None = None) -> Layout:
+    """Where the threads of `context(num_threads=num_threads)` are."""
+    return _layouts[context(num_threads=num_threads)]
+
+
+def _trim(handles: Iterable[int]) -> None:
+    of_library = library()
+    assert of_library is not None, "a context needs the library"
+    for handle in handles:
+        of_library.hc_context_trim(handle)
+
+
 def _create(isa: str, num_threads: int) -> int:
+    node = discover()
+    wanted = planned_layout(node, num_threads)
+    usable = len(node.limits.allowed_cpus)
+    spin = SPIN_NANOSECONDS
+    if num_threads > usable:
+        spin = SHORTEST_SPIN_NANOSECONDS
+        log.warning(
+            "kernels: %d threads share %d CPU(s): they sleep as soon as they wait; set as many threads as there are CPUs",
+            num_threads,
+            usable,
+        )
+    if wanted.nodes and not can_bind(wanted.nodes):
+        log.warning(
+            "memory: the system refuses to bind pages to nodes %s; they come from the node of the thread that first touches them",
+            wanted.nodes,
+        )
+        wanted = replace(wanted, nodes=())
+    taken = claim(wanted.cpus)
+    if taken:
+        log.warning("kernels: another process of dithc has pinned threads to CPU(s) %s too: both will be slower", taken)
+    try:
+        created = new_context(node, wanted, isa=isa, spin_nanoseconds=spin)
+    except ValueError as error:
+        if not wanted.cpus:
+            raise
+        log.warning("kernels: threads are not pinned to CPUs %s: %s", list(wanted.cpus), error)
+        wanted = replace(wanted, cpus=())
+        created = new_context(node, wanted, isa=isa, spin_nanoseconds=spin)
+    _layouts[created] = wanted
+    return created
+
+
+def new_context(node: Node, wanted: Layout, *, isa: str, spin_nanoseconds: int = SPIN_NANOSECONDS) -> int:
+    """Makes an hc_context as wanted; its address.
+
+    Raises:
+        MemoryError, ValueError: the system refused memory or threads, or their places.
+    """
     handle = library()
     assert handle is not None, "a context needs the library"
-    node = discover()
-    placed = places_of_threads(node, num_threads)
-    cpus = (ctypes.c_int * num_threads)(*(cpu for cpu, _ in placed)) if placed else None
-    caches = [cache_bytes(node, level) for level in (1, 2, 3)]
-    num_clusters = max(1, num_equal_clusters([cluster for _, cluster in placed]))
-    machine = Machine(isa_number(isa), num_threads, cpus, *caches, SPIN_NANOSECONDS, num_clusters)
+    machine = Machine(
+        isa_number(isa),
+        wanted.num_threads,
+        _integers(wanted.cpus),
+        *(cache_bytes(node, level) for level in (1, 2, 3)),
+        spin_nanoseconds,
+        len(wanted.clusters),
+        _integers(wanted.nodes),
+    )
     created = ctypes.c_void_p()
     handle.hc_context_create(ctypes.byref(machine), ctypes.byref(created))
     assert created.value is not None
     return created.value
+
+
+def _integers(values: tuple[int, ...]) -> "ctypes.Array[ctypes.c_int] | None":
+    return (ctypes.c_int * len(values))(*values) if values else None
+
+
+def planned_layout(node: Node, num_threads: int) -> Layout:
+    """Places, clusters and memory nodes for a number of threads on a machine; a pure function.
+
+    Memory is bound where the clusters are near to different nodes. On a machine of one node there is nothing to choose.
+    """
+    placed = places_of_threads(node, num_threads)
+    indices = [cluster for _, cluster in placed]
+    count = max(1, num_equal_clusters(indices))
+    edges = [sum(_share(num_threads, count, part) for part in range(upto)) for upto in range(count + 1)]
+    clusters = tuple(range(start, stop) for start, stop in pairwise(edges))
+    near = {cluster.index: cluster.node for cluster in node.clusters}
+    nodes = [near.get(indices[cluster[0]]) for cluster in clusters] if count > 1 else []
+    known = tuple(number for number in nodes if number is not None)
+    is_bound = len(known) == count and len(set(known)) > 1
+    return Layout(
+        num_threads=num_threads,
+        cpus=tuple(cpu for cpu, _ in placed),
+        clusters=clusters,
+        nodes=known if is_bound else (),
+    )
+
+
+def num_clusters(num_threads: int) -> int:
+    """The number of clusters that the threads of this machine's context of `num_threads` are shared out to."""
+    return len(planned_layout(discover(), num_threads).clusters)
+
+
+def _share(length: int, parts: int, part: int) -> int:
+    """The length of a part as hc_part cuts."""
+    return length // parts + (part < length % parts)
+
+
+def can_bind(nodes: Iterable[int]) -> bool:
+    """Whether the system binds a page to each of these memory nodes."""
+    handle = library()
+    assert handle is not None, "binding needs the library"
+    page = mmap.mmap(-1, PAGE_BYTES)
+    try:
+        for node in nodes:
+            handle.hc_bind(ctypes.addressof(ctypes.c_char.from_buffer(page)), PAGE_BYTES, node)
+    except ValueError:
+        return False
+    return True
 
 
 def places_of_threads(node: Node, num_threads: int) -> list[tuple[int, int]]:

@@ -1,11 +1,11 @@
 """Every function and structure of kernels/include/hcops.h, as ctypes has to know them."""
 
 import ctypes
-from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int64, c_uint32, c_void_p
 from typing import Any
 
 # Results of functions (hc_status) that have an exception of their own.
-OK, OUT_OF_MEMORY = 0, -5
+OK, OUT_OF_MEMORY, PROCESS_GONE, TIMED_OUT = 0, -5, -8, -9
 STATUS_TEXTS = {
     -1: "an argument that it does not take: a null pointer, a negative size, or a type",
     -2: "an instruction set that does not exist",
@@ -13,6 +13,9 @@ STATUS_TEXTS = {
     -4: "an index past the end of a table",
     OUT_OF_MEMORY: "memory that the system refused",
     -6: "a thread, or its place on a CPU, that the system refused",
+    -7: "memory on a node that the system refused to bind it to",
+    PROCESS_GONE: "a process that was waited for has ended",
+    TIMED_OUT: "a process that was waited for has not come in time",
 }
 
 
@@ -28,6 +31,7 @@ class Machine(Structure):
         ("l3_bytes", c_int64),
         ("spin_nanoseconds", c_int64),
         ("num_clusters", c_int),
+        ("nodes", POINTER(c_int)),
     ]
 
 
@@ -57,6 +61,7 @@ class GemmArguments(Structure):
         ("bias", c_void_p),
         ("bias_type", c_int),
         ("before", c_void_p),
+        ("before_type", c_int),
         ("gelu", c_int),
         ("gelu_gradient_at", c_void_p),
         ("gate", c_void_p),
@@ -71,6 +76,7 @@ class GemmArguments(Structure):
         ("row_cuts", c_int),
         ("column_cuts", c_int),
         ("num_threads", c_int),
+        ("cluster_cut", c_int),
     ]
 
 
@@ -89,6 +95,9 @@ class AdamwSettings(Structure):
     ]
 
 
+# hc_callback.
+Callback = CFUNCTYPE(None, c_void_p, c_int, c_int)
+
 _ARRAY = (c_void_p, c_int)  # a pointer and the type of its elements
 
 # Functions that return a status, with their arguments. Pointers to arrays and to contexts are plain addresses.
@@ -96,15 +105,21 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_isa_detect": (c_char_p, POINTER(c_int)),
     "hc_kernel": (c_int, c_int, POINTER(c_char_p), POINTER(c_int)),
     "hc_context_create": (POINTER(Machine), POINTER(c_void_p)),
+    "hc_context_scratch": (c_void_p, POINTER(c_void_p), POINTER(c_int64)),
+    "hc_run": (c_void_p, Callback, c_void_p),
     "hc_pool_create": (POINTER(c_void_p),),
+    "hc_pool_reserved": (c_void_p, POINTER(c_int64)),
+    "hc_bind": (c_void_p, c_int64, c_int),
+    "hc_use_huge_pages": (c_void_p, c_int64),
     "hc_gemm": (c_void_p, POINTER(GemmArguments)),
+    "hc_gemm_cut": (c_void_p, POINTER(GemmArguments), c_int, c_void_p),
     "hc_adaln_forward": (
         *(c_void_p, c_int64, c_int64, c_int64, c_float, *_ARRAY),
         *(c_void_p, c_void_p, c_int, c_int64, *_ARRAY, c_void_p, c_void_p),
     ),
     "hc_adaln_backward": (
         *(c_void_p, c_int64, c_int64, c_int64, *_ARRAY, *_ARRAY, c_void_p, c_int, c_int64),
-        *(c_void_p, c_void_p, *_ARRAY, c_void_p, c_void_p, c_int),
+        *(c_void_p, c_void_p, *_ARRAY, *_ARRAY, c_void_p, c_void_p, c_int),
     ),
     "hc_gate_residual_forward": (
         *(c_void_p, c_int64, c_int64, c_int64, *_ARRAY, c_void_p, c_int, c_int64, *_ARRAY, *_ARRAY),
@@ -128,6 +143,16 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_sum_of_squares": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
     "hc_adamw": (c_void_p, POINTER(AdamwSettings), c_int64, *(c_void_p,) * 7),
     "hc_multiply_add_ceiling": (c_void_p, c_int, c_int64, POINTER(c_double)),
+    "hc_exchange_bytes": (c_int, c_int, c_int64, POINTER(c_int64)),
+    "hc_exchange_attach": (c_void_p, c_void_p, c_int, c_int, c_int, c_int64, POINTER(c_void_p)),
+    "hc_exchange_put": (c_void_p, c_uint32, c_int64, *_ARRAY, c_int, c_float, c_int64, POINTER(c_int)),
+    "hc_exchange_combine": (
+        *(c_void_p, c_uint32, c_int64, c_int, c_int, c_float, c_int64),
+        *(POINTER(c_void_p), POINTER(c_int64), POINTER(c_int64), POINTER(c_int)),
+    ),
+    "hc_exchange_publish": (c_void_p, c_uint32),
+    "hc_exchange_get": (c_void_p, c_uint32, c_int64, c_int, *_ARRAY, c_int64, POINTER(c_int)),
+    "hc_barrier_ceiling": (c_void_p, c_int64),
     "hc_copy": (c_void_p, c_int64, c_void_p, c_void_p),
 }
 
@@ -135,7 +160,10 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
 OTHER_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_version": (c_int,),
     "hc_isa_name": (c_char_p, c_int),
+    "hc_exchange_detach": (None, c_void_p),
     "hc_context_destroy": (None, c_void_p),
+    "hc_context_trim": (None, c_void_p),
+    "hc_part": (None, c_int64, c_int64, c_int, c_int, POINTER(c_int64), POINTER(c_int64)),
     "hc_pool_take": (c_void_p, c_void_p, c_void_p, c_int64),
     "hc_pool_give": (None, c_void_p, c_void_p),
     "hc_pool_counters": (None, c_void_p, *(POINTER(c_int64),) * 5),
@@ -143,8 +171,9 @@ OTHER_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_pool_tensor": (c_void_p, c_void_p, c_void_p, c_int, c_int, POINTER(c_int64)),
 }
 
-# Their status is an answer that the caller asks for, not a failure.
+# Their status is an answer that the caller asks for, not a failure; of those that wait, only who did not come is an answer.
 QUESTIONS = ("hc_isa_detect", "hc_kernel")
+WAITING = ("hc_exchange_put", "hc_exchange_combine", "hc_exchange_get")
 
 
 def declare(handle: ctypes.CDLL) -> None:
@@ -157,10 +186,14 @@ def declare(handle: ctypes.CDLL) -> None:
         function = getattr(handle, name)
         function.argtypes, function.restype = arguments, c_int
         if name not in QUESTIONS:
-            function.errcheck = _raise_on_failure
+            function.errcheck = _raise_on_failure if name not in WAITING else _raise_on_bad_argument
     for name, types in OTHER_FUNCTIONS.items():
         function = getattr(handle, name)
         function.argtypes, function.restype = types[1:], types[0]
+
+
+def _raise_on_bad_argument(status: int, function: Any, arguments: tuple[Any, ...]) -> int:
+    return status if status in (PROCESS_GONE, TIMED_OUT) else _raise_on_failure(status, function, arguments)
 
 
 def _raise_on_failure(status: int, function: Any, arguments: tuple[Any, ...]) -> int:

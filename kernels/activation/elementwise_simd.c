@@ -34,10 +34,20 @@ HC_INLINE hc_vf function_of_(int function, hc_vf x) HC_STREAMING_OK {
     }
 }
 
+/* The gradient, at x; of exp and tanh at their results. */
+HC_INLINE hc_vf gradient_of_(int function, hc_vf x) HC_STREAMING_OK {
+    switch (function) {
+    case HC_EXP: return x;
+    case HC_TANH: return hc_fnma(x, x, hc_set(1.0f));
+    case HC_GELU: return hc_gelu_gradient(x);
+    default: return hc_silu_gradient(x);
+    }
+}
+
 HC_INLINE hc_vf element_(recipe r, hc_vf x, hc_vf y) HC_STREAMING_OK {
     switch (r.operation) {
     case MAP: return function_of_(r.function, x);
-    case MAP_BACKWARD: return hc_mul(y, r.function == HC_GELU ? hc_gelu_gradient(x) : hc_silu_gradient(x));
+    case MAP_BACKWARD: return hc_mul(y, gradient_of_(r.function, x));
     case SCALE_ADD: return hc_fma(hc_set(r.alpha), x, hc_mul(hc_set(r.beta), y));
     case SCALE: return hc_mul(hc_set(r.alpha), x);
     default: return hc_mul(hc_set(r.alpha), hc_sub(x, y));
@@ -137,10 +147,11 @@ HC_KERNEL_FUNCTION void HC_NAME(map)(int function, int64_t count, const void *x,
 HC_KERNEL_FUNCTION void HC_NAME(map_backward)(int function, int64_t count, const void *dout, int dout_type, const void *x,
                                               int x_type, void *out_dx, int dx_type, int pass_caches) HC_KERNEL_STREAMING {
     const arrays a = {x, dout, out_dx, x_type, dout_type, dx_type};
-    if (function == HC_GELU) {
-        typed_((recipe){MAP_BACKWARD, HC_GELU, 0.0f, 0.0f}, a, count, pass_caches);
-    } else {
-        typed_((recipe){MAP_BACKWARD, HC_SILU, 0.0f, 0.0f}, a, count, pass_caches);
+    switch (function) {
+    case HC_EXP: typed_((recipe){MAP_BACKWARD, HC_EXP, 0.0f, 0.0f}, a, count, pass_caches); break;
+    case HC_TANH: typed_((recipe){MAP_BACKWARD, HC_TANH, 0.0f, 0.0f}, a, count, pass_caches); break;
+    case HC_GELU: typed_((recipe){MAP_BACKWARD, HC_GELU, 0.0f, 0.0f}, a, count, pass_caches); break;
+    default: typed_((recipe){MAP_BACKWARD, HC_SILU, 0.0f, 0.0f}, a, count, pass_caches); break;
     }
 }
 

@@ -14,18 +14,20 @@
 typedef enum {
     HC_PANEL_F32 = 0,     /* rows of fp32 */
     HC_PANEL_ROUNDED = 1, /* rows of fp32 that hold values of bf16 */
-    HC_PANEL_PAIRS = 2    /* bf16; rows 2i and 2i + 1 interleaved; an odd last row is paired with zeros */
+    HC_PANEL_PAIRS = 2,   /* bf16; rows 2i and 2i + 1 interleaved; an odd last row is paired with zeros */
+    HC_PANEL_PARTS = 3    /* the same of each of three bf16 a number (parts_avx512.h), a panel of B for every 32 columns */
 } hc_panel;
 
 /* The number of lanes of this instruction set's vectors. */
 typedef int64_t hc_attention_lanes_kernel(void);
 
 /* A chunk of keys (rows) of a block of queries (columns), online softmax (Milakov & Gimelshein 2018). Turns scores into
- * p = exp((scores - max) * scale) in place, updates the running max (of scores) and sum, and gives the factor that
- * brings what was summed before to the new max. first: there was nothing before, and max, sum and factor are only
- * written. */
+ * p = exp((scores - max) * scale), in place (out_p is scores) or, for HC_PANEL_PARTS, to panels of `panel_bytes`, updates
+ * the running max (of scores) and sum, and gives the factor that brings what was summed before to the new max. first:
+ * there was nothing before, and max, sum and factor are only written. */
 typedef void hc_attention_softmax_kernel(int64_t rows, int64_t columns, int64_t width, float scale, int first, int panel,
-                                         float *scores, float *max, float *sum, float *out_factor);
+                                         float *scores, void *out_p, int64_t panel_bytes, float *max, float *sum,
+                                         float *out_factor);
 
 /* After the last chunk: lse = max * scale + log(sum), and sum = 1 / sum in place. */
 typedef void hc_attention_finish_kernel(int64_t columns, float scale, const float *max, float *sum, float *out_lse);
@@ -45,7 +47,10 @@ typedef struct {
     const float *lse, *delta; /* of each row */
     const float *scores;
     float *dp;               /* for HC_PANEL_PAIRS it becomes ds, as rows of fp32 */
-    float *out_p, *out_ds;
+    void *out_p, *out_ds;    /* panels of B */
+    int64_t panel_bytes;     /* HC_PANEL_PARTS: from one panel of 32 columns to the next; */
+    int64_t keys;            /* columns that exist; */
+    void *out_ds_rows;       /* ds also as panels of A of depth `keys` */
 } hc_attention_rows;
 
 /* p = exp(scores * scale - lse[i]) and ds = p * (dp - delta[i]) */

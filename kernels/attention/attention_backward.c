@@ -19,7 +19,7 @@ typedef struct {
     char *keys_transposed, *values_transposed, *keys; /* K^T, V^T and K as B */
     float *dk, *dv;                                   /* dK^T and dV^T, K rows */
     /* Of a block: */
-    float *p, *ds; /* P and dS as the vector kernel leaves them: panels of B, unless they must be packed */
+    char *p, *ds; /* P and dS as the vector kernel leaves them: panels of B, unless they must be packed */
     void *packed;
     /* Of a part of its rows: */
     float *scores, *dp;
@@ -37,15 +37,15 @@ static int64_t lay_out(const hc_attention *work, char *base, backward_memory *me
     memory->douts = hc_arena_take(&arena, work->num_chunks * memory->rows_bytes);
     memory->douts_transposed = hc_arena_take(&arena, work->num_chunks * memory->transposed_bytes);
     memory->delta = hc_arena_take(&arena, work->t * 4);
-    memory->dq = hc_arena_take(&arena, work->t * work->k * 4);
-    memory->dq_segment = hc_arena_take(&arena, work->num_segments > 1 ? work->t * work->k * 4 : 0);
+    memory->dq = hc_arena_take(&arena, work->t * work->padded_k * 4);
+    memory->dq_segment = hc_arena_take(&arena, work->num_segments > 1 ? work->t * work->padded_k * 4 : 0);
     memory->keys_transposed = hc_arena_take(&arena, hc_panels_b_bytes(gemm, work->k, work->nr));
     memory->values_transposed = hc_arena_take(&arena, hc_panels_b_bytes(gemm, work->k, work->nr));
     memory->keys = hc_arena_take(&arena, hc_panels_b_bytes(gemm, work->nr, work->k));
-    memory->dk = hc_arena_take(&arena, work->k * work->width * 4);
-    memory->dv = hc_arena_take(&arena, work->k * work->width * 4);
-    memory->p = hc_arena_take(&arena, hc_scores_bytes(work));
-    memory->ds = hc_arena_take(&arena, hc_scores_bytes(work));
+    memory->dk = hc_arena_take(&arena, work->padded_k * work->width * 4);
+    memory->dv = hc_arena_take(&arena, work->padded_k * work->width * 4);
+    memory->p = hc_arena_take(&arena, hc_written_bytes(work));
+    memory->ds = hc_arena_take(&arena, hc_written_bytes(work));
     memory->packed = hc_arena_take(&arena, work->packs ? hc_packed_bytes(work) : 0);
     memory->scores = hc_arena_take(&arena, work->part * work->width * 4);
     memory->dp = hc_arena_take(&arena, work->part * work->width * 4);
@@ -60,21 +60,41 @@ int64_t hc_attention_backward_bytes(const hc_attention *work) {
 }
 
 static void pack_head(const hc_attention *work, int64_t head, backward_memory *memory) {
+    const void *dout = hc_head_of_out(work, work->dout, work->dout_type, head, 0);
+    const void *out = hc_head_of_out(work, work->out, work->out_type, head, 0);
+    memory->lse = work->lse + head * work->t;
+    work->kernels->attention_delta(work->t, work->k, dout, work->dout_type, out, work->out_type, work->h * work->k,
+                                   memory->delta);
+    hc_note_sums(work, head, memory->lse, memory->delta);
     for (int64_t chunk = 0; chunk < work->num_chunks; chunk++) {
         const int64_t rows = hc_chunk_rows(work, chunk), first = chunk * work->chunk;
         const hc_matrix queries = hc_rows_of_qkv(work, head, 0, first), douts = hc_rows_of_dout(work, head, first);
         const hc_matrix queries_transposed = hc_transpose(queries), douts_transposed = hc_transpose(douts);
         const int64_t at = chunk * memory->rows_bytes, transposed_at = chunk * memory->transposed_bytes;
-        work->gemm->pack_a(rows, work->k, &queries, 1.0f, memory->queries + at, NULL);
-        work->gemm->pack_a(rows, work->k, &douts, 1.0f, memory->douts + at, NULL);
-        work->gemm->pack_a(work->k, rows, &queries_transposed, 1.0f, memory->queries_transposed + transposed_at, NULL);
-        work->gemm->pack_a(work->k, rows, &douts_transposed, 1.0f, memory->douts_transposed + transposed_at, NULL);
+        hc_pack_a(work, head, rows, work->k, &queries, memory->queries + at, 1);
+        hc_pack_a(work, head, rows, work->k, &douts, memory->douts + at, 1);
+        hc_pack_a(work, head, work->k, rows, &queries_transposed, memory->queries_transposed + transposed_at, 0);
+        hc_pack_a(work, head, work->k, rows, &douts_transposed, memory->douts_transposed + transposed_at, 0);
     }
-    const void *dout = hc_head_of_out(work, work->dout, work->dout_type, head, 0);
-    const void *out = hc_head_of_out(work, work->out, work->out_type, head, 0);
-    work->kernels->attention_delta(work->t, work->k, dout, work->dout_type, out, work->out_type, work->h * work->k,
-                                   memory->delta);
-    memory->lse = work->lse + head * work->t;
+}
+
+/* What rows start..start + rows of a block in parts add to dK^T and dV^T, while P and dS are near. */
+static void add_keys(const hc_attention *work, hc_attention_ahead *ahead, int64_t chunk, int64_t start, int64_t rows, int64_t n,
+                     backward_memory *memory) {
+    const hc_gemm_kernel *gemm = work->gemm;
+    const int64_t step_bytes = hc_panels_a_bytes(gemm, gemm->mr(), gemm->kr);
+    const int64_t at = chunk * memory->transposed_bytes + start / gemm->kr * step_bytes;
+    hc_near_block block = {
+        .m = work->padded_k, .n = n, .k = rows, .a_panels = memory->douts_transposed + at,
+        .b_panels = hc_finish_panel(work, rows, memory->p, NULL),
+        .a_panel_bytes = hc_panels_a_bytes(gemm, gemm->mr(), hc_chunk_rows(work, chunk)),
+        .b_panel_bytes = hc_panel_bytes(work, rows), .c = memory->dv, .ldc = work->width, .add = chunk + start > 0,
+    };
+    hc_multiply_part(work, ahead, &block);
+    block.a_panels = memory->queries_transposed + at;
+    block.b_panels = hc_finish_panel(work, rows, memory->ds, NULL);
+    block.c = memory->dk;
+    hc_multiply_part(work, ahead, &block);
 }
 
 /* Rows start..start + rows of a block: P and dS from S and dP, and what they add to dQ; add_dq: dq holds sums of
@@ -85,19 +105,25 @@ static void do_rows(const hc_attention *work, hc_attention_ahead *ahead, int64_t
     const int64_t width = work->width, columns = hc_columns(work, num_keys), n = hc_least(columns, work->nr);
     const int64_t first = chunk * work->chunk + start;
     const int64_t panels = chunk * memory->rows_bytes + start * hc_round_up(work->k, gemm->kr) * gemm->element_bytes;
-    hc_multiply(work, ahead, rows, n, work->k, memory->queries + panels, memory->keys_transposed, memory->scores, width, 0);
-    hc_multiply(work, ahead, rows, n, work->k, memory->douts + panels, memory->values_transposed, memory->dp, width, 0);
-    /* Rows of pairs are half as many, each as long. */
-    const int64_t at = (work->panel == HC_PANEL_PAIRS ? start / 2 : start) * width;
+    hc_multiply_heads(work, ahead, rows, n, memory->queries + panels, memory->keys_transposed, memory->scores, width);
+    hc_multiply_heads(work, ahead, rows, n, memory->douts + panels, memory->values_transposed, memory->dp, width);
+    const int64_t at = hc_row_offset(work, start);
     const hc_attention_rows block = {
         .rows = rows, .columns = columns, .width = width, .scale = work->scale, .panel = work->panel,
         .lse = memory->lse + first, .delta = memory->delta + first, .scores = memory->scores, .dp = memory->dp,
         .out_p = memory->p + at, .out_ds = memory->ds + at,
+        .panel_bytes = hc_panel_bytes(work, rows), .keys = num_keys, .out_ds_rows = memory->ds_rows,
     };
     work->kernels->attention_gradient(&block);
-    const hc_matrix ds = {work->panel == HC_PANEL_PAIRS ? block.dp : block.out_ds, width, 1, HC_F32};
-    gemm->pack_a(rows, num_keys, &ds, 1.0f, memory->ds_rows, NULL);
-    hc_multiply(work, ahead, rows, work->k, num_keys, memory->ds_rows, memory->keys, dq + first * work->k, work->k, add_dq);
+    if (work->panel != HC_PANEL_PARTS) {
+        const hc_matrix ds = {work->panel == HC_PANEL_PAIRS ? block.dp : block.out_ds, width, 1, HC_F32};
+        gemm->pack_a(rows, num_keys, &ds, 1.0f, memory->ds_rows, NULL);
+    }
+    hc_multiply(work, ahead, rows, work->padded_k, num_keys, memory->ds_rows, memory->keys, dq + first * work->padded_k,
+                work->padded_k, add_dq);
+    if (work->panel == HC_PANEL_PARTS) {
+        add_keys(work, ahead, chunk, start, rows, n, memory);
+    }
 }
 
 /* One block: `add` says that dk and dv hold sums of earlier chunks. */
@@ -106,6 +132,9 @@ static void do_block(const hc_attention *work, hc_attention_ahead *ahead, int64_
     const int64_t rows = hc_chunk_rows(work, chunk), n = hc_least(hc_columns(work, num_keys), work->nr);
     for (int64_t start = 0; start < rows; start += work->part) {
         do_rows(work, ahead, chunk, start, hc_least(work->part, rows - start), num_keys, add_dq, dq, memory);
+    }
+    if (work->panel == HC_PANEL_PARTS) {
+        return; /* do_rows has done so row by row */
     }
     const int64_t at = chunk * memory->transposed_bytes;
     const void *p = hc_finish_panel(work, rows, memory->p, memory->packed);
@@ -145,8 +174,8 @@ static void do_segment(const hc_attention *work, int64_t head, int64_t next_head
         const hc_matrix keys_transposed = hc_transpose(keys);
         const hc_matrix values_transposed = hc_transpose(hc_rows_of_qkv(work, head, 2, first));
         hc_attention_ahead ahead = ahead_of_keys(work, head, next_head, first, count);
-        work->gemm->pack_b(work->k, count, &keys_transposed, memory->keys_transposed);
-        work->gemm->pack_b(work->k, count, &values_transposed, memory->values_transposed);
+        hc_pack_b(work, head, work->k, count, &keys_transposed, memory->keys_transposed, 1);
+        hc_pack_b(work, head, work->k, count, &values_transposed, memory->values_transposed, 1);
         work->gemm->pack_b(count, work->k, &keys, memory->keys);
         for (int64_t chunk = 0; chunk < work->num_chunks; chunk++) {
             do_block(work, &ahead, chunk, count, chunk > 0, first > start, dq, memory);
@@ -165,40 +194,56 @@ static void add_to(int64_t count, const float *x, float *sum) {
 }
 
 static void do_head(const hc_attention *work, int64_t head, int64_t next_head, backward_memory *memory) {
+    if (!hc_takes_head(work, head)) {
+        return;
+    }
     pack_head(work, head, memory);
     for (int64_t segment = 0; segment < work->num_segments; segment++) {
         do_segment(work, head, next_head, segment, segment == 0 ? memory->dq : memory->dq_segment, memory);
         if (segment > 0) {
-            add_to(work->t * work->k, memory->dq_segment, memory->dq);
+            add_to(work->t * work->padded_k, memory->dq_segment, memory->dq);
         }
     }
-    work->kernels->attention_store(work->t, work->k, work->scale, memory->dq, work->k,
+    work->kernels->attention_store(work->t, work->k, work->scale, memory->dq, work->padded_k,
                                    hc_head_of_qkv(work, work->result, work->result_type, head, 0, 0), work->result_type,
                                    3 * work->h * work->k);
 }
 
-/* Segments of a head on several threads: their dQ meet in work->partial, summed in the order of do_head. */
-static void do_segments(const hc_attention *work, int thread, int num_threads, backward_memory *memory) {
-    const int64_t heads = work->n * work->h, segments = work->num_segments, head_size = work->t * work->k;
+/* Segments of heads first..last on several threads: their dQ meet in work->partial, summed in the order of do_head. */
+static void do_segments(const hc_attention *work, int64_t first, int64_t last, int thread, int num_threads,
+                        backward_memory *memory) {
+    const int64_t segments = work->num_segments;
     int64_t start, stop, packed_head = -1;
-    hc_part(heads * segments, 1, thread, num_threads, &start, &stop);
+    hc_part((last - first) * segments, 1, thread, num_threads, &start, &stop);
     for (int64_t unit = start; unit < stop; unit++) {
-        if (unit / segments != packed_head) {
-            packed_head = unit / segments;
-            pack_head(work, packed_head, memory);
+        const int64_t head = first + unit / segments;
+        if (!hc_takes_head(work, head)) {
+            continue;
         }
-        do_segment(work, packed_head, -1, unit % segments, work->partial + unit * head_size, memory);
+        if (head != packed_head) {
+            packed_head = head;
+            pack_head(work, head, memory);
+        }
+        do_segment(work, head, -1, unit % segments, work->partial + unit * work->t * work->padded_k, memory);
     }
-    hc_team_barrier(work->team);
-    hc_part(heads * work->t, 1, thread, num_threads, &start, &stop);
+}
+
+static void sum_segments(const hc_attention *work, int64_t first, int64_t last, int thread, int num_threads) {
+    const int64_t segments = work->num_segments, head_size = work->t * work->padded_k;
+    int64_t start, stop;
+    hc_part((last - first) * work->t, 1, thread, num_threads, &start, &stop);
     for (int64_t row = start; row < stop; row++) {
-        const int64_t head = row / work->t, token = row % work->t;
-        float *sum = work->partial + head * segments * head_size + token * work->k;
+        const int64_t head = first + row / work->t, token = row % work->t;
+        if (!hc_takes_head(work, head)) {
+            continue;
+        }
+        float *sum = work->partial + (head - first) * segments * head_size + token * work->padded_k;
         for (int64_t segment = 1; segment < segments; segment++) {
             add_to(work->k, sum + segment * head_size, sum);
         }
         void *dq = hc_head_of_qkv(work, work->result, work->result_type, head, 0, token);
-        work->kernels->attention_store(1, work->k, work->scale, sum, work->k, dq, work->result_type, 3 * work->h * work->k);
+        work->kernels->attention_store(1, work->k, work->scale, sum, work->padded_k, dq, work->result_type,
+                                       3 * work->h * work->k);
     }
 }
 
@@ -208,8 +253,14 @@ void hc_attention_backward_job(void *arguments, int thread, int num_threads) {
     lay_out(work, work->scratch + thread * work->thread_bytes, &memory);
     memset(memory.scores, 0, (size_t)(work->part * work->width * 4));
     memset(memory.dp, 0, (size_t)(work->part * work->width * 4));
+    for (int64_t first = 0; work->partial != NULL && first < work->n * work->h; first += work->group) {
+        const int64_t last = hc_least(first + work->group, work->n * work->h);
+        do_segments(work, first, last, thread, num_threads, &memory);
+        hc_team_barrier(work->team);
+        sum_segments(work, first, last, thread, num_threads);
+        hc_team_barrier(work->team); /* before the next group writes to `partial` */
+    }
     if (work->partial != NULL) {
-        do_segments(work, thread, num_threads, &memory);
         return;
     }
     int64_t start, stop;

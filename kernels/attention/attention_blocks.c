@@ -31,28 +31,64 @@ static void ask(hc_gemm_ahead *run, int64_t lines) {
     run->remaining -= lines;
 }
 
-void hc_multiply(const hc_attention *work, hc_attention_ahead *ahead, int64_t m, int64_t n, int64_t k, const void *a_panels,
-                 const void *b_panels, float *c, int64_t ldc, int add) {
-    const hc_gemm_kernel *gemm = work->gemm;
-    ahead->due += ahead->lines_a_step * (double)(m * n * k);
+/* Lines that are due with a product of so many steps, of the run that is to be asked for next; NULL: none. */
+static hc_gemm_ahead *share_of(hc_attention_ahead *ahead, double steps) {
+    ahead->due += ahead->lines_a_step * steps;
     while (ahead->current < ahead->num_runs && ahead->runs[ahead->current].remaining == 0) {
         ahead->current++;
     }
     if (ahead->current == ahead->num_runs || ahead->due < 1.0) {
-        gemm->block(m, n, k, a_panels, b_panels, c, ldc, NULL, add);
-        return;
+        return NULL;
     }
     hc_gemm_ahead *run = &ahead->runs[ahead->current];
-    const int64_t share = hc_least((int64_t)ahead->due, run->remaining);
-    ahead->due -= (double)share;
-    if (gemm->block_ahead == NULL) {
-        ask(run, share);
-        gemm->block(m, n, k, a_panels, b_panels, c, ldc, NULL, add);
+    run->share = hc_least((int64_t)ahead->due, run->remaining);
+    ahead->due -= (double)run->share;
+    return run;
+}
+
+void hc_multiply(const hc_attention *work, hc_attention_ahead *ahead, int64_t m, int64_t n, int64_t k, const void *a_panels,
+                 const void *b_panels, float *c, int64_t ldc, int add) {
+    const hc_gemm_kernel *gemm = work->gemm;
+    if (gemm->near_block != NULL) {
+        const hc_near_block block = {.m = m, .n = n, .k = k, .a_panels = a_panels, .b_panels = b_panels,
+                                     .a_panel_bytes = hc_panels_a_bytes(gemm, gemm->mr(), k),
+                                     .b_panel_bytes = hc_panels_b_bytes(gemm, k, gemm->nr()), .c = c, .ldc = ldc, .add = add};
+        hc_multiply_part(work, ahead, &block);
         return;
     }
-    run->share = share;
-    gemm->block_ahead(m, n, k, a_panels, b_panels, c, ldc, NULL, add, run);
-    ask(run, run->share); /* what a block too small for its share has left */
+    hc_gemm_ahead *run = share_of(ahead, (double)(m * n * k));
+    if (run != NULL && gemm->block_ahead != NULL) {
+        gemm->block_ahead(m, n, k, a_panels, b_panels, c, ldc, NULL, add, run);
+        ask(run, run->share); /* what a block too small for its share has left */
+        return;
+    }
+    if (run != NULL) {
+        ask(run, run->share);
+    }
+    gemm->block(m, n, k, a_panels, b_panels, c, ldc, NULL, add);
+}
+
+void hc_multiply_heads(const hc_attention *work, hc_attention_ahead *ahead, int64_t m, int64_t n, const void *a_panels,
+                       const void *b_panels, float *c, int64_t ldc) {
+    const hc_gemm_kernel *gemm = work->gemm;
+    if (!work->tail) {
+        hc_multiply(work, ahead, m, n, work->k, a_panels, b_panels, c, ldc, 0);
+        return;
+    }
+    const hc_near_block block = {.m = m, .n = n, .k = work->k, .a_panels = a_panels, .b_panels = b_panels,
+                                 .a_panel_bytes = hc_panels_a_bytes(gemm, gemm->mr(), work->k),
+                                 .b_panel_bytes = hc_panels_b_bytes(gemm, work->k, gemm->nr()), .c = c, .ldc = ldc,
+                                 .tail = 1};
+    hc_multiply_part(work, ahead, &block);
+}
+
+void hc_multiply_part(const hc_attention *work, hc_attention_ahead *ahead, const hc_near_block *block) {
+    hc_near_block asking = *block;
+    asking.ahead = share_of(ahead, (double)(block->m * block->n * block->k));
+    work->gemm->near_block(&asking);
+    if (asking.ahead != NULL) {
+        ask(asking.ahead, asking.ahead->share);
+    }
 }
 
 int64_t hc_scores_bytes(const hc_attention *work) {
@@ -67,12 +103,45 @@ int64_t hc_transposed_bytes(const hc_attention *work) {
     return hc_panels_b_bytes(work->kernels->gemm_f32, work->nr, work->k);
 }
 
+int64_t hc_panel_bytes(const hc_attention *work, int64_t rows) {
+    return hc_panels_b_bytes(work->gemm, rows, work->gemm->nr());
+}
+
+int64_t hc_written_bytes(const hc_attention *work) {
+    return work->panel == HC_PANEL_PARTS ? hc_panels_b_bytes(work->gemm, work->part, work->nr) : hc_scores_bytes(work);
+}
+
+int64_t hc_row_offset(const hc_attention *work, int64_t row) {
+    if (work->panel == HC_PANEL_PARTS) {
+        return 0; /* panels hold no more rows than are done at once */
+    }
+    /* Rows of pairs are half as many, each as long. */
+    return (work->panel == HC_PANEL_PAIRS ? row / 2 : row) * work->width * 4;
+}
+
+/* Zeros below the last row, as far as the depth of a panel goes. */
+static void pad_parts(const hc_attention *work, int64_t rows, char *block) {
+    const int64_t kr = work->gemm->kr, nr = work->gemm->nr(), parts = work->gemm->element_bytes / 2;
+    const int64_t pair_bytes = nr * 4, part_bytes = kr / 2 * pair_bytes, panel_bytes = hc_panel_bytes(work, rows);
+    const int64_t pairs = (rows % kr + 1) / 2;
+    for (int64_t panel = 0; panel < work->nr / nr && pairs > 0; panel++) {
+        char *step = block + panel * panel_bytes + rows / kr * parts * part_bytes;
+        for (int64_t part = 0; part < parts; part++) {
+            memset(step + part * part_bytes + pairs * pair_bytes, 0, (size_t)(part_bytes - pairs * pair_bytes));
+        }
+    }
+}
+
 const void *hc_finish_panel(const hc_attention *work, int64_t rows, void *block, void *packed) {
     const hc_gemm_kernel *gemm = work->gemm;
     if (work->packs) {
         const hc_matrix view = {block, work->width, 1, HC_F32};
         gemm->pack_b(rows, work->nr, &view, packed);
         return packed;
+    }
+    if (work->panel == HC_PANEL_PARTS) {
+        pad_parts(work, rows, block);
+        return block;
     }
     /* The depth is padded with zeros; the vector kernels did so within the last group. */
     const int64_t group_bytes = gemm->b_group * gemm->nr() * gemm->element_bytes;

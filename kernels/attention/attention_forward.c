@@ -14,7 +14,7 @@ typedef struct {
     char *values;  /* V^T as A, per chunk */
     char *queries; /* a panel of Q^T as B */
     float *scores;
-    void *packed;
+    void *packed, *probabilities; /* where the softmax leaves them: in place, or in `packed` */
     float *out; /* O^T, K rows */
     float *max, *sum, *factor, *lse;
     float *transposed;
@@ -22,6 +22,7 @@ typedef struct {
 } forward_memory;
 
 static int64_t lay_out(const hc_attention *work, char *base, forward_memory *memory) {
+    const int in_parts = work->panel == HC_PANEL_PARTS;
     hc_attention_arena arena = {base, 0};
     memory->keys_bytes = hc_panels_a_bytes(work->gemm, work->chunk, work->k);
     memory->values_bytes = hc_panels_a_bytes(work->gemm, work->k, work->chunk);
@@ -29,8 +30,9 @@ static int64_t lay_out(const hc_attention *work, char *base, forward_memory *mem
     memory->values = hc_arena_take(&arena, work->num_chunks * memory->values_bytes);
     memory->queries = hc_arena_take(&arena, hc_panels_b_bytes(work->gemm, work->k, work->nr));
     memory->scores = hc_arena_take(&arena, hc_scores_bytes(work));
-    memory->packed = hc_arena_take(&arena, work->packs ? hc_packed_bytes(work) : 0);
-    memory->out = hc_arena_take(&arena, work->k * work->width * 4);
+    memory->packed = hc_arena_take(&arena, work->packs || in_parts ? hc_packed_bytes(work) : 0);
+    memory->probabilities = in_parts ? memory->packed : memory->scores;
+    memory->out = hc_arena_take(&arena, work->padded_k * work->width * 4);
     memory->max = hc_arena_take(&arena, work->width * 4);
     memory->sum = hc_arena_take(&arena, work->width * 4);
     memory->factor = hc_arena_take(&arena, work->width * 4);
@@ -49,8 +51,8 @@ static void pack_head(const hc_attention *work, int64_t head, forward_memory *me
         const int64_t rows = hc_chunk_rows(work, chunk);
         const hc_matrix keys = hc_rows_of_qkv(work, head, 1, chunk * work->chunk);
         const hc_matrix values = hc_transpose(hc_rows_of_qkv(work, head, 2, chunk * work->chunk));
-        work->gemm->pack_a(rows, work->k, &keys, 1.0f, memory->keys + chunk * memory->keys_bytes, NULL);
-        work->gemm->pack_a(work->k, rows, &values, 1.0f, memory->values + chunk * memory->values_bytes, NULL);
+        hc_pack_a(work, head, rows, work->k, &keys, memory->keys + chunk * memory->keys_bytes, 1);
+        hc_pack_a(work, head, work->k, rows, &values, memory->values + chunk * memory->values_bytes, 0);
     }
 }
 
@@ -71,22 +73,22 @@ static hc_attention_ahead ahead_of_queries(const hc_attention *work, int64_t hea
 
 static void do_queries(const hc_attention *work, int64_t head, int64_t next_head, int64_t start, int64_t count,
                        forward_memory *memory) {
-    const hc_gemm_kernel *gemm = work->gemm;
     const int64_t width = work->width, columns = hc_columns(work, count), n = hc_least(columns, work->nr);
     const hc_matrix queries = hc_transpose(hc_rows_of_qkv(work, head, 0, start));
     hc_attention_ahead ahead = ahead_of_queries(work, head, next_head, start, count);
-    gemm->pack_b(work->k, count, &queries, memory->queries);
+    hc_pack_b(work, head, work->k, count, &queries, memory->queries, 1);
     for (int64_t chunk = 0; chunk < work->num_chunks; chunk++) {
         const int64_t rows = hc_chunk_rows(work, chunk);
-        hc_multiply(work, &ahead, rows, n, work->k, memory->keys + chunk * memory->keys_bytes, memory->queries,
-                    memory->scores, width, 0);
+        hc_multiply_heads(work, &ahead, rows, n, memory->keys + chunk * memory->keys_bytes, memory->queries, memory->scores,
+                          width);
         work->kernels->attention_softmax(rows, columns, width, work->scale, chunk == 0, work->panel, memory->scores,
-                                         memory->max, memory->sum, memory->factor);
-        const void *probabilities = hc_finish_panel(work, rows, memory->scores, memory->packed);
+                                         memory->probabilities, hc_panel_bytes(work, rows), memory->max, memory->sum,
+                                         memory->factor);
+        const void *probabilities = hc_finish_panel(work, rows, memory->probabilities, memory->packed);
         if (chunk > 0) {
             work->kernels->attention_rescale(work->k, columns, width, memory->factor, memory->out);
         }
-        hc_multiply(work, &ahead, work->k, n, rows, memory->values + chunk * memory->values_bytes, probabilities,
+        hc_multiply(work, &ahead, work->padded_k, n, rows, memory->values + chunk * memory->values_bytes, probabilities,
                     memory->out, width, chunk > 0);
     }
     work->kernels->attention_finish(columns, work->scale, memory->max, memory->sum, memory->lse);
@@ -108,6 +110,9 @@ void hc_attention_forward_job(void *arguments, int thread, int num_threads) {
     hc_part(work->n * work->h * blocks, 1, thread, num_threads, &start, &stop);
     for (int64_t unit = start; unit < stop; unit++) {
         const int64_t head = unit / blocks, first = unit % blocks * work->nr;
+        if (!hc_takes_head(work, head)) {
+            continue;
+        }
         if (head != packed_head) {
             pack_head(work, head, &memory);
             packed_head = head;

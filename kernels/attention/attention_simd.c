@@ -6,6 +6,9 @@
 #include "attention/store_pairs.h"
 #include "simd/math.h"
 #include "simd/simd.h"
+#ifdef HC_TARGET_AVX512
+#include "attention/parts_avx512.h"
+#endif
 
 #define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
@@ -41,8 +44,17 @@ HC_INLINE float logarithm(float x) HC_STREAMING_OK {
 }
 
 /* Rows i and i + 1 of a column of vectors, as the panel asks; `second` is 0 for a last row without a partner. */
-HC_INLINE HC_PAIRS_TARGET void store_two(int panel, int second, float *block, int64_t width, int64_t i, int64_t j,
-                                         hc_vf even, hc_vf odd) HC_STREAMING_OK {
+HC_INLINE HC_PAIRS_TARGET void store_two(int panel, int second, void *out, int64_t width, int64_t panel_bytes, int64_t i,
+                                         int64_t j, hc_vf even, hc_vf odd) HC_STREAMING_OK {
+#ifdef HC_TARGET_AVX512
+    if (panel == HC_PANEL_PARTS) {
+        const hc_parts even_parts = hc_split_in_parts(even), odd_parts = hc_split_in_parts(odd);
+        hc_store_parts_b(out, panel_bytes, i, j, &even_parts, &odd_parts);
+        return;
+    }
+#endif
+    (void)panel_bytes;
+    float *block = out;
     if (panel == HC_PANEL_PAIRS) {
         hc_store_pairs((uint16_t *)(void *)(block + i / 2 * width + j), even, odd);
         return;
@@ -82,7 +94,8 @@ HC_INLINE hc_vf largest_of_column(int64_t rows, int64_t width, const float *colu
 /* Returns the sum of the column's exponentials; the maximum is taken away first, so that equal scores of any size are
  * equal. */
 HC_INLINE HC_PAIRS_TARGET hc_vf exponentials_of_column(int panel, int64_t rows, int64_t width, int64_t j, hc_vf scale,
-                                                       hc_vf max, float *scores) HC_STREAMING_OK {
+                                                       hc_vf max, const float *scores, void *out_p,
+                                                       int64_t panel_bytes) HC_STREAMING_OK {
     hc_vf even_sum = hc_zero(), odd_sum = hc_zero();
     int64_t i = 0;
     for (; i + 2 <= rows; i += 2) {
@@ -90,19 +103,19 @@ HC_INLINE HC_PAIRS_TARGET hc_vf exponentials_of_column(int panel, int64_t rows, 
         const hc_vf odd = hc_exp2(hc_mul(hc_sub(hc_load(scores + (i + 1) * width + j), max), scale));
         even_sum = hc_add(even_sum, even);
         odd_sum = hc_add(odd_sum, odd);
-        store_two(panel, 1, scores, width, i, j, even, odd);
+        store_two(panel, 1, out_p, width, panel_bytes, i, j, even, odd);
     }
     if (i < rows) {
         const hc_vf even = hc_exp2(hc_mul(hc_sub(hc_load(scores + i * width + j), max), scale));
         even_sum = hc_add(even_sum, even);
-        store_two(panel, 0, scores, width, i, j, even, hc_zero());
+        store_two(panel, 0, out_p, width, panel_bytes, i, j, even, hc_zero());
     }
     return hc_add(even_sum, odd_sum);
 }
 
 HC_INLINE HC_PAIRS_TARGET void softmax(int panel, int64_t rows, int64_t columns, int64_t width, float scale_value,
-                                       int first, float *scores, float *max, float *sum,
-                                       float *out_factor) HC_STREAMING_OK {
+                                       int first, float *scores, void *out_p, int64_t panel_bytes, float *max,
+                                       float *sum, float *out_factor) HC_STREAMING_OK {
     const hc_vf scale = hc_set(scale_value * LOG2_E);
     for (int64_t j = 0; j < columns; j += hc_lanes()) {
         /* Bounded, so that where all scores are -inf the exponentials are 0 and not exp(-inf - -inf); a nan stays. */
@@ -114,24 +127,28 @@ HC_INLINE HC_PAIRS_TARGET void softmax(int panel, int64_t rows, int64_t columns,
             factor = hc_exp2(hc_mul(hc_sub(old_max, new_max), scale));
             before = hc_mul(factor, hc_load(sum + j));
         }
-        const hc_vf total = exponentials_of_column(panel, rows, width, j, scale, new_max, scores);
+        const hc_vf total = exponentials_of_column(panel, rows, width, j, scale, new_max, scores, out_p, panel_bytes);
         hc_store(max + j, new_max);
         hc_store(sum + j, hc_add(before, total));
         hc_store(out_factor + j, factor);
     }
 }
 
-/* One copy of the loop per panel, so that no loop tests it. */
+/* One copy of the loop per panel, so that no loop tests it. Only kernels that AVX-512 stands beside ask for parts. */
 HC_KERNEL_FUNCTION HC_PAIRS_TARGET void HC_NAME(attention_softmax)(int64_t rows, int64_t columns, int64_t width,
                                                                    float scale, int first, int panel, float *scores,
-                                                                   float *max, float *sum,
+                                                                   void *out_p, int64_t panel_bytes, float *max, float *sum,
                                                                    float *out_factor) HC_KERNEL_STREAMING {
     if (panel == HC_PANEL_F32) {
-        softmax(HC_PANEL_F32, rows, columns, width, scale, first, scores, max, sum, out_factor);
+        softmax(HC_PANEL_F32, rows, columns, width, scale, first, scores, out_p, panel_bytes, max, sum, out_factor);
     } else if (panel == HC_PANEL_ROUNDED) {
-        softmax(HC_PANEL_ROUNDED, rows, columns, width, scale, first, scores, max, sum, out_factor);
+        softmax(HC_PANEL_ROUNDED, rows, columns, width, scale, first, scores, out_p, panel_bytes, max, sum, out_factor);
+    } else if (panel == HC_PANEL_PAIRS) {
+        softmax(HC_PANEL_PAIRS, rows, columns, width, scale, first, scores, out_p, panel_bytes, max, sum, out_factor);
+#ifdef HC_TARGET_AVX512
     } else {
-        softmax(HC_PANEL_PAIRS, rows, columns, width, scale, first, scores, max, sum, out_factor);
+        softmax(HC_PANEL_PARTS, rows, columns, width, scale, first, scores, out_p, panel_bytes, max, sum, out_factor);
+#endif
     }
 }
 
@@ -197,8 +214,8 @@ HC_INLINE HC_PAIRS_TARGET void gradient_of_two(int panel, int second, int64_t i,
             hc_store(block->dp + even_at, even_ds);
             hc_store(block->dp + odd_at, odd_ds);
         }
-        store_two(panel, second, block->out_p, width, i, j, even_p, second ? odd_p : hc_zero());
-        store_two(panel, second, block->out_ds, width, i, j, even_ds, second ? odd_ds : hc_zero());
+        store_two(panel, second, block->out_p, width, 0, i, j, even_p, second ? odd_p : hc_zero());
+        store_two(panel, second, block->out_ds, width, 0, i, j, even_ds, second ? odd_ds : hc_zero());
     }
 }
 
@@ -218,8 +235,12 @@ HC_KERNEL_FUNCTION HC_PAIRS_TARGET void HC_NAME(attention_gradient)(const hc_att
         gradient(HC_PANEL_F32, &all);
     } else if (all.panel == HC_PANEL_ROUNDED) {
         gradient(HC_PANEL_ROUNDED, &all);
-    } else {
+    } else if (all.panel == HC_PANEL_PAIRS) {
         gradient(HC_PANEL_PAIRS, &all);
+#ifdef HC_TARGET_AVX512
+    } else {
+        hc_gradient_in_parts(&all);
+#endif
     }
 }
 

@@ -31,14 +31,16 @@ typedef struct {
     const hc_gemm_kernel *gemm; /* of the compute type */
     hc_team *team;
     int64_t n, t, h, k;
-    int64_t nr;         /* columns of a block of scores: of a panel of B */
+    int64_t nr;         /* columns of a block of scores: of one panel of B, or of several where it is packed or in parts */
     int64_t width;      /* nr, padded to whole vectors: the distance of the rows of a block */
-    int64_t lanes;      /* of a vector */
+    int64_t lanes;      /* of a vector; of two where they make a row of a panel in parts */
     int64_t chunk;      /* rows of a block of scores, and how many such blocks T has */
     int64_t num_chunks;
     int64_t part;       /* rows of a block that the backward pass takes at once */
     int64_t num_segments;
     int looks_ahead;    /* the next head is brought near while one is done */
+    int64_t padded_k;   /* K, or in parts K rounded up to whole tiles: rows of O^T, dK^T and dV^T, columns of dQ */
+    int tail;           /* 1: the end of a depth of K is packed as hc_near_tail_kernel says */
     float scale;        /* 1 / sqrt(K) */
     int panel;          /* hc_panel: what the vector kernels write */
     int packs;          /* 1: their rows go through the matrix kernel's pack function; 0: they are its panel */
@@ -51,6 +53,10 @@ typedef struct {
     char *scratch; /* one share of thread_bytes per thread, then what the threads share */
     int64_t thread_bytes;
     float *partial; /* dQ per head and segment where segments are spread over threads, else NULL */
+    int64_t group;  /* heads that are in `partial` at once */
+    uint8_t *left;  /* 1 for each head that the kernels of parts leave to the others, and whether there is one; NULL: all */
+    uint8_t *num_left;
+    int takes_left; /* 1: these heads are to be done, and no other */
 } hc_attention;
 
 /* Takes consecutive aligned blocks from a thread's share; with base NULL it only counts. */
@@ -94,6 +100,11 @@ static inline int64_t hc_panels_b_bytes(const hc_gemm_kernel *gemm, int64_t k, i
 /* Columns of a block for `count` keys or queries: whole vectors, so that the vector kernels need no tails. */
 static inline int64_t hc_columns(const hc_attention *work, int64_t count) {
     return hc_round_up(count, work->lanes);
+}
+
+/* 0: the head is not for this job, or known to be out of its range. */
+static inline int hc_takes_head(const hc_attention *work, int64_t head) {
+    return work->left == NULL || __atomic_load_n(work->left + head, __ATOMIC_RELAXED) == work->takes_left;
 }
 
 /* Rows of a chunk: the last one may be shorter. */
@@ -147,12 +158,34 @@ void hc_ahead_add(const hc_attention *work, hc_attention_ahead *ahead, const voi
 void hc_multiply(const hc_attention *work, hc_attention_ahead *ahead, int64_t m, int64_t n, int64_t k, const void *a_panels,
                  const void *b_panels, float *c, int64_t ldc, int add);
 
-/* Bytes of a block of scores, which may become a panel of B, and of the buffers of the two functions below. */
+/* A product of depth K of panels that hc_pack_a and hc_pack_b packed with that depth. */
+void hc_multiply_heads(const hc_attention *work, hc_attention_ahead *ahead, int64_t m, int64_t n, const void *a_panels,
+                       const void *b_panels, float *c, int64_t ldc);
+
+/* The same of a part of the depth of deeper panels, for kernels that have near_block. */
+void hc_multiply_part(const hc_attention *work, hc_attention_ahead *ahead, const hc_near_block *block);
+
+/* The matrix kernel's pack functions, of a head's q, k, v or dout; is_along_k: of depth K, for hc_multiply_heads. Where
+ * products are in parts they note a head that is out of range (attention_range.c); the last function does so with lse and
+ * delta (T). */
+void hc_pack_a(const hc_attention *work, int64_t head, int64_t m, int64_t k, const hc_matrix *a, void *out_panels,
+               int is_along_k);
+void hc_pack_b(const hc_attention *work, int64_t head, int64_t k, int64_t n, const hc_matrix *b, void *out_panels,
+               int is_along_k);
+void hc_note_sums(const hc_attention *work, int64_t head, const float *lse, const float *delta);
+
+/* Bytes of a block of scores, which may become a panel of B, and of the buffers of two functions below. */
 int64_t hc_scores_bytes(const hc_attention *work);
 int64_t hc_packed_bytes(const hc_attention *work);
 int64_t hc_transposed_bytes(const hc_attention *work);
 
-/* The panel of B of depth `rows` from what a vector kernel left in `block`: that itself, or packed to `packed`. */
+/* Bytes of a panel of B of depth `rows`; of the panels of a block that a vector kernel writes, and where in them a row
+ * starts. */
+int64_t hc_panel_bytes(const hc_attention *work, int64_t rows);
+int64_t hc_written_bytes(const hc_attention *work);
+int64_t hc_row_offset(const hc_attention *work, int64_t row);
+
+/* The panels of B of depth `rows` from what a vector kernel left in `block`: that itself, or packed to `packed`. */
 const void *hc_finish_panel(const hc_attention *work, int64_t rows, void *block, void *packed);
 
 /* out[i, j] = factor * block[j, i] for i < rows, j < K; block has K rows, out's rows are out_stride apart. */

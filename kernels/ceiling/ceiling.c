@@ -1,4 +1,4 @@
-/* The ceilings: multiply-adds in registers and a copy, on every thread of a context. */
+/* The ceilings: multiply-adds in registers, a copy, and barriers, on every thread of a context. */
 #include "ceiling/ceiling.h"
 
 #include <stddef.h>
@@ -75,6 +75,31 @@ int hc_multiply_add_ceiling(hc_context *context, int compute, int64_t rounds, do
         flop += job.of_thread[thread].flop; /* 0 of a thread that does not exist after a fork */
     }
     *out_flop = flop;
+    hc_unlock(context);
+    return HC_OK;
+}
+
+typedef struct {
+    hc_team *team;
+    int64_t count;
+} barrier_job;
+
+static void barriers(void *arguments, int thread, int num_threads) {
+    const barrier_job *job = arguments;
+    for (int64_t i = 0; i < job->count; i++) {
+        hc_team_barrier(job->team);
+    }
+    (void)thread;
+    (void)num_threads;
+}
+
+int hc_barrier_ceiling(hc_context *context, int64_t count) {
+    if (context == NULL || count < 0) {
+        return HC_BAD_ARGUMENT;
+    }
+    hc_lock(context);
+    barrier_job job = {context->team, count};
+    hc_team_run(context->team, 0, barriers, &job);
     hc_unlock(context);
     return HC_OK;
 }

@@ -1,12 +1,18 @@
 /* The stated rule by which a product is cut when nobody tuned it. */
 #include "gemm/blocking.h"
 
+#include <stddef.h>
+
 /* Handing work to a second thread costs some microseconds, in which a core multiplies about this much. */
 #define FLOP_PER_THREAD 1000000
 
 /* Packing a row of A, or passing a column of B through the caches, costs about as much as multiplying this many columns (rows):
  * 4 elements a cycle against 32 multiply-adds a cycle. */
 #define PACKING_COLUMNS 8
+
+/* Reading a column of B, or a row of A, from the memory of another cluster is taken to cost half as much again as packing it: the
+ * clusters of a die differ little. `dithc tune` measures both cuts. */
+#define FAR_COLUMNS 4
 
 /* For so few rows packing B, 1 to 3 cycles an element with its way from memory, costs more than the multiply-adds, 1/32 of a
  * cycle a row. */
@@ -56,20 +62,43 @@ static void choose_grid(const hc_gemm_plan *plan, int64_t m, int64_t n, int thre
     }
 }
 
+/* What the largest part of a cut among clusters costs, for each k. With rows cut a cluster packs its rows of A and all of B;
+ * the rows are near, as activations lie with the owner of their rows, and of B the share of the other clusters is far. With
+ * columns cut it packs its columns of B, which are near, as weights lie with the owner of their columns, and all of A. */
+static int64_t cluster_cost(const hc_gemm_plan *plan, int cuts_rows) {
+    const int clusters = plan->num_clusters;
+    const int64_t row_tiles = parts_of(plan->m, plan->mr), column_tiles = parts_of(plan->n, plan->nr);
+    const int64_t tall = (cuts_rows ? parts_of(row_tiles, clusters) : row_tiles) * plan->mr;
+    const int64_t wide = (cuts_rows ? column_tiles : parts_of(column_tiles, clusters)) * plan->nr;
+    const int64_t whole = cuts_rows ? wide : tall;
+    return tall * wide + PACKING_COLUMNS * (tall + wide) + FAR_COLUMNS * (whole - parts_of(whole, clusters));
+}
+
+/* Whether all clusters share what each of them packs. On one memory node nothing is far: packing the same operand once a
+ * cluster would cost and gain nothing. (Two clusters of a core, DiT-B/2 in fp32: a training step of 6.2 s where each packs, 5.8
+ * together.) */
+static int pack_together(const hc_context *context, const hc_blocking *asked) {
+    return asked->cluster_cut == HC_CUT_BY_COST && context->nodes == NULL;
+}
+
 static int cut_among_threads(const hc_context *context, const hc_blocking *asked, hc_gemm_plan *plan) {
     const int most_threads = (int)least(asked->num_threads > 0 ? asked->num_threads : context->num_threads, context->num_threads);
     const double flop = 2.0 * (double)plan->m * (double)plan->n * (double)plan->k;
     const int is_asked = asked->row_cuts > 0 || asked->column_cuts > 0;
     plan->num_threads = !is_asked && flop < (double)FLOP_PER_THREAD * most_threads ? 1 : most_threads;
-    plan->num_clusters = plan->num_threads == context->num_threads ? context->num_clusters : 1;
-    plan->clusters_cut_rows = !plan->a_is_small && parts_of(plan->m, plan->mr) >= parts_of(plan->n, plan->nr);
+    plan->num_clusters = plan->num_threads == context->num_threads && !pack_together(context, asked) ? context->num_clusters : 1;
+    if (is_asked || (asked->cluster_cut == HC_CUT_ROWS && plan->num_clusters > 1)) {
+        plan->a_is_small = 0;
+    }
+    plan->clusters_cut_rows = asked->cluster_cut != HC_CUT_BY_COST ? asked->cluster_cut == HC_CUT_ROWS
+                                                                   : cluster_cost(plan, 1) <= cluster_cost(plan, 0);
+    plan->clusters_cut_rows = plan->clusters_cut_rows && !plan->a_is_small;
     const int in_cluster = plan->num_threads / plan->num_clusters;
-    if (plan->a_is_small && !is_asked) {
+    if (plan->a_is_small) {
         plan->row_cuts = 1;
         plan->column_cuts = in_cluster;
         return HC_OK;
     }
-    plan->a_is_small = 0;
     const int64_t m = plan->clusters_cut_rows ? parts_of(plan->m, plan->num_clusters) : plan->m;
     const int64_t n = plan->clusters_cut_rows ? plan->n : parts_of(plan->n, plan->num_clusters);
     if (!is_asked) {

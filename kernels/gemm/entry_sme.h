@@ -33,9 +33,9 @@
         svst1(columns, (c) + (row) * (ldc), svadd_x(columns, sum, old));                                           \
     }
 
-/* The rows of a tile of `bits` wide elements go to c, at most `rows_left`, under a mask of columns; a negative number is none. bias is
- * a vector, zeros for none. Products are summed first, then bias and c are added, so that their size does not enter the rounding of
- * every step. Two rows at a time, as the immediate part of a row's number reaches 0 to 1 for 64-bit elements. */
+/* The rows of a tile of `bits` wide elements go to c, at most `rows_left`, under a mask of columns; a negative number is none.
+ * bias is a vector, zeros for none. Products are summed first, then bias and c are added, so that their size does not enter the
+ * rounding of every step. Two rows at a time, as the immediate part of a row's number reaches 0 to 1 for 64-bit elements. */
 #define HC_STORE_TILE(bits, tile, rows_left, columns, c, ldc, has_bias, bias, add)                             \
     do {                                                                                                       \
         const int64_t lanes = (int64_t)svcntb() / (bits / 8);                                                  \

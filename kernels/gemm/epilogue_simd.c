@@ -8,7 +8,7 @@ typedef struct {
     const float *sum;
     const void *gelu_gradient_at, *gate, *residual;
     void *out, *out_before;
-    int type, gate_type, residual_type, gelu;
+    int type, before_type, gate_type, residual_type, gelu;
 } epilogue_row;
 
 HC_INLINE const void *at(const void *array, int64_t index, int dtype) HC_STREAMING_OK {
@@ -17,7 +17,7 @@ HC_INLINE const void *at(const void *array, int64_t index, int dtype) HC_STREAMI
 
 HC_INLINE hc_vf finish(const epilogue_row *row, int64_t j, int64_t n, hc_vf v) HC_STREAMING_OK {
     if (row->out_before) {
-        hc_store_as_n(row->out_before, j, n, row->type, v);
+        hc_store_as_n(row->out_before, j, n, row->before_type, v);
     }
     if (row->gelu) {
         v = hc_gelu(v);
@@ -47,8 +47,9 @@ HC_KERNEL_FUNCTION void HC_NAME(epilogue)(int64_t row, int64_t column, int64_t r
             .gate = at(epilogue->gate, gate_start, epilogue->gate_type),
             .residual = at(epilogue->residual, start, epilogue->residual_type),
             .out = (void *)at(out_c->data, start, out_c->dtype),
-            .out_before = (void *)at(epilogue->out_before, start, out_c->dtype),
+            .out_before = (void *)at(epilogue->out_before, start, epilogue->before_type),
             .type = out_c->dtype,
+            .before_type = epilogue->before_type,
             .gate_type = epilogue->gate_type,
             .residual_type = epilogue->residual_type,
             .gelu = epilogue->gelu,

@@ -9,6 +9,7 @@
 
 #include "gemm/gemm_kernel.h"
 #include "gemm/pack_bf16_avx512bf16.h"
+#include "simd/tiles_amx.h"
 
 #define MR 32 /* two tiles of 16 rows */
 #define NR 32 /* two tiles of 16 columns */
@@ -46,24 +47,6 @@ typedef struct {
     const float *bias;
     int add;
 } product;
-
-typedef struct {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_configuration;
-
-/* All tiles 16 rows of 64 bytes: panels are padded, so smaller ones are never needed. */
-static void configure_tiles(void) {
-    _Alignas(64) tile_configuration configuration = {.palette = 1};
-    for (int tile = 0; tile < 8; ++tile) {
-        configuration.rows[tile] = 16;
-        configuration.row_bytes[tile] = 64;
-    }
-    /* _tile_loadconfig of gcc 12 does not say that it reads memory. */
-    __asm__ volatile("" ::"r"(&configuration) : "memory");
-    _tile_loadconfig(&configuration);
-}
 
 static inline int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -203,7 +186,7 @@ static void multiply(const product *p) {
     ending ends[2];
     int64_t count = 0;
     const int64_t row_panels = (p->m + MR - 1) / MR, column_panels = (p->n + NR - 1) / NR;
-    configure_tiles();
+    hc_configure_tiles();
     for (int64_t i = 0; i < row_panels; ++i) {
         const char *a = p->a + i * p->a_panel;
         for (int64_t j = 0; j < column_panels; ++j, ++count) {

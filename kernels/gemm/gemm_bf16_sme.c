@@ -1,6 +1,6 @@
-/* bf16 matrix products by SME outer products (BFMOPA: sums of two products in fp32) on all four ZA tiles, for any streaming vector
- * length. A panel holds pairs of depths: for each pair, two vectors of 32-bit words, the earlier depth in the lower half.
- * BFMOPA takes denormal operands and sums for zeros. */
+/* bf16 matrix products by SME outer products (BFMOPA: sums of two products in fp32) on all four ZA tiles, for any streaming
+ * vector length. A panel holds pairs of depths: for each pair, two vectors of 32-bit words, the earlier depth in the lower
+ * half. BFMOPA takes denormal operands and sums for zeros. */
 #include <string.h>
 
 #include "gemm/block_sme.h"

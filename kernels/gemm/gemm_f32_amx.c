@@ -15,6 +15,7 @@
 
 #include "gemm/gemm_kernel.h"
 #include "gemm/pack_f32_amx.h"
+#include "simd/tiles_amx.h"
 
 #define MR 32 /* two tiles of 16 rows */
 #define NR 32 /* two tiles of 16 columns */
@@ -43,24 +44,6 @@ typedef struct {
     const float *bias; /* NULL: none */
     int add;
 } ending;
-
-typedef struct {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_configuration;
-
-/* All tiles 16 rows of 64 bytes: panels are padded, so smaller ones are never needed. */
-static void configure_tiles(void) {
-    _Alignas(64) tile_configuration configuration = {.palette = 1};
-    for (int tile = 0; tile < 8; ++tile) {
-        configuration.rows[tile] = 16;
-        configuration.row_bytes[tile] = 64;
-    }
-    /* _tile_loadconfig of gcc 12 does not say that it reads memory. */
-    __asm__ volatile("" ::"r"(&configuration) : "memory");
-    _tile_loadconfig(&configuration);
-}
 
 static inline int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -149,7 +132,7 @@ static void block(int64_t m, int64_t n, int64_t k, const void *a_panels, const v
     ending ends[2];
     int64_t count = 0;
     const int64_t steps = (k + KR - 1) / KR;
-    configure_tiles();
+    hc_configure_tiles();
     for (int64_t i = 0; i < m; i += MR) {
         const char *a = (const char *)a_panels + i / MR * steps * HC_SPLIT_STEP_BYTES;
         for (int64_t j = 0; j < n; j += NR, ++count) {
@@ -184,4 +167,6 @@ const hc_gemm_kernel hc_gemm_f32_amx = {
     .name = "gemm_f32_amx", .isa = HC_ISA_AMX, .dtype = HC_F32, .mr = mr, .nr = nr, .kr = KR,
     .element_bytes = 2 * HC_SPLIT_PARTS, .pack_a = hc_split_pack_a, .pack_b = hc_split_pack_b, .block = block,
     .most_depth = MOST_DEPTH, .split_depth = SPLIT_DEPTH, .largest = hc_split_largest,
+    .pack_a_noting = hc_split_pack_a_noting, .pack_b_noting = hc_split_pack_b_noting,
+    .near_block = hc_near_block_f32_amx, .near_tail_a = hc_near_tail_a_f32_amx, .near_tail_b = hc_near_tail_b_f32_amx,
 };

@@ -1,4 +1,4 @@
-/* The contract between the ISA-free half of a matrix product (gemm.c, attention.c) and the kernels of an instruction set.
+/* The contract between the ISA-free half of a matrix product (gemm_job.c, attention.c) and the kernels of an instruction set.
  *
  * Operands are packed into panels. A panel of A holds mr rows and all of k; a panel of B holds nr columns and all of k. k is
  * padded with zeros to a multiple of kr, m and n with zeros to multiples of mr and nr. What a panel looks like inside is the
@@ -8,11 +8,12 @@
 
 #include <stdint.h>
 
+#include "gemm/near_block.h"
 #include "hcops.h"
 
 /* Memory that will be packed next: runs of cache lines, of which a block asks for `share` while it multiplies, so that
  * packing does not wait for them. */
-typedef struct {
+typedef struct hc_gemm_ahead {
     const char *next;        /* line to ask for */
     int64_t left;            /* lines of this run that follow, this one included */
     int64_t lines;           /* of a whole run */
@@ -74,9 +75,16 @@ typedef struct {
     int64_t most_depth;    /* > 0: up to this depth k is better left whole; 0: by the rule in blocking.c */
     int64_t split_depth;   /* the depth of blocks of a k beyond most_depth, unless that is 0 */
 
-    /* NULL, or: the kernel serves products of operands of a limited range only (gemm.c), and this finds the largest magnitude in
-     * rows x columns of x, as the bits of an fp32 without its sign. */
+    /* NULL, or: the kernel serves products of operands of a limited range only (gemm_range.c), and this finds the largest
+     * magnitude in rows x columns of x, as the bits of an fp32 without its sign. */
     uint32_t (*largest)(int64_t rows, int64_t columns, const hc_matrix *x);
+    /* With `largest`: pack_a and pack_b that return the largest magnitude, before the scale. */
+    uint32_t (*pack_a_noting)(int64_t m, int64_t k, const hc_matrix *a, float scale, void *out_panels, float *row_sum);
+    uint32_t (*pack_b_noting)(int64_t k, int64_t n, const hc_matrix *b, void *out_panels);
+
+    /* NULL, or a block of which both operands are near: gemm/near_block.h. */
+    hc_near_block_kernel *near_block;
+    hc_near_tail_kernel *near_tail_a, *near_tail_b;
 } hc_gemm_kernel;
 
 #endif

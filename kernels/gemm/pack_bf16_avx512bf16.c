@@ -11,6 +11,8 @@
 
 #include <immintrin.h>
 
+#include "gemm/transpose_avx512.h"
+
 #define BLOCK 32      /* lines and elements of a block: 64 bytes of bf16 a line, the depth of a tile */
 #define PAIR_ROWS 12  /* rows of a panel of A for VDPBF16PS: 12 x 2 sums, 2 vectors of B and a spare fill the 32 registers */
 
@@ -88,32 +90,12 @@ static inline void prefetch_lines(const lines *source, int64_t line, int64_t ele
     }
 }
 
-/* 16 bytes of each of four lines. Inserting from memory needs no shuffle port, unlike the same exchange between registers. */
-static inline __m512i gather_lanes(const char *at, int64_t stride) {
-    __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)at));
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(at + stride)), 1);
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(at + 2 * stride)), 2);
-    return _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(at + 3 * stride)), 3);
-}
-
-/* Four pairs of 16 lines along k: out[i] holds pair i of every line. Vector t holds, in lane l, line 4 l + t. */
-static inline void transpose_pairs(const char *at, int64_t stride, __m512i out[4]) {
-    const __m512i x0 = gather_lanes(at, 4 * stride), x1 = gather_lanes(at + stride, 4 * stride);
-    const __m512i x2 = gather_lanes(at + 2 * stride, 4 * stride), x3 = gather_lanes(at + 3 * stride, 4 * stride);
-    const __m512i low01 = _mm512_unpacklo_epi32(x0, x1), high01 = _mm512_unpackhi_epi32(x0, x1);
-    const __m512i low23 = _mm512_unpacklo_epi32(x2, x3), high23 = _mm512_unpackhi_epi32(x2, x3);
-    out[0] = _mm512_unpacklo_epi64(low01, low23);
-    out[1] = _mm512_unpackhi_epi64(low01, low23);
-    out[2] = _mm512_unpacklo_epi64(high01, high23);
-    out[3] = _mm512_unpackhi_epi64(high01, high23);
-}
-
 /* Eight elements of 32 lines across k: row i of the 8 rows at `out` holds element i of every line. Vector t holds, in lane l,
  * line 8 l + t. */
 static inline void transpose_elements(const char *at, int64_t stride, char *out) {
     __m512i x[8], y[8];
     for (int t = 0; t < 8; ++t) {
-        x[t] = gather_lanes(at + t * stride, 8 * stride);
+        x[t] = hc_gather_lanes(at + t * stride, 8 * stride);
     }
     for (int t = 0; t < 4; ++t) {
         y[t] = _mm512_unpacklo_epi16(x[2 * t], x[2 * t + 1]);
@@ -143,7 +125,7 @@ static inline void put_b_along(const char *at, int64_t stride, int64_t pairs, co
     for (int half = 0; half < 2; ++half) {
         for (int64_t pair = 0; pair < pairs && out->half[half]; pair += 4) {
             __m512i x[4];
-            transpose_pairs(at + half * 16 * stride + pair * 4, stride, x);
+            hc_transpose_pairs(at + half * 16 * stride + pair * 4, stride, x);
             for (int64_t i = 0; i < least(4, pairs - pair); ++i) {
                 _mm512_store_si512(out->half[half] + (pair + i) * out->stride, x[i]);
             }
@@ -274,7 +256,7 @@ static void put_a_pairs_along(const lines *source, int64_t row, int64_t rows, in
         const int64_t pairs = (least(BLOCK, k - p) + 1) / 2;
         for (int64_t pair = 0; pair < pairs; pair += 4) {
             __m512i x[4];
-            transpose_pairs(stage + pair * 4, 64, x);
+            hc_transpose_pairs(stage + pair * 4, 64, x);
             for (int64_t i = 0; i < least(4, pairs - pair); ++i) {
                 _mm512_mask_storeu_epi32(out + (p / 2 + pair + i) * PAIR_ROWS * 4, 0xfff, x[i]);
             }

@@ -1,7 +1,7 @@
 /* Packing of fp32 matrices into panels of three bf16 a number.
  *
- * The unit of work is a block of 32 lines of 32 elements, a line being what is contiguous in memory. It is split into its three
- * parts, and each of them packed as the bf16 that it is. */
+ * The unit of work is a block of 32 lines of 32 elements, a line being what is contiguous in memory. Where panels want the other
+ * order, numbers are transposed before they are split (A), or what they are split into is interleaved (B). */
 #if !defined(__AVX512BF16__) || !defined(__AVX512BW__) || !defined(__AVX512VL__)
 #error "compile this file for AVX-512 with BW, VL and BF16"
 #endif
@@ -10,7 +10,7 @@
 
 #include <immintrin.h>
 
-#include "gemm/pack_bf16_avx512bf16.h"
+#include "gemm/transpose_avx512.h"
 
 #define BLOCK 32
 #define LINE_BYTES 64 /* of a line of a part */
@@ -62,18 +62,128 @@ static inline void split_line(__m512 low, __m512 high, char *out) {
     }
 }
 
-/* The parts of a block, padded with zeros: of each of the 32 lines one line at `out` and at each part. */
-static inline void split_block(const lines *source, const char *at, int64_t num_lines, int64_t num_elements, char *out) {
-    const __m512 scale = _mm512_set1_ps(source->scale);
-    const __mmask32 mask = first(num_elements);
-    const int64_t count = least(BLOCK, num_lines);
-    for (int64_t i = 0; i < count; ++i) {
-        __m512 low, high;
-        load_floats(at + i * source->stride, source->bytes, mask, &low, &high);
-        split_line(_mm512_mul_ps(low, scale), _mm512_mul_ps(high, scale), out + i * LINE_BYTES);
+/* The nearest bf16, as fp32; what lies halfway goes up, which is as near. Not for nan, which is out of range anyway. */
+static inline __m512 nearest(__m512 x) {
+    const __m512i up = _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
+    return _mm512_castsi512_ps(_mm512_and_si512(up, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+/* Lanes of bf16 in turn: low halves from `even`, high halves from `odd`; what a bf16 has no bits for is cut off. */
+static inline __m512i in_turn(__m512 even, __m512 odd) {
+    const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
+    /* 0xea: (mask and odd) or low */
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi32((int)0xffff0000u), _mm512_castps_si512(odd), low, 0xea);
+}
+
+/* The parts of 16 numbers of even and of odd places, in turn. No conversion, which with its shuffles takes twice as long. The
+ * last part has no more bits than a bf16. */
+static inline void split_in_turn(__m512 even, __m512 odd, __m512i out[HC_SPLIT_PARTS]) {
+    for (int part = 0; part < HC_SPLIT_PARTS - 1; ++part) {
+        const __m512 even_part = nearest(even), odd_part = nearest(odd);
+        out[part] = in_turn(even_part, odd_part);
+        even = _mm512_sub_ps(even, even_part);
+        odd = _mm512_sub_ps(odd, odd_part);
     }
-    for (int64_t i = count; i < BLOCK; ++i) {
-        split_line(_mm512_setzero_ps(), _mm512_setzero_ps(), out + i * LINE_BYTES);
+    out[HC_SPLIT_PARTS - 1] = in_turn(even, odd);
+}
+
+static inline __m512i larger(__m512i most, __m512 low, __m512 high) {
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+    most = _mm512_max_epu32(most, _mm512_and_si512(magnitude, _mm512_castps_si512(low)));
+    return _mm512_max_epu32(most, _mm512_and_si512(magnitude, _mm512_castps_si512(high)));
+}
+
+/* A block that packing reads: where it lies, how much of it exists, and the one that comes next. */
+typedef struct {
+    const char *at, *next;
+    int64_t num_lines, num_elements; /* more than 32 count as 32, less than 1 as none */
+} block_place;
+
+/* Line i of the block as two vectors of fp32, scaled, zeros outside; *most sees it before it is scaled. */
+static inline void read_line(const lines *source, const block_place *block, int64_t i, __m512 *low, __m512 *high,
+                             __m512i *most) {
+    const __mmask32 mask = i < block->num_lines ? first(block->num_elements) : 0;
+    load_floats(block->at + i * source->stride, source->bytes, mask, low, high);
+    *most = larger(*most, *low, *high);
+    const __m512 scale = _mm512_set1_ps(source->scale);
+    *low = _mm512_mul_ps(*low, scale);
+    *high = _mm512_mul_ps(*high, scale);
+}
+
+/* Asks for line i of the next block: lines are far apart, and lie on pages of their own, where the CPU's prefetching ends. */
+static inline void ask_for_line(const lines *source, const block_place *block, int64_t i) {
+    const char *next = block->next + i * source->stride;
+    _mm_prefetch(next, _MM_HINT_T0);
+    _mm_prefetch(next + 64, _MM_HINT_T0);
+}
+
+/* Lines become rows of A's tiles. */
+static inline void put_a_along(const lines *source, const block_place *block, char *out, __m512i *most) {
+    for (int64_t i = 0; i < BLOCK; ++i) {
+        __m512 low, high;
+        read_line(source, block, i, &low, &high, most);
+        ask_for_line(source, block, i);
+        split_line(low, high, out + i * LINE_BYTES);
+    }
+}
+
+/* Lines become columns of A's tiles: numbers are transposed through `stage`. */
+static inline void put_a_across(const lines *source, const block_place *block, char *out, __m512i *most) {
+    _Alignas(64) float stage[BLOCK * BLOCK];
+    for (int64_t i = 0; i < BLOCK; ++i) {
+        __m512 low, high;
+        read_line(source, block, i, &low, &high, most);
+        _mm512_store_ps(stage + i * BLOCK, low);
+        _mm512_store_ps(stage + i * BLOCK + 16, high);
+    }
+    const int64_t stride = sizeof(float) * BLOCK;
+    for (int64_t row = 0; row < BLOCK; row += 4) {
+        __m512i even[4], odd[4], parts[HC_SPLIT_PARTS];
+        hc_transpose_pairs((const char *)(stage + row), 2 * stride, even);
+        hc_transpose_pairs((const char *)(stage + row) + stride, 2 * stride, odd);
+        for (int i = 0; i < 4; ++i) {
+            ask_for_line(source, block, row + i);
+            split_in_turn(_mm512_castsi512_ps(even[i]), _mm512_castsi512_ps(odd[i]), parts);
+            for (int part = 0; part < HC_SPLIT_PARTS; ++part) {
+                _mm512_store_si512(out + (row + i) * LINE_BYTES + part * HC_SPLIT_PART_BYTES, parts[part]);
+            }
+        }
+    }
+}
+
+/* Lines are columns of B: pairs of what they are split into are transposed. */
+static inline void put_b_along(const lines *source, const block_place *block, char *out, __m512i *most) {
+    _Alignas(64) char stage[HC_SPLIT_STEP_BYTES];
+    put_a_along(source, block, stage, most);
+    for (int part = 0; part < HC_SPLIT_PARTS; ++part, out += HC_SPLIT_PART_BYTES) {
+        for (int half = 0; half < 2; ++half) {
+            const char *at = stage + part * HC_SPLIT_PART_BYTES + half * 16 * LINE_BYTES;
+            for (int pair = 0; pair < BLOCK / 2; pair += 4) {
+                __m512i x[4];
+                hc_transpose_pairs(at + pair * 4, LINE_BYTES, x);
+                for (int i = 0; i < 4; ++i) {
+                    _mm512_store_si512(out + (pair + i) * 2 * LINE_BYTES + half * LINE_BYTES, x[i]);
+                }
+            }
+        }
+    }
+}
+
+/* Lines are rows of B, and neighbours are taken in turn: 16 columns of a pair of lines are a row of a tile. */
+static inline void put_b_across(const lines *source, const block_place *block, char *out, __m512i *most) {
+    for (int64_t pair = 0; pair < BLOCK / 2; ++pair, out += 2 * LINE_BYTES) {
+        __m512 even[2], odd[2];
+        read_line(source, block, 2 * pair, &even[0], &even[1], most);
+        ask_for_line(source, block, 2 * pair);
+        read_line(source, block, 2 * pair + 1, &odd[0], &odd[1], most);
+        ask_for_line(source, block, 2 * pair + 1);
+        for (int half = 0; half < 2; ++half) {
+            __m512i parts[HC_SPLIT_PARTS];
+            split_in_turn(even[half], odd[half], parts);
+            for (int part = 0; part < HC_SPLIT_PARTS; ++part) {
+                _mm512_store_si512(out + part * HC_SPLIT_PART_BYTES + half * LINE_BYTES, parts[part]);
+            }
+        }
     }
 }
 
@@ -105,67 +215,69 @@ static void add_sums_across(const lines *source, const char *at, int64_t m, int6
     _mm512_mask_storeu_ps(sums + 16, (__mmask16)(mask >> 16), _mm512_fmadd_ps(sum1, scale, high));
 }
 
-void hc_split_pack_a(int64_t m, int64_t k, const hc_matrix *a, float scale, void *out_panels, float *row_sum) {
-    _Alignas(64) char stage[HC_SPLIT_STEP_BYTES];
-    const int64_t steps = (k + BLOCK - 1) / BLOCK, panels = (m + BLOCK - 1) / BLOCK;
+typedef void put_block(const lines *source, const block_place *block, char *out, __m512i *most);
+
+/* All blocks of a matrix of `count` rows of A, or columns of B. along: lines lie along k. sums: NULL, or `count` sums over k. */
+static inline uint32_t pack(const lines *source, int along, int64_t count, int64_t k, put_block *put, char *out_panels,
+                            float *sums) {
+    const int64_t steps = (k + BLOCK - 1) / BLOCK, panels = (count + BLOCK - 1) / BLOCK, blocks = steps * panels;
+    __m512i most = _mm512_setzero_si512();
+    block_place block = {.next = source->data};
+    for (int64_t number = 0; number < blocks; ++number) {
+        /* The inner loop follows the lines. */
+        const int64_t following = number + 1 < blocks ? number + 1 : number;
+        const int64_t panel = along ? number / steps : number % panels, step = along ? number % steps : number / panels;
+        const int64_t in_line = along ? steps : panels, line = following / in_line, element = following % in_line;
+        block.at = block.next;
+        block.next = source->data + BLOCK * (line * source->stride + element * source->bytes);
+        block.num_lines = along ? count - panel * BLOCK : k - step * BLOCK;
+        block.num_elements = along ? k - step * BLOCK : count - panel * BLOCK;
+        put(source, &block, out_panels + (panel * steps + step) * HC_SPLIT_STEP_BYTES, &most);
+        if (sums && !along) {
+            add_sums_across(source, block.at, least(BLOCK, block.num_elements), least(BLOCK, block.num_lines),
+                            sums + panel * BLOCK);
+        }
+    }
+    if (sums && along) {
+        add_sums_along(source, count, k, sums);
+    }
+    return _mm512_reduce_max_epu32(most);
+}
+
+uint32_t hc_split_pack_a_noting(int64_t m, int64_t k, const hc_matrix *a, float scale, void *out_panels, float *row_sum) {
     const int along = a->column_stride == 1 || k == 1;
     const lines source = lines_of(a, along ? a->row_stride : a->column_stride, scale);
-    for (int64_t block = 0; block < panels * steps; ++block) {
-        /* The inner loop follows the lines. */
-        const int64_t panel = along ? block / steps : block % panels, step = along ? block % steps : block / panels;
-        const int64_t i = panel * BLOCK, p = step * BLOCK;
-        char *out = (char *)out_panels + (panel * steps + step) * HC_SPLIT_STEP_BYTES;
-        if (along) {
-            split_block(&source, source.data + i * source.stride + p * source.bytes, m - i, k - p, out);
-            continue;
-        }
-        const char *at = source.data + p * source.stride + i * source.bytes;
-        split_block(&source, at, k - p, m - i, stage);
-        for (int part = 0; part < HC_SPLIT_PARTS; ++part) {
-            const hc_matrix rounded = {stage + part * HC_SPLIT_PART_BYTES, 1, BLOCK, HC_BF16};
-            hc_pack_bf16_a_tiles(BLOCK, BLOCK, &rounded, 1.0f, out + part * HC_SPLIT_PART_BYTES, NULL);
-        }
-        if (row_sum) {
-            add_sums_across(&source, at, least(BLOCK, m - i), least(BLOCK, k - p), row_sum + i);
-        }
-    }
-    if (row_sum && along) {
-        add_sums_along(&source, m, k, row_sum);
-    }
+    return along ? pack(&source, 1, m, k, put_a_along, out_panels, row_sum)
+                 : pack(&source, 0, m, k, put_a_across, out_panels, row_sum);
+}
+
+uint32_t hc_split_pack_b_noting(int64_t k, int64_t n, const hc_matrix *b, void *out_panels) {
+    const int along = b->row_stride == 1 || k == 1;
+    const lines source = lines_of(b, along ? b->column_stride : b->row_stride, 1.0f);
+    return along ? pack(&source, 1, n, k, put_b_along, out_panels, NULL)
+                 : pack(&source, 0, n, k, put_b_across, out_panels, NULL);
+}
+
+void hc_split_pack_a(int64_t m, int64_t k, const hc_matrix *a, float scale, void *out_panels, float *row_sum) {
+    hc_split_pack_a_noting(m, k, a, scale, out_panels, row_sum);
 }
 
 void hc_split_pack_b(int64_t k, int64_t n, const hc_matrix *b, void *out_panels) {
-    _Alignas(64) char stage[HC_SPLIT_STEP_BYTES];
-    const int64_t steps = (k + BLOCK - 1) / BLOCK, panels = (n + BLOCK - 1) / BLOCK;
-    const int along = b->row_stride == 1 || k == 1;
-    const lines source = lines_of(b, along ? b->column_stride : b->row_stride, 1.0f);
-    for (int64_t block = 0; block < panels * steps; ++block) {
-        const int64_t panel = along ? block / steps : block % panels, step = along ? block % steps : block / panels;
-        const int64_t j = panel * BLOCK, p = step * BLOCK;
-        char *out = (char *)out_panels + (panel * steps + step) * HC_SPLIT_STEP_BYTES;
-        const char *at = source.data + (along ? j : p) * source.stride + (along ? p : j) * source.bytes;
-        split_block(&source, at, along ? n - j : k - p, along ? k - p : n - j, stage);
-        for (int part = 0; part < HC_SPLIT_PARTS; ++part) {
-            const hc_matrix rounded = {stage + part * HC_SPLIT_PART_BYTES, along ? 1 : BLOCK, along ? BLOCK : 1, HC_BF16};
-            hc_pack_bf16_b(BLOCK, BLOCK, &rounded, BLOCK, 2, out + part * HC_SPLIT_PART_BYTES);
-        }
-    }
+    hc_split_pack_b_noting(k, n, b, out_panels);
 }
 
 uint32_t hc_split_largest(int64_t rows, int64_t columns, const hc_matrix *x) {
     const int by_rows = x->column_stride == 1 || columns == 1;
     const int64_t num_lines = by_rows ? rows : columns, length = by_rows ? columns : rows;
     const lines source = lines_of(x, by_rows ? x->row_stride : x->column_stride, 1.0f);
-    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-    __m512i most0 = _mm512_setzero_si512(), most1 = most0;
+    __m512i most = _mm512_setzero_si512();
     for (int64_t i = 0; i < num_lines; ++i) {
         const char *at = source.data + i * source.stride;
         for (int64_t j = 0; j < length; j += BLOCK) {
             __m512 low, high;
             load_floats(at + j * source.bytes, source.bytes, first(length - j), &low, &high);
-            most0 = _mm512_max_epu32(most0, _mm512_and_si512(magnitude, _mm512_castps_si512(low)));
-            most1 = _mm512_max_epu32(most1, _mm512_and_si512(magnitude, _mm512_castps_si512(high)));
+            most = larger(most, low, high);
         }
     }
-    return _mm512_reduce_max_epu32(_mm512_max_epu32(most0, most1));
+    return _mm512_reduce_max_epu32(most);
 }

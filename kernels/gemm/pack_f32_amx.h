@@ -19,6 +19,10 @@ void hc_split_pack_a(int64_t m, int64_t k, const hc_matrix *a, float scale, void
 /* B: a panel is [k / 32][3 parts][16 pairs][2 tiles][16 columns][2 of k]. */
 void hc_split_pack_b(int64_t k, int64_t n, const hc_matrix *b, void *out_panels);
 
+/* The same, and they return the largest magnitude as hc_split_largest does, which so costs no pass of its own. */
+uint32_t hc_split_pack_a_noting(int64_t m, int64_t k, const hc_matrix *a, float scale, void *out_panels, float *row_sum);
+uint32_t hc_split_pack_b_noting(int64_t k, int64_t n, const hc_matrix *b, void *out_panels);
+
 /* The largest magnitude in a matrix, as the bits of an fp32 without its sign: NaN is larger than inf, and inf than numbers. */
 uint32_t hc_split_largest(int64_t rows, int64_t columns, const hc_matrix *x);
 

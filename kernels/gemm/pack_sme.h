@@ -1,9 +1,9 @@
 /* Packing in streaming SVE for fp32 and fp64: rows that are contiguous in depth are transposed through a ZA tile.
  *
  * A template: before the inclusion, HC_ELEMENT, HC_VECTOR, HC_LANES(), HC_SOME_LANES(from, to), HC_ALL_LANES(), HC_SET(value),
- * HC_READ(lanes, data, index, dtype) as well as HC_WRITE_ROW and HC_READ_COLUMN of a tile are defined for the element. "Rows" are those of a panel:
- * rows of A, or columns of B, whose matrix is then given transposed. Gathers do not exist in streaming mode, so a matrix with
- * neither stride 1 (one row or one column) is read element by element.
+ * HC_READ(lanes, data, index, dtype) as well as HC_WRITE_ROW and HC_READ_COLUMN of a tile are defined for the element. "Rows"
+ * are those of a panel: rows of A, or columns of B, whose matrix is then given transposed. Gathers do not exist in streaming
+ * mode, so a matrix with neither stride 1 (one row or one column) is read element by element.
  */
 #include <arm_sme.h>
 

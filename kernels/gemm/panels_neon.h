@@ -1,7 +1,8 @@
 /* Products of fp32 panels by NEON multiply-adds; included by the fp32 and the bf16 kernel.
  *
- * A tile is 8 rows of A times 3 vectors of B: 24 accumulators, 3 vectors of B and 2 of A fill 29 of 32 registers; A's elements are
- * taken by lane. Panels hold fp32: bf16 operands are rounded while they are packed, because bf16 products are an extension. */
+ * A tile is 8 rows of A times 3 vectors of B: 24 accumulators, 3 vectors of B and 2 of A fill 29 of 32 registers; A's elements
+ * are taken by lane. Panels hold fp32: bf16 operands are rounded while they are packed, because bf16 products are an extension.
+ * */
 #ifndef HC_PANELS_NEON_H
 #define HC_PANELS_NEON_H
 
@@ -69,8 +70,8 @@ static inline void put(float *out, int64_t step, float32x4_t x, float scale, int
 }
 
 /* Four rows of a panel, `count` of them in the matrix, contiguous in depth: squares of 4 x 4 are transposed in registers. */
-static inline void pack_four_rows(int64_t count, int64_t depth, const void *data, int64_t row_stride, int dtype, float scale, int round,
-                                  int64_t width, float *out, float *sums) {
+static inline void pack_four_rows(int64_t count, int64_t depth, const void *data, int64_t row_stride, int dtype, float scale,
+                                  int round, int64_t width, float *out, float *sums) {
     for (int64_t k = 0; k < depth; k += 4) {
         const int64_t left = depth - k;
         float32x4_t row[4];
@@ -88,8 +89,8 @@ static inline void pack_four_rows(int64_t count, int64_t depth, const void *data
 }
 
 /* `rows` of panels `width` wide; a row of a panel of B is a column of the matrix, given transposed. */
-static inline void pack(int64_t rows, int64_t depth, const void *data, int64_t row_stride, int64_t depth_stride, int dtype, float scale,
-                        int round, int64_t width, float *out, float *sums) {
+static inline void pack(int64_t rows, int64_t depth, const void *data, int64_t row_stride, int64_t depth_stride, int dtype,
+                        float scale, int round, int64_t width, float *out, float *sums) {
     const char *bytes = data;
     const int64_t size = dtype == HC_F32 ? 4 : 2;
     for (int64_t panel = 0; panel < rows; panel += width, out += depth * width) {

@@ -20,7 +20,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Raised whenever a function below changes; the caller compares it with the one it was written for. */
-#define HC_ABI_VERSION 2
+#define HC_ABI_VERSION 4
 
 typedef enum {
     HC_OK = 0,
@@ -29,7 +29,10 @@ typedef enum {
     HC_UNSUPPORTED_ISA = -3, /* a known one that this CPU lacks */
     HC_NO_KERNEL = -4,       /* index past the end of a table */
     HC_OUT_OF_MEMORY = -5,   /* the system refused memory */
-    HC_NO_THREAD = -6        /* the system refused a thread or its place on a CPU */
+    HC_NO_THREAD = -6,       /* the system refused a thread or its place on a CPU */
+    HC_NOT_BOUND = -7,       /* the system refused to bind memory to a node */
+    HC_PROCESS_GONE = -8,    /* a process that was waited for has ended */
+    HC_TIMED_OUT = -9        /* ... has not come in time */
 } hc_status;
 
 /* Instruction sets. Tens are the family; within a family a higher one can run the kernels of the lower ones. */
@@ -72,6 +75,7 @@ typedef struct {
     int64_t l3_bytes;
     int64_t spin_nanoseconds; /* how long an idle thread looks for work before it sleeps; 0: a default */
     int num_clusters;         /* groups of consecutive threads, as equal as can be, that share a memory; 0: one */
+    const int *nodes;         /* num_clusters memory nodes that blocks of the pool are bound to; NULL: nothing is bound */
 } hc_machine;
 
 int hc_context_create(const hc_machine *machine, hc_context **out_context);
@@ -79,25 +83,58 @@ int hc_context_create(const hc_machine *machine, hc_context **out_context);
 /* Ends the threads and gives memory back. No operator may be running. */
 void hc_context_destroy(hc_context *context);
 
+/* Gives the context's scratch memory back to the system, unless an operator is using it; the next one takes its own again. */
+void hc_context_trim(hc_context *context);
+
+/* Where the scratch memory is now, packed operands mostly: NULL and 0 before the first operator that needs any. */
+int hc_context_scratch(hc_context *context, void **out_pages, int64_t *out_bytes);
+
+/* Called once on every thread of a run; num_threads is that of the run, 1 in a forked child. */
+typedef void (*hc_callback)(void *arguments, int thread, int num_threads);
+
+/* Calls `job` on every thread of the context and returns when all are done. Operators of the same context
+ * that the job calls run on the calling thread alone, one after the other. */
+int hc_run(hc_context *context, hc_callback job, void *arguments);
+
+/* Consecutive part `thread` of `num_threads` of range(count), cut at multiples of `multiple`, parts as equal as can be and larger
+ * ones first: the rule by which every operator is cut, the same as dithc.cftp.partition. */
+void hc_part(int64_t count, int64_t multiple, int thread, int num_threads, int64_t *out_start, int64_t *out_stop);
+
 /* ------------------------------------------------------------------------------------------------------------- memory */
 
-/* Pre-faulted, re-used blocks of huge pages. Never shrinks below what is in use; a miss first gives idle blocks back, so
- * that blocks in use and idle together stay below 9/8 of the most that was ever in use at once. */
+/* Pre-faulted, re-used huge pages, cut into blocks of any size; blocks given back join their neighbours. Never shrinks below
+ * what is in use; a miss first gives idle huge pages back, so that memory in use and idle together stays below 9/8 of the most
+ * that was ever in use at once, but for idle parts of huge pages that a block in use shares. */
 typedef struct hc_pool hc_pool;
 
 int hc_pool_create(hc_pool **out_pool);
 
-/* A block of `bytes` or more, aligned to 4,096 bytes, content undefined; its pages were touched by the team. NULL: refused. */
+/* Bytes of addresses that the pool reserved at its creation, without memory: twice the machine's, or a quarter of RLIMIT_AS
+ * where that is less, or what the system grants. Blocks that do not fit there are mapped and unmapped one by one, slower; with
+ * 0 bytes, all are. */
+int hc_pool_reserved(hc_pool *pool, int64_t *out_bytes);
+
+/* A block of `bytes` or more, aligned to 4,096 bytes, content undefined. New memory is cut among the threads by huge pages: each
+ * thread touches its part, which is bound to its cluster's node where the context knows nodes. NULL: refused. */
 void *hc_pool_take(hc_pool *pool, hc_context *context, int64_t bytes);
 
 /* Returns a block; any thread may do so. */
 void hc_pool_give(hc_pool *pool, void *block);
 
-/* Bytes in use, idle, the most ever in use, and how many takes found an idle block or not. Any pointer may be NULL. */
+/* Bytes in use, idle, the most ever in use, and how many takes found idle memory alone or not. Any pointer may be NULL. */
 void hc_pool_counters(hc_pool *pool, int64_t *out_used, int64_t *out_idle, int64_t *out_peak, int64_t *out_hits,
                       int64_t *out_misses);
 
-/* Gives every idle block back to the system. */
+/* Has the system take the pages of `bytes` from `out_pages` on, a multiple of 4,096 both, from one memory node, and moves those
+ * there that have been touched (Linux's mbind). HC_NOT_BOUND: refused (a container's seccomp filter, a node that does not
+ * exist); memory then comes from where it is first touched. */
+int hc_bind(void *out_pages, int64_t bytes, int node);
+
+/* Has the system put the whole huge pages (2 MiB) within `bytes` from `out_start` on huge pages: at once where it can, by and by
+ * where it cannot, never where they are off. The content stays. */
+int hc_use_huge_pages(void *out_start, int64_t bytes);
+
+/* Gives every idle huge page back to the system. */
 void hc_pool_trim(hc_pool *pool);
 
 /* A DLPack tensor (DLManagedTensor *, version 0) over a block of the pool: contiguous, on the CPU, given back by its deleter.
@@ -117,8 +154,9 @@ typedef struct {
 typedef struct {
     const void *bias; /* (n) or NULL: C[i, j] += bias[j] */
     int bias_type;
-    void *out_before; /* NULL, or an m x n matrix of C's strides and type: what C is after the bias */
-    int gelu;         /* 1: C = gelu(C), the tanh form */
+    void *out_before; /* NULL, or an m x n matrix of C's strides and of before_type: what C is after the bias */
+    int before_type;
+    int gelu; /* 1: C = gelu(C), the tanh form */
     const void *gelu_gradient_at; /* NULL, or an m x n matrix u of C's strides and of C's type: C *= gelu'(u) */
     const void *gate; /* NULL, or row i / rows_per_gate of a matrix with gate_stride between rows: C[i, j] *= gate */
     int gate_type;
@@ -127,11 +165,19 @@ typedef struct {
     int residual_type;
 } hc_epilogue;
 
-/* How a product is cut; zeros mean: from the cache sizes and shape, by the rule in gemm/gemm.c. */
+/* What of C the clusters share out. */
+typedef enum {
+    HC_CUT_BY_COST = 0, /* what costs less by the model in gemm/blocking.c; on one memory node the clusters pack together */
+    HC_CUT_ROWS = 1,    /* each cluster packs its rows of A, and all of B */
+    HC_CUT_COLUMNS = 2  /* each cluster packs its columns of B, and all of A */
+} hc_cluster_cut;
+
+/* How a product is cut; zeros mean: from the cache sizes and shape, by the rule in gemm/blocking.c. */
 typedef struct {
     int64_t mc, nc, kc;          /* block of A in rows, of B in columns, of both in depth */
     int row_cuts, column_cuts;   /* cuts of m and of n among the threads of a cluster; their product is at most the threads */
     int num_threads;             /* 0: all of the context */
+    int cluster_cut;             /* hc_cluster_cut, where the threads are those of several clusters */
 } hc_blocking;
 
 typedef struct {
@@ -146,14 +192,18 @@ typedef struct {
 } hc_gemm_arguments;
 
 /* C = epilogue(A B). k = 0 gives the epilogue of zeros. Equal for any number of threads at the same kc.
- * Error of an element: |c - exact| <= (k + 2) * 2^-24 * sum |a||b| for fp32; with compute bf16 the same over the rounded operands,
- * plus the rounding of a bf16 c.
- * AMX: products of fp32 with m, n, k >= 64 are summed from bf16 parts of the operands (gemm/gemm_f32_amx.c), unless an operand
- * has an inf or NaN, or magnitudes are so large or small that sums or parts leave fp32's range (gemm.c). Their error is at most
- * (6 k + 8) * 2^-24 * sum |a||b| + 2^-123 * k * (1 + max|a| + max|b|), as parts and sums below 2^-126 count as zero. Measured on
- * normal numbers it is below that of MKL's fp32: root mean square 0.18 against 0.47, largest 1.8 against 4.4, in units of
- * 2^-24 * sum |a||b| at k = 384. */
+ * Error of an element: |c - exact| <= (k + 2) * 2^-24 * sum |a||b| for fp32; with compute bf16 the same over the rounded
+ * operands, plus the rounding of a bf16 c. AMX: products of fp32 with m, n, k >= 64 are summed from bf16 parts of the operands
+ * (gemm/gemm_f32_amx.c), unless an operand has an inf or NaN, or magnitudes are so large or small that sums or parts leave
+ * fp32's range (gemm/gemm_range.c). Their error is at most (6 k + 8) * 2^-24 * sum |a||b| + 2^-123 * k * (1 + max|a| + max|b|),
+ * as parts and sums below 2^-126 count as zero. Measured on normal numbers it is below that of MKL's fp32: root mean square
+ * 0.18 against 0.47, largest 1.8 against 4.4, in units of 2^-24 * sum |a||b| at k = 384. */
 int hc_gemm(hc_context *context, const hc_gemm_arguments *arguments);
+
+/* The part of C that `thread` of the context computes in the product that these arguments ask of hc_gemm: first row, row behind
+ * the last, the same of columns; all zero where it has no part. Nothing is computed, and no data is read. A product whose
+ * operands turn out to be out of the range of bf16 parts may be cut otherwise. */
+int hc_gemm_cut(hc_context *context, const hc_gemm_arguments *arguments, int thread, int64_t *out_part);
 
 /* --------------------------------------------------------------------------------------------------------------- adaLN */
 
@@ -163,12 +213,12 @@ int hc_adaln_forward(hc_context *context, int64_t n, int64_t t, int64_t d, float
                      const void *shift, const void *scale, int condition_type, int64_t condition_stride, void *out,
                      int out_type, float *out_mean, float *out_rstd);
 
-/* dx (N, T, D), dshift and dscale (N, D) contiguous. Sums over tokens are in a fixed order: first within blocks of tokens of
- * a fixed length, then over the blocks. */
+/* dx (N, T, D), dshift and dscale (N, D) contiguous. dstream: NULL, or (N, T, D), which is added to dx: what comes back to x
+ * beside the norm. Sums over tokens are in a fixed order: first within blocks of tokens of a fixed length, then over the blocks. */
 int hc_adaln_backward(hc_context *context, int64_t n, int64_t t, int64_t d, const void *dout, int dout_type, const void *x,
                       int x_type, const void *scale, int condition_type, int64_t condition_stride, const float *mean,
-                      const float *rstd, void *out_dx, int dx_type, void *out_dshift, void *out_dscale,
-                      int dcondition_type);
+                      const float *rstd, const void *dstream, int dstream_type, void *out_dx, int dx_type, void *out_dshift,
+                      void *out_dscale, int dcondition_type);
 
 /* ------------------------------------------------------------------------------------------------------ gate + residual */
 
@@ -186,7 +236,11 @@ int hc_gate_residual_backward(hc_context *context, int64_t n, int64_t t, int64_t
 
 /* out = softmax(q k^T / sqrt(K)) v for each head; qkv (N, T, 3, H, K) contiguous, out (N, T, H, K), out_lse (N, H, T): the
  * logarithm of each row's sum of exponentials. compute: HC_F32, or HC_BF16 for products of operands rounded to bf16. No T x T
- * array is kept. */
+ * array is kept. AMX: products of fp32 with T >= 64 and K >= 40 are summed from bf16 parts of the operands, in heads of which
+ * q, k, v and dout have no inf or NaN and largest magnitudes from 2^-45 to 2^30 (attention/attention_range.c). Of the parts x1 +
+ * x2 + x3 of a number the products x2 y3, x3 y2 and x3 y3 are left out, at most 2^-23 |x||y|, and as for hc_gemm parts and sums
+ * below 2^-126 count as zero. The root mean square of the errors of out, dq, dk and dv is 0.45 to 0.85 times that of PyTorch's
+ * fp32 attention, which is measured in its tests. */
 int hc_attention_forward(hc_context *context, int64_t n, int64_t t, int64_t h, int64_t k, const void *qkv, int qkv_type,
                          void *out, int out_type, float *out_lse, int compute);
 
@@ -208,7 +262,8 @@ typedef enum {
 /* out[i] = f(x[i]) */
 int hc_map(hc_context *context, int function, int64_t count, const void *x, int x_type, void *out, int out_type);
 
-/* out_dx[i] = dout[i] * f'(x[i]) for HC_GELU and HC_SILU */
+/* out_dx[i] = dout[i] * f'(x[i]) for HC_GELU and HC_SILU; for HC_EXP and HC_TANH `x` holds the results y = f(x): the factor is
+ * y, or 1 - y^2. */
 int hc_map_backward(hc_context *context, int function, int64_t count, const void *dout, int dout_type, const void *x,
                     int x_type, void *out_dx, int dx_type);
 
@@ -228,7 +283,8 @@ int hc_patchify(hc_context *context, int64_t n, int64_t c, int64_t r, int64_t s,
 int hc_unpatchify(hc_context *context, int64_t n, int64_t c, int64_t r, int64_t s, int64_t p, int order, const void *patches,
                   int patches_type, void *out_image, int out_type);
 
-/* Mean over each of `rows` rows of (x - y)^2, in float64 inside; and its gradient to x: out_dx = 2 (x - y) dout[row] / columns. */
+/* Mean over each of `rows` rows of (x - y)^2, in float64 inside; and its gradient to x:
+ * out_dx = 2 (x - y) dout[row] / columns. */
 int hc_mse_forward(hc_context *context, int64_t rows, int64_t columns, const void *x, int x_type, const void *y, int y_type,
                    float *out);
 int hc_mse_backward(hc_context *context, int64_t rows, int64_t columns, const float *dout, const void *x, int x_type,
@@ -252,11 +308,43 @@ int hc_adamw(hc_context *context, const hc_adamw_settings *settings, int64_t ten
              float *const *out_weight, const float *const *gradient, float *const *out_first, float *const *out_second,
              float *const *out_ema, uint16_t *const *out_shadow);
 
+/* ------------------------------------------------------------------------------------------------------------ exchange */
+
+/* Arrays of the processes of one node become one, through a segment of memory that all of them have mapped (filled with
+ * zeros before the first attaches). Chunks are numbered 0, 1, 2, ... over the life of the segment, alike in all processes; each goes
+ * through put, combine, publish, get in this order, and put may run ahead by the number of slots. Values are combined in fp32, in
+ * the order of the ranks, and rounded to `type` once. HC_PROCESS_GONE and HC_TIMED_OUT name the process in *out_rank. */
+typedef struct hc_exchange hc_exchange;
+typedef enum { HC_SUM = 0, HC_PRODUCT = 1, HC_LARGEST = 2, HC_SMALLEST = 3 } hc_combination;
+#define HC_MOST_PROCESSES 256
+
+int hc_exchange_bytes(int ranks, int slots, int64_t slot_bytes, int64_t *out_bytes);
+int hc_exchange_attach(void *segment, const hc_context *context, int rank, int ranks, int slots, int64_t slot_bytes,
+                       hc_exchange **out_exchange);
+void hc_exchange_detach(hc_exchange *exchange);
+
+/* Copies count elements of x, times scale, as `type` into the own slot; waits until the slot has been read by all. */
+int hc_exchange_put(hc_exchange *exchange, uint32_t number, int64_t count, const void *x, int x_type, int type, float scale,
+                    int64_t timeout_nanoseconds, int *out_rank);
+
+/* Combines the own part of the chunk over all processes; *out_part is where it lies, elements *out_start .. + *out_count of the
+ * chunk. Before it is published it may be changed, for instance by processes of other nodes. */
+int hc_exchange_combine(hc_exchange *exchange, uint32_t number, int64_t count, int type, int op, float scale,
+                        int64_t timeout_nanoseconds, void **out_part, int64_t *out_start, int64_t *out_count, int *out_rank);
+int hc_exchange_publish(hc_exchange *exchange, uint32_t number);
+
+/* Copies the whole combined chunk to `out`. */
+int hc_exchange_get(hc_exchange *exchange, uint32_t number, int64_t count, int type, void *out, int out_type,
+                    int64_t timeout_nanoseconds, int *out_rank);
+
 /* ------------------------------------------------------------------------------------------------------------ ceilings */
 
 /* Runs `rounds` rounds of independent multiply-adds in registers on every thread of the context, with the widest unit that
  * serves products of `compute`; *out_flop is the number of floating-point operations done. The caller holds the clock. */
 int hc_multiply_add_ceiling(hc_context *context, int compute, int64_t rounds, double *out_flop);
+
+/* `count` barriers of all threads of the context, back to back. */
+int hc_barrier_ceiling(hc_context *context, int64_t count);
 
 /* Copies `bytes` with every thread of the context. */
 int hc_copy(hc_context *context, int64_t bytes, const void *source, void *out_target);

@@ -1,22 +1,25 @@
-/* mmap and madvise: blocks aligned to huge pages. */
+/* mmap, madvise and mbind: blocks aligned to huge pages, on the memory nodes of those who use them. */
 #define _GNU_SOURCE
 #include "pages.h"
 
 #include <stddef.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
-/* Of x86-64, and of Arm with 4 KB base pages; where huge pages are larger the alignment is only a hint less. */
-#define HUGE_PAGE_BYTES ((int64_t)2 << 20)
-#define PAGE_BYTES 4096
+#ifdef __linux__
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#endif
 
 int64_t hc_pages_round(int64_t bytes) {
     return (bytes + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
 }
 
-void *hc_pages_take(int64_t bytes) {
+static void *map(int64_t bytes, int protection) {
     /* One huge page more than asked for, so that an aligned part lies inside; what surrounds it is returned. */
     const size_t whole = (size_t)(bytes + HUGE_PAGE_BYTES);
-    char *start = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *start = mmap(NULL, whole, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED) {
         return NULL;
     }
@@ -34,27 +37,115 @@ void *hc_pages_take(int64_t bytes) {
     return aligned;
 }
 
+void *hc_pages_take(int64_t bytes) {
+    return map(bytes, PROT_READ | PROT_WRITE);
+}
+
+int64_t hc_pages_worth_reserving(void) {
+    /* Twice the memory: there is room for gaps between blocks. Of a limit on addresses (ulimit -v), weights and libraries need
+     * most; what the pool does not find in its part it takes from the system. */
+    int64_t bytes = 2 * (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > (int64_t)(limit.rlim_cur / 4)) {
+        bytes = (int64_t)(limit.rlim_cur / 4);
+    }
+    return hc_pages_round(bytes);
+}
+
+/* Inaccessible pages cost no memory and count as none, whatever the system's overcommit policy and RLIMIT_DATA say; opening them
+ * does count, so a request that is too large is refused there and not killed later: no MAP_NORESERVE. */
+void *hc_pages_reserve(int64_t bytes) {
+    return map(bytes, PROT_NONE);
+}
+
+int hc_pages_open(void *pages, int64_t bytes) {
+    return mprotect(pages, (size_t)bytes, PROT_READ | PROT_WRITE) == 0 ? HC_OK : HC_OUT_OF_MEMORY;
+}
+
+void hc_pages_close(void *pages, int64_t bytes) {
+    madvise(pages, (size_t)bytes, MADV_DONTNEED);
+    mprotect(pages, (size_t)bytes, PROT_NONE); /* refused where mappings run out: then empty pages count as data */
+}
+
 void hc_pages_give(void *pages, int64_t bytes) {
     if (pages != NULL) {
         munmap(pages, (size_t)bytes);
     }
 }
 
+#define BITS_OF_MASK 1024 /* as many nodes as Linux is ever built for */
+#define BITS_OF_WORD (8 * (int)sizeof(unsigned long))
+
+int hc_bind(void *out_pages, int64_t bytes, int node) {
+    if (out_pages == NULL || bytes < 0 || bytes % PAGE_BYTES != 0 || (intptr_t)out_pages % PAGE_BYTES != 0 || node < 0 ||
+        node >= BITS_OF_MASK) {
+        return HC_BAD_ARGUMENT;
+    }
+#ifdef SYS_mbind
+    unsigned long mask[BITS_OF_MASK / BITS_OF_WORD] = {0};
+    mask[node / BITS_OF_WORD] = 1ul << node % BITS_OF_WORD;
+    /* The system reads one bit less than it is told. */
+    return syscall(SYS_mbind, out_pages, bytes, MPOL_BIND, mask, BITS_OF_MASK + 1, MPOL_MF_MOVE) == 0 ? HC_OK : HC_NOT_BOUND;
+#else
+    return HC_NOT_BOUND;
+#endif
+}
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1 */
+#endif
+
+int hc_use_huge_pages(void *out_start, int64_t bytes) {
+    if (out_start == NULL || bytes < 0) {
+        return HC_BAD_ARGUMENT;
+    }
+    const intptr_t first = ((intptr_t)out_start + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    const intptr_t last = ((intptr_t)out_start + bytes) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+#ifdef MADV_HUGEPAGE
+    if (first < last && madvise((void *)first, (size_t)(last - first), MADV_HUGEPAGE) == 0) {
+        madvise((void *)first, (size_t)(last - first), MADV_COLLAPSE); /* an older system does it by and by */
+    }
+#else
+    (void)first, (void)last;
+#endif
+    return HC_OK;
+}
+
+/* Binds the part of each cluster's threads, as touch_part cuts it, to the cluster's node. A refusal leaves the first touch, by a
+ * thread of the cluster, to decide; where pages are in the end is read from the system (dithc.memory). */
+static void bind_parts(char *pages, int64_t bytes, const hc_context *context) {
+    for (int cluster = 0; cluster < context->num_clusters; cluster++) {
+        int64_t first, last, start, stop, ignored;
+        hc_part(context->num_threads, 1, cluster, context->num_clusters, &first, &last);
+        hc_part(bytes, HUGE_PAGE_BYTES, (int)first, context->num_threads, &start, &ignored);
+        hc_part(bytes, HUGE_PAGE_BYTES, (int)last - 1, context->num_threads, &ignored, &stop);
+        if (start < stop) {
+            hc_bind(pages + start, stop - start, context->nodes[cluster]);
+        }
+    }
+}
+
 typedef struct {
     volatile char *pages;
-    int64_t bytes;
+    int64_t bytes, first, stop; /* bytes `first` up to `stop` may be written */
 } touch_arguments;
 
 static void touch_part(void *arguments, int thread, int num_threads) {
     const touch_arguments *range = arguments;
     int64_t start, stop;
     hc_part(range->bytes, HUGE_PAGE_BYTES, thread, num_threads, &start, &stop);
+    start = start > range->first ? start : range->first;
+    stop = stop < range->stop ? stop : range->stop;
     for (int64_t i = start; i < stop; i += PAGE_BYTES) {
         range->pages[i] = 0;
     }
 }
 
-void hc_pages_touch(void *pages, int64_t bytes, hc_context *context) {
-    touch_arguments range = {pages, bytes};
+void hc_pages_touch(void *pages, int64_t bytes, const void *own, int64_t own_bytes, hc_context *context) {
+    if (context->nodes != NULL) {
+        bind_parts(pages, bytes, context);
+    }
+    const int64_t first = (const char *)own - (char *)pages;
+    touch_arguments range = {pages, bytes, first, first + own_bytes};
     hc_team_run(context->team, 0, touch_part, &range);
 }

@@ -6,6 +6,10 @@
 
 #include "context.h"
 
+/* Of x86-64, and of Arm with 4 KB base pages; where huge pages are larger the alignment is only a hint less. */
+#define HUGE_PAGE_BYTES ((int64_t)2 << 20)
+#define PAGE_BYTES 4096
+
 /* `bytes` rounded up to whole huge pages. */
 int64_t hc_pages_round(int64_t bytes);
 
@@ -13,7 +17,19 @@ int64_t hc_pages_round(int64_t bytes);
 void *hc_pages_take(int64_t bytes);
 void hc_pages_give(void *pages, int64_t bytes);
 
-/* Touches every page with the team, so that no operator pays for page faults. */
-void hc_pages_touch(void *pages, int64_t bytes, hc_context *context);
+/* How many bytes of addresses a pool may ask for; whole huge pages. */
+int64_t hc_pages_worth_reserving(void);
+
+/* Addresses aligned to a huge page, without memory; given back by hc_pages_give. NULL: refused. */
+void *hc_pages_reserve(int64_t bytes);
+
+/* Lets a part of them, whole huge pages, be used, not yet touched: HC_OK, or HC_OUT_OF_MEMORY. Or takes its memory away again. */
+int hc_pages_open(void *pages, int64_t bytes);
+void hc_pages_close(void *pages, int64_t bytes);
+
+/* Touches every page with the team, so that no operator pays for page faults, each part of the pages on a thread of the cluster
+ * whose node, where nodes are known, it is bound to. Only `own_bytes` from `own` on are written, the caller's: the rest of a
+ * huge page may be another's. */
+void hc_pages_touch(void *pages, int64_t bytes, const void *own, int64_t own_bytes, hc_context *context);
 
 #endif

@@ -1,30 +1,23 @@
-/* The pool: a list of blocks, in use or idle, under one lock; and DLPack tensors over them. */
+/* The pool: an arena of blocks under one lock; and DLPack tensors over them. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "array.h"
 #include "hcops.h"
+#include "memory/arena.h"
 #include "memory/pages.h"
 
-/* An idle block serves a request of at least 4/5 of its size: a training step asks for the same few sizes again and again. */
-#define FITS(block_bytes, wanted) ((block_bytes) >= (wanted) && (block_bytes) <= (wanted) + (wanted) / 4)
-
-/* Idle blocks may lift the total above the most that was ever in use by this part of it: sizes of forward and backward differ. */
+/* Idle memory may lift the total above the most that was ever in use by this part of it: sizes of forward and backward differ. */
 #define SLACK(peak) ((peak) / 8)
-
-typedef struct block {
-    struct block *next;
-    void *pages;
-    int64_t bytes;
-    int64_t last_used; /* the pool's count of takes and gives */
-    int in_use;
-} block;
 
 struct hc_pool {
     pthread_mutex_t lock;
     pid_t owner; /* whose lock it is, see lock_pool */
-    block *blocks;
-    int64_t used, idle, peak, hits, misses, clock;
+    hc_arena arena;
+    hc_block *mapped; /* blocks that the arena had no addresses for: mappings of their own, which no block ever joins */
+    int64_t mapped_bytes;
+    int64_t used, peak, hits, misses;
 };
 
 int hc_pool_create(hc_pool **out_pool) {
@@ -37,7 +30,16 @@ int hc_pool_create(hc_pool **out_pool) {
     }
     pthread_mutex_init(&pool->lock, NULL);
     pool->owner = getpid();
+    hc_arena_create(&pool->arena);
     *out_pool = pool;
+    return HC_OK;
+}
+
+int hc_pool_reserved(hc_pool *pool, int64_t *out_bytes) {
+    if (pool == NULL || out_bytes == NULL) {
+        return HC_BAD_ARGUMENT;
+    }
+    *out_bytes = pool->arena.bytes;
     return HC_OK;
 }
 
@@ -50,80 +52,106 @@ static void lock_pool(hc_pool *pool) {
     pthread_mutex_lock(&pool->lock);
 }
 
-/* The smallest idle block that fits, or NULL. */
-static block *find_idle(hc_pool *pool, int64_t bytes) {
-    block *best = NULL;
-    for (block *b = pool->blocks; b != NULL; b = b->next) {
-        if (!b->in_use && FITS(b->bytes, bytes) && (best == NULL || b->bytes < best->bytes)) {
-            best = b;
-        }
-    }
-    return best;
+/* Whether a block lies in the arena, and not in a mapping of its own. */
+static int is_of_arena(const hc_pool *pool, const hc_block *block) {
+    const uintptr_t start = (uintptr_t)pool->arena.start, at = (uintptr_t)block->pages;
+    return at >= start && at - start < (uintptr_t)pool->arena.bytes;
 }
 
-/* Unmaps the idle block that was not used for longest. */
-static void drop_oldest(hc_pool *pool) {
-    block **oldest = NULL;
-    for (block **link = &pool->blocks; *link != NULL; link = &(*link)->next) {
-        if (!(*link)->in_use && (oldest == NULL || (*link)->last_used < (*oldest)->last_used)) {
-            oldest = link;
-        }
+/* Before a block of `bytes` gets `more` new memory: keeps the sum of what is in use and idle below the peak and its slack. */
+static void keep_below_peak(hc_pool *pool, int64_t bytes, int64_t more) {
+    const int64_t used = pool->used + bytes, peak = used > pool->peak ? used : pool->peak;
+    const int64_t excess = pool->arena.backed_bytes + pool->mapped_bytes + more - (peak + SLACK(peak));
+    if (excess > 0) {
+        hc_arena_return(&pool->arena, excess);
     }
-    block *b = *oldest;
-    *oldest = b->next;
-    pool->idle -= b->bytes;
-    hc_pages_give(b->pages, b->bytes);
-    free(b);
 }
 
-static block *add_block(hc_pool *pool, int64_t bytes) {
-    const int64_t peak = pool->used + bytes > pool->peak ? pool->used + bytes : pool->peak;
-    while (pool->idle > 0 && pool->used + pool->idle + bytes > peak + SLACK(peak)) {
-        drop_oldest(pool);
+/* Pages that a block got in this take, and that are still to be touched. */
+typedef struct {
+    char *pages;
+    int64_t bytes;
+} new_pages;
+
+static hc_block *take_from_arena(hc_pool *pool, int64_t bytes, new_pages *out_new) {
+    hc_block *found = hc_arena_take(&pool->arena, bytes);
+    const int64_t missing = found == NULL ? 0 : hc_arena_missing(&pool->arena, found);
+    if (missing > 0) {
+        keep_below_peak(pool, bytes, missing);
+        if (hc_arena_back(&pool->arena, found, &out_new->pages, &out_new->bytes) != HC_OK) {
+            hc_arena_give(&pool->arena, found);
+            return NULL;
+        }
     }
-    block *made = calloc(1, sizeof(block));
+    return found;
+}
+
+static hc_block *map_block(hc_pool *pool, int64_t bytes, new_pages *out_new) {
+    keep_below_peak(pool, bytes, bytes);
+    hc_block *made = calloc(1, sizeof(hc_block));
     void *pages = made == NULL ? NULL : hc_pages_take(bytes);
     if (pages == NULL) {
         free(made);
         return NULL;
     }
-    *made = (block){.next = pool->blocks, .pages = pages, .bytes = bytes};
-    pool->blocks = made;
-    pool->idle += bytes;
+    *made = (hc_block){.above = pool->mapped, .pages = pages, .bytes = bytes, .in_use = 1};
+    if (pool->mapped != NULL) {
+        pool->mapped->below = made;
+    }
+    pool->mapped = made;
+    pool->mapped_bytes += bytes;
+    *out_new = (new_pages){pages, bytes};
     return made;
 }
 
-static block *take(hc_pool *pool, hc_context *context, int64_t bytes) {
-    const int64_t wanted = hc_pages_round(bytes > 0 ? bytes : 1);
-    lock_pool(pool);
-    block *found = find_idle(pool, wanted);
-    const int is_new = found == NULL;
-    if (is_new) {
-        pool->misses++;
-        found = add_block(pool, wanted);
-    } else {
-        pool->hits++;
+static void unmap_block(hc_pool *pool, hc_block *block) {
+    *(block->below == NULL ? &pool->mapped : &block->below->above) = block->above;
+    if (block->above != NULL) {
+        block->above->below = block->below;
     }
+    pool->mapped_bytes -= block->bytes;
+    hc_pages_give(block->pages, block->bytes);
+    free(block);
+}
+
+static hc_block *take(hc_pool *pool, hc_context *context, int64_t bytes) {
+    if (bytes > INT64_MAX - 2 * HUGE_PAGE_BYTES) {
+        return NULL;
+    }
+    const int64_t wanted = bytes > 0 ? (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES : PAGE_BYTES;
+    new_pages to_touch = {0};
+    lock_pool(pool);
+    hc_block *found = take_from_arena(pool, wanted, &to_touch);
+    if (found == NULL) {
+        found = map_block(pool, hc_pages_round(wanted), &to_touch);
+    }
+    const int is_hit = found != NULL && to_touch.bytes == 0;
+    pool->hits += is_hit;
+    pool->misses += !is_hit;
     if (found != NULL) {
-        found->in_use = 1;
-        found->last_used = pool->clock++;
-        pool->idle -= found->bytes;
         pool->used += found->bytes;
         pool->peak = pool->used > pool->peak ? pool->used : pool->peak;
     }
     pthread_mutex_unlock(&pool->lock);
-    if (is_new && found != NULL) {
-        hc_pages_touch(found->pages, found->bytes, context);
+    if (found != NULL && !is_hit) {
+        /* Without the lock: the team may be busy with a job that itself takes or gives blocks. */
+        hc_pages_touch(to_touch.pages, to_touch.bytes, found->pages, found->bytes, context);
     }
     return found;
 }
 
-static void give(hc_pool *pool, block *returned) {
-    lock_pool(pool);
-    returned->in_use = 0;
-    returned->last_used = pool->clock++;
+static void give_locked(hc_pool *pool, hc_block *returned) {
     pool->used -= returned->bytes;
-    pool->idle += returned->bytes;
+    if (is_of_arena(pool, returned)) {
+        hc_arena_give(&pool->arena, returned);
+    } else {
+        unmap_block(pool, returned);
+    }
+}
+
+static void give(hc_pool *pool, hc_block *returned) {
+    lock_pool(pool);
+    give_locked(pool, returned);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -131,8 +159,22 @@ void *hc_pool_take(hc_pool *pool, hc_context *context, int64_t bytes) {
     if (pool == NULL || context == NULL || bytes < 0) {
         return NULL;
     }
-    const block *taken = take(pool, context, bytes);
+    const hc_block *taken = take(pool, context, bytes);
     return taken == NULL ? NULL : taken->pages;
+}
+
+/* The block in use at an address; a walk, for those who know no more than the address: tensors know their block. */
+static hc_block *find(const hc_pool *pool, const void *pages) {
+    for (hc_block *block = pool->arena.highest; block != NULL; block = block->below) {
+        if (block->pages == pages && block->in_use) {
+            return block;
+        }
+    }
+    hc_block *block = pool->mapped;
+    while (block != NULL && block->pages != pages) {
+        block = block->above;
+    }
+    return block;
 }
 
 void hc_pool_give(hc_pool *pool, void *pages) {
@@ -140,21 +182,19 @@ void hc_pool_give(hc_pool *pool, void *pages) {
         return;
     }
     lock_pool(pool);
-    block *found = pool->blocks;
-    while (found != NULL && found->pages != pages) {
-        found = found->next;
+    hc_block *found = find(pool, pages);
+    if (found != NULL) {
+        give_locked(pool, found);
     }
     pthread_mutex_unlock(&pool->lock);
-    if (found != NULL) {
-        give(pool, found);
-    }
 }
 
 void hc_pool_counters(hc_pool *pool, int64_t *out_used, int64_t *out_idle, int64_t *out_peak, int64_t *out_hits,
                       int64_t *out_misses) {
     int64_t *out[] = {out_used, out_idle, out_peak, out_hits, out_misses};
     lock_pool(pool);
-    const int64_t values[] = {pool->used, pool->idle, pool->peak, pool->hits, pool->misses};
+    const int64_t idle = pool->arena.backed_bytes + pool->mapped_bytes - pool->used;
+    const int64_t values[] = {pool->used, idle, pool->peak, pool->hits, pool->misses};
     pthread_mutex_unlock(&pool->lock);
     for (int i = 0; i < 5; i++) {
         if (out[i] != NULL) {
@@ -165,9 +205,7 @@ void hc_pool_counters(hc_pool *pool, int64_t *out_used, int64_t *out_idle, int64
 
 void hc_pool_trim(hc_pool *pool) {
     lock_pool(pool);
-    while (pool->idle > 0) {
-        drop_oldest(pool);
-    }
+    hc_arena_return(&pool->arena, pool->arena.backed_bytes);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -201,7 +239,7 @@ enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4 };
 typedef struct {
     dl_managed_tensor managed;
     hc_pool *pool;
-    block *memory;
+    hc_block *memory;
     int64_t shape[];
 } pool_tensor;
 
@@ -223,7 +261,7 @@ void *hc_pool_tensor(hc_pool *pool, hc_context *context, int dtype, int num_dime
     int64_t count = 1;
     for (int i = 0; i < num_dimensions; i++) {
         tensor->shape[i] = shape[i];
-        count *= shape[i];
+        count = count < 0 ? count : hc_count(count, shape[i], 1);
     }
     tensor->pool = pool;
     tensor->memory = count < 0 ? NULL : take(pool, context, count * bits / 8);

@@ -73,6 +73,7 @@ static void backward(void *arguments, int thread, int num_threads) {
         b.dout = hc_at(b.dout, row * d, b.dout_type);
         b.x = hc_at(b.x, row * d, b.x_type);
         b.scale = hc_at(b.scale, image * job->condition_stride, b.condition_type);
+        b.dstream = b.dstream == NULL ? NULL : hc_at(b.dstream, row * d, b.dstream_type);
         b.out_dx = hc_out_at(b.out_dx, row * d, b.dx_type);
         b.mean += row;
         b.rstd += row;
@@ -87,25 +88,28 @@ static void backward(void *arguments, int thread, int num_threads) {
 
 int hc_adaln_backward(hc_context *context, int64_t n, int64_t t, int64_t d, const void *dout, int dout_type, const void *x,
                       int x_type, const void *scale, int condition_type, int64_t condition_stride, const float *mean,
-                      const float *rstd, void *out_dx, int dx_type, void *out_dshift, void *out_dscale, int dcondition_type) {
+                      const float *rstd, const void *dstream, int dstream_type, void *out_dx, int dx_type, void *out_dshift,
+                      void *out_dscale, int dcondition_type) {
     const int64_t count = hc_count(n, t, d), conditions = hc_count(n, d, 1);
     if (context == NULL || count < 0 || conditions < 0 || hc_count(n, condition_stride, 1) < 0 ||
         !hc_is_array(dout, count, dout_type) || !hc_is_array(x, count, x_type) || !hc_is_array(scale, count, condition_type) ||
-        !hc_is_array(out_dx, count, dx_type) || !hc_is_array(out_dshift, conditions, dcondition_type) ||
+        !hc_is_array(dstream, dstream == NULL ? 0 : count, dstream_type) || !hc_is_array(out_dx, count, dx_type) ||
+        !hc_is_array(out_dshift, conditions, dcondition_type) ||
         !hc_is_array(out_dscale, conditions, dcondition_type) || (count > 0 && (mean == NULL || rstd == NULL))) {
         return HC_BAD_ARGUMENT;
     }
     if (conditions == 0) {
         return HC_OK;
     }
-    const int64_t bytes = count * (hc_element_bytes(dout_type) + hc_element_bytes(x_type) + hc_element_bytes(dx_type));
+    const int64_t bytes = count * (hc_element_bytes(dout_type) + hc_element_bytes(x_type) + hc_element_bytes(dx_type) +
+                                   (dstream == NULL ? 0 : hc_element_bytes(dstream_type)));
     backward_job job = {.kernels = context->kernels, .team = context->team, .blocks = hc_blocks_of(n, t, d),
                         .condition_stride = condition_stride, .out_dshift = out_dshift, .out_dscale = out_dscale,
                         .dcondition_type = dcondition_type};
     job.all = (hc_adaln_backward_block){
         .columns = d, .dout = dout, .dout_type = dout_type, .x = x, .x_type = x_type, .scale = scale,
-        .condition_type = condition_type, .mean = mean, .rstd = rstd, .out_dx = out_dx, .dx_type = dx_type,
-        .pass_caches = hc_pass_caches(context, bytes),
+        .condition_type = condition_type, .mean = mean, .rstd = rstd, .dstream = dstream, .dstream_type = dstream_type,
+        .out_dx = out_dx, .dx_type = dx_type, .pass_caches = hc_pass_caches(context, bytes),
     };
     hc_lock(context);
     job.sums = hc_scratch(context, (n * job.blocks.blocks * 2 * d + 1) * (int64_t)sizeof(float));

@@ -185,7 +185,10 @@ HC_INLINE void store_row_(const hc_adaln_backward_block *b, const row_group *r, 
         const hc_vf factor = hc_add(hc_set(1.0f), hc_load_some(b->scale, i, n, at.whole, b->condition_type));
         const hc_vf x = hc_load_some(b->x, r->start[row] + i, n, at.whole, b->x_type);
         const hc_vf from_g = hc_sub(hc_mul(dout_(at, row), hc_mul(factor, rstd)), constant);
-        const hc_vf dx = hc_fnma(hc_sub(x, mean), slope, from_g);
+        hc_vf dx = hc_fnma(hc_sub(x, mean), slope, from_g);
+        if (b->dstream) {
+            dx = hc_add(dx, hc_load_some(b->dstream, r->start[row] + i, n, at.whole, b->dstream_type));
+        }
         hc_store_some(b->out_dx, r->start[row] + i, n, at.whole, pass_caches, b->dx_type, dx);
     }
 }

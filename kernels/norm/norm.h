@@ -21,9 +21,9 @@ typedef struct {
 
 typedef struct {
     int64_t rows, columns;
-    const void *dout, *x, *scale;
+    const void *dout, *x, *scale, *dstream; /* dstream: NULL, or added to dx */
     void *out_dx;
-    int dout_type, x_type, condition_type, dx_type, pass_caches;
+    int dout_type, x_type, condition_type, dstream_type, dx_type, pass_caches;
     const float *mean, *rstd;         /* of each row */
     float *out_dshift, *out_dscale; /* the sums over the rows */
 } hc_adaln_backward_block;

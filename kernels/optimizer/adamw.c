@@ -5,10 +5,14 @@
 #include "array.h"
 #include "context.h"
 
+/* Clusters share out whole pages of fp32 elements. */
+#define PAGE_ELEMENTS 1024
+
 typedef struct {
+    int all_threads, num_clusters; /* of the context; one cluster where memory is not bound to those of the machine */
     const hc_kernels *kernels;
     hc_adamw_factors factors;
-    int64_t tensors, total;
+    int64_t tensors;
     const int64_t *counts;
     float *const *weight;
     const float *const *gradient;
@@ -33,19 +37,39 @@ static hc_adamw_factors factors_of(const hc_adamw_settings *s) {
     };
 }
 
+/* One tensor's elements offset ... offset + count - 1. */
+static void update(const adamw_job *job, int64_t i, int64_t offset, int64_t count) {
+    float *ema = job->ema == NULL || job->ema[i] == NULL ? NULL : job->ema[i] + offset;
+    uint16_t *shadow = job->shadow == NULL || job->shadow[i] == NULL ? NULL : job->shadow[i] + offset;
+    job->kernels->adamw(&job->factors, count, job->weight[i] + offset, job->gradient[i] + offset, job->first[i] + offset,
+                        job->second[i] + offset, ema, shadow);
+}
+
+/* The threads of a cluster share out its parts of all tensors, which lie in its memory (dithc.memory.place), as if these were one
+ * array. */
 static void adamw(void *arguments, int thread, int num_threads) {
     const adamw_job *job = arguments;
-    int64_t start, stop;
-    hc_part(job->total, HC_CHUNK, thread, num_threads, &start, &stop);
-    hc_walk walk = hc_walk_from(job->tensors, job->counts, start);
-    while (start < stop) {
-        const hc_piece piece = hc_walk_on(&walk, stop - start);
-        const int64_t i = piece.tensor, offset = piece.offset;
-        float *ema = job->ema == NULL || job->ema[i] == NULL ? NULL : job->ema[i] + offset;
-        uint16_t *shadow = job->shadow == NULL || job->shadow[i] == NULL ? NULL : job->shadow[i] + offset;
-        job->kernels->adamw(&job->factors, piece.count, job->weight[i] + offset, job->gradient[i] + offset,
-                            job->first[i] + offset, job->second[i] + offset, ema, shadow);
-        start += piece.count;
+    const int clusters = num_threads == job->all_threads ? job->num_clusters : 1;
+    int cluster = 0;
+    int64_t first = 0, last = 0, of_cluster = 0, start, stop;
+    for (; thread >= last; cluster++) {
+        hc_part(num_threads, 1, cluster, clusters, &first, &last);
+    }
+    cluster--;
+    for (int64_t i = 0; i < job->tensors; i++) {
+        hc_part(job->counts[i], PAGE_ELEMENTS, cluster, clusters, &start, &stop);
+        of_cluster += stop - start;
+    }
+    int64_t mine, mine_stop, before = 0;
+    hc_part(of_cluster, HC_CHUNK, thread - (int)first, (int)(last - first), &mine, &mine_stop);
+    for (int64_t i = 0; i < job->tensors && before < mine_stop; i++) {
+        hc_part(job->counts[i], PAGE_ELEMENTS, cluster, clusters, &start, &stop);
+        const int64_t from = mine > before ? mine - before : 0;
+        const int64_t to = mine_stop - before < stop - start ? mine_stop - before : stop - start;
+        if (from < to) {
+            update(job, i, start + from, to - from);
+        }
+        before += stop - start;
     }
 }
 
@@ -60,13 +84,14 @@ int hc_adamw(hc_context *context, const hc_adamw_settings *settings, int64_t ten
     for (int64_t i = 0; i < tensors; i++) {
         if (hc_count(counts[i], 1, 1) < 0 || !hc_is_array(out_weight[i], counts[i], HC_F32) ||
             !hc_is_array(gradient[i], counts[i], HC_F32) || !hc_is_array(out_first[i], counts[i], HC_F32) ||
-            !hc_is_array(out_second[i], counts[i], HC_F32)) {
+            !hc_is_array(out_second[i], counts[i], HC_F32) ||
+            hc_count(total + counts[i], 1, 1) < 0) {
             return HC_BAD_ARGUMENT;
         }
         total += counts[i];
     }
-    adamw_job job = {context->kernels, factors_of(settings), tensors, total, counts, out_weight, gradient, out_first, out_second,
-                     out_ema, out_shadow};
+    adamw_job job = {context->num_threads, context->nodes == NULL ? 1 : context->num_clusters, context->kernels,
+                     factors_of(settings), tensors, counts, out_weight, gradient, out_first, out_second, out_ema, out_shadow};
     hc_lock(context);
     hc_team_run(context->team, hc_threads_for(context, total), adamw, &job);
     hc_unlock(context);

@@ -35,7 +35,8 @@ int hc_sum_of_squares(hc_context *context, int64_t tensors, const int64_t *count
     }
     int64_t total = 0;
     for (int64_t i = 0; i < tensors; i++) {
-        if (hc_count(counts[i], 1, 1) < 0 || !hc_is_array(x[i], counts[i], HC_F32)) {
+        if (hc_count(counts[i], 1, 1) < 0 || !hc_is_array(x[i], counts[i], HC_F32) ||
+            hc_count(total + counts[i], 1, 1) < 0) {
             return HC_BAD_ARGUMENT;
         }
         total += counts[i];

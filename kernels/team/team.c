@@ -1,139 +1,145 @@
-/* Threads that wait for a job: one counter starts a run, another ends it; who waits long sleeps in the system. */
+/* Threads that wait for a job, grouped by cluster: what many write and what many read are lines of the cluster, which meet in the
+ * lines of the die; who waits long sleeps in the system. */
 #define _GNU_SOURCE
 #include "team.h"
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "hcops.h"
-
-#ifdef __linux__
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#endif
-
-/* Reading the clock costs about 25 ns, so a waiting thread looks at it only after this many looks at the counter. */
-#define LOOKS_PER_CLOCK 64
+#include "team/waiting.h"
 
 #define CACHE_LINE 64
 
+/* The number of a run stands in the low half of a start word, the threads of the run in the high half: so a member that takes no
+ * part in a run may miss it, and cannot mistake the next one for it. Waiting in the system compares the low half only. */
+#define START_WORD(run, threads) ((uint64_t)(uint32_t)(run) | (uint64_t)(threads) << 32)
+#define THREADS_OF(word) ((int)((word) >> 32))
+
 typedef struct {
     hc_team *team;
-    int thread;
+    int thread, cluster;
     pthread_t handle;
 } member;
 
-/* A number that threads wait for, on a cache line of its own: a store to one disturbs no other. */
+/* The meeting place of the threads of a cluster, or of the clusters of a die. All write to the first line, and one of them, the
+ * last to arrive, writes to the second, which the others look at meanwhile. */
 typedef struct {
-    _Alignas(CACHE_LINE) atomic_uint value;
-    atomic_uint sleepers; /* who may have to be woken; a system call is spared while there is none */
-} signal;
+    _Alignas(CACHE_LINE) atomic_uint arrived; /* at the barrier */
+    awaited working;                          /* who has not finished the run */
+    _Alignas(CACHE_LINE) awaited phase;       /* of the barrier */
+    _Atomic uint64_t start;                   /* START_WORD of the last run; of a cluster only */
+    atomic_uint parked;                       /* who sleeps until the next run */
+    int first, size;                          /* threads first ... first + size - 1 of the team */
+    unsigned in_run;                          /* of them in this run; clusters in this run, of a die */
+} meeting;
 
 struct hc_team {
-    signal generation; /* raised to start a run */
-    signal working;    /* members that have not finished the run */
-    signal phase;      /* of the barrier */
-    _Alignas(CACHE_LINE) atomic_uint arrived; /* at the barrier */
+    meeting die;
     _Alignas(CACHE_LINE) hc_job *job;
     void *arguments;
     int num_running; /* threads of this run, the caller counted */
-    int num_threads;
+    int num_threads, num_clusters;
     int64_t spin_nanoseconds;
+    uint32_t run;
     atomic_int stop;
     pid_t owner; /* the process that has the threads; a forked child has not */
     int *cpus;   /* of each thread, or NULL: nobody is pinned */
     pthread_mutex_t one_run;
     member *members;
+    meeting clusters[];
 };
 
-static void relax(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
+/* What this thread works for, which the barrier is not told: a team's run, its cluster there (a caller is of the first), and
+ * whether it is alone: in a run within that run, for which nobody else is free, or in a forked child. */
+static _Thread_local struct {
+    const hc_team *team;
+    int cluster, alone;
+} here;
 
-static int64_t now_nanoseconds(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
-/* Sleeps while the value is `value`. Sleepers are counted before the kernel compares the value, and wake_all looks at the count
- * after the value was changed: one of the two sees the other. */
-static void sleep_while(signal *awaited, unsigned value) {
-    atomic_fetch_add(&awaited->sleepers, 1);
-#ifdef __linux__
-    syscall(SYS_futex, &awaited->value, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+/* The half of a start word that the system compares. */
+static void *run_half(_Atomic uint64_t *word) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    return (char *)word + sizeof(uint32_t);
 #else
-    (void)value;
-    sched_yield();
-#endif
-    atomic_fetch_sub(&awaited->sleepers, 1);
-}
-
-static void wake_all(signal *awaited) {
-#ifdef __linux__
-    if (atomic_load(&awaited->sleepers) > 0) {
-        syscall(SYS_futex, &awaited->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
-    }
-#else
-    (void)awaited;
+    return word;
 #endif
 }
 
-static unsigned value_of(signal *awaited) {
-    return atomic_load_explicit(&awaited->value, memory_order_acquire);
-}
-
-/* Returns when the value is no longer `value`: looks for a while, then sleeps. */
-static void wait_while(signal *awaited, unsigned value, int64_t spin_nanoseconds) {
+/* The next start word after `seen` of a member's cluster, waited for as in wait_while. */
+static uint64_t wait_for_start(meeting *cluster, uint64_t seen, int64_t spin_nanoseconds) {
     int64_t deadline = 0;
     for (;;) {
         for (int look = 0; look < LOOKS_PER_CLOCK; look++) {
-            if (value_of(awaited) != value) {
-                return;
+            const uint64_t word = atomic_load_explicit(&cluster->start, memory_order_acquire);
+            if (word != seen) {
+                return word;
             }
             relax();
         }
-        const int64_t now = now_nanoseconds();
-        if (deadline == 0) {
-            deadline = now + spin_nanoseconds;
-        } else if (now > deadline) {
-            sleep_while(awaited, value);
+        if (is_late(&deadline, spin_nanoseconds)) {
+            atomic_fetch_add(&cluster->parked, 1);
+            wait_in_system(run_half(&cluster->start), (uint32_t)seen);
+            atomic_fetch_sub(&cluster->parked, 1);
         }
+    }
+}
+
+static void start_cluster(meeting *cluster, uint64_t word) {
+    atomic_store(&cluster->start, word);
+    if (atomic_load(&cluster->parked) > 0) {
+        wake_in_system(run_half(&cluster->start));
+    }
+}
+
+/* One thread of the run has finished: the last one of each cluster tells the die. The caller is counted in neither. */
+static void finish(hc_team *team, meeting *cluster) {
+    if (atomic_fetch_sub(&cluster->working.value, 1) == 1 && atomic_fetch_sub(&team->die.working.value, 1) == 1) {
+        wake_all(&team->die.working);
     }
 }
 
 static void *member_main(void *argument) {
-    member *self = argument;
+    const member *self = argument;
     hc_team *team = self->team;
-    unsigned seen = 0;
-    for (;;) {
-        wait_while(&team->generation, seen, team->spin_nanoseconds);
-        seen = value_of(&team->generation);
+    meeting *cluster = &team->clusters[self->cluster];
+    here.team = team;
+    here.cluster = self->cluster;
+    for (uint64_t seen = 0;;) {
+        seen = wait_for_start(cluster, seen, team->spin_nanoseconds);
         if (atomic_load(&team->stop)) {
             return NULL;
         }
-        if (self->thread < team->num_running) {
-            team->job(team->arguments, self->thread, team->num_running);
-        }
-        if (atomic_fetch_sub(&team->working.value, 1) == 1) {
-            wake_all(&team->working);
+        if (self->thread < THREADS_OF(seen)) {
+            team->job(team->arguments, self->thread, THREADS_OF(seen));
+            finish(team, cluster);
         }
     }
 }
 
+/* Signals of the process are the caller's: Python's handlers run in its main thread, which a signal that came to a member would
+ * not wake. What a member's own instruction raises stays with it. */
+static void block_signals(sigset_t *out_before) {
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGPROF};
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
+        sigdelset(&blocked, own[i]);
+    }
+    pthread_sigmask(SIG_BLOCK, &blocked, out_before);
+}
+
 static int start_member(hc_team *team, int thread, const int *cpus) {
     member *self = &team->members[thread];
-    self->team = team;
-    self->thread = thread;
+    *self = (member){.team = team, .thread = thread};
+    while (thread >= team->clusters[self->cluster].first + team->clusters[self->cluster].size) {
+        self->cluster++;
+    }
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
 #ifdef __linux__
@@ -151,36 +157,65 @@ static int start_member(hc_team *team, int thread, const int *cpus) {
     return failed ? HC_NO_THREAD : HC_OK;
 }
 
+static int start_members(hc_team *team, const int *cpus, int *out_started) {
+    sigset_t before;
+    int status = HC_OK;
+    block_signals(&before);
+    for (*out_started = 1; *out_started < team->num_threads && status == HC_OK; *out_started += status == HC_OK) {
+        status = start_member(team, *out_started, cpus);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return status;
+}
+
 static void end_members(hc_team *team, int count) {
     atomic_store(&team->stop, 1);
-    atomic_fetch_add(&team->generation.value, 1);
-    wake_all(&team->generation);
+    for (int cluster = 0; cluster < team->num_clusters; cluster++) {
+        start_cluster(&team->clusters[cluster], START_WORD(team->run + 1, 0));
+    }
     for (int thread = 1; thread < count; thread++) {
         pthread_join(team->members[thread].handle, NULL);
     }
 }
 
-int hc_team_create(int num_threads, const int *cpus, int64_t spin_nanoseconds, hc_team **out_team) {
-    hc_team *team = aligned_alloc(CACHE_LINE, sizeof(hc_team));
-    member *members = calloc((size_t)num_threads, sizeof(member));
-    if (team == NULL || members == NULL) {
-        free(team);
-        free(members);
+static void give_back(hc_team *team) {
+    pthread_mutex_destroy(&team->one_run);
+    free(team->cpus);
+    free(team->members);
+    free(team);
+}
+
+int hc_team_create(int num_threads, int num_clusters, const int *cpus, int64_t spin_nanoseconds, hc_team **out_team) {
+    const size_t bytes = sizeof(hc_team) + (size_t)num_clusters * sizeof(meeting);
+    hc_team *team = aligned_alloc(CACHE_LINE, bytes);
+    if (team == NULL) {
         return HC_OUT_OF_MEMORY;
     }
-    *team = (hc_team){.num_threads = num_threads, .spin_nanoseconds = spin_nanoseconds, .members = members, .owner = getpid()};
+    memset(team, 0, bytes);
+    team->num_threads = num_threads;
+    team->num_clusters = num_clusters;
+    team->spin_nanoseconds = spin_nanoseconds;
+    team->owner = getpid();
+    team->members = calloc((size_t)num_threads, sizeof(member));
+    pthread_mutex_init(&team->one_run, NULL);
     if (cpus != NULL && (team->cpus = malloc((size_t)num_threads * sizeof(int))) != NULL) {
         memcpy(team->cpus, cpus, (size_t)num_threads * sizeof(int));
     }
-    pthread_mutex_init(&team->one_run, NULL);
-    for (int thread = 1; thread < num_threads; thread++) {
-        if (start_member(team, thread, cpus) != HC_OK) {
-            end_members(team, thread);
-            free(team->cpus);
-            free(members);
-            free(team);
-            return HC_NO_THREAD;
-        }
+    if (team->members == NULL) {
+        give_back(team);
+        return HC_OUT_OF_MEMORY;
+    }
+    for (int cluster = 0; cluster < num_clusters; cluster++) {
+        int64_t start, stop;
+        hc_part(num_threads, 1, cluster, num_clusters, &start, &stop);
+        team->clusters[cluster].first = (int)start;
+        team->clusters[cluster].size = (int)(stop - start);
+    }
+    int started;
+    if (start_members(team, cpus, &started) != HC_OK) {
+        end_members(team, started);
+        give_back(team);
+        return HC_NO_THREAD;
     }
     *out_team = team;
     return HC_OK;
@@ -190,10 +225,7 @@ void hc_team_destroy(hc_team *team) {
     if (team->owner == getpid()) {
         end_members(team, team->num_threads);
     }
-    pthread_mutex_destroy(&team->one_run);
-    free(team->cpus);
-    free(team->members);
-    free(team);
+    give_back(team);
 }
 
 int hc_team_size(const hc_team *team) {
@@ -223,47 +255,94 @@ static void leave_members_alone(const hc_team *team) {
 #endif
 }
 
-/* Starts the members on the job that stands in the team, works along, and waits for them. */
+/* Starts the members on the job that stands in the team, works along, and waits for them. Clusters without a thread in the run
+ * are left alone. */
 static void run_together(hc_team *team) {
     leave_members_alone(team);
-    atomic_store(&team->arrived, 0);
-    atomic_store(&team->working.value, (unsigned)team->num_threads - 1);
-    atomic_fetch_add(&team->generation.value, 1);
-    wake_all(&team->generation);
+    team->run++;
+    int clusters = 0, with_members = 0;
+    for (; clusters < team->num_clusters && team->clusters[clusters].first < team->num_running; clusters++) {
+        meeting *cluster = &team->clusters[clusters];
+        const int left = team->num_running - cluster->first;
+        cluster->in_run = (unsigned)(left < cluster->size ? left : cluster->size);
+        const unsigned members = cluster->in_run - (clusters == 0);
+        atomic_store_explicit(&cluster->working.value, members, memory_order_relaxed);
+        with_members += members > 0;
+    }
+    team->die.in_run = (unsigned)clusters;
+    atomic_store_explicit(&team->die.working.value, (unsigned)with_members, memory_order_relaxed);
+    for (int cluster = 0; cluster < clusters; cluster++) {
+        start_cluster(&team->clusters[cluster], START_WORD(team->run, team->num_running));
+    }
     team->job(team->arguments, 0, team->num_running);
-    for (unsigned left; (left = value_of(&team->working)) != 0;) {
-        wait_while(&team->working, left, team->spin_nanoseconds);
+    for (unsigned left; (left = value_of(&team->die.working)) != 0;) {
+        wait_while(&team->die.working, left, team->spin_nanoseconds);
     }
 }
 
 void hc_team_run(hc_team *team, int num_threads, hc_job *job, void *arguments) {
-    if (team->owner != getpid()) {
+    if (here.team == team || team->owner != getpid()) {
+        const int before = here.alone;
+        here.alone = 1;
         job(arguments, 0, 1);
+        here.alone = before;
         return;
     }
     pthread_mutex_lock(&team->one_run);
     team->job = job;
     team->arguments = arguments;
     team->num_running = num_threads <= 0 || num_threads > team->num_threads ? team->num_threads : num_threads;
+    const hc_team *outer_team = here.team; /* the caller may be a thread of another team's run */
+    const int outer_cluster = here.cluster, outer_alone = here.alone;
+    here.team = team;
+    here.cluster = here.alone = 0;
     if (team->num_running == 1) {
         job(arguments, 0, 1);
     } else {
         run_together(team);
     }
+    here.team = outer_team;
+    here.cluster = outer_cluster;
+    here.alone = outer_alone;
     pthread_mutex_unlock(&team->one_run);
 }
 
+/* The last to arrive goes on with 1, and everybody else waits for the phase that it has to raise. */
+static int arrive(meeting *place, int64_t spin_nanoseconds) {
+    const unsigned phase = value_of(&place->phase);
+    if (atomic_fetch_add(&place->arrived, 1) + 1 == place->in_run) {
+        atomic_store_explicit(&place->arrived, 0, memory_order_relaxed);
+        return 1;
+    }
+    wait_while(&place->phase, phase, spin_nanoseconds);
+    return 0;
+}
+
+static void release(meeting *place) {
+    atomic_fetch_add(&place->phase.value, 1);
+    wake_all(&place->phase);
+}
+
 void hc_team_barrier(hc_team *team) {
-    if (team->owner != getpid() || team->num_running == 1) {
+    if (here.alone || team->num_running == 1) {
         return;
     }
-    const unsigned phase = value_of(&team->phase);
-    if (atomic_fetch_add(&team->arrived, 1) + 1 == (unsigned)team->num_running) {
-        atomic_store(&team->arrived, 0);
-        atomic_fetch_add(&team->phase.value, 1);
-        wake_all(&team->phase);
-    } else {
-        wait_while(&team->phase, phase, team->spin_nanoseconds);
+    meeting *cluster = &team->clusters[here.cluster];
+    if (arrive(cluster, team->spin_nanoseconds)) {
+        if (team->die.in_run > 1 && arrive(&team->die, team->spin_nanoseconds)) {
+            release(&team->die);
+        }
+        release(cluster);
+    }
+}
+
+void hc_team_barrier_cluster(hc_team *team) {
+    if (here.alone || team->num_running == 1) {
+        return;
+    }
+    meeting *cluster = &team->clusters[here.cluster];
+    if (arrive(cluster, team->spin_nanoseconds)) {
+        release(cluster);
     }
 }
 

@@ -30,6 +30,7 @@ static int gemm(hc_context *context, const hc_case *one) {
         .epilogue = {.bias = ARRAY(4),
                      .bias_type = one->dtypes[4],
                      .out_before = ARRAY(5),
+                     .before_type = one->dtypes[5],
                      .gelu = (int)INT(10),
                      .gelu_gradient_at = ARRAY(6),
                      .gate = ARRAY(7),
@@ -50,7 +51,7 @@ static int adaln_forward(hc_context *context, const hc_case *one) {
 
 static int adaln_backward(hc_context *context, const hc_case *one) {
     return hc_adaln_backward(context, INT(0), INT(1), INT(2), TYPED(0), TYPED(1), TYPED(2), INT(3), ARRAY(3), ARRAY(4), TYPED(5),
-                             ARRAY(6), TYPED(7));
+                             TYPED(6), ARRAY(7), TYPED(8));
 }
 
 static int gate_residual_forward(hc_context *context, const hc_case *one) {

@@ -41,4 +41,8 @@ void hc_unguard(void *data, int64_t bytes);
 /* hc_call under watch of the CPU state; *out_broken gets bits. */
 int hc_watched_call(hc_context *context, const hc_case *one, int64_t *out_broken);
 
+/* Two callers have a team of 1 to 256 threads do runs of all sizes at once; 0, or 1 where a barrier or a run let something
+ * through, or -1 where there is no team. */
+int hc_test_team(int num_threads, int num_clusters, int64_t spin_nanoseconds);
+
 #endif

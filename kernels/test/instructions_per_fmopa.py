@@ -43,7 +43,8 @@ def write_product(path: Path, kind: str, rows: int, depth: int) -> None:
     """A case of run_cases: a rows x rows product of zeros."""
     number, size = KINDS[kind]
     compute, out, out_size = number, 2 if kind == "f64" else 0, 8 if kind == "f64" else 4
-    ints = [rows, rows, depth, depth, 1, 1, depth, rows, compute, *[0] * 10]
+    cuts = [1, 0, 0]  # asked for, so that it is packed, however small
+    ints = [rows, rows, depth, depth, 1, 1, depth, rows, compute, *[0] * 7, *cuts]
     arrays = [(number, rows * depth, size, 0), (number, rows * depth, size, 0), (out, rows * rows, out_size, 1)]
     data = b"HCCASES1" + struct.pack("<q", 1) + b"gemm".ljust(32, b"\0")
     data += struct.pack("<3q", len(ints), 0, 9) + struct.pack(f"<{len(ints)}q", *ints)

@@ -96,6 +96,8 @@ def plain_products(rng: np.random.Generator) -> Iterator[Case]:
         p = Product(rng, *shape, layout, types)
         c = with_gaps(p.exact, p.bound, p.c_kind)
         yield gemm(p, [c, *[absent()] * 6], label=layout)
+        if min(p.m, p.k) <= 32:  # packed too, as the cuts that are asked for make it
+            yield gemm(p, [c, *[absent()] * 6], blocking=(0, 0, 0, 1, 0, 0), label=f"{layout} packed")
 
 
 def single_rows_and_columns(rng: np.random.Generator) -> Iterator[Case]:
@@ -151,6 +153,11 @@ def products_with_epilogues(rng: np.random.Generator) -> Iterator[Case]:
         before = with_gaps(sums, bound, kind)
         c = with_gaps(gelu(sums), 1.13 * bound + 16 * one * (np.abs(sums) + 1), kind)
         yield gemm(p, [c, absent(), bias, before, *[absent()] * 3], gelu=1, label="bias, gelu")
+
+        # What stood before may be kept in another type.
+        other = "bf16" if kind == "f32" else "f32"
+        yield gemm(p, [with_gaps(sums, bound, kind), absent(), bias, with_gaps(sums, bound, other), *[absent()] * 3],
+                   label="kept in another type")  # fmt: skip
 
         u, _ = stored(rng.standard_normal((m, n)), kind, by_columns=False)
         at = matrix_of(u, m, n)

@@ -4,6 +4,8 @@ Legend: N images, T tokens, H heads, K head width. q, k, v, dout are (N, H, T, K
 """
 
 import math
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -227,6 +229,113 @@ def test_scores_that_overflow_give_what_pytorch_gives(kind, isa):
     out, _ = forward(qkv.reshape(1, 40, 24).to(kind), 1, isa=isa)
     assert out[0, 3].isnan().all()
     assert out[0, 4].eq(1).all()
+
+
+# ------------------------------------------------------------------------------------- fp32 from parts of bf16, AMX
+
+ODD = {"huge": 1e12, "tiny": 1e-20, "inf": math.inf, "nan": math.nan}
+
+
+@pytest.fixture
+def amx():
+    if native.library() is None:
+        pytest.skip(f"C kernels: {native.load().reason}")
+    try:
+        native.context(isa="amx", num_threads=1)
+    except ValueError as error:
+        pytest.skip(f"this CPU does not run amx: {type(error).__name__}")
+    return "amx"
+
+
+def errors(results, exact):
+    """Root mean square of the difference of each of out, dq, dk, dv, relative to that of the exact one."""
+    truth = (exact.out, exact.dq, exact.dk, exact.dv)
+    return [
+        ((got.double() - x).pow(2).mean() / x.pow(2).mean()).sqrt().item()
+        for got, x in zip(results, truth, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("t", "k", "size"), [(256, 64, 1.0), (256, 72, 1.0), (300, 72, 1.0), (256, 64, 30.0)])
+def test_products_in_parts_are_no_less_exact_than_pytorch(t, k, size, amx):
+    qkv, dout = random_problem(2, t, 2, k, torch.float32, size=size)
+    out, lse = forward(qkv, 2, isa=amx)
+    ours = (*heads_of(out, 2), *heads_of(backward(dout, qkv, out, lse, 2, isa=amx), 2, 3))
+    leaf = qkv.clone().requires_grad_()
+    q, key, v = (x.transpose(1, 2) for x in leaf.view(2, t, 3, 2, k).unbind(2))
+    mixed = F.scaled_dot_product_attention(q, key, v).transpose(1, 2).reshape(2, t, 2 * k)
+    mixed.backward(dout)
+    torchs = (*heads_of(mixed.detach(), 2), *heads_of(leaf.grad, 2, 3))
+    exact = exactly(qkv, dout, 2)
+    for name, our, its in zip(("out", "dq", "dk", "dv"), errors(ours, exact), errors(torchs, exact), strict=True):
+        assert our <= its, f"{name}: error {our:.3g}, PyTorch's {its:.3g}"
+
+
+@pytest.mark.parametrize("part", [0, 1, 2, 3], ids=["q", "k", "v", "dout"])
+@pytest.mark.parametrize("value", list(ODD.values()), ids=list(ODD))
+@pytest.mark.parametrize("t", [70, 600])
+def test_heads_out_of_range_are_left_to_the_vector_unit_and_others_are_as_without_them(t, value, part, amx):
+    """Head 1 of 3 is odd: bit for bit what AVX-512 gives; heads 0 and 2 are bit for bit what they are without it.
+
+    600 tokens are two segments on two threads, which each see only a part of the head.
+    """
+    qkv, dout = random_problem(1, t, 3, 40, torch.float32)
+    usual = all_results(qkv, dout, amx)
+    if part == 3:
+        heads, where = dout.view(1, t, 3, 40)[:, :, 1], (0, t - 1, 3)
+    else:
+        heads, where = qkv.view(1, t, 3, 3, 40)[:, :, part, 1], (0, t - 1, 3)
+    if value == ODD["tiny"]:
+        heads *= value
+    else:
+        heads[where] = value
+    # dout is no operand of the forward pass, which then is in parts.
+    odd, vector = (
+        all_results(qkv, dout, amx),
+        all_results(qkv, dout, "avx512", forward_isa=amx if part == 3 else "avx512"),
+    )
+    for name, got, left, before in zip(("out", "dq", "dk", "dv"), odd, vector, usual, strict=True):
+        assert torch.equal(got[:, 0], before[:, 0]), name
+        assert torch.equal(got[:, 2], before[:, 2]), name
+        torch.testing.assert_close(got[:, 1], left[:, 1], rtol=0, atol=0, equal_nan=True)
+
+
+def all_results(qkv, dout, isa, *, forward_isa=None):
+    out, lse = forward(qkv, 3, isa=forward_isa or isa)
+    return (*heads_of(out, 3), *heads_of(backward(dout, qkv, out, lse, 3, isa=isa), 3, 3))
+
+
+# ----------------------------------------------------------------------------------------------------- memory, arguments
+
+MEMORY = """
+import torch
+from dithc import native
+
+def peak_mib():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
+
+def run(h):
+    t, k = 4096, 8
+    qkv, dout, dqkv = torch.rand(1, t, 3 * h * k), torch.rand(1, t, h * k), torch.zeros(1, t, 3 * h * k)
+    lse = torch.full((1, h, t), 20.0)
+    before = peak_mib()
+    native.library().hc_attention_backward(
+        native.context(num_threads=8), 1, t, h, k, dout.data_ptr(), 0, qkv.data_ptr(), 0, dout.data_ptr(), 0,
+        lse.data_ptr(), dqkv.data_ptr(), 0, 0)
+    return peak_mib() - before
+
+run(4)
+print(run(31))
+"""
+
+
+@pytest.mark.slow
+def test_scratch_memory_of_few_long_heads_grows_with_threads_and_not_with_heads():
+    """Sums of dQ per segment of 31 heads at 8 threads, T = 4,096 and K = 8 would be 31 MiB; those of 4 heads are 4 MiB."""
+    if native.library() is None:
+        pytest.skip(f"C kernels: {native.load().reason}")
+    grown = float(subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True).stdout)
+    assert grown < 8
 
 
 def test_bad_arguments_are_refused_before_anything_is_written(isa):

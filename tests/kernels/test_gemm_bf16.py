@@ -75,8 +75,10 @@ def test_packing_rounds_as_torch_does(isa: str, transposed: bool) -> None:
 
 
 def test_denormals_count_as_zero(isa: str) -> None:
-    tiny = torch.tensor([[1e-40], [-1e-40], [2.0**-126]])
-    assert product(tiny, torch.ones(1, 1), isa).flatten().tolist() == [0.0, 0.0, 2.0**-126]
+    """Of packed products, which one of a single row is not."""
+    tiny = torch.tensor([1e-40, -1e-40, 2.0**-126]).repeat(16).reshape(48, 1) * torch.eye(48)
+    expected = torch.tensor([0.0, 0.0, 2.0**-126]).repeat(16)
+    assert torch.equal(product(tiny, torch.ones(48, 1), isa).flatten(), expected)
 
 
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])

@@ -165,6 +165,22 @@ def test_a_gradient_stays_within_its_stated_error_on_adversarial_numbers(isa, fu
     assert ((got - exact).abs() <= 2.4e-7 + 4 * ONE * exact.abs()).all()
 
 
+@pytest.mark.parametrize("function", [EXP, TANH])
+def test_a_gradient_at_the_result_is_exact_but_for_its_roundings(isa, function):
+    y = random(70_001, scale=0.4).clamp(-1, 1) if function == TANH else random(70_001, scale=5.0).exp()
+    dout = random(70_001, seed=1)
+    for x_type, dout_type in MIXTURES:
+        kept, given = y.to(x_type), dout.to(dout_type)
+        slope = kept.double() if function == EXP else 1 - kept.double().square()
+        exact = given.double() * slope
+        got = [gradient(isa, function, given, kept, out_type=x_type, threads=threads) for threads in (1, 3)]
+        close(got[0], exact, 2 * ONE * (exact.abs() + given.double().abs() * (function == TANH)))
+        assert torch.equal(got[0], got[1])
+    special = torch.tensor([torch.inf, torch.nan, 0.0, 1.0, -1.0])
+    expected = special if function == EXP else 1 - special.square()
+    assert torch.equal(gradient(isa, function, torch.ones(5), special).isnan(), expected.isnan())
+
+
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_inf_and_nan_give_what_pytorch_gives(isa, function):
     torch_function = {EXP: torch.exp, TANH: torch.tanh, SILU: torch.nn.functional.silu,
@@ -280,12 +296,13 @@ def adaln(isa, x, shift, scale, stride, *, out_type, threads=1, eps=1e-6):
     return out.tensor(), mean.tensor(), rstd.tensor()
 
 
-def adaln_backward(isa, dout, x, scale, stride, mean, rstd, *, threads=1):
+def adaln_backward(isa, dout, x, scale, stride, mean, rstd, *, dstream=None, threads=1):
     n, t, d = x.shape
     dx, dshift, dscale = Out((n, t, d), x.dtype), Out((n, d), scale.dtype), Out((n, d), scale.dtype)
     native.library().hc_adaln_backward(
         *(native.context(isa=isa, num_threads=threads), n, t, d, *put(dout), *put(x), *put(scale), stride),
-        *(mean.data_ptr(), rstd.data_ptr(), dx.address(), TYPES[x.dtype]),
+        *(mean.data_ptr(), rstd.data_ptr(), *((None, 0) if dstream is None else put(dstream))),
+        *(dx.address(), TYPES[x.dtype]),
         *(dshift.address(), dscale.address(), TYPES[scale.dtype]),
     )
     return dx.tensor(), dshift.tensor(), dscale.tensor()
@@ -317,16 +334,20 @@ def test_adaln_and_its_gradient(isa, n, t, d, x_type, small_type):
         close(got_rstd, rstd[..., 0], (d + 8) * ONE * rstd[..., 0])
         dx, dshift, dscale = adaln_backward(isa, dout, x, scale, stride, got_mean, got_rstd, threads=threads)
         exact = rstd * (g - g.mean(2, keepdim=True) - normal * (g * normal).mean(2, keepdim=True))
-        close(
-            dx, exact, (d + 16) * ONE * rstd * (g.abs() + norms[0] + normal.abs() * norms[1]) * (2 + mean.abs() * rstd)
-        )
+        bound = (d + 16) * ONE * rstd * (g.abs() + norms[0] + normal.abs() * norms[1]) * (2 + mean.abs() * rstd)
+        close(dx, exact, bound)
         close(dshift, dout.double().sum(1), (t + 4) * ONE * dout.double().abs().sum(1))
         close(
             dscale,
             (dout.double() * normal).sum(1),
             ((t + 4) * ONE * normal.abs() + off).mul(dout.double().abs()).sum(1),
         )
-        results.append((out, got_mean, got_rstd, dx, dshift, dscale))
+        dstream = random((n, t, d), x_type, seed=4)
+        with_stream = adaln_backward(isa, dout, x, scale, stride, got_mean, got_rstd, dstream=dstream, threads=threads)
+        assert torch.equal(with_stream[1], dshift)
+        assert torch.equal(with_stream[2], dscale)
+        close(with_stream[0], exact + dstream.double(), bound + ONE * (exact.abs() + dstream.double().abs()))
+        results.append((out, got_mean, got_rstd, dx, dshift, dscale, with_stream[0]))
     for first, second in itertools.pairwise(results):
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
@@ -551,7 +572,8 @@ def test_bad_arguments_are_refused():
         lambda: handle.hc_map(context, GELU, -1, address, 0, address, 0),
         lambda: handle.hc_map(context, GELU, 16, None, 0, address, 0),
         lambda: handle.hc_map(context, GELU, 16, address, 2, address, 0),
-        lambda: handle.hc_map_backward(context, EXP, 16, address, 0, address, 0, address, 0),
+        lambda: handle.hc_map_backward(context, 4, 16, address, 0, address, 0, address, 0),
+        lambda: handle.hc_map_backward(context, EXP, 16, address, 0, None, 0, address, 0),
         lambda: handle.hc_scale_add(context, 16, 1.0, address, 0, 1.0, None, 0, address, 0),
         lambda: handle.hc_softmax_forward(context, 4, 2**62, address, 0, address, 0),
         lambda: handle.hc_adaln_forward(
@@ -559,6 +581,58 @@ def test_bad_arguments_are_refused():
         ),
         lambda: handle.hc_patchify(context, 1, 1, 1, 1, 4, 2, address, 0, address, 0),
         lambda: handle.hc_mse_forward(context, 1, 16, address, 0, None, 0, address),
+    ):
+        with pytest.raises(ValueError):
+            call()
+
+
+@pytest.mark.parametrize("sizes", [(2**31, 2**31, 2), (2**62, 2, 2), (2**59, 1, 1), (1, 2**61, 8), (-1, -1, 4)])
+def test_sizes_whose_product_is_no_number_of_bytes_are_refused(sizes):
+    handle, context = native.library(), native.context()
+    x = torch.zeros(16)
+    address, array, (n, t, d) = x.data_ptr(), (x.data_ptr(), 0), sizes
+    for call in (
+        lambda: handle.hc_adaln_forward(context, n, t, d, 1e-6, *array, address, *array, 0, *array, address, address),
+        lambda: handle.hc_adaln_backward(
+            *(context, n, t, d, *array, *array, *array, 0, address, address, None, 0, *array, address, *array)
+        ),
+        lambda: handle.hc_gate_residual_forward(context, n, t, d, *array, *array, 0, *array, *array),
+        lambda: handle.hc_gate_residual_backward(context, n, t, d, *array, *array, 0, *array, *array, *array),
+        lambda: handle.hc_attention_forward(context, n, t, d, 8, *array, *array, address, 0),
+        lambda: handle.hc_attention_backward(context, n, t, d, 8, *array, *array, *array, address, *array, 0),
+        lambda: handle.hc_patchify(context, n, 1, t, 1, d, 0, *array, *array),
+        lambda: handle.hc_unpatchify(context, 1, n, t, d, 1, 0, *array, *array),
+    ):
+        with pytest.raises(ValueError):
+            call()
+    pool = ctypes.c_void_p()
+    handle.hc_pool_create(ctypes.byref(pool))
+    assert handle.hc_pool_tensor(pool, context, 0, 3, (ctypes.c_int64 * 3)(*sizes)) is None
+
+
+def test_counts_and_strides_that_are_no_number_of_bytes_are_refused():
+    handle, context = native.library(), native.context()
+    x = torch.zeros(16)
+    address, array, large = x.data_ptr(), (x.data_ptr(), 0), 2**59
+    counts, pointers = (ctypes.c_int64 * 2)(2**56, 2**56), (ctypes.c_void_p * 2)(address, address)
+    settings = ctypes.byref(native.AdamwSettings(1e-3, 0.9, 0.999, 1e-8, 0.0, 1.0, 1, 0.99))
+    gemm = native.GemmArguments
+    for call in (
+        lambda: handle.hc_map(context, EXP, large, *array, *array),
+        lambda: handle.hc_map_backward(context, EXP, large, *array, *array, *array),
+        lambda: handle.hc_scale_add(context, large, 1.0, *array, 0.0, None, 0, *array),
+        lambda: handle.hc_softmax_forward(context, 2**30, 2**29, *array, *array),
+        lambda: handle.hc_softmax_backward(context, 2**29, 2**30, *array, *array, *array),
+        lambda: handle.hc_mse_forward(context, 2**30, 2**30, *array, *array, address),
+        lambda: handle.hc_mse_backward(context, 2**30, 2**30, address, *array, *array, *array),
+        lambda: handle.hc_adaln_forward(
+            context, 4, 1, 1, 1e-6, *array, address, *array, large, *array, address, address
+        ),
+        lambda: handle.hc_gemm(context, gemm(large, 1, 1, address, 1, 1, 0, address, 1, 1, 0, address, 1, 1, 0)),
+        lambda: handle.hc_gemm(context, gemm(2, 1, 1, address, large, 1, 0, address, 1, 1, 0, address, 1, 1, 0)),
+        lambda: handle.hc_gemm(context, gemm(2, 1, 1, address, -large, 1, 0, address, 1, 1, 0, address, 1, 1, 0)),
+        lambda: handle.hc_sum_of_squares(context, 2, counts, pointers, address),
+        lambda: handle.hc_adamw(context, settings, 2, counts, *(pointers,) * 4, None, None),
     ):
         with pytest.raises(ValueError):
             call()

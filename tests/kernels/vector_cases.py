@@ -45,14 +45,17 @@ def adaln(rng: np.random.Generator) -> Iterator[Case]:
         arrays = [x, shift_array, scale_array, wanted(out, bound, small_kind), wanted(mean, mean_bound, "f32"),
                   wanted(rstd, rstd_bound, "f32")]  # fmt: skip
         yield Case("adaln_forward", [n, t, d, stride], arrays, [EPS])
-        yield adaln_backward(rng, x, scale_array, scale, stride, mean, rstd, (x_kind, small_kind))
+        for with_stream in (False, True):
+            condition = scale_array, scale, stride
+            yield adaln_backward(rng, x, condition, mean, rstd, (x_kind, small_kind), with_stream=with_stream)
 
 
 def adaln_backward(
-    rng: np.random.Generator, x: Array, scale_array: Array, scale: Float, stride: int, mean: Float, rstd: Float,
-    kinds: tuple[Kind, Kind],
+    rng: np.random.Generator, x: Array, condition: tuple[Array, Float, int], mean: Float, rstd: Float,
+    kinds: tuple[Kind, Kind], *, with_stream: bool,
 ) -> Case:  # fmt: skip
     n, t, d = x.values.shape
+    scale_array, scale, stride = condition
     dout = given(rng.standard_normal((n, t, d)), kinds[1])
     means, rstds = given(mean, "f32"), given(rstd, "f32")
     normal = (x.values - means.values[..., None]) * rstds.values[..., None]
@@ -64,10 +67,14 @@ def adaln_backward(
     dx_bound = (d + 16) * ONE * r * (size + (1 + apart) * np.abs(g).max(2, keepdims=True))
     sums = np.abs(dout.values)
     dscale_bound = (t + 16) * ONE * (sums * (np.abs(normal) + apart)).sum(1)
-    arrays = [dout, x, scale_array, means, rstds, wanted(r * sum(terms), dx_bound, kinds[0]),
+    dx = r * sum(terms)
+    stream = given(rng.standard_normal((n, t, d)), kinds[0]) if with_stream else absent()
+    if with_stream:
+        dx, dx_bound = dx + stream.values, dx_bound + 2 * ONE * (np.abs(dx) + np.abs(stream.values))
+    arrays = [dout, x, scale_array, means, rstds, stream, wanted(dx, dx_bound, kinds[0]),
               wanted(dout.values.sum(1), (t + 4) * ONE * sums.sum(1), kinds[1]),
               wanted((dout.values * normal).sum(1), dscale_bound, kinds[1])]  # fmt: skip
-    return Case("adaln_backward", [n, t, d, stride], arrays)
+    return Case("adaln_backward", [n, t, d, stride], arrays, label="and stream" if with_stream else "")
 
 
 def gate_residual(rng: np.random.Generator) -> Iterator[Case]:
@@ -97,11 +104,18 @@ def functions(rng: np.random.Generator) -> Iterator[Case]:
         2: gelu_gradient,
         3: lambda x: sigmoid(x) * (1 + x * (1 - sigmoid(x))),
     }
+    of_results: list[Callable[[Float], Float]] = [lambda y: y, lambda y: 1 - y**2]
     for function, count, (x_kind, out_kind) in itertools.product(range(4), LENGTHS, PAIRS):
         x = given(rng.standard_normal(count) * np.float64(3) ** rng.integers(-3, 3, count), x_kind)
         y = values[function](x.values)
         bound = 8 * ONE * (np.abs(y) if function < 2 else np.abs(x.values))
         yield Case("map", [function, count], [x, wanted(y, bound, out_kind)])
+        if function < 2:
+            dout, kept = given(rng.standard_normal(count), out_kind), given(np.minimum(y, 1e6), x_kind)
+            slope = of_results[function](kept.values)
+            bound = 4 * ONE * np.abs(dout.values) * (np.abs(slope) + function)
+            dx = wanted(dout.values * slope, bound, x_kind)
+            yield Case("map_backward", [function, count], [dout, kept, dx])
         if function in slopes:
             dout = given(rng.standard_normal(count), out_kind)
             dx = dout.values * slopes[function](x.values)
@@ -229,6 +243,7 @@ def refused(rng: np.random.Generator) -> Iterator[Case]:
     yield Case("map", [9, 4], [x, out], status=-1, label="no such function")
     yield Case("map", [0, -4], [x, out], status=-1, label="negative count")
     yield Case("map", [0, 4], [absent(), out], status=-1, label="no x")
+    yield Case("map_backward", [4, 4], [x, x, out], status=-1, label="no such gradient")
     yield Case("softmax_forward", [2, -2], [x, out], status=-1, label="negative columns")
     yield Case("patchify", [1, 1, 2, 2, 1, 7], [x, out], status=-1, label="no such order")
 

@@ -113,10 +113,10 @@ def _node_of_clusters(*sizes: int) -> Machine:
 
 def test_threads_are_pinned_and_cut_over_clusters_beside_cores_kept_for_communication():
     node = _node_of_clusters(38, 38)
-    num_compute = plan(node, ranks_per_node=1).ranks[0].num_threads
-    assert num_compute < len(node.cores)
-    placed = contexts.places_of_threads(node, num_compute)
-    assert [cpu for cpu, _ in placed] == list(range(num_compute))
+    compute = plan(node, ranks_per_node=1).ranks[0].compute
+    assert len(compute) < len(node.cores)
+    placed = contexts.places_of_threads(node, len(compute))
+    assert [cpu for cpu, _ in placed] == list(compute)
     assert contexts.num_equal_clusters([0] * 37 + [1] * 38) == 2
     assert contexts.num_equal_clusters([0] * 30 + [1] * 38) == 1
     assert contexts.num_equal_clusters([]) == 1

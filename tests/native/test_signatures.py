@@ -40,6 +40,7 @@ INNER = {
         for name in (
             "bias",
             "bias_type",
+            "before_type",
             "gelu",
             "gelu_gradient_at",
             "gate",
@@ -50,7 +51,9 @@ INNER = {
             "residual_type",
         )
     },
-    **{name: f"blocking.{name}" for name in ("mc", "nc", "kc", "row_cuts", "column_cuts", "num_threads")},
+    **{
+        name: f"blocking.{name}" for name in ("mc", "nc", "kc", "row_cuts", "column_cuts", "num_threads", "cluster_cut")
+    },
 }
 
 
@@ -58,11 +61,21 @@ def kind(argument: str) -> str:
     """What ctypes has to pass for an argument as it stands in the header."""
     if "*" in argument:
         return "pointer"
-    return {"int": "int", "int64_t": "int64", "float": "float", "double": "double"}[argument.split()[-2]]
+    if argument.split()[-2] == "hc_callback":  # a pointer to a function
+        return "pointer"
+    return {"int": "int", "int64_t": "int64", "uint32_t": "uint32", "float": "float", "double": "double"}[
+        argument.split()[-2]
+    ]
 
 
 def kind_of(declared) -> str:
-    plain = {ctypes.c_int: "int", ctypes.c_int64: "int64", ctypes.c_float: "float", ctypes.c_double: "double"}
+    plain = {
+        ctypes.c_int: "int",
+        ctypes.c_int64: "int64",
+        ctypes.c_uint32: "uint32",
+        ctypes.c_float: "float",
+        ctypes.c_double: "double",
+    }
     return plain.get(declared, "pointer")
 
 

@@ -1,0 +1,128 @@
+"""Puts each cluster's part of long-lived tensors on the cluster's own memory node and on huge pages, and reads both back.
+
+A tensor stays where it is in the address space; only the pages below it move. So it may be called at any time, and a tensor
+does not notice.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dithc import native
+from dithc.log import logger
+from dithc.memory.residence import Range, Residence, residence
+
+log = logger(__name__)
+
+# Whole pages are bound; the optimizer cuts tensors at the same places (kernels/optimizer/adamw.c: PAGE_ELEMENTS of fp32).
+PAGE_BYTES = 4096
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """What `place` found afterwards.
+
+    Attributes:
+        num_tensors: distinct tensors.
+        num_bytes: of their elements.
+        nodes: memory node that each cluster's parts were to be on; empty where nothing was bound.
+        clusters: where each cluster's parts are; of all tensors, as one, where nothing was bound.
+    """
+
+    num_tensors: int
+    num_bytes: int
+    nodes: tuple[int, ...]
+    clusters: tuple[Residence, ...]
+
+    @property
+    def far_bytes(self) -> int:
+        """Bytes of a cluster that are on another node than its own."""
+        return sum(
+            found.resident_bytes - found.bytes_of_node.get(node, 0)
+            for node, found in zip(self.nodes, self.clusters, strict=False)
+        )
+
+    @property
+    def huge_bytes(self) -> int:
+        """Bytes on transparent huge pages."""
+        return sum(found.huge_bytes or 0 for found in self.clusters)
+
+    def describe(self) -> str:
+        """One line for a person."""
+        huge = (
+            f"{self.huge_bytes / MIB:.0f} of {self.num_bytes / MIB:.0f} MiB in {self.num_tensors} tensors on huge pages"
+        )
+        if not self.nodes:
+            return f"one memory node, nothing to bind; {huge}"
+        near = [
+            f"node {node} {found.bytes_of_node.get(node, 0) / MIB:.0f} of {found.resident_bytes / MIB:.0f} MiB"
+            for node, found in zip(self.nodes, self.clusters, strict=True)
+        ]
+        return f"clusters' parts on their nodes: {', '.join(near)}; {huge}"
+
+
+def place(tensors: Iterable[Tensor], *, nodes: Sequence[int] = ()) -> Placement:
+    """Binds the parts of each cluster to its memory node, has huge pages used, logs and returns where the pages are then.
+
+    Args:
+        tensors: contiguous tensors on the CPU, touched already; others are left alone, and views of the same elements count once.
+        nodes: the memory node of each cluster (`Team.nodes`); fewer than two: the machine has one, and nothing is bound.
+    """
+    ranges = sorted(
+        {_range_of(tensor) for tensor in tensors if tensor.is_cpu and tensor.is_contiguous() and tensor.nbytes}
+    )
+    handle = native.library()
+    bound = tuple(nodes) if len(nodes) > 1 and handle is not None else ()
+    parts: list[list[Range]] = [[] for _ in bound or (None,)]
+    for start, stop in ranges:
+        for cluster, part in enumerate(cluster_parts(start, stop, len(parts))):
+            if part[0] == part[1]:
+                continue
+            parts[cluster].append(part)
+            if bound and handle is not None:
+                _bind(handle, part, bound[cluster])
+            if handle is not None:
+                handle.hc_use_huge_pages(part[0], part[1] - part[0])
+    placement = Placement(
+        num_tensors=len(ranges),
+        num_bytes=sum(stop - start for start, stop in ranges),
+        nodes=bound,
+        clusters=tuple(residence(of_cluster) for of_cluster in parts),
+    )
+    log.info("%s", placement.describe())
+    if placement.far_bytes > placement.num_bytes // 10:
+        log.warning(
+            "%.0f MiB are not on the node of the cluster that works on them: the node may be full, or binding refused",
+            placement.far_bytes / MIB,
+        )
+    return placement
+
+
+def cluster_parts(start: int, stop: int, clusters: int) -> list[Range]:
+    """The part of a tensor at addresses start to stop of each cluster: cut by whole pages of its elements.
+
+    An edge that is not the tensor's own is rounded up to the next page of the address space, so that no page has two owners.
+    """
+    units, edges = -(-(stop - start) // PAGE_BYTES), [start]
+    for cluster in range(1, clusters):
+        upto = units // clusters * cluster + min(cluster, units % clusters)
+        edge = start + upto * PAGE_BYTES
+        edges.append(min(-(-edge // PAGE_BYTES) * PAGE_BYTES, stop))
+    edges.append(stop)
+    return [(edges[cluster], edges[cluster + 1]) for cluster in range(clusters)]
+
+
+def _bind(handle: object, part: Range, node: int) -> None:
+    """Binds the whole pages of a part; those at its ends belong to a neighbour too."""
+    first, last = -(-part[0] // PAGE_BYTES) * PAGE_BYTES, part[1] // PAGE_BYTES * PAGE_BYTES
+    if first < last:
+        try:
+            handle.hc_bind(first, last - first, node)  # type: ignore[attr-defined]
+        except ValueError as error:
+            log.debug("%s", error)
+
+
+def _range_of(tensor: Tensor) -> Range:
+    return tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes

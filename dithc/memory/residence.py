@@ -1,0 +1,84 @@
+"""Where pages of this process are, as the kernel says: memory nodes, policies and huge pages of its mappings."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+KIB = 1024
+_HEADER = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S{4} ")
+_PAGES = re.compile(r"N(\d+)=(\d+)")
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residence:
+    """What the kernel says of some memory. A mapping that holds other memory too counts by its share of addresses.
+
+    Attributes:
+        bytes_of_node: resident bytes on each memory node; empty where the kernel keeps no numa_maps.
+        huge_bytes: of them on transparent huge pages; None where the kernel keeps no smaps.
+        policies: mappings by policy, such as `default` or `bind:0`.
+    """
+
+    bytes_of_node: Mapping[int, int] = field(default_factory=dict)
+    huge_bytes: int | None = None
+    policies: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes on all nodes."""
+        return sum(self.bytes_of_node.values())
+
+
+def residence(ranges: Iterable[Range], *, proc: Path = Path("/proc")) -> Residence:
+    """Where the pages of address ranges (start, stop) are, from smaps and numa_maps of this process."""
+    wanted = sorted(ranges)
+    mappings = _mappings(_text(proc / "self/smaps"))
+    if not mappings:
+        return Residence()
+    shares = {start: _overlap((start, stop), wanted) / (stop - start) for start, (stop, _) in mappings.items()}
+    huge = sum(shares[start] * huge_bytes for start, (_, huge_bytes) in mappings.items())
+    nodes: dict[int, float] = {}
+    policies: dict[str, int] = {}
+    for line in _text(proc / "self/numa_maps").splitlines():
+        address, policy, *words = line.split()
+        share = shares.get(int(address, 16), 0.0)
+        if not share:
+            continue
+        policies[policy] = policies.get(policy, 0) + 1
+        page_bytes = next((int(w.split("=")[1]) * KIB for w in words if w.startswith("kernelpagesize_kB=")), 4 * KIB)
+        for word in words:
+            if found := _PAGES.fullmatch(word):
+                node = int(found[1])
+                nodes[node] = nodes.get(node, 0.0) + share * int(found[2]) * page_bytes
+    return Residence(
+        bytes_of_node={node: round(count) for node, count in sorted(nodes.items())},
+        huge_bytes=round(huge),
+        policies=dict(sorted(policies.items())),
+    )
+
+
+def _mappings(smaps: str) -> dict[int, tuple[int, int]]:
+    """Start of each mapping: its end, and its bytes on transparent huge pages."""
+    mappings: dict[int, tuple[int, int]] = {}
+    start = None
+    for line in smaps.splitlines():
+        if found := _HEADER.match(line):
+            start = int(found[1], 16)
+            mappings[start] = (int(found[2], 16), 0)
+        elif line.startswith("AnonHugePages:") and start is not None:
+            mappings[start] = (mappings[start][0], int(line.split()[1]) * KIB)
+    return mappings
+
+
+def _overlap(mapping: Range, ranges: list[Range]) -> int:
+    return sum(max(0, min(mapping[1], stop) - max(mapping[0], start)) for start, stop in ranges)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,26 @@
+/* Sums of arrays of several processes through memory that they share: what the files of this folder give each other. */
+#ifndef HC_EXCHANGE_H
+#define HC_EXCHANGE_H
+
+#include <stdint.h>
+
+#include "hcops.h"
+
+/* out[i] = op over r of x[r][i], r = 0, 1, ... in this order, in fp32, times scale. out may be one of the x. */
+typedef void hc_combine_kernel(int op, int num_arrays, int64_t count, const void *const *x, int x_type, float scale, void *out);
+
+/* out[i] = x[i] * scale, from one type to another. */
+typedef void hc_convert_kernel(int64_t count, float scale, const void *x, int x_type, void *out, int out_type);
+
+#define HC_DECLARE(isa) \
+    hc_combine_kernel hc_combine_##isa; \
+    hc_convert_kernel hc_convert_##isa;
+HC_DECLARE(ref)
+HC_DECLARE(avx2)
+HC_DECLARE(avx512)
+HC_DECLARE(neon)
+HC_DECLARE(sve)
+HC_DECLARE(sme)
+#undef HC_DECLARE
+
+#endif

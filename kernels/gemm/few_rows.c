@@ -1,0 +1,215 @@
+/* Products of few rows, or of little depth, such as those of a layer on one vector an image: which they are, and how threads
+ * share them. Packing such a product costs more than its multiply-adds; here the one large matrix passes through the CPU once.
+ * */
+#include "gemm/few_rows_job.h"
+
+#include <string.h>
+
+#include "array.h"
+
+/* Up to here multiply-adds wait for the large matrix; beyond, packed panels are faster: earlier for bf16, whose elements are
+ * first widened here, and which other units multiply faster. (AVX-512 and AMX, layers of DiT-S, B and XL on 4 and 16 images.)
+ * */
+#define MOST_ROWS 16
+#define MOST_ROWS_BF16 8
+#define MOST_DEPTH 32
+
+/* Columns of C that dot products finish at a time, while they are in cache. */
+#define DOT_COLUMNS 256
+/* Rows of C, whose part of A is copied at a time. */
+#define DEPTH_ROWS 64
+/* Threads share columns in whole lines of memory, and rows in the fours of the kernel. */
+#define COLUMNS_TOGETHER 64
+#define ROWS_TOGETHER 4
+
+typedef struct {
+    const hc_gemm_job *gemm;
+    hc_few_form form;
+    float *a, *sums;
+    int64_t sums_stride;
+} few_job;
+
+hc_few_form hc_few_form_of(const hc_gemm_arguments *x) {
+    const hc_blocking *b = &x->blocking;
+    const int is_asked = b->mc || b->nc || b->kc || b->row_cuts || b->column_cuts || b->cluster_cut;
+    if (x->compute == HC_F64 || x->k == 0 || is_asked) {
+        return HC_FEW_NONE;
+    }
+    const int lines_are_rows = x->b.column_stride == 1, lines_are_columns = x->b.row_stride == 1;
+    if (x->m <= (x->compute == HC_BF16 ? MOST_ROWS_BF16 : MOST_ROWS)) {
+        return lines_are_rows ? HC_FEW_SUMS : lines_are_columns ? HC_FEW_DOTS : HC_FEW_NONE;
+    }
+    const int is_plain = x->out_c.dtype == HC_F32 && x->epilogue.bias == NULL && !hc_finishes(&x->epilogue);
+    return x->k <= MOST_DEPTH && lines_are_rows && is_plain ? HC_FEW_DEPTHS : HC_FEW_NONE;
+}
+
+static int threads_for(const hc_context *context, const hc_gemm_arguments *x, hc_few_form form) {
+    const int wanted = hc_threads_for(context, form == HC_FEW_DEPTHS ? x->m * x->n : x->n * x->k);
+    return x->blocking.num_threads > 0 ? (int)hc_least(wanted, x->blocking.num_threads) : wanted;
+}
+
+static void part_of(const hc_gemm_arguments *x, hc_few_form form, int thread, int num_threads, int64_t *out_start,
+                    int64_t *out_stop) {
+    if (form == HC_FEW_DEPTHS) {
+        hc_part(x->m, ROWS_TOGETHER, thread, num_threads, out_start, out_stop);
+    } else {
+        hc_part(x->n, COLUMNS_TOGETHER, thread, num_threads, out_start, out_stop);
+    }
+}
+
+void hc_few_cut(const hc_context *context, const hc_gemm_arguments *x, hc_few_form form, int thread, int64_t *out_part) {
+    const int num_threads = threads_for(context, x, form);
+    int64_t start = 0, stop = 0;
+    if (thread < num_threads) {
+        part_of(x, form, thread, num_threads, &start, &stop);
+    }
+    if (start < stop) {
+        const int by_rows = form == HC_FEW_DEPTHS;
+        const int64_t found[] = {by_rows ? start : 0, by_rows ? stop : x->m, by_rows ? 0 : start, by_rows ? x->n : stop};
+        memcpy(out_part, found, sizeof(found));
+    }
+}
+
+/* To bf16, to nearest even, and back; a nan stays one. */
+static float rounded_to_bf16(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    bits = value != value ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1u);
+    bits &= 0xffff0000u;
+    memcpy(&value, &bits, sizeof(bits));
+    return value;
+}
+
+static float value_of_a(const hc_gemm_arguments *x, int64_t row, int64_t depth) {
+    float value;
+    const void *at = hc_element(&x->a, row, depth);
+    const uint32_t bits = x->a.dtype == HC_BF16 ? (uint32_t)*(const uint16_t *)at << 16 : *(const uint32_t *)at;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+/* Numbers of A that stand one after the other along a column need no look at their type. */
+static int is_fp32_by_columns(const hc_gemm_arguments *x) {
+    return x->a.dtype == HC_F32 && x->compute == HC_F32 && x->a.row_stride == 1;
+}
+
+/* Rows row..row + rows of A, depths start..stop, as operands in fp32. */
+static void copy_a(const hc_gemm_arguments *x, int64_t row, int64_t rows, int64_t start, int64_t stop, float *out,
+                   int64_t out_stride) {
+    for (int64_t p = start; is_fp32_by_columns(x) && p < stop; p++) {
+        const float *column = hc_element(&x->a, row, p);
+        for (int64_t i = 0; i < rows; i++) {
+            out[i * out_stride + p] = column[i];
+        }
+    }
+    for (int64_t i = 0; !is_fp32_by_columns(x) && i < rows; i++) {
+        for (int64_t p = start; p < stop; p++) {
+            const float value = value_of_a(x, row + i, p);
+            out[i * out_stride + p] = x->compute == HC_BF16 ? rounded_to_bf16(value) : value;
+        }
+    }
+}
+
+/* The sums of at most DEPTH_ROWS rows, each over its depths in order. */
+static void sum_rows(const hc_gemm_arguments *x, int64_t row, int64_t rows) {
+    float sums[DEPTH_ROWS] = {0};
+    if (x->out_row_sum_a == NULL) {
+        return;
+    }
+    for (int64_t p = 0; p < x->k; p++) {
+        const float *column = is_fp32_by_columns(x) ? hc_element(&x->a, row, p) : NULL;
+        for (int64_t i = 0; i < rows; i++) {
+            sums[i] += column ? column[i] : value_of_a(x, row + i, p);
+        }
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        x->out_row_sum_a[row + i] = sums[i] + (x->accumulate ? x->out_row_sum_a[row + i] : 0.0f);
+    }
+}
+
+static hc_few_rows rows_of_b(const hc_gemm_arguments *x, hc_few_form form) {
+    const int kind = x->b.dtype == HC_BF16 ? HC_B_BF16 : x->compute == HC_BF16 ? HC_B_F32_ROUNDED : HC_B_F32;
+    const int64_t stride = form == HC_FEW_DOTS ? x->b.column_stride : x->b.row_stride;
+    return (hc_few_rows){.m = x->m, .k = x->k, .b_stride = stride, .b_kind = kind, .add = x->accumulate};
+}
+
+static void run_few_rows(const few_job *job, int64_t start, int64_t stop) {
+    const hc_gemm_arguments *x = job->gemm->arguments;
+    const hc_kernels *kernels = job->gemm->context->kernels;
+    const float *bias = job->gemm->bias;
+    hc_few_rows part = rows_of_b(x, job->form);
+    part.a = job->a ? job->a : x->a.data;
+    part.a_stride = job->a ? x->k : x->a.row_stride;
+    const int64_t together = job->form == HC_FEW_DOTS ? DOT_COLUMNS : stop - start;
+    for (int64_t j = start; j < stop; j += together) {
+        part.n = hc_least(together, stop - j);
+        part.b = hc_element(&x->b, 0, j);
+        part.c = job->sums ? job->sums + j : hc_element(&x->out_c, 0, j);
+        part.c_stride = job->sums ? job->sums_stride : x->out_c.row_stride;
+        (job->form == HC_FEW_DOTS ? kernels->few_rows_dots : kernels->few_rows_sums)(&part);
+        for (int64_t i = 0; i < x->m && bias; i++) {
+            for (int64_t column = 0; column < part.n; column++) {
+                part.c[i * part.c_stride + column] += bias[j + column];
+            }
+        }
+        if (job->gemm->finish) {
+            job->gemm->finish(0, j, x->m, part.n, part.c, part.c_stride, &x->out_c, &x->epilogue);
+        }
+    }
+}
+
+static void run_few_depths(const few_job *job, int64_t start, int64_t stop) {
+    const hc_gemm_arguments *x = job->gemm->arguments;
+    const hc_context *context = job->gemm->context;
+    float a[DEPTH_ROWS * MOST_DEPTH];
+    hc_few_rows part = rows_of_b(x, job->form);
+    part.a = a;
+    part.a_stride = MOST_DEPTH;
+    part.n = x->n;
+    part.b = x->b.data;
+    part.c_stride = x->out_c.row_stride;
+    part.stream = !x->accumulate && (uintptr_t)x->out_c.data % 64 == 0 && x->out_c.row_stride % 16 == 0 &&
+                  hc_pass_caches(context, x->m * x->n * (int64_t)sizeof(float));
+    for (int64_t row = start; row < stop; row += DEPTH_ROWS) {
+        part.m = hc_least(DEPTH_ROWS, stop - row);
+        copy_a(x, row, part.m, 0, x->k, a, MOST_DEPTH);
+        sum_rows(x, row, part.m);
+        part.c = hc_element(&x->out_c, row, 0);
+        context->kernels->few_depths(&part);
+    }
+}
+
+static void run(void *arguments, int thread, int num_threads) {
+    const few_job *job = arguments;
+    const hc_gemm_arguments *x = job->gemm->arguments;
+    int64_t start, stop;
+    if (job->a) {
+        hc_part(x->k, COLUMNS_TOGETHER, thread, num_threads, &start, &stop);
+        copy_a(x, 0, x->m, start, stop, job->a, x->k);
+        hc_team_barrier(job->gemm->context->team);
+    }
+    if (thread == 0 && job->form != HC_FEW_DEPTHS) {
+        sum_rows(x, 0, x->m);
+    }
+    part_of(x, job->form, thread, num_threads, &start, &stop);
+    if (start < stop) {
+        (job->form == HC_FEW_DEPTHS ? run_few_depths : run_few_rows)(job, start, stop);
+    }
+}
+
+int hc_few_run(hc_context *context, hc_gemm_job *gemm, hc_few_form form) {
+    const hc_gemm_arguments *x = gemm->arguments;
+    few_job job = {.gemm = gemm, .form = form, .sums_stride = hc_round_up(x->n, 16)};
+    const int is_operand = x->a.dtype == HC_F32 && x->compute == HC_F32 && (x->a.column_stride == 1 || x->k == 1);
+    const int64_t num_a = is_operand || form == HC_FEW_DEPTHS ? 0 : hc_round_up(x->m * x->k, 16);
+    const int64_t num_sums = gemm->sums_apart ? x->m * job.sums_stride : 0, num_bias = hc_round_up(x->n, 16);
+    float *scratch = hc_scratch(context, (num_a + num_sums + num_bias) * (int64_t)sizeof(float));
+    if (scratch == NULL) {
+        return HC_OUT_OF_MEMORY;
+    }
+    gemm->bias = hc_widen_bias(&x->epilogue, x->n, scratch);
+    job.a = num_a > 0 ? scratch + num_bias : NULL;
+    job.sums = num_sums > 0 ? scratch + num_bias + num_a : NULL;
+    hc_team_run(context->team, threads_for(context, x, form), run, &job);
+    return HC_OK;
+}

@@ -1,0 +1,18 @@
+/* A product of few rows or of little depth, as the door (gemm.c) sees it. */
+#ifndef HC_FEW_ROWS_JOB_H
+#define HC_FEW_ROWS_JOB_H
+
+#include "gemm/gemm_job.h"
+
+/* HC_FEW_NONE: the product is packed. The others: gemm/few_rows.h. */
+typedef enum { HC_FEW_NONE, HC_FEW_DOTS, HC_FEW_SUMS, HC_FEW_DEPTHS } hc_few_form;
+
+hc_few_form hc_few_form_of(const hc_gemm_arguments *x);
+
+/* As hc_gemm_cut, of valid arguments; a part that is empty is not written. */
+void hc_few_cut(const hc_context *context, const hc_gemm_arguments *x, hc_few_form form, int thread, int64_t *out_part);
+
+/* Computes the product on the threads of the context, whose lock is held. */
+int hc_few_run(hc_context *context, hc_gemm_job *gemm, hc_few_form form);
+
+#endif

@@ -1,0 +1,296 @@
+/* The computation of a matrix product: memory, packing shared among threads, loops over blocks. Knows no instruction set.
+ *
+ * Threads pack B together, once, into panels that all threads of a cluster read; each thread packs its own rows of A. A
+ * thread then takes a block of mc rows, and in it one chunk of columns after the other: all of k is summed into a chunk of C
+ * while that is in the second-level cache, and there it is finished by the epilogue. */
+#include "gemm/gemm_job.h"
+
+#include <string.h>
+
+#include "gemm/gemm_range.h"
+
+#define LINE_BYTES 64
+
+/* Panels of the columns start..stop that are packed in this round: block by block of depth, in each all panels of all its
+ * columns. */
+static char *b_block(const hc_gemm_job *job, const hc_gemm_part *part, int64_t p, int64_t panel, int64_t panels) {
+    const int64_t deep = hc_least(job->plan.kc, job->whole_k - p);
+    return job->b_panels + part->cluster * job->b_stride +
+           (p * panels + panel * deep) * job->plan.nr * job->kernel->element_bytes;
+}
+
+static void pack_b(hc_gemm_job *job, int64_t deep, int64_t columns, const hc_matrix *b, char *panels) {
+    if (job->kernel->largest) {
+        hc_gemm_note_largest(&job->largest_b, job->kernel->pack_b_noting(deep, columns, b, panels));
+    } else {
+        job->kernel->pack_b(deep, columns, b, panels);
+    }
+}
+
+static void pack_share_of_b(hc_gemm_job *job, const hc_gemm_part *part, int thread, int64_t start, int64_t stop) {
+    const hc_gemm_plan *plan = &job->plan;
+    const int64_t panels = (stop - start + plan->nr - 1) / plan->nr;
+    int64_t first, last;
+    hc_part(panels, 1, thread - part->first_of_cluster, part->cluster_threads, &first, &last);
+    if (first == last) {
+        return;
+    }
+    for (int64_t p = 0; p < plan->k; p += plan->kc) {
+        const int64_t deep = hc_least(plan->kc, plan->k - p);
+        const int64_t from_column = first * plan->nr, columns = hc_least(last * plan->nr, stop - start) - from_column;
+        const hc_matrix b = hc_from(&job->arguments->b, p, start + from_column);
+        pack_b(job, deep, columns, &b, b_block(job, part, p, first, panels));
+    }
+}
+
+static void pack_block_of_a(hc_gemm_job *job, int64_t row, int64_t rows, int64_t p, char *panels, int sums_rows) {
+    const int64_t deep = hc_least(job->plan.kc, job->plan.k - p);
+    const hc_matrix a = hc_from(&job->arguments->a, row, p);
+    float *row_sum = NULL;
+    if (sums_rows && job->arguments->out_row_sum_a) {
+        const int64_t bytes = job->kernel->dtype == HC_F64 ? 8 : 4;
+        row_sum = (float *)(void *)((char *)job->arguments->out_row_sum_a + row * bytes);
+        if (p == 0 && !job->arguments->accumulate) {
+            memset(row_sum, 0, (size_t)(rows * bytes));
+        }
+    }
+    if (job->kernel->largest) {
+        hc_gemm_note_largest(&job->largest_a, job->kernel->pack_a_noting(rows, deep, &a, 1.0f, panels, row_sum));
+    } else {
+        job->kernel->pack_a(rows, deep, &a, 1.0f, panels, row_sum);
+    }
+}
+
+/* Where the sums of a chunk of C are kept: in C, or apart. */
+static char *sums_at(const hc_gemm_job *job, int thread, int64_t row, int64_t column, int64_t *out_stride) {
+    *out_stride = job->sums_apart ? job->plan.chunk : job->arguments->out_c.row_stride;
+    return job->sums_apart ? job->sums + thread * job->sums_stride : hc_element(&job->arguments->out_c, row, column);
+}
+
+/* Where a thread packs its rows of A from depth p on. */
+static char *a_at(const hc_gemm_job *job, int thread, int64_t padded_rows, int64_t p) {
+    return job->a_panels + thread * job->a_stride + padded_rows * p * job->kernel->element_bytes;
+}
+
+/* The bias is added with the first block of depth. */
+static const void *bias_at(const hc_gemm_job *job, int64_t column, int64_t p) {
+    return job->bias && p == 0 ? (const char *)job->bias + column * job->c_bytes : NULL;
+}
+
+/* The part of A that is packed next, as runs of lines. A run that does not start with a line may miss its last one. */
+static hc_gemm_ahead ahead_of(const hc_matrix *a, int64_t row, int64_t rows, int64_t p, int64_t deep) {
+    const int64_t bytes = hc_size_of(a->dtype);
+    const int is_by_rows = a->column_stride == 1;
+    const int64_t run = (is_by_rows ? deep : rows) * bytes, runs = is_by_rows ? rows : deep;
+    const int64_t stride = (is_by_rows ? a->row_stride : a->column_stride) * bytes;
+    const int64_t lines = (run + LINE_BYTES - 1) / LINE_BYTES;
+    return (hc_gemm_ahead){.next = hc_element(a, row, p), .left = lines, .lines = lines, .jump = stride - lines * LINE_BYTES,
+                           .remaining = lines * runs, .share = lines * runs};
+}
+
+static void multiply_block(const hc_gemm_job *job, int64_t rows, int64_t columns, int64_t deep, const char *a, const char *b,
+                           char *sums, int64_t sums_stride, const void *bias, int add, hc_gemm_ahead *ahead) {
+    if (job->kernel->wide_block) {
+        const hc_gemm_block x = {
+            .m = rows,
+            .n = columns,
+            .k = deep,
+            .a = a,
+            .a_row_bytes = job->in_place ? job->arguments->a.row_stride * hc_size_of(HC_BF16) : 0,
+            .b_panels = b,
+            .c = sums,
+            .ldc = sums_stride,
+            .c_dtype = job->rounds ? HC_BF16 : HC_F32,
+            .bias = bias,
+            .add = add,
+        };
+        job->kernel->wide_block(&x);
+    } else if (job->kernel->block_ahead && ahead->share > 0) {
+        job->kernel->block_ahead(rows, columns, deep, a, b, sums, sums_stride, bias, add, ahead);
+    } else {
+        job->kernel->block(rows, columns, deep, a, b, sums, sums_stride, bias, add);
+    }
+}
+
+/* Rows row..row + rows of the thread's columns start..stop, which are packed in this round from column `packed_start` on. */
+static void multiply_rows(hc_gemm_job *job, const hc_gemm_part *part, int thread, int64_t row, int64_t start, int64_t stop,
+                          int64_t packed_start, int64_t panels) {
+    const hc_gemm_plan *plan = &job->plan;
+    const hc_gemm_arguments *arguments = job->arguments;
+    const int64_t rows = hc_least(plan->mc, part->row_stop - row), padded_rows = hc_round_up(rows, plan->mr);
+    const int64_t next_rows = hc_least(plan->mc, part->row_stop - row - rows);
+    /* With one chunk of columns each block of A is read once: all of them are packed to the same place, which stays in
+     * cache. */
+    const int is_read_again = stop - start > plan->chunk;
+    for (int64_t j = start; j < stop; j += plan->chunk) {
+        const int64_t columns = hc_least(plan->chunk, stop - j);
+        int64_t sums_stride;
+        char *sums = sums_at(job, thread, row, j, &sums_stride);
+        for (int64_t p = 0; p < plan->k; p += plan->kc) {
+            const int64_t deep = hc_least(plan->kc, plan->k - p), next_p = p + plan->kc;
+            char *a = job->in_place ? hc_element(&arguments->a, row, p) : a_at(job, thread, padded_rows, is_read_again ? p : 0);
+            if (j == start && !job->in_place) {
+                pack_block_of_a(job, row, rows, p, a, part->sums_rows && start == part->column_start);
+            }
+            hc_gemm_ahead ahead = {0};
+            if (j == start && next_p < plan->k) {
+                ahead = ahead_of(&arguments->a, row, rows, next_p, hc_least(plan->kc, plan->k - next_p));
+            } else if (j + columns == stop && next_p >= plan->k && next_rows > 0) {
+                ahead = ahead_of(&arguments->a, row + rows, next_rows, 0, hc_least(plan->kc, plan->k));
+            }
+            multiply_block(job, rows, columns, deep, a, b_block(job, part, p, (j - packed_start) / plan->nr, panels), sums,
+                           sums_stride, bias_at(job, j, p), p > 0 || arguments->accumulate, &ahead);
+        }
+        if (job->finish) {
+            job->finish(row, j, rows, columns, sums, sums_stride, &arguments->out_c, &arguments->epilogue);
+        }
+    }
+}
+
+/* The same where A is small: all of its rows, for the thread's columns, whose part of B nobody else needs. */
+static void multiply_small_a(hc_gemm_job *job, const hc_gemm_part *part, int thread) {
+    const hc_gemm_plan *plan = &job->plan;
+    const hc_gemm_arguments *arguments = job->arguments;
+    const int64_t rows = plan->m, padded_rows = hc_round_up(rows, plan->mr);
+    char *b = job->b_panels + thread * job->b_stride;
+    for (int64_t p = 0; p < plan->k && part->column_start < part->column_stop && !job->in_place; p += plan->kc) {
+        pack_block_of_a(job, 0, rows, p, a_at(job, thread, padded_rows, p), part->sums_rows);
+    }
+    for (int64_t j = part->column_start; j < part->column_stop; j += plan->chunk) {
+        const int64_t columns = hc_least(plan->chunk, part->column_stop - j);
+        int64_t sums_stride;
+        char *sums = sums_at(job, thread, 0, j, &sums_stride);
+        for (int64_t p = 0; p < plan->k; p += plan->kc) {
+            const int64_t deep = hc_least(plan->kc, plan->k - p);
+            const hc_matrix part_of_b = hc_from(&arguments->b, p, j);
+            hc_gemm_ahead nothing = {0};
+            const char *a = job->in_place ? hc_element(&arguments->a, 0, p) : a_at(job, thread, padded_rows, p);
+            pack_b(job, deep, columns, &part_of_b, b);
+            multiply_block(job, rows, columns, deep, a, b, sums, sums_stride,
+                           bias_at(job, j, p), p > 0 || arguments->accumulate, &nothing);
+        }
+        if (job->finish) {
+            job->finish(0, j, rows, columns, sums, sums_stride, &arguments->out_c, &arguments->epilogue);
+        }
+    }
+}
+
+/* The product on one of the threads of the plan: packing and, after a barrier, the rest, in rounds of nc columns of B. In a
+ * run with fewer threads than the plan has, each thread plays several. */
+static void run_job(void *arguments, int thread, int num_threads) {
+    hc_gemm_job *job = arguments;
+    const hc_gemm_plan *plan = &job->plan;
+    if (plan->a_is_small) {
+        for (int played = thread; played < plan->num_threads; played += num_threads) {
+            const hc_gemm_part part = hc_gemm_part_of(plan, played);
+            multiply_small_a(job, &part, played);
+        }
+        return;
+    }
+    const hc_gemm_part largest = hc_gemm_part_of(plan, 0);
+    const int64_t most_columns = largest.cluster_column_stop - largest.cluster_column_start;
+    for (int64_t done = 0; done < most_columns; done += plan->nc) {
+        for (int played = thread; played < plan->num_threads; played += num_threads) {
+            const hc_gemm_part part = hc_gemm_part_of(plan, played);
+            const int64_t start = part.cluster_column_start + done;
+            pack_share_of_b(job, &part, played, start, hc_least(start + plan->nc, part.cluster_column_stop));
+        }
+        hc_team_barrier(job->context->team);
+        for (int played = thread; played < plan->num_threads; played += num_threads) {
+            const hc_gemm_part part = hc_gemm_part_of(plan, played);
+            const int64_t packed_start = part.cluster_column_start + done;
+            const int64_t packed_stop = hc_least(packed_start + plan->nc, part.cluster_column_stop);
+            const int64_t panels = (packed_stop - packed_start + plan->nr - 1) / plan->nr;
+            const int64_t start = part.column_start > packed_start ? part.column_start : packed_start;
+            const int64_t stop = hc_least(part.column_stop, packed_stop);
+            for (int64_t row = part.row_start; row < part.row_stop && start < stop; row += plan->mc) {
+                multiply_rows(job, &part, played, row, start, stop, packed_start, panels);
+            }
+        }
+        if (done + plan->nc < most_columns) {
+            hc_team_barrier(job->context->team);
+        }
+    }
+}
+
+/* C = bias, and the row sums of an empty A. */
+static void fill_without_depth(const hc_gemm_arguments *x, const void *bias, int64_t c_bytes, char *sums, int64_t sums_stride) {
+    for (int64_t i = 0; i < x->m && !x->accumulate; i++) {
+        for (int64_t j = 0; j < x->n; j++) {
+            char *at = sums + (i * sums_stride + j) * c_bytes;
+            if (bias) {
+                memcpy(at, (const char *)bias + j * c_bytes, (size_t)c_bytes);
+            } else {
+                memset(at, 0, (size_t)c_bytes);
+            }
+        }
+    }
+    if (x->out_row_sum_a && !x->accumulate) {
+        memset(x->out_row_sum_a, 0, (size_t)(x->m * c_bytes));
+    }
+}
+
+const void *hc_widen_bias(const hc_epilogue *epilogue, int64_t n, float *out_wide) {
+    if (epilogue->bias == NULL || epilogue->bias_type != HC_BF16) {
+        return epilogue->bias;
+    }
+    for (int64_t j = 0; j < n; j++) {
+        const uint32_t bits = (uint32_t)((const uint16_t *)epilogue->bias)[j] << 16;
+        memcpy(out_wide + j, &bits, sizeof(bits));
+    }
+    return out_wide;
+}
+
+/* A longer stride lets the rows of a tile fall on few sets of the first-level cache, and each on its own page. */
+#define MOST_BYTES_IN_PLACE 4096
+
+/* 1: the kernel reads A where it is. */
+static int can_stay(const hc_gemm_arguments *x, const hc_gemm_kernel *kernel, const hc_gemm_plan *plan) {
+    const int64_t rows = kernel->rows_in_place;
+    return rows > 0 && x->a.dtype == HC_BF16 && x->a.column_stride == 1 && x->m % rows == 0 && plan->mr % rows == 0 &&
+           x->k % kernel->kr == 0 && x->out_row_sum_a == NULL && x->a.row_stride * 2 <= MOST_BYTES_IN_PLACE;
+}
+
+int hc_gemm_run(hc_context *context, hc_gemm_job *job) {
+    const hc_gemm_arguments *x = job->arguments;
+    const int status = hc_gemm_make_plan(context, job->kernel, x->m, x->n, x->k, &x->blocking, &job->plan);
+    if (status != HC_OK) {
+        return status;
+    }
+    const hc_gemm_plan *plan = &job->plan;
+    job->in_place = can_stay(x, job->kernel, plan);
+    job->rounds = job->kernel->wide_block && x->out_c.dtype == HC_BF16 && !hc_finishes(&x->epilogue) &&
+                  plan->kc >= x->k && x->k > 0;
+    if (job->rounds) {
+        job->sums_apart = 0;
+        job->finish = NULL;
+    }
+    const int64_t page = 4096, bytes = job->kernel->element_bytes;
+    job->whole_k = hc_round_up(x->k, job->kernel->kr);
+    const int64_t num_b = plan->a_is_small ? plan->num_threads : plan->num_clusters;
+    job->b_stride = hc_round_up((plan->a_is_small ? plan->kc : job->whole_k) * hc_round_up(plan->nc, plan->nr) * bytes, page);
+    job->a_stride = hc_round_up(job->whole_k * hc_round_up(plan->mc, plan->mr) * bytes, page);
+    job->sums_stride = !job->sums_apart ? 0 : hc_round_up((x->k == 0 ? x->n : plan->mc * plan->chunk) * job->c_bytes, page);
+    const int64_t bias_bytes = hc_round_up(x->n * job->c_bytes, page);
+    char *scratch = hc_scratch(context, bias_bytes + job->b_stride * num_b +
+                                            (job->a_stride + job->sums_stride) * plan->num_threads);
+    if (scratch == NULL) {
+        return HC_OUT_OF_MEMORY;
+    }
+    job->bias = hc_widen_bias(&x->epilogue, x->n, (float *)(void *)scratch);
+    job->b_panels = scratch + bias_bytes;
+    job->a_panels = job->b_panels + job->b_stride * num_b;
+    job->sums = job->a_panels + job->a_stride * plan->num_threads;
+    if (x->k > 0) {
+        hc_team_run(context->team, plan->num_threads, run_job, job);
+        return HC_OK;
+    }
+    /* One row of sums serves all rows when they are kept apart. */
+    fill_without_depth(x, job->bias, job->c_bytes, job->sums_apart ? job->sums : x->out_c.data,
+                       job->sums_apart ? 0 : x->out_c.row_stride);
+    if (job->finish) {
+        job->finish(0, 0, x->m, x->n, job->sums_apart ? job->sums : x->out_c.data, job->sums_apart ? 0 : x->out_c.row_stride,
+                    &x->out_c, &x->epilogue);
+    }
+    return HC_OK;
+}

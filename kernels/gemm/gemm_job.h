@@ -1,0 +1,64 @@
+/* One matrix product while it is computed: what the door (gemm.c) decided, and where its threads keep what they pack. Not part of
+ * the door. */
+#ifndef HC_GEMM_JOB_H
+#define HC_GEMM_JOB_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "context.h"
+#include "gemm/blocking.h"
+#include "gemm/epilogue.h"
+
+typedef struct {
+    const hc_context *context;
+    const hc_gemm_arguments *arguments;
+    const hc_gemm_kernel *kernel;
+    hc_epilogue_kernel *finish; /* NULL: C is complete once it is summed */
+    hc_gemm_plan plan;
+    int64_t whole_k;     /* k rounded up to kr */
+    int64_t c_bytes;     /* of an element of a sum */
+    int in_place;        /* 1: A is not packed */
+    int rounds;          /* 1: the kernel rounds its sums to C's bf16 */
+    int sums_apart;      /* 1: sums are kept in scratch, because C is bf16 or the epilogue reads what C overwrites */
+    char *b_panels, *a_panels, *sums;               /* of cluster or thread 0; the next one's lie as many bytes further: */
+    int64_t b_stride, a_stride, sums_stride;
+    const void *bias; /* in the type of the sums */
+    uint32_t largest_a, largest_b; /* magnitudes of the operands so far, where the kernel is of a limited range */
+} hc_gemm_job;
+
+static inline int64_t hc_least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static inline int64_t hc_round_up(int64_t count, int64_t multiple) {
+    return (count + multiple - 1) / multiple * multiple;
+}
+
+static inline int64_t hc_size_of(int dtype) {
+    return dtype == HC_F64 ? 8 : dtype == HC_F32 ? 4 : 2;
+}
+
+static inline void *hc_element(const hc_matrix *x, int64_t row, int64_t column) {
+    return (char *)x->data + (row * x->row_stride + column * x->column_stride) * hc_size_of(x->dtype);
+}
+
+static inline hc_matrix hc_from(const hc_matrix *x, int64_t row, int64_t column) {
+    hc_matrix part = *x;
+    part.data = hc_element(x, row, column);
+    return part;
+}
+
+/* 1: something but the bias happens to C before it is stored. */
+static inline int hc_finishes(const hc_epilogue *e) {
+    return e->out_before != NULL || e->gelu || e->gelu_gradient_at != NULL || e->gate != NULL || e->residual != NULL;
+}
+
+/* The bias; one of bf16 as fp32, in `out_wide` of n elements. */
+const void *hc_widen_bias(const hc_epilogue *epilogue, int64_t n, float *out_wide);
+
+/* Computes the product on the threads of the context, whose lock is held: sets the plan and everything behind it in the job,
+ * of which the rest is given. */
+int hc_gemm_run(hc_context *context, hc_gemm_job *job);
+
+#endif

@@ -1,0 +1,57 @@
+/* Products of operands of a limited range: fp32 in parts of bf16 (gemm_f32_amx.c), which exponents near the ends of fp32's
+ * leave. */
+#include "gemm/gemm_range.h"
+
+#include "gemm/gemm_job.h"
+
+void hc_gemm_note_largest(uint32_t *to, uint32_t found) {
+    uint32_t known = __atomic_load_n(to, __ATOMIC_RELAXED);
+    while (found > known && !__atomic_compare_exchange_n(to, &known, found, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
+/* 1: a product in parts keeps fp32's error, given the largest magnitudes. No sum of them overflows, and what is lost below 2^-126
+ * is small beside the largest product, if not beside the smallest. */
+int hc_gemm_is_in_range(uint32_t largest_a, uint32_t largest_b, int64_t k) {
+    const int bias = 127, a = (int)(largest_a >> 23) - bias, b = (int)(largest_b >> 23) - bias;
+    int depth = 0;
+    while (k >> depth > 0) {
+        depth++;
+    }
+    /* a and b are exponents: magnitudes are below 2^(a + 1) and 2^(b + 1). A part is rounded up by less than 2^-8. */
+    if (a > 125 || b > 125 || a + b + depth + 3 > 127) {
+        return 0;
+    }
+    return largest_a == 0 || largest_b == 0 || (a >= -100 && b >= -100 && a + b >= -90);
+}
+
+/* Looks through both operands, by lines. */
+static void find_largest(void *arguments, int thread, int num_threads) {
+    hc_gemm_job *job = arguments;
+    const hc_gemm_arguments *x = job->arguments;
+    int64_t start, stop;
+    if (x->a.column_stride == 1) {
+        hc_part(x->m, 1, thread, num_threads, &start, &stop);
+        const hc_matrix a = hc_from(&x->a, start, 0);
+        hc_gemm_note_largest(&job->largest_a, job->kernel->largest(stop - start, x->k, &a));
+    } else {
+        hc_part(x->k, 1, thread, num_threads, &start, &stop);
+        const hc_matrix a = hc_from(&x->a, 0, start);
+        hc_gemm_note_largest(&job->largest_a, job->kernel->largest(x->m, stop - start, &a));
+    }
+    if (x->b.column_stride == 1) {
+        hc_part(x->k, 1, thread, num_threads, &start, &stop);
+        const hc_matrix b = hc_from(&x->b, start, 0);
+        hc_gemm_note_largest(&job->largest_b, job->kernel->largest(stop - start, x->n, &b));
+    } else {
+        hc_part(x->n, 1, thread, num_threads, &start, &stop);
+        const hc_matrix b = hc_from(&x->b, 0, start);
+        hc_gemm_note_largest(&job->largest_b, job->kernel->largest(x->k, stop - start, &b));
+    }
+}
+
+int hc_gemm_fits_range(hc_context *context, const hc_gemm_kernel *split, const hc_gemm_arguments *x) {
+    hc_gemm_job job = {.context = context, .arguments = x, .kernel = split};
+    hc_team_run(context->team, x->blocking.num_threads, find_largest, &job);
+    return hc_gemm_is_in_range(job.largest_a, job.largest_b, x->k);
+}

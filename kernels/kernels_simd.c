@@ -1,0 +1,10 @@
+/* The vector kernels of one instruction set, as dispatch.c chooses among them. */
+#include "kernels.h"
+#include "simd/simd.h"
+
+extern const hc_kernels HC_NAME(vector_kernels);
+const hc_kernels HC_NAME(vector_kernels) = {
+#define HC_VECTOR_KERNEL(op) .op = HC_NAME(op),
+#include "kernel_table.h"
+#undef HC_VECTOR_KERNEL
+};

@@ -1,0 +1,211 @@
+/* One range of addresses cut into blocks, in use or free, best fit; which huge pages have memory behind them is kept apart.
+ *
+ * Free neighbours are always one block, and what was never used is a free block like any other: the largest, so taken from last.
+ * A training step that starts on an empty arena therefore cuts it the same way each time, and finds the memory of the step
+ * before. */
+#include "memory/arena.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/pages.h"
+
+#define FIRST_CAPACITY 256
+
+static void find_reservation(hc_arena *arena) {
+    for (int64_t bytes = hc_pages_worth_reserving(); bytes > 0;
+         bytes = bytes / 2 / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES) {
+        arena->start = hc_pages_reserve(bytes);
+        if (arena->start != NULL) {
+            arena->bytes = bytes;
+            return;
+        }
+    }
+}
+
+void hc_arena_create(hc_arena *out_arena) {
+    hc_arena *arena = out_arena;
+    *arena = (hc_arena){0};
+    find_reservation(arena);
+    arena->backed = calloc(1, (size_t)(arena->bytes / HUGE_PAGE_BYTES + 1));
+    arena->free = malloc(FIRST_CAPACITY * sizeof(hc_free_block));
+    arena->highest = calloc(1, sizeof(hc_block));
+    if (arena->bytes == 0 || arena->backed == NULL || arena->free == NULL || arena->highest == NULL) {
+        hc_pages_give(arena->bytes > 0 ? arena->start : NULL, arena->bytes);
+        free(arena->backed), free(arena->free), free(arena->highest);
+        *arena = (hc_arena){0};
+        return;
+    }
+    *arena->highest = (hc_block){.pages = arena->start, .bytes = arena->bytes};
+    arena->free[0] = (hc_free_block){arena->bytes, arena->highest};
+    arena->num_free = arena->num_blocks = 1, arena->capacity = FIRST_CAPACITY;
+}
+
+/* Place of the first free block that is not before (bytes, pages) in the order; pages NULL: before all of that size. */
+static int64_t place_of(const hc_arena *arena, int64_t bytes, const char *pages) {
+    int64_t low = 0, high = arena->num_free;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        const hc_free_block *one = &arena->free[middle];
+        const int is_before = one->bytes < bytes || (one->bytes == bytes && pages != NULL && one->block->pages < pages);
+        low = is_before ? middle + 1 : low;
+        high = is_before ? high : middle;
+    }
+    return low;
+}
+
+static void insert_free(hc_arena *arena, hc_block *block) {
+    hc_free_block *at = arena->free + place_of(arena, block->bytes, block->pages);
+    memmove(at + 1, at, (size_t)(arena->free + arena->num_free++ - at) * sizeof(*at));
+    *at = (hc_free_block){block->bytes, block};
+}
+
+static void remove_free(hc_arena *arena, const hc_block *block) {
+    hc_free_block *at = arena->free + place_of(arena, block->bytes, block->pages);
+    memmove(at, at + 1, (size_t)(arena->free + --arena->num_free - at) * sizeof(*at));
+}
+
+static int make_room(hc_arena *arena) {
+    if (arena->num_blocks < arena->capacity) {
+        return 1;
+    }
+    hc_free_block *larger = realloc(arena->free, 2 * (size_t)arena->capacity * sizeof(hc_free_block));
+    if (larger == NULL) {
+        return 0;
+    }
+    arena->free = larger;
+    arena->capacity *= 2;
+    return 1;
+}
+
+/* Cuts off and frees what a block holds beyond `bytes`. */
+static void cut(hc_arena *arena, hc_block *block, hc_block *rest, int64_t bytes) {
+    *rest = (hc_block){block, block->above, block->pages + bytes, block->bytes - bytes, 0};
+    if (block->above != NULL) {
+        block->above->below = rest;
+    } else {
+        arena->highest = rest;
+    }
+    block->above = rest;
+    block->bytes = bytes;
+    arena->num_blocks++;
+    insert_free(arena, rest);
+}
+
+hc_block *hc_arena_take(hc_arena *arena, int64_t bytes) {
+    const int64_t place = place_of(arena, bytes, NULL);
+    if (place == arena->num_free) {
+        return NULL;
+    }
+    hc_block *found = arena->free[place].block, *rest = NULL;
+    if (found->bytes > bytes) {
+        rest = make_room(arena) ? malloc(sizeof(hc_block)) : NULL;
+        if (rest == NULL) {
+            return NULL;
+        }
+    }
+    remove_free(arena, found);
+    found->in_use = 1;
+    if (rest != NULL) {
+        cut(arena, found, rest, bytes);
+    }
+    return found;
+}
+
+/* Makes `lower` and the block above it one; both are out of the list of free blocks. */
+static hc_block *join(hc_arena *arena, hc_block *lower) {
+    hc_block *upper = lower->above;
+    lower->bytes += upper->bytes;
+    lower->above = upper->above;
+    if (upper->above != NULL) {
+        upper->above->below = lower;
+    } else {
+        arena->highest = lower;
+    }
+    arena->num_blocks--;
+    free(upper);
+    return lower;
+}
+
+void hc_arena_give(hc_arena *arena, hc_block *block) {
+    hc_block *below = block->below, *above = block->above;
+    block->in_use = 0;
+    if (above != NULL && !above->in_use) {
+        remove_free(arena, above);
+        block = join(arena, block);
+    }
+    if (below != NULL && !below->in_use) {
+        remove_free(arena, below);
+        block = join(arena, below);
+    }
+    insert_free(arena, block);
+}
+
+/* The first huge page that a block touches, and the one behind its last. */
+static void touched_by(const hc_arena *arena, const hc_block *block, int64_t *first, int64_t *stop) {
+    const int64_t start = block->pages - arena->start;
+    *first = start / HUGE_PAGE_BYTES;
+    *stop = (start + block->bytes + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES;
+}
+
+int64_t hc_arena_missing(const hc_arena *arena, const hc_block *block) {
+    int64_t first, stop, missing = 0;
+    touched_by(arena, block, &first, &stop);
+    for (int64_t page = first; page < stop; page++) {
+        missing += arena->backed[page] ? 0 : HUGE_PAGE_BYTES;
+    }
+    return missing;
+}
+
+int hc_arena_back(hc_arena *arena, const hc_block *block, char **out_pages, int64_t *out_bytes) {
+    int64_t page, stop;
+    touched_by(arena, block, &page, &stop);
+    *out_pages = NULL, *out_bytes = 0;
+    while (page < stop) {
+        const int64_t first = page;
+        while (page < stop && !arena->backed[page]) {
+            page++;
+        }
+        if (page == first) {
+            page++;
+            continue;
+        }
+        char *pages = arena->start + first * HUGE_PAGE_BYTES;
+        const int64_t bytes = (page - first) * HUGE_PAGE_BYTES;
+        if (hc_pages_open(pages, bytes) != HC_OK) {
+            return HC_OUT_OF_MEMORY;
+        }
+        memset(arena->backed + first, 1, (size_t)(page - first));
+        arena->backed_bytes += bytes;
+        *out_pages = *out_pages == NULL ? pages : *out_pages;
+        *out_bytes = pages + bytes - *out_pages;
+    }
+    return HC_OK;
+}
+
+/* As hc_arena_return, for one free block; returns how many bytes it gave. */
+static int64_t return_part(hc_arena *arena, const hc_block *block, int64_t bytes) {
+    const int64_t start = block->pages - arena->start;
+    const int64_t first = (start + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES;
+    int64_t page = (start + block->bytes) / HUGE_PAGE_BYTES, given = 0;
+    while (page > first && given < bytes) {
+        const int64_t stop = page;
+        while (page > first && arena->backed[page - 1] && given < bytes) {
+            arena->backed[--page] = 0;
+            given += HUGE_PAGE_BYTES;
+        }
+        if (page < stop) {
+            hc_pages_close(arena->start + page * HUGE_PAGE_BYTES, (stop - page) * HUGE_PAGE_BYTES);
+        } else {
+            page--;
+        }
+    }
+    arena->backed_bytes -= given;
+    return given;
+}
+
+void hc_arena_return(hc_arena *arena, int64_t bytes) {
+    for (const hc_block *block = arena->highest; block != NULL && bytes > 0; block = block->below) {
+        bytes -= block->in_use ? 0 : return_part(arena, block, bytes);
+    }
+}

@@ -1,0 +1,98 @@
+/* Runs of a team: of all sizes in turn, with barriers of both kinds, each of which has to show what the others did before it. */
+#include "test/cases.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "team/team.h"
+
+#define RUNS 300
+#define ROUNDS 20
+#define CALLERS 2
+
+typedef struct {
+    hc_team *team;
+    int num_clusters, size; /* of the whole team */
+    int *done; /* rounds that each thread has done; plain numbers, so that a race is one for a sanitizer too */
+    int wrong[256];
+} work;
+
+static void look(work *w, int first, int stop, int round, int thread) {
+    for (int other = first; other < stop; other++) {
+        w->wrong[thread] += w->done[other] != round;
+    }
+}
+
+static void inner(void *arguments, int thread, int num_threads) {
+    const work *w = arguments;
+    hc_team_barrier(w->team);
+    w->done[0] += thread == 0 && num_threads == 1;
+}
+
+/* A run within a run, of which the other threads know nothing. */
+static void look_within(work *w, int thread) {
+    int runs = 0;
+    work own = {.team = w->team, .done = &runs};
+    hc_team_run(w->team, 0, inner, &own);
+    w->wrong[thread] += runs != 1;
+}
+
+static void rounds(void *arguments, int thread, int num_threads) {
+    work *w = arguments;
+    int64_t first = 0, stop = 0;
+    for (int cluster = 0; thread >= stop; cluster++) {
+        hc_part(w->size, 1, cluster, w->num_clusters, &first, &stop);
+    }
+    const int last = stop < num_threads ? (int)stop : num_threads;
+    for (int round = 1; round <= ROUNDS; round++) {
+        w->done[thread] = 2 * round - 1;
+        hc_team_barrier_cluster(w->team);
+        look(w, (int)first, last, 2 * round - 1, thread);
+        hc_team_barrier(w->team);
+        w->done[thread] = 2 * round;
+        look_within(w, thread);
+        hc_team_barrier(w->team);
+        look(w, 0, num_threads, 2 * round, thread);
+        hc_team_barrier(w->team);
+    }
+}
+
+static void *call(void *argument) {
+    work *shared = argument;
+    work own = *shared;
+    long wrong = 0;
+    own.done = calloc((size_t)own.size, sizeof(int));
+    for (int run = 0; run < RUNS; run++) {
+        const int threads = 1 + run % own.size;
+        memset(own.done, 0, (size_t)own.size * sizeof(int));
+        hc_team_run(own.team, threads, rounds, &own);
+        for (int thread = 0; thread < own.size; thread++) {
+            wrong += own.done[thread] != (thread < threads ? 2 * ROUNDS : 0);
+        }
+    }
+    for (int thread = 0; thread < own.size; thread++) {
+        wrong += own.wrong[thread];
+    }
+    free(own.done);
+    return (void *)(intptr_t)wrong;
+}
+
+int hc_test_team(int num_threads, int num_clusters, int64_t spin_nanoseconds) {
+    work shared = {.num_clusters = num_clusters, .size = num_threads};
+    pthread_t callers[CALLERS];
+    long wrong = 0;
+    if (num_threads > 256 || hc_team_create(num_threads, num_clusters, NULL, spin_nanoseconds, &shared.team) != HC_OK) {
+        return -1;
+    }
+    for (int i = 0; i < CALLERS; i++) {
+        pthread_create(&callers[i], NULL, call, &shared);
+    }
+    for (int i = 0; i < CALLERS; i++) {
+        void *found;
+        pthread_join(callers[i], &found);
+        wrong += (long)(intptr_t)found;
+    }
+    hc_team_destroy(shared.team);
+    return wrong > 0;
+}

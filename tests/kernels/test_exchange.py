@@ -1,0 +1,142 @@
+"""The exchange of the C library: several ranks played by one process against float64, order, limits, ranks that are gone."""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from dithc import native
+from tests.kernels.test_vector_ops import ISAS, TYPES, Out, put, random
+
+pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
+F32, BF16 = torch.float32, torch.bfloat16
+SLOTS, SLOT_BYTES = 2, 1024
+COMBINATIONS = {0: torch.sum, 1: torch.prod, 2: torch.amax, 3: torch.amin}
+GONE, LATE = -8, -9
+SECOND = 1_000_000_000
+
+
+class Ranks:
+    """Handles of all ranks on one segment, which this process holds."""
+
+    def __init__(self, ranks: int, isa: str):
+        self.library = native.library()
+        size = ctypes.c_int64()
+        self.library.hc_exchange_bytes(ranks, SLOTS, SLOT_BYTES, ctypes.byref(size))
+        self.memory = np.zeros(size.value + 4096, dtype=np.uint8)
+        self.address = (self.memory.ctypes.data + 4095) // 4096 * 4096
+        self.handles = []
+        for rank in range(ranks):
+            handle = ctypes.c_void_p()
+            context = native.context(isa=isa, num_threads=1)
+            self.library.hc_exchange_attach(self.address, context, rank, ranks, SLOTS, SLOT_BYTES, ctypes.byref(handle))
+            self.handles.append(handle.value)
+        self.other = ctypes.c_int(-1)
+
+    def put(self, rank, number, x, wire, timeout=0):
+        return self.library.hc_exchange_put(
+            self.handles[rank], number, x.numel(), *put(x), TYPES[wire], 1.0, timeout, ctypes.byref(self.other)
+        )
+
+    def combine(self, rank, number, count, wire, op=0, scale=1.0, timeout=0):
+        part, start, length = ctypes.c_void_p(), ctypes.c_int64(), ctypes.c_int64()
+        status = self.library.hc_exchange_combine(
+            *(self.handles[rank], number, count, TYPES[wire], op, scale, timeout),
+            *(ctypes.byref(value) for value in (part, start, length, self.other)),
+        )
+        if status == 0:
+            self.library.hc_exchange_publish(self.handles[rank], number)
+        return status
+
+    def get(self, rank, number, out, wire, timeout=0):
+        return self.library.hc_exchange_get(
+            *(self.handles[rank], number, int(np.prod(out.shape)), TYPES[wire]),
+            *(out.address(), TYPES[out.dtype], timeout, ctypes.byref(self.other)),
+        )
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize(("dtype", "wire"), [(F32, F32), (F32, BF16), (BF16, BF16)])
+def test_every_combination_of_every_length(isa, ranks, dtype, wire):
+    group = Ranks(ranks, isa)
+    number = 0
+    for op, whole in COMBINATIONS.items():
+        for count in (0, 1, 15, 17, 64, SLOT_BYTES // wire.itemsize):
+            own = [random((count,), dtype, seed=rank) for rank in range(ranks)]
+            assert all(group.put(rank, number, own[rank], wire) == 0 for rank in range(ranks))
+            assert all(group.combine(rank, number, count, wire, op, 0.5) == 0 for rank in range(ranks))
+            sent = torch.stack([x.to(wire).double() for x in own])
+            exact = 0.5 * whole(sent, 0)
+            limit = (ranks + 1) * (2.0**-24 * 0.5 * sent.abs().sum(0) if op == 0 else 2.0**-24 * exact.abs())
+            limit = limit + (2.0**-8 * exact.abs() * 1.01 if BF16 in (wire, dtype) else 0)
+            answers = []
+            for rank in range(ranks):
+                out = Out((count,), dtype, offset=1)
+                assert group.get(rank, number, out, wire) == 0
+                answers.append(out.tensor())
+                assert ((answers[-1].double() - exact).abs() <= limit + 2.0**-133).all()
+            assert all(torch.equal(answer, answers[0]) for answer in answers)
+            number += 1
+
+
+def test_chunk_numbers_run_over_and_slots_are_not_taken_twice():
+    group = Ranks(2, ISAS[-1])
+    library = group.library
+    for number in range(SLOTS):
+        assert group.put(0, number, torch.ones(4), F32) == 0
+    assert group.put(0, SLOTS, torch.ones(4), F32) == LATE
+    assert group.other.value == 1
+    assert group.combine(0, 0, 4, F32) == LATE  # rank 1 has put nothing yet
+    lines = np.frombuffer(group.memory, dtype=np.uint8)
+    first = group.address - group.memory.ctypes.data
+    counters = lines[first : first + 128].view(np.uint32).reshape(2, 16)
+    counters[:, :3] = 2**32 - 1
+    for number in (2**32 - 1, 0, 1):
+        for rank in range(2):
+            assert group.put(rank, number, torch.full((4,), 1.0 + rank), F32) == 0
+        for rank in range(2):
+            assert group.combine(rank, number, 4, F32) == 0
+        for rank in range(2):
+            out = Out((4,))
+            assert group.get(rank, number, out, F32) == 0
+            assert out.tensor().tolist() == [3.0] * 4
+    library.hc_exchange_detach(group.handles[0])
+
+
+def test_a_process_that_is_gone_is_named_and_one_that_is_late_is_waited_for():
+    group = Ranks(2, ISAS[-1])
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    first = group.address - group.memory.ctypes.data
+    pids = np.frombuffer(group.memory, dtype=np.uint8)[first : first + 128].view(np.int32).reshape(2, 16)[:, 4]
+    assert list(pids) == [os.getpid()] * 2
+    group.put(0, 0, torch.ones(4), F32)
+    assert group.combine(0, 0, 4, F32, timeout=SECOND // 20) == LATE
+    pids[1] = child.pid
+    assert group.combine(0, 0, 4, F32, timeout=20 * SECOND) == GONE
+    assert group.other.value == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"count": SLOT_BYTES // 4 + 1},
+        {"count": -1},
+        {"type": 7},
+        {"x": None},
+    ],
+)
+def test_wrong_arguments_are_refused(change):
+    group = Ranks(2, ISAS[0])
+    values = {"count": 4, "type": 0, "x": torch.ones(4).data_ptr()} | change
+    with pytest.raises(ValueError, match="hc_exchange_put"):
+        group.library.hc_exchange_put(
+            *(group.handles[0], 0, values["count"], values["x"], 0, values["type"], 1.0, 0), ctypes.byref(group.other)
+        )
+    # nothing was written: the slots still hold zeros
+    assert not np.frombuffer(group.memory, dtype=np.uint8)[8192:].any()

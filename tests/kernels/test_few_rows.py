@@ -1,0 +1,122 @@
+"""Products of few rows or little depth, which are not packed, against float64: around vectors, fours and eights, in every form
+and type; the same bits for 1, 2 and 3 threads.
+
+Legend: C (m, n) = A (m, k) B (k, n).
+"""
+
+import ctypes
+import itertools
+
+import pytest
+import torch
+
+from dithc import native
+from tests.kernels.test_gemm import (
+    BF16,
+    F32,
+    ISAS,
+    ROUND,
+    check,
+    gemm,
+    matrix,
+    on_each_number_of_threads,
+    product,
+)
+
+pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
+TYPES = [(F32, F32, F32, F32), (F32, BF16, F32, BF16), (BF16, F32, BF16, BF16), (BF16, BF16, BF16, F32)]
+# Threads share whole lines of columns, from 8 Ki elements of the large matrix on.
+WIDTHS = (515, 1, 130, 16, 65, 15, 64, 17, 63, 300)
+
+
+@pytest.fixture(params=ISAS)
+def isa(request):
+    return request.param
+
+
+@pytest.mark.parametrize("types", TYPES, ids=str)
+@pytest.mark.parametrize("b_layout", ["rows", "columns"])
+def test_few_rows(isa, types, b_layout):
+    a_type, b_type, c_type, compute = types
+    for (m, k), n in zip(itertools.cycle([(1, 200), (3, 7), (4, 96), (5, 129), (8, 8), (15, 33), (16, 100)]), WIDTHS):
+        a, b = matrix(m, k, a_type, "columns" if m == 5 else "rows", seed=m), matrix(k, n, b_type, b_layout, seed=n)
+        settings = {"bias": torch.randn(n).to(b_type)} if n % 2 else {}
+        exact, bound = product(a, b, compute)
+        if settings:
+            exact = exact + settings["bias"].double()
+            bound = bound + ROUND[F32] * exact.abs()
+        check(on_each_number_of_threads(isa, a, b, c_type, compute, **settings)["c"], exact, bound)
+
+
+@pytest.mark.parametrize("types", [t for t in TYPES if t[2] == F32] + [(BF16, BF16, F32, BF16)], ids=str)
+@pytest.mark.parametrize("accumulate", [0, 1])
+def test_little_depth(isa, types, accumulate):
+    a_type, b_type, _, compute = types
+    for (m, k), n in zip(itertools.cycle([(17, 1), (67, 4), (130, 15), (258, 32)]), WIDTHS):
+        a, b = matrix(m, k, a_type, "columns", seed=m), matrix(k, n, b_type, "rows", seed=n)
+        start = torch.randn(m, n)
+        exact, bound = product(a, b, compute)
+        exact = exact + accumulate * start.double()
+        bound = bound + 2 * ROUND[F32] * (exact.abs() + start.double().abs())
+        got = on_each_number_of_threads(isa, a, b, F32, compute, accumulate=accumulate, start=start)
+        check(got["c"], exact, bound)
+        sums = a.double().sum(1)
+        check(got["row_sum"], sums, (k + 2) * ROUND[F32] * a.double().abs().sum(1))
+
+
+def test_a_large_result_is_stored_past_the_caches(isa):
+    """24 MB: above what the caches of one or two cores hold; rows that start between vectors are stored the ordinary way."""
+    a, b = matrix(6144, 4, F32, "columns", seed=1), matrix(4, 1025, F32, "rows", seed=2)
+    for n in (1024, 1025):
+        exact, bound = product(a, b[:, :n], F32)
+        for threads in (1, 2):
+            c = torch.full((6144, n), 7.0)
+            gemm(isa, threads, a, b[:, :n], c, F32)
+            check(c, exact, bound)
+
+
+@pytest.mark.parametrize("c_type", [F32, BF16])
+@pytest.mark.parametrize("b_layout", ["rows", "columns"])
+def test_an_epilogue_that_overwrites_what_it_reads(isa, c_type, b_layout):
+    m, n, k = 6, 300, 90
+    a, b = matrix(m, k, F32, "rows", seed=1), matrix(k, n, F32, b_layout, seed=2)
+    start, bias = torch.randn(m, n).to(c_type), torch.randn(n)
+    exact, bound = product(a, b, F32)
+    exact = exact + bias.double() + start.double()
+    bound = bound + 4 * ROUND[F32] * (exact.abs() + bias.double().abs() + start.double().abs())
+    results = []
+    for threads in (1, 2, 3):
+        c = start.clone()
+        gemm(isa, threads, a, b, c, F32, bias=bias, residual=c)
+        check(c, exact, bound)
+        results.append(c)
+    assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+@pytest.mark.parametrize("compute", [F32, BF16])
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), torch.finfo(F32).max])
+@pytest.mark.parametrize("b_layout", ["rows", "columns"])
+def test_bad_values_stay_in_their_row_and_column(isa, value, b_layout, compute):
+    a, b = torch.ones(7, 40), matrix(40, 70, F32, b_layout, seed=1).abs() + 1
+    a[3, 5], b[20, 60] = value, value
+    c = torch.empty(7, 70)
+    gemm(isa, 2, a, b, c, compute)
+    exact_a, exact_b = (x.to(BF16).float() if compute == BF16 else x for x in (a, b))
+    expected = exact_a @ exact_b
+    assert torch.equal(torch.isnan(c), torch.isnan(expected))
+    assert torch.equal(torch.isinf(c), torch.isinf(expected))
+
+
+@pytest.mark.parametrize(("m", "n", "k", "rows"), [(4, 2304, 384, 4), (384, 1152, 16, None), (4, 70, 8, 4)])
+def test_the_parts_of_threads_tile_c(m, n, k, rows):
+    a, b, c = torch.zeros(m, k), torch.zeros(k, n), torch.zeros(m, n)
+    asked = native.GemmArguments(*(m, n, k, a.data_ptr(), k, 1, 0, b.data_ptr(), n, 1, 0, c.data_ptr(), n, 1, 0, 0, 0))
+    times = torch.zeros(m, n, dtype=torch.int32)
+    context = native.context(num_threads=3)
+    for thread in range(3):
+        part = (ctypes.c_int64 * 4)()
+        native.library().hc_gemm_cut(context, ctypes.byref(asked), thread, part)
+        row, row_stop, column, column_stop = part
+        assert rows is None or row_stop - row in (0, rows)
+        times[row:row_stop, column:column_stop] += 1
+    assert (times == 1).all()

@@ -1,0 +1,133 @@
+"""Products cut among clusters, by rows or by columns: float64's numbers, the same bits as one thread's, and parts that tile C.
+
+Legend: C (m, n) = A (m, k) B (k, n).
+"""
+
+import ctypes
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from dithc import native
+from dithc.native.loading import isa_number
+from dithc.native.signatures import Machine
+from tests.kernels.test_gemm import BF16, F32, ISAS, NUMBERS, check, matrix, product
+
+pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
+MACHINES = [(1, 2), (2, 2), (2, 3), (2, 4), (3, 3), (3, 5), (3, 6)]  # clusters and threads
+BY_COST, ROWS, COLUMNS = 0, 1, 2
+SHAPES = [(97, 210, 65), (210, 97, 130), (5, 300, 70), (300, 5, 70), (1, 1, 40), (47, 3, 17)]
+
+
+@pytest.fixture(params=MACHINES, ids=lambda machine: "{}x{}".format(*machine))
+def machine(request) -> Iterator[tuple[int, int, int]]:
+    """Clusters, threads, and a context of them, each cluster with a memory of its own."""
+    clusters, threads = request.param
+    made = ctypes.c_void_p()
+    asked = Machine(isa_number(""), threads, num_clusters=clusters, nodes=(ctypes.c_int * clusters)())
+    native.library().hc_context_create(ctypes.byref(asked), ctypes.byref(made))
+    yield clusters, threads, made.value
+    native.library().hc_context_destroy(made)
+
+
+def arguments(a: Tensor, b: Tensor, c: Tensor, compute: torch.dtype, **blocking: int) -> native.GemmArguments:
+    (m, k), n = a.shape, b.shape[1]
+    fields = [(x.data_ptr(), *x.stride(), NUMBERS[x.dtype]) for x in (a, b, c)]
+    asked = native.GemmArguments(m, n, k, *fields[0], *fields[1], *fields[2], 0, NUMBERS[compute])
+    for name, value in blocking.items():
+        setattr(asked, name, value)
+    return asked
+
+
+def parts(context: int, threads: int, asked: native.GemmArguments) -> list[tuple[int, ...]]:
+    """First row, row behind the last, and the same of columns, for each thread."""
+    found = []
+    for thread in range(threads):
+        part = (ctypes.c_int64 * 4)(-1, -1, -1, -1)
+        native.library().hc_gemm_cut(context, ctypes.byref(asked), thread, part)
+        found.append(tuple(part))
+    return found
+
+
+@pytest.mark.parametrize("compute", [F32, BF16])
+@pytest.mark.parametrize("cut", [BY_COST, ROWS, COLUMNS])
+def test_any_cut_gives_the_bits_of_one_thread(machine, cut, compute):
+    _, threads, context = machine
+    for number, (m, n, k) in enumerate(SHAPES):
+        a, b = matrix(m, k, F32, "rows", seed=number), matrix(k, n, F32, "columns", seed=number + 9)
+        alone, c = torch.full((m, n), 7.0), torch.full((m, n), 7.0)
+        sums_alone, sums = torch.zeros(m), torch.zeros(m)
+        for grid in ({"row_cuts": 1}, {"column_cuts": 1}):  # asked for, as small products are left to one thread
+            asked = arguments(a, b, c, compute, kc=64, cluster_cut=cut, row_sum_a=sums.data_ptr(), **grid)
+            native.library().hc_gemm(context, ctypes.byref(asked))
+            one = arguments(a, b, alone, compute, kc=64, num_threads=1, row_sum_a=sums_alone.data_ptr())
+            native.library().hc_gemm(context, ctypes.byref(one))
+            assert torch.equal(c, alone), (m, n, k, grid)
+            assert torch.equal(sums, sums_alone)
+            exact, bound = product(a, b, compute)
+            check(c, exact, 7 * bound)  # AMX: from parts of bf16, hc_gemm in kernels/include/hcops.h
+            assert len([part for part in parts(context, threads, asked) if any(part)]) >= 1
+
+
+@pytest.mark.parametrize("cut", [ROWS, COLUMNS])
+@pytest.mark.parametrize(("m", "n"), [(1000, 700), (31, 5000), (4, 4000), (2000, 190)])
+def test_parts_tile_c(machine, cut, m, n):
+    clusters, threads, context = machine
+    a, b, c = torch.zeros(m, 300), torch.zeros(300, n), torch.zeros(m, n)
+    found = parts(context, threads, arguments(a, b, c, F32, cluster_cut=cut))
+    times = torch.zeros(m, n, dtype=torch.int32)
+    for row, row_stop, column, column_stop in found:
+        times[row:row_stop, column:column_stop] += 1
+    assert (times == 1).all()
+    whole_rows = all(part[2:] == (0, n) for part in found if any(part))
+    if clusters == threads and clusters > 1:  # nothing is cut inside a cluster
+        assert whole_rows == (cut == ROWS)
+
+
+def test_the_cost_model_cuts_the_longer_side(machine):
+    """Fewer rows than columns: packing all of A is cheaper for a cluster than packing all of B."""
+    clusters, threads, context = machine
+    if clusters != threads:
+        pytest.skip("one thread in a cluster shows its part")
+    tall = arguments(torch.zeros(4096, 384), torch.zeros(384, 1152), torch.zeros(4096, 1152), F32)
+    wide = arguments(torch.zeros(384, 900), torch.zeros(900, 1536), torch.zeros(384, 1536), F32)
+    assert all(part[2:] == (0, 1152) for part in parts(context, threads, tall))
+    assert all(part[:2] == (0, 384) for part in parts(context, threads, wide))
+
+
+@pytest.mark.parametrize(("m", "n"), [(4096, 1152), (384, 4608)])
+def test_clusters_on_one_memory_node_are_cut_as_one(m, n):
+    library, found = native.library(), []
+    for clusters in (1, 2):
+        made = ctypes.c_void_p()
+        library.hc_context_create(ctypes.byref(Machine(isa_number(""), 4, num_clusters=clusters)), ctypes.byref(made))
+        asked = arguments(torch.zeros(m, 384), torch.zeros(384, n), torch.zeros(m, n), F32)
+        found.append(parts(made.value, 4, asked))
+        library.hc_context_destroy(made)
+    assert found[0] == found[1]
+
+
+def test_a_product_for_one_thread_has_one_part(machine):
+    _, threads, context = machine
+    small = arguments(torch.zeros(3, 4), torch.zeros(4, 5), torch.zeros(3, 5), F32)
+    assert parts(context, threads, small) == [(0, 3, 0, 5)] + [(0, 0, 0, 0)] * (threads - 1)
+    empty = arguments(torch.zeros(0, 4), torch.zeros(4, 5), torch.zeros(0, 5), F32)
+    assert parts(context, threads, empty) == [(0, 0, 0, 0)] * threads
+
+
+@pytest.mark.parametrize("wrong", [{"cluster_cut": 3}, {"cluster_cut": -1}, {"m": -1}], ids=str)
+def test_wrong_arguments_are_refused(machine, wrong):
+    _, threads, context = machine
+    a, b, c = torch.zeros(4, 4), torch.zeros(4, 4), torch.full((4, 4), 7.0)
+    asked = arguments(a, b, c, F32, **wrong)
+    with pytest.raises(ValueError, match="hc_gemm"):
+        native.library().hc_gemm(context, ctypes.byref(asked))
+    with pytest.raises(ValueError, match="hc_gemm_cut"):
+        parts(context, threads, asked)
+    assert (c == 7.0).all()
+    good = arguments(a, b, c, F32)
+    for thread in (-1, threads):
+        with pytest.raises(ValueError, match="hc_gemm_cut"):
+            native.library().hc_gemm_cut(context, ctypes.byref(good), thread, (ctypes.c_int64 * 4)())

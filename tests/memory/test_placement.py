@@ -1,0 +1,207 @@
+"""Parts of tensors are bound to the nodes of clusters and put on huge pages, content untouched; the kernel says where."""
+
+import ctypes
+import logging
+import mmap
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dithc import native
+from dithc.cftp import partition
+from dithc.memory import Pool, place, placement, residence
+from dithc.native.loading import isa_number
+from dithc.native.signatures import Machine
+
+MIB = 1 << 20
+HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+needs_numa_maps = pytest.mark.skipif(
+    not residence([(0, 1 << 62)]).bytes_of_node, reason="the kernel keeps no /proc/self/numa_maps"
+)
+
+
+@pytest.fixture
+def binds():
+    """Skips where the system refuses mbind, as containers' seccomp filters do."""
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    try:
+        native.library().hc_bind(ctypes.addressof(ctypes.c_char.from_buffer(page)), mmap.PAGESIZE, 0)
+    except ValueError as error:
+        pytest.skip(str(error))
+
+
+def _range(tensor: torch.Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+
+
+SMAPS = """\
+10000000-10800000 rw-p 00000000 00:00 0
+Rss:                8192 kB
+AnonHugePages:      4096 kB
+10800000-11000000 rw-p 00000000 00:00 0
+Rss:                8192 kB
+AnonHugePages:      8192 kB
+20000000-20004000 rw-p 00000000 00:00 0                                  [heap]
+AnonHugePages:         0 kB
+"""
+NUMA_MAPS = """\
+10000000 bind:0 anon=2048 dirty=2048 active=0 N0=2000 N1=48 kernelpagesize_kB=4
+10800000 bind:1 anon=2048 dirty=2048 active=0 N1=2048 kernelpagesize_kB=4
+20000000 default heap anon=4 dirty=4 N0=4 kernelpagesize_kB=4
+"""
+
+
+@pytest.fixture
+def two_nodes(tmp_path):
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/smaps").write_text(SMAPS)
+    (tmp_path / "self/numa_maps").write_text(NUMA_MAPS)
+    return tmp_path
+
+
+def test_pages_are_counted_by_node_policy_and_size(two_nodes):
+    found = residence([(0x10000000, 0x11000000)], proc=two_nodes)
+    assert found.bytes_of_node == {0: 2000 * 4096, 1: 2096 * 4096}
+    assert (found.resident_bytes, found.huge_bytes) == (16 * MIB, 12 * MIB)
+    assert found.policies == {"bind:0": 1, "bind:1": 1}
+
+
+def test_a_mapping_counts_by_the_share_that_is_asked_for(two_nodes):
+    found = residence([(0x10C00000, 0x11000000), (0x20000000, 0x20001000)], proc=two_nodes)
+    assert found.bytes_of_node == {0: 4096, 1: 4 * MIB}
+    assert found.huge_bytes == 4 * MIB
+
+
+def test_huge_pages_of_the_pool_of_hugetlb_count_with_their_size(two_nodes):
+    (two_nodes / "self/numa_maps").write_text("10000000 default huge anon=4 dirty=4 N1=4 kernelpagesize_kB=2048\n")
+    assert residence([(0x10000000, 0x10800000)], proc=two_nodes).bytes_of_node == {1: 8 * MIB}
+
+
+def test_without_proc_nothing_is_claimed(tmp_path):
+    found = residence([(0, 4096)], proc=tmp_path)
+    assert (found.bytes_of_node, found.huge_bytes, found.policies) == ({}, None, {})
+
+
+def test_what_is_far_is_counted_and_said(two_nodes):
+    near = residence([(0x10800000, 0x11000000)], proc=two_nodes)
+    mixed = residence([(0x10000000, 0x10800000)], proc=two_nodes)
+    found = placement.Placement(num_tensors=1, num_bytes=16 * MIB, nodes=(0, 1), clusters=(mixed, near))
+    assert found.far_bytes == 48 * 4096
+    assert "node 0 8 of 8 MiB, node 1 8 of 8 MiB" in found.describe()
+    assert "12 of 16 MiB in 1 tensors on huge pages" in found.describe()
+
+
+@given(st.integers(0, 5000), st.integers(0, 200_000), st.integers(1, 6))
+def test_parts_of_clusters_cover_a_tensor_and_are_those_of_the_optimizer(first, length, clusters):
+    start = 64 * first
+    parts = placement.cluster_parts(start, start + length, clusters)
+    assert (parts[0][0], parts[-1][1]) == (start, start + length)
+    assert all(before[1] == after[0] and before[0] <= before[1] for before, after in pairwise(parts))
+    cuts = partition(length, clusters, multiple=placement.PAGE_BYTES)
+    assert all(0 <= part[1] - (start + own.stop) < placement.PAGE_BYTES for part, own in zip(parts, cuts, strict=True))
+
+
+@needs_library
+@needs_numa_maps
+def test_parts_are_bound_to_the_nodes_of_their_clusters(binds, caplog):
+    tensors = [torch.randn(1000, 1500), torch.randn(700, 3000), torch.randn(3)]
+    before = [tensor.clone() for tensor in tensors]
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    with caplog.at_level(logging.INFO, logger="dithc"):
+        found = place([*tensors, tensors[0]], nodes=(0, 0))
+    assert all(torch.equal(*pair) for pair in zip(tensors, before, strict=True))
+    assert [tensor.data_ptr() for tensor in tensors] == addresses
+    assert (found.num_tensors, found.num_bytes) == (3, sum(tensor.nbytes for tensor in tensors))
+    assert found.far_bytes == 0
+    assert "bind:0" in residence([_range(tensors[0])]).policies
+    for half in found.clusters:
+        assert half.bytes_of_node[0] == pytest.approx(found.num_bytes / 2, rel=0.05)
+
+
+@needs_library
+def test_a_machine_of_one_node_binds_nothing_and_says_so(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
+    tensor = torch.randn(1 << 20)
+    with caplog.at_level(logging.INFO, logger="dithc"):
+        found = place([tensor], nodes=())
+    assert found.nodes == ()
+    assert "bind:0" not in residence([_range(tensor)]).policies
+    assert [record.message for record in caplog.records if "one memory node, nothing to bind" in record.message]
+
+
+@needs_library
+def test_a_node_that_does_not_exist_leaves_tensors_as_they_are(binds, caplog):
+    tensor = torch.randn(1 << 20)
+    before = tensor.clone()
+    found = place([tensor], nodes=(1022, 1023))
+    assert torch.equal(tensor, before)
+    assert not residence([_range(tensor)]).bytes_of_node or found.far_bytes > 0
+
+
+@needs_library
+@pytest.mark.parametrize(("offset", "length", "node"), [(1, 4096, 0), (0, 4095, 0), (0, 4096, -1), (0, 4096, 1024)])
+def test_what_cannot_be_bound_is_refused(offset, length, node):
+    page = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    with pytest.raises(ValueError, match="hc_bind"):
+        native.library().hc_bind(ctypes.addressof(ctypes.c_char.from_buffer(page)) + offset, length, node)
+
+
+@needs_library
+@pytest.mark.skipif("[never]" in (HUGE.read_text() if HUGE.exists() else "[never]"), reason="huge pages are off")
+def test_weights_come_to_lie_on_huge_pages():
+    tensor = torch.ones(8 << 20)
+    found = place([tensor])
+    if not found.huge_bytes:
+        pytest.skip("the system collapses pages by and by (before Linux 6.1), or has no free huge page")
+    assert found.huge_bytes >= 28 * MIB
+    assert bool((tensor == 1).all())
+
+
+@needs_library
+@needs_numa_maps
+def test_blocks_of_the_pool_are_bound_by_cluster_where_the_context_knows_nodes(binds):
+    library, made = native.library(), ctypes.c_void_p()
+    machine = Machine(isa_number("ref"), 2, num_clusters=2, nodes=(ctypes.c_int * 2)(0, 0))
+    library.hc_context_create(ctypes.byref(machine), ctypes.byref(made))
+    pool = ctypes.c_void_p()
+    library.hc_pool_create(ctypes.byref(pool))
+    block = library.hc_pool_take(pool, made, 8 * MIB)
+    try:
+        found = residence([(block, block + 8 * MIB)])
+        assert set(found.policies) == {"bind:0"}
+        assert found.bytes_of_node == {0: 8 * MIB}
+    finally:
+        library.hc_pool_give(pool, block)
+        library.hc_pool_trim(pool)
+        library.hc_context_destroy(made)
+
+
+@needs_library
+@needs_numa_maps
+def test_scratch_memory_of_operators_can_be_read_back():
+    library, pages, count = native.library(), ctypes.c_void_p(), ctypes.c_int64()
+    context = native.context()
+    x, w, y = torch.randn(512, 256), torch.randn(256, 256), torch.empty(512, 256)
+    fields = [(t.data_ptr(), *t.stride(), 0) for t in (x, w, y)]
+    library.hc_gemm(context, native.GemmArguments(512, 256, 256, *fields[0], *fields[1], *fields[2], 0, 0))
+    library.hc_context_scratch(context, ctypes.byref(pages), ctypes.byref(count))
+    start = pages.value
+    assert start
+    assert 0 < residence([(start, start + count.value)]).resident_bytes <= count.value
+    library.hc_context_trim(context)
+    library.hc_context_scratch(context, ctypes.byref(pages), ctypes.byref(count))
+    assert (pages.value, count.value) == (None, 0)
+    library.hc_gemm(context, native.GemmArguments(512, 256, 256, *fields[0], *fields[1], *fields[2], 0, 0))
+    assert torch.allclose(y, x @ w, atol=1e-3)
+
+
+@needs_library
+def test_pool_tensors_are_as_before():
+    tensor = Pool().empty((4 << 20,), torch.float32).fill_(3)
+    place([tensor])
+    assert bool((tensor == 3).all())

@@ -1,0 +1,178 @@
+"""More threads than cores, fewer CPUs than before, a stop from the keyboard: operators finish, correct, and say what is wrong."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from dithc import native
+from dithc.hardware import discover
+from dithc.native import claims, contexts
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+CPUS = sorted(os.sched_getaffinity(0))
+needs_two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
+
+# Products, attention and vector operators, forward and backward, many short runs of the team each; against float64.
+WORK = """
+import os, sys
+threads, cpus = int(sys.argv[1]), [int(cpu) for cpu in sys.argv[2].split(",")]
+os.sched_setaffinity(0, cpus)
+import torch
+torch.set_num_threads(threads)
+from dithc import hcops
+generator = torch.Generator().manual_seed(0)
+def draw(*shape):
+    return torch.randn(*shape, generator=generator)
+x, w, shift, scale = draw(4, 64, 96), 0.1 * draw(288, 96), draw(4, 96), draw(4, 96)
+def loss(backend, x, w, shift, scale):
+    with hcops.use(backend):
+        y = hcops.vector.adaln(x, shift, scale)
+        return hcops.attention(hcops.linear(y, w), 6).square().mean()
+def gradients(backend, kind):
+    given = [t.to(kind, copy=True).requires_grad_() for t in (x, w, shift, scale)]
+    loss(backend, *given).backward()
+    return [t.grad for t in given]
+right = gradients("reference", torch.float64)
+for turn in range(int(sys.argv[3])):
+    if turn == 1 and len(sys.argv) > 4:
+        os.sched_setaffinity(0, [int(sys.argv[4])])
+    for ours, exact in zip(gradients("c", torch.float32), right):
+        assert torch.allclose(ours.double(), exact, rtol=1e-4, atol=1e-5 * float(exact.abs().max())), (ours - exact).abs().max()
+print("right", flush=True)
+"""
+
+
+def start(threads: int, cpus: list[int], *more: object, turns: int = 30) -> "subprocess.Popen[str]":
+    arguments = [str(threads), ",".join(map(str, cpus)), str(turns), *map(str, more)]
+    return subprocess.Popen(
+        [sys.executable, "-c", WORK, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process: "subprocess.Popen[str]", *, timeout: float = 120) -> str:
+    """What it logged, when it was right."""
+    try:
+        out, log = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+    assert (process.returncode, out.strip()) == (0, "right"), log
+    return log
+
+
+@needs_two_cpus
+@pytest.mark.slow
+def test_four_processes_with_a_team_of_two_each_share_two_cores():
+    logs = [finish(process) for process in [start(2, CPUS[:2]) for _ in range(4)]]
+    assert sum("another process of dithc has pinned threads to CPU(s)" in log for log in logs) >= 3
+
+
+def test_a_team_larger_than_the_machine_finishes_and_says_so():
+    threads = 4 * len(CPUS)
+    log = finish(start(threads, CPUS))
+    assert f"{threads} threads share {len(CPUS)} CPU(s)" in log
+
+
+def test_two_threads_on_one_allowed_cpu_finish_and_say_so():
+    assert "2 threads share 1 CPU(s)" in finish(start(2, CPUS[-1:]))
+
+
+@needs_two_cpus
+def test_a_mask_that_shrinks_under_a_running_team_harms_nothing():
+    finish(start(2, CPUS[:2], CPUS[0]))
+
+
+def test_threads_that_the_system_does_not_pin_are_left_to_it(monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
+    planned = contexts.Layout(num_threads=2, cpus=(0, 1023), clusters=(range(2),), nodes=())
+    monkeypatch.setattr(contexts, "planned_layout", lambda node, num_threads: planned)
+    monkeypatch.setattr(contexts, "claim", lambda cpus: [])
+    with caplog.at_level("WARNING"):
+        made = contexts._create("ref", 2)
+    assert "threads are not pinned to CPUs [0, 1023]" in caplog.text
+    assert contexts._layouts.pop(made).cpus == ()
+    native.library().hc_barrier_ceiling(made, 10)
+
+
+def test_memory_nodes_that_the_system_refuses_are_given_up_with_a_warning(monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
+    planned = contexts.Layout(num_threads=2, cpus=(), clusters=(range(1), range(1, 2)), nodes=(0, 1023))
+    monkeypatch.setattr(contexts, "planned_layout", lambda node, num_threads: planned)
+    with caplog.at_level("WARNING"):
+        made = contexts._create("ref", 2)
+    assert "refuses to bind pages to nodes (0, 1023)" in caplog.text
+    assert contexts._layouts.pop(made).nodes == ()
+
+
+def test_clusters_near_different_nodes_are_bound_and_one_node_is_not():
+    here = discover()
+    clusters = tuple(replace(here.clusters[0], index=i, node=node, cores=(i,)) for i, node in enumerate((2, 5)))
+    cores = tuple(replace(here.cores[0], index=i, cpus=(i,), cluster=i) for i in range(2))
+    node = replace(here, cores=cores, clusters=clusters, limits=replace(here.limits, allowed_cpus=(0, 1)))
+    planned = contexts.planned_layout(node, 2)
+    assert (planned.clusters, planned.nodes, planned.cpus) == ((range(1), range(1, 2)), (2, 5), (0, 1))
+    near = replace(node, clusters=tuple(replace(cluster, node=2) for cluster in clusters))
+    assert contexts.planned_layout(near, 2).nodes == ()
+    unknown = replace(node, clusters=(clusters[0], replace(clusters[1], node=None)))
+    assert contexts.planned_layout(unknown, 2).nodes == ()
+    assert contexts.planned_layout(node, 1).nodes == ()
+
+
+def test_a_cpu_is_claimed_by_one_process_and_free_again_when_that_ends():
+    cpu = 100_000 + os.getpid()
+    command = [
+        sys.executable,
+        "-c",
+        f"from dithc.native.claims import claim; print(claim([{cpu}]), flush=True); input()",
+    ]
+    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout.readline().strip() == "[]"
+    assert claims.claim([cpu]) == [cpu]
+    other.kill()
+    other.wait()
+    assert claims.claim([cpu]) == []
+    assert claims.claim([cpu]) == []  # ours now
+    claims._held.pop(cpu).close()
+
+
+INTERRUPTED = """
+import signal, sys, threading, time
+import torch
+from dithc import hcops
+from dithc.cftp import Team
+hcops.use("c")
+torch.set_num_threads(2)
+x, w = torch.randn(2048, 1024), torch.randn(4096, 1024)
+hcops.linear(x, w)
+def operators():
+    while True:
+        hcops.linear(x, w)
+def team():
+    Team.of().run(lambda thread, threads: time.sleep(1.5 if thread else 0.5))
+    print("went on", flush=True)
+print("ready", flush=True)
+try:
+    {"operators": operators, "team": team}[sys.argv[1]]()
+except KeyboardInterrupt:
+    hcops.linear(x, w)  # the team works on
+    print("interrupted", threading.active_count(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("what", ["operators", "team"])
+def test_a_stop_from_the_keyboard_arrives_after_the_operator_at_work(what):
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, what], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline().strip() == "ready"
+        signal.sigtimedwait([], 0.3)
+        process.send_signal(signal.SIGINT)
+        out, log = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert out.split() == ["interrupted", "1"], log

@@ -1,8 +1,8 @@
 """The operators of a Diffusion Transformer, with gradients, each served by a kernel chosen from one table.
 
-What: `linear` (with bias, and a GELU or a gated residual as its end), `adaln`, `attention`; in `vector` the operators bound by
-memory; in `optimizer` norm, update and the buffer of gradients; `use` to choose the back end that serves them, `describe` to say
-which kernel serves what, and why, and `raw` for who measures a kernel without autograd.
+What: `linear` (with bias, and a GELU or a gated residual as its end), `mlp` (two of them), `attention`; in `vector` the
+operators bound by memory; in `optimizer` norm, update and the buffer of gradients; `use` to choose the back end that serves
+them, `describe` to say which kernel serves what, and why, and `raw` for who measures a kernel without autograd.
 Why: all the time of a training step is spent behind this door, so a faster kernel enters here and nowhere else.
 Invariants:
 - `table.KERNELS` is the only list of kernels; dispatch, tests and benchmarks read it. Without a choice the C kernels serve, or
@@ -20,7 +20,6 @@ with its gradient, and a line for each back end.
 
 from dithc.hcops import optimizer, vector
 from dithc.hcops.active import describe, raw, use
-from dithc.hcops.ops import attention, linear
-from dithc.hcops.vector import adaln
+from dithc.hcops.ops import attention, linear, mlp
 
-__all__ = ["adaln", "attention", "describe", "linear", "optimizer", "raw", "use", "vector"]
+__all__ = ["attention", "describe", "linear", "mlp", "optimizer", "raw", "use", "vector"]

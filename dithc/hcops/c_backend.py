@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from dithc import native
 from dithc.hcops.c_library import functions, pool
-from dithc.hcops.checks import TYPES, array, condition, fp32, heads_of, shape_of, stream, wrong_shape
+from dithc.hcops.checks import TYPES, array, condition, fp32, heads_of, shape_of, stream, typed, wrong_shape
 from dithc.hcops.tuning import Blocking, Choice, Layout, choice
 
 Needs = Sequence[bool]
@@ -36,7 +36,7 @@ def linear_gelu_forward(
     m, n, k = _sizes("linear_gelu", x, weight, bias)
     y = pool().empty((*x.shape[:-1], n), dtype)
     before = pool().empty(y.shape, dtype) if keep else None
-    _forward_product("linear_gelu", x, weight, bias, y, dtype, _cuts(m, n, k, dtype), _address(before), 1, None)
+    _forward_product("linear_gelu", x, weight, bias, y, dtype, _cuts(m, n, k, dtype), _address(before), TYPES[dtype], 1)
     return y, before  # (..., F) each
 
 
@@ -54,7 +54,7 @@ def linear_gate_residual_forward(
 
     Returns:
         residual + gate * y, in the widest type of residual, gate and `dtype`; and with `keep` y = x W^T + b, which the
-        gradient needs, in the same type (the epilogue writes both).
+        gradient needs, in `dtype`.
     """
     op = "linear_gate_residual"
     m, n, k = _sizes(op, x, weight, bias)
@@ -64,9 +64,9 @@ def linear_gate_residual_forward(
     residual_fields = array(op, "residual", residual)
     out_type = torch.promote_types(torch.promote_types(residual.dtype, gate.dtype), dtype)
     out = pool().empty(residual.shape, out_type)
-    y = pool().empty(residual.shape, out_type) if keep else None
+    y = pool().empty(residual.shape, dtype) if keep else None
     _forward_product(
-        *(op, x, weight, bias, out, dtype, _cuts(m, n, k, dtype), _address(y), 0, None),
+        *(op, x, weight, bias, out, dtype, _cuts(m, n, k, dtype), _address(y), TYPES[dtype], 0, None),
         *(*gate_fields, tokens, *residual_fields),
     )
     return out, y  # (N, T, F) each
@@ -81,6 +81,7 @@ def linear_backward(
     into: Tensor | None = None,
     *,
     accumulate: bool = False,
+    gelu_at: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of `linear_forward`; products are of dy's type.
 
@@ -92,6 +93,7 @@ def linear_backward(
         needs: whether the gradients of x, weight and bias are wanted.
         into: (F, D) fp32 or None; receives the gradient of the weight.
         accumulate: adds to `into` instead of overwriting it.
+        gelu_at: (..., D) in x's type: x is the GELU of it, and dx is the gradient to it instead of the one to x.
 
     Returns:
         dx in x's type, dw (or `into`) and db in fp32; None for what is not wanted.
@@ -99,7 +101,10 @@ def linear_backward(
     op = "linear_backward"
     m, n, k = _sizes(op, x, weight, None)
     shape_of(op, "dy", dy, (*x.shape[:-1], n))
-    dx = _gradient_of_input(op, dy, x, weight, (m, n, k)) if needs[0] else None
+    if gelu_at is not None:
+        shape_of(op, "gelu_at", gelu_at, tuple(x.shape))
+        typed(op, "gelu_at", gelu_at, x.dtype)
+    dx = _gradient_of_input(op, dy, x, weight, gelu_at, (m, n, k)) if needs[0] else None
     db = torch.empty(n) if has_bias and needs[2] else None
     dw = None
     if needs[1]:
@@ -110,6 +115,28 @@ def linear_backward(
     elif db is not None:
         torch.sum(dy.reshape(m, n), dim=0, dtype=torch.float32, out=db)
     return dx, dw, db  # (..., D), (F, D), (F)
+
+
+def mlp_forward(
+    x: Tensor,
+    weight1: Tensor,
+    bias1: Tensor | None,
+    weight2: Tensor,
+    bias2: Tensor | None,
+    gate: Tensor,
+    residual: Tensor,
+    dtype: torch.dtype,
+    *,
+    keep: bool = True,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """`linear_gelu_forward`, then `linear_gate_residual_forward`: the results of the second between those of the first.
+
+    Returns:
+        residual + gate * y; the hidden layer; and with `keep`, what stood before the GELU, and y.
+    """
+    hidden, before = linear_gelu_forward(x, weight1, bias1, dtype, keep=keep)
+    out, y = linear_gate_residual_forward(hidden, weight2, bias2, gate, residual, dtype, keep=keep)
+    return out, hidden, before, y  # (N, T, F), (N, T, 4D), (N, T, 4D), (N, T, F)
 
 
 def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
@@ -177,10 +204,14 @@ def _forward_product(
     )
 
 
-def _gradient_of_input(op: str, dy: Tensor, x: Tensor, weight: Tensor, sizes: tuple[int, int, int]) -> Tensor:
-    """dx = dy W (..., D)."""
+def _gradient_of_input(
+    op: str, dy: Tensor, x: Tensor, weight: Tensor, gelu_at: Tensor | None, sizes: tuple[int, int, int]
+) -> Tensor:
+    """dx = dy W (..., D), times gelu'(gelu_at)."""
     m, n, k = sizes
     tuned = _tuned(m, k, n, "grad_input", dy.dtype)
+    if tuned == "torch" and gelu_at is not None:
+        tuned = None  # measured as a plain product: with the GELU's gradient torch needs another pass
     if tuned == "torch":
         with torch.autocast("cpu", enabled=False):  # it may be on in a backward pass too
             return torch.matmul(dy, weight.to(dy.dtype)).to(x.dtype)
@@ -190,7 +221,7 @@ def _gradient_of_input(op: str, dy: Tensor, x: Tensor, weight: Tensor, sizes: tu
     _gemm(
         tuned,
         *(m, k, n, dy_address, n, 1, compute, weight_address, k, 1, weight_type),
-        *(dx.data_ptr(), k, 1, TYPES[x.dtype], 0, compute),
+        *(dx.data_ptr(), k, 1, TYPES[x.dtype], 0, compute, 0, None, None, 0, None, 0, 0, _address(gelu_at)),
     )
     return dx
 

@@ -38,21 +38,29 @@ def adaln_forward(
     return out, mean, rstd  # (N, T, D), (N, T), (N, T)
 
 
-def adaln_backward(dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `adaln_forward`, each in the type of its input; shift has the type of scale."""
+def adaln_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor, rstd: Tensor, dstream: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `adaln_forward`, each in the type of its input; shift has the type of scale.
+
+    `dstream` (N, T, D) is added to dx: what comes back to x beside the norm.
+    """
     op = "adaln_backward"
     n, t, d = stream(op, "x", x)
     shape_of(op, "dy", dy, (n, t, d))
     shape_of(op, "mean", mean, (n, t))
     shape_of(op, "rstd", rstd, (n, t))
     scale_address, scale_type, stride = condition(op, "scale", scale, (n, d))
+    if dstream is not None:
+        shape_of(op, "dstream", dstream, (n, t, d))
     dx = pool().empty(x.shape, x.dtype)
     dshift, dscale = scale.new_empty((n, d)), scale.new_empty((n, d))
     x_address, x_type = array(op, "x", x)
     functions().hc_adaln_backward(
         *(native.context(), n, t, d, *array(op, "dy", dy), x_address, x_type, scale_address, scale_type, stride),
-        *(fp32(op, "mean", mean), fp32(op, "rstd", rstd), dx.data_ptr(), x_type),
-        *(dshift.data_ptr(), dscale.data_ptr(), scale_type),
+        *(fp32(op, "mean", mean), fp32(op, "rstd", rstd)),
+        *((None, 0) if dstream is None else array(op, "dstream", dstream)),
+        *(dx.data_ptr(), x_type, dshift.data_ptr(), dscale.data_ptr(), scale_type),
     )
     return dx, dshift, dscale  # (N, T, D), (N, D), (N, D)
 
@@ -96,6 +104,16 @@ def exp_forward(x: Tensor) -> Tensor:
 def tanh_forward(x: Tensor) -> Tensor:
     """x of any shape."""
     return _map("tanh", TANH, x)
+
+
+def exp_backward(dy: Tensor, y: Tensor) -> Tensor:
+    """dy and y, the result of the forward pass, of one shape."""
+    return _map_backward("exp_backward", EXP, dy, y)
+
+
+def tanh_backward(dy: Tensor, y: Tensor) -> Tensor:
+    """dy and y, the result of the forward pass, of one shape."""
+    return _map_backward("tanh_backward", TANH, dy, y)
 
 
 def gelu_forward(x: Tensor) -> Tensor:

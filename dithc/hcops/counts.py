@@ -16,6 +16,7 @@ def register() -> None:
     """Tells torch's counter; the operators are defined already."""
     ops = torch.ops.dithc
     register_flop_formula([ops.linear, ops.linear_gelu, ops.linear_gate_residual])(_linear)
+    register_flop_formula(ops.mlp)(_mlp)
     register_flop_formula(ops.linear_backward)(_linear_backward)
     register_flop_formula(ops.attention)(_attention)
     register_flop_formula(ops.attention_backward)(_attention_backward)
@@ -23,6 +24,10 @@ def register() -> None:
 
 def _linear(x: Shape, weight: Shape, *_: Any, **__: Any) -> int:
     return 2 * torch.Size(x[:-1]).numel() * weight[0] * weight[1]
+
+
+def _mlp(x: Shape, weight1: Shape, bias1: Shape | None, weight2: Shape, *_: Any, **__: Any) -> int:
+    return 2 * torch.Size(x[:-1]).numel() * (weight1[0] * weight1[1] + weight2[0] * weight2[1])
 
 
 def _linear_backward(dy: Shape, x: Shape, weight: Shape, has_bias: bool, needs: Sequence[bool], **_: Any) -> int:

@@ -114,8 +114,8 @@ def _define(name: str, raw_name: str, schema: str, fake: Callable[..., Any], **f
         for value in (*inputs, *settings.values()):
             if isinstance(value, torch.dtype):
                 served_type(name, value)
-        dense = (value.contiguous() if isinstance(value, Tensor) else value for value in inputs)
-        found = raw(raw_name)(*dense, **settings, **fixed)
+        dense = (_contiguous(value) for value in inputs)
+        found = raw(raw_name)(*dense, **{key: _contiguous(value) for key, value in settings.items()}, **fixed)
         if not isinstance(found, tuple):
             return found
         return tuple(inputs[0].new_empty(0) if value is None else value for value in found)
@@ -123,6 +123,10 @@ def _define(name: str, raw_name: str, schema: str, fake: Callable[..., Any], **f
     LIBRARY.define(f"{name}{schema}")  # type: ignore[no-untyped-call]
     LIBRARY.impl(name, kernel, "CPU")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"dithc::{name}", fake, lib=LIBRARY)
+
+
+def _contiguous(value: Any) -> Any:
+    return value.contiguous() if isinstance(value, Tensor) else value
 
 
 LINEAR = Operator(
@@ -139,6 +143,12 @@ LINEAR_GATE_RESIDUAL = Operator(
     "linear_gate_residual",
     "(Tensor x, Tensor weight, Tensor? bias, Tensor gate, Tensor residual, ScalarType dtype) -> (Tensor, Tensor)",
     *(fakes.linear_gate_residual, gradients.keep_linear_gate_residual, gradients.linear_gate_residual, 2, True),
+)
+MLP = Operator(
+    "mlp",
+    "(Tensor x, Tensor weight1, Tensor? bias1, Tensor weight2, Tensor? bias2, Tensor gate, Tensor residual, "
+    "ScalarType dtype) -> (Tensor, Tensor, Tensor, Tensor)",
+    *(fakes.mlp, gradients.keep_mlp, gradients.mlp, 4, True),
 )
 ADALN = Operator(
     "adaln",
@@ -198,14 +208,15 @@ class AdalnAndStream(torch.autograd.Function):
 _PAIR = "(Tensor dy, Tensor saved) -> Tensor"
 _define(
     *("linear_backward", "linear_backward"),
-    "(Tensor dy, Tensor x, Tensor weight, bool has_bias, bool[3] needs) -> (Tensor, Tensor, Tensor)",
+    "(Tensor dy, Tensor x, Tensor weight, bool has_bias, bool[3] needs, *, Tensor? gelu_at=None) "
+    "-> (Tensor, Tensor, Tensor)",
     fakes.linear_backward,
     into=None,
 )
 for _name, _schema, _fake in (
     (
         "adaln_backward",
-        "(Tensor dy, Tensor x, Tensor scale, Tensor mean, Tensor rstd) -> (Tensor, Tensor, Tensor)",
+        "(Tensor dy, Tensor x, Tensor scale, Tensor mean, Tensor rstd, Tensor? dstream=None) -> (Tensor, Tensor, Tensor)",
         fakes.adaln_backward,
     ),
     (
@@ -220,6 +231,8 @@ for _name, _schema, _fake in (
     ),
     ("silu_backward", _PAIR, fakes.like_second),
     ("gelu_backward", _PAIR, fakes.like_second),
+    ("exp_backward", _PAIR, fakes.like_second),
+    ("tanh_backward", _PAIR, fakes.like_second),
     ("softmax_backward", _PAIR, fakes.like_second),
     ("mse_backward", "(Tensor dout, Tensor x, Tensor y) -> Tensor", lambda dout, x, y: torch.empty_like(x)),
 ):

@@ -21,11 +21,26 @@ def linear_gate_residual(
     x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, residual: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     wider = torch.promote_types(torch.promote_types(residual.dtype, gate.dtype), dtype)
-    return residual.new_empty(residual.shape, dtype=wider), residual.new_empty(residual.shape, dtype=wider)  # (N, T, F)
+    return residual.new_empty(residual.shape, dtype=wider), residual.new_empty(residual.shape, dtype=dtype)  # (N, T, F)
+
+
+def mlp(
+    x: Tensor,
+    weight1: Tensor,
+    bias1: Tensor | None,
+    weight2: Tensor,
+    bias2: Tensor | None,
+    gate: Tensor,
+    residual: Tensor,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    hidden, before = linear_gelu(x, weight1, bias1, dtype)  # (N, T, 4D) each
+    out, y = linear_gate_residual(hidden, weight2, bias2, gate, residual, dtype)  # (N, T, F) each
+    return out, hidden, before, y
 
 
 def linear_backward(
-    dy: Tensor, x: Tensor, weight: Tensor, has_bias: bool, needs: Sequence[bool]
+    dy: Tensor, x: Tensor, weight: Tensor, has_bias: bool, needs: Sequence[bool], *, gelu_at: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     dx = x.new_empty(x.shape) if needs[0] else dy.new_empty(0)  # (..., D)
     dw = x.new_empty(weight.shape, dtype=torch.float32) if needs[1] else dy.new_empty(0)  # (F, D)
@@ -38,7 +53,9 @@ def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtyp
     return x.new_empty(x.shape, dtype=dtype), statistics, torch.empty_like(statistics)
 
 
-def adaln_backward(dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def adaln_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor, rstd: Tensor, dstream: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     return x.new_empty(x.shape), scale.new_empty(scale.shape), scale.new_empty(scale.shape)
 
 

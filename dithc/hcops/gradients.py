@@ -6,19 +6,35 @@ then it calls operators of torch. `ctx.direct` tells which.
 Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dithc.hcops.active import backend_of, raw
+from dithc.hcops.active import raw
 from dithc.hcops.flat import abandon, target
 from dithc.log import problem
 
 Gradients = tuple[Tensor | None, ...]
 # Gradients of x, weight and bias of a linear layer.
 NUM_LINEAR = 3
+
+
+class _Layer(NamedTuple):
+    """A linear layer of a node of autograd.
+
+    Attributes:
+        needs: whether the gradients of its x, weight and bias are wanted.
+        has_bias: whether there is a bias.
+        parameter: the weight, where its gradient may go to the flat buffer.
+        place: of the weight among the edges of the node, which are those of the tensors among the inputs.
+    """
+
+    needs: Sequence[bool]
+    has_bias: bool
+    parameter: Any
+    place: int = 1
 
 
 def keep_linear(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -29,7 +45,7 @@ def keep_linear(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> Non
 
 def linear(ctx: Any, dy: Tensor) -> Gradients:
     x, weight = ctx.saved_tensors
-    return (*_layer(ctx, _dense(dy), x, weight), None)
+    return (*_layer(ctx, _dense(dy), x, weight, _layer_of(ctx)), None)
 
 
 def keep_linear_gelu(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
@@ -41,7 +57,7 @@ def keep_linear_gelu(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, .
 def linear_gelu(ctx: Any, dy: Tensor) -> Gradients:
     x, weight, before = ctx.saved_tensors
     dbefore = _kernel(ctx, "gelu_backward")(_dense(dy), before)  # (..., F)
-    return (*_layer(ctx, dbefore, x, weight), None)
+    return (*_layer(ctx, dbefore, x, weight, _layer_of(ctx)), None)
 
 
 def keep_linear_gate_residual(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
@@ -55,7 +71,38 @@ def linear_gate_residual(ctx: Any, dout: Tensor) -> Gradients:
     x, weight, gate, y = ctx.saved_tensors
     dout = _dense(dout)
     dy, dgate = _gate(ctx, dout, gate, y, ctx.dtype)
-    return (*_layer(ctx, dy, x, weight), dgate, dout.to(ctx.residual_dtype), None)
+    return (*_layer(ctx, dy, x, weight, _layer_of(ctx)), dgate, dout.to(ctx.residual_dtype), None)
+
+
+def keep_mlp(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
+    x, weight1, bias1, weight2, bias2, gate, residual, ctx.dtype = inputs
+    _, hidden, before, y = outputs
+    ctx.has_bias = bias1 is not None, bias2 is not None
+    ctx.parameters = _flat(ctx, weight1), _flat(ctx, weight2)
+    ctx.residual_dtype = residual.dtype
+    ctx.save_for_backward(x, weight1, before, hidden, weight2, gate, y)
+
+
+def mlp(ctx: Any, dout: Tensor) -> Gradients:
+    """The second layer's product gives the gradient to what stood before the GELU, and the first layer reads that."""
+    x, weight1, before, hidden, weight2, gate, y = ctx.saved_tensors
+    dout, needs, has_bias = _dense(dout), ctx.needs_input_grad, ctx.has_bias
+    dy, dgate = _gate(ctx, dout, gate, y, ctx.dtype)
+    first = _Layer(needs[:NUM_LINEAR], has_bias[0], ctx.parameters[0])
+    second = _Layer((any(first.needs), *needs[3:5]), has_bias[1], ctx.parameters[1], 2 + has_bias[0])
+    dbefore, *of_second = _layer(ctx, dy, hidden, weight2, second, gelu_at=before)
+    try:
+        of_first = (None,) * NUM_LINEAR if dbefore is None else _layer(ctx, dbefore, x, weight1, first)
+    except BaseException:
+        written = of_second[0]
+        if (
+            second.parameter is not None
+            and written is not None
+            and written.data_ptr() == second.parameter.flat_grad.data_ptr()
+        ):
+            abandon(second.parameter, written)  # it has landed, as if the second layer had a node of its own
+        raise
+    return (*of_first, *of_second, dgate, dout.to(ctx.residual_dtype), None)
 
 
 def keep_adaln(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
@@ -71,13 +118,13 @@ def adaln(ctx: Any, dy: Tensor) -> Gradients:
 
 
 def adaln_and_stream(ctx: Any, dy: Tensor | None, dstream: Tensor | None) -> Gradients:
-    """As `adaln`; what comes back along the stream is added here, by our threads: torch's would keep their core busy."""
+    """As `adaln`; what comes back along the stream is added in the same pass over memory."""
     if dy is None:
         return dstream, None, None, None, None
-    dx, *others = adaln(ctx, dy)
-    if dx is not None and dstream is not None:
-        _add_to(dx, _dense(dstream))
-    return dx, *others
+    x, scale, mean, rstd = ctx.saved_tensors
+    addend = None if dstream is None else _dense(dstream)
+    dx, dshift, dscale = _kernel(ctx, "adaln_backward")(_dense(dy), x, scale, mean, rstd, addend)
+    return dx, dshift, dscale, None, None
 
 
 def keep_gate_residual(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -125,13 +172,11 @@ def softmax(ctx: Any, dy: Tensor) -> Gradients:
 
 
 def exp(ctx: Any, dy: Tensor) -> Gradients:
-    (out,) = ctx.saved_tensors
-    return (dy * out,)
+    return (_kernel(ctx, "exp_backward")(_dense(dy), *ctx.saved_tensors),)
 
 
 def tanh(ctx: Any, dy: Tensor) -> Gradients:
-    (out,) = ctx.saved_tensors
-    return (dy * (1 - out.float().square()).to(dy.dtype),)
+    return (_kernel(ctx, "tanh_backward")(_dense(dy), *ctx.saved_tensors),)
 
 
 def keep_mse(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -176,26 +221,37 @@ def scale_add(ctx: Any, dy: Tensor) -> Gradients:
 
 def _keep_layer(ctx: Any, weight: Tensor, bias: Tensor | None) -> None:
     ctx.has_bias = bias is not None
-    # The parameter itself: under recomputation the saved tensor is another object without its attributes.
-    ctx.parameter = weight if ctx.direct and hasattr(weight, "flat_grad") else None
+    ctx.parameter = _flat(ctx, weight)
 
 
-def _layer(ctx: Any, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
-    """The gradients of x, weight and bias of a linear layer whose output's gradient is dy."""
-    needs = ctx.needs_input_grad[:NUM_LINEAR]
-    backward = _kernel(ctx, "linear_backward")
+def _flat(ctx: Any, weight: Tensor) -> Tensor | None:
+    """The parameter itself, where it has a place in the flat buffer: under recomputation the saved tensor is another object."""
+    return weight if ctx.direct and hasattr(weight, "flat_grad") else None
+
+
+def _layer_of(ctx: Any) -> _Layer:
+    return _Layer(ctx.needs_input_grad[:NUM_LINEAR], ctx.has_bias, ctx.parameter)
+
+
+def _layer(
+    ctx: Any, dy: Tensor, x: Tensor, weight: Tensor, layer: _Layer, *, gelu_at: Tensor | None = None
+) -> Gradients:
+    """The gradients of x (or of `gelu_at`, whose GELU x is), weight and bias of a linear layer, from its output's dy."""
+    backward, needs = _kernel(ctx, "linear_backward"), layer.needs
     if not ctx.direct:
-        traced = backward(dy, x, weight, ctx.has_bias, list(needs))
+        traced = backward(dy, x, weight, layer.has_bias, list(needs), gelu_at=gelu_at)
         return tuple(gradient if needed else None for gradient, needed in zip(traced, needs, strict=True))
     into, accumulate, held = None, False, None
-    if needs[1] and ctx.parameter is not None:
-        held = ctx.parameter.grad
-        into, accumulate = target(ctx.parameter, ctx.next_functions[1][0])
+    if needs[1] and layer.parameter is not None:
+        held = layer.parameter.grad
+        into, accumulate = target(layer.parameter, ctx.next_functions[layer.place][0])
     try:
-        written: Gradients = backward(dy, x, weight, ctx.has_bias, needs, into, accumulate=accumulate)
+        written: Gradients = backward(
+            dy, x, weight, layer.has_bias, needs, into, accumulate=accumulate, gelu_at=gelu_at
+        )
     except BaseException:
         if into is not None:
-            abandon(ctx.parameter, held)
+            abandon(layer.parameter, held)
         raise
     return written
 
@@ -204,13 +260,6 @@ def _gate(ctx: Any, dout: Tensor, gate: Tensor, y: Tensor, dtype: torch.dtype) -
     """dy in `dtype` and dgate."""
     gradients: tuple[Tensor, Tensor] = _kernel(ctx, "gate_residual_backward")(dout, gate, y, dtype=dtype)
     return gradients
-
-
-def _add_to(total: Tensor, addend: Tensor) -> None:
-    if backend_of("scale_add") == "c":
-        raw("scale_add_forward")(total, addend, 1.0, 1.0, out=total)
-    else:
-        total.add_(addend)
 
 
 def _kernel(ctx: Any, name: str) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dithc.hcops import numba_loops, numba_matrix
-from dithc.hcops.checks import array, condition, fp32, shape_of, wrong_shape
+from dithc.hcops.checks import array, condition, fp32, shape_of, typed, wrong_shape
 from dithc.hcops.numba_compiler import BF16, COLUMNS, FP32, ROUNDED, ROWS, Array, Either
 from dithc.hcops.numba_loops import TOKENS_PER_BLOCK
 from dithc.hcops.numba_threads import ELEMENTS_PER_THREAD, num_threads, run, spread
@@ -50,16 +50,33 @@ def linear_gate_residual_forward(
     """x (N, T, D), weight (F, D), bias (F), gate (N, F), residual (N, T, F).
 
     Returns:
-        residual + gate * y in the wider type, and y = x W^T + b in the same type, which the gradient needs.
+        residual + gate * y in the widest type of residual, gate and `dtype`, and y = x W^T + b in `dtype`, which the
+        gradient needs.
     """
     op = "linear_gate_residual"
     n, t, _ = _stream(op, "x", x)
     shape_of(op, "residual", residual, (n, t, weight.shape[0]))
-    out = _output_of_linear(op, x, weight, torch.promote_types(residual.dtype, dtype))
-    y = torch.empty_like(out)
+    out_type = torch.promote_types(torch.promote_types(residual.dtype, gate.dtype), dtype)
+    out, y = _output_of_linear(op, x, weight, out_type), _output_of_linear(op, x, weight, dtype)
     rows = _condition(op, "gate", gate, (n, weight.shape[0]))
     _forward_product(op, x, weight, bias, out, dtype, before=y, residual=residual, gate=rows, rows_per_gate=t)
     return out, y  # (N, T, F) each
+
+
+def mlp_forward(
+    x: Tensor,
+    weight1: Tensor,
+    bias1: Tensor | None,
+    weight2: Tensor,
+    bias2: Tensor | None,
+    gate: Tensor,
+    residual: Tensor,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`linear_gelu_forward`, then `linear_gate_residual_forward`: the results of the second around those of the first."""
+    hidden, before = linear_gelu_forward(x, weight1, bias1, dtype)
+    out, y = linear_gate_residual_forward(hidden, weight2, bias2, gate, residual, dtype)
+    return out, hidden, before, y  # (N, T, F), (N, T, 4D), (N, T, 4D), (N, T, F)
 
 
 def linear_backward(
@@ -71,6 +88,7 @@ def linear_backward(
     into: Tensor | None,
     *,
     accumulate: bool = False,
+    gelu_at: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of `linear_forward`; products are of dy's type.
 
@@ -82,6 +100,7 @@ def linear_backward(
         needs: whether the gradients of x, weight and bias are wanted.
         into: (F, D) fp32 or None; receives the gradient of the weight.
         accumulate: adds to `into` instead of overwriting it.
+        gelu_at: (..., D) in x's type: x is the GELU of it, and dx is the gradient to it instead of the one to x.
 
     Returns:
         dx in x's type, dw (or `into`) and db in fp32; None for what is not wanted.
@@ -90,12 +109,16 @@ def linear_backward(
     features, width = weight.shape
     rows = dy.shape[:-1].numel()
     shape_of(op, "dy", dy, (*x.shape[:-1], features))
+    if gelu_at is not None:
+        shape_of(op, "gelu_at", gelu_at, tuple(x.shape))
+        typed(op, "gelu_at", gelu_at, x.dtype)
     left = either(op, "dy", dy, compute)
     dx = dw = db = None
     if needs[0]:
         dx = torch.empty_like(x)
         right = either(op, "weight", weight, compute)
-        _product((rows, width, features), (left, features, 1), (right, 1, width), either(op, "x", dx))
+        slope = NOTHING if gelu_at is None else either(op, "gelu_at", gelu_at)
+        _product((rows, width, features), (left, features, 1), (right, 1, width), either(op, "x", dx), gelu_at=slope)
     if needs[1]:
         if into is not None:
             shape_of(op, "into", into, (features, width))
@@ -125,8 +148,13 @@ def adaln_forward(
     return out, mean, rstd  # (N, T, D), (N, T), (N, T)
 
 
-def adaln_backward(dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `adaln_forward`, each in the type of its input; shift has the type of scale."""
+def adaln_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor, rstd: Tensor, dstream: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `adaln_forward`, each in the type of its input; shift has the type of scale.
+
+    `dstream` (N, T, D) is added to dx: what comes back to x beside the norm.
+    """
     op = "adaln_backward"
     n, t, d = _stream(op, "x", x)
     shape_of(op, "dy", dy, (n, t, d))
@@ -134,12 +162,16 @@ def adaln_backward(dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor, rstd: Ten
     shape_of(op, "rstd", rstd, (n, t))
     fp32(op, "mean", mean)
     fp32(op, "rstd", rstd)
+    addend: Array = NO_FP32
+    if dstream is not None:
+        shape_of(op, "dstream", dstream, (n, t, d))
+        addend = flat(op, "dstream", dstream)
     dx, blocks = torch.empty_like(x), -(-t // TOKENS_PER_BLOCK)
     dshift, dscale = np.empty(n * blocks * d, np.float32), np.empty(n * blocks * d, np.float32)
     run(
         *(numba_loops.adaln_backward, n * blocks, t, d, flat(op, "dy", dy), flat(op, "x", x)),
         *(_condition(op, "scale", scale, (n, d)), flat(op, "mean", mean), flat(op, "rstd", rstd)),
-        *(flat(op, "dx", dx), dshift, dscale),
+        *(addend, flat(op, "dx", dx), dshift, dscale),
         elements=x.numel(),
     )
     return dx, _add_blocks(dshift, (n, blocks, d)).to(scale.dtype), _add_blocks(dscale, (n, blocks, d)).to(scale.dtype)
@@ -279,6 +311,7 @@ def _product(
     *,
     accumulate: bool = False,
     before: Either = NOTHING,
+    gelu_at: Either = NOTHING,
     residual: Either = NOTHING,
     bias: NDArray[np.float32] = NO_FP32,
     gate: NDArray[np.float32] = NO_FP32,
@@ -291,7 +324,7 @@ def _product(
         return
     deep = k > numba_matrix.DEPTH_PACKED and out[2] == BF16
     between = np.empty(m * n, np.float32) if deep else out[0]
-    arguments = (n, k, *a, *b, between, accumulate, out, before, residual, bias, gate, rows_per_gate, use_gelu)
+    arguments = (n, k, *a, *b, between, accumulate, out, before, gelu_at, residual, bias, gate, rows_per_gate, use_gelu)
     numba_matrix.gemm.prepare(0, m, 0, n, *arguments)
     rows, columns = _cut(m, n, num_threads(m * n * k // PRODUCTS_PER_ELEMENT))
     parts: list[Callable[[], None]] = [

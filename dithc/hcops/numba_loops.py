@@ -38,6 +38,20 @@ def tanh_forward(begin: int, end: int, x: Array, out: Array) -> None:
 
 
 @Kernel
+def exp_backward(begin: int, end: int, dout: Array, y: Array, dx: Array) -> None:
+    """dx = dout y."""
+    for i in range(begin, end):
+        store(dx, i, load(dout, i) * load(y, i))
+
+
+@Kernel
+def tanh_backward(begin: int, end: int, dout: Array, y: Array, dx: Array) -> None:
+    """dx = dout (1 - y^2)."""
+    for i in range(begin, end):
+        store(dx, i, load(dout, i) * multiply_add(-load(y, i), load(y, i), ONE))
+
+
+@Kernel
 def gelu_forward(begin: int, end: int, x: Array, out: Array) -> None:
     """out = gelu(x)."""
     for i in range(begin, end):
@@ -137,9 +151,10 @@ def _sum_of_modulated_normalised(
 @Kernel
 def adaln_backward(
     begin: int, end: int, tokens: int, width: int, dout: Array, x: Array, scale: Fp32, means: Fp32, rstds: Fp32,
-    dx: Array, dshift: Fp32, dscale: Fp32,
+    dstream: Array, dx: Array, dshift: Fp32, dscale: Fp32,
 ) -> None:  # fmt: skip
-    """Blocks of tokens: dx, and each block's sums of dout and of dout * normalised in rows of dshift and dscale."""
+    """Blocks of tokens: dx (plus dstream where that is not empty), and in rows of dshift and dscale each block's sums of
+    dout and of dout * normalised."""
     blocks = (tokens + TOKENS_PER_BLOCK - 1) // TOKENS_PER_BLOCK
     for block in range(begin, end):
         image, first = block // blocks, block % blocks * TOKENS_PER_BLOCK
@@ -157,10 +172,16 @@ def adaln_backward(
             for j in range(width):
                 normalised = (load(x, at + j) - mean) * rstd
                 write(dscale, sums + j, multiply_add(load(dout, at + j), normalised, read(dscale, sums + j)))
-            for j in range(width):
-                normalised = (load(x, at + j) - mean) * rstd
-                modulated = load(dout, at + j) * (ONE + read(scale, condition + j))
-                store(dx, at + j, rstd * (modulated - a - normalised * b))
+            if dstream.size:
+                for j in range(width):
+                    normalised = (load(x, at + j) - mean) * rstd
+                    modulated = load(dout, at + j) * (ONE + read(scale, condition + j))
+                    store(dx, at + j, rstd * (modulated - a - normalised * b) + load(dstream, at + j))
+            else:
+                for j in range(width):
+                    normalised = (load(x, at + j) - mean) * rstd
+                    modulated = load(dout, at + j) * (ONE + read(scale, condition + j))
+                    store(dx, at + j, rstd * (modulated - a - normalised * b))
 
 
 @Kernel

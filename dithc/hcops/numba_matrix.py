@@ -31,7 +31,7 @@ from dithc.hcops.numba_compiler import (
     widened,
     write,
 )
-from dithc.hcops.numba_math import exp, gelu
+from dithc.hcops.numba_math import exp, gelu, gelu_gradient
 
 Fp32 = NDArray[np.float32]
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -112,10 +112,10 @@ def add_product(a: Fp32, b: Fp32, b_start: int, rows: int, columns: int, depth: 
 
 @helper()
 def finish(
-    tile: Fp32, at: int, count: int, place: int, column: int, out: Either, before: Either, residual: Either, bias: Fp32,
-    gate: Fp32, gate_at: int, use_gelu: bool,
+    tile: Fp32, at: int, count: int, place: int, column: int, out: Either, before: Either, gelu_at: Either, residual: Either,
+    bias: Fp32, gate: Fp32, gate_at: int, use_gelu: bool,
 ) -> None:  # fmt: skip
-    """One row of a block of C: bias, a copy of that, GELU, gate, residual; each where it is wanted."""
+    """One row of a block of C: bias, a copy of that, GELU, a GELU's gradient, gate, residual; each where it is wanted."""
     if bias.size:
         for j in range(count):
             write(tile, at + j, read(tile, at + j) + read(bias, column + j))
@@ -125,6 +125,9 @@ def finish(
     if use_gelu:
         for j in range(count):
             write(tile, at + j, gelu(read(tile, at + j)))
+    if gelu_at[0].size or gelu_at[1].size:
+        for j in range(count):
+            write(tile, at + j, read(tile, at + j) * gelu_gradient(load(gelu_at, place + j)))
     if gate.size:
         for j in range(count):
             value = multiply_add(read(gate, gate_at + j), read(tile, at + j), load(residual, place + j))
@@ -136,8 +139,8 @@ def finish(
 @Kernel
 def gemm(
     m0: int, m1: int, n0: int, n1: int, n: int, k: int, a: Either, a_row: int, a_depth: int, b: Either, b_column: int,
-    b_depth: int, partial: Fp32, accumulate: bool, out: Either, before: Either, residual: Either, bias: Fp32, gate: Fp32,
-    rows_per_gate: int, use_gelu: bool,
+    b_depth: int, partial: Fp32, accumulate: bool, out: Either, before: Either, gelu_at: Either, residual: Either,
+    bias: Fp32, gate: Fp32, rows_per_gate: int, use_gelu: bool,
 ) -> None:  # fmt: skip
     """Rows m0 to m1, columns n0 to n1 of out (m, n) = finish(A B); partial (m, n) holds C between two packed depths, and is
     out itself where that is fp32. `accumulate`: starts from what partial holds."""
@@ -167,7 +170,9 @@ def gemm(
                         place, at = (i0 + i) * n + j0 + j, i * TILE_COLUMNS
                         if last:
                             gate_at = (i0 + i) // rows_per_gate * n + j0 + j
-                            finish(tile, at, count, place, j0 + j, out, before, residual, bias, gate, gate_at, use_gelu)
+                            finish(
+                                tile, at, count, place, j0 + j, out, before, gelu_at, residual, bias, gate, gate_at, use_gelu
+                            )  # fmt: skip
                         else:
                             for t in range(count):
                                 write(partial, place + t, read(tile, at + t))

@@ -34,6 +34,16 @@ def tanh_forward(x: Tensor) -> Tensor:
     return _map("tanh", numba_loops.tanh_forward, x)
 
 
+def exp_backward(dy: Tensor, y: Tensor) -> Tensor:
+    """dy and y, the result of the forward pass, of one shape."""
+    return _map_backward("exp_backward", numba_loops.exp_backward, dy, y)
+
+
+def tanh_backward(dy: Tensor, y: Tensor) -> Tensor:
+    """dy and y, the result of the forward pass, of one shape."""
+    return _map_backward("tanh_backward", numba_loops.tanh_backward, dy, y)
+
+
 def gelu_forward(x: Tensor) -> Tensor:
     """x of any shape; the tanh form."""
     return _map("gelu", numba_loops.gelu_forward, x)

@@ -26,6 +26,19 @@ def linear_gate_residual(x: Tensor, weight: Tensor, bias: Tensor | None, gate: T
     return gate_residual(residual, gate, F.linear(x, weight, bias))  # (N, T, F)
 
 
+def mlp(
+    x: Tensor,
+    weight1: Tensor,
+    bias1: Tensor | None,
+    weight2: Tensor,
+    bias2: Tensor | None,
+    gate: Tensor,
+    residual: Tensor,
+) -> Tensor:
+    """x (N, T, D), weight1 (E, D), bias1 (E), weight2 (F, E), bias2 (F), gate (N, F), residual (N, T, F)."""
+    return linear_gate_residual(linear_gelu(x, weight1, bias1), weight2, bias2, gate, residual)  # (N, T, F)
+
+
 def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
     """x (N, T, D), shift and scale (N, D)."""
     normalised = F.layer_norm(x, (x.shape[-1],), eps=eps)  # (N, T, D)

@@ -37,13 +37,14 @@ class Kernel:
     parts: tuple[str, ...] = ()
 
 
-_PRODUCTS = ("gemm_f32", "gemm_f32_split", "gemm_bf16", "epilogue")
+_PRODUCTS = ("gemm_f32", "gemm_f32_split", "gemm_bf16", "epilogue", "few_*")
 _MAP = ("map*",)
 
 KERNELS: tuple[Kernel, ...] = (
     Kernel("linear", "reference", "torch's GEMM"),
     Kernel("linear_gelu", "reference", "torch's GEMM, then torch's tanh GELU"),
     Kernel("linear_gate_residual", "reference", "torch's GEMM, then multiply and add"),
+    Kernel("mlp", "reference", "torch's GEMMs, then torch's tanh GELU, multiply and add"),
     Kernel("adaln", "reference", "torch's layer norm, then multiply and add"),
     Kernel("gate_residual", "reference", "torch's multiply and add"),
     Kernel("attention", "reference", "torch's scaled dot-product attention"),
@@ -61,6 +62,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("linear", "numba", "blocked GEMM"),
     Kernel("linear_gelu", "numba", "blocked GEMM with bias and GELU in its end"),
     Kernel("linear_gate_residual", "numba", "blocked GEMM with bias, gate and residual in its end"),
+    Kernel("mlp", "numba", "both layers; the GELU's gradient in the end of the second one's product"),
     Kernel("adaln", "numba", "norm and modulation in one pass over a token"),
     Kernel("gate_residual", "numba", "one pass"),
     Kernel("attention", "numba", "blocks of scores that stay in cache, no T x T array"),
@@ -73,6 +75,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("linear", "c", "packed GEMM with the bias in its end", _PRODUCTS),
     Kernel("linear_gelu", "c", "packed GEMM with bias and GELU in its end", _PRODUCTS),
     Kernel("linear_gate_residual", "c", "packed GEMM with bias, gate and residual in its end", _PRODUCTS),
+    Kernel("mlp", "c", "both layers; the GELU's gradient in the end of the second one's product", _PRODUCTS),
     Kernel("adaln", "c", "norm and modulation in one pass over a token", ("adaln*", "add_blocks")),
     Kernel("gate_residual", "c", "one pass", ("gate_residual*", "add_blocks")),
     Kernel("attention", "c", "flash attention: blocks of scores that stay in cache", ("attention*", *_PRODUCTS[:2])),
@@ -82,8 +85,8 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("mse", "c", "one pass", ("squared_difference", "scaled_difference", "add_blocks")),
     Kernel("patchify", "c", "one pass"),
     Kernel("unpatchify", "c", "one pass"),
-    Kernel("exp", "c", "one pass", ("map",)),  # their gradients are torch's
-    Kernel("tanh", "c", "one pass", ("map",)),
+    Kernel("exp", "c", "one pass", _MAP),
+    Kernel("tanh", "c", "one pass", _MAP),
     Kernel("scale_add", "c", "one pass", ("scale_add*",)),
     Kernel("sum_of_squares", "c", "one pass in a fixed order", ("sum_of_squares*",)),
     Kernel("adamw", "c", "clipping, moments, update and average in one pass", ("adamw*",)),

@@ -35,6 +35,7 @@ FOLDER_VARIABLE = "DITHC_TUNING"
 """Environment: another folder for the files, or `off` for the kernels' own rule everywhere."""
 OFF = "off"
 LARGEST_NUMBER = 2**31 - 1  # C's int
+CLUSTER_CUTS = (0, 1, 2)  # hc_cluster_cut: by the kernels' rule, rows, columns
 MARGIN = 0.03
 """What a candidate must gain on the default; medians of alternating rounds differ by about 1 to 2 % on a shared machine."""
 
@@ -52,6 +53,7 @@ class Blocking(NamedTuple):
     row_cuts: int = 0
     column_cuts: int = 0
     num_threads: int = 0
+    cluster_cut: int = 0
 
 
 Choice = Blocking | Literal["torch"]
@@ -258,6 +260,8 @@ def _result(row: Mapping[str, Any], *, threads: int) -> Result:
         chosen = Blocking(**{name: _number(value) for name, value in chosen.items()})
         if max(max(chosen.row_cuts, 1) * max(chosen.column_cuts, 1), chosen.num_threads) > threads:
             raise ValueError(f"{chosen} needs more than {threads} thread(s)")
+        if chosen.cluster_cut not in CLUSTER_CUTS:
+            raise ValueError(f"{chosen}: cluster_cut is one of {CLUSTER_CUTS}")
     elif chosen not in (None, "torch"):
         raise ValueError(f"choice {chosen!r} is unknown")
     elif chosen == "torch" and not torch_may_serve(row["layout"], row["dtype"]):

@@ -124,8 +124,17 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
         """residual + gate * (x through both layers); x and residual (N, T, D), gate (N, D)."""
-        out: Tensor = self.fc2(self.fc1(x), gate=gate, residual=residual)
+        first, second = self.fc1, self.fc2
+        if is_plain(first, LinearGelu) and is_plain(second, Linear):
+            return hcops.mlp(x, first.weight, first.bias, second.weight, second.bias, gate=gate, residual=residual)
+        out: Tensor = second(first(x), gate=gate, residual=residual)
         return out  # (N, T, D)
+
+
+def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether nobody outside (a subclass, a hook, another forward pass) has to see the calls of a module."""
+    hooks = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
+    return type(module) is kind and "forward" not in module.__dict__ and not any(hooks)
 
 
 class FinalLayer(nn.Module):
@@ -139,7 +148,7 @@ class FinalLayer(nn.Module):
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
         """x (N, T, D), c (N, D)."""
         shift, scale = self.adaLN_modulation(c).chunk(2, dim=1)  # (N, D) each
-        patches: Tensor = self.linear(hcops.adaln(x, shift, scale))
+        patches: Tensor = self.linear(hcops.vector.adaln(x, shift, scale))
         return patches  # (N, T, p*p*out)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dithc import hcops, native
-from dithc.hcops import tuning, vector
+from dithc.hcops import custom, tuning, vector
 from dithc.hcops.table import obstacle
 from dithc.native import loading
 
@@ -72,6 +72,14 @@ def _gated(*sizes: tuple[int, int, int, int]) -> tuple[dict[str, tuple[int, ...]
     )
 
 
+def _mlps(*sizes: tuple[int, int, int, int, int]) -> tuple[dict[str, tuple[int, ...]], ...]:
+    return tuple(
+        {"x": (n, t, d), "weight": (e, d), "bias": (e,), "weight2": (f, e), "bias2": (f,), "gate": (n, f),
+         "residual": (n, t, f)}
+        for n, t, d, e, f in sizes
+    )  # fmt: skip
+
+
 def _streams(*sizes: tuple[int, int, int]) -> tuple[dict[str, tuple[int, ...]], ...]:
     return tuple({"residual": (n, t, d), "shift": (n, d), "scale": (n, d)} for n, t, d in sizes)
 
@@ -98,7 +106,12 @@ CASES = {
         _gated((1, 1, 1, 1), (2, 3, 5, 7), (3, 64, 32, 48)),
         _longest,
     ),
-    "adaln": Case(hcops.adaln, _streams((1, 1, 8), (2, 3, 5), (3, 65, 33), (2, 70, 384)), _longest),
+    "mlp": Case(
+        lambda x, w1, b1, w2, b2, gate, residual: hcops.mlp(x, w1, b1, w2, b2, gate=gate, residual=residual),
+        _mlps((1, 1, 1, 1, 1), (2, 3, 5, 9, 7), (3, 64, 32, 128, 32)),
+        _longest,
+    ),
+    "adaln": Case(vector.adaln, _streams((1, 1, 8), (2, 3, 5), (3, 65, 33), (2, 70, 384)), _longest),
     "gate_residual": Case(
         vector.gate_residual,
         tuple({"residual": s, "gate": (s[0], s[2]), "y": s} for s in ((1, 1, 1), (2, 3, 5), (3, 70, 64))),
@@ -124,7 +137,8 @@ CASES = {
     "patchify, channels last": Case(lambda x: vector.patchify(x, 3, order=1), _any((2, 3, 6, 9)), lambda _: 1),
     "unpatchify": Case(lambda x: vector.unpatchify(x, 2, 2), _any((1, 2, 4), (2, 6, 12)), lambda _: 1),
 }
-STAYS_FP32 = ("weight", "bias", "residual")  # under autocast: masters of the weights, and the residual stream
+# Under autocast: masters of the weights, and the residual stream.
+STAYS_FP32 = ("weight", "bias", "weight2", "bias2", "residual")
 MODES = ("fp32", "bf16", "autocast")
 
 
@@ -136,7 +150,7 @@ def make(case: Case, index: int, mode: str) -> tuple[list[Tensor], list[Tensor]]
         drawn = torch.randn(shape, generator=generator)
         stays = mode == "fp32" or (mode == "autocast" and name in STAYS_FP32)
         leaf = drawn if stays else drawn.bfloat16()
-        read = leaf.bfloat16() if mode == "autocast" and name == "weight" else leaf
+        read = leaf.bfloat16() if mode == "autocast" and name.startswith("weight") else leaf
         leaves.append(leaf.requires_grad_())
         exact.append(read.detach().double().requires_grad_())
     return leaves, exact
@@ -179,7 +193,7 @@ def test_gradient_of_the_stream_is_added_to_that_of_the_norm(server: str, uses: 
     together, apart = [leaf.detach().clone().requires_grad_() for leaf in leaves], leaves
     out, stream = vector.adaln_and_stream(*together)
     assert torch.equal(stream, together[0])
-    pairs = ((out, stream), (hcops.adaln(*apart), apart[0]))
+    pairs = ((out, stream), (vector.adaln(*apart), apart[0]))
     for norm, x in pairs:
         loss = {"both": (norm * x.exp()).sum(), "norm": norm.square().sum(), "stream": x.square().sum()}[uses]
         loss.backward()
@@ -195,7 +209,7 @@ def test_types_under_autocast_are_those_of_the_model(server: str) -> None:
     weight, bias = torch.randn(8, 8), torch.randn(8)
     shift, scale = modulation.chunk(2, dim=1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        normalised = hcops.adaln(stream, shift, scale)
+        normalised = vector.adaln(stream, shift, scale)
         y = hcops.linear(normalised, weight, bias)
         out = hcops.linear(y, weight, bias, gate=scale, residual=stream)
     assert (normalised.dtype, y.dtype, out.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
@@ -206,6 +220,10 @@ OPS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "linear_gelu": lambda: (_leaf(2, 3, 8), _leaf(5, 8), None, torch.float32),
     "linear_gate_residual": lambda: (
         *(_leaf(2, 3, 8), _leaf(5, 8), _leaf(5), _leaf(2, 5), _leaf(2, 3, 5)),
+        torch.float32,
+    ),
+    "mlp": lambda: (
+        *(_leaf(2, 3, 8), _leaf(5, 8), _leaf(5), _leaf(7, 5), None, _leaf(2, 7), _leaf(2, 3, 7)),
         torch.float32,
     ),
     "adaln": lambda: (_leaf(2, 3, 8), _leaf(2, 8), _leaf(2, 8), 1e-6, torch.float32),
@@ -223,7 +241,7 @@ OPS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "linear_backward": lambda: (torch.randn(3, 5), torch.randn(3, 8), torch.randn(5, 8), True, [True, False, True]),
     "adaln_backward": lambda: (
         *(torch.randn(2, 3, 8), torch.randn(2, 3, 8), torch.randn(2, 8)),
-        *(torch.randn(2, 3), torch.rand(2, 3)),
+        *(torch.randn(2, 3), torch.rand(2, 3), torch.randn(2, 3, 8)),
     ),
     "gate_residual_backward": lambda: (torch.randn(2, 3, 8), torch.randn(2, 8), torch.randn(2, 3, 8)),
     "attention_backward": lambda: (
@@ -232,6 +250,8 @@ OPS: dict[str, Callable[[], tuple[Any, ...]]] = {
     ),
     "silu_backward": lambda: (torch.randn(3, 5), torch.randn(3, 5)),
     "gelu_backward": lambda: (torch.randn(3, 5), torch.randn(3, 5)),
+    "exp_backward": lambda: (torch.randn(3, 5), torch.rand(3, 5)),
+    "tanh_backward": lambda: (torch.randn(3, 5), torch.rand(3, 5)),
     "softmax_backward": lambda: (torch.randn(3, 5), torch.rand(3, 5)),
     "mse_backward": lambda: (torch.randn(3), torch.randn(3, 5), torch.randn(3, 5)),
 }
@@ -245,7 +265,10 @@ def _leaf(*shape: int) -> Tensor:
 @pytest.mark.parametrize("name", OPS)
 def test_operator_keeps_torchs_rules(name: str, backend: str, use_backend: Callable[[str], None]) -> None:
     use_backend(backend)
-    settings = {"dtype": torch.float32} if name == "gate_residual_backward" else {}
+    settings: dict[str, Any] = {
+        "gate_residual_backward": {"dtype": torch.float32},
+        "linear_backward": {"gelu_at": torch.randn(3, 8)},
+    }.get(name, {})
     torch.library.opcheck(getattr(torch.ops.dithc, name).default, OPS[name](), settings)
 
 
@@ -270,7 +293,7 @@ def test_sums_over_tokens_repeat_bit_by_bit_on_any_number_of_threads(server: str
     try:
         for threads, _ in itertools.product((1, 2), range(50)):
             torch.set_num_threads(threads)
-            out = hcops.adaln(*leaves)
+            out = vector.adaln(*leaves)
             found.append(torch.autograd.grad(out, leaves, out.detach()))
     finally:
         torch.set_num_threads(before)
@@ -282,7 +305,7 @@ def test_gaps_and_chunks_change_nothing(server: str) -> None:
     wide, six = torch.randn(2, 5, 3, 16), torch.randn(2, 6 * 8)
     x = wide[:, :, 1, 4:12]  # rows apart
     shift, scale, gate = six.chunk(6, dim=1)[1:4]
-    assert torch.equal(hcops.adaln(x, shift, scale), hcops.adaln(*(v.contiguous() for v in (x, shift, scale))))
+    assert torch.equal(vector.adaln(x, shift, scale), vector.adaln(*(v.contiguous() for v in (x, shift, scale))))
     weight = torch.randn(8, 8)
     assert torch.equal(hcops.linear(x, weight.t()), hcops.linear(x.contiguous(), weight.t().contiguous()))
     y = torch.randn(2, 8, 5).transpose(1, 2)
@@ -319,8 +342,22 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: hcops.linear(_leaf(1, 2, 3), _leaf(4, 3), gate=_leaf(1, 4), residual=_leaf(1, 2, 3)),
         "argument residual",
     ),
-    "shape of scale": (lambda: hcops.adaln(_leaf(2, 3, 4), _leaf(2, 4), _leaf(1, 4)), "adaln, argument"),
-    "two dimensions": (lambda: hcops.adaln(_leaf(3, 4), _leaf(3, 4), _leaf(3, 4)), "adaln, argument x"),
+    "shape of scale": (lambda: vector.adaln(_leaf(2, 3, 4), _leaf(2, 4), _leaf(1, 4)), "adaln, argument"),
+    "two dimensions": (lambda: vector.adaln(_leaf(3, 4), _leaf(3, 4), _leaf(3, 4)), "adaln, argument x"),
+    "width of the second layer": (
+        lambda: hcops.mlp(
+            _leaf(1, 2, 3), _leaf(4, 3), None, _leaf(3, 5), None, gate=_leaf(1, 3), residual=_leaf(1, 2, 3)
+        ),
+        "linear_gate_residual, argument x",
+    ),
+    "type of the second layer": (
+        lambda: hcops.mlp(
+            *(_leaf(1, 2, 3), _leaf(4, 3), None, _leaf(3, 4).bfloat16(), None),
+            gate=_leaf(1, 3),
+            residual=_leaf(1, 2, 3),
+        ),
+        "mlp, argument weight2",
+    ),
     "heads that do not divide": (lambda: hcops.attention(_leaf(1, 2, 12), 3), "attention, argument num_heads"),
     "no width": (lambda: hcops.attention(_leaf(1, 2, 0), 3), "attention, argument qkv"),
     "width without q, k and v": (lambda: hcops.attention(_leaf(1, 2, 10), 2), "attention, argument qkv"),
@@ -410,18 +447,19 @@ def test_torch_serves_plain_products_alone_and_without_autocast(use_backend: Cal
 @pytest.mark.skipif(native.library() is None, reason="no C kernels")
 def test_without_gradients_nothing_is_made_for_them(use_backend: Callable[[str], None], monkeypatch) -> None:
     use_backend("c")
-    x, weight, bias = _leaf(2, 5, 7), _leaf(9, 7), _leaf(9)
+    x, weight, bias, weight2 = _leaf(2, 5, 7), _leaf(9, 7), _leaf(9), _leaf(9, 9)
     gate, residual = torch.randn(2, 9), torch.randn(2, 5, 9)
     calls = {
         "linear_gelu": lambda: hcops.linear(x, weight, bias, gelu=True),
         "linear_gate_residual": lambda: hcops.linear(x, weight, bias, gate=gate, residual=residual),
+        "mlp": lambda: hcops.mlp(x, weight, bias, weight2, None, gate=gate, residual=residual),
     }
     kept = []
 
     def spy(name: str) -> Callable[..., Any]:
         def call(*inputs: Any, **settings: Any) -> Any:
             found = hcops.raw(name)(*inputs, **settings)
-            kept.append(found[1] is not None)
+            kept.append(found[-1] is not None)
             return found
 
         return call
@@ -431,7 +469,31 @@ def test_without_gradients_nothing_is_made_for_them(use_backend: Callable[[str],
         with_gradient = call()
         with torch.no_grad():
             assert torch.equal(call(), with_gradient)
-    assert kept == [True, False, True, False]
+    assert kept == [True, False] * 3
+
+
+@pytest.mark.parametrize("mode", ["fp32", "autocast"])
+def test_mlp_whose_parts_are_served_by_different_back_ends_calls_them_one_by_one(
+    mode: str, fast: None, monkeypatch
+) -> None:
+    case = CASES["mlp"]
+    leaves, exact = make(case, 1, mode)
+    served = {row["op"]: row["backend"] for row in hcops.describe()}
+    monkeypatch.setattr("dithc.hcops.ops.backend_of", lambda op: "other" if op == "linear" else served[op])
+    monkeypatch.setattr(custom, "MLP", None)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mode == "autocast"):
+        out = case.call(*leaves)
+    with hcops.use("reference"):
+        truth = case.call(*exact)
+    assert within(out, truth, mode=mode, length=_longest(case.shapes[1]))
+
+
+def test_what_an_mlp_keeps_of_a_branch_has_the_type_of_its_products(fast: None) -> None:
+    leaves, _ = make(CASES["mlp"], 1, "autocast")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = CASES["mlp"].call(*leaves)
+    *_, y = out.grad_fn.saved_tensors
+    assert (out.dtype, y.dtype) == (torch.float32, torch.bfloat16)
 
 
 def test_raw_kernels_refuse_what_they_would_read_wrongly(fast: None) -> None:

@@ -204,6 +204,73 @@ def test_forgotten_gradients_free_the_buffer_after_a_failed_pass() -> None:
     assert is_flat(weight)
 
 
+def mlp(x: Tensor, weights: list[Tensor], *, residual: Tensor) -> Tensor:
+    return hcops.mlp(x, weights[0], None, weights[1], None, gate=torch.ones(2, 3), residual=residual)
+
+
+def mlp_by_torch(weights: list[Tensor], *inputs: Tensor) -> list[Tensor]:
+    leaves = [weight.detach().clone().requires_grad_() for weight in weights]
+    for x in inputs:
+        hidden = torch.nn.functional.gelu(x @ leaves[0].T, approximate="tanh")
+        (x + hidden @ leaves[1].T).square().sum().backward()
+    return [leaf.grad for leaf in leaves]
+
+
+@pytest.mark.parametrize("way", ["plain", "recomputed"])
+def test_both_weights_of_an_mlp_write_there_and_add_up(way: str) -> None:
+    weights, inputs = flat((7, 3), (3, 7)), [torch.randn(2, 5, 3) for _ in range(2)]
+    for count, x in enumerate(inputs, start=1):
+        leaf = x.clone().requires_grad_()
+        if way == "plain":
+            out = mlp(leaf, weights, residual=leaf)
+        else:
+            out = checkpoint(lambda x: mlp(x, weights, residual=x), leaf, use_reentrant=False)
+        out.square().sum().backward()
+        for weight, truth in zip(weights, mlp_by_torch(weights, *inputs[:count]), strict=True):
+            assert is_flat(weight)
+            torch.testing.assert_close(weight.grad, truth, rtol=1e-5, atol=1e-4)
+
+
+def test_mlp_used_twice_in_one_pass_gets_both_gradients() -> None:
+    weights, inputs = flat((7, 3), (3, 7)), [torch.randn(2, 5, 3) for _ in range(2)]
+    sum(mlp(x, weights, residual=x).square().sum() for x in inputs).backward()
+    for weight, truth in zip(weights, mlp_by_torch(weights, *inputs), strict=True):
+        torch.testing.assert_close(weight.grad, truth, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_frozen_weight_of_an_mlp_gets_no_gradient(frozen: int) -> None:
+    weights, x = flat((7, 3), (3, 7)), torch.randn(2, 5, 3)
+    weights[frozen].requires_grad_(False)
+    mlp(x, weights, residual=x).square().sum().backward()
+    assert weights[frozen].grad is None
+    torch.testing.assert_close(weights[1 - frozen].grad, mlp_by_torch(weights, x)[1 - frozen], rtol=1e-5, atol=1e-4)
+
+
+def test_first_layer_of_an_mlp_that_failed_leaves_the_second_ones_gradient_landed(monkeypatch) -> None:
+    weights, x = flat((7, 3), (3, 7)), torch.randn(2, 5, 3)
+    mlp(x, weights, residual=x).square().sum().backward()
+    before = [weight.grad.clone() for weight in weights]
+    loss, calls = mlp(x, weights, residual=x).square().sum(), []
+
+    def failing(name: str):
+        calls.append(name)
+        if calls.count("linear_backward") == 2:
+            raise MemoryError("no memory")
+        return hcops.raw(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dithc.hcops.gradients.raw", failing)
+        with pytest.raises(MemoryError, match="no memory"):
+            loss.backward()
+    assert torch.equal(weights[0].grad, before[0])
+    torch.testing.assert_close(weights[1].grad, 2 * before[1])
+    mlp(x, weights, residual=x).square().sum().backward()
+    torch.testing.assert_close(weights[0].grad, 2 * before[0])
+    torch.testing.assert_close(weights[1].grad, 3 * before[1])
+    assert all(is_flat(weight) for weight in weights)
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_recomputed_layers_write_there_too(reentrant: bool) -> None:
     one, two = flat((3, 3), (3, 3))

@@ -133,7 +133,7 @@ def test_gate_and_residual_follow_the_product(stream: torch.dtype, branch: torch
     out, y = ops.linear_gate_residual_forward(x, weight, bias, gate, residual, branch)
     rounded = weight.to(branch).double()
     exact, size = x.double() @ rounded.T + bias.double(), x.double().abs() @ rounded.abs().T + bias.abs()
-    assert out.dtype == y.dtype == torch.promote_types(stream, branch)
+    assert (out.dtype, y.dtype) == (torch.promote_types(stream, branch), branch)
     assert_near(y, exact, terms=d + 3, size=size)
     wide = gate.double()[:, None]
     assert_near(out, residual.double() + wide * exact, terms=d + 5, size=wide.abs() * size + residual.double().abs())

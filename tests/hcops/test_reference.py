@@ -37,12 +37,14 @@ def test_adaln_normalises_over_width_then_modulates() -> None:
     mean = x.mean(-1, keepdim=True)
     variance = ((x - mean) ** 2).mean(-1, keepdim=True)
     expected = (x - mean) / torch.sqrt(variance + 1e-6) * (1 + scale[:, None]) + shift[:, None]
-    torch.testing.assert_close(hcops.adaln(x, shift, scale), expected)
+    torch.testing.assert_close(hcops.vector.adaln(x, shift, scale), expected)
 
 
 def test_adaln_of_a_constant_row_is_the_shift() -> None:
     shift = torch.randn(1, 8)
-    torch.testing.assert_close(hcops.adaln(torch.full((1, 2, 8), 3.0), shift, torch.randn(1, 8)), shift.expand(1, 2, 8))
+    torch.testing.assert_close(
+        hcops.vector.adaln(torch.full((1, 2, 8), 3.0), shift, torch.randn(1, 8)), shift.expand(1, 2, 8)
+    )
 
 
 def test_attention_equals_softmax_written_out_head_by_head() -> None:
@@ -74,7 +76,11 @@ CASES = {
         lambda x, w, b, gate, residual: hcops.linear(x, w, b, gate=gate, residual=residual),
         (_double(2, 3, 4), _double(5, 4), _double(5), _double(2, 5), _double(2, 3, 5)),
     ),
-    "adaln": lambda: (hcops.adaln, (_double(2, 3, 4), _double(2, 4), _double(2, 4))),
+    "mlp": lambda: (
+        lambda x, w1, b1, w2, b2, gate, y: hcops.mlp(x, w1, b1, w2, b2, gate=gate, residual=y),
+        (_double(2, 3, 4), _double(6, 4), _double(6), _double(5, 6), _double(5), _double(2, 5), _double(2, 3, 5)),
+    ),
+    "adaln": lambda: (hcops.vector.adaln, (_double(2, 3, 4), _double(2, 4), _double(2, 4))),
     "gate_residual": lambda: (hcops.vector.gate_residual, (_double(2, 3, 4), _double(2, 4), _double(2, 3, 4))),
     "attention": lambda: (lambda qkv: hcops.attention(qkv, 2), (_double(2, 3, 12),)),
     "silu": lambda: (hcops.vector.silu, (_double(2, 3),)),

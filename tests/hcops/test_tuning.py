@@ -101,6 +101,7 @@ def damaged_contents():
         "more cuts than threads": {"choice": {"row_cuts": 2, "column_cuts": 2}},
         "more threads than there are": {"choice": {"num_threads": 3}},
         "negative blocking": {"choice": {"mc": -1}},
+        "a cut of clusters that there is not": {"choice": {"cluster_cut": 3}},
         "blocking of words": {"choice": {"mc": "many"}},
     }.items():
         yield name, json.dumps(good | {"products": [good["products"][0] | row]})

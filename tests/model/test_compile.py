@@ -61,7 +61,7 @@ def test_graph_holds_the_operators_of_dithc(use_backend) -> None:
     torch.compile(small_model(), backend=look, fullgraph=True)(
         torch.randn(1, 4, 8, 8), torch.tensor([3]), torch.tensor([1])
     )
-    wanted = {"adaln", "attention", "linear", "linear_gelu", "linear_gate_residual", "silu", "patchify", "unpatchify"}
+    wanted = {"adaln", "attention", "linear", "mlp", "linear_gate_residual", "silu", "patchify", "unpatchify"}
     assert wanted <= {name.removeprefix("dithc.").partition(".")[0] for name in seen}
 
 

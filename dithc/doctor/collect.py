@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dithc.doctor import machine, parallel, software
+from dithc.doctor import machine, parallel, software, switches
 from dithc.doctor.finding import Finding, Level
 from dithc.hardware import Machine, discover
+from dithc.log import UserError
 
 Check = Callable[[Machine, Path], list[Finding]]
 
@@ -17,17 +18,25 @@ CHECKS: tuple[Check, ...] = (
     machine.disk,
     software.kernels,
     software.torch_runtimes,
+    software.binding,
     software.compilers,
     software.versions,
     parallel.mpi,
     parallel.slurm,
+    parallel.allocation,
+    switches.switched_off,
 )
 
 
 def collect(folder: Path = Path(), *, checks: Sequence[Check] = CHECKS) -> list[Finding]:
     """Everything found on this machine, for work in `folder`; a check that breaks is a finding itself."""
-    here = discover()
     findings: list[Finding] = []
+    try:
+        here = discover()
+    except UserError as error:  # a description that is wrong; the checks then look at the machine itself
+        here = discover(described=False)
+        remedy = "correct the file that DITHC_MACHINE names, or unset it"
+        findings.append(Finding(level="bad", topic="described machine", text=str(error), remedy=remedy))
     for check in checks:
         try:
             findings += check(here, folder)

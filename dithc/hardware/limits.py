@@ -92,7 +92,7 @@ def _groups(root: Path, *, controller: str) -> Iterator[Path]:
             continue
         mount_root, mount_point = mount
         # Inside a container the mount shows only a part of the hierarchy; the path is then relative to that part.
-        inside = os.path.relpath(group, mount_root) if group.startswith(mount_root) else "."
+        inside = os.path.relpath(group, mount_root) if Path(group).is_relative_to(mount_root) else "."
         folder = mount_point / inside
         yield folder
         while folder != mount_point and mount_point in folder.parents:

@@ -1,11 +1,13 @@
-"""The description of one node: what it has, as plain immutable data, and as text for a person."""
+"""The description of one node: what it has, as plain immutable data."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from dithc.hardware.limits import Limits
+from dithc.hardware.words import words
 
-GIB = 1 << 30
+TierKind = Literal["ddr", "on-package", "expander"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +34,39 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A NUMA node. Without CPUs it is memory only: on-package memory in flat mode, or an expander."""
+    """A NUMA node. Without CPUs it is memory only: on-package memory in flat mode, or an expander.
+
+    Attributes:
+        index: the kernel's number.
+        cpus: its logical CPUs, empty for memory only.
+        memory_bytes: all of its memory.
+        distances: the kernel's relative distances from this node to every node, in the order of `Machine.nodes`; 10 is its own.
+        read_bandwidth: bytes a second that the firmware (HMAT) states for the nearest CPUs, None where it states none.
+        write_bandwidth: the same for writing.
+        read_latency_ns: nanoseconds, as above.
+        write_latency_ns: the same for writing.
+        huge_page_pools: (page bytes, reserved pages, free pages) of this node.
+    """
 
     index: int
     cpus: tuple[int, ...]
     memory_bytes: int
     distances: tuple[int, ...]
+    read_bandwidth: int | None = None
+    write_bandwidth: int | None = None
+    read_latency_ns: int | None = None
+    write_latency_ns: int | None = None
+    huge_page_pools: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """Memory of one kind; `nodes` are the kernel's numbers of its NUMA nodes, `reason` why it is taken for that kind."""
+
+    kind: TierKind
+    nodes: tuple[int, ...]
+    memory_bytes: int
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +91,28 @@ class HugePages:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One node as the operating system shows it. Cores are ordered by socket, die, cluster, first logical CPU."""
+    """One node as the operating system shows it. Cores are ordered by socket, die, cluster, first logical CPU.
+
+    Attributes:
+        model_name: of the processor.
+        architecture: x86_64, aarch64.
+        flags: instruction sets, as the kernel names them.
+        num_sockets: packages with a CPU that is online.
+        num_dies: dies with a CPU that is online.
+        clusters: in the order of their cores.
+        cluster_rule: by which cores were put together.
+        cores: with at least one CPU online.
+        caches: of the CPUs that are online.
+        nodes: NUMA nodes; none where the kernel reports none.
+        memory_bytes: of all nodes.
+        huge_pages: of the whole machine.
+        limits: what this process may use of it.
+        tiers: kinds of memory, DDR first.
+        die_rule: by which clusters were put together.
+        offline_cpus: logical CPUs that are there and switched off.
+        slower_cores: cores that the kernel marks as efficient rather than fast.
+        described_by: the file that stands in for the machine that is here; empty for the machine itself.
+    """
 
     model_name: str
     architecture: str
@@ -77,6 +127,11 @@ class Machine:
     memory_bytes: int
     huge_pages: HugePages
     limits: Limits
+    tiers: tuple[Tier, ...] = ()
+    die_rule: str = ""
+    offline_cpus: tuple[int, ...] = ()
+    slower_cores: tuple[int, ...] = ()
+    described_by: str = ""
 
     @property
     def visible_cores(self) -> tuple[Core, ...]:
@@ -93,60 +148,23 @@ class Machine:
         """The same facts as plain lists and numbers, ready for JSON."""
         return asdict(self)
 
+    def describe(self) -> str:
+        """A few lines of text, for a person."""
+        return words(self)
 
-def describe(machine: Machine) -> str:
-    """A few lines of text about the machine, for a person."""
-    siblings = max((len(core.cpus) for core in machine.cores), default=1)
-    lines = [
-        f"{machine.model_name} ({machine.architecture})",
-        f"{machine.num_sockets} socket(s), {machine.num_dies} die(s), {len(machine.clusters)} cluster(s), "
-        f"{len(machine.cores)} core(s), {siblings} thread(s) per core",
-        f"clusters: {machine.cluster_rule}",
-        f"caches: {_caches_text(machine)}",
-        f"memory: {machine.memory_bytes / GIB:.1f} GiB; {_nodes_text(machine)}",
-        f"huge pages: transparent {machine.huge_pages.transparent}; {_pools_text(machine.huge_pages)}",
-        f"limits: {_limits_text(machine)}",
-    ]
-    return "\n".join(lines)
+    @classmethod
+    def read(cls, path: str | Path) -> "Machine":
+        """The machine that a YAML file describes; what the file does not say is empty or zero, and every CPU is allowed.
 
+        Raises:
+            UserError: the file cannot be read, has an unknown key, lacks one, or contradicts itself; the key is named.
+        """
+        from dithc.hardware.description import read_description
 
-def _caches_text(machine: Machine) -> str:
-    parts = [
-        f"L{cache.level}{'' if cache.kind == 'Unified' else cache.kind[0].lower()} {cache.size_bytes // 1024} KiB"
-        f" x {cache.count} (each shared by {cache.cpus_per_cache} CPU)"
-        for cache in machine.caches
-    ]
-    return ", ".join(parts) or "not reported"
+        return read_description(Path(path))
 
+    def write(self, path: str | Path) -> None:
+        """Writes the description that `read` reads; everything but `described_by`."""
+        from dithc.hardware.description import write_description
 
-def _nodes_text(machine: Machine) -> str:
-    if not machine.nodes:
-        return "the kernel reports no NUMA nodes"
-    parts = [
-        f"node {node.index}: {node.memory_bytes / GIB:.1f} GiB"
-        f"{'' if node.cpus else ' (memory only)'}, distances {' '.join(map(str, node.distances))}"
-        for node in machine.nodes
-    ]
-    return "; ".join(parts)
-
-
-def _pools_text(huge_pages: HugePages) -> str:
-    parts = [
-        f"{reserved} of {size // 1024} KiB reserved, {free} free"
-        for size, reserved, free in huge_pages.pools
-        if reserved
-    ]
-    return ", ".join(parts) or "no pages reserved"
-
-
-def _limits_text(machine: Machine) -> str:
-    limits = machine.limits
-    num_cpus = sum(len(core.cpus) for core in machine.cores)
-    parts = [f"{len(limits.allowed_cpus)} of {num_cpus} CPU(s) allowed"]
-    if limits.cpu_quota is not None:
-        parts.append(f"control group allows {limits.cpu_quota:g} CPU(s) of time")
-    if limits.memory_limit_bytes is not None:
-        parts.append(f"control group allows {limits.memory_limit_bytes / GIB:.1f} GiB")
-    if limits.memory_available_bytes is not None:
-        parts.append(f"{limits.memory_available_bytes / GIB:.1f} GiB still available")
-    return ", ".join(parts)
+        write_description(self, Path(path))

@@ -1,19 +1,19 @@
-"""Which cores each rank of a node computes on, and which it leaves free to move data: planned purely, then applied."""
+"""Which cores each rank of a node computes on, and which it leaves free to move data: a pure function of the machine."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain, cycle, groupby
 from typing import Any
 
 from dithc.hardware.machine import Core, Machine
-from dithc.log import logger, problem
-
-log = logger(__name__)
+from dithc.log import problem
 
 # A core taken from compute must cost little. The machine of the paper leaves 2 of a cluster's 38 cores free, 1 in 19:
 # so a rank gives up one core for every 19 it has, in this order, and none below.
 CORES_PER_RESERVED = 19
 RESERVED_ORDER = ("communication", "load", "offload")
+# Ranks keep to dies where the smallest share is at least this part of the largest: all wait for the slowest rank.
+LEAST_SHARE = 0.75
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class RankPlan:
         reserved: purpose (communication, load, offload) and core, for what is left free of compute threads.
         num_threads: compute threads the rank should start.
         pin: whether `apply` binds the rank to `cpus`; otherwise placement is left as it is.
+        clusters: `compute` again, grouped by the cluster of the machine that each core belongs to, in order.
     """
 
     rank: int
@@ -37,6 +38,7 @@ class RankPlan:
     reserved: tuple[tuple[str, int], ...]
     num_threads: int
     pin: bool
+    clusters: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,10 @@ class CorePlan:
 
 def plan(machine: Machine, *, ranks_per_node: int, cpus_per_rank: int | None = None) -> CorePlan:
     """Cuts the cores this process may use among the ranks of a node, neighbours staying together.
+
+    A rank gets whole dies, or its part of one, where dies and ranks divide and the shares come out nearly equal. Cores are
+    reserved from the rank's largest clusters, so that these stay equal: a rank with a core to spare for each of its clusters
+    reserves in every one, at most a core for each purpose there; else one core for each purpose, as far as they go.
 
     Ranks are bound to cores only where they fill all that is allowed: with fewer, another job may share the node and
     would be bound to the same cores. Where the launcher has given this rank a mask of its own, that mask is its plan.
@@ -72,41 +78,22 @@ def plan(machine: Machine, *, ranks_per_node: int, cpus_per_rank: int | None = N
     floating = _reason_to_float(machine, cores, ranks_per_node, cpus_per_rank)
     if floating:
         return _floating_plan(machine, cores, ranks_per_node, cpus_per_rank, reason=floating)
-    shares = [
-        cores[rank * len(cores) // ranks_per_node : (rank + 1) * len(cores) // ranks_per_node]
-        for rank in range(ranks_per_node)
-    ]
-    reasons: list[str] = []
-    purposes = RESERVED_ORDER if machine.memory_only_nodes else RESERVED_ORDER[:2]
-    num_reserved = min(len(share) for share in shares) // CORES_PER_RESERVED
-    if num_reserved < len(purposes):
+    shares, reasons = _shares(cores, ranks_per_node)
+    if machine.slower_cores:
+        reasons.append(f"{len(machine.slower_cores)} core(s) are slower than the others: equal shares wait for them")
+    purposes = RESERVED_ORDER if len({tier.kind for tier in machine.tiers}) > 1 else RESERVED_ORDER[:2]
+    reserved = [_reserved(share, purposes) for share in shares]
+    fewest = min(range(ranks_per_node), key=lambda rank: len(reserved[rank]))
+    if missing := purposes[len(reserved[fewest]) :]:
         reasons.append(
-            f"no core reserved for {', '.join(purposes[num_reserved:])}: a rank has {min(map(len, shares))} core(s) "
+            f"no core reserved for {', '.join(missing)}: a rank has {len(shares[fewest])} core(s) "
             f"and gives up one per {CORES_PER_RESERVED}"
         )
-    for rank, share in enumerate(shares):
-        if len({core.socket for core in share}) > 1:
-            reasons.append(f"rank {rank} spans several sockets: start more ranks per node")
-    ranks = tuple(_pinned_rank(machine, rank, share, purposes[:num_reserved]) for rank, share in enumerate(shares))
+    ranks = tuple(
+        _pinned_rank(machine, rank, share, free)
+        for rank, (share, free) in enumerate(zip(shares, reserved, strict=True))
+    )
     return CorePlan(ranks=ranks, reasons=tuple(reasons))
-
-
-def apply(rank_plan: RankPlan) -> int:
-    """Binds this process, with every thread it has, to its planned CPUs, unless it is placed already.
-
-    Returns:
-        The number of compute threads to start.
-    """
-    wanted, current = set(rank_plan.cpus), os.sched_getaffinity(0)
-    if not rank_plan.pin or current == wanted:
-        return rank_plan.num_threads
-    if not wanted <= current:
-        log.warning("cores: launcher allows CPUs %s, plan wanted %s; left as is", sorted(current), sorted(wanted))
-        return min(rank_plan.num_threads, len(current))
-    for thread in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(thread), wanted)
-    log.info("cores: bound to CPUs %s, %d compute thread(s)", sorted(wanted), rank_plan.num_threads)
-    return rank_plan.num_threads
 
 
 def _reason_to_float(machine: Machine, cores: Sequence[Core], ranks: int, cpus_per_rank: int | None) -> str | None:
@@ -146,21 +133,89 @@ def _floating_plan(
             reserved=(),
             num_threads=num_threads,
             pin=False,
+            clusters=_by_cluster(cores),
         )
         for rank in range(ranks)
     )
     return CorePlan(ranks=rank_plans, reasons=(reason, "no core reserved: ranks are not bound to cores"))
 
 
-def _pinned_rank(machine: Machine, rank: int, share: Sequence[Core], purposes: Sequence[str]) -> RankPlan:
-    allowed = set(machine.limits.allowed_cpus)
-    num_compute = len(share) - len(purposes)
+def _shares(cores: Sequence[Core], ranks: int) -> tuple[list[list[Core]], list[str]]:
+    """The cores of each rank, and what is unusual about them."""
+    dies = [list(members) for _, members in groupby(cores, key=lambda core: core.die)]
+    if ranks % len(dies) == 0:
+        shares = [share for die in dies for share in _cut_by_cluster(die, ranks // len(dies))]
+    elif len(dies) % ranks == 0:
+        shares = _joined(dies, ranks)
+    else:
+        shares = _cut(cores, ranks)
+    reasons = []
+    if min(map(len, shares)) < LEAST_SHARE * max(map(len, shares)) and shares != _cut(cores, ranks):
+        shares = _cut(cores, ranks)
+        reasons.append("the dies have different numbers of cores to use: ranks are cut evenly, across dies")
+    for rank, share in enumerate(shares):
+        if len({core.socket for core in share}) > 1:
+            reasons.append(f"rank {rank} spans several sockets: start more ranks per node")
+        elif len({core.die for core in share}) > 1:
+            reasons.append(f"rank {rank} spans several dies: start one rank per die")
+    return shares, reasons
+
+
+def _cut_by_cluster(die: Sequence[Core], ranks: int) -> list[list[Core]]:
+    """The cores of a die cut among its ranks: whole clusters where these divide and are nearly equal."""
+    clusters = [list(members) for _, members in groupby(die, key=lambda core: core.cluster)]
+    if len(clusters) % ranks == 0:
+        shares = _joined(clusters, ranks)
+        if min(map(len, shares)) >= LEAST_SHARE * max(map(len, shares)):
+            return shares
+    return _cut(die, ranks)
+
+
+def _joined(groups: Sequence[Sequence[Core]], ranks: int) -> list[list[Core]]:
+    """Whole groups, as many for each rank; their number divides by that of the ranks."""
+    each = len(groups) // ranks
+    return [list(chain.from_iterable(groups[rank * each : (rank + 1) * each])) for rank in range(ranks)]
+
+
+def _cut(cores: Sequence[Core], ranks: int) -> list[list[Core]]:
+    return [list(cores[rank * len(cores) // ranks : (rank + 1) * len(cores) // ranks]) for rank in range(ranks)]
+
+
+def _reserved(share: Sequence[Core], purposes: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """(purpose, core) of what a rank leaves free, purposes in turn; the number with which its clusters are most equal."""
+    clusters = [[core.index for core in members] for _, members in groupby(share, key=lambda core: core.cluster)]
+    spare = len(share) // CORES_PER_RESERVED
+    if spare < len(clusters):
+        _, taken = _taken(clusters, min(spare, len(purposes)))
+    else:
+        fewest = len(clusters) * min(spare // len(clusters), len(purposes))
+        most = min(spare, len(clusters) * len(purposes))
+        cuts = (_taken(clusters, number) for number in range(fewest, most + 1))
+        _, taken = min(cuts, key=lambda cut: (cut[0], len(cut[1])))
+    return tuple(zip(cycle(purposes), taken, strict=False))
+
+
+def _taken(clusters: Sequence[Sequence[int]], number: int) -> tuple[int, list[int]]:
+    """How unequal clusters are once the last core of the largest, later clusters first, is taken `number` times; and these."""
+    left = [list(cluster) for cluster in clusters]
+    taken = sorted(max(reversed(left), key=len).pop() for _ in range(number))
+    return max(map(len, left)) - min(map(len, left)), taken
+
+
+def _pinned_rank(machine: Machine, rank: int, share: Sequence[Core], reserved: Sequence[tuple[str, int]]) -> RankPlan:
+    allowed, free = set(machine.limits.allowed_cpus), {core for _, core in reserved}
+    compute = [core for core in share if core.index not in free]
     return RankPlan(
         rank=rank,
         cores=tuple(core.index for core in share),
         cpus=tuple(sorted(cpu for core in share for cpu in core.cpus if cpu in allowed)),
-        compute=tuple(core.index for core in share[:num_compute]),
-        reserved=tuple((purpose, core.index) for purpose, core in zip(purposes, share[num_compute:], strict=True)),
-        num_threads=num_compute,
+        compute=tuple(core.index for core in compute),
+        reserved=tuple(reserved),
+        num_threads=len(compute),
         pin=True,
+        clusters=_by_cluster(compute),
     )
+
+
+def _by_cluster(cores: Sequence[Core]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(core.index for core in members) for _, members in groupby(cores, key=lambda core: core.cluster))

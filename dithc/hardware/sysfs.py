@@ -1,130 +1,142 @@
 """Reads the machine from sysfs and procfs below a root folder; the only file that knows those trees."""
 
+import os
 import platform
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+from dithc.hardware.grouping import Place, group
 from dithc.hardware.limits import KIB, Limits, parse_cpu_list, read_text
-from dithc.hardware.machine import Cache, Cluster, Core, HugePages, Machine, Node
+from dithc.hardware.machine import Cache, HugePages, Machine, Node
+from dithc.hardware.tiers import tiers_of
+from dithc.log import logger
+
+log = logger(__name__)
 
 CPU_FOLDER = "sys/devices/system/cpu"
 NODE_FOLDER = "sys/devices/system/node"
+MIB = 1 << 20
+# The kernel's capacity of an Arm core that is as fast as any of the machine.
+FULL_CAPACITY = 1024
+
+STAND_IN_VARIABLE = "DITHC_MACHINE"
+"""Environment: a file that describes the machine to see in place of the one that is here (`Machine.read`)."""
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where a logical CPU sits: the keys that grouping needs."""
-
-    socket: int
-    die: int
-    siblings: tuple[int, ...]
-    node: int | None
-    l3: tuple[int, ...] | None
-
-
-def discover(root: str | Path = "/") -> Machine:
+def discover(root: str | Path = "/", *, described: bool = True) -> Machine:
     """Reads this machine, or the machine whose sysfs and procfs stand below `root`.
 
     Whatever the kernel does not tell (a container without sysfs, a kernel without NUMA) is left out, never guessed:
-    a CPU without topology is a core of its own on socket 0, die 0.
+    a CPU without topology is a core of its own on socket 0, die 0. Where DITHC_MACHINE names a description, that machine is
+    returned in place of this one (not for a written tree), with this process's own limits.
+
+    Args:
+        root: folder that holds `sys` and `proc`.
+        described: False takes no notice of DITHC_MACHINE.
+
+    Raises:
+        UserError: the description is wrong, or has none of the CPUs that this process may use.
     """
-    root = Path(root)
+    here = _read(Path(root))
+    path = os.environ.get(STAND_IN_VARIABLE, "")
+    if not path or not described or Path(root) != Path("/"):
+        return here
+    from dithc.hardware.description import stand_in
+
+    machine = stand_in(Path(path), here)
+    shape = (
+        f"{machine.num_dies} die(s), {len(machine.clusters)} cluster(s), {len(machine.visible_cores)} core(s) to use"
+    )
+    _say_stand_in(path, shape)
+    return machine
+
+
+@cache
+def _say_stand_in(path: str, shape: str) -> None:
+    """Once for each description: whoever plans or places discovers anew."""
+    log.warning("%s: %s stands in for this machine: %s", STAND_IN_VARIABLE, path, shape)
+
+
+def _read(root: Path) -> Machine:
     limits = Limits.read(root)
     nodes = _nodes(root)
     cpus = parse_cpu_list(read_text(root / CPU_FOLDER / "online") or "") or limits.allowed_cpus
-    places = {cpu: _place(root, cpu, nodes) for cpu in cpus}
-    cores, clusters, rule = _group(places)
+    present = parse_cpu_list(read_text(root / CPU_FOLDER / "present") or "")
     model_name, flags, architecture = _cpu_info(root)
+    slower = parse_cpu_list(read_text(root / "sys/devices/cpu_atom/cpus") or "")
+    caches = {cpu: _caches_of(root, cpu) for cpu in cpus}
+    places = {cpu: _place(root, cpu, nodes, caches[cpu], slower=slower) for cpu in cpus}
+    topology = group(places, nodes, model_name=model_name)
     return Machine(
         model_name=model_name,
         architecture=architecture,
         flags=flags,
         num_sockets=len({place.socket for place in places.values()}),
-        num_dies=len({(place.socket, place.die) for place in places.values()}),
-        clusters=clusters,
-        cluster_rule=rule,
-        cores=cores,
-        caches=_caches(root, cpus),
+        num_dies=topology.num_dies,
+        clusters=topology.clusters,
+        cluster_rule=topology.cluster_rule,
+        cores=topology.cores,
+        caches=_kinds_of_cache(caches.values()),
         nodes=nodes,
         memory_bytes=_meminfo_bytes(root / "proc/meminfo", key="MemTotal:"),
         huge_pages=_huge_pages(root),
         limits=limits,
+        tiers=tiers_of(nodes, model_name=model_name),
+        die_rule=topology.die_rule,
+        offline_cpus=tuple(cpu for cpu in present if cpu not in cpus),
+        slower_cores=topology.slower_cores,
     )
 
 
 def _nodes(root: Path) -> tuple[Node, ...]:
     folders = sorted((root / NODE_FOLDER).glob("node[0-9]*"), key=lambda folder: int(folder.name[4:]))
-    return tuple(
-        Node(
-            index=int(folder.name[4:]),
-            cpus=parse_cpu_list(read_text(folder / "cpulist") or ""),
-            memory_bytes=_meminfo_bytes(folder / "meminfo", key="MemTotal:"),
-            distances=tuple(int(word) for word in (read_text(folder / "distance") or "").split()),
-        )
-        for folder in folders
+    return tuple(_node(folder) for folder in folders)
+
+
+def _node(folder: Path) -> Node:
+    # Access class 1 counts CPUs only as initiators; class 0, which older kernels have alone, also devices such as a GPU.
+    classes = (folder / name / "initiators" for name in ("access1", "access0"))
+    initiators = next((path for path in classes if path.is_dir()), folder / "access0/initiators")
+    read_mib, write_mib = (_number(initiators / f"{way}_bandwidth") for way in ("read", "write"))
+    return Node(
+        index=int(folder.name[4:]),
+        cpus=parse_cpu_list(read_text(folder / "cpulist") or ""),
+        memory_bytes=_meminfo_bytes(folder / "meminfo", key="MemTotal:"),
+        distances=tuple(int(word) for word in (read_text(folder / "distance") or "").split()),
+        read_bandwidth=read_mib * MIB if read_mib else None,
+        write_bandwidth=write_mib * MIB if write_mib else None,
+        read_latency_ns=_number(initiators / "read_latency") or None,
+        write_latency_ns=_number(initiators / "write_latency") or None,
+        huge_page_pools=_pools(folder / "hugepages"),
     )
 
 
-def _place(root: Path, cpu: int, nodes: tuple[Node, ...]) -> _Place:
+def _number(path: Path) -> int | None:
+    """A whole number in a file, None where there is none; the kernel writes -1 for what it does not know."""
+    text = read_text(path) or ""
+    return int(text) if text.isdigit() else None
+
+
+def _place(
+    root: Path, cpu: int, nodes: Sequence[Node], caches: Iterable["_CacheOfCpu"], *, slower: tuple[int, ...]
+) -> Place:
     topology = root / CPU_FOLDER / f"cpu{cpu}" / "topology"
     siblings = read_text(topology / "core_cpus_list") or read_text(topology / "thread_siblings_list") or str(cpu)
-    l3 = [cache.cpus for cache in _caches_of(root, cpu) if cache.level == 3]
-    return _Place(
-        socket=max(0, int(read_text(topology / "physical_package_id") or 0)),
-        die=max(0, int(read_text(topology / "die_id") or 0)),
+    shared = {cache.level: cache.cpus for cache in caches if cache.kind != "Instruction"}
+    capacity = _number(root / CPU_FOLDER / f"cpu{cpu}" / "cpu_capacity")
+    return Place(
+        socket=_number(topology / "physical_package_id") or 0,
+        die=_number(topology / "die_id"),
         siblings=parse_cpu_list(siblings),
         node=next((node.index for node in nodes if cpu in node.cpus), None),
-        l3=l3[0] if l3 else None,
+        l3=shared.get(3),
+        l2=shared.get(2),
+        neighbours=parse_cpu_list(read_text(topology / "cluster_cpus_list") or "") or None,
+        slower=cpu in slower or (capacity is not None and capacity < FULL_CAPACITY),
     )
-
-
-def _group(places: dict[int, _Place]) -> tuple[tuple[Core, ...], tuple[Cluster, ...], str]:
-    """Numbers dies, clusters and cores; the rule of clusters is the one in the room's docstring."""
-    dies = sorted({(place.socket, place.die) for place in places.values()})
-    cores: list[Core] = []
-    clusters: list[Cluster] = []
-    rules: list[str] = []
-    for die_index, die in enumerate(dies):
-        members = {cpu: place for cpu, place in places.items() if (place.socket, place.die) == die}
-        groups, rule = _clusters_of_die(members)
-        rules.append(rule)
-        for group in groups:
-            first_core = len(cores)
-            for siblings in sorted({tuple(c for c in members[cpu].siblings if c in members) for cpu in group}):
-                place = members[siblings[0]]
-                cores.append(
-                    Core(
-                        index=len(cores),
-                        cpus=siblings,
-                        cluster=len(clusters),
-                        die=die_index,
-                        socket=place.socket,
-                        node=place.node,
-                    )
-                )
-            clusters.append(
-                Cluster(
-                    index=len(clusters),
-                    die=die_index,
-                    node=members[group[0]].node,
-                    cores=tuple(range(first_core, len(cores))),
-                )
-            )
-    return tuple(cores), tuple(clusters), "; ".join(dict.fromkeys(rules))
-
-
-def _clusters_of_die(members: dict[int, _Place]) -> tuple[list[tuple[int, ...]], str]:
-    nodes = {place.node for place in members.values()}
-    if len(nodes) > 1 and None not in nodes:
-        return _split(members, {cpu: (place.node or 0,) for cpu, place in members.items()}), "one per NUMA node"
-    if all(place.l3 for place in members.values()):
-        return _split(members, {cpu: place.l3 or () for cpu, place in members.items()}), "cores sharing an L3 cache"
-    return [tuple(sorted(members))], "the whole die (no NUMA nodes inside it, no L3 reported)"
-
-
-def _split(members: dict[int, _Place], keys: dict[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
-    return [tuple(cpu for cpu in sorted(members) if keys[cpu] == key) for key in sorted(set(keys.values()))]
 
 
 @dataclass(frozen=True)
@@ -153,8 +165,8 @@ def _caches_of(root: Path, cpu: int) -> list[_CacheOfCpu]:
     return found
 
 
-def _caches(root: Path, cpus: tuple[int, ...]) -> tuple[Cache, ...]:
-    distinct = {cache for cpu in cpus for cache in _caches_of(root, cpu)}
+def _kinds_of_cache(caches_of_cpus: Iterable[Iterable[_CacheOfCpu]]) -> tuple[Cache, ...]:
+    distinct = {cache for caches in caches_of_cpus for cache in caches}
     kinds = Counter((c.level, c.kind, c.size_bytes, c.line_bytes, len(c.cpus)) for c in distinct)
     return tuple(
         Cache(level=level, kind=kind, size_bytes=size, line_bytes=line, cpus_per_cache=sharers, count=count)
@@ -186,9 +198,13 @@ def _cpu_info(root: Path) -> tuple[str, tuple[str, ...], str]:
 def _huge_pages(root: Path) -> HugePages:
     modes = read_text(root / "sys/kernel/mm/transparent_hugepage/enabled")
     transparent = modes.partition("[")[2].partition("]")[0] if modes else "absent"
+    return HugePages(transparent=transparent, pools=_pools(root / "sys/kernel/mm/hugepages"))
+
+
+def _pools(folder: Path) -> tuple[tuple[int, int, int], ...]:
+    """(page bytes, reserved pages, free pages) of each size, of the machine or of a NUMA node, smallest page first."""
     pools = []
-    for folder in sorted((root / "sys/kernel/mm/hugepages").glob("hugepages-*kB")):
-        size = int(folder.name.removeprefix("hugepages-").removesuffix("kB")) * KIB
-        reserved, free = (int(read_text(folder / name) or 0) for name in ("nr_hugepages", "free_hugepages"))
-        pools.append((size, reserved, free))
-    return HugePages(transparent=transparent, pools=tuple(pools))
+    for pool in folder.glob("hugepages-*kB"):
+        size = int(pool.name.removeprefix("hugepages-").removesuffix("kB")) * KIB
+        pools.append((size, _number(pool / "nr_hugepages") or 0, _number(pool / "free_hugepages") or 0))
+    return tuple(sorted(pools))

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +14,20 @@ from dithc.cli import main
 from dithc.comm import MpiExec
 from dithc.doctor import Finding, collect, worst
 from dithc.doctor import machine as machine_checks
-from dithc.doctor.parallel import judge_mpi, slurm
-from dithc.doctor.software import OPENMP_KINDS, compilers, loaded_libraries, of_kinds, runtime_troubles, versions
-from dithc.hardware import discover
+from dithc.doctor.parallel import allocation, judge_mpi, slurm
+from dithc.doctor.software import (
+    OPENMP_KINDS,
+    binding,
+    compilers,
+    loaded_libraries,
+    of_kinds,
+    runtime_troubles,
+    versions,
+)
+from dithc.doctor.switches import switched_off
+from dithc.hardware import Machine, discover
+from dithc.hardware.machine import HugePages, Node
+from dithc.log import UserError
 
 HERE = Path()
 MPICH = {"vendor": "MPICH 5.0.2", "standard": "5.0", "thread_level": "multiple"}
@@ -54,6 +67,7 @@ def test_the_verb_looks_at_every_topic_and_its_status_is_the_verdict(examined):
         "versions",
         "MPI",
         "Slurm",
+        "switched off",
     } <= topics
 
 
@@ -175,3 +189,153 @@ def test_the_status_command_for_slurm_follows_from_its_accounting(
     (finding,) = slurm(machine, HERE)
     assert finding.level == level
     assert finding.facts == {"status_command": command}
+
+
+@pytest.mark.parametrize(("names", "verdict"), [(("ok", "bad"), 1), (("ok", "warn"), 0), ((), 0)])
+def test_the_exit_status_is_1_for_what_will_hurt_and_its_topics_are_named(monkeypatch, capsys, names, verdict):
+    found = [Finding(level=level, topic=f"topic {level}", text="x", remedy="mend it") for level in names]
+    monkeypatch.setattr("dithc.doctor.collect", lambda _: found)
+    assert main(["doctor"]) == verdict
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == ("exit status 1: topic bad will hurt" if verdict else "nothing here will stop work")
+
+
+def test_the_machine_is_written_on_request_and_nothing_else_is_done(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("dithc.doctor.collect", lambda _: pytest.fail("no check is asked for"))
+    path = tmp_path / "here.yaml"
+    assert main(["doctor", "--describe", str(path)]) == 0
+    assert str(path) in capsys.readouterr().out
+    assert Machine.read(path).cores == discover(described=False).cores
+
+
+def test_a_description_that_stands_in_is_a_warning_with_its_whole_plan(monkeypatch):
+    lx2 = Path(__file__).parents[2] / "profiles/machines/lx2.yaml"
+    monkeypatch.setenv("DITHC_MACHINE", str(lx2))
+    findings = collect(HERE, checks=[machine_checks.core_plan, machine_checks.memory])
+    described = next(finding for finding in findings if finding.topic == "described machine")
+    assert described.level == "warn"
+    assert described.text.count("144 compute thread(s)") == 4
+    assert "(36+36+36+36 by cluster)" in described.text
+    assert "on-package" in findings[-1].text
+
+
+def test_a_description_that_cannot_be_used_hurts_and_the_checks_see_the_machine(monkeypatch):
+    monkeypatch.setenv("DITHC_MACHINE", "/nowhere.yaml")
+    first, second = collect(HERE, checks=[machine_checks.processor])[:2]
+    assert (first.level, first.topic) == ("bad", "described machine")
+    assert "/nowhere.yaml" in first.text
+    assert second.topic == "machine"
+
+
+def test_reserved_pages_on_some_nodes_only_are_a_warning(machine):
+    pools = (((2 << 20, 8, 8),), ())
+    nodes = tuple(
+        Node(index=number, cpus=(number,), memory_bytes=1, distances=(10, 20), huge_page_pools=pool)
+        for number, pool in enumerate(pools)
+    )
+    uneven = replace(machine, nodes=nodes, huge_pages=replace(machine.huge_pages, transparent="always"))
+    finding = machine_checks.huge_pages(uneven, HERE)[-1]
+    assert (finding.level, finding.topic) == ("warn", "reserved pages")
+    assert "not on node(s) 1" in finding.text
+    even = replace(uneven, nodes=tuple(replace(node, huge_page_pools=pools[0]) for node in nodes))
+    assert levels(machine_checks.huge_pages(even, HERE)) == ["ok"]
+
+
+RUNTIMES = """
+import ctypes, json, sys
+import torch  # first: a runtime that is there already would be taken by torch too, where its name is the same
+for path in sys.argv[1:]:
+    ctypes.CDLL(path)
+from pathlib import Path
+from dithc.doctor import collect, worst
+from dithc.doctor.software import torch_runtimes
+found = [finding for finding in collect(Path(), checks=[torch_runtimes])]
+print(json.dumps([worst(found), [finding.text for finding in found if finding.topic == "OpenMP"]]))
+"""
+
+
+def runtimes_in_a_process_with(*paths):
+    done = subprocess.run(
+        [sys.executable, "-c", RUNTIMES, *map(str, paths)], capture_output=True, text=True, timeout=90, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_one_openmp_runtime_is_no_trouble_and_a_second_that_is_loaded_is_found(tmp_path):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler for the second runtime")
+    verdict, texts = runtimes_in_a_process_with()
+    assert (verdict, texts) == ("ok", [])
+    # A library with the file name of Intel's runtime and one of its functions: what the doctor recognises is the file.
+    second = tmp_path / "libiomp5.so"
+    line = [compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", str(second)]
+    subprocess.run(line, input="int omp_get_num_threads(void) { return 1; }", text=True, check=True)
+    verdict, (text,) = runtimes_in_a_process_with(second)
+    assert verdict == "bad"
+    assert str(second) in text
+
+
+def test_a_second_copy_of_the_same_openmp_runtime_is_a_warning():
+    line = ["cc", "-print-file-name=libgomp.so.1"]
+    copy = subprocess.run(line, capture_output=True, text=True).stdout.strip() if shutil.which("cc") else ""
+    if not Path(copy).is_absolute():
+        pytest.skip("needs the libgomp of a C compiler beside torch's")
+    verdict, texts = runtimes_in_a_process_with(copy)
+    mine = str(Path(copy).resolve())
+    assert verdict == "warn"
+    assert mine in texts[0]
+
+
+@pytest.mark.parametrize(
+    ("environment", "level"),
+    [
+        ({}, None),
+        ({"OMP_PROC_BIND": "false", "KMP_AFFINITY": "disabled", "OMP_PLACES": ""}, None),
+        ({"OMP_PROC_BIND": "close"}, "warn"),
+        ({"GOMP_CPU_AFFINITY": "0-3"}, "warn"),
+    ],
+)
+def test_variables_that_bind_threads_of_openmp_are_a_warning(machine, environment, level):
+    assert levels(binding(machine, HERE, environment=environment)) == ([level] if level else [])
+
+
+@pytest.mark.parametrize(
+    ("environment", "level", "said"),
+    [
+        ({}, None, ""),
+        ({"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "2", "SLURM_CPUS_ON_NODE": "8"}, "ok", "4 CPU(s) allowed"),
+        ({"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "8", "SLURM_CPUS_ON_NODE": "8"}, "warn", "8 a task asked for"),
+        ({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "2"}, "warn", "only 2 belong to the job"),
+    ],
+)
+def test_cpus_that_are_not_those_of_the_slurm_job_are_a_warning(machine, environment, level, said):
+    four = with_limits(machine, allowed_cpus=(0, 1, 2, 3))
+    findings = allocation(four, HERE, environment=environment)
+    assert levels(findings) == ([level] if level else [])
+    assert all(said in finding.text for finding in findings)
+
+
+def test_what_is_switched_off_is_said_with_its_reason(machine, monkeypatch):
+    monkeypatch.setattr("dithc.comm.find_mpiexec", lambda: (_ for _ in ()).throw(UserError("none")))
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    small = replace(machine, huge_pages=HugePages(transparent="never", pools=()), tiers=(), nodes=())
+    (finding,) = switched_off(with_limits(small, cpu_quota=0.5), HERE, environment={"DITHC_TUNING": "off"})
+    assert finding.level == "ok"
+    assert finding.facts["tuned products"] == "DITHC_TUNING=off"
+    assert "0.5 CPU(s) of time" in finding.facts["binding of ranks to cores"]
+    assert {"transparent huge pages", "reserved huge pages", "torch.compile", "several ranks on this machine"} <= set(
+        finding.facts
+    )
+    assert all(f"{what}: {why}" in finding.text for what, why in finding.facts.items())
+
+
+def test_kernels_that_are_off_are_among_what_is_switched_off(machine, monkeypatch):
+    monkeypatch.setattr("dithc.native.library", lambda: None)
+    (finding,) = switched_off(machine, HERE, environment={})
+    assert "C kernels" in finding.facts
+
+
+def test_a_lowered_instruction_set_is_among_what_is_switched_off(machine):
+    (finding,) = switched_off(machine, HERE, environment={"HCOPS_ISA": "ref"})
+    assert "HCOPS_ISA=ref" in (finding.facts.get("better instruction sets") or finding.facts["C kernels"])

@@ -1,46 +1,11 @@
-"""Writes sysfs and procfs trees of machines that are not here."""
+"""Written trees of machines, for the tests of the room."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-
-class Tree:
-    """A written machine below `root`; each method adds what one kernel interface would show."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def write(self, name: str, text: str) -> None:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
-
-    def cpu(self, cpu: int, *, socket: int, die: int, siblings: str, l3: str | None = None) -> None:
-        folder = f"sys/devices/system/cpu/cpu{cpu}"
-        self.write(f"{folder}/topology/physical_package_id", str(socket))
-        self.write(f"{folder}/topology/die_id", str(die))
-        self.write(f"{folder}/topology/core_cpus_list", siblings)
-        if l3:
-            self.write(f"{folder}/cache/index3/level", "3")
-            self.write(f"{folder}/cache/index3/type", "Unified")
-            self.write(f"{folder}/cache/index3/size", "32768K")
-            self.write(f"{folder}/cache/index3/shared_cpu_list", l3)
-
-    def online(self, cpus: str) -> None:
-        self.write("sys/devices/system/cpu/online", cpus)
-
-    def node(self, node: int, *, cpus: str, gib: int, distances: str) -> None:
-        folder = f"sys/devices/system/node/node{node}"
-        self.write(f"{folder}/cpulist", cpus)
-        self.write(f"{folder}/meminfo", f"Node {node} MemTotal:       {gib * 1024 * 1024} kB")
-        self.write(f"{folder}/distance", distances)
-
-    def process(self, *, allowed: str, gib: int = 64) -> None:
-        self.write("proc/self/status", f"Name:\tpython\nCpus_allowed_list:\t{allowed}")
-        self.write("proc/meminfo", f"MemTotal: {gib * 1024 * 1024} kB\nMemAvailable: {gib * 1024 * 512} kB")
-        self.write("proc/cpuinfo", "model name : Written CPU\nflags : fpu avx2 avx512f")
+from tests.hardware.tree import Tree
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import json
 import os
 
-from dithc.hardware import Limits, describe, discover
+from dithc.hardware import Limits, discover
 
 
 def test_this_machine_shows_the_cpus_we_may_use():
@@ -11,7 +11,7 @@ def test_this_machine_shows_the_cpus_we_may_use():
     assert set(machine.limits.allowed_cpus) == os.sched_getaffinity(0)
     assert machine.memory_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 1 <= len(machine.visible_cores) <= len(machine.cores)
-    assert all(line.strip() for line in describe(machine).splitlines())
+    assert all(line.strip() for line in machine.describe().splitlines())
     json.dumps(machine.to_dict())
 
 
@@ -29,7 +29,7 @@ def test_numa_nodes_of_a_die_are_its_clusters(two_sockets):
 def test_a_node_without_cpus_is_memory_only(two_sockets):
     machine = discover(two_sockets.root)
     assert [node.index for node in machine.memory_only_nodes] == [4, 5]
-    assert "(memory only)" in describe(machine)
+    assert "(memory only)" in machine.describe()
 
 
 def test_without_numa_nodes_cores_sharing_an_l3_are_a_cluster(flat_machine):
@@ -109,3 +109,43 @@ def test_an_unlimited_group_limits_nothing(flat_machine):
     limits = Limits.read(tree.root)
     assert (limits.cpu_quota, limits.memory_limit_bytes) == (None, None)
     assert limits.memory_available_bytes == 32 << 30
+
+
+def test_a_slurm_step_is_held_by_its_cpuset_and_the_memory_of_its_job(flat_machine):
+    tree = flat_machine(num_cores=8, allowed="2-5")
+    step = "/system.slice/slurmstepd.scope/job_12/step_0/user/task_0"
+    tree.write("proc/self/cgroup", f"0::{step}")
+    tree.write("proc/self/mountinfo", "31 23 0:28 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw")
+    tree.write("sys/fs/cgroup/system.slice/slurmstepd.scope/job_12/cpuset.cpus.effective", "2-5")
+    tree.write("sys/fs/cgroup/system.slice/slurmstepd.scope/job_12/memory.max", str(16 << 30))
+    tree.write(f"sys/fs/cgroup{step}/memory.max", "max")
+    machine = discover(tree.root)
+    assert [core.cpus[0] for core in machine.visible_cores] == [2, 3, 4, 5]
+    assert machine.limits.memory_limit_bytes == 16 << 30
+
+
+def test_a_group_beside_the_mounted_part_is_not_taken_for_one_inside(flat_machine):
+    tree = flat_machine(num_cores=2)
+    tree.write("proc/self/cgroup", "4:memory:/boxer")
+    tree.write("proc/self/mountinfo", "35 31 0:32 /box /cg/memory rw - cgroup cgroup rw,memory")
+    tree.write("cg/boxer/memory.limit_in_bytes", str(1 << 20))
+    tree.write("cg/memory/memory.limit_in_bytes", str(2 << 30))
+    assert Limits.read(tree.root).memory_limit_bytes == 2 << 30
+
+
+def test_numbers_that_the_kernel_does_not_know_are_left_out(flat_machine):
+    tree = flat_machine(num_cores=2)
+    tree.write("sys/devices/system/cpu/cpu0/topology/physical_package_id", "-1")
+    tree.write("sys/devices/system/cpu/cpu0/topology/die_id", "-1")
+    tree.node(0, cpus="0-1", gib=4, distances="10")
+    tree.write("sys/devices/system/node/node0/access0/initiators/read_bandwidth", "0")
+    machine = discover(tree.root)
+    assert machine.num_sockets == machine.num_dies == 1
+    assert machine.nodes[0].read_bandwidth is None
+
+
+def test_cores_go_by_their_node_where_all_their_siblings_are_off(two_sockets):
+    two_sockets.online("0-79", present="0-159")
+    machine = discover(two_sockets.root)
+    assert [core.cpus for core in machine.cores[:2]] == [(0,), (1,)]
+    assert machine.offline_cpus == tuple(range(80, 160))

@@ -1,0 +1,76 @@
+"""What is switched off on this machine, and why: one list, gathered from the rooms that decide."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from dithc.doctor.finding import Finding
+from dithc.doctor.machine import plan_of_dies
+from dithc.hardware import Machine
+from dithc.log import UserError
+
+TUNING_VARIABLE = "DITHC_TUNING"
+
+
+def switched_off(machine: Machine, _: Path, *, environment: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Everything that could help here and does not, with its reason; what hurts is a finding of its own check too."""
+    off = {**_kernels(environment), **_of_machine(machine), **_tools(environment)}
+    text = "\n".join(["", *(f"{what}: {why}" for what, why in off.items())]) if off else "nothing"
+    return [Finding(level="ok", topic="switched off", text=text.lstrip("\n"), facts=dict(off))]
+
+
+def _kernels(environment: Mapping[str, str]) -> dict[str, str]:
+    from dithc import hcops, native
+
+    off: dict[str, str] = {}
+    if native.library() is None:
+        off["C kernels"] = native.load().reason
+    elif name := environment.get(native.ISA_VARIABLE):
+        off["better instruction sets"] = f"{native.ISA_VARIABLE}={name}"
+    try:
+        rows = hcops.describe()
+    except UserError as error:
+        return off | {"operators": str(error).splitlines()[0]}
+    if native.library() is not None:
+        for row in rows:
+            if row["backend"] != "c":
+                off[f"C kernel of {row['op']}"] = row["why"]
+    if environment.get(TUNING_VARIABLE) == "off":
+        off["tuned products"] = f"{TUNING_VARIABLE}=off"
+    elif not any("tuning file" in row["why"] for row in rows):
+        off["tuned products"] = "no tuning of this machine; `dithc tune` makes one"
+    return off
+
+
+def _of_machine(machine: Machine) -> dict[str, str]:
+    off: dict[str, str] = {}
+    core_plan = plan_of_dies(machine)
+    if not all(rank.pin for rank in core_plan.ranks):
+        off["binding of ranks to cores"] = core_plan.reasons[0]
+    for reason in core_plan.reasons:
+        if reason.startswith("no core reserved"):
+            what, _, why = reason.partition(": ")
+            off[what.replace("no core reserved", "reserved core")] = why
+    if machine.huge_pages.transparent not in ("always", "madvise"):
+        off["transparent huge pages"] = f"the kernel says {machine.huge_pages.transparent}"
+    if not any(reserved for _, reserved, _ in machine.huge_pages.pools):
+        off["reserved huge pages"] = "none are reserved (nr_hugepages is 0)"
+    if sum(bool(node.cpus) for node in machine.nodes) < 2:
+        off["placement on NUMA nodes"] = "the machine shows fewer than two nodes with CPUs"
+    if len(machine.tiers) < 2:
+        off["tiers of memory"] = f"all memory is {machine.tiers[0].kind}" if machine.tiers else "the kernel names none"
+    return off
+
+
+def _tools(environment: Mapping[str, str]) -> dict[str, str]:
+    from dithc.comm import find_mpiexec
+
+    off: dict[str, str] = {}
+    if not any(map(shutil.which, (environment.get("CXX", "g++"), "clang++", "c++"))):
+        off["torch.compile"] = "no C++ compiler"
+    try:
+        find_mpiexec()
+    except UserError:
+        off["several ranks on this machine"] = "no mpiexec"
+    return off

@@ -1,0 +1,237 @@
+"""Binds this process as planned, and reads back from the kernel what became of it: the only file of the room that acts."""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal
+
+from dithc.hardware.cpu_lists import compact_cpus
+from dithc.hardware.limits import parse_cpu_list, read_text
+from dithc.hardware.machine import Core
+from dithc.hardware.plan import RankPlan
+from dithc.log import logger
+
+log = logger(__name__)
+
+# proc(5) numbers the fields of /proc/.../stat from 1; the CPU last executed on is 39. After the name, which may hold spaces and
+# parentheses, the fields begin with number 3.
+PROCESSOR_FIELD, FIRST_FIELD_AFTER_NAME = 39, 3
+
+Trouble = Literal["process mask", "thread mask", "too few CPUs", "threads on one CPU", "shared with a rank"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreadPlace:
+    """A thread of this process: where it may run, and where it last did (None where the kernel does not say)."""
+
+    thread: int
+    name: str
+    allowed_cpus: tuple[int, ...]
+    last_cpu: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Where what the kernel gave is not what was asked for; `cpus` are those it is about."""
+
+    kind: Trouble
+    text: str
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """What a rank asked for and what the kernel gave.
+
+    Attributes:
+        rank: rank within the node.
+        asked_cpus: CPUs of the plan; None where the plan leaves placement to the launcher and the system.
+        allowed_cpus: CPUs that the kernel lets the process's first thread run on.
+        threads: every thread of the process, by number.
+        differences: in the order in which they were looked for; empty where all is as planned.
+    """
+
+    rank: int
+    asked_cpus: tuple[int, ...] | None
+    allowed_cpus: tuple[int, ...]
+    threads: tuple[ThreadPlace, ...]
+    differences: tuple[Difference, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain lists and numbers, ready for JSON."""
+        return asdict(self)
+
+
+def apply(rank_plan: RankPlan) -> int:
+    """Binds this process, with every thread it has, to its planned CPUs, unless it is placed already.
+
+    Returns:
+        The number of compute threads to start.
+    """
+    wanted, current = set(rank_plan.cpus), os.sched_getaffinity(0)
+    if not rank_plan.pin or current == wanted:
+        return rank_plan.num_threads
+    if not wanted <= current:
+        log.warning("cores: launcher allows CPUs %s, plan wanted %s; left as is", sorted(current), sorted(wanted))
+        return min(rank_plan.num_threads, len(current))
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            os.sched_setaffinity(int(thread), wanted)
+        except ProcessLookupError:
+            continue  # it ended since the folder was read
+    log.info("cores: bound to CPUs %s, %d compute thread(s)", sorted(wanted), rank_plan.num_threads)
+    return rank_plan.num_threads
+
+
+def verify(
+    rank_plan: RankPlan,
+    *,
+    num_threads: int | None = None,
+    gather: Callable[[tuple[int, ...]], Sequence[Collection[int]]] | None = None,
+    cores: Sequence[Core] = (),
+    root: str | Path = "/",
+) -> Placement:
+    """Compares the plan with what the kernel says of every thread of this process; a difference is also a warning in the log.
+
+    Args:
+        rank_plan: what was asked for.
+        num_threads: compute threads that this rank starts; None takes the plan's.
+        gather: gives the CPUs of every rank of this node, in the order of ranks, from this rank's; a collective call, so all
+            ranks give it or none. None looks at this rank alone.
+        cores: of the machine, so that two ranks on the two CPUs of one core are seen; without them, CPUs are compared.
+        root: folder that holds `proc`.
+    """
+    proc = Path(root) / "proc/self"
+    allowed = _allowed(proc / "status")
+    threads = tuple(_threads(proc / "task"))
+    asked = rank_plan.cpus if rank_plan.pin else None
+    compute = rank_plan.num_threads if num_threads is None else num_threads
+    differences: list[Difference] = []
+    masks = [()] if gather is None else gather(allowed)  # every rank takes part, whatever it knows of itself
+    if allowed:
+        differences += [*_of_masks(asked, allowed, threads), *_of_threads(compute, allowed, threads)]
+        differences += _of_ranks(rank_plan, compute, masks, cores)
+    else:
+        log.warning("cores: placement cannot be verified, %s names no CPUs", proc / "status")
+    for difference in differences:
+        log.warning("cores: %s", difference.text)
+    if allowed and not differences:
+        log.info("cores: verified, %d thread(s) on CPUs %s", len(threads), compact_cpus(allowed))
+    return Placement(
+        rank=rank_plan.rank,
+        asked_cpus=asked,
+        allowed_cpus=allowed,
+        threads=threads,
+        differences=tuple(differences),
+    )
+
+
+def overlaps(
+    cpus_of_ranks: Sequence[Collection[int]], *, cores: Sequence[Core] = ()
+) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """Pairs of ranks that share a core, with the CPUs of the first that are on shared cores.
+
+    Args:
+        cpus_of_ranks: the CPUs that each rank of a node may run on.
+        cores: of the machine; a CPU of none of them is a core of its own.
+    """
+    siblings: dict[int, tuple[int, ...]] = {cpu: core.cpus for core in cores for cpu in core.cpus}
+    found = []
+    for (one, mine), (two, others) in combinations(enumerate(cpus_of_ranks), 2):
+        shared = tuple(cpu for cpu in sorted(mine) if set(others).intersection(siblings.get(cpu, (cpu,))))
+        if shared:
+            found.append((one, two, shared))
+    return tuple(found)
+
+
+def _of_masks(
+    asked: tuple[int, ...] | None, allowed: tuple[int, ...], threads: Sequence[ThreadPlace]
+) -> list[Difference]:
+    """Masks that are not those asked for: of the process, and of threads that may leave the rank's CPUs."""
+    wanted, whose = (set(asked), "asked for") if asked is not None else (set(allowed), "the process is allowed")
+    found = []
+    if asked is not None and set(allowed) != wanted:
+        text = f"CPUs {compact_cpus(asked)} were asked for, the kernel allows {compact_cpus(allowed)}"
+        found.append(
+            Difference(kind="process mask", text=text, cpus=tuple(sorted(wanted.symmetric_difference(allowed))))
+        )
+    elsewhere: dict[tuple[int, ...], list[ThreadPlace]] = defaultdict(list)
+    for thread in threads:
+        if outside := tuple(cpu for cpu in thread.allowed_cpus if cpu not in wanted):
+            elsewhere[outside].append(thread)
+    for outside, members in elsewhere.items():
+        text = (
+            f"{len(members)} thread(s) ({_names(members)}) may run on CPUs {compact_cpus(outside)}, "
+            f"beside the {compact_cpus(sorted(wanted))} that {'were ' * (asked is not None)}{whose}"
+        )
+        found.append(Difference(kind="thread mask", text=text, cpus=outside))
+    return found
+
+
+def _of_threads(compute: int, allowed: tuple[int, ...], threads: Sequence[ThreadPlace]) -> list[Difference]:
+    """More compute threads than CPUs, and several threads that are bound to one CPU while others could have had another."""
+    found = []
+    if compute > len(allowed):
+        text = f"{compute} compute thread(s) on {len(allowed)} CPU(s): they take turns"
+        found.append(Difference(kind="too few CPUs", text=text, cpus=allowed))
+    bound: dict[int, list[ThreadPlace]] = defaultdict(list)
+    for thread in threads:
+        if len(thread.allowed_cpus) == 1 < len(allowed):
+            bound[thread.allowed_cpus[0]].append(thread)
+    for cpu, members in sorted(bound.items()):
+        if len(members) > 1:
+            text = f"{len(members)} threads ({_names(members)}) are bound to CPU {cpu} alone"
+            found.append(Difference(kind="threads on one CPU", text=text, cpus=(cpu,)))
+    return found
+
+
+def _of_ranks(
+    rank_plan: RankPlan, compute: int, masks: Sequence[Collection[int]], cores: Sequence[Core]
+) -> list[Difference]:
+    """Ranks behind this one that share a core with it; the first of a pair speaks for both."""
+    # Ranks that nobody bound may meet on any core by design; it hurts only where they are too many for their CPUs.
+    if not rank_plan.pin and compute * len(masks) <= len(set().union(*masks)):
+        return []
+    return [
+        Difference(
+            kind="shared with a rank",
+            text=f"ranks {one} and {two} of this node share the core(s) of CPU(s) {compact_cpus(cpus)}",
+            cpus=cpus,
+        )
+        for one, two, cpus in overlaps(masks, cores=cores)
+        if one == rank_plan.rank
+    ]
+
+
+def _names(threads: Sequence[ThreadPlace]) -> str:
+    return ", ".join(f"{thread.name} {thread.thread}" for thread in threads[:3]) + ", ..." * (len(threads) > 3)
+
+
+def _threads(folder: Path) -> list[ThreadPlace]:
+    places = []
+    for task in sorted(folder.glob("[0-9]*"), key=lambda path: int(path.name)):
+        stat = read_text(task / "stat")
+        if stat is None:
+            continue  # it ended since the folder was read
+        name, _, rest = stat.partition("(")[2].rpartition(")")
+        fields = rest.split()
+        position = PROCESSOR_FIELD - FIRST_FIELD_AFTER_NAME
+        places.append(
+            ThreadPlace(
+                thread=int(task.name),
+                name=name,
+                allowed_cpus=_allowed(task / "status"),
+                last_cpu=int(fields[position]) if position < len(fields) else None,
+            )
+        )
+    return places
+
+
+def _allowed(status: Path) -> tuple[int, ...]:
+    for line in (read_text(status) or "").splitlines():
+        if line.startswith("Cpus_allowed_list:"):
+            return parse_cpu_list(line.split(":", 1)[1])
+    return ()

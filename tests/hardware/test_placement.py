@@ -1,0 +1,208 @@
+"""What the kernel gave is compared with what was asked: masks, threads, ranks that share a core."""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dithc.comm import find_mpiexec
+from dithc.hardware import apply, discover, plan, verify
+from dithc.hardware.placement import overlaps
+from dithc.log import UserError
+
+LIMIT_SECONDS = 90
+
+
+@pytest.fixture
+def heard(monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
+    return caplog
+
+
+@pytest.fixture
+def rank_plan(two_sockets):
+    """Rank 1 of 4 on a written machine: CPUs 20-39 and 100-119."""
+    return plan(discover(two_sockets.root), ranks_per_node=4).ranks[1]
+
+
+@pytest.fixture
+def two_cpus():
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    if len(cpus) < 2:
+        pytest.skip("needs two CPUs")
+    yield cpus
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), cpus)
+
+
+def kinds(placement):
+    return [difference.kind for difference in placement.differences]
+
+
+def test_a_rank_where_it_was_asked_to_be_has_no_difference(two_sockets, rank_plan, heard):
+    two_sockets.process(allowed="20-39,100-119")
+    two_sockets.task(100, name="python", allowed="20-39,100-119", last_cpu=21)
+    two_sockets.task(101, name="worker (a) 1", allowed="22", last_cpu=22)
+    with heard.at_level("INFO"):
+        placement = verify(rank_plan, root=two_sockets.root)
+    assert placement.differences == ()
+    assert placement.asked_cpus == placement.allowed_cpus == (*range(20, 40), *range(100, 120))
+    assert [(thread.thread, thread.name, thread.last_cpu) for thread in placement.threads] == [
+        (100, "python", 21),
+        (101, "worker (a) 1", 22),
+    ]
+    assert "verified, 2 thread(s) on CPUs 20-39,100-119" in heard.text
+    assert placement.to_dict()["threads"][0]["last_cpu"] == 21
+
+
+def test_a_mask_that_is_not_the_planned_one_is_a_warning(two_sockets, rank_plan, heard):
+    two_sockets.process(allowed="20-25")
+    placement = verify(rank_plan, root=two_sockets.root)
+    assert kinds(placement) == ["process mask", "too few CPUs"]
+    assert "CPUs 20-39,100-119 were asked for, the kernel allows 20-25" in heard.text
+
+
+def test_threads_that_may_leave_the_rank_are_named_with_the_cpus(two_sockets, rank_plan, heard):
+    two_sockets.process(allowed="20-39,100-119")
+    for thread in range(5):
+        two_sockets.task(100 + thread, name="pool", allowed="0-159", last_cpu=0)
+    placement = verify(rank_plan, root=two_sockets.root)
+    assert kinds(placement) == ["thread mask"]
+    assert placement.differences[0].cpus == (*range(20), *range(40, 100), *range(120, 160))
+    assert "5 thread(s) (pool 100, pool 101, pool 102, ...) may run on CPUs 0-19,40-99,120-159" in heard.text
+
+
+def test_threads_bound_to_one_cpu_are_a_warning(two_sockets, rank_plan):
+    two_sockets.process(allowed="20-39,100-119")
+    for thread in (7, 8):
+        two_sockets.task(thread, name="pool", allowed="20", last_cpu=20)
+    placement = verify(rank_plan, root=two_sockets.root)
+    assert [(difference.kind, difference.cpus) for difference in placement.differences] == [
+        ("threads on one CPU", (20,))
+    ]
+
+
+def test_a_rank_left_to_the_system_is_only_held_to_its_own_mask(two_sockets, rank_plan):
+    free = replace(rank_plan, pin=False)
+    two_sockets.process(allowed="0-9")
+    two_sockets.task(1, name="python", allowed="0-9", last_cpu=3)
+    assert kinds(verify(free, num_threads=10, root=two_sockets.root)) == []
+    assert kinds(verify(free, num_threads=11, root=two_sockets.root)) == ["too few CPUs"]
+    assert verify(free, num_threads=1, root=two_sockets.root).asked_cpus is None
+
+
+def test_a_kernel_that_says_nothing_breaks_nothing_and_that_is_said(tmp_path, rank_plan, heard):
+    placement = verify(rank_plan, root=tmp_path / "empty", gather=lambda mask: [mask, mask])
+    assert "cannot be verified" in heard.text
+    assert (placement.allowed_cpus, placement.threads, placement.differences) == ((), (), ())
+
+
+def test_ranks_on_one_core_are_said_once_by_the_first_of_them(two_sockets, rank_plan, heard):
+    cores = discover(two_sockets.root).cores
+    two_sockets.process(allowed="20-39,100-119")
+    others = [(100,), rank_plan.cpus, (100, 101), (50,)]
+
+    def gather(mine):
+        assert mine == rank_plan.cpus
+        return others
+
+    placement = verify(rank_plan, gather=gather, cores=cores, root=two_sockets.root)
+    # Rank 0 shares core 20 with this one too, and says so itself.
+    assert kinds(placement) == ["shared with a rank"]
+    assert placement.differences[0].cpus == (20, 21, 100, 101)
+    assert "ranks 1 and 2 of this node share" in heard.text
+
+
+def test_unbound_ranks_may_meet_unless_they_are_too_many(two_sockets, rank_plan):
+    two_sockets.process(allowed="0-3")
+    free = replace(rank_plan, rank=0, pin=False)
+    both = [(0, 1, 2, 3)] * 2
+    assert kinds(verify(free, num_threads=2, gather=lambda _: both, root=two_sockets.root)) == []
+    assert kinds(verify(free, num_threads=3, gather=lambda _: both, root=two_sockets.root)) == ["shared with a rank"]
+
+
+def test_two_cpus_of_a_core_are_shared_only_where_the_cores_are_known(two_sockets):
+    cores = discover(two_sockets.root).cores
+    assert overlaps([(0,), (80,)]) == ()
+    assert overlaps([(0,), (80,)], cores=cores) == ((0, 1, (0,)),)
+    assert overlaps([(500,), (500,)], cores=cores) == ((0, 1, (500,)),)
+    assert overlaps([]) == overlaps([(1,)]) == ()
+
+
+@given(st.lists(st.frozensets(st.integers(0, 12), max_size=6), max_size=5))
+def test_overlaps_are_the_common_cpus_of_each_pair(masks):
+    expected = [(a, b, tuple(sorted(masks[a] & masks[b]))) for a, b in combinations(range(len(masks)), 2)]
+    assert overlaps(masks) == tuple(pair for pair in expected if pair[2])
+
+
+def test_the_kernel_here_confirms_what_apply_asked_for(two_cpus):
+    (planned,) = plan(discover(described=False), ranks_per_node=1).ranks
+    one = replace(planned, cpus=two_cpus[:1], num_threads=1, pin=True)
+    assert kinds(verify(one)) == ["process mask", "thread mask"]
+    apply(one)
+    placement = verify(one)
+    assert placement.differences == ()
+    assert {thread.last_cpu for thread in placement.threads if thread.thread == os.getpid()} == {two_cpus[0]}
+    assert len(placement.threads) == len(os.listdir("/proc/self/task"))
+
+
+def test_a_thread_that_bound_itself_elsewhere_is_found(two_cpus):
+    (planned,) = plan(discover(described=False), ranks_per_node=1).ranks
+    apply(one := replace(planned, cpus=two_cpus[:1], num_threads=1, pin=True))
+    bound, done = threading.Event(), threading.Event()
+
+    def stray():
+        os.sched_setaffinity(0, two_cpus[1:2])
+        bound.set()
+        done.wait(LIMIT_SECONDS)
+
+    thread = threading.Thread(target=stray)
+    thread.start()
+    try:
+        assert bound.wait(LIMIT_SECONDS)
+        (difference,) = verify(one).differences
+        assert (difference.kind, difference.cpus) == ("thread mask", two_cpus[1:2])
+        assert str(thread.native_id) in difference.text
+    finally:
+        done.set()
+        thread.join()
+
+
+PROGRAM = """
+import os
+from dithc.cli.ranks import ranks
+from dithc.config import load
+if {confine}:
+    os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+with ranks(load({{}}), expected=2):
+    pass
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("confine", [False, True])
+def test_two_ranks_on_one_cpu_are_a_warning_of_the_first(two_cpus, confine):
+    try:
+        mpiexec = find_mpiexec().path
+    except UserError as error:
+        pytest.skip(str(error))
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("DITHC_", "OMP_"))}
+    done = subprocess.run(
+        [mpiexec, "-n", "2", sys.executable, "-c", PROGRAM.format(confine=confine)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        stdin=subprocess.DEVNULL,
+        env=clean,
+    )
+    assert done.returncode == 0, done.stderr
+    output = done.stdout + done.stderr
+    assert output.count("ranks 0 and 1 of this node share") == int(confine), output

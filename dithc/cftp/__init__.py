@@ -1,12 +1,18 @@
-"""The cut of work among clusters, and among the cores of a cluster.
+"""The threads of a rank, grouped by cluster, and the cut of work among clusters and among the cores of a cluster.
 
-Why: the clusters of a die form the tensor-parallel group, and every operation's output is cut among them; the same cut
-shares a global batch among ranks.
-Invariants: `partition` is a pure function; its parts cover the whole range, in order, without overlap, for any size and
-any number of parts: nothing must divide anything.
-How to change it: a cut that prefers a dimension or a tile size is another argument of `partition`, property-tested.
+What: `Team`, the persistent threads that operators run on; `cut`, the part of every operator's output that each core
+computes; `partition`, the rule for one length below all of it.
+Why: the clusters of a die form the tensor-parallel group inside one process: every operation's output is cut among them, inputs
+are read in place, and nothing is exchanged. The same rule shares a global batch among ranks.
+Invariants: `partition` and `cut` are pure functions; parts cover the whole output, in order, without overlap, for any size and
+any number of parts, and equal what the C library does (kernels/team, kernels/gemm): tests compare. A team's threads sleep while
+nobody calls them.
+How to change it: a rule of cutting changes in C and here at once, with its constant; a new operation is a line of
+`cut.Operation`.
 """
 
+from dithc.cftp.cut import Part, cut
 from dithc.cftp.partition import partition, partition_two_level
+from dithc.cftp.team import Team
 
-__all__ = ["partition", "partition_two_level"]
+__all__ = ["Part", "Team", "cut", "partition", "partition_two_level"]

@@ -1,10 +1,14 @@
 """What every test may count on: a logger that no earlier test has set up, and back ends that are undone."""
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+
+# A tuning in the user's cache would change which products run, and how they are cut: also in the processes that tests start.
+os.environ["DITHC_TUNING"] = "off"
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,9 @@ How to change it: another launcher is a branch of `launch_line` with its test; a
 process group made in `group.py` behind the same `Group`. mpi4py is imported in `mpi.py` only.
 """
 
+from dithc.comm import traffic
 from dithc.comm.group import Group, connect
-from dithc.comm.launch import Launcher, MpiExec, find_mpiexec, launch_line, supervise
+from dithc.comm.launch import MpiExec, find_mpiexec, launch_line, supervise
 from dithc.comm.probe import probe_mpi
 
-__all__ = ["Group", "Launcher", "MpiExec", "connect", "find_mpiexec", "launch_line", "probe_mpi", "supervise"]
+__all__ = ["Group", "MpiExec", "connect", "find_mpiexec", "launch_line", "probe_mpi", "supervise", "traffic"]

@@ -1,10 +1,14 @@
 """What the environment says about who started this process, and as one of how many; pure functions of it."""
 
+import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 # Set by `dithc launch`, so that a rank can tell a wrong start from a small one.
 EXPECTED_RANKS_VARIABLE = "DITHC_EXPECTED_RANKS"
+NODE_VARIABLE = "DITHC_NODE"
 
 
 @dataclass(frozen=True)
@@ -41,3 +45,15 @@ def announced_ranks(environment: Mapping[str, str]) -> int | None:
     """The number of ranks that `dithc launch` was asked for, where it started this process."""
     value = environment.get(EXPECTED_RANKS_VARIABLE)
     return int(value) if value else None
+
+
+def node_name() -> str:
+    """Tells nodes apart even where containers share a host name; DITHC_NODE gives this node another name.
+
+    Ranks whose nodes have the same name exchange through shared memory: name containers apart that share a kernel but no
+    /dev/shm.
+    """
+    if named := os.environ.get(NODE_VARIABLE):
+        return named
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"

@@ -4,18 +4,23 @@ import logging
 import os
 import socket
 import sys
+import time
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from dithc.comm.environment import Started, announced_ranks, started_by
+from dithc.comm.environment import Started, announced_ranks, node_name, started_by
+from dithc.comm.guard import guarded
 from dithc.log import UserError, logger, problem, setup
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.nn import Parameter
 
     from dithc.comm.mpi import World
+    from dithc.comm.reducer import Reducer
 
 log = logger(__name__)
 
@@ -23,7 +28,11 @@ log = logger(__name__)
 DEFAULT_TIMEOUT_SECONDS = 1800.0
 # Statuses that all ranks leave with together, by agreement: done, stopped and saved, another trainer holds the run.
 AGREED_STATUSES = (None, 0, 75, 76)
+# A launcher that is told to abort drops what it has not passed on yet, the reason of the abort among it.
+SECONDS_TO_BE_HEARD = 0.5
 LOOPBACK = "127.0.0.1"
+BACKEND_VARIABLE = "DITHC_BACKEND"
+BACKENDS = ("dithc-mpi", "gloo")
 
 
 class Group:
@@ -34,13 +43,22 @@ class Group:
         size: number of ranks.
         local_rank: this process's number among the ranks of its node.
         local_size: ranks of this node.
+        node: the same text on the ranks of a node, another on each other node.
     """
 
     def __init__(
-        self, *, rank: int = 0, size: int = 1, local_rank: int = 0, local_size: int = 1, world: "World | None" = None
+        self,
+        *,
+        rank: int = 0,
+        size: int = 1,
+        local_rank: int = 0,
+        local_size: int = 1,
+        node: str = "",
+        world: "World | None" = None,
     ) -> None:
         self.rank, self.size = rank, size
         self.local_rank, self.local_size = local_rank, local_size
+        self.node = node
         self._world = world
 
     def __enter__(self) -> Self:
@@ -57,6 +75,7 @@ class Group:
             log.error("rank %d of %d failed and ends all: %r", self.rank, self.size, error, exc_info=error)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
+        time.sleep(SECONDS_TO_BE_HEARD)
         self._world.abort(_status(error))
 
     def barrier(self) -> None:
@@ -109,6 +128,13 @@ class Group:
         distributed.all_reduce(tensor, op=operations[op])
         return tensor.div_(self.size) if op == "mean" else tensor
 
+    @staticmethod
+    def reducer(parameters: "Iterable[Parameter]", *, over: Any = None) -> "Reducer":
+        """What sums the gradients of parameters over all ranks, or over a group of torch.distributed, while they are made."""
+        from dithc.comm.reducer import Reducer
+
+        return Reducer(parameters, group=over)
+
     def close(self) -> None:
         """Leaves the group; MPI itself ends with the process."""
         if self.size > 1:
@@ -135,6 +161,7 @@ def connect(expected_ranks: int | None = None, *, timeout_seconds: float | None 
         if expected not in (None, 1):
             raise _wrong_size(1, expected, started)
         return Group()
+    guarded()
     from dithc.comm.mpi import World
 
     world = World()
@@ -146,27 +173,41 @@ def connect(expected_ranks: int | None = None, *, timeout_seconds: float | None 
     if world.size == 1:
         return Group()
     setup(rank=world.rank, level=logging.getLogger("dithc").level or logging.INFO)
-    nodes = world.all_gather(_node_name())
+    nodes = world.all_gather(node_name())
     mine = [rank for rank, node in enumerate(nodes) if node == nodes[world.rank]]
-    _start_gloo(world, one_node=len(set(nodes)) == 1, timeout_seconds=timeout_seconds or DEFAULT_TIMEOUT_SECONDS)
-    log.info("%d ranks on %d node(s), gloo", world.size, len(set(nodes)))
+    backend = _backend()
+    _start(world, backend, one_node=len(set(nodes)) == 1, timeout_seconds=timeout_seconds or DEFAULT_TIMEOUT_SECONDS)
+    log.info("%d ranks on %d node(s), %s", world.size, len(set(nodes)), backend)
     return Group(
         rank=world.rank,
         size=world.size,
         local_rank=mine.index(world.rank),
         local_size=len(mine),
+        node=nodes[world.rank],
         world=world,
     )
 
 
-def _start_gloo(world: "World", *, one_node: bool, timeout_seconds: float) -> None:
+def _backend() -> str:
+    """The backend of torch.distributed: over MPI, unless the environment asks for another."""
+    backend = os.environ.get(BACKEND_VARIABLE) or BACKENDS[0]
+    if backend not in BACKENDS:
+        remedy = f"correct or unset {BACKEND_VARIABLE}"
+        raise problem(f"backend ({BACKEND_VARIABLE})", got=backend, expected=" or ".join(BACKENDS), remedy=remedy)
+    return backend
+
+
+def _start(world: "World", backend: str, *, one_node: bool, timeout_seconds: float) -> None:
     import torch.distributed as distributed
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    if one_node and Path("/sys/class/net/lo").exists() and "GLOO_SOCKET_IFNAME" not in os.environ:
-        # The host's own name often does not resolve, or resolves to an interface that a container lacks.
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        log.info("all ranks are on one node: gloo uses the loopback interface")
+    if backend == "gloo":
+        if one_node and Path("/sys/class/net/lo").exists() and "GLOO_SOCKET_IFNAME" not in os.environ:
+            # The host's own name often does not resolve, or resolves to an interface that a container lacks.
+            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+            log.info("all ranks are on one node: gloo uses the loopback interface")
+    else:
+        import dithc.comm.process_group  # noqa: F401  importing it makes the backend known
     timeout = timedelta(seconds=timeout_seconds)
     store = None
     if world.rank == 0:
@@ -175,7 +216,7 @@ def _start_gloo(world: "World", *, one_node: bool, timeout_seconds: float) -> No
         store = TCPStore(host, 0, world.size, is_master=True, timeout=timeout, wait_for_workers=False)
     host, port = world.broadcast((store.host, store.port) if store else None)
     store = store or TCPStore(host, port, world.size, is_master=False, timeout=timeout)
-    distributed.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size, timeout=timeout)
+    distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout)
 
 
 def _address() -> str:
@@ -186,12 +227,6 @@ def _address() -> str:
             return str(probe.getsockname()[0])
         except OSError:
             return socket.gethostname()
-
-
-def _node_name() -> str:
-    """Tells nodes apart even where containers share a host name."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"
 
 
 def _status(error: BaseException | None) -> int:

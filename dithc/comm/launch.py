@@ -129,7 +129,7 @@ def supervise(
             env=dict(environment),
             stdin=subprocess.DEVNULL,  # a launcher in a background group must not read the terminal
             process_group=0,
-            preexec_fn=_ask_for_parent_death_signal(stop),
+            preexec_fn=follow_parent(stop),
         )
     except OSError as error:
         remedy = "check the command after `--`; a rule of the workflow finds programs on its PATH only"
@@ -218,7 +218,7 @@ def _start_time(pid: int) -> str | None:
     return None if fields[0] in "ZX" else fields[19]
 
 
-def _ask_for_parent_death_signal(number: signal.Signals) -> Callable[[], None]:
+def follow_parent(number: signal.Signals) -> Callable[[], None]:
     """Makes the kernel send `number` to the child when this process dies without a chance to pass anything on."""
     library = ctypes.CDLL(None)
     return lambda: library.prctl(SET_PARENT_DEATH_SIGNAL, int(number))

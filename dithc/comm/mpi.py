@@ -1,15 +1,30 @@
 """The one file that imports mpi4py; importing it initialises MPI, so it is imported only where a launcher is at work."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
+
+Buffer = np.ndarray[Any, np.dtype[Any]]
 
 THREAD_LEVELS = {
     MPI.THREAD_SINGLE: "single",
     MPI.THREAD_FUNNELED: "funneled",
     MPI.THREAD_SERIALIZED: "serialized",
     MPI.THREAD_MULTIPLE: "multiple",
+}
+
+
+OPERATIONS = {
+    "sum": MPI.SUM,
+    "product": MPI.PROD,
+    "max": MPI.MAX,
+    "min": MPI.MIN,
+    "band": MPI.BAND,
+    "bor": MPI.BOR,
+    "bxor": MPI.BXOR,
 }
 
 
@@ -32,6 +47,103 @@ class World:
     def abort(self, status: int) -> None:
         """Ends every rank at once; the launcher reports `status`."""
         self._communicator.Abort(status)
+
+
+class Request:
+    """Something under way; `done` may be asked again and again until it is True, then no more."""
+
+    def __init__(self, request: MPI.Request, *arrays: Any) -> None:
+        self._request = request
+        self._arrays = arrays  # MPI reads and writes them until it is done: somebody has to keep them
+
+    def done(self) -> bool:
+        """Whether it is complete; asking moves it on."""
+        return bool(self._request.Test())
+
+
+class Channel:
+    """A communicator of our own, over some ranks, for arrays. Calls with the same arguments on all of them, in one order.
+
+    Arrays are contiguous numpy arrays of a type that MPI has; counts are below `MOST_ELEMENTS`. All methods return at once,
+    unless said otherwise, and the arrays belong to MPI until the request is done.
+    """
+
+    # An MPI of standard 3 counts with 31 bits.
+    MOST_ELEMENTS = 1 << 30
+
+    def __init__(self, communicator: MPI.Comm) -> None:
+        self._communicator = communicator
+        self.rank: int = communicator.Get_rank()
+        self.size: int = communicator.Get_size()
+
+    @classmethod
+    def over(cls, ranks: Sequence[int] | None = None, *, tag: int = 0) -> "Channel":
+        """A channel over ranks of the world, all by default; collective over just these ranks."""
+        if ranks is None or len(ranks) == MPI.COMM_WORLD.Get_size():
+            return cls(MPI.COMM_WORLD.Dup())
+        group = MPI.COMM_WORLD.Get_group().Incl(list(ranks))
+        return cls(MPI.COMM_WORLD.Create_group(group, tag))
+
+    def split(self, color: int, *, key: int) -> "Channel":
+        """A channel over the ranks with the same color, in the order of the keys; waits for all ranks."""
+        return Channel(self._communicator.Split(color, key))
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Every rank's value; waits for all ranks."""
+        return list(self._communicator.allgather(value))
+
+    def broadcast_object(self, value: Any) -> Any:
+        """Rank 0's value; waits for it."""
+        return self._communicator.bcast(value, root=0)
+
+    def wait_for_all(self) -> None:
+        """Returns when all ranks have called it."""
+        self._communicator.Barrier()
+
+    def all_reduce(self, x: Buffer, op: str) -> Request:
+        """x becomes its combination over the ranks."""
+        return Request(self._communicator.Iallreduce(MPI.IN_PLACE, x, op=OPERATIONS[op]), x)
+
+    def all_reduce_and_wait(self, x: Buffer, op: str) -> None:
+        """The same, and waits for it inside MPI."""
+        self._communicator.Allreduce(MPI.IN_PLACE, x, op=OPERATIONS[op])
+
+    def reduce(self, x: Buffer, out: Buffer | None, op: str, *, root: int) -> Request:
+        """out on `root` becomes the combination of x."""
+        return Request(self._communicator.Ireduce(x, out, op=OPERATIONS[op], root=root), x, out)
+
+    def broadcast(self, x: Buffer, *, root: int) -> Request:
+        """x becomes that of `root`."""
+        return Request(self._communicator.Ibcast(x, root=root), x)
+
+    def all_gather(self, x: Buffer, out: Buffer) -> Request:
+        """out holds x of rank 0, x of rank 1, ...; x may be the own part of out."""
+        return Request(self._communicator.Iallgather(x, out), x, out)
+
+    def all_to_all(self, x: Buffer, x_counts: Sequence[int], out: Buffer, out_counts: Sequence[int]) -> Request:
+        """x holds what goes to rank 0, 1, ..., out what came from them; counts in elements."""
+        starts = [[sum(counts[:i]) for i in range(self.size)] for counts in (x_counts, out_counts)]
+        return Request(
+            self._communicator.Ialltoallv([x, (x_counts, starts[0])], [out, (out_counts, starts[1])]), x, out
+        )
+
+    def send(self, x: Buffer, *, to: int, tag: int) -> Request:
+        """Sends x; `receive` on the other rank takes it."""
+        return Request(self._communicator.Isend(x, dest=to, tag=tag), x)
+
+    def receive(self, out: Buffer, *, source: int | None, tag: int) -> Request:
+        """Receives into out; from any rank with source None."""
+        origin = MPI.ANY_SOURCE if source is None else source
+        return Request(self._communicator.Irecv(out, source=origin, tag=tag), out)
+
+    def barrier(self) -> Request:
+        """Done when all ranks have called it."""
+        return Request(self._communicator.Ibarrier())
+
+
+def multiple_threads() -> bool:
+    """Whether threads may call MPI at the same time."""
+    return bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
 
 
 def facts() -> dict[str, str]:

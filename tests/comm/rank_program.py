@@ -1,6 +1,7 @@
 """What each rank of the tests runs: `rank_program.py <scene> [expected ranks]`; prints one line when all is well."""
 
 import os
+import signal
 import sys
 import time
 
@@ -38,6 +39,10 @@ def main() -> None:
             os._exit(9)
         elif scene == "leave":
             raise SystemExit(75)
+        elif scene == "killed" and group.rank == group.size - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif scene == "killed":
+            group.barrier()
         if scene in ("fail", "die"):
             time.sleep(300)
     sys.stdout.write(f"rank {group.rank} of {group.size} is done\n")

@@ -26,12 +26,17 @@ def no_launcher(monkeypatch):
 
 
 def run_ranks(ranks: int, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return run_program(PROGRAM.name, ranks, *words, **environment)
+
+
+def run_program(program: str, ranks: int, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """A program beside this file, on several ranks."""
     try:
         mpiexec = find_mpiexec().path
     except UserError as error:
         pytest.skip(str(error))
     return subprocess.run(
-        [mpiexec, "-n", str(ranks), sys.executable, str(PROGRAM), *words],
+        [mpiexec, "-n", str(ranks), sys.executable, str(PROGRAM.parent / program), *words],
         capture_output=True,
         text=True,
         timeout=LIMIT_SECONDS,
@@ -131,6 +136,19 @@ def test_one_failing_rank_ends_all_within_seconds(scene, words):
     assert words in done.stderr
     assert "is done" not in done.stdout
     assert scene == "die" or "r1 | " in done.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_killed_rank_is_named_by_its_guard_and_by_every_other_rank(ranks):
+    started = time.monotonic()
+    done = run_ranks(ranks, "killed", str(ranks))
+    assert done.returncode != 0
+    assert time.monotonic() - started < 30
+    assert f"rank {ranks - 1} " in done.stderr
+    assert "was ended by SIGKILL" in done.stderr
+    assert f"rank {ranks - 1} of {ranks} (process" in done.stderr
+    assert "is done" not in done.stdout
 
 
 @pytest.mark.mpi

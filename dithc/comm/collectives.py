@@ -1,0 +1,354 @@
+"""Every collective of a process group as an operation of the communication thread, on tensors of any type.
+
+Legend: R ranks of the group.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dithc.comm.exchange import TYPES, Combination, Exchange
+from dithc.comm.mpi import Buffer, Channel, Request
+from dithc.comm.service import Operation
+
+Mode = Literal["blocking", "iallreduce", "hierarchical"]
+MODES: tuple[Mode, ...] = ("blocking", "iallreduce", "hierarchical")
+Reduction = Literal["sum", "mean", "product", "max", "min", "band", "bor", "bxor"]
+
+# Types whose values MPI does not know: moved as integers of the same width.
+MOVED_AS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# Types that MPI's operations take as they are.
+REDUCED = (torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+# Tags of messages inside collectives; those of callers start behind them.
+ALL_TO_ALL_TAG, GATHER_TAG, SCATTER_TAG, FIRST_TAG = range(4)
+# Chunks that travel between nodes at the same time: enough to keep the network busy while others are summed.
+IN_FLIGHT = 3
+
+
+@dataclass(frozen=True)
+class Node:
+    """Where the ranks of a group live.
+
+    Attributes:
+        exchange: the shared memory of this node's ranks of the group.
+        across: the ranks with the same place on every node; None with one node.
+    """
+
+    exchange: Exchange
+    across: Channel | None
+
+
+class Collectives:
+    """Makes operations for one group.
+
+    Attributes:
+        mode: how sums of fp32 and bf16 are made. `blocking` waits inside MPI; `iallreduce` posts and polls; `hierarchical` sums
+            within a node through shared memory and sends between nodes what is summed.
+        wire: the type in which `hierarchical` moves fp32 numbers: fp32, or bf16 with sums in fp32.
+    """
+
+    def __init__(self, channel: Channel, node: Node | None, *, mode: Mode, wire: torch.dtype = torch.float32) -> None:
+        self.mode: Mode = mode
+        self.wire = wire
+        self._channel, self._node = channel, node
+        self._turns: deque[object] = deque()
+
+    def in_turn(self, operation: Operation) -> Operation:
+        """The operation, after those that were asked for before it have ended.
+
+        Collectives are made of several steps, and MPI and the exchange know a step by its place in the row of all steps of the
+        group: two collectives that mixed their steps would mix them in another order on every rank.
+        """
+        turn = object()
+        self._turns.append(turn)
+        try:
+            while self._turns[0] is not turn:
+                yield False
+            return (yield from operation)
+        finally:
+            self._turns.remove(turn)
+
+    def all_reduce(self, tensor: Tensor, op: Reduction) -> Operation:
+        """The tensor becomes its combination over the ranks; returns [tensor]."""
+        size = self._channel.size
+        flat = _dense(tensor)
+        is_shared = flat.dtype in TYPES and op in ("sum", "mean", "max", "min", "product")
+        if self._node is not None and self.mode == "hierarchical" and is_shared:
+            yield from self._hierarchical(flat, op)
+        else:
+            values, restore = _reducible(flat, op)
+            for piece in _pieces(values, Channel.MOST_ELEMENTS):
+                if self.mode == "blocking":
+                    self._channel.all_reduce_and_wait(piece.numpy(), _mpi_name(op))
+                else:
+                    yield from _until_done(self._channel.all_reduce(piece.numpy(), _mpi_name(op)))
+            if op == "mean":
+                values.div_(size) if values.is_floating_point() else values.floor_divide_(size)
+            if restore:
+                flat.copy_(values)
+        return _give_back(tensor, flat)
+
+    def all_reduce_all(self, tensors: Sequence[Tensor], op: Reduction) -> Operation:
+        """Each tensor becomes its combination; tensors of one type travel as one."""
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            chosen = [tensor for tensor in tensors if tensor.dtype is dtype]
+            packed = torch.cat([tensor.reshape(-1) for tensor in chosen])
+            yield from self.all_reduce(packed, op)
+            for tensor, part in zip(chosen, parts_of(packed, [tensor.numel() for tensor in chosen]), strict=True):
+                tensor.copy_(part.view(tensor.shape))
+        return list(tensors)
+
+    def _hierarchical(self, flat: Tensor, op: Reduction) -> Operation:
+        """Chunk after chunk: put, combine within the node, combine across nodes, get; several chunks are under way at once."""
+        assert self._node is not None
+        exchange, across = self._node.exchange, self._node.across
+        wire = self.wire if flat.dtype is torch.float32 else flat.dtype
+        length = exchange.chunk_elements(wire)
+        chunks = [flat[start : start + length] for start in range(0, flat.numel(), length)]
+        first = exchange.reserve(len(chunks))
+        combination: Combination = "sum" if op in ("sum", "mean") else op  # type: ignore[assignment]
+        scale = 1.0 / self._channel.size if op == "mean" else 1.0
+        put = combined = published = got = 0
+        crossing: list[Operation] = []
+        patience = 0
+        while got < len(chunks):
+            progressed = False
+            if put < len(chunks) and exchange.put(first + put, chunks[put], wire=wire, patience=0):
+                put, progressed = put + 1, True
+            if combined < put and len(crossing) < IN_FLIGHT:
+                part = exchange.combine(
+                    *(first + combined, chunks[combined].numel()),
+                    wire=wire,
+                    op=combination,
+                    scale=scale,
+                    patience=patience,
+                )
+                if part is not None:
+                    combined, progressed = combined + 1, True
+                    crossing.append(_cross(across, part.values, combination))
+                    if wire is torch.float32:  # posted at once; bf16 takes two steps, which must not mix with other chunks'
+                        _step(crossing[-1])
+            while crossing and _step(crossing[0]):
+                exchange.publish(first + published)
+                crossing.pop(0)
+                published, progressed = published + 1, True
+            if got < published and exchange.get(first + got, chunks[got], wire=wire, patience=patience):
+                got, progressed = got + 1, True
+            if not progressed or got == len(chunks):
+                patience = yield progressed
+        return None
+
+    def reduce(self, tensor: Tensor, op: Reduction, *, root: int) -> Operation:
+        """The tensor of rank `root` becomes the combination; the others' stay."""
+        values, _ = _reducible(_dense(tensor), op)
+        out = torch.empty_like(values) if self._channel.rank == root else None
+        for start in range(0, values.numel(), Channel.MOST_ELEMENTS):
+            stop = start + Channel.MOST_ELEMENTS
+            target = None if out is None else out[start:stop].numpy()
+            yield from _until_done(self._channel.reduce(values[start:stop].numpy(), target, _mpi_name(op), root=root))
+        if out is not None:
+            if op == "mean":
+                out.div_(self._channel.size) if out.is_floating_point() else out.floor_divide_(self._channel.size)
+            tensor.copy_(out.view(tensor.shape))
+        return [tensor]
+
+    def broadcast(self, tensor: Tensor, *, root: int) -> Operation:
+        """The tensor becomes that of rank `root`."""
+        flat = _dense(tensor)
+        for piece in _pieces(_movable(flat), Channel.MOST_ELEMENTS):
+            yield from _until_done(self._channel.broadcast(piece.numpy(), root=root))
+        return _give_back(tensor, flat)
+
+    def all_gather(self, tensor: Tensor, outputs: Sequence[Tensor]) -> Operation:
+        """outputs[r] becomes the tensor of rank r; their shapes may differ from rank to rank."""
+        own = _movable(_dense(tensor))
+        sizes = {output.numel() for output in outputs}
+        if sizes == {own.numel()} and own.numel() <= Channel.MOST_ELEMENTS:
+            packed = own.new_empty(self._channel.size * own.numel())
+            yield from _until_done(self._channel.all_gather(own.numpy(), packed.numpy()))
+            for output, part in zip(outputs, parts_of(packed, max(1, own.numel())), strict=False):
+                output.copy_(part.view(output.dtype).view(output.shape))
+            return list(outputs)
+        for rank, output in enumerate(outputs):
+            if rank == self._channel.rank:
+                output.copy_(tensor)
+            yield from self.broadcast(output, root=rank)
+        return list(outputs)
+
+    def all_gather_into(self, tensor: Tensor, output: Tensor) -> Operation:
+        """The output, of R times as many elements, becomes the tensors of all ranks one after the other."""
+        own, flat = _movable(_dense(tensor)), _dense(output)
+        if own.numel() <= Channel.MOST_ELEMENTS:
+            yield from _until_done(self._channel.all_gather(own.clone().numpy(), _movable(flat).numpy()))
+            return _give_back(output, flat)
+        parts = flat.view(self._channel.size, -1)
+        parts[self._channel.rank].copy_(tensor.reshape(-1))
+        for rank in range(self._channel.size):
+            yield from self.broadcast(parts[rank], root=rank)
+        return _give_back(output, flat)
+
+    def reduce_scatter_from(self, tensor: Tensor, output: Tensor, op: Reduction) -> Operation:
+        """The output becomes part r of R equal parts of the tensor, combined over the ranks."""
+        total = tensor.detach().clone().reshape(-1)
+        yield from self.all_reduce(total, op)
+        output.copy_(total.view(self._channel.size, -1)[self._channel.rank].view(output.shape))
+        return [output]
+
+    def reduce_scatter(self, tensors: Sequence[Tensor], output: Tensor, op: Reduction) -> Operation:
+        """The output becomes tensors[r], combined over the ranks; the others are of any shape."""
+        packed = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        yield from self.all_reduce(packed, op)
+        own = parts_of(packed, [tensor.numel() for tensor in tensors])[self._channel.rank]
+        output.copy_(own.view(output.shape))
+        return [output]
+
+    def all_to_all(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Operation:
+        """outputs[r] becomes what rank r had as inputs[own rank]."""
+        requests, arrived = [], []
+        for rank, output in enumerate(outputs):
+            flat = _dense(output)
+            arrived.append((output, flat))
+            for piece in _pieces(_movable(flat), Channel.MOST_ELEMENTS):
+                requests.append(self._channel.receive(piece.numpy(), source=rank, tag=ALL_TO_ALL_TAG))
+        kept = [_movable(_dense(tensor)) for tensor in inputs]
+        for rank, own in enumerate(kept):
+            for piece in _pieces(own, Channel.MOST_ELEMENTS):
+                requests.append(self._channel.send(piece.numpy(), to=rank, tag=ALL_TO_ALL_TAG))
+        for request in requests:
+            yield from _until_done(request)
+        for output, flat in arrived:
+            _give_back(output, flat)
+        return list(outputs)
+
+    def gather(self, tensor: Tensor, outputs: Sequence[Tensor] | None, *, root: int) -> Operation:
+        """outputs[r] on rank `root` becomes the tensor of rank r."""
+        if outputs is None:
+            yield from self.send(tensor, to=root, tag=GATHER_TAG)
+            return [tensor]
+        for rank, output in enumerate(outputs):
+            if rank == self._channel.rank:
+                output.copy_(tensor)
+            else:
+                yield from self.receive(output, source=rank, tag=GATHER_TAG)
+        return list(outputs)
+
+    def scatter(self, output: Tensor, tensors: Sequence[Tensor] | None, *, root: int) -> Operation:
+        """The output becomes what rank `root` has as tensors[own rank]."""
+        if tensors is None:
+            yield from self.receive(output, source=root, tag=SCATTER_TAG)
+            return [output]
+        for rank, tensor in enumerate(tensors):
+            if rank == self._channel.rank:
+                output.copy_(tensor)
+            else:
+                yield from self.send(tensor, to=rank, tag=SCATTER_TAG)
+        return [output]
+
+    def send(self, tensor: Tensor, *, to: int, tag: int) -> Operation:
+        """Sends the tensor to rank `to`; tags from FIRST_TAG on are for callers."""
+        for piece in _pieces(_movable(_dense(tensor)), Channel.MOST_ELEMENTS):
+            yield from _until_done(self._channel.send(piece.numpy(), to=to, tag=tag))
+        return [tensor]
+
+    def receive(self, tensor: Tensor, *, source: int | None, tag: int) -> Operation:
+        """The tensor becomes what rank `source` sends with this tag."""
+        flat = _dense(tensor)
+        for piece in _pieces(_movable(flat), Channel.MOST_ELEMENTS):
+            yield from _until_done(self._channel.receive(piece.numpy(), source=source, tag=tag))
+        return _give_back(tensor, flat)
+
+    def barrier(self) -> Operation:
+        """Ends when all ranks have started it."""
+        yield from _until_done(self._channel.barrier())
+        return []
+
+
+def parts_of(tensor: Tensor, sizes: int | list[int]) -> Sequence[Tensor]:
+    """The tensor cut along its first dimension into parts of these sizes, or of one size."""
+    found: Sequence[Tensor] = tensor.split(sizes)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _until_done(request: Request) -> Iterator[bool]:
+    while not request.done():
+        yield False
+
+
+def _step(operation: Operation) -> bool:
+    """Moves an operation on; whether it has ended."""
+    try:
+        next(operation)
+    except StopIteration:
+        return True
+    return False
+
+
+def _cross(across: Channel | None, values: Tensor, op: Combination) -> Operation:
+    """Combines the values with those of the same rank on the other nodes, in place."""
+    if across is None or values.numel() == 0:
+        return
+    if values.dtype is torch.float32:
+        yield from _until_done(across.all_reduce(values.numpy(), op))
+        return
+    # bf16: each node sums one part of the values in fp32, rounds it once, and hands it to the others.
+    length = -(-values.numel() // across.size)
+    own = values.new_zeros(across.size * length)
+    own[: values.numel()] = values
+    arrived = torch.empty_like(own)
+    counts = [length] * across.size
+    yield from _until_done(across.all_to_all(_array(own), counts, _array(arrived), counts))
+    parts = arrived.view(across.size, length).float()
+    whole = {"sum": torch.sum, "product": torch.prod, "max": torch.amax, "min": torch.amin}[op]
+    combined: Tensor = whole(parts, 0).to(values.dtype)  # type: ignore[operator]
+    yield from _until_done(across.all_gather(_array(combined), _array(own)))
+    values.copy_(own[: values.numel()])
+
+
+def _array(tensor: Tensor) -> Buffer:
+    array: Buffer = _movable(tensor).numpy()
+    return array
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """The tensor's elements in a row: its own memory where it has no gaps."""
+    return tensor.detach().contiguous().view(-1)
+
+
+def _give_back(tensor: Tensor, flat: Tensor) -> list[Tensor]:
+    if flat.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(flat.view(tensor.shape))
+    return [tensor]
+
+
+def _movable(flat: Tensor) -> Tensor:
+    """The same memory as integers of the same width."""
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).view(-1)
+    return flat.view(MOVED_AS[flat.itemsize])
+
+
+def _reducible(flat: Tensor, op: Reduction) -> tuple[Tensor, bool]:
+    """Values that MPI can combine, and whether they are a copy in another type: fp32 for half precision."""
+    if flat.dtype in REDUCED:
+        return flat, False
+    if flat.dtype in (torch.bfloat16, torch.float16):
+        return flat.float(), True
+    if flat.dtype is torch.bool and op in ("max", "min", "bor", "band", "sum", "product"):
+        return flat.to(torch.int32), True
+    raise TypeError(f"all-reduce {op} of {flat.dtype}: not supported; convert the tensor first")
+
+
+def _mpi_name(op: Reduction) -> str:
+    return "sum" if op == "mean" else op
+
+
+def _pieces(flat: Tensor, length: int) -> Sequence[Tensor]:
+    return parts_of(flat, length) if flat.numel() else ()
+
+
+__all__ = ["FIRST_TAG", "MODES", "Collectives", "Mode", "Node", "Reduction", "parts_of"]

@@ -1,0 +1,103 @@
+"""What this process has sent to other ranks so far, as the kernel and a profiling layer of MPI count it; nothing is estimated."""
+
+import os
+import socket
+import stat
+import struct
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from dithc.log import problem
+
+COUNT_VARIABLE = "DITHC_MPI_COUNT"
+SOURCE = Path(__file__).with_name("mpi_count.c")
+# struct tcp_info of linux/tcp.h: the offset of tcpi_bytes_sent (Linux 4.19), a 64-bit number, and the state of a listener.
+INFO_BYTES, BYTES_SENT, LISTENING = 256, 200, 10
+COUNTERS = struct.Struct("=QQ")
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Counted since the process started; None where nobody counts.
+
+    Attributes:
+        tcp_bytes: payload that the kernel has sent on this process's TCP connections: those of gloo, and its store.
+        mpi_calls: calls of functions of MPI that send, receive or wait.
+        mpi_bytes: bytes handed to those.
+        shared_bytes: bytes put into the memory that the ranks of a node share (exchange.py).
+    """
+
+    tcp_bytes: int | None
+    mpi_calls: int | None
+    mpi_bytes: int | None
+    shared_bytes: int | None
+
+    def since(self, before: "Traffic") -> "Traffic":
+        """What came on top of an earlier count."""
+        mine, others = (vars(self), vars(before))
+        return Traffic(**{
+            name: None if mine[name] is None or others[name] is None else mine[name] - others[name] for name in mine
+        })  # fmt: skip
+
+
+def sent() -> Traffic:
+    """What this process has sent so far."""
+    calls, sent = _mpi() or (None, None)
+    exchange = sys.modules.get("dithc.comm.exchange")
+    return Traffic(_tcp(), calls, sent, exchange.bytes_put if exchange else 0)
+
+
+def build_counter(folder: Path) -> Path:
+    """Builds the profiling layer with the mpicc beside this Python; preload it, with DITHC_MPI_COUNT naming a prefix of files.
+
+    Raises:
+        UserError: there is no such compiler, or it fails.
+    """
+    compiler, library = Path(sys.executable).with_name("mpicc"), folder / "mpi_count.so"
+    line = [str(compiler), "-shared", "-fPIC", "-O2", str(SOURCE), "-o", str(library)]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        raise _unbuilt(str(error)) from error
+    if done.returncode:
+        raise _unbuilt((done.stderr.splitlines() or ["no message"])[-1])
+    return library
+
+
+def _unbuilt(reason: str) -> Exception:
+    remedy = "install an MPI with its compiler (`pip install 'dithc[mpi]'`, and a C compiler), or leave MPI uncounted"
+    return problem("profiling layer of MPI", got=reason, expected="mpicc beside this Python", remedy=remedy)
+
+
+def _mpi() -> tuple[int, int] | None:
+    prefix = os.environ.get(COUNT_VARIABLE)
+    if prefix is None:
+        return None
+    try:
+        calls, sent = COUNTERS.unpack(Path(f"{prefix}.{os.getpid()}").read_bytes())
+    except (OSError, struct.error):
+        return None
+    return int(calls), int(sent)
+
+
+def _tcp() -> int | None:
+    """The sum over the connections that are open now; None where the kernel does not tell."""
+    total = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
+                    continue
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
+        except OSError:  # closed since it was listed
+            continue
+        if info[0] == LISTENING:
+            continue
+        if len(info) < BYTES_SENT + 8:
+            return None
+        total += struct.unpack_from("=Q", info, BYTES_SENT)[0]
+    return total

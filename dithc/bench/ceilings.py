@@ -2,11 +2,13 @@
 
 import time
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from dithc import native
+from dithc.bench.timing import spread
+from dithc.cftp import Team
 from dithc.memory import Pool
 from dithc.native import ceilings
 
@@ -79,6 +81,18 @@ class CopyCeiling:
             self._target.copy_(self._source)
         else:
             ceilings.copy(self._source, self._target)
+
+
+def team_facts() -> dict[str, Any]:
+    """The threads that operators run on, and the least that two steps of one operator cost: a barrier of all of them."""
+    team = Team.of()
+    return {
+        "description": team.describe(),
+        "threads": team.num_threads,
+        "clusters": [len(cluster) for cluster in team.clusters],
+        "cpus": list(team.cpus),
+        "barrier_seconds": spread(team.barrier_times()),
+    }
 
 
 @cache

@@ -67,11 +67,6 @@ class Training:
             optimizer.state[weight] = {"step": torch.zeros(()), "exp_avg": first, "exp_avg_sq": second}
         return optimizer
 
-    @cached_property
-    def flat_gradients(self) -> Tensor:
-        """The buffer into which products write the gradients of weights; kept between steps."""
-        return hcops.optimizer.flat_gradients(self.weights)
-
     @property
     def state_bytes(self) -> int:
         """Bytes of parameters, of gradients and of moments; activations not counted."""
@@ -79,18 +74,13 @@ class Training:
 
 
 class TrainingStep:
-    """Forward, loss, backward and AdamW in the way of one contender, again and again.
-
-    Attributes:
-        held_bytes: memory that it keeps between steps for what others allocate in a step: its buffer of gradients.
-    """
+    """Forward, loss, backward and AdamW in the way of one contender, again and again; nothing is kept between steps."""
 
     def __init__(self, training: Training, contender: "Contender") -> None:
         self._training, self._backend = training, contender.backend
         with hcops.use(self._backend):
             self._forward = contender.wrap(training.model)
             self._update = contender.optimizer(training)
-        self.held_bytes = training.flat_gradients.nbytes if contender.optimizer is _own_update else 0
 
     def __call__(self) -> float:
         """Makes one step and returns its loss."""
@@ -155,7 +145,7 @@ def _torch_update(training: Training) -> Callable[[], object]:
 
 
 def _own_update(training: Training) -> Callable[[], object]:
-    """AdamW of the back end that is active, from gradients in one buffer."""
+    """AdamW of the back end that is active."""
     settings: dict[str, Any] = {"lr": LEARNING_RATE, "betas": BETAS, "eps": EPS, "weight_decay": 0.0}
     weights, steps = [weight.detach() for weight in training.weights], 0
 

@@ -182,7 +182,7 @@ def adaln(dtype: Precision, size_bytes: int) -> Case:
         images,
         work=_elements(images) * (3 * FP32_BYTES + 2 * out_bytes),
         counted="forward reads x, writes y; backward reads dy and x, writes dx; (N, D) and (N, T) arrays are not counted",
-        ways={"hcops": our_passes(hcops.adaln, inputs, dout), "eager": passes(eager, inputs, dout)},
+        ways={"hcops": our_passes(hcops.vector.adaln, inputs, dout), "eager": passes(eager, inputs, dout)},
     )
 
 

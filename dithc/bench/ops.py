@@ -11,7 +11,7 @@ import torch
 
 from dithc import hcops
 from dithc.bench.case import Case, Run, precision
-from dithc.bench.ceilings import CopyCeiling, MultiplyAddCeiling, Precision, multiply_add_ceiling
+from dithc.bench.ceilings import CopyCeiling, MultiplyAddCeiling, Precision, multiply_add_ceiling, team_facts
 from dithc.bench.operators import ATTENTION_SHAPES, MEMORY_BOUND, OPS, cases
 from dithc.bench.record import circumstances, last_level_bytes, prepare_threads
 from dithc.bench.shapes import MODULES, PASSES
@@ -73,6 +73,7 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
         "settings": asdict(settings) | {"threads": torch.get_num_threads()},
         "groups": summaries(rows),
         "ceilings": ceilings.summary(rows),
+        "team": team_facts(),
         "out_of_cache": {
             "last_level_cache_bytes": cache,
             "copied_bytes": 2 * settings.size_bytes,

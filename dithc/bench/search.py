@@ -6,6 +6,7 @@ Every candidate runs through the operator itself, as in a training step, in turn
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import product as product_of
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,6 +23,7 @@ from dithc.bench.timing import Timing, loops_for, take_turns
 from dithc.hcops import tuning
 from dithc.log import logger, problem, progress
 from dithc.model import DiT
+from dithc.native import contexts
 
 log = logger(__name__)
 
@@ -92,7 +94,13 @@ def tune(settings: TuneSettings) -> dict[str, Any]:
     with hcops.use("c"), progress(total=len(wanted), label="tune", unit="product") as bar:
         for layer, of, dtype in wanted:
             product = tuning.Product(*layer.product(of), of, dtype)
-            found[product] = search(product, _measure(layer, of, dtype), threads=key.threads, rounds=settings.rounds)
+            found[product] = search(
+                product,
+                _measure(layer, of, dtype),
+                threads=key.threads,
+                clusters=contexts.num_clusters(key.threads),
+                rounds=settings.rounds,
+            )
             bar.update(1, now=f"{layer.name} {of} {dtype}: {_said(found[product])}")
     tuning.save(path, key, found)
     log.info("wrote %s", path)
@@ -107,9 +115,9 @@ def show_tuning(*, threads: int | None, output: Path | None) -> dict[str, Any]:
     return _shown(path, key, tuning.load(path, key) if path.exists() else {})
 
 
-def search(product: tuning.Product, measure: Measure, *, threads: int, rounds: int) -> tuning.Result:
+def search(product: tuning.Product, measure: Measure, *, threads: int, rounds: int, clusters: int = 1) -> tuning.Result:
     """Depth and cuts first, then height and width with the best of these, then the decision in fresh rounds."""
-    first = halve([tuning.Blocking(), *depths_and_cuts(product, threads=threads)], measure)
+    first = halve([tuning.Blocking(), *depths_and_cuts(product, threads=threads, clusters=clusters)], measure)
     best = halve([first, *heights_and_widths(product, first)], measure)
     timings = measure([None, best, "torch"], rounds)
     ratios = {name: timing.ratios_to(timings[None]) for name, timing in timings.items() if name is not None}
@@ -136,11 +144,16 @@ def halve(candidates: Sequence[tuning.Blocking], measure: Measure) -> tuning.Blo
     return left[0] if left else tuning.Blocking()
 
 
-def depths_and_cuts(product: tuning.Product, *, threads: int) -> Iterator[tuning.Blocking]:
-    """Every depth below k with every grid that uses nearly all threads, and one thread alone."""
+def depths_and_cuts(product: tuning.Product, *, threads: int, clusters: int = 1) -> Iterator[tuning.Blocking]:
+    """Every depth below k with every grid that uses nearly all threads of a cluster, and one thread alone.
+
+    Several clusters share out the rows, or the columns.
+    """
     for kc in (0, *(depth for depth in DEPTHS if depth < product.k)):
-        for rows, columns in grids(threads):
-            yield tuning.Blocking(kc=kc, row_cuts=rows, column_cuts=columns)
+        for (rows, columns), cut in product_of(
+            grids(threads // clusters), tuning.CLUSTER_CUTS if clusters > 1 else (0,)
+        ):
+            yield tuning.Blocking(kc=kc, row_cuts=rows, column_cuts=columns, cluster_cut=cut)
     if threads > 1:
         yield tuning.Blocking(row_cuts=1, column_cuts=1, num_threads=1)
 

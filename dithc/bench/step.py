@@ -114,8 +114,7 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
             "peak_rss_bytes": peak,
             "pss_bytes": pss_bytes(),
             "note": "weights and moments are shared by all contenders; peak_above_start_bytes is what one step of a "
-            "contender takes on top: activations, gradients, and what it allocates; the pool of outputs is emptied before, and a "
-            "buffer of gradients that is kept between steps is counted",
+            "contender takes on top: activations, gradients, and what it allocates; the pool of outputs is emptied before",
         },
         **circumstances(machine, core_plan),
     }
@@ -213,7 +212,7 @@ def _peak_of(step: TrainingStep) -> int | None:
         return None
     before = peak_rss_bytes()
     step()
-    return peak_rss_bytes() - before + step.held_bytes
+    return peak_rss_bytes() - before
 
 
 def _result(

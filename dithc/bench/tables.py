@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dithc.bench.record import GIGA
+from dithc.bench.strategies_table import strategies_table
 
 MIB, GIB = 1 << 20, 1 << 30
+MICRO = 1e-6
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """A result of `bench_ops`, `bench_step`, `tune` or `show_tuning`, readable."""
+    """A result of `bench_ops`, `bench_step`, `bench_strategies`, `tune` or `show_tuning`, readable."""
     return TABLES[result["bench"]](result)
 
 
@@ -24,6 +26,10 @@ def ops_table(result: Mapping[str, Any]) -> str:
     for name, rate in result["ceilings"].items():
         unit = "GB/s read and written" if name == "copy" else "GFLOP/s"
         lines.append(f"ceiling: {name} {rate['median'] / GIGA:.1f} +- {rate['mad'] / GIGA:.1f} {unit}")
+    barrier = result["team"]["barrier_seconds"]
+    lines.append(
+        f"{result['team']['description']}; barrier {barrier['median'] / MICRO:.2f} +- {barrier['mad'] / MICRO:.2f} us"
+    )
     cache = result["out_of_cache"]
     if "copy" in result["ceilings"] and not cache["exceeds_cache"]:
         copied, held = cache["copied_bytes"] // MIB, cache["last_level_cache_bytes"] // MIB
@@ -109,4 +115,9 @@ def tune_table(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {"ops": ops_table, "step": step_table, "tune": tune_table}
+TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "ops": ops_table,
+    "step": step_table,
+    "strategies": strategies_table,
+    "tune": tune_table,
+}

@@ -9,7 +9,13 @@ SUMMARY = "Time operators or a whole training step in several ways, in turns, be
 EXAMPLE = "dithc bench step --model DiT-S/2 --batch 16 --dtype bf16 --compare eager,compile --json bench.json"
 
 MIB = 1 << 20
-KINDS = {"ops": "each operator", "step": "a training step"}
+OVERRIDE = "change hidden_size, depth or num_heads of the preset; may be repeated"
+KINDS = {
+    "ops": "each operator",
+    "step": "a training step",
+    "strategies": "trainings under cftp, dp and dp+tp",
+    "training": "one training on random latents",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="|".join(KINDS))
     _add_ops(kinds.add_parser("ops", help="each operator: matrix products, attention, and what memory limits"))
     _add_step(kinds.add_parser("step", help="one training step: forward, loss, backward, AdamW"))
+    _add_strategies(
+        kinds.add_parser("strategies", help="trainings under cftp, dp, dp+tp: time, memory, bytes (table 2)")
+    )
+    _add_training(kinds.add_parser("training", help="steps of one training on the ranks of `dithc launch`"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,11 +36,20 @@ def run(args: argparse.Namespace) -> int:
     from dithc.bench import table
     from dithc.runs import atomic_write
 
-    result = _ops(args) if args.kind == "ops" else _step(args)
+    if args.kind == "training":
+        return _training(args)
+    result = {"ops": _ops, "step": _step, "strategies": _strategies}[args.kind](args)
     print(table(result))
     if args.json:
         atomic_write(args.json, json.dumps(result, indent=1) + "\n")
-    return 0 if args.kind == "ops" or any(row["status"] == "ok" for row in result["contenders"]) else 1
+    if args.kind == "ops":
+        return 0
+    rows = (
+        result["contenders"]
+        if args.kind == "step"
+        else [row for one in result["cells"] for row in one["strategies"].values()]
+    )
+    return 0 if any(row["status"] == "ok" for row in rows) else 1
 
 
 def _add_ops(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +83,46 @@ def _add_step(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
 
 
+def _add_strategies(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--models", default="S/2,B/2,L/2,XL/2", help="presets, with or without DiT- (default all four)")
+    parser.add_argument("--batches", default="8,16", help="images a step over all ranks (default 8,16)")
+    parser.add_argument(
+        "--strategies", default="cftp,dp,dp+tp,cftp-1-cluster", help="(default cftp,dp,dp+tp,cftp-1-cluster)"
+    )
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="(default fp32)")
+    parser.add_argument("--override", action="append", default=[], type=override, metavar="FIELD=VALUE", help=OVERRIDE)
+    parser.add_argument("--rounds", type=int, default=2, help="runs of each contender, in turns (default 2)")
+    parser.add_argument("--warmup", type=int, default=2, help="steps of a run before the clock (default 2)")
+    parser.add_argument("--steps", type=int, default=3, help="steps of a run on the clock (default 3)")
+    parser.add_argument(
+        "--memory-limit",
+        type=float,
+        metavar="GIB",
+        help="for all ranks of a run, beyond which it is `-` (default: what is free)",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write everything measured, with machine and versions"
+    )
+
+
+def _add_training(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="DiT-S/2", help="preset (default DiT-S/2)")
+    parser.add_argument("--override", action="append", default=[], type=override, metavar="FIELD=VALUE", help=OVERRIDE)
+    parser.add_argument("--batch", type=int, default=8, help="images a step over all ranks (default 8)")
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="(default fp32)")
+    parser.add_argument("--strategy", choices=("cftp", "dp", "dp+tp"), default="cftp", help="(default cftp)")
+    parser.add_argument("--warmup", type=int, default=2, help="steps before the clock (default 2)")
+    parser.add_argument("--steps", type=int, default=3, help="steps on the clock (default 3)")
+    parser.add_argument("--data-limit", type=int, metavar="BYTES", help="RLIMIT_DATA of each rank")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="result; FILE with the suffix .warm appears after warm-up",
+    )
+
+
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, help="compute threads (default: the core plan's)")
     parser.add_argument(
@@ -72,11 +131,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def _ops(args: argparse.Namespace) -> dict[str, Any]:
-    from dithc.bench import OpsSettings, bench_ops
+    from dithc.bench import ops
 
     given: dict[str, Any] = {"ops": tuple(args.ops.split(","))} if args.ops else {}
-    return bench_ops(
-        OpsSettings(
+    return ops.bench_ops(
+        ops.OpsSettings(
             models=tuple(args.models.split(",")),
             dtypes=("fp32", "bf16") if args.dtype == "both" else (args.dtype,),
             backend=args.backend,
@@ -104,6 +163,51 @@ def _step(args: argparse.Namespace) -> dict[str, Any]:
             seed=args.seed,
         )
     )
+
+
+def _strategies(args: argparse.Namespace) -> dict[str, Any]:
+    from dithc.bench import strategies
+
+    return strategies.bench_strategies(
+        strategies.StrategiesSettings(
+            models=tuple(f"DiT-{name.removeprefix('DiT-')}" for name in args.models.split(",")),
+            batches=tuple(int(batch) for batch in args.batches.split(",")),
+            strategies=tuple(args.strategies.split(",")),
+            dtype=args.dtype,
+            overrides=dict(args.override),
+            rounds=args.rounds,
+            warmup=args.warmup,
+            steps=args.steps,
+            memory_limit_gib=args.memory_limit,
+        )
+    )
+
+
+def _training(args: argparse.Namespace) -> int:
+    """One rank of a training; what `strategies` starts."""
+    import json
+    import resource
+
+    from dithc.cli.ranks import ranks
+    from dithc.config import Experiment
+    from dithc.runs import atomic_write
+    from dithc.train import Rehearsal, rehearse
+
+    settings = Rehearsal(
+        model={"preset": args.model, **dict(args.override)},
+        batch=args.batch,
+        dtype=args.dtype,
+        strategy=args.strategy,
+        warmup=args.warmup,
+        steps=args.steps,
+    )
+    with ranks(Experiment(), expected=None) as group:
+        if args.data_limit is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (args.data_limit, args.data_limit))
+        result = rehearse(settings, group, warm=args.json.with_suffix(".warm").touch)
+        if group.rank == 0:
+            atomic_write(args.json, json.dumps(result, indent=1) + "\n")
+    return 0
 
 
 def override(text: str) -> tuple[str, Any]:

@@ -11,9 +11,15 @@ PLAIN = "\033[0m"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the folder to look at and the JSON file."""
+    """Declares the folder to look at, the JSON file, and the file for a description."""
     parser.add_argument("--folder", type=Path, default=Path(), help="where results will go (default: here)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings with all their facts")
+    parser.add_argument(
+        "--describe",
+        type=Path,
+        metavar="FILE",
+        help="only write this machine as YAML, which DITHC_MACHINE makes stand in for another machine",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,8 +29,13 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from dithc.doctor import collect, worst
+    from dithc.hardware import discover
     from dithc.runs import atomic_write
 
+    if args.describe:
+        discover(described=False).write(args.describe)
+        print(f"this machine: {args.describe}")
+        return 0
     findings = collect(args.folder)
     colour = sys.stdout.isatty()
     for finding in findings:
@@ -34,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
         for line in [*rest, *([f"remedy: {finding.remedy}"] if finding.remedy else [])]:
             print(f"      {line}")
     verdict = worst(findings)
+    bad = ", ".join(finding.topic for finding in findings if finding.level == "bad")
+    print(f"exit status 1: {bad} will hurt" if bad else "nothing here will stop work")
     if args.json:
         content = {"verdict": verdict, "findings": [asdict(finding) for finding in findings]}
         atomic_write(args.json, json.dumps(content, indent=1) + "\n")

@@ -4,10 +4,11 @@ import argparse
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dithc.config import Experiment
-from dithc.hardware import apply, discover, plan
+from dithc.hardware import apply, discover, plan, verify
 from dithc.log import logger
 
 if TYPE_CHECKING:
@@ -44,15 +45,31 @@ def ranks(experiment: Experiment, *, expected: int | None, timeout_seconds: floa
 
     from dithc.comm import connect
 
+    for variable, value in (
+        ("DITHC_MPI_MODE", experiment.machine.collectives),
+        ("DITHC_MPI_WIRE", experiment.machine.wire),
+    ):
+        os.environ.setdefault(variable, value)
     with connect(expected, timeout_seconds=timeout_seconds) as group:
         launched = os.environ.get(THREADS_VARIABLE, "") if "DITHC_EXPECTED_RANKS" in os.environ else ""
         given = int(launched) if launched.isdigit() else experiment.machine.cpus_per_rank
-        cores = plan(discover(), ranks_per_node=group.local_size, cpus_per_rank=given)
+        machine = discover()
+        cores = plan(machine, ranks_per_node=group.local_size, cpus_per_rank=given)
         for reason in cores.reasons:
             log.info(reason)
-        threads = apply(cores.ranks[group.local_rank])
+        mine = cores.ranks[group.local_rank]
+        threads = apply(mine)
         if os.environ.get(THREADS_VARIABLE, "").isdigit():
             threads = int(os.environ[THREADS_VARIABLE])
             log.info(f"{threads} compute thread(s) a rank, as {THREADS_VARIABLE} says")
         torch.set_num_threads(threads)
+        verify(mine, num_threads=threads, gather=partial(_masks_of_node, group), cores=machine.cores)
         yield group
+        # By now the threads of the work exist, and something that was loaded may have bound them elsewhere.
+        verify(mine, num_threads=threads)
+
+
+def _masks_of_node(group: "Group", cpus: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The CPUs of every rank of this rank's node, in the order of their local ranks."""
+    everyone = group.gather_objects((group.node, group.local_rank, cpus))
+    return [mask for _, mask in sorted((local, mask) for node, local, mask in everyone if node == group.node)]

@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="manifests of all stages; none for an empty page",
     )
     parser.add_argument("--bench", type=Path, nargs="?", metavar="JSON", help="what `dithc bench step --json` wrote")
+    parser.add_argument(
+        "--strategies", type=Path, nargs="?", metavar="JSON", help="what `dithc bench strategies --json` wrote"
+    )
     parser.add_argument("--reference", type=Path, help=f"the paper's numbers; {REFERENCE} if not given")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.html", help="page to write")
 
@@ -36,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes the page; prints what it says of each data set."""
     from dithc.config import load
-    from dithc.hardware import describe, discover
+    from dithc.hardware import discover
     from dithc.report import write_report
 
     facts = write_report(
@@ -44,8 +47,9 @@ def run(args: argparse.Namespace) -> int:
         args.manifests,
         out=args.out,
         bench=args.bench,
+        strategies=args.strategies,
         reference=args.reference or _reference(),
-        machine=describe(discover()).splitlines(),
+        machine=discover().describe().splitlines(),
     )
     for dataset in facts.datasets:
         for item in facts.evaluations_of(dataset.name):

@@ -30,6 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--walltime-minutes", type=float, metavar="M", help="time limit; it saves and stops (status 75) before"
     )
+    parser.add_argument(
+        "--strategy",
+        choices=("cftp", "dp", "dp+tp"),
+        help="how ranks share the work (`machine.strategy` of the configuration); no part of the run's digest",
+    )
     add_ranks_argument(parser)
 
 
@@ -51,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
         store=args.store or Path(experiment.store),
         until=settings.steps if args.until is None else args.until,
         out=args.out,
+        strategy=args.strategy or experiment.machine.strategy,
+        gradients=experiment.machine.gradients,
         walltime_minutes=args.walltime_minutes,
     )
     with ranks(experiment, expected=args.ranks) as group:

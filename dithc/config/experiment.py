@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from dithc.config.base import Name, Positive, Settings
 from dithc.config.codecs import Codec, Extractor, KlVae
 from dithc.config.datasets import Dataset
-from dithc.config.training import Evaluation, Run
+from dithc.config.training import Evaluation, GradientPath, Run, StrategyName
 
 Stage = Literal[
     "default",
@@ -33,17 +33,36 @@ class Machine(Settings):
     """What starts the ranks of a training or sampling; `none` for one rank."""
     nodes: Positive = 1
     """Nodes of a training."""
-    ranks_per_node: Positive = 1
-    """Ranks on a node: one per die."""
+    strategy: StrategyName = "cftp"
+    """How ranks share a training. cftp: a rank a die, whose clusters share every operation inside the process; dp: a rank
+    a cluster, with a replica of everything; dp+tp: a rank a cluster, those of a die share every layer (tensor parallelism)."""
+    ranks_per_node: Positive | None = None
+    """Ranks on a node; if not given, its dies (cftp) or its clusters (dp, dp+tp), counted where the ranks are started."""
     cpus_per_rank: Positive | None = None
     """Cores of a rank; the cores the workflow was given, shared by the ranks of a node, if not given."""
+    gradients: GradientPath = "overlapped"
+    """Who sums gradients over ranks: dithc's reducer while the backward pass runs, or PyTorch's DistributedDataParallel."""
+    collectives: Literal["hierarchical", "iallreduce", "blocking"] = "hierarchical"
+    """How sums over ranks are made: in shared memory within a node and by MPI between nodes; by MPI's own all-reduce, posted and
+    polled; or by its blocking one."""
+    wire: Literal["fp32", "bf16"] = "fp32"
+    """Type in which hierarchical sums move numbers between ranks; they are summed in fp32 either way."""
     walltime: bool = False
     """Jobs are ended at their `runtime`: a training then saves and stops before, to be run again."""
 
     @property
-    def ranks(self) -> int:
-        """Ranks over all nodes."""
-        return self.nodes * self.ranks_per_node
+    def ranks(self) -> int | None:
+        """Ranks over all nodes; None where the machine decides."""
+        return None if self.launched_per_node is None else self.nodes * self.launched_per_node
+
+    @property
+    def launched_per_node(self) -> int | None:
+        """Ranks on a node, 1 without a launcher; None where the machine decides."""
+        return 1 if self.ranks_per_node is None and self.launcher == "none" else self.ranks_per_node
+
+    def ranks_on(self, *, num_dies: int, num_clusters: int) -> int:
+        """Ranks on a node with so many dies and clusters, where nobody has given their number."""
+        return num_dies if self.strategy == "cftp" else num_clusters
 
 
 class Resources(Settings):
@@ -57,6 +76,21 @@ class Resources(Settings):
     """Cores of a job that computes; the cores the workflow was given if not given, 1 on a cluster."""
 
 
+class Strategies(Settings):
+    """Trainings under cftp, dp and dp+tp, shown in the report beside the paper's table 2."""
+
+    models: list[Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")]] = []
+    """Presets to compare; none for no comparison."""
+    batches: list[Positive] = [8, 16]
+    """Images a step over all ranks."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """Compute type."""
+    rounds: Positive = 2
+    """Runs of each strategy, in turns."""
+    memory_limit_gib: float | None = Field(default=None, gt=0)
+    """Memory of all ranks of a run together, beyond which it is out of memory; none for what is available."""
+
+
 class Bench(Settings):
     """Timing of a training step, shown in the report."""
 
@@ -68,6 +102,8 @@ class Bench(Settings):
     """Compute type."""
     compare: list[Literal["eager", "compile"]] = ["eager"]
     """Contenders."""
+    strategies: Strategies = Strategies()
+    """Comparison of strategies."""
 
 
 class Experiment(Settings):
@@ -122,10 +158,11 @@ class Experiment(Settings):
             self._known(f"runs.{name}.dataset", run.dataset, self.datasets)
             self._chain(name)
             self._fits(name, run)
-            if run.global_batch % self.machine.ranks:
+            ranks = self.machine.ranks
+            if ranks is not None and self.machine.strategy != "dp+tp" and run.global_batch % ranks:
                 raise ValueError(
                     f"runs.{name}.global_batch {run.global_batch} cannot be shared equally by "
-                    f"{self.machine.ranks} ranks (machine.nodes x machine.ranks_per_node)"
+                    f"{ranks} ranks (machine.nodes x machine.ranks_per_node)"
                 )
         for name, evaluation in self.evaluations.items():
             self._known(f"evaluations.{name}.run", evaluation.run, self.runs)
@@ -135,7 +172,9 @@ class Experiment(Settings):
                     f"evaluations.{name}.guidance {evaluation.guidance} needs a run that saw dropped labels; "
                     f"runs.{evaluation.run}.label_dropout is 0"
                 )
-        if self.machine.launcher == "none" and self.machine.ranks > 1:
+        if self.machine.launcher == "srun" and self.machine.ranks_per_node is None:
+            raise ValueError("machine.launcher `srun` needs machine.ranks_per_node: its nodes are elsewhere")
+        if self.machine.launcher == "none" and self.machine.ranks is not None and self.machine.ranks > 1:
             raise ValueError(f"machine.launcher `none` starts one rank, {self.machine.ranks} are asked for")
         return self
 

@@ -6,6 +6,9 @@ from pydantic import Field, model_validator
 
 from dithc.config.base import Name, Positive, Settings
 
+StrategyName = Literal["cftp", "dp", "dp+tp"]
+GradientPath = Literal["overlapped", "ddp"]
+
 
 class Ema(Settings):
     """The exponential moving average of the weights."""

@@ -13,6 +13,7 @@ from dithc.report.curves import Curve, read_curve
 from dithc.report.facts import EvaluationFacts, Facts, Origin, RunFacts, Score, Timing
 from dithc.report.gather import STAGES, Result, Results
 from dithc.report.reference import Reference
+from dithc.report.strategies import read_strategies
 
 PACKAGES = (
     "dithc",
@@ -30,7 +31,13 @@ log = logger(__name__)
 
 
 def collect(
-    experiment: Experiment, results: Results, reference: Reference, *, bench: Path | None, machine: list[str]
+    experiment: Experiment,
+    results: Results,
+    reference: Reference,
+    *,
+    bench: Path | None,
+    machine: list[str],
+    strategies: Path | None = None,
 ) -> Facts:
     """All the report says, from results that belong together.
 
@@ -40,6 +47,7 @@ def collect(
         reference: the paper's numbers.
         bench: JSON of the step bench, None where it was not run.
         machine: lines that describe the machine.
+        strategies: JSON of the comparison of strategies, None where it was not run.
 
     Raises:
         UserError: a file beside a manifest, or the bench, is unreadable.
@@ -57,6 +65,7 @@ def collect(
         machine=machine,
         versions=_versions() | {"code of the results": ", ".join(results.code) or "none"},
         bench=_bench(bench) if bench else None,
+        strategies=read_strategies(strategies) if strategies else None,
     )
 
 

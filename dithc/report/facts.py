@@ -171,6 +171,7 @@ class Facts:
     machine: list[str]
     versions: dict[str, str]
     bench: dict[str, Any] | None
+    strategies: dict[str, Any] | None = None
 
     @property
     def seconds(self) -> float:

@@ -8,6 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dithc.report.facts import Facts
 from dithc.report.reference import Reference
+from dithc.report.strategies import strategy_parts
 from dithc.report.words import score, short, span
 
 TEMPLATE = "report.html"
@@ -47,6 +48,7 @@ def render(
         incomparable=incomparable(facts),
         remarks=remarks(facts),
         bench=bench_parts(facts.bench),
+        strategies=strategy_parts(facts.strategies, reference.tables.get("table2")),
     )
 
 
@@ -136,7 +138,7 @@ def bench_parts(bench: dict[str, Any] | None) -> dict[str, Any]:
                 "contender": row["name"],
                 "status": " ".join(filter(None, [row["status"], row.get("reason")])),
                 "seconds a step": _spread(seconds.get("median"), seconds.get("mad")),
-                "ratio": _short(row.get("ratio_to_first")),
+                "dithc is faster by": _short((row.get("speedup_of_dithc") or {}).get("median")),
                 "images/s": _short(row.get("images_per_second")),
                 "GFLOP/s": _short(rates.get("training_total")),
                 "linear layers alone": _short(rates.get("training_linear")),
@@ -153,8 +155,8 @@ def _spread(median: float | None, deviation: float | None) -> str:
     return _short(median) + ("" if deviation is None else f" ± {short(deviation)}")
 
 
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0%}"
+def _share(value: dict[str, Any] | None) -> str:
+    return "–" if value is None else f"{value['median']:.0%}"
 
 
 def _cell(value: object) -> str:

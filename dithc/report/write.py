@@ -40,6 +40,7 @@ def write_report(
     *,
     out: Path,
     bench: Path | None = None,
+    strategies: Path | None = None,
     reference: Path | None = None,
     machine: Iterable[str] = (),
 ) -> Facts:
@@ -50,6 +51,7 @@ def write_report(
         manifests: manifests of every stage that was run.
         out: the page.
         bench: JSON of the step bench, None where it was not run.
+        strategies: JSON of the comparison of strategies, None where it was not run.
         reference: the paper's numbers, None to leave them out.
         machine: lines that describe the machine.
 
@@ -60,7 +62,8 @@ def write_report(
         UserError: a manifest is missing or unreadable, or the results do not belong together.
     """
     paper = read_reference(reference)
-    facts = collect(experiment, gather(experiment, manifests), paper, bench=bench, machine=list(machine))
+    results = gather(experiment, manifests)
+    facts = collect(experiment, results, paper, bench=bench, machine=list(machine), strategies=strategies)
     for text in facts.warnings:
         log.warning(text)
     drawn = {name: draw(facts, LIGHT) for name, draw in FIGURES.items()}

@@ -136,6 +136,11 @@ class Workflow:
         """The JSON of the step bench, or nothing where none is asked for."""
         return [f"{self.root}/bench/step.json"] if self.experiment.bench.model else []
 
+    @property
+    def strategies_file(self) -> list[str]:
+        """The JSON of the comparison of strategies, or nothing where none is asked for."""
+        return [f"{self.root}/bench/strategies.json"] if self.experiment.bench.strategies.models else []
+
     # dependencies
 
     def dataset_of(self, evaluation: str) -> str:
@@ -174,24 +179,31 @@ class Workflow:
         """Cores of a stage's job, all ranks of a node together, where the workflow was given `cores` (None: a cluster)."""
         if stage != "train":
             return self.experiment.resources_of(stage).cpus or cores or 1
-        return self.machine.ranks_per_node * self.rank_cpus(cores)
+        ranks = self.machine.launched_per_node
+        return ranks * self.rank_cpus(cores) if ranks else cores or 1
 
     def rank_cpus(self, cores: int | None) -> int:
-        """Cores of one rank of a training."""
-        return self.machine.cpus_per_rank or max(1, (cores or 1) // self.machine.ranks_per_node)
+        """Cores of one rank of a training; all of a node where the machine decides how many ranks share them."""
+        return self.machine.cpus_per_rank or max(1, (cores or 1) // (self.machine.launched_per_node or 1))
+
+    @property
+    def tasks(self) -> int:
+        """Ranks of a training as the scheduler is told; those of one machine start as one task where it decides their number."""
+        return self.machine.ranks or self.machine.nodes
 
     @property
     def mpi(self) -> str:
         """The launcher as the scheduler's plugin wants it: empty where one rank is started."""
-        return self.machine.launcher if self.machine.ranks > 1 else ""
+        return self.machine.launcher if self.machine.ranks != 1 else ""
 
     def launch(self, cores: int | None) -> str:
         """Arguments of `dithc launch` for a training or sampling."""
         machine = self.machine
-        return (
-            f"--launcher {machine.launcher if machine.ranks > 1 else 'none'} --nodes {machine.nodes} "
-            f"--ranks {machine.ranks} --cpus {self.rank_cpus(cores)}"
-        )
+        launcher = machine.launcher if machine.ranks != 1 else "none"
+        if machine.ranks is None:
+            cpus = f"--cpus {machine.cpus_per_rank}" if machine.cpus_per_rank else f"--node-cpus {cores or 1}"
+            return f"--launcher {launcher} --nodes {machine.nodes} --strategy {machine.strategy} {cpus}"
+        return f"--launcher {launcher} --nodes {machine.nodes} --ranks {machine.ranks} --cpus {self.rank_cpus(cores)}"
 
     @property
     def walltime(self) -> str:
@@ -208,6 +220,14 @@ class Workflow:
         """Arguments of `dithc bench step`."""
         bench = self.experiment.bench
         return f"--model {bench.model} --batch {bench.batch} --dtype {bench.dtype} --compare {','.join(bench.compare)}"
+
+    @property
+    def strategies(self) -> str:
+        """Arguments of `dithc bench strategies`."""
+        asked = self.experiment.bench.strategies
+        limit = f" --memory-limit {asked.memory_limit_gib:g}" if asked.memory_limit_gib else ""
+        models, batches = ",".join(asked.models or ["DiT-S/2"]), ",".join(map(str, asked.batches))
+        return f"--models {models} --batches {batches} --dtype {asked.dtype} --rounds {asked.rounds}{limit}"
 
     @property
     def machine(self) -> Machine:

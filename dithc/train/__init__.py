@@ -1,7 +1,7 @@
 """Training: composes the rooms in one order, and survives whatever the machine does to it.
 
 What: `train(job, group)` pre-trains or fine-tunes a DiT up to a step and writes a manifest; `export` writes weights for
-other programs.
+other programs; `rehearse` makes steps on random latents, for measurements.
 The order (`compose.py`): ranks are connected and placed on cores by the caller -> inputs and the store they name -> is it
 done already? -> lease -> requests to stop -> latents and batches -> model (from the seed, the same on all ranks; then the
 weights of an earlier run or file) -> AutoMem -> strategy (plain, or DistributedDataParallel) -> optimizer -> average of the
@@ -15,12 +15,14 @@ Invariants:
 - Master weights, optimizer state and average are fp32, whatever the type of the arithmetic.
 - Only rank 0 writes. A checkpoint, then the manifest; nothing after a loss that is not finite.
 - All ranks leave together, with one status: 0 done, 75 stopped and saved, 76 another trainer holds the run.
-How to change it: a strategy is a branch of `strategy.py`; what a checkpoint holds is in `checkpoint.py`; a new metric is a
-key of `Trainer.step`. `tests/train/golden_losses.json` pins the numbers: regenerate it only for a change of mathematics.
+How to change it: a strategy is a branch of `strategy.py` (which rank does what is in `strategy_layout.py`, the sharing of
+layers in `strategy_tensor.py`); what a checkpoint holds is in `checkpoint.py`; a new metric is a key of `Trainer.step`.
+`tests/train/golden_losses.json` pins the numbers: regenerate it only for a change of mathematics.
 """
 
 from dithc.train.compose import train
 from dithc.train.export import export
 from dithc.train.job import DONE, HELD, STOPPED, Job
+from dithc.train.rehearse import Rehearsal, rehearse
 
-__all__ = ["DONE", "HELD", "STOPPED", "Job", "export", "train"]
+__all__ = ["DONE", "HELD", "STOPPED", "Job", "Rehearsal", "export", "rehearse", "train"]

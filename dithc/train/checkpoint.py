@@ -1,7 +1,7 @@
 """What a checkpoint of a training holds, how it is written through the store, and how it is taken up again."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from dithc.runs import Lease, Store
 from dithc.train.ema import Ema
 from dithc.train.optimizer import Optimizer
 from dithc.train.stop import Pace
+from dithc.train.strategy import Strategy
+from dithc.train.strategy_layout import Layout
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 SAME_ON_RESUME = ("codec", "latent", "model", "seed", "global_batch")
@@ -27,12 +29,25 @@ log = logger(__name__)
 
 @dataclass
 class State:
-    """All that changes during a training."""
+    """All that changes during a training; under dp+tp, this rank's part of it."""
 
     model: DiT
     ema: Ema
     optimizer: Optimizer
+    strategy: Strategy
     step: int = 0
+
+    def files(self) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
+        """The tensor files of a checkpoint, whole, on rank 0; every rank whose strategy writes goes through all of them."""
+        yield Store.WEIGHTS["raw"], self.strategy.gather(self.model.state_dict())
+        yield Store.WEIGHTS["ema"], self.strategy.gather(self.ema.state)
+        yield OPTIMIZER_FILE, self.strategy.gather(self.optimizer.state())
+
+
+def state_of(model: DiT, run: training.Run, strategy: Strategy) -> State:
+    """The state of a training at step 0, from a model that the strategy has prepared."""
+    optimizer = Optimizer(model, run, flat=strategy.owns_gradients and run.micro_batch is not None, norm=strategy.norm)
+    return State(model, Ema(model, run.ema), optimizer, strategy)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -67,9 +82,12 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def facts(
-    *, run: training.Run, seed: int, model: DiT, codec: str, scale: float, ranks: int, threads: int
+    *, run: training.Run, seed: int, model: DiT, codec: str, scale: float, layout: Layout, threads: int
 ) -> dict[str, Any]:
-    """What is said in every checkpoint of a run: all that is needed to build the model again and to go on."""
+    """What is said in every checkpoint of a run: all that is needed to build the model again and to go on.
+
+    `model` is whole, before a strategy leaves this rank its part.
+    """
     trainable = sum(value.numel() for value in model.parameters())
     return {
         "seed": seed,
@@ -82,7 +100,8 @@ def facts(
         "dtype": run.dtype,
         "global_batch": run.global_batch,
         "ema": run.ema.model_dump(mode="json"),
-        "ranks": ranks,
+        "ranks": layout.size,
+        "strategy": layout.name,
         "threads": threads,
     }
 
@@ -123,6 +142,9 @@ class Saver:
             )
         self.last = state.step
         if self.group.rank > 0:
+            if state.strategy.writes:
+                for _ in state.files():  # rank 0 receives this rank's part of each
+                    pass
             return
         begun = time.monotonic()
         position = state.step * self.run.global_batch
@@ -140,9 +162,8 @@ class Saver:
 
     @staticmethod
     def _write(folder: Path, state: State) -> None:
-        write_tensors(folder / Store.WEIGHTS["raw"], state.model.state_dict())
-        write_tensors(folder / Store.WEIGHTS["ema"], state.ema.state)
-        write_tensors(folder / OPTIMIZER_FILE, state.optimizer.state())
+        for name, tensors in state.files():
+            write_tensors(folder / name, tensors)
 
 
 @torch.no_grad()
@@ -166,7 +187,10 @@ def take_up(checkpoint: Store.Checkpoint, state: State, *, said: dict[str, Any])
                 f"the checkpoint was written by {checkpoint.meta.get(key)} {key}, this job has {said[key]}: the order of "
                 "samples is the same, sums are rounded differently"
             )
-    state.model.load_state_dict(read_tensors(checkpoint.weights("raw")))
-    state.ema.load(read_tensors(checkpoint.weights("ema")))
-    state.optimizer.load(read_tensors(checkpoint.folder / OPTIMIZER_FILE))
+    if (before := checkpoint.meta.get("strategy", said["strategy"])) != said["strategy"]:
+        log.info(f"the checkpoint was written under strategy {before}, this job has {said['strategy']}")
+    cut = state.strategy.cut
+    state.model.load_state_dict(cut(read_tensors(checkpoint.weights("raw"))))
+    state.ema.load(cut(read_tensors(checkpoint.weights("ema"))))
+    state.optimizer.load(cut(read_tensors(checkpoint.folder / OPTIMIZER_FILE)))
     state.step = checkpoint.step

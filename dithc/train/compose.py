@@ -8,22 +8,22 @@ from pathlib import Path
 import torch
 
 from dithc.automem import AutoMem
+from dithc.cftp import Team
 from dithc.comm import Group
 from dithc.latents import Batches, Latents
 from dithc.log import UserError, logger, problem
+from dithc.memory import place
 from dithc.model import DiT
 from dithc.runs import Lease, Manifest, Store, digest, sha256_file
-from dithc.train.checkpoint import Saver, State, facts, take_up
-from dithc.train.ema import Ema
+from dithc.train.checkpoint import Saver, State, facts, state_of, take_up
 from dithc.train.finish import write_manifest
 from dithc.train.job import DONE, HELD, STOPPED, Job
 from dithc.train.journal import AttemptLog, Journal
 from dithc.train.loop import loop
-from dithc.train.optimizer import Optimizer
 from dithc.train.setup import fresh_model, start_from_file, start_from_run
 from dithc.train.step import Trainer
 from dithc.train.stop import Pace, Stop
-from dithc.train.strategy import Strategy
+from dithc.train.strategy import Strategy, layout_on
 
 log = logger(__name__)
 
@@ -116,6 +116,7 @@ def _train(job: Job, group: Group, store: Store) -> int:
             label_dropout=job.run.label_dropout,
             flip=job.run.flip,
         )
+        layout = layout_on(group, job.strategy)
         model = _initial_model(job, latents)
         said = facts(
             run=job.run,
@@ -123,11 +124,11 @@ def _train(job: Job, group: Group, store: Store) -> int:
             model=model,
             codec=latents.info["codec"],
             scale=latents.info["scale"],
-            ranks=group.size,
+            layout=layout,
             threads=torch.get_num_threads(),
         )
-        strategy = Strategy(AutoMem(model, recompute=job.run.recompute), group)
-        state = State(model, Ema(model, job.run.ema), Optimizer(model, job.run, flat=group.size == 1))
+        strategy = Strategy(AutoMem(model, recompute=job.run.recompute), layout, gradients=job.gradients)
+        state = state_of(model, job.run, strategy)
         trainer = Trainer(
             run=job.run, source=source, strategy=strategy, optimizer=state.optimizer, ema=state.ema, group=group
         )
@@ -136,6 +137,7 @@ def _train(job: Job, group: Group, store: Store) -> int:
         num_samples = len(latents.rows("train"))
         saver = Saver(store, lease=lease, group=group, run=job.run, said=said, num_samples=num_samples, pace=pace)
         _resume(store, state, job=job, group=group, saver=saver, pace=pace)
+        _place(state)
         journal = Journal(store, job=job, first=state.step, epochs=source.epoch, rank=group.rank)
         with journal:
             status = loop(
@@ -169,6 +171,16 @@ def _initial_model(job: Job, latents: Latents) -> DiT:
     elif job.run.init_file is not None:
         start_from_file(model, Path(job.run.init_file), weights=job.run.init_weights)
     return model
+
+
+def _place(state: State) -> None:
+    """Weights, average, moments and gradients on the memory of the clusters that update them, and on huge pages."""
+    team = Team.of()
+    log.info(team.describe())
+    weights = list(state.model.parameters())
+    gradients = [weight.flat_grad for weight in weights if hasattr(weight, "flat_grad")]
+    kept = [*weights, *state.ema.state.values(), *state.optimizer.state().values(), *gradients]
+    place((tensor.detach() for tensor in kept), nodes=team.nodes)
 
 
 def _resume(store: Store, state: State, *, job: Job, group: Group, saver: Saver, pace: Pace) -> None:

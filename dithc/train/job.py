@@ -26,6 +26,8 @@ class Job:
         store: folder of all stores; the run's own is `<name>-<digest>` in it.
         until: the optimizer step at which the job is done.
         out: the manifest to write.
+        strategy: how the ranks share the work; without effect on the digest.
+        gradients: who sums them over ranks; likewise.
         walltime_minutes: time limit of the job since its process started; it saves and stops before.
     """
 
@@ -38,6 +40,8 @@ class Job:
     store: Path
     until: int
     out: Path
+    strategy: training.StrategyName = "cftp"
+    gradients: training.GradientPath = "overlapped"
     walltime_minutes: float | None = None
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """AdamW over the trainable parameters: learning rate by step, clipping, the average, and its state as named tensors."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -27,15 +27,25 @@ class Optimizer:
     Both passes are elementwise or in a fixed order, so the result does not depend on threads or on earlier runs.
     """
 
-    def __init__(self, model: nn.Module, settings: training.Run, *, flat: bool = True) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: training.Run,
+        *,
+        flat: bool = True,
+        norm: Callable[[Mapping[str, Tensor]], float] | None = None,
+    ) -> None:
         """Prepares moments of zeros.
 
         Args:
             model: whose parameters are trained.
             settings: learning rate, weight decay, clipping.
-            flat: lets linear layers write their gradients into one buffer; of no use where another owner
-                (DistributedDataParallel) copies them into buffers of its own.
+            flat: lets linear layers write their gradients into one buffer that stays, where micro-batches add up. Without
+                micro-batches it is memory beside the activations for nothing: gradients of their own grow as those are freed.
+                Of no use either where another owner (DistributedDataParallel) copies them into buffers of its own.
+            norm: of the gradients by name, where other ranks hold a part of them; None for the plain norm.
         """
+        self._norm = norm or _norm
         self._settings = settings
         self._named = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self._moments = {
@@ -54,8 +64,8 @@ class Optimizer:
 
     def clip(self) -> float:
         """Has the next step scale the gradients to the largest allowed norm; returns their norm, over all parameters."""
-        gradients = [parameter.grad for parameter in self._named.values() if parameter.grad is not None]
-        norm = math.sqrt(hcops.optimizer.sum_of_squares(gradients))
+        gradients = {name: parameter.grad for name, parameter in self._named.items() if parameter.grad is not None}
+        norm = self._norm(gradients)
         if self._settings.clip is not None:
             self._gradient_scale = min(1.0, self._settings.clip / (norm + NORM_EPSILON))
         return norm
@@ -107,3 +117,7 @@ class Optimizer:
         for moment in MOMENTS:
             for name, value in self._moments[moment].items():
                 value.copy_(tensors[f"{moment}.{name}"])
+
+
+def _norm(gradients: Mapping[str, Tensor]) -> float:
+    return math.sqrt(hcops.optimizer.sum_of_squares(list(gradients.values())))

@@ -54,17 +54,18 @@ class Trainer:
     def __init__(
         self, *, run: training.Run, source: Source, strategy: Strategy, optimizer: Optimizer, ema: Ema, group: Group
     ) -> None:
-        if group.size > run.global_batch:
+        layout = strategy.layout
+        if layout.data_size > run.global_batch:
             raise problem(
                 "ranks of the training",
-                got=f"{group.size} ranks for a global batch of {run.global_batch}",
+                got=f"{layout.data_size} ranks for a global batch of {run.global_batch}",
                 expected="at least one image a rank",
                 remedy="start fewer ranks, or raise `global_batch`",
             )
         self.run, self.source, self.strategy = run, source, strategy
         self.optimizer, self.ema, self.group = optimizer, ema, group
         self.schedule = Schedule.linear()
-        share = partition(run.global_batch, group.size)[group.rank]
+        share = partition(run.global_batch, layout.data_size)[layout.data_rank]
         width = run.micro_batch or share.stop - share.start
         starts = range(share.start, share.stop, width)
         self._micro_batches = [slice(start, min(start + width, share.stop)) for start in starts]
@@ -79,7 +80,8 @@ class Trainer:
         """Makes optimizer step `number` (1 is the first).
 
         Returns:
-            loss, mse and vb (means over the global batch), grad_norm (before clipping), lr, ema_decay.
+            loss, mse and vb (means over the global batch), grad_norm (before clipping), lr, ema_decay; and with several shares of
+            the batch what `Strategy.finish` tells.
 
         Raises:
             UserError: the loss or the gradient is not finite; the weights are those before the step.
@@ -92,14 +94,16 @@ class Trainer:
                 share = losses["loss"].sum() * (self.strategy.scale / self.run.global_batch)
                 share.backward()  # type: ignore[no-untyped-call]
             sums += torch.stack([losses[name].detach().double().sum() for name in PARTS])
+        exchange = self.strategy.finish()
         own_loss = float(sums[0])
+        sums /= self.strategy.layout.tensor_size  # ranks that share the layers have the same losses
         loss, mse, vb = (self.group.all_reduce_(sums) / self.run.global_batch).tolist()
         norm = self.optimizer.clip()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise self._not_finite(number, own_loss=own_loss, loss=loss, norm=norm)
         rate = self.optimizer.step(number, ema=self.ema)
         decay = self.ema.decay(number)
-        return {"loss": loss, "mse": mse, "vb": vb, "grad_norm": norm, "lr": rate, "ema_decay": decay}
+        return {"loss": loss, "mse": mse, "vb": vb, "grad_norm": norm, "lr": rate, "ema_decay": decay} | exchange
 
     def _losses(self, batch: Batch) -> dict[str, Tensor]:
         x_t = self.schedule.q_sample(batch.x, batch.t, batch.noise)  # (N, C, h, w)

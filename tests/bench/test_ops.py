@@ -5,8 +5,9 @@ import json
 import pytest
 import torch
 
-from dithc.bench import OpsSettings, bench_ops, operators, ops, table
+from dithc.bench import operators, ops, table
 from dithc.bench.case import precision
+from dithc.bench.ops import OpsSettings, bench_ops
 from dithc.bench.shapes import PASSES, Layer
 from dithc.cli import main
 from dithc.hcops.table import obstacle
@@ -80,6 +81,9 @@ def test_shares_are_of_the_ceiling_of_the_same_round():
             expected = [work / time / rate for time, rate in zip(contender["seconds"]["all"], rounds, strict=True)]
             assert contender["share_of_ceiling"]["rounds"] == pytest.approx(expected)
     assert set(result["ceilings"]) == {"multiply_add fp32", "copy"}
+    team = result["team"]
+    assert (team["threads"], sum(team["clusters"])) == (result["settings"]["threads"],) * 2
+    assert team["barrier_seconds"]["median"] > 0 or team["threads"] == 1
 
 
 @pytest.mark.parametrize("backend", ["reference", "numba", "c"])

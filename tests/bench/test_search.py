@@ -89,6 +89,14 @@ def test_grids_use_nearly_all_threads_and_never_more(threads):
     assert (1, threads) in found
 
 
+def test_clusters_share_out_rows_or_columns():
+    wide = Product(512, 512, 16, "forward", "fp32")
+    found = list(depths_and_cuts(wide, threads=4, clusters=2))
+    assert {candidate.cluster_cut for candidate in found if candidate.num_threads != 1} == {0, 1, 2}
+    assert all(candidate.row_cuts * candidate.column_cuts <= 2 for candidate in found)
+    assert {candidate.cluster_cut for candidate in depths_and_cuts(wide, threads=4)} == {0}
+
+
 def test_candidates_are_smaller_than_the_matrix():
     tiny = Product(2, 32, 16, "forward", "fp32")
     assert {candidate.kc for candidate in depths_and_cuts(tiny, threads=2)} == {0}

@@ -111,3 +111,11 @@ def test_workflow_without_runs_is_the_demo_on_the_profile_s_machine(monkeypatch:
     assert experiment.name == "demo"
     assert experiment.runs
     assert experiment.machine.ranks == 2
+
+
+def test_ranks_follow_from_the_strategy_where_nobody_gives_them():
+    machine = experiment_of({"machine": {"launcher": "mpiexec", "strategy": "dp"}}).machine
+    assert machine.ranks is None
+    assert machine.ranks_on(num_dies=2, num_clusters=8) == 8
+    assert experiment_of({"machine": {"launcher": "mpiexec"}}).machine.ranks_on(num_dies=2, num_clusters=8) == 2
+    assert experiment_of({"machine": {"strategy": "dp"}}).machine.ranks == 1

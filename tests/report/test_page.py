@@ -18,7 +18,14 @@ BENCH = {
     "bench": "step",
     "settings": {"model": "DiT-S/2", "batch": 16},
     "contenders": [
-        {"name": "eager", "status": "ok", "seconds": {"median": 1.2345, "mad": 0.01}, "images_per_second": 12.96},
+        {
+            "name": "eager",
+            "status": "ok",
+            "seconds": {"median": 1.2345, "mad": 0.01},
+            "images_per_second": 12.96,
+            "speedup_of_dithc": {"median": 1.37, "mad": 0.01, "rounds": [1.37]},
+            "share_of_gemm_ceiling": {"median": 0.42, "mad": 0.01, "rounds": [0.42]},
+        },
         {"name": "compile", "status": "oom", "reason": "no room"},
     ],
     "ceilings": {"gemm_gflop_per_second": 190.5},
@@ -156,7 +163,7 @@ def test_data_says_counts_reasons_split_and_codec(page: Page) -> None:
 
 
 def test_bench_says_seconds_and_what_did_not_run(page: Page) -> None:
-    for text in ("1.234 ± 0.01", "12.96", "oom no room", "190.5"):
+    for text in ("1.234 ± 0.01", "12.96", "oom no room", "190.5", "1.37", "42%"):
         assert text in page.text
 
 

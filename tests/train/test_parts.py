@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from dithc.train.ema import Ema, decay_at, initial_share
 from dithc.train.optimizer import Optimizer, learning_rate_at
 from dithc.train.step import Trainer
 from dithc.train.stop import LEAVING_SECONDS, Pace, Stop, seconds_since_process_start
-from dithc.train.strategy import Strategy
+from dithc.train.strategy_layout import Layout
 
 
 def net(seed: int = 0) -> nn.Module:
@@ -152,7 +153,7 @@ def test_more_ranks_than_images_are_refused():
         Trainer(
             run=run,
             source=None,
-            strategy=Strategy(model, Group()),
+            strategy=SimpleNamespace(layout=Layout(size=3)),
             optimizer=Optimizer(model, run),
             ema=Ema(model, run.ema),
             group=group,

@@ -19,7 +19,7 @@ rule pretrain:
         mem_mb=W.resource("train", "mem_mb"),
         runtime=W.resource("train", "runtime"),
         nodes=W.machine.nodes,
-        tasks=W.machine.ranks,
+        tasks=W.tasks,
         cpus_per_task=W.rank_cpus(CORES),
         mpi=W.mpi,
         launch=W.launch(CORES),

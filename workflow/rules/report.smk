@@ -6,6 +6,7 @@ rule report:
         manifests=W.manifests,
         paper="config/paper/reference.yaml",
         bench=W.bench_file,
+        strategies=W.strategies_file,
     output:
         html=report(
             f"{W.root}/report.html",
@@ -56,4 +57,4 @@ rule report:
         titles=W.titles,
     shell:
         "dithc report --config {params.config} --manifests {input.manifests} --bench {input.bench} "
-        "--out {output.html} 2>&1 | tee -i {log}"
+        "--strategies {input.strategies} --out {output.html} 2>&1 | tee -i {log}"

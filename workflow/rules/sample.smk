@@ -18,7 +18,7 @@ rule sample:
         mem_mb=W.resource("sample", "mem_mb"),
         runtime=W.resource("sample", "runtime"),
         nodes=W.machine.nodes,
-        tasks=W.machine.ranks,
+        tasks=W.tasks,
         cpus_per_task=W.rank_cpus(CORES),
         mpi=W.mpi,
         launch=W.launch(CORES),

@@ -1,0 +1,97 @@
+"""Which rank does what under a strategy: pure arithmetic on the ranks, the dies and the clusters of a node."""
+
+from dataclasses import dataclass
+
+from dithc.config import training
+from dithc.hardware import Machine as Node
+from dithc.log import problem
+
+MEANING: dict[training.StrategyName, str] = {
+    "cftp": "a rank is a die, its clusters share every operation inside the process",
+    "dp": "a rank is a cluster with a replica of everything",
+    "dp+tp": "a rank is a cluster, the ranks of a die share every layer by tensor parallelism",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The ranks as a grid: rows share a global batch, the ranks of a row share every layer.
+
+    Attributes:
+        name: the strategy.
+        rank: this process among all.
+        size: number of ranks.
+        tensor_size: ranks that share every layer: 1, but for dp+tp the ranks of a die.
+    """
+
+    name: training.StrategyName = "cftp"
+    rank: int = 0
+    size: int = 1
+    tensor_size: int = 1
+
+    @property
+    def tensor_rank(self) -> int:
+        """This rank among those that share its layers."""
+        return self.rank % self.tensor_size
+
+    @property
+    def data_rank(self) -> int:
+        """Which share of the global batch this rank learns from."""
+        return self.rank // self.tensor_size
+
+    @property
+    def data_size(self) -> int:
+        """Shares of the global batch."""
+        return self.size // self.tensor_size
+
+
+def layout_of(name: training.StrategyName, *, rank: int, size: int, first_ranks: list[int], node: Node) -> Layout:
+    """The grid of a strategy on the ranks that were started.
+
+    Args:
+        name: the strategy.
+        rank: this process among all.
+        size: number of ranks.
+        first_ranks: for every rank, its number less its number within its node: the same for all ranks of a node where they
+            are neighbours.
+        node: the machine, for its dies.
+
+    Raises:
+        UserError: dp+tp on ranks that the dies of a node cannot share equally, or that are not neighbours.
+    """
+    if name != "dp+tp" or size == 1:
+        return Layout(name=name, rank=rank, size=size)
+    on_node, dies = first_ranks.count(first_ranks[rank]), num_dies(node)
+    tensor_size = on_node // dies if on_node % dies == 0 else 0
+    rows = [first_ranks[start : start + tensor_size] for start in range(0, size, tensor_size or size)]
+    if tensor_size == 0 or size % tensor_size or any(len(set(row)) > 1 for row in rows):
+        raise problem(
+            "ranks of strategy dp+tp",
+            got=f"{on_node} rank(s) on a node of {dies} die(s), first ranks of the nodes {sorted(set(first_ranks))}",
+            expected="the same number of neighbouring ranks on every die",
+            remedy="start one rank a cluster, node after node (srun --distribution=block), or use strategy dp or cftp",
+        )
+    return Layout(name=name, rank=rank, size=size, tensor_size=tensor_size)
+
+
+def num_dies(node: Node) -> int:
+    """Dies of which this process may use a core; at least 1."""
+    return len({core.die for core in node.visible_cores}) or 1
+
+
+def num_clusters(node: Node) -> int:
+    """Clusters of which this process may use a core; at least 1."""
+    return len({core.cluster for core in node.visible_cores}) or 1
+
+
+def sentence(layout: Layout, *, node: Node, ranks_on_node: int) -> str:
+    """What was chosen and what it means here, for the log."""
+    dies, clusters = num_dies(node), num_clusters(node)
+    per_rank = "1 cluster or less" if ranks_on_node >= clusters else f"{clusters / ranks_on_node:g} clusters"
+    text = (
+        f"strategy {layout.name} ({MEANING[layout.name]}): {layout.size} rank(s), {ranks_on_node} on this node of {dies} die(s) "
+        f"and {clusters} cluster(s), {per_rank} a rank; {layout.data_size} share(s) of the global batch, "
+        f"{layout.tensor_size} rank(s) to a layer"
+    )
+    wanted = dies if layout.name == "cftp" else clusters
+    return text if ranks_on_node == wanted else f"{text}; the strategy is meant for {wanted} rank(s) on this node"

@@ -1,0 +1,205 @@
+"""Tensor parallelism of a DiT over processes: torch's `parallelize_module`, with the operators of `hcops` on the shards.
+
+Column-parallel layers (qkv by heads, fc1) keep rows of their weight, row-parallel ones behind them (proj, fc2) columns; the sum
+over ranks, and that of the gradients on the way back, is what DTensor makes of Partial -> Replicate (Shoeybi et al. 2019,
+Megatron-LM, section 3). Everything else is replicated: all ranks of a group compute the same from the same.
+
+Legend: N batch, T tokens, D width, F output features of a layer, P ranks of a group.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as distributed
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
+
+from dithc import hcops
+from dithc.log import problem
+from dithc.model import DiT
+from dithc.train.optimizer import MOMENTS
+
+PACKED = 3  # q, k and v stand one after the other in the rows of the weight of qkv, each head by head
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a tensor is shared: dimension `dim` is `parts` equal parts one after the other, each cut into P."""
+
+    dim: int
+    parts: int = 1
+
+    def shard(self, whole: Tensor, *, rank: int, size: int) -> Tensor:
+        """The share of a rank, in memory of its own."""
+        split = torch.unflatten(whole, self.dim, (self.parts, size, -1)).select(self.dim + 1, rank)
+        return torch.flatten(split, self.dim, self.dim + 1).clone(memory_format=torch.contiguous_format)
+
+    def join(self, shards: list[Tensor]) -> Tensor:
+        """The whole tensor, from the shares of all ranks in order."""
+        split = [torch.unflatten(shard, self.dim, (self.parts, -1)) for shard in shards]
+        return torch.cat(split, dim=self.dim + 1).flatten(self.dim, self.dim + 1)
+
+
+@dataclass
+class Shards:
+    """What the ranks of a group hold of a model's tensors.
+
+    Attributes:
+        group: of the ranks.
+        rank: this process in it.
+        size: P.
+        cuts: how each parameter is cut, by name, and its moments with it; one that is not named is the same on all ranks.
+    """
+
+    group: ProcessGroup
+    rank: int
+    size: int
+    cuts: dict[str, Cut] = field(default_factory=dict)
+
+    def cut(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """This rank's share of whole tensors."""
+        held = {name: self._of(name) for name in tensors}
+        return {
+            name: tensors[name] if cut is None else cut.shard(tensors[name], rank=self.rank, size=self.size)
+            for name, cut in held.items()
+        }
+
+    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Whole tensors from all ranks' shares, on the first rank of the group; the others send theirs and get nothing."""
+        whole: dict[str, Tensor] = {}
+        for name, own in tensors.items():
+            cut = self._of(name)
+            if cut is None:
+                whole[name] = own
+                continue
+            own = own.detach().contiguous()
+            found = [torch.empty_like(own) for _ in range(self.size)] if self.rank == 0 else None
+            distributed.gather(own, found, group=self.group, group_dst=0)
+            if found is not None:
+                whole[name] = cut.join(found)
+        return whole if self.rank == 0 else {}
+
+    def _of(self, name: str) -> Cut | None:
+        moment, _, parameter = name.partition(".")
+        return self.cuts.get(parameter if moment in MOMENTS else name)
+
+    def sum_over_group(self, value: float) -> float:
+        """The sum of a number over the ranks of the group, in fp64."""
+        total = torch.tensor(value, dtype=torch.float64)
+        distributed.all_reduce(total, group=self.group)
+        return float(total)
+
+
+def share_layers(model: nn.Module, mesh: DeviceMesh) -> Shards:
+    """Leaves this rank its share of every block of `model`, and tells where the rest is.
+
+    Args:
+        model: a DiT with the same weights on every rank of the mesh.
+        mesh: of one dimension: the ranks that share the layers.
+
+    Raises:
+        UserError: the ranks cannot share the heads or the hidden layer of the MLP equally.
+    """
+    assert isinstance(model, DiT), "the plan below names the layers of a DiT"
+    _check(model, mesh.size())
+    shards = Shards(mesh.get_group(), mesh.get_local_rank(), mesh.size())
+    whole = {id(value): name for name, value in model.named_parameters()}
+    column, row = partial(ColumnShared, shards, whole), partial(RowShared, shards, whole)
+    plan: dict[str, ParallelStyle] = {
+        "blocks.*.attn": FewerHeads(),
+        "blocks.*.attn.qkv": column(parts=PACKED),
+        "blocks.*.attn.proj": row(),
+        "blocks.*.mlp.fc1": column(),
+        "blocks.*.mlp.fc2": row(),
+    }
+    parallelize_module(model, mesh, plan)
+    return shards
+
+
+def _check(model: DiT, size: int) -> None:
+    for name, value in (("heads", model.config.num_heads), ("hidden features of the MLP", model.config.mlp_width)):
+        if value % size:
+            raise problem(
+                f"strategy dp+tp: {name} of the model",
+                got=f"{value} for {size} ranks that share a layer",
+                expected=f"a multiple of {size}",
+                remedy="use strategy dp or cftp, which ask for no divisibility, or a model that divides",
+            )
+
+
+class FewerHeads(ParallelStyle):
+    """Attention over this rank's heads only."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        attention: Any = module
+        attention.num_heads //= device_mesh.size()
+        return module
+
+
+class _Shared(ParallelStyle):
+    """Leaves a linear layer its shards, as plain parameters that the operators take.
+
+    Args:
+        shards: told what is cut, and how.
+        names: of the whole parameters, by identity.
+        parts: matrices that stand one after the other in the rows of the weight.
+    """
+
+    def __init__(self, shards: Shards, names: Mapping[int, str], parts: int = 1) -> None:
+        super().__init__()
+        self.shards, self.names, self.parts = shards, names, parts
+
+    def _keep(self, layer: nn.Module, name: str, cut: Cut) -> None:
+        whole = getattr(layer, name)
+        self.shards.cuts[self.names[id(whole)]] = cut
+        shard = cut.shard(whole.detach(), rank=self.shards.rank, size=self.shards.size)
+        setattr(layer, name, nn.Parameter(shard, requires_grad=whole.requires_grad))
+
+
+class ColumnShared(_Shared):
+    """This rank's output features: the input is the same on all ranks, so its gradient is summed over them."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        assert isinstance(module, nn.Linear)
+        self._keep(module, "weight", Cut(0, self.parts))
+        self._keep(module, "bias", Cut(0, self.parts))
+        module.out_features //= self.shards.size
+        module.register_forward_pre_hook(partial(_enter, device_mesh))
+        return module
+
+
+class RowShared(_Shared):
+    """This rank's input features: the outputs are summed over the ranks; bias, gate and residual come once, after that."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        assert isinstance(module, nn.Linear)
+        self._keep(module, "weight", Cut(1))
+        module.in_features //= self.shards.size
+        module.forward = partial(_row_forward, device_mesh, module)  # type: ignore[method-assign]
+        return module
+
+
+def _enter(mesh: DeviceMesh, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor]:
+    """The identity, whose gradient is the sum over the ranks."""
+    (x,) = inputs
+    whole = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
+    return (whole.to_local(grad_placements=[Partial()]),)
+
+
+def _row_forward(
+    mesh: DeviceMesh, layer: nn.Linear, x: Tensor, *, gate: Tensor | None = None, residual: Tensor | None = None
+) -> Tensor:
+    """x (N, T, D / P) -> (N, T, F), with gate (N, F) and residual (N, T, F) as in `hcops.linear`."""
+    share = hcops.linear(x, layer.weight)  # (N, T, F)
+    summed = DTensor.from_local(share, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()])
+    y: Tensor = summed.to_local()  # (N, T, F)
+    y = y + layer.bias.to(y.dtype)
+    if gate is None or residual is None:
+        return y
+    return hcops.vector.gate_residual(residual, gate, y)

@@ -1,0 +1,185 @@
+"""A comparison of strategies says who ran on what, what it took, and what did not fit; no time is judged."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dithc.bench import strategies, table
+from dithc.bench.strategies import ONE_CLUSTER, StrategiesSettings, bench_strategies, cell, contenders_on, turns
+from dithc.bench.strategies_run import Contender, MemoryLimit, Run, pss_of, ranks_below
+from dithc.cli import main
+from dithc.log import UserError
+
+MPIEXEC = Path(sys.executable).parent / "mpiexec"
+NAMES = ("cftp", "dp", "dp+tp", ONE_CLUSTER)
+TINY = [
+    "--override=hidden_size=64",
+    "--override=depth=1",
+    "--override=num_heads=2",
+    "--models",
+    "S/2",
+    "--batches",
+    "2",
+]
+
+
+def machine(*, dies: int, clusters: int, cores: int):
+    """A node of so many dies of so many clusters of so many cores with one CPU each."""
+    every = [
+        SimpleNamespace(index=n, cpus=(n,), cluster=n // cores, die=n // cores // clusters)
+        for n in range(dies * clusters * cores)
+    ]
+    limits = SimpleNamespace(allowed_cpus=tuple(range(len(every))))
+    return SimpleNamespace(visible_cores=every, limits=limits)
+
+
+def test_ranks_and_threads_follow_from_dies_and_clusters():
+    found, said = contenders_on(machine(dies=2, clusters=4, cores=3), NAMES)
+    assert [(one.ranks, one.cpus) for one in found] == [(2, 12), (8, 3), (8, 3), (1, 3)]
+    assert found[-1].allowed == (0, 1, 2)
+    assert "2 die(s), 8 cluster(s)" in said
+
+
+def test_cores_of_a_machine_of_one_cluster_are_taken_for_clusters_and_it_is_said():
+    found, said = contenders_on(machine(dies=1, clusters=1, cores=2), NAMES)
+    assert [(one.ranks, one.cpus) for one in found] == [(1, 2), (2, 1), (2, 1), (1, 1)]
+    assert "each core is taken for a cluster" in said
+
+
+def test_contenders_take_turns_in_alternating_order():
+    assert "".join(turns("abc", 3)) == "abccbaabc"
+
+
+def ok(seconds: float, peak: int) -> Run:
+    sent = {"tcp_bytes": 2.0**20, "mpi_calls": 0.0, "mpi_bytes": 0.0, "shared_bytes": 0.0}
+    return Run(seconds=[seconds, 9.0, 0.0], peak_pss_bytes=peak, sent_each=[sent, sent], losses=[1.0])
+
+
+def result_of(runs):
+    contenders = [Contender(name=name, strategy=name, ranks=2, cpus=1) for name in runs]
+    settings = {"dtype": "fp32", "rounds": 2, "steps": 3}
+    rows = [cell("DiT-S/2", 8, contenders, runs)]
+    known = [{"name": one.name, "ranks": one.ranks, "cpus": one.cpus} for one in contenders]
+    return {"bench": "strategies", "settings": settings, "clusters": "", "contenders": known, "cells": rows}
+
+
+def test_ratios_are_those_of_the_same_round():
+    result = result_of({"cftp": [ok(1.0, 100), ok(2.0, 120)], "dp": [ok(2.0, 200), ok(8.0, 200)]})
+    row = result["cells"][0]["strategies"]["dp"]
+    assert row["cftp_seconds_over"]["rounds"] == [0.5, 0.25]
+    assert row["cftp_memory_over"] == 0.6
+    assert row["tcp_bytes"] == 2.0**21
+    assert "0.600 of its memory" in table(result)
+
+
+def test_what_did_not_fit_is_a_dash_and_what_failed_says_why():
+    bad = Run(status="failed", reason="status 1; no such thing")
+    text = table(result_of({"cftp": [ok(1.0, 100)], "dp": [Run(status="oom")], "dp+tp": [bad]}))
+    line = next(line for line in text.splitlines() if "DiT-S/2" in line)
+    assert line.split()[2:5] == ["1.000", "-", "failed"]
+    assert "dp+tp failed: status 1; no such thing" in text
+
+
+def test_memory_is_limited_by_a_control_group_where_one_can_be_made(tmp_path, monkeypatch):
+    own = next(
+        (line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), None
+    )
+    if own is None:
+        pytest.skip("this kernel has no control groups of version 2")
+    parent = tmp_path / own.lstrip("/")
+    parent.mkdir(parents=True, exist_ok=True)
+    refused = MemoryLimit(1000, ranks=4, root=tmp_path)
+    assert refused.data_bytes == 250
+    assert "RLIMIT_DATA of 250 bytes for each of 4" in refused.how
+    (parent / "cgroup.subtree_control").write_text("cpu memory\n")
+    limit = MemoryLimit(1000, ranks=4, root=tmp_path)
+    assert limit.data_bytes is None
+    folder = next(parent.glob("dithc-bench-*"))
+    assert (folder / "memory.max").read_text() == "1000"
+    (folder / "memory.events").write_text("low 0\noom_kill 0\n")
+    assert not limit.struck()
+    (folder / "memory.events").write_text("low 0\noom_kill 2\n")
+    assert limit.struck()
+
+
+def test_no_limit_is_none():
+    limit = MemoryLimit(None, ranks=2)
+    assert (limit.how, limit.data_bytes, limit.struck()) == ("", None, False)
+    limit.close()
+
+
+def test_ranks_are_found_below_their_launcher_and_weighed(tmp_path):
+    words = {
+        10: ["python", "-m", "dithc", "launch", "--", "python", "-m", "dithc", "bench", "training"],
+        11: ["mpiexec", "-n", "2", "python", "-m", "dithc", "bench", "training"],
+        12: ["python", "-m", "dithc", "bench", "training", "--batch", "2"],
+        13: ["python", "-m", "dithc", "bench", "training", "--batch", "2"],
+        99: ["python", "-m", "dithc", "bench", "training"],
+    }
+    for pid, parent in {10: 1, 11: 10, 12: 11, 13: 11, 99: 1}.items():
+        folder = tmp_path / str(pid)
+        folder.mkdir()
+        (folder / "stat").write_text(f"{pid} (a ) name) S {parent} 0")
+        (folder / "cmdline").write_text("\0".join(words[pid]) + "\0")
+    (tmp_path / "12" / "smaps_rollup").write_text("Rss: 900 kB\nPss: 700 kB\nPss_Anon: 1 kB\n")
+    assert sorted(ranks_below(10, proc=tmp_path)) == [12, 13]
+    assert pss_of(12, proc=tmp_path) == 700 * 1024
+    assert pss_of(13, proc=tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"strategies": ("ddp",)}, "--strategies"),
+        ({"strategies": ()}, "--strategies"),
+        ({"batches": (8, 0)}, "--batches"),
+        ({"rounds": 0}, "--rounds"),
+        ({"warmup": 1}, "--warmup"),
+        ({"memory_limit_gib": 0.0}, "--memory-limit"),
+    ],
+)
+def test_settings_without_sense_are_refused(changes, said):
+    with pytest.raises(UserError, match=said):
+        bench_strategies(StrategiesSettings(**changes))
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(not MPIEXEC.exists(), reason=f"no MPI launcher: {MPIEXEC} is missing")
+def test_three_strategies_run_alike_and_only_processes_exchange(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(
+        strategies, "contenders_on", lambda *_: contenders_on(machine(dies=1, clusters=1, cores=2), NAMES[:3])
+    )
+    path = tmp_path / "strategies.json"
+    words = ["bench", "strategies", *TINY, "--rounds", "1", "--steps", "2", "--json", str(path)]
+    assert main(words) == 0
+    result = json.loads(path.read_text())
+    rows = result["cells"][0]["strategies"]
+    assert {row["status"] for row in rows.values()} == {"ok"}
+    losses = [row["losses"] for row in rows.values()]
+    # Four steps at lr 1e-4; the tolerance is that of the training test: roundoff x longest product x layers.
+    assert losses[1] == pytest.approx(losses[0], rel=2**-24 * 256 * 7)
+    assert losses[2] == pytest.approx(losses[0], rel=2**-24 * 256 * 7)
+    parameters = (64 * 3 + 64 + 64 * 4 * 2 + 64 * 6) * 64  # of the block, without biases: below the whole
+    assert rows["cftp"]["tcp_bytes"] == rows["cftp"]["mpi_bytes"] == rows["cftp"]["shared_bytes"] == 0
+    assert rows["dp"]["shared_bytes"] >= 2 * 4 * parameters  # each of two ranks hands over its fp32 gradients once
+    activations = 2 * 256 * 64 * 4
+    assert rows["dp+tp"]["shared_bytes"] >= 2 * 4 * activations  # two sums forward and two backward, from each rank
+    assert all(row["peak_pss_bytes"] > 0 for row in rows.values())
+    assert "cftp / dp+tp" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_run_beyond_the_limit_of_memory_is_out_of_memory_and_the_bench_goes_on(tmp_path, capsys):
+    path = tmp_path / "strategies.json"
+    limit = ["--memory-limit", "0.3", "--strategies", "cftp"]
+    words = ["bench", "strategies", "--models", "B/2", "--batches", "2", "--rounds", "2", "--json", str(path), *limit]
+    assert main(words) == 1
+    row = json.loads(path.read_text())["cells"][0]["strategies"]["cftp"]
+    assert row["status"] == "oom", row
+    assert " - " in capsys.readouterr().out.replace("-\n", "- \n")

@@ -1,0 +1,38 @@
+"""`dithc launch --strategy` counts ranks by the dies or clusters of the machine it runs on."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from dithc import hardware
+from dithc.cli import launch, main
+
+SAY = """
+import json, os, sys
+names = ("OMP_NUM_THREADS", "DITHC_EXPECTED_RANKS")
+json.dump({name: os.environ[name] for name in names}, open(sys.argv[1], "w"))
+"""
+
+
+@pytest.mark.parametrize(("strategy", "ranks"), [("cftp", 1), ("dp", 1), ("dp+tp", 1)])
+def test_a_machine_of_one_die_of_one_cluster_starts_one_rank_without_a_launcher(monkeypatch, tmp_path, strategy, ranks):
+    monkeypatch.setattr(hardware, "discover", lambda: node(dies=1, clusters=1))
+    out = tmp_path / "said.json"
+    words = ["launch", "--launcher", "mpiexec", "--strategy", strategy, "--node-cpus", "2", "--"]
+    assert main([*words, sys.executable, "-c", SAY, str(out)]) == 0
+    assert json.loads(out.read_text()) == {"OMP_NUM_THREADS": "2", "DITHC_EXPECTED_RANKS": str(ranks)}
+
+
+@pytest.mark.parametrize(("strategy", "ranks"), [("cftp", 8), ("dp", 32), ("dp+tp", 32)])
+def test_ranks_are_counted_for_all_nodes(monkeypatch, strategy, ranks):
+    monkeypatch.setattr(hardware, "discover", lambda: node(dies=4, clusters=4))
+    assert launch._counted(SimpleNamespace(strategy=strategy, nodes=2)) == ranks
+
+
+def node(*, dies: int, clusters: int):
+    """A node of so many dies of so many clusters of one core."""
+    return SimpleNamespace(
+        visible_cores=[SimpleNamespace(die=n // clusters, cluster=n) for n in range(dies * clusters)]
+    )

@@ -1,0 +1,45 @@
+"""A training on one die exchanges nothing: no call of MPI and no byte on a connection, counted where a call would count."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dithc.comm import traffic
+from dithc.log import UserError
+
+PROGRAM = """
+import sys
+import torch
+from mpi4py import MPI
+from dithc.comm import Group, traffic
+from dithc.train import Rehearsal, rehearse
+
+start = traffic.sent()
+assert start.mpi_calls == 0, start
+assert MPI.COMM_WORLD.allreduce(1) == 1
+live = traffic.sent().since(start)
+assert live.mpi_calls > 0 and live.mpi_bytes > 0, "the layer does not count in this process"
+torch.set_num_threads(2)
+model = {"preset": "DiT-S/2", "hidden_size": 64, "depth": 2, "num_heads": 2}
+before = traffic.sent()
+result = rehearse(Rehearsal(model=model, batch=2, dtype=sys.argv[1], steps=2), Group())
+counted = traffic.sent().since(before)
+assert len(result["losses"]) == 4 and len(result["seconds"]) == 2
+assert (counted.mpi_calls, counted.mpi_bytes, counted.tcp_bytes, counted.shared_bytes) == (0, 0, 0, 0), counted
+assert result["each_rank"][0]["sent"] == {"tcp_bytes": 0, "mpi_calls": 0, "mpi_bytes": 0, "shared_bytes": 0}, result
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_steps_on_one_die_call_no_mpi_and_send_nothing(tmp_path, dtype):
+    try:
+        library = traffic.build_counter(tmp_path)
+    except UserError as error:
+        pytest.skip(str(error))
+    more = {"LD_PRELOAD": str(library), traffic.COUNT_VARIABLE: str(tmp_path / "count"), "OMP_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", PROGRAM, dtype], env=os.environ | more, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -23,8 +23,8 @@ ENTRANCES = {
     "jinja2": ("dithc/report/page.py",),
     "tqdm": ("dithc/log/progress.py",),
     "pydantic": ("dithc/config/",),
-    "yaml": ("dithc/config/load.py", "dithc/report/reference.py"),
-    "ctypes": ("dithc/native/", "dithc/comm/launch.py", "dithc/memory/"),
+    "yaml": ("dithc/config/load.py", "dithc/hardware/description.py", "dithc/report/reference.py"),
+    "ctypes": ("dithc/native/", "dithc/comm/launch.py", "dithc/comm/exchange.py", "dithc/memory/"),
     "numba": ("dithc/hcops/numba_",),
     "llvmlite": ("dithc/hcops/numba_",),
 }

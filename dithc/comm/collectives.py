@@ -131,7 +131,8 @@ class Collectives:
                 if part is not None:
                     combined, progressed = combined + 1, True
                     crossing.append(_cross(across, part.values, combination))
-                    if wire is torch.float32:  # posted at once; bf16 takes two steps, which must not mix with other chunks'
+                    # fp32 is posted at once; bf16 takes two steps, which must not mix with those of other chunks.
+                    if wire is torch.float32:
                         _step(crossing[-1])
             while crossing and _step(crossing[0]):
                 exchange.publish(first + published)

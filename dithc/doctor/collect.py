@@ -17,6 +17,7 @@ CHECKS: tuple[Check, ...] = (
     machine.huge_pages,
     machine.disk,
     software.kernels,
+    software.threads,
     software.torch_runtimes,
     software.binding,
     software.compilers,

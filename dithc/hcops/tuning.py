@@ -26,6 +26,7 @@ import torch
 from dithc import native
 from dithc.hardware import discover
 from dithc.log import logger
+from dithc.native import contexts
 from dithc.runs import atomic_write
 
 log = logger(__name__)
@@ -78,6 +79,7 @@ class Key:
         caches: (level, kind, bytes, logical CPUs that share one) of every cache but the instruction caches.
         cores: cores that this process may use.
         threads: threads of the kernels' team.
+        clusters: to which they are shared out.
         isa: instruction set that the kernels are chosen for.
         dithc: version of this package.
         abi: version of the kernels' C interface.
@@ -87,6 +89,7 @@ class Key:
     caches: tuple[tuple[int, str, int, int], ...]
     cores: int
     threads: int
+    clusters: int
     isa: str
     dithc: str
     abi: int
@@ -159,13 +162,14 @@ def winner(ratios: Mapping[T, Sequence[float]], *, margin: float = MARGIN) -> T 
 
 def this_machine() -> Key:
     """The key of the tuning that this process would use."""
-    machine, library = discover(), native.library()
+    machine, library, threads = discover(), native.library(), torch.get_num_threads()
     caches = [(c.level, c.kind, c.size_bytes, c.cpus_per_cache) for c in machine.caches if c.kind != "Instruction"]
     return Key(
         cpu=machine.model_name,
         caches=tuple(sorted(caches)),
         cores=len(machine.visible_cores),
-        threads=torch.get_num_threads(),  # of which the kernels' team has as many
+        threads=threads,  # of which the kernels' team has as many
+        clusters=contexts.num_clusters(threads),
         isa=native.isa(),
         dithc=version("dithc"),
         abi=0 if library is None else library.hc_version(),

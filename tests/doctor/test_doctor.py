@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dithc.cftp import Team
 from dithc.cli import main
 from dithc.comm import MpiExec
 from dithc.doctor import Finding, collect, worst
@@ -22,6 +23,7 @@ from dithc.doctor.software import (
     loaded_libraries,
     of_kinds,
     runtime_troubles,
+    threads,
     versions,
 )
 from dithc.doctor.switches import switched_off
@@ -62,6 +64,7 @@ def test_the_verb_looks_at_every_topic_and_its_status_is_the_verdict(examined):
         "memory",
         "disk",
         "kernels",
+        "threads",
         "torch",
         "compilers",
         "versions",
@@ -146,6 +149,12 @@ def test_libraries_are_read_from_the_maps_of_a_process(tmp_path):
     libraries = loaded_libraries(maps)
     assert libraries == ["/lib/libgomp.so.1", "/lib/with space/libomp.so"]
     assert of_kinds(libraries, OPENMP_KINDS) == libraries
+
+
+@pytest.mark.parametrize(("seconds", "level"), [(1e-6, "ok"), (1e-3, "warn")])
+def test_a_team_whose_barriers_wait_for_the_scheduler_is_a_warning(machine, monkeypatch, seconds, level):
+    monkeypatch.setattr(Team, "barrier_seconds", lambda team: seconds)
+    assert levels(threads(machine, HERE)) == [level]
 
 
 def test_no_compiler_is_a_warning_that_names_what_is_off(machine, monkeypatch):

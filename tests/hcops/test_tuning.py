@@ -14,6 +14,7 @@ KEY = Key(
     caches=((1, "Data", 32768, 2), (2, "Unified", 1048576, 2)),
     cores=2,
     threads=2,
+    clusters=1,
     isa="avx512",
     dithc="0.1.0",
     abi=2,

@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "memory/pages.h"
 
@@ -19,7 +18,7 @@
 typedef struct {
     hc_context context;
     pthread_mutex_t lock;
-    pid_t owner; /* whose lock it is, see hc_lock */
+    unsigned owner; /* hc_forks of the process whose lock it is */
 } locked_context;
 
 static int copy_nodes(const hc_machine *machine, hc_context *context) {
@@ -72,7 +71,7 @@ int hc_context_create(const hc_machine *machine, hc_context **out_context) {
         return status;
     }
     pthread_mutex_init(&made->lock, NULL);
-    made->owner = getpid();
+    made->owner = hc_forks();
     *out_context = &made->context;
     return HC_OK;
 }
@@ -107,9 +106,9 @@ void *hc_scratch(hc_context *context, int64_t bytes) {
 }
 
 static void renew_lock_after_fork(locked_context *made) {
-    if (made->owner != getpid()) {
+    if (made->owner != hc_forks()) {
         /* The thread that may have held the lock at that moment exists in the parent only. */
-        made->owner = getpid();
+        made->owner = hc_forks();
         pthread_mutex_init(&made->lock, NULL);
     }
 }

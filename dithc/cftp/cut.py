@@ -65,7 +65,8 @@ def cut(
 
     Any size goes: nothing has to divide anything. A product's output C is cut among clusters along one dimension, and within a
     cluster into a grid of rectangles. Everything else is flat units of work in order, as equal as can be over all cores, so that
-    a cluster owns consecutive ones. (The library leaves cores out where an operation has less than 8 Ki elements for each.)
+    a cluster owns consecutive ones. (The library leaves cores out where an operation has less than 8 Ki elements for each. Where
+    clusters have memory nodes of their own, its optimizer first cuts every tensor among them: `dithc.memory.place`.)
 
     Args:
         operation: what is computed.

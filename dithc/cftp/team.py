@@ -54,7 +54,8 @@ class Team:
     def run(self, function: Callable[[int, int], object]) -> None:
         """Calls `function(thread, threads)` on every thread and returns when all calls have; in a forked child on the caller.
 
-        Operators that the function calls run on the calling thread alone.
+        Operators that the function calls run on the calling thread alone. It may run another team, but one that runs this team
+        again waits for ever.
 
         Raises:
             BaseException: what the first thread (by number) raised whose call failed, with a note that names the thread; the

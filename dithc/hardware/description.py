@@ -9,8 +9,9 @@
     nodes:
     - {index: 0, cpus: 0-37, memory_bytes: 34359738368, distances: [10, 12]}
 
-and `caches`, `tiers`, `memory_bytes`, `huge_pages`, `limits`, `cluster_rule`, `die_rule`, `offline_cpus`, `slower_cores`: the
-fields of `Machine`, `Cache`, `Node`, `Tier`, `HugePages`, `Limits`. Which cores belong to which node follows from `nodes`.
+and `caches`, `tiers`, `memory_bytes`, `huge_pages`, `limits`, `cluster_rule`, `die_rule`, `offline_cpus`, `slower_cores`,
+`network`: the fields of `Machine`, `Cache`, `Node`, `Tier`, `HugePages`, `Limits`, `Network`. Which cores belong to which node
+follows from `nodes`.
 """
 
 import os
@@ -23,7 +24,7 @@ import yaml
 
 from dithc.hardware.cpu_lists import compact_cores, compact_cpus, expand_cores
 from dithc.hardware.limits import Limits, parse_cpu_list
-from dithc.hardware.machine import Cache, Cluster, Core, HugePages, Machine, Node, Tier, TierKind
+from dithc.hardware.machine import Cache, Cluster, Core, HugePages, Machine, Network, Node, Tier, TierKind
 from dithc.hardware.tiers import tiers_of
 from dithc.log import UserError, problem
 
@@ -100,7 +101,7 @@ def _plain(machine: Machine) -> dict[str, Any]:
         for cluster in machine.clusters
     ]
     content = asdict(machine) | {"clusters": clusters}
-    for derived in ("num_sockets", "num_dies", "cores", "described_by"):
+    for derived in ("num_sockets", "num_dies", "cores", "described_by", *([] if machine.network else ["network"])):
         del content[derived]
     return {key: _as_yaml(key, value) for key, value in content.items()}
 
@@ -209,6 +210,7 @@ def _built(keys: _Keys, *, base: Machine, path: Path) -> Machine:
         die_rule=text("die_rule", "as described"),
         offline_cpus=keys.take("offline_cpus", _cpus, "a list of CPUs such as 4-7", ()),
         slower_cores=keys.take("slower_cores", _cpus, "a list of cores such as 8-15", ()),
+        network=_network(keys, base.network),
     )
     if any(core >= len(cores) for core in machine.slower_cores):
         raise keys.fault("slower_cores", compact_cpus(machine.slower_cores), f"cores below {len(cores)}")
@@ -257,6 +259,16 @@ def _cores(
 def _part(kind: type[T], keys: _Keys, key: str, value: object) -> T:
     section = _Keys(keys.path, f"{key}.", value)
     return section.finished(_record(kind, section))
+
+
+def _network(keys: _Keys, default: Network | None) -> Network | None:
+    if "network" not in keys.content:
+        keys.known.append("network")
+        return default
+    network = keys.take("network", lambda value: _part(Network, keys, "network", value), "a mapping of keys to values")
+    if network.cards_per_node < 1:
+        raise keys.fault("network.cards_per_node", network.cards_per_node, "at least one card")
+    return network
 
 
 def _record(kind: type[T], section: _Keys) -> T:

@@ -1,7 +1,7 @@
 """What this process may use of the machine: its CPU mask, and the CPU and memory limits of its control groups."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ class Limits:
     """Limits on this process.
 
     Attributes:
-        allowed_cpus: logical CPUs in the affinity mask (cpusets and `taskset` both show here), sorted.
+        allowed_cpus: logical CPUs in the affinity mask (cpusets and `taskset` both show here) that are switched on, sorted.
         cpu_quota: CPUs' worth of time that the control group allows, None when unlimited.
         memory_limit_bytes: the tightest control-group limit, None when unlimited.
         memory_available_bytes: what can still be taken before the machine or the group runs out, None when unknown.
@@ -65,12 +65,26 @@ def read_text(path: Path) -> str | None:
         return None
 
 
-def _allowed_cpus(root: Path) -> tuple[int, ...]:
-    for line in (read_text(root / "proc/self/status") or "").splitlines():
+def online_cpus(root: Path) -> tuple[int, ...]:
+    """Logical CPUs that are switched on, empty where sysfs does not say."""
+    return parse_cpu_list(read_text(root / "sys/devices/system/cpu/online") or "")
+
+
+def mask_of(status: Path, *, online: Collection[int]) -> tuple[int, ...]:
+    """The CPU mask in a `status` file of procfs, sorted; empty where it names none.
+
+    A mask that nobody has set holds CPUs that are switched off too, on a virtual machine often a hundred that it may get later.
+    """
+    for line in (read_text(status) or "").splitlines():
         if line.startswith("Cpus_allowed_list:"):
-            return parse_cpu_list(line.split(":", 1)[1])
-    online = read_text(root / "sys/devices/system/cpu/online")
-    return parse_cpu_list(online) if online else tuple(range(os.cpu_count() or 1))
+            cpus = parse_cpu_list(line.split(":", 1)[1])
+            return tuple(sorted(set(cpus).intersection(online))) if online else cpus
+    return ()
+
+
+def _allowed_cpus(root: Path) -> tuple[int, ...]:
+    online = online_cpus(root)
+    return mask_of(root / "proc/self/status", online=online) or online or tuple(range(os.cpu_count() or 1))
 
 
 def _available_on_machine(root: Path) -> int | None:

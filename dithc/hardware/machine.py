@@ -90,6 +90,33 @@ class HugePages:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Network:
+    """What joins the ranks of a node and the nodes: LogGP of a card, and what one communication core does. Only ever described.
+
+    Attributes:
+        source: where each number comes from, in words.
+        cards_per_node: network cards, shared evenly by the ranks of a node.
+        bandwidth: bytes a second of a card in each direction, 1/G.
+        latency_ns: L, from card to card.
+        overhead_ns: o, of a core for sending or for receiving a message.
+        gap_ns: g, between two messages of a card.
+        core_bandwidth: bytes a second that one communication core hands to or takes from the network and sums.
+        memory_bandwidth: bytes a second that one communication core copies or sums in memory shared within the node.
+        memory_latency_ns: until another core of the node sees what one wrote.
+    """
+
+    source: str
+    cards_per_node: int
+    bandwidth: float
+    latency_ns: int
+    overhead_ns: int
+    gap_ns: int
+    core_bandwidth: float
+    memory_bandwidth: float
+    memory_latency_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """One node as the operating system shows it. Cores are ordered by socket, die, cluster, first logical CPU.
 
@@ -112,6 +139,7 @@ class Machine:
         offline_cpus: logical CPUs that are there and switched off.
         slower_cores: cores that the kernel marks as efficient rather than fast.
         described_by: the file that stands in for the machine that is here; empty for the machine itself.
+        network: between its ranks and to other nodes; None where nobody described it.
     """
 
     model_name: str
@@ -132,6 +160,7 @@ class Machine:
     offline_cpus: tuple[int, ...] = ()
     slower_cores: tuple[int, ...] = ()
     described_by: str = ""
+    network: Network | None = None
 
     @property
     def visible_cores(self) -> tuple[Core, ...]:

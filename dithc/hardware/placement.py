@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dithc.hardware.cpu_lists import compact_cpus
-from dithc.hardware.limits import parse_cpu_list, read_text
+from dithc.hardware.limits import mask_of, online_cpus, read_text
 from dithc.hardware.machine import Core
 from dithc.hardware.plan import RankPlan
 from dithc.log import logger
@@ -92,6 +92,7 @@ def verify(
     num_threads: int | None = None,
     gather: Callable[[tuple[int, ...]], Sequence[Collection[int]]] | None = None,
     cores: Sequence[Core] = (),
+    communication: Collection[int] = (),
     root: str | Path = "/",
 ) -> Placement:
     """Compares the plan with what the kernel says of every thread of this process; a difference is also a warning in the log.
@@ -102,17 +103,22 @@ def verify(
         gather: gives the CPUs of every rank of this node, in the order of ranks, from this rank's; a collective call, so all
             ranks give it or none. None looks at this rank alone.
         cores: of the machine, so that two ranks on the two CPUs of one core are seen; without them, CPUs are compared.
+        communication: CPUs beside those of the plan that communication threads are bound to, which may share one.
         root: folder that holds `proc`.
     """
     proc = Path(root) / "proc/self"
-    allowed = _allowed(proc / "status")
-    threads = tuple(_threads(proc / "task"))
+    online = online_cpus(Path(root))
+    allowed = mask_of(proc / "status", online=online)
+    threads = tuple(_threads(proc / "task", online))
     asked = rank_plan.cpus if rank_plan.pin else None
     compute = rank_plan.num_threads if num_threads is None else num_threads
     differences: list[Difference] = []
     masks = [()] if gather is None else gather(allowed)  # every rank takes part, whatever it knows of itself
     if allowed:
-        differences += [*_of_masks(asked, allowed, threads), *_of_threads(compute, allowed, threads)]
+        others = [
+            thread for thread in threads if not thread.allowed_cpus or set(thread.allowed_cpus) - set(communication)
+        ]
+        differences += [*_of_masks(asked, allowed, others), *_of_threads(compute, allowed, others)]
         differences += _of_ranks(rank_plan, compute, masks, cores)
     else:
         log.warning("cores: placement cannot be verified, %s names no CPUs", proc / "status")
@@ -210,7 +216,7 @@ def _names(threads: Sequence[ThreadPlace]) -> str:
     return ", ".join(f"{thread.name} {thread.thread}" for thread in threads[:3]) + ", ..." * (len(threads) > 3)
 
 
-def _threads(folder: Path) -> list[ThreadPlace]:
+def _threads(folder: Path, online: Collection[int]) -> list[ThreadPlace]:
     places = []
     for task in sorted(folder.glob("[0-9]*"), key=lambda path: int(path.name)):
         stat = read_text(task / "stat")
@@ -223,15 +229,8 @@ def _threads(folder: Path) -> list[ThreadPlace]:
             ThreadPlace(
                 thread=int(task.name),
                 name=name,
-                allowed_cpus=_allowed(task / "status"),
+                allowed_cpus=mask_of(task / "status", online=online),
                 last_cpu=int(fields[position]) if position < len(fields) else None,
             )
         )
     return places
-
-
-def _allowed(status: Path) -> tuple[int, ...]:
-    for line in (read_text(status) or "").splitlines():
-        if line.startswith("Cpus_allowed_list:"):
-            return parse_cpu_list(line.split(":", 1)[1])
-    return ()

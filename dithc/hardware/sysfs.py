@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from dithc.hardware.grouping import Place, group
-from dithc.hardware.limits import KIB, Limits, parse_cpu_list, read_text
+from dithc.hardware.limits import KIB, Limits, online_cpus, parse_cpu_list, read_text
 from dithc.hardware.machine import Cache, HugePages, Machine, Node
 from dithc.hardware.tiers import tiers_of
 from dithc.log import logger
@@ -63,7 +63,7 @@ def _say_stand_in(path: str, shape: str) -> None:
 def _read(root: Path) -> Machine:
     limits = Limits.read(root)
     nodes = _nodes(root)
-    cpus = parse_cpu_list(read_text(root / CPU_FOLDER / "online") or "") or limits.allowed_cpus
+    cpus = online_cpus(root) or limits.allowed_cpus
     present = parse_cpu_list(read_text(root / CPU_FOLDER / "present") or "")
     model_name, flags, architecture = _cpu_info(root)
     slower = parse_cpu_list(read_text(root / "sys/devices/cpu_atom/cpus") or "")

@@ -4,6 +4,7 @@ A tensor stays where it is in the address space; only the pages below it move. S
 does not notice.
 """
 
+import mmap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,8 +16,10 @@ from dithc.memory.residence import Range, Residence, residence
 
 log = logger(__name__)
 
-# Whole pages are bound; the optimizer cuts tensors at the same places (kernels/optimizer/adamw.c: PAGE_ELEMENTS of fp32).
+# The optimizer cuts tensors at the same places (kernels/optimizer/adamw.c: PAGE_ELEMENTS of fp32). Whole pages of the system are
+# bound, which may be larger: Arm's kernels often have 64 KiB.
 PAGE_BYTES = 4096
+SYSTEM_PAGE_BYTES = mmap.PAGESIZE
 MIB = 1 << 20
 
 
@@ -109,14 +112,15 @@ def cluster_parts(start: int, stop: int, clusters: int) -> list[Range]:
     for cluster in range(1, clusters):
         upto = units // clusters * cluster + min(cluster, units % clusters)
         edge = start + upto * PAGE_BYTES
-        edges.append(min(-(-edge // PAGE_BYTES) * PAGE_BYTES, stop))
+        edges.append(min(-(-edge // SYSTEM_PAGE_BYTES) * SYSTEM_PAGE_BYTES, stop))
     edges.append(stop)
     return [(edges[cluster], edges[cluster + 1]) for cluster in range(clusters)]
 
 
 def _bind(handle: object, part: Range, node: int) -> None:
     """Binds the whole pages of a part; those at its ends belong to a neighbour too."""
-    first, last = -(-part[0] // PAGE_BYTES) * PAGE_BYTES, part[1] // PAGE_BYTES * PAGE_BYTES
+    first = -(-part[0] // SYSTEM_PAGE_BYTES) * SYSTEM_PAGE_BYTES
+    last = part[1] // SYSTEM_PAGE_BYTES * SYSTEM_PAGE_BYTES
     if first < last:
         try:
             handle.hc_bind(first, last - first, node)  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ class Residence:
     Attributes:
         bytes_of_node: resident bytes on each memory node; empty where the kernel keeps no numa_maps.
         huge_bytes: of them on transparent huge pages; None where the kernel keeps no smaps.
-        policies: mappings by policy, such as `default` or `bind:0`.
+        policies: mappings by policy, such as `default` or `prefer:0`.
     """
 
     bytes_of_node: Mapping[int, int] = field(default_factory=dict)

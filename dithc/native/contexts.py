@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import ceil
 
 import torch
 
@@ -34,8 +35,8 @@ class Layout:
 
     Attributes:
         num_threads: the caller of an operator, which is never pinned, is thread 0.
-        cpus: CPU of each thread, thread 0's being the one it is moved to when it stands in another's way; empty where
-            placement is left to the system.
+        cpus: CPU of each thread, thread 0's being the one it is moved to when it runs elsewhere; empty where placement is
+            left to the system.
         clusters: numbers of the threads of each cluster.
         nodes: memory node of each cluster, to which its part of new blocks is bound; empty where nothing is bound.
     """
@@ -91,7 +92,8 @@ def _trim(handles: Iterable[int]) -> None:
 def _create(isa: str, num_threads: int) -> int:
     node = discover()
     wanted = planned_layout(node, num_threads)
-    usable = len(node.limits.allowed_cpus)
+    quota = node.limits.cpu_quota
+    usable = len(node.limits.allowed_cpus) if quota is None else min(len(node.limits.allowed_cpus), ceil(quota))
     spin = SPIN_NANOSECONDS
     if num_threads > usable:
         spin = SHORTEST_SPIN_NANOSECONDS
@@ -198,12 +200,15 @@ def places_of_threads(node: Node, num_threads: int) -> list[tuple[int, int]]:
 
     Threads are pinned where they fill all cores that we may use, or all but those that the core plan keeps for
     communication and data movement. Where they do not, another process probably shares the cores, and would be pinned
-    to the same ones.
+    to the same ones. Nobody is pinned where a control group gives less time than there are CPUs.
     """
     allowed, cores = set(node.limits.allowed_cpus), list(node.visible_cores)
     if not cores:
         return []
-    compute = set(plan(node, ranks_per_node=1).ranks[0].compute)
+    (only,) = plan(node, ranks_per_node=1).ranks
+    if not only.pin:
+        return []
+    compute = set(only.compute)
     every_cpu = [(cpu, core.cluster) for core in cores for cpu in core.cpus if cpu in allowed]
     first_cpus = [(next(cpu for cpu in core.cpus if cpu in allowed), core.cluster) for core in cores]
     of_plan = [place for place, core in zip(first_cpus, cores, strict=True) if core.index in compute]

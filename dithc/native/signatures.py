@@ -145,13 +145,15 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_multiply_add_ceiling": (c_void_p, c_int, c_int64, POINTER(c_double)),
     "hc_exchange_bytes": (c_int, c_int, c_int64, POINTER(c_int64)),
     "hc_exchange_attach": (c_void_p, c_void_p, c_int, c_int, c_int, c_int64, POINTER(c_void_p)),
-    "hc_exchange_put": (c_void_p, c_uint32, c_int64, *_ARRAY, c_int, c_float, c_int64, POINTER(c_int)),
+    "hc_exchange_put": (c_void_p, c_uint32, c_void_p, *_ARRAY, c_int, c_int64, POINTER(c_int)),
+    "hc_exchange_offer": (c_void_p, c_uint32, c_void_p, *_ARRAY, c_int, c_int64, POINTER(c_int)),
     "hc_exchange_combine": (
-        *(c_void_p, c_uint32, c_int64, c_int, c_int, c_float, c_int64),
-        *(POINTER(c_void_p), POINTER(c_int64), POINTER(c_int64), POINTER(c_int)),
+        *(c_void_p, c_uint32, c_void_p, *_ARRAY, c_int, c_int, c_float, *_ARRAY),
+        *(POINTER(c_void_p), c_int64, POINTER(c_int)),
     ),
     "hc_exchange_publish": (c_void_p, c_uint32),
-    "hc_exchange_get": (c_void_p, c_uint32, c_int64, c_int, *_ARRAY, c_int64, POINTER(c_int)),
+    "hc_exchange_get": (c_void_p, c_uint32, c_void_p, c_int, c_int, *_ARRAY, c_int64, POINTER(c_int)),
+    "hc_exchange_fold": (c_void_p, c_int, c_int64, POINTER(c_void_p), c_int, c_int, c_void_p),
     "hc_barrier_ceiling": (c_void_p, c_int64),
     "hc_copy": (c_void_p, c_int64, c_void_p, c_void_p),
 }
@@ -173,7 +175,7 @@ OTHER_FUNCTIONS: dict[str, tuple[Any, ...]] = {
 
 # Their status is an answer that the caller asks for, not a failure; of those that wait, only who did not come is an answer.
 QUESTIONS = ("hc_isa_detect", "hc_kernel")
-WAITING = ("hc_exchange_put", "hc_exchange_combine", "hc_exchange_get")
+WAITING = ("hc_exchange_put", "hc_exchange_offer", "hc_exchange_combine", "hc_exchange_get")
 
 
 def declare(handle: ctypes.CDLL) -> None:

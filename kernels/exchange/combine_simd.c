@@ -2,40 +2,93 @@
 #include "exchange/exchange.h"
 #include "simd/simd.h"
 
+/* SVE has the widest vectors, of 2,048 bits. */
+#define HC_MOST_LANES 64
+
 HC_INLINE hc_vf combined(int op, hc_vf a, hc_vf b) HC_STREAMING_OK {
     return op == HC_SUM ? hc_add(a, b) : op == HC_PRODUCT ? hc_mul(a, b) : op == HC_LARGEST ? hc_max(a, b) : hc_min(a, b);
 }
 
-HC_KERNEL_FUNCTION void HC_NAME(combine)(int op, int num_arrays, int64_t count, const void *const *x, int x_type, float scale,
-                                         void *out) HC_KERNEL_STREAMING {
-    const int64_t lanes = hc_lanes();
-    const hc_vf factor = hc_set(scale);
-    int64_t i = 0;
-    for (; i + lanes <= count; i += lanes) {
-        hc_vf all = hc_load_as(x[0], i, x_type);
-        for (int r = 1; r < num_arrays; r++) {
-            all = combined(op, all, hc_load_as(x[r], i, x_type));
-        }
-        hc_store_as(out, i, x_type, hc_mul(all, factor));
+/* v as numbers of `type`. */
+HC_INLINE hc_vf rounded(hc_vf v, int type) HC_STREAMING_OK {
+    if (type == HC_F32) {
+        return v;
     }
-    if (i < count) {
-        hc_vf all = hc_load_as_n(x[0], i, count - i, x_type);
-        for (int r = 1; r < num_arrays; r++) {
-            all = combined(op, all, hc_load_as_n(x[r], i, count - i, x_type));
-        }
-        hc_store_as_n(out, i, count - i, x_type, hc_mul(all, factor));
+    uint16_t bits[HC_MOST_LANES];
+    hc_store_bf16(bits, v);
+    return hc_load_bf16(bits);
+}
+
+HC_INLINE hc_vf load_one(const void *x, int64_t i, int64_t n, int x_type, int type) HC_STREAMING_OK {
+    const hc_vf v = n < 0 ? hc_load_as(x, i, x_type) : hc_load_as_n(x, i, n, x_type);
+    return x_type == type ? v : rounded(v, type);
+}
+
+HC_INLINE void store_one(void *out, int64_t i, int64_t n, int type, hc_vf v) HC_STREAMING_OK {
+    if (n < 0) {
+        hc_store_as(out, i, type, v);
+    } else {
+        hc_store_as_n(out, i, n, type, v);
     }
 }
 
-HC_KERNEL_FUNCTION void HC_NAME(convert)(int64_t count, float scale, const void *x, int x_type, void *out,
-                                         int out_type) HC_KERNEL_STREAMING {
+/* One vector of results, or the first n lanes of it; n < 0: all. Types are constants where it is called. */
+HC_INLINE void step(int op, int num_arrays, int64_t i, int64_t n, const void *const *x, int type, int own, int own_type,
+                    hc_vf factor, void *out, void *copy) HC_STREAMING_OK {
+    hc_vf all = load_one(x[0], i, n, own == 0 ? own_type : type, type);
+    for (int r = 1; r < num_arrays; r++) {
+        all = combined(op, all, load_one(x[r], i, n, own == r ? own_type : type, type));
+    }
+    all = hc_mul(all, factor);
+    if (out != NULL) {
+        store_one(out, i, n, type, all);
+    }
+    if (copy != NULL) {
+        store_one(copy, i, n, own_type, own_type == type ? all : rounded(all, type));
+    }
+}
+
+HC_INLINE void steps(int op, int num_arrays, int64_t count, const void *const *x, int type, int own, int own_type, float scale,
+                     void *out, void *copy) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes();
     const hc_vf factor = hc_set(scale);
     int64_t i = 0;
     for (; i + lanes <= count; i += lanes) {
-        hc_store_as(out, i, out_type, hc_mul(hc_load_as(x, i, x_type), factor));
+        step(op, num_arrays, i, -1, x, type, own, own_type, factor, out, copy);
     }
     if (i < count) {
-        hc_store_as_n(out, i, count - i, out_type, hc_mul(hc_load_as_n(x, i, count - i, x_type), factor));
+        step(op, num_arrays, i, count - i, x, type, own, own_type, factor, out, copy);
+    }
+}
+
+HC_KERNEL_FUNCTION void HC_NAME(combine)(int op, int num_arrays, int64_t count, const void *const *x, int type, int own,
+                                         int own_type, float scale, void *out, void *copy) HC_KERNEL_STREAMING {
+    /* Two processes and a sum are what is usual; there the compiler sees it all. */
+    if (op == HC_SUM && num_arrays == 2 && own >= 0 && own_type == HC_F32) {
+        if (type == HC_F32) {
+            if (own == 0) {
+                steps(HC_SUM, 2, count, x, HC_F32, 0, HC_F32, scale, out, copy);
+            } else {
+                steps(HC_SUM, 2, count, x, HC_F32, 1, HC_F32, scale, out, copy);
+            }
+        } else if (own == 0) {
+            steps(HC_SUM, 2, count, x, HC_BF16, 0, HC_F32, scale, out, copy);
+        } else {
+            steps(HC_SUM, 2, count, x, HC_BF16, 1, HC_F32, scale, out, copy);
+        }
+    } else {
+        steps(op, num_arrays, count, x, type, own, own_type, scale, out, copy);
+    }
+}
+
+HC_KERNEL_FUNCTION void HC_NAME(convert)(int64_t count, const void *x, int x_type, void *out,
+                                         int out_type) HC_KERNEL_STREAMING {
+    const int64_t lanes = hc_lanes();
+    int64_t i = 0;
+    for (; i + lanes <= count; i += lanes) {
+        hc_store_as(out, i, out_type, hc_load_as(x, i, x_type));
+    }
+    if (i < count) {
+        hc_store_as_n(out, i, count - i, out_type, hc_load_as_n(x, i, count - i, x_type));
     }
 }

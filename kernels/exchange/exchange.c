@@ -1,10 +1,10 @@
 /* The protocol of an exchange: processes of one node take turns at slots of a segment, told by counters.
  *
- * The segment holds, for each process, a line of counters and `slots` slots. An array goes through in chunks; chunk c of
- * every process lies in its slot c % slots. Three steps a chunk: `put` copies a process's own values into its slot; `combine`
- * reduces one part of the chunk, over all processes, into the own slot (parts are as hc_part cuts them, one a process); `get`
- * reads each part from the slot of the process that reduced it. A counter of each step tells the others how far one is, so
- * that chunk c + 1 is put while others still combine c. */
+ * The segment holds, for each process, a line of counters and `slots` slots. Arrays go through in chunks of one piece a process;
+ * piece r of chunk c of every process lies in its slot c % slots. `put` copies the pieces that other processes combine into the
+ * own slot; `combine` reduces the own piece over all processes, one's own values straight from its array, and leaves the
+ * result in the own slot, where `get` of the others reads it, or in an array alone; `offer` puts a finished piece there at once. A
+ * counter of each step tells the others how far one is, so that chunk c + 1 is put while others still combine c. */
 #define _GNU_SOURCE
 #include "exchange/exchange.h"
 
@@ -166,52 +166,115 @@ static int64_t element_bytes(int type) {
     return type == HC_BF16 ? 2 : 4;
 }
 
-/* Elements start..stop of a chunk, which process `rank` combines; whole cache lines. */
-static void part_of(const hc_exchange *x, int rank, int64_t count, int type, int64_t *out_start, int64_t *out_stop) {
-    hc_part(count, CACHE_LINE / element_bytes(type), rank, x->ranks, out_start, out_stop);
+/* Elements of piece `rank` that there are. */
+static int64_t piece_count(const hc_pieces *pieces, int rank) {
+    const int64_t left = pieces->limit - pieces->offsets[rank];
+    return left < 0 ? 0 : left < pieces->length ? left : pieces->length;
 }
 
-static int is_wrong(const hc_exchange *x, int64_t count, int type, const int *out_rank) {
-    return x == NULL || out_rank == NULL || (type != HC_F32 && type != HC_BF16) || count < 0 ||
-           count > x->slot_bytes / element_bytes(type);
+/* Pieces lie in a slot one after the other, each from the start of a cache line. */
+static int64_t piece_bytes(const hc_pieces *pieces, int type) {
+    return (pieces->length * element_bytes(type) + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
 }
 
-int hc_exchange_put(hc_exchange *exchange, uint32_t number, int64_t count, const void *x, int x_type, int type, float scale,
+static char *piece_of(const hc_exchange *x, const hc_pieces *pieces, int of, int rank, uint32_t number, int type) {
+    return (char *)slot_of(x, of, number) + rank * piece_bytes(pieces, type);
+}
+
+static const char *at(const void *x, int64_t i, int type) {
+    return (const char *)x + i * element_bytes(type);
+}
+
+/* Numbers of one type move bit by bit. */
+static void move(const hc_exchange *exchange, int64_t count, const void *x, int x_type, void *out, int out_type) {
+    if (x_type == out_type) {
+        memcpy(out, x, (size_t)(count * element_bytes(x_type)));
+    } else {
+        exchange->kernels->convert(count, x, x_type, out, out_type);
+    }
+}
+
+static int is_type(int type) {
+    return type == HC_F32 || type == HC_BF16;
+}
+
+static int is_wrong(const hc_exchange *x, const hc_pieces *pieces, int type, const int *out_rank) {
+    return x == NULL || pieces == NULL || pieces->offsets == NULL || out_rank == NULL || !is_type(type) || pieces->length < 0 ||
+           pieces->length > x->slot_bytes / element_bytes(type) || piece_bytes(pieces, type) > x->slot_bytes / x->ranks;
+}
+
+/* Waits until the own slot of a chunk has been read by all others. Where the caller itself has not, there is no waiting for that. */
+static int wait_for_slot(const hc_exchange *x, uint32_t number, int64_t timeout_nanoseconds, int *out_rank) {
+    const uint32_t wanted = number + 1 - (uint32_t)x->num_slots;
+    const int status = wait_for_all(x, GOT, wanted, now_nanoseconds() + timeout_nanoseconds, out_rank);
+    const uint32_t own = atomic_load_explicit(&x->lines[x->rank].done[GOT], memory_order_relaxed);
+    if (status == HC_OK && (int32_t)(own - wanted) < 0) {
+        *out_rank = x->rank;
+        return HC_TIMED_OUT;
+    }
+    return status;
+}
+
+int hc_exchange_put(hc_exchange *exchange, uint32_t number, const hc_pieces *pieces, const void *x, int x_type, int type,
                     int64_t timeout_nanoseconds, int *out_rank) {
-    if (is_wrong(exchange, count, type, out_rank) || (x_type != HC_F32 && x_type != HC_BF16) || (x == NULL && count > 0)) {
+    if (is_wrong(exchange, pieces, type, out_rank) || !is_type(x_type) || (x == NULL && pieces->length > 0)) {
         return HC_BAD_ARGUMENT;
     }
-    const uint32_t slots = (uint32_t)exchange->num_slots;
-    const int64_t deadline = now_nanoseconds() + timeout_nanoseconds;
-    const int status = wait_for_all(exchange, GOT, number + 1 - slots, deadline, out_rank);
+    const int status = wait_for_slot(exchange, number, timeout_nanoseconds, out_rank);
     if (status == HC_OK) {
-        exchange->kernels->convert(count, scale, x, x_type, slot_of(exchange, exchange->rank, number), type);
+        for (int i = 1; i < exchange->ranks; i++) {
+            const int rank = (exchange->rank + i) % exchange->ranks;
+            move(exchange, piece_count(pieces, rank), at(x, pieces->offsets[rank], x_type), x_type,
+                 piece_of(exchange, pieces, exchange->rank, rank, number, type), type);
+        }
         tell(exchange, PUT, number + 1);
     }
     return status;
 }
 
-int hc_exchange_combine(hc_exchange *exchange, uint32_t number, int64_t count, int type, int op, float scale,
-                        int64_t timeout_nanoseconds, void **out_part, int64_t *out_start, int64_t *out_count, int *out_rank) {
-    if (is_wrong(exchange, count, type, out_rank) || op < HC_SUM || op > HC_SMALLEST || out_part == NULL || out_start == NULL ||
-        out_count == NULL || exchange->ranks > HC_MOST_PROCESSES) {
+int hc_exchange_offer(hc_exchange *exchange, uint32_t number, const hc_pieces *pieces, const void *x, int x_type, int type,
+                      int64_t timeout_nanoseconds, int *out_rank) {
+    if (is_wrong(exchange, pieces, type, out_rank) || !is_type(x_type) || (x == NULL && pieces->length > 0)) {
         return HC_BAD_ARGUMENT;
     }
-    const void *parts[HC_MOST_PROCESSES];
-    int64_t start, stop;
+    const int status = wait_for_slot(exchange, number, timeout_nanoseconds, out_rank);
+    if (status == HC_OK) {
+        const int rank = exchange->rank;
+        move(exchange, piece_count(pieces, rank), x, x_type, piece_of(exchange, pieces, rank, rank, number, type), type);
+        tell(exchange, PUT, number + 1);
+        tell(exchange, COMBINED, number + 1);
+    }
+    return status;
+}
+
+int hc_exchange_combine(hc_exchange *exchange, uint32_t number, const hc_pieces *pieces, const void *x, int x_type, int type,
+                        int op, float scale, void *out, int out_type, void **out_piece, int64_t timeout_nanoseconds,
+                        int *out_rank) {
+    if (is_wrong(exchange, pieces, type, out_rank) || !is_type(x_type) || op < HC_SUM || op > HC_SMALLEST ||
+        (x == NULL && pieces->length > 0) || (out == NULL && out_piece == NULL && piece_count(pieces, exchange->rank) > 0) ||
+        (out_type != x_type && (out_type != type || out_piece != NULL)) || exchange->ranks > HC_MOST_PROCESSES) {
+        return HC_BAD_ARGUMENT;
+    }
+    const void *arrays[HC_MOST_PROCESSES];
+    const int own = exchange->rank;
     const int64_t deadline = now_nanoseconds() + timeout_nanoseconds;
     const int status = wait_for_all(exchange, PUT, number + 1, deadline, out_rank);
     if (status != HC_OK) {
         return status;
     }
-    part_of(exchange, exchange->rank, count, type, &start, &stop);
     for (int rank = 0; rank < exchange->ranks; rank++) {
-        parts[rank] = (const char *)slot_of(exchange, rank, number) + start * element_bytes(type);
+        arrays[rank] = rank == own ? at(x, pieces->offsets[own], x_type) : piece_of(exchange, pieces, rank, own, number, type);
     }
-    *out_part = (char *)slot_of(exchange, exchange->rank, number) + start * element_bytes(type);
-    *out_start = start;
-    *out_count = stop - start;
-    exchange->kernels->combine(op, exchange->ranks, stop - start, parts, type, scale, *out_part);
+    char *const mine = piece_of(exchange, pieces, own, own, number, type);
+    const int in_type = out_type != x_type;
+    exchange->kernels->combine(op, exchange->ranks, piece_count(pieces, own), arrays, type, own, x_type, scale,
+                               in_type ? out : out_piece != NULL ? mine : NULL, in_type ? NULL : out);
+    if (out_piece != NULL) {
+        *out_piece = mine;
+    } else { /* nobody waits for a piece of mine, and I have read theirs */
+        tell(exchange, COMBINED, number + 1);
+        tell(exchange, GOT, number + 1);
+    }
     return HC_OK;
 }
 
@@ -223,25 +286,31 @@ int hc_exchange_publish(hc_exchange *exchange, uint32_t number) {
     return HC_OK;
 }
 
-int hc_exchange_get(hc_exchange *exchange, uint32_t number, int64_t count, int type, void *out, int out_type,
-                    int64_t timeout_nanoseconds, int *out_rank) {
-    if (is_wrong(exchange, count, type, out_rank) || (out_type != HC_F32 && out_type != HC_BF16) || (out == NULL && count > 0)) {
+int hc_exchange_get(hc_exchange *exchange, uint32_t number, const hc_pieces *pieces, int type, int with_own, void *out,
+                    int out_type, int64_t timeout_nanoseconds, int *out_rank) {
+    if (is_wrong(exchange, pieces, type, out_rank) || !is_type(out_type) || (out == NULL && pieces->length > 0)) {
         return HC_BAD_ARGUMENT;
     }
     const int64_t deadline = now_nanoseconds() + timeout_nanoseconds;
-    for (int i = 0; i < exchange->ranks; i++) { /* one's own part first: it is in the cache */
+    for (int i = with_own ? 0 : 1; i < exchange->ranks; i++) { /* one's own piece first: it is in the cache */
         const int rank = (exchange->rank + i) % exchange->ranks;
-        int64_t start, stop;
         const int status = i == 0 ? HC_OK : wait_for(exchange, rank, COMBINED, number + 1, deadline);
         if (status != HC_OK) {
             *out_rank = rank;
             return status;
         }
-        part_of(exchange, rank, count, type, &start, &stop);
-        exchange->kernels->convert(stop - start, 1.0f,
-                                   (const char *)slot_of(exchange, rank, number) + start * element_bytes(type), type,
-                                   (char *)out + start * element_bytes(out_type), out_type);
+        move(exchange, piece_count(pieces, rank), piece_of(exchange, pieces, rank, rank, number, type), type,
+             (char *)out + pieces->offsets[rank] * element_bytes(out_type), out_type);
     }
     tell(exchange, GOT, number + 1);
+    return HC_OK;
+}
+
+int hc_exchange_fold(hc_exchange *exchange, int num_arrays, int64_t count, const void *const *x, int type, int op, void *out) {
+    if (exchange == NULL || num_arrays < 1 || count < 0 || !is_type(type) || op < HC_SUM || op > HC_SMALLEST || x == NULL ||
+        (out == NULL && count > 0)) {
+        return HC_BAD_ARGUMENT;
+    }
+    exchange->kernels->combine(op, num_arrays, count, x, type, -1, type, 1.0f, out, NULL);
     return HC_OK;
 }

@@ -6,11 +6,14 @@
 
 #include "hcops.h"
 
-/* out[i] = op over r of x[r][i], r = 0, 1, ... in this order, in fp32, times scale. out may be one of the x. */
-typedef void hc_combine_kernel(int op, int num_arrays, int64_t count, const void *const *x, int x_type, float scale, void *out);
+/* out[i] = op over r of x[r][i], r = 0, 1, ... in this order, in fp32, times scale. x[r] is of `type`, but x[own] of own_type, and
+ * rounded to `type` before it counts; own < 0: none. The result is rounded to `type`; `out` takes it so, `copy` as own_type; either
+ * may be NULL, and copy may be x[own], out any other x[r]. */
+typedef void hc_combine_kernel(int op, int num_arrays, int64_t count, const void *const *x, int type, int own, int own_type,
+                               float scale, void *out, void *copy);
 
-/* out[i] = x[i] * scale, from one type to another. */
-typedef void hc_convert_kernel(int64_t count, float scale, const void *x, int x_type, void *out, int out_type);
+/* out[i] = x[i], from one type to another. */
+typedef void hc_convert_kernel(int64_t count, const void *x, int x_type, void *out, int out_type);
 
 #define HC_DECLARE(isa) \
     hc_combine_kernel hc_combine_##isa; \

@@ -125,8 +125,8 @@ void hc_pool_give(hc_pool *pool, void *block);
 void hc_pool_counters(hc_pool *pool, int64_t *out_used, int64_t *out_idle, int64_t *out_peak, int64_t *out_hits,
                       int64_t *out_misses);
 
-/* Has the system take the pages of `bytes` from `out_pages` on, a multiple of 4,096 both, from one memory node, and moves those
- * there that have been touched (Linux's mbind). HC_NOT_BOUND: refused (a container's seccomp filter, a node that does not
+/* Has the system take the pages of `bytes` from `out_pages` on, a multiple of 4,096 both, from one memory node as long as that has
+ * any left, and moves those there that have been touched (Linux's mbind). HC_NOT_BOUND: refused (a container's seccomp filter, a node that does not
  * exist); memory then comes from where it is first touched. */
 int hc_bind(void *out_pages, int64_t bytes, int node);
 
@@ -311,9 +311,10 @@ int hc_adamw(hc_context *context, const hc_adamw_settings *settings, int64_t ten
 /* ------------------------------------------------------------------------------------------------------------ exchange */
 
 /* Arrays of the processes of one node become one, through a segment of memory that all of them have mapped (filled with
- * zeros before the first attaches). Chunks are numbered 0, 1, 2, ... over the life of the segment, alike in all processes; each goes
- * through put, combine, publish, get in this order, and put may run ahead by the number of slots. Values are combined in fp32, in
- * the order of the ranks, and rounded to `type` once. HC_PROCESS_GONE and HC_TIMED_OUT name the process in *out_rank. */
+ * zeros before the first attaches). Chunks are numbered 0, 1, 2, ... over the life of the segment, alike in all processes. A chunk is a
+ * sum (put, combine, publish, get), a sum of which everybody keeps its own piece alone (put, combine without out_piece), or a hand-out
+ * (offer, get); the first step may run ahead by the number of slots. Values are combined in fp32, in the order of the ranks, each
+ * rounded to `type` before, and the result once after. HC_PROCESS_GONE and HC_TIMED_OUT name the process in *out_rank. */
 typedef struct hc_exchange hc_exchange;
 typedef enum { HC_SUM = 0, HC_PRODUCT = 1, HC_LARGEST = 2, HC_SMALLEST = 3 } hc_combination;
 #define HC_MOST_PROCESSES 256
@@ -323,19 +324,36 @@ int hc_exchange_attach(void *segment, const hc_context *context, int rank, int r
                        hc_exchange **out_exchange);
 void hc_exchange_detach(hc_exchange *exchange);
 
-/* Copies count elements of x, times scale, as `type` into the own slot; waits until the slot has been read by all. */
-int hc_exchange_put(hc_exchange *exchange, uint32_t number, int64_t count, const void *x, int x_type, int type, float scale,
+/* Piece r of a chunk, for process r: elements offsets[r] .. + length of an array, of which those from `limit` on do not exist. All
+ * pieces together, each in whole cache lines of 64 bytes, fit a slot. */
+typedef struct {
+    const int64_t *offsets;
+    int64_t length, limit;
+} hc_pieces;
+
+/* Copies the pieces of the others out of x, as `type`, into the own slot; waits until the slot has been read by all. */
+int hc_exchange_put(hc_exchange *exchange, uint32_t number, const hc_pieces *pieces, const void *x, int x_type, int type,
                     int64_t timeout_nanoseconds, int *out_rank);
 
-/* Combines the own part of the chunk over all processes; *out_part is where it lies, elements *out_start .. + *out_count of the
- * chunk. Before it is published it may be changed, for instance by processes of other nodes. */
-int hc_exchange_combine(hc_exchange *exchange, uint32_t number, int64_t count, int type, int op, float scale,
-                        int64_t timeout_nanoseconds, void **out_part, int64_t *out_start, int64_t *out_count, int *out_rank);
+/* Copies the own piece, which is all of x here, into the own slot, and publishes it. */
+int hc_exchange_offer(hc_exchange *exchange, uint32_t number, const hc_pieces *pieces, const void *x, int x_type, int type,
+                      int64_t timeout_nanoseconds, int *out_rank);
+
+/* Combines the own piece of the chunk over all processes, the own values being those of x. The result, times scale, goes to
+ * `out`, which may be where the piece lies in x, and to the own slot; *out_piece is where it lies there. Before it is published it
+ * may be changed, for instance by processes of other nodes. Either may be NULL; without out_piece the chunk ends here. out_type is
+ * x_type, or without out_piece also `type`. */
+int hc_exchange_combine(hc_exchange *exchange, uint32_t number, const hc_pieces *pieces, const void *x, int x_type, int type,
+                        int op, float scale, void *out, int out_type, void **out_piece, int64_t timeout_nanoseconds,
+                        int *out_rank);
 int hc_exchange_publish(hc_exchange *exchange, uint32_t number);
 
-/* Copies the whole combined chunk to `out`. */
-int hc_exchange_get(hc_exchange *exchange, uint32_t number, int64_t count, int type, void *out, int out_type,
-                    int64_t timeout_nanoseconds, int *out_rank);
+/* Copies the pieces of the others, and the own one `with_own`, to their places in `out`. */
+int hc_exchange_get(hc_exchange *exchange, uint32_t number, const hc_pieces *pieces, int type, int with_own, void *out,
+                    int out_type, int64_t timeout_nanoseconds, int *out_rank);
+
+/* out[i] = op over r of x[r][i], r = 0, 1, ... in this order, in fp32; all of `type`. out may be one of the x. */
+int hc_exchange_fold(hc_exchange *exchange, int num_arrays, int64_t count, const void *const *x, int type, int op, void *out);
 
 /* ------------------------------------------------------------------------------------------------------------ ceilings */
 

@@ -76,6 +76,7 @@ void hc_pages_give(void *pages, int64_t bytes) {
 #define BITS_OF_MASK 1024 /* as many nodes as Linux is ever built for */
 #define BITS_OF_WORD (8 * (int)sizeof(unsigned long))
 
+/* MPOL_PREFERRED, not MPOL_BIND: under the latter a node that is full ends the process, whatever memory others have left. */
 int hc_bind(void *out_pages, int64_t bytes, int node) {
     if (out_pages == NULL || bytes < 0 || bytes % PAGE_BYTES != 0 || (intptr_t)out_pages % PAGE_BYTES != 0 || node < 0 ||
         node >= BITS_OF_MASK) {
@@ -85,7 +86,7 @@ int hc_bind(void *out_pages, int64_t bytes, int node) {
     unsigned long mask[BITS_OF_MASK / BITS_OF_WORD] = {0};
     mask[node / BITS_OF_WORD] = 1ul << node % BITS_OF_WORD;
     /* The system reads one bit less than it is told. */
-    return syscall(SYS_mbind, out_pages, bytes, MPOL_BIND, mask, BITS_OF_MASK + 1, MPOL_MF_MOVE) == 0 ? HC_OK : HC_NOT_BOUND;
+    return syscall(SYS_mbind, out_pages, bytes, MPOL_PREFERRED, mask, BITS_OF_MASK + 1, MPOL_MF_MOVE) == 0 ? HC_OK : HC_NOT_BOUND;
 #else
     return HC_NOT_BOUND;
 #endif
@@ -112,7 +113,7 @@ int hc_use_huge_pages(void *out_start, int64_t bytes) {
 }
 
 /* Binds the part of each cluster's threads, as touch_part cuts it, to the cluster's node. A refusal leaves the first touch, by a
- * thread of the cluster, to decide; where pages are in the end is read from the system (dithc.memory). */
+ * thread of the cluster, to decide, and a full node its neighbours; where pages are is read from the system (dithc.memory). */
 static void bind_parts(char *pages, int64_t bytes, const hc_context *context) {
     for (int cluster = 0; cluster < context->num_clusters; cluster++) {
         int64_t first, last, start, stop, ignored;

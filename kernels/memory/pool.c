@@ -1,7 +1,6 @@
 /* The pool: an arena of blocks under one lock; and DLPack tensors over them. */
 #include <pthread.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "array.h"
 #include "hcops.h"
@@ -13,7 +12,7 @@
 
 struct hc_pool {
     pthread_mutex_t lock;
-    pid_t owner; /* whose lock it is, see lock_pool */
+    unsigned owner; /* hc_forks of the process whose lock it is, see lock_pool */
     hc_arena arena;
     hc_block *mapped; /* blocks that the arena had no addresses for: mappings of their own, which no block ever joins */
     int64_t mapped_bytes;
@@ -29,7 +28,7 @@ int hc_pool_create(hc_pool **out_pool) {
         return HC_OUT_OF_MEMORY;
     }
     pthread_mutex_init(&pool->lock, NULL);
-    pool->owner = getpid();
+    pool->owner = hc_forks();
     hc_arena_create(&pool->arena);
     *out_pool = pool;
     return HC_OK;
@@ -44,9 +43,9 @@ int hc_pool_reserved(hc_pool *pool, int64_t *out_bytes) {
 }
 
 static void lock_pool(hc_pool *pool) {
-    if (pool->owner != getpid()) {
+    if (pool->owner != hc_forks()) {
         /* A forked child: the thread that may have held the lock at that moment exists in the parent only. */
-        pool->owner = getpid();
+        pool->owner = hc_forks();
         pthread_mutex_init(&pool->lock, NULL);
     }
     pthread_mutex_lock(&pool->lock);

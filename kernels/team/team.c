@@ -9,12 +9,42 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "hcops.h"
 #include "team/waiting.h"
 
 #define CACHE_LINE 64
+
+#ifdef __linux__
+/* As many CPUs as Linux is ever built for; a cpu_set_t has 1,024. A CPU beyond them makes an empty set, which the system refuses. */
+#define MOST_CPUS 8192
+
+typedef struct {
+    cpu_set_t sets[MOST_CPUS / CPU_SETSIZE];
+} cpu_mask;
+
+static cpu_mask mask_of_one(int cpu) {
+    cpu_mask mask;
+    CPU_ZERO_S(sizeof(mask), mask.sets);
+    CPU_SET_S((size_t)cpu, sizeof(mask), mask.sets);
+    return mask;
+}
+#endif
+
+/* Counted in the child, so that asking costs no system call: an operator asks several times. */
+static atomic_uint forks;
+
+static void count_fork(void) {
+    atomic_fetch_add(&forks, 1);
+}
+
+__attribute__((constructor)) static void watch_forks(void) {
+    pthread_atfork(NULL, NULL, count_fork);
+}
+
+unsigned hc_forks(void) {
+    return atomic_load_explicit(&forks, memory_order_relaxed);
+}
 
 /* The number of a run stands in the low half of a start word, the threads of the run in the high half: so a member that takes no
  * part in a run may miss it, and cannot mistake the next one for it. Waiting in the system compares the low half only. */
@@ -48,7 +78,7 @@ struct hc_team {
     int64_t spin_nanoseconds;
     uint32_t run;
     atomic_int stop;
-    pid_t owner; /* the process that has the threads; a forked child has not */
+    unsigned owner; /* hc_forks of the process that has the threads; a forked child has not */
     int *cpus;   /* of each thread, or NULL: nobody is pinned */
     pthread_mutex_t one_run;
     member *members;
@@ -143,11 +173,9 @@ static int start_member(hc_team *team, int thread, const int *cpus) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
 #ifdef __linux__
-    if (cpus != NULL && cpus[thread] < CPU_SETSIZE) {
-        cpu_set_t place;
-        CPU_ZERO(&place);
-        CPU_SET((unsigned)cpus[thread], &place);
-        pthread_attr_setaffinity_np(&attributes, sizeof(place), &place);
+    if (cpus != NULL) {
+        const cpu_mask place = mask_of_one(cpus[thread]);
+        pthread_attr_setaffinity_np(&attributes, sizeof(place), place.sets);
     }
 #else
     (void)cpus;
@@ -195,7 +223,7 @@ int hc_team_create(int num_threads, int num_clusters, const int *cpus, int64_t s
     team->num_threads = num_threads;
     team->num_clusters = num_clusters;
     team->spin_nanoseconds = spin_nanoseconds;
-    team->owner = getpid();
+    team->owner = hc_forks();
     team->members = calloc((size_t)num_threads, sizeof(member));
     pthread_mutex_init(&team->one_run, NULL);
     if (cpus != NULL && (team->cpus = malloc((size_t)num_threads * sizeof(int))) != NULL) {
@@ -222,7 +250,7 @@ int hc_team_create(int num_threads, int num_clusters, const int *cpus, int64_t s
 }
 
 void hc_team_destroy(hc_team *team) {
-    if (team->owner == getpid()) {
+    if (team->owner == hc_forks()) {
         end_members(team, team->num_threads);
     }
     give_back(team);
@@ -232,23 +260,19 @@ int hc_team_size(const hc_team *team) {
     return team->num_threads;
 }
 
-/* The caller is not ours to pin. Where it happens to run on the CPU of a member, both would share that CPU for as long as the
- * scheduler takes to notice, milliseconds: so it is moved to the first CPU, and its mask put back, which lets it stay there. */
-static void leave_members_alone(const hc_team *team) {
+/* The caller is not ours to pin. Where it happens to run elsewhere than on its own CPU, the first, it may share a core with a member
+ * or with a thread that moves data, and be far from its memory, for as long as the scheduler takes to notice, milliseconds: so it is
+ * moved there, and its mask put back, which lets it stay. */
+static void take_first_cpu(const hc_team *team) {
 #ifdef __linux__
-    const int here = sched_getcpu();
-    for (int thread = 1; team->cpus != NULL && thread < team->num_running; thread++) {
-        cpu_set_t mask, first;
-        if (team->cpus[thread] != here || team->cpus[0] >= CPU_SETSIZE || sched_getaffinity(0, sizeof(mask), &mask) != 0 ||
-            !CPU_ISSET((unsigned)team->cpus[0], &mask)) {
-            continue;
-        }
-        CPU_ZERO(&first);
-        CPU_SET((unsigned)team->cpus[0], &first);
-        if (sched_setaffinity(0, sizeof(first), &first) == 0) {
-            sched_setaffinity(0, sizeof(mask), &mask);
-        }
+    cpu_mask mask;
+    if (team->cpus == NULL || sched_getcpu() == team->cpus[0] || sched_getaffinity(0, sizeof(mask), mask.sets) != 0 ||
+        !CPU_ISSET_S((size_t)team->cpus[0], sizeof(mask), mask.sets)) {
         return;
+    }
+    const cpu_mask first = mask_of_one(team->cpus[0]);
+    if (sched_setaffinity(0, sizeof(first), first.sets) == 0) {
+        sched_setaffinity(0, sizeof(mask), mask.sets);
     }
 #else
     (void)team;
@@ -258,7 +282,7 @@ static void leave_members_alone(const hc_team *team) {
 /* Starts the members on the job that stands in the team, works along, and waits for them. Clusters without a thread in the run
  * are left alone. */
 static void run_together(hc_team *team) {
-    leave_members_alone(team);
+    take_first_cpu(team);
     team->run++;
     int clusters = 0, with_members = 0;
     for (; clusters < team->num_clusters && team->clusters[clusters].first < team->num_running; clusters++) {
@@ -281,7 +305,7 @@ static void run_together(hc_team *team) {
 }
 
 void hc_team_run(hc_team *team, int num_threads, hc_job *job, void *arguments) {
-    if (here.team == team || team->owner != getpid()) {
+    if (here.team == team || team->owner != hc_forks()) {
         const int before = here.alone;
         here.alone = 1;
         job(arguments, 0, 1);

@@ -24,6 +24,9 @@ int hc_team_size(const hc_team *team);
  * the same team, whose threads are busy: on the calling thread alone. */
 void hc_team_run(hc_team *team, int num_threads, hc_job *job, void *arguments);
 
+/* How many forks lie between the process that loaded the library and this one. */
+unsigned hc_forks(void);
+
 /* For use inside a job: returns when every thread of the run has called it. */
 void hc_team_barrier(hc_team *team);
 

@@ -65,6 +65,13 @@ def test_offline_cpus_are_no_cores(flat_machine):
     assert [core.cpus for core in discover(tree.root).cores] == [(0,), (1,), (2,), (3,), (6,)]
 
 
+def test_a_mask_that_nobody_set_holds_no_cpus_that_are_off(flat_machine):
+    tree = flat_machine(num_cores=4, allowed="0-127")
+    machine = discover(tree.root)
+    assert machine.limits.allowed_cpus == (0, 1, 2, 3)
+    assert "4 of 4 CPU(s) allowed" in machine.describe()
+
+
 def test_version_2_limits_are_the_tightest_up_the_tree(flat_machine):
     tree = flat_machine(num_cores=8)
     tree.write("proc/self/cgroup", "0::/job/step")

@@ -69,6 +69,13 @@ def test_a_mask_that_is_not_the_planned_one_is_a_warning(two_sockets, rank_plan,
     assert "CPUs 20-39,100-119 were asked for, the kernel allows 20-25" in heard.text
 
 
+def test_cpus_that_are_off_are_in_nobodys_way(flat_machine):
+    tree = flat_machine(num_cores=4, allowed="0-127")
+    tree.task(1, name="python", allowed="0-127", last_cpu=3)
+    (only,) = plan(discover(tree.root), ranks_per_node=1).ranks
+    assert kinds(verify(only, root=tree.root)) == []
+
+
 def test_threads_that_may_leave_the_rank_are_named_with_the_cpus(two_sockets, rank_plan, heard):
     two_sockets.process(allowed="20-39,100-119")
     for thread in range(5):

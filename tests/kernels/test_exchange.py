@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dithc import native
+from dithc.comm.exchange import Pieces
 from tests.kernels.test_vector_ops import ISAS, TYPES, Out, put, random
 
 pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
@@ -37,24 +38,34 @@ class Ranks:
             self.handles.append(handle.value)
         self.other = ctypes.c_int(-1)
 
+    def cut(self, count, wire):
+        """A chunk in a row, a piece for each rank."""
+        line = 64 // wire.itemsize
+        length = -(-count // len(self.handles) // line) * line
+        return Pieces([min(rank * length, count) for rank in range(len(self.handles))], length, limit=count)
+
     def put(self, rank, number, x, wire, timeout=0):
+        pieces = self.cut(x.numel(), wire)
         return self.library.hc_exchange_put(
-            self.handles[rank], number, x.numel(), *put(x), TYPES[wire], 1.0, timeout, ctypes.byref(self.other)
+            *(self.handles[rank], number, pieces.address, *put(x), TYPES[wire], timeout, ctypes.byref(self.other))
         )
 
-    def combine(self, rank, number, count, wire, op=0, scale=1.0, timeout=0):
-        part, start, length = ctypes.c_void_p(), ctypes.c_int64(), ctypes.c_int64()
+    def combine(self, rank, number, x, wire, op=0, scale=1.0, timeout=0, out=None, keep=True):
+        """The own values come straight from x; without `keep` the result is in `out` alone, and the chunk ends."""
+        part, pieces = ctypes.c_void_p(), self.cut(x.numel(), wire)
+        address, kind = (None, TYPES[x.dtype]) if out is None else put(out)
         status = self.library.hc_exchange_combine(
-            *(self.handles[rank], number, count, TYPES[wire], op, scale, timeout),
-            *(ctypes.byref(value) for value in (part, start, length, self.other)),
+            *(self.handles[rank], number, pieces.address, *put(x), TYPES[wire], op, scale, address, kind),
+            *(ctypes.byref(part) if keep else None, timeout, ctypes.byref(self.other)),
         )
-        if status == 0:
+        if status == 0 and keep:
             self.library.hc_exchange_publish(self.handles[rank], number)
         return status
 
     def get(self, rank, number, out, wire, timeout=0):
+        pieces = self.cut(int(np.prod(out.shape)), wire)
         return self.library.hc_exchange_get(
-            *(self.handles[rank], number, int(np.prod(out.shape)), TYPES[wire]),
+            *(self.handles[rank], number, pieces.address, TYPES[wire], 1),
             *(out.address(), TYPES[out.dtype], timeout, ctypes.byref(self.other)),
         )
 
@@ -66,10 +77,10 @@ def test_every_combination_of_every_length(isa, ranks, dtype, wire):
     group = Ranks(ranks, isa)
     number = 0
     for op, whole in COMBINATIONS.items():
-        for count in (0, 1, 15, 17, 64, SLOT_BYTES // wire.itemsize):
+        for count in (0, 1, 15, 17, 64, ranks * (SLOT_BYTES // ranks // 64 * 64 // wire.itemsize)):
             own = [random((count,), dtype, seed=rank) for rank in range(ranks)]
             assert all(group.put(rank, number, own[rank], wire) == 0 for rank in range(ranks))
-            assert all(group.combine(rank, number, count, wire, op, 0.5) == 0 for rank in range(ranks))
+            assert all(group.combine(rank, number, own[rank], wire, op, 0.5) == 0 for rank in range(ranks))
             sent = torch.stack([x.to(wire).double() for x in own])
             exact = 0.5 * whole(sent, 0)
             limit = (ranks + 1) * (2.0**-24 * 0.5 * sent.abs().sum(0) if op == 0 else 2.0**-24 * exact.abs())
@@ -82,6 +93,16 @@ def test_every_combination_of_every_length(isa, ranks, dtype, wire):
                 assert ((answers[-1].double() - exact).abs() <= limit + 2.0**-133).all()
             assert all(torch.equal(answer, answers[0]) for answer in answers)
             number += 1
+            # Kept by the rank that combines it, in an array alone: the same bits, over its own values.
+            assert all(group.put(rank, number, own[rank], wire) == 0 for rank in range(ranks))
+            pieces = group.cut(count, wire)
+            for rank in range(ranks):
+                kept = own[rank].clone()
+                piece = kept[pieces.offsets[rank] :]
+                assert group.combine(rank, number, kept, wire, op, 0.5, out=piece, keep=False) == 0
+                place = slice(pieces.offsets[rank], pieces.offsets[rank] + pieces.count(rank))
+                assert torch.equal(kept[place], answers[0][place])
+            number += 1
 
 
 def test_chunk_numbers_run_over_and_slots_are_not_taken_twice():
@@ -91,7 +112,9 @@ def test_chunk_numbers_run_over_and_slots_are_not_taken_twice():
         assert group.put(0, number, torch.ones(4), F32) == 0
     assert group.put(0, SLOTS, torch.ones(4), F32) == LATE
     assert group.other.value == 1
-    assert group.combine(0, 0, 4, F32) == LATE  # rank 1 has put nothing yet
+    alone = Ranks(1, ISAS[-1])
+    assert [alone.put(0, number, torch.ones(4), F32) for number in range(SLOTS + 1)] == [0] * SLOTS + [LATE]  # unread
+    assert group.combine(0, 0, torch.ones(4), F32) == LATE  # rank 1 has put nothing yet
     lines = np.frombuffer(group.memory, dtype=np.uint8)
     first = group.address - group.memory.ctypes.data
     counters = lines[first : first + 128].view(np.uint32).reshape(2, 16)
@@ -100,7 +123,7 @@ def test_chunk_numbers_run_over_and_slots_are_not_taken_twice():
         for rank in range(2):
             assert group.put(rank, number, torch.full((4,), 1.0 + rank), F32) == 0
         for rank in range(2):
-            assert group.combine(rank, number, 4, F32) == 0
+            assert group.combine(rank, number, torch.full((4,), 1.0 + rank), F32) == 0
         for rank in range(2):
             out = Out((4,))
             assert group.get(rank, number, out, F32) == 0
@@ -116,16 +139,16 @@ def test_a_process_that_is_gone_is_named_and_one_that_is_late_is_waited_for():
     pids = np.frombuffer(group.memory, dtype=np.uint8)[first : first + 128].view(np.int32).reshape(2, 16)[:, 4]
     assert list(pids) == [os.getpid()] * 2
     group.put(0, 0, torch.ones(4), F32)
-    assert group.combine(0, 0, 4, F32, timeout=SECOND // 20) == LATE
+    assert group.combine(0, 0, torch.ones(4), F32, timeout=SECOND // 20) == LATE
     pids[1] = child.pid
-    assert group.combine(0, 0, 4, F32, timeout=20 * SECOND) == GONE
+    assert group.combine(0, 0, torch.ones(4), F32, timeout=20 * SECOND) == GONE
     assert group.other.value == 1
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"count": SLOT_BYTES // 4 + 1},
+        {"count": SLOT_BYTES // 8 + 1},  # of two pieces that a slot holds
         {"count": -1},
         {"type": 7},
         {"x": None},
@@ -134,9 +157,10 @@ def test_a_process_that_is_gone_is_named_and_one_that_is_late_is_waited_for():
 def test_wrong_arguments_are_refused(change):
     group = Ranks(2, ISAS[0])
     values = {"count": 4, "type": 0, "x": torch.ones(4).data_ptr()} | change
+    pieces = Pieces([0, 4], values["count"])
     with pytest.raises(ValueError, match="hc_exchange_put"):
         group.library.hc_exchange_put(
-            *(group.handles[0], 0, values["count"], values["x"], 0, values["type"], 1.0, 0), ctypes.byref(group.other)
+            *(group.handles[0], 0, pieces.address, values["x"], 0, values["type"], 0, ctypes.byref(group.other))
         )
     # nothing was written: the slots still hold zeros
     assert not np.frombuffer(group.memory, dtype=np.uint8)[8192:].any()

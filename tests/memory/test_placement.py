@@ -5,6 +5,7 @@ import logging
 import mmap
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -50,8 +51,8 @@ AnonHugePages:      8192 kB
 AnonHugePages:         0 kB
 """
 NUMA_MAPS = """\
-10000000 bind:0 anon=2048 dirty=2048 active=0 N0=2000 N1=48 kernelpagesize_kB=4
-10800000 bind:1 anon=2048 dirty=2048 active=0 N1=2048 kernelpagesize_kB=4
+10000000 prefer:0 anon=2048 dirty=2048 active=0 N0=2000 N1=48 kernelpagesize_kB=4
+10800000 prefer:1 anon=2048 dirty=2048 active=0 N1=2048 kernelpagesize_kB=4
 20000000 default heap anon=4 dirty=4 N0=4 kernelpagesize_kB=4
 """
 
@@ -68,7 +69,7 @@ def test_pages_are_counted_by_node_policy_and_size(two_nodes):
     found = residence([(0x10000000, 0x11000000)], proc=two_nodes)
     assert found.bytes_of_node == {0: 2000 * 4096, 1: 2096 * 4096}
     assert (found.resident_bytes, found.huge_bytes) == (16 * MIB, 12 * MIB)
-    assert found.policies == {"bind:0": 1, "bind:1": 1}
+    assert found.policies == {"prefer:0": 1, "prefer:1": 1}
 
 
 def test_a_mapping_counts_by_the_share_that_is_asked_for(two_nodes):
@@ -106,6 +107,23 @@ def test_parts_of_clusters_cover_a_tensor_and_are_those_of_the_optimizer(first, 
     assert all(0 <= part[1] - (start + own.stop) < placement.PAGE_BYTES for part, own in zip(parts, cuts, strict=True))
 
 
+@given(st.integers(0, 5000), st.integers(0, 900_000), st.integers(1, 6))
+def test_parts_are_whole_pages_where_those_of_the_system_are_larger(first, length, clusters):
+    start, page = 64 * first, 1 << 16
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement, "SYSTEM_PAGE_BYTES", page)
+        parts = placement.cluster_parts(start, start + length, clusters)
+        bound = []
+        library = SimpleNamespace(hc_bind=lambda at, size, node: bound.append((at, size)))
+        for part in parts:
+            placement._bind(library, part, 0)
+    assert (parts[0][0], parts[-1][1]) == (start, start + length)
+    assert all(before[1] == after[0] for before, after in pairwise(parts))
+    assert all(part[1] % page == 0 or part[1] == start + length for part in parts)
+    assert all(at % page == size % page == 0 for at, size in bound)
+    assert sum(size for _, size in bound) == max(0, (start + length) // page - -(-start // page)) * page
+
+
 @needs_library
 @needs_numa_maps
 def test_parts_are_bound_to_the_nodes_of_their_clusters(binds, caplog):
@@ -118,7 +136,7 @@ def test_parts_are_bound_to_the_nodes_of_their_clusters(binds, caplog):
     assert [tensor.data_ptr() for tensor in tensors] == addresses
     assert (found.num_tensors, found.num_bytes) == (3, sum(tensor.nbytes for tensor in tensors))
     assert found.far_bytes == 0
-    assert "bind:0" in residence([_range(tensors[0])]).policies
+    assert "prefer:0" in residence([_range(tensors[0])]).policies
     for half in found.clusters:
         assert half.bytes_of_node[0] == pytest.approx(found.num_bytes / 2, rel=0.05)
 
@@ -130,7 +148,7 @@ def test_a_machine_of_one_node_binds_nothing_and_says_so(caplog, monkeypatch):
     with caplog.at_level(logging.INFO, logger="dithc"):
         found = place([tensor], nodes=())
     assert found.nodes == ()
-    assert "bind:0" not in residence([_range(tensor)]).policies
+    assert "prefer:0" not in residence([_range(tensor)]).policies
     assert [record.message for record in caplog.records if "one memory node, nothing to bind" in record.message]
 
 
@@ -173,7 +191,7 @@ def test_blocks_of_the_pool_are_bound_by_cluster_where_the_context_knows_nodes(b
     block = library.hc_pool_take(pool, made, 8 * MIB)
     try:
         found = residence([(block, block + 8 * MIB)])
-        assert set(found.policies) == {"bind:0"}
+        assert set(found.policies) == {"prefer:0"}
         assert found.bytes_of_node == {0: 8 * MIB}
     finally:
         library.hc_pool_give(pool, block)

@@ -103,6 +103,13 @@ def test_threads_are_pinned_only_where_they_fill_what_we_may_use():
     assert contexts.places_of_threads(one_allowed, 1) == [(cores[0].cpus[0], cores[0].cluster)]
 
 
+def test_threads_are_not_pinned_where_a_control_group_gives_less_time_than_cpus():
+    node = _node_of_clusters(8)
+    assert len(contexts.places_of_threads(node, 8)) == 8
+    throttled = replace(node, limits=replace(node.limits, cpu_quota=2.5))
+    assert contexts.places_of_threads(throttled, 8) == []
+
+
 def _node_of_clusters(*sizes: int) -> Machine:
     """This machine with other cores: one CPU each, in clusters of the given sizes."""
     node = discover()

@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from dithc import native
 from dithc.hardware import discover
 from dithc.native import claims, contexts
+from dithc.native.signatures import Callback
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
 CPUS = sorted(os.sched_getaffinity(0))
@@ -86,16 +88,60 @@ def test_a_mask_that_shrinks_under_a_running_team_harms_nothing():
     finish(start(2, CPUS[:2], CPUS[0]))
 
 
-def test_threads_that_the_system_does_not_pin_are_left_to_it(monkeypatch, caplog):
+@pytest.mark.parametrize("cpu", [1023, 1024, 100_000])
+def test_threads_that_the_system_does_not_pin_are_left_to_it(cpu, monkeypatch, caplog):
     monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
-    planned = contexts.Layout(num_threads=2, cpus=(0, 1023), clusters=(range(2),), nodes=())
+    planned = contexts.Layout(num_threads=2, cpus=(0, cpu), clusters=(range(2),), nodes=())
     monkeypatch.setattr(contexts, "planned_layout", lambda node, num_threads: planned)
     monkeypatch.setattr(contexts, "claim", lambda cpus: [])
     with caplog.at_level("WARNING"):
         made = contexts._create("ref", 2)
-    assert "threads are not pinned to CPUs [0, 1023]" in caplog.text
+    assert f"threads are not pinned to CPUs [0, {cpu}]" in caplog.text
     assert contexts._layouts.pop(made).cpus == ()
     native.library().hc_barrier_ceiling(made, 10)
+
+
+@pytest.mark.parametrize(("quota", "cpus"), [(None, 8), (16.0, 8), (2.5, 3)])
+def test_more_threads_than_cpus_of_time_is_said(monkeypatch, caplog, quota, cpus):
+    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
+    here = discover()
+    limits = replace(here.limits, allowed_cpus=tuple(range(8)), cpu_quota=quota)
+    monkeypatch.setattr(contexts, "discover", lambda: replace(here, limits=limits))
+    spins = []
+    monkeypatch.setattr(contexts, "new_context", lambda *_, spin_nanoseconds, **__: spins.append(spin_nanoseconds) or 0)
+    monkeypatch.setattr(contexts, "_layouts", {})
+    with caplog.at_level("WARNING"):
+        contexts._create("ref", cpus)
+        assert "share" not in caplog.text
+        contexts._create("ref", cpus + 1)
+    assert f"{cpus + 1} threads share {cpus} CPU(s)" in caplog.text
+    assert spins == [contexts.SPIN_NANOSECONDS, contexts.SHORTEST_SPIN_NANOSECONDS]
+
+
+@needs_two_cpus
+def test_the_caller_works_on_the_first_cpu_and_keeps_its_mask():
+    """Both threads on one CPU: the other is nobody's, as one that is left to communication."""
+    own, other = CPUS[:2]
+    made = contexts.new_context(
+        discover(), contexts.Layout(num_threads=2, cpus=(own, own), clusters=(range(2),), nodes=()), isa="ref"
+    )
+    places = []
+
+    def job(_: object, thread: int, __: int) -> None:
+        if thread == 0:
+            fields = Path("/proc/thread-self/stat").read_text().rpartition(")")[2].split()
+            places.append(int(fields[36]))
+
+    try:
+        for _ in range(20):
+            os.sched_setaffinity(0, {other})
+            os.sched_setaffinity(0, CPUS)
+            native.library().hc_run(made, Callback(job), None)
+            assert os.sched_getaffinity(0) == set(CPUS)
+    finally:
+        os.sched_setaffinity(0, CPUS)
+        native.library().hc_context_destroy(made)
+    assert places.count(own) > 15, places  # the system may move it again at any time
 
 
 def test_memory_nodes_that_the_system_refuses_are_given_up_with_a_warning(monkeypatch, caplog):

@@ -3,16 +3,15 @@
 Legend: R ranks of the group.
 """
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from dithc.comm.exchange import TYPES, Combination, Exchange
-from dithc.comm.mpi import Buffer, Channel, Request
+from dithc.comm.exchange import TYPES, Combination
+from dithc.comm.hierarchy import Hierarchy, Node
+from dithc.comm.mpi import Channel, Request
 from dithc.comm.service import Operation
 
 Mode = Literal["blocking", "iallreduce", "hierarchical"]
@@ -26,21 +25,6 @@ REDUCED = (torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, t
 
 # Tags of messages inside collectives; those of callers start behind them.
 ALL_TO_ALL_TAG, GATHER_TAG, SCATTER_TAG, FIRST_TAG = range(4)
-# Chunks that travel between nodes at the same time: enough to keep the network busy while others are summed.
-IN_FLIGHT = 3
-
-
-@dataclass(frozen=True)
-class Node:
-    """Where the ranks of a group live.
-
-    Attributes:
-        exchange: the shared memory of this node's ranks of the group.
-        across: the ranks with the same place on every node; None with one node.
-    """
-
-    exchange: Exchange
-    across: Channel | None
 
 
 class Collectives:
@@ -55,31 +39,15 @@ class Collectives:
     def __init__(self, channel: Channel, node: Node | None, *, mode: Mode, wire: torch.dtype = torch.float32) -> None:
         self.mode: Mode = mode
         self.wire = wire
-        self._channel, self._node = channel, node
-        self._turns: deque[object] = deque()
-
-    def in_turn(self, operation: Operation) -> Operation:
-        """The operation, after those that were asked for before it have ended.
-
-        Collectives are made of several steps, and MPI and the exchange know a step by its place in the row of all steps of the
-        group: two collectives that mixed their steps would mix them in another order on every rank.
-        """
-        turn = object()
-        self._turns.append(turn)
-        try:
-            while self._turns[0] is not turn:
-                yield False
-            return (yield from operation)
-        finally:
-            self._turns.remove(turn)
+        self._channel = channel
+        self._hierarchy = Hierarchy(node) if node is not None and mode == "hierarchical" else None
 
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Operation:
         """The tensor becomes its combination over the ranks; returns [tensor]."""
         size = self._channel.size
         flat = _dense(tensor)
-        is_shared = flat.dtype in TYPES and op in ("sum", "mean", "max", "min", "product")
-        if self._node is not None and self.mode == "hierarchical" and is_shared:
-            yield from self._hierarchical(flat, op)
+        if self._hierarchy is not None and _is_shared(flat, op):
+            yield from self._hierarchy.all_reduce(flat, _combination(op), **self._way(flat, op))
         else:
             values, restore = _reducible(flat, op)
             for piece in _pieces(values, Channel.MOST_ELEMENTS):
@@ -103,46 +71,10 @@ class Collectives:
                 tensor.copy_(part.view(tensor.shape))
         return list(tensors)
 
-    def _hierarchical(self, flat: Tensor, op: Reduction) -> Operation:
-        """Chunk after chunk: put, combine within the node, combine across nodes, get; several chunks are under way at once."""
-        assert self._node is not None
-        exchange, across = self._node.exchange, self._node.across
+    def _way(self, flat: Tensor, op: Reduction) -> dict[str, Any]:
+        """How numbers travel in the hierarchy."""
         wire = self.wire if flat.dtype is torch.float32 else flat.dtype
-        length = exchange.chunk_elements(wire)
-        chunks = [flat[start : start + length] for start in range(0, flat.numel(), length)]
-        first = exchange.reserve(len(chunks))
-        combination: Combination = "sum" if op in ("sum", "mean") else op  # type: ignore[assignment]
-        scale = 1.0 / self._channel.size if op == "mean" else 1.0
-        put = combined = published = got = 0
-        crossing: list[Operation] = []
-        patience = 0
-        while got < len(chunks):
-            progressed = False
-            if put < len(chunks) and exchange.put(first + put, chunks[put], wire=wire, patience=0):
-                put, progressed = put + 1, True
-            if combined < put and len(crossing) < IN_FLIGHT:
-                part = exchange.combine(
-                    *(first + combined, chunks[combined].numel()),
-                    wire=wire,
-                    op=combination,
-                    scale=scale,
-                    patience=patience,
-                )
-                if part is not None:
-                    combined, progressed = combined + 1, True
-                    crossing.append(_cross(across, part.values, combination))
-                    # fp32 is posted at once; bf16 takes two steps, which must not mix with those of other chunks.
-                    if wire is torch.float32:
-                        _step(crossing[-1])
-            while crossing and _step(crossing[0]):
-                exchange.publish(first + published)
-                crossing.pop(0)
-                published, progressed = published + 1, True
-            if got < published and exchange.get(first + got, chunks[got], wire=wire, patience=patience):
-                got, progressed = got + 1, True
-            if not progressed or got == len(chunks):
-                patience = yield progressed
-        return None
+        return {"wire": wire, "scale": 1.0 / self._channel.size if op == "mean" else 1.0}
 
     def reduce(self, tensor: Tensor, op: Reduction, *, root: int) -> Operation:
         """The tensor of rank `root` becomes the combination; the others' stay."""
@@ -184,6 +116,13 @@ class Collectives:
     def all_gather_into(self, tensor: Tensor, output: Tensor) -> Operation:
         """The output, of R times as many elements, becomes the tensors of all ranks one after the other."""
         own, flat = _movable(_dense(tensor)), _dense(output)
+        if self._hierarchy is not None and own.nbytes % 4 == own.data_ptr() % 4 == flat.data_ptr() % 4 == 0:
+            whole = _movable(flat).view(torch.uint8).view(torch.float32)
+            part = own.view(torch.uint8).view(torch.float32)
+            if _overlaps(part, whole, but=self._channel.rank):
+                part = part.clone()
+            yield from self._hierarchy.all_gather(part, whole)
+            return _give_back(output, flat)
         if own.numel() <= Channel.MOST_ELEMENTS:
             yield from _until_done(self._channel.all_gather(own.clone().numpy(), _movable(flat).numpy()))
             return _give_back(output, flat)
@@ -195,7 +134,14 @@ class Collectives:
 
     def reduce_scatter_from(self, tensor: Tensor, output: Tensor, op: Reduction) -> Operation:
         """The output becomes part r of R equal parts of the tensor, combined over the ranks."""
-        total = tensor.detach().clone().reshape(-1)
+        flat = _dense(tensor)
+        if self._hierarchy is not None and _is_shared(flat, op) and output.dtype is flat.dtype:
+            out = _dense(output)
+            if _overlaps(out, flat, but=self._channel.rank):
+                flat = flat.clone()
+            yield from self._hierarchy.reduce_scatter(flat, out, _combination(op), **self._way(flat, op))
+            return _give_back(output, out)
+        total = flat.clone()
         yield from self.all_reduce(total, op)
         output.copy_(total.view(self._channel.size, -1)[self._channel.rank].view(output.shape))
         return [output]
@@ -280,41 +226,6 @@ def _until_done(request: Request) -> Iterator[bool]:
         yield False
 
 
-def _step(operation: Operation) -> bool:
-    """Moves an operation on; whether it has ended."""
-    try:
-        next(operation)
-    except StopIteration:
-        return True
-    return False
-
-
-def _cross(across: Channel | None, values: Tensor, op: Combination) -> Operation:
-    """Combines the values with those of the same rank on the other nodes, in place."""
-    if across is None or values.numel() == 0:
-        return
-    if values.dtype is torch.float32:
-        yield from _until_done(across.all_reduce(values.numpy(), op))
-        return
-    # bf16: each node sums one part of the values in fp32, rounds it once, and hands it to the others.
-    length = -(-values.numel() // across.size)
-    own = values.new_zeros(across.size * length)
-    own[: values.numel()] = values
-    arrived = torch.empty_like(own)
-    counts = [length] * across.size
-    yield from _until_done(across.all_to_all(_array(own), counts, _array(arrived), counts))
-    parts = arrived.view(across.size, length).float()
-    whole = {"sum": torch.sum, "product": torch.prod, "max": torch.amax, "min": torch.amin}[op]
-    combined: Tensor = whole(parts, 0).to(values.dtype)  # type: ignore[operator]
-    yield from _until_done(across.all_gather(_array(combined), _array(own)))
-    values.copy_(own[: values.numel()])
-
-
-def _array(tensor: Tensor) -> Buffer:
-    array: Buffer = _movable(tensor).numpy()
-    return array
-
-
 def _dense(tensor: Tensor) -> Tensor:
     """The tensor's elements in a row: its own memory where it has no gaps."""
     return tensor.detach().contiguous().view(-1)
@@ -344,6 +255,21 @@ def _reducible(flat: Tensor, op: Reduction) -> tuple[Tensor, bool]:
     raise TypeError(f"all-reduce {op} of {flat.dtype}: not supported; convert the tensor first")
 
 
+def _is_shared(flat: Tensor, op: Reduction) -> bool:
+    """Whether the exchange of a node knows the type and the combination."""
+    return flat.dtype in TYPES and op in ("sum", "mean", "max", "min", "product")
+
+
+def _combination(op: Reduction) -> Combination:
+    return "sum" if op == "mean" else op  # type: ignore[return-value]
+
+
+def _overlaps(part: Tensor, whole: Tensor, *, but: int) -> bool:
+    """Whether a part lies in the memory of the whole, elsewhere than at its own place `but` among equal parts."""
+    start = part.data_ptr() - whole.data_ptr()
+    return -part.nbytes < start < whole.nbytes and start != but * part.nbytes
+
+
 def _mpi_name(op: Reduction) -> str:
     return "sum" if op == "mean" else op
 
@@ -352,4 +278,4 @@ def _pieces(flat: Tensor, length: int) -> Sequence[Tensor]:
     return parts_of(flat, length) if flat.numel() else ()
 
 
-__all__ = ["FIRST_TAG", "MODES", "Collectives", "Mode", "Node", "Reduction", "parts_of"]
+__all__ = ["FIRST_TAG", "MODES", "Collectives", "Mode", "Reduction", "parts_of"]

@@ -5,7 +5,6 @@ import mmap
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +24,7 @@ COMBINATIONS: dict[Combination, int] = {"sum": 0, "product": 1, "max": 2, "min":
 TYPES = {torch.float32: 0, torch.bfloat16: 1}
 DONE, PROCESS_GONE = 0, -8
 MOST_RANKS = 256
+CACHE_LINE = 64
 
 # A chunk fits a second-level cache beside what is computed there, and is long enough that the handful of calls it takes, some
 # microseconds each, do not show. With 4 of them the ranks may be 3 chunks apart before one waits.
@@ -36,13 +36,24 @@ class RankGone(RuntimeError):
     """A process that was waited for does not exist any more."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """The part of a chunk that this rank combines: elements start..start + count; `values` is the shared memory itself."""
+class _Pieces(ctypes.Structure):
+    """hc_pieces."""
 
-    start: int
-    count: int
-    values: Tensor
+    _fields_ = [("offsets", ctypes.c_void_p), ("length", ctypes.c_int64), ("limit", ctypes.c_int64)]
+
+
+class Pieces:
+    """Where the pieces of a chunk lie in an array: that of rank r at offsets[r], `length` elements or up to `limit`."""
+
+    def __init__(self, offsets: Sequence[int], length: int, *, limit: int = 1 << 62) -> None:
+        self.offsets, self.length, self.limit = offsets, length, limit
+        self._array = (ctypes.c_int64 * len(offsets))(*offsets)
+        self._struct = _Pieces(ctypes.addressof(self._array), length, limit)
+        self.address = ctypes.addressof(self._struct)
+
+    def count(self, rank: int) -> int:
+        """Elements of the piece of a rank."""
+        return max(0, min(self.length, self.limit - self.offsets[rank]))
 
 
 class Exchange:
@@ -52,7 +63,13 @@ class Exchange:
     """
 
     def __init__(
-        self, *, rank: int, names: Sequence[str], broadcast: Callable[[Any], Any], barrier: Callable[[], None]
+        self,
+        *,
+        rank: int,
+        names: Sequence[str],
+        broadcast: Callable[[Any], Any],
+        barrier: Callable[[], None],
+        slot_bytes: int = SLOT_BYTES,
     ) -> None:
         """Makes the segment and maps it; collective over the ranks of the node.
 
@@ -61,6 +78,7 @@ class Exchange:
             names: of the node's ranks, for messages.
             broadcast: gives every rank the value of rank 0.
             barrier: returns when all ranks have called it.
+            slot_bytes: of a chunk.
 
         Raises:
             OSError: there is no room for the segment.
@@ -68,23 +86,30 @@ class Exchange:
         handle = native.library()
         assert handle is not None, "an exchange needs the C kernels"
         self._library, self._names, ranks = handle, list(names), len(names)
+        self.rank, self.ranks, self._slot_bytes = rank, ranks, slot_bytes
         size = ctypes.c_int64()
-        handle.hc_exchange_bytes(ranks, NUM_SLOTS, SLOT_BYTES, ctypes.byref(size))
+        handle.hc_exchange_bytes(ranks, NUM_SLOTS, slot_bytes, ctypes.byref(size))
         self._memory = _shared_memory(size.value, rank=rank, broadcast=broadcast, barrier=barrier)
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         attached = ctypes.c_void_p()
         handle.hc_exchange_attach(
-            self._address, native.context(num_threads=1), rank, ranks, NUM_SLOTS, SLOT_BYTES, ctypes.byref(attached)
+            self._address, native.context(num_threads=1), rank, ranks, NUM_SLOTS, slot_bytes, ctypes.byref(attached)
         )
         self._handle = attached.value
         self._number = 0
         self._gone = ctypes.c_int()
         barrier()  # everybody is attached: a process that ends from here on is noticed
 
-    def chunk_elements(self, dtype: torch.dtype) -> int:
-        """Elements of a chunk on the wire type `dtype`."""
-        return SLOT_BYTES // dtype.itemsize
+    def piece_elements(self, dtype: torch.dtype) -> int:
+        """The most elements of a piece of the wire type `dtype`."""
+        return self._slot_bytes // self.ranks // CACHE_LINE * CACHE_LINE // dtype.itemsize
+
+    def cut(self, count: int, dtype: torch.dtype) -> Pieces:
+        """A chunk of so many elements in a row, cut into a piece for each rank."""
+        line = CACHE_LINE // dtype.itemsize
+        length = -(-count // self.ranks // line) * line
+        return Pieces([min(rank * length, count) for rank in range(self.ranks)], length, limit=count)
 
     def reserve(self, chunks: int) -> int:
         """Numbers for the next chunks; returns the first."""
@@ -92,43 +117,92 @@ class Exchange:
         self._number = (first + chunks) % (1 << 32)
         return first
 
-    def put(self, number: int, x: Tensor, *, wire: torch.dtype, patience: int) -> bool:
-        """Copies this rank's chunk into the segment, as type `wire`."""
-        global bytes_put
+    def put(self, number: int, pieces: Pieces, x: Tensor, *, wire: torch.dtype, patience: int) -> bool:
+        """Copies the pieces of the other ranks into the segment, as type `wire`."""
         status = self._library.hc_exchange_put(
-            *(self._handle, number % (1 << 32), x.numel(), x.data_ptr(), TYPES[x.dtype], TYPES[wire], 1.0, patience),
+            *(self._handle, number % (1 << 32), pieces.address, x.data_ptr(), TYPES[x.dtype], TYPES[wire], patience),
             ctypes.byref(self._gone),
         )
-        if status == DONE:
-            bytes_put += x.numel() * wire.itemsize
-        return self._is_done(status)
+        if not self._is_done(status):
+            return False
+        self._count(sum(map(pieces.count, range(self.ranks))) - pieces.count(self.rank), wire)
+        return True
+
+    def offer(self, number: int, pieces: Pieces, x: Tensor, *, patience: int) -> bool:
+        """Copies x, the piece of this rank, into the segment, for `get` of the others."""
+        status = self._library.hc_exchange_offer(
+            *(self._handle, number % (1 << 32), pieces.address),
+            *(x.data_ptr(), TYPES[x.dtype], TYPES[x.dtype], patience, ctypes.byref(self._gone)),
+        )
+        if not self._is_done(status):
+            return False
+        self._count(pieces.count(self.rank), x.dtype)
+        return True
 
     def combine(
-        self, number: int, count: int, *, wire: torch.dtype, op: Combination, scale: float, patience: int
-    ) -> Part | None:
-        """Combines this rank's part of the chunk over all ranks."""
-        pointer, start, size = ctypes.c_void_p(), ctypes.c_int64(), ctypes.c_int64()
+        self,
+        number: int,
+        pieces: Pieces,
+        x: Tensor,
+        *,
+        wire: torch.dtype,
+        op: Combination,
+        scale: float,
+        out: Tensor | None,
+        patience: int,
+        keep: bool = True,
+    ) -> Tensor | None:
+        """Combines the piece of this rank over all ranks, its own values straight from x.
+
+        Args:
+            out: takes the result too; of the type of x, or of `wire` without `keep`. It may be where the piece lies in x.
+            keep: whether the result is for the others, who `get` it after `publish`; else the chunk ends here.
+
+        Returns:
+            The result: the shared memory itself with `keep`, else `out`; None: try again.
+        """
+        pointer = ctypes.c_void_p()
         status = self._library.hc_exchange_combine(
-            *(self._handle, number % (1 << 32), count, TYPES[wire], COMBINATIONS[op], scale, patience),
-            *(ctypes.byref(value) for value in (pointer, start, size, self._gone)),
+            *(self._handle, number % (1 << 32), pieces.address, x.data_ptr(), TYPES[x.dtype]),
+            *(TYPES[wire], COMBINATIONS[op], scale),
+            *(None if out is None else out.data_ptr(), TYPES[x.dtype if out is None else out.dtype]),
+            *(ctypes.byref(pointer) if keep else None, patience, ctypes.byref(self._gone)),
         )
         if not self._is_done(status):
             return None
+        count = pieces.count(self.rank)
+        if not keep:
+            assert out is not None, "a result that nobody keeps"
+            return out
+        self._count(count, wire)
         offset = (pointer.value or 0) - self._address
-        bytes_of_part = size.value * wire.itemsize
-        return Part(start.value, size.value, self._bytes[offset : offset + bytes_of_part].view(wire))
+        return self._bytes[offset : offset + count * wire.itemsize].view(wire)
 
     def publish(self, number: int) -> None:
-        """Tells the others that this rank's part is complete."""
+        """Tells the others that the piece of this rank is complete."""
         self._library.hc_exchange_publish(self._handle, number % (1 << 32))
 
-    def get(self, number: int, out: Tensor, *, wire: torch.dtype, patience: int) -> bool:
-        """Copies the combined chunk into `out`."""
+    def get(
+        self, number: int, pieces: Pieces, out: Tensor, *, wire: torch.dtype, with_own: bool, patience: int
+    ) -> bool:
+        """Copies the pieces of the others, and that of this rank where asked for, to their places in `out`."""
         status = self._library.hc_exchange_get(
-            *(self._handle, number % (1 << 32), out.numel(), TYPES[wire], out.data_ptr(), TYPES[out.dtype], patience),
-            ctypes.byref(self._gone),
+            *(self._handle, number % (1 << 32), pieces.address, TYPES[wire], with_own),
+            *(out.data_ptr(), TYPES[out.dtype], patience, ctypes.byref(self._gone)),
         )
         return self._is_done(status)
+
+    def fold(self, parts: Tensor, op: Combination, out: Tensor) -> None:
+        """out becomes the combination of the rows of `parts`, in their order, in fp32; all of one type."""
+        rows = (ctypes.c_void_p * len(parts))(*(part.data_ptr() for part in parts))
+        self._library.hc_exchange_fold(
+            self._handle, len(parts), out.numel(), rows, TYPES[out.dtype], COMBINATIONS[op], out.data_ptr()
+        )
+
+    @staticmethod
+    def _count(elements: int, dtype: torch.dtype) -> None:
+        global bytes_put
+        bytes_put += elements * dtype.itemsize
 
     def _is_done(self, status: int) -> bool:
         if status == PROCESS_GONE:

@@ -2,10 +2,10 @@
 
 import logging
 import os
-import socket
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +17,12 @@ from dithc.log import UserError, logger, problem, setup
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.nn import Parameter
+    from torch.nn import Module, Parameter
 
     from dithc.comm.mpi import World
     from dithc.comm.reducer import Reducer
+    from dithc.comm.sharding import SharedWeights
+    from dithc.comm.traffic import Span
 
 log = logger(__name__)
 
@@ -30,7 +32,6 @@ DEFAULT_TIMEOUT_SECONDS = 1800.0
 AGREED_STATUSES = (None, 0, 75, 76)
 # A launcher that is told to abort drops what it has not passed on yet, the reason of the abort among it.
 SECONDS_TO_BE_HEARD = 0.5
-LOOPBACK = "127.0.0.1"
 BACKEND_VARIABLE = "DITHC_BACKEND"
 BACKENDS = ("dithc-mpi", "gloo")
 
@@ -129,11 +130,36 @@ class Group:
         return tensor.div_(self.size) if op == "mean" else tensor
 
     @staticmethod
-    def reducer(parameters: "Iterable[Parameter]", *, over: Any = None) -> "Reducer":
-        """What sums the gradients of parameters over all ranks, or over a group of torch.distributed, while they are made."""
+    def reducer(parameters: "Iterable[Parameter]", *, over: Any = None, scatter: bool = False) -> "Reducer":
+        """What sums the gradients of parameters over all ranks, or over a group of torch.distributed, while they are made.
+
+        With `scatter` each rank gets its share of the sums.
+        """
         from dithc.comm.reducer import Reducer
 
-        return Reducer(parameters, group=over)
+        return Reducer(parameters, group=over, scatter=scatter)
+
+    @staticmethod
+    def shared_weights(model: "Module", reducer: "Reducer") -> "SharedWeights":
+        """The weights of a model as shares of all ranks, in the order of a reducer that scatters."""
+        from dithc.comm.sharding import SharedWeights
+
+        return SharedWeights(model, reducer)
+
+    def communicate_on(self, cpu: int) -> None:
+        """Binds the communication threads, those of later process groups too, to a logical CPU."""
+        if self.size > 1 and _backend() == BACKENDS[0]:
+            from dithc.comm.process_group import communicate_on
+
+            communicate_on(cpu)
+
+    def recorded(self) -> "AbstractContextManager[list[Span]]":
+        """What the communication threads do while a `with` block runs; nothing with one rank or with gloo."""
+        if self.size == 1 or _backend() != BACKENDS[0]:
+            return nullcontext([])
+        from dithc.comm.process_group import recorded
+
+        return recorded()
 
     def close(self) -> None:
         """Leaves the group; MPI itself ends with the process."""
@@ -199,7 +225,8 @@ def _backend() -> str:
 
 def _start(world: "World", backend: str, *, one_node: bool, timeout_seconds: float) -> None:
     import torch.distributed as distributed
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    from dithc.comm.rendezvous import store_of
 
     if backend == "gloo":
         if one_node and Path("/sys/class/net/lo").exists() and "GLOO_SOCKET_IFNAME" not in os.environ:
@@ -209,24 +236,8 @@ def _start(world: "World", backend: str, *, one_node: bool, timeout_seconds: flo
     else:
         import dithc.comm.process_group  # noqa: F401  importing it makes the backend known
     timeout = timedelta(seconds=timeout_seconds)
-    store = None
-    if world.rank == 0:
-        host = LOOPBACK if one_node else os.environ.get("MASTER_ADDR") or _address()
-        # Port 0: the system picks a free one, and keeps it; nobody can take it between choice and use.
-        store = TCPStore(host, 0, world.size, is_master=True, timeout=timeout, wait_for_workers=False)
-    host, port = world.broadcast((store.host, store.port) if store else None)
-    store = store or TCPStore(host, port, world.size, is_master=False, timeout=timeout)
+    store = store_of(world, timeout=timeout)
     distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout)
-
-
-def _address() -> str:
-    """This node's address as other nodes see it: that of the interface with the default route, else its name."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("10.255.255.255", 1))  # a datagram socket sends nothing here; it only picks the route
-            return str(probe.getsockname()[0])
-        except OSError:
-            return socket.gethostname()
 
 
 def _status(error: BaseException | None) -> int:

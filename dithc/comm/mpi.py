@@ -9,6 +9,10 @@ from mpi4py import MPI
 
 Buffer = np.ndarray[Any, np.dtype[Any]]
 
+# A test moves a long message on by one of the cells of shared memory that an MPI sends it through, some tens of kilobytes, and
+# between looks the communication thread may sleep; so a look is several tests, to move about a megabyte.
+TESTS_PER_LOOK = 32
+
 THREAD_LEVELS = {
     MPI.THREAD_SINGLE: "single",
     MPI.THREAD_FUNNELED: "funneled",
@@ -58,7 +62,7 @@ class Request:
 
     def done(self) -> bool:
         """Whether it is complete; asking moves it on."""
-        return bool(self._request.Test())
+        return any(self._request.Test() for _ in range(TESTS_PER_LOOK))
 
 
 class Channel:
@@ -119,6 +123,11 @@ class Channel:
     def all_gather(self, x: Buffer, out: Buffer) -> Request:
         """out holds x of rank 0, x of rank 1, ...; x may be the own part of out."""
         return Request(self._communicator.Iallgather(x, out), x, out)
+
+    def all_gather_parts(self, x: Buffer, counts: Sequence[int]) -> Request:
+        """Part r of x, of counts[r] elements, becomes that of rank r."""
+        starts = [sum(counts[:i]) for i in range(self.size)]
+        return Request(self._communicator.Iallgatherv(MPI.IN_PLACE, [x, (counts, starts)]), x)
 
     def all_to_all(self, x: Buffer, x_counts: Sequence[int], out: Buffer, out_counts: Sequence[int]) -> Request:
         """x holds what goes to rank 0, 1, ..., out what came from them; counts in elements."""

@@ -10,6 +10,7 @@ import os
 import time
 import weakref
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -20,11 +21,14 @@ from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
 from dithc import native
-from dithc.comm.collectives import FIRST_TAG, MODES, Collectives, Mode, Node, Reduction, parts_of
+from dithc.comm import rendezvous, service
+from dithc.comm.collectives import FIRST_TAG, MODES, Collectives, Mode, Reduction, parts_of
 from dithc.comm.environment import node_name
-from dithc.comm.exchange import MOST_RANKS, Exchange, RankGone
+from dithc.comm.exchange import MOST_RANKS, SLOT_BYTES, Exchange, RankGone
+from dithc.comm.hierarchy import ACROSS_SLOT_BYTES, Across, Node
 from dithc.comm.mpi import Channel, multiple_threads
 from dithc.comm.service import Job, Operation, Service
+from dithc.comm.traffic import Span
 from dithc.log import logger, problem
 
 log = logger(__name__)
@@ -46,6 +50,8 @@ REDUCTIONS: dict[Any, Reduction] = {
 }
 
 _living: "weakref.WeakSet[MpiProcessGroup]" = weakref.WeakSet()
+# Where the communication threads of this process run; None until a plan of its cores says.
+_communication_cpu: int | None = None
 
 
 # Typed as anything: c10d calls each method in several ways, and one signature here takes them all.
@@ -56,10 +62,20 @@ _PROCESS_GROUP: Any = dist.ProcessGroup
 class MpiWork(_WORK):  # type: ignore[misc]
     """An operation on its way. Its future is a list of tensors; `wait` raises what the operation raised."""
 
-    def __init__(self, ended: "Future[Any]") -> None:
+    def __init__(self, ended: "Future[Any]", job: Job) -> None:
         super().__init__()
         # An exception set on a future crashes torch's C++ side; one that a callback raises arrives as it should.
-        self._ended, self._future = ended, ended.then(_unwrap)
+        self._ended, self._future, self._job = ended, ended.then(_unwrap), job
+
+    @property
+    def begun(self) -> float | None:
+        """When the communication thread took it up, of `time.perf_counter`; None before."""
+        return self._job.begun
+
+    @property
+    def ended(self) -> float | None:
+        """When it was done or had failed, of `time.perf_counter`; None before."""
+        return self._job.ended
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         _unwrap(self._ended)
@@ -166,7 +182,8 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
         tensors, op = _tensors(tensors), _reduction(opts)
         if len(tensors) == 1:
-            return self._start("all_reduce", self.collectives.all_reduce(tensors[0], op))
+            operation = self.collectives.all_reduce(tensors[0], op)
+            return self._start("all_reduce", operation, num_bytes=tensors[0].nbytes)
         return self.allreduce_coalesced(tensors, opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
@@ -189,7 +206,8 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         return self.allgather(outputs, inputs, opts)
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        return self._start("all_gather", self.collectives.all_gather_into(tensor, output))
+        operation = self.collectives.all_gather_into(tensor, output)
+        return self._start("all_gather", operation, num_bytes=tensor.nbytes)
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         pairs = zip(inputs, outputs, strict=True)
@@ -204,7 +222,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         operation = self.collectives.reduce_scatter_from(tensor, output, _reduction(opts))
-        return self._start("reduce_scatter", operation)
+        return self._start("reduce_scatter", operation, num_bytes=tensor.nbytes)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         pairs = zip(inputs, outputs, strict=True)
@@ -233,15 +251,16 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         return self._start("scatter", self.collectives.scatter(_tensors(outputs)[0], mine, root=root))
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:
-        return self._start_at_once("send", self.collectives.send(_tensors(tensors)[0], to=dstRank, tag=FIRST_TAG + tag))
+        operation = self.collectives.send(_tensors(tensors)[0], to=dstRank, tag=FIRST_TAG + tag)
+        return self._start("send", operation, in_turn=False)
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:
         operation = self.collectives.receive(_tensors(tensors)[0], source=srcRank, tag=FIRST_TAG + tag)
-        return self._start_at_once("recv", operation)
+        return self._start("recv", operation, in_turn=False)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         operation = self.collectives.receive(_tensors(tensors)[0], source=None, tag=FIRST_TAG + tag)
-        return self._start_at_once("recv", operation)
+        return self._start("recv", operation, in_turn=False)
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
         return self._start("barrier", self.collectives.barrier())
@@ -253,35 +272,41 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
 
-    def _start(self, name: str, operation: Operation) -> Any:
-        """Starts a collective."""
-        return self._start_at_once(name, self.collectives.in_turn(operation))
-
-    def _start_at_once(self, name: str, operation: Operation) -> Any:
+    def _start(self, name: str, operation: Operation, *, in_turn: bool = True, num_bytes: int | None = None) -> Any:
+        """Hands an operation to the communication thread; collectives run one after the other."""
         future: Future[Any] = Future()
         seconds = self._timeout.total_seconds()
 
         def done(result: Any, error: BaseException | None) -> None:
             future.set_result((result, error))
 
-        self.service.submit(
-            Job(
-                f"{name} of {NAME}, rank {self._rank} of {self._size}",
-                operation,
-                done,
-                time.monotonic() + seconds,
-                seconds,
-            )
-        )
-        return MpiWork(future)
+        label = f"{name} of {NAME}, rank {self._rank} of {self._size}"
+        job = Job(label, operation, done, time.monotonic() + seconds, seconds, in_turn=in_turn, num_bytes=num_bytes)
+        self.service.submit(job)
+        return MpiWork(future, job)
 
     def _start_all(self, name: str, operations: list[Operation]) -> Any:
         return self._start(name, operations[0] if len(operations) == 1 else _one_after_the_other(operations))
 
 
+def communicate_on(cpu: int) -> None:
+    """Binds the communication threads of all groups of this process, those made later too, to a logical CPU."""
+    global _communication_cpu
+    _communication_cpu = cpu
+    for group in list(_living):
+        group.service.bind(cpu)
+
+
+def recorded() -> AbstractContextManager[list[Span]]:
+    """What the communication threads of this process do of all that they are handed while a `with` block runs."""
+    return service.recorded(group.service for group in list(_living))
+
+
 def _create(options: Any, _: Any) -> MpiProcessGroup:
-    ranks = list(options.global_ranks_in_group) or None
-    return MpiProcessGroup(options.group_rank, options.group_size, ranks=ranks, timeout=options.timeout)
+    ranks, cpu = list(options.global_ranks_in_group) or None, _communication_cpu
+    if cpu is None:
+        log.debug("communication thread: not bound to a core, no plan of cores has named one")
+    return MpiProcessGroup(options.group_rank, options.group_size, ranks=ranks, timeout=options.timeout, cpu=cpu)
 
 
 def _one_after_the_other(operations: list[Operation]) -> Operation:
@@ -341,15 +366,21 @@ def _node_of(channel: Channel) -> Node | None:
     if reasons:
         log.warning("%s: %s; sums go through MPI's own all-reduce", NAME, reasons[0])
         return None
-    inside = channel.split(sorted(nodes).index(names[channel.rank]), key=channel.rank)
-    across = channel.split(mine.index(channel.rank), key=channel.rank) if len(nodes) > 1 else None
+    in_order = list(dict.fromkeys(names))  # nodes by their first rank
+    number, place = in_order.index(names[channel.rank]), mine.index(channel.rank)
+    inside = channel.split(number, key=place)
+    across = None
+    if len(nodes) > 1:
+        across = Across(number, *(channel.split(place, key=number) for _ in range(2)))
     exchange = Exchange(
         rank=inside.rank,
         names=[f"rank {rank} of {channel.size}" for rank in mine],
         broadcast=inside.broadcast_object,
         barrier=inside.wait_for_all,
+        slot_bytes=SLOT_BYTES if across is None else ACROSS_SLOT_BYTES,
     )
-    return Node(exchange, across)
+    ranks = [[rank for rank, name in enumerate(names) if name == node] for node in in_order]
+    return Node(exchange, ranks, across)
 
 
 class _Neighbours:
@@ -374,6 +405,7 @@ class _Neighbours:
                 continue
 
 
+rendezvous.install()
 dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
 
 

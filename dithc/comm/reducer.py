@@ -5,60 +5,16 @@ gradients are complete is handed to the communication thread, one bucket after t
 the order in which a rank gets ready (else ranks would wait for each other's buckets for ever).
 """
 
-import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
 from dithc import hcops
-
-# A bucket is a 32nd of all gradients, within these bounds: small enough that the last one, which nothing hides, is little of the
-# whole; large enough that the latency of a collective, some tens of microseconds, does not show.
-BUCKETS = 32
-LEAST_BUCKET_BYTES, MOST_BUCKET_BYTES = 1 << 20, 16 << 20
-
-
-@dataclass
-class Bucket:
-    """Elements start..stop of the buffer, complete when no gradient of `waiting` is missing."""
-
-    start: int
-    stop: int
-    parameters: list[int]
-    waiting: int = 0
-    work: Any = None
-
-    @property
-    def megabytes(self) -> float:
-        """Size of its numbers, fp32."""
-        return (self.stop - self.start) * torch.float32.itemsize / 1e6
-
-
-@dataclass
-class Exposure:
-    """What the exchange of one step cost.
-
-    Attributes:
-        exposed_seconds: time the step waited for it, after the backward pass.
-        bytes_moved: of gradients, handed over by this rank.
-    """
-
-    exposed_seconds: float = 0.0
-    bytes_moved: int = 0
-
-
-@dataclass
-class _Layout:
-    """Where each gradient lies: parameter numbers in the order of the buffer, and the buckets."""
-
-    order: list[int]
-    buckets: list[Bucket] = field(default_factory=list)
-    bucket_of: dict[int, Bucket] = field(default_factory=dict)
+from dithc.comm.buckets import ALIGNMENT, Arrangement, arrange, flat_buffer
+from dithc.comm.exposure import Exposure, Meter
 
 
 class Reducer:
@@ -67,48 +23,62 @@ class Reducer:
     `begin` before the backward pass whose gradients are to be exchanged, `finish` after it: then every `.grad` is the sum over
     the ranks, or None where no rank has one. Without `begin` gradients accumulate on this rank alone.
 
+    With `scatter` a rank gets the sums of its share of each bucket only, in `buffer`, and every `.grad` is None: what is
+    outside of the share is this rank's own gradient still.
+
     Attributes:
+        parameters: that take part; their place in this list is their number.
+        arrangement: where they lie in the buffer.
         buffer: all gradients, fp32, and behind them one number a parameter: how many ranks used it.
+        used: whether any rank had a gradient in the last exchange, by number.
+        meter: counts what the exchange costs.
         exposure: what the last exchange cost.
     """
 
-    def __init__(self, parameters: Iterable[Parameter], *, group: Any = None, bucket_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[Parameter],
+        *,
+        group: Any = None,
+        bucket_bytes: int | None = None,
+        scatter: bool = False,
+    ) -> None:
         """Prepares the buffer, in reverse order of the parameters until a backward pass was recorded.
 
         Args:
             parameters: that are trained; the same on every rank, fp32.
             group: of torch.distributed; None for all ranks.
-            bucket_bytes: None for the rule above.
+            bucket_bytes: None for the rule of `buckets.py`.
+            scatter: leaves each rank its share of the sums.
         """
-        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        self._number = {id(parameter): number for number, parameter in enumerate(self._parameters)}
-        self._group, self._bucket_bytes = group, bucket_bytes
+        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self._number = {id(parameter): number for number, parameter in enumerate(self.parameters)}
+        self._group, self._bucket_bytes, self._scatter = group, bucket_bytes, scatter
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self._active = False
         self._seen: list[int] = []
-        self._next = 0
-        self.exposure = Exposure()
-        self._arrange(list(reversed(range(len(self._parameters)))))
-        for parameter in self._parameters:
+        self.meter, self.exposure = Meter(), Exposure()
+        self._arrange(list(reversed(range(len(self.parameters)))))
+        for parameter in self.parameters:
             parameter.register_post_accumulate_grad_hook(self._landed)  # type: ignore[no-untyped-call]
 
     def __str__(self) -> str:
-        sizes = sorted(bucket.megabytes for bucket in self._layout.buckets)
+        sizes = sorted(bucket.megabytes for bucket in self.arrangement.buckets)
         return f"{len(sizes)} buckets of {sizes[0]:.1f} to {sizes[-1]:.1f} MB"
 
     def record(self) -> None:
         """Arranges the buffer in the order of the last exchanged backward pass, that of rank 0 on all ranks."""
-        order = self._seen + [number for number in self._layout.order if number not in set(self._seen)]
-        box = [order]
+        seen = set(self._seen)
+        box = [self._seen + [number for number in self.arrangement.order if number not in seen]]
         dist.broadcast_object_list(box, group=self._group, group_src=0)
         self._arrange(box[0])
 
     def begin(self) -> None:
         """The gradients of the next backward pass are exchanged."""
-        self._active, self._seen, self._next = True, [], 0
-        self.exposure = Exposure()
-        self._used.zero_()
-        for bucket in self._layout.buckets:
-            bucket.waiting, bucket.work = len(bucket.parameters), None
+        self._active, self._seen = True, []
+        self._flags.zero_()
+        self._waiting = [len(bucket.members) for bucket in self.arrangement.buckets]
+        self._works: list[Any] = []
 
     def finish(self) -> None:
         """Waits until every gradient is the sum over the ranks.
@@ -116,66 +86,65 @@ class Reducer:
         Raises:
             TimeoutError, RuntimeError: another rank is gone or late.
         """
-        for number in set(range(len(self._parameters))) - set(self._seen):
-            parameter = self._parameters[number]
+        for number in set(range(len(self.parameters))) - set(self._seen):
+            parameter = self.parameters[number]
             if parameter.grad is None:
-                self._view(parameter).zero_()
+                self._views[number].zero_()
             self._complete(number, parameter)
         self._active = False
-        begun = time.perf_counter()
-        for bucket in self._layout.buckets:
-            bucket.work.wait()
-        self.exposure.exposed_seconds = time.perf_counter() - begun
-        for used, parameter in zip(self._used.tolist(), self._parameters, strict=True):
-            parameter.grad = self._view(parameter) if used else None
+        for work in self._works:
+            self.meter.wait(work)
+        self.exposure = self.meter.take()
+        self.used = [count > 0 for count in self._flags.tolist()]
+        for used, parameter, view in zip(self.used, self.parameters, self._views, strict=True):
+            parameter.grad = view if used and not self._scatter else None
 
     def _arrange(self, order: list[int]) -> None:
-        arranged = [self._parameters[number] for number in order]
-        for parameter in arranged:
+        sizes = [parameter.numel() for parameter in self.parameters]
+        ranks = self.size if self._scatter else 1
+        self.arrangement: Arrangement = arrange(sizes, order, ranks=ranks, bucket_bytes=self._bucket_bytes)
+        length = self.arrangement.length
+        self.buffer = flat_buffer(length + -(-len(sizes) // ALIGNMENT) * ALIGNMENT)
+        self._counts = self.buffer[length:]
+        self._flags = self._counts[: len(sizes)]
+        self._views: list[Tensor] = []
+        for parameter, start in zip(self.parameters, self.arrangement.starts, strict=True):
             parameter.grad = None
-        used = Parameter(torch.empty(len(self._parameters)))
-        self.buffer = hcops.optimizer.flat_gradients([*arranged, used])
-        self._used = self._view(used)
-        self._layout = _Layout(order)
-        limit = self._bucket_bytes or min(max(self.buffer.nbytes // BUCKETS, LEAST_BUCKET_BYTES), MOST_BUCKET_BYTES)
-        starts = [self._start(parameter) for parameter in arranged] + [self._start(used)]
-        bucket: Bucket | None = None
-        for place, number in enumerate(order):
-            stop = starts[place + 1]
-            if bucket is None or (stop - bucket.start) * self.buffer.itemsize > limit:
-                bucket = Bucket(starts[place], stop, [])
-                self._layout.buckets.append(bucket)
-            bucket.stop = stop
-            bucket.parameters.append(number)
-            self._layout.bucket_of[number] = bucket
-        if bucket is not None:
-            bucket.stop = self.buffer.numel()
-
-    def _view(self, parameter: Parameter) -> Tensor:
-        view: Tensor = parameter.flat_grad  # type: ignore[attr-defined]
-        return view
-
-    def _start(self, parameter: Parameter) -> int:
-        return (self._view(parameter).data_ptr() - self.buffer.data_ptr()) // self.buffer.itemsize
+            self._views.append(self.buffer[start : start + parameter.numel()].view(parameter.shape))
+            hcops.optimizer.give_place(parameter, self._views[-1])
+        self._bucket_of = {number: n for n, bucket in enumerate(self.arrangement.buckets) for number in bucket.members}
+        self.used = [False] * len(sizes)
+        self._waiting, self._works = [], []
 
     def _landed(self, parameter: Tensor) -> None:
         """A gradient is complete on this rank."""
         if self._active:
             number = self._number[id(parameter)]
             self._seen.append(number)
-            self._complete(number, self._parameters[number])
+            self._complete(number, self.parameters[number])
 
     def _complete(self, number: int, parameter: Parameter) -> None:
-        view, gradient = self._view(parameter), parameter.grad
+        view, gradient = self._views[number], parameter.grad
         if gradient is not None:
-            self._used[number] = 1.0
+            self._flags[number] = 1.0
             if gradient.data_ptr() != view.data_ptr():
                 view.copy_(gradient)
-        self._layout.bucket_of[number].waiting -= 1
-        buckets = self._layout.buckets
-        while self._next < len(buckets) and buckets[self._next].waiting == 0:
-            bucket = buckets[self._next]
-            part = self.buffer[bucket.start : bucket.stop]
-            self.exposure.bytes_moved += part.nbytes
-            bucket.work = dist.all_reduce(part, group=self._group, async_op=True)
-            self._next += 1
+        self._waiting[self._bucket_of[number]] -= 1
+        while len(self._works) < len(self._waiting) and not self._waiting[len(self._works)]:
+            self._launch(len(self._works))
+        if len(self._works) == len(self._waiting):  # every flag is set
+            self._works.append(self._sum(self._counts))
+
+    def _launch(self, index: int) -> None:
+        bucket = self.arrangement.buckets[index]
+        part = self.buffer[bucket.start : bucket.stop]
+        if not self._scatter:
+            self._works.append(self._sum(part))
+            return
+        self.meter.sent(part.nbytes)
+        own = self.buffer[bucket.share(self.rank, self.size)]
+        self._works.append(dist.reduce_scatter_single(own, part, group=self._group, async_op=True))
+
+    def _sum(self, part: Tensor) -> Any:
+        self.meter.sent(part.nbytes)
+        return dist.all_reduce(part, group=self._group, async_op=True)

@@ -8,12 +8,15 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from dithc.comm.traffic import Span
 from dithc.log import logger
 
 log = logger(__name__)
@@ -28,6 +31,7 @@ PATIENCE_NANOSECONDS = 200_000
 LOOKS_BEFORE_SLEEP = 50
 SLEEP_SECONDS = 50e-6
 SECONDS_BETWEEN_LOOKS = 1.0
+THREAD_NAME = "dithc-mpi"
 
 
 @dataclass(eq=False)
@@ -39,6 +43,12 @@ class Job:
         operation: the generator.
         done: called once, on the communication thread, with the result and None, or with None and the error.
         deadline: of `time.monotonic`.
+        in_turn: waits for the jobs in turn before it: collectives are made of several steps, and MPI and the exchange know a
+            step by its place in the row of all steps of the group, which two collectives at once would mix.
+        begun: `time.perf_counter` when the thread took it up, after its turn came; None before.
+        ended: `time.perf_counter` when it was done or had failed; None before.
+        num_bytes: handed over by this rank; None where nobody has counted.
+        spans: gets a span when the job has ended; None for no record.
     """
 
     name: str
@@ -46,21 +56,25 @@ class Job:
     done: Callable[[Any, BaseException | None], None]
     deadline: float
     timeout_seconds: float
-    started: bool = field(default=False)
+    in_turn: bool = False
+    num_bytes: int | None = None
+    spans: list[Span] | None = field(default=None, init=False)
+    begun: float | None = field(default=None, init=False)
+    ended: float | None = field(default=None, init=False)
 
     def advance(self, patience: int) -> tuple[bool, bool]:
         """One step; returns whether it got on, and whether it is finished."""
         try:
-            if self.started:
+            if self.begun is not None:
                 progressed = self.operation.send(patience)
             else:
-                self.started = True
+                self.begun = time.perf_counter()
                 progressed = next(self.operation)
         except StopIteration as end:
-            self.done(end.value, None)
+            self._end(end.value, None)
             return True, True
         except BaseException as error:  # the caller gets it, whatever it is; the thread goes on
-            self.done(None, error)
+            self._end(None, error)
             return True, True
         if not progressed and time.monotonic() > self.deadline:
             self.fail(TimeoutError(f"{self.name}: not all ranks took part within {self.timeout_seconds:g} s"))
@@ -70,11 +84,23 @@ class Job:
     def fail(self, error: BaseException) -> None:
         """Ends the operation with an error."""
         self.operation.close()
-        self.done(None, error)
+        self._end(None, error)
+
+    def _end(self, result: Any, error: BaseException | None) -> None:
+        self.ended = time.perf_counter()
+        if self.spans is not None and self.begun is not None:
+            self.spans.append(Span(self.name, self.begun, self.ended, self.num_bytes))
+        self.done(result, error)
 
 
 class Service:
-    """A thread that runs jobs until it is stopped."""
+    """A thread that runs jobs until it is stopped.
+
+    Attributes:
+        spans: gets a span of every job that is handed over, when it has ended; None for no record.
+    """
+
+    spans: list[Span] | None = None
 
     def __init__(self, name: str, *, cpu: int | None = None, watch: Callable[[], None] | None = None) -> None:
         """Starts the thread.
@@ -86,10 +112,22 @@ class Service:
         """
         self._watch, self._next_look = watch, 0.0
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._cpu = cpu
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        if cpu is not None:
+            self.bind(cpu)
+
+    def bind(self, cpu: int) -> None:
+        """Lets the thread run on this logical CPU alone; where the system refuses, it stays as it is, with a warning."""
+        thread = self._thread.native_id
+        assert thread is not None, "the thread has been started"
+        try:
+            os.sched_setaffinity(thread, {cpu})
+        except OSError as error:
+            log.warning("communication thread: cannot be bound to CPU %d: %s", cpu, error)
+        else:
+            log.info("communication thread: bound to CPU %d", cpu)
 
     def submit(self, job: Job) -> None:
         """Hands a job to the thread.
@@ -99,6 +137,7 @@ class Service:
         """
         if self._stopped:
             raise RuntimeError(f"{job.name}: the process group was destroyed")
+        job.spans = self.spans
         self._queue.put(job)
 
     def stop(self, *, timeout_seconds: float) -> bool:
@@ -110,11 +149,8 @@ class Service:
 
     def _run(self) -> None:
         torch.set_num_threads(1)  # else the first torch operator here starts a second OpenMP pool
-        if self._cpu is not None:
-            try:
-                os.sched_setaffinity(0, {self._cpu})
-            except OSError as error:
-                log.warning("communication thread: cannot be bound to CPU %d: %s", self._cpu, error)
+        # The system's name for it, in top and in the report of where threads run; 15 characters.
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(THREAD_NAME)
         active: list[Job] = []
         stopping, idle_looks = False, 0
         while active or not stopping:
@@ -152,11 +188,26 @@ class Service:
             active.clear()
 
     def _advance(self, active: list[Job]) -> bool:
-        patience = PATIENCE_NANOSECONDS if len(active) == 1 and self._queue.empty() else 0
-        anything = False
-        for job in list(active):
+        anything, first = False, next((job for job in active if job.in_turn), None)
+        runnable = [job for job in active if job is first or not job.in_turn]
+        patience = PATIENCE_NANOSECONDS if len(runnable) == 1 and self._queue.empty() else 0
+        for job in runnable:
             progressed, finished = job.advance(patience)
             anything |= progressed
             if finished:
                 active.remove(job)
         return anything
+
+
+@contextmanager
+def recorded(services: Iterable[Service]) -> Iterator[list[Span]]:
+    """What the threads do of all that they are handed while a `with` block runs."""
+    spans: list[Span] = []
+    chosen = list(services)
+    for service in chosen:
+        service.spans = spans
+    try:
+        yield spans
+    finally:
+        for service in chosen:
+            service.spans = None

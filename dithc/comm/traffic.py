@@ -19,6 +19,23 @@ COUNTERS = struct.Struct("=QQ")
 
 
 @dataclass(frozen=True)
+class Span:
+    """When the communication thread did an operation.
+
+    Attributes:
+        name: of the operation.
+        begun: seconds of `time.perf_counter`.
+        ended: likewise.
+        num_bytes: handed over by this rank; None where nobody has counted.
+    """
+
+    name: str
+    begun: float
+    ended: float
+    num_bytes: int | None
+
+
+@dataclass(frozen=True)
 class Traffic:
     """Counted since the process started; None where nobody counts.
 

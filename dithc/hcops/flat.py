@@ -29,15 +29,29 @@ def flat_gradients(parameters: Iterable[Parameter]) -> Tensor:
     """
     if backend_of("linear") == FALLBACK:
         return torch.zeros(0)
-    chosen = [p for p in parameters if p.requires_grad and p.dtype is torch.float32 and p.is_cpu and p.is_contiguous()]
+    chosen = [p for p in parameters if _takes_part(p)]
     sizes = [-(-p.numel() // ALIGNMENT) * ALIGNMENT for p in chosen]
     buffer = torch.zeros(sum(sizes))
     start = 0
     for parameter, size in zip(chosen, sizes, strict=True):
-        view = buffer[start : start + parameter.numel()].view(parameter.shape)
-        parameter.flat_grad = view  # type: ignore[attr-defined]
+        give_place(parameter, buffer[start : start + parameter.numel()].view(parameter.shape))
         start += size
     return buffer
+
+
+def give_place(parameter: Parameter, view: Tensor) -> None:
+    """Gives a parameter an attribute `flat_grad` in a buffer of the caller's, where `flat_gradients` would give it one.
+
+    Args:
+        parameter: of any kind.
+        view: fp32, contiguous, of its shape.
+    """
+    if _takes_part(parameter) and backend_of("linear") != FALLBACK:
+        parameter.flat_grad = view  # type: ignore[attr-defined]
+
+
+def _takes_part(p: Parameter) -> bool:
+    return p.requires_grad and p.dtype is torch.float32 and p.is_cpu and p.is_contiguous()
 
 
 def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:

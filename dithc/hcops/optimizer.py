@@ -7,11 +7,11 @@ from torch import Tensor
 
 from dithc.hcops import reference
 from dithc.hcops.active import backend_of, raw, say_once
-from dithc.hcops.flat import flat_gradients, forget_gradients
+from dithc.hcops.flat import flat_gradients, forget_gradients, give_place
 from dithc.hcops.table import FALLBACK
 from dithc.log import problem
 
-__all__ = ["adamw", "flat_gradients", "forget_gradients", "sum_of_squares"]
+__all__ = ["adamw", "flat_gradients", "forget_gradients", "give_place", "sum_of_squares"]
 
 
 def sum_of_squares(tensors: Sequence[Tensor]) -> float:

@@ -113,6 +113,33 @@ def movements() -> None:
     assert torch.equal(own_shard, torch.full((RANK + 2,), float(sum(range(SIZE)))))
 
 
+def shards() -> None:
+    """A shard of a sum has the bits of the sum, in place or not; gathered, the shards are the sum."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        for length in (0, 1, 513, 300_001):
+            generator = torch.Generator().manual_seed(RANK)
+            own = torch.randn(SIZE * length, generator=generator).to(dtype)
+            for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX):
+                total, shard, inside = own.clone(), own.new_empty(length), own.clone()
+                work = dist.all_reduce(total, op=op, async_op=True)
+                work.wait()
+                assert work.begun <= work.ended
+                place = slice(RANK * length, (RANK + 1) * length)
+                dist.reduce_scatter_single(shard, own, op=op)
+                assert torch.equal(shard, total[place])
+                dist.reduce_scatter_single(inside[place], inside, op=op)
+                assert torch.equal(inside[place], total[place])
+                dist.all_gather_single(inside, inside[place])
+                assert torch.equal(inside, total)
+    elsewhere = torch.arange(4.0 * SIZE) + RANK
+    before = elsewhere.clone()
+    other = (RANK + 1) % SIZE  # the output lies where another rank's shard comes from
+    dist.reduce_scatter_single(elsewhere[4 * other : 4 * other + 4], elsewhere)
+    wanted = torch.arange(4.0 * SIZE)[4 * RANK : 4 * RANK + 4] * SIZE + sum(range(SIZE))
+    assert torch.equal(elsewhere[4 * other : 4 * other + 4], wanted)
+    assert (elsewhere == before).sum() >= 4 * SIZE - 4
+
+
 def messages() -> None:
     objects: list[object] = [None] * SIZE
     dist.all_gather_object(objects, {"rank": RANK})
@@ -259,11 +286,8 @@ def absent() -> None:
 def main() -> None:
     logging.basicConfig(level=logging.INFO)
     seconds = 2 if sys.argv[1] == "absent" else 60
-    store = dist.TCPStore("127.0.0.1", 0, SIZE, is_master=True, wait_for_workers=False) if RANK == 0 else None
-    port = WORLD.bcast(store.port if store else None)
-    store = store or dist.TCPStore("127.0.0.1", port, SIZE, is_master=False)
-    timeout = timedelta(seconds=seconds)
-    dist.init_process_group(NAME, store=store, rank=RANK, world_size=SIZE, timeout=timeout)
+    dist.init_process_group(NAME, timeout=timedelta(seconds=seconds))  # the ranks meet through MPI
+    assert (dist.get_rank(), dist.get_world_size()) == (RANK, SIZE)
     for scene in sys.argv[1:]:
         globals()[scene]()
     dist.barrier()

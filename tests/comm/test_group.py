@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dithc.comm import connect, find_mpiexec
+from dithc.comm import connect, find_mpiexec, launch_line
 from dithc.comm.environment import Started, started_by
 from dithc.log import UserError
 
@@ -31,12 +31,20 @@ def run_ranks(ranks: int, *words: str, **environment: str) -> "subprocess.Comple
 
 def run_program(program: str, ranks: int, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """A program beside this file, on several ranks."""
+    return run_line(ranks, str(PROGRAM.parent / program), *words, **environment)
+
+
+def run_line(ranks: int, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Python with these words, on several ranks."""
     try:
-        mpiexec = find_mpiexec().path
+        mpiexec = find_mpiexec()
     except UserError as error:
         pytest.skip(str(error))
+    line = launch_line(
+        [sys.executable, *words], launcher="mpiexec", ranks=ranks, mpiexec=mpiexec, root_user=os.geteuid() == 0
+    )
     return subprocess.run(
-        [mpiexec, "-n", str(ranks), sys.executable, str(PROGRAM.parent / program), *words],
+        line,
         capture_output=True,
         text=True,
         timeout=LIMIT_SECONDS,

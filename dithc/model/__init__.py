@@ -1,7 +1,8 @@
 """The Diffusion Transformer of Peebles & Xie (2023) with adaLN-Zero, as single-process code.
 
 What: `DiT` (`model(x, t, y)` predicts the noise, and its variance where sigma is learned), `PRESETS` and `DiTConfig`,
-`flops_per_image`, and the surgery that makes a checkpoint fit another task: `official_state`, `adapt`.
+`flops_per_image`, the surgery that makes a checkpoint fit another task: `official_state`, `adapt`, and the names that
+diffusers has for the weights: `diffusers_keys`.
 Why: everything else in dithc trains, samples or measures this one network.
 Invariants:
 - It knows the operators of `hcops` and nothing of ranks, threads, placement or files; those are applied from outside.
@@ -14,9 +15,10 @@ How to change it: a new size is a line of `PRESETS`; a new field of `DiTConfig` 
 `dit.py`, and its term in `flops.py`; a new difference that fine-tuning must bridge is a step in `surgery.py`.
 """
 
+from dithc.model import diffusers_keys
 from dithc.model.dit import DiT
 from dithc.model.flops import Flops, flops_per_image
 from dithc.model.presets import PRESETS, DiTConfig
 from dithc.model.surgery import adapt, official_state
 
-__all__ = ["PRESETS", "DiT", "DiTConfig", "Flops", "adapt", "flops_per_image", "official_state"]
+__all__ = ["PRESETS", "DiT", "DiTConfig", "Flops", "adapt", "diffusers_keys", "flops_per_image", "official_state"]

@@ -90,7 +90,7 @@ def official_state(checkpoint: object, *, weights: Literal["ema", "model"] = "em
     state = {str(key).removeprefix("module."): value for key, value in found.items() if isinstance(value, Tensor)}
     if not state or len(state) != len(found):
         others = [str(key) for key in found if not isinstance(found[key], Tensor)]
-        raise problem("checkpoint", got=f"not tensors: {_some(others)}", expected=expected, remedy=remedy)
+        raise problem("checkpoint", got=f"not tensors: {some(others)}", expected=expected, remedy=remedy)
     return state
 
 
@@ -111,7 +111,7 @@ def _refuse_other_architecture(state: Mapping[str, Tensor], own: State, new: DiT
     if missing or unknown:
         raise problem(
             "names in the checkpoint",
-            got=f"missing: {_some(missing)}; unknown: {_some(unknown)}",
+            got=f"missing: {some(missing)}; unknown: {some(unknown)}",
             expected=f"the {len(own)} names of the official DiT state dictionary",
             remedy="give the weights of a DiT; take them out of a wrapping dictionary by official_state",
         )
@@ -195,6 +195,7 @@ def _misfit(what: str, *, got: object, expected: object) -> UserError:
     return problem(f"checkpoint does not fit the model: {what}", got=got, expected=expected, remedy=remedy)
 
 
-def _some(names: list[str], limit: int = 6) -> str:
+def some(names: list[str], limit: int = 6) -> str:
+    """The first few of a list of names, and how many more there are."""
     shown = ", ".join(names[:limit]) or "none"
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

@@ -1,0 +1,210 @@
+"""The weights of a DiT under the names of diffusers' DiTTransformer2DModel, and the settings that class is built from.
+
+The two networks are the same but for four things:
+- Each block of diffusers' class has embedders of its own for timestep and label; ours, like the official one, has one for
+  all. Exported, they are copies; imported, they have to be equal.
+- Its queries, keys and values are three layers; ours are one.
+- Its position embedding is computed and not among the weights.
+- Its frequencies of the timestep fall by i / 127, the official ones by i / 128 (`downscale_freq_shift` 1 instead of 0).
+  The weights do not tell for which they were trained, so neither direction changes them.
+No diffusers is needed here.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dithc.log import UserError, problem
+from dithc.model.embed import position_embedding
+from dithc.model.presets import DiTConfig
+from dithc.model.surgery import State, some
+
+CLASS = "DiTTransformer2DModel"
+CLASSES = (CLASS, "Transformer2DModel")  # the latter in files that are older than the former
+POSITIONS = "pos_embed"
+PATCH = "pos_embed.proj"
+BLOCK = "transformer_blocks."
+NORM_EPS = 1e-6  # of every norm of the official DiT
+
+# Our modules and theirs. All but the label table have a weight and a bias.
+AROUND = {"x_embedder.proj": PATCH, "final_layer.adaLN_modulation.1": "proj_out_1", "final_layer.linear": "proj_out_2"}
+IN_BLOCK = {
+    "adaLN_modulation.1": ("norm1.linear",),
+    "attn.qkv": ("attn1.to_q", "attn1.to_k", "attn1.to_v"),
+    "attn.proj": ("attn1.to_out.0",),
+    "mlp.fc1": ("ff.net.0.proj",),
+    "mlp.fc2": ("ff.net.2",),
+}
+EMBEDDERS = {
+    "t_embedder.mlp.0.weight": "timestep_embedder.linear_1.weight",
+    "t_embedder.mlp.0.bias": "timestep_embedder.linear_1.bias",
+    "t_embedder.mlp.2.weight": "timestep_embedder.linear_2.weight",
+    "t_embedder.mlp.2.bias": "timestep_embedder.linear_2.bias",
+    "y_embedder.embedding_table.weight": "class_embedder.embedding_table.weight",
+}
+
+# What the class takes for a setting that its config.json does not hold, and the settings that ours has no other value for.
+DEFAULTS: dict[str, Any] = {
+    "num_attention_heads": 16,
+    "attention_head_dim": 72,
+    "in_channels": 4,
+    "out_channels": None,
+    "num_layers": 28,
+    "sample_size": 32,
+    "patch_size": 2,
+    "num_embeds_ada_norm": 1000,
+    "norm_eps": 1e-5,
+}
+FIXED: dict[str, Any] = {
+    "activation_fn": "gelu-approximate",
+    "attention_bias": True,
+    "norm_type": "ada_norm_zero",
+    "norm_elementwise_affine": False,
+}
+
+
+def are_diffusers_keys(content: object) -> bool:
+    """Whether a file's content has the names of diffusers' class."""
+    return isinstance(content, Mapping) and f"{PATCH}.weight" in content
+
+
+def settings(config: DiTConfig) -> dict[str, Any]:
+    """The content of config.json for a model.
+
+    Raises:
+        UserError: the class cannot hold this model; the message says which property of it.
+    """
+    if config.size[0] != config.size[1]:
+        raise _cannot_hold("an input that is not square", got=config.size, expected="(side, side)")
+    if config.null_label is None:
+        got = f"{config.num_classes} classes, trained without label dropout"
+        raise _cannot_hold("a label table without a row for the null label", got=got, expected="label_dropout above 0")
+    if config.mlp_width != 4 * config.hidden_size:
+        raise _cannot_hold("another width of the MLP", got=config.mlp_width, expected=4 * config.hidden_size)
+    return {
+        "_class_name": CLASS,
+        "num_attention_heads": config.num_heads,
+        "attention_head_dim": config.hidden_size // config.num_heads,
+        "in_channels": config.in_channels,
+        "out_channels": config.out_channels,
+        "num_layers": config.depth,
+        "sample_size": config.size[0],
+        "patch_size": config.patch_size,
+        "num_embeds_ada_norm": config.num_classes,
+        "norm_eps": NORM_EPS,
+        **FIXED,
+    }
+
+
+def source_of(content: Mapping[str, Any]) -> DiTConfig:
+    """The model that a config.json describes.
+
+    Raises:
+        UserError: it is of another class, or describes a network that a DiT of ours cannot be.
+    """
+    if content.get("_class_name", CLASS) not in CLASSES:
+        raise _cannot_import("_class_name", got=content["_class_name"], expected=" or ".join(CLASSES))
+    for key, value in FIXED.items():
+        if content.get(key, value) != value:
+            raise _cannot_import(key, got=content[key], expected=value)
+    chosen = {**DEFAULTS, **content}
+    sizes = ("num_attention_heads", "attention_head_dim", "in_channels", "sample_size", "patch_size")
+    for key in (*sizes, "num_layers", "num_embeds_ada_norm"):
+        if not isinstance(chosen[key], int) or chosen[key] < 1:
+            raise _cannot_import(key, got=chosen[key], expected="a whole number of at least 1")
+    heads, channels = chosen["num_attention_heads"], chosen["in_channels"]
+    return DiTConfig(
+        hidden_size=heads * chosen["attention_head_dim"],
+        depth=chosen["num_layers"],
+        num_heads=heads,
+        patch_size=chosen["patch_size"],
+        input_size=chosen["sample_size"],
+        in_channels=channels,
+        num_classes=chosen["num_embeds_ada_norm"],
+        learn_sigma=chosen["out_channels"] == 2 * channels,
+    )
+
+
+def to_diffusers(state: Mapping[str, Tensor], config: DiTConfig) -> State:
+    """Weights under the official names, renamed; no two of the result share memory, as safetensors demands.
+
+    Raises:
+        UserError: diffusers' class cannot hold this model.
+    """
+    settings(config)
+    result: State = {}
+    for ours, theirs in _table(config.depth):
+        value = state[ours]
+        parts = value.chunk(len(theirs)) if ".qkv." in ours else [value] * len(theirs)
+        result |= {name: part.clone() if len(theirs) > 1 else part for name, part in zip(theirs, parts, strict=True)}
+    return result
+
+
+def from_diffusers(state: Mapping[str, Tensor], config: DiTConfig) -> State:
+    """Weights under diffusers' names, renamed to the official ones.
+
+    Args:
+        state: names to tensors.
+        config: the model they belong to; its width and size give the position embedding, which the files do not hold.
+
+    Raises:
+        UserError: names are missing or unknown, or the embedders of the blocks differ, so that no single one stands for
+            all of them.
+    """
+    table = list(_table(len({key.split(".")[1] for key in state if key.startswith(BLOCK)})))
+    known = {name for _, theirs in table for name in theirs}
+    missing, unknown = sorted(known - state.keys()), sorted(state.keys() - known)
+    if missing or unknown:
+        raise problem(
+            "names in the weights for diffusers",
+            got=f"missing: {some(missing)}; unknown: {some(unknown)}",
+            expected=f"the {len(known)} names of a {CLASS} of this depth",
+            remedy="give the weights of its `transformer` whole, and as diffusers saves them",
+        )
+    result: State = {}
+    for ours, theirs in table:
+        parts = [state[name] for name in theirs]
+        if ".qkv." in ours:
+            result[ours] = torch.cat(parts)
+        else:
+            _refuse_different(dict(zip(theirs, parts, strict=True)))
+            result[ours] = parts[0]
+    result[POSITIONS] = position_embedding(config.hidden_size, config.grid)
+    return result
+
+
+def _table(depth: int) -> Iterator[tuple[str, list[str]]]:
+    """Each of our names but the position embedding's, and theirs: one, the three of a qkv, or a copy in each block."""
+    for kind in ("weight", "bias"):
+        for ours, theirs in AROUND.items():
+            yield f"{ours}.{kind}", [f"{theirs}.{kind}"]
+        for block in range(depth):
+            for ours, parts in IN_BLOCK.items():
+                yield f"blocks.{block}.{ours}.{kind}", [f"{BLOCK}{block}.{part}.{kind}" for part in parts]
+    for ours, theirs in EMBEDDERS.items():
+        yield ours, [f"{BLOCK}{block}.norm1.emb.{theirs}" for block in range(depth)]
+
+
+def _refuse_different(copies: State) -> None:
+    (first, value), *others = copies.items()
+    for name, other in others:
+        if not torch.equal(value, other):
+            raise problem(
+                "embedders of the blocks differ",
+                got=f"{name} is not {first}",
+                expected="the same timestep and label embedders in every block: a DiT has one of each for all blocks",
+                remedy=f"nothing can be done about weights that {CLASS} was trained to: train on the official network, or "
+                "start from weights converted from it",
+            )
+
+
+def _cannot_hold(what: str, *, got: object, expected: object) -> UserError:
+    remedy = "export it as safetensors or official"
+    return problem(f"diffusers' {CLASS} cannot hold {what}", got=got, expected=expected, remedy=remedy)
+
+
+def _cannot_import(key: str, *, got: object, expected: object) -> UserError:
+    remedy = f"give the folder of a {CLASS}: in a pipeline's folder the one named `transformer`"
+    return problem(f"{key} in config.json of the weights", got=got, expected=expected, remedy=remedy)

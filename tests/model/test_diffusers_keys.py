@@ -1,0 +1,186 @@
+"""Weights under diffusers' names: its own network computes what ours does, and back nothing has changed.
+
+The truth is diffusers' DiTTransformer2DModel, built by diffusers and run by diffusers.
+"""
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from diffusers.models.embeddings import get_timestep_embedding
+from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
+from torch import Tensor
+
+from dithc.log import UserError
+from dithc.model import DiT, adapt, diffusers_keys
+from dithc.model.embed import timestep_features
+
+SMALL = {"hidden_size": 32, "num_heads": 2, "depth": 3, "input_size": 8, "num_classes": 5}
+XL_WIDTHS = {"depth": 2, "input_size": 8, "num_classes": 10}
+PRESET = {"small": ("DiT-S/2", SMALL), "xl": ("DiT-XL/2", XL_WIDTHS)}
+BANDS = ("DiT-S/4", {**SMALL, "in_channels": 13, "learn_sigma": False, "input_size": 16})
+
+
+def _model(name: str, overrides: dict[str, Any], seed: int = 0) -> DiT:
+    """A model with random numbers wherever the initial weights are zero, so that every layer has a say in the output."""
+    torch.manual_seed(seed)
+    model = DiT.from_preset(name, **overrides)
+    for key, value in model.named_parameters():
+        if value.requires_grad and (not value.any() or key.endswith("bias")):
+            value.data.normal_(std=0.02)
+    return model
+
+
+def _theirs(model: DiT) -> DiTTransformer2DModel:
+    """Diffusers' network with the weights of ours; its constructor and its strict loading judge settings and names."""
+    content = diffusers_keys.settings(model.config)
+    net = DiTTransformer2DModel.from_config(content)
+    net.load_state_dict(diffusers_keys.to_diffusers(model.state_dict(), model.config), strict=True)
+    return net.eval()
+
+
+def _same_frequencies(net: DiTTransformer2DModel) -> DiTTransformer2DModel:
+    for block in net.transformer_blocks:
+        block.norm1.emb.time_proj.downscale_freq_shift = 0
+    return net
+
+
+def _inputs(model: DiT, count: int = 4) -> tuple[Tensor, Tensor, Tensor]:
+    """Noisy images, timesteps from both ends, and labels with the null label among them."""
+    torch.manual_seed(1)
+    x = torch.randn(count, model.config.in_channels, *model.config.size)
+    return x, torch.tensor([0, 999, 500, 37][:count]), torch.tensor([0, 1, model.config.num_classes, 3][:count])
+
+
+@torch.no_grad()
+def _difference(model: DiT, net: DiTTransformer2DModel) -> float:
+    """Norm of the difference of the two outputs, over the norm of ours."""
+    x, t, y = _inputs(model)
+    ours, theirs = model(x, t, y), net(x, timestep=t, class_labels=y, return_dict=False)[0]
+    assert ours.shape == theirs.shape
+    return float((ours - theirs).norm() / ours.norm())
+
+
+@pytest.mark.parametrize(("name", "overrides"), [*PRESET.values(), BANDS], ids=["small", "xl", "bands"])
+def test_diffusers_own_network_computes_the_same(name: str, overrides: dict[str, Any]) -> None:
+    model = _model(name, overrides)
+    assert _difference(model, _same_frequencies(_theirs(model))) < 1e-5
+
+
+def test_norms_have_the_same_epsilon() -> None:
+    """Tokens this small show it; beside the position embedding, of variance one half, it would drown."""
+    model = _model(*PRESET["small"])
+    net = _same_frequencies(_theirs(model))
+    for positions in (model.pos_embed.data, net.pos_embed.pos_embed):
+        positions.zero_()
+    for weight in (model.x_embedder.proj.weight.data, net.pos_embed.proj.weight.data):
+        weight *= 1e-2
+    assert _difference(model, net) < 1e-5
+
+
+def test_as_it_comes_diffusers_differs_by_its_frequencies() -> None:
+    """By percents on random weights of this width; equal frequencies are all that it takes (the test above)."""
+    model = _model(*PRESET["xl"])
+    assert 1e-2 < _difference(model, _theirs(model)) < 1e-1
+
+
+def test_frequencies_are_the_only_difference_of_the_timestep_features() -> None:
+    steps = torch.arange(1000)
+    ours = timestep_features(steps)
+    same, theirs = (get_timestep_embedding(steps, 256, flip_sin_to_cos=True, downscale_freq_shift=s) for s in (0, 1))
+    assert float((ours - same).abs().max()) < 1e-6
+    assert 0.6 < float((ours - theirs).norm() / ours.norm()) < 0.7
+
+
+def test_every_weight_has_a_say() -> None:
+    """A weight that no layer of theirs took up would leave the output as it was."""
+    model = _model(*PRESET["small"])
+    net = _same_frequencies(_theirs(model))
+    untouched = []
+    for name, value in net.named_parameters():
+        if name.endswith("to_k.bias"):
+            continue  # a constant added to every score of a query changes no softmax
+        kept = value.data.clone()
+        value.data += 0.1 * torch.randn_like(value)
+        if _difference(model, net) < 1e-4:
+            untouched.append(name)
+        value.data = kept
+    assert untouched == []
+
+
+@pytest.mark.parametrize(("name", "overrides"), [*PRESET.values(), BANDS], ids=["small", "xl", "bands"])
+def test_there_and_back_is_the_same_to_the_bit(name: str, overrides: dict[str, Any]) -> None:
+    model = _model(name, overrides)
+    state = model.state_dict()
+    back = diffusers_keys.from_diffusers(diffusers_keys.to_diffusers(state, model.config), model.config)
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[key], value) for key, value in state.items())
+    assert adapt(back, model, source=diffusers_keys.source_of(diffusers_keys.settings(model.config)))[1] == []
+
+
+def test_a_network_that_diffusers_made_is_computed_by_ours() -> None:
+    torch.manual_seed(3)
+    net = DiTTransformer2DModel(
+        num_attention_heads=4, attention_head_dim=8, in_channels=3, out_channels=6, num_layers=2, sample_size=8,
+        patch_size=2, num_embeds_ada_norm=7, norm_eps=1e-6,
+    ).eval()  # fmt: skip
+    for block in net.transformer_blocks:
+        block.norm1.emb.load_state_dict(net.transformer_blocks[0].norm1.emb.state_dict())
+    config = diffusers_keys.source_of(dict(net.config))
+    assert (config.num_heads, config.num_classes, config.out_channels, config.size) == (4, 7, 6, (8, 8))
+    model = DiT(config)
+    model.load_state_dict(diffusers_keys.from_diffusers(net.state_dict(), config), strict=True)
+    assert _difference(model, _same_frequencies(net)) < 1e-5
+
+
+def test_settings_that_a_config_does_not_hold_are_those_of_the_class() -> None:
+    parameters = inspect.signature(DiTTransformer2DModel.__init__).parameters
+    ours = diffusers_keys.DEFAULTS | diffusers_keys.FIXED
+    assert {key: parameters[key].default for key in ours} == ours
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        ({"input_size": (8, 16)}, "not square"),
+        ({"class_dropout_prob": 0.0}, "null label"),
+        ({"mlp_ratio": 2.0}, "width of the MLP"),
+    ],
+)
+def test_what_the_class_cannot_hold_is_refused(overrides: dict[str, Any], named: str) -> None:
+    model = DiT.from_preset("DiT-S/2", **{**SMALL, **overrides})
+    with pytest.raises(UserError, match=f"cannot hold[\\s\\S]*{named}"):
+        diffusers_keys.to_diffusers(model.state_dict(), model.config)
+
+
+@pytest.mark.parametrize("part", ["timestep_embedder.linear_2.bias", "class_embedder.embedding_table.weight"])
+def test_embedders_that_differ_between_blocks_are_refused(part: str) -> None:
+    model = _model(*PRESET["small"])
+    state = diffusers_keys.to_diffusers(model.state_dict(), model.config)
+    state[f"transformer_blocks.2.norm1.emb.{part}"].view(-1)[-1] += 1e-6
+    with pytest.raises(UserError, match=r"embedders of the blocks differ[\s\S]*blocks.2"):
+        diffusers_keys.from_diffusers(state, model.config)
+
+
+def test_missing_and_unknown_names_are_named() -> None:
+    model = _model(*PRESET["small"])
+    state = diffusers_keys.to_diffusers(model.state_dict(), model.config)
+    state["caption_projection.weight"] = state.pop("transformer_blocks.1.attn1.to_v.bias")
+    with pytest.raises(UserError, match=r"missing: \S*1.attn1.to_v.bias; unknown: caption_projection.weight"):
+        diffusers_keys.from_diffusers(state, model.config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("_class_name", "PixArtTransformer2DModel"),
+        ("norm_type", "ada_norm_single"),
+        ("activation_fn", "geglu"),
+        ("num_layers", None),
+        ("sample_size", "32"),
+    ],
+)
+def test_settings_of_another_network_are_refused_by_name(key: str, value: object) -> None:
+    with pytest.raises(UserError, match=key):
+        diffusers_keys.source_of({key: value})

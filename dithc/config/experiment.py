@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from dithc.config.base import Name, Positive, Settings
 from dithc.config.codecs import Codec, Extractor, KlVae
 from dithc.config.datasets import Dataset
-from dithc.config.training import Evaluation, GradientPath, Run, StrategyName
+from dithc.config.training import CheckpointPath, Evaluation, GradientPath, Run, Sharding, StrategyName
 
 Stage = Literal[
     "default",
@@ -42,11 +42,19 @@ class Machine(Settings):
     """Cores of a rank; the cores the workflow was given, shared by the ranks of a node, if not given."""
     gradients: GradientPath = "overlapped"
     """Who sums gradients over ranks: dithc's reducer while the backward pass runs, or PyTorch's DistributedDataParallel."""
+    sharding: Sharding = "none"
+    """What ranks with a replica of the weights keep of the optimizer's state: none shares nothing, each keeps all of it; zero1:
+    moments and averages of a share of the weights each (strategies cftp and dp, gradients overlapped)."""
     collectives: Literal["hierarchical", "iallreduce", "blocking"] = "hierarchical"
     """How sums over ranks are made: in shared memory within a node and by MPI between nodes; by MPI's own all-reduce, posted and
     polled; or by its blocking one."""
     wire: Literal["fp32", "bf16"] = "fp32"
     """Type in which hierarchical sums move numbers between ranks; they are summed in fp32 either way."""
+    trace_step: Positive | None = None
+    """Optimizer step of which each rank writes a trace (operators, phases, communication) into the store; none for no trace."""
+    checkpoints: CheckpointPath = "async"
+    """async: training goes on while checkpoints are written, from a copy of the state, which is memory beside it; blocking: it
+    waits."""
     walltime: bool = False
     """Jobs are ended at their `runtime`: a training then saves and stops before, to be run again."""
 
@@ -91,6 +99,36 @@ class Strategies(Settings):
     """Memory of all ranks of a run together, beyond which it is out of memory; none for what is available."""
 
 
+class Scaling(Settings):
+    """A training on more and more ranks, shown in the report beside the paper's figures 10 and 11."""
+
+    models: list[Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")]] = []
+    """Presets to measure; none for no measurement."""
+    ranks: list[Positive] = [1, 2]
+    """Counts of ranks, ascending, each a training."""
+    batch: Positive = 8
+    """Images a step: of each rank in weak scaling, of all ranks in strong scaling."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """Compute type."""
+    rounds: Positive = 2
+    """Runs of each count, in turns."""
+    without_communication: bool = True
+    """Also times the same steps with nothing exchanged."""
+
+
+class Simulate(Settings):
+    """Training steps played on a described machine of many nodes, shown in the report as simulated."""
+
+    machine: str | None = None
+    """Description of the machine, such as profiles/machines/lx2.yaml; none for no simulation."""
+    model: Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")] = "DiT-XL/2"
+    """Preset."""
+    nodes: list[Positive] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+    """Counts of nodes."""
+    of: list[Literal["paper", "weak", "strong"]] = ["paper"]
+    """What to play: the paper's experiments, as it made them and as dithc would; or weak and strong scaling of dithc alone."""
+
+
 class Bench(Settings):
     """Timing of a training step, shown in the report."""
 
@@ -104,6 +142,10 @@ class Bench(Settings):
     """Contenders."""
     strategies: Strategies = Strategies()
     """Comparison of strategies."""
+    scaling: Scaling = Scaling()
+    """Measured scaling."""
+    simulate: Simulate = Simulate()
+    """Simulated scaling."""
 
 
 class Experiment(Settings):

@@ -8,6 +8,9 @@ from dithc.config.base import Name, Positive, Settings
 
 StrategyName = Literal["cftp", "dp", "dp+tp"]
 GradientPath = Literal["overlapped", "ddp"]
+Sharding = Literal["none", "zero1"]
+CheckpointPath = Literal["async", "blocking"]
+NonFinite = Literal["stop", "skip", "rollback"]
 
 
 class Ema(Settings):
@@ -44,7 +47,7 @@ class Run(Settings):
     init: Name | None = None
     """Run whose final weights are the start; makes this a fine-tuning."""
     init_file: str | None = None
-    """File whose weights are the start instead: safetensors or an official DiT .pt; makes this a fine-tuning."""
+    """Start instead: an official DiT .pt, safetensors, or a folder of diffusers' transformer; makes this a fine-tuning."""
     init_weights: Literal["ema", "raw"] = "ema"
     """Which weights of the initial run are taken."""
     steps: Positive = 1000
@@ -67,6 +70,10 @@ class Run(Settings):
     """Compute type; master weights and optimizer state are always fp32."""
     recompute: Literal["none", "block"] = "none"
     """Recompute activations of each block in backward: less memory, the same numbers, about a third more time."""
+    nonfinite: NonFinite = "stop"
+    """What to do about a step whose loss or gradient is not finite. stop: end with an error that names it; skip: leave its update
+    out and go on; rollback: the same from the newest checkpoint, which also heals weights that are not finite. May be changed
+    later; which steps were left out is in the checkpoints and in the manifest."""
     ema: Ema = Ema()
     """The averaged weights."""
     label_dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
@@ -77,6 +84,8 @@ class Run(Settings):
     """Steps between checkpoints."""
     keep_last: int = Field(default=2, ge=1)
     """Checkpoints kept beside those at the ends of segments."""
+    keep_every: Positive | None = None
+    """Checkpoints at multiples of so many steps are kept too; a multiple of `checkpoint_every`, none for no more than those."""
     log_every: Positive = 10
     """Steps between lines in the log; metrics are written every step."""
 
@@ -86,6 +95,11 @@ class Run(Settings):
             raise ValueError("give at most one of `init` (a run) and `init_file` (a file)")
         if self.segment is not None and self.steps % self.segment:
             raise ValueError(f"`segment` {self.segment} does not divide `steps` {self.steps}")
+        if self.keep_every is not None and self.keep_every % self.checkpoint_every:
+            raise ValueError(
+                f"`keep_every` {self.keep_every} is no multiple of `checkpoint_every` {self.checkpoint_every}: most of its steps "
+                "have no checkpoint"
+            )
         return self
 
     @property

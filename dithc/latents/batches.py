@@ -124,6 +124,10 @@ class Batches:
         x = self._sample(rows, flipped, posterior)  # (n, Z, h, w)
         return Batch(*(torch.from_numpy(array) for array in (x, labels, timesteps, noise)))
 
+    def rows(self, step: int) -> Rows:
+        """The rows of the latents that the samples of a step are, (global_batch,)."""
+        return self.order.at(step * self.global_batch + np.arange(self.global_batch, dtype=np.int64))[1]
+
     def _draw(
         self, epochs: Rows, rows: Rows
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32], npt.NDArray[np.float32]]:

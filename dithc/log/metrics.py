@@ -1,6 +1,7 @@
 """Metrics of a run, appended as JSON lines and as TensorBoard events in one folder."""
 
 import json
+import math
 import time
 from pathlib import Path
 from types import TracebackType
@@ -13,10 +14,11 @@ class MetricsWriter:
     """Writes named numbers of a step to `metrics.jsonl` and to TensorBoard event files in `folder`.
 
     JSON lines survive anything (a torn last line is skipped when read); TensorBoard is for people. A run that resumes
-    from an earlier step writes those steps again: readers take the last line of a step.
+    from an earlier step writes those steps again: readers take the last line of a step, and TensorBoard shows what is written
+    now in place of everything after step `after`. A number that is not finite, or none, is null.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, after: int | None = None) -> None:
         from torch.utils.tensorboard import SummaryWriter  # heavy: only where metrics are written
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -25,12 +27,15 @@ class MetricsWriter:
         self._lines = path.open("a", buffering=1)
         if torn:
             self._lines.write("\n")  # a killed writer's half line must not swallow our first
-        self._board: Any = SummaryWriter(str(folder / "tensorboard"))
+        purge_step = None if after is None else after + 1
+        self._board: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=purge_step)
 
-    def write(self, step: int, **values: float) -> None:
+    def write(self, step: int, **values: float | None) -> None:
         """Appends the values of one step."""
-        self._lines.write(json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n")
-        for name, value in values.items():
+        known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+        row = {"step": step, "time": round(time.time(), 3), **dict.fromkeys(values), **known}
+        self._lines.write(json.dumps(row) + "\n")
+        for name, value in known.items():
             self._board.add_scalar(name, value, step)
 
     def close(self) -> None:
@@ -48,7 +53,7 @@ class MetricsWriter:
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:
-    """The metrics of a run in step order, one entry per step (the last written), torn lines skipped."""
+    """The metrics of a run in step order, one entry per step (the last written), torn lines skipped; null is read as NaN."""
     path = folder / METRICS_FILE
     if not path.exists():
         return []
@@ -56,7 +61,7 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
     for line in path.read_text().splitlines():
         try:
             row = json.loads(line)
-            rows[int(row["step"])] = row
+            rows[int(row["step"])] = {name: math.nan if value is None else value for name, value in row.items()}
         except (ValueError, KeyError, TypeError):
             continue
     return [rows[step] for step in sorted(rows)]

@@ -4,7 +4,8 @@ Why: the workflow engine removes the outputs of failed jobs, reruns on cosmetic 
 owns only small JSON manifests; the bytes of a training live in a store folder named by a digest of the semantic settings.
 Invariants: a file with its final name is complete; a manifest is written last; a checkpoint without its commit file does
 not exist; at most one trainer holds the lease of a store folder; the digest does not depend on ranks, nodes or paths.
-How to change it: a new stage writes a `Manifest`; a new kind of bytes in a checkpoint is one more file in `Store.save`.
+How to change it: a new stage writes a `Manifest`; a new kind of bytes in a checkpoint is one more file between
+`Store.begin` and `Store.commit`.
 """
 
 from dithc.runs.files import atomic_write, replacing, sha256_file

@@ -39,18 +39,39 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the disk is full or not writable; what stood at `path` before is intact.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp.{socket.gethostname()}.{os.getpid()}")
-    _remove(temporary)
+    temporary = beside(path)
     try:
         yield temporary
         for part in [*temporary.rglob("*"), temporary] if temporary.is_dir() else [temporary]:
             flush(part)
-        _swap(temporary, path)
-        flush(path.parent)
+        rename(temporary, path)
     except BaseException:
         _remove(temporary)
         raise
+
+
+def beside(path: Path) -> Path:
+    """A temporary name of this process in the folder of `path`, which is made; nothing stands under the name.
+
+    Raises:
+        OSError: the folder is not writable.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp.{socket.gethostname()}.{os.getpid()}")
+    _remove(temporary)
+    return temporary
+
+
+def rename(new: Path, path: Path) -> None:
+    """Gives a file or folder whose content is on disk its final name, for good; what stood there is replaced.
+
+    Raises:
+        OSError: the folder is not writable; what stood at `path` before is intact.
+    """
+    if new.is_dir():
+        flush(new)
+    _swap(new, path)
+    flush(path.parent)
 
 
 def _swap(new: Path, path: Path) -> None:

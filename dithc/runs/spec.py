@@ -8,7 +8,10 @@ from typing import Any
 from dithc.config import Experiment, datasets
 
 DIGEST_LENGTH = 12
-RUN_WITHOUT_EFFECT = {"steps", "segment", "micro_batch", "recompute", "checkpoint_every", "keep_last", "log_every"}
+RUN_WITHOUT_EFFECT = {
+    *("steps", "segment", "micro_batch", "recompute", "checkpoint_every", "keep_last", "keep_every", "log_every"),
+    "nonfinite",  # decides only whether a training goes on after a bad step; one that stopped may be continued with another
+}
 EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}
 # Where something stands, or whether it was checked, does not decide a result: the hashes of the bytes are in the manifests.
 PLACES = {"path", "init_file", "checksum"}

@@ -4,13 +4,13 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
-from dithc.log import logger, problem
-from dithc.runs.files import atomic_write, replacing
+from dithc.log import UserError, logger, problem
+from dithc.runs.files import atomic_write, beside, flush, rename
 from dithc.runs.manifest import Manifest, file_entry
 
 COMMIT_FILE = "checkpoint.json"
@@ -35,15 +35,16 @@ class StoredCheckpoint:
     files: list[dict[str, Any]]
 
     def weights(self, kind: Literal["ema", "raw"]) -> Path:
-        """The file with the averaged or the raw weights."""
+        """The file with the averaged or the raw weights; where it is not there, its numbered parts are."""
         return self.folder / Store.WEIGHTS[kind]
 
 
 class Store:
     """Checkpoints of one run under `folder` as `step_0000100/`, with hashes and a commit file that is written last.
 
-    A checkpoint is written to a temporary folder, flushed, then renamed: one that has its name is complete. Bytes are
-    verified when it is read; a damaged one is passed over, with the reason said, for the next older.
+    A checkpoint is written to a temporary folder (`begin`), by one process or by several; its commit file is written last, then
+    it is renamed (`commit`): one that has its name is complete. Bytes are verified when it is read; a damaged one is passed
+    over, with the reason said, for the next older.
     """
 
     Checkpoint: TypeAlias = StoredCheckpoint
@@ -71,31 +72,73 @@ class Store:
             remedy="remove it and run the training again",
         )
 
-    def save(self, step: int, write: Callable[[Path], None], *, meta: dict[str, Any]) -> StoredCheckpoint:
-        """Writes the checkpoint of `step`; `write` puts its files into the folder it is given.
+    def begin(self, step: int) -> Path:
+        """An empty folder beside the store's checkpoints, into which any number of processes may write that of `step`.
+
+        Raises:
+            UserError: the disk is full or not writable.
+        """
+        try:
+            folder = beside(self.path(step))
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise self.unwritten(step, error) from error
+        return folder
+
+    def commit(self, step: int, folder: Path, *, files: list[dict[str, Any]], meta: dict[str, Any]) -> StoredCheckpoint:
+        """Makes what stands in `folder` the checkpoint of `step`; the files are written, forced to disk and hashed already.
+
+        Args:
+            step: the optimizer step.
+            folder: from `begin`.
+            files: path (relative to `folder`), SHA-256 and bytes of each.
+            meta: what is to be said of the checkpoint.
 
         Raises:
             UserError: the disk is full or not writable; earlier checkpoints are intact.
         """
-        target = self.path(step)
+        target, files = self.path(step), sorted(files, key=lambda entry: str(entry["path"]))
         try:
-            with replacing(target) as temporary:
-                temporary.mkdir(parents=True)
-                write(temporary)
-                files = [file_entry(path, relative_to=temporary) for path in sorted(temporary.iterdir())]
-                if (target / PIN_FILE).exists():  # a damaged checkpoint that a manifest names is written again
-                    (temporary / PIN_FILE).touch()
-                text = json.dumps({"step": step, "meta": meta, "files": files}, indent=1)
-                (temporary / COMMIT_FILE).write_text(text + "\n")
+            if (target / PIN_FILE).exists():  # a damaged checkpoint that a manifest names is written again
+                (folder / PIN_FILE).touch()
+            text = json.dumps({"step": step, "meta": meta, "files": files}, indent=1)
+            atomic_write(folder / COMMIT_FILE, text + "\n")
+            rename(folder, target)
         except OSError as error:
-            raise problem(
-                f"checkpoint of step {step} could not be written to {target}",
-                got=error,
-                expected="a writable folder with room for it",
-                remedy="free space or change `store` in the config, then start again: training continues "
-                f"from the last complete checkpoint ({self.steps()[-1] if self.steps() else 'none yet'})",
-            ) from error
+            self.discard(folder)
+            raise self.unwritten(step, error) from error
         return StoredCheckpoint(target, step, meta, files)
+
+    def discard(self, folder: Path) -> None:
+        """Removes a folder of `begin`, as far as others that still write into it allow; `sweep` removes the rest."""
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def save(self, step: int, write: Callable[[Path], None], *, meta: dict[str, Any]) -> StoredCheckpoint:
+        """Writes the checkpoint of `step` from one process; `write` puts its files into the folder it is given.
+
+        Raises:
+            UserError: the disk is full or not writable; earlier checkpoints are intact.
+        """
+        folder = self.begin(step)
+        try:
+            write(folder)
+            files = [file_entry(path, relative_to=folder) for path in sorted(folder.iterdir())]
+            for entry in files:
+                flush(folder / entry["path"])
+        except OSError as error:
+            self.discard(folder)
+            raise self.unwritten(step, error) from error
+        return self.commit(step, folder, files=files, meta=meta)
+
+    def unwritten(self, step: int, reason: object) -> UserError:
+        """The error that says why the checkpoint of `step` is not there, and what is."""
+        return problem(
+            f"checkpoint of step {step} could not be written to {self.path(step)}",
+            got=reason,
+            expected="a writable folder with room for it",
+            remedy="free space or change `store` in the config, then start again: training continues "
+            f"from the last complete checkpoint ({self.steps()[-1] if self.steps() else 'none yet'})",
+        )
 
     def path(self, step: int) -> Path:
         """The folder of a step's checkpoint."""
@@ -165,7 +208,7 @@ class Store:
         """Protects a checkpoint that a manifest names from `prune`, whatever the segments of later jobs are."""
         (self.path(step) / PIN_FILE).touch()
 
-    def prune(self, *, saved: int, keep_last: int, keep_every: int) -> None:
+    def prune(self, *, saved: int, keep_last: int, keep_every: Collection[int]) -> None:
         """Removes checkpoints before the one just saved that are not wanted.
 
         Later ones, of a training with other segments, say nothing of what a job that ends before them needs to go on; they
@@ -174,10 +217,10 @@ class Store:
         Args:
             saved: the step just saved.
             keep_last: how many to keep up to that step; at least 1, itself.
-            keep_every: multiples of it stay, as do pinned checkpoints.
+            keep_every: multiples of any of these stay, as do pinned checkpoints.
         """
         for step in [step for step in self.steps() if step <= saved][:-keep_last]:
-            if step % keep_every and not (self.path(step) / PIN_FILE).exists():
+            if all(step % every for every in keep_every) and not (self.path(step) / PIN_FILE).exists():
                 (
                     self.path(step) / COMMIT_FILE
                 ).unlink()  # from here on it is no checkpoint, however far the removal gets

@@ -51,6 +51,8 @@ class Workflow:
             wanted |= {f"extractors.{name}.path": one.path for name, one in experiment.extractors.items()}
         if rules & {"pretrain", "finetune"}:
             wanted |= {f"runs.{name}.init_file": one.init_file for name, one in experiment.runs.items()}
+        if "simulate_scaling" in rules:
+            wanted |= {"bench.simulate.machine": experiment.bench.simulate.machine}
         missing = [f"{key}: {path}" for key, path in wanted.items() if path is not None and not Path(path).exists()]
         if missing:
             raise problem(
@@ -141,6 +143,22 @@ class Workflow:
         """The JSON of the comparison of strategies, or nothing where none is asked for."""
         return [f"{self.root}/bench/strategies.json"] if self.experiment.bench.strategies.models else []
 
+    @property
+    def measured_files(self) -> list[str]:
+        """The JSON files of weak and of strong scaling, measured."""
+        return [f"{self.root}/bench/scaling-{mode}.json" for mode in ("weak", "strong")]
+
+    @property
+    def simulated_files(self) -> list[str]:
+        """The JSON files of simulated scaling."""
+        return [f"{self.root}/bench/simulated-{what}.json" for what in self.experiment.bench.simulate.of]
+
+    @property
+    def scaling_files(self) -> list[str]:
+        """What the report says of scaling: what was asked for."""
+        measured = self.measured_files if self.experiment.bench.scaling.models else []
+        return measured + (self.simulated_files if self.experiment.bench.simulate.machine else [])
+
     # dependencies
 
     def dataset_of(self, evaluation: str) -> str:
@@ -228,6 +246,34 @@ class Workflow:
         limit = f" --memory-limit {asked.memory_limit_gib:g}" if asked.memory_limit_gib else ""
         models, batches = ",".join(asked.models or ["DiT-S/2"]), ",".join(map(str, asked.batches))
         return f"--models {models} --batches {batches} --dtype {asked.dtype} --rounds {asked.rounds}{limit}"
+
+    def scaling(self, mode: str) -> str:
+        """Arguments of `dithc bench scaling` for `weak` or `strong`."""
+        asked, machine = self.experiment.bench.scaling, self.machine
+        models, ranks = ",".join(asked.models or ["DiT-S/2"]), ",".join(map(str, asked.ranks))
+        words = f"--{mode} --models {models} --ranks {ranks} --batch {asked.batch} --dtype {asked.dtype} --rounds {asked.rounds}"
+        words += " --without-communication" if asked.without_communication else ""
+        if machine.nodes > 1 or machine.launcher == "srun":
+            words += f" --launcher {machine.launcher} --ranks-per-node {machine.launched_per_node or 1}"
+            words += f" --cpus {machine.cpus_per_rank}" if machine.cpus_per_rank else ""
+        return words
+
+    @property
+    def scaling_ranks(self) -> int:
+        """The most ranks of measured scaling, as the scheduler is told; 1 on one machine, where the bench starts them itself."""
+        return max(self.experiment.bench.scaling.ranks) if self.machine.launcher == "srun" else 1
+
+    @property
+    def scaling_nodes(self) -> int:
+        """Nodes for that many ranks."""
+        return -(-self.scaling_ranks // (self.machine.launched_per_node or 1))
+
+    def simulate(self, what: str) -> str:
+        """Arguments of `dithc simulate` for `paper`, `weak` or `strong`."""
+        asked = self.experiment.bench.simulate
+        machine, nodes = asked.machine or "profiles/machines/lx2.yaml", ",".join(map(str, asked.nodes))
+        mode = "--reproduce-paper" if what == "paper" else f"--mode {what}"
+        return f"{mode} --machine {machine} --model {asked.model} --nodes {nodes}"
 
     @property
     def machine(self) -> Machine:

@@ -3,14 +3,13 @@
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from dithc.config import training
-from dithc.log import logger, problem
+from dithc.log import UserError, logger, problem
 from dithc.model import DiT, DiTConfig
 from dithc.runs import Store
 from dithc.sample.job import Job
+from dithc.tensors import read_tensors
 
 log = logger(__name__)
 
@@ -34,8 +33,8 @@ def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
     if evaluation.at != "untrained":
         path = checkpoint.weights(evaluation.weights)
         try:
-            model.load_state_dict(load_file(path))
-        except (OSError, SafetensorError, RuntimeError) as error:
+            model.load_state_dict(read_tensors(path))
+        except (UserError, RuntimeError) as error:
             raise problem(
                 f"weights {path} do not fit the model that their checkpoint describes",
                 got=error,

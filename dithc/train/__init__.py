@@ -13,10 +13,12 @@ Invariants:
   counters of (seed, epoch, sample); nothing random has a state to be saved.
 - The global batch, in content and order, does not depend on the number of ranks or on micro-batches.
 - Master weights, optimizer state and average are fp32, whatever the type of the arithmetic.
-- Only rank 0 writes. A checkpoint, then the manifest; nothing after a loss that is not finite.
+- A checkpoint is written by every rank, its own pieces, from a copy of the state between two steps; rank 0 commits it, and
+  writes all else. A checkpoint, then the manifest; nothing after a loss that is not finite.
 - All ranks leave together, with one status: 0 done, 75 stopped and saved, 76 another trainer holds the run.
 How to change it: a strategy is a branch of `strategy.py` (which rank does what is in `strategy_layout.py`, the sharing of
-layers in `strategy_tensor.py`); what a checkpoint holds is in `checkpoint.py`; a new metric is a key of `Trainer.step`.
+layers in `strategy_tensor.py`); what a checkpoint holds is in `checkpoint.py`, how it is
+written in `saving.py`; a new metric is a key of `Trainer.step`.
 `tests/train/golden_losses.json` pins the numbers: regenerate it only for a change of mathematics.
 """
 

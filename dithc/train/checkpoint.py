@@ -1,24 +1,20 @@
-"""What a checkpoint of a training holds, how it is written through the store, and how it is taken up again."""
+"""What a checkpoint of a training holds, and how it is taken up again; how it is written is in `saving.py`."""
 
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dithc.comm import Group
 from dithc.config import training
 from dithc.log import logger, problem
 from dithc.model import DiT
-from dithc.runs import Lease, Store
+from dithc.runs import Store
+from dithc.tensors import Piece, read_tensors
 from dithc.train.ema import Ema
 from dithc.train.optimizer import Optimizer
-from dithc.train.stop import Pace
 from dithc.train.strategy import Strategy
 from dithc.train.strategy_layout import Layout
 
@@ -37,48 +33,22 @@ class State:
     strategy: Strategy
     step: int = 0
 
-    def files(self) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
-        """The tensor files of a checkpoint, whole, on rank 0; every rank whose strategy writes goes through all of them."""
-        yield Store.WEIGHTS["raw"], self.strategy.gather(self.model.state_dict())
-        yield Store.WEIGHTS["ema"], self.strategy.gather(self.ema.state)
-        yield OPTIMIZER_FILE, self.strategy.gather(self.optimizer.state())
+    def pieces(self) -> dict[str, list[Piece]]:
+        """What this rank holds, by file of a checkpoint: views, which the next step changes."""
+        self.strategy.ready()
+        held = {
+            Store.WEIGHTS["raw"]: [Piece.whole(name, value) for name, value in self.model.state_dict().items()],
+            Store.WEIGHTS["ema"]: self.ema.pieces(),
+            OPTIMIZER_FILE: self.optimizer.pieces(),
+        }
+        return {file: self.strategy.pieces(pieces) for file, pieces in held.items()}
 
 
 def state_of(model: DiT, run: training.Run, strategy: Strategy) -> State:
-    """The state of a training at step 0, from a model that the strategy has prepared."""
-    optimizer = Optimizer(model, run, flat=strategy.owns_gradients and run.micro_batch is not None, norm=strategy.norm)
-    return State(model, Ema(model, run.ema), optimizer, strategy)
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file.
-
-    Raises:
-        UserError: the file is missing, cut short or of another format.
-    """
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise problem(
-            f"{path} cannot be read",
-            got=error,
-            expected="a complete safetensors file",
-            remedy="copy it again, or choose another",
-        ) from error
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes a safetensors file.
-
-    Raises:
-        OSError: the disk is full or not writable.
-    """
-    try:
-        save_file(
-            {name: value.detach().contiguous() for name, value in tensors.items()}, path, metadata={"format": "pt"}
-        )
-    except SafetensorError as error:  # it wraps the system's error in its own
-        raise OSError(str(error)) from error
+    """The state of a training at step 0, from a model that the strategy has prepared and settled."""
+    flat, zero = strategy.owns_gradients and run.micro_batch is not None, strategy.zero
+    optimizer = Optimizer(model, run, flat=flat, norm=strategy.norm, zero=zero)
+    return State(model, Ema(model, run.ema, zero=zero), optimizer, strategy)
 
 
 def facts(
@@ -106,66 +76,6 @@ def facts(
     }
 
 
-class Saver:
-    """Writes checkpoints of a run: rank 0 alone, and only while the lease is still its own."""
-
-    def __init__(
-        self,
-        store: Store,
-        *,
-        lease: Lease | None,
-        group: Group,
-        run: training.Run,
-        said: dict[str, Any],
-        num_samples: int,
-        pace: Pace,
-    ) -> None:
-        self.store, self.lease, self.group, self.run = store, lease, group, run
-        self.said, self.num_samples, self.pace = said, num_samples, pace
-        self.last: int | None = None
-
-    def save(self, state: State) -> None:
-        """Writes the checkpoint of `state.step` and removes those no longer wanted.
-
-        Raises:
-            Lease.Held: another trainer has taken over the store (this one was thought dead).
-            UserError: the disk is full or not writable.
-        """
-        if self.group.any(self._overtaken()):
-            raise Lease.Held(
-                problem(
-                    f"the lease of {self.store.folder} was lost before the checkpoint of step {state.step}",
-                    got="another trainer, or a lease file that was removed",
-                    expected="the lease of this process",
-                    remedy="nothing to do: the other trainer continues from the last checkpoint",
-                )
-            )
-        self.last = state.step
-        if self.group.rank > 0:
-            if state.strategy.writes:
-                for _ in state.files():  # rank 0 receives this rank's part of each
-                    pass
-            return
-        begun = time.monotonic()
-        position = state.step * self.run.global_batch
-        meta = {"step": state.step, **self.said, "position": {"sample": position, "epoch": position / self.num_samples}}
-        self.store.save(state.step, lambda folder: self._write(folder, state), meta=meta)
-        if not self._overtaken():  # writing may have taken minutes; all ranks hear of it at the next checkpoint
-            self.store.prune(saved=state.step, keep_last=self.run.keep_last, keep_every=self.run.segment_steps)
-        seconds = time.monotonic() - begun
-        self.pace.save(seconds)
-        self.store.event("checkpoint", step=state.step, seconds=round(seconds, 3))
-        log.info(f"checkpoint of step {state.step} written to {self.store.path(state.step)} in {seconds:.1f} s")
-
-    def _overtaken(self) -> bool:
-        return self.lease is not None and not self.lease.holds()
-
-    @staticmethod
-    def _write(folder: Path, state: State) -> None:
-        for name, tensors in state.files():
-            write_tensors(folder / name, tensors)
-
-
 @torch.no_grad()
 def take_up(checkpoint: Store.Checkpoint, state: State, *, said: dict[str, Any]) -> None:
     """Puts a checkpoint into `state`.
@@ -189,8 +99,25 @@ def take_up(checkpoint: Store.Checkpoint, state: State, *, said: dict[str, Any])
             )
     if (before := checkpoint.meta.get("strategy", said["strategy"])) != said["strategy"]:
         log.info(f"the checkpoint was written under strategy {before}, this job has {said['strategy']}")
-    cut = state.strategy.cut
-    state.model.load_state_dict(cut(read_tensors(checkpoint.weights("raw"))))
-    state.ema.load(cut(read_tensors(checkpoint.weights("ema"))))
+    state.strategy.ready()
+    cut, weights = state.strategy.cut, checkpoint.weights
+    _load(state.model, cut(read_tensors(weights("raw"))), origin=checkpoint.folder)
+    state.ema.load(cut(read_tensors(weights("ema"))))
     state.optimizer.load(cut(read_tensors(checkpoint.folder / OPTIMIZER_FILE)))
     state.step = checkpoint.step
+
+
+def _load(model: DiT, weights: Mapping[str, Tensor], *, origin: Path) -> None:
+    """Gives the model all of its weights, one tensor at a time."""
+    own = model.state_dict()
+    if others := sorted(own.keys() ^ weights.keys()):
+        raise problem(
+            f"weights of checkpoint {origin}",
+            got=f"{len(others)} tensors too many or missing, such as {others[0]}",
+            expected=f"the {len(own)} tensors of this model",
+            remedy="start in an empty store",
+        )
+    for name, value in own.items():
+        saved = weights[name]
+        assert saved.shape == value.shape, f"{name} is {tuple(saved.shape)}, and the model's settings are the same"
+        value.copy_(saved)

@@ -3,7 +3,9 @@
 import time
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,15 +17,20 @@ from dithc.log import UserError, logger, problem
 from dithc.memory import place
 from dithc.model import DiT
 from dithc.runs import Lease, Manifest, Store, digest, sha256_file
-from dithc.train.checkpoint import Saver, State, facts, state_of, take_up
+from dithc.train.checkpoint import State, facts, state_of, take_up
 from dithc.train.finish import write_manifest
 from dithc.train.job import DONE, HELD, STOPPED, Job
 from dithc.train.journal import AttemptLog, Journal
 from dithc.train.loop import loop
+from dithc.train.nonfinite import LeftOut, Recovery
+from dithc.train.saving import Saver
 from dithc.train.setup import fresh_model, start_from_file, start_from_run
-from dithc.train.step import Trainer
+from dithc.train.step import Trainer, settle
 from dithc.train.stop import Pace, Stop
 from dithc.train.strategy import Strategy, layout_on
+from dithc.train.strategy_layout import Layout
+from dithc.train.trace import Tracer
+from dithc.train.weights import weights_file
 
 log = logger(__name__)
 
@@ -92,12 +99,12 @@ def _inputs(job: Job) -> _Inputs:
 
 def _hash_of_weights(path: Path, *, run: str) -> str:
     try:
-        return sha256_file(path)
+        return sha256_file(weights_file(path))
     except OSError as error:
         raise problem(
             f"runs.{run}.init_file {path} cannot be read",
             got=error,
-            expected="a file of weights (safetensors, or an official DiT .pt)",
+            expected="a file of weights (safetensors, or an official DiT .pt), or a folder that diffusers wrote",
             remedy="put it there, or correct the path; it is relative to the working folder",
         ) from error
 
@@ -109,39 +116,50 @@ def _train(job: Job, group: Group, store: Store) -> int:
         stop = stack.enter_context(Stop(walltime_minutes=job.walltime_minutes))
         stack.enter_context(AttemptLog(store) if group.rank == 0 else nullcontext())
         latents = Latents(job.latents.parent)
-        source = Batches(
-            latents,
-            seed=job.seed,
-            global_batch=job.run.global_batch,
-            label_dropout=job.run.label_dropout,
-            flip=job.run.flip,
-        )
+        source = _source(job, latents)
         layout = layout_on(group, job.strategy)
         model = _initial_model(job, latents)
-        said = facts(
-            run=job.run,
-            seed=job.seed,
-            model=model,
-            codec=latents.info["codec"],
-            scale=latents.info["scale"],
-            layout=layout,
-            threads=torch.get_num_threads(),
+        said = _said(job, latents, model=model, layout=layout)
+        strategy = Strategy(
+            AutoMem(model, recompute=job.run.recompute), layout, gradients=job.gradients, sharding=job.sharding
         )
-        strategy = Strategy(AutoMem(model, recompute=job.run.recompute), layout, gradients=job.gradients)
+        settle(strategy, source, job.run)
         state = state_of(model, job.run, strategy)
         trainer = Trainer(
             run=job.run, source=source, strategy=strategy, optimizer=state.optimizer, ema=state.ema, group=group
         )
-        trainer.settle()
         pace = Pace()
         num_samples = len(latents.rows("train"))
-        saver = Saver(store, lease=lease, group=group, run=job.run, said=said, num_samples=num_samples, pace=pace)
+        saver = Saver(
+            store,
+            lease=lease,
+            group=group,
+            run=job.run,
+            said=said,
+            num_samples=num_samples,
+            pace=pace,
+            path=job.checkpoints,
+        )
+        stack.callback(saver.abandon)
         _resume(store, state, job=job, group=group, saver=saver, pace=pace)
         _place(state)
+        left_out = LeftOut(store, group)
+        saver.said["left_out"] = left_out.steps
+        back = partial(_back, store, state, group=group, saver=saver)
+        recovery = Recovery(job.run.nonfinite, left_out=left_out, roll_back=back)
+        tracer = Tracer(job.trace_step, store=store, group=group, first=state.step, until=job.until)
         journal = Journal(store, job=job, first=state.step, epochs=source.epoch, rank=group.rank)
         with journal:
             status = loop(
-                trainer, state, until=job.until, saver=saver, journal=journal, stop=stop, pace=pace, group=group
+                *(trainer, state),
+                until=job.until,
+                saver=saver,
+                journal=journal,
+                recovery=recovery,
+                tracer=tracer,
+                stop=stop,
+                pace=pace,
+                group=group,
             )
         if group.rank == 0:
             if status == DONE:
@@ -162,6 +180,25 @@ def _lease(store: Store, group: Group, stack: ExitStack) -> Lease | None:
     if refusal is not None:
         raise Lease.Held(refusal)
     return lease
+
+
+def _source(job: Job, latents: Latents) -> Batches:
+    run = job.run
+    return Batches(
+        latents, seed=job.seed, global_batch=run.global_batch, label_dropout=run.label_dropout, flip=run.flip
+    )
+
+
+def _said(job: Job, latents: Latents, *, model: DiT, layout: Layout) -> dict[str, Any]:
+    return facts(
+        run=job.run,
+        seed=job.seed,
+        model=model,
+        codec=latents.info["codec"],
+        scale=latents.info["scale"],
+        layout=layout,
+        threads=torch.get_num_threads(),
+    )
 
 
 def _initial_model(job: Job, latents: Latents) -> DiT:
@@ -202,3 +239,18 @@ def _resume(store: Store, state: State, *, job: Job, group: Group, saver: Saver,
         log.info(f"continuing from step {state.step} in {found.folder}")
     if group.rank == 0:
         store.event("started", step=state.step, until=job.until, ranks=group.size, threads=saver.said["threads"])
+
+
+def _back(store: Store, state: State, *, group: Group, saver: Saver) -> int:
+    """Puts the newest complete checkpoint into the state of a training that goes on; returns its step."""
+    found = group.broadcast_object(store.newest(at_most=state.step) if group.rank == 0 else None)
+    if found is None:
+        raise problem(
+            f"roll-back from step {state.step}: no complete checkpoint in {store.folder}",
+            got=f"damaged or removed checkpoints of steps {store.steps()}",
+            expected="at least one that is whole",
+            remedy="start again: training begins anew where there is none",
+        )
+    take_up(found, state, said=saver.said)
+    saver.last = state.step
+    return state.step

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from dithc.config import training
+from dithc.tensors import Piece
+from dithc.train.zero import Zero
 
 
 def decay_at(step: int, *, decay: float, warmup: bool) -> float:
@@ -24,18 +26,31 @@ class Ema:
     """A second set of weights, fp32, that follows those of a model; the optimizer moves it in its own pass over memory.
 
     Attributes:
-        state: names to tensors, as the model's state dictionary has them.
+        state: names to tensors, as the model's state dictionary has them; under ZeRO-1 this rank's runs of those that are
+            trained, and on the first rank what is not trained.
     """
 
-    def __init__(self, model: nn.Module, settings: training.Ema) -> None:
-        self.settings = settings
-        self.state: dict[str, Tensor] = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    def __init__(self, model: nn.Module, settings: training.Ema, *, zero: Zero | None = None) -> None:
+        self.settings, self._zero = settings, zero
+        self.state: dict[str, Tensor] = {
+            name: self._cut(name, value.detach()).clone()
+            for name, value in model.state_dict().items()
+            if zero is None or zero.keeps(name)
+        }
 
     def decay(self, step: int) -> float:
         """The decay with which `Optimizer.step` moves the average towards the weights after optimizer step `step`."""
         return decay_at(step, decay=self.settings.decay, warmup=self.settings.warmup)
 
+    def pieces(self) -> list[Piece]:
+        """What this rank holds of the average."""
+        piece = Piece.whole if self._zero is None else self._zero.piece
+        return [piece(name, value) for name, value in self.state.items()]
+
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Takes over a saved average, or the weights a fine-tuning starts from."""
+        """Takes over a saved average, or the weights a fine-tuning starts from: whole tensors by name."""
         for name, value in self.state.items():
-            value.copy_(state[name])
+            value.copy_(self._cut(name, state[name]))
+
+    def _cut(self, name: str, whole: Tensor) -> Tensor:
+        return whole if self._zero is None else self._zero.cut(name, whole)

@@ -1,46 +1,59 @@
-"""Writes a checkpoint's weights for other programs: one safetensors file, or a file as the original DiT code reads it."""
+"""Writes a checkpoint's weights for other programs: safetensors, the original DiT code, or diffusers."""
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from dithc.log import logger, problem
+from dithc.model import DiTConfig, diffusers_keys
 from dithc.runs import Store, replacing
-from dithc.train.checkpoint import read_tensors, write_tensors
+from dithc.tensors import read_tensors, write_tensors
+from dithc.train.weights import CONFIG_FILE, FREQUENCIES, WEIGHTS_FILE, weights_file
 
+Layout = Literal["safetensors", "official", "diffusers"]
+SAME_FREQUENCIES = "block.norm1.emb.time_proj.downscale_freq_shift = 0"
 log = logger(__name__)
 
 
-def export(
-    manifest: Path, *, weights: Literal["ema", "raw"], layout: Literal["safetensors", "official"], out: Path
-) -> dict[str, Any]:
-    """Exports the checkpoint that a run's manifest names; parameter names are the official ones in both layouts.
+def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, out: Path) -> dict[str, Any]:
+    """Exports the checkpoint that a run's manifest names.
 
     Args:
         manifest: of a run (stage `train`).
         weights: the averaged or the raw weights.
-        layout: `safetensors` holds the chosen weights. `official` is written by torch.save: with the averaged weights the
-            dictionary {"model": raw, "ema": averaged}, of which the original code takes the latter; with the raw
-            weights the bare state, as released files are, since from a dictionary the average would be taken.
-        out: the file to write; it appears whole or not at all.
+        layout: `safetensors` holds the chosen weights under the official names. `official` is written by torch.save: with
+            the averaged weights the dictionary {"model": raw, "ema": averaged}, of which the original code takes the
+            latter; with the raw weights the bare state, as released files are, since from a dictionary the average would
+            be taken. `diffusers` is a folder that `DiTTransformer2DModel.from_pretrained` opens.
+        out: the file (for diffusers, the folder) to write; it appears whole or not at all.
 
     Returns:
-        step, tensors, bytes, and the model's settings.
+        step, tensors, bytes (of the weights), and the model's settings.
 
     Raises:
-        UserError: the checkpoint is damaged, or the file cannot be written.
+        UserError: the checkpoint is damaged, diffusers' class cannot hold the model, or `out` cannot be written.
     """
     store, step = Store.of_run(manifest)
     checkpoint = store.open(step, manifest=manifest)
-    chosen = read_tensors(checkpoint.weights(weights))
+    config = DiTConfig(**checkpoint.meta["model"])
+    settings = diffusers_keys.settings(config) if layout == "diffusers" else {}
+    _refuse_other_folder(out, replaceable={CONFIG_FILE, WEIGHTS_FILE} if layout == "diffusers" else set())
+    chosen = dict(read_tensors(checkpoint.weights(weights)))
+    if layout == "diffusers":
+        chosen = diffusers_keys.to_diffusers(chosen, config)
     try:
         with replacing(out) as temporary:
             if layout == "safetensors":
                 write_tensors(temporary, chosen)
-            else:
-                both = {"model": read_tensors(checkpoint.weights("raw")), "ema": chosen}
+            elif layout == "official":
+                both = {"model": dict(read_tensors(checkpoint.weights("raw"))), "ema": chosen}
                 torch.save(both if weights == "ema" else chosen, temporary)
+            else:
+                temporary.mkdir()
+                (temporary / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")
+                write_tensors(temporary / WEIGHTS_FILE, chosen)
     except (OSError, RuntimeError) as error:  # torch.save wraps the system's error in a RuntimeError
         raise problem(
             f"weights could not be written to {out}",
@@ -49,4 +62,24 @@ def export(
             remedy="free space or choose another --out",
         ) from error
     log.info(f"{weights} weights of step {step} written to {out} ({layout})")
-    return {"step": step, "tensors": len(chosen), "bytes": out.stat().st_size, "model": checkpoint.meta["model"]}
+    if layout == "diffusers":
+        log.warning(
+            f"{FREQUENCIES}. For the outputs of this model set {SAME_FREQUENCIES} for each block of "
+            "model.transformer_blocks after loading"
+        )
+    size = weights_file(out).stat().st_size
+    return {"step": step, "tensors": len(chosen), "bytes": size, "model": checkpoint.meta["model"]}
+
+
+def _refuse_other_folder(out: Path, *, replaceable: set[str]) -> None:
+    """Lets an export replace a file or an earlier export, never a folder that holds anything else."""
+    if not out.is_dir():
+        return
+    others = sorted({entry.name for entry in out.iterdir()} - replaceable)
+    if others or not replaceable:
+        raise problem(
+            f"weights are not written over {out}",
+            got=f"a folder with {others[0]} in it" if others else "a folder",
+            expected="a new folder, or an earlier export to replace" if replaceable else "the name of a file",
+            remedy="choose another --out",
+        )

@@ -1,5 +1,6 @@
 """The manifest of a segment: made of the checkpoint and of the metrics in the store, so it can be made again at any time."""
 
+import math
 import os
 from pathlib import Path
 from statistics import fmean, median
@@ -43,15 +44,18 @@ def write_manifest(
 def _numbers(store: Store, checkpoint: Store.Checkpoint) -> dict[str, Any]:
     meta = checkpoint.meta
     rows = [row for row in read_metrics(store.folder / METRICS_FOLDER) if row["step"] <= checkpoint.step]
-    losses, times = [row["loss"] for row in rows], [row["step_seconds"] for row in rows]
+    losses = [row["loss"] for row in rows if math.isfinite(row["loss"])]  # a step left out has none
+    times = [row["step_seconds"] for row in rows]
     settled = times[WARMUP_STEPS:] or times
     per_step = median(settled) if settled else None
     return {
         "step": checkpoint.step,
-        "initial_loss": losses[0] if rows and rows[0]["step"] == 1 else None,
+        "initial_loss": losses[0] if losses and rows[0]["step"] == 1 else None,
         "loss_first10": fmean(losses[:FIRST]) if losses else None,
         "loss_last100": fmean(losses[-LAST:]) if losses else None,
         "seconds_per_step_median": per_step,
+        "exposed_seconds_median": _median_of(rows, "exposed_seconds"),
+        "overlap_fraction_median": _median_of(rows, "overlap_fraction"),
         "images_per_second": meta["global_batch"] / per_step if per_step else None,
         "training_seconds": sum(times),
         "peak_rss_bytes": int(max((row["peak_rss_bytes"] for row in rows), default=0)) or None,
@@ -64,10 +68,17 @@ def _numbers(store: Store, checkpoint: Store.Checkpoint) -> dict[str, Any]:
         "model": meta["model"],
         "codec": meta["codec"],
         "epochs": meta["position"]["epoch"],
+        "left_out": [step for step in meta.get("left_out", []) if step <= checkpoint.step],
         "store": str(store.folder),
         "metrics": str(Path(store.folder) / METRICS_FOLDER / "metrics.jsonl"),
         "ema_note": _ema_note(training.Ema(**meta["ema"]), checkpoint.step),
     }
+
+
+def _median_of(rows: list[dict[str, float]], name: str) -> float | None:
+    """The median of what settled steps tell; None where none does, as on one rank."""
+    values = [row[name] for row in rows[WARMUP_STEPS:] if math.isfinite(row.get(name, math.nan))]
+    return median(values) if values else None
 
 
 def _ema_note(settings: training.Ema, step: int) -> str:

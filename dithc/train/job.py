@@ -28,7 +28,10 @@ class Job:
         out: the manifest to write.
         strategy: how the ranks share the work; without effect on the digest.
         gradients: who sums them over ranks; likewise.
+        sharding: whether ranks share the optimizer's state; likewise.
+        checkpoints: whether the training goes on while they are written; likewise.
         walltime_minutes: time limit of the job since its process started; it saves and stops before.
+        trace_step: the optimizer step of which each rank writes a trace into the store; None for no trace.
     """
 
     name: str
@@ -42,7 +45,10 @@ class Job:
     out: Path
     strategy: training.StrategyName = "cftp"
     gradients: training.GradientPath = "overlapped"
+    sharding: training.Sharding = "none"
+    checkpoints: training.CheckpointPath = "async"
     walltime_minutes: float | None = None
+    trace_step: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.until <= self.run.steps:

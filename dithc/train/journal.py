@@ -14,6 +14,8 @@ from dithc.log import MetricsWriter, logger, problem, progress
 from dithc.runs import Store
 from dithc.train.job import Job
 
+# What a step tells, by name; None where there is no number to tell.
+Values = dict[str, float | None]
 METRICS_FOLDER = "metrics"
 ATTEMPTS_FOLDER = "attempts"
 log = logger(__name__)
@@ -41,24 +43,40 @@ class Journal:
                 total=self._until, done=self._first, label=f"train {self._name}", unit="step", quiet=self._rank > 0
             )
         )
-        self._metrics: MetricsWriter | None = None
-        if self._rank == 0:
-            self._metrics = self._stack.enter_context(MetricsWriter(self._store.folder / METRICS_FOLDER))
+        self._open_metrics(self._first)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
         self._stack.close()
 
-    def step(self, number: int, values: dict[str, float]) -> None:
+    def back_to(self, number: int) -> None:
+        """The steps after `number` are made again, or left out; what was recorded of them is replaced as they come."""
+        if number == self._last:
+            return
+        self._bar.update(number - self._last)
+        if self._metrics is not None:
+            self._metrics.close()
+        self._open_metrics(number)
+
+    def _open_metrics(self, number: int) -> None:
+        folder = self._store.folder / METRICS_FOLDER
+        self._metrics = MetricsWriter(folder, after=number) if self._rank == 0 else None
+        self._last = number
+
+    def step(self, number: int, values: Values) -> None:
         """Records the values of a step.
 
         Raises:
             UserError: the disk is full or not writable.
         """
         epoch = f"{self._epochs(number):.1f}"
-        self._bar.update(1, epoch=epoch, loss=f"{values['loss']:.4f}")
+        is_left_out = values["loss"] is None
+        self._last = number
+        self._bar.update(1, epoch=epoch, loss="left out" if is_left_out else f"{values['loss']:.4f}")
         if self._metrics is None:
             return
         try:
@@ -70,7 +88,9 @@ class Journal:
                 expected="a writable folder with room for them",
                 remedy="free space, then start again: training continues from the last complete checkpoint",
             ) from error
-        if number % self._run.log_every == 0 or number == self._until:
+        if is_left_out:
+            log.info(f"step {number}/{self._until}, epoch {epoch}: left out, its numbers were not finite")
+        elif number % self._run.log_every == 0 or number == self._until:
             log.info(
                 f"step {number}/{self._until}, epoch {epoch}: loss {values['loss']:.4f} "
                 f"(mse {values['mse']:.4f}, vb {values['vb']:.4f}), gradient norm {values['grad_norm']:.3f}, "

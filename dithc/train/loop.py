@@ -7,13 +7,18 @@ import torch
 from dithc.comm import Group
 from dithc.log import logger
 from dithc.memory import peak_rss_bytes
-from dithc.train.checkpoint import Saver, State
+from dithc.train.checkpoint import State
 from dithc.train.job import DONE, STOPPED
-from dithc.train.journal import Journal
+from dithc.train.journal import Journal, Values
+from dithc.train.nonfinite import NotFinite, Recovery
+from dithc.train.saving import Saver
 from dithc.train.step import Trainer
 from dithc.train.stop import Pace, Stop
+from dithc.train.trace import Tracer
 
 log = logger(__name__)
+# What a step tells whose update is left out.
+NOTHING: Values = dict.fromkeys(("loss", "mse", "vb", "grad_norm", "lr", "ema_decay"))
 
 
 def loop(
@@ -23,6 +28,8 @@ def loop(
     until: int,
     saver: Saver,
     journal: Journal,
+    recovery: Recovery,
+    tracer: Tracer,
     stop: Stop,
     pace: Pace,
     group: Group,
@@ -30,33 +37,64 @@ def loop(
     """Trains from `state.step` to step `until`; the state of the step it ends at is saved.
 
     A request to stop on any rank stops all of them between two steps. The end of the walltime is heeded after the first
-    step only, so that a job that starts again and again gets on.
+    step only, so that a job that starts again and again gets on. A step that is not finite is met by `recovery`; the loop then
+    goes on from where that left the state.
 
     Returns:
         DONE or STOPPED, the same on every rank.
 
     Raises:
-        UserError: a number is not finite, or the disk is full; the last checkpoint is intact.
+        NotFinite: a number is not finite, and the run's policy does not help; the last checkpoint is intact.
+        UserError: the disk is full; the last checkpoint is intact.
         Lease.Held: another trainer has taken over.
     """
-    first = state.step
+    has_moved = False
     while state.step < until:
-        reason = stop.reason(grace_seconds=pace.grace_seconds if state.step > first else None)
+        reason = stop.reason(grace_seconds=pace.grace_seconds if has_moved else None)
         if group.any(reason is not None):
             log.warning(f"stopping after step {state.step} of {until}: {reason or 'asked on another rank'}")
             break
-        begun = time.perf_counter()
-        values = trainer.step(state.step + 1)
-        seconds = time.perf_counter() - begun
-        state.step += 1
-        pace.step(seconds)
-        peak = group.all_reduce_(torch.tensor([peak_rss_bytes()], dtype=torch.float64), op="max")
-        values["step_seconds"] = seconds
-        values["images_per_second"] = trainer.run.global_batch / seconds
-        values["peak_rss_bytes"] = peak.item()
-        journal.step(state.step, values)
-        if state.step % trainer.run.checkpoint_every == 0:
-            saver.save(state)
+        saver.poll()
+        number = state.step + 1
+        is_kept = number % trainer.run.checkpoint_every == 0 or number == until
+        with tracer.step(number, trainer):
+            try:
+                values = _step(trainer, number, recovery=recovery, pace=pace, group=group)
+                if is_kept:
+                    trainer.check_weights(number)
+            except NotFinite as error:
+                saver.finish()
+                recovery.after(error)
+                journal.back_to(state.step)
+                continue
+            state.step, has_moved = number, True
+            journal.step(number, values)
+            if is_kept:
+                with trainer.span("checkpoint"):
+                    saver.save(state)
     if saver.last != state.step:
-        saver.save(state)
+        try:
+            trainer.check_weights(state.step)
+        except NotFinite as error:
+            saver.finish()
+            recovery.after(error)  # the state is that of a checkpoint again, or this raises
+        else:
+            saver.save(state)
+    saver.finish()
     return DONE if state.step >= until else STOPPED
+
+
+def _step(trainer: Trainer, number: int, *, recovery: Recovery, pace: Pace, group: Group) -> Values:
+    """Makes a step, or leaves it out where it is known to be bad; returns what the metrics say of it."""
+    begun = time.perf_counter()
+    is_left_out = number in recovery.left_out.steps
+    values: Values = NOTHING | {"left_out": 1.0} if is_left_out else {**trainer.step(number)}
+    seconds = time.perf_counter() - begun
+    if not is_left_out:
+        pace.step(seconds)
+    peak = group.all_reduce_(torch.tensor([peak_rss_bytes()], dtype=torch.float64), op="max")
+    values["step_seconds"] = seconds
+    values["compute_seconds"] = None if is_left_out else seconds - (values.get("exposed_seconds") or 0.0)
+    values["images_per_second"] = None if is_left_out else trainer.run.global_batch / seconds
+    values["peak_rss_bytes"] = peak.item()
+    return values

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from dithc import hcops
 from dithc.config import training
 from dithc.log import problem
+from dithc.tensors import Piece
 from dithc.train.ema import Ema
+from dithc.train.zero import Zero
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # torch's defaults, and those of DiT's training
@@ -34,6 +36,7 @@ class Optimizer:
         *,
         flat: bool = True,
         norm: Callable[[Mapping[str, Tensor]], float] | None = None,
+        zero: Zero | None = None,
     ) -> None:
         """Prepares moments of zeros.
 
@@ -44,12 +47,13 @@ class Optimizer:
                 micro-batches it is memory beside the activations for nothing: gradients of their own grow as those are freed.
                 Of no use either where another owner (DistributedDataParallel) copies them into buffers of its own.
             norm: of the gradients by name, where other ranks hold a part of them; None for the plain norm.
+            zero: which runs of elements this rank updates; None for all weights.
         """
-        self._norm = norm or _norm
-        self._settings = settings
+        self._norm = norm or (_norm if zero is None else zero.norm)
+        self._settings, self._zero = settings, zero
         self._named = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self._moments = {
-            moment: {name: torch.zeros_like(value) for name, value in self._named.items()} for moment in MOMENTS
+            moment: {name: torch.zeros_like(value) for name, value in self._weights().items()} for moment in MOMENTS
         }
         self._updates = 0
         self._gradient_scale = 1.0
@@ -64,8 +68,7 @@ class Optimizer:
 
     def clip(self) -> float:
         """Has the next step scale the gradients to the largest allowed norm; returns their norm, over all parameters."""
-        gradients = {name: parameter.grad for name, parameter in self._named.items() if parameter.grad is not None}
-        norm = self._norm(gradients)
+        norm = self._norm(self._gradients())
         if self._settings.clip is not None:
             self._gradient_scale = min(1.0, self._settings.clip / (norm + NORM_EPSILON))
         return norm
@@ -73,12 +76,33 @@ class Optimizer:
     def step(self, number: int, *, ema: Ema | None = None) -> float:
         """Updates the parameters, and the average after them, for optimizer step `number`; returns the learning rate used."""
         rate = learning_rate_at(number, lr=self._settings.lr, warmup_steps=self._settings.warmup_steps)
-        decay = 0.0 if ema is None else ema.decay(number)
-        names = [name for name, parameter in self._named.items() if parameter.grad is not None]
+        weights, gradients = self._weights(), self._gradients()
         self._updates += 1
+        if self._zero is None:
+            self._update(weights, gradients, rate=rate, number=number, ema=ema)
+            return rate
+        self._zero.ready()  # also those of layers that the forward pass left out: nothing changes while it travels
+        for place, names in enumerate(self._zero.names):
+            own = {name: weights[name] for name in names}
+            self._update(own, gradients, rate=rate, number=number, ema=ema)
+            self._zero.send(place)  # on their way while the next bucket is updated
+        return rate
+
+    def _update(
+        self,
+        weights: Mapping[str, Tensor],
+        gradients: Mapping[str, Tensor],
+        *,
+        rate: float,
+        number: int,
+        ema: Ema | None,
+    ) -> None:
+        """One pass over these weights: scaled gradients, decay, moments, weights, average."""
+        decay = 0.0 if ema is None else ema.decay(number)
+        names = [name for name in weights if name in gradients]
         hcops.optimizer.adamw(
-            [self._named[name].detach() for name in names],
-            [gradient for name in names if (gradient := self._named[name].grad) is not None],
+            [weights[name] for name in names],
+            [gradients[name] for name in names],
             *([self._moments[moment][name] for name in names] for moment in MOMENTS),
             averages=None if ema is None else [ema.state[name] for name in names],
             lr=rate,
@@ -90,17 +114,40 @@ class Optimizer:
             ema_decay=decay,
         )
         if ema is not None:  # weights without a gradient stay as they are; their average still moves towards them
-            for name in self._named.keys() - names:
-                ema.state[name].lerp_(self._named[name].detach(), 1.0 - decay)
-        return rate
+            for name in weights.keys() - gradients.keys():
+                ema.state[name].lerp_(weights[name], 1.0 - decay)
+
+    def _weights(self) -> dict[str, Tensor]:
+        """What this rank updates, by name."""
+        if self._zero is not None:
+            return self._zero.weights()
+        return {name: parameter.detach() for name, parameter in self._named.items()}
+
+    def _gradients(self) -> dict[str, Tensor]:
+        """Gradients of what this rank updates, by name; without parameters that have none."""
+        if self._zero is not None:
+            return self._zero.gradients()
+        return {name: parameter.grad for name, parameter in self._named.items() if parameter.grad is not None}
 
     def state(self) -> dict[str, Tensor]:
-        """Moments of every parameter as `exp_avg.<name>` and `exp_avg_sq.<name>`, and the number of updates as `step`."""
+        """Moments of what this rank updates as `exp_avg.<name>` and `exp_avg_sq.<name>`, and the number of updates as `step`."""
         moments = {f"{moment}.{name}": value for moment in MOMENTS for name, value in self._moments[moment].items()}
         return {"step": torch.tensor(float(self._updates)), **moments}
 
+    def pieces(self) -> list[Piece]:
+        """What this rank holds of the whole state, with the names of `state`; under ZeRO-1 the first rank tells `step`."""
+        zero = self._zero
+        if zero is None:
+            return [Piece.whole(name, values) for name, values in self.state().items()]
+        step = [Piece.whole("step", torch.tensor(float(self._updates)))] if zero.is_first else []
+        return step + [
+            zero.piece(name, value, prefix=f"{moment}.")
+            for moment in MOMENTS
+            for name, value in self._moments[moment].items()
+        ]
+
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes over a saved state.
+        """Takes over a saved state: whole tensors by name.
 
         Raises:
             UserError: it is the state of other parameters.
@@ -116,7 +163,8 @@ class Optimizer:
         self._updates = round(float(tensors["step"]))
         for moment in MOMENTS:
             for name, value in self._moments[moment].items():
-                value.copy_(tensors[f"{moment}.{name}"])
+                whole = tensors[f"{moment}.{name}"]
+                value.copy_(whole if self._zero is None else self._zero.cut(name, whole))
 
 
 def _norm(gradients: Mapping[str, Tensor]) -> float:

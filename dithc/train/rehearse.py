@@ -4,8 +4,9 @@ Legend: N images of a batch, C channels.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,11 +19,14 @@ from dithc.diffusion import Schedule
 from dithc.log import problem
 from dithc.memory import peak_rss_bytes
 from dithc.train.checkpoint import state_of
+from dithc.train.rehearse_saves import measure_saves
 from dithc.train.setup import fresh_model
-from dithc.train.step import Trainer
+from dithc.train.step import Trainer, settle
 from dithc.train.strategy import Strategy, layout_on
 
 SHAPE, NUM_CLASSES = (4, 32, 32), 1000  # latents of 256 x 256 images, and ImageNet's labels: the paper's setting
+LARGE_PRIME = 1_000_003  # no batch has as many images
+EXCHANGE = ("exposed_seconds", "communication_seconds", "overlap_fraction", "bytes_moved")  # of what a step tells
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,18 +38,27 @@ class Rehearsal:
         batch: images a step over all ranks.
         dtype: of the arithmetic.
         strategy: how the ranks share the work.
+        sharding: whether they share the optimizer's state.
         warmup: steps before the clock, at least 2: the first touches memory, the second uses it again.
         steps: on the clock.
         seed: of weights and batches.
+        saves: checkpoints that are written beside further steps on the clock, into the folder `saves_to`.
+        saves_to: an empty folder; they are removed but for the last.
+        pairs: further steps on the clock, each beside one in which every rank works on its own share alone: the same
+            arithmetic with nothing exchanged. The weights of the ranks are apart after it.
     """
 
     model: Mapping[str, Any] = field(default_factory=lambda: {"preset": "DiT-S/2"})
     batch: int = 8
     dtype: str = "fp32"
     strategy: training.StrategyName = "cftp"
+    sharding: training.Sharding = "none"
     warmup: int = 2
     steps: int = 3
     seed: int = 0
+    saves: int = 0
+    saves_to: str = ""
+    pairs: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,20 +70,22 @@ class _Images:
 
 
 class _RandomSource:
-    """Batches of normal numbers that follow from seed and step: the same whatever ranks share them."""
+    """Images of normal numbers that follow from seed, step and place in the batch: the same whatever ranks share them."""
 
-    def __init__(self, *, batch: int, seed: int) -> None:
-        self._batch, self._seed = batch, seed
+    def __init__(self, *, seed: int) -> None:
+        self._seed = seed
         self._num_steps = len(Schedule.linear())
 
     def batch(self, step: int, part: slice) -> _Images:
-        """Images `part` of the batch of a step."""
-        draws = torch.Generator().manual_seed(self._seed * 1_000_003 + step)
-        size = (self._batch, *SHAPE)
-        x, noise = torch.randn(size, generator=draws), torch.randn(size, generator=draws)
-        y = torch.randint(NUM_CLASSES, (self._batch,), generator=draws)
-        t = torch.randint(self._num_steps, (self._batch,), generator=draws)
-        return _Images(x[part], y[part], t[part], noise[part])
+        """Images `part` of the batch of a step; the others are not drawn, however large the batch is."""
+        images = [self._image(step, place) for place in range(part.start, part.stop)]
+        return _Images(*(torch.stack(tensors) for tensors in zip(*images, strict=True)))
+
+    def _image(self, step: int, place: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        draws = torch.Generator().manual_seed((self._seed * LARGE_PRIME + step) * LARGE_PRIME + place)
+        y = torch.randint(NUM_CLASSES, (), generator=draws)
+        t = torch.randint(self._num_steps, (), generator=draws)
+        return torch.randn(SHAPE, generator=draws), y, t, torch.randn(SHAPE, generator=draws)
 
 
 def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = lambda: None) -> dict[str, Any]:
@@ -82,17 +97,21 @@ def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = la
         warm: called on rank 0 between warm-up and clock, while all ranks wait.
 
     Returns:
-        Ready for JSON, the same on every rank: `seconds` of each step on the clock, of the slowest rank; `losses` of all
-        steps; for every rank, `peak_rss_bytes` and `sent` (bytes and calls of one step, None where nobody counts).
+        Ready for JSON, the same on every rank: `seconds` of each step on the clock, of the slowest rank; `losses` and
+        `grad_norms` of all steps but the pairs; for every rank, `peak_rss_bytes`, `sent` (bytes and calls of one step, None
+        where nobody counts), and what its exchange cost in each step, where a step tells; `pairs`, where asked for: seconds
+        of each step `together` and `alone`, of the slowest rank, and `exposed_seconds` of each together; `saves`, where asked
+        for: as `measure_saves` tells.
 
     Raises:
-        UserError: fewer than 2 steps of warm-up or 1 on the clock, ranks that cannot share the work.
+        UserError: fewer than 2 steps of warm-up or 1 on the clock, ranks that cannot share the work, pairs of ranks that
+            share layers.
     """
     if settings.warmup < 2 or settings.steps < 1:
         got = f"{settings.warmup} and {settings.steps}"
         raise problem("steps of warm-up and on the clock", got=got, expected="at least 2 and 1", remedy="ask for more")
     trainer = _trainer(settings, group)
-    losses = [trainer.step(number)["loss"] for number in range(1, settings.warmup + 1)]
+    rows = [trainer.step(number) for number in range(1, settings.warmup + 1)]
     group.barrier()
     if group.rank == 0:
         warm()
@@ -100,19 +119,67 @@ def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = la
     seconds, before = [], traffic.sent()
     for number in range(settings.warmup + 1, settings.warmup + settings.steps + 1):
         begun = time.perf_counter()
-        losses.append(trainer.step(number)["loss"])
+        rows.append(trainer.step(number))
         seconds.append(time.perf_counter() - begun)
     sent = asdict(traffic.sent().since(before))
     own = {"sent": {name: None if value is None else value / settings.steps for name, value in sent.items()}}
-    ranks = group.gather_objects(own | {"seconds": seconds, "peak_rss_bytes": peak_rss_bytes()})
+    timed = rows[settings.warmup :]
+    own["exchange"] = {name: [row[name] for row in timed] for name in EXCHANGE if all(name in row for row in timed)}
+    peak = peak_rss_bytes()
+    later = settings.warmup + settings.steps + 1
+    folder = Path(settings.saves_to)
+    saves = measure_saves(trainer, group, first=later, rounds=settings.saves, folder=folder) if settings.saves else None
+    pairs = _pairs(trainer, settings, group) if settings.pairs else None
+    ranks = group.gather_objects(own | {"seconds": seconds, "peak_rss_bytes": peak, "pairs": pairs})
+    paired = [rank.pop("pairs") for rank in ranks]
     return {
         "settings": asdict(settings),
         "ranks": group.size,
         "threads": torch.get_num_threads(),
-        "seconds": [max(times) for times in zip(*(rank.pop("seconds") for rank in ranks), strict=True)],
-        "losses": losses,
+        "seconds": _slowest(rank.pop("seconds") for rank in ranks),
+        "losses": [row["loss"] for row in rows],
+        "grad_norms": [row["grad_norm"] for row in rows],
         "each_rank": ranks,
+        "saves": saves,
+        "pairs": {name: _slowest(pair[name] for pair in paired) for name in paired[0]} if settings.pairs else None,
     }
+
+
+def _slowest(ranks: Iterable[Sequence[float]]) -> list[float]:
+    return [max(values) for values in zip(*ranks, strict=True)]
+
+
+def _pairs(trainer: Trainer, settings: Rehearsal, group: Group) -> dict[str, list[float]]:
+    """Steps together and alone in turns, every other pair in reverse, so that a drift of the machine meets both alike."""
+    alone = _alone(trainer, settings, group)
+    first = settings.warmup + settings.steps + 1
+    found: dict[str, list[float]] = {"together": [], "alone": [], "exposed_seconds": []}
+    alone.step(first)  # its first step allocates
+    for pair in range(settings.pairs):
+        for name in ("together", "alone") if pair % 2 == 0 else ("alone", "together"):
+            group.barrier()
+            begun = time.perf_counter()
+            row = (trainer if name == "together" else alone).step(first + pair)
+            found[name].append(time.perf_counter() - begun)
+            if name == "together":
+                found["exposed_seconds"].append(row.get("exposed_seconds", 0.0))
+    return found
+
+
+def _alone(trainer: Trainer, settings: Rehearsal, group: Group) -> Trainer:
+    """Steps of the same weights on as many images as this rank's share, with nobody to exchange with."""
+    layout = trainer.strategy.layout
+    if layout.tensor_size > 1 or trainer.strategy.zero is not None or settings.batch % layout.data_size:
+        got = f"{settings.strategy}, sharding {settings.sharding}, {settings.batch} images on {group.size} rank(s)"
+        expected = "ranks with whole layers, a state of their own and equal shares of the batch"
+        raise problem("steps without exchange", got=got, expected=expected, remedy="ask for no pairs, or for others")
+    single = Group()
+    run = trainer.run.model_copy(update={"global_batch": settings.batch // layout.data_size})
+    strategy = Strategy(trainer.strategy.module, layout_on(single, "cftp"))
+    source = _RandomSource(seed=settings.seed)
+    return Trainer(
+        run=run, source=source, strategy=strategy, optimizer=trainer.optimizer, ema=trainer.ema, group=single
+    )
 
 
 def _trainer(settings: Rehearsal, group: Group) -> Trainer:
@@ -122,9 +189,8 @@ def _trainer(settings: Rehearsal, group: Group) -> Trainer:
     )
     layout = layout_on(group, settings.strategy)
     model = fresh_model(run, shape=SHAPE, num_classes=NUM_CLASSES, seed=settings.seed)
-    strategy = Strategy(AutoMem(model, recompute=run.recompute), layout)
+    source = _RandomSource(seed=settings.seed)
+    strategy = Strategy(AutoMem(model, recompute=run.recompute), layout, sharding=settings.sharding)
+    settle(strategy, source, run)
     state = state_of(model, run, strategy)
-    source = _RandomSource(batch=settings.batch, seed=settings.seed)
-    trainer = Trainer(run=run, source=source, strategy=strategy, optimizer=state.optimizer, ema=state.ema, group=group)
-    trainer.settle()
-    return trainer
+    return Trainer(run=run, source=source, strategy=strategy, optimizer=state.optimizer, ema=state.ema, group=group)

@@ -1,15 +1,16 @@
 """Makes the model a training starts from: fresh from the seed, or the weights of an earlier run or of a file."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from dithc.config import training
-from dithc.log import logger, problem
-from dithc.model import DiT, DiTConfig, adapt, official_state
+from dithc.log import logger
+from dithc.model import DiT, DiTConfig, adapt
 from dithc.runs import Store
-from dithc.train.checkpoint import read_tensors
+from dithc.tensors import read_tensors
+from dithc.train.weights import read_weights
 
 Weights = Literal["ema", "raw"]
 log = logger(__name__)
@@ -63,32 +64,19 @@ def start_from_run(model: DiT, manifest: Path, *, weights: Weights, codec: str) 
 
 
 def start_from_file(model: DiT, path: Path, *, weights: Weights) -> None:
-    """Gives `model` the weights in a safetensors file or in an official DiT checkpoint (.pt); says what changed.
+    """Gives `model` the weights that another program wrote (see `read_weights`); says what changed.
 
     Raises:
         UserError: the file cannot be read, or holds no DiT of this architecture.
     """
-    content: Any = read_tensors(path) if path.suffix == ".safetensors" else _unpickle(path)
-    state, changes = adapt(official_state(content, weights="ema" if weights == "ema" else "model"), model)
+    found, source = read_weights(path, model.config, weights=weights)
+    state, changes = adapt(found, model, source=source)
     model.load_state_dict(state)
     _say(f"weights in {path}", changes)
     log.info(
         "initial weights: the file does not say on latents of which codec they were trained; what was learnt carries over "
         "only as far as that space and this one are alike"
     )
-
-
-def _unpickle(path: Path) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch.load raises half a dozen types for a file that is not what it should be
-        raise problem(
-            f"weights file {path} cannot be read",
-            got=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}",
-            expected="tensors saved by torch.save (nothing but tensors is unpickled), or a .safetensors file",
-            remedy="copy it again; take the tensors out of a file that holds other objects (such as `args`) and save them "
-            "alone",
-        ) from error
 
 
 def _say(origin: str, changes: list[str]) -> None:

@@ -4,17 +4,23 @@ Legend: N images of a micro-batch, C channels.
 """
 
 import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from dithc import hcops
 from dithc.cftp import partition
 from dithc.comm import Group
 from dithc.config import training
 from dithc.diffusion import Schedule, training_loss
+from dithc.latents import Batches
 from dithc.log import problem
 from dithc.train.ema import Ema
+from dithc.train.nonfinite import NotFinite
+from dithc.train.nonfinite_search import Search, bad_weights, weights_in_words
 from dithc.train.optimizer import Optimizer
 from dithc.train.strategy import Strategy
 
@@ -48,8 +54,28 @@ class Source(Protocol):
         """Images `part` of the global batch of `step` (0 is the first)."""
 
 
+class Span(Protocol):
+    """What marks a phase of a step while a `with` block runs."""
+
+    def __call__(self, name: str, /) -> AbstractContextManager[object]:
+        """The phase `name`."""
+
+
+def settle(strategy: Strategy, source: Source, run: training.Run) -> None:
+    """Prepares a strategy with one image, before the optimizer and the average are made; changes no weight."""
+    batch = source.batch(0, slice(0, 1))
+    with _arithmetic(run):
+        strategy.settle(batch.x, batch.t, batch.y)
+
+
 class Trainer:
-    """Makes optimizer steps on one rank of a group."""
+    """Makes optimizer steps on one rank of a group.
+
+    Attributes:
+        span: told of each phase of a step; does nothing but in a trace.
+    """
+
+    span: Span = nullcontext
 
     def __init__(
         self, *, run: training.Run, source: Source, strategy: Strategy, optimizer: Optimizer, ema: Ema, group: Group
@@ -70,12 +96,6 @@ class Trainer:
         starts = range(share.start, share.stop, width)
         self._micro_batches = [slice(start, min(start + width, share.stop)) for start in starts]
 
-    def settle(self) -> None:
-        """Prepares the strategy with one image; changes nothing."""
-        batch = self.source.batch(0, slice(0, 1))
-        with self._arithmetic():
-            self.strategy.settle(batch.x, batch.t, batch.y)
-
     def step(self, number: int) -> dict[str, float]:
         """Makes optimizer step `number` (1 is the first).
 
@@ -84,46 +104,100 @@ class Trainer:
             the batch what `Strategy.finish` tells.
 
         Raises:
-            UserError: the loss or the gradient is not finite; the weights are those before the step.
+            NotFinite: the loss or the gradient is not finite, on all ranks at once; the weights are those before the step.
         """
         self.optimizer.zero()
         sums = torch.zeros(len(PARTS), dtype=torch.float64)
         for part in self._micro_batches:
             with self.strategy.accumulating(last=part is self._micro_batches[-1]):
-                losses = self._losses(self.source.batch(number - 1, part))
-                share = losses["loss"].sum() * (self.strategy.scale / self.run.global_batch)
-                share.backward()  # type: ignore[no-untyped-call]
+                with self.span("forward"):
+                    losses = self._losses(self.source.batch(number - 1, part))
+                with self.span("backward"):
+                    self._backward(losses["loss"])
             sums += torch.stack([losses[name].detach().double().sum() for name in PARTS])
-        exchange = self.strategy.finish()
+        with self.span("wait for gradients"):
+            exchange = self.strategy.finish()
         own_loss = float(sums[0])
         sums /= self.strategy.layout.tensor_size  # ranks that share the layers have the same losses
-        loss, mse, vb = (self.group.all_reduce_(sums) / self.run.global_batch).tolist()
-        norm = self.optimizer.clip()
-        if not (math.isfinite(loss) and math.isfinite(norm)):
+        with self.span("clip"):
+            norm = self.optimizer.clip()
+        overflow = torch.tensor([not math.isfinite(norm)], dtype=torch.float64)
+        with self.span("loss of all ranks"):
+            *totals, overflows = self.group.all_reduce_(torch.cat([sums, overflow])).tolist()
+        loss, mse, vb = (total / self.run.global_batch for total in totals)
+        if not math.isfinite(loss) or overflows:
             raise self._not_finite(number, own_loss=own_loss, loss=loss, norm=norm)
-        rate = self.optimizer.step(number, ema=self.ema)
+        with self.span("update"):
+            rate = self.optimizer.step(number, ema=self.ema)
         decay = self.ema.decay(number)
         return {"loss": loss, "mse": mse, "vb": vb, "grad_norm": norm, "lr": rate, "ema_decay": decay} | exchange
 
+    def check_weights(self, number: int) -> None:
+        """Looks at the weights after step `number`, before they are kept.
+
+        Raises:
+            NotFinite: they hold a number that is not finite, on any rank; it counts as one of the step that would be next.
+        """
+        self.strategy.ready()
+        weights = [value.detach() for value in self.strategy.module.parameters()]
+        is_finite = math.isfinite(hcops.optimizer.sum_of_squares(weights))
+        if not self.group.any(not is_finite):
+            return
+        names = bad_weights(self.strategy.module)
+        found = dict(enumerate(self.group.gather_objects(weights_in_words(names) if names else None)))
+        raise NotFinite(
+            number + 1,
+            what=f"the weights after step {number}, although its loss and gradient were finite",
+            got=_places(found),
+            in_weights=True,
+            found={rank: place for rank, place in found.items() if place},
+        )
+
+    def _backward(self, losses: Tensor) -> None:
+        share = losses.sum() * (self.strategy.scale / self.run.global_batch)
+        share.backward()  # type: ignore[no-untyped-call]
+
     def _losses(self, batch: Batch) -> dict[str, Tensor]:
         x_t = self.schedule.q_sample(batch.x, batch.t, batch.noise)  # (N, C, h, w)
-        with self._arithmetic():
+        with _arithmetic(self.run):
             output: Tensor = self.strategy.module(x_t, batch.t, batch.y)  # (N, C or 2C, h, w)
         return training_loss(
             output, schedule=self.schedule, x0=batch.x, x_t=x_t, t=batch.t, noise=batch.noise
         )  # (N) each
 
-    def _arithmetic(self) -> torch.autocast:
-        return torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.run.dtype == "bf16")
-
-    def _not_finite(self, number: int, *, own_loss: float, loss: float, norm: float) -> Exception:
-        finite = self.group.gather_objects(math.isfinite(own_loss))
-        ranks = ", ".join(str(rank) for rank, good in enumerate(finite) if not good)
-        where = f"the loss of rank {ranks}" if ranks else "the gradient (the loss of every rank is finite)"
-        return problem(
-            f"training left the finite numbers at step {number}: {where}",
-            got=f"loss {loss}, gradient norm {norm}",
-            expected="finite numbers",
-            remedy="look at the last metrics; lower `lr`, raise `warmup_steps`, set `clip`, use `dtype: fp32`, or look for "
-            "NaN in the latents. Nothing was saved after the last checkpoint, from which a new start continues",
+    def _not_finite(self, number: int, *, own_loss: float, loss: float, norm: float) -> NotFinite:
+        """Computes the step again on every rank, nothing exchanged but within layers that ranks share, to name the place."""
+        self.strategy.ready()
+        self.optimizer.zero()
+        with Search(self.strategy.module) as search:
+            for part in self._micro_batches:
+                with self.strategy.accumulating(last=False):
+                    batch = self.source.batch(number - 1, part)
+                    bad = search.images(batch.x, batch.noise, part=part)
+                    if bad and isinstance(self.source, Batches):
+                        rows = self.source.rows(number - 1)[bad].tolist()
+                        search.found = f"{search.found} (row {', '.join(map(str, rows))} of the latents)"
+                    losses = self._losses(batch)["loss"]
+                    search.loss(losses)
+                    self._backward(losses)
+        self.optimizer.zero()
+        told = self.group.gather_objects((math.isfinite(own_loss), search.in_weights, search.found))
+        found = {rank: place for rank, (_, _, place) in enumerate(told)}
+        ranks = ", ".join(str(rank) for rank, (good, _, _) in enumerate(told) if not good)
+        return NotFinite(
+            number,
+            what=f"the loss of rank {ranks}" if ranks else "the gradient (the loss of every rank is finite)",
+            got=f"loss {loss}, gradient norm {norm}; first, when computed again: {_places(found)}",
+            in_weights=any(in_weights for _, in_weights, _ in told),
+            found={rank: place for rank, place in found.items() if place},
         )
+
+
+def _places(found: Mapping[int, str | None]) -> str:
+    """Each rank's place, in words."""
+    places = [f"rank {rank}: {place}" for rank, place in found.items() if place]
+    return "; ".join(places) or "nothing on any rank: the sum over ranks, or a fault of the machine that has passed"
+
+
+def _arithmetic(run: training.Run) -> torch.autocast:
+    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=run.dtype == "bf16")

@@ -6,7 +6,6 @@ Legend: N batch, C channels.
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,10 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 from dithc import hcops
 from dithc.comm import Group
 from dithc.config import training
-from dithc.hardware import Machine as Node
 from dithc.hardware import discover
-from dithc.log import logger
+from dithc.log import logger, problem
+from dithc.tensors import Piece
 from dithc.train.strategy_layout import Layout, layout_of, sentence
+from dithc.train.zero import Zero
 
 if TYPE_CHECKING:
     from dithc.train.strategy_tensor import Shards
@@ -28,21 +28,21 @@ log = logger(__name__)
 MESH = ("dies", "clusters")
 
 
-def layout_on(group: Group, name: training.StrategyName, *, node: Node | None = None) -> Layout:
-    """The grid of ranks of a strategy on a group, said in the log.
-
-    Args:
-        group: the connected ranks.
-        name: the strategy.
-        node: the machine; None for this one.
+def layout_on(group: Group, name: training.StrategyName) -> Layout:
+    """The grid of ranks of a strategy on a group, said in the log; collective.
 
     Raises:
         UserError: dp+tp on ranks that the dies of a node cannot share equally.
     """
-    node = node or discover()
-    firsts = group.gather_objects(group.rank - group.local_rank)
-    layout = layout_of(name, rank=group.rank, size=group.size, first_ranks=firsts, node=node)
-    log.info(sentence(layout, node=node, ranks_on_node=group.local_size))
+    cores = discover().visible_cores
+    own = (group.node, group.rank - group.local_rank, {core.die for core in cores}, {core.cluster for core in cores})
+    seen = group.gather_objects(own)
+    # A rank that is bound to its cores sees no other: together the ranks of a node see all that they use.
+    dies = set[int]().union(*(dies for node, _, dies, _ in seen if node == group.node))
+    clusters = set[int]().union(*(clusters for node, _, _, clusters in seen if node == group.node))
+    firsts = [first for _, first, _, _ in seen]
+    layout = layout_of(name, rank=group.rank, size=group.size, first_ranks=firsts, dies=len(dies) or 1)
+    log.info(sentence(layout, dies=len(dies) or 1, clusters=len(clusters) or 1, ranks_on_node=group.local_size))
     return layout
 
 
@@ -53,20 +53,30 @@ class Strategy:
         layout: which rank does what.
         module: what to call for a forward pass.
         scale: factor on a rank's loss, so that the gradients come out as sums over the shares of the batch.
+        zero: which share of the optimizer's state this rank keeps, once `settle` was called; None where it keeps all.
     """
 
-    def __init__(self, model: nn.Module, layout: Layout, *, gradients: training.GradientPath = "overlapped") -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        layout: Layout,
+        *,
+        gradients: training.GradientPath = "overlapped",
+        sharding: training.Sharding = "none",
+    ) -> None:
         """Prepares a model that is the same on every rank.
 
         Args:
             model: under dp+tp a DiT, which keeps only this rank's share of its layers.
             layout: of the connected ranks.
             gradients: who sums them over the shares: dithc's reducer, or DistributedDataParallel.
+            sharding: whether each rank keeps the optimizer's state of a share of the weights only.
 
         Raises:
-            UserError: the ranks cannot share the layers of this model.
+            UserError: the ranks cannot share the layers of this model, or this strategy the state.
         """
         self.layout = layout
+        self.zero = Zero(model) if _is_shared(sharding, layout=layout, gradients=gradients) else None
         self.scale = 1.0
         self.shards: Shards | None = None
         self._parallel: DistributedDataParallel | None = None
@@ -85,16 +95,12 @@ class Strategy:
             self._parallel = DistributedDataParallel(model, process_group=over, gradient_as_bucket_view=True)
             self.scale = float(layout.data_size)  # it averages
             log.info(f"gradients of {layout.data_size} ranks are averaged by DistributedDataParallel")
-        is_ours = layout.data_size > 1 and gradients == "overlapped"
-        self._reducer = Group.reducer(model.parameters(), over=over) if is_ours else None
+        self._reducer = None if self.zero is None else self.zero.reducer
+        if self._reducer is None and layout.data_size > 1 and gradients == "overlapped":
+            self._reducer = Group.reducer(model.parameters(), over=over)
         if self._reducer is not None:
             log.info(f"gradients of {layout.data_size} ranks are summed during the backward pass: {self._reducer}")
         self.module: nn.Module = self._parallel or model
-
-    @property
-    def writes(self) -> bool:
-        """Whether this rank has a part in writing a checkpoint: rank 0, and who shares its layers."""
-        return self.layout.data_rank == 0
 
     @property
     def owns_gradients(self) -> bool:
@@ -113,19 +119,26 @@ class Strategy:
         """Waits for the gradients of the other shares, after the backward pass of the last micro-batch.
 
         Returns:
-            What it cost, for the metrics of the step; nothing where nothing is known.
+            What the exchange of the step cost, for its metrics, that of weights since the step before included; nothing where
+            nothing is known.
         """
         if self._reducer is None:
             return {}
         self._reducer.finish()
-        return asdict(self._reducer.exposure)
+        return self._reducer.exposure.metrics()
+
+    def ready(self) -> None:
+        """Returns when the weights are complete on this rank: for whoever reads or writes them outside of a forward pass."""
+        if self.zero is not None:
+            self.zero.ready()
 
     def settle(self, x: Tensor, t: Tensor, y: Tensor) -> None:
         """Runs two forward and backward passes without effect on the weights.
 
         Gradients are put into buckets in the order of a backward pass, known only after the first. The order in which more than
         two ranks are summed may depend on the place in a bucket, so a run that resumes would round its first step unlike one
-        that went on; after this, every step has the final buckets.
+        that went on; after this, every step has the final buckets. With shared state, the shares are made now: what is kept of a
+        share (moments, average) is to be made after this.
 
         Args:
             x: (N, C, height, width), any input of the model.
@@ -144,22 +157,44 @@ class Strategy:
         with torch.no_grad():
             for parameter in self.module.parameters():
                 parameter.grad = None
+        if self.zero is not None:
+            self.zero.share()
+            log.info(str(self.zero))
 
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
         """The norm of the gradient of the whole model, each number of it counted once, from this rank's part by name."""
+        if self.zero is not None:
+            return self.zero.norm(gradients)
         if self.shards is None:
             return math.sqrt(_sum_of_squares(list(gradients.values())))
         cut = [value for name, value in gradients.items() if name in self.shards.cuts]
         same = [value for name, value in gradients.items() if name not in self.shards.cuts]
         return math.sqrt(self.shards.sum_over_group(_sum_of_squares(cut)) + _sum_of_squares(same))
 
-    def gather(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Whole tensors by name, on rank 0, from the parts of all ranks that write; nothing on the others."""
-        return tensors if self.shards is None else self.shards.gather(tensors)
+    def pieces(self, held: list[Piece]) -> list[Piece]:
+        """What this rank holds, as pieces of the whole model's tensors."""
+        return held if self.shards is None else self.shards.pieces(held)
 
     def cut(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """This rank's part of whole tensors by name."""
+        """This rank's part of whole tensors by name, each cut when it is asked for."""
         return tensors if self.shards is None else self.shards.cut(tensors)
+
+
+def _is_shared(sharding: training.Sharding, *, layout: Layout, gradients: training.GradientPath) -> bool:
+    """Whether the ranks share the optimizer's state, said in the log where they were asked to and do not."""
+    if sharding == "none":
+        return False
+    if layout.size == 1:
+        log.info(f"sharding {sharding} is off: one rank has nobody to share the optimizer's state with")
+        return False
+    if layout.name == "dp+tp" or gradients == "ddp":
+        raise problem(
+            f"machine.sharding {sharding}",
+            got=f"strategy {layout.name} with gradients: {gradients}",
+            expected="strategy cftp or dp with gradients: overlapped",
+            remedy="set `sharding: none`, or another strategy and `gradients: overlapped`",
+        )
+    return True
 
 
 def _sum_of_squares(tensors: Sequence[Tensor]) -> float:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from dithc.config import training
-from dithc.hardware import Machine as Node
 from dithc.log import problem
 
 MEANING: dict[training.StrategyName, str] = {
@@ -45,7 +44,7 @@ class Layout:
         return self.size // self.tensor_size
 
 
-def layout_of(name: training.StrategyName, *, rank: int, size: int, first_ranks: list[int], node: Node) -> Layout:
+def layout_of(name: training.StrategyName, *, rank: int, size: int, first_ranks: list[int], dies: int) -> Layout:
     """The grid of a strategy on the ranks that were started.
 
     Args:
@@ -54,14 +53,14 @@ def layout_of(name: training.StrategyName, *, rank: int, size: int, first_ranks:
         size: number of ranks.
         first_ranks: for every rank, its number less its number within its node: the same for all ranks of a node where they
             are neighbours.
-        node: the machine, for its dies.
+        dies: of this rank's node, of which its ranks use a core.
 
     Raises:
         UserError: dp+tp on ranks that the dies of a node cannot share equally, or that are not neighbours.
     """
     if name != "dp+tp" or size == 1:
         return Layout(name=name, rank=rank, size=size)
-    on_node, dies = first_ranks.count(first_ranks[rank]), num_dies(node)
+    on_node = first_ranks.count(first_ranks[rank])
     tensor_size = on_node // dies if on_node % dies == 0 else 0
     rows = [first_ranks[start : start + tensor_size] for start in range(0, size, tensor_size or size)]
     if tensor_size == 0 or size % tensor_size or any(len(set(row)) > 1 for row in rows):
@@ -74,19 +73,8 @@ def layout_of(name: training.StrategyName, *, rank: int, size: int, first_ranks:
     return Layout(name=name, rank=rank, size=size, tensor_size=tensor_size)
 
 
-def num_dies(node: Node) -> int:
-    """Dies of which this process may use a core; at least 1."""
-    return len({core.die for core in node.visible_cores}) or 1
-
-
-def num_clusters(node: Node) -> int:
-    """Clusters of which this process may use a core; at least 1."""
-    return len({core.cluster for core in node.visible_cores}) or 1
-
-
-def sentence(layout: Layout, *, node: Node, ranks_on_node: int) -> str:
-    """What was chosen and what it means here, for the log."""
-    dies, clusters = num_dies(node), num_clusters(node)
+def sentence(layout: Layout, *, dies: int, clusters: int, ranks_on_node: int) -> str:
+    """What was chosen and what it means on a node of whose dies and clusters so many are used, for the log."""
     per_rank = "1 cluster or less" if ranks_on_node >= clusters else f"{clusters / ranks_on_node:g} clusters"
     text = (
         f"strategy {layout.name} ({MEANING[layout.name]}): {layout.size} rank(s), {ranks_on_node} on this node of {dies} die(s) "

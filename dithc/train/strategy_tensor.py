@@ -7,7 +7,7 @@ Megatron-LM, section 3). Everything else is replicated: all ranks of a group com
 Legend: N batch, T tokens, D width, F output features of a layer, P ranks of a group.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 from dithc import hcops
 from dithc.log import problem
 from dithc.model import DiT
+from dithc.tensors import Piece
 from dithc.train.optimizer import MOMENTS
 
 PACKED = 3  # q, k and v stand one after the other in the rows of the weight of qkv, each head by head
@@ -40,10 +41,21 @@ class Cut:
         split = torch.unflatten(whole, self.dim, (self.parts, size, -1)).select(self.dim + 1, rank)
         return torch.flatten(split, self.dim, self.dim + 1).clone(memory_format=torch.contiguous_format)
 
-    def join(self, shards: list[Tensor]) -> Tensor:
-        """The whole tensor, from the shares of all ranks in order."""
-        split = [torch.unflatten(shard, self.dim, (self.parts, -1)) for shard in shards]
-        return torch.cat(split, dim=self.dim + 1).flatten(self.dim, self.dim + 1)
+    def pieces(self, name: str, shard: Tensor, *, rank: int, size: int) -> list[Piece]:
+        """The share of a rank as pieces of the whole tensor: one of each part."""
+        length = shard.shape[self.dim] // self.parts
+        shape = list(shard.shape)
+        shape[self.dim] *= size
+        return [
+            Piece(
+                name=name,
+                values=shard.narrow(self.dim, part * length, length),
+                shape=tuple(shape),
+                dim=self.dim,
+                start=(part * size + rank) * length,
+            )
+            for part in range(self.parts)
+        ]
 
 
 @dataclass
@@ -62,30 +74,20 @@ class Shards:
     size: int
     cuts: dict[str, Cut] = field(default_factory=dict)
 
-    def cut(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """This rank's share of whole tensors."""
-        held = {name: self._of(name) for name in tensors}
-        return {
-            name: tensors[name] if cut is None else cut.shard(tensors[name], rank=self.rank, size=self.size)
-            for name, cut in held.items()
-        }
+    def cut(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """This rank's share of whole tensors, each cut when it is asked for."""
+        return _Shares(tensors, self)
 
-    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Whole tensors from all ranks' shares, on the first rank of the group; the others send theirs and get nothing."""
-        whole: dict[str, Tensor] = {}
-        for name, own in tensors.items():
-            cut = self._of(name)
-            if cut is None:
-                whole[name] = own
-                continue
-            own = own.detach().contiguous()
-            found = [torch.empty_like(own) for _ in range(self.size)] if self.rank == 0 else None
-            distributed.gather(own, found, group=self.group, group_dst=0)
-            if found is not None:
-                whole[name] = cut.join(found)
-        return whole if self.rank == 0 else {}
+    def pieces(self, held: list[Piece]) -> list[Piece]:
+        """What this rank holds, as pieces of whole tensors."""
+        pieces = []
+        for piece in held:
+            cut = self.of(piece.name)
+            pieces += [piece] if cut is None else cut.pieces(piece.name, piece.values, rank=self.rank, size=self.size)
+        return pieces
 
-    def _of(self, name: str) -> Cut | None:
+    def of(self, name: str) -> Cut | None:
+        """How a parameter, or a moment of one, is cut; None where it is the same on all ranks."""
         moment, _, parameter = name.partition(".")
         return self.cuts.get(parameter if moment in MOMENTS else name)
 
@@ -94,6 +96,24 @@ class Shards:
         total = torch.tensor(value, dtype=torch.float64)
         distributed.all_reduce(total, group=self.group)
         return float(total)
+
+
+class _Shares(Mapping[str, Tensor]):
+    """A rank's share of whole tensors, cut when it is asked for."""
+
+    def __init__(self, whole: Mapping[str, Tensor], shards: Shards) -> None:
+        self._whole, self._shards = whole, shards
+
+    def __getitem__(self, name: str) -> Tensor:
+        cut = self._shards.of(name)
+        whole = self._whole[name]
+        return whole if cut is None else cut.shard(whole, rank=self._shards.rank, size=self._shards.size)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._whole)
+
+    def __len__(self) -> int:
+        return len(self._whole)
 
 
 def share_layers(model: nn.Module, mesh: DeviceMesh) -> Shards:

@@ -1,9 +1,12 @@
 """Messages name the rank, errors name the remedy, progress is plain lines in a log, metrics survive a torn line."""
 
+import json
 import logging
+import math
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dithc.log import MetricsWriter, logger, problem, progress, read_metrics, setup
 
@@ -46,6 +49,27 @@ def test_metrics_of_a_resumed_run_keep_the_last_line_of_a_step_and_skip_torn_one
         writer.write(2, loss=1.25)
     assert [(row["step"], row["loss"]) for row in read_metrics(tmp_path)] == [(1, 2.0), (2, 1.25)]
     assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_numbers_that_are_not_finite_are_null_and_are_read_as_nan(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(1, loss=math.nan, lr=None, vb=1.0)
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert json.loads(text, parse_constant=lambda word: pytest.fail(word))["loss"] is None
+    (row,) = read_metrics(tmp_path)
+    assert math.isnan(row["loss"])
+    assert math.isnan(row["lr"])
+    assert row["vb"] == 1.0
+
+
+def test_board_shows_what_is_written_after_going_back_and_not_what_was_before(tmp_path: Path) -> None:
+    for after, losses in ((0, [9.0, 8.0, 7.0]), (1, [2.0])):
+        with MetricsWriter(tmp_path, after=after) as writer:
+            for number, loss in enumerate(losses, start=after + 1):
+                writer.write(number, loss=loss)
+    board = EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    assert [(event.step, event.value) for event in board.Scalars("loss")] == [(1, 9.0), (2, 2.0)]
 
 
 def test_no_metrics_is_an_empty_list(tmp_path: Path) -> None:

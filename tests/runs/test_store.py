@@ -76,8 +76,8 @@ def test_prune_keeps_the_last_the_multiples_the_first_and_the_pinned(store):
     for step in range(11):
         save(store, step)
     store.pin(3)
-    store.prune(saved=10, keep_last=2, keep_every=4)
-    assert store.steps() == [0, 3, 4, 8, 9, 10]
+    store.prune(saved=10, keep_last=2, keep_every=[4, 7])
+    assert store.steps() == [0, 3, 4, 7, 8, 9, 10]
 
 
 def test_prune_counts_from_the_step_just_saved_where_later_ones_exist(store):
@@ -85,7 +85,7 @@ def test_prune_counts_from_the_step_just_saved_where_later_ones_exist(store):
         save(store, step)
     for step, left in ((40, [0, 40, 120, 240]), (80, [0, 80, 120, 240]), (120, [0, 120, 240])):
         save(store, step)
-        store.prune(saved=step, keep_last=1, keep_every=240)
+        store.prune(saved=step, keep_last=1, keep_every=[240])
         assert store.steps() == left
         assert store.newest(at_most=step).step == step
 
@@ -95,7 +95,7 @@ def test_pin_stays_when_its_checkpoint_is_written_again(store):
     store.pin(3)
     for step in (3, 4, 5):
         save(store, step)
-    store.prune(saved=5, keep_last=1, keep_every=10)
+    store.prune(saved=5, keep_last=1, keep_every=[10])
     assert store.steps() == [3, 5]
     assert [entry["path"] for entry in store.open(3).files] == ["model.safetensors"]
 

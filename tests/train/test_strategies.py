@@ -5,15 +5,14 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from dithc.comm import Group
 from dithc.log import UserError, read_metrics
 from dithc.runs import Store
+from dithc.tensors import assemble, read_tensors
 from dithc.train import train
 from dithc.train.strategy_layout import Layout, layout_of, sentence
 from dithc.train.strategy_tensor import Cut
@@ -34,11 +33,10 @@ from dithc.train import strategy, train
 with connect(int(sys.argv[2]), timeout_seconds=60) as group, open(sys.argv[1], "rb") as file:
     torch.set_num_threads(1)
     jobs, dies = pickle.load(file)
-    if dies > 1:  # a node of so many dies, of one cluster for each of their ranks
+    if dies > 1:  # a node of so many dies, of one cluster for each of their ranks; each rank sees the core it is bound to
         node = discover()
-        core = node.visible_cores[0]
-        cores = tuple(dataclasses.replace(core, index=n, die=n % dies) for n in range(dies))
-        strategy.discover = lambda: dataclasses.replace(node, cores=cores)
+        core = dataclasses.replace(node.visible_cores[0], index=group.rank, die=group.rank * dies // group.size)
+        strategy.discover = lambda: dataclasses.replace(node, cores=(core,))
     assert all(train(job, group) == 0 for job in jobs)
 """
 
@@ -137,11 +135,11 @@ class TestOnSeveralRanks:
         assert_alike(rows(ended), rows(whole), tolerance=FP32)
         folders = [Store.of_run(one.out)[0].open(STEPS).folder for one in (whole, ended)]
         for name in ("model.safetensors", "ema.safetensors", "optimizer.safetensors"):
-            truth, found = (load_file(folder / name) for folder in folders)
+            truth, found = (read_tensors(folder / name) for folder in folders)
             assert truth.keys() == found.keys()
             for key, value in truth.items():
                 assert found[key].shape == value.shape
-        ema = [load_file(folder / "ema.safetensors") for folder in folders]
+        ema = [read_tensors(folder / "ema.safetensors") for folder in folders]
         for key, value in ema[0].items():
             # An average over ten steps of at most lr = 1e-3 each; Adam divides by gradients, so rounding decides small ones.
             torch.testing.assert_close(ema[1][key], value, rtol=0, atol=1e-4)
@@ -165,7 +163,8 @@ def test_shards_join_to_the_whole(cut, size):
     whole = torch.randn(24, 8)
     shards = [cut.shard(whole, rank=rank, size=size) for rank in range(size)]
     assert all(shard.is_contiguous() and shard.numel() == whole.numel() // size for shard in shards)
-    assert torch.equal(cut.join(shards), whole)
+    pieces = [piece for rank, shard in enumerate(shards) for piece in cut.pieces("w", shard, rank=rank, size=size)]
+    assert torch.equal(assemble(pieces)["w"], whole)
 
 
 def test_packed_rows_are_cut_by_heads_of_each_of_q_k_and_v():
@@ -173,29 +172,23 @@ def test_packed_rows_are_cut_by_heads_of_each_of_q_k_and_v():
     assert Cut(0, 3).shard(whole, rank=1, size=2).tolist() == [2, 3, 6, 7, 10, 11]
 
 
-def node(dies: int, clusters: int):
-    """A node of so many dies with so many clusters each, of one core."""
-    cores = [SimpleNamespace(die=n // clusters, cluster=n) for n in range(dies * clusters)]
-    return SimpleNamespace(visible_cores=cores)
-
-
 def test_ranks_of_a_die_share_layers_and_dies_share_the_batch():
     firsts = [0] * 16 + [16] * 16  # two nodes of 4 dies of 4 clusters
-    grid = [layout_of("dp+tp", rank=rank, size=32, first_ranks=firsts, node=node(4, 4)) for rank in range(len(firsts))]
+    grid = [layout_of("dp+tp", rank=rank, size=32, first_ranks=firsts, dies=4) for rank in range(len(firsts))]
     assert {layout.tensor_size for layout in grid} == {4}
     assert [layout.data_rank for layout in grid] == [rank // 4 for rank in range(32)]
     assert [layout.tensor_rank for layout in grid[:5]] == [0, 1, 2, 3, 0]
-    assert layout_of("dp", rank=5, size=32, first_ranks=firsts, node=node(4, 4)).data_size == 32
+    assert layout_of("dp", rank=5, size=32, first_ranks=firsts, dies=4).data_size == 32
 
 
 @pytest.mark.parametrize("firsts", [[0, 0, 0], [0, 1, 0, 1]])
 def test_ranks_that_dies_cannot_share_are_refused(firsts):
     with pytest.raises(UserError, match="ranks of strategy dp"):
-        layout_of("dp+tp", rank=0, size=len(firsts), first_ranks=firsts, node=node(1 if 1 in firsts else 2, 1))
+        layout_of("dp+tp", rank=0, size=len(firsts), first_ranks=firsts, dies=1 if 1 in firsts else 2)
 
 
 def test_the_log_says_what_a_strategy_means_here():
-    said = sentence(Layout(name="dp", rank=0, size=4), node=node(1, 4), ranks_on_node=4)
+    said = sentence(Layout(name="dp", rank=0, size=4), dies=1, clusters=4, ranks_on_node=4)
     assert "a rank is a cluster with a replica of everything" in said
     assert "meant for" not in said
-    assert "meant for 1 rank(s)" in sentence(Layout(size=4), node=node(1, 4), ranks_on_node=4)
+    assert "meant for 1 rank(s)" in sentence(Layout(size=4), dies=1, clusters=4, ranks_on_node=4)

@@ -1,0 +1,125 @@
+"""Which layer first made a number that is not finite: a look at a step that is computed again on this rank.
+
+Legend: n images of a micro-batch.
+"""
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+MOST_IMAGES_NAMED = 4
+
+
+class Search:
+    """Watches the forward and backward passes of a module while a `with` block runs, and keeps the first bad thing it sees.
+
+    What is looked at, in this order: weights, then for each micro-batch the images, the output of every layer as it is made,
+    the loss, and the gradient of every parameter as the backward pass makes it.
+
+    Attributes:
+        found: the first place with a number that is not finite, in words; None where there is none.
+        in_weights: whether the weights themselves hold such a number.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module.module if isinstance(module, DistributedDataParallel) else module
+        self._stack = ExitStack()
+        self._part = slice(0, 0)
+        self.found: str | None = None
+        self.in_weights = False
+
+    def __enter__(self) -> Self:
+        bad = bad_weights(self._module)
+        if bad:
+            self.in_weights = True
+            self.found = weights_in_words(bad)
+        for name, layer in self._module.named_modules():
+            self._until_exit(layer.register_forward_hook(self._layer_hook(name), with_kwargs=True))
+        for name, parameter in self._module.named_parameters():
+            if parameter.requires_grad:
+                hook = self._gradient_hook(name)
+                self._until_exit(parameter.register_post_accumulate_grad_hook(hook))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def images(self, x: Tensor, noise: Tensor, *, part: slice) -> list[int]:
+        """Begins a micro-batch; returns the numbers of the images with a bad value, if that is the first bad thing.
+
+        Args:
+            x: (n, C, height, width), the images.
+            noise: of the same shape.
+            part: their numbers in the global batch.
+        """
+        self._part = part
+        for name, values in (("latents", x), ("noise", noise)):
+            if self.found is None and not _is_finite(values):
+                self.found = f"the {name} of {self._images_in(values)}, before any layer"
+                return [part.start + place for place in _bad_rows(values)]
+        return []
+
+    def loss(self, values: Tensor) -> None:
+        """Looks at the losses (n) of a micro-batch."""
+        if self.found is None and not _is_finite(values):
+            self.found = f"the loss of {self._images_in(values)}; every layer's output is finite"
+
+    def _until_exit(self, handle: Any) -> None:
+        self._stack.callback(handle.remove)
+
+    def _layer_hook(self, name: str) -> Any:
+        def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            if self.found is not None or not isinstance(output, Tensor) or _is_finite(output):
+                return
+            given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+            side = "output" if all(_is_finite(value) for value in given) else "input"
+            where = f"layer {name}" if name else "the whole model"
+            self.found = f"the {side} of {where}, of {self._images_in(output)}"
+
+        return look
+
+    def _gradient_hook(self, name: str) -> Any:
+        def look(parameter: Tensor) -> None:
+            if self.found is None and parameter.grad is not None and not _is_finite(parameter.grad):
+                layer, _, kind = name.rpartition(".")
+                where = f"{kind} of layer {layer}" if layer else kind
+                self.found = (
+                    f"the gradient of the {where}, in the backward pass of images {self._part.start} to "
+                    f"{self._part.stop - 1} of the global batch; every layer's output is finite"
+                )
+
+        return look
+
+    def _images_in(self, values: Tensor) -> str:
+        """The images whose values are not finite."""
+        if values.dim() == 0 or values.shape[0] != self._part.stop - self._part.start:
+            return f"images {self._part.start} to {self._part.stop - 1} of the global batch"
+        numbers = [self._part.start + place for place in _bad_rows(values)]
+        more = f" and {len(numbers) - MOST_IMAGES_NAMED} more" if len(numbers) > MOST_IMAGES_NAMED else ""
+        return f"image {', '.join(map(str, numbers[:MOST_IMAGES_NAMED]))}{more} of the global batch"
+
+
+def bad_weights(module: nn.Module) -> list[str]:
+    """Names of the parameters that hold a number that is not finite."""
+    return [name for name, value in module.named_parameters() if not _is_finite(value)]
+
+
+def weights_in_words(names: list[str]) -> str:
+    """Says which weights are not finite."""
+    more = f" and of {len(names) - 1} more" if len(names) > 1 else ""
+    return f"the weights of {names[0]}{more}, before any layer"
+
+
+def _is_finite(values: Tensor) -> bool:
+    return not values.is_floating_point() or bool(torch.isfinite(values.detach()).all())
+
+
+def _bad_rows(values: Tensor) -> list[int]:
+    rows = torch.isfinite(values.detach().reshape(values.shape[0], -1)).all(dim=1)
+    return [place for place, good in enumerate(rows.tolist()) if not good]

@@ -1,0 +1,108 @@
+"""Which rank writes which piece of a checkpoint, and a copy of its pieces that the next steps do not touch."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from dithc.log import logger
+from dithc.memory import available_bytes
+from dithc.tensors import Piece, TensorFile
+
+# File, name, dimension of the cut (-1 for none), start and count: what tells a piece from every other one.
+Key: TypeAlias = tuple[str, str, int, int, int]
+FREE_SHARE = 0.9  # of what is available; the rest is for what the training itself still takes
+ALIGNMENT = 64
+MIB = 1 << 20
+log = logger(__name__)
+
+
+def key_of(file: str, piece: Piece) -> Key:
+    """What tells a piece of a file from every other one; the same on all ranks that hold a copy."""
+    count = piece.values.numel() if piece.dim is None else piece.values.shape[piece.dim]
+    return file, piece.name, -1 if piece.dim is None else piece.dim, piece.start, count
+
+
+def share_out(held: Sequence[Mapping[Key, int]]) -> list[set[Key]]:
+    """Decides which rank writes each piece: one that holds it, so that all write about the same number of bytes.
+
+    Args:
+        held: for each rank, the bytes of every piece that it holds.
+
+    Returns:
+        For each rank, the pieces that it writes.
+    """
+    holders: dict[Key, list[int]] = defaultdict(list)
+    for rank, keys in enumerate(held):
+        for key in keys:
+            holders[key].append(rank)
+    written, shares = [0] * len(held), [set[Key]() for _ in held]
+    # Pieces that few ranks hold come first, for they leave little choice; then large ones, so that small ones even out.
+    for key in sorted(holders, key=lambda key: (len(holders[key]), -held[holders[key][0]][key], key)):
+        rank = min(holders[key], key=lambda rank: (written[rank], rank))
+        written[rank] += held[rank][key]
+        shares[rank].add(key)
+    return shares
+
+
+class Snapshot:
+    """Copies of files' contents in memory that is kept, so that a second copy meets no page fault."""
+
+    def __init__(self) -> None:
+        self._buffer: Tensor | None = None
+
+    def take(self, contents: Mapping[str, TensorFile], *, ranks_on_node: int) -> dict[str, TensorFile] | None:
+        """Copies the contents, with all threads that torch has.
+
+        Args:
+            contents: by name of the file.
+            ranks_on_node: how many processes of this node do the same at the same time.
+
+        Returns:
+            The same contents in memory that nobody else writes to, until the next call; None where there is no room for it.
+        """
+        needed = sum(_aligned(content.num_bytes) for content in contents.values())
+        if not self._reserve(needed, ranks_on_node=ranks_on_node):
+            return None
+        assert self._buffer is not None
+        copies, at = {}, 0
+        for name, content in contents.items():
+            pieces = []
+            for piece in content.pieces:
+                stop = at + piece.values.nbytes
+                copy = self._buffer[at:stop].view(piece.values.dtype).view(piece.values.shape)
+                copy.copy_(piece.values.detach())
+                pieces.append(replace(piece, values=copy))
+                at = stop
+            copies[name] = TensorFile(tuple(pieces))
+            at = _aligned(at)
+        return copies
+
+    def _reserve(self, num_bytes: int, *, ranks_on_node: int) -> bool:
+        """Whether there is a buffer of at least so many bytes."""
+        if self._buffer is not None and self._buffer.numel() >= num_bytes:
+            return True
+        self._buffer, available = None, available_bytes()
+        reason = None
+        if available is not None and num_bytes * ranks_on_node > FREE_SHARE * available:
+            reason = f"{available / MIB:.0f} MiB are available to {ranks_on_node} rank(s) of this node"
+        else:
+            try:
+                self._buffer = torch.zeros(num_bytes, dtype=torch.uint8)
+            except RuntimeError as error:  # what torch makes of a failed allocation
+                reason = str(error).splitlines()[0]
+        if reason is not None:
+            log.warning(
+                f"checkpoints are written while the training waits: no {num_bytes / MIB:.0f} MiB for a copy of this rank's "
+                f"share of the state ({reason})"
+            )
+            return False
+        log.info(f"checkpoints are written beside the training, from a copy of {num_bytes / MIB:.1f} MiB on each rank")
+        return True
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // ALIGNMENT) * ALIGNMENT

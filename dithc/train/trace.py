@@ -1,0 +1,115 @@
+"""A trace of one step on request: operators, phases and the communication thread, for ui.perfetto.dev or chrome://tracing."""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from dithc.comm import Group, traffic
+from dithc.log import logger
+from dithc.runs import Store, replacing
+from dithc.train.step import Trainer
+
+TRACES_FOLDER = "traces"
+CLOCK = "dithc clock"
+# A thread may lose its core between two lines: of so many looks at both clocks, the quickest counts.
+CLOCK_LOOKS = 7
+FIRST_TRACK = 1  # no thread of a process has so small a number, but that of the first process
+log = logger(__name__)
+
+
+class Tracer:
+    """Writes the trace of a step to `traces/step_<number>-rank<rank>.json` of the store, a file a rank; else it does nothing.
+
+    Args:
+        number: the step; None for no trace.
+        store: of the run.
+        group: of the ranks, whose communication threads are traced with the rest.
+        first: the step the job starts at.
+        until: the step it ends at.
+    """
+
+    def __init__(self, number: int | None, *, store: Store, group: Group, first: int, until: int) -> None:
+        self._number, self._store, self._group = number, store, group
+        if number is not None and not first < number <= until:
+            log.warning(f"no trace: step {number} is none of this job, which makes steps {first + 1} to {until}")
+
+    @contextmanager
+    def step(self, number: int, trainer: Trainer) -> Iterator[None]:
+        """Around everything that belongs to step `number`: the step itself, metrics, and a checkpoint where it is due."""
+        if number != self._number:
+            yield
+            return
+        trainer.span = record_function
+        try:
+            with self._group.recorded() as spans, profile(activities=[ProfilerActivity.CPU]) as profiler:
+                looks = [_look_at_both_clocks() for _ in range(CLOCK_LOOKS)]
+                with record_function(f"step {number}"):
+                    yield
+        finally:
+            del trainer.span  # that of the class shows again
+        self._write(profiler, spans, looks=looks)
+
+    def _write(self, profiler: profile, spans: list[traffic.Span], *, looks: list[tuple[float, float]]) -> None:
+        path = self._store.folder / TRACES_FOLDER / f"step_{self._number:07d}-rank{self._group.rank}.json"
+        try:
+            with replacing(path) as temporary:
+                profiler.export_chrome_trace(str(temporary))
+                _complete(temporary, spans, looks=looks, rank=self._group.rank)
+        except OSError as error:
+            log.warning(f"the trace of step {self._number} could not be written to {path}: {error}")
+        else:
+            log.info(f"trace of step {self._number} written to {path}: open it in ui.perfetto.dev")
+
+
+def _look_at_both_clocks() -> tuple[float, float]:
+    """Puts an event CLOCK into the trace; returns `time.perf_counter` before and after it."""
+    before = time.perf_counter()
+    with record_function(CLOCK):
+        pass
+    return before, time.perf_counter()
+
+
+def _complete(path: Path, spans: list[traffic.Span], *, looks: list[tuple[float, float]], rank: int) -> None:
+    """Adds the communication thread to a trace of torch's profiler.
+
+    Args:
+        path: of the trace, in Chrome's format; its times are microseconds of a clock of its own.
+        spans: what the thread did, in seconds of `time.perf_counter`.
+        looks: that clock before and after each event CLOCK of the trace.
+        rank: of this process.
+    """
+    trace: dict[str, Any] = json.loads(path.read_text())
+    marks = [event for event in trace["traceEvents"] if event.get("name") == CLOCK]
+    pairs = zip(looks, sorted(marks, key=lambda event: float(event["ts"])), strict=True)
+    (before, after), mark = min(pairs, key=lambda pair: pair[0][1] - pair[0][0])
+    origin, clock = mark["ts"] + mark["dur"] / 2, (before + after) / 2
+    events = [event for event in trace["traceEvents"] if event not in marks]
+    process = {"ph": "M", "pid": os.getpid(), "ts": 0}
+    events.append(process | {"name": "process_name", "tid": 0, "args": {"name": f"rank {rank}"}})
+    for number, lane in enumerate(_lanes(spans)):
+        track = {"pid": os.getpid(), "tid": FIRST_TRACK + number}
+        name = "communication thread" if number == 0 else f"communication, beside it ({number})"
+        events.append(process | track | {"name": "thread_name", "args": {"name": name}})
+        for span in lane:
+            times = {"ts": origin + (span.begun - clock) * 1e6, "dur": (span.ended - span.begun) * 1e6}
+            args = {} if span.num_bytes is None else {"bytes": span.num_bytes}
+            name, _, _ = span.name.partition(" of ")  # which backend and rank is said by the file
+            events.append({"ph": "X", "cat": "communication", "name": name, "args": args, **track, **times})
+    path.write_text(json.dumps(trace | {"traceEvents": events}))
+
+
+def _lanes(spans: Iterable[traffic.Span]) -> list[list[traffic.Span]]:
+    """Spans in rows in which none overlaps another: a track shows them side by side only where they do not."""
+    lanes: list[list[traffic.Span]] = []
+    for span in sorted(spans, key=lambda span: span.begun):
+        free = next((lane for lane in lanes if lane[-1].ended <= span.begun), None)
+        if free is None:
+            lanes.append(free := [])
+        free.append(span)
+    return lanes

@@ -1,0 +1,94 @@
+"""Reads weights that other programs wrote: the official DiT's files, safetensors, and folders of diffusers."""
+
+import json
+import re
+import zipfile
+from argparse import Namespace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from dithc.log import logger, problem
+from dithc.model import DiTConfig, diffusers_keys, official_state
+from dithc.tensors import read_tensors
+
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "diffusion_pytorch_model.safetensors"  # of a folder of diffusers
+FREQUENCIES = (
+    "diffusers' DiTTransformer2DModel spaces the frequencies of the timestep by i / 127, the official DiT and dithc by "
+    "i / 128; outputs differ by some percent, how many depends on the weights"
+)
+log = logger(__name__)
+
+
+def weights_file(path: Path) -> Path:
+    """The file that holds the weights: `path`, or where that is a folder, the one diffusers puts there."""
+    return path / WEIGHTS_FILE if path.is_dir() else path
+
+
+def read_weights(
+    path: Path, config: DiTConfig, *, weights: Literal["ema", "raw"]
+) -> tuple[dict[str, Tensor], DiTConfig | None]:
+    """The weights in a file or folder under the official names, and the model they were made for where that is said.
+
+    Files are mapped into memory, not read: what is not used of a training's file (optimizer, other weights) costs nothing.
+    Only files in torch.save's format before version 1.6 are read whole.
+
+    Args:
+        path: a safetensors file, a file written by torch.save, or a folder that diffusers' class wrote.
+        config: the model to be started; stands in for what files of diffusers without their config.json do not say.
+        weights: which of those in a dictionary of several.
+
+    Raises:
+        UserError: it cannot be read, or holds no weights of a DiT.
+    """
+    file = weights_file(path)
+    content: Any = read_tensors(file) if file.suffix == ".safetensors" else _unpickle(file)
+    if not diffusers_keys.are_diffusers_keys(content):
+        return official_state(content, weights="ema" if weights == "ema" else "model"), None
+    source = _source(file.with_name(CONFIG_FILE))
+    log.info(f"weights for diffusers: {FREQUENCIES}; right for weights that were converted from official ones")
+    return diffusers_keys.from_diffusers(content, source or config), source
+
+
+def _source(path: Path) -> DiTConfig | None:
+    """The model that a config.json describes, None where there is no such file."""
+    try:
+        content = json.loads(path.read_text())
+        if not isinstance(content, dict):
+            raise ValueError(f"a {type(content).__name__} at the top")
+    except FileNotFoundError:
+        log.info(f"no {CONFIG_FILE} beside the weights: heads and size are taken to be those of this run's model")
+        return None
+    except (OSError, ValueError) as error:
+        raise problem(
+            f"{path} cannot be read",
+            got=error,
+            expected="the settings of the model, a JSON object",
+            remedy="copy it again",
+        ) from error
+    source = diffusers_keys.source_of(content)
+    eps = content.get("norm_eps", diffusers_keys.DEFAULTS["norm_eps"])
+    if eps != diffusers_keys.NORM_EPS:
+        log.info(
+            f"weights for diffusers: norm_eps is {eps} there; here, as in the official DiT, {diffusers_keys.NORM_EPS}"
+        )
+    return source
+
+
+def _unpickle(path: Path) -> Any:
+    """What torch.save wrote; nothing but tensors, plain containers and the official training's `args` is made of it."""
+    try:
+        with torch.serialization.safe_globals([Namespace]):
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except Exception as error:  # torch.load raises half a dozen types for a file that is not what it should be
+        said = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+        refused = re.search(r"GLOBAL (\S+)", str(error))  # behind an advice to load the file unsafely
+        raise problem(
+            f"weights file {path} cannot be read",
+            got=f"an object of {refused[1]} in it" if refused else said,
+            expected="tensors saved by torch.save (nothing but tensors and an argparse.Namespace is unpickled), or a "
+            ".safetensors file",
+            remedy="copy it again; take the tensors out of a file that holds other objects and save them alone",
+        ) from error

@@ -1,0 +1,114 @@
+"""ZeRO-1 (Rajbhandari et al. 2020, section 5.1): each rank keeps moments and average of a share of the weights, and updates that.
+
+A share is a run of elements of each bucket of the flat buffer of weights, so it is a run of elements of each parameter, or
+none of it: everything a rank keeps is a tensor of one dimension, by the name of its parameter. Whatever is done to single
+elements (AdamW, the average) has the same result to the bit as on whole tensors.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from dithc import hcops
+from dithc.comm import Group
+from dithc.tensors import Piece
+
+
+@dataclass(frozen=True)
+class Run:
+    """Elements start..start + count of a parameter of this shape, flattened; the number is the reducer's."""
+
+    number: int
+    shape: tuple[int, ...]
+    start: int
+    count: int
+
+
+class Zero:
+    """What one rank holds, and how the weights it has updated reach the others.
+
+    Attributes:
+        reducer: that leaves each rank its share of the gradients.
+        runs: of this rank's parameters, by name.
+        names: those of each bucket, the bucket that the next forward pass needs first being the first.
+        trained: parameters, by name.
+        is_first: whether this rank keeps what is not shared: averages of what is not trained, the count of updates.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        """Prepares the exchange of gradients; nothing is shared before `share`."""
+        self._model = model
+        self.reducer = Group.reducer(model.parameters(), scatter=True)
+        self.is_first = self.reducer.rank == 0
+        self.runs: dict[str, Run] = {}
+        self.names: list[list[str]] = []
+        self.trained = frozenset(name for name, value in model.named_parameters() if value.requires_grad)
+        self._places: dict[str, slice] = {}
+
+    def share(self) -> None:
+        """Moves the weights into one buffer, in the final order of the gradients, and gives every rank its share; collective."""
+        reducer = self.reducer
+        self._weights = Group.shared_weights(self._model, reducer)
+        name_of = {id(value): name for name, value in self._model.named_parameters()}
+        for bucket in reversed(reducer.arrangement.buckets):
+            share = bucket.share(reducer.rank, reducer.size)
+            self.names.append([])
+            for number in bucket.members:
+                parameter, begin = reducer.parameters[number], reducer.arrangement.starts[number]
+                first, last = max(share.start, begin), min(share.stop, begin + parameter.numel())
+                if first < last:
+                    name = name_of[id(parameter)]
+                    self.runs[name] = Run(number, tuple(parameter.shape), first - begin, last - first)
+                    self._places[name] = slice(first, last)
+                    self.names[-1].append(name)
+
+    def __str__(self) -> str:
+        held, size = sum(run.count for run in self.runs.values()), self.reducer.size
+        return (
+            f"ZeRO-1: {size} ranks, this one updates {held:,} of {self._weights.buffer.numel():,} weights (padding included); "
+            "weights travel in fp32"
+        )
+
+    def weights(self) -> dict[str, Tensor]:
+        """This rank's runs of the weights, in the buffer that holds them."""
+        return {name: self._weights.buffer[place] for name, place in self._places.items()}
+
+    def gradients(self) -> dict[str, Tensor]:
+        """This rank's runs of the sums over all ranks, without parameters that no rank has a gradient of."""
+        used = self.reducer.used
+        return {name: self.reducer.buffer[self._places[name]] for name, run in self.runs.items() if used[run.number]}
+
+    def norm(self, gradients: Mapping[str, Tensor]) -> float:
+        """The norm over the runs of all ranks, the same number on each: their squares are summed in the order of the ranks."""
+        own = torch.tensor([hcops.optimizer.sum_of_squares(list(gradients.values()))], dtype=torch.float64)
+        every = own.new_empty(self.reducer.size)
+        dist.all_gather_single(every, own)
+        return math.sqrt(sum(every.tolist()))
+
+    def send(self, place: int) -> None:
+        """Gives the weights of `names[place]` to the other ranks; they are complete when `ready` returns, or a layer runs."""
+        self._weights.send(len(self.names) - 1 - place)
+
+    def ready(self) -> None:
+        """Returns when the weights of all ranks are complete here."""
+        self._weights.wait()
+
+    def keeps(self, name: str) -> bool:
+        """Whether this rank has a part of the tensors of this name."""
+        return name in self.runs or (self.is_first and name not in self.trained)
+
+    def cut(self, name: str, whole: Tensor) -> Tensor:
+        """This rank's run of a whole tensor of a parameter's shape; all of it where the name is of nothing that is trained."""
+        run = self.runs.get(name)
+        return whole if run is None else whole.reshape(-1)[run.start : run.start + run.count]
+
+    def piece(self, name: str, values: Tensor, *, prefix: str = "") -> Piece:
+        """What this rank keeps of a tensor, cut as the parameter of this name is."""
+        run = self.runs.get(name)
+        if run is None:
+            return Piece.whole(prefix + name, values)
+        return Piece(name=prefix + name, values=values, shape=run.shape, start=run.start)

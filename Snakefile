@@ -18,6 +18,7 @@ include: "workflow/rules/sample.smk"
 include: "workflow/rules/features.smk"
 include: "workflow/rules/fid.smk"
 include: "workflow/rules/bench.smk"
+include: "workflow/rules/scaling.smk"
 include: "workflow/rules/report.smk"
 
 
@@ -28,6 +29,7 @@ localrules:
     all_runs,
     all_samples,
     all_fid,
+    simulate,
 
 
 rule all:

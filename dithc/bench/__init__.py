@@ -1,7 +1,7 @@
 """Measurements: what operators and training steps cost next to what this machine can do; the search for what costs least.
 
-What: `ops.bench_ops`, `bench_step` and `strategies.bench_strategies` measure, `tune` searches blocking for matrix products and
-keeps what it finds, `show_tuning` reads that, and `table` makes any of their results readable.
+What: `ops.bench_ops`, `step.bench_step`, `strategies.bench_strategies` and `scaling.bench_scaling` measure, `tune` searches
+blocking for matrix products and keeps what it finds, `show_tuning` reads that, and `table` makes any of their results readable.
 Why: a time alone says nothing on a shared machine; the contenders take turns inside one run, and the ceilings
 (multiply-adds in registers, a copy) are measured in the same minute.
 Invariants: warm-up is not counted; every number comes with its spread and repeats; the result holds the machine, the
@@ -10,9 +10,8 @@ How to change it: another way to run a step is a line of `contenders.CONTENDERS`
 `operators.py`; another measurement is a file like `step.py` that returns one JSON-ready dictionary.
 """
 
-from dithc.bench import ops, strategies
+from dithc.bench import ops, scaling, step, strategies
 from dithc.bench.search import TuneSettings, show_tuning, tune
-from dithc.bench.step import StepSettings, bench_step
 from dithc.bench.tables import table
 
-__all__ = ["StepSettings", "TuneSettings", "bench_step", "ops", "show_tuning", "strategies", "table", "tune"]
+__all__ = ["TuneSettings", "ops", "scaling", "show_tuning", "step", "strategies", "table", "tune"]

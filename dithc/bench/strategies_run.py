@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dithc.comm import traffic
 
@@ -29,9 +29,11 @@ class Contender:
     Attributes:
         name: in the results.
         strategy: cftp, dp or dp+tp.
-        ranks: processes of this node.
+        ranks: processes, over all nodes.
         cpus: compute threads of each.
         allowed: logical CPUs that the ranks may use; None for all.
+        launcher: what starts several ranks: mpiexec or srun.
+        nodes: that the ranks are spread over.
     """
 
     name: str
@@ -39,11 +41,13 @@ class Contender:
     ranks: int
     cpus: int
     allowed: tuple[int, ...] | None = None
+    launcher: str = "mpiexec"
+    nodes: int = 1
 
 
 @dataclass(kw_only=True)
 class Run:
-    """What came of one run; numbers are None where it did not end well."""
+    """What came of one run, whole in `result`; numbers are None where it did not end well."""
 
     status: Literal["ok", "oom", "failed"] = "ok"
     reason: str = ""
@@ -53,6 +57,7 @@ class Run:
     looks: int = 0
     peak_rss_bytes_each: list[int] = field(default_factory=list)
     sent_each: list[dict[str, float | None]] = field(default_factory=list)
+    result: dict[str, Any] = field(default_factory=dict)
 
 
 class MemoryLimit:
@@ -130,7 +135,7 @@ def run_once(
     rank += ["--data-limit", str(limit.data_bytes)] if limit.data_bytes is not None else []
     if counter is not None and contender.ranks > 1:
         rank = ["env", f"LD_PRELOAD={counter}", f"{traffic.COUNT_VARIABLE}={folder / 'mpi'}", *rank]
-    launcher = ["--launcher", "mpiexec" if contender.ranks > 1 else "none"]
+    launcher = ["--launcher", contender.launcher if contender.ranks > 1 else "none", "--nodes", str(contender.nodes)]
     line = [sys.executable, "-m", "dithc", "launch", *launcher, "--ranks", str(contender.ranks)]
     line += ["--cpus", str(contender.cpus), "--", *rank]
 
@@ -176,6 +181,7 @@ def _read(run: Run, status: int, *, out: Path, said: Path, limit: MemoryLimit) -
     text = said.read_text(errors="replace")
     if status == 0 and out.exists():
         result = json.loads(out.read_text())
+        run.result = result
         run.seconds, run.losses = result["seconds"], result["losses"]
         run.peak_rss_bytes_each = [rank["peak_rss_bytes"] for rank in result["each_rank"]]
         run.sent_each = [rank["sent"] for rank in result["each_rank"]]

@@ -3,7 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from dithc.bench.checkpoint_table import checkpoint_table
+from dithc.bench.collectives import collectives_table
 from dithc.bench.record import GIGA
+from dithc.bench.scaling_table import scaling_table
 from dithc.bench.strategies_table import strategies_table
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -11,7 +14,7 @@ MICRO = 1e-6
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """A result of `bench_ops`, `bench_step`, `bench_strategies`, `tune` or `show_tuning`, readable."""
+    """A result of `bench_ops`, `bench_step`, `bench_strategies`, `bench_scaling`, `tune` or `show_tuning`, readable."""
     return TABLES[result["bench"]](result)
 
 
@@ -116,7 +119,10 @@ def tune_table(result: Mapping[str, Any]) -> str:
 
 
 TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "collectives": collectives_table,
+    "checkpoint": checkpoint_table,
     "ops": ops_table,
+    "scaling": scaling_table,
     "step": step_table,
     "strategies": strategies_table,
     "tune": tune_table,

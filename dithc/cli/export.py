@@ -3,8 +3,11 @@
 import argparse
 from pathlib import Path
 
-SUMMARY = "Writes a checkpoint's weights with the official DiT's parameter names, for other programs."
-EXAMPLE = "dithc export --checkpoint results/demo/runs/sentinel2/step_0000200.json --format official --out sentinel2.pt"
+SUMMARY = "Writes a checkpoint's weights for other programs: safetensors, the original DiT code, diffusers."
+EXAMPLE = (
+    "dithc export --checkpoint results/demo/runs/sentinel2/step_0000200.json --format official --out sentinel2.pt\n"
+    "  dithc export --checkpoint results/demo/runs/sentinel2/step_0000200.json --format diffusers --out transformer"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,11 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weights", choices=("ema", "raw"), default="ema", help="averaged or raw weights (ema)")
     parser.add_argument(
         "--format",
-        choices=("safetensors", "official"),
+        choices=("safetensors", "official", "diffusers"),
         default="safetensors",
-        help="one safetensors file, or a .pt file as the original DiT code reads it (safetensors)",
+        help="one safetensors file with the official names; a .pt file as the original DiT code reads it; or a folder that "
+        "diffusers' DiTTransformer2DModel.from_pretrained opens (safetensors)",
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write")
+    parser.add_argument("--out", type=Path, required=True, help="file to write; for diffusers the folder")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -20,7 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("cftp", "dp", "dp+tp"),
         help="instead of --ranks: a rank for each die (cftp) or cluster (dp, dp+tp) of this machine, on every node",
     )
-    parser.add_argument("--cpus", type=int, help="CPUs per rank; becomes OMP_NUM_THREADS (default 1)")
+    parser.add_argument(
+        "--cpus",
+        type=int,
+        help="CPUs per rank; becomes OMP_NUM_THREADS (default 1; with --strategy its share of this machine)",
+    )
     parser.add_argument("--node-cpus", type=int, help="CPUs that the ranks of a node share, instead of --cpus")
     parser.add_argument("--mpiexec", metavar="PATH", help="absolute path of mpiexec (default: beside this Python)")
     parser.add_argument(
@@ -35,8 +39,9 @@ def run(args: argparse.Namespace) -> int:
 
     from dithc.comm import find_mpiexec, launch_line, supervise
 
-    ranks = _counted(args) if args.strategy else args.ranks
-    cpus = args.cpus or (max(1, args.node_cpus * args.nodes // ranks) if args.node_cpus else 1)
+    ranks, cores = _counted(args) if args.strategy else (args.ranks, None)
+    node_cpus = args.node_cpus or cores
+    cpus = args.cpus or (max(1, node_cpus * args.nodes // ranks) if node_cpus else 1)
     launcher: Literal["none", "mpiexec", "srun"] = args.launcher if ranks > 1 else "none"
     mpiexec = find_mpiexec(args.mpiexec) if launcher == "mpiexec" else None
     line = launch_line(
@@ -58,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
     )
 
 
-def _counted(args: argparse.Namespace) -> int:
-    """Ranks over all nodes, which are taken to be like this one."""
+def _counted(args: argparse.Namespace) -> tuple[int, int]:
+    """Ranks over all nodes, which are taken to be like this one, and the cores of a node."""
     from dithc.config import Machine
     from dithc.hardware import discover
     from dithc.log import logger
@@ -69,4 +74,4 @@ def _counted(args: argparse.Namespace) -> int:
     per_node = Machine(strategy=args.strategy).ranks_on(num_dies=len(dies) or 1, num_clusters=len(clusters) or 1)
     said = "%d rank(s) a node for strategy %s: this machine has %d die(s) and %d cluster(s)"
     logger("dithc.launch").info(said, per_node, args.strategy, len(dies), len(clusters))
-    return int(per_node * args.nodes)
+    return int(per_node * args.nodes), len(cores)

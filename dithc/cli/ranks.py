@@ -4,11 +4,12 @@ import argparse
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from dithc.config import Experiment
-from dithc.hardware import apply, discover, plan, verify
+from dithc.hardware import Machine, RankPlan, apply, discover, plan, verify
 from dithc.log import logger
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ def ranks(experiment: Experiment, *, expected: int | None, timeout_seconds: floa
     """The connected ranks, this one bound to its share of the node's cores and with as many compute threads.
 
     `dithc launch` sets the threads of a rank (OMP_NUM_THREADS), which then are also the cores it was given; started by hand,
-    a rank has `machine.cpus_per_rank` of the configuration, or its share of all. The cores that the plan reserves for the system
-    and the communication are left free only where the plan decides the threads, not where OMP_NUM_THREADS does.
+    a rank has `machine.cpus_per_rank` of the configuration, or its share of all. Where the plan reserves a core for
+    communication, the communication threads run there and all others elsewhere; cores that it reserves are left free of compute
+    threads, unless OMP_NUM_THREADS was set by hand.
 
     Args:
         experiment: whose `machine` says how many cores a rank has.
@@ -57,16 +59,34 @@ def ranks(experiment: Experiment, *, expected: int | None, timeout_seconds: floa
         cores = plan(machine, ranks_per_node=group.local_size, cpus_per_rank=given)
         for reason in cores.reasons:
             log.info(reason)
-        mine = cores.ranks[group.local_rank]
+        mine, communication = _without_communication(cores.ranks[group.local_rank], machine)
         threads = apply(mine)
-        if os.environ.get(THREADS_VARIABLE, "").isdigit():
+        if communication:
+            group.communicate_on(communication[0])
+        elif group.size > 1:
+            log.info("no core of its own for the communication threads: they run on any of the rank")
+        if os.environ.get(THREADS_VARIABLE, "").isdigit() and not (launched and mine.reserved):
             threads = int(os.environ[THREADS_VARIABLE])
             log.info(f"{threads} compute thread(s) a rank, as {THREADS_VARIABLE} says")
         torch.set_num_threads(threads)
-        verify(mine, num_threads=threads, gather=partial(_masks_of_node, group), cores=machine.cores)
+        check = partial(verify, mine, num_threads=threads, cores=machine.cores, communication=communication)
+        check(gather=partial(_masks_of_node, group))
         yield group
         # By now the threads of the work exist, and something that was loaded may have bound them elsewhere.
-        verify(mine, num_threads=threads)
+        check()
+
+
+def _without_communication(mine: RankPlan, machine: Machine) -> tuple[RankPlan, tuple[int, ...]]:
+    """The plan of a rank without the core of its communication threads, and the CPUs of that core; none where none is reserved.
+
+    Of several clusters each may have such a core; the first is used, the others stay free.
+    """
+    reserved = next((core for purpose, core in mine.reserved if purpose == "communication"), None)
+    if reserved is None or not mine.pin:
+        return mine, ()
+    taken = set(machine.cores[reserved].cpus)
+    communication = tuple(cpu for cpu in mine.cpus if cpu in taken)
+    return replace(mine, cpus=tuple(cpu for cpu in mine.cpus if cpu not in taken)), communication
 
 
 def _masks_of_node(group: "Group", cpus: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -32,6 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strategies", type=Path, nargs="?", metavar="JSON", help="what `dithc bench strategies --json` wrote"
     )
+    parser.add_argument(
+        "--scaling",
+        type=Path,
+        nargs="*",
+        default=[],
+        metavar="JSON",
+        help="what `dithc bench scaling --json` and `dithc simulate --json` wrote",
+    )
     parser.add_argument("--reference", type=Path, help=f"the paper's numbers; {REFERENCE} if not given")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.html", help="page to write")
 
@@ -48,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
         out=args.out,
         bench=args.bench,
         strategies=args.strategies,
+        scaling=args.scaling,
         reference=args.reference or _reference(),
         machine=discover().describe().splitlines(),
     )

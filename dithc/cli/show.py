@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -169,8 +170,8 @@ def _metrics(path: Path) -> list[str]:
         return [f"metrics {path}: no step yet"]
     lines = [f"metrics {path}: {len(rows)} steps, {rows[0]['step']:.0f} to {rows[-1]['step']:.0f}"]
     for name in rows[-1]:
-        values = [row[name] for row in rows if name in row]
-        if name not in ("step", "time"):
+        values = [row[name] for row in rows if math.isfinite(row.get(name, math.nan))]
+        if name not in ("step", "time") and values:
             lines.append(
                 f"  {name}: first {values[0]:.6g}, last {values[-1]:.6g}, {min(values):.6g} to {max(values):.6g}"
             )

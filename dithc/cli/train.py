@@ -35,6 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("cftp", "dp", "dp+tp"),
         help="how ranks share the work (`machine.strategy` of the configuration); no part of the run's digest",
     )
+    parser.add_argument(
+        "--trace",
+        type=int,
+        metavar="STEP",
+        help="write a trace of this step, a file a rank, into `traces` of the run's store (`machine.trace_step`)",
+    )
     add_ranks_argument(parser)
 
 
@@ -58,7 +64,10 @@ def run(args: argparse.Namespace) -> int:
         out=args.out,
         strategy=args.strategy or experiment.machine.strategy,
         gradients=experiment.machine.gradients,
+        sharding=experiment.machine.sharding,
+        checkpoints=experiment.machine.checkpoints,
         walltime_minutes=args.walltime_minutes,
+        trace_step=experiment.machine.trace_step if args.trace is None else args.trace,
     )
     with ranks(experiment, expected=args.ranks) as group:
         return train(job, group)

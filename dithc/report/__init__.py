@@ -14,8 +14,8 @@ Invariants:
 - A score that is not comparable with published FID is marked so wherever it stands.
 
 How to change it: a new fact is a field in `facts.py`, filled in `collect.py` (data in `collect_data.py`) and shown in
-`report.html`; a new figure is a function of (facts, theme) in `figures.py` and one line in `write.py`. The paper's numbers are
-in config/paper/reference.yaml.
+`report.html`; a new figure is a function of (facts, theme) in `figures.py`, or in a file that draws on its canvas as
+`scaling_figure.py` does, and one line in `write.py`. The paper's numbers are in config/paper/reference.yaml.
 """
 
 from dithc.report.sketch import draw_fid, draw_loss

@@ -1,6 +1,7 @@
 """Turns results into the report's records: one function per record, nothing is computed that a stage did not say."""
 
 import time
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import platform, python_version
@@ -13,6 +14,7 @@ from dithc.report.curves import Curve, read_curve
 from dithc.report.facts import EvaluationFacts, Facts, Origin, RunFacts, Score, Timing
 from dithc.report.gather import STAGES, Result, Results
 from dithc.report.reference import Reference
+from dithc.report.scaling import ScalingCurve, curves_of, together
 from dithc.report.strategies import read_strategies
 
 PACKAGES = (
@@ -38,6 +40,7 @@ def collect(
     bench: Path | None,
     machine: list[str],
     strategies: Path | None = None,
+    scaling: Iterable[Path] = (),
 ) -> Facts:
     """All the report says, from results that belong together.
 
@@ -48,6 +51,7 @@ def collect(
         bench: JSON of the step bench, None where it was not run.
         machine: lines that describe the machine.
         strategies: JSON of the comparison of strategies, None where it was not run.
+        scaling: JSON files of measured and of simulated scaling.
 
     Raises:
         UserError: a file beside a manifest, or the bench, is unreadable.
@@ -66,6 +70,7 @@ def collect(
         versions=_versions() | {"code of the results": ", ".join(results.code) or "none"},
         bench=_bench(bench) if bench else None,
         strategies=read_strategies(strategies) if strategies else None,
+        scaling=together(read_scaling(scaling), reference.scaling),
     )
 
 
@@ -117,6 +122,15 @@ def _bench(path: Path) -> dict[str, Any]:
             remedy="run the bench again, or leave out --bench",
         )
     return content
+
+
+def read_scaling(paths: Iterable[Path]) -> list[ScalingCurve]:
+    """The curves in files that `dithc bench scaling --json` or `dithc simulate --json` wrote.
+
+    Raises:
+        UserError: a file is unreadable, or something else.
+    """
+    return [one for path in paths for one in curves_of(read_json(path).get("curves"), origin=str(path))]
 
 
 def _curve(result: Result | None, segments: list[int], global_batch: int) -> Curve | None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dithc.report.curves import Curve
+from dithc.report.scaling import ScalingCurve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +173,7 @@ class Facts:
     versions: dict[str, str]
     bench: dict[str, Any] | None
     strategies: dict[str, Any] | None = None
+    scaling: list[ScalingCurve] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:

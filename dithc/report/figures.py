@@ -27,19 +27,21 @@ MAX_POINTS = 1500  # of a raw curve: more than the figure has pixels for
 
 
 @contextmanager
-def _style(theme: Theme) -> Iterator[None]:
+def styled(theme: Theme) -> Iterator[None]:
+    """Drawing inside has the colours and type of a theme."""
     settings: Any = theme.settings
     with matplotlib.rc_context(settings):
         yield
 
 
-def _png(figure: Figure) -> bytes:
+def as_png(figure: Figure) -> bytes:
+    """The bytes of a finished figure."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
     return buffer.getvalue()
 
 
-def _panels(count: int, *, columns: int, height: float, width: float = WIDTH_INCHES) -> tuple[Figure, list[Axes]]:
+def canvas(count: int, *, columns: int, height: float, width: float = WIDTH_INCHES) -> tuple[Figure, list[Axes]]:
     """A figure of `width` inches with `count` panels in rows of `height` inches."""
     columns = min(columns, count)
     rows = -(-count // columns)
@@ -50,12 +52,12 @@ def _panels(count: int, *, columns: int, height: float, width: float = WIDTH_INC
     return figure, list(panels[:count])
 
 
-def _nothing(theme: Theme, text: str) -> bytes:
+def nothing(theme: Theme, text: str) -> bytes:
     """A figure that says what was not run."""
-    with _style(theme):
+    with styled(theme):
         figure = Figure(figsize=(WIDTH_INCHES, 1.2))
         figure.text(0.5, 0.5, text, ha="center", va="center", color=theme.muted, style="italic")
-        return _png(figure)
+        return as_png(figure)
 
 
 def draw_loss(facts: Facts, theme: Theme) -> bytes:
@@ -72,9 +74,9 @@ def draw_loss(facts: Facts, theme: Theme) -> bytes:
 def draw_curves(curves: Sequence[tuple[Curve, str]], theme: Theme) -> bytes:
     """Loss by step, a panel a curve on one logarithmic scale: raw pale, smoothed strong, interruptions marked."""
     if not curves:
-        return _nothing(theme, "no training has written metrics")
-    with _style(theme):
-        figure, panels = _panels(len(curves), columns=3, height=2.9)
+        return nothing(theme, "no training has written metrics")
+    with styled(theme):
+        figure, panels = canvas(len(curves), columns=3, height=2.9)
         everything = np.concatenate([curve.loss for curve, _ in curves])
         known = everything[np.isfinite(everything) & (everything > 0)]
         for panel, (curve, colour) in zip(panels, curves, strict=True):
@@ -95,7 +97,7 @@ def draw_curves(curves: Sequence[tuple[Curve, str]], theme: Theme) -> bytes:
                 _log_axis(panel, float(np.quantile(known, 0.001)), float(known.max()))
         for panel in panels[::3]:
             panel.set_ylabel("training loss")
-        return _png(figure)
+        return as_png(figure)
 
 
 def _log_axis(panel: Axes, low: float, high: float) -> None:
@@ -112,9 +114,9 @@ def draw_throughput(facts: Facts, theme: Theme) -> bytes:
     curves = [run.curve for run in facts.runs if run.curve is not None]
     curves = [curve for curve in curves if np.isfinite(curve.images_per_second).any()]
     if not curves:
-        return _nothing(theme, "no training has written its throughput")
-    with _style(theme):
-        figure, (panel,) = _panels(1, columns=1, height=2.4)
+        return nothing(theme, "no training has written its throughput")
+    with styled(theme):
+        figure, (panel,) = canvas(1, columns=1, height=2.4)
         for number, curve in enumerate(curves):
             colour = theme.palette[number % len(theme.palette)]
             panel.plot(curve.steps, smooth(curve.images_per_second), color=colour, linewidth=1.8, label=curve.run)
@@ -123,7 +125,7 @@ def draw_throughput(facts: Facts, theme: Theme) -> bytes:
         panel.set_ylabel("images a second")
         panel.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.ink)
-        return _png(figure)
+        return as_png(figure)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,13 +154,13 @@ def draw_fid(facts: Facts, theme: Theme) -> bytes:
 def draw_bars(groups: Mapping[str, Sequence[Bar]], theme: Theme) -> bytes:
     """A panel a group with its own scale, and the floor as a dashed line."""
     if not groups:
-        return _nothing(theme, "no evaluation has been scored")
+        return nothing(theme, "no evaluation has been scored")
     most = max(map(len, groups.values()))
-    with _style(theme):
-        figure, panels = _panels(len(groups), columns=2, height=0.85 + 0.42 * most)
+    with styled(theme):
+        figure, panels = canvas(len(groups), columns=2, height=0.85 + 0.42 * most)
         for panel, (title, bars) in zip(panels, groups.items(), strict=True):
             _bars(panel, title, bars, theme)
-        return _png(figure)
+        return as_png(figure)
 
 
 def _bars(panel: Axes, title: str, bars: Sequence[Bar], theme: Theme) -> None:
@@ -191,7 +193,7 @@ def draw_stages(facts: Facts, theme: Theme) -> bytes:
     """Wall time of each stage, divided by data set."""
     stages = list(dict.fromkeys(timing.stage for timing in facts.timings))
     if not stages:
-        return _nothing(theme, "no stage has been run")
+        return nothing(theme, "no stage has been run")
     titles = {dataset.name: dataset.title for dataset in facts.datasets}
     titles |= {timing.dataset: "other" for timing in facts.timings if timing.dataset not in titles}
     seconds = np.zeros((len(titles), len(stages)))
@@ -199,8 +201,8 @@ def draw_stages(facts: Facts, theme: Theme) -> bytes:
         seconds[list(titles).index(timing.dataset), stages.index(timing.stage)] += timing.seconds
     totals = seconds.sum(axis=0)
     unit, factor = next(pair for pair in UNITS if totals.max() >= 3 * pair[1] or pair[1] == 1)
-    with _style(theme):
-        figure, (panel,) = _panels(1, columns=1, height=0.8 + 0.3 * len(stages))
+    with styled(theme):
+        figure, (panel,) = canvas(1, columns=1, height=0.8 + 0.3 * len(stages))
         left = np.zeros(len(stages))
         for number, (title, own) in enumerate(zip(titles.values(), seconds, strict=True)):
             colour = theme.muted if title == "other" else theme.palette[number % len(theme.palette)]
@@ -215,16 +217,16 @@ def draw_stages(facts: Facts, theme: Theme) -> bytes:
         panel.set_xlabel(unit)
         panel.grid(visible=False, axis="y")
         panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.ink)
-        return _png(figure)
+        return as_png(figure)
 
 
 def draw_bands(datasets: Sequence[DatasetFacts], theme: Theme, *, columns: int = 2) -> bytes:
     """Train statistics of each band: the range mapped to [-1, 1], one standard deviation, the mean."""
     shown = [dataset for dataset in datasets if dataset.bands]
     if not shown:
-        return _nothing(theme, "no band statistics")
-    with _style(theme):
-        figure, panels = _panels(
+        return nothing(theme, "no band statistics")
+    with styled(theme):
+        figure, panels = canvas(
             len(shown), columns=columns, height=2.5, width=WIDTH_INCHES if columns > 1 else WIDTH_INCHES / 2
         )
         for panel, dataset in zip(panels, shown, strict=True):
@@ -238,7 +240,7 @@ def draw_bands(datasets: Sequence[DatasetFacts], theme: Theme, *, columns: int =
             panel.set_ylabel(dataset.units)
             panel.grid(visible=False, axis="x")
             panel.set_title(dataset.title)
-        return _png(figure)
+        return as_png(figure)
 
 
 def draw_samples(facts: Facts, theme: Theme) -> bytes:
@@ -246,9 +248,9 @@ def draw_samples(facts: Facts, theme: Theme) -> bytes:
     rows = [(dataset, facts.evaluations_of(dataset.name)) for dataset in facts.datasets]
     rows = [(dataset, items) for dataset, items in rows if dataset.grid and any(item.grid for item in items)]
     if not rows:
-        return _nothing(theme, "no samples have been generated")
+        return nothing(theme, "no samples have been generated")
     columns = 1 + max(len(items) for _, items in rows)
-    with _style(theme):
+    with styled(theme):
         figure = Figure(figsize=(WIDTH_INCHES, (WIDTH_INCHES / columns + 0.5) * len(rows)), layout="constrained")
         grid = figure.subplots(len(rows), columns, squeeze=False)
         for panel in grid.ravel():
@@ -257,7 +259,7 @@ def draw_samples(facts: Facts, theme: Theme) -> bytes:
             _picture(line[0], dataset.grid, f"{dataset.title}\nreal")
             for panel, item in zip(line[1:], items, strict=False):
                 _picture(panel, item.grid, f"{item.label}\n{_said(item.score)}")
-        return _png(figure)
+        return as_png(figure)
 
 
 def _said(score_of: Score | None) -> str:

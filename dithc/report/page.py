@@ -8,6 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dithc.report.facts import Facts
 from dithc.report.reference import Reference
+from dithc.report.scaling import scaling_parts
 from dithc.report.strategies import strategy_parts
 from dithc.report.words import score, short, span
 
@@ -49,6 +50,7 @@ def render(
         remarks=remarks(facts),
         bench=bench_parts(facts.bench),
         strategies=strategy_parts(facts.strategies, reference.tables.get("table2")),
+        scaling=scaling_parts(facts.scaling),
     )
 
 

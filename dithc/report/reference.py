@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from dithc.log import problem
+from dithc.report.scaling import ScalingCurve, curves_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +28,14 @@ class Reference:
         tables: the tables by name, such as `table1`.
         table1_row: row of table 1 by kind of source of a data set.
         loss: losses of the authors' logs: `first_step` and `steps_6_to_10` by model, `later` by model and step.
+        scaling: curves of figures 10 and 11, as far as text and logs give numbers.
     """
 
     source: str = ""
     tables: dict[str, Table] = field(default_factory=dict)
     table1_row: dict[str, str] = field(default_factory=dict)
     loss: dict[str, dict[str, Any]] = field(default_factory=dict)
+    scaling: list[ScalingCurve] = field(default_factory=list)
 
     def fid_of(self, kind: str) -> dict[str, float]:
         """FID of table 1 by column for a kind of source; empty where the paper has none."""
@@ -61,7 +64,7 @@ def read_reference(path: Path | None) -> Reference:
             if any(len(row) != len(table.columns) for row in table.rows):
                 raise ValueError(f"{name} has rows of other length than its columns")
         rest = {key: content[key] for key in ("source", "table1_row", "loss")}
-        return Reference(tables=tables, **rest)
+        return Reference(tables=tables, scaling=curves_of(content["scaling"], origin=str(path)), **rest)
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise problem(
             f"the paper's numbers cannot be read from {path}",

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dithc.report.facts import Facts
 from dithc.report.gather import gather
 from dithc.report.page import render
 from dithc.report.reference import read_reference
+from dithc.report.scaling_figure import draw_scaling
 from dithc.report.theme import DARK, LIGHT, Theme
 from dithc.runs import atomic_write
 
@@ -27,8 +29,10 @@ FIGURES: dict[str, Callable[[Facts, Theme], bytes]] = {
     "throughput": figures.draw_throughput,
     "bands": lambda facts, theme: figures.draw_bands(facts.datasets, theme),
     "stages": figures.draw_stages,
+    "weak_scaling": partial(draw_scaling, mode="weak"),
+    "strong_scaling": partial(draw_scaling, mode="strong"),
 }  # each is written as figures/<name>.png beside the page, whatever was run
-INLINED = ("fid", "loss", "throughput", "stages")
+INLINED = ("fid", "loss", "throughput", "stages", "weak_scaling", "strong_scaling")
 LARGE_SIDE, SMALL_SIDE = 720, 384  # pixels of a grid beside others, and of one at the side of a text
 CURVE_POINTS = 200
 log = logger(__name__)
@@ -41,6 +45,7 @@ def write_report(
     out: Path,
     bench: Path | None = None,
     strategies: Path | None = None,
+    scaling: Iterable[Path] = (),
     reference: Path | None = None,
     machine: Iterable[str] = (),
 ) -> Facts:
@@ -52,6 +57,7 @@ def write_report(
         out: the page.
         bench: JSON of the step bench, None where it was not run.
         strategies: JSON of the comparison of strategies, None where it was not run.
+        scaling: JSON files of measured and of simulated scaling.
         reference: the paper's numbers, None to leave them out.
         machine: lines that describe the machine.
 
@@ -63,7 +69,9 @@ def write_report(
     """
     paper = read_reference(reference)
     results = gather(experiment, manifests)
-    facts = collect(experiment, results, paper, bench=bench, machine=list(machine), strategies=strategies)
+    facts = collect(
+        experiment, results, paper, bench=bench, machine=list(machine), strategies=strategies, scaling=scaling
+    )
     for text in facts.warnings:
         log.warning(text)
     drawn = {name: draw(facts, LIGHT) for name, draw in FIGURES.items()}

@@ -6,7 +6,8 @@ import shutil
 import pytest
 import torch
 
-from dithc.bench import StepSettings, bench_step, contenders, table
+from dithc.bench import contenders, table
+from dithc.bench.step import StepSettings, bench_step
 from dithc.cli import main
 from dithc.hcops.table import obstacle
 from dithc.log import UserError

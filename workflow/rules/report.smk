@@ -7,6 +7,7 @@ rule report:
         paper="config/paper/reference.yaml",
         bench=W.bench_file,
         strategies=W.strategies_file,
+        scaling=W.scaling_files,
     output:
         html=report(
             f"{W.root}/report.html",
@@ -44,6 +45,16 @@ rule report:
             caption="../report/stages.rst",
             category="Figures",
         ),
+        weak_scaling=report(
+            f"{W.root}/figures/weak_scaling.png",
+            caption="../report/weak_scaling.rst",
+            category="Figures",
+        ),
+        strong_scaling=report(
+            f"{W.root}/figures/strong_scaling.png",
+            caption="../report/strong_scaling.rst",
+            category="Figures",
+        ),
     log:
         W.log("report"),
     conda:
@@ -57,4 +68,4 @@ rule report:
         titles=W.titles,
     shell:
         "dithc report --config {params.config} --manifests {input.manifests} --bench {input.bench} "
-        "--strategies {input.strategies} --out {output.html} 2>&1 | tee -i {log}"
+        "--strategies {input.strategies} --scaling {input.scaling} --out {output.html} 2>&1 | tee -i {log}"

@@ -1,0 +1,193 @@
+"""All-reduce, reduce-scatter and all-gather of the ranks of this machine, by each way there is, in turns inside one run.
+
+Two nodes are played where the contender says so: the ranks of each half share memory, and MPI carries what passes between them.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dithc.bench.record import circumstances
+from dithc.bench.timing import Timing, spread, take_turns
+from dithc.comm import Group
+from dithc.hardware import discover, plan
+from dithc.log import problem
+
+MIB = 1 << 20
+LIMIT_SECONDS = 1200
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to combine arrays; `played_nodes` divides the ranks among that many."""
+
+    name: str
+    mode: str | None = None
+    wire: str = "fp32"
+    played_nodes: int = 1
+
+
+CONTENDERS = (
+    Contender("gloo"),
+    Contender("mpi blocking", "blocking"),
+    Contender("iallreduce", "iallreduce"),
+    Contender("hierarchical fp32", "hierarchical"),
+    Contender("hierarchical bf16", "hierarchical", "bf16"),
+    Contender("2 nodes fp32", "hierarchical", "fp32", 2),
+    Contender("2 nodes bf16", "hierarchical", "bf16", 2),
+)
+# (operation, contender, what it is compared with): how many times faster.
+COMPARED = (
+    ("all_reduce", "hierarchical fp32", "gloo"),
+    ("all_reduce", "hierarchical fp32", "mpi blocking"),
+    ("all_reduce", "hierarchical bf16", "hierarchical fp32"),
+    ("all_reduce", "2 nodes fp32", "mpi blocking"),
+    ("all_reduce", "2 nodes bf16", "2 nodes fp32"),
+    ("reduce_scatter", "hierarchical fp32", "gloo"),
+    ("all_gather", "hierarchical fp32", "gloo"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectivesSettings:
+    """Size of the array, fp32, on each rank; rounds on the clock after `warmup` others."""
+
+    ranks: int = 2
+    mib: int = 64
+    warmup: int = 2
+    rounds: int = 11
+
+
+def bench_collectives(settings: CollectivesSettings) -> dict[str, Any]:
+    """Starts the ranks, one compute thread each, and returns what they measured.
+
+    Raises:
+        UserError: fewer than two ranks, or ranks that failed.
+    """
+    if settings.ranks < 2 or settings.ranks % 2:
+        raise problem("bench collectives --ranks", got=settings.ranks, expected="2, 4, ...", remedy="correct --ranks")
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "result.json"
+        words = [f"--{name}={value}" for name, value in asdict(settings).items()]
+        line = [sys.executable, "-m", "dithc", "launch", "--launcher", "mpiexec", "--ranks", str(settings.ranks)]
+        line += ["--cpus", "1", "--", sys.executable, "-m", "dithc", "bench", "collectives", "--on-ranks"]
+        done = subprocess.run([*line, *words, "--json", str(out)], stdin=subprocess.DEVNULL, timeout=LIMIT_SECONDS)
+        if done.returncode != 0 or not out.exists():
+            remedy = "see their messages above; `dithc doctor` looks at MPI"
+            raise problem("bench collectives", got=f"status {done.returncode}", expected="0", remedy=remedy)
+        machine = discover()
+        measured: dict[str, Any] = json.loads(out.read_text())
+        return measured | circumstances(machine, plan(machine, ranks_per_node=settings.ranks))
+
+
+def measure(settings: CollectivesSettings, group: Group) -> dict[str, Any]:
+    """One rank's part; collective. The time of an operation is that of the slowest rank."""
+    torch.set_num_threads(1)
+    runs = {
+        (operation, contender.name): run
+        for contender in CONTENDERS
+        for operation, run in _operations(contender, settings, group).items()
+    }
+    take_turns(runs, repeats=settings.warmup)
+    own = take_turns(runs, repeats=settings.rounds)
+    every = group.gather_objects({name: timing.seconds for name, timing in own.items()})
+    slowest = {name: Timing(tuple(map(max, zip(*(one[name] for one in every), strict=True)))) for name in own}
+    return {
+        "bench": "collectives",
+        "settings": asdict(settings),
+        "rows": [
+            {"operation": operation, "contender": name, "seconds": timing.to_dict()}
+            for (operation, name), timing in slowest.items()
+        ],
+        "speedups": [
+            {"operation": operation, "contender": name, "over": base}
+            | spread(slowest[operation, base].ratios_to(slowest[operation, name]))
+            for operation, name, base in COMPARED
+        ],
+    }
+
+
+def collectives_table(result: Mapping[str, Any]) -> str:
+    """Each operation by each contender, then the ratios."""
+    settings = result["settings"]
+    head = f"{settings['ranks']} ranks, {settings['mib']} MiB fp32 each, medians of {settings['rounds']} rounds"
+    lines = [head, f"{'operation':<16}{'contender':<20}{'ms':>10}{'+- MAD':>9}"]
+    lines += [
+        f"{row['operation']:<16}{row['contender']:<20}{row['seconds']['median'] * 1e3:>10.2f}{row['seconds']['mad'] * 1e3:>9.2f}"
+        for row in result["rows"]
+    ]
+    lines += [
+        f"{one['operation']}: {one['contender']} is {one['median']:.2f} +- {one['mad']:.2f} x as fast as {one['over']}"
+        for one in result["speedups"]
+    ]
+    return "\n".join(lines)
+
+
+def _operations(contender: Contender, settings: CollectivesSettings, group: Group) -> dict[str, Callable[[], None]]:
+    """What one contender does, each time from a barrier on; checked once."""
+    import torch.distributed as dist
+
+    backend = "dithc-mpi" if contender.mode else "gloo"
+    with _environment(contender, group):
+        over = dist.new_group(backend=backend)
+    count = settings.mib * MIB // 4 // group.size * group.size
+    x, part = torch.zeros(count), torch.zeros(count // group.size)
+    mine = x[group.rank * part.numel() :][: part.numel()]
+
+    def all_reduce() -> None:
+        dist.all_reduce(x, group=over)
+
+    def reduce_scatter() -> None:
+        dist.reduce_scatter_tensor(mine if contender.mode else part, x, group=over)
+
+    def all_gather() -> None:
+        dist.all_gather_into_tensor(x, mine if contender.mode else part, group=over)
+
+    operations = {"all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_gather": all_gather}
+    for name, run in operations.items():
+        x.fill_(1.0 + group.rank)
+        part.fill_(1.0 + group.rank)
+        run()
+        total = float(sum(range(1, group.size + 1)))
+        found = part if name == "reduce_scatter" and not contender.mode else mine
+        wanted = 1.0 + group.rank if name == "all_gather" else total
+        assert bool((found == wanted).all()), f"{contender.name}: {name} is wrong"
+    x.zero_()
+
+    def timed(run: Callable[[], None]) -> Callable[[], None]:
+        def together() -> None:
+            run()
+            dist.barrier()
+
+        return together
+
+    dist.barrier()
+    return {name: timed(run) for name, run in operations.items()}
+
+
+@contextmanager
+def _environment(contender: Contender, group: Group) -> Iterator[None]:
+    """The variables that a process group reads while it is made."""
+    number = group.rank * contender.played_nodes // group.size
+    wanted = {
+        "DITHC_MPI_MODE": contender.mode or "",
+        "DITHC_MPI_WIRE": contender.wire,
+        **({"DITHC_NODE": f"played {number}"} if contender.played_nodes > 1 else {}),
+        **({"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}),
+    }
+    before = dict(os.environ)
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -1,0 +1,106 @@
+"""`dithc simulate`: the training step on a described machine, on any number of nodes."""
+
+import argparse
+from pathlib import Path
+
+SUMMARY = "Play training steps on a described machine: seconds, efficiency and exposed communication by nodes."
+EXAMPLE = (
+    "dithc simulate --machine profiles/machines/lx2.yaml --model DiT-XL/2 --nodes 1,2,4,8,16,32,64,128,256,512,1024 "
+    "--mode weak --json scaling.json"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the machine, the step, the methods and the file."""
+    machine = Path("profiles/machines/lx2.yaml")
+    parser.add_argument("--machine", type=Path, default=machine, help=f"description with `network` (default {machine})")
+    parser.add_argument("--model", default="DiT-XL/2", help="preset (default DiT-XL/2)")
+    parser.add_argument(
+        "--nodes", type=_counts, default="1,2,4,8,16,32,64,128,256,512,1024", help="(default 1,2,4, ... 1024)"
+    )
+    parser.add_argument("--mode", choices=("weak", "strong"), default="weak", help="(default weak)")
+    parser.add_argument(
+        "--global-batch", type=_counts, default="448,3072,16384", help="images of strong scaling (the paper's three)"
+    )
+    parser.add_argument(
+        "--step",
+        metavar="FILE|SECONDS",
+        help="of one node: JSON of `dithc bench step` or `scaling`, or seconds (default: published)",
+    )
+    parser.add_argument("--images-per-node", type=int, help="that the step has (default: the file's, or 112)")
+    parser.add_argument("--ranks-per-node", type=int, help="(default: one a die)")
+    parser.add_argument(
+        "--collectives", default="hierarchical", help="of hierarchical, ring, rabenseifner; a curve each"
+    )
+    parser.add_argument("--wire", default="fp32", help="of fp32, bf16; a curve each with hierarchical")
+    parser.add_argument("--bucket-mb", type=float, help="buckets of this size (default: the rule of dithc)")
+    parser.add_argument("--no-overlap", action="store_true", help="exchange after the backward pass")
+    parser.add_argument("--no-communication-core", action="store_true", help="communicate on a core that computes")
+    parser.add_argument("--zero1", action="store_true", help="optimizer states as shards")
+    parser.add_argument(
+        "--stragglers", type=float, metavar="SPREAD", help="of ranks' speed (default: fitted on LX2, else 0)"
+    )
+    parser.add_argument("--fixed-seconds", type=float, default=0.0, help="of a step, whatever its images (default 0)")
+    parser.add_argument("--steps", type=int, default=32, help="a point is the mean of (default 32)")
+    parser.add_argument("--seed", type=int, default=0, help="of the stragglers (default 0)")
+    parser.add_argument(
+        "--reproduce-paper",
+        action="store_true",
+        help="published and simulated scaling of the paper, and ours beside it",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the curves and everything that went in")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulates and prints a table; status 1 when the paper is not reproduced."""
+    import json
+
+    from dithc.runs import atomic_write
+    from dithc.simulate import Settings, table
+    from dithc.simulate import run as simulate
+
+    settings = Settings(
+        machine=args.machine,
+        model=args.model,
+        nodes=args.nodes,
+        mode=args.mode,
+        global_batches=args.global_batch,
+        step=_step(args.step),
+        images_per_node=args.images_per_node,
+        ranks_per_node=args.ranks_per_node,
+        collectives=tuple(args.collectives.split(",")),
+        wires=tuple(args.wire.split(",")),
+        bucket_mb=args.bucket_mb,
+        overlaps=not args.no_overlap,
+        communication_core=not args.no_communication_core,
+        zero1=args.zero1,
+        spread=args.stragglers,
+        fixed_seconds=args.fixed_seconds,
+        steps=args.steps,
+        seed=args.seed,
+        reproduces_paper=args.reproduce_paper,
+    )
+    result = simulate(settings)
+    print(table(result))
+    if args.json:
+        atomic_write(args.json, json.dumps(result, indent=1) + "\n")
+    tried = [one for one in result.get("validation", {}).values() if one["is_the_reproduction"]]
+    return 0 if all(row["within"] for one in tried for row in [*one["seconds"], one["efficiency"]]) else 1
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """`1,2,4` as numbers."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers such as 1,2,4") from None
+
+
+def _step(text: str | None) -> float | Path | None:
+    """Seconds where the text is a number, else a file."""
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return Path(text)

@@ -1,0 +1,155 @@
+"""One training step as events: ranks compute, their buckets become ready, one communication thread after the other sums them.
+
+A bucket's sum begins on all ranks when the last of them has it ready and the sum before it has ended, and ends on all at once.
+Ranks that differ in nothing but their speed need not all be here: the slowest is always the last to be ready, so a step of the
+slowest alone takes as long as one of all ranks (exact as long as a rank's speed is the same all through a step).
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What every rank of average speed does in a step.
+
+    Attributes:
+        before: seconds of computing before the backward pass: optimizer of the step before, forward pass.
+        ready: seconds from the begin of the backward pass until each bucket is ready, in order.
+        backward: seconds of the backward pass.
+        exchange: seconds in which each bucket is summed.
+        overlaps: whether sums begin during the backward pass, or all after it.
+        slowdown: how many times slower a rank computes while a sum is under way; 1 with a core of its own for communication.
+    """
+
+    before: float
+    ready: tuple[float, ...]
+    backward: float
+    exchange: tuple[float, ...]
+    overlaps: bool = True
+    slowdown: float = 1.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step took.
+
+    Attributes:
+        seconds: until the last sum has ended and every rank has computed.
+        exposed_seconds: of them after the slowest rank's backward pass.
+        waits: for each rank and bucket the seconds between handing it over (or the end of the sum before) and the end of its
+            sum: what a profile of that rank's communication thread shows.
+    """
+
+    seconds: float
+    exposed_seconds: float
+    waits: tuple[tuple[float, ...], ...]
+
+
+class Clock:
+    """Events in the order of their time; those of the same time in the order in which they were asked for."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
+
+    def at(self, time: float, action: Callable[[], None]) -> None:
+        """Does the action at a time from now on."""
+        assert time >= self.now
+        heapq.heappush(self._events, (time, self._number, action))
+        self._number += 1
+
+    def run(self) -> None:
+        """Until nothing is left to do."""
+        while self._events:
+            self.now, _, action = heapq.heappop(self._events)
+            action()
+
+
+@dataclass
+class _Rank:
+    """A rank's computing: how much of its work is done, and when that was last known."""
+
+    marks: tuple[float, ...]
+    speed: float
+    done: float = 0.0
+    since: float = 0.0
+    rate: float = 1.0
+    plans: int = 0
+    reached: list[float] = field(default_factory=list)
+
+
+def simulate_step(plan: Plan, factors: Sequence[float]) -> Step:
+    """Plays one step.
+
+    Args:
+        plan: of a rank of average speed.
+        factors: for each rank that is played, how many times longer its computing takes.
+    """
+    return _Play(plan, factors).run()
+
+
+class _Play:
+    """The state of a step that is played."""
+
+    def __init__(self, plan: Plan, factors: Sequence[float]) -> None:
+        marks = tuple(plan.before + share for share in (*plan.ready, plan.backward))
+        self.plan, self.clock = plan, Clock()
+        self.ranks = [_Rank(marks, 1 / factor) for factor in factors]
+        self.begun = 0
+        self.ends: list[float] = []
+
+    def run(self) -> Step:
+        """Plays until all is done."""
+        for rank in self.ranks:
+            self._plan_next_mark(rank)
+        self.clock.run()
+        computed = max(rank.reached[-1] for rank in self.ranks)
+        seconds = max([computed, *self.ends])
+        waits = tuple(
+            tuple(
+                end - max(rank.reached[number], self.ends[number - 1] if number else 0.0)
+                for number, end in enumerate(self.ends)
+            )
+            for rank in self.ranks
+        )
+        return Step(seconds, seconds - computed, waits)
+
+    def _plan_next_mark(self, rank: _Rank) -> None:
+        """A new plan replaces the one before, whose event then finds itself out of date."""
+        rank.plans += 1
+        if len(rank.reached) < len(rank.marks):
+            number = rank.plans
+            left = max(0.0, rank.marks[len(rank.reached)] - rank.done)
+            self.clock.at(self.clock.now + left / (rank.rate * rank.speed), lambda: self._reach_mark(rank, number))
+
+    def _reach_mark(self, rank: _Rank, number: int) -> None:
+        if number != rank.plans:
+            return
+        rank.done, rank.since = rank.marks[len(rank.reached)], self.clock.now
+        rank.reached.append(self.clock.now)
+        self._plan_next_mark(rank)
+        self._begin_exchange()
+
+    def _begin_exchange(self) -> None:
+        number = self.begun
+        needed = number + 1 if self.plan.overlaps else len(self.plan.ready) + 1
+        is_idle = len(self.ends) == number < len(self.plan.ready)
+        if is_idle and all(len(rank.reached) >= needed for rank in self.ranks):
+            self.begun += 1
+            self._change_rate(1 / self.plan.slowdown)
+            self.clock.at(self.clock.now + self.plan.exchange[number], self._end_exchange)
+
+    def _end_exchange(self) -> None:
+        self.ends.append(self.clock.now)
+        self._change_rate(1.0)
+        self._begin_exchange()
+
+    def _change_rate(self, rate: float) -> None:
+        for rank in self.ranks:
+            if rank.rate != rate:
+                rank.done += (self.clock.now - rank.since) * rank.rate * rank.speed
+                rank.since, rank.rate = self.clock.now, rate
+                self._plan_next_mark(rank)

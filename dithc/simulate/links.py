@@ -1,0 +1,187 @@
+"""Seconds that an exchange takes on described links: LogGP between cards that ranks share, and memory inside a node.
+
+Legend: R ranks, N nodes, P ranks of a node, L latency, o overhead of a message, g gap between messages, G seconds a byte.
+
+Every function here is a closed form that takes all ranks to start together; when they start is the business of `events.py`.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+from dithc.hardware import Machine
+from dithc.log import problem
+
+Collective = Literal["ring", "rabenseifner", "hierarchical"]
+COLLECTIVES: tuple[Collective, ...] = ("ring", "rabenseifner", "hierarchical")
+Wire = Literal["fp32", "bf16"]
+
+# As dithc.comm has them: bytes of a chunk on the wire within a node, and where it meets others; chunks under way between nodes.
+CHUNK_BYTES, ACROSS_CHUNK_BYTES, IN_FLIGHT = 512 << 10, 2 << 20, 3
+FP32_BYTES, WIRE_BYTES = 4, {"fp32": 4, "bf16": 2}
+NANO = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """The fields of `dithc.hardware`'s Network in seconds and seconds a byte; zero is a link that costs nothing.
+
+    Attributes:
+        latency: L of a card.
+        overhead: o of a message, for the core.
+        gap: g of a card.
+        byte: G of a card, one direction.
+        core_byte: seconds a byte that a communication core adds to each byte that it sends, receives and sums.
+        memory_byte: seconds a byte of a communication core in shared memory.
+        memory_latency: until another core sees what was written.
+        cards: of a node.
+    """
+
+    latency: float = 0.0
+    overhead: float = 0.0
+    gap: float = 0.0
+    byte: float = 0.0
+    core_byte: float = 0.0
+    memory_byte: float = 0.0
+    memory_latency: float = 0.0
+    cards: int = 1
+
+    @classmethod
+    def of(cls, machine: Machine) -> Self:
+        """The links that a description gives.
+
+        Raises:
+            UserError: it has no section `network`.
+        """
+        network = machine.network
+        if network is None:
+            raise problem(
+                f"the machine {machine.model_name!r} has no network to simulate",
+                got="a description without the section `network`",
+                expected="its keys as in profiles/machines/lx2.yaml: cards_per_node, bandwidth, latency_ns, ...",
+                remedy="add the section `network` to the description",
+            )
+        return cls(
+            latency=network.latency_ns * NANO,
+            overhead=network.overhead_ns * NANO,
+            gap=network.gap_ns * NANO,
+            byte=1 / network.bandwidth,
+            core_byte=1 / network.core_bandwidth,
+            memory_byte=1 / network.memory_bandwidth,
+            memory_latency=network.memory_latency_ns * NANO,
+            cards=network.cards_per_node,
+        )
+
+    def sharing(self, streams: int) -> float:
+        """How many times slower a byte is when so many ranks of a node send at the same time."""
+        return max(1.0, streams / self.cards)
+
+    def message(self, size: float, *, streams: int = 1) -> float:
+        """One message between nodes, from the call of the sender to the end of the receiver's; `size` bytes."""
+        return self.latency + 2 * self.overhead + size * (self.byte * self.sharing(streams) + self.core_byte)
+
+    def through_memory(self, size: float) -> float:
+        """One message inside a node: written once, read once."""
+        return self.memory_latency + 2 * size * self.memory_byte
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Ranks on nodes, filled node by node, and how they reach each other.
+
+    Attributes:
+        nodes: N.
+        ranks_per_node: P.
+        shares_memory: whether ranks of a node exchange through memory; else through their cards, as ranks of other nodes.
+    """
+
+    nodes: int
+    ranks_per_node: int
+    shares_memory: bool = True
+
+    @property
+    def ranks(self) -> int:
+        """R."""
+        return self.nodes * self.ranks_per_node
+
+
+def all_reduce_seconds(size: float, *, collective: Collective, layout: Layout, links: Links, wire: Wire) -> float:
+    """Seconds until every rank has the sum, from the moment when all have begun.
+
+    Args:
+        size: bytes of the fp32 values on each rank.
+        collective: ring or rabenseifner over all ranks with fp32 on the wire, or hierarchical as dithc.comm makes it.
+        layout: where the ranks are.
+        links: what a message costs.
+        wire: of `hierarchical`.
+    """
+    if layout.ranks == 1 or size <= 0:
+        return 0.0
+    if collective == "hierarchical":
+        return _hierarchical(size, layout=layout, links=links, wire=wire)
+    return (_ring if collective == "ring" else _rabenseifner)(size, layout, links)
+
+
+def _inside(size: float, *, streams: int, layout: Layout, links: Links) -> float:
+    """A message between ranks of one node."""
+    return links.through_memory(size) if layout.shares_memory else links.message(size, streams=streams)
+
+
+def _ring(size: float, layout: Layout, links: Links) -> float:
+    """2 (R - 1) steps of a rank's share; with ranks in order one of each node's messages leaves it, the others stay inside."""
+    ranks, inner = layout.ranks, layout.ranks_per_node
+    streams = 1 if layout.shares_memory else inner
+    steps = [links.message(size / ranks, streams=streams)] if layout.nodes > 1 else []
+    if inner > 1:
+        steps.append(_inside(size / ranks, streams=streams, layout=layout, links=links))
+    return 2 * (ranks - 1) * max(max(steps), links.gap)
+
+
+def _rabenseifner(size: float, layout: Layout, links: Links) -> float:
+    """Halving, then doubling (Rabenseifner 2004), nearest partners first.
+
+    Ranks beyond a power of two hand theirs over before it and get the sum after it.
+    """
+    ranks, inner = layout.ranks, layout.ranks_per_node
+    levels = int(math.log2(ranks))
+    seconds = 0.0
+    for level in range(levels):
+        half = size / 2 ** (level + 1)
+        stays = 2**level < inner
+        whole = links.message(half, streams=inner)
+        seconds += 2 * (_inside(half, streams=inner, layout=layout, links=links) if stays else whole)
+    if ranks != 2**levels:
+        seconds += 2 * links.message(size, streams=inner)
+    return seconds
+
+
+def _hierarchical(size: float, *, layout: Layout, links: Links, wire: Wire) -> float:
+    """Chunks through put, combine, cross, get: the first passes all of them, each further one the slowest resource.
+
+    The core copies, sums and serves messages; the cards carry at most IN_FLIGHT chunks. An average chunk stands for all.
+    """
+    on_wire = size * WIRE_BYTES[wire] / FP32_BYTES
+    chunks = math.ceil(on_wire / (CHUNK_BYTES if layout.nodes == 1 else ACROSS_CHUNK_BYTES))
+    chunk = on_wire / chunks
+    # put and get copy a chunk between the gradients (fp32) and the segment (wire); combine reads every rank's part of it.
+    copying = 2 * (chunk + size / chunks) / 2 * links.memory_byte + chunk * links.memory_byte + 3 * links.memory_latency
+    if layout.nodes == 1:
+        return chunks * copying
+    piece = chunk / layout.ranks_per_node
+    crossing = _across(piece, layout, links)
+    serving = _across(piece, layout, replace(links, latency=0.0, gap=0.0, byte=0.0))
+    carrying = _across(piece, layout, replace(links, latency=0.0, overhead=0.0, core_byte=0.0))
+    period = max(copying + serving, carrying, crossing / IN_FLIGHT)
+    return copying + crossing + (chunks - 1) * period
+
+
+def _across(size: float, layout: Layout, links: Links) -> float:
+    """All ranks of a node at once sum `size` bytes each with their like on the other nodes: all-to-all, then all-gather.
+
+    All messages of the all-to-all are posted at once, so their latencies overlap; the all-gather doubles what each node has.
+    """
+    nodes = layout.nodes
+    message = links.latency + 2 * links.overhead
+    moved = (nodes - 1) / nodes * size * (links.byte * links.sharing(layout.ranks_per_node) + links.core_byte)
+    to_all = message + (nodes - 2) * max(2 * links.overhead, links.gap) + moved
+    return to_all + math.ceil(math.log2(nodes)) * message + moved

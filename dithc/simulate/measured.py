@@ -1,0 +1,91 @@
+"""The measured step that a simulation starts from: files of `dithc bench step` and `dithc bench scaling`."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dithc.log import problem
+from dithc.simulate.workload import Model
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A step on one node.
+
+    Attributes:
+        seconds: of computing; what was exposed of an exchange is taken off.
+        images: on the node.
+        ranks: that made it.
+        whole_seconds: with the exchange.
+        source: file and kind of bench.
+    """
+
+    seconds: float
+    images: int
+    ranks: int
+    whole_seconds: float
+    source: str
+
+
+def read_measured(path: Path, model: str) -> Measured:
+    """Reads the step of a model on the fewest ranks.
+
+    Raises:
+        UserError: the file is of another kind or model, or has no step that was measured.
+    """
+    try:
+        content = json.loads(path.read_text())
+        found = {"step": _of_step, "scaling": _of_scaling}[content["bench"]](content, model, path)
+    except (ValueError, KeyError, TypeError, StopIteration) as error:
+        raise problem(
+            f"{path} says no time of a step of {model} on one node",
+            got=f"{type(error).__name__}: {error}",
+            expected="the JSON file of `dithc bench step` or `dithc bench scaling` of this model, unchanged, in which it ran",
+            remedy=f"make it with `dithc bench step --model {model} --json FILE`, or give --step in seconds",
+        ) from None
+    if not found.seconds > 0:
+        raise problem(f"seconds of a step in {path}", got=found.seconds, expected="above 0", remedy="measure again")
+    return found
+
+
+def _of_step(content: dict[str, Any], model: str, path: Path) -> Measured:
+    settings = content["settings"]
+    _expect(settings["model"], settings.get("overrides"), model)
+    row = next(row for row in content["contenders"] if row["name"] == "dithc" and row["status"] == "ok")
+    seconds = float(row["seconds"]["median"])
+    return Measured(seconds, int(settings["batch"]), 1, seconds, f"{path}, bench step, {settings['dtype']}")
+
+
+def _of_scaling(content: dict[str, Any], model: str, path: Path) -> Measured:
+    settings = content["settings"]
+    curve = next((one for one in content["curves"] if one["model"] == model), None)
+    _expect(model if curve else "no curve of this model", settings.get("overrides"), model)
+    assert curve is not None
+    point = next(p for p in curve["points"] if p["status"] == "ok" and p["nodes"] == 1 and not p["oversubscribed"])
+    whole = float(point["seconds"])
+    ranks = int(point["ranks"])
+    seconds = whole - float(point["exposed_seconds"] or 0.0)
+    return Measured(seconds, int(point["images"]), ranks, whole, f"{path}, bench scaling, {settings['dtype']}")
+
+
+def _expect(named: str, overrides: object, model: str) -> None:
+    if named != model or overrides:
+        raise ValueError(f"{named}{f' with {overrides}' if overrides else ''}")
+
+
+def measured_curve(measured: Measured, model: Model) -> dict[str, Any]:
+    """One point for JSON."""
+    rate = measured.images / measured.whole_seconds
+    point = {
+        "nodes": 1,
+        "ranks": measured.ranks,
+        "seconds": measured.whole_seconds,
+        "efficiency": 1.0,
+        "exposed_seconds": measured.whole_seconds - measured.seconds,
+        "flops_per_second": model.flops.training_total * rate,
+        "linear_flops_per_second": model.flops.training_linear * rate,
+        "images_per_step": measured.images,
+    }
+    head = {"label": "this machine", "kind": "measured", "model": model.name, "mode": "weak", "global_batch": None}
+    return {**head, "source": measured.source, "points": [point]}

@@ -1,0 +1,284 @@
+"""The paper's scaling: what is published of it, and its reproduction from the paper's own inputs.
+
+Given are the model's gradients and their order, the authors' buckets and optimizer, the links of the described machine. Two
+explanations of the same points stand beside each other, each with two fitted numbers, the seconds of computing on 1 node and
+one more on 2, 4 and 8; all larger counts of nodes are predictions:
+
+- `exposed`, the reproduction: forward and backward pass take the shares of the authors' profile, and the backward pass cannot
+  hide their ring over all ranks, whose time grows with (R - 1) / R. Fitted: the bytes a second of a communication core.
+- `stragglers`, for comparison: forward and backward pass take 1/3 and 2/3, as of the arithmetic; the exchange is hidden, and
+  a step takes as long as the slowest of R ranks. Fitted: the spread of ranks. It grows too fast beyond 64 nodes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from scipy.optimize import brentq, minimize_scalar
+
+from dithc.simulate.scaling import (
+    Cluster,
+    Computing,
+    Method,
+    Mode,
+    Point,
+    curve_of,
+    efficiencies,
+    simulate_curve,
+    simulate_point,
+)
+from dithc.simulate.workload import Model
+
+MODEL, IMAGES_PER_NODE, RANKS_PER_NODE = "DiT-XL/2", 112, 4
+# The authors' logs: seconds of step 10 by nodes, with the kernels that the paper calls GEMM-optimised.
+LOGGED_SECONDS = {1: 17.37, 2: 17.80, 4: 18.50, 8: 18.40, 16: 18.51, 32: 18.92, 64: 19.00}
+FITTED_NODES = (2, 4, 8)
+# Table 3: a step on one node with "our GEMM". Section 5.7: weak scaling of that configuration, with 1,024 ranks.
+GEMM_SECONDS, NODES_OF_EFFICIENCY, EFFICIENCY = 16.14, 256, 0.906
+# Table 2: seconds of a step on one node by model and images, CFTP, tuned. Section 5.6: 3,584 images on 32 nodes, tuned.
+TUNED_SECONDS = {
+    "DiT-XL/2": {112: 13.18, 224: 29.15},
+    "DiT-L/2": {112: 9.92, 224: 22.88},
+    "DiT-B/2": {112: 3.97, 224: 9.75},
+    "DiT-S/2": {112: 2.48, 224: 3.83},
+}
+TUNED_NODES, TUNED_SECONDS_THERE = 32, 13.5
+# Section 5.7.
+GLOBAL_BATCHES = (448, 3072, 16384)
+# The authors' profile: AdamW takes 0.19 s of a step; linear layers 35.3 % forward, 39.0 % backward, GELU 2.5 and 5.8 %; a bucket
+# of 50.7 MB takes 0.27 to 0.49 s on one node, over cards, not shared memory, in steps of 34.5 s (0.19 s are 0.55 % of one).
+OPTIMIZER_SECONDS, BUCKET_BYTES, BUCKET_SECONDS, PROFILED_STEP_SECONDS = 0.19, 50_700_000, (0.27, 0.49), 34.5
+PROFILED_FORWARD_SHARE = (35.3 + 2.5) / (35.3 + 2.5 + 39.0 + 5.8)
+# The spread of ranks with which dithc's exchange loses what the tuned version loses on 32 nodes; the default on this machine.
+SPREAD = 0.013
+
+# Their log: 675,129,632 numbers reach the 4 ranks of a node in 10.8 s, over two hops if the tree is binomial.
+BROADCAST_BANDWIDTH = 2 * 4 * 675_129_632 / 10.8
+
+AUTHORS = Method(
+    label="DiT-HC's exchange",
+    collective="ring",
+    shares_memory=False,
+    bucket_bytes=BUCKET_BYTES,
+)
+OURS = Method(label="dithc's exchange")
+OURS_BF16 = Method(label="dithc's exchange, bf16 wire", wire="bf16")
+LARGEST_ERROR, LARGEST_ERROR_OF_EFFICIENCY = 0.05, 0.03
+# Of the fits: bounds and digits.
+LEAST_SECONDS, SECONDS_DIGIT = 1.0, 1e-4
+MOST_SPREAD, SPREAD_DIGIT = 0.2, 1e-4
+CORE_BANDWIDTHS, BANDWIDTH_DIGIT = (0.2e9, 2e9), 1e6
+
+Explanation = Literal["exposed", "stragglers"]
+EXPLANATIONS: tuple[Explanation, ...] = ("exposed", "stragglers")
+REPRODUCTION: Explanation = "exposed"
+
+
+def is_of_the_paper(model_name: str) -> bool:
+    """Whether a described machine is the paper's."""
+    return model_name.startswith("LX2")
+
+
+def published_curves(model: Model) -> list[dict[str, Any]]:
+    """What is printed or logged of XL/2; the authors' figures 10 and 11 give no further numbers in their text."""
+
+    def curve(label: str, source: str, seconds: dict[int, float]) -> dict[str, Any]:
+        first = min(seconds)
+        images = {nodes: IMAGES_PER_NODE * nodes for nodes in seconds}
+        points = [
+            {
+                "nodes": nodes,
+                "ranks": nodes * RANKS_PER_NODE,
+                "seconds": value,
+                "efficiency": seconds[first] / value,
+                "exposed_seconds": None,
+                "flops_per_second": model.flops.training_total * images[nodes] / value,
+                "linear_flops_per_second": model.flops.training_linear * images[nodes] / value,
+                "images_per_step": images[nodes],
+            }
+            for nodes, value in seconds.items()
+        ]
+        head = {"label": label, "kind": "published", "model": MODEL, "mode": "weak", "global_batch": None}
+        return {**head, "source": source, "points": points}
+
+    at_256 = {1: GEMM_SECONDS, NODES_OF_EFFICIENCY: GEMM_SECONDS / EFFICIENCY}
+    tuned = {1: TUNED_SECONDS[MODEL][IMAGES_PER_NODE], TUNED_NODES: TUNED_SECONDS_THERE}
+    return [
+        curve("DiT-HC, authors' logs", "the authors' public logs, step 10", LOGGED_SECONDS),
+        curve(
+            "DiT-HC, GEMM-optimised",
+            "arXiv:2601.01500, table 3 and section 5.7; the seconds on 256 nodes follow from the efficiency",
+            at_256,
+        ),
+        curve("DiT-HC, tuned", "arXiv:2601.01500, table 2 and section 5.6", tuned),
+    ]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What an explanation says of the machine behind the authors' logs."""
+
+    computing: Computing
+    cluster: Cluster
+
+
+def fit(model: Model, cluster: Cluster, explanation: Explanation, *, steps: int, seed: int) -> Fit:
+    """Least squares of relative errors on 2, 4 and 8 nodes; the step on 1 node is met exactly."""
+    whole = Computing(seconds=LOGGED_SECONDS[1], images=IMAGES_PER_NODE, optimizer_seconds=OPTIMIZER_SECONDS)
+
+    def candidate(value: float) -> Fit:
+        if explanation == "stragglers":
+            return _with_seconds(model, Fit(replace(whole, spread=value), cluster), steps=steps, seed=seed)
+        links = replace(cluster.links, core_byte=1 / value)
+        computing = replace(whole, forward_share=PROFILED_FORWARD_SHARE)
+        return _with_seconds(model, Fit(computing, replace(cluster, links=links)), steps=1, seed=seed)
+
+    def error(value: float) -> float:
+        tried = candidate(value)
+        points = [_point(model, tried, nodes=n, steps=steps, seed=seed) for n in FITTED_NODES]
+        return sum((point.seconds / LOGGED_SECONDS[point.nodes] - 1) ** 2 for point in points)
+
+    bounds = (0.0, MOST_SPREAD) if explanation == "stragglers" else CORE_BANDWIDTHS
+    digit = SPREAD_DIGIT if explanation == "stragglers" else BANDWIDTH_DIGIT
+    best = minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": digit})
+    return candidate(float(best.x))
+
+
+def _with_seconds(model: Model, start: Fit, *, steps: int, seed: int) -> Fit:
+    """The seconds of computing with which a step on 1 node takes as long as it did."""
+
+    def beyond(seconds: float) -> float:
+        tried = replace(start, computing=replace(start.computing, seconds=seconds))
+        return _point(model, tried, nodes=1, steps=steps, seed=seed).seconds - LOGGED_SECONDS[1]
+
+    found = brentq(beyond, LEAST_SECONDS, LOGGED_SECONDS[1], xtol=SECONDS_DIGIT)
+    return replace(start, computing=replace(start.computing, seconds=float(found)))
+
+
+def _point(model: Model, found: Fit, *, nodes: int, steps: int, seed: int) -> Point:
+    images = IMAGES_PER_NODE * nodes
+    return simulate_point(
+        *(model, AUTHORS, found.computing, found.cluster), nodes=nodes, images=images, steps=steps, seed=seed
+    )
+
+
+def reproduce(model: Model, cluster: Cluster, *, nodes: Sequence[int], steps: int, seed: int) -> dict[str, Any]:
+    """Curves (published; simulated as the authors did it and as dithc does it), and how far they are from each other.
+
+    Args:
+        model: XL/2.
+        cluster: the paper's.
+        nodes: of the simulated curves.
+        steps: a point is the mean of.
+        seed: of the stragglers.
+
+    Returns:
+        `curves`, `validation` and `inputs` of the JSON file.
+    """
+    found = {name: fit(model, cluster, name, steps=steps, seed=seed) for name in EXPLANATIONS}
+    best = Computing(seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE], images=IMAGES_PER_NODE, spread=SPREAD)
+    tuned = Fit(replace(best, optimizer_seconds=OPTIMIZER_SECONDS), cluster)
+    curves = published_curves(model)
+
+    def add(method: Method, fitted: Fit, name: str, mode: Mode = "weak", batch: int | None = None) -> None:
+        shown = replace(method, label=f"{method.label} ({name})")
+        played = simulate_curve(
+            *(model, shown, fitted.computing, fitted.cluster),
+            nodes=nodes,
+            mode=mode,
+            global_batch=batch,
+            steps=steps,
+            seed=seed,
+        )
+        if played:
+            curves.append(curve_of(shown, model, played, mode=mode, global_batch=batch))
+
+    for name in EXPLANATIONS:
+        for method in (AUTHORS, OURS):
+            add(method, found[name], name)
+    for method in (OURS, OURS_BF16):
+        add(method, tuned, "tuned kernels")
+    for batch in GLOBAL_BATCHES:
+        add(AUTHORS, found[REPRODUCTION], REPRODUCTION, "strong", batch)
+        add(OURS, tuned, "tuned kernels", "strong", batch)
+    return {
+        "curves": curves,
+        "validation": {
+            name: {"is_the_reproduction": name == REPRODUCTION, **_validation(model, one, steps=steps, seed=seed)}
+            for name, one in found.items()
+        },
+        "inputs": {
+            **{name: _inputs(one) for name, one in (*found.items(), ("tuned kernels", tuned))},
+            "fitted": {
+                "exposed": "computing.seconds on 1 node, core_byte on 2, 4 and 8",
+                "stragglers": "computing.seconds on 1 node, computing.spread on 2, 4 and 8",
+                "tuned kernels": f"computing.spread on {TUNED_NODES} nodes; seconds are table 2's",
+            },
+            "published": {
+                "logged_seconds": LOGGED_SECONDS,
+                "efficiency": {NODES_OF_EFFICIENCY: EFFICIENCY},
+                "bucket_bytes": BUCKET_BYTES,
+                "optimizer_seconds": OPTIMIZER_SECONDS,
+                "profiled_forward_share": PROFILED_FORWARD_SHARE,
+                "source": "arXiv:2601.01500 and its authors' public logs",
+            },
+            "strong_scaling": "figure 11 prints no numbers to compare with; kernels are taken to be as fast with few images",
+        },
+    }
+
+
+def _inputs(found: Fit) -> dict[str, Any]:
+    return {"computing": asdict(found.computing), "links": asdict(found.cluster.links)}
+
+
+def _validation(model: Model, found: Fit, *, steps: int, seed: int) -> dict[str, Any]:
+    """Published beside simulated, point by point."""
+    counts = [*LOGGED_SECONDS, NODES_OF_EFFICIENCY]
+    points = [_point(model, found, nodes=count, steps=steps, seed=seed) for count in counts]
+    rows = []
+    for point in points[:-1]:
+        published = LOGGED_SECONDS[point.nodes]
+        error = point.seconds / published - 1
+        row = {"nodes": point.nodes, "published": published, "simulated": point.seconds, "error": error}
+        use = "fitted" if point.nodes in (1, *FITTED_NODES) else "predicted"
+        rows.append({**row, "use": use, "within": abs(error) <= LARGEST_ERROR})
+    efficiency = efficiencies(points)[-1]
+    return {
+        "seconds": rows,
+        "efficiency": {
+            "nodes": NODES_OF_EFFICIENCY,
+            "published": EFFICIENCY,
+            "simulated": efficiency,
+            "error_points": 100 * (efficiency - EFFICIENCY),
+            "use": "predicted",
+            "within": abs(efficiency - EFFICIENCY) <= LARGEST_ERROR_OF_EFFICIENCY,
+        },
+        "checks": _checks(model, found, steps=steps, seed=seed),
+    }
+
+
+def _checks(model: Model, found: Fit, *, steps: int, seed: int) -> dict[str, Any]:
+    """Published numbers that the fit has not seen and no bound is set for: they tell how far to believe an explanation."""
+    slower = replace(found.computing, seconds=found.computing.seconds * PROFILED_STEP_SECONDS / LOGGED_SECONDS[1])
+    tuned = replace(found.computing, seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE])
+    there = simulate_curve(
+        *(model, OURS, tuned, found.cluster), nodes=[1, TUNED_NODES], mode="weak", steps=steps, seed=seed
+    )
+    bucket = _point(model, replace(found, computing=slower), nodes=1, steps=steps, seed=seed).wait_of_bucket
+    return {
+        "bytes a second of a communication core": {
+            "published": (BROADCAST_BANDWIDTH,),
+            "simulated": 1 / found.cluster.links.core_byte,
+            "note": "published: the authors' broadcast, as two hops; given to `stragglers`, fitted in `exposed`",
+        },
+        "seconds of a bucket in the authors' profile": {
+            "published": BUCKET_SECONDS,
+            "simulated": bucket,
+            "note": f"of a rank of average speed, waiting included, in steps of {PROFILED_STEP_SECONDS} s",
+        },
+        f"efficiency of the tuned version on {TUNED_NODES} nodes": {
+            "published": (TUNED_SECONDS[MODEL][IMAGES_PER_NODE] / TUNED_SECONDS_THERE,),
+            "simulated": efficiencies(there)[-1],
+            "note": "with dithc's exchange in place of the authors' later one",
+        },
+    }

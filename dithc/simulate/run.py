@@ -1,0 +1,265 @@
+"""From what a person asks for to curves: which machine, whose step, which methods; and the table of the result."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dithc.hardware import Machine
+from dithc.log import logger, problem
+from dithc.simulate import paper
+from dithc.simulate.links import COLLECTIVES, WIRE_BYTES, Collective, Links, Wire
+from dithc.simulate.measured import measured_curve, read_measured
+from dithc.simulate.scaling import Cluster, Computing, Method, Mode, curve_of, simulate_curve
+from dithc.simulate.workload import Model, describe_model
+
+log = logger(__name__)
+
+PETA = 1e15
+MEGA = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What to simulate.
+
+    Attributes:
+        machine: description with a section `network`.
+        model: name of a preset.
+        nodes: how many, for each point.
+        mode: weak (the same images on each node) or strong (the same images over all nodes).
+        global_batches: of strong scaling, a curve each.
+        step: seconds of a step on one node, or the JSON file of `dithc bench step` or `bench scaling`; None for the paper's, on
+            its machine.
+        images_per_node: that the step has; None for the file's, or the paper's 112.
+        ranks_per_node: None for one a die.
+        collectives: a curve each.
+        wires: of hierarchical collectives, a curve each.
+        bucket_mb: None for the rule of dithc.comm.
+        overlaps: whether sums begin during the backward pass.
+        communication_core: whether communication threads have cores of their own.
+        zero1: whether optimizer states are shards.
+        spread: of the logarithm of a rank's speed; None for what reproduces the paper on its machine, else none.
+        fixed_seconds: of a step, what does not shrink with the images.
+        steps: a point is the mean of.
+        seed: of the stragglers.
+        reproduces_paper: the paper's curves and their reproduction; then `mode` to `fixed_seconds` are not looked at.
+    """
+
+    machine: Path
+    model: str = paper.MODEL
+    nodes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+    mode: Mode = "weak"
+    global_batches: tuple[int, ...] = paper.GLOBAL_BATCHES
+    step: float | Path | None = None
+    images_per_node: int | None = None
+    ranks_per_node: int | None = None
+    collectives: tuple[Collective, ...] = ("hierarchical",)
+    wires: tuple[Wire, ...] = ("fp32",)
+    bucket_mb: float | None = None
+    overlaps: bool = True
+    communication_core: bool = True
+    zero1: bool = False
+    spread: float | None = None
+    fixed_seconds: float = 0.0
+    steps: int = 32
+    seed: int = 0
+    reproduces_paper: bool = False
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    """Plays everything; ready for JSON.
+
+    Raises:
+        UserError: a setting makes no sense, or the machine or the time of a step is not there.
+    """
+    _check(settings)
+    machine = Machine.read(settings.machine)
+    ranks = settings.ranks_per_node or max(1, machine.num_dies)
+    cluster = Cluster(links=Links.of(machine), ranks_per_node=ranks)
+    assert machine.network is not None
+    result: dict[str, Any] = {
+        "machine": {
+            "description": str(settings.machine),
+            "model_name": machine.model_name,
+            "ranks_per_node": ranks,
+            "network": asdict(machine.network),
+        }
+    }
+    model = describe_model(settings.model)
+    if settings.reproduces_paper:
+        _check_paper(settings, machine, ranks)
+        found = paper.reproduce(model, cluster, nodes=settings.nodes, steps=settings.steps, seed=settings.seed)
+    else:
+        found = _simulate(settings, machine, model, cluster)
+    inputs = {"settings": _plain(asdict(settings)), "gradient_bytes": model.gradient_bytes}
+    inputs["flops_per_image"] = {
+        "training_total": model.flops.training_total,
+        "training_linear": model.flops.training_linear,
+    }
+    return {**result, **found, "inputs": {**inputs, **found["inputs"]}}
+
+
+def _simulate(settings: Settings, machine: Machine, model: Model, cluster: Cluster) -> dict[str, Any]:
+    computing, source = _computing(settings, machine)
+    batches = [None] if settings.mode == "weak" else list(settings.global_batches)
+    curves: list[dict[str, Any]] = []
+    for method in _methods(settings):
+        for batch in batches:
+            points = simulate_curve(
+                *(model, method, computing, cluster),
+                nodes=settings.nodes,
+                mode=settings.mode,
+                global_batch=batch,
+                steps=settings.steps,
+                seed=settings.seed,
+            )
+            if points:
+                curves.append(curve_of(method, model, points, mode=settings.mode, global_batch=batch))
+    if not curves:
+        raise problem(
+            "no point can be simulated",
+            got=f"{settings.nodes} nodes for {settings.global_batches} images",
+            expected="at least one image for each rank",
+            remedy="ask for fewer nodes or more images",
+        )
+    if isinstance(settings.step, Path) and settings.mode == "weak":
+        curves.insert(0, measured_curve(read_measured(settings.step, settings.model), model))
+    return {"curves": curves, "inputs": {"computing": asdict(computing), "source_of_computing": source}}
+
+
+def _methods(settings: Settings) -> list[Method]:
+    methods = []
+    common = {
+        "bucket_bytes": int(settings.bucket_mb * MEGA) if settings.bucket_mb else None,
+        "overlaps": settings.overlaps,
+        "communication_core": settings.communication_core,
+        "zero1": settings.zero1,
+    }
+    notes = [
+        *([] if settings.overlaps else ["after the backward pass"]),
+        *([] if settings.communication_core else ["no core for communication"]),
+        *(["ZeRO-1"] if settings.zero1 else []),
+    ]
+    for collective in settings.collectives:
+        for wire in settings.wires if collective == "hierarchical" else ("fp32",):
+            label = ", ".join([f"dithc: {collective}, {wire} wire", *notes])
+            methods.append(Method(label=label, collective=collective, wire=wire, **common))  # type: ignore[arg-type]
+    return methods
+
+
+def _computing(settings: Settings, machine: Machine) -> tuple[Computing, str]:
+    """The time of a step, and where it is from. What a published step waited inside its node is taken for computing."""
+    is_paper = paper.is_of_the_paper(machine.model_name)
+    spread = settings.spread if settings.spread is not None else paper.SPREAD if is_paper else 0.0
+    images = settings.images_per_node or paper.IMAGES_PER_NODE
+    if isinstance(settings.step, Path):
+        measured = read_measured(settings.step, settings.model)
+        seconds, images, source = measured.seconds, measured.images, f"measured: {settings.step}"
+        if settings.images_per_node not in (None, images):
+            raise problem(
+                "--images-per-node beside a measured step",
+                got=settings.images_per_node,
+                expected=f"{images}, as {settings.step} has it",
+                remedy="leave out --images-per-node",
+            )
+    elif settings.step is not None:
+        seconds, source = settings.step, "given"
+    else:
+        known = paper.TUNED_SECONDS.get(settings.model, {}).get(images) if is_paper else None
+        if known is None:
+            raise problem(
+                f"how long {settings.model} computes with {images} images on a node of {machine.model_name!r}",
+                got="no time of a step",
+                expected="seconds, or the JSON file of `dithc bench step` or `dithc bench scaling`; published are steps of "
+                f"DiT-S/2 to XL/2 with {paper.IMAGES_PER_NODE} or 224 images on LX2",
+                remedy="add --step",
+            )
+        seconds, source = known, "published: arXiv:2601.01500, table 2 (CFTP)"
+    if settings.fixed_seconds >= seconds:
+        expected = f"less than the step of {seconds:g} s"
+        raise problem(
+            "--fixed-seconds", got=settings.fixed_seconds, expected=expected, remedy="correct --fixed-seconds"
+        )
+    log.info(
+        "a step computes %.3f s on a node with %d images (%s); ranks' spread %.3f", seconds, images, source, spread
+    )
+    return Computing(seconds=seconds, images=images, fixed_seconds=settings.fixed_seconds, spread=spread), source
+
+
+def _check(settings: Settings) -> None:
+    def refuse(what: str, got: object, expected: str) -> None:
+        raise problem(f"simulate {what}", got=got, expected=expected, remedy=f"correct {what}")
+
+    counts = {
+        "--nodes": settings.nodes,
+        "--global-batch": settings.global_batches,
+        "--steps": (settings.steps,),
+        "--ranks-per-node": () if settings.ranks_per_node is None else (settings.ranks_per_node,),
+        "--images-per-node": () if settings.images_per_node is None else (settings.images_per_node,),
+    }
+    for name, values in counts.items():
+        if any(value < 1 for value in values) or (name in ("--nodes", "--global-batch") and not values):
+            refuse(name, values, "whole numbers from 1")
+    if any(name not in COLLECTIVES for name in settings.collectives) or not settings.collectives:
+        refuse("--collectives", settings.collectives, f"of {', '.join(COLLECTIVES)}")
+    if any(name not in WIRE_BYTES for name in settings.wires) or not settings.wires:
+        refuse("--wire", settings.wires, f"of {', '.join(WIRE_BYTES)}")
+    seconds = settings.step if isinstance(settings.step, float | int) else 1.0
+    if not 0 < seconds < float("inf"):
+        refuse("--step", seconds, "seconds above 0")
+    if settings.spread is not None and not 0 <= settings.spread < 1:
+        refuse("--stragglers", settings.spread, "a standard deviation from 0 to below 1, such as 0.05")
+    if settings.fixed_seconds < 0 or not settings.fixed_seconds < float("inf"):
+        refuse("--fixed-seconds", settings.fixed_seconds, "0 or more, and less than the step")
+    if settings.bucket_mb is not None and not 0 < settings.bucket_mb < float("inf"):
+        refuse("--bucket-mb", settings.bucket_mb, "a size above 0")
+
+
+def _check_paper(settings: Settings, machine: Machine, ranks: int) -> None:
+    given = (settings.model, paper.is_of_the_paper(machine.model_name), ranks)
+    if given != (paper.MODEL, True, paper.RANKS_PER_NODE):
+        raise problem(
+            "--reproduce-paper",
+            got=f"{settings.model}, {ranks} ranks a node of {machine.model_name}",
+            expected=f"{paper.MODEL}, {paper.RANKS_PER_NODE} ranks a node of LX2",
+            remedy="leave out --model and --ranks-per-node, and use profiles/machines/lx2.yaml",
+        )
+
+
+def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: str(value) if isinstance(value, Path) else value for key, value in content.items()}
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Lines for a person: every curve, and where it is there the comparison with what is published."""
+    lines = [f"machine: {result['machine']['model_name']}, {result['machine']['ranks_per_node']} ranks a node"]
+    for curve in result["curves"]:
+        batch = f", global batch {curve['global_batch']}" if curve["global_batch"] else ""
+        lines += ["", f"{curve['kind']}: {curve['label']} ({curve['model']}, {curve['mode']}{batch})"]
+        lines.append("  nodes   ranks    seconds  efficiency  exposed s     PFLOP/s  linear only")
+        for point in curve["points"]:
+            exposed = "-" if point["exposed_seconds"] is None else f"{point['exposed_seconds']:.3f}"
+            lines.append(
+                f"{point['nodes']:7d} {point['ranks']:7d} {point['seconds']:10.3f} {point['efficiency']:11.1%} {exposed:>10}"
+                f"  {point['flops_per_second'] / PETA:10.4g}   {point['linear_flops_per_second'] / PETA:10.4g}"
+            )
+    for name, validation in result.get("validation", {}).items():
+        lines += ["", f"published against simulated ({name}):", *_comparison(validation)]
+    return "\n".join(lines)
+
+
+def _comparison(validation: Mapping[str, Any]) -> Sequence[str]:
+    lines = [
+        f"  {row['nodes']:4d} nodes  {row['published']:6.2f} s  {row['simulated']:6.2f} s  {row['error']:+6.1%}  {row['use']}"
+        for row in validation["seconds"]
+    ]
+    at = validation["efficiency"]
+    lines.append(
+        f"  {at['nodes']:4d} nodes  {at['published']:6.1%}    {at['simulated']:6.1%}   {at['error_points']:+5.1f} points"
+        f"  {at['use']}"
+    )
+    for name, check in validation["checks"].items():
+        published = " to ".join(f"{value:.3g}" for value in check["published"])
+        lines.append(f"  {name}: published {published}, simulated {check['simulated']:.3g} ({check['note']})")
+    return lines

@@ -1,0 +1,117 @@
+"""What a rank has to do in a step: forward, a backward pass that completes gradients one by one, buckets, optimizer.
+
+Legend: T tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dithc import hcops
+from dithc.comm import buckets
+from dithc.model import DiT, Flops, flops_per_image
+
+FP32_BYTES = 4
+# Of a step's arithmetic, which is forward once and backward twice.
+FORWARD_SHARE = 1 / 3
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """One parameter's gradient: its elements, and its share of the backward pass's arithmetic."""
+
+    name: str
+    elements: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """A DiT as its gradients, in the order in which a backward pass completes them."""
+
+    name: str
+    gradients: tuple[Gradient, ...]
+    flops: Flops
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of all gradients, fp32."""
+        return FP32_BYTES * sum(gradient.elements for gradient in self.gradients)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Bytes that are summed together, once this share of the backward pass is done."""
+
+    size: int
+    ready_share: float
+
+
+def describe_model(name: str, **overrides: Any) -> Model:
+    """The shapes of a preset from a model without storage, the order of its gradients from a narrow twin that is really run.
+
+    A gradient's share is that of its own product and of the product for the input beside it; the products of attention count
+    to the layer in front of it (qkv), whose gradient they precede.
+
+    Raises:
+        UserError: unknown preset or field.
+    """
+    with torch.device("meta"):
+        model = DiT.from_preset(name, **overrides)
+    config, flops = model.config, flops_per_image(model.config)
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
+    attention = (flops.forward_total - flops.forward_linear) / config.depth
+    work: dict[str, float] = {}
+    for parameter, shape in shapes.items():
+        rows = 1 if "adaLN" in parameter or "t_embedder" in parameter else config.num_tokens
+        products = 1 if parameter.startswith("x_embedder") else 2  # nobody needs the gradient of the input
+        is_matrix = len(shape) > 1 and "embedding_table" not in parameter
+        work[parameter] = 2.0 * products * rows * torch.Size(shape).numel() if is_matrix else 0.0
+        if parameter.endswith("attn.qkv.weight"):
+            work[parameter] += 2 * attention
+    whole = sum(work.values())
+    order = _recorded_order(name, overrides)
+    gradients = tuple(Gradient(key, torch.Size(shapes[key]).numel(), work[key] / whole) for key in order)
+    return Model(name, gradients, flops)
+
+
+def _recorded_order(name: str, overrides: dict[str, Any]) -> list[str]:
+    """Names of the parameters in the order in which a backward pass through a model of the same depth completes them.
+
+    That of plain PyTorch, which is there on every machine; other back ends swap gradients within a layer.
+    """
+    small = {"hidden_size": 8, "num_heads": 1, "input_size": 4, "patch_size": 2, "num_classes": 1}
+    twin = DiT.from_preset(name, **{**overrides, **small})
+    seen: list[str] = []
+    for key, parameter in twin.named_parameters():
+        if parameter.requires_grad:
+            note = partial(_append, seen, key)
+            parameter.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
+    images = torch.zeros(1, twin.config.in_channels, *twin.config.size)
+    with hcops.use("reference"):
+        twin(images, torch.zeros(1), torch.zeros(1, dtype=torch.long)).sum().backward()
+    return seen
+
+
+def _append(seen: list[str], key: str, _: Tensor) -> None:
+    seen.append(key)
+
+
+def buckets_of(gradients: Sequence[Gradient], *, bucket_bytes: int | None = None) -> tuple[Bucket, ...]:
+    """Buckets as the reducer of dithc.comm cuts them, and when each is ready.
+
+    Args:
+        gradients: in the order of the buffer.
+        bucket_bytes: that no bucket of more than one gradient exceeds; None for the reducer's rule.
+    """
+    sizes = [gradient.elements for gradient in gradients]
+    found = []
+    done = 0.0
+    for bucket in buckets.arrange(sizes, range(len(sizes)), bucket_bytes=bucket_bytes).buckets:
+        done += sum(gradients[number].share for number in bucket.members)
+        found.append(Bucket((bucket.stop - bucket.start) * FP32_BYTES, min(done, 1.0)))
+    return tuple(found)

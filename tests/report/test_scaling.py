@@ -1,0 +1,144 @@
+"""Figures 10 and 11 name every curve and say whether it was measured, published or simulated; what shares cores is no curve."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.log import UserError
+from dithc.report import write_report
+from dithc.report.collect import read_scaling
+from dithc.report.reference import read_reference
+from dithc.report.scaling import ScalingCurve, curves_of, scaling_parts, together
+from dithc.report.scaling_figure import blend, draw_scaling, spaced
+from dithc.report.theme import DARK, LIGHT
+
+REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
+
+
+def point(ranks: int, seconds: float | None, efficiency: float | None, **more: Any) -> dict[str, Any]:
+    return {"nodes": -(-ranks // 4), "ranks": ranks, "seconds": seconds, "efficiency": efficiency, **more}
+
+
+def content(
+    kind: str = "measured", mode: str = "weak", *, points: list[dict[str, Any]] | None = None, **more: Any
+) -> Any:
+    spread = {"median": 1.25, "mad": 0.02, "all": [1.25]}
+    same = {"largest_difference": 1e-9, "tolerance": 1e-5, "same": True}
+    two = point(
+        2, 1.25, 0.8, seconds_spread=spread, exposed_seconds=0.05, overlap_fraction=0.9, flops_per_second=2.5e11,
+        linear_flops_per_second=2.4e11, without_communication={"ratio": {"median": 1.04}}, same_training=same,
+    )  # fmt: skip
+    shared = point(4, 9.0, None, oversubscribed=True)
+    head = {
+        "label": "B/2",
+        "kind": kind,
+        "model": "DiT-B/2",
+        "mode": mode,
+        "global_batch": 8 if mode == "strong" else None,
+    }
+    return head | {"points": points or [two, point(1, 1.0, 1.0), shared]} | more
+
+
+def curve(*args: Any, **more: Any) -> ScalingCurve:
+    return curves_of([content(*args, **more)], origin="test")[0]
+
+
+def test_a_curve_says_model_batch_and_kind_once_each() -> None:
+    assert curve().title == "B/2 (measured)"
+    assert curve(mode="strong").title == "B/2, batch 8 (measured)"
+    assert curve(mode="strong", global_batch=2).title == "B/2, batch 2 (measured)"
+    assert curve("simulated", label="DiT-B/2: ours, simulated").title == "B/2 ours, simulated"
+    assert curve("published", label="logs").title == "B/2 logs (published)"
+
+
+def test_points_are_in_order_and_those_that_share_cores_are_not_drawn() -> None:
+    one = curve()
+    assert [each.ranks for each in one.points] == [1, 2, 4]
+    assert [each.ranks for each in one.drawn] == [1, 2]
+
+
+def test_the_table_has_what_was_measured_and_says_what_is_for_correctness_only() -> None:
+    rows = scaling_parts([curve(), curve("simulated", mode="strong", points=[point(1024, 19.0, 0.9)])])["rows"]
+    first, second, shared = rows["weak"]
+    assert first[2:6] == ["1", "1", "1", "100.0 %"]
+    assert second[2:] == ["2", "1", "1.25 ± 0.02", "80.0 %", "0.05", "90.0 %", "0.25", "0.24", "1.04", "yes"]
+    assert "correctness only" in shared[0]
+    assert rows["strong"][0][:6] == ["B/2, batch 8 (simulated)", "B/2", "1,024", "256", "19", "90.0 %"]
+
+
+def test_the_papers_numbers_are_those_printed_and_its_efficiency_follows_from_its_seconds() -> None:
+    published = read_reference(REFERENCE).scaling
+    assert {one.kind for one in published} == {"published"}
+    for one in published:
+        for each in one.points:
+            assert each.ranks == 4 * each.nodes
+            if each.seconds is not None and one.points[0].seconds is not None:
+                assert each.efficiency == pytest.approx(one.points[0].seconds / each.seconds, abs=1e-3)
+    assert any(each.efficiency == 0.906 and each.nodes == 256 for one in published for each in one.points)
+
+
+def test_published_curves_come_once_and_only_beside_ours() -> None:
+    published = read_reference(REFERENCE).scaling
+    assert together([], published) == []
+    brought = curve("published", model="DiT-XL/2", label="again")
+    found = together([curve(), brought], published)
+    assert [one.kind for one in found] == ["measured", *["published"] * len(published)]
+    assert [one.kind for one in together([curve(mode="strong")], published)] == ["measured"]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "{}",
+        '{"curves": {}}',
+        json.dumps({"curves": [content("guessed")]}),
+        json.dumps({"curves": [content(mode="sideways")]}),
+        json.dumps({"curves": [content(points=[{"ranks": 1}])]}),
+    ],
+)
+def test_another_file_is_an_error(tmp_path: Path, bad: str) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text(bad)
+    with pytest.raises(UserError, match="has no curves of scaling"):
+        read_scaling([path])
+
+
+def test_names_of_curves_do_not_cover_each_other() -> None:
+    assert spaced([0.2, 0.8], gap=0.1) == [0.2, 0.8]
+    placed = spaced([0.5, 0.5, 0.98, 0.97, 0.99], gap=0.1)
+    assert max(placed) <= 1.0
+    order = sorted(placed)
+    assert all(high - low >= 0.1 - 1e-9 for low, high in pairwise(order))
+    assert placed[3] < placed[2] < placed[4]
+
+
+def test_colours_blend() -> None:
+    assert blend("#000000", "#ffffff", share=0.0) == "#000000"
+    assert blend("#0072b2", "#ffffff", share=1.0) == "#ffffff"
+    assert blend("#000000", "#204060", share=0.5) == "#102030"
+
+
+def test_the_page_and_the_figures_show_all_three_kinds(plant: Any, tmp_path: Path) -> None:
+    tree = plant(tmp_path)
+    tree.codec(tree.dataset("sentinel2"))
+    tree.run("pretrain")
+    path, out = tmp_path / "scaling.json", tmp_path / "report.html"
+    played = content(
+        "simulated", model="DiT-XL/2", label="dithc", points=[point(4, 17.0, 1.0), point(4096, 17.5, 0.97)]
+    )
+    path.write_text(json.dumps({"curves": [content(), played]}))
+    facts = write_report(tree.experiment, tree.paths, out=out, scaling=[path], reference=REFERENCE)
+    text = out.read_text()
+    for words in ("B/2 (measured)", "XL/2 dithc (simulated)", "XL/2 authors&#39; logs (published)", "4,096", "90.6 %"):
+        assert words in text
+    assert {each["kind"] for each in json.loads(out.with_suffix(".json").read_text())["scaling"]} == {
+        "measured", "simulated", "published",
+    }  # fmt: skip
+    assert (tmp_path / "figures" / "weak_scaling.png").read_bytes()[:4] == b"\x89PNG"
+    # Published numbers alone are no result of this experiment.
+    assert draw_scaling(facts, LIGHT, mode="weak") != draw_scaling(facts, DARK, mode="weak")
+    drawn = {mode: len(draw_scaling(facts, LIGHT, mode=mode)) for mode in ("weak", "strong")}
+    assert drawn["strong"] < drawn["weak"] / 4, "nothing of strong scaling was given, the figure says so in a line"

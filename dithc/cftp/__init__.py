@@ -5,8 +5,8 @@ computes; `partition`, the rule for one length below all of it.
 Why: the clusters of a die form the tensor-parallel group inside one process: every operation's output is cut among them, inputs
 are read in place, and nothing is exchanged. The same rule shares a global batch among ranks.
 Invariants: `partition` and `cut` are pure functions; parts cover the whole output, in order, without overlap, for any size and
-any number of parts, and equal what the C library does (kernels/team, kernels/gemm): tests compare. A team's threads sleep while
-nobody calls them.
+any number of parts, and equal what the C library does (kernels/team, kernels/gemm): tests compare. (Where memory is bound to
+several nodes, the optimizer cuts tensor by tensor.) A team's threads sleep while nobody calls them.
 How to change it: a rule of cutting changes in C and here at once, with its constant; a new operation is a line of
 `cut.Operation`.
 """

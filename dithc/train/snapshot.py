@@ -14,7 +14,8 @@ from dithc.tensors import Piece, TensorFile
 
 # File, name, dimension of the cut (-1 for none), start and count: what tells a piece from every other one.
 Key: TypeAlias = tuple[str, str, int, int, int]
-FREE_SHARE = 0.9  # of what is available; the rest is for what the training itself still takes
+# Of what is available; the rest is for what the training itself still takes: the first copy may be made before its first step.
+FREE_SHARE = 0.5
 ALIGNMENT = 64
 MIB = 1 << 20
 log = logger(__name__)

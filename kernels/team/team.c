@@ -13,7 +13,12 @@
 #include "hcops.h"
 #include "team/waiting.h"
 
+/* Also of A64FX, whose lines are the longest of all. */
+#if defined(__aarch64__)
+#define CACHE_LINE 256
+#else
 #define CACHE_LINE 64
+#endif
 
 #ifdef __linux__
 /* As many CPUs as Linux is ever built for; a cpu_set_t has 1,024. A CPU beyond them makes an empty set, which the system refuses. */

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dithc.memory import available_bytes
 from tests.comm.test_group import run_line, run_program
 
 pytestmark = pytest.mark.mpi
@@ -49,6 +50,16 @@ def test_collectives_and_what_stands_on_them(ranks, environment):
     assert sorted(done.stdout.splitlines()) == done_lines(ranks)
     if environment.get("DITHC_TEST_NODES") == "2" and ranks == 3:
         assert "the nodes have different numbers of ranks" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_arrays_longer_than_the_counts_of_mpi():
+    if (available_bytes() or 0) < 8 << 30:
+        pytest.skip("needs 8 GiB of memory")
+    done = run_program("process_group_program.py", 2, "long_arrays")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == done_lines(2)
 
 
 def test_ranks_that_stay_away_are_an_error_in_time():

@@ -9,13 +9,16 @@ So an element's sum has the same bits whatever the operation and the chunk that 
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from dithc.comm.exchange import Combination, Exchange, Pieces
-from dithc.comm.mpi import Buffer, Channel, Request
 from dithc.comm.service import Operation
+
+if TYPE_CHECKING:  # importing it starts MPI
+    from dithc.comm.mpi import Buffer, Channel, Request
 
 # Chunks that travel between nodes at the same time: enough to keep the network busy while others are summed.
 IN_FLIGHT = 3
@@ -37,8 +40,8 @@ class Across:
     """
 
     node: int
-    sums: Channel
-    gathers: Channel
+    sums: "Channel"
+    gathers: "Channel"
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,8 @@ class Hierarchy:
 
     def _crossing(self, across: Across, values: dict[int, Tensor], op: Combination, wire: torch.dtype) -> list[Step]:
         """The steps that combine values[i], a piece that is combined within this node, with those of the other nodes."""
-        summing, gathering = deque[tuple[Request, Tensor, Tensor]](), deque[Request]()
+        summing: deque[tuple[Request, Tensor, Tensor]] = deque()
+        gathering: deque[Request] = deque()
 
         def leave(i: int, _: int) -> bool:
             """The other nodes get their shares of the piece, and this rank theirs of its own."""
@@ -192,7 +196,8 @@ class Hierarchy:
         self, across: Across, stages: dict[int, Tensor], targets: Sequence[Tensor], op: Combination
     ) -> list[Step]:
         """The steps that combine stages[i], a chunk of each node's shard, with those of the other nodes, into targets[i]."""
-        nodes, summing = across.sums.size, deque[tuple[Request, Tensor]]()
+        nodes = across.sums.size
+        summing: deque[tuple[Request, Tensor]] = deque()
 
         def leave(step: int, _: int) -> bool:
             chunk, node = divmod(step, nodes)
@@ -251,7 +256,7 @@ class Hierarchy:
                 own.copy_(x)
             yield from _pipeline(len(starts), [offer, get])
             return
-        gathering = deque[Request]()
+        gathering: deque[Request] = deque()
 
         def leave(step: int, _: int) -> bool:
             chunk, node = divmod(step, nodes)
@@ -306,7 +311,7 @@ def _shares(count: int, nodes: int) -> list[int]:
     return [max(0, min(share, count - node * share)) for node in range(nodes)]
 
 
-def _array(tensor: Tensor) -> Buffer:
+def _array(tensor: Tensor) -> "Buffer":
     """What MPI moves: bits, whatever they mean."""
     array: Buffer = tensor.view(torch.int16 if tensor.itemsize == 2 else torch.int32).numpy()
     return array

@@ -7,11 +7,12 @@ PROFILE ?= profiles/local
 PIP_FLAGS ?= --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help env check demo run test lint format generate lock clean
+.PHONY: help env check demo run test test-all lint format generate lock clean
 
 help:
 	@echo "make demo      install into .venv, run the built-in demo, name its report"
-	@echo "make test      install into .venv, run every check and test"
+	@echo "make test      install into .venv, run every check, and every test but the longest"
+	@echo "make test-all  the longest too: 20 faults over one training"
 	@echo "make run EXPERIMENT=config/experiments/real-sample.yaml [PROFILE=profiles/slurm]"
 	@echo "make env       only install into .venv"
 	@echo "make lint      ruff, mypy, import layers, snakefmt, snakemake --lint"
@@ -50,8 +51,9 @@ run: env
 	@echo "report: $$($(BIN)/python -c 'import sys, pathlib; from dithc.config import load; e = load(pathlib.Path(sys.argv[1])); \
 	  print(pathlib.Path(e.results, e.name, "report.html").resolve())' $(EXPERIMENT))"
 
-test: env lint
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(BIN)/python -m pytest
+test: CHOICE := -m "not long"
+test test-all: env lint
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(BIN)/python -m pytest $(CHOICE)
 
 lint: env
 	@$(BIN)/ruff check .

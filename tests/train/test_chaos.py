@@ -128,6 +128,7 @@ def test_four_faults_do_not_change_a_bit(job, tmp_path):
     check(job, tmp_path, ["blocks", "disk", "flip", "launcher"], seed=1, steps=80)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_twenty_random_faults_do_not_change_a_bit(job, tmp_path):
     draws = random.Random(20)

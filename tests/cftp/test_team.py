@@ -154,7 +154,8 @@ def test_an_idle_team_uses_no_cpu():
         command = [sys.executable, "-c", IDLE, str(spin_nanoseconds)]
         return float(subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout)
 
-    assert seconds_of_cpu(contexts.SPIN_NANOSECONDS) < 0.04
+    # The best of three: on a loaded machine other threads of the interpreter may count too.
+    assert min(seconds_of_cpu(contexts.SPIN_NANOSECONDS) for _ in range(3)) < 0.04
     assert seconds_of_cpu(10**10) > 0.08  # what would be seen if it did not sleep
 
 

@@ -2,7 +2,9 @@
 
 import logging
 import os
+import shutil
 import sys
+import tempfile
 from datetime import timedelta
 
 import pytest
@@ -14,7 +16,9 @@ if "DITHC_TEST_NODES" in os.environ:  # as if the ranks were on several nodes
     os.environ["DITHC_NODE"] = f"node{MPI.COMM_WORLD.rank * int(os.environ['DITHC_TEST_NODES']) // MPI.COMM_WORLD.size}"
 
 from torch import Tensor, nn
+from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -218,6 +222,37 @@ class Branching(nn.Module):
         for layer in order:
             x = x + layer(x).tanh()
         return x + self.rare(x) if rank == 0 else x
+
+
+def fully_sharded() -> None:
+    """FSDP2 trains as one process does on the whole batch; what DCP saves of it comes back."""
+    mesh = init_device_mesh("cpu", (SIZE,))
+    torch.manual_seed(0)
+    model, plain = (nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8)) for _ in range(2))
+    plain.load_state_dict(model.state_dict())
+    for part in (model[0], model[2], model):
+        fully_shard(part, mesh=mesh)
+    optimizers = [(one, torch.optim.AdamW(one.parameters(), lr=1e-2)) for one in (model, plain)]
+    for _ in range(3):
+        batch = torch.randn(2 * SIZE, 16)
+        for one, optimizer in optimizers:
+            one(batch if one is plain else batch.chunk(SIZE)[RANK]).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    trained = [parameter.full_tensor() for parameter in model.parameters()]
+    torch.testing.assert_close(trained, list(plain.parameters()), rtol=1e-5, atol=1e-6)
+    folder = WORLD.bcast(tempfile.mkdtemp() if RANK == 0 else None)
+    checkpoint.save({"model": model.state_dict()}, checkpoint_id=folder)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    state = {"model": model.state_dict()}
+    checkpoint.load(state, checkpoint_id=folder)
+    model.load_state_dict(state["model"])
+    assert all(torch.equal(one.full_tensor(), two) for one, two in zip(model.parameters(), trained, strict=True))
+    WORLD.Barrier()
+    if RANK == 0:
+        shutil.rmtree(folder)
 
 
 def reduced_gradients() -> None:

@@ -16,12 +16,13 @@ SCENES = (
     "messages",
     "subgroups",
     "parallel_training",
+    "fully_sharded",
     "reduced_gradients",
     "failures",
     "failing_backward",
 )
 
-EXACT = ("parallel_training", "reduced_gradients")  # compared with fp32 on one process
+EXACT = ("parallel_training", "fully_sharded", "reduced_gradients")  # compared with fp32 on one process
 
 
 def done_lines(ranks: int) -> list[str]:

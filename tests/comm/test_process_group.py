@@ -80,7 +80,7 @@ def test_the_two_documented_lines_start_a_group_and_a_store_of_ones_own_still_do
     program = (
         "import sys, torch, torch.distributed as dist, dithc.comm.process_group\n"
         "dist.init_process_group('dithc-mpi')\n"
-        "x = torch.ones(1); dist.all_reduce(x); print(int(x)); dist.destroy_process_group()"
+        "x = torch.ones(1); dist.all_reduce(x); sys.stdout.write(f'{int(x)}\\n'); dist.destroy_process_group()"
     )
     for ranks in (1, 2):
         done = run_line(ranks, "-c", program)

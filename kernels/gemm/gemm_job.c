@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "gemm/gemm_range.h"
+#include "gemm/row_shares.h"
 
 #define LINE_BYTES 64
 
@@ -112,12 +113,12 @@ static void multiply_block(const hc_gemm_job *job, int64_t rows, int64_t columns
     }
 }
 
-/* Rows row..row + rows of the thread's columns start..stop, which are packed in this round from column `packed_start` on. */
-static void multiply_rows(hc_gemm_job *job, const hc_gemm_part *part, int thread, int64_t row, int64_t start, int64_t stop,
-                          int64_t packed_start, int64_t panels) {
+/* Rows row..row + rows of a part's columns start..stop, which are packed in this round from column `packed_start` on. */
+static void multiply_rows(hc_gemm_job *job, const hc_gemm_part *part, int thread, int64_t row, int64_t rows, int64_t start,
+                          int64_t stop, int64_t packed_start, int64_t panels) {
     const hc_gemm_plan *plan = &job->plan;
     const hc_gemm_arguments *arguments = job->arguments;
-    const int64_t rows = hc_least(plan->mc, part->row_stop - row), padded_rows = hc_round_up(rows, plan->mr);
+    const int64_t padded_rows = hc_round_up(rows, plan->mr);
     const int64_t next_rows = hc_least(plan->mc, part->row_stop - row - rows);
     /* With one chunk of columns each block of A is read once: all of them are packed to the same place, which stays in
      * cache. */
@@ -175,8 +176,34 @@ static void multiply_small_a(hc_gemm_job *job, const hc_gemm_part *part, int thr
     }
 }
 
+/* What is left of the rows of thread `owner`'s part, block by block, in the round of columns from `done` on; by `thread`. */
+static void multiply_left(hc_gemm_job *job, int owner, int thread, int64_t done) {
+    const hc_gemm_plan *plan = &job->plan;
+    const hc_gemm_part part = hc_gemm_part_of(plan, owner);
+    const int64_t packed_start = part.cluster_column_start + done;
+    const int64_t packed_stop = hc_least(packed_start + plan->nc, part.cluster_column_stop);
+    const int64_t panels = (packed_stop - packed_start + plan->nr - 1) / plan->nr;
+    const int64_t start = part.column_start > packed_start ? part.column_start : packed_start;
+    const int64_t stop = hc_least(part.column_stop, packed_stop);
+    int64_t tiles, tile;
+    while (start < stop && (tiles = hc_share_take(&job->shares[owner], plan->mc / plan->mr, owner != thread, &tile)) > 0) {
+        const int64_t row = part.row_start + tile * plan->mr, rows = hc_least(tiles * plan->mr, part.row_stop - row);
+        multiply_rows(job, &part, thread, row, rows, start, stop, packed_start, panels);
+    }
+}
+
+/* Takes rows of the other threads of its cluster, who read the same packed B, the next one's first. */
+static void help_cluster(hc_gemm_job *job, int thread, int64_t done) {
+    const hc_gemm_part own = hc_gemm_part_of(&job->plan, thread);
+    for (int i = 1; i < own.cluster_threads; i++) {
+        const int place = (thread - own.first_of_cluster + i) % own.cluster_threads;
+        multiply_left(job, own.first_of_cluster + place, thread, done);
+    }
+}
+
 /* The product on one of the threads of the plan: packing and, after a barrier, the rest, in rounds of nc columns of B. In a
- * run with fewer threads than the plan has, each thread plays several. */
+ * run with fewer threads than the plan has, each thread plays several. Rows are dealt out in advance, so that a thread's rows are
+ * near to it each time; who is done early helps. */
 static void run_job(void *arguments, int thread, int num_threads) {
     hc_gemm_job *job = arguments;
     const hc_gemm_plan *plan = &job->plan;
@@ -194,19 +221,13 @@ static void run_job(void *arguments, int thread, int num_threads) {
             const hc_gemm_part part = hc_gemm_part_of(plan, played);
             const int64_t start = part.cluster_column_start + done;
             pack_share_of_b(job, &part, played, start, hc_least(start + plan->nc, part.cluster_column_stop));
+            hc_share_fill(&job->shares[played], (part.row_stop - part.row_start + plan->mr - 1) / plan->mr);
         }
         hc_team_barrier(job->context->team);
         for (int played = thread; played < plan->num_threads; played += num_threads) {
-            const hc_gemm_part part = hc_gemm_part_of(plan, played);
-            const int64_t packed_start = part.cluster_column_start + done;
-            const int64_t packed_stop = hc_least(packed_start + plan->nc, part.cluster_column_stop);
-            const int64_t panels = (packed_stop - packed_start + plan->nr - 1) / plan->nr;
-            const int64_t start = part.column_start > packed_start ? part.column_start : packed_start;
-            const int64_t stop = hc_least(part.column_stop, packed_stop);
-            for (int64_t row = part.row_start; row < part.row_stop && start < stop; row += plan->mc) {
-                multiply_rows(job, &part, played, row, start, stop, packed_start, panels);
-            }
+            multiply_left(job, played, played, done);
         }
+        help_cluster(job, thread, done);
         if (done + plan->nc < most_columns) {
             hc_team_barrier(job->context->team);
         }
@@ -272,13 +293,15 @@ int hc_gemm_run(hc_context *context, hc_gemm_job *job) {
     job->a_stride = hc_round_up(job->whole_k * hc_round_up(plan->mc, plan->mr) * bytes, page);
     job->sums_stride = !job->sums_apart ? 0 : hc_round_up((x->k == 0 ? x->n : plan->mc * plan->chunk) * job->c_bytes, page);
     const int64_t bias_bytes = hc_round_up(x->n * job->c_bytes, page);
-    char *scratch = hc_scratch(context, bias_bytes + job->b_stride * num_b +
+    const int64_t share_bytes = hc_round_up(plan->num_threads * (int64_t)sizeof(hc_row_share), page);
+    char *scratch = hc_scratch(context, share_bytes + bias_bytes + job->b_stride * num_b +
                                             (job->a_stride + job->sums_stride) * plan->num_threads);
     if (scratch == NULL) {
         return HC_OUT_OF_MEMORY;
     }
-    job->bias = hc_widen_bias(&x->epilogue, x->n, (float *)(void *)scratch);
-    job->b_panels = scratch + bias_bytes;
+    job->shares = (hc_row_share *)(void *)scratch;
+    job->bias = hc_widen_bias(&x->epilogue, x->n, (float *)(void *)(scratch + share_bytes));
+    job->b_panels = scratch + share_bytes + bias_bytes;
     job->a_panels = job->b_panels + job->b_stride * num_b;
     job->sums = job->a_panels + job->a_stride * plan->num_threads;
     if (x->k > 0) {

@@ -5,12 +5,12 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "hcops.h"
+#include "team/threads.h"
 #include "team/waiting.h"
 
 /* Also of A64FX, whose lines are the longest of all. */
@@ -18,22 +18,6 @@
 #define CACHE_LINE 256
 #else
 #define CACHE_LINE 64
-#endif
-
-#ifdef __linux__
-/* As many CPUs as Linux is ever built for; a cpu_set_t has 1,024. A CPU beyond them makes an empty set, which the system refuses. */
-#define MOST_CPUS 8192
-
-typedef struct {
-    cpu_set_t sets[MOST_CPUS / CPU_SETSIZE];
-} cpu_mask;
-
-static cpu_mask mask_of_one(int cpu) {
-    cpu_mask mask;
-    CPU_ZERO_S(sizeof(mask), mask.sets);
-    CPU_SET_S((size_t)cpu, sizeof(mask), mask.sets);
-    return mask;
-}
 #endif
 
 /* Counted in the child, so that asking costs no system call: an operator asks several times. */
@@ -157,37 +141,13 @@ static void *member_main(void *argument) {
     }
 }
 
-/* Signals of the process are the caller's: Python's handlers run in its main thread, which a signal that came to a member would
- * not wake. What a member's own instruction raises stays with it. */
-static void block_signals(sigset_t *out_before) {
-    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGPROF};
-    sigset_t blocked;
-    sigfillset(&blocked);
-    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
-        sigdelset(&blocked, own[i]);
-    }
-    pthread_sigmask(SIG_BLOCK, &blocked, out_before);
-}
-
 static int start_member(hc_team *team, int thread, const int *cpus) {
     member *self = &team->members[thread];
     *self = (member){.team = team, .thread = thread};
     while (thread >= team->clusters[self->cluster].first + team->clusters[self->cluster].size) {
         self->cluster++;
     }
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-#ifdef __linux__
-    if (cpus != NULL) {
-        const cpu_mask place = mask_of_one(cpus[thread]);
-        pthread_attr_setaffinity_np(&attributes, sizeof(place), place.sets);
-    }
-#else
-    (void)cpus;
-#endif
-    const int failed = pthread_create(&self->handle, &attributes, member_main, self);
-    pthread_attr_destroy(&attributes);
-    return failed ? HC_NO_THREAD : HC_OK;
+    return start_thread(&self->handle, cpus == NULL ? NULL : &cpus[thread], member_main, self);
 }
 
 static int start_members(hc_team *team, const int *cpus, int *out_started) {

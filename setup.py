@@ -1,44 +1,85 @@
-"""Builds the C kernels with CMake as an optional library; everything else about the package stands in pyproject.toml."""
+"""Builds the native parts, the C kernels and torch's allocator, each optional; the rest of the package is in pyproject.toml."""
 
+import re
 import subprocess
 import sys
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 KERNELS = Path(__file__).parent.resolve() / "kernels"
+KERNELS_LIBRARY = "dithc.native._kernels"
 
 
-class BuildWithCMake(build_ext):
-    """Configures and builds kernels/ and puts the library beside dithc/native.
+class BuildOptional(build_ext):
+    """Builds each part that can be built here; a part that cannot is left out with a note, and `dithc doctor` says so.
 
-    The library is a plain shared object, loaded through ctypes. It is optional: where there is no C compiler or the build
-    fails, the package installs all the same, uses its Numba operators, and `dithc doctor` says so.
+    Both are plain shared objects, loaded through ctypes.
     """
 
     def get_ext_filename(self, fullname: str) -> str:
         return str(Path(*fullname.split("."))) + ".so"
 
     def build_extension(self, ext: Extension) -> None:
+        if ext.name == KERNELS_LIBRARY:
+            self.build_kernels(ext)
+        else:
+            super().build_extension(ext)  # torch's allocator: a plain C++ extension, and optional
+
+    def build_kernels(self, ext: Extension) -> None:
+        """Configures and builds kernels/ and puts the library beside dithc/native; without it, Numba's operators serve."""
         build = Path(self.build_temp).resolve() / "kernels"
         target = Path(self.get_ext_fullpath(ext.name)).resolve()
         build.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.unlink(
-            missing_ok=True
-        )  # one of an earlier version would be worse than none; a new file, for who runs the old
         cmake = [sys.executable, "-m", "cmake"]
         try:
             subprocess.run([*cmake, "-S", str(KERNELS), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release"], check=True)
             subprocess.run([*cmake, "--build", str(build), "--parallel", "--target", "_kernels"], check=True)
         except (OSError, subprocess.CalledProcessError) as error:
+            target.unlink(missing_ok=True)  # one of an earlier version would be worse than none
             sys.stderr.write(
                 f"note: the C kernels were not built ({error}); dithc uses its Numba operators. For the faster ones: "
                 "apt-get install build-essential (or another C compiler), then install again\n"
             )
             return
-        self.copy_file(str(build / "_kernels.so"), str(target))
+        new = target.with_suffix(".new")
+        self.copy_file(str(build / "_kernels.so"), str(new))
+        new.replace(target)  # whoever runs the old one keeps it
 
 
-setup(ext_modules=[Extension("dithc.native._kernels", sources=[])], cmdclass={"build_ext": BuildWithCMake})
+def allocator_of_torch() -> list[Extension]:
+    """The extension for the torch that is installed, named after its version; none under build isolation, which hides torch.
+
+    torch is not imported: its headers and its version are all that is needed.
+    """
+    found = find_spec("torch")
+    if found is None or not found.submodule_search_locations:
+        sys.stderr.write(
+            "note: torch is not to be seen from here, so its allocator was not built; torch's own tensors stay out of the "
+            "pools. To have it: install torch, then dithc with --no-build-isolation\n"
+        )
+        return []
+    torch = Path(found.submodule_search_locations[0])
+    number = "_".join(re.findall(r"\d+", version("torch"))[:3])  # 2.13.0+cpu: 2_13_0
+    return [
+        Extension(
+            f"dithc.memory._torch_allocator_{number}",
+            sources=["dithc/memory/torch_allocator.cpp"],
+            language="c++",
+            include_dirs=[str(torch / "include")],
+            library_dirs=[str(torch / "lib")],
+            libraries=["c10"],
+            extra_compile_args=["-std=c++20", "-fvisibility=hidden"],
+            optional=True,
+        )
+    ]
+
+
+setup(
+    ext_modules=[Extension(KERNELS_LIBRARY, sources=[], optional=True), *allocator_of_torch()],
+    cmdclass={"build_ext": BuildOptional},
+)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dithc.doctor import machine, parallel, software, switches
+from dithc.doctor import machine, parallel, software, switches, tiers
 from dithc.doctor.finding import Finding, Level
 from dithc.hardware import Machine, discover
 from dithc.log import UserError
@@ -15,8 +15,10 @@ CHECKS: tuple[Check, ...] = (
     machine.core_plan,
     machine.memory,
     machine.huge_pages,
+    tiers.memory_tiers,
     machine.disk,
     software.kernels,
+    software.torch_allocator,
     software.threads,
     software.torch_runtimes,
     software.binding,

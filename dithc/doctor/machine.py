@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dithc.doctor.finding import Finding
 from dithc.hardware import CorePlan, Machine, plan
-from dithc.memory import available_bytes
+from dithc.pages import available_bytes
 
 GIB = 1 << 30
 # A training step of the smallest preset at batch 16 peaks near 2 GiB with its libraries; below, nothing useful runs.

@@ -53,6 +53,19 @@ def kernels(_: Machine, __: Path) -> list[Finding]:
     return [Finding(level="ok", topic="kernels", text=text, facts=facts)]
 
 
+def torch_allocator(_: Machine, __: Path) -> list[Finding]:
+    """Whether torch's own tensors can come from a pool too; those of the operators do anyway."""
+    from dithc.memory import allocator
+
+    facts = {"available": allocator.available(), "reason": allocator.reason()}
+    if allocator.available():
+        text = f"torch's allocator can be switched to a pool of huge pages, by {allocator.reason()}"
+        return [Finding(level="ok", topic="torch's allocator", text=text, facts=facts)]
+    text = f"only tensors of the operators come from pools, torch's own do not: {allocator.reason()}"
+    remedy = "install a C++ compiler, then the package again with --no-build-isolation (make env)"
+    return [Finding(level="warn", topic="torch's allocator", text=text, remedy=remedy, facts=facts)]
+
+
 def threads(_: Machine, __: Path) -> list[Finding]:
     """The team that operators run on: its clusters, where its threads and its memory are, what a barrier of it takes."""
     from dithc.cftp import Team

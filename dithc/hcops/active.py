@@ -1,7 +1,7 @@
 """The choice of back end that is active in this process: the only state of the room, with `use` as its only writer."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any
@@ -42,12 +42,17 @@ def raw(name: str) -> Callable[..., Any]:
 class use:  # reads as a verb at the place of use
     """Makes `backend` serve the operators: from now on, or in the body of a `with`.
 
+    Args:
+        backend: its name.
+        ops: that it is to serve, the others stay with whom they are; None for all operators.
+
     Raises:
-        UserError: the table has no such back end, or it cannot work here; the active choice stays as it was.
+        UserError: the table has no such back end or operator, or the back end cannot work here; the active choice stays as it
+            was.
     """
 
-    def __init__(self, backend: str) -> None:
-        chosen = choose(backend)
+    def __init__(self, backend: str, *, ops: Collection[str] | None = None) -> None:
+        chosen = _only(choose(backend), ops)
         if why := obstacle(backend):
             remedy = "choose another, or mend what is named"
             raise problem(
@@ -58,7 +63,7 @@ class use:  # reads as a verb at the place of use
         _said_default.append(True)
         lacking = [op for op, choice in chosen.items() if choice.kernel.backend != backend]
         note = f"; {FALLBACK} for {', '.join(lacking)}" if lacking else ""
-        log.info("operators served by back end %s%s", backend, note)
+        log.info("%s served by back end %s%s", "operators" if ops is None else ", ".join(chosen), backend, note)
 
     def __enter__(self) -> None:
         return None
@@ -67,6 +72,14 @@ class use:  # reads as a verb at the place of use
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _activate(self._previous)
+
+
+def _only(chosen: dict[str, Choice], ops: Collection[str] | None) -> dict[str, Choice]:
+    """The choices for some operators, all of which the table has."""
+    if unknown := sorted(set(ops or ()) - set(chosen)):
+        expected = f"some of {', '.join(chosen)}"
+        raise problem("operators of a back end", got=", ".join(unknown), expected=expected, remedy="correct the names")
+    return chosen if ops is None else {op: choice for op, choice in chosen.items() if op in ops}
 
 
 def _activate(choices: dict[str, Choice]) -> None:

@@ -4,13 +4,12 @@ from functools import cache
 from typing import Any
 
 from dithc import native
-from dithc.memory import Pool
+from dithc.memory import Pool, hot_pool
 
 
-@cache
 def pool() -> Pool:
-    """The process's pool for outputs of operators."""
-    return Pool()
+    """The pool that outputs of operators come from."""
+    return hot_pool()
 
 
 @cache

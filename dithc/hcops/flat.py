@@ -6,7 +6,7 @@ that very tensor as `.grad` because nobody else holds it. So accumulation over m
 of the parameter's gradient accumulator (DistributedDataParallel's, or `register_post_accumulate_grad_hook`) run as ever.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -20,8 +20,8 @@ from dithc.hcops.table import FALLBACK
 ALIGNMENT = 1024
 
 
-def flat_gradients(parameters: Iterable[Parameter]) -> Tensor:
-    """Gives each parameter an attribute `flat_grad` in one new buffer of zeros, which is returned.
+def flat_gradients(parameters: Iterable[Parameter], *, zeros: Callable[[int], Tensor] = torch.zeros) -> Tensor:
+    """Gives each parameter an attribute `flat_grad` in one new buffer of zeros, fp32, which `zeros` makes and which is returned.
 
     Only fp32 parameters on the CPU take part; the others keep gradients of their own. Where the reference serves linear
     layers nobody would write there: nothing is set up. Whoever holds on to a `.grad` beyond `zero_grad(set_to_none=True)` holds
@@ -31,7 +31,7 @@ def flat_gradients(parameters: Iterable[Parameter]) -> Tensor:
         return torch.zeros(0)
     chosen = [p for p in parameters if _takes_part(p)]
     sizes = [-(-p.numel() // ALIGNMENT) * ALIGNMENT for p in chosen]
-    buffer = torch.zeros(sum(sizes))
+    buffer = zeros(sum(sizes))
     start = 0
     for parameter, size in zip(chosen, sizes, strict=True):
         give_place(parameter, buffer[start : start + parameter.numel()].view(parameter.shape))
@@ -39,15 +39,18 @@ def flat_gradients(parameters: Iterable[Parameter]) -> Tensor:
     return buffer
 
 
-def give_place(parameter: Parameter, view: Tensor) -> None:
+def give_place(parameter: Parameter, view: Tensor, *, accumulate: bool = True) -> None:
     """Gives a parameter an attribute `flat_grad` in a buffer of the caller's, where `flat_gradients` would give it one.
 
     Args:
         parameter: of any kind.
         view: fp32, contiguous, of its shape.
+        accumulate: whether products add to a gradient that is there. Else it is autograd that adds, in a pass of its own: the
+            same bits as without a place, which sums inside of a product are not.
     """
     if _takes_part(parameter) and backend_of("linear") != FALLBACK:
         parameter.flat_grad = view  # type: ignore[attr-defined]
+        parameter.flat_grad_accumulates = accumulate  # type: ignore[attr-defined]
 
 
 def _takes_part(p: Parameter) -> bool:
@@ -76,6 +79,8 @@ def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:
     if held is None:
         parameter.flat_grad_on_its_way = True
         return flat.detach(), False
+    if not parameter.flat_grad_accumulates:
+        return None, False
     if held.data_ptr() != flat.data_ptr() or held.shape != flat.shape or held.dtype is not flat.dtype:
         return None, False
     parameter.flat_grad_on_its_way = True

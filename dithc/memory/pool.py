@@ -1,4 +1,4 @@
-"""Tensors over blocks of the pre-faulted pool of huge pages.
+"""Tensors over blocks of a pre-faulted pool of huge pages, with a budget of bytes where one is wanted.
 
 A tensor that torch takes from the system costs a page fault for every 4 KiB that is written first; in a training step the
 same sizes come again and again, so the pool keeps their pages.
@@ -6,20 +6,24 @@ same sizes come again and again, so the pool keeps their pages.
 
 import ctypes
 import math
+import os
 import resource
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from dithc import native
-from dithc.log import logger
+from dithc.log import logger, problem
+from dithc.native import signatures
 
 log = logger(__name__)
 
 # Below this, a tensor of torch's allocator is as fast: glibc keeps such blocks on its heap, where pages stay touched.
 SMALLEST_BYTES = 1 << 20
+POOL_VARIABLE = "DITHC_POOL"
 # Numbers of hc_dtype.
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float64: 2}
 # The name that marks a capsule as a DLPack tensor nobody has taken yet. The capsule keeps the address, so it is never freed.
@@ -32,69 +36,178 @@ _SHAPES = tuple(ctypes.c_int64 * rank for rank in range(9))
 
 @dataclass(frozen=True)
 class Counters:
-    """Bytes in use, idle and the most ever in use; how many tensors found idle memory alone (hits) or not (misses)."""
+    """What a pool holds and did.
 
-    used_bytes: int
-    idle_bytes: int
-    peak_bytes: int
-    hits: int
-    misses: int
+    Attributes:
+        used_bytes: in blocks in use, each rounded up to 4,096.
+        idle_bytes: taken from the system and in no block.
+        peak_bytes: the most ever in use.
+        hits: blocks that found idle memory alone.
+        misses: blocks that needed memory of the system.
+        backed_bytes: used and idle, which the budget is on.
+        peak_backed_bytes: the most of it ever.
+        budget_bytes: the most that it may be; None where there is no budget.
+        spills: requests that this pool had no room for, which went to the pool below or were refused.
+        spilled_bytes: what they asked for.
+        largest_free_bytes: the longest run of idle memory.
+        num_blocks: blocks in use.
+    """
+
+    used_bytes: int = 0
+    idle_bytes: int = 0
+    peak_bytes: int = 0
+    hits: int = 0
+    misses: int = 0
+    backed_bytes: int = 0
+    peak_backed_bytes: int = 0
+    budget_bytes: int | None = None
+    spills: int = 0
+    spilled_bytes: int = 0
+    largest_free_bytes: int = 0
+    num_blocks: int = 0
+
+    @property
+    def fragmentation(self) -> float:
+        """The part of idle memory that is not in its longest run: 0 all in one piece, near 1 in many."""
+        return 1 - self.largest_free_bytes / self.idle_bytes if self.idle_bytes else 0.0
+
+
+_NAMES = tuple(field.name for field in fields(Counters))
 
 
 class Pool:
     """Gives contiguous CPU tensors whose memory is used again; without the C library it is torch's own allocator.
 
     A block returns to the pool when the last tensor over it is gone, from whichever thread, and joins its free neighbours:
-    what lived there serves tensors of any size.
+    what lived there serves tensors of any size. A pool that is gone lives on until its last tensor is.
     """
 
-    def __init__(self) -> None:
-        self._library = native.library()
-        self._pool = ctypes.c_void_p()
-        if self._library is not None:
-            self._library.hc_pool_create(ctypes.byref(self._pool))
-            self._warn_without_addresses()
+    def __init__(
+        self,
+        *,
+        budget_bytes: int | None = None,
+        nodes: Sequence[int] = (),
+        next: "Pool | None" = None,
+        file: int | None = None,
+        reserved_pages: bool = False,
+    ) -> None:
+        """Makes a pool.
 
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A contiguous tensor with undefined content.
+        Args:
+            budget_bytes: physical memory that it may take from the system at most, in use and idle together; None: no limit.
+            nodes: memory nodes that its pages are bound to, equal runs of threads to each in turn; (): those of the clusters.
+            next: the pool that serves what this one has no room for; None: then there is none.
+            file: descriptor of a file of `budget_bytes` (whole huge pages, 2 MiB), all on the disk, which is the memory.
+            reserved_pages: have the whole budget from huge pages that the administrator reserved, where they suffice.
 
         Raises:
-            MemoryError: the system refused memory.
+            MemoryError: the system refused to map the file.
+            ValueError: a file or reserved pages of less than 2 MiB.
         """
-        rank = len(shape)
-        code = TYPES.get(dtype)
-        if (
-            self._library is None
-            or code is None
-            or math.prod(shape) * dtype.itemsize < SMALLEST_BYTES
-            or rank >= len(_SHAPES)
-        ):
+        self.next = next
+        self._library = native.library()
+        self._pool = ctypes.c_void_p()
+        self.range = (0, 0)
+        if self._library is None:
+            return
+        options = signatures.PoolOptions(
+            budget_bytes=-1 if budget_bytes is None else budget_bytes,
+            nodes=(ctypes.c_int * len(nodes))(*nodes) if nodes else None,
+            next=next._pool if next is not None else None,
+            num_nodes=len(nodes),
+            file=-1 if file is None else file,
+            reserved_pages=int(reserved_pages),
+        )
+        self._library.hc_pool_create(ctypes.byref(options), ctypes.byref(self._pool))
+        # The pool below outlives this one: it is named here, not in what is called.
+        self._release = weakref.finalize(self, _release, self._library, self._pool.value, next)
+        self._release.atexit = False  # a thread that nobody waits for may still be inside an operator
+        start, size = ctypes.c_void_p(), ctypes.c_int64()
+        self._library.hc_pool_reserved(self._pool, ctypes.byref(start), ctypes.byref(size))
+        self.range = (start.value or 0, size.value)
+        if file is None:
+            self._warn_without_addresses()
+
+    @classmethod
+    def off(cls) -> "Pool":
+        """No pool: tensors come from torch's own allocator, as without the C library."""
+        pool = cls.__new__(cls)
+        pool.next, pool._library, pool._pool, pool.range = None, None, ctypes.c_void_p(), (0, 0)
+        return pool
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, *, floor_bytes: int = SMALLEST_BYTES) -> Tensor:
+        """A contiguous tensor with undefined content, from this pool or from those below it.
+
+        Args:
+            shape: of the tensor.
+            dtype: any; of what is no float of 2, 4 or 8 bytes the storage may have a few bytes more than the elements.
+            floor_bytes: smaller tensors, and empty ones, are torch's own.
+
+        Raises:
+            MemoryError: the last pool has no room, or the system refused memory.
+        """
+        size_bytes = math.prod(shape) * dtype.itemsize
+        if self._library is None or size_bytes < max(1, floor_bytes):
             return torch.empty(shape, dtype=dtype)
+        code, rank = TYPES.get(dtype), len(shape)
+        if code is None or rank >= len(_SHAPES):
+            elements = self.empty((-(-size_bytes // 4),), torch.float32, floor_bytes=1)
+            return elements.view(torch.uint8)[:size_bytes].view(dtype).view(tuple(shape))
         managed = self._library.hc_pool_tensor(self._pool, native.context(), code, rank, _SHAPES[rank](*shape))
         if managed is None:
             raise MemoryError(f"pool of huge pages: no memory for {tuple(shape)} of {dtype}; {self.counters()}")
         tensor: Tensor = torch.utils.dlpack.from_dlpack(_new_capsule(managed, _NAME_ADDRESS, None))
         return tensor
 
-    @property
-    def reserved_bytes(self) -> int:
-        """Addresses that blocks are cut from; 0 where the system refused, and without the library."""
-        number = ctypes.c_int64()
+    def holds(self, address: int) -> bool:
+        """Whether an address lies in this pool, and not in one below it."""
+        start, size = self.range
+        return start <= address < start + size or (
+            self._library is not None and bool(address) and self._library.hc_pool_holds(self._pool, address) == 1
+        )
+
+    def set_budget(self, budget_bytes: int | None) -> None:
+        """Changes the budget; idle memory above it goes back at once, what is in use stays until it is given back.
+
+        Raises:
+            ValueError: a pool over a file or over reserved pages keeps its size.
+        """
         if self._library is not None:
-            self._library.hc_pool_reserved(self._pool, ctypes.byref(number))
-        return number.value
+            self._library.hc_pool_budget(self._pool, -1 if budget_bytes is None else budget_bytes)
+
+    @property
+    def room_bytes(self) -> int | None:
+        """Bytes between what is in use and the budget, in however many pieces; None: there is no budget."""
+        if self._library is None:
+            return None
+        state = signatures.PoolState()
+        self._library.hc_pool_counters(self._pool, ctypes.byref(state))
+        return None if state.budget_bytes < 0 else max(0, state.budget_bytes - state.used_bytes)
 
     def counters(self) -> Counters:
         """What the pool holds now; zeros without the library."""
-        numbers = [ctypes.c_int64() for _ in range(5)]
+        if self._library is None:
+            return Counters()
+        state = signatures.PoolState()
+        self._library.hc_pool_counters(self._pool, ctypes.byref(state))
+        numbers = {name: getattr(state, name) for name in _NAMES}
+        return Counters(**numbers | {"budget_bytes": None if state.budget_bytes < 0 else state.budget_bytes})
+
+    def start_peaks(self) -> None:
+        """Starts both peaks anew from what is now."""
         if self._library is not None:
-            self._library.hc_pool_counters(self._pool, *map(ctypes.byref, numbers))
-        return Counters(*(number.value for number in numbers))
+            self._library.hc_pool_start_peaks(self._pool)
 
     def trim(self) -> None:
         """Gives idle huge pages back to the system."""
         if self._library is not None:
             self._library.hc_pool_trim(self._pool)
+
+    def close(self) -> None:
+        """No takes from now on: tensors come from torch's allocator. What lives here stays valid."""
+        if self._library is not None:
+            self._library, self._pool = None, ctypes.c_void_p()
+            self._release()
 
     def _warn_without_addresses(self) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -102,7 +215,48 @@ class Pool:
             log.warning(
                 "the address space of this process is limited to %d bytes (ulimit -v): the pool of outputs re-uses %d bytes "
                 "of it; what does not fit there is mapped and unmapped each time, which is slower",
-                *(soft, self.reserved_bytes),
+                *(soft, self.range[1]),
             )
-        elif self.reserved_bytes == 0:
+        elif self.range[1] == 0:
             log.warning("the system refused a range of addresses: every output is mapped and unmapped, which is slower")
+
+
+def _release(library: ctypes.CDLL, pool: int | None, _next: Pool | None) -> None:
+    library.hc_pool_release(pool)
+
+
+_hot: list[Pool] = []
+
+
+def hot_pool() -> Pool:
+    """The pool of this process that outputs of operators come from: one without a budget, unless `use_pool` named another.
+
+    DITHC_POOL=off has them come from torch's own allocator, for a comparison.
+
+    Raises:
+        UserError: DITHC_POOL is something else.
+    """
+    if not _hot:
+        _hot.append(_first_pool(os.environ.get(POOL_VARIABLE, "on")))
+    return _hot[0]
+
+
+def use_pool(pool: Pool) -> Pool:
+    """Has outputs of operators come from `pool` from now on; returns the pool before it, to be put back."""
+    before = hot_pool()
+    _hot[0] = pool
+    return before
+
+
+def _first_pool(wanted: str) -> Pool:
+    if wanted not in ("on", "off"):
+        raise problem(
+            f"pool of outputs (environment variable {POOL_VARIABLE})",
+            got=wanted,
+            expected="on or off",
+            remedy=f"correct or unset {POOL_VARIABLE}",
+        )
+    if wanted == "off":
+        log.info("outputs of operators come from torch's allocator: %s=off", POOL_VARIABLE)
+        return Pool.off()
+    return Pool()

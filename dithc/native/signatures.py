@@ -16,6 +16,7 @@ STATUS_TEXTS = {
     -7: "memory on a node that the system refused to bind it to",
     PROCESS_GONE: "a process that was waited for has ended",
     TIMED_OUT: "a process that was waited for has not come in time",
+    -10: "an engine that is closed, or whose threads only the parent of this process has",
 }
 
 
@@ -95,6 +96,65 @@ class AdamwSettings(Structure):
     ]
 
 
+class CopyRequest(Structure):
+    """hc_copy_request."""
+
+    _fields_ = [
+        ("bytes", c_int64),
+        ("source", c_void_p),
+        ("out_target", c_void_p),
+        ("source_file", c_int),
+        ("target_file", c_int),
+        ("source_offset", c_int64),
+        ("target_offset", c_int64),
+    ]
+
+
+class CopyCounters(Structure):
+    """hc_copy_counters."""
+
+    _fields_ = [
+        ("bytes", c_int64 * 2),
+        ("busy_nanoseconds", c_int64 * 2),
+        ("team_bytes", c_int64),
+        ("queued_bytes", c_int64),
+        ("failed", c_int64),
+        ("stall_nanoseconds", c_int64),
+    ]
+
+
+class PoolOptions(Structure):
+    """hc_pool_options."""
+
+    _fields_ = [
+        ("budget_bytes", c_int64),
+        ("nodes", POINTER(c_int)),
+        ("next", c_void_p),
+        ("num_nodes", c_int),
+        ("file", c_int),
+        ("reserved_pages", c_int),
+    ]
+
+
+class PoolState(Structure):
+    """hc_pool_state."""
+
+    _fields_ = [
+        ("used_bytes", c_int64),
+        ("idle_bytes", c_int64),
+        ("peak_bytes", c_int64),
+        ("hits", c_int64),
+        ("misses", c_int64),
+        ("backed_bytes", c_int64),
+        ("peak_backed_bytes", c_int64),
+        ("budget_bytes", c_int64),
+        ("spills", c_int64),
+        ("spilled_bytes", c_int64),
+        ("largest_free_bytes", c_int64),
+        ("num_blocks", c_int64),
+    ]
+
+
 # hc_callback.
 Callback = CFUNCTYPE(None, c_void_p, c_int, c_int)
 
@@ -107,10 +167,19 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_context_create": (POINTER(Machine), POINTER(c_void_p)),
     "hc_context_scratch": (c_void_p, POINTER(c_void_p), POINTER(c_int64)),
     "hc_run": (c_void_p, Callback, c_void_p),
-    "hc_pool_create": (POINTER(c_void_p),),
-    "hc_pool_reserved": (c_void_p, POINTER(c_int64)),
+    "hc_pool_create": (POINTER(PoolOptions), POINTER(c_void_p)),
+    "hc_pool_reserved": (c_void_p, POINTER(c_void_p), POINTER(c_int64)),
+    "hc_pool_budget": (c_void_p, c_int64),
     "hc_bind": (c_void_p, c_int64, c_int),
     "hc_use_huge_pages": (c_void_p, c_int64),
+    "hc_copies_create": (c_void_p, c_int, POINTER(c_int), POINTER(c_void_p)),
+    "hc_copies_submit": (c_void_p, POINTER(CopyRequest), c_int, c_int, POINTER(c_int)),
+    "hc_copies_wait": (c_void_p, c_void_p, POINTER(c_int), c_int64),
+    "hc_copies_advance": (c_void_p, c_void_p, c_int64, POINTER(c_int64)),
+    "hc_copies_now": (c_void_p, c_void_p, POINTER(CopyRequest), POINTER(c_int)),
+    "hc_copies_counters": (c_void_p, POINTER(CopyCounters)),
+    "hc_copies_close": (c_void_p, c_int64),
+    "hc_copies_set_faults": (c_void_p, c_int, c_int64, c_int64),
     "hc_gemm": (c_void_p, POINTER(GemmArguments)),
     "hc_gemm_cut": (c_void_p, POINTER(GemmArguments), c_int, c_void_p),
     "hc_adaln_forward": (
@@ -153,6 +222,7 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     ),
     "hc_exchange_publish": (c_void_p, c_uint32),
     "hc_exchange_get": (c_void_p, c_uint32, c_void_p, c_int, c_int, *_ARRAY, c_int64, POINTER(c_int)),
+    "hc_exchange_whole": (c_void_p, c_void_p, c_int64, c_int64, POINTER(c_int)),
     "hc_exchange_fold": (c_void_p, c_int, c_int64, POINTER(c_void_p), c_int, c_int, c_void_p),
     "hc_barrier_ceiling": (c_void_p, c_int64),
     "hc_copy": (c_void_p, c_int64, c_void_p, c_void_p),
@@ -165,17 +235,30 @@ OTHER_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_exchange_detach": (None, c_void_p),
     "hc_context_destroy": (None, c_void_p),
     "hc_context_trim": (None, c_void_p),
+    "hc_copies_state": (c_int, POINTER(c_int)),
+    "hc_copies_destroy": (None, c_void_p),
     "hc_part": (None, c_int64, c_int64, c_int, c_int, POINTER(c_int64), POINTER(c_int64)),
     "hc_pool_take": (c_void_p, c_void_p, c_void_p, c_int64),
     "hc_pool_give": (None, c_void_p, c_void_p),
-    "hc_pool_counters": (None, c_void_p, *(POINTER(c_int64),) * 5),
+    "hc_pool_release": (None, c_void_p),
+    "hc_pool_holds": (c_int, c_void_p, c_void_p),
+    "hc_pool_counters": (None, c_void_p, POINTER(PoolState)),
+    "hc_pool_start_peaks": (None, c_void_p),
     "hc_pool_trim": (None, c_void_p),
     "hc_pool_tensor": (c_void_p, c_void_p, c_void_p, c_int, c_int, POINTER(c_int64)),
 }
 
 # Their status is an answer that the caller asks for, not a failure; of those that wait, only who did not come is an answer.
 QUESTIONS = ("hc_isa_detect", "hc_kernel")
-WAITING = ("hc_exchange_put", "hc_exchange_offer", "hc_exchange_combine", "hc_exchange_get")
+WAITING = (
+    "hc_exchange_put",
+    "hc_exchange_offer",
+    "hc_exchange_combine",
+    "hc_exchange_get",
+    "hc_exchange_whole",
+    "hc_copies_wait",
+    "hc_copies_close",
+)
 
 
 def declare(handle: ctypes.CDLL) -> None:

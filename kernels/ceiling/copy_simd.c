@@ -45,6 +45,11 @@ void HC_NAME(copy)(int64_t bytes, const void *source, void *out_target) {
             }
         }
     }
+    for (; done + LINE_BYTES <= bytes; done += LINE_BYTES) {
+        for (int64_t i = done; i < done + LINE_BYTES; i += VECTOR_BYTES) {
+            STREAM(to + i, from + i);
+        }
+    }
     memcpy(to + done, from + done, (size_t)(bytes - done));
     _mm_sfence(); /* the stores are in memory before another thread may read */
 }

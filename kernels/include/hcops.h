@@ -4,7 +4,7 @@
  *
  * Rules. Functions that can fail return an hc_status; results go through pointers. Sizes count elements, strides count
  * elements, pointers need the alignment of their element type only. Arrays are never written unless the name of the
- * argument says `out`. Only hc_context_* and hc_pool_* allocate or start threads; nothing prints or reads the environment.
+ * argument says `out`. Only hc_context_*, hc_pool_* and hc_copies_* allocate or start threads; nothing prints or reads the environment.
  * `const void *x, hc_dtype x_type`: an array of fp32 or bf16 (IEEE bfloat16, rounded to nearest even on a store). Arithmetic is
  * fp32 whatever the types of the arrays. inf and nan propagate as in IEEE arithmetic. Every result is the same from run
  * to run and, unless said otherwise, for any number of threads.
@@ -20,7 +20,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Raised whenever a function below changes; the caller compares it with the one it was written for. */
-#define HC_ABI_VERSION 4
+#define HC_ABI_VERSION 5
 
 typedef enum {
     HC_OK = 0,
@@ -32,7 +32,8 @@ typedef enum {
     HC_NO_THREAD = -6,       /* the system refused a thread or its place on a CPU */
     HC_NOT_BOUND = -7,       /* the system refused to bind memory to a node */
     HC_PROCESS_GONE = -8,    /* a process that was waited for has ended */
-    HC_TIMED_OUT = -9        /* ... has not come in time */
+    HC_TIMED_OUT = -9,       /* ... has not come in time */
+    HC_NOT_RUNNING = -10     /* closed, or the threads are those of the process that this one was forked from */
 } hc_status;
 
 /* Instruction sets. Tens are the family; within a family a higher one can run the kernels of the lower ones. */
@@ -102,28 +103,63 @@ void hc_part(int64_t count, int64_t multiple, int thread, int num_threads, int64
 
 /* ------------------------------------------------------------------------------------------------------------- memory */
 
-/* Pre-faulted, re-used huge pages, cut into blocks of any size; blocks given back join their neighbours. Never shrinks below
- * what is in use; a miss first gives idle huge pages back, so that memory in use and idle together stays below 9/8 of the most
- * that was ever in use at once, but for idle parts of huge pages that a block in use shares. */
+/* Pre-faulted, re-used huge pages, cut into blocks of any size; blocks given back join their neighbours, which takes the place of
+ * size classes. Never shrinks below what is in use; a miss first gives idle huge pages back, so that memory in use and idle
+ * together stays below 9/8 of the most that was ever in use at once, but for idle parts of huge pages that a block in use shares.
+ *
+ * A pool may have a budget: what it has taken from the system, in use and idle together, by whole huge pages, never is more,
+ * not for a moment. What does not fit, or what the system refuses, is taken from the pool below it, a counted spill. */
 typedef struct hc_pool hc_pool;
 
-int hc_pool_create(hc_pool **out_pool);
+typedef struct {
+    int64_t budget_bytes; /* of physical memory; negative: none; of a file its size, whole huge pages (2 MiB) */
+    const int *nodes;     /* num_nodes memory nodes, at most 64, that pages are bound to, equal runs of threads to each in turn */
+    hc_pool *next;        /* the pool below, which has to outlive this one; NULL: none, then what does not fit is refused */
+    int num_nodes;        /* 0: the context's nodes */
+    int file;             /* descriptor of a file all of whose blocks are on the disk: it is the memory; negative: none */
+    int reserved_pages;   /* 1: the whole budget comes from the huge pages that the administrator reserved, where they suffice */
+} hc_pool_options;
 
-/* Bytes of addresses that the pool reserved at its creation, without memory: twice the machine's, or a quarter of RLIMIT_AS
- * where that is less, or what the system grants. Blocks that do not fit there are mapped and unmapped one by one, slower; with
- * 0 bytes, all are. */
-int hc_pool_reserved(hc_pool *pool, int64_t *out_bytes);
+/* options NULL: no budget, no pool below. The memory of a file and reserved pages are the pool's from here on, and stay until its
+ * end. The child of a fork takes nothing from a file: its parent's blocks are there. */
+int hc_pool_create(const hc_pool_options *options, hc_pool **out_pool);
 
-/* A block of `bytes` or more, aligned to 4,096 bytes, content undefined. New memory is cut among the threads by huge pages: each
- * thread touches its part, which is bound to its cluster's node where the context knows nodes. NULL: refused. */
+/* Nobody takes from it any more; it ends when its last block is given back. */
+void hc_pool_release(hc_pool *pool);
+
+/* Changes the budget (negative: none), and gives idle memory back until the new one holds. What is in use stays, so a smaller one
+ * may hold only after some gives. HC_BAD_ARGUMENT: the memory is a file's, or of reserved pages. */
+int hc_pool_budget(hc_pool *pool, int64_t budget_bytes);
+
+/* The addresses that the pool reserved at its creation, without memory: twice the machine's, or four times its budget, or a quarter
+ * of RLIMIT_AS where that is less, or what the system grants. Blocks that do not fit there are mapped and unmapped one by one,
+ * slower; with 0 bytes, all are. */
+int hc_pool_reserved(hc_pool *pool, void **out_start, int64_t *out_bytes);
+
+/* A block of `bytes` or more of this pool or of those below it, aligned to 4,096 bytes, content undefined. New memory is cut among
+ * the threads by huge pages: each thread touches its part, which is bound to its node where nodes are known. NULL: refused. */
 void *hc_pool_take(hc_pool *pool, hc_context *context, int64_t bytes);
 
-/* Returns a block; any thread may do so. */
+/* Returns a block of this pool or of those below it; any thread may do so. */
 void hc_pool_give(hc_pool *pool, void *block);
 
-/* Bytes in use, idle, the most ever in use, and how many takes found idle memory alone or not. Any pointer may be NULL. */
-void hc_pool_counters(hc_pool *pool, int64_t *out_used, int64_t *out_idle, int64_t *out_peak, int64_t *out_hits,
-                      int64_t *out_misses);
+/* 1: the address lies in this pool's memory, and not in that of those below it. */
+int hc_pool_holds(hc_pool *pool, const void *address);
+
+typedef struct {
+    int64_t used_bytes, idle_bytes, peak_bytes;     /* in use; taken from the system and not in use; the most ever in use */
+    int64_t hits, misses;                           /* blocks that found idle memory alone, or did not */
+    int64_t backed_bytes, peak_backed_bytes;        /* used + idle, which the budget is on, and the most of it ever */
+    int64_t budget_bytes;                           /* negative: none */
+    int64_t spills, spilled_bytes;                  /* takes that this pool refused, and what they asked for */
+    int64_t largest_free_bytes;                     /* the longest run of idle memory */
+    int64_t num_blocks;                             /* in use */
+} hc_pool_state;
+
+void hc_pool_counters(hc_pool *pool, hc_pool_state *out_state);
+
+/* Both peaks start anew from what is now. */
+void hc_pool_start_peaks(hc_pool *pool);
 
 /* Has the system take the pages of `bytes` from `out_pages` on, a multiple of 4,096 both, from one memory node as long as that has
  * any left, and moves those there that have been touched (Linux's mbind). HC_NOT_BOUND: refused (a container's seccomp filter, a node that does not
@@ -137,9 +173,69 @@ int hc_use_huge_pages(void *out_start, int64_t bytes);
 /* Gives every idle huge page back to the system. */
 void hc_pool_trim(hc_pool *pool);
 
-/* A DLPack tensor (DLManagedTensor *, version 0) over a block of the pool: contiguous, on the CPU, given back by its deleter.
- * NULL: refused. */
+/* A DLPack tensor (DLManagedTensor *, version 0) over a block of the pool or of those below it: contiguous, on the CPU, given back
+ * by its deleter, whatever has become of the pool. NULL: refused. */
 void *hc_pool_tensor(hc_pool *pool, hc_context *context, int dtype, int num_dimensions, const int64_t *shape);
+
+/* ------------------------------------------------------------------------------------------------------------- copies */
+
+/* Copies between memories, or between memory and a file, beside the work. Two streams, each a queue: higher priorities first, among
+ * equal ones in the order of submission; an urgent copy overtakes another after at most 4 MB of it. With threads each stream has
+ * one, which sleeps while there is nothing to do and blocks the process's signals; without, callers who wait or advance copy with
+ * the team of their context, as they do beside the threads too. Copies pass by the caches where the instruction set can. All
+ * functions but destroy may be called by any thread. In a child of a fork, and after close: HC_NOT_RUNNING. */
+typedef struct hc_copies hc_copies;
+typedef enum { HC_LOAD = 0, HC_OFFLOAD = 1 } hc_copy_stream;
+#define HC_COPY_STREAMS 2
+#define HC_COPY_PENDING (-1)
+
+/* No overlap. An end that lies in a mapped file is written or read through the descriptor: so what the system has to report is an
+ * errno, and no page fault or signal of a thread. */
+typedef struct {
+    int64_t bytes;
+    const void *source;
+    void *out_target;
+    int source_file, target_file;         /* descriptors of the files that they are mapped from; -1: memory */
+    int64_t source_offset, target_offset; /* where they start in these files */
+} hc_copy_request;
+
+/* with_threads: 0: none. cpus: of each stream's thread, -1: not pinned; NULL: none is. */
+int hc_copies_create(const hc_context *context, int with_threads, const int *cpus, hc_copies **out_copies);
+
+/* Queues a copy; source and target have to live until *out_state, which is HC_COPY_PENDING by then, has become 0 or the errno of what
+ * failed (target undefined). ECANCELED: closed before. Read it by hc_copies_state, and what was copied is to be seen too. */
+int hc_copies_submit(hc_copies *copies, const hc_copy_request *request, int stream, int priority, int *out_state);
+int hc_copies_state(const int *state);
+
+/* Returns when the copy of a state is done, and has it overtake all others; without a state, when all are. HC_TIMED_OUT. */
+int hc_copies_wait(hc_copies *copies, hc_context *context, const int *state, int64_t timeout_nanoseconds);
+
+/* Copies up to `bytes` of what is queued on both streams with the team, and returns. */
+int hc_copies_advance(hc_copies *copies, hc_context *context, int64_t bytes, int64_t *out_copied);
+
+/* Copies at once with the team, whatever is queued; *out_error is 0 or an errno. */
+int hc_copies_now(hc_copies *copies, hc_context *context, const hc_copy_request *request, int *out_error);
+
+/* Sums since the engine was made; after close too. */
+typedef struct {
+    int64_t bytes[HC_COPY_STREAMS], busy_nanoseconds[HC_COPY_STREAMS]; /* copied through each stream; time of all parts of copies */
+    int64_t team_bytes;        /* copied by the teams of callers, hc_copies_now's among them */
+    int64_t queued_bytes;      /* that nobody has begun to copy, now */
+    int64_t failed;            /* copies */
+    int64_t stall_nanoseconds; /* that callers spent in wait, advance and now */
+} hc_copy_counters;
+int hc_copies_counters(hc_copies *copies, hc_copy_counters *out_counters);
+
+/* Ends the threads after the parts under way; what is not copied then is cancelled. HC_TIMED_OUT: a part still is under way, and
+ * nothing may be freed. Again: no harm. */
+int hc_copies_close(hc_copies *copies, int64_t timeout_nanoseconds);
+
+/* Frees a closed engine, which nobody calls any more. */
+void hc_copies_destroy(hc_copies *copies);
+
+/* For tests: from now on each part of a copy sleeps first, until close, and fails with `error` (0: never) once `after_bytes` more
+ * have been copied. */
+int hc_copies_set_faults(hc_copies *copies, int error, int64_t after_bytes, int64_t delay_nanoseconds);
 
 /* --------------------------------------------------------------------------------------------------------------- gemm */
 
@@ -351,6 +447,26 @@ int hc_exchange_publish(hc_exchange *exchange, uint32_t number);
 /* Copies the pieces of the others, and the own one `with_own`, to their places in `out`. */
 int hc_exchange_get(hc_exchange *exchange, uint32_t number, const hc_pieces *pieces, int type, int with_own, void *out,
                     int out_type, int64_t timeout_nanoseconds, int *out_rank);
+
+/* A whole operation in one call, on arrays of x_type that go through the segment as `type`. `count` is of all of x for a sum (x and
+ * out are the same), else of the part of one process: a reduce-scatter combines the parts of x and leaves out the own one, an
+ * all-gather collects x of every process in `out`, where x may be the own part already (of another type it is rounded as the
+ * others are). It takes as many chunk numbers from `first` on as there are chunks of `chunk` elements (of x, or of a part) in count.
+ * done[HC_WHOLE_STEPS], zeros at first, is how many chunks each step has done. */
+typedef enum { HC_ALL_REDUCE = 0, HC_REDUCE_SCATTER = 1, HC_ALL_GATHER = 2 } hc_whole_kind;
+#define HC_WHOLE_STEPS 3
+typedef struct {
+    const void *x;
+    void *out;
+    int64_t *done;
+    int64_t count, chunk;
+    uint32_t first;
+    int kind, x_type, type, op;
+    float scale;
+} hc_whole;
+
+/* Makes `rounds` rounds over the steps at most, and waits so long where no step can be done. HC_TIMED_OUT: call it again. */
+int hc_exchange_whole(hc_exchange *exchange, const hc_whole *whole, int64_t rounds, int64_t timeout_nanoseconds, int *out_rank);
 
 /* out[i] = op over r of x[r][i], r = 0, 1, ... in this order, in fp32; all of `type`. out may be one of the x. */
 int hc_exchange_fold(hc_exchange *exchange, int num_arrays, int64_t count, const void *const *x, int type, int op, void *out);

@@ -12,33 +12,61 @@
 
 #define FIRST_CAPACITY 256
 
-static void find_reservation(hc_arena *arena) {
-    for (int64_t bytes = hc_pages_worth_reserving(); bytes > 0;
-         bytes = bytes / 2 / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES) {
-        arena->start = hc_pages_reserve(bytes);
-        if (arena->start != NULL) {
-            arena->bytes = bytes;
-            return;
-        }
-    }
+static int is_short(const hc_arena *arena) {
+    return arena->backed == NULL || arena->first == NULL || arena->free == NULL || arena->highest == NULL;
 }
 
-void hc_arena_create(hc_arena *out_arena) {
-    hc_arena *arena = out_arena;
+static void free_bookkeeping(hc_arena *arena) {
+    free(arena->backed), free(arena->first), free(arena->free), free(arena->highest);
     *arena = (hc_arena){0};
-    find_reservation(arena);
-    arena->backed = calloc(1, (size_t)(arena->bytes / HUGE_PAGE_BYTES + 1));
+}
+
+int hc_arena_create_on(hc_arena *out_arena, void *pages, int64_t bytes) {
+    hc_arena *arena = out_arena;
+    const size_t num_pages = (size_t)(bytes / HUGE_PAGE_BYTES);
+    *arena = (hc_arena){.start = pages, .bytes = bytes, .is_fixed = 1, .backed_bytes = bytes};
+    arena->backed = malloc(num_pages + 1);
+    arena->first = calloc(num_pages + 1, sizeof(hc_block *));
     arena->free = malloc(FIRST_CAPACITY * sizeof(hc_free_block));
     arena->highest = calloc(1, sizeof(hc_block));
-    if (arena->bytes == 0 || arena->backed == NULL || arena->free == NULL || arena->highest == NULL) {
-        hc_pages_give(arena->bytes > 0 ? arena->start : NULL, arena->bytes);
-        free(arena->backed), free(arena->free), free(arena->highest);
-        *arena = (hc_arena){0};
+    if (bytes == 0 || is_short(arena)) {
+        free_bookkeeping(arena);
+        return HC_OUT_OF_MEMORY;
+    }
+    memset(arena->backed, 1, num_pages);
+    *arena->highest = (hc_block){.pages = pages, .bytes = bytes};
+    arena->free[0] = (hc_free_block){bytes, arena->highest};
+    arena->first[0] = arena->highest;
+    arena->num_free = arena->num_blocks = 1, arena->capacity = FIRST_CAPACITY;
+    return HC_OK;
+}
+
+void hc_arena_create(hc_arena *out_arena, int64_t bytes) {
+    void *pages = NULL;
+    *out_arena = (hc_arena){0};
+    while (bytes > 0 && pages == NULL) {
+        pages = hc_pages_reserve(bytes);
+        bytes = pages != NULL ? bytes : bytes / 2 / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    }
+    if (pages == NULL) {
         return;
     }
-    *arena->highest = (hc_block){.pages = arena->start, .bytes = arena->bytes};
-    arena->free[0] = (hc_free_block){arena->bytes, arena->highest};
-    arena->num_free = arena->num_blocks = 1, arena->capacity = FIRST_CAPACITY;
+    if (hc_arena_create_on(out_arena, pages, bytes) != HC_OK) {
+        hc_pages_give(pages, bytes);
+        return;
+    }
+    memset(out_arena->backed, 0, (size_t)(bytes / HUGE_PAGE_BYTES));
+    out_arena->is_fixed = 0, out_arena->backed_bytes = 0;
+}
+
+void hc_arena_destroy(hc_arena *arena) {
+    hc_pages_give(arena->start, arena->bytes);
+    for (hc_block *block = arena->highest == NULL ? NULL : arena->highest->below; block != NULL;) {
+        hc_block *below = block->below;
+        free(block);
+        block = below;
+    }
+    free_bookkeeping(arena);
 }
 
 /* Place of the first free block that is not before (bytes, pages) in the order; pages NULL: before all of that size. */
@@ -78,6 +106,10 @@ static int make_room(hc_arena *arena) {
     return 1;
 }
 
+static hc_block **first_of(const hc_arena *arena, const char *pages) {
+    return &arena->first[(pages - arena->start) / HUGE_PAGE_BYTES];
+}
+
 /* Cuts off and frees what a block holds beyond `bytes`. */
 static void cut(hc_arena *arena, hc_block *block, hc_block *rest, int64_t bytes) {
     *rest = (hc_block){block, block->above, block->pages + bytes, block->bytes - bytes, 0};
@@ -88,6 +120,8 @@ static void cut(hc_arena *arena, hc_block *block, hc_block *rest, int64_t bytes)
     }
     block->above = rest;
     block->bytes = bytes;
+    hc_block **first = first_of(arena, rest->pages);
+    *first = *first == NULL || (*first)->pages > rest->pages ? rest : *first;
     arena->num_blocks++;
     insert_free(arena, rest);
 }
@@ -114,7 +148,11 @@ hc_block *hc_arena_take(hc_arena *arena, int64_t bytes) {
 
 /* Makes `lower` and the block above it one; both are out of the list of free blocks. */
 static hc_block *join(hc_arena *arena, hc_block *lower) {
-    hc_block *upper = lower->above;
+    hc_block *upper = lower->above, **first = first_of(arena, upper->pages);
+    if (*first == upper) {
+        const int shares = upper->above != NULL && first_of(arena, upper->above->pages) == first;
+        *first = shares ? upper->above : NULL;
+    }
     lower->bytes += upper->bytes;
     lower->above = upper->above;
     if (upper->above != NULL) {
@@ -183,11 +221,65 @@ int hc_arena_back(hc_arena *arena, const hc_block *block, char **out_pages, int6
     return HC_OK;
 }
 
+hc_block *hc_arena_find(const hc_arena *arena, const void *pages) {
+    const uintptr_t at = (uintptr_t)pages, start = (uintptr_t)arena->start;
+    if (at < start || at - start >= (uintptr_t)arena->bytes) {
+        return NULL;
+    }
+    hc_block *block = *first_of(arena, pages);
+    while (block != NULL && (uintptr_t)block->pages < at) {
+        block = block->above;
+    }
+    return block != NULL && (uintptr_t)block->pages == at && block->in_use ? block : NULL;
+}
+
+/* The huge pages that lie within a free block as a whole. */
+static void pages_within(const hc_arena *arena, const hc_block *block, int64_t *first, int64_t *stop) {
+    const int64_t start = block->pages - arena->start;
+    *first = (start + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES;
+    *stop = (start + block->bytes) / HUGE_PAGE_BYTES;
+}
+
+/* The next huge page from `page` on that has memory behind it, or has none, below `stop`; else `stop`. */
+static int64_t next_page(const hc_arena *arena, int64_t page, int64_t stop, int is_backed) {
+    const unsigned char *found = page < stop ? memchr(arena->backed + page, is_backed, (size_t)(stop - page)) : NULL;
+    return found == NULL ? stop : found - arena->backed;
+}
+
+int64_t hc_arena_returnable(const hc_arena *arena, int64_t enough) {
+    int64_t found = 0, first, stop;
+    for (int64_t i = arena->is_fixed ? 0 : arena->num_free; i-- > 0 && found < enough;) {
+        pages_within(arena, arena->free[i].block, &first, &stop);
+        for (int64_t page = first; (page = next_page(arena, page, stop, 1)) < stop && found < enough;) {
+            const int64_t behind = next_page(arena, page, stop, 0);
+            found += (behind - page) * HUGE_PAGE_BYTES;
+            page = behind;
+        }
+    }
+    return found;
+}
+
+int64_t hc_arena_longest_idle(const hc_arena *arena) {
+    int64_t longest = 0, first, stop;
+    for (int64_t i = arena->num_free; i-- > 0 && arena->free[i].bytes > longest;) {
+        const hc_block *block = arena->free[i].block;
+        const int64_t start = block->pages - arena->start, end = start + block->bytes;
+        touched_by(arena, block, &first, &stop);
+        for (int64_t page = first; (page = next_page(arena, page, stop, 1)) < stop;) {
+            const int64_t behind = next_page(arena, page, stop, 0);
+            const int64_t low = page * HUGE_PAGE_BYTES, high = behind * HUGE_PAGE_BYTES;
+            const int64_t bytes = (high < end ? high : end) - (low > start ? low : start);
+            longest = bytes > longest ? bytes : longest;
+            page = behind;
+        }
+    }
+    return longest;
+}
+
 /* As hc_arena_return, for one free block; returns how many bytes it gave. */
 static int64_t return_part(hc_arena *arena, const hc_block *block, int64_t bytes) {
-    const int64_t start = block->pages - arena->start;
-    const int64_t first = (start + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES;
-    int64_t page = (start + block->bytes) / HUGE_PAGE_BYTES, given = 0;
+    int64_t first, page, given = 0;
+    pages_within(arena, block, &first, &page);
     while (page > first && given < bytes) {
         const int64_t stop = page;
         while (page > first && arena->backed[page - 1] && given < bytes) {
@@ -205,6 +297,9 @@ static int64_t return_part(hc_arena *arena, const hc_block *block, int64_t bytes
 }
 
 void hc_arena_return(hc_arena *arena, int64_t bytes) {
+    if (arena->is_fixed) {
+        return;
+    }
     for (const hc_block *block = arena->highest; block != NULL && bytes > 0; block = block->below) {
         bytes -= block->in_use ? 0 : return_part(arena, block, bytes);
     }

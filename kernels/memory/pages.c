@@ -41,10 +41,13 @@ void *hc_pages_take(int64_t bytes) {
     return map(bytes, PROT_READ | PROT_WRITE);
 }
 
-int64_t hc_pages_worth_reserving(void) {
-    /* Twice the memory: there is room for gaps between blocks. Of a limit on addresses (ulimit -v), weights and libraries need
-     * most; what the pool does not find in its part it takes from the system. */
+int64_t hc_pages_worth_reserving(int64_t budget_bytes) {
+    /* Twice the memory: there is room for gaps between blocks; a budget is smaller, and its gaps weigh more. Of a limit on
+     * addresses (ulimit -v), weights and libraries need most; what the pool does not find in its part it takes from the system. */
     int64_t bytes = 2 * (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    if (budget_bytes >= 0 && budget_bytes < bytes / 4) {
+        bytes = 4 * budget_bytes;
+    }
     struct rlimit limit;
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > (int64_t)(limit.rlim_cur / 4)) {
         bytes = (int64_t)(limit.rlim_cur / 4);
@@ -71,6 +74,29 @@ void hc_pages_give(void *pages, int64_t bytes) {
     if (pages != NULL) {
         munmap(pages, (size_t)bytes);
     }
+}
+
+void *hc_pages_of_file(int file, int64_t bytes) {
+    char *pages = hc_pages_reserve(bytes);
+    if (pages == NULL) {
+        return NULL;
+    }
+    if (mmap(pages, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) {
+        munmap(pages, (size_t)bytes);
+        return NULL;
+    }
+    return pages;
+}
+
+void *hc_pages_reserved(int64_t bytes) {
+#ifdef MAP_HUGETLB
+    const int of_2_mib = 21 << 26; /* MAP_HUGE_SHIFT; what the system holds of them is set apart here, not at the first touch */
+    void *pages = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | of_2_mib, -1, 0);
+    return pages == MAP_FAILED ? NULL : pages;
+#else
+    (void)bytes;
+    return NULL;
+#endif
 }
 
 #define BITS_OF_MASK 1024 /* as many nodes as Linux is ever built for */
@@ -112,16 +138,19 @@ int hc_use_huge_pages(void *out_start, int64_t bytes) {
     return HC_OK;
 }
 
-/* Binds the part of each cluster's threads, as touch_part cuts it, to the cluster's node. A refusal leaves the first touch, by a
- * thread of the cluster, to decide, and a full node its neighbours; where pages are is read from the system (dithc.memory). */
-static void bind_parts(char *pages, int64_t bytes, const hc_context *context) {
-    for (int cluster = 0; cluster < context->num_clusters; cluster++) {
+/* As touch_part cuts them. A refusal leaves the first touch, by a thread of the run, to decide, and a full node its neighbours;
+ * where pages are is read from the system (dithc.memory). */
+void hc_pages_bind(void *pages, int64_t bytes, int num_threads, hc_nodes nodes) {
+    for (int i = 0; i < nodes.count; i++) {
         int64_t first, last, start, stop, ignored;
-        hc_part(context->num_threads, 1, cluster, context->num_clusters, &first, &last);
-        hc_part(bytes, HUGE_PAGE_BYTES, (int)first, context->num_threads, &start, &ignored);
-        hc_part(bytes, HUGE_PAGE_BYTES, (int)last - 1, context->num_threads, &ignored, &stop);
+        hc_part(num_threads, 1, i, nodes.count, &first, &last);
+        if (first == last) {
+            continue;
+        }
+        hc_part(bytes, HUGE_PAGE_BYTES, (int)first, num_threads, &start, &ignored);
+        hc_part(bytes, HUGE_PAGE_BYTES, (int)last - 1, num_threads, &ignored, &stop);
         if (start < stop) {
-            hc_bind(pages + start, stop - start, context->nodes[cluster]);
+            hc_bind((char *)pages + start, stop - start, nodes.numbers[i]);
         }
     }
 }
@@ -142,10 +171,11 @@ static void touch_part(void *arguments, int thread, int num_threads) {
     }
 }
 
-void hc_pages_touch(void *pages, int64_t bytes, const void *own, int64_t own_bytes, hc_context *context) {
-    if (context->nodes != NULL) {
-        bind_parts(pages, bytes, context);
+void hc_pages_touch(void *pages, int64_t bytes, const void *own, int64_t own_bytes, hc_context *context, hc_nodes nodes) {
+    if (nodes.count == 0 && context->nodes != NULL) {
+        nodes = (hc_nodes){context->num_clusters, context->nodes};
     }
+    hc_pages_bind(pages, bytes, context->num_threads, nodes);
     const int64_t first = (const char *)own - (char *)pages;
     touch_arguments range = {pages, bytes, first, first + own_bytes};
     hc_team_run(context->team, 0, touch_part, &range);

@@ -17,19 +17,34 @@ int64_t hc_pages_round(int64_t bytes);
 void *hc_pages_take(int64_t bytes);
 void hc_pages_give(void *pages, int64_t bytes);
 
-/* How many bytes of addresses a pool may ask for; whole huge pages. */
-int64_t hc_pages_worth_reserving(void);
+/* How many bytes of addresses a pool of a budget (negative: none) may ask for; whole huge pages. */
+int64_t hc_pages_worth_reserving(int64_t budget_bytes);
 
 /* Addresses aligned to a huge page, without memory; given back by hc_pages_give. NULL: refused. */
 void *hc_pages_reserve(int64_t bytes);
+
+/* `bytes` of a file from its start, shared, aligned to a huge page; given back by hc_pages_give. NULL: refused. */
+void *hc_pages_of_file(int file, int64_t bytes);
+
+/* Huge pages that the administrator reserved, all `bytes` or NULL; given back by hc_pages_give. */
+void *hc_pages_reserved(int64_t bytes);
 
 /* Lets a part of them, whole huge pages, be used, not yet touched: HC_OK, or HC_OUT_OF_MEMORY. Or takes its memory away again. */
 int hc_pages_open(void *pages, int64_t bytes);
 void hc_pages_close(void *pages, int64_t bytes);
 
-/* Touches every page with the team, so that no operator pays for page faults, each part of the pages on a thread of the cluster
- * whose node, where nodes are known, it is bound to. Only `own_bytes` from `own` on are written, the caller's: the rest of a
- * huge page may be another's. */
-void hc_pages_touch(void *pages, int64_t bytes, const void *own, int64_t own_bytes, hc_context *context);
+/* Memory nodes, one for each of equal runs of threads; none where nothing is to be bound. */
+typedef struct {
+    int count;
+    const int *numbers;
+} hc_nodes;
+
+/* Binds pages to them, each run of threads' part to its node. */
+void hc_pages_bind(void *pages, int64_t bytes, int num_threads, hc_nodes nodes);
+
+/* Touches every page with the team, so that no operator pays for page faults, each part of the pages on a thread of the run
+ * whose node it is bound to: of `nodes`, or where there are none of the context's clusters. Only `own_bytes` from `own` on are
+ * written, the caller's: the rest of a huge page may be another's. */
+void hc_pages_touch(void *pages, int64_t bytes, const void *own, int64_t own_bytes, hc_context *context, hc_nodes nodes);
 
 #endif

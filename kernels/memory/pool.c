@@ -1,44 +1,98 @@
-/* The pool: an arena of blocks under one lock; and DLPack tensors over them. */
+/* The pool: an arena of blocks under one lock, with a budget, and the pool below it for what it has no room for. */
+#include "memory/pool.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "array.h"
 #include "hcops.h"
-#include "memory/arena.h"
 #include "memory/pages.h"
 
 /* Idle memory may lift the total above the most that was ever in use by this part of it: sizes of forward and backward differ. */
-#define SLACK(peak) ((peak) / 8)
+#define SLACK(most) ((most) / 8)
+
+#define MOST_NODES 64
 
 struct hc_pool {
     pthread_mutex_t lock;
     unsigned owner; /* hc_forks of the process whose lock it is, see lock_pool */
+    unsigned maker; /* hc_forks of the process that made it */
     hc_arena arena;
     hc_block *mapped; /* blocks that the arena had no addresses for: mappings of their own, which no block ever joins */
-    int64_t mapped_bytes;
-    int64_t used, peak, hits, misses;
+    int64_t mapped_bytes, num_mapped;
+    int64_t used, num_used, most_used;
+    int64_t budget; /* on backed bytes; negative: none */
+    int64_t peak_used, peak_backed, hits, misses, spills, spilled_bytes;
+    int is_shared; /* its memory is a file's, which the child of a fork sees too */
+    int is_released;
+    hc_pool *next;
+    int num_nodes, nodes[MOST_NODES];
 };
 
-int hc_pool_create(hc_pool **out_pool) {
-    if (out_pool == NULL) {
+/* Physical memory that was taken from the system. */
+static int64_t backed_bytes(const hc_pool *pool) {
+    return pool->arena.backed_bytes + pool->mapped_bytes;
+}
+
+static void note_peaks(hc_pool *pool) {
+    const int64_t backed = backed_bytes(pool);
+    pool->most_used = pool->used > pool->most_used ? pool->used : pool->most_used;
+    pool->peak_used = pool->used > pool->peak_used ? pool->used : pool->peak_used;
+    pool->peak_backed = backed > pool->peak_backed ? backed : pool->peak_backed;
+}
+
+/* The memory of a pool that has all of it from the start: of a file, or reserved huge pages. HC_OK also where there are none. */
+static int create_fixed(hc_pool *pool, const hc_pool_options *options) {
+    const int64_t bytes = options->budget_bytes < 0 ? 0 : options->budget_bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if (options->file < 0 && !options->reserved_pages) {
+        return HC_OK;
+    }
+    if (bytes == 0) {
+        return HC_BAD_ARGUMENT;
+    }
+    void *pages = options->file >= 0 ? hc_pages_of_file(options->file, bytes) : hc_pages_reserved(bytes);
+    if (pages == NULL) {
+        return options->file >= 0 ? HC_OUT_OF_MEMORY : HC_OK;
+    }
+    if (options->file < 0 && pool->num_nodes == 1) {
+        hc_bind(pages, bytes, pool->nodes[0]);
+    }
+    pool->is_shared = options->file >= 0;
+    const int status = hc_arena_create_on(&pool->arena, pages, bytes);
+    if (status != HC_OK) {
+        hc_pages_give(pages, bytes);
+    }
+    return status;
+}
+
+int hc_pool_create(const hc_pool_options *options, hc_pool **out_pool) {
+    static const hc_pool_options defaults = {.budget_bytes = -1, .file = -1};
+    options = options == NULL ? &defaults : options;
+    if (out_pool == NULL || options->num_nodes < 0 || options->num_nodes > MOST_NODES ||
+        (options->num_nodes > 0 && options->nodes == NULL)) {
         return HC_BAD_ARGUMENT;
     }
     hc_pool *pool = calloc(1, sizeof(hc_pool));
     if (pool == NULL) {
         return HC_OUT_OF_MEMORY;
     }
-    pthread_mutex_init(&pool->lock, NULL);
-    pool->owner = hc_forks();
-    hc_arena_create(&pool->arena);
-    *out_pool = pool;
-    return HC_OK;
-}
-
-int hc_pool_reserved(hc_pool *pool, int64_t *out_bytes) {
-    if (pool == NULL || out_bytes == NULL) {
-        return HC_BAD_ARGUMENT;
+    pool->owner = pool->maker = hc_forks();
+    pool->budget = options->budget_bytes;
+    pool->next = options->next;
+    pool->num_nodes = options->num_nodes;
+    for (int i = 0; i < options->num_nodes; i++) {
+        pool->nodes[i] = options->nodes[i];
     }
-    *out_bytes = pool->arena.bytes;
+    const int status = create_fixed(pool, options);
+    if (status != HC_OK) {
+        free(pool);
+        return status;
+    }
+    if (!pool->arena.is_fixed) {
+        hc_arena_create(&pool->arena, hc_pages_worth_reserving(pool->budget));
+    }
+    pthread_mutex_init(&pool->lock, NULL);
+    note_peaks(pool);
+    *out_pool = pool;
     return HC_OK;
 }
 
@@ -51,19 +105,49 @@ static void lock_pool(hc_pool *pool) {
     pthread_mutex_lock(&pool->lock);
 }
 
-/* Whether a block lies in the arena, and not in a mapping of its own. */
-static int is_of_arena(const hc_pool *pool, const hc_block *block) {
-    const uintptr_t start = (uintptr_t)pool->arena.start, at = (uintptr_t)block->pages;
-    return at >= start && at - start < (uintptr_t)pool->arena.bytes;
+/* Lets go of the lock, and ends a pool that nobody takes from any more and that holds nothing. */
+static void unlock_pool(hc_pool *pool) {
+    const int is_over = pool->is_released && pool->num_used == 0;
+    pthread_mutex_unlock(&pool->lock);
+    if (is_over) {
+        pthread_mutex_destroy(&pool->lock);
+        hc_arena_destroy(&pool->arena);
+        free(pool);
+    }
 }
 
-/* Before a block of `bytes` gets `more` new memory: keeps the sum of what is in use and idle below the peak and its slack. */
-static void keep_below_peak(hc_pool *pool, int64_t bytes, int64_t more) {
-    const int64_t used = pool->used + bytes, peak = used > pool->peak ? used : pool->peak;
-    const int64_t excess = pool->arena.backed_bytes + pool->mapped_bytes + more - (peak + SLACK(peak));
+void hc_pool_release(hc_pool *pool) {
+    if (pool != NULL) {
+        lock_pool(pool);
+        pool->is_released = 1;
+        pool->next = NULL; /* which may end before this one now */
+        unlock_pool(pool);
+    }
+}
+
+int hc_pool_reserved(hc_pool *pool, void **out_start, int64_t *out_bytes) {
+    if (pool == NULL || out_start == NULL || out_bytes == NULL) {
+        return HC_BAD_ARGUMENT;
+    }
+    *out_start = pool->arena.start;
+    *out_bytes = pool->arena.bytes;
+    return HC_OK;
+}
+
+/* Before a block of `bytes` gets `more` new memory: keeps the sum of what is in use and idle below the most that was in use and its
+ * slack, and within the budget. 0: it cannot be; then nothing was given back. */
+static int make_way(hc_pool *pool, int64_t bytes, int64_t more) {
+    const int64_t used = pool->used + bytes, most = used > pool->most_used ? used : pool->most_used;
+    const int64_t over_budget = pool->budget < 0 ? 0 : backed_bytes(pool) + more - pool->budget;
+    int64_t excess = backed_bytes(pool) + more - (most + SLACK(most));
+    if (over_budget > 0 && hc_arena_returnable(&pool->arena, over_budget) < over_budget) {
+        return 0;
+    }
+    excess = excess > over_budget ? excess : over_budget;
     if (excess > 0) {
         hc_arena_return(&pool->arena, excess);
     }
+    return 1;
 }
 
 /* Pages that a block got in this take, and that are still to be touched. */
@@ -75,18 +159,19 @@ typedef struct {
 static hc_block *take_from_arena(hc_pool *pool, int64_t bytes, new_pages *out_new) {
     hc_block *found = hc_arena_take(&pool->arena, bytes);
     const int64_t missing = found == NULL ? 0 : hc_arena_missing(&pool->arena, found);
-    if (missing > 0) {
-        keep_below_peak(pool, bytes, missing);
-        if (hc_arena_back(&pool->arena, found, &out_new->pages, &out_new->bytes) != HC_OK) {
-            hc_arena_give(&pool->arena, found);
-            return NULL;
-        }
+    if (missing > 0 && (!make_way(pool, bytes, missing) ||
+                        hc_arena_back(&pool->arena, found, &out_new->pages, &out_new->bytes) != HC_OK)) {
+        hc_arena_give(&pool->arena, found);
+        *out_new = (new_pages){0};
+        return NULL;
     }
     return found;
 }
 
 static hc_block *map_block(hc_pool *pool, int64_t bytes, new_pages *out_new) {
-    keep_below_peak(pool, bytes, bytes);
+    if (pool->arena.is_fixed || !make_way(pool, bytes, bytes)) {
+        return NULL;
+    }
     hc_block *made = calloc(1, sizeof(hc_block));
     void *pages = made == NULL ? NULL : hc_pages_take(bytes);
     if (pages == NULL) {
@@ -98,7 +183,7 @@ static hc_block *map_block(hc_pool *pool, int64_t bytes, new_pages *out_new) {
         pool->mapped->below = made;
     }
     pool->mapped = made;
-    pool->mapped_bytes += bytes;
+    pool->mapped_bytes += bytes, pool->num_mapped++;
     *out_new = (new_pages){pages, bytes};
     return made;
 }
@@ -108,174 +193,162 @@ static void unmap_block(hc_pool *pool, hc_block *block) {
     if (block->above != NULL) {
         block->above->below = block->below;
     }
-    pool->mapped_bytes -= block->bytes;
+    pool->mapped_bytes -= block->bytes, pool->num_mapped--;
     hc_pages_give(block->pages, block->bytes);
     free(block);
 }
 
-static hc_block *take(hc_pool *pool, hc_context *context, int64_t bytes) {
-    if (bytes > INT64_MAX - 2 * HUGE_PAGE_BYTES) {
+/* From this pool alone, with the lock held; NULL: no room. */
+static hc_block *take_locked(hc_pool *pool, int64_t wanted, new_pages *out_new) {
+    const int64_t most = wanted <= INT64_MAX - HUGE_PAGE_BYTES ? hc_pages_round(wanted) : INT64_MAX;
+    if (most == INT64_MAX || pool->is_released || (pool->is_shared && pool->maker != hc_forks())) {
+        return NULL; /* the child of a fork would write over what its parent has in the file */
+    }
+    if (pool->budget >= 0 && wanted > pool->budget) {
         return NULL;
     }
-    const int64_t wanted = bytes > 0 ? (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES : PAGE_BYTES;
+    hc_block *found = take_from_arena(pool, wanted, out_new);
+    return found != NULL ? found : map_block(pool, most, out_new);
+}
+
+static hc_block *take_here(hc_pool *pool, hc_context *context, int64_t bytes) {
+    const int64_t wanted = bytes > INT64_MAX - PAGE_BYTES ? INT64_MAX
+                           : bytes > 0                    ? (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES
+                                                          : PAGE_BYTES;
     new_pages to_touch = {0};
     lock_pool(pool);
-    hc_block *found = take_from_arena(pool, wanted, &to_touch);
-    if (found == NULL) {
-        found = map_block(pool, hc_pages_round(wanted), &to_touch);
-    }
-    const int is_hit = found != NULL && to_touch.bytes == 0;
-    pool->hits += is_hit;
-    pool->misses += !is_hit;
+    hc_block *found = take_locked(pool, wanted, &to_touch);
     if (found != NULL) {
-        pool->used += found->bytes;
-        pool->peak = pool->used > pool->peak ? pool->used : pool->peak;
+        pool->hits += to_touch.bytes == 0;
+        pool->misses += to_touch.bytes != 0;
+        pool->used += found->bytes, pool->num_used++;
+    } else {
+        pool->spills++;
+        pool->spilled_bytes += bytes;
     }
+    note_peaks(pool); /* also of a refusal, which may have opened a part before the system said no */
     pthread_mutex_unlock(&pool->lock);
-    if (found != NULL && !is_hit) {
+    if (to_touch.bytes > 0) {
         /* Without the lock: the team may be busy with a job that itself takes or gives blocks. */
-        hc_pages_touch(to_touch.pages, to_touch.bytes, found->pages, found->bytes, context);
+        const hc_nodes nodes = {pool->num_nodes, pool->nodes};
+        hc_pages_touch(to_touch.pages, to_touch.bytes, found->pages, found->bytes, context, nodes);
     }
     return found;
 }
 
-static void give_locked(hc_pool *pool, hc_block *returned) {
-    pool->used -= returned->bytes;
-    if (is_of_arena(pool, returned)) {
-        hc_arena_give(&pool->arena, returned);
-    } else {
-        unmap_block(pool, returned);
+hc_block *hc_pool_take_block(hc_pool **pool, hc_context *context, int64_t bytes) {
+    for (;; *pool = (*pool)->next) {
+        hc_block *found = take_here(*pool, context, bytes);
+        if (found != NULL || (*pool)->next == NULL) {
+            return found;
+        }
     }
 }
 
-static void give(hc_pool *pool, hc_block *returned) {
+static void give_locked(hc_pool *pool, hc_block *block) {
+    const uintptr_t at = (uintptr_t)block->pages, start = (uintptr_t)pool->arena.start;
+    pool->used -= block->bytes, pool->num_used--;
+    if (at >= start && at - start < (uintptr_t)pool->arena.bytes) {
+        hc_arena_give(&pool->arena, block);
+    } else {
+        unmap_block(pool, block);
+    }
+}
+
+void hc_pool_give_block(hc_pool *pool, hc_block *block) {
     lock_pool(pool);
-    give_locked(pool, returned);
-    pthread_mutex_unlock(&pool->lock);
+    give_locked(pool, block);
+    unlock_pool(pool);
 }
 
 void *hc_pool_take(hc_pool *pool, hc_context *context, int64_t bytes) {
     if (pool == NULL || context == NULL || bytes < 0) {
         return NULL;
     }
-    const hc_block *taken = take(pool, context, bytes);
+    const hc_block *taken = hc_pool_take_block(&pool, context, bytes);
     return taken == NULL ? NULL : taken->pages;
 }
 
-/* The block in use at an address; a walk, for those who know no more than the address: tensors know their block. */
+/* The block in use at an address, for those who know no more than that: tensors know their block. */
 static hc_block *find(const hc_pool *pool, const void *pages) {
-    for (hc_block *block = pool->arena.highest; block != NULL; block = block->below) {
-        if (block->pages == pages && block->in_use) {
-            return block;
-        }
-    }
-    hc_block *block = pool->mapped;
-    while (block != NULL && block->pages != pages) {
-        block = block->above;
+    hc_block *block = hc_arena_find(&pool->arena, pages);
+    for (hc_block *other = pool->mapped; block == NULL && other != NULL; other = other->above) {
+        block = other->pages == pages ? other : NULL;
     }
     return block;
 }
 
 void hc_pool_give(hc_pool *pool, void *pages) {
-    if (pool == NULL || pages == NULL) {
+    for (hc_block *found = NULL; pool != NULL && pages != NULL && found == NULL;) {
+        hc_pool *next = pool->next;
+        lock_pool(pool);
+        found = find(pool, pages);
+        if (found != NULL) {
+            give_locked(pool, found);
+        }
+        unlock_pool(pool);
+        pool = next;
+    }
+}
+
+int hc_pool_holds(hc_pool *pool, const void *address) {
+    if (pool == NULL) {
+        return 0;
+    }
+    const uintptr_t at = (uintptr_t)address;
+    lock_pool(pool);
+    int holds = at - (uintptr_t)pool->arena.start < (uintptr_t)pool->arena.bytes;
+    for (const hc_block *block = pool->mapped; !holds && block != NULL; block = block->above) {
+        holds = at - (uintptr_t)block->pages < (uintptr_t)block->bytes;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return holds;
+}
+
+void hc_pool_counters(hc_pool *pool, hc_pool_state *out_state) {
+    if (pool == NULL || out_state == NULL) {
         return;
     }
     lock_pool(pool);
-    hc_block *found = find(pool, pages);
-    if (found != NULL) {
-        give_locked(pool, found);
-    }
+    *out_state = (hc_pool_state){
+        .used_bytes = pool->used,
+        .idle_bytes = backed_bytes(pool) - pool->used,
+        .peak_bytes = pool->peak_used,
+        .hits = pool->hits,
+        .misses = pool->misses,
+        .backed_bytes = backed_bytes(pool),
+        .peak_backed_bytes = pool->peak_backed,
+        .budget_bytes = pool->budget,
+        .spills = pool->spills,
+        .spilled_bytes = pool->spilled_bytes,
+        .largest_free_bytes = hc_arena_longest_idle(&pool->arena),
+        .num_blocks = pool->num_used,
+    };
     pthread_mutex_unlock(&pool->lock);
 }
 
-void hc_pool_counters(hc_pool *pool, int64_t *out_used, int64_t *out_idle, int64_t *out_peak, int64_t *out_hits,
-                      int64_t *out_misses) {
-    int64_t *out[] = {out_used, out_idle, out_peak, out_hits, out_misses};
+void hc_pool_start_peaks(hc_pool *pool) {
     lock_pool(pool);
-    const int64_t idle = pool->arena.backed_bytes + pool->mapped_bytes - pool->used;
-    const int64_t values[] = {pool->used, idle, pool->peak, pool->hits, pool->misses};
+    pool->peak_used = pool->used;
+    pool->peak_backed = backed_bytes(pool);
     pthread_mutex_unlock(&pool->lock);
-    for (int i = 0; i < 5; i++) {
-        if (out[i] != NULL) {
-            *out[i] = values[i];
-        }
+}
+
+int hc_pool_budget(hc_pool *pool, int64_t budget_bytes) {
+    if (pool == NULL || pool->arena.is_fixed) {
+        return HC_BAD_ARGUMENT;
     }
+    lock_pool(pool);
+    pool->budget = budget_bytes;
+    if (budget_bytes >= 0 && backed_bytes(pool) > budget_bytes) {
+        hc_arena_return(&pool->arena, backed_bytes(pool) - budget_bytes);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return HC_OK;
 }
 
 void hc_pool_trim(hc_pool *pool) {
     lock_pool(pool);
     hc_arena_return(&pool->arena, pool->arena.backed_bytes);
     pthread_mutex_unlock(&pool->lock);
-}
-
-/* The structures of the DLPack exchange format (dlpack.h, version 0), as its specification lays them out. */
-typedef struct {
-    int32_t device_type, device_id;
-} dl_device;
-
-typedef struct {
-    uint8_t code, bits;
-    uint16_t lanes;
-} dl_data_type;
-
-typedef struct {
-    void *data;
-    dl_device device;
-    int32_t ndim;
-    dl_data_type dtype;
-    int64_t *shape, *strides;
-    uint64_t byte_offset;
-} dl_tensor;
-
-typedef struct dl_managed_tensor {
-    dl_tensor tensor;
-    void *manager_context;
-    void (*deleter)(struct dl_managed_tensor *self);
-} dl_managed_tensor;
-
-enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4 };
-
-typedef struct {
-    dl_managed_tensor managed;
-    hc_pool *pool;
-    hc_block *memory;
-    int64_t shape[];
-} pool_tensor;
-
-static void delete_tensor(dl_managed_tensor *self) {
-    pool_tensor *tensor = self->manager_context;
-    give(tensor->pool, tensor->memory);
-    free(tensor);
-}
-
-void *hc_pool_tensor(hc_pool *pool, hc_context *context, int dtype, int num_dimensions, const int64_t *shape) {
-    const int bits = dtype == HC_F64 ? 64 : dtype == HC_BF16 ? 16 : 32;
-    if (pool == NULL || context == NULL || dtype < HC_F32 || dtype > HC_F64 || num_dimensions < 0 || shape == NULL) {
-        return NULL;
-    }
-    pool_tensor *tensor = malloc(sizeof(pool_tensor) + (size_t)num_dimensions * sizeof(int64_t));
-    if (tensor == NULL) {
-        return NULL;
-    }
-    int64_t count = 1;
-    for (int i = 0; i < num_dimensions; i++) {
-        tensor->shape[i] = shape[i];
-        count = count < 0 ? count : hc_count(count, shape[i], 1);
-    }
-    tensor->pool = pool;
-    tensor->memory = count < 0 ? NULL : take(pool, context, count * bits / 8);
-    if (tensor->memory == NULL) {
-        free(tensor);
-        return NULL;
-    }
-    tensor->managed = (dl_managed_tensor){
-        .tensor = {.data = tensor->memory->pages,
-                   .device = {DL_CPU, 0},
-                   .ndim = num_dimensions,
-                   .dtype = {dtype == HC_BF16 ? DL_BFLOAT : DL_FLOAT, (uint8_t)bits, 1},
-                   .shape = tensor->shape},
-        .manager_context = tensor,
-        .deleter = delete_tensor,
-    };
-    return &tensor->managed;
 }

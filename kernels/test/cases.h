@@ -45,4 +45,12 @@ int hc_watched_call(hc_context *context, const hc_case *one, int64_t *out_broken
  * through, or -1 where there is no team. */
 int hc_test_team(int num_threads, int num_clusters, int64_t spin_nanoseconds);
 
+/* Several callers copy through one engine at once: memory and files, all priorities, with faults, until it is closed under them. 0,
+ * or 1 where bytes, states or counters are wrong, or -1 where there is no engine. */
+int hc_test_copies(int with_threads, int num_threads);
+
+/* Threads (at most 16) take, mark and give blocks of three pools with budgets, the second over a file of 16 MiB, or memory where the
+ * descriptor is negative, while another looks. 0, or 1 where blocks overlap, a budget is exceeded or something stays, or -1. */
+int hc_test_pool(int num_threads, int file);
+
 #endif

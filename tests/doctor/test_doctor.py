@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dithc import native
 from dithc.cftp import Team
 from dithc.cli import main
 from dithc.comm import MpiExec
@@ -27,8 +28,10 @@ from dithc.doctor.software import (
     versions,
 )
 from dithc.doctor.switches import switched_off
+from dithc.doctor.tiers import memory_tiers
 from dithc.hardware import Machine, discover
 from dithc.hardware.machine import HugePages, Node
+from dithc.hardware.machine import Tier as MemoryTier
 from dithc.log import UserError
 
 HERE = Path()
@@ -348,3 +351,30 @@ def test_kernels_that_are_off_are_among_what_is_switched_off(machine, monkeypatc
 def test_a_lowered_instruction_set_is_among_what_is_switched_off(machine):
     (finding,) = switched_off(machine, HERE, environment={"HCOPS_ISA": "ref"})
     assert "HCOPS_ISA=ref" in (finding.facts.get("better instruction sets") or finding.facts["C kernels"])
+
+
+@pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+def test_memory_tiers_are_named_with_the_pages_they_get_and_their_rate(tmp_path):
+    machine = discover(described=False)
+    budgeted = replace(
+        machine,
+        tiers=(
+            MemoryTier(kind="ddr", nodes=(0,), memory_bytes=64 << 30, reason=""),
+            MemoryTier(kind="on-package", nodes=(0,), memory_bytes=16 << 30, reason=""),
+        ),
+    )
+    for here, start, names in (
+        (machine, machine.tiers[0].kind if machine.tiers else "memory", 1),
+        (budgeted, "on-package 15.0 GiB on node(s) 0, ", 2),
+    ):
+        (finding,) = memory_tiers(here, tmp_path)
+        assert (finding.level, finding.text.startswith(start), len(finding.facts)) == ("ok", True, names)
+        assert all(fact["copy_bytes_per_second"] > 0 for fact in finding.facts.values())
+        assert finding.text.count("huge pages, copies at ") == names
+
+
+def test_tiers_without_the_library_are_named_as_a_finding(monkeypatch, tmp_path):
+    monkeypatch.setattr(native, "library", lambda: None)
+    tiers = tuple(MemoryTier(kind=kind, nodes=(0,), memory_bytes=1 << 30, reason="") for kind in ("ddr", "on-package"))
+    (finding,) = memory_tiers(replace(discover(described=False), tiers=tiers), tmp_path)
+    assert (finding.level, finding.remedy) == ("warn", "install a C compiler, then the package again")

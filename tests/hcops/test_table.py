@@ -31,6 +31,17 @@ def test_failed_use_leaves_the_choice_as_it_was() -> None:
     assert hcops.describe() == before
 
 
+def test_a_back_end_may_serve_only_some_operators_and_the_others_stay() -> None:
+    with hcops.use("reference"):
+        with hcops.use("numba", ops=("linear", "silu")):
+            served = {row["op"]: row["backend"] for row in hcops.describe()}
+            assert {op for op, backend in served.items() if backend == "numba"} == {"linear", "silu"}
+        assert {row["backend"] for row in hcops.describe()} == {"reference"}
+        with pytest.raises(UserError, match="magic"):
+            hcops.use("numba", ops=("linear", "magic"))
+        assert {row["backend"] for row in hcops.describe()} == {"reference"}
+
+
 def test_operator_missing_in_a_back_end_falls_to_the_reference_and_says_so() -> None:
     chosen = choose("fast", kernels=_table())
     assert chosen["linear"].kernel.backend == "fast"

@@ -17,7 +17,7 @@ def test_without_a_compiler_the_package_builds_and_names_the_remedy(tmp_path: Pa
     done = subprocess.run(
         [sys.executable, "setup.py", "build_ext", "--build-lib", str(tmp_path / "lib"), "--build-temp", str(tmp_path)],
         cwd=ROOT,
-        env={**os.environ, "CC": str(tmp_path / "no-such-compiler")},
+        env={**os.environ, **dict.fromkeys(("CC", "CXX"), str(tmp_path / "no-such-compiler"))},
         capture_output=True,
         text=True,
     )

@@ -13,8 +13,10 @@ import pytest
 import torch
 
 from dithc import native
-from dithc.memory import Pool, residence
+from dithc.log import UserError
+from dithc.memory import Pool
 from dithc.memory import pool as module
+from dithc.pages import residence
 
 MEBI = 1 << 20
 
@@ -56,10 +58,25 @@ def test_counters_follow_what_is_in_use(pool):
     assert pool.counters().idle_bytes == 0
 
 
-def test_small_and_strange_tensors_are_torchs_own(pool):
-    kept = [pool.empty((100,), torch.float32), pool.empty((MEBI,), torch.int64), pool.empty((0, 5), torch.float32)]
-    assert [tensor.shape for tensor in kept] == [(100,), (MEBI,), (0, 5)]
+def test_small_tensors_are_torchs_own(pool):
+    kept = [pool.empty((100,), torch.float32), pool.empty((MEBI - 1,), torch.int8), pool.empty((0, 5), torch.float32)]
+    assert [tensor.shape for tensor in kept] == [(100,), (MEBI - 1,), (0, 5)]
     assert pool.counters().misses == 0
+
+
+STRANGE = [torch.int64, torch.bool, torch.uint8, torch.float16, torch.complex64, torch.float8_e4m3fn]
+
+
+@pytest.mark.parametrize("dtype", STRANGE, ids=str)
+@pytest.mark.parametrize("shape", [(3,), (5, 7), (), (1,) * 12])
+def test_tensor_of_any_type_and_size_comes_from_the_pool_where_nothing_is_too_small(pool, dtype, shape):
+    tensor = pool.empty(shape, dtype, floor_bytes=0)
+    assert (tensor.shape, tensor.dtype, tensor.is_contiguous()) == (torch.Size(shape), dtype, True)
+    assert pool.holds(tensor.data_ptr())
+    assert pool.counters().used_bytes == 4096
+    assert tensor.copy_(torch.ones(shape)).to(torch.complex128).sum() == tensor.numel()
+    del tensor
+    assert pool.counters().used_bytes == 0
 
 
 def test_two_tensors_never_share_memory_across_threads(pool):
@@ -91,7 +108,7 @@ def test_without_the_library_it_is_torchs_allocator(monkeypatch):
     monkeypatch.setattr(module.native, "library", lambda: None)
     pool = Pool()
     assert pool.empty((MEBI,), torch.float32).shape == (MEBI,)
-    assert pool.counters() == module.Counters(0, 0, 0, 0, 0)
+    assert pool.counters() == module.Counters()
     pool.trim()
 
 
@@ -261,7 +278,7 @@ from dithc.memory import Pool
 pool = Pool()
 kept = [pool.empty((1 << 20,), torch.float32).fill_(i) for i in range({count})]
 assert [float(tensor.sum()) for tensor in kept] == [float(i << 20) for i in range({count})]
-print(pool.reserved_bytes, pool.counters())
+print(pool.range[1], pool.counters())
 kept[1] = None
 assert pool.counters().used_bytes == {count} - 1 << 22
 kept.clear()
@@ -283,6 +300,160 @@ def test_under_a_limit_on_addresses_it_says_so_and_serves_what_the_system_has(po
 
 
 def test_without_a_range_every_block_is_mapped_and_unmapped(pool, monkeypatch, caplog):
-    monkeypatch.setattr(module.Pool, "reserved_bytes", 0)
+    monkeypatch.setattr(module.Pool, "range", property(lambda _: (0, 0), lambda *_: None), raising=False)
     Pool()
     assert "the system refused a range of addresses" in caplog.text
+
+
+def test_budget_is_never_exceeded_and_what_does_not_fit_goes_below(pool):
+    above = Pool(budget_bytes=10 * MEBI, next=pool)
+    kept = [above.empty((MEBI,), torch.float32) for _ in range(4)]
+    places = [above.holds(tensor.data_ptr()) for tensor in kept]
+    assert places == [True, True, False, False]
+    counters = above.counters()
+    assert (counters.backed_bytes, counters.spills, counters.spilled_bytes) == (8 * MEBI, 2, 8 * MEBI)
+    assert (pool.counters().used_bytes, pool.counters().spills) == (8 * MEBI, 0)
+    del kept[0]
+    assert above.holds(above.empty((MEBI,), torch.float32).data_ptr())
+    assert above.counters().peak_backed_bytes == 8 * MEBI
+
+
+def test_idle_memory_makes_way_before_anything_spills():
+    pool = Pool(budget_bytes=16 * MEBI)
+    low, gone = pool.empty((MEBI,), torch.float32), pool.empty((2 * MEBI,), torch.float32)
+    kept = pool.empty((MEBI // 2,), torch.float32)
+    del gone  # 8 MiB of idle memory, in which 10 have no room
+    assert pool.counters().idle_bytes == 8 * MEBI
+    large = pool.empty((10 * MEBI // 4,), torch.float32).fill_(1)
+    counters = pool.counters()
+    assert (counters.backed_bytes, counters.spills, counters.peak_backed_bytes) == (16 * MEBI, 0, 16 * MEBI)
+    del low, kept, large
+
+
+def test_last_pool_refuses_what_is_above_its_budget_and_says_what_it_holds():
+    pool = Pool(budget_bytes=4 * MEBI, next=Pool(budget_bytes=2 * MEBI))
+    with pytest.raises(MemoryError, match=r"no memory for \(2097152,\).*budget_bytes=4194304"):
+        pool.empty((2 * MEBI,), torch.float32)
+    assert (pool.counters().spills, pool.next.counters().spills) == (1, 1)
+    assert Pool(budget_bytes=0, next=pool).empty((MEBI,), torch.float32).numel() == MEBI
+
+
+def test_budget_that_shrinks_gives_idle_memory_back_and_holds_from_the_next_take(pool):
+    kept, gone = pool.empty((2 * MEBI,), torch.float32), pool.empty((4 * MEBI,), torch.float32)
+    del gone
+    pool.set_budget(6 * MEBI)
+    assert (pool.counters().backed_bytes, pool.room_bytes) == (8 * MEBI, 0)
+    with pytest.raises(MemoryError):
+        pool.empty((MEBI,), torch.float32)
+    pool.set_budget(None)
+    assert pool.room_bytes is None
+    assert pool.empty((4 * MEBI,), torch.float32).numel() == 4 * MEBI
+    pool.start_peaks()
+    del kept
+    assert pool.counters().peak_bytes == 8 * MEBI
+
+
+def test_resident_memory_never_exceeds_the_budget(pool):
+    """The system's own count of resident pages, over random blocks that are all written."""
+    budget, random, held = 24 * MEBI, Random(1), []
+    pool = Pool(budget_bytes=budget, next=pool)
+    start, size = pool.range
+    if residence([(start, start + size)]).huge_bytes is None:
+        pytest.skip("the kernel keeps no smaps")
+    for _ in range(60):
+        if held and random.random() < 0.4:
+            held.pop(random.randrange(len(held)))
+        held.append(
+            pool.empty((random.choice((70_000, MEBI // 4, MEBI, 2 * MEBI)),), torch.float32, floor_bytes=0).fill_(1)
+        )
+        assert residence([(start, start + size)]).resident_bytes <= pool.counters().backed_bytes <= budget
+    assert pool.counters().spills > 5
+
+
+def test_fragmentation_is_the_part_of_idle_memory_outside_its_longest_run(pool, blocks):
+    take, give = blocks
+    places = [take(2 * MEBI) for _ in range(6)]
+    assert pool.counters().fragmentation == 0
+    for place in (places[0], places[2], places[3]):
+        give(place)
+    counters = pool.counters()
+    assert (counters.idle_bytes, counters.largest_free_bytes, counters.num_blocks) == (6 * MEBI, 4 * MEBI, 3)
+    assert counters.fragmentation == pytest.approx(1 / 3)
+
+
+def test_tensor_outlives_its_pool_and_the_pool_below_ends_last():
+    below = Pool()
+    pool = Pool(budget_bytes=4 * MEBI, next=below)
+    kept = [pool.empty((MEBI,), torch.float32).fill_(i) for i in range(3)]
+    place = kept[0].data_ptr(), kept[0].data_ptr() + kept[0].nbytes
+    del pool, below
+    assert [float(tensor.mean()) for tensor in kept] == [0.0, 1.0, 2.0]
+    kept.clear()
+    assert residence([place]).resident_bytes == 0
+
+
+def test_closed_pool_gives_torchs_own_tensors_and_keeps_what_lives_in_it(pool):
+    kept = pool.empty((MEBI,), torch.float32).fill_(3)
+    pool.close()
+    pool.close()
+    assert pool.empty((MEBI,), torch.float32).numel() == MEBI
+    assert (pool.counters(), float(kept.mean())) == (module.Counters(), 3.0)
+
+
+REFUSED = """
+import resource, torch
+from dithc.memory import Pool
+last = Pool()
+pool = Pool(budget_bytes=1 << 30, next=Pool(file=open_file(), budget_bytes=64 << 20))
+pool.empty((1 << 20,), torch.float32)
+in_use = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_DATA, (in_use + (32 << 20), resource.RLIM_INFINITY))
+kept = [pool.empty((1 << 20,), torch.float32).fill_(i) for i in range(16)]
+assert [float(tensor.mean()) for tensor in kept] == [float(i) for i in range(16)]
+print(pool.counters().spills, pool.next.counters().num_blocks)
+"""
+
+
+def test_what_the_system_refuses_goes_to_the_pool_below(pool, tmp_path):
+    """A limit on the data of the process; the file is no data."""
+    opening = f"""
+import os
+def open_file():
+    file = os.open({str(tmp_path)!r}, os.O_TMPFILE | os.O_RDWR, 0o600)
+    os.posix_fallocate(file, 0, 64 << 20)
+    return file
+"""
+    command = [sys.executable, "-c", opening + REFUSED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    spills, in_file = map(int, done.stdout.split())
+    assert spills == in_file > 8
+
+
+def test_reserved_pages_that_do_not_suffice_are_transparent_ones(pool):
+    pool = Pool(budget_bytes=1 << 45, reserved_pages=True)
+    assert pool.counters().backed_bytes == 0
+    assert pool.empty((MEBI,), torch.float32).fill_(1).sum() == MEBI
+
+
+@pytest.mark.parametrize("budget", [None, 0, 2 * MEBI - 1])
+def test_file_of_less_than_a_huge_page_is_refused(pool, tmp_path, budget):
+    with open(tmp_path / "file", "w+b") as file, pytest.raises(ValueError, match="hc_pool_create"):
+        Pool(file=file.fileno(), budget_bytes=budget)
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("off", False), ("on", True)])
+def test_variable_chooses_between_pool_and_torchs_allocator(pool, monkeypatch, setting, expected):
+    monkeypatch.setenv("DITHC_POOL", setting)
+    monkeypatch.setattr(module, "_hot", [])
+    tensor = module.hot_pool().empty((MEBI,), torch.float32)
+    assert module.hot_pool().holds(tensor.data_ptr()) == expected
+    assert module.use_pool(Pool.off()).counters().used_bytes == expected * 4 * MEBI
+    assert not module.hot_pool().holds(module.hot_pool().empty((MEBI,), torch.float32).data_ptr())
+
+
+def test_variable_that_is_neither_is_refused_with_a_remedy(monkeypatch):
+    monkeypatch.setenv("DITHC_POOL", "maybe")
+    monkeypatch.setattr(module, "_hot", [])
+    with pytest.raises(UserError, match=r"got: +maybe\n  expected: on or off"):
+        module.hot_pool()

@@ -22,6 +22,10 @@ STRUCTURES = {
     "hc_machine": signatures.Machine,
     "hc_gemm_arguments": signatures.GemmArguments,
     "hc_adamw_settings": signatures.AdamwSettings,
+    "hc_pool_options": signatures.PoolOptions,
+    "hc_pool_state": signatures.PoolState,
+    "hc_copy_request": signatures.CopyRequest,
+    "hc_copy_counters": signatures.CopyCounters,
 }
 # Where the flat fields of GemmArguments stand in the structures of the header.
 INNER = {

@@ -7,6 +7,7 @@ from pathlib import Path
 
 KIB = 1024
 _HEADER = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S{4} ")
+_HUGE = ("AnonHugePages:", "Shared_Hugetlb:", "Private_Hugetlb:")
 _PAGES = re.compile(r"N(\d+)=(\d+)")
 
 Range = tuple[int, int]
@@ -19,11 +20,13 @@ class Residence:
     Attributes:
         bytes_of_node: resident bytes on each memory node; empty where the kernel keeps no numa_maps.
         huge_bytes: of them on transparent huge pages; None where the kernel keeps no smaps.
+        reserved_bytes: on huge pages that the administrator reserved (hugetlb); None where the kernel keeps no smaps.
         policies: mappings by policy, such as `default` or `prefer:0`.
     """
 
     bytes_of_node: Mapping[int, int] = field(default_factory=dict)
     huge_bytes: int | None = None
+    reserved_bytes: int | None = None
     policies: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -38,8 +41,9 @@ def residence(ranges: Iterable[Range], *, proc: Path = Path("/proc")) -> Residen
     mappings = _mappings(_text(proc / "self/smaps"))
     if not mappings:
         return Residence()
-    shares = {start: _overlap((start, stop), wanted) / (stop - start) for start, (stop, _) in mappings.items()}
-    huge = sum(shares[start] * huge_bytes for start, (_, huge_bytes) in mappings.items())
+    shares = {start: _overlap((start, stop), wanted) / (stop - start) for start, (stop, *_) in mappings.items()}
+    huge = sum(shares[start] * huge_bytes for start, (_, huge_bytes, _) in mappings.items())
+    reserved = sum(shares[start] * reserved_bytes for start, (_, _, reserved_bytes) in mappings.items())
     nodes: dict[int, float] = {}
     policies: dict[str, int] = {}
     for line in _text(proc / "self/numa_maps").splitlines():
@@ -56,20 +60,24 @@ def residence(ranges: Iterable[Range], *, proc: Path = Path("/proc")) -> Residen
     return Residence(
         bytes_of_node={node: round(count) for node, count in sorted(nodes.items())},
         huge_bytes=round(huge),
+        reserved_bytes=round(reserved),
         policies=dict(sorted(policies.items())),
     )
 
 
-def _mappings(smaps: str) -> dict[int, tuple[int, int]]:
-    """Start of each mapping: its end, and its bytes on transparent huge pages."""
-    mappings: dict[int, tuple[int, int]] = {}
+def _mappings(smaps: str) -> dict[int, tuple[int, int, int]]:
+    """Start of each mapping: its end, and its bytes on transparent and on reserved huge pages."""
+    mappings: dict[int, tuple[int, int, int]] = {}
     start = None
     for line in smaps.splitlines():
         if found := _HEADER.match(line):
             start = int(found[1], 16)
-            mappings[start] = (int(found[2], 16), 0)
-        elif line.startswith("AnonHugePages:") and start is not None:
-            mappings[start] = (mappings[start][0], int(line.split()[1]) * KIB)
+            mappings[start] = (int(found[2], 16), 0, 0)
+        elif start is not None and line.startswith(_HUGE):
+            stop, huge_bytes, reserved_bytes = mappings[start]
+            more = int(line.split()[1]) * KIB
+            is_transparent = line.startswith("AnonHugePages:")
+            mappings[start] = (stop, huge_bytes + is_transparent * more, reserved_bytes + (not is_transparent) * more)
     return mappings
 
 

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from dithc.memory import available_bytes, peak_rss_bytes, pss_bytes, reset_peak_rss
+from dithc.pages import available_bytes, peak_rss_bytes, pss_bytes, reset_peak_rss
 
 BLOCK_BYTES = 64 << 20
 COUNTER_SLACK_BYTES = 4 << 20  # the kernel counts resident pages per CPU and adds them up in batches
@@ -14,7 +14,7 @@ COUNTER_SLACK_BYTES = 4 << 20  # the kernel counts resident pages per CPU and ad
 
 PEAK_OF_A_BLOCK = f"""
 import numpy as np
-from dithc.memory import peak_rss_bytes, reset_peak_rss
+from dithc.pages import peak_rss_bytes, reset_peak_rss
 before = peak_rss_bytes()
 block = np.ones((before + {BLOCK_BYTES}) // 8)
 peak = peak_rss_bytes()

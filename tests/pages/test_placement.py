@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from dithc import native
 from dithc.cftp import partition
-from dithc.memory import Pool, place, placement, residence
+from dithc.memory import Pool
 from dithc.native.loading import isa_number
 from dithc.native.signatures import Machine
+from dithc.pages import place, placement, residence
 
 MIB = 1 << 20
 HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -187,7 +188,7 @@ def test_blocks_of_the_pool_are_bound_by_cluster_where_the_context_knows_nodes(b
     machine = Machine(isa_number("ref"), 2, num_clusters=2, nodes=(ctypes.c_int * 2)(0, 0))
     library.hc_context_create(ctypes.byref(machine), ctypes.byref(made))
     pool = ctypes.c_void_p()
-    library.hc_pool_create(ctypes.byref(pool))
+    library.hc_pool_create(None, ctypes.byref(pool))
     block = library.hc_pool_take(pool, made, 8 * MIB)
     try:
         found = residence([(block, block + 8 * MIB)])
@@ -195,8 +196,17 @@ def test_blocks_of_the_pool_are_bound_by_cluster_where_the_context_knows_nodes(b
         assert found.bytes_of_node == {0: 8 * MIB}
     finally:
         library.hc_pool_give(pool, block)
-        library.hc_pool_trim(pool)
+        library.hc_pool_release(pool)
         library.hc_context_destroy(made)
+
+
+@needs_library
+@needs_numa_maps
+def test_pool_with_nodes_of_its_own_binds_its_blocks_there(binds):
+    tensor = Pool(nodes=(0,)).empty((2 << 20,), torch.float32)
+    found = residence([(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)])
+    assert set(found.policies) == {"prefer:0"}
+    assert found.bytes_of_node == {0: 8 * MIB}
 
 
 @needs_library

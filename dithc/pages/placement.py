@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dithc import native
 from dithc.log import logger
-from dithc.memory.residence import Range, Residence, residence
+from dithc.pages.residence import Range, Residence, residence
 
 log = logger(__name__)
 

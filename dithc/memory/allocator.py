@@ -1,0 +1,188 @@
+"""torch's own CPU tensors from a pool, for a thread and a time: `set MemType` of Algorithm 1.
+
+Operators of HCOps take their outputs from a pool anyway. This gives the same memory to all that torch allocates while the mode
+is on: `torch.empty`, temporaries and gradients of autograd, outputs of its operators. The mode belongs to the calling thread;
+the backward pass on a CPU runs on the thread that starts it. Tensors outlive the mode and may be freed by any thread. What is
+smaller than 1 MiB, and what neither the pool nor those below it have, comes from the allocator that torch had before.
+
+It needs an extension that is built at installation for one version of torch (`torch_allocator.cpp`).
+"""
+
+import ctypes
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from dithc import native
+from dithc.log import logger
+from dithc.memory.pool import SMALLEST_BYTES, Pool
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocatorCounters:
+    """What the mode did in this process so far, all threads together.
+
+    Attributes:
+        num_served, served_bytes: requests that a pool served.
+        num_refused, refused_bytes: requests that a pool and all below it had no memory for; torch's allocator served them.
+        live_bytes: what torch holds now of `served_bytes`.
+    """
+
+    num_served: int
+    served_bytes: int
+    num_refused: int
+    refused_bytes: int
+    live_bytes: int
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What came of loading the extension: its functions, or None and the reason."""
+
+    library: ctypes.CDLL | None
+    reason: str
+
+
+class _Mode(threading.local):
+    """The pool of this thread's mode, kept alive by being here; None: off."""
+
+    pool: Pool | None = None
+
+
+_mode = _Mode()
+_installation = threading.Lock()
+
+
+def available() -> bool:
+    """Whether torch's allocator can be switched here; `reason` says why not."""
+    return load().library is not None
+
+
+def reason() -> str:
+    """Where the extension is, or why there is none."""
+    return load().reason
+
+
+def enter(pool: Pool) -> Pool | None:
+    """Lets this thread's tensors come from `pool` from now on; returns the pool of the mode before, for `leave`.
+
+    A pool that is off or closed ends the mode; one is not to be closed while a mode is on that it serves. Costs some
+    microseconds. Without the extension it does nothing, and the log has said so once.
+    """
+    library, before = load().library, _mode.pool
+    if library is not None:
+        library.dithc_allocator_mode(pool._pool, native.context())
+        _mode.pool = pool
+    return before
+
+
+def leave(before: Pool | None = None) -> None:
+    """Ends this thread's mode, or goes back to the one that `enter` returned."""
+    library = load().library
+    if library is None:
+        return
+    if before is None:
+        library.dithc_allocator_mode(None, None)
+        _mode.pool = None
+    else:
+        enter(before)
+
+
+@contextmanager
+def serving(pool: Pool) -> Iterator[None]:
+    """This thread's tensors come from `pool` within; modes may be nested."""
+    before = enter(pool)
+    try:
+        yield
+    finally:
+        leave(before)
+
+
+def is_on() -> bool:
+    """Whether this thread's tensors come from a pool; not so in the child of a fork, whatever its parent did."""
+    library = load().library
+    return library is not None and library.dithc_allocator_pool() is not None
+
+
+def counters() -> AllocatorCounters:
+    """What was served so far; zeros without the extension."""
+    numbers = (ctypes.c_int64 * 5)()
+    library = load().library
+    if library is not None:
+        library.dithc_allocator_counters(numbers)
+    return AllocatorCounters(
+        num_served=numbers[0],
+        served_bytes=numbers[1],
+        num_refused=numbers[2],
+        refused_bytes=numbers[3],
+        live_bytes=numbers[4],
+    )
+
+
+def load() -> Loading:
+    """Loads the extension once and puts it before torch's allocator; says so where there is none."""
+    with _installation:
+        return _load()
+
+
+@cache
+def _load() -> Loading:
+    version = base_version(torch.__version__)
+    loading = open_extension(path_of(version), version=version)
+    if loading.library is None:
+        log.info("torch's own tensors stay with torch's allocator: %s", loading.reason)
+    return loading
+
+
+def base_version(version: str) -> str:
+    """`2.13.0` of `2.13.0+cpu`: what the headers call it."""
+    found = re.match(r"\d+\.\d+\.\d+", version)
+    return found[0] if found else version
+
+
+def path_of(version: str) -> Path:
+    """The extension for a version of torch; setup.py gives it this name."""
+    return Path(__file__).parent / f"_torch_allocator_{version.replace('.', '_')}.so"
+
+
+def open_extension(path: Path, *, version: str) -> Loading:
+    """Loads an extension that must be of this version of torch, and puts it before torch's allocator."""
+    kernels = native.library()
+    if kernels is None:
+        return Loading(None, "no pool to take memory from, the C kernels are off")
+    if not path.exists():
+        return Loading(
+            None,
+            f"no {path.name}: no C++ compiler, or no torch {version}, at installation; "
+            "install again with --no-build-isolation",
+        )
+    try:
+        library = ctypes.CDLL(str(path))
+        _declare(library)
+    except (OSError, AttributeError) as error:
+        return Loading(None, f"{path} does not load: {error}; install again with --no-build-isolation")
+    built_for = library.dithc_allocator_torch().decode()
+    if built_for != version:
+        return Loading(None, f"{path} is for torch {built_for}, this is {version}; install again")
+    if library.dithc_allocator_install(ctypes.cast(kernels.hc_pool_tensor, ctypes.c_void_p), SMALLEST_BYTES) != 0:
+        return Loading(None, "another library has given torch an allocator of higher priority")
+    return Loading(library, str(path))
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    library.dithc_allocator_torch.argtypes, library.dithc_allocator_torch.restype = (), ctypes.c_char_p
+    library.dithc_allocator_install.argtypes = (ctypes.c_void_p, ctypes.c_int64)
+    library.dithc_allocator_install.restype = ctypes.c_int
+    library.dithc_allocator_mode.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    library.dithc_allocator_mode.restype = None
+    library.dithc_allocator_pool.argtypes, library.dithc_allocator_pool.restype = (), ctypes.c_void_p
+    library.dithc_allocator_counters.argtypes = (ctypes.POINTER(ctypes.c_int64),)
+    library.dithc_allocator_counters.restype = None

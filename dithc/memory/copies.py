@@ -1,0 +1,338 @@
+"""Copies of tensors between tiers, beside the computation: a load and an offload stream (section 4.2 of the paper, Algorithm 1).
+
+A copy never blocks who asks for it; who needs it done waits, and then the compute team, idle otherwise, helps.
+"""
+
+import ctypes
+import os
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from errno import ECANCELED
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+
+from dithc import native
+from dithc.hardware import discover
+from dithc.log import logger, problem
+from dithc.native import signatures
+
+log = logger(__name__)
+
+Stream = Literal["load", "offload"]
+STREAMS: tuple[Stream, ...] = ("load", "offload")  # numbers of hc_copy_stream
+PENDING = -1  # HC_COPY_PENDING
+TIMED_OUT = signatures.TIMED_OUT
+NO_FILE = -1, 0
+NANOSECONDS = 1_000_000_000
+# A wait looks this often whether the user has pressed Ctrl-C.
+LOOK_NANOSECONDS = NANOSECONDS // 10
+# A part of a copy is 4 MB: longer than this, only a disk that does not answer.
+LONGEST_END_NANOSECONDS = 10 * NANOSECONDS
+# Where the end was not reached: tensors that the system may still write to.
+_never_freed: list[object] = []
+
+
+class Mapped(Protocol):
+    """A tier, as far as copies need to know it."""
+
+    def mapping(self) -> tuple[int, int, int] | None:
+        """Of a file: address and bytes of its mapping, and its descriptor."""
+
+
+class Ticket:
+    """A copy that was asked for. `Copies.is_done` and `Copies.wait` take it."""
+
+    __slots__ = ("__weakref__", "_state", "num_bytes", "stream")
+
+    def __init__(self, num_bytes: int, stream: Stream) -> None:
+        self.num_bytes = num_bytes
+        self.stream = stream
+        self._state = ctypes.c_int(PENDING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyCounters:
+    """Sums since the engine was made.
+
+    Attributes:
+        loaded_bytes, offloaded_bytes: copied through each stream, by whomever.
+        blocking_bytes: copied by the compute team, which computed nothing meanwhile: `now`, and what waiting callers helped with.
+        queued_bytes: that nobody has begun to copy, now.
+        stall_seconds: that callers spent in `wait`, `drain`, `advance` and `now`.
+        busy_seconds: of each stream, the time of the parts of its copies.
+        failed: copies that failed or were cancelled.
+    """
+
+    loaded_bytes: int
+    offloaded_bytes: int
+    blocking_bytes: int
+    queued_bytes: int
+    stall_seconds: float
+    busy_seconds: dict[Stream, float]
+    failed: int
+
+
+class Copies:
+    """The two streams. Any thread may use it; in a child of a fork, and after `close`, it raises RuntimeError."""
+
+    def __init__(
+        self,
+        tiers: Iterable[Mapped] | None = None,
+        *,
+        load_core: int | None = None,
+        offload_core: int | None = None,
+        by: Literal["threads", "team"] = "threads",
+    ) -> None:
+        """Starts the threads.
+
+        Args:
+            tiers: those that may hold a tensor in a file, where copies go by pread and pwrite; None: no tensor is in a file.
+            load_core, offload_core: core (index into `Machine.cores`) that the thread of a stream is pinned to; None: anywhere.
+            by: "threads": one C thread a stream, asleep while there is nothing to do. "team": none; what is submitted is copied
+                by the compute team inside `wait`, `drain` and `advance`, for machines without a core to spare.
+
+        Raises:
+            UserError: there is no C library, or no such core.
+        """
+        mappings = (tier.mapping() for tier in tiers or ())
+        self._files = tuple(mapping for mapping in mappings if mapping is not None)
+        self._engine = _Engine(by=by, cores=(load_core, offload_core))
+        self._end = weakref.finalize(self, self._engine.close)  # also before the interpreter goes, and memory with it
+
+    @property
+    def by(self) -> Literal["threads", "team"]:
+        """Who copies: "team" also where the system refused threads."""
+        return self._engine.by
+
+    def submit(self, target: Tensor, source: Tensor, *, stream: Stream, priority: int = 0) -> Ticket:
+        """Queues a copy and returns at once. Both tensors are kept until it is done and seen to be (`retire`, `wait`, `drain`).
+
+        Args:
+            target, source: contiguous, on the CPU, of one dtype and as many elements; without overlap.
+            stream: which thread and queue.
+            priority: higher ones first, a later one even in the midst of a copy; among equal ones in the order of submission.
+
+        Raises:
+            ValueError: tensors that do not fit each other.
+            RuntimeError: the engine is closed, or another process's.
+        """
+        request = self._request(target, source)
+        ticket = Ticket(target.nbytes, stream)
+        self._engine.kept[ticket] = (target, source)
+        try:
+            self._engine.call(
+                "submit", ctypes.byref(request), STREAMS.index(stream), priority, ctypes.byref(ticket._state)
+            )
+        except BaseException:
+            self._engine.kept.pop(ticket, None)
+            raise
+        return ticket
+
+    def is_done(self, ticket: Ticket) -> bool:
+        """Whether a copy is done, or has failed."""
+        return self._engine.state(ticket) != PENDING
+
+    def wait(self, ticket: Ticket) -> None:
+        """Returns when a copy is done; the copy overtakes all others, and the compute team helps.
+
+        Raises:
+            OSError: the copy failed: errno of a file (ENOSPC, EIO, ...). What is in the target is undefined.
+            RuntimeError: the engine was closed first, or is another process's.
+        """
+        while self._engine.state(ticket) == PENDING:
+            self._engine.call("wait", native.context(), ctypes.byref(ticket._state), LOOK_NANOSECONDS)
+        self._engine.kept.pop(ticket, None)
+        _raise(self._engine.state(ticket), f"{ticket.stream} of {ticket.num_bytes} bytes")
+
+    def advance(self, num_bytes: int) -> int:
+        """Has the compute team copy up to `num_bytes` of what is queued, most urgent first; returns how many it did."""
+        done = ctypes.c_int64()
+        self._engine.call("advance", native.context(), num_bytes, ctypes.byref(done))
+        return done.value
+
+    def now(self, target: Tensor, source: Tensor) -> None:
+        """Copies at once with the compute team, whatever is queued.
+
+        Raises:
+            ValueError, OSError, RuntimeError: as `submit` and `wait`.
+        """
+        request, error = self._request(target, source), ctypes.c_int()
+        self._engine.call("now", native.context(), ctypes.byref(request), ctypes.byref(error))
+        _raise(error.value, f"copy of {target.nbytes} bytes")
+
+    def retire(self) -> None:
+        """Drops the tensors of copies that are done; those that failed are logged, and still raise where they are waited for."""
+        for ticket in self._engine.kept.copy():
+            error = self._engine.state(ticket)
+            if error != PENDING and self._engine.kept.pop(ticket, None) is not None and error:
+                log.warning("%s of %d bytes failed: %s", ticket.stream, ticket.num_bytes, os.strerror(error))
+
+    def drain(self) -> None:
+        """Returns when nothing is queued or under way, and drops the tensors; failures are logged, and raise where waited for."""
+        while self._engine.call("wait", native.context(), None, LOOK_NANOSECONDS) == TIMED_OUT:
+            pass
+        self.retire()
+
+    def counters(self) -> CopyCounters:
+        """What was done until now."""
+        found = signatures.CopyCounters()
+        self._engine.call("counters", ctypes.byref(found))
+        return CopyCounters(
+            loaded_bytes=found.bytes[0],
+            offloaded_bytes=found.bytes[1],
+            blocking_bytes=found.team_bytes,
+            queued_bytes=found.queued_bytes,
+            stall_seconds=found.stall_nanoseconds / NANOSECONDS,
+            busy_seconds={name: found.busy_nanoseconds[i] / NANOSECONDS for i, name in enumerate(STREAMS)},
+            failed=found.failed,
+        )
+
+    def close(self) -> None:
+        """Ends the threads after the parts of copies that are under way; what is still queued is cancelled. Again: no harm."""
+        self._end()
+        self.retire()
+
+    def inject(self, *, error: int = 0, after_bytes: int = 0, delay_seconds: float = 0.0) -> None:
+        """For tests: from now on each part of a copy (up to 4 MB) sleeps first, and fails once `after_bytes` more were copied.
+
+        Args:
+            error: errno that it fails with; 0: never.
+            after_bytes: of all copies together.
+            delay_seconds: a new value ends the sleep of an old, longer one.
+        """
+        self._engine.call("set_faults", error, after_bytes, int(delay_seconds * NANOSECONDS))
+
+    def _request(self, target: Tensor, source: Tensor) -> signatures.CopyRequest:
+        _check(target, source)
+        into, out_of, num_bytes = target.data_ptr(), source.data_ptr(), target.nbytes
+        (target_file, target_offset), (source_file, source_offset) = self._file_of(into), self._file_of(out_of)
+        return signatures.CopyRequest(num_bytes, out_of, into, source_file, target_file, source_offset, target_offset)
+
+    def _file_of(self, address: int) -> tuple[int, int]:
+        """Descriptor of the file that an address is mapped from, and where in it."""
+        for start, num_bytes, descriptor in self._files:
+            if start <= address < start + num_bytes:
+                return descriptor, address - start
+        return NO_FILE
+
+
+class _Engine:
+    """An hc_copies, and the tensors that it copies. Freed when nobody can call it any more."""
+
+    def __init__(self, *, by: Literal["threads", "team"], cores: tuple[int | None, int | None]) -> None:
+        self.kept: dict[Ticket, tuple[Tensor, Tensor]] = {}
+        self.by = by
+        self._process = os.getpid()
+        self._is_closed = self._has_ended = False
+        self._library: Any = native.library()
+        if self._library is None:
+            raise problem(
+                "copies between memory tiers", got=f"no C kernels: {native.load().reason}", expected="the C library",
+                remedy="install a C compiler, then the package again, or train without memory tiers",
+            )  # fmt: skip
+        self._handle = self._start(_cpus(cores))
+
+    def call(self, name: str, *arguments: Any) -> int:
+        """Calls hc_copies_<name>; its status.
+
+        Raises:
+            RuntimeError: the engine is closed, or the process that made it is another one.
+        """
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "copies between memory tiers: this process was forked from the one that has their threads"
+            )
+        if self._is_closed and name != "counters":
+            raise RuntimeError("copies between memory tiers: closed")
+        status: int = getattr(self._library, f"hc_copies_{name}")(self._handle, *arguments)
+        return status
+
+    def state(self, ticket: Ticket) -> int:
+        """PENDING, 0, or an errno; what was copied can be read where it is 0."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "copies between memory tiers: this process was forked from the one that has their threads"
+            )
+        state: int = self._library.hc_copies_state(ctypes.byref(ticket._state))
+        return state
+
+    def close(self) -> None:
+        """Ends the threads; where the disk does not let them end, what they use is never freed."""
+        self._is_closed = True
+        if os.getpid() == self._process:
+            self._has_ended = self._library.hc_copies_close(self._handle, LONGEST_END_NANOSECONDS) != TIMED_OUT
+            if not self._has_ended:
+                _never_freed.append(self.kept)
+                log.warning(
+                    "copies: a part of a copy has been under way for %d s", LONGEST_END_NANOSECONDS // NANOSECONDS
+                )
+
+    def __del__(self) -> None:
+        if getattr(self, "_has_ended", False):
+            self._library.hc_copies_destroy(self._handle)
+
+    def _start(self, cpus: tuple[int, int]) -> ctypes.c_void_p:
+        attempts = [(self.by, cpus)]
+        if self.by == "threads":
+            attempts += [(self.by, (-1, -1))] if cpus != (-1, -1) else []
+            attempts.append(("team", (-1, -1)))
+        elif cpus != (-1, -1):
+            log.warning("copies: by the compute team, so CPUs %s that are kept for copies stay idle", cpus)
+        for by, places in attempts:
+            handle = ctypes.c_void_p()
+            try:
+                self._library.hc_copies_create(
+                    native.context(), by == "threads", (ctypes.c_int * 2)(*places), ctypes.byref(handle)
+                )
+            except ValueError as error:
+                log.warning("copies: no threads on CPUs %s: %s", places, error)
+                continue
+            self.by = by
+            log.info("copies: %s", _describe(by, places))
+            return handle
+        raise AssertionError("an engine without threads asks for nothing that can be refused")
+
+
+def _describe(by: str, cpus: tuple[int, int]) -> str:
+    if by == "team":
+        return "by the compute team, when it waits"
+    places = (f"{name} {'anywhere' if cpu < 0 else f'on CPU {cpu}'}" for name, cpu in zip(STREAMS, cpus, strict=True))
+    return f"a thread each: {', '.join(places)}"
+
+
+def _cpus(cores: tuple[int | None, int | None]) -> tuple[int, int]:
+    """The first CPU of each core that this process may use; -1 without a core."""
+    machine = discover()
+    allowed = set(machine.limits.allowed_cpus)
+    cpus = []
+    for name, index in zip(STREAMS, cores, strict=True):
+        usable = [cpu for core in machine.cores if core.index == index for cpu in core.cpus if cpu in allowed]
+        if index is not None and not usable:
+            raise problem(
+                f"core of the {name} thread", got=index, expected="a core that this process may use",
+                remedy="take it from `dithc.hardware.plan`",
+            )  # fmt: skip
+        cpus.append(usable[0] if usable else -1)
+    return cpus[0], cpus[1]
+
+
+def _check(target: Tensor, source: Tensor) -> None:
+    if target.dtype != source.dtype or target.numel() != source.numel():
+        raise ValueError(
+            f"copy: {tuple(target.shape)} of {target.dtype} from {tuple(source.shape)} of {source.dtype}; as many elements of "
+            "one dtype are needed"
+        )
+    if not (target.is_contiguous() and source.is_contiguous() and target.is_cpu and source.is_cpu):
+        raise ValueError("copy: both tensors have to be contiguous and on the CPU")
+    distance = abs(target.data_ptr() - source.data_ptr())
+    if distance < target.nbytes:
+        raise ValueError("copy: the two tensors overlap")
+
+
+def _raise(error: int, what: str) -> None:
+    if error == ECANCELED:
+        raise RuntimeError(f"{what}: the engine of copies was closed first")
+    if error:
+        raise OSError(error, f"{what}: {os.strerror(error)}")

@@ -1,0 +1,81 @@
+"""The file behind a tier: all of its blocks are on the disk before work starts, and it has no name that could stay behind."""
+
+import errno
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from dithc.log import UserError, logger, problem
+
+log = logger(__name__)
+
+GIB = 1 << 30
+REMEDY = "choose another folder for the file tier, or make the file smaller"
+
+
+def create(folder: Path, size_bytes: int) -> int:
+    """A descriptor of a new file of `size_bytes` in `folder`, every block of it reserved, without a name.
+
+    Raises:
+        UserError: the folder is missing, cannot be written, or has too little room.
+    """
+    what = f"file tier in {folder}"
+    if not folder.is_dir():
+        got = "not a folder" if folder.exists() else "no such folder"
+        raise problem(what, got=got, expected="a folder on a local disk", remedy=f"make it, or {REMEDY}")
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < size_bytes:
+        raise _too_small(what, free_bytes, size_bytes)
+    descriptor = -1
+    try:
+        descriptor = _nameless(folder)
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    except OSError as error:
+        if descriptor >= 0:
+            os.close(descriptor)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _too_small(what, shutil.disk_usage(folder).free, size_bytes) from error
+        raise problem(
+            what, got=error.strerror, expected=f"a folder that takes a file of {size_bytes} bytes", remedy=REMEDY
+        ) from error
+    if _is_memory(folder):
+        log.warning(
+            "%s: this file system keeps its files in memory, so the tier takes the memory that it should save", what
+        )
+    return descriptor
+
+
+def _too_small(what: str, free_bytes: int, size_bytes: int) -> UserError:
+    return problem(
+        what,
+        got=f"{free_bytes / GIB:.2f} GiB free ({free_bytes} bytes)",
+        expected=f"{size_bytes / GIB:.2f} GiB ({size_bytes} bytes)",
+        remedy=f"free some space, or {REMEDY}",
+    )
+
+
+def _nameless(folder: Path) -> int:
+    """A file without a name from its first moment, so that nothing is left of it whatever ends the process."""
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):
+            raise
+    descriptor, name = tempfile.mkstemp(prefix=".dithc-tier-", dir=folder)  # a file system without O_TMPFILE
+    os.unlink(name)
+    return descriptor
+
+
+def _is_memory(folder: Path, *, mounts: Path = Path("/proc/self/mounts")) -> bool:
+    """Whether the mount that holds a folder is a tmpfs or ramfs."""
+    whole, kind, longest = folder.resolve(), "", -1
+    try:
+        lines = mounts.read_text().splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        point, of_kind = line.split()[1:3]
+        if whole.is_relative_to(point) and len(point) >= longest:
+            kind, longest = of_kind, len(point)
+    return kind in ("tmpfs", "ramfs")

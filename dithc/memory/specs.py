@@ -1,0 +1,93 @@
+"""What tiers of memory a process is to have: data, and the rule that makes it from a machine and its settings. Pure."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from dithc.hardware import Machine
+from dithc.log import problem
+
+GIB = 1 << 30
+# Kinds of memory of a machine, fastest first.
+FASTEST_FIRST = ("on-package", "ddr", "expander")
+# Of on-package memory this part is the tier's: page tables, and what else the system keeps there, need some.
+USABLE_NUMERATOR, USABLE_DENOMINATOR = 15, 16
+
+TierKind = Literal["on-package", "ddr", "file"]
+PageKind = Literal["hugetlb", "transparent", "none", "file"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierSpec:
+    """What a tier is to be.
+
+    Attributes:
+        name: how logs and pictures call it.
+        kind: on-package memory, ordinary memory (expanders too), or a file.
+        budget_bytes: physical bytes that it may hold at most, in use and idle together; None: all there is. Of a file: its size.
+        nodes: memory nodes that its pages are bound to, in the order of the clusters; (): where the threads of a cluster are.
+        folder: of a file: on which disk it is.
+    """
+
+    name: str
+    kind: TierKind
+    budget_bytes: int | None
+    nodes: tuple[int, ...] = ()
+    folder: Path | None = None
+
+
+def specs_of(
+    machine: Machine,
+    *,
+    fast_budget_bytes: int | None = None,
+    file_folder: Path | None = None,
+    file_bytes: int | None = None,
+    ranks: int = 1,
+) -> list[TierSpec]:
+    """The chain of tiers that a machine and the settings give to one of `ranks` processes that share its memory. Pure.
+
+    With a budget and one kind of memory, what does not fit goes to the file; without a file, to the same memory unbudgeted.
+
+    Args:
+        machine: its tiers of memory, as discovered.
+        fast_budget_bytes: hard budget of the fastest tier of this process; None: of on-package memory its share, of others none.
+        file_folder: where this process's file tier is to be; None: there is none.
+        file_bytes: its size.
+        ranks: processes that share the machine's memory, evenly.
+
+    Raises:
+        UserError: a folder without a size, or a size without a folder.
+    """
+    if (file_folder is None) != (file_bytes is None):
+        raise problem(
+            "file tier of memory",
+            got=f"folder {file_folder}, size {file_bytes}",
+            expected="both, or neither",
+            remedy="give the one that is missing, or leave the other out",
+        )
+    found = [tier for kind in FASTEST_FIRST for tier in machine.tiers if tier.kind == kind]
+    bind = len({tier.kind for tier in found}) > 1
+    specs = [_spec(tier.kind, tier.nodes if bind else (), tier.memory_bytes // ranks) for tier in found]
+    specs = specs or [TierSpec(name="memory", kind="ddr", budget_bytes=None)]
+    if fast_budget_bytes is not None:
+        plain, is_only = specs[0], len(specs) == 1 and file_folder is None
+        specs[0] = replace(plain, name=f"budgeted {plain.name}", budget_bytes=fast_budget_bytes)
+        specs += [plain] if is_only else []
+    if file_folder is not None:
+        specs.append(TierSpec(name="file", kind="file", budget_bytes=file_bytes, folder=file_folder))
+    return specs
+
+
+def _spec(kind: str, nodes: tuple[int, ...], memory_bytes: int) -> TierSpec:
+    """A tier of memory of the machine. On-package memory has a budget, or the system would go on in other memory unnoticed."""
+    if kind == "on-package":
+        budget = memory_bytes * USABLE_NUMERATOR // USABLE_DENOMINATOR
+        return TierSpec(name=kind, kind="on-package", budget_bytes=budget, nodes=nodes)
+    return TierSpec(name=kind, kind="ddr", budget_bytes=None, nodes=nodes)
+
+
+def describe(spec: TierSpec) -> str:
+    """A few words for a person."""
+    budget = "all there is" if spec.budget_bytes is None else f"{spec.budget_bytes / GIB:.2f} GiB"
+    nodes = f" on nodes {', '.join(map(str, spec.nodes))}" if spec.nodes else ""
+    return f"{spec.name}: {budget}{nodes}{f' in {spec.folder}' if spec.folder else ''}"

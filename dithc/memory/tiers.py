@@ -1,0 +1,222 @@
+"""The tiers of memory of one process, fastest first: each a pool with a budget, which overflows into the one below it.
+
+A tensor is always somewhere valid: what a tier has no room for goes to the tier below, and is counted. Numbers are bytes of
+physical memory (paper section 4.2: the memory levels between which AutoMem moves tensors).
+"""
+
+import os
+import weakref
+from collections.abc import Sequence
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from dithc import native
+from dithc.hardware import discover
+from dithc.log import logger, problem
+from dithc.memory import copy_rates, file_tier
+from dithc.memory.pool import Counters, Pool, hot_pool, use_pool
+from dithc.memory.specs import PageKind, TierSpec, describe
+from dithc.pages import residence
+
+log = logger(__name__)
+
+# Blocks are cut from whole huge pages.
+HUGE_PAGE_BYTES = 2 << 20
+
+
+class Tier:
+    """One tier; `Tiers` makes it."""
+
+    def __init__(self, spec: TierSpec, *, below: "Tier | None") -> None:
+        self.spec = spec
+        self.pool: Pool
+        self._file: int | None = None
+        self._file_rate: float | None = None
+        below_pool: Pool | None = below.pool if below else None
+        if spec.kind != "file":
+            reserved = _fits_reserved_pages(spec)
+            self.pool = Pool(budget_bytes=spec.budget_bytes, nodes=spec.nodes, next=below_pool, reserved_pages=reserved)
+            return
+        assert spec.folder is not None, "checked by Tiers"
+        assert spec.budget_bytes is not None, "checked by Tiers"
+        size_bytes = spec.budget_bytes // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
+        self._file = file_tier.create(spec.folder, size_bytes)
+        self._close_file = weakref.finalize(self, os.close, self._file)
+        try:
+            self.pool = Pool(budget_bytes=size_bytes, file=self._file, next=below_pool)
+        except MemoryError as error:
+            raise problem(
+                f"file tier in {spec.folder}",
+                got="the system refuses to map the file",
+                expected=f"{size_bytes} bytes of addresses (ulimit -v)",
+                remedy="raise the limit, or make the file smaller",
+            ) from error
+        self._file_rate = copy_rates.into_file(spec.folder, self._file, size_bytes)
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A contiguous tensor of any size and dtype with undefined content: here, else in the tiers below (a counted spill).
+
+        Raises:
+            MemoryError: the last tier refused too.
+        """
+        return self.pool.empty(shape, dtype, floor_bytes=0)
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether the storage of a tensor lies in this tier."""
+        return self.pool.holds(tensor.untyped_storage().data_ptr())
+
+    def counters(self) -> Counters:
+        """What it holds and did."""
+        return self.pool.counters()
+
+    def mapping(self) -> tuple[int, int, int] | None:
+        """Of a file: address and bytes of its mapping, and its descriptor, for those who copy by pread and pwrite.
+
+        Byte i of the mapping is byte i of the file. None: this tier is memory, or it was closed.
+        """
+        return None if self._file is None else (*self.pool.range, self._file)
+
+    @property
+    def room_bytes(self) -> int | None:
+        """Bytes between what is in use and the budget, in however many pieces; None: it has no budget."""
+        return self.pool.room_bytes
+
+    @property
+    def huge_pages(self) -> PageKind:
+        """The pages that the system gave it, read back from /proc/self/smaps; of an empty tier, those of a first block."""
+        if self._file is not None:
+            return "file"
+        room = self.room_bytes
+        probe = None
+        if self.counters().backed_bytes == 0 and (room is None or room >= HUGE_PAGE_BYTES):
+            probe = self.empty((HUGE_PAGE_BYTES,), torch.uint8)
+        start, size = self.pool.range
+        found = residence([(start, start + size)])
+        if probe is not None:
+            del probe
+            self.pool.trim()
+        return "hugetlb" if found.reserved_bytes else "transparent" if found.huge_bytes else "none"
+
+    @property
+    def copy_bytes_per_second(self) -> float:
+        """Copies into this tier from ordinary memory, measured once per process; see `copy_rates`."""
+        return copy_rates.into_memory(self.spec.nodes) if self._file_rate is None else self._file_rate
+
+    def close(self) -> None:
+        """No takes from now on; `Tiers.close` calls it."""
+        self.pool.close()
+        if self._file is not None:
+            self._file = None
+            self._close_file()
+
+
+class Tiers(Sequence[Tier]):
+    """The tiers of this process, fastest first; tier i overflows into tier i + 1."""
+
+    def __init__(self, specs: Sequence[TierSpec]) -> None:
+        """Makes the tiers, the last one first. Where there are several, measures how fast each is copied to.
+
+        Raises:
+            UserError: a file's folder is missing, read-only or too small, or a specification has no meaning; or there is no C
+                library to keep a budget with.
+        """
+        _check(specs)
+        made: list[Tier] = []
+        for spec in reversed(specs):
+            made.append(Tier(spec, below=made[-1] if made else None))
+        self._tiers = tuple(reversed(made))
+        self._before: Pool | None = None
+        if len(specs) > 1:  # now, because later there may be no memory left to measure with
+            for tier in self._tiers:
+                _ = tier.copy_bytes_per_second
+        log.info("memory tiers, fastest first: %s", "; ".join(describe(spec) for spec in specs))
+
+    @overload
+    def __getitem__(self, index: int) -> Tier: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Tier]: ...
+    def __getitem__(self, index: int | slice) -> Tier | Sequence[Tier]:
+        return self._tiers[index]
+
+    def __len__(self) -> int:
+        return len(self._tiers)
+
+    @property
+    def fast(self) -> Tier:
+        """The fastest tier."""
+        return self._tiers[0]
+
+    @property
+    def slow(self) -> Tier | None:
+        """The tier below the fastest, where there is one."""
+        return self._tiers[1] if len(self._tiers) > 1 else None
+
+    def tier_of(self, tensor: Tensor) -> Tier | None:
+        """The tier that holds a tensor; None: it is torch's own memory, or another pool's."""
+        return next((tier for tier in self._tiers if tier.holds(tensor)), None)
+
+    def serve(self) -> None:
+        """From now on outputs of operators come from the fastest tier."""
+        if self._before is None:
+            self._before = use_pool(self.fast.pool)
+
+    def release(self) -> None:
+        """Puts the pool back that outputs of operators came from before `serve`."""
+        if self._before is not None and hot_pool() is self.fast.pool:
+            use_pool(self._before)
+        self._before = None
+
+    def close(self) -> None:
+        """Ends the tiers: tensors that still live in them stay valid, and memory goes back when the last of them is gone."""
+        self.release()
+        for tier in self._tiers:
+            if used := tier.counters().used_bytes:
+                log.info("memory tier %s: %d bytes are still in use", tier.spec.name, used)
+            tier.close()
+
+
+def _check(specs: Sequence[TierSpec]) -> None:
+    if not specs:
+        raise problem("memory tiers", got="none", expected="one or more", remedy="give the fastest first")
+    for spec in specs:
+        is_file = spec.kind == "file"
+        if is_file and (spec.folder is None or (spec.budget_bytes or 0) < HUGE_PAGE_BYTES):
+            raise problem(
+                f"memory tier {spec.name}",
+                got=f"folder {spec.folder}, {spec.budget_bytes} bytes",
+                expected=f"a file tier with a folder and a size of {HUGE_PAGE_BYTES} bytes or more",
+                remedy="give both, or leave the tier out",
+            )
+        if not is_file and spec.budget_bytes is not None and spec.budget_bytes < 0:
+            raise problem(
+                f"budget of memory tier {spec.name}",
+                got=f"{spec.budget_bytes} bytes",
+                expected="0 bytes or more, or none",
+                remedy="correct it",
+            )
+    if native.library() is None and (len(specs) > 1 or specs[0].budget_bytes is not None):
+        raise problem(
+            "memory tiers",
+            got=native.load().reason,
+            expected="the C library, which keeps the tiers and their budgets",
+            remedy="install a C compiler and the package again, or set no budget and no file tier",
+        )
+
+
+def _fits_reserved_pages(spec: TierSpec) -> bool:
+    """Whether the administrator reserved as many huge pages, free now on the nodes of the tier, as its budget takes."""
+    if spec.budget_bytes is None or spec.budget_bytes < HUGE_PAGE_BYTES:
+        return False
+    machine = discover()
+    pools = machine.huge_pages.pools
+    if spec.nodes:
+        pools = tuple(pool for node in machine.nodes if node.index in spec.nodes for pool in node.huge_page_pools)
+    free_bytes = sum(size * free for size, _, free in pools if size == HUGE_PAGE_BYTES)
+    if sum(reserved for _, reserved, _ in pools) and free_bytes < spec.budget_bytes:
+        log.info(
+            "memory tier %s: %d bytes of reserved huge pages are free, fewer than its %d: it takes transparent ones",
+            *(spec.name, free_bytes, spec.budget_bytes),
+        )
+    return free_bytes >= spec.budget_bytes

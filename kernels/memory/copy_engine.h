@@ -1,0 +1,53 @@
+/* The engine behind hc_copies. Not part of the door.
+ *
+ * One lock guards the queues and the counters; nobody holds it while bytes move. Whoever has time claims a part of a copy, copies
+ * it, and says so; the last of a copy's parts ends it. So a thread and a team can work on one copy together. */
+#ifndef HC_COPY_ENGINE_H
+#define HC_COPY_ENGINE_H
+
+#include <pthread.h>
+#include <stdint.h>
+
+#include "context.h"
+#include "memory/copy_device.h"
+#include "memory/copy_queue.h"
+
+typedef struct {
+    hc_copies *copies;
+    hc_copy_queue queue;
+    pthread_cond_t wanted; /* there may be a part to take */
+    pthread_t thread;
+    int number;                 /* hc_copy_stream */
+    int has_thread, is_running; /* to be joined; in its loop */
+    int64_t bytes, busy_nanoseconds;
+} hc_copy_lane;
+
+struct hc_copies {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a copy or a thread has ended */
+    const hc_copy_device *device;
+    hc_copy_state device_state;
+    hc_copy_lane lanes[HC_COPY_STREAMS];
+    int64_t number, team_bytes, failed, stall_nanoseconds;
+    int is_closed;
+    unsigned owner; /* hc_forks of the process that has the threads, and the lock */
+};
+
+/* Takes the lock: HC_OK, or without it HC_NOT_RUNNING where the engine is closed or another process's. */
+int hc_copies_enter(hc_copies *copies);
+
+/* With the lock: claims and copies a part of at most `most` bytes, without the lock in between. `team`: NULL, or who copies instead
+ * of the caller alone. Returns its bytes, 0 where there was nothing to claim. The copy may be gone then. */
+int64_t hc_copies_take_part(hc_copy_lane *lane, hc_queued *copy, int64_t most, hc_context *team);
+
+/* With the lock: ends a copy of which nothing is left. */
+void hc_copies_end_if_done(hc_copy_lane *lane, hc_queued *copy);
+
+/* All of a copy by the compute team; 0 or an errno. */
+int hc_copies_by_team(hc_copies *copies, const hc_copy_device *device, hc_context *context, const hc_copy_request *whole);
+
+/* A timeout from now, on the clock; and, with the lock, lets others work until something has ended: 0, or ETIMEDOUT. */
+int64_t hc_copies_deadline(int64_t timeout_nanoseconds);
+int hc_copies_wait_for_change(hc_copies *copies, int64_t deadline);
+
+#endif

@@ -12,6 +12,8 @@ How to change it: a new choice is an argument with a default that leaves the mod
 what it did.
 """
 
-from dithc.automem.wrap import AutoMem
+from dithc.automem.decision import Plan
+from dithc.automem.manager import Manager
+from dithc.automem.wrap import AutoMem, manager
 
-__all__ = ["AutoMem"]
+__all__ = ["AutoMem", "Manager", "Plan", "manager"]

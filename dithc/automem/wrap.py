@@ -1,4 +1,4 @@
-"""Recomputation of a model's repeated blocks, put around their forward passes from outside."""
+"""`AutoMem`: what is put around the forward passes of a model, from outside, and taken off again."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,22 +6,58 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
+from dithc.automem.decision import Plan
+from dithc.automem.manager import Manager
+from dithc.automem.recompute import recompute_blocks, recomputing
+from dithc.automem.weights import BeforeLoad
 from dithc.log import logger, problem
+from dithc.memory import Copies, Tiers
+
+log = logger(__name__)
 
 Model = TypeVar("Model", bound=nn.Module)
 Recompute = Literal["none", "block"]
 
 
-def AutoMem(model: Model, recompute: Recompute = "none") -> Model:
-    """Sets up how `model` uses memory, and returns it.
+class _Link:
+    """What a wrapped forward pass knows of the manager. A copy of a model, or one read from a file, has none."""
+
+    def __init__(self, manager: Manager | None = None, unit: str = "") -> None:
+        self.manager, self.unit = manager, unit
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Link":
+        return _Link()
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return _Link, ()
+
+
+def AutoMem(
+    model: Model,
+    recompute: Recompute = "none",
+    *,
+    tiers: Tiers | None = None,
+    copies: Copies | None = None,
+    plan: Plan | None = None,
+    allow_recompute: bool = False,
+    before_load: BeforeLoad | None = None,
+) -> Model:
+    """Sets up how `model` uses memory, and returns it (section 4.2 of the paper, Algorithm 1).
+
+    With two or more tiers its weights move to slow memory, its first forward and backward pass is a warm-up that is
+    recorded, and from the next step on a plan is followed: what lives in which tier when.
 
     Args:
-        model: any module with a list of repeated blocks; its largest `ModuleList` (by parameters), or else its largest
-            `Sequential`, holds them.
+        model: any module. For recomputation one with a list of repeated blocks; its largest `ModuleList` (by parameters),
+            or else its largest `Sequential`, holds them.
         recompute: "block" keeps only the input of each block and runs the block again in backward: the activations
             of one block at a time instead of all, for about a third more arithmetic. "none" keeps everything.
+        tiers: of memory, fastest first. None or one tier: nothing moves.
+        copies: who copies between tiers; None for threads of its own.
+        plan: followed after the warm-up, instead of one made from it.
+        allow_recompute: lets the plan run single units again in backward, where copies cannot hide.
+        before_load: called with parameters that are about to be copied, for whoever still has to put values into them.
 
     Returns:
         `model` itself.
@@ -32,47 +68,62 @@ def AutoMem(model: Model, recompute: Recompute = "none") -> Model:
     if recompute not in ("none", "block"):
         remedy = "choose one of the two"
         raise problem("choice of recomputation", got=repr(recompute), expected="none or block", remedy=remedy)
-    for module in model.modules():
-        if _is_recomputed(module):
-            del module.forward  # the method of its class shows again
-    if recompute == "none":
-        logger(__name__).info("recompute none: the activations of every block stay in memory until backward")
+    _unwrap(model)
+    if recompute == "block":
+        recompute_blocks(model)
+    else:
+        log.info("recompute none: the activations of every block stay in memory until backward")
+    if tiers is None or tiers.slow is None:
+        log.info("single tier: nothing to move")
         return model
-    name, blocks = _repeated_blocks(model)
-    for block in blocks:
-        # A partial of a bound method, not a closure: deepcopy of it is bound to the copied block.
-        block.forward = partial(_recomputing, block.forward)
-    logger(__name__).info("recompute block: %d blocks in %s run again in backward", len(blocks), name)
+    managing = Manager(model, tiers, copies=copies, plan=plan, allow_recompute=allow_recompute, before_load=before_load)
+    for name in managing.unit_names:
+        module = model.get_submodule(name)
+        module.forward = partial(_run_unit, _Link(managing, name), module.forward)
+    model.forward = partial(_run_model, _Link(managing), model.forward)
+    log.info("memory of %d units is managed after a warm-up of one forward and backward pass", len(managing.unit_names))
     return model
 
 
-def _repeated_blocks(model: nn.Module) -> tuple[str, list[nn.Module]]:
-    """The name and the children of the list that holds most parameters; of equals, the one with more children."""
-    for kind in (nn.ModuleList, nn.Sequential):
-        lists = [(name, list(module)) for name, module in model.named_modules() if isinstance(module, kind)]
-        lists = [(name, blocks) for name, blocks in lists if len(blocks) > 1]
-        if lists:
-            name, blocks = max(lists, key=lambda item: (_num_parameters(item[1]), len(item[1])))
-            return name or type(model).__name__, blocks
-    raise problem(
-        "recompute block",
-        got=f"{type(model).__name__} without repeated blocks",
-        expected="a model with a ModuleList or Sequential of at least two blocks",
-        remedy="set recompute to none",
-    )
+def manager(model: nn.Module) -> Manager | None:
+    """Who manages the memory of a model, or of one inside it (DistributedDataParallel's); None where nobody does."""
+    return next((link.manager for module in model.modules() for link in _links(module) if link.manager), None)
 
 
-def _num_parameters(blocks: list[nn.Module]) -> int:
-    return sum(parameter.numel() for block in blocks for parameter in block.parameters())
+def _unwrap(model: nn.Module) -> None:
+    """Takes off what an earlier call put around forward passes, and ends its management."""
+    previous = manager(model)
+    if previous is not None:
+        previous.close()
+    for module in model.modules():
+        for link in _links(module):
+            link.manager = None
+        forward = vars(module).get("forward")
+        while isinstance(forward, partial) and forward.func in (_run_unit, _run_model, recomputing):
+            forward = forward.args[-1]
+            if getattr(forward, "__func__", None) is type(module).forward:
+                del module.forward  # the method of its class shows again
+            else:
+                module.forward = forward
 
 
-def _is_recomputed(module: nn.Module) -> bool:
-    forward = vars(module).get("forward")
-    return isinstance(forward, partial) and forward.func is _recomputing
+def _links(module: nn.Module) -> list[_Link]:
+    """Those of the forward passes that are put around a module's own."""
+    found, forward = [], vars(module).get("forward")
+    while isinstance(forward, partial):
+        found += [value for value in forward.args if isinstance(value, _Link)]
+        forward = forward.args[-1] if forward.args else None
+    return found
 
 
-def _recomputing(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Runs `forward`, forgetting what is inside; nothing is to be forgotten where no gradient is wanted."""
-    if not torch.is_grad_enabled():
+def _run_model(link: _Link, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if link.manager is None or torch.compiler.is_compiling():
         return forward(*args, **kwargs)
-    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+    with link.manager.calling():
+        return forward(*args, **kwargs)
+
+
+def _run_unit(link: _Link, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if link.manager is None or link.manager.active is None or torch.compiler.is_compiling():
+        return forward(*args, **kwargs)
+    return link.manager.run(link.unit, forward, args, kwargs)

@@ -1,0 +1,183 @@
+"""A call of the model that follows a plan: Algorithm 1's hooks around the forward and the backward pass of each unit."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from dithc.automem.decision import Decision
+from dithc.automem.mode import Mode
+from dithc.automem.moves import Moves
+from dithc.automem.saved import Book, Key, other_hooks_are_on, tensors_in
+from dithc.automem.turns import Turn
+from dithc.automem.weights import WeightCopies
+
+
+class Course:
+    """What every call that follows one plan shares.
+
+        Attributes:
+            turns: of a step: the units' forward passes, then their backward passes.
+            decisions: by unit.
+            moves, weights: who carries the plan out.
+    recomputed: counts the units that are to be run again.
+    """
+
+    def __init__(
+        self,
+        *,
+        turns: Sequence[Turn],
+        decisions: Mapping[str, Decision],
+        moves: Moves,
+        weights: WeightCopies,
+        parameters_of: Callable[[str], Sequence[nn.Parameter]],
+        weight_at: Callable[[int], nn.Parameter | None],
+    ) -> None:
+        self.turns, self.decisions, self.moves, self.weights = turns, decisions, moves, weights
+        self.parameters_of, self.weight_at = parameters_of, weight_at
+        self.recomputed = 0
+        self.num_units = len(turns) // 2
+        self.turn_of = {turn.unit: number for number, turn in enumerate(turns[: self.num_units])}
+        self._needs_hooks = {
+            name
+            for name, decision in decisions.items()
+            if decision.weights == "copied" or "offload" in decision.saved or decision.recompute
+        }
+        # A tensor of an earlier unit can leave behind a later one, which saved it too.
+        self._needs_hooks |= {turn.unit for turn in turns if turn.offload_saved}
+
+    def needs_hooks(self, name: str) -> bool:
+        """Whether anything that a unit saves may move."""
+        return name in self._needs_hooks
+
+    def backward_turn(self, name: str) -> int:
+        """Number of the turn that is a unit's backward pass."""
+        return 2 * self.num_units - 1 - self.turn_of[name]
+
+    def begin(self) -> None:
+        """The first loads of a step, before its first call."""
+        for name in self.turns[0].load_weights if self.turns else ():
+            self.weights.load(name, self.parameters_of(name))
+
+
+class Following:
+    """One call of the model and its backward passes."""
+
+    def __init__(self, course: Course, *, mode: Mode) -> None:
+        """Starts at the first turn."""
+        self._course, self._mode = course, mode
+        self._moves, self._weights = course.moves, course.weights
+        self._book = Book(
+            weight_at=course.weight_at, is_tracked=self._moves.is_tracked, fetch=self._moves.fetch, reached=self.reached
+        )
+        self._started = 0  # turns of the forward pass whose loads have started
+        self._task = -1  # the backward pass that runs
+        self._backward_started = course.num_units
+        self._backward_turn = 0
+        self._brought: list[Key] = []
+
+    def run(self, name: str, unit: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Runs a unit's forward pass; `name` is that of this run, `unit` that of the module."""
+        course = self._course
+        number = course.turn_of.get(name)
+        if number is None:
+            return forward(*args, **kwargs)  # the plan does not know it: everything is used where it is
+        turn, decision = course.turns[number], course.decisions[name]
+        with_gradient = torch.is_grad_enabled()
+        self._moves.make_room(decision.room_bytes)
+        while self._started <= number:
+            for other in course.turns[self._started].load_weights:
+                if with_gradient or course.turn_of[other] >= self._started:  # the others are for backward
+                    self._weights.load(other, course.parameters_of(other))
+            self._started += 1
+        parameters = course.parameters_of(name) if decision.weights == "copied" else ()
+        self._weights.use(parameters)
+        if decision.recompute and with_gradient:
+            course.recomputed += 1
+            forward = partial(checkpoint, forward, use_reentrant=False)
+        is_hooked = with_gradient and course.needs_hooks(name) and not other_hooks_are_on()
+        try:
+            with self._book.hooks(name) if is_hooked else nullcontext():
+                out = forward(*args, **kwargs)
+        finally:
+            self._weights.rest(parameters)
+            if not (turn.keep_weights and with_gradient):
+                self._weights.release(name, parameters)
+        for key in turn.offload_saved:
+            record = self._book.named.get(key)
+            if record is not None:
+                self._moves.offload(record)
+        for tensor in tensors_in(out) if with_gradient else ():
+            if tensor.grad_fn is not None:
+                tensor.register_hook(partial(_reached, self, name))  # type: ignore[no-untyped-call]
+        return out
+
+    def reached(self, name: str) -> None:
+        """The backward pass has come to this unit."""
+        task = torch._C._current_graph_task_id()
+        if task < 0:
+            return  # somebody looks at a saved tensor outside of a backward pass
+        if task != self._task:
+            self._begin_backward(task)
+        if name not in self._course.turn_of:
+            return
+        turn = self._course.backward_turn(name)
+        if turn > self._backward_turn:
+            self._enter_backward(turn)
+
+    def _begin_backward(self, task: int) -> None:
+        self._task, self._backward_turn = task, 0
+        self._backward_started = self._course.num_units
+        self._mode.enter_backward()
+        torch.autograd.Variable._execution_engine.queue_callback(partial(self._end_backward, task))
+
+    def _enter_backward(self, turn: int) -> None:
+        """Algorithm 1, before the backward pass of a unit: lets the one behind go, starts what comes next, waits for its own."""
+        course = self._course
+        for earlier in range(max(self._backward_turn, course.num_units), turn):
+            self._release(course.turns[earlier].unit)
+        self._backward_turn = turn
+        name = course.turns[turn].unit
+        decision = course.decisions[name]
+        self._moves.make_room(decision.backward_room_bytes)
+        while self._backward_started <= turn:
+            now = course.turns[self._backward_started]
+            for other in now.load_weights:
+                if course.backward_turn(other) >= turn:
+                    self._weights.load(other, course.parameters_of(other))
+            for key in now.load_saved:
+                record = self._book.named.get(key)
+                if record is not None:
+                    self._moves.load(record)
+                    self._brought.append(key)
+            self._backward_started += 1
+        if decision.weights == "copied":
+            self._weights.use(course.parameters_of(name))
+
+    def _release(self, name: str) -> None:
+        if self._course.decisions[name].weights == "copied":
+            parameters = self._course.parameters_of(name)
+            self._weights.rest(parameters)
+            self._weights.release(name, parameters)
+
+    def _end_backward(self, task: int) -> None:
+        """The backward pass is over: everything is at home, and fast memory holds no copies."""
+        if task != self._task:
+            return
+        self._task = -1
+        self._weights.release_all()
+        for key in self._brought:
+            record = self._book.named.get(key)
+            if record is not None:
+                self._moves.forget_back(record)
+        self._brought.clear()
+        self._moves.settle()
+        self._mode.leave_backward()
+
+
+def _reached(following: Following, name: str, _: Tensor) -> None:
+    following.reached(name)

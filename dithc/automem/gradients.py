@@ -1,0 +1,93 @@
+"""Where gradients rest between the backward pass and the optimizer: in slow memory, where the plan says so."""
+
+from functools import partial
+from typing import cast
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+
+from dithc import hcops
+from dithc.automem.weights import is_worth_moving, storage_users
+from dithc.log import logger
+from dithc.memory import Copies, Tiers
+
+log = logger(__name__)
+
+
+class RestingGradients:
+    """Has gradients of some parameters rest in slow memory.
+
+    A weight of a linear layer gets a place there, and the product of the backward pass writes into it. Other gradients are
+    copied out of fast memory when they are complete. Who has given a parameter a place for its gradient keeps it.
+    """
+
+    def __init__(self, tiers: Tiers, copies: Copies) -> None:
+        assert tiers.slow is not None, "with one tier nothing moves"
+        self._fast, self._slow, self._copies = tiers.fast, tiers.slow, copies
+        self._has_said = False
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._placed: dict[nn.Parameter, Tensor] = {}
+
+    def move(self, module: nn.Module) -> None:
+        """The gradients of a unit's parameters rest in slow memory from now on."""
+        matrices = {id(part.weight) for part in module.modules() if isinstance(part, nn.Linear)}
+        for parameter in module.parameters():
+            if not parameter.requires_grad or not is_worth_moving(parameter) or hasattr(parameter, "flat_grad"):
+                continue
+            if id(parameter) in matrices and parameter.dtype is torch.float32:
+                self._give_place(parameter)
+            # A parameter's hook does not keep this alive.
+            hook = partial(_landed, ref(self))
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Gradients to come rest where the backward pass makes them."""
+        for hook in self._hooks:
+            hook.remove()
+        for parameter, own in self._placed.items():
+            if getattr(parameter, "flat_grad", None) is own:
+                del parameter.flat_grad, parameter.flat_grad_accumulates  # type: ignore[attr-defined]
+        self._hooks.clear()
+        self._placed.clear()
+
+    def refresh(self) -> None:
+        """Gives a new place where somebody still holds the gradient of an earlier step: its numbers stay as they are."""
+        for parameter, place in list(self._placed.items()):
+            if parameter.grad is None and storage_users(place) > 1:
+                self._give_place(parameter)
+
+    def _give_place(self, parameter: nn.Parameter) -> None:
+        self._placed.pop(parameter, None)
+        try:
+            place: Tensor = self._slow.empty(parameter.shape, torch.float32)
+        except MemoryError:
+            return  # then it rests where it is made
+        hcops.optimizer.give_place(parameter, place, accumulate=False)
+        if getattr(parameter, "flat_grad", None) is place:
+            self._placed[parameter] = place
+
+    @torch.no_grad()
+    def landed(self, parameter: Tensor) -> None:
+        """A gradient is complete: out of fast memory with it."""
+        gradient = parameter.grad
+        if gradient is None or not gradient.is_contiguous() or not self._fast.holds(gradient):
+            return
+        own: Tensor | None = getattr(parameter, "flat_grad", None)
+        if own is not None and self._placed.get(cast(nn.Parameter, parameter)) is not own:
+            return
+        try:
+            target = self._slow.empty(gradient.shape, gradient.dtype)
+            self._copies.now(target, gradient)
+        except (MemoryError, OSError, RuntimeError) as error:
+            if not self._has_said:
+                log.warning("a gradient stays in fast memory: %s", error)
+                self._has_said = True
+            return
+        parameter.grad = target
+
+
+def _landed(gradients: "ref[RestingGradients]", parameter: Tensor) -> None:
+    found = gradients()
+    if found is not None:
+        found.landed(parameter)

@@ -1,0 +1,335 @@
+"""Memory of one model at run-time: the warm-up, the plan, and the calls that follow it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from weakref import finalize, ref
+
+import torch
+from torch import Tensor, nn
+
+from dithc.automem.decision import Decision, Level, Plan
+from dithc.automem.follow import Course, Following
+from dithc.automem.gradients import RestingGradients
+from dithc.automem.mode import Mode
+from dithc.automem.moves import Moves
+from dithc.automem.plan import plan as plan_of
+from dithc.automem.record import Recording
+from dithc.automem.trace import StateItem, Trace
+from dithc.automem.turns import turns_of
+from dithc.automem.units import units_of
+from dithc.automem.weights import BeforeLoad, Hits, Homes, WeightCopies, is_worth_moving, move_homes
+from dithc.log import logger
+from dithc.memory import Copies, Tier, Tiers
+
+log = logger(__name__)
+
+Call: TypeAlias = Recording | Following
+# What a unit does that the plan does not name: nothing moves.
+STAYS = Decision(weights="in place", gradients="fast", saved=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """What moved since `begin_step`, or since the start; marks are of all time.
+
+    Attributes:
+        loaded_bytes: copied into fast memory.
+        offloaded_bytes: copied out of it, beside the computing.
+        blocking_bytes: copied out of it by the compute team.
+        hits: uses of weights and saved tensors that found their copy in fast memory.
+        misses: uses that read slow memory instead.
+        stall_seconds: waiting for copies.
+        spills: takes of memory that fast memory had no room for.
+        recomputed_units: forward passes that are run again in backward, by the plan.
+        high_water: most bytes that each tier ever held.
+    """
+
+    loaded_bytes: int
+    offloaded_bytes: int
+    blocking_bytes: int
+    hits: int
+    misses: int
+    stall_seconds: float
+    spills: int
+    recomputed_units: int
+    high_water: Mapping[str, int]
+
+
+class Manager:
+    """Carries out one model's plan.
+
+    Attributes:
+        tiers: fastest first; at least two.
+        plan: None until the warm-up is over.
+        trace: what the warm-up saw; None until then.
+        active: the call of the model that runs now and is watched or managed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tiers: Tiers,
+        *,
+        copies: Copies | None = None,
+        plan: Plan | None = None,
+        allow_recompute: bool = False,
+        before_load: BeforeLoad | None = None,
+    ) -> None:
+        """Moves the weights into slow memory, and has operators take their outputs from fast memory.
+
+        Args:
+            model: any module.
+            tiers: where its memory is to be.
+            copies: who copies; None for threads of its own.
+            plan: followed after the warm-up, instead of one made from it.
+            allow_recompute: lets the plan run units again in backward.
+            before_load: called with parameters whose values are read next, ahead of their unit.
+        """
+        assert tiers.slow is not None, "with one tier there is nothing to manage"
+        self.tiers = tiers
+        self.plan: Plan | None = None
+        self.trace: Trace | None = None
+        self.active: Call | None = None
+        self._model, self._given, self._allow_recompute = ref(model), plan, allow_recompute
+        self._units = {name: ref(module) for name, module in units_of(model)}
+        self._copies = Copies(tiers, load_core=None, offload_core=None, by="threads") if copies is None else copies
+        self._hits = Hits()
+        self._moves = Moves(tiers, self._copies, self._hits)
+        self._weights = WeightCopies(tiers.fast, self._copies, self._hits, before_load=before_load)
+        self._gradients = RestingGradients(tiers, self._copies)
+        self._mode = Mode(tiers.fast.pool)
+        self._recording: Recording | None = None
+        self._course: Course | None = None
+        self._state: dict[str, int] = {}
+        self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
+        self._homes = Homes(())
+        self._runs: dict[str, int] = {}
+        self._calls = 0  # with gradient, since begin_step
+        self._is_stepped = self._is_paused = self._is_ahead = False
+        self._slow = tiers.slow
+        move_homes(model.parameters(), self._slow)
+        tiers.serve()
+        self._end = finalize(model, _end, tiers, self._copies, copies is None)
+        self._mark()
+
+    def begin_step(self) -> None:
+        """Starts an optimizer step: counters from 0, homes read anew, the plan made if the warm-up is over, first loads started.
+
+        Who never calls it gets the plan with the second call of the model. Who does has the first pass after it as the warm-up.
+        """
+        if self.plan is None:
+            if self._recording is not None and self._recording.is_complete and self._is_stepped:
+                self._make_plan(persist=self._calls > 1)
+            else:
+                self._recording = None
+        self._is_stepped, self._calls = True, 0
+        self._mark()
+        if self._course is not None:
+            self._weights.release_all()
+            self._look()
+            self._course.begin()
+            self._is_ahead = True
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The model runs in here as if it were not managed, and nothing is recorded."""
+        before, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = before
+
+    def home(self, name: str, like: Tensor) -> Tensor:
+        """An uninitialised contiguous tensor of another's shape and type, where the plan wants this piece of state to live.
+
+        Before there is a plan that is slow memory, and the plan will know of the piece by its name.
+
+        Args:
+            name: of a moment, an average, a buffer of gradients; a second call with it replaces the first.
+            like: may be without memory.
+        """
+        self._state[name] = like.nbytes
+        in_fast = self.plan is not None and self.plan.state.get(name) == "fast"
+        return (self.tiers.fast if in_fast else self._slow).empty(like.shape, like.dtype)
+
+    def counters(self) -> Counters:
+        """What moved since `begin_step`."""
+        now, then = self._copies.counters(), self._copies_then
+        hits, recomputed, spills = self._then
+        return Counters(
+            loaded_bytes=now.loaded_bytes - then.loaded_bytes,
+            offloaded_bytes=now.offloaded_bytes - then.offloaded_bytes,
+            blocking_bytes=now.blocking_bytes - then.blocking_bytes,
+            hits=self._hits.hits - hits.hits,
+            misses=self._hits.misses - hits.misses,
+            stall_seconds=now.stall_seconds - then.stall_seconds,
+            spills=self.tiers.fast.counters().spills - spills,
+            recomputed_units=(self._course.recomputed if self._course else 0) - recomputed,
+            high_water={tier.spec.name: tier.counters().peak_backed_bytes for tier in self.tiers},
+        )
+
+    def close(self) -> None:
+        """Ends the management: parameters stay where they are, and the model runs as any other."""
+        self._weights.release_all()
+        self._gradients.close()
+        self._mode.leave_backward()
+        self._moves.finish()
+        self._end()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Around a call of the whole model."""
+        before = self._mode.enter()
+        outer = self.active, self._runs
+        self.active, self._runs = self._begin(), {}
+        try:
+            yield
+        except BaseException:
+            if torch._C._current_graph_task_id() < 0:
+                self._weights.release_all()
+            raise
+        finally:
+            self.active, self._runs = outer
+            self._mode.leave(before)
+
+    def run(self, unit: str, forward: Any, args: Any, kwargs: Any) -> Any:
+        """Runs the forward pass of a unit in a call that is active."""
+        assert self.active is not None, "the wrapper has looked"
+        count = self._runs[unit] = self._runs.get(unit, 0) + 1
+        return self.active.run(unit if count == 1 else f"{unit}#{count}", unit, forward, args, kwargs)
+
+    @property
+    def unit_names(self) -> Sequence[str]:
+        """The units, by the names of their modules."""
+        return list(self._units)
+
+    def _begin(self) -> Call | None:
+        """What watches or manages a call of the model that starts now."""
+        if (
+            self._is_paused or torch._C._current_graph_task_id() >= 0
+        ):  # in a backward pass: somebody recomputes the model
+            return None
+        if self.plan is None:
+            return self._warm_up()
+        self._gradients.refresh()
+        if self._course is None:
+            return None
+        if not self._is_ahead:
+            self._weights.release_all()  # of a call that had no backward pass
+            self._look()
+        self._is_ahead = False
+        return Following(self._course, mode=self._mode)
+
+    def _warm_up(self) -> Call | None:
+        """Watches a call, until a pass is recorded and the plan is made."""
+        done = self._recording is not None and self._recording.is_complete
+        if done and not self._is_stepped:
+            model = self._model()
+            held = model is not None and any(parameter.grad is not None for parameter in model.parameters())
+            self._make_plan(persist=held)
+            return self._begin()
+        if not torch.is_grad_enabled():
+            return None
+        self._calls += 1
+        if done:
+            return None  # the rest of the step
+        self._look()
+        self._recording = Recording(
+            tiers=self.tiers,
+            parameters_of=self._named_parameters_of,
+            weight_at=self._weight_at,
+            is_tracked=self._moves.is_tracked,
+            mode=self._mode,
+        )
+        return self._recording
+
+    def _make_plan(self, *, persist: bool) -> None:
+        """Turns what was recorded into a plan, and puts everything where it wants it."""
+        assert self._recording is not None, "the warm-up is over"
+        state = [StateItem(name=name, bytes=num_bytes) for name, num_bytes in self._state.items()]
+        trace = self.trace = self._recording.trace(state, persist=persist)
+        self._recording.say_untracked()
+        self._recording = None
+        if self._given is None:
+            fast, slow = _level(self.tiers.fast), _level(self._slow)
+            self.plan = plan_of(trace, fast=fast, slow=slow, allow_recompute=self._allow_recompute)
+        else:
+            self.plan = self._given
+        level = log.info if self.plan.fits else log.warning
+        level("memory plan\n%s", self.plan.describe())
+        decisions = {unit.name: self.plan.units.get(unit.name, STAYS) for unit in trace.units}
+        self._settle_homes(decisions)
+        self._look()
+        if all(_is_quiet(decision) for decision in decisions.values()):
+            return
+        self._course = Course(
+            turns=turns_of(trace, decisions),
+            decisions=decisions,
+            moves=self._moves,
+            weights=self._weights,
+            parameters_of=self._parameters_of,
+            weight_at=self._weight_at,
+        )
+
+    def _settle_homes(self, decisions: Mapping[str, Decision]) -> None:
+        """Weights and gradients go where they are to rest."""
+        stayed = 0
+        for name, decision in decisions.items():
+            module = self._units[name]() if name in self._units else None  # not the second run of a module
+            if module is not None and decision.weights == "fast":
+                stayed += move_homes(module.parameters(), self.tiers.fast)
+            if module is not None and decision.gradients == "slow":
+                self._gradients.move(module)
+        if stayed:
+            log.info("%d parameters lie in memory that others have views of: they stay there", stayed)
+
+    def _look(self) -> None:
+        """Reads where the parameters are now: others may have given them other memory."""
+        for name, unit in self._units.items():
+            module = unit()
+            named = () if module is None else module.named_parameters(prefix=name)
+            self._parameters[name] = [(path, parameter) for path, parameter in named if is_worth_moving(parameter)]
+        model = self._model()
+        self._homes = Homes(() if model is None else model.parameters())
+
+    def _named_parameters_of(self, unit: str) -> list[tuple[str, nn.Parameter]]:
+        return self._parameters[unit]
+
+    def _parameters_of(self, run: str) -> list[nn.Parameter]:
+        return [parameter for _, parameter in self._parameters[run.partition("#")[0]]]
+
+    def _weight_at(self, address: int) -> nn.Parameter | None:
+        copied = self._weights.at(address)
+        return self._homes.at(address) if copied is None else copied
+
+    def _mark(self) -> None:
+        """Counters count from here."""
+        self._copies_then = self._copies.counters()
+        recomputed = self._course.recomputed if self._course else 0
+        self._then = Hits(self._hits.hits, self._hits.misses), recomputed, self.tiers.fast.counters().spills
+
+
+def _is_quiet(decision: Decision) -> bool:
+    """Whether a unit runs with nothing of it on the move."""
+    return decision.weights != "copied" and "offload" not in decision.saved and not decision.recompute
+
+
+def _level(tier: Tier) -> Level:
+    return Level(
+        name=tier.spec.name,
+        budget_bytes=tier.spec.budget_bytes,
+        copy_bytes_per_second=tier.copy_bytes_per_second,
+    )
+
+
+def _end(tiers: Tiers, copies: Copies, is_own: bool) -> None:
+    """After the last call: no copy runs any more, and operators take their memory from where they took it before."""
+    try:
+        copies.drain()
+    except RuntimeError as error:  # closed already, or of the process that this one was forked from
+        log.debug("%s", error)
+    if is_own:
+        copies.close()
+    tiers.release()

@@ -1,0 +1,141 @@
+"""Saved tensors on their way out of fast memory and back, and the room that this makes."""
+
+from collections import deque
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from dithc.automem.saved import Record
+from dithc.automem.weights import Hits, room_for
+from dithc.log import logger
+from dithc.memory import Copies, Tier, Tiers
+
+log = logger(__name__)
+
+
+class Moves:
+    """Offloads and loads of records. A copy that fails leaves its record where it was."""
+
+    def __init__(self, tiers: Tiers, copies: Copies, hits: Hits) -> None:
+        assert tiers.slow is not None, "with one tier nothing moves"
+        self._tiers, self._copies, self._hits = tiers, copies, hits
+        self._fast: Tier = tiers.fast
+        self._slow: Tier = tiers.slow
+        # Tickets of copies out, oldest first; a record that nobody needs any more is gone, its copy may still run.
+        self._leaving: deque[tuple[Any, ref[Record]]] = deque()
+        self._said: set[str] = set()
+
+    def is_tracked(self, tensor: Tensor) -> bool:
+        """Whether a saved tensor may be moved: it lies in a tier, or memory of any kind is to be saved by a file."""
+        return self._slow.spec.kind == "file" or self._tiers.tier_of(tensor) is not None
+
+    def offload(self, record: Record) -> None:
+        """Starts to copy a record to slow memory; its fast memory is free when that is complete."""
+        if record.place != "here" or record.here is None:
+            return
+        tier = self._tiers.tier_of(record.here)
+        if tier is not None and tier is not self._fast:
+            return  # it never had room in fast memory
+        try:
+            target = self._slow.empty((record.num_bytes,), torch.uint8)
+        except MemoryError as error:
+            self._say("full", "no room to move saved tensors to: %s; they stay in fast memory", error)
+            return
+        if self._tiers.tier_of(target) is self._fast:
+            return
+        record.away = target
+        record.ticket = self._copies.submit(target, record.here, stream="offload")
+        self._leaving.append((record.ticket, ref(record)))
+
+    def load(self, record: Record) -> None:
+        """Starts to copy a record back; where there is no room it will be read where it is."""
+        self.settle()
+        if record.place != "away" or record.away is None:
+            return
+        target = room_for(self._fast, record.away.shape, torch.uint8)
+        if target is not None:
+            record.back = target
+            record.ticket = self._copies.submit(target, record.away, stream="load")
+
+    def fetch(self, record: Record) -> Tensor:
+        """The bytes of a record, from the fastest memory that has them.
+
+        Raises:
+            OSError: the copy back from a file failed.
+        """
+        if record.here is not None:
+            return record.here
+        if record.back is not None and self._arrived(record):
+            self._hits.hits += 1
+            return record.back
+        assert record.away is not None, "a record is somewhere"
+        self._hits.misses += 1
+        return record.away
+
+    def forget_back(self, record: Record) -> None:
+        """Gives up the fast copy of a record that the graph still needs (retain_graph)."""
+        if record.back is not None:
+            record.back = record.ticket = None
+
+    def settle(self) -> None:
+        """Frees what has left in the meantime."""
+        while self._leaving and self._copies.is_done(self._leaving[0][0]):
+            self._end_oldest()
+        self._copies.retire()
+
+    def make_room(self, num_bytes: int) -> None:
+        """Waits for records that leave until so much of fast memory is free, or none is leaving."""
+        self.settle()
+        while self._leaving:
+            room = self._fast.room_bytes
+            if room is None or room >= num_bytes:
+                return
+            self._end_oldest()
+
+    def finish(self) -> None:
+        """Waits for everything that leaves."""
+        while self._leaving:
+            self._end_oldest()
+
+    def _end_oldest(self) -> None:
+        """Waits for the oldest copy out, and frees what it copied; a record stays where its copy failed."""
+        ticket, found = self._leaving.popleft()
+        try:
+            self._copies.wait(ticket)
+            error = None
+        except (OSError, RuntimeError) as raised:
+            error = raised
+            self._say("failed", "a copy of a saved tensor to slow memory failed: %s; it stays in fast memory", error)
+        record = found()
+        if record is None or record.ticket is not ticket:
+            return
+        record.ticket = None
+        if error is None:
+            record.here = None
+        else:
+            record.away = None
+
+    def _arrived(self, record: Record) -> bool:
+        """Waits for the copy back; False where it failed, and the slow copy can be read in place."""
+        if record.ticket is None:
+            return True
+        try:
+            self._copies.wait(record.ticket)
+        except (OSError, RuntimeError) as error:
+            record.back = None
+            assert record.away is not None, "it is copied from there"
+            tier = self._tiers.tier_of(record.away)
+            if tier is not None and tier.spec.kind == "file":
+                raise  # its pages may not be readable in place either
+            self._say("back", "a copy back from slow memory failed: %s; saved tensors are read there", error)
+            return False
+        finally:
+            record.ticket = None
+        return True
+
+    def _say(self, kind: str, text: str, error: BaseException) -> None:
+        if kind not in self._said:
+            self._said.add(kind)
+            log.warning(text, error)

@@ -1,0 +1,51 @@
+"""Recomputation of a model's repeated blocks, put around their forward passes from outside."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from dithc.log import logger, problem
+
+
+def recompute_blocks(model: nn.Module) -> None:
+    """Has each repeated block keep its input only, and run again in backward.
+
+    Raises:
+        UserError: no repeated blocks in the model.
+    """
+    name, blocks = _repeated_blocks(model)
+    for block in blocks:
+        # A partial of a bound method, not a closure: deepcopy of it is bound to the copied block.
+        block.forward = partial(recomputing, block.forward)
+    logger(__name__).info("recompute block: %d blocks in %s run again in backward", len(blocks), name)
+
+
+def _repeated_blocks(model: nn.Module) -> tuple[str, list[nn.Module]]:
+    """The name and the children of the list that holds most parameters; of equals, the one with more children."""
+    for kind in (nn.ModuleList, nn.Sequential):
+        lists = [(name, list(module)) for name, module in model.named_modules() if isinstance(module, kind)]
+        lists = [(name, blocks) for name, blocks in lists if len(blocks) > 1]
+        if lists:
+            name, blocks = max(lists, key=lambda item: (_num_parameters(item[1]), len(item[1])))
+            return name or type(model).__name__, blocks
+    raise problem(
+        "recompute block",
+        got=f"{type(model).__name__} without repeated blocks",
+        expected="a model with a ModuleList or Sequential of at least two blocks",
+        remedy="set recompute to none",
+    )
+
+
+def _num_parameters(blocks: list[nn.Module]) -> int:
+    return sum(parameter.numel() for block in blocks for parameter in block.parameters())
+
+
+def recomputing(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Runs `forward`, forgetting what is inside; nothing is to be forgotten where no gradient is wanted."""
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs)

@@ -1,0 +1,276 @@
+"""The warm-up: one forward and backward pass that is watched, and becomes a trace.
+
+Nothing moves meanwhile: weights are used where they are, and what fast memory has no room for overflows into the tiers below.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+
+from dithc.automem.mode import Mode
+from dithc.automem.saved import Book, Record, other_hooks_are_on, tensors_in
+from dithc.automem.trace import Saved, StateItem, Trace, Unit, Weight
+from dithc.log import logger
+from dithc.memory import Tiers, allocator
+
+log = logger(__name__)
+
+
+@dataclass
+class _Row:
+    """One run of a unit."""
+
+    name: str
+    parameters: Sequence[tuple[str, nn.Parameter]]
+    forward_start: int
+    forward_peak: int
+    forward_seconds: float = 0.0
+    forward_stop: int = 0
+    backward_start: int | None = None
+    backward_peak: int = 0
+    backward_seconds: float = 0.0
+    saved: list[tuple[int, bool]] = field(default_factory=list)  # bytes, and whether it came from elsewhere
+    readers: list[set[int]] = field(default_factory=list)  # units that read each of them
+
+
+class Meter:
+    """Bytes that operators have in use now, wherever they lie: in the tiers, and saved tensors that torch's own memory holds."""
+
+    def __init__(self, tiers: Tiers) -> None:
+        self._tiers, self._elsewhere = tiers, WeakSet[Record]()
+        self._before = [tier.counters().used_bytes for tier in tiers]
+
+    def kept(self, record: Record) -> None:
+        """A record was saved."""
+        if record.here is not None and self._tiers.tier_of(record.here) is None:
+            self._elsewhere.add(record)
+
+    def used(self) -> int:
+        """In use in all tiers; of those below the fastest only what came since the start."""
+        now = [tier.counters().used_bytes for tier in self._tiers]
+        below = sum(now[1:]) - sum(self._before[1:])
+        return max(0, now[0] + below) + sum(record.num_bytes for record in self._elsewhere)
+
+
+class Recording:
+    """One call of the model that is watched, and its backward pass.
+
+    Attributes:
+        is_complete: the backward pass has come to its end.
+    """
+
+    def __init__(
+        self,
+        *,
+        tiers: Tiers,
+        parameters_of: Callable[[str], Sequence[tuple[str, nn.Parameter]]],
+        weight_at: Callable[[int], nn.Parameter | None],
+        is_tracked: Callable[[Tensor], bool],
+        mode: Mode,
+    ) -> None:
+        """Starts to watch.
+
+        Args:
+            tiers: whose bytes count.
+            parameters_of: names and parameters of a unit.
+            weight_at: the parameter that an address belongs to.
+            is_tracked: whether a tensor may be moved.
+            mode: of torch's own tensors.
+        """
+        self.is_complete = False
+        self._tiers, self._parameters_of, self._mode, self._is_tracked = tiers, parameters_of, mode, is_tracked
+        self._untracked_bytes = 0
+        self._meter = Meter(tiers)
+        self._outside = self._meter.used()
+        self._rows: list[_Row] = []
+        self._index: dict[str, int] = {}
+        self._running: int | None = None  # backward
+        self._since = 0.0
+        self._ended = 0.0
+        self._gradients: dict[nn.Parameter, int] = {}
+        self._book = Book(weight_at=weight_at, is_tracked=self._counted, fetch=self._fetch, reached=self.reached)
+
+    def run(self, name: str, unit: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Runs a unit's forward pass; `name` is that of this run, `unit` that of the module."""
+        used = self._meter.used()
+        row = _Row(name, self._parameters_of(unit), used, used)
+        index = self._index[name] = len(self._rows)
+        self._rows.append(row)
+        inputs = {tensor.untyped_storage()._cdata for tensor in tensors_in((args, kwargs)) if _has_memory(tensor)}
+        hooks = (
+            nullcontext()
+            if other_hooks_are_on()
+            else self._book.hooks(name, lambda record: self._saved(index, record, inputs))
+        )
+        peak_before = self._peaks()
+        started = perf_counter()
+        with hooks:
+            out = forward(*args, **kwargs)
+        row.forward_seconds = perf_counter() - started
+        row.forward_stop = self._meter.used()
+        row.forward_peak = max(row.forward_peak, row.forward_stop, self._risen(peak_before))
+        for tensor in tensors_in(out):
+            if tensor.grad_fn is not None:
+                tensor.register_hook(partial(_reached, self, name))  # type: ignore[no-untyped-call]
+        return out
+
+    def reached(self, name: str) -> None:
+        """The backward pass has come to this unit."""
+        if self.is_complete or torch._C._current_graph_task_id() < 0:
+            return
+        index = self._index[name]
+        used = self._meter.used()
+        if self._running is None:
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self._end)
+            self._mode.enter_backward()
+        else:
+            row = self._rows[self._running]
+            row.backward_peak = max(row.backward_peak, used)
+            if index >= self._running:
+                return
+            self._close(row)
+        row = self._rows[index]
+        row.backward_start = row.backward_peak = used
+        self._running, self._since, self._peak_before = index, perf_counter(), self._peaks()
+
+    def trace(self, state: Iterable[StateItem], *, persist: bool) -> Trace:
+        """What was seen; `persist`: gradients are there already when a pass starts, as with micro-batches."""
+        last = len(self._rows) - 1
+        seconds = 0.0 if persist else max(0.0, perf_counter() - self._ended)
+        seen: set[nn.Parameter] = set()
+        weights = [self._weights(row, seen) for row in self._rows]
+        saved = [
+            tuple(
+                Saved(
+                    ordinal=ordinal,
+                    bytes=num_bytes,
+                    last_reader=last - min(readers),
+                    first_reader=last - max(readers),
+                    is_input=is_input,
+                )
+                for ordinal, ((num_bytes, is_input), readers) in enumerate(zip(row.saved, row.readers, strict=True))
+            )
+            for row in self._rows
+        ]
+        units = tuple(self._unit(index, weights, saved) for index in range(len(self._rows)))
+        return Trace(
+            units=units,
+            outside_bytes=self._outside,
+            state=tuple(state),
+            update_seconds=seconds,
+            gradients_persist=persist,
+        )
+
+    def say_untracked(self) -> None:
+        """Says in the log what stays because it lies in torch's own memory."""
+        if self._untracked_bytes:
+            why = "" if self._mode.is_available else f" ({allocator.reason()})"
+            log.info(
+                "%.0f MiB of saved tensors are in torch's own memory%s: they stay, to move them to other memory of that kind "
+                "saves nothing",
+                self._untracked_bytes / (1 << 20),
+                why,
+            )
+
+    def _unit(self, index: int, weights: list[tuple[Weight, ...]], saved: list[tuple[Saved, ...]]) -> Unit:
+        """A row as the planner reads it, with what it carries: in use at its start, and none of what is known."""
+        row, last = self._rows[index], len(self._rows) - 1
+        kept = sum(one.bytes for earlier in saved[:index] for one in earlier)
+        inputs = sum(one.bytes for one in saved[index] if one.is_input)
+        carried = row.forward_start - self._outside - kept - inputs
+        started = row.forward_start if row.backward_start is None else row.backward_start
+        alive = sum(one.bytes for unit in saved for one in unit if one.last_reader >= last - index)
+        at_rest = sum(one.resting_bytes for later in weights[index + 1 :] for one in later)
+        return Unit(
+            name=row.name,
+            weights=weights[index],
+            saved=saved[index],
+            forward_seconds=row.forward_seconds,
+            backward_seconds=row.backward_seconds,
+            forward_bytes=max(0, row.forward_peak - row.forward_start),
+            backward_bytes=0 if row.backward_start is None else max(0, row.backward_peak - row.backward_start),
+            forward_carried_bytes=max(0, carried),
+            backward_carried_bytes=0
+            if row.backward_start is None
+            else max(0, started - self._outside - alive - at_rest),
+        )
+
+    def _weights(self, row: _Row, seen: set[nn.Parameter]) -> tuple[Weight, ...]:
+        """Weights of a unit that no earlier one has."""
+        new = [(name, parameter) for name, parameter in row.parameters if parameter not in seen]
+        seen.update(parameter for _, parameter in new)
+        return tuple(
+            Weight(name=name, bytes=parameter.nbytes, gradient_bytes=self._gradients.get(parameter, 0))
+            for name, parameter in new
+        )
+
+    def _saved(self, index: int, record: Record, inputs: set[int]) -> None:
+        unit, number = record.key
+        row = self._rows[self._index[unit]]
+        if number == len(row.saved):
+            assert record.here is not None, "nothing leaves in a warm-up"
+            row.saved.append((record.num_bytes, record.here.untyped_storage()._cdata in inputs))
+            row.readers.append(set())
+            self._meter.kept(record)
+        row.readers[number].add(index)
+        used = self._rows[index]
+        used.forward_peak = max(used.forward_peak, self._meter.used())
+
+    def _counted(self, tensor: Tensor) -> bool:
+        """Whether a tensor may be moved; counts what may not."""
+        tracked = self._is_tracked(tensor)
+        if not tracked:
+            self._untracked_bytes += tensor.nbytes
+        return tracked
+
+    def _fetch(self, record: Record) -> Tensor:
+        assert record.here is not None, "nothing leaves in a warm-up"
+        return record.here
+
+    def _close(self, row: _Row) -> None:
+        row.backward_seconds = perf_counter() - self._since
+        row.backward_peak = max(row.backward_peak, self._risen(self._peak_before))
+
+    def _end(self) -> None:
+        """The backward pass is over."""
+        if self._running is not None:
+            self._close(self._rows[self._running])
+        for row in self._rows:
+            for _, parameter in row.parameters:
+                gradient = parameter.grad
+                if gradient is not None and self._tiers.tier_of(gradient) is not None and not _has_place(parameter):
+                    self._gradients[parameter] = gradient.nbytes
+        self._mode.leave_backward()
+        self.is_complete, self._ended = True, perf_counter()
+
+    def _peaks(self) -> list[int]:
+        return [tier.counters().peak_bytes for tier in self._tiers]
+
+    def _risen(self, before: list[int]) -> int:
+        """In use at the highest moment since, as far as the tiers' own marks tell: 0 where none of them rose."""
+        now = self._peaks()
+        if now == before:
+            return 0
+        below = sum(now[1:]) - sum(self._meter._before[1:])
+        return now[0] + below
+
+
+def _reached(recording: Recording, name: str, _: Tensor) -> None:
+    recording.reached(name)
+
+
+def _has_place(parameter: nn.Parameter) -> bool:
+    """Whether somebody gave a parameter a place for its gradient, which then is no unit's."""
+    return hasattr(parameter, "flat_grad")
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return tensor.is_cpu and tensor.layout is torch.strided and type(tensor) in (Tensor, nn.Parameter)

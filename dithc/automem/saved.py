@@ -1,0 +1,196 @@
+"""What autograd keeps for the backward pass, as handles that say where it is now.
+
+`torch.autograd.graph.saved_tensors_hooks` hands over every tensor that is saved and asks for it again. A view of a parameter
+becomes a handle on the parameter, whichever copy of it is current then. Other tensors become handles on the record of their
+storage: views and aliases share one record, and so one copy. Tensors below a floor stay what they are.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, TypeAlias
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+# Below this a copy takes about as long as the bookkeeping around it, some microseconds.
+FLOOR_BYTES = 64 << 10
+
+Key: TypeAlias = tuple[str, int]  # the unit that saved it first, and its number there
+Place: TypeAlias = Literal["here", "leaving", "away", "coming"]
+
+
+class Record:
+    """A storage that is kept for backward: where its bytes are.
+
+    Attributes:
+        num_bytes: of the storage.
+        key: who saved it first.
+        here: its bytes, as the operator made them; None when they have left.
+        away: its copy in slow memory, complete or on its way.
+        back: its copy in fast memory for the backward pass, complete or on its way.
+        ticket: of the copy that is on its way.
+    """
+
+    __slots__ = ("__weakref__", "_storage", "away", "back", "here", "key", "num_bytes", "ticket")
+
+    def __init__(self, key: Key, storage: torch.UntypedStorage) -> None:
+        self.key, self.num_bytes = key, storage.nbytes()
+        # While the weak reference lives the storage's identity is not given to another.
+        self._storage = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        self.here: Tensor | None = torch.empty(0, dtype=torch.uint8).set_(storage)
+        self.away: Tensor | None = None
+        self.back: Tensor | None = None
+        self.ticket: Any = None
+
+    @property
+    def place(self) -> Place:
+        """Where the bytes are; those that are coming are away as well."""
+        if self.here is not None:
+            return "here" if self.ticket is None else "leaving"
+        return "away" if self.back is None else "coming"
+
+
+class _Handle:
+    """A saved tensor: its geometry in the storage of a record.
+
+    `counter` shares the version counter of what was saved and holds no memory.
+    """
+
+    __slots__ = ("counter", "dtype", "offset", "record", "size", "stride", "version")
+
+    def __init__(self, record: Record, tensor: Tensor) -> None:
+        self.record, self.dtype = record, tensor.dtype
+        self.size, self.stride, self.offset = tensor.size(), tensor.stride(), int(tensor.storage_offset())
+        self.version = tensor._version
+        self.counter = tensor.detach()
+        self.counter.data = torch.empty(0, dtype=tensor.dtype)
+
+
+class _WeightHandle:
+    """A saved view of a parameter, `offset_bytes` behind its first element."""
+
+    __slots__ = ("dtype", "offset_bytes", "parameter", "size", "stride", "version")
+
+    def __init__(self, parameter: nn.Parameter, tensor: Tensor) -> None:
+        self.parameter, self.dtype, self.version = parameter, tensor.dtype, tensor._version
+        self.size, self.stride = tensor.size(), tensor.stride()
+        self.offset_bytes = tensor.data_ptr() - parameter.data_ptr()
+
+    def tensor(self) -> Tensor:
+        _same(self.parameter._version, self.version, self.size)
+        now = self.parameter.detach()
+        offset = now.storage_offset() * now.itemsize + self.offset_bytes
+        return _view(now, self.dtype, offset // self.dtype.itemsize, self.size, self.stride)
+
+
+Packed: TypeAlias = _Handle | _WeightHandle | tuple[Tensor, int]
+
+
+class Book:
+    """The records of one call of the model.
+
+    Attributes:
+        named: by the unit that saved them first, and their number there; those that the graph still needs.
+    """
+
+    def __init__(
+        self,
+        *,
+        weight_at: Callable[[int], nn.Parameter | None],
+        is_tracked: Callable[[Tensor], bool],
+        fetch: Callable[[Record], Tensor],
+        reached: Callable[[str], None],
+    ) -> None:
+        """Opens an empty book.
+
+        Args:
+            weight_at: the parameter that an address belongs to.
+            is_tracked: whether a tensor's storage is worth a record: somebody may move it.
+            fetch: the bytes of a record, for the backward pass.
+            reached: told, in the backward pass, of each unit whose saved tensor is asked for.
+        """
+        self.named: WeakValueDictionary[Key, Record] = WeakValueDictionary()
+        self._of_storage: WeakValueDictionary[int, Record] = WeakValueDictionary()
+        self._versions: dict[Key, int] = {}
+        self._numbers: dict[str, int] = {}
+        self._weight_at, self._is_tracked, self._fetch, self._reached = weight_at, is_tracked, fetch, reached
+
+    def hooks(
+        self, unit: str, saved: Callable[[Record], None] | None = None
+    ) -> torch.autograd.graph.saved_tensors_hooks:
+        """What to run a unit's forward pass under; `saved` is told of each record that is saved there."""
+
+        def pack(tensor: Tensor) -> Packed:
+            return self._pack(unit, tensor, saved)
+
+        def unpack(packed: Packed) -> Tensor:
+            return self._unpack(unit, packed)
+
+        return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+    def _pack(self, unit: str, tensor: Tensor, saved: Callable[[Record], None] | None) -> Packed:
+        if tensor.layout is not torch.strided or not tensor.is_cpu or not _is_plain(tensor):
+            return tensor, tensor._version
+        weight = self._weight_at(tensor.data_ptr())
+        if weight is not None and weight.untyped_storage()._cdata == tensor.untyped_storage()._cdata:
+            return _WeightHandle(weight, tensor)
+        storage = tensor.untyped_storage()
+        if storage.nbytes() < FLOOR_BYTES or not self._is_tracked(tensor):
+            return tensor, tensor._version
+        record = self._of_storage.get(storage._cdata)
+        if record is None or self._versions[record.key] != tensor._version:  # changed in place since: other content
+            number = self._numbers[unit] = self._numbers.get(unit, -1) + 1
+            record = Record((unit, number), storage)
+            self._of_storage[storage._cdata] = self.named[record.key] = record
+            self._versions[record.key] = tensor._version
+        if saved is not None:
+            saved(record)
+        return _Handle(record, tensor)
+
+    def _unpack(self, unit: str, packed: Packed) -> Tensor:
+        self._reached(unit)
+        if isinstance(packed, _WeightHandle):
+            return packed.tensor()
+        if isinstance(packed, tuple):
+            tensor, version = packed
+            _same(tensor._version, version, tensor.size())
+            return tensor
+        _same(packed.counter._version, packed.version, packed.size)
+        return _view(self._fetch(packed.record), packed.dtype, packed.offset, packed.size, packed.stride)
+
+
+def other_hooks_are_on() -> bool:
+    """Whether saved tensors go to somebody else's hooks (recomputation), or may not go to any (torch.func)."""
+    if not torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
+        return True
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors among arguments or results of a module."""
+    for leaf in torch.utils._pytree.tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            yield leaf
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, nn.Parameter) and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _same(version: int, saved: int, size: torch.Size) -> None:
+    """Autograd's own check, which it leaves to who has hooks.
+
+    Raises:
+        RuntimeError: what was saved has been changed since.
+    """
+    if version != saved:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"[{'x'.join(map(str, size))}] is at version {version}; expected version {saved} instead"
+        )
+
+
+def _view(base: Tensor, dtype: torch.dtype, offset: int, size: torch.Size, stride: tuple[int, ...]) -> Tensor:
+    """A tensor over the storage of `base`, `offset` elements behind its start."""
+    return torch.empty(0, dtype=dtype).set_(base.untyped_storage(), offset, size, stride)

@@ -1,0 +1,181 @@
+"""What one training step did to memory: units in execution order, what they weigh, save, take and how long they run.
+
+Plain data, written by the recorder of a warm-up step and read by the planner; JSON both ways. Every byte that is in
+fast memory at a moment of the step stands in exactly one place:
+
+- at any time: `Trace.outside_bytes`, the `state` that lives in fast memory, the weights that live there;
+- from the end of a unit's backward pass to the optimizer: the gradients of its weights (`Weight.gradient_bytes`);
+- from the end of the forward pass of the unit that saved it first (or from its start for a tensor that came from
+  elsewhere, `is_input`) to the end of the backward pass that reads it last: a `Saved` tensor;
+- while a unit runs: `forward_bytes` or `backward_bytes`, all that it takes on top of what was there when it started
+  (temporaries, outputs, what it saves of its own making, gradients of its weights), at the worst moment; and
+  `forward_carried_bytes` or `backward_carried_bytes`, what was there when it started and is none of the above: values on
+  their way between units that nobody saves (an input that only passes through, the gradient of the unit's output).
+
+Positions: unit `i` of L (counted from 0) runs forward at turn i and backward at position L - 1 - i in backward order,
+which is turn 2 L - 1 - i of the step; the update comes last.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dithc.log import problem
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weight:
+    """A parameter: its name in the model and its bytes."""
+
+    name: str
+    bytes: int
+    gradient_bytes: int | None = (
+        None  # of its gradient at rest; None: as many as it has; 0: frozen, or in `Trace.state`
+    )
+
+    @property
+    def resting_bytes(self) -> int:
+        """Bytes of its gradient between the backward pass and the optimizer."""
+        return self.bytes if self.gradient_bytes is None else self.gradient_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A distinct storage that autograd keeps for backward, listed at the unit whose forward pass saved it first."""
+
+    ordinal: int  # counted from 0 within the unit, in the order of saving
+    bytes: int
+    last_reader: int  # position in backward order of the last unit that reads it
+    first_reader: int | None = None  # position in backward order of the first unit that reads it; None: `last_reader`
+    is_input: bool = False  # made by an earlier unit, or outside of all of them
+
+    @property
+    def first(self) -> int:
+        """Position in backward order of the first unit that reads it."""
+        return self.last_reader if self.first_reader is None else self.first_reader
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateItem:
+    """What is touched once a step, by the update: a moment, an average, a buffer of gradients at rest."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """One run of a module in a step; a module that is called twice is two units, `name` and `name#2`."""
+
+    name: str
+    weights: tuple[Weight, ...]
+    saved: tuple[Saved, ...]
+    forward_seconds: float
+    backward_seconds: float
+    forward_bytes: int
+    backward_bytes: int
+    forward_carried_bytes: int = 0
+    backward_carried_bytes: int = 0
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all its weights."""
+        return sum(weight.bytes for weight in self.weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """One training step: its units in forward order, and what belongs to none of them.
+
+    Raises:
+        UserError: two units of one name, ordinals that do not count from 0, a reader outside the step, negative numbers.
+    """
+
+    units: tuple[Unit, ...]
+    outside_bytes: int  # in use in fast memory when the step starts, neither weights of units nor state
+    state: tuple[StateItem, ...] = ()
+    update_seconds: float = 0.0
+    gradients_persist: bool = (
+        False  # gradients are there when the step starts: micro-batches, or zeroed instead of dropped
+    )
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Trace":
+        """The reverse of `to_dict`.
+
+        Raises:
+            UserError: another schema, or fields that are missing or unknown.
+        """
+        if data.get("schema") != SCHEMA:
+            raise _unreadable(f"schema {data.get('schema')}", f"schema {SCHEMA}")
+        fields = {key: value for key, value in data.items() if key != "schema"}
+        try:
+            units = tuple(_unit(unit) for unit in fields.pop("units"))
+            state = tuple(StateItem(**item) for item in fields.pop("state"))
+            return cls(units=units, state=state, **fields)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise _unreadable(str(error), "the fields that this version writes") from error
+
+    def to_json(self) -> str:
+        """Text of `to_dict`."""
+        return json.dumps(self.to_dict())
+
+    @classmethod
+    def from_json(cls, text: str) -> "Trace":
+        """The reverse of `to_json`.
+
+        Raises:
+            UserError: not JSON, or not a trace.
+        """
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise _unreadable(str(error), "JSON") from error
+        if not isinstance(data, dict):
+            raise _unreadable(type(data).__name__, "an object")
+        return cls.from_dict(data)
+
+
+def _unit(data: Mapping[str, Any]) -> Unit:
+    fields = dict(data)
+    weights = tuple(Weight(**weight) for weight in fields.pop("weights"))
+    saved = tuple(Saved(**saved) for saved in fields.pop("saved"))
+    return Unit(weights=weights, saved=saved, **fields)
+
+
+def _unreadable(got: str, expected: str) -> Exception:
+    return problem("trace of a training step", got=got, expected=expected, remedy="record it again with this version")
+
+
+def _check(trace: Trace) -> None:
+    """Refuses a trace that cannot be of a step."""
+    names = [unit.name for unit in trace.units]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    wrong = [f"two units {name}" for name in twice]
+    num_units = len(trace.units)
+    for unit in trace.units:
+        if [saved.ordinal for saved in unit.saved] != list(range(len(unit.saved))):
+            wrong.append(f"{unit.name}: ordinals {[saved.ordinal for saved in unit.saved]}")
+        for saved in unit.saved:
+            if not 0 <= saved.first <= saved.last_reader < num_units:
+                wrong.append(f"{unit.name}: saved {saved.ordinal} is read from {saved.first} to {saved.last_reader}")
+        counts = [unit.forward_bytes, unit.backward_bytes, unit.forward_carried_bytes, unit.backward_carried_bytes]
+        counts += [weight.bytes for weight in unit.weights] + [weight.resting_bytes for weight in unit.weights]
+        counts += [saved.bytes for saved in unit.saved]
+        if min([unit.forward_seconds, unit.backward_seconds, *counts]) < 0:
+            wrong.append(f"{unit.name}: negative bytes or seconds")
+    if min([trace.outside_bytes, trace.update_seconds, *(item.bytes for item in trace.state)]) < 0:
+        wrong.append("negative bytes or seconds outside the units")
+    if wrong:
+        expected = "units of different names, ordinals 0, 1, ..., readers inside the step, nothing negative"
+        raise problem("trace of a training step", got="; ".join(wrong[:5]), expected=expected, remedy="record it again")

@@ -1,0 +1,217 @@
+"""Copies of weights in fast memory, which stand in for the parameters while their unit runs.
+
+A parameter's home is wherever its data is when a copy is made: nobody else has to know of homes. A copy that became stale
+(the home was changed, or the parameter was given other data) is never used.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dithc.automem.saved import FLOOR_BYTES
+from dithc.log import logger
+from dithc.memory import Copies, Tier
+
+log = logger(__name__)
+
+BeforeLoad = Callable[[Sequence[nn.Parameter]], None]
+
+
+@dataclass
+class Hits:
+    """How often a copy was there when it was wanted, and how often the original was used instead."""
+
+    hits: int = 0
+    misses: int = 0
+
+
+@dataclass(eq=False)
+class _Copy:
+    """A copy of one parameter; `version` is the parameter's when it was made, then when it took the parameter's place."""
+
+    parameter: nn.Parameter
+    home: Tensor
+    fast: Tensor
+    ticket: Any
+    version: int
+    is_in_place: bool = False
+    users: set[str] = field(default_factory=set)
+
+
+class WeightCopies:
+    """The copies that exist now."""
+
+    def __init__(self, fast: Tier, copies: Copies, hits: Hits, *, before_load: BeforeLoad | None) -> None:
+        """Starts with none.
+
+        Args:
+            fast: where they are made.
+            copies: who makes them.
+            hits: counts uses.
+            before_load: called with the parameters that are copied next: their values may still be on their way.
+        """
+        self._fast, self._copies, self._hits, self._before_load = fast, copies, hits, before_load
+        self._of: dict[nn.Parameter, _Copy] = {}
+        self._refused = False
+
+    def load(self, unit: str, parameters: Sequence[nn.Parameter]) -> None:
+        """Starts to copy a unit's parameters; what has no room is used where it is."""
+        wanted = []
+        for parameter in parameters:
+            held = self._of.get(parameter)
+            if held is not None:
+                held.users.add(unit)
+            elif is_worth_moving(parameter) and not self._fast.holds(parameter):
+                wanted.append(parameter)
+        if not wanted:
+            return
+        if self._before_load is not None:
+            self._before_load(wanted)
+        for parameter in wanted:
+            home = parameter.data
+            target = room_for(self._fast, home.shape, home.dtype)
+            if target is not None:
+                ticket = self._copies.submit(target, home, stream="load")
+                self._of[parameter] = _Copy(parameter, home, target, ticket, parameter._version, users={unit})
+
+    def use(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Puts the copies of these parameters into their places, as soon as they are complete."""
+        for parameter in parameters:
+            copy = self._of.get(parameter)
+            if copy is None:
+                self._hits.misses += is_worth_moving(parameter) and not self._fast.holds(parameter)
+            elif not copy.is_in_place:
+                if self._is_good(copy):
+                    parameter.data, copy.is_in_place = copy.fast, True
+                    self._hits.hits += 1
+                else:
+                    del self._of[parameter]
+                    self._hits.misses += 1
+
+    def rest(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Gives these parameters their homes back; the copies stay."""
+        for parameter in parameters:
+            copy = self._of.get(parameter)
+            if copy is not None and copy.is_in_place:
+                self._go_home(copy)
+
+    def release(self, unit: str, parameters: Iterable[nn.Parameter]) -> None:
+        """A unit does not need its copies any more; those that no other unit waits for are gone."""
+        for parameter in parameters:
+            copy = self._of.get(parameter)
+            if copy is not None:
+                copy.users.discard(unit)
+                if not copy.users:
+                    self._drop(copy)
+
+    def release_all(self) -> None:
+        """No copy is left, and every parameter is at home."""
+        for copy in list(self._of.values()):
+            self._drop(copy)
+
+    def at(self, address: int) -> nn.Parameter | None:
+        """The parameter whose copy, in its place now, an address belongs to."""
+        for parameter, copy in self._of.items():
+            if copy.is_in_place and 0 <= address - copy.fast.data_ptr() < copy.fast.nbytes:
+                return parameter
+        return None
+
+    def _is_good(self, copy: _Copy) -> bool:
+        """Waits for a copy; False where it failed, or is not what the parameter holds now."""
+        try:
+            self._copies.wait(copy.ticket)
+        except (OSError, RuntimeError) as error:
+            if not self._refused:
+                log.warning(
+                    "a copy of weights into fast memory failed: %s; the original is used from slow memory", error
+                )
+                self._refused = True
+            return False
+        parameter = copy.parameter
+        same_memory = parameter.data_ptr() == copy.home.data_ptr() and parameter.shape == copy.home.shape
+        return same_memory and parameter._version == copy.version
+
+    def _drop(self, copy: _Copy) -> None:
+        if copy.is_in_place:
+            self._go_home(copy)
+        del self._of[copy.parameter]
+
+    @torch.no_grad()
+    def _go_home(self, copy: _Copy) -> None:
+        """Puts a parameter's home back; somebody may have changed the weights meanwhile, or given the parameter other data."""
+        parameter, copy.is_in_place = copy.parameter, False
+        if parameter.data_ptr() != copy.fast.data_ptr():
+            return
+        if parameter._version != copy.version:
+            copy.home.copy_(copy.fast)
+            copy.version = parameter._version
+        parameter.data = copy.home
+
+
+class Homes:
+    """Which parameter an address belongs to, of those that are at home."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        rows = {parameter.data_ptr(): parameter for parameter in parameters if is_worth_moving(parameter)}
+        self._starts = sorted(rows)
+        self._rows = [rows[start] for start in self._starts]
+
+    def at(self, address: int) -> nn.Parameter | None:
+        """The parameter that lies there, if one does."""
+        index = bisect_right(self._starts, address) - 1
+        if index >= 0 and address - self._starts[index] < self._rows[index].nbytes:
+            return self._rows[index]
+        return None
+
+
+def is_worth_moving(parameter: nn.Parameter) -> bool:
+    """Whether a parameter can be copied as it lies, and is large enough to bother."""
+    if isinstance(parameter, nn.parameter.UninitializedParameter) or type(parameter.data) is not Tensor:
+        return False
+    return (
+        parameter.is_cpu
+        and parameter.layout is torch.strided
+        and parameter.nbytes >= FLOOR_BYTES
+        and parameter.is_contiguous()
+    )
+
+
+def room_for(tier: Tier, shape: torch.Size, dtype: torch.dtype) -> Tensor | None:
+    """A tensor in exactly this tier; None where it has no room for one."""
+    room = tier.room_bytes
+    if room is not None and room < shape.numel() * dtype.itemsize:
+        return None
+    try:
+        found = tier.empty(shape, dtype)
+    except MemoryError:
+        return None
+    return found if tier.holds(found) else None
+
+
+@torch.no_grad()
+def move_homes(parameters: Iterable[nn.Parameter], tier: Tier) -> int:
+    """Moves parameters into a tier, as far as it has room; returns how many stay because others have views of their memory."""
+    stayed = 0
+    for parameter in parameters:
+        if not is_worth_moving(parameter) or tier.holds(parameter):
+            continue
+        if not owns_its_memory(parameter):
+            stayed += 1
+        elif (target := room_for(tier, parameter.shape, parameter.dtype)) is not None:
+            parameter.data = target.copy_(parameter.data)
+    return stayed
+
+
+def owns_its_memory(parameter: nn.Parameter) -> bool:
+    """Whether nobody else has a view of a parameter's memory: then it may be moved."""
+    return parameter.untyped_storage().nbytes() == parameter.nbytes and storage_users(parameter) == 1
+
+
+def storage_users(tensor: Tensor) -> int:
+    """How many tensors share the storage of one, itself among them."""
+    storage = tensor.untyped_storage()
+    return torch._C._storage_Use_Count(storage._cdata) - 1  # without `storage` itself

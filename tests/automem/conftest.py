@@ -1,0 +1,37 @@
+"""Tiers for the tests of managed memory: after each test, with the models gone, nothing of them may be left in use."""
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dithc.memory import Tiers, hot_pool
+from tests.automem.managed import two_tiers, used_bytes
+
+
+@pytest.fixture
+def make_tiers(tmp_path: Path) -> Iterator[Callable[..., Tiers]]:
+    """`make_tiers(budget in MiB, file=False)`; asserts at the end that every tier is empty and its budget was kept."""
+    made: list[Tiers] = []
+    before = hot_pool()
+
+    def make(budget_mib: float = 24, *, file: bool = False) -> Tiers:
+        made.append(two_tiers(budget_mib, folder=tmp_path if file else None))
+        return made[-1]
+
+    yield make
+    gc.collect()
+    assert hot_pool() is before, "operators take their memory from a tier still"
+    for tiers in made:
+        assert used_bytes(tiers) == [0] * len(tiers), "something is left in a tier"
+        budget = tiers.fast.spec.budget_bytes
+        assert budget is not None
+        assert tiers.fast.counters().peak_backed_bytes <= budget
+        tiers.close()
+
+
+@pytest.fixture(params=["memory", "file"])
+def tiers(request: pytest.FixtureRequest, make_tiers: Callable[..., Tiers]) -> Tiers:
+    """A fast tier of 24 MiB above ordinary memory, and above a file."""
+    return make_tiers(24, file=request.param == "file")

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from dithc.config.base import Name, Positive, Settings
 from dithc.config.codecs import Codec, Extractor, KlVae
 from dithc.config.datasets import Dataset
-from dithc.config.training import CheckpointPath, Evaluation, GradientPath, Run, Sharding, StrategyName
+from dithc.config.training import CheckpointPath, Evaluation, GradientPath, Memory, Run, Sharding, StrategyName
 
 Stage = Literal[
     "default",
@@ -50,11 +50,16 @@ class Machine(Settings):
     polled; or by its blocking one."""
     wire: Literal["fp32", "bf16"] = "fp32"
     """Type in which hierarchical sums move numbers between ranks; they are summed in fp32 either way."""
+    weights_wire: Literal["fp32", "bf16"] = "fp32"
+    """Type in which weights travel under sharding: zero1. With bf16 all ranks compute with weights rounded to it; the exact ones
+    are kept, updated and saved once, each by the rank that has it in its share."""
     trace_step: Positive | None = None
     """Optimizer step of which each rank writes a trace (operators, phases, communication) into the store; none for no trace."""
     checkpoints: CheckpointPath = "async"
     """async: training goes on while checkpoints are written, from a copy of the state, which is memory beside it; blocking: it
     waits."""
+    memory: Memory = Memory()
+    """How a rank uses the memories of its machine."""
     walltime: bool = False
     """Jobs are ended at their `runtime`: a training then saves and stops before, to be run again."""
 
@@ -121,12 +126,56 @@ class Simulate(Settings):
 
     machine: str | None = None
     """Description of the machine, such as profiles/machines/lx2.yaml; none for no simulation."""
-    model: Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")] = "DiT-XL/2"
-    """Preset."""
+    models: list[Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")]] = Field(default=["DiT-XL/2"], min_length=1)
+    """Presets, curves of each; the paper's experiments are of DiT-XL/2 alone."""
+    step: str | None = None
+    """JSON file of `dithc bench step` or `dithc bench scaling` that has a step of these models on one node, for weak and strong
+    scaling; none for the published steps, on the paper's machine."""
     nodes: list[Positive] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
     """Counts of nodes."""
     of: list[Literal["paper", "weak", "strong"]] = ["paper"]
     """What to play: the paper's experiments, as it made them and as dithc would; or weak and strong scaling of dithc alone."""
+
+
+class Stepwise(Settings):
+    """A training that gets one of dithc's parts after the other, shown in the report beside the paper's figure 9."""
+
+    model: Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")] | None = None
+    """Preset to measure; none for no measurement."""
+    batch: Positive = 8
+    """Images a step over all ranks."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """Compute type."""
+    ranks: Positive = 2
+    """Ranks on this machine."""
+    tune: bool = True
+    """Searches the matrix products first, as `dithc tune` does, for the last stage."""
+    rounds: Positive = 3
+    """Runs of each stage, in turns."""
+
+
+class AutoMemBench(Settings):
+    """What AutoMem and its tiers of memory give, shown in the report."""
+
+    model: Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")] | None = None
+    """Preset to train; none for no measurement."""
+    batch: Positive = 8
+    """Images a step."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """Compute type."""
+    only: list[Literal["budget", "file", "largest-batch", "pool", "resident"]] = ["budget", "pool", "resident"]
+    """Parts: a budget of the fastest tier, a limit on the process with a file tier, the largest batch under a limit; steps with
+    and without the pool, and with and without AutoMem where nothing moves."""
+    budget: float = Field(default=0.4, gt=0, lt=1)
+    """Of the fastest tier, as a share of what the training takes unmanaged."""
+    folder: str = "."
+    """Of the file tier, on a local disk."""
+    file_gib: float = Field(default=16.0, gt=0)
+    """GiB of the file tier."""
+    memory_gib: float | None = Field(default=None, gt=0)
+    """GiB of a process when the largest batch is searched."""
+    rounds: Positive = 2
+    """Runs of each contender, in turns."""
 
 
 class Bench(Settings):
@@ -144,6 +193,10 @@ class Bench(Settings):
     """Comparison of strategies."""
     scaling: Scaling = Scaling()
     """Measured scaling."""
+    stepwise: Stepwise = Stepwise()
+    """What each part adds."""
+    automem: AutoMemBench = AutoMemBench()
+    """What AutoMem gives."""
     simulate: Simulate = Simulate()
     """Simulated scaling."""
 

@@ -10,7 +10,30 @@ StrategyName = Literal["cftp", "dp", "dp+tp"]
 GradientPath = Literal["overlapped", "ddp"]
 Sharding = Literal["none", "zero1"]
 CheckpointPath = Literal["async", "blocking"]
+AutoMemChoice = Literal["auto", "on", "off"]
 NonFinite = Literal["stop", "skip", "rollback"]
+
+
+class Memory(Settings):
+    """How a rank of a training uses the memories of its machine; without effect on results."""
+
+    automem: AutoMemChoice = "auto"
+    """Whether weights, activations and optimizer state are moved between memories. auto: where the machine has two tiers, or a
+    setting below makes a second; on: the same, and an error where there is one tier only; off: never."""
+    fast_budget_gib: float | None = Field(default=None, gt=0)
+    """GiB that a rank may hold in the fastest tier at most, a hard limit; none for its share of what that tier has."""
+    file_folder: str | None = None
+    """Folder on a local disk for a file that is the last tier, one of each rank; none for no such tier."""
+    file_gib: float | None = Field(default=None, gt=0)
+    """GiB of that file, of each rank; taken before the training begins."""
+    allow_recompute: bool = False
+    """Let the plan compute activations again in backward where that is cheaper than moving them; the numbers stay the same."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Memory":
+        if (self.file_folder is None) != (self.file_gib is None):
+            raise ValueError("give both of `file_folder` and `file_gib`, or neither")
+        return self
 
 
 class Ema(Settings):

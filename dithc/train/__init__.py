@@ -3,9 +3,10 @@
 What: `train(job, group)` pre-trains or fine-tunes a DiT up to a step and writes a manifest; `export` writes weights for
 other programs; `rehearse` makes steps on random latents, for measurements.
 The order (`compose.py`): ranks are connected and placed on cores by the caller -> inputs and the store they name -> is it
-done already? -> lease -> requests to stop -> latents and batches -> model (from the seed, the same on all ranks; then the
-weights of an earlier run or file) -> AutoMem -> strategy (plain, or DistributedDataParallel) -> optimizer -> average of the
-weights -> newest checkpoint -> loop -> manifest.
+done already? -> tiers of memory -> lease -> requests to stop -> latents and batches -> model (from the seed, the same on all
+ranks; then the weights of an earlier run or file) -> AutoMem -> strategy (plain, or DistributedDataParallel) -> optimizer ->
+average of the weights -> newest checkpoint -> loop (its first step is watched, the others follow the plan of memory) ->
+manifest.
 Why: the walltime is shorter than the training, nodes die, and a driver starts things twice; so the result must not depend
 on how often, or on how many ranks, the job was started.
 Invariants:
@@ -17,8 +18,8 @@ Invariants:
   writes all else. A checkpoint, then the manifest; nothing after a loss that is not finite.
 - All ranks leave together, with one status: 0 done, 75 stopped and saved, 76 another trainer holds the run.
 How to change it: a strategy is a branch of `strategy.py` (which rank does what is in `strategy_layout.py`, the sharing of
-layers in `strategy_tensor.py`); what a checkpoint holds is in `checkpoint.py`, how it is
-written in `saving.py`; a new metric is a key of `Trainer.step`.
+layers in `strategy_tensor.py`); what a checkpoint holds is in `checkpoint.py`, how it is written in `saving.py`; in which memory
+a rank keeps what is decided in `memory.py` and nowhere else; a new metric is a key of `Trainer.step`.
 `tests/train/golden_losses.json` pins the numbers: regenerate it only for a change of mathematics.
 """
 

@@ -1,4 +1,4 @@
-"""Work beside a training that must not hold it up: a thread of the lowest priority, on a core kept free if there is one."""
+"""Work beside a training that must not hold it up: a thread that runs when a core is idle, or on a core kept free."""
 
 import os
 import threading
@@ -12,8 +12,6 @@ from dithc.hardware import discover, plan
 from dithc.log import logger
 
 LOWEST_PRIORITY = 19
-# Where the core plan keeps cores free to move data: the best of them for this.
-PURPOSES = ("offload", "load")
 SCHEDULER_STATISTICS = Path("/proc/thread-self/schedstat")
 log = logger(__name__)
 
@@ -45,11 +43,17 @@ class Background(threading.Thread):
         self._function, self._cancelled = function, threading.Event()
 
     def run(self) -> None:
-        """Gives way to everybody else, then works."""
+        """Gives way to everybody else, then works.
+
+        A thread of the lowest nice value still keeps its core for a slice of milliseconds when a compute thread wakes up on it,
+        and the whole team waits for that one; a thread of the idle class leaves at once.
+        """
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
-        if cpus := free_cpus():
+        with suppress(OSError):  # a container may refuse it
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        if cores := free_cores():
             with suppress(OSError):  # a core that was taken from this process meanwhile
-                os.sched_setaffinity(0, cpus)
+                os.sched_setaffinity(0, cores[-1])
         self.work()
 
     def work(self) -> None:
@@ -81,13 +85,16 @@ class Background(threading.Thread):
             self.join()
 
 
-def free_cpus() -> set[int]:
-    """The logical CPUs of the core that the core plan keeps free to move data; empty without such a core."""
+def free_cores() -> list[tuple[int, ...]]:
+    """The logical CPUs of each core that this process may use and its compute threads leave free, to move data.
+
+    Compute threads are placed by the plan of what the process may use (`dithc.native`), and what that keeps free is free: the
+    core of the communication threads, where there is one, is taken from the process before.
+    """
     machine = discover()
-    reserved = dict(plan(machine, ranks_per_node=1).ranks[0].reserved)
-    index = next((reserved[purpose] for purpose in PURPOSES if purpose in reserved), None)
-    cpus = next((core.cpus for core in machine.cores if core.index == index), ())
-    return set(cpus) & set(machine.limits.allowed_cpus)
+    allowed, (own,) = set(machine.limits.allowed_cpus), plan(machine, ranks_per_node=1).ranks
+    cpus_of = {core.index: tuple(cpu for cpu in core.cpus if cpu in allowed) for core in machine.cores}
+    return [cpus_of[index] for _, index in own.reserved]
 
 
 def _seconds_waited_for_a_core() -> float:

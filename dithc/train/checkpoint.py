@@ -13,7 +13,7 @@ from dithc.log import logger, problem
 from dithc.model import DiT
 from dithc.runs import Store
 from dithc.tensors import Piece, read_tensors
-from dithc.train.ema import Ema
+from dithc.train.ema import Ema, Home, anywhere
 from dithc.train.optimizer import Optimizer
 from dithc.train.strategy import Strategy
 from dithc.train.strategy_layout import Layout
@@ -36,19 +36,21 @@ class State:
     def pieces(self) -> dict[str, list[Piece]]:
         """What this rank holds, by file of a checkpoint: views, which the next step changes."""
         self.strategy.ready()
+        zero, weights = self.strategy.zero, self.model.state_dict()
+        whole = [Piece.whole(name, value) for name, value in weights.items()]
         held = {
-            Store.WEIGHTS["raw"]: [Piece.whole(name, value) for name, value in self.model.state_dict().items()],
+            Store.WEIGHTS["raw"]: whole if zero is None else zero.weight_pieces(weights),
             Store.WEIGHTS["ema"]: self.ema.pieces(),
             OPTIMIZER_FILE: self.optimizer.pieces(),
         }
         return {file: self.strategy.pieces(pieces) for file, pieces in held.items()}
 
 
-def state_of(model: DiT, run: training.Run, strategy: Strategy) -> State:
-    """The state of a training at step 0, from a model that the strategy has prepared and settled."""
+def state_of(model: DiT, run: training.Run, strategy: Strategy, *, home: Home = anywhere) -> State:
+    """The state of a training at step 0, from a model that the strategy has prepared and settled, in memory that `home` gives."""
     flat, zero = strategy.owns_gradients and run.micro_batch is not None, strategy.zero
-    optimizer = Optimizer(model, run, flat=flat, norm=strategy.norm, zero=zero)
-    return State(model, Ema(model, run.ema, zero=zero), optimizer, strategy)
+    optimizer = Optimizer(model, run, flat=flat, norm=strategy.norm, zero=zero, home=home)
+    return State(model, Ema(model, run.ema, zero=zero, home=home), optimizer, strategy)
 
 
 def facts(
@@ -102,6 +104,7 @@ def take_up(checkpoint: Store.Checkpoint, state: State, *, said: dict[str, Any])
     state.strategy.ready()
     cut, weights = state.strategy.cut, checkpoint.weights
     _load(state.model, cut(read_tensors(weights("raw"))), origin=checkpoint.folder)
+    state.strategy.adopt()
     state.ema.load(cut(read_tensors(weights("ema"))))
     state.optimizer.load(cut(read_tensors(checkpoint.folder / OPTIMIZER_FILE)))
     state.step = checkpoint.step

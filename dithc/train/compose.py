@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 
-from dithc.automem import AutoMem
 from dithc.cftp import Team
 from dithc.comm import Group
 from dithc.latents import Batches, Latents
 from dithc.log import UserError, logger, problem
-from dithc.memory import place
 from dithc.model import DiT
+from dithc.pages import place
 from dithc.runs import Lease, Manifest, Store, digest, sha256_file
 from dithc.train.checkpoint import State, facts, state_of, take_up
 from dithc.train.finish import write_manifest
 from dithc.train.job import DONE, HELD, STOPPED, Job
 from dithc.train.journal import AttemptLog, Journal
 from dithc.train.loop import loop
+from dithc.train.memory import TrainingMemory
 from dithc.train.nonfinite import LeftOut, Recovery
 from dithc.train.saving import Saver
 from dithc.train.setup import fresh_model, start_from_file, start_from_run
@@ -64,7 +64,8 @@ def train(job: Job, group: Group) -> int:
         log.info(f"step {job.until} is in {store.folder} already: only the manifest is written")
     else:
         try:
-            status = _train(job, group, store)
+            with TrainingMemory(job.memory, group=group) as memory:
+                status = _train(job, group, store, memory)
         except Lease.Held as error:
             log.error(str(error))
             return HELD
@@ -109,7 +110,7 @@ def _hash_of_weights(path: Path, *, run: str) -> str:
         ) from error
 
 
-def _train(job: Job, group: Group, store: Store) -> int:
+def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
     """Everything between the inputs and the manifest, under the lease."""
     with ExitStack() as stack:
         lease = _lease(store, group, stack)
@@ -120,14 +121,8 @@ def _train(job: Job, group: Group, store: Store) -> int:
         layout = layout_on(group, job.strategy)
         model = _initial_model(job, latents)
         said = _said(job, latents, model=model, layout=layout)
-        strategy = Strategy(
-            AutoMem(model, recompute=job.run.recompute), layout, gradients=job.gradients, sharding=job.sharding
-        )
-        settle(strategy, source, job.run)
-        state = state_of(model, job.run, strategy)
-        trainer = Trainer(
-            run=job.run, source=source, strategy=strategy, optimizer=state.optimizer, ema=state.ema, group=group
-        )
+        trainer, state = _trainer(job, group, source, model=model, layout=layout, memory=memory)
+        memory.follow(state, store=store if group.rank == 0 else None)
         pace = Pace()
         num_samples = len(latents.rows("train"))
         saver = Saver(
@@ -142,7 +137,7 @@ def _train(job: Job, group: Group, store: Store) -> int:
         )
         stack.callback(saver.abandon)
         _resume(store, state, job=job, group=group, saver=saver, pace=pace)
-        _place(state)
+        _place(state, memory)
         left_out = LeftOut(store, group)
         saver.said["left_out"] = left_out.steps
         back = partial(_back, store, state, group=group, saver=saver)
@@ -210,14 +205,38 @@ def _initial_model(job: Job, latents: Latents) -> DiT:
     return model
 
 
-def _place(state: State) -> None:
-    """Weights, average, moments and gradients on the memory of the clusters that update them, and on huge pages."""
+def _trainer(
+    job: Job, group: Group, source: Batches, *, model: DiT, layout: Layout, memory: TrainingMemory
+) -> tuple[Trainer, State]:
+    """What makes the steps, and the state of step 0 that it changes."""
+    strategy = Strategy(memory.wrap(model, job.run), layout, gradients=job.gradients, sharding=job.sharding)
+    memory.join(strategy)
+    with memory.paused():
+        settle(strategy, source, job.run)
+    state = state_of(model, job.run, strategy, home=memory.home)
+    trainer = Trainer(
+        run=job.run,
+        source=source,
+        strategy=strategy,
+        optimizer=state.optimizer,
+        ema=state.ema,
+        group=group,
+        memory=memory,
+    )
+    return trainer, state
+
+
+def _place(state: State, memory: TrainingMemory) -> None:
+    """Weights, average, moments and gradients on the memory of the clusters that update them, and on huge pages.
+
+    What lives in a tier of memory is where that tier puts it.
+    """
     team = Team.of()
     log.info(team.describe())
     weights = list(state.model.parameters())
     gradients = [weight.flat_grad for weight in weights if hasattr(weight, "flat_grad")]
     kept = [*weights, *state.ema.state.values(), *state.optimizer.state().values(), *gradients]
-    place((tensor.detach() for tensor in kept), nodes=team.nodes)
+    place((tensor.detach() for tensor in kept if not memory.holds(tensor)), nodes=team.nodes)
 
 
 def _resume(store: Store, state: State, *, job: Job, group: Group, saver: Saver, pace: Pace) -> None:

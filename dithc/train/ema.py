@@ -1,12 +1,23 @@
 """The exponential moving average of the weights, with a warm-up that makes it follow from the first step."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from dithc.config import training
 from dithc.tensors import Piece
 from dithc.train.zero import Zero
+
+# Where a tensor that outlives a step is to live: given its name and another (perhaps without memory), an uninitialised one of the
+# same shape and type.
+Home: TypeAlias = Callable[[str, Tensor], Tensor]
+
+
+def anywhere(_: str, like: Tensor) -> Tensor:
+    """A home in the memory that torch gives."""
+    return torch.empty(like.shape, dtype=like.dtype)
 
 
 def decay_at(step: int, *, decay: float, warmup: bool) -> float:
@@ -30,13 +41,15 @@ class Ema:
             trained, and on the first rank what is not trained.
     """
 
-    def __init__(self, model: nn.Module, settings: training.Ema, *, zero: Zero | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, settings: training.Ema, *, zero: Zero | None = None, home: Home = anywhere
+    ) -> None:
         self.settings, self._zero = settings, zero
-        self.state: dict[str, Tensor] = {
-            name: self._cut(name, value.detach()).clone()
-            for name, value in model.state_dict().items()
-            if zero is None or zero.keeps(name)
-        }
+        self.state: dict[str, Tensor] = {}
+        for name, value in model.state_dict().items():
+            if zero is None or zero.keeps(name):
+                own = value.detach() if zero is None else zero.own(name, value.detach())
+                self.state[name] = home(f"ema.{name}", own).copy_(own)
 
     def decay(self, step: int) -> float:
         """The decay with which `Optimizer.step` moves the average towards the weights after optimizer step `step`."""
@@ -46,6 +59,10 @@ class Ema:
         """What this rank holds of the average."""
         piece = Piece.whole if self._zero is None else self._zero.piece
         return [piece(name, value) for name, value in self.state.items()]
+
+    def move(self, moved: Home) -> None:
+        """Has every tensor replaced by the one, of the same content, that `moved` returns for its name and itself."""
+        self.state = {name: moved(f"ema.{name}", value) for name, value in self.state.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Takes over a saved average, or the weights a fine-tuning starts from: whole tensors by name."""

@@ -59,6 +59,8 @@ def _numbers(store: Store, checkpoint: Store.Checkpoint) -> dict[str, Any]:
         "images_per_second": meta["global_batch"] / per_step if per_step else None,
         "training_seconds": sum(times),
         "peak_rss_bytes": int(max((row["peak_rss_bytes"] for row in rows), default=0)) or None,
+        **{f"{name}_median": _median_of(rows, name) for name in ("loaded_bytes", "offloaded_bytes", "stall_seconds")},
+        "fast_peak_bytes": int(max((row.get("fast_peak_bytes", 0) for row in rows), default=0)) or None,
         "ranks": meta["ranks"],
         "threads": meta["threads"],
         "global_batch": meta["global_batch"],

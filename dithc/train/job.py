@@ -1,6 +1,6 @@
 """What one job of a training is asked to do, and the statuses it leaves with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class Job:
         gradients: who sums them over ranks; likewise.
         sharding: whether ranks share the optimizer's state; likewise.
         checkpoints: whether the training goes on while they are written; likewise.
+        memory: how a rank uses the memories of its machine; likewise.
         walltime_minutes: time limit of the job since its process started; it saves and stops before.
         trace_step: the optimizer step of which each rank writes a trace into the store; None for no trace.
     """
@@ -47,6 +48,7 @@ class Job:
     gradients: training.GradientPath = "overlapped"
     sharding: training.Sharding = "none"
     checkpoints: training.CheckpointPath = "async"
+    memory: training.Memory = field(default_factory=training.Memory)
     walltime_minutes: float | None = None
     trace_step: int | None = None
 

@@ -6,7 +6,7 @@ import torch
 
 from dithc.comm import Group
 from dithc.log import logger
-from dithc.memory import peak_rss_bytes
+from dithc.pages import peak_rss_bytes
 from dithc.train.checkpoint import State
 from dithc.train.job import DONE, STOPPED
 from dithc.train.journal import Journal, Values

@@ -10,11 +10,13 @@ from dithc import hcops
 from dithc.config import training
 from dithc.log import problem
 from dithc.tensors import Piece
-from dithc.train.ema import Ema
+from dithc.train.ema import Ema, Home, anywhere
 from dithc.train.zero import Zero
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # torch's defaults, and those of DiT's training
+# Beyond it a gradient's square may not be a number of fp32, and its second moment would be infinite for good.
+LARGEST_GRADIENT = math.sqrt(torch.finfo(torch.float32).max)
 NORM_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
@@ -37,6 +39,7 @@ class Optimizer:
         flat: bool = True,
         norm: Callable[[Mapping[str, Tensor]], float] | None = None,
         zero: Zero | None = None,
+        home: Home = anywhere,
     ) -> None:
         """Prepares moments of zeros.
 
@@ -48,23 +51,41 @@ class Optimizer:
                 Of no use either where another owner (DistributedDataParallel) copies them into buffers of its own.
             norm: of the gradients by name, where other ranks hold a part of them; None for the plain norm.
             zero: which runs of elements this rank updates; None for all weights.
+            home: where moments (`exp_avg.<name>`, `exp_avg_sq.<name>`) and the one buffer (`gradients`) are to live.
         """
         self._norm = norm or (_norm if zero is None else zero.norm)
         self._settings, self._zero = settings, zero
         self._named = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self._moments = {
-            moment: {name: torch.zeros_like(value) for name, value in self._weights().items()} for moment in MOMENTS
+            moment: {name: home(f"{moment}.{name}", value).zero_() for name, value in self._weights().items()}
+            for moment in MOMENTS
         }
         self._updates = 0
         self._gradient_scale = 1.0
-        if flat:
-            weights = (module.weight for module in model.modules() if isinstance(module, nn.Linear))
-            hcops.optimizer.flat_gradients(weight for weight in weights if isinstance(weight, nn.Parameter))
+        weights = [module.weight for module in model.modules() if isinstance(module, nn.Linear)] if flat else []
+        self._flat = [weight for weight in weights if isinstance(weight, nn.Parameter)]
+        self._give_places(home)
 
     def zero(self) -> None:
         """Forgets the gradients."""
         hcops.optimizer.forget_gradients(self._named.values())
         self._gradient_scale = 1.0
+
+    def move(self, moved: Home) -> None:
+        """Has every moment replaced by the one, of the same content, that `moved` returns for its name and itself.
+
+        The buffer of gradients is made anew, so call it where no gradient is held.
+        """
+        for moment, values in self._moments.items():
+            self._moments[moment] = {name: moved(f"{moment}.{name}", value) for name, value in values.items()}
+        self._give_places(moved)
+
+    def _give_places(self, home: Home) -> None:
+        """Lets the weights of linear layers have their gradients written into one buffer."""
+        if self._flat:
+            hcops.optimizer.flat_gradients(
+                self._flat, zeros=lambda size: home("gradients", torch.empty(size, device="meta")).zero_()
+            )
 
     def clip(self) -> float:
         """Has the next step scale the gradients to the largest allowed norm; returns their norm, over all parameters."""
@@ -72,6 +93,10 @@ class Optimizer:
         if self._settings.clip is not None:
             self._gradient_scale = min(1.0, self._settings.clip / (norm + NORM_EPSILON))
         return norm
+
+    def takes(self, norm: float) -> bool:
+        """Whether an update can be made of gradients of this norm, which `clip` returned: they and their squares are finite."""
+        return math.isfinite(norm) and norm * self._gradient_scale <= LARGEST_GRADIENT
 
     def step(self, number: int, *, ema: Ema | None = None) -> float:
         """Updates the parameters, and the average after them, for optimizer step `number`; returns the learning rate used."""

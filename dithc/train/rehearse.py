@@ -3,22 +3,24 @@
 Legend: N images of a batch, C channels.
 """
 
+import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from dithc.automem import AutoMem
+from dithc import hcops
 from dithc.comm import Group, traffic
 from dithc.config import training
 from dithc.diffusion import Schedule
 from dithc.log import problem
-from dithc.memory import peak_rss_bytes
+from dithc.pages import peak_rss_bytes
 from dithc.train.checkpoint import state_of
+from dithc.train.memory import MEMORY, TrainingMemory
 from dithc.train.rehearse_saves import measure_saves
 from dithc.train.setup import fresh_model
 from dithc.train.step import Trainer, settle
@@ -26,6 +28,9 @@ from dithc.train.strategy import Strategy, layout_on
 
 SHAPE, NUM_CLASSES = (4, 32, 32), 1000  # latents of 256 x 256 images, and ImageNet's labels: the paper's setting
 LARGE_PRIME = 1_000_003  # no batch has as many images
+Operators = Literal["default", "products", "torch"]
+# The matrix products of linear layers with what is in their ends, and what the gradients of those ends are made with.
+PRODUCTS = ("linear", "linear_gelu", "linear_gate_residual", "mlp", "gelu", "gate_residual")
 EXCHANGE = ("exposed_seconds", "communication_seconds", "overlap_fraction", "bytes_moved")  # of what a step tells
 
 
@@ -39,7 +44,12 @@ class Rehearsal:
         dtype: of the arithmetic.
         strategy: how the ranks share the work.
         sharding: whether they share the optimizer's state.
-        warmup: steps before the clock, at least 2: the first touches memory, the second uses it again.
+        gradients: who sums them over the ranks.
+        operators: default: those that serve a training here; torch: PyTorch's for everything, AdamW and average as well;
+            products: PyTorch's but for the matrix products of linear layers, with the bias, GELU or gate in their ends.
+        recompute: what a backward pass computes again.
+        memory: how memory is used.
+        warmup: steps before the clock: the first touches memory, the second uses it again, so times want 2.
         steps: on the clock.
         seed: of weights and batches.
         saves: checkpoints that are written beside further steps on the clock, into the folder `saves_to`.
@@ -53,6 +63,10 @@ class Rehearsal:
     dtype: str = "fp32"
     strategy: training.StrategyName = "cftp"
     sharding: training.Sharding = "none"
+    gradients: training.GradientPath = "overlapped"
+    operators: Operators = "default"
+    recompute: Literal["none", "block"] = "none"
+    memory: training.Memory = field(default_factory=training.Memory)
     warmup: int = 2
     steps: int = 3
     seed: int = 0
@@ -98,42 +112,54 @@ def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = la
 
     Returns:
         Ready for JSON, the same on every rank: `seconds` of each step on the clock, of the slowest rank; `losses` and
-        `grad_norms` of all steps but the pairs; for every rank, `peak_rss_bytes`, `sent` (bytes and calls of one step, None
-        where nobody counts), and what its exchange cost in each step, where a step tells; `pairs`, where asked for: seconds
-        of each step `together` and `alone`, of the slowest rank, and `exposed_seconds` of each together; `saves`, where asked
-        for: as `measure_saves` tells.
+        `grad_norms` of all steps but the pairs; for every rank, `peak_rss_bytes`, `before_bytes` (that peak before the model
+        was made), `page_faults` of a step, `operators` (which kernel serves each), `sent` (bytes and calls of one step, None
+        where nobody counts), what its exchange cost in each step, where a step tells, and `memory` where it is managed:
+        tiers with their counters, trace and plan, and by step what `TrainingMemory.metrics` says; `pairs`, where asked for:
+        seconds of each step `together` and `alone`, of the slowest rank, and `exposed_seconds` of each together; `saves`, where
+        asked for: as `measure_saves` tells.
 
     Raises:
-        UserError: fewer than 2 steps of warm-up or 1 on the clock, ranks that cannot share the work, pairs of ranks that
+        UserError: fewer than 1 step of warm-up or on the clock, ranks that cannot share the work, pairs of ranks that
             share layers.
     """
-    if settings.warmup < 2 or settings.steps < 1:
+    if settings.warmup < 1 or settings.steps < 1:
         got = f"{settings.warmup} and {settings.steps}"
-        raise problem("steps of warm-up and on the clock", got=got, expected="at least 2 and 1", remedy="ask for more")
+        raise problem(
+            "steps of warm-up and on the clock", got=got, expected="at least 1 of each", remedy="ask for more"
+        )
+    before_bytes = peak_rss_bytes()
+    _choose_operators(settings.operators)
     trainer = _trainer(settings, group)
     rows = [trainer.step(number) for number in range(1, settings.warmup + 1)]
     group.barrier()
     if group.rank == 0:
         warm()
     group.barrier()
-    seconds, before = [], traffic.sent()
+    seconds, before, faults = [], traffic.sent(), _page_faults()
     for number in range(settings.warmup + 1, settings.warmup + settings.steps + 1):
         begun = time.perf_counter()
         rows.append(trainer.step(number))
         seconds.append(time.perf_counter() - begun)
     sent = asdict(traffic.sent().since(before))
-    own = {"sent": {name: None if value is None else value / settings.steps for name, value in sent.items()}}
+    own: dict[str, Any] = {
+        "sent": {name: None if value is None else value / settings.steps for name, value in sent.items()}
+    }
     timed = rows[settings.warmup :]
+    own["page_faults"] = (_page_faults() - faults) / settings.steps
     own["exchange"] = {name: [row[name] for row in timed] for name in EXCHANGE if all(name in row for row in timed)}
+    own |= _managed(trainer.memory, timed)
     peak = peak_rss_bytes()
     later = settings.warmup + settings.steps + 1
     folder = Path(settings.saves_to)
     saves = measure_saves(trainer, group, first=later, rounds=settings.saves, folder=folder) if settings.saves else None
     pairs = _pairs(trainer, settings, group) if settings.pairs else None
-    ranks = group.gather_objects(own | {"seconds": seconds, "peak_rss_bytes": peak, "pairs": pairs})
+    trainer.memory.close()
+    own |= {"before_bytes": before_bytes, "peak_rss_bytes": peak, "operators": hcops.describe()}
+    ranks = group.gather_objects(own | {"seconds": seconds, "pairs": pairs})
     paired = [rank.pop("pairs") for rank in ranks]
     return {
-        "settings": asdict(settings),
+        "settings": asdict(settings) | {"memory": settings.memory.model_dump()},
         "ranks": group.size,
         "threads": torch.get_num_threads(),
         "seconds": _slowest(rank.pop("seconds") for rank in ranks),
@@ -143,6 +169,30 @@ def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = la
         "saves": saves,
         "pairs": {name: _slowest(pair[name] for pair in paired) for name in paired[0]} if settings.pairs else None,
     }
+
+
+def _managed(memory: TrainingMemory, rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """`memory`: tiers with their counters, trace and plan, and what each step cost; nothing where none is managed."""
+    document = memory.document()
+    if document is None or memory.tiers is None:
+        return {}
+    tiers = [told | asdict(tier.counters()) for told, tier in zip(document["tiers"], memory.tiers, strict=True)]
+    return {"memory": document | {"tiers": tiers, "steps": {name: [row[name] for row in rows] for name in MEMORY}}}
+
+
+def _choose_operators(operators: Operators) -> None:
+    """From now on, as `Rehearsal.operators` says."""
+    if operators == "default":
+        return
+    serving = hcops.describe()[0]["backend"]
+    hcops.use("reference")
+    if operators == "products":
+        hcops.use(serving, ops=PRODUCTS)
+
+
+def _page_faults() -> int:
+    """Of this process, those that needed no disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def _slowest(ranks: Iterable[Sequence[float]]) -> list[float]:
@@ -186,11 +236,24 @@ def _trainer(settings: Rehearsal, group: Group) -> Trainer:
     """The rooms in the order of `compose.py`, without inputs and store."""
     run = training.Run.model_validate(
         {"dataset": "random", "model": settings.model, "global_batch": settings.batch, "dtype": settings.dtype}
+        | {"recompute": settings.recompute}
     )
     layout = layout_on(group, settings.strategy)
     model = fresh_model(run, shape=SHAPE, num_classes=NUM_CLASSES, seed=settings.seed)
     source = _RandomSource(seed=settings.seed)
-    strategy = Strategy(AutoMem(model, recompute=run.recompute), layout, sharding=settings.sharding)
-    settle(strategy, source, run)
-    state = state_of(model, run, strategy)
-    return Trainer(run=run, source=source, strategy=strategy, optimizer=state.optimizer, ema=state.ema, group=group)
+    memory = TrainingMemory(settings.memory, group=group)
+    strategy = Strategy(memory.wrap(model, run), layout, gradients=settings.gradients, sharding=settings.sharding)
+    memory.join(strategy)
+    with memory.paused():
+        settle(strategy, source, run)
+    state = state_of(model, run, strategy, home=memory.home)
+    memory.follow(state)
+    return Trainer(
+        run=run,
+        source=source,
+        strategy=strategy,
+        optimizer=state.optimizer,
+        ema=state.ema,
+        group=group,
+        memory=memory,
+    )

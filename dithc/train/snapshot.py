@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dithc.log import logger
-from dithc.memory import available_bytes
+from dithc.pages import available_bytes
 from dithc.tensors import Piece, TensorFile
 
 # File, name, dimension of the cut (-1 for none), start and count: what tells a piece from every other one.

@@ -19,6 +19,7 @@ from dithc.diffusion import Schedule, training_loss
 from dithc.latents import Batches
 from dithc.log import problem
 from dithc.train.ema import Ema
+from dithc.train.memory import TrainingMemory
 from dithc.train.nonfinite import NotFinite
 from dithc.train.nonfinite_search import Search, bad_weights, weights_in_words
 from dithc.train.optimizer import Optimizer
@@ -78,7 +79,15 @@ class Trainer:
     span: Span = nullcontext
 
     def __init__(
-        self, *, run: training.Run, source: Source, strategy: Strategy, optimizer: Optimizer, ema: Ema, group: Group
+        self,
+        *,
+        run: training.Run,
+        source: Source,
+        strategy: Strategy,
+        optimizer: Optimizer,
+        ema: Ema,
+        group: Group,
+        memory: TrainingMemory | None = None,
     ) -> None:
         layout = strategy.layout
         if layout.data_size > run.global_batch:
@@ -90,6 +99,7 @@ class Trainer:
             )
         self.run, self.source, self.strategy = run, source, strategy
         self.optimizer, self.ema, self.group = optimizer, ema, group
+        self.memory = memory or TrainingMemory()
         self.schedule = Schedule.linear()
         share = partition(run.global_batch, layout.data_size)[layout.data_rank]
         width = run.micro_batch or share.stop - share.start
@@ -101,12 +111,15 @@ class Trainer:
 
         Returns:
             loss, mse and vb (means over the global batch), grad_norm (before clipping), lr, ema_decay; and with several shares of
-            the batch what `Strategy.finish` tells.
+            the batch what `Strategy.finish` tells, and what `TrainingMemory.metrics` does where memory is managed.
 
         Raises:
             NotFinite: the loss or the gradient is not finite, on all ranks at once; the weights are those before the step.
         """
         self.optimizer.zero()
+        if self.memory.tiers is not None:
+            with self.span("memory"):
+                self.memory.begin_step()
         sums = torch.zeros(len(PARTS), dtype=torch.float64)
         for part in self._micro_batches:
             with self.strategy.accumulating(last=part is self._micro_batches[-1]):
@@ -121,7 +134,7 @@ class Trainer:
         sums /= self.strategy.layout.tensor_size  # ranks that share the layers have the same losses
         with self.span("clip"):
             norm = self.optimizer.clip()
-        overflow = torch.tensor([not math.isfinite(norm)], dtype=torch.float64)
+        overflow = torch.tensor([not self.optimizer.takes(norm)], dtype=torch.float64)
         with self.span("loss of all ranks"):
             *totals, overflows = self.group.all_reduce_(torch.cat([sums, overflow])).tolist()
         loss, mse, vb = (total / self.run.global_batch for total in totals)
@@ -130,7 +143,8 @@ class Trainer:
         with self.span("update"):
             rate = self.optimizer.step(number, ema=self.ema)
         decay = self.ema.decay(number)
-        return {"loss": loss, "mse": mse, "vb": vb, "grad_norm": norm, "lr": rate, "ema_decay": decay} | exchange
+        values = {"loss": loss, "mse": mse, "vb": vb, "grad_norm": norm, "lr": rate, "ema_decay": decay}
+        return values | exchange | self.memory.metrics()
 
     def check_weights(self, number: int) -> None:
         """Looks at the weights after step `number`, before they are kept.
@@ -186,11 +200,18 @@ class Trainer:
         ranks = ", ".join(str(rank) for rank, (good, _, _) in enumerate(told) if not good)
         return NotFinite(
             number,
-            what=f"the loss of rank {ranks}" if ranks else "the gradient (the loss of every rank is finite)",
+            what=f"the loss of rank {ranks}" if ranks else _of_gradient(norm),
             got=f"loss {loss}, gradient norm {norm}; first, when computed again: {_places(found)}",
             in_weights=any(in_weights for _, in_weights, _ in told),
             found={rank: place for rank, place in found.items() if place},
         )
+
+
+def _of_gradient(norm: float) -> str:
+    """What is wrong with a gradient that finite losses had."""
+    if math.isfinite(norm):
+        return "the gradient (finite, but its squares are beyond fp32)"
+    return "the gradient (the loss of every rank is finite)"
 
 
 def _places(found: Mapping[int, str | None]) -> str:

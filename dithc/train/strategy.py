@@ -4,7 +4,7 @@ Legend: N batch, C channels.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -131,6 +131,16 @@ class Strategy:
         """Returns when the weights are complete on this rank: for whoever reads or writes them outside of a forward pass."""
         if self.zero is not None:
             self.zero.ready()
+
+    def adopt(self) -> None:
+        """Takes the weights that the model was given from outside for the exact ones of all ranks."""
+        if self.zero is not None:
+            self.zero.adopt()
+
+    def ready_for(self, parameters: Iterable[Tensor]) -> None:
+        """Returns when these weights are complete on this rank: for whoever reads them before the layer that holds them runs."""
+        if self.zero is not None:
+            self.zero.ready_for(parameters)
 
     def settle(self, x: Tensor, t: Tensor, y: Tensor) -> None:
         """Runs two forward and backward passes without effect on the weights.

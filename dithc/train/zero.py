@@ -2,11 +2,12 @@
 
 A share is a run of elements of each bucket of the flat buffer of weights, so it is a run of elements of each parameter, or
 none of it: everything a rank keeps is a tensor of one dimension, by the name of its parameter. Whatever is done to single
-elements (AdamW, the average) has the same result to the bit as on whole tensors.
+elements (AdamW, the average) has the same result to the bit as on whole tensors. Where weights travel as bf16, all ranks compute
+with rounded ones, and the exact ones are kept, updated, averaged and saved by the rank that has them in its share.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -48,14 +49,15 @@ class Zero:
         self.names: list[list[str]] = []
         self.trained = frozenset(name for name, value in model.named_parameters() if value.requires_grad)
         self._places: dict[str, slice] = {}
+        self._own: dict[str, Tensor] = {}
 
     def share(self) -> None:
         """Moves the weights into one buffer, in the final order of the gradients, and gives every rank its share; collective."""
         reducer = self.reducer
         self._weights = Group.shared_weights(self._model, reducer)
         name_of = {id(value): name for name, value in self._model.named_parameters()}
-        for bucket in reversed(reducer.arrangement.buckets):
-            share = bucket.share(reducer.rank, reducer.size)
+        for index, bucket in reversed([*enumerate(reducer.arrangement.buckets)]):
+            share, own = bucket.share(reducer.rank, reducer.size), self._weights.share(index)
             self.names.append([])
             for number in bucket.members:
                 parameter, begin = reducer.parameters[number], reducer.arrangement.starts[number]
@@ -64,18 +66,39 @@ class Zero:
                     name = name_of[id(parameter)]
                     self.runs[name] = Run(number, tuple(parameter.shape), first - begin, last - first)
                     self._places[name] = slice(first, last)
+                    self._own[name] = own[first - share.start : last - share.start]
                     self.names[-1].append(name)
 
     def __str__(self) -> str:
         held, size = sum(run.count for run in self.runs.values()), self.reducer.size
+        wire = "bf16, and all ranks compute with rounded ones" if self.is_rounded else "fp32"
         return (
             f"ZeRO-1: {size} ranks, this one updates {held:,} of {self._weights.buffer.numel():,} weights (padding included); "
-            "weights travel in fp32"
+            f"weights travel in {wire}"
         )
 
+    @property
+    def is_rounded(self) -> bool:
+        """Whether the model holds weights rounded to bf16, and the exact ones are here alone."""
+        return self._weights.shares is not None
+
     def weights(self) -> dict[str, Tensor]:
-        """This rank's runs of the weights, in the buffer that holds them."""
-        return {name: self._weights.buffer[place] for name, place in self._places.items()}
+        """This rank's runs of the exact weights, in the buffer that holds them."""
+        return dict(self._own)
+
+    def adopt(self) -> None:
+        """Takes the weights that the model holds now, whole on every rank, for the exact ones."""
+        self._weights.adopt()
+
+    def weight_pieces(self, state: Mapping[str, Tensor]) -> list[Piece]:
+        """What this rank holds of the exact weights, from the model's state dictionary."""
+        if not self.is_rounded:
+            return [Piece.whole(name, value) for name, value in state.items()]
+        return [self.piece(name, self._own.get(name, value)) for name, value in state.items() if self.keeps(name)]
+
+    def own(self, name: str, value: Tensor) -> Tensor:
+        """This rank's run of the exact weight of this name; the value itself where the name is of nothing that is trained."""
+        return self._own.get(name, value)
 
     def gradients(self) -> dict[str, Tensor]:
         """This rank's runs of the sums over all ranks, without parameters that no rank has a gradient of."""
@@ -96,6 +119,10 @@ class Zero:
     def ready(self) -> None:
         """Returns when the weights of all ranks are complete here."""
         self._weights.wait()
+
+    def ready_for(self, parameters: Iterable[Tensor]) -> None:
+        """Returns when these weights are complete here; others may still be on their way."""
+        self._weights.wait_for(parameters)
 
     def keeps(self, name: str) -> bool:
         """Whether this rank has a part of the tensors of this name."""

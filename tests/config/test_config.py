@@ -59,6 +59,8 @@ def test_every_field_is_documented() -> None:
         ({"machine": {"launcher": "none", "ranks_per_node": 2}}, ["launcher", "one rank"]),
         ({"machine": {"launcher": "mpiexec", "ranks_per_node": 5}}, ["global_batch", "5 ranks"]),
         ({"extractors": {"x": {"kind": "inception"}}}, ["extractors.x", "path"]),
+        ({"machine": {"memory": {"file_folder": "/scratch"}}}, ["machine.memory", "file_gib"]),
+        ({"machine": {"memory": {"fast_budget_gib": 0}}}, ["machine.memory.fast_budget_gib", "greater than 0"]),
         (
             {"codecs": {**demo()["codecs"], "c": {"kind": "kl-vae", "trained_on": "x"}}},
             ["codecs.c.trained_on", "landscape"],

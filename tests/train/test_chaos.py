@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from dithc.runs import Manifest, Store
+from tests.ranks import needs_launcher
 
 PROGRAM = Path(__file__).parent / "chaos_program.py"
-MPIEXEC = Path(sys.executable).parent / "mpiexec"
 STEPS, CHECKPOINT_EVERY = 200, 3
 STEP_SECONDS = 0.02
 LAUNCH = [sys.executable, "-m", "dithc", "launch", "--launcher", "mpiexec", "--ranks", "2", "--cpus", "1", "--"]
@@ -27,7 +27,7 @@ FAULTS = ["kill"] * 5 + ["launcher"] * 3 + ["blocks", "blocks", "commit", "renam
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.mpi,
-    pytest.mark.skipif(not MPIEXEC.exists(), reason=f"no MPI launcher: {MPIEXEC} is missing"),
+    needs_launcher,
 ]
 
 

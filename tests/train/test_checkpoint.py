@@ -22,9 +22,9 @@ from dithc.train.background import Background, Cancelled
 from dithc.train.snapshot import share_out
 from dithc.train.step import Trainer
 from dithc.train.stop import Pace
+from tests.ranks import needs_launcher, started
 from tests.train.conftest import small_run, write_latents
 
-MPIEXEC = Path(sys.executable).parent / "mpiexec"
 KINDS = ("model", "ema", "optimizer")
 PROGRAM = """
 import pickle, sys
@@ -61,14 +61,14 @@ several_ranks = [
     pytest.mark.slow,
     pytest.mark.mpi,
     pytest.mark.timeout(180),
-    pytest.mark.skipif(not MPIEXEC.exists(), reason=f"no MPI launcher: {MPIEXEC} is missing"),
+    needs_launcher,
 ]
 
 
 def on_two_ranks(folder: Path, jobs, *, failing=None, program=PROGRAM) -> "subprocess.CompletedProcess[str]":
     path = folder / "jobs.pickle"
     path.write_bytes(pickle.dumps((jobs, failing)))
-    words = [MPIEXEC, "-n", "2", sys.executable, "-c", program, path]
+    words = [*started(2), sys.executable, "-c", program, path]
     return subprocess.run(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=150)
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from dithc.comm import guard
 from dithc.log import read_metrics
 from dithc.runs import Manifest, Store
+from tests.ranks import needs_launcher
 
-MPIEXEC = Path(sys.executable).parent / "mpiexec"
 MARK = "DITHC_TEST_MARK"
 MOST_SECONDS = 30.0
 STEPS = 100_000
@@ -24,7 +25,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.mpi,
     pytest.mark.timeout(240),
-    pytest.mark.skipif(not MPIEXEC.exists(), reason=f"no MPI launcher: {MPIEXEC} is missing"),
+    needs_launcher,
 ]
 
 
@@ -57,7 +58,7 @@ class Training:
 
     def rank(self, number: int) -> int:
         """The process of a rank, which is the child of its guard."""
-        found = {pid: environment for pid, environment in self._processes() if f"PMI_RANK={number}" in environment}
+        found = {pid: environment for pid, environment in self._processes() if told(environment, number)}
         (child,) = [pid for pid in found if parent_of(pid) in found]
         return child
 
@@ -92,6 +93,11 @@ class Training:
                 continue
             if f"{MARK}={self.mark}" in environment and state not in "ZX":
                 yield int(folder.name), environment
+
+
+def told(environment: list[str], number: int) -> bool:
+    """Whether a launcher, of whichever MPI, told a process with this environment that it is this rank."""
+    return any(f"{name}={number}" in environment for name in guard.RANK_VARIABLES)
 
 
 def parent_of(pid: int) -> int:

@@ -21,9 +21,9 @@ from dithc.train import DONE, nonfinite, train
 from dithc.train.journal import Journal
 from dithc.train.nonfinite import LeftOut, NotFinite
 from dithc.train.nonfinite_search import Search
+from tests.ranks import needs_launcher, started
 from tests.train import faults
 
-MPIEXEC = Path(sys.executable).parent / "mpiexec"
 ROOT = Path(__file__).parents[2]
 FILES = ("model.safetensors", "ema.safetensors", "optimizer.safetensors")
 # Trains each job under its fault; what is not finite ends the job alone, and every rank writes down how it ended.
@@ -290,7 +290,7 @@ def test_damaged_list_of_steps_left_out_is_refused(job):
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-@pytest.mark.skipif(not MPIEXEC.exists(), reason=f"no MPI launcher: {MPIEXEC} is missing")
+@needs_launcher
 def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
     bad = {"kind": "latents", "at": 4, "image": 5}  # of the second half of the batch
     jobs = [
@@ -309,7 +309,7 @@ def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
     ]
     (tmp_path / "jobs.pickle").write_bytes(pickle.dumps(jobs))
     done = subprocess.run(
-        [MPIEXEC, "-n", "2", sys.executable, "-c", PROGRAM, tmp_path / "jobs.pickle"],
+        [*started(2), sys.executable, "-c", PROGRAM, tmp_path / "jobs.pickle"],
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

@@ -114,6 +114,20 @@ def test_every_back_end_makes_the_steps_of_torch(backend, use_backend):
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("clip", "value", "takes"), [(None, 1e18, True), (None, 1e20, False), (1.0, 1e20, True), (1.0, math.inf, False)]
+)
+def test_gradients_whose_squares_are_beyond_fp32_are_not_taken(clip, value, takes):
+    model = nn.Linear(2, 2, bias=False)
+    optimizer = Optimizer(model, training.Run(dataset="toy", clip=clip))
+    model.weight.grad = torch.full((2, 2), value)
+    assert optimizer.clip() == pytest.approx(2 * value)
+    assert optimizer.takes(2 * value) is takes
+    if takes:
+        optimizer.step(1)
+        assert all(moment.isfinite().all() for moment in optimizer.state().values())
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_signal_is_a_request_to_stop_and_handlers_come_back(number):
     before = signal.getsignal(number)

@@ -15,8 +15,8 @@ from dithc.comm import Group
 from dithc.log import read_metrics
 from dithc.runs import Manifest, Store
 from dithc.train import train
+from tests.ranks import needs_launcher, started
 
-MPIEXEC = Path(sys.executable).parent / "mpiexec"
 STEPS = 400
 THREE_TRAININGS = """
 import pickle, sys
@@ -94,9 +94,9 @@ def test_training_killed_or_stopped_in_the_middle_ends_in_the_same_bytes(number,
 @pytest.mark.slow
 @pytest.mark.mpi
 @pytest.mark.timeout(120)
-@pytest.mark.skipif(not MPIEXEC.exists(), reason=f"no MPI launcher: {MPIEXEC} is missing")
+@needs_launcher
 def test_two_ranks_learn_the_same_as_one(config, latents, tmp_path, job):
-    words = [MPIEXEC, "-n", "2", *command(config, latents, tmp_path / "two", until=6)]
+    words = [*started(2), *command(config, latents, tmp_path / "two", until=6)]
     done = subprocess.run(words, env=environment(DITHC_EXPECTED_RANKS="2"), stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stderr
     two, one = tmp_path / "two" / "step_0000006.json", job("one", until=6)
@@ -113,12 +113,12 @@ def test_two_ranks_learn_the_same_as_one(config, latents, tmp_path, job):
 @pytest.mark.slow
 @pytest.mark.mpi
 @pytest.mark.timeout(120)
-@pytest.mark.skipif(not MPIEXEC.exists(), reason=f"no MPI launcher: {MPIEXEC} is missing")
+@needs_launcher
 def test_three_ranks_with_unequal_shares_resume_to_the_bit(tmp_path, job):
     """Three ranks are the fewest whose sum depends on its order, and 8 images do not divide by three."""
     jobs = [job("whole", micro_batch=2), job("parts", micro_batch=2, until=3), job("parts", micro_batch=2)]
     (tmp_path / "jobs.pickle").write_bytes(pickle.dumps(jobs))
-    words = [MPIEXEC, "-n", "3", sys.executable, "-c", THREE_TRAININGS, tmp_path / "jobs.pickle"]
+    words = [*started(3), sys.executable, "-c", THREE_TRAININGS, tmp_path / "jobs.pickle"]
     done = subprocess.run(words, env=environment(), stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stderr
     assert hashes(jobs[0].out) == hashes(jobs[2].out)
@@ -127,9 +127,9 @@ def test_three_ranks_with_unequal_shares_resume_to_the_bit(tmp_path, job):
 @pytest.mark.slow
 @pytest.mark.mpi
 @pytest.mark.timeout(120)
-@pytest.mark.skipif(not MPIEXEC.exists(), reason=f"no MPI launcher: {MPIEXEC} is missing")
+@needs_launcher
 def test_wrong_number_of_ranks_ends_before_any_work(config, latents, tmp_path):
-    words = [MPIEXEC, "-n", "2", *command(config, latents, tmp_path / "store", until=2)]
+    words = [*started(2), *command(config, latents, tmp_path / "store", until=2)]
     done = subprocess.run(words, env=environment(DITHC_EXPECTED_RANKS="4"), stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2, done.stderr
     assert "number of ranks" in done.stderr

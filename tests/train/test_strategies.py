@@ -16,8 +16,8 @@ from dithc.tensors import assemble, read_tensors
 from dithc.train import train
 from dithc.train.strategy_layout import Layout, layout_of, sentence
 from dithc.train.strategy_tensor import Cut
+from tests.ranks import needs_launcher, started
 
-MPIEXEC = Path(sys.executable).parent / "mpiexec"
 STEPS = 10
 # Unit roundoff, times the longest dot product (the MLP's width, 4 x 32), times the linear layers that an activation passes one
 # after another (patch, 2 blocks of 4, final): the worst case of the forward pass to first order, as in test_golden.
@@ -67,14 +67,14 @@ several_ranks = [
     pytest.mark.slow,
     pytest.mark.mpi,
     pytest.mark.timeout(180),
-    pytest.mark.skipif(not MPIEXEC.exists(), reason=f"no MPI launcher: {MPIEXEC} is missing"),
+    needs_launcher,
 ]
 
 
 def on_ranks(folder: Path, jobs, *, ranks=2, dies=1) -> "subprocess.CompletedProcess[str]":
     path = folder / "jobs.pickle"
     path.write_bytes(pickle.dumps((jobs, dies)))
-    words = [MPIEXEC, "-n", str(ranks), sys.executable, "-c", PROGRAM, path, str(ranks)]
+    words = [*started(ranks), sys.executable, "-c", PROGRAM, path, str(ranks)]
     return subprocess.run(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
 
 
@@ -145,7 +145,7 @@ class TestOnSeveralRanks:
             torch.testing.assert_close(ema[1][key], value, rtol=0, atol=1e-4)
 
     def test_what_is_replicated_stays_the_same_on_all_ranks_to_the_bit(self):
-        words = [MPIEXEC, "-n", "2", sys.executable, "-c", ALIKE]
+        words = [*started(2), sys.executable, "-c", ALIKE]
         done = subprocess.run(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 

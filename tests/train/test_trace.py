@@ -6,7 +6,6 @@ import os
 import pickle
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +14,8 @@ from dithc.comm.traffic import Span
 from dithc.train import train
 from dithc.train.step import Trainer
 from dithc.train.trace import CLOCK, _lanes
+from tests.ranks import needs_launcher, started
 
-MPIEXEC = Path(sys.executable).parent / "mpiexec"
 PHASES = {"forward", "backward", "wait for gradients", "clip", "loss of all ranks", "update"}
 PROGRAM = """
 import pickle, sys
@@ -104,13 +103,13 @@ def test_operations_side_by_side_get_tracks_of_their_own():
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.skipif(not MPIEXEC.exists(), reason=f"no MPI launcher: {MPIEXEC} is missing")
+@needs_launcher
 def test_two_ranks_write_a_file_each_in_which_sums_overlap_with_the_backward_pass(job, tmp_path):
     model = {"preset": "DiT-S/2", "hidden_size": 256, "depth": 4, "num_heads": 4}  # gradients of many buckets
     one = job(trace_step=3, until=4, checkpoint_every=4, model=model)
     (tmp_path / "job.pickle").write_bytes(pickle.dumps(one))
     done = subprocess.run(
-        [MPIEXEC, "-n", "2", sys.executable, "-c", PROGRAM, tmp_path / "job.pickle"],
+        [*started(2), sys.executable, "-c", PROGRAM, tmp_path / "job.pickle"],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -27,7 +27,18 @@ class TestOnSeveralRanks:
     @pytest.mark.parametrize(
         ("ranks", "scenes", "environment"),
         [
-            (2, ("same_training", "late_weights", "resumed_training", "shared_memory", "measured_exchange"), {}),
+            (
+                2,
+                (
+                    "same_training",
+                    "late_weights",
+                    "late_copied_weights",
+                    "resumed_training",
+                    "shared_memory",
+                    "measured_exchange",
+                ),
+                {},
+            ),
             (4, ("few_steps",), {}),
             (3, ("few_steps",), {"DITHC_MPI_MODE": "iallreduce"}),
         ],
@@ -37,6 +48,27 @@ class TestOnSeveralRanks:
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
         assert "weights travel in fp32" in done.stderr
+
+    @pytest.mark.parametrize(
+        ("ranks", "environment"), [(2, {}), (3, {"DITHC_MPI_MODE": "iallreduce"}), (4, {"DITHC_TEST_NODES": "2"})]
+    )
+    def test_weights_travel_as_bf16_and_the_exact_ones_are_kept(self, ranks, environment):
+        done = run_program(str(PROGRAM), ranks, str(ranks), "rounded_weights", DITHC_WEIGHTS_WIRE="bf16", **environment)
+        assert done.returncode == 0, done.stderr
+        assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
+        assert "weights travel in bf16" in done.stderr
+
+    @pytest.mark.parametrize(
+        ("environment", "said"),
+        [
+            ({"DITHC_WEIGHTS_WIRE": "bf16", "DITHC_BACKEND": "gloo"}, "expected: dithc-mpi"),
+            ({"DITHC_WEIGHTS_WIRE": "fp8"}, "expected: fp32 or bf16"),
+        ],
+    )
+    def test_a_wire_that_there_is_not_is_refused(self, environment, said):
+        done = run_program(str(PROGRAM), 2, "2", "few_steps", **environment)
+        assert done.returncode == 2, done.stderr
+        assert said in done.stderr
 
     def test_checkpoint_of_either_is_continued_by_the_other(self, job, tmp_path):
         half, plain = STEPS // 2, {"strategy": "dp"}

@@ -1,8 +1,10 @@
 """What each rank of the tests of ZeRO-1 runs: `zero_program.py <ranks> <scene>...`; prints one line when all is well."""
 
+import importlib
+import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -10,11 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dithc.comm import Group, buckets, connect
+from dithc.comm import Group, buckets, connect, guard
 from dithc.config import training
 from dithc.model import DiT
 from dithc.tensors import assemble
 from dithc.train.checkpoint import State, state_of
+from dithc.train.memory import TrainingMemory
 from dithc.train.step import Trainer, settle
 from dithc.train.strategy import Strategy
 from dithc.train.strategy_layout import Layout
@@ -67,7 +70,14 @@ def run_of(group: Group, **changes: object) -> training.Run:
     return training.Run.model_validate(values | {"warmup_steps": 2} | changes)
 
 
-def prepare(group: Group, sharding: training.Sharding, run: training.Run, **changes: int) -> tuple[Trainer, State]:
+def prepare(
+    group: Group,
+    sharding: training.Sharding,
+    run: training.Run,
+    *,
+    memory: TrainingMemory | None = None,
+    **changes: int,
+) -> tuple[Trainer, State]:
     torch.manual_seed(0)
     model = Uneven.from_preset(
         "DiT-S/2", input_size=(SIDE, SIDE), in_channels=4, num_classes=CLASSES, **MODEL | changes
@@ -76,12 +86,16 @@ def prepare(group: Group, sharding: training.Sharding, run: training.Run, **chan
     with torch.no_grad():
         for parameter in model.parameters():  # the last layer and the gates are zero, which would hide most gradients
             parameter += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
-    source = Source(run.global_batch)
-    strategy = Strategy(model, Layout(name="dp", rank=group.rank, size=group.size), sharding=sharding)
-    settle(strategy, source, run)
-    state = state_of(model, run, strategy)
-    trainer = Trainer(run=run, source=source, strategy=strategy, optimizer=state.optimizer, ema=state.ema, group=group)
-    return trainer, state
+    source, memory = Source(run.global_batch), memory or TrainingMemory()
+    layout = Layout(name="dp", rank=group.rank, size=group.size)
+    strategy = Strategy(memory.wrap(model, run), layout, sharding=sharding)
+    memory.join(strategy)
+    with memory.paused():
+        settle(strategy, source, run)
+    state = state_of(model, run, strategy, home=memory.home)
+    memory.follow(state)
+    parts = {"strategy": strategy, "optimizer": state.optimizer, "ema": state.ema, "memory": memory}
+    return Trainer(run=run, source=source, group=group, **parts), state
 
 
 def train(trainer: Trainer, state: State, *, until: int) -> list[dict[str, float]]:
@@ -96,8 +110,9 @@ def train(trainer: Trainer, state: State, *, until: int) -> list[dict[str, float
 def whole(state: State, group: Group) -> dict[str, Tensor]:
     """Weights, average and optimizer state, put together from what all ranks hold."""
     state.strategy.ready()
-    found = {f"weight {name}": value for name, value in state.model.state_dict().items()}
-    for kind, pieces in (("ema", state.ema.pieces()), ("adam", state.optimizer.pieces())):
+    found, zero = {f"weight {name}": value for name, value in state.model.state_dict().items()}, state.strategy.zero
+    exact = [("weight", zero.weight_pieces(state.model.state_dict()))] if zero is not None and zero.is_rounded else []
+    for kind, pieces in (*exact, ("ema", state.ema.pieces()), ("adam", state.optimizer.pieces())):
         everything = [piece for rank in group.gather_objects(pieces) for piece in rank]
         if state.strategy.zero is None:
             everything = everything[: len(pieces)]  # every rank holds the same
@@ -112,6 +127,7 @@ def of_kind(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
 def load(state: State, tensors: dict[str, Tensor], *, step: int) -> None:
     state.strategy.ready()
     state.model.load_state_dict(of_kind(tensors, "weight"))
+    state.strategy.adopt()
     state.ema.load(of_kind(tensors, "ema"))
     state.optimizer.load(of_kind(tensors, "adam"))
     state.step = step
@@ -154,25 +170,11 @@ def assert_same_training(group: Group, run: training.Run, *, until: int) -> None
 def late_weights(group: Group) -> None:
     """No layer computes before the weights of all ranks are there: here they arrive when somebody waits, and are NaN before."""
     gather = dist.all_gather_single
-
-    class Late:
-        def __init__(self, whole: Tensor, own: Tensor, over: dist.ProcessGroup) -> None:
-            kept = own.clone()
-            whole.fill_(torch.nan)
-            own.copy_(kept)
-            self.arrive = partial(gather, whole, own, group=over)
-
-        def wait(self) -> None:
-            self.arrive()
-
-    def send_late(whole: Tensor, own: Tensor, *, group: Any = None, async_op: bool = False) -> Any:
-        return Late(whole, own, group) if async_op else gather(whole, own, group=group)
-
     run = run_of(group, recompute="block")
     plain = prepare(group, "none", run)
     plain[1].model.rank = group.size  # every rank calls the same layers
     truth = losses(train(*plain, until=3))
-    dist.all_gather_single = send_late
+    dist.all_gather_single = partial(send_late, gather)
     try:
         sharded = prepare(group, "zero1", run)
         sharded[1].model.rank = group.size
@@ -183,6 +185,48 @@ def late_weights(group: Group) -> None:
         assert not any(parameter.isnan().any() for parameter in sharded[1].model.parameters())
     finally:
         dist.all_gather_single = gather
+
+
+def late_copied_weights(group: Group) -> None:
+    """The same where each layer runs on a copy of its weights, which is begun while the layer before it runs."""
+
+    def copied(*args: Any, **kwargs: Any) -> Any:
+        found = true_plan(*args, **kwargs)
+        ahead = {"weights": "copied", "forward_ahead": 1, "backward_ahead": 1}
+        return replace(found, units={name: replace(decision, **ahead) for name, decision in found.units.items()})
+
+    managers = importlib.import_module("dithc.automem.manager")
+    gather, true_plan = dist.all_gather_single, managers.plan_of
+    run, wide = run_of(group), {"hidden_size": 128}
+    plain = prepare(group, "none", run, **wide)
+    plain[1].model.rank = group.size
+    truth = losses(train(*plain, until=4))
+    dist.all_gather_single, managers.plan_of = partial(send_late, gather), copied
+    try:
+        with TrainingMemory(training.Memory(fast_budget_gib=0.1)) as memory:
+            sharded = prepare(group, "zero1", run, memory=memory, **wide)
+            sharded[1].model.rank = group.size
+            rows = train(*sharded, until=4)
+            assert losses(rows) == truth
+            assert all(row["loaded_bytes"] > 1 << 20 for row in rows[2:]), rows
+            del sharded
+    finally:
+        dist.all_gather_single, managers.plan_of = gather, true_plan
+
+
+def send_late(gather: Any, whole: Tensor, own: Tensor, *, group: Any = None, async_op: bool = False) -> Any:
+    """Stands in for all_gather: the others' shares are NaN until somebody waits for them."""
+    if not async_op:
+        return gather(whole, own, group=group)
+    kept = own.clone()
+    whole.fill_(torch.nan)
+    own.copy_(kept)
+    return Late(partial(gather, whole, own, group=group))
+
+
+class Late:
+    def __init__(self, arrive: Callable[[], None]) -> None:
+        self.wait = arrive
 
 
 def resumed_training(group: Group) -> None:
@@ -197,6 +241,58 @@ def resumed_training(group: Group) -> None:
         load(ended[1], whole(begun[1], group), step=STEPS // 2)
         train(*ended, until=STEPS)
         assert_same(whole(ended[1], group), truth)
+
+
+def rounded_weights(group: Group) -> None:
+    """With bf16 on the wire the training is, to the bit, that of one rank's exact weights computed with rounded to bf16."""
+    run = run_of(group)
+    sharded, played = prepare(group, "zero1", run), prepare(group, "none", run)
+    play_rounding(played[1])
+    rows, truth = train(*sharded, until=STEPS), train(*played, until=STEPS)
+    assert losses(rows) == losses(truth)
+    found = whole(sharded[1], group)
+    play_rounding(played[1], exact=True)
+    assert_same(found, whole(played[1], group))
+    held = {name: value for name, value in sharded[1].model.named_parameters() if value.requires_grad}
+    for name, value in held.items():
+        assert torch.equal(value, found[f"weight {name}"].bfloat16().float()), (
+            f"{name} is not what all ranks compute with"
+        )
+    assert any(not torch.equal(value, found[f"weight {name}"]) for name, value in held.items())
+    # An exact loss differs by the rounding of the weights of each of the layers in a row (patch, 2 blocks of 4, final), to first
+    # order, twice because it is squared.
+    plain = losses(train(*prepare(group, "none", run), until=STEPS))
+    assert all(abs(a / b - 1) < 2 * 10 * 2**-9 for a, b in zip(losses(rows), plain, strict=True)), (rows, plain)
+    begun, ended = prepare(group, "zero1", run), prepare(group, "zero1", run)
+    train(*begun, until=STEPS // 2)
+    load(ended[1], whole(begun[1], group), step=STEPS // 2)
+    train(*ended, until=STEPS)
+    assert_same(whole(ended[1], group), found)
+
+
+def play_rounding(state: State, *, exact: bool = False) -> None:
+    """From now on the model holds rounded weights but while it is updated; with `exact` it gets the exact ones back."""
+    model, optimizer = state.model, state.optimizer
+    if exact:
+        model.load_state_dict(optimizer.exact)
+        return
+    optimizer.exact, update = {name: value.clone() for name, value in model.state_dict().items()}, optimizer.step
+
+    @torch.no_grad()
+    def round_all() -> None:
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.copy_(parameter.bfloat16())
+
+    def step(number: int, **settings: Any) -> float:
+        model.load_state_dict(optimizer.exact)
+        rate = update(number, **settings)
+        optimizer.exact = {name: value.clone() for name, value in model.state_dict().items()}
+        round_all()
+        return rate
+
+    optimizer.step = step
+    round_all()
 
 
 def shared_memory(group: Group) -> None:
@@ -231,11 +327,28 @@ def measured_exchange(group: Group) -> None:
 
 SCENES: dict[str, Callable[[Group], None]] = {
     scene.__name__: scene
-    for scene in (same_training, few_steps, late_weights, resumed_training, shared_memory, measured_exchange)
+    for scene in (
+        same_training,
+        few_steps,
+        late_weights,
+        late_copied_weights,
+        resumed_training,
+        rounded_weights,
+        shared_memory,
+        measured_exchange,
+    )
 }
 
 
+def rank_of(environment: Mapping[str, str]) -> int:
+    """This process's number, as the launcher of any MPI tells it."""
+    return next(int(environment[name]) for name in guard.RANK_VARIABLES if name in environment)
+
+
 def main() -> None:
+    if "DITHC_TEST_NODES" in os.environ:  # played: the first ranks are on one, the last on another
+        number = rank_of(os.environ) * int(os.environ["DITHC_TEST_NODES"]) // int(sys.argv[1])
+        os.environ["DITHC_NODE"] = f"node{number}"
     buckets.LEAST_BUCKET_BYTES = 1 << 14  # several buckets, of one or several parameters
     with connect(int(sys.argv[1]), timeout_seconds=60) as group:
         torch.set_num_threads(1)

@@ -1,0 +1,236 @@
+"""How a training uses the memories of its machine: the tiers, the copies between them, and AutoMem around the model.
+
+The rest of the room asks `TrainingMemory` where something is to live, and tells it when a step begins; whether anything is
+managed at all is decided here.
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from torch import Tensor
+from torch.nn import Parameter
+
+from dithc.automem import AutoMem, Manager, manager
+from dithc.comm import Group
+from dithc.config import training
+from dithc.hardware import discover
+from dithc.log import logger, problem
+from dithc.memory import Copies, Tiers, TierSpec, specs_of
+from dithc.model import DiT
+from dithc.runs import Store, atomic_write
+from dithc.train.background import free_cores
+from dithc.train.checkpoint import State
+from dithc.train.ema import Home, anywhere
+from dithc.train.strategy import Strategy
+
+GIB = 1 << 30
+PLAN_FILE = "automem.json"
+# What a step tells where memory is managed.
+MEMORY = ("loaded_bytes", "offloaded_bytes", "stall_seconds", "fast_peak_bytes", "spills")
+# Who copies where the core plan has no core to spare: the compute team between two layers, or threads beside it.
+COPIES_WITHOUT_CORES: Literal["threads", "team"] = "team"
+log = logger(__name__)
+
+
+class TrainingMemory:
+    """The memories of one rank of a training, a context; where nothing is managed, tensors are torch's and a step costs nothing.
+
+    Attributes:
+        tiers: fastest first; None where nothing is managed.
+    """
+
+    def __init__(self, settings: training.Memory | None = None, *, group: Group | None = None) -> None:
+        """Opens the tiers; the room of a file is taken now, before any work.
+
+        Args:
+            settings: section `machine.memory`; None manages nothing.
+            group: its ranks of this node share what the tiers have.
+
+        Raises:
+            UserError: a folder that is missing, read-only or too small; or one tier where `automem: on` needs two.
+        """
+        self._settings = settings or training.Memory(automem="off")
+        self._manager: Manager | None = None
+        self._strategy: Strategy | None = None
+        self._state: State | None = None
+        self._store: Store | None = None
+        self._stack = ExitStack()
+        self.tiers, self._copies = None, None
+        if chain := _chain(self._settings, ranks=1 if group is None else group.local_size):
+            self.tiers = Tiers(chain)
+            self._stack.callback(self.tiers.close)
+            self._copies = _copies(self.tiers)
+            self._stack.callback(self._copies.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends copies and tiers; tensors that somebody still holds stay valid, and the model works unmanaged."""
+        if self._manager is not None:
+            self._manager.close()
+        self._manager = self._strategy = self._state = None
+        self._stack.close()
+
+    def wrap(self, model: DiT, run: training.Run) -> DiT:
+        """Applies AutoMem to the model of a run, which is returned."""
+        AutoMem(
+            model,
+            recompute=run.recompute,
+            tiers=self.tiers,
+            copies=self._copies,
+            allow_recompute=self._settings.allow_recompute,
+            before_load=self._before_load,
+        )
+        self._manager = manager(model)
+        return model
+
+    def paused(self) -> AbstractContextManager[None]:
+        """For passes of the model that are no step of the training: nothing is recorded or moved."""
+        return nullcontext() if self._manager is None else self._manager.paused()
+
+    def join(self, strategy: Strategy) -> None:
+        """Tells whose weights may still be on their way from other ranks when they are to be loaded."""
+        self._strategy = strategy
+
+    @property
+    def home(self) -> Home:
+        """Where what is kept over steps is to live."""
+        return anywhere if self._manager is None else self._manager.home
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a tensor lives in a tier, which then decides on which node."""
+        return self.tiers is not None and self.tiers.tier_of(tensor) is not None
+
+    def follow(self, state: State, *, store: Store | None = None) -> None:
+        """Has the state of the training moved when a plan was made, and the plan written into a store.
+
+        Args:
+            state: made with `home`.
+            store: of the run, on its first rank; None for no file.
+        """
+        self._state, self._store = state, store
+
+    def begin_step(self) -> None:
+        """Before a step, when no gradient is held: the first one is recorded, then a plan is made, which later ones follow."""
+        if self._manager is None:
+            return
+        is_new = self._manager.plan is None
+        self._manager.begin_step()
+        if is_new and self._manager.plan is not None:
+            self._take_up(self._manager)
+
+    def metrics(self) -> dict[str, float]:
+        """Bytes moved in this step, seconds waited for copies, spilled allocations; and the most bytes ever in fast memory."""
+        if self._manager is None or self.tiers is None:
+            return {}
+        counted = self._manager.counters()
+        peak = self.tiers.fast.counters().peak_backed_bytes
+        values = (counted.loaded_bytes, counted.offloaded_bytes, counted.stall_seconds, peak, counted.spills)
+        return dict(zip(MEMORY, values, strict=True))
+
+    def document(self) -> dict[str, Any] | None:
+        """Tiers, trace and plan, ready for JSON; None before there is a plan."""
+        if self._manager is None or self._manager.plan is None or self._manager.trace is None or self.tiers is None:
+            return None
+        tiers = [
+            {
+                "name": tier.spec.name,
+                "kind": tier.spec.kind,
+                "budget_bytes": tier.spec.budget_bytes,
+                "peak_backed_bytes": tier.counters().peak_backed_bytes,
+            }
+            for tier in self.tiers
+        ]
+        return {"tiers": tiers, "trace": self._manager.trace.to_dict(), "plan": self._manager.plan.to_dict()}
+
+    def _before_load(self, parameters: Sequence[Parameter]) -> None:
+        """ZeRO-1 sends updated weights during the next forward pass: they are not to be copied before they are here."""
+        if self._strategy is not None:
+            self._strategy.ready_for(parameters)
+
+    def _take_up(self, managed: Manager) -> None:
+        """A plan is there: state moves to where it says, between two steps."""
+        if self._state is not None:
+            self._state.optimizer.move(self._moved)
+            self._state.ema.move(self._moved)
+        if self.tiers is not None and self.tiers.slow is not None:
+            self.tiers.slow.pool.trim()  # what has moved out of it
+        if self._store is None:
+            return
+        path = self._store.folder / PLAN_FILE
+        try:
+            atomic_write(path, json.dumps(self.document()) + "\n")
+        except OSError as error:
+            log.warning(f"the plan of memory could not be written to {path}: {error}")
+
+    def _moved(self, name: str, value: Tensor) -> Tensor:
+        """The tensor itself where the plan leaves it, else a copy of it at its new home."""
+        assert self._manager is not None
+        assert self._manager.plan is not None
+        assert self.tiers is not None
+        if value.is_meta:
+            return self.home(name, value)
+        fast = self.tiers.fast.holds(value)
+        if self._manager.plan.state.get(name, "slow") == ("fast" if fast else "slow"):
+            return value
+        return self.home(name, value).copy_(value)
+
+
+def _chain(settings: training.Memory, *, ranks: int) -> list[TierSpec]:
+    """The tiers to manage, none where there is nothing to move between, said in the log.
+
+    Raises:
+        UserError: `automem: on` with one tier.
+    """
+    named = [name for name in ("fast_budget_gib", "file_folder", "allow_recompute") if getattr(settings, name)]
+    if settings.automem == "off":
+        if named:
+            log.warning(f"machine.memory: {', '.join(named)} without effect, as automem is off")
+        return []
+    chain = specs_of(
+        discover(),
+        fast_budget_bytes=_bytes(settings.fast_budget_gib),
+        file_folder=None if settings.file_folder is None else Path(settings.file_folder),
+        file_bytes=_bytes(settings.file_gib),
+        ranks=ranks,
+    )
+    if len(chain) > 1:
+        return chain
+    if settings.automem == "on":
+        raise problem(
+            "machine.memory.automem",
+            got=f"on, and one tier of memory ({', '.join(spec.name for spec in chain)})",
+            expected="two tiers at least",
+            remedy="set fast_budget_gib, or file_folder and file_gib; or automem: auto, which then moves nothing",
+        )
+    return []
+
+
+def _bytes(gib: float | None) -> int | None:
+    return None if gib is None else round(gib * GIB)
+
+
+def _copies(tiers: Tiers) -> Copies:
+    """The two streams, each on a core that the core plan keeps free of compute threads, where it keeps one."""
+    cores = free_cores()
+    if not cores:
+        who = (
+            "the compute threads, between layers"
+            if COPIES_WITHOUT_CORES == "team"
+            else "threads beside the compute threads"
+        )
+        log.info(f"copies between memories: no core is kept free for them, by {who}")
+        return Copies(tiers, load_core=None, offload_core=None, by=COPIES_WITHOUT_CORES)
+    load, offload = cores[0][0], cores[-1][0]
+    log.info(f"copies between memories: loads on CPU {load}, offloads on CPU {offload}")
+    return Copies(tiers, load_core=load, offload_core=offload, by="threads")

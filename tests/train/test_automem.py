@@ -1,0 +1,313 @@
+"""A training whose memory is managed ends in the same bytes as one whose memory is not."""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from dithc.automem.plan import Plan
+from dithc.comm import Group
+from dithc.config import training
+from dithc.hardware import Machine, discover
+from dithc.log import UserError, read_metrics
+from dithc.memory import Tiers
+from dithc.runs import Manifest, Store
+from dithc.tensors import read_tensors
+from dithc.train import DONE, STOPPED, background, memory, train
+from dithc.train.checkpoint import OPTIMIZER_FILE
+from dithc.train.memory import PLAN_FILE, TrainingMemory
+from tests.train import faults
+from tests.train.test_strategies import on_ranks, several_ranks
+
+ROOT = Path(__file__).parent.parent.parent
+GIB = 1 << 30
+STEPS = 4
+# Of 1,024 tokens a rank: some activations are beyond 1 MiB, and come from the pool. Everything would take 23 MiB.
+MODEL = {"preset": "DiT-S/2", "hidden_size": 128, "depth": 2, "num_heads": 2}
+IMAGES = 64
+BUDGET = 10 << 20
+TIGHT = training.Memory(fast_budget_gib=BUDGET / GIB)
+
+
+@pytest.fixture
+def opened(monkeypatch) -> list[Tiers]:
+    """The tiers that trainings in this process open, in turn."""
+    found: list[Tiers] = []
+
+    def open_and_keep(chain):
+        found.append(Tiers(chain))
+        return found[-1]
+
+    monkeypatch.setattr(memory, "Tiers", open_and_keep)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(opened):
+    yield
+    gc.collect()
+    assert [tier.counters().used_bytes for tiers in opened for tier in tiers] == [0] * sum(map(len, opened))
+
+
+@pytest.fixture
+def wide(job):
+    """Makes jobs of a network whose activations are worth moving."""
+
+    def make(store: str, **changes):
+        settings = {"model": MODEL, "steps": STEPS, "until": STEPS, "global_batch": IMAGES, "checkpoint_every": STEPS}
+        return job(store, **(settings | changes))
+
+    return make
+
+
+def rows(job) -> list[dict[str, float]]:
+    return read_metrics(Store.of_run(job.out)[0].folder / "metrics")
+
+
+def losses(job) -> list[float]:
+    return [row["loss"] for row in rows(job)]
+
+
+def hashes(job) -> dict[str, str]:
+    store, step = Store.of_run(job.out)
+    return {entry["path"]: entry["sha256"] for entry in store.open(step).files}
+
+
+def plan_of(job) -> Plan:
+    return Plan.from_dict(json.loads((Store.of_run(job.out)[0].folder / PLAN_FILE).read_text())["plan"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"micro_batch": 32}, {"recompute": "block"}, {"dtype": "bf16"}],
+    ids=["plain", "micro-batches", "recompute", "bf16"],
+)
+def test_managed_training_ends_in_the_same_bytes(wide, settings):
+    plain, managed = wide("plain", **settings), wide("managed", memory=TIGHT, **settings)
+    assert [train(one, Group()) for one in (plain, managed)] == [DONE, DONE]
+    assert losses(managed) == losses(plain)
+    assert hashes(managed) == hashes(plain)
+    assert Manifest.read(managed.out).digest == Manifest.read(plain.out).digest
+    assert not plan_of(managed).everything_resident
+
+
+def test_metrics_say_what_moved_and_that_the_budget_held(wide):
+    plain, managed = wide("plain"), wide("managed", memory=TIGHT)
+    for one in (plain, managed):
+        train(one, Group())
+    followed = rows(managed)[1:]
+    assert all(row["offloaded_bytes"] > 0 and row["loaded_bytes"] > 0 for row in followed)
+    assert all(0 < row["fast_peak_bytes"] <= BUDGET for row in rows(managed))
+    assert all(row["stall_seconds"] >= 0 and row["spills"] >= 0 for row in followed)
+    assert "loaded_bytes" not in rows(plain)[0]
+    numbers = Manifest.read(managed.out).numbers
+    assert 0 < numbers["fast_peak_bytes"] <= BUDGET
+    assert numbers["offloaded_bytes_median"] > 0
+    assert Manifest.read(plain.out).numbers["offloaded_bytes_median"] is None
+
+
+def test_plan_is_said_once_and_written_into_the_store(wide, caplog):
+    one = wide("managed", memory=TIGHT)
+    with caplog.at_level("INFO", logger="dithc"):
+        train(one, Group())
+    found = json.loads((Store.of_run(one.out)[0].folder / PLAN_FILE).read_text())
+    assert [tier["budget_bytes"] for tier in found["tiers"]] == [BUDGET, None]
+    assert found["trace"]["units"]
+    plan = Plan.from_dict(found["plan"])
+    assert any("exp_avg_sq.blocks.0.mlp.fc1.weight" in name for name in plan.state)
+    assert caplog.text.count(plan.describe().splitlines()[0]) == 1
+
+
+@pytest.mark.parametrize("first", [TIGHT, None], ids=["managed first", "plain first"])
+def test_either_continues_what_the_other_began(wide, first):
+    second = TIGHT if first is None else None
+    whole = wide("whole", checkpoint_every=2)
+    parts = [
+        wide("parts", checkpoint_every=2, until=until, **({"memory": settings} if settings else {}))
+        for until, settings in ((2, first), (STEPS, second))
+    ]
+    assert [train(one, Group()) for one in (whole, *parts)] == [DONE] * 3
+    assert hashes(parts[1]) == hashes(whole)
+    assert losses(parts[1]) == losses(whole)
+
+
+def test_file_is_a_tier_and_leaves_nothing_in_its_folder(wide, tmp_path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    with_file = training.Memory(fast_budget_gib=BUDGET / GIB, file_folder=str(folder), file_gib=0.1)
+    plain, managed = wide("plain"), wide("managed", memory=with_file)
+    assert [train(one, Group()) for one in (plain, managed)] == [DONE, DONE]
+    assert hashes(managed) == hashes(plain)
+    assert list(folder.iterdir()) == []
+    assert any(row["offloaded_bytes"] > 0 for row in rows(managed))
+
+
+def test_room_for_everything_moves_nothing(wide):
+    plain, managed = wide("plain"), wide("managed", memory=training.Memory(fast_budget_gib=1.0))
+    for one in (plain, managed):
+        train(one, Group())
+    assert hashes(managed) == hashes(plain)
+    assert plan_of(managed).everything_resident
+    assert {(row["loaded_bytes"], row["offloaded_bytes"], row["spills"]) for row in rows(managed)[1:]} == {(0, 0, 0)}
+
+
+@pytest.mark.parametrize("policy", ["skip", "rollback"])
+def test_step_that_is_not_finite_is_left_out_alike(wide, policy):
+    settings = {"nonfinite": policy, "checkpoint_every": 2, "until": 5, "steps": 5}
+    plain, managed = wide("plain", **settings), wide("managed", memory=TIGHT, **settings)
+    faults.inject("latents", at=4, image=3)
+    try:
+        assert [train(one, Group()) for one in (plain, managed)] == [DONE, DONE]
+    finally:
+        faults.heal()
+    assert hashes(managed) == hashes(plain)
+    assert Manifest.read(managed.out).numbers["left_out"] == [4]
+
+
+def test_stopped_and_started_at_every_step_ends_in_the_same_bytes(wide):
+    plain, managed = wide("plain"), wide("managed", memory=TIGHT, walltime_minutes=0.0)
+    train(plain, Group())
+    assert [train(managed, Group()) for _ in range(STEPS)] == [STOPPED] * (STEPS - 1) + [DONE]
+    assert hashes(managed) == hashes(plain)
+
+
+def test_missing_folder_is_an_error_before_any_work(wide, tmp_path):
+    one = wide("store", memory=training.Memory(file_folder=str(tmp_path / "missing"), file_gib=0.1))
+    with pytest.raises(UserError, match=r"missing[\s\S]*remedy"):
+        train(one, Group())
+    assert not list(one.store.glob("small-*"))
+
+
+def test_more_than_the_disk_has_is_an_error_before_any_work(wide, tmp_path):
+    one = wide("store", memory=training.Memory(file_folder=str(tmp_path), file_gib=1e6))
+    with pytest.raises(UserError, match="remedy"):
+        train(one, Group())
+    assert list(tmp_path.glob("small-*")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_configuration_says_how_memory_is_used(wide, latents, tmp_path):
+    """As the rules of the workflow start it."""
+    run, machine = wide("store").run.model_dump(mode="json"), {"memory": TIGHT.model_dump()}
+    dataset = {
+        "title": "toy",
+        "source": {"kind": "image-folder", "synthetic": {}},
+        "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+        "codec": "pixels",
+    }
+    content = {"datasets": {"toy": dataset}, "codecs": {"pixels": {"kind": "pixel"}}, "runs": {"small": run}}
+    (tmp_path / "config.json").write_text(json.dumps(content | {"machine": machine}))
+    out = tmp_path / "store" / "step.json"
+    words = ["--config", tmp_path / "config.json", "--run", "small", "--latents", latents, "--out", out]
+    done = subprocess.run(
+        [sys.executable, "-m", "dithc", "train", *words, "--store", tmp_path / "store"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("memory plan") == 1
+    assert Manifest.read(out).numbers["fast_peak_bytes"] <= BUDGET
+    assert "memory" not in json.dumps(Manifest.read(out).spec)
+
+
+class TestOneTier:
+    @pytest.fixture(autouse=True)
+    def _one_node(self, monkeypatch):
+        machine = discover()
+        ddr = tuple(tier for tier in machine.tiers if tier.kind == "ddr")[:1]
+        monkeypatch.setattr(memory, "discover", lambda: replace(machine, tiers=ddr))
+
+    def test_nothing_is_managed(self, wide, opened):
+        one = wide("store", until=2)
+        assert train(one, Group()) == DONE
+        assert opened == []
+        assert not (Store.of_run(one.out)[0].folder / PLAN_FILE).exists()
+        assert "stall_seconds" not in rows(one)[0]
+
+    def test_asking_for_it_is_refused(self):
+        with pytest.raises(UserError, match=r"two tiers[\s\S]*fast_budget_gib"):
+            TrainingMemory(training.Memory(automem="on"))
+
+
+def test_settings_without_effect_warn(caplog):
+    memory_of_run = TrainingMemory(training.Memory(automem="off", fast_budget_gib=1.0))
+    assert memory_of_run.tiers is None
+    assert "fast_budget_gib without effect" in caplog.text
+
+
+def test_ranks_of_a_node_share_what_the_fastest_tier_has(opened, monkeypatch):
+    machine = Machine.read(ROOT / "profiles" / "machines" / "lx2.yaml")
+    monkeypatch.setattr(memory, "discover", lambda: replace(machine, tiers=unbound))
+    unbound = tuple(replace(tier, nodes=()) for tier in machine.tiers)  # this machine does not have these nodes
+    for ranks in (1, 4):
+        TrainingMemory(training.Memory(), group=Group(local_size=ranks)).close()
+    whole, quarter = (tiers.fast.spec.budget_bytes for tiers in opened)
+    assert quarter == pytest.approx(whole / 4, abs=1)
+
+
+def test_cores_that_compute_threads_leave_free_are_for_copies(monkeypatch):
+    machine = Machine.read(ROOT / "profiles" / "machines" / "lx2.yaml")
+    monkeypatch.setattr(background, "discover", lambda: machine)
+    free = background.free_cores()
+    assert free
+    assert len({cpu for cpus in free for cpu in cpus}) == len(free)
+
+
+class TestOnSeveralRanks:
+    pytestmark = several_ranks
+
+    def test_managed_ranks_end_in_the_same_bytes(self, wide, tmp_path):
+        kinds: dict[str, dict[str, str | int]] = {
+            "reducer": {},
+            "zero1": {"sharding": "zero1"},
+            "micro-batches": {
+                "sharding": "zero1",
+                "global_batch": 4 * IMAGES,
+                "micro_batch": IMAGES,
+                "steps": 3,
+                "until": 3,
+            },
+            "recompute": {"sharding": "zero1", "recompute": "block"},
+        }
+        pairs = [
+            (wide(f"{name}-plain", **settings), wide(f"{name}-managed", memory=TIGHT, **settings))
+            for name, changes in kinds.items()
+            for settings in ({"strategy": "dp", "global_batch": 2 * IMAGES} | changes,)
+        ]
+        done = on_ranks(tmp_path, [one for pair in pairs for one in pair])
+        assert done.returncode == 0, done.stderr
+        for plain, managed in pairs:
+            assert losses(managed) == losses(plain)
+            assert_same_tensors(managed, plain)
+            assert not plan_of(managed).everything_resident
+
+    def test_layers_that_ranks_share_are_managed_too(self, wide, tmp_path):
+        plain, managed = (
+            wide(name, strategy="dp+tp", **settings)
+            for name, settings in (("plain", {}), ("managed", {"memory": TIGHT}))
+        )
+        done = on_ranks(tmp_path, [plain, managed])
+        assert done.returncode == 0, done.stderr
+        assert losses(managed) == losses(plain)
+        assert_same_tensors(managed, plain)
+
+
+def assert_same_tensors(one, other) -> None:
+    """Everything in the last checkpoints, put together from all ranks' files."""
+    found, truth = (Store.of_run(job.out)[0].open(job.until) for job in (one, other))
+    for kind in ("raw", "ema", OPTIMIZER_FILE):
+        tensors = [
+            read_tensors(where.folder / kind if kind == OPTIMIZER_FILE else where.weights(kind))
+            for where in (found, truth)
+        ]
+        assert tensors[0].keys() == tensors[1].keys()
+        for name, value in tensors[1].items():
+            assert torch.equal(tensors[0][name], value), name

@@ -33,12 +33,13 @@ class Collectives:
     Attributes:
         mode: how sums of fp32 and bf16 are made. `blocking` waits inside MPI; `iallreduce` posts and polls; `hierarchical` sums
             within a node through shared memory and sends between nodes what is summed.
-        wire: the type in which `hierarchical` moves fp32 numbers: fp32, or bf16 with sums in fp32.
+        wire: the type in which `hierarchical` moves fp32 numbers that are summed: fp32, or bf16 with sums in fp32.
+        gather_wire: the type to which `all_gather_into` rounds fp32 numbers on all ranks: fp32 for none, or bf16.
     """
 
     def __init__(self, channel: Channel, node: Node | None, *, mode: Mode, wire: torch.dtype = torch.float32) -> None:
         self.mode: Mode = mode
-        self.wire = wire
+        self.wire, self.gather_wire = wire, torch.float32
         self._channel = channel
         self._hierarchy = Hierarchy(node) if node is not None and mode == "hierarchical" else None
 
@@ -115,6 +116,9 @@ class Collectives:
 
     def all_gather_into(self, tensor: Tensor, output: Tensor) -> Operation:
         """The output, of R times as many elements, becomes the tensors of all ranks one after the other."""
+        if self.gather_wire is torch.bfloat16 and tensor.dtype is output.dtype is torch.float32:
+            yield from self._rounded_gather(_dense(tensor), flat := _dense(output))
+            return _give_back(output, flat)
         own, flat = _movable(_dense(tensor)), _dense(output)
         if self._hierarchy is not None and own.nbytes % 4 == own.data_ptr() % 4 == flat.data_ptr() % 4 == 0:
             whole = _movable(flat).view(torch.uint8).view(torch.float32)
@@ -131,6 +135,17 @@ class Collectives:
         for rank in range(self._channel.size):
             yield from self.broadcast(parts[rank], root=rank)
         return _give_back(output, flat)
+
+    def _rounded_gather(self, own: Tensor, whole: Tensor) -> Operation:
+        """The same with bf16 on the wire, and on every rank also for what is its own."""
+        if _overlaps(own, whole, but=self._channel.rank):
+            own = own.clone()
+        if self._hierarchy is not None:
+            yield from self._hierarchy.all_gather(own, whole, wire=torch.bfloat16)
+            return
+        rounded = own.new_empty(whole.numel(), dtype=torch.bfloat16)
+        yield from self.all_gather_into(own.to(torch.bfloat16), rounded)
+        whole.copy_(rounded)
 
     def reduce_scatter_from(self, tensor: Tensor, output: Tensor, op: Reduction) -> Operation:
         """The output becomes part r of R equal parts of the tensor, combined over the ranks."""

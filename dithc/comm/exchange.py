@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dithc import native
+from dithc.comm.service import Operation
 from dithc.log import logger
 
 log = logger(__name__)
@@ -32,6 +33,12 @@ SLOT_BYTES = 512 << 10
 NUM_SLOTS = 4
 
 
+# Rounds over the steps in one call of `whole`: about a millisecond, after which other operations get a turn.
+ROUNDS_A_CALL = 64
+Whole = Literal["all_reduce", "reduce_scatter", "all_gather"]
+WHOLES: dict[Whole, int] = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 2}
+
+
 class RankGone(RuntimeError):
     """A process that was waited for does not exist any more."""
 
@@ -40,6 +47,18 @@ class _Pieces(ctypes.Structure):
     """hc_pieces."""
 
     _fields_ = [("offsets", ctypes.c_void_p), ("length", ctypes.c_int64), ("limit", ctypes.c_int64)]
+
+
+class _Whole(ctypes.Structure):
+    """hc_whole."""
+
+    _fields_ = [
+        *[(name, ctypes.c_void_p) for name in ("x", "out", "done")],
+        *[(name, ctypes.c_int64) for name in ("count", "chunk")],
+        ("first", ctypes.c_uint32),
+        *[(name, ctypes.c_int) for name in ("kind", "x_type", "type", "op")],
+        ("scale", ctypes.c_float),
+    ]
 
 
 class Pieces:
@@ -117,6 +136,35 @@ class Exchange:
         self._number = (first + chunks) % (1 << 32)
         return first
 
+    def whole(
+        self, kind: Whole, x: Tensor, out: Tensor, *, wire: torch.dtype, op: Combination = "sum", scale: float = 1.0
+    ) -> Operation:
+        """A whole operation of the ranks of this node.
+
+        Args:
+            kind: of all_reduce, x and out are the same, which becomes its combination times scale; of reduce_scatter, out becomes
+                the combination of part r of x; of all_gather, out becomes x of every rank, and x may lie at its place there.
+            x: dense, of one dimension.
+            out: likewise, of the same type.
+            wire: type in which numbers go through the segment.
+        """
+        part = min(x.numel(), out.numel())
+        chunk = self.piece_elements(wire) * (self.ranks if kind == "all_reduce" else 1)
+        chunks, done = -(-part // chunk), (ctypes.c_int64 * 3)()
+        what = _Whole(
+            *(x.data_ptr(), out.data_ptr(), ctypes.addressof(done), part, chunk, self.reserve(chunks)),
+            *(WHOLES[kind], TYPES[x.dtype], TYPES[wire], COMBINATIONS[op], scale),
+        )
+        address, patience, before = ctypes.addressof(what), 0, 0
+        while not self._is_done(
+            self._library.hc_exchange_whole(self._handle, address, ROUNDS_A_CALL, patience, ctypes.byref(self._gone))
+        ):
+            progress = sum(done)
+            patience = yield progress > before
+            before = progress
+        self._count(part * (self.ranks - 1 if kind == "reduce_scatter" else 1), wire)
+        return None
+
     def put(self, number: int, pieces: Pieces, x: Tensor, *, wire: torch.dtype, patience: int) -> bool:
         """Copies the pieces of the other ranks into the segment, as type `wire`."""
         status = self._library.hc_exchange_put(
@@ -192,8 +240,8 @@ class Exchange:
         )
         return self._is_done(status)
 
-    def fold(self, parts: Tensor, op: Combination, out: Tensor) -> None:
-        """out becomes the combination of the rows of `parts`, in their order, in fp32; all of one type."""
+    def fold(self, parts: Sequence[Tensor], op: Combination, out: Tensor) -> None:
+        """out, which may be one of them, becomes the combination of the parts, in their order, in fp32; all of one type."""
         rows = (ctypes.c_void_p * len(parts))(*(part.data_ptr() for part in parts))
         self._library.hc_exchange_fold(
             self._handle, len(parts), out.numel(), rows, TYPES[out.dtype], COMBINATIONS[op], out.data_ptr()

@@ -69,6 +69,9 @@ class Hierarchy:
     def all_reduce(self, x: Tensor, op: Combination, *, wire: torch.dtype, scale: float) -> Operation:
         """x becomes its combination over all ranks, times scale."""
         exchange, across = self._node.exchange, self._node.across
+        if across is None:
+            yield from exchange.whole("all_reduce", x, x, wire=wire, op=op, scale=scale)
+            return
         chunks = x.split(exchange.ranks * exchange.piece_elements(wire)) if x.numel() else ()  # type: ignore[no-untyped-call]
         cuts = {count: exchange.cut(count, wire) for count in {chunk.numel() for chunk in chunks}}
         pieces = [cuts[chunk.numel()] for chunk in chunks]
@@ -79,22 +82,17 @@ class Hierarchy:
             return exchange.put(first + i, pieces[i], chunks[i], wire=wire, patience=patience)
 
         def combine(i: int, patience: int) -> bool:
-            own = pieces[i].offsets[exchange.rank]
             found = exchange.combine(
                 *(first + i, pieces[i], chunks[i]),
                 wire=wire,
                 op=op,
                 scale=scale,
-                out=chunks[i][own:] if across is None else None,
+                out=None,
                 patience=patience,
             )
-            if found is None:
-                return False
-            if across is None:
-                exchange.publish(first + i)
-            else:
+            if found is not None:
                 values[i] = found
-            return True
+            return found is not None
 
         def publish(i: int, _: int) -> bool:
             exchange.publish(first + i)
@@ -102,13 +100,8 @@ class Hierarchy:
             return True
 
         def get(i: int, patience: int) -> bool:
-            return exchange.get(
-                first + i, pieces[i], chunks[i], wire=wire, with_own=across is not None, patience=patience
-            )
+            return exchange.get(first + i, pieces[i], chunks[i], wire=wire, with_own=True, patience=patience)
 
-        if across is None:
-            yield from _pipeline(len(chunks), [put, combine, get])
-            return
         crossing = self._crossing(across, values, op, wire)
         yield from _pipeline(len(chunks), [put, combine, *crossing, publish, get], waiting=(put, combine, get))
 
@@ -124,7 +117,7 @@ class Hierarchy:
             counts = _shares(values[i].numel(), across.sums.size)
             own = counts[across.node]
             arrived = self._take(across.sums.size * own, wire)
-            request = across.sums.all_to_all(_array(values[i]), counts, _array(arrived), [own] * across.sums.size)
+            request = across.sums.exchange_parts(_array(values[i]), counts, _array(arrived), [own] * across.sums.size)
             summing.append((request, arrived, values[i]))
             return True
 
@@ -134,7 +127,9 @@ class Hierarchy:
             arrived, piece = summing.popleft()[1:]
             counts = _shares(piece.numel(), across.sums.size)
             own = piece[sum(counts[: across.node]) :][: counts[across.node]]
-            self._node.exchange.fold(arrived.view(across.sums.size, own.numel()), op, own)
+            parts = [*arrived.view(across.sums.size, own.numel())]
+            parts[across.node] = own
+            self._node.exchange.fold(parts, op, own)
             self._give(arrived)
             gathering.append(across.gathers.all_gather_parts(_array(piece), counts))
             return True
@@ -147,6 +142,9 @@ class Hierarchy:
     def reduce_scatter(self, x: Tensor, out: Tensor, op: Combination, *, wire: torch.dtype, scale: float) -> Operation:
         """out becomes the combination of part r of x, of one part for each rank of the group; it may be that part itself."""
         exchange, across, ranks = self._node.exchange, self._node.across, self._node.ranks
+        if across is None:
+            yield from exchange.whole("reduce_scatter", x, out, wire=wire, op=op, scale=scale)
+            return
         count, nodes = out.numel(), len(ranks)
         length = exchange.piece_elements(wire)
         starts = range(0, count, length)
@@ -167,28 +165,21 @@ class Hierarchy:
         def combine(step: int, patience: int) -> bool:
             start, cut = pieces(step)
             chunk, node = divmod(step, nodes)
-            if across is None:
-                target = out[start:]
-            else:
-                if chunk not in stages:
-                    if len(stages) >= IN_FLIGHT:
-                        return False
-                    stages[chunk] = self._take(nodes * width(chunk), wire)
-                target = stages[chunk][node * width(chunk) :]
+            if chunk not in stages:
+                if len(stages) >= IN_FLIGHT:
+                    return False
+                stages[chunk] = self._take(nodes * width(chunk), wire)
             found = exchange.combine(
                 *(first + step, cut, x[start:]),
                 wire=wire,
                 op=op,
                 scale=scale,
-                out=target,
+                out=stages[chunk][node * width(chunk) :],
                 patience=patience,
                 keep=False,
             )
             return found is not None
 
-        if across is None:
-            yield from _pipeline(len(starts), [put, combine])
-            return
         crossing = self._shard_crossing(across, stages, out.split(length), op)  # type: ignore[no-untyped-call]
         yield from _pipeline(len(starts) * nodes, [put, combine, *crossing], waiting=(put, combine))
 
@@ -204,7 +195,7 @@ class Hierarchy:
             if node == nodes - 1:
                 stage, counts = stages[chunk], [targets[chunk].numel()] * nodes
                 arrived = self._take(stage.numel(), stage.dtype)
-                summing.append((across.sums.all_to_all(_array(stage), counts, _array(arrived), counts), arrived))
+                summing.append((across.sums.exchange_parts(_array(stage), counts, _array(arrived), counts), arrived))
             return True
 
         def sum_up(step: int, _: int) -> bool:
@@ -214,8 +205,10 @@ class Hierarchy:
             if not summing[0][0].done():
                 return False
             arrived, target = summing.popleft()[1], targets[chunk]
-            total = target if target.dtype is arrived.dtype else arrived[: target.numel()]
-            self._node.exchange.fold(arrived.view(nodes, target.numel()), op, total)
+            parts = [*arrived.view(nodes, target.numel())]
+            parts[across.node] = own = stages[chunk].view(nodes, target.numel())[across.node]
+            total = target if target.dtype is arrived.dtype else own
+            self._node.exchange.fold(parts, op, total)
             if total is not target:
                 target.copy_(total)
             self._give(arrived)
@@ -224,10 +217,19 @@ class Hierarchy:
 
         return [leave, sum_up]
 
-    def all_gather(self, x: Tensor, out: Tensor) -> Operation:
-        """out becomes x of rank 0, x of rank 1, ... of the group; bits seen as fp32. x may be its part of out."""
+    def all_gather(self, x: Tensor, out: Tensor, *, wire: torch.dtype = torch.float32) -> Operation:
+        """out becomes x of rank 0, x of rank 1, ... of the group, all of them rounded to `wire`. x may be its part of out.
+
+        With fp32 on the wire bits move, whatever they mean.
+        """
         exchange, across, ranks = self._node.exchange, self._node.across, self._node.ranks
-        count, nodes, wire = x.numel(), len(ranks), torch.float32
+        count, nodes = x.numel(), len(ranks)
+        if across is None:
+            own = out[ranks[0][exchange.rank] * count :][:count]
+            if wire is torch.float32 and own.data_ptr() != x.data_ptr():
+                own.copy_(x)
+            yield from exchange.whole("all_gather", x, out, wire=wire)
+            return
         length = exchange.piece_elements(wire)
         starts = range(0, count, length)
         first = exchange.reserve(len(starts) * nodes)
@@ -238,24 +240,18 @@ class Hierarchy:
 
         def offer(step: int, patience: int) -> bool:
             chunk, node = divmod(step, nodes)
-            source = x[starts[chunk] :] if across is None else stages[chunk][node * width(chunk) :]
+            source = stages[chunk][node * width(chunk) :]
             cut = Pieces([0] * exchange.ranks, width(chunk))
             return exchange.offer(first + step, cut, source, patience=patience)
 
         def get(step: int, patience: int) -> bool:
             chunk, node = divmod(step, nodes)
             cut, target = Pieces([rank * count for rank in ranks[node]], width(chunk)), out[starts[chunk] :]
-            got = exchange.get(first + step, cut, target, wire=wire, with_own=across is not None, patience=patience)
-            if got and node == nodes - 1 and across is not None:
+            got = exchange.get(first + step, cut, target, wire=wire, with_own=True, patience=patience)
+            if got and node == nodes - 1:
                 self._give(stages.pop(chunk))
             return got
 
-        if across is None:
-            own = out[ranks[0][exchange.rank] * count :][:count]
-            if own.data_ptr() != x.data_ptr():
-                own.copy_(x)
-            yield from _pipeline(len(starts), [offer, get])
-            return
         gathering: deque[Request] = deque()
 
         def leave(step: int, _: int) -> bool:
@@ -265,7 +261,7 @@ class Hierarchy:
             if len(stages) >= IN_FLIGHT:
                 return False
             stages[chunk] = self._take(nodes * width(chunk), wire)
-            source = x[starts[chunk] :][: width(chunk)]
+            source = x[starts[chunk] :][: width(chunk)].to(wire)
             gathering.append(across.gathers.all_gather(_array(source), _array(stages[chunk])))
             return True
 

@@ -129,12 +129,14 @@ class Channel:
         starts = [sum(counts[:i]) for i in range(self.size)]
         return Request(self._communicator.Iallgatherv(MPI.IN_PLACE, [x, (counts, starts)]), x)
 
-    def all_to_all(self, x: Buffer, x_counts: Sequence[int], out: Buffer, out_counts: Sequence[int]) -> Request:
-        """x holds what goes to rank 0, 1, ..., out what came from them; counts in elements."""
-        starts = [[sum(counts[:i]) for i in range(self.size)] for counts in (x_counts, out_counts)]
-        return Request(
-            self._communicator.Ialltoallv([x, (x_counts, starts[0])], [out, (out_counts, starts[1])]), x, out
-        )
+    def exchange_parts(self, x: Buffer, x_counts: Sequence[int], out: Buffer, out_counts: Sequence[int]) -> Request:
+        """x holds what goes to rank 0, 1, ..., out what came from them; counts in elements. The own part stays where it is."""
+        layouts = []
+        for array, counts in ((x, x_counts), (out, out_counts)):
+            starts = [sum(counts[:i]) for i in range(self.size)]
+            moved = [0 if rank == self.rank else count for rank, count in enumerate(counts)]
+            layouts.append([array, (moved, starts)])
+        return Request(self._communicator.Ialltoallv(*layouts), x, out)
 
     def send(self, x: Buffer, *, to: int, tag: int) -> Request:
         """Sends x; `receive` on the other rank takes it."""

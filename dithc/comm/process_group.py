@@ -17,18 +17,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
-from dithc import native
 from dithc.comm import rendezvous, service
 from dithc.comm.collectives import FIRST_TAG, MODES, Collectives, Mode, Reduction, parts_of
-from dithc.comm.environment import node_name
-from dithc.comm.exchange import MOST_RANKS, SLOT_BYTES, Exchange, RankGone
-from dithc.comm.hierarchy import ACROSS_SLOT_BYTES, Across, Node
 from dithc.comm.mpi import Channel, multiple_threads
+from dithc.comm.neighbours import Neighbours, node_of
 from dithc.comm.service import Job, Operation, Service
 from dithc.comm.traffic import Span
+from dithc.comm.work import MpiWork
 from dithc.log import logger, problem
 
 log = logger(__name__)
@@ -55,46 +52,7 @@ _communication_cpu: int | None = None
 
 
 # Typed as anything: c10d calls each method in several ways, and one signature here takes them all.
-_WORK: Any = Work
 _PROCESS_GROUP: Any = dist.ProcessGroup
-
-
-class MpiWork(_WORK):  # type: ignore[misc]
-    """An operation on its way. Its future is a list of tensors; `wait` raises what the operation raised."""
-
-    def __init__(self, ended: "Future[Any]", job: Job) -> None:
-        super().__init__()
-        # An exception set on a future crashes torch's C++ side; one that a callback raises arrives as it should.
-        self._ended, self._future, self._job = ended, ended.then(_unwrap), job
-
-    @property
-    def begun(self) -> float | None:
-        """When the communication thread took it up, of `time.perf_counter`; None before."""
-        return self._job.begun
-
-    @property
-    def ended(self) -> float | None:
-        """When it was done or had failed, of `time.perf_counter`; None before."""
-        return self._job.ended
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        _unwrap(self._ended)
-        return True
-
-    def get_future(self) -> "Future[Any]":
-        return self._future
-
-    def is_completed(self) -> bool:
-        return self._ended.done()
-
-    def is_success(self) -> bool:
-        return self._ended.done() and self._ended.value()[1] is None
-
-    def exception(self) -> BaseException | None:
-        return self._ended.value()[1] if self._ended.done() else None
-
-    def result(self) -> Any:
-        return _unwrap(self._ended)
 
 
 class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
@@ -137,10 +95,10 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         self._rank, self._size, self._timeout = rank, size, timeout
         self._channel = Channel.over(ranks)
         chosen = _chosen("mode", mode, MODE_VARIABLE, MODES, "hierarchical")
-        node = _node_of(self._channel) if chosen == "hierarchical" else None
+        node = node_of(self._channel) if chosen == "hierarchical" else None
         wire_type = WIRES[_chosen("wire", wire, WIRE_VARIABLE, tuple(WIRES), "fp32")]
         self.collectives = Collectives(self._channel, node, mode=chosen, wire=wire_type)
-        self.service = Service(f"dithc-mpi-{rank}", cpu=cpu, watch=_Neighbours(self._channel).look)
+        self.service = Service(f"dithc-mpi-{rank}", cpu=cpu, watch=Neighbours(self._channel).look)
         _living.add(self)
 
     def getBackendName(self) -> str:
@@ -316,13 +274,6 @@ def _one_after_the_other(operations: list[Operation]) -> Operation:
     return results
 
 
-def _unwrap(future: "Future[Any]") -> Any:
-    result, error = future.wait()
-    if error is not None:
-        raise error
-    return result
-
-
 def _tensors(value: Any) -> list[Tensor]:
     return [value] if isinstance(value, Tensor) else list(value)
 
@@ -348,61 +299,6 @@ def _chosen(what: str, given: Any, variable: str, known: Sequence[str], default:
             f"{NAME}: {what} ({variable})", got=value, expected=" or ".join(known), remedy=f"correct {variable}"
         )
     return value
-
-
-def _node_of(channel: Channel) -> Node | None:
-    """The shared memory of the ranks of this node, and the ranks in the same place of the others; collective."""
-    names = channel.all_gather_object(node_name())
-    mine = [rank for rank, name in enumerate(names) if name == names[channel.rank]]
-    nodes = {name: names.count(name) for name in names}
-    obstacle = None
-    if native.library() is None:
-        obstacle = "the C kernels are off"
-    elif len(set(nodes.values())) > 1:
-        obstacle = "the nodes have different numbers of ranks"
-    elif len(mine) > MOST_RANKS:
-        obstacle = f"more than {MOST_RANKS} ranks on a node"
-    reasons = [reason for reason in channel.all_gather_object(obstacle) if reason]
-    if reasons:
-        log.warning("%s: %s; sums go through MPI's own all-reduce", NAME, reasons[0])
-        return None
-    in_order = list(dict.fromkeys(names))  # nodes by their first rank
-    number, place = in_order.index(names[channel.rank]), mine.index(channel.rank)
-    inside = channel.split(number, key=place)
-    across = None
-    if len(nodes) > 1:
-        across = Across(number, *(channel.split(place, key=number) for _ in range(2)))
-    exchange = Exchange(
-        rank=inside.rank,
-        names=[f"rank {rank} of {channel.size}" for rank in mine],
-        broadcast=inside.broadcast_object,
-        barrier=inside.wait_for_all,
-        slot_bytes=SLOT_BYTES if across is None else ACROSS_SLOT_BYTES,
-    )
-    ranks = [[rank for rank, name in enumerate(names) if name == node] for node in in_order]
-    return Node(exchange, ranks, across)
-
-
-class _Neighbours:
-    """The other ranks of this node, as processes."""
-
-    def __init__(self, channel: Channel) -> None:
-        here = (node_name(), os.getpid())
-        everybody = channel.all_gather_object(here)
-        self._processes = {
-            rank: pid for rank, (node, pid) in enumerate(everybody) if (node, pid) != here and node == here[0]
-        }
-        self._size = channel.size
-
-    def look(self) -> None:
-        """Raises RankGone when one of them has ended."""
-        for rank, pid in self._processes.items():
-            try:
-                os.kill(pid, 0)
-            except ProcessLookupError:
-                raise RankGone(f"rank {rank} of {self._size} (process {pid}) has ended") from None
-            except PermissionError:
-                continue
 
 
 rendezvous.install()

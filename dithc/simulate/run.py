@@ -25,12 +25,12 @@ class Settings:
 
     Attributes:
         machine: description with a section `network`.
-        model: name of a preset.
+        models: names of presets, curves of each.
         nodes: how many, for each point.
         mode: weak (the same images on each node) or strong (the same images over all nodes).
         global_batches: of strong scaling, a curve each.
-        step: seconds of a step on one node, or the JSON file of `dithc bench step` or `bench scaling`; None for the paper's, on
-            its machine.
+        step: seconds of a step on one node, of one model, or the JSON file of `dithc bench step` or `bench scaling` that has one
+            of every model; None for the paper's, on its machine.
         images_per_node: that the step has; None for the file's, or the paper's 112.
         ranks_per_node: None for one a die.
         collectives: a curve each.
@@ -47,7 +47,7 @@ class Settings:
     """
 
     machine: Path
-    model: str = paper.MODEL
+    models: tuple[str, ...] = (paper.MODEL,)
     nodes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
     mode: Mode = "weak"
     global_batches: tuple[int, ...] = paper.GLOBAL_BATCHES
@@ -86,22 +86,30 @@ def run(settings: Settings) -> dict[str, Any]:
             "network": asdict(machine.network),
         }
     }
-    model = describe_model(settings.model)
+    models = [describe_model(name) for name in settings.models]
+    inputs: dict[str, Any] = {
+        "settings": _plain(asdict(settings)),
+        "models": {model.name: _facts(model) for model in models},
+    }
     if settings.reproduces_paper:
         _check_paper(settings, machine, ranks)
-        found = paper.reproduce(model, cluster, nodes=settings.nodes, steps=settings.steps, seed=settings.seed)
-    else:
+        found = paper.reproduce(models[0], cluster, nodes=settings.nodes, steps=settings.steps, seed=settings.seed)
+        return {**result, **found, "inputs": {**inputs, **found["inputs"]}}
+    curves = []
+    for model in models:
         found = _simulate(settings, machine, model, cluster)
-    inputs = {"settings": _plain(asdict(settings)), "gradient_bytes": model.gradient_bytes}
-    inputs["flops_per_image"] = {
-        "training_total": model.flops.training_total,
-        "training_linear": model.flops.training_linear,
-    }
-    return {**result, **found, "inputs": {**inputs, **found["inputs"]}}
+        curves += found["curves"]
+        inputs["models"][model.name] |= found["inputs"]
+    return {**result, "curves": curves, "inputs": inputs}
+
+
+def _facts(model: Model) -> dict[str, Any]:
+    flops = {"training_total": model.flops.training_total, "training_linear": model.flops.training_linear}
+    return {"gradient_bytes": model.gradient_bytes, "flops_per_image": flops}
 
 
 def _simulate(settings: Settings, machine: Machine, model: Model, cluster: Cluster) -> dict[str, Any]:
-    computing, source = _computing(settings, machine)
+    computing, source = _computing(settings, machine, model.name)
     batches = [None] if settings.mode == "weak" else list(settings.global_batches)
     curves: list[dict[str, Any]] = []
     for method in _methods(settings):
@@ -124,7 +132,7 @@ def _simulate(settings: Settings, machine: Machine, model: Model, cluster: Clust
             remedy="ask for fewer nodes or more images",
         )
     if isinstance(settings.step, Path) and settings.mode == "weak":
-        curves.insert(0, measured_curve(read_measured(settings.step, settings.model), model))
+        curves.insert(0, measured_curve(read_measured(settings.step, model.name), model))
     return {"curves": curves, "inputs": {"computing": asdict(computing), "source_of_computing": source}}
 
 
@@ -148,13 +156,13 @@ def _methods(settings: Settings) -> list[Method]:
     return methods
 
 
-def _computing(settings: Settings, machine: Machine) -> tuple[Computing, str]:
+def _computing(settings: Settings, machine: Machine, model: str) -> tuple[Computing, str]:
     """The time of a step, and where it is from. What a published step waited inside its node is taken for computing."""
     is_paper = paper.is_of_the_paper(machine.model_name)
     spread = settings.spread if settings.spread is not None else paper.SPREAD if is_paper else 0.0
     images = settings.images_per_node or paper.IMAGES_PER_NODE
     if isinstance(settings.step, Path):
-        measured = read_measured(settings.step, settings.model)
+        measured = read_measured(settings.step, model)
         seconds, images, source = measured.seconds, measured.images, f"measured: {settings.step}"
         if settings.images_per_node not in (None, images):
             raise problem(
@@ -166,10 +174,10 @@ def _computing(settings: Settings, machine: Machine) -> tuple[Computing, str]:
     elif settings.step is not None:
         seconds, source = settings.step, "given"
     else:
-        known = paper.TUNED_SECONDS.get(settings.model, {}).get(images) if is_paper else None
+        known = paper.TUNED_SECONDS.get(model, {}).get(images) if is_paper else None
         if known is None:
             raise problem(
-                f"how long {settings.model} computes with {images} images on a node of {machine.model_name!r}",
+                f"how long {model} computes with {images} images on a node of {machine.model_name!r}",
                 got="no time of a step",
                 expected="seconds, or the JSON file of `dithc bench step` or `dithc bench scaling`; published are steps of "
                 f"DiT-S/2 to XL/2 with {paper.IMAGES_PER_NODE} or 224 images on LX2",
@@ -208,6 +216,14 @@ def _check(settings: Settings) -> None:
     seconds = settings.step if isinstance(settings.step, float | int) else 1.0
     if not 0 < seconds < float("inf"):
         refuse("--step", seconds, "seconds above 0")
+    if isinstance(settings.step, float | int) and len(settings.models) > 1:
+        refuse(
+            "--step",
+            f"{seconds} for {', '.join(settings.models)}",
+            "seconds of one model, or a file with a step of each",
+        )
+    if not settings.models or len(set(settings.models)) < len(settings.models):
+        refuse("--models", ",".join(settings.models), "presets, each once")
     if settings.spread is not None and not 0 <= settings.spread < 1:
         refuse("--stragglers", settings.spread, "a standard deviation from 0 to below 1, such as 0.05")
     if settings.fixed_seconds < 0 or not settings.fixed_seconds < float("inf"):
@@ -217,13 +233,13 @@ def _check(settings: Settings) -> None:
 
 
 def _check_paper(settings: Settings, machine: Machine, ranks: int) -> None:
-    given = (settings.model, paper.is_of_the_paper(machine.model_name), ranks)
-    if given != (paper.MODEL, True, paper.RANKS_PER_NODE):
+    given = (settings.models, paper.is_of_the_paper(machine.model_name), ranks)
+    if given != ((paper.MODEL,), True, paper.RANKS_PER_NODE):
         raise problem(
             "--reproduce-paper",
-            got=f"{settings.model}, {ranks} ranks a node of {machine.model_name}",
+            got=f"{', '.join(settings.models)}, {ranks} ranks a node of {machine.model_name}",
             expected=f"{paper.MODEL}, {paper.RANKS_PER_NODE} ranks a node of LX2",
-            remedy="leave out --model and --ranks-per-node, and use profiles/machines/lx2.yaml",
+            remedy="leave out --models and --ranks-per-node, and use profiles/machines/lx2.yaml",
         )
 
 

@@ -2,33 +2,23 @@
 #include "exchange/exchange.h"
 #include "simd/simd.h"
 
-/* SVE has the widest vectors, of 2,048 bits. */
-#define HC_MOST_LANES 64
-
 HC_INLINE hc_vf combined(int op, hc_vf a, hc_vf b) HC_STREAMING_OK {
     return op == HC_SUM ? hc_add(a, b) : op == HC_PRODUCT ? hc_mul(a, b) : op == HC_LARGEST ? hc_max(a, b) : hc_min(a, b);
 }
 
-/* v as numbers of `type`. */
-HC_INLINE hc_vf rounded(hc_vf v, int type) HC_STREAMING_OK {
-    if (type == HC_F32) {
-        return v;
-    }
-    uint16_t bits[HC_MOST_LANES];
-    hc_store_bf16(bits, v);
-    return hc_load_bf16(bits);
-}
-
 HC_INLINE hc_vf load_one(const void *x, int64_t i, int64_t n, int x_type, int type) HC_STREAMING_OK {
     const hc_vf v = n < 0 ? hc_load_as(x, i, x_type) : hc_load_as_n(x, i, n, x_type);
-    return x_type == type ? v : rounded(v, type);
+    return x_type != type && type == HC_BF16 ? hc_as_bf16(v) : v;
 }
 
+/* v is rounded to `type` already where it is rounded at all: to bf16. */
 HC_INLINE void store_one(void *out, int64_t i, int64_t n, int type, hc_vf v) HC_STREAMING_OK {
-    if (n < 0) {
-        hc_store_as(out, i, type, v);
-    } else {
+    if (n >= 0) {
         hc_store_as_n(out, i, n, type, v);
+    } else if (type == HC_F32) {
+        hc_store((float *)out + i, v);
+    } else {
+        hc_store_exact_bf16((uint16_t *)out + i, v);
     }
 }
 
@@ -40,11 +30,14 @@ HC_INLINE void step(int op, int num_arrays, int64_t i, int64_t n, const void *co
         all = combined(op, all, load_one(x[r], i, n, own == r ? own_type : type, type));
     }
     all = hc_mul(all, factor);
+    if (type == HC_BF16) {
+        all = hc_as_bf16(all);
+    }
     if (out != NULL) {
         store_one(out, i, n, type, all);
     }
     if (copy != NULL) {
-        store_one(copy, i, n, own_type, own_type == type ? all : rounded(all, type));
+        store_one(copy, i, n, own_type, own_type == HC_BF16 && type != HC_BF16 ? hc_as_bf16(all) : all);
     }
 }
 

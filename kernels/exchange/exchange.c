@@ -30,6 +30,7 @@
 #define LOOKS 500
 /* How long a process sleeps before it looks whether the one it waits for still exists. */
 #define SLEEP_NANOSECONDS 50000000
+#define NO_WAITING 0
 
 enum { PUT = 0, COMBINED = 1, GOT = 2, STEPS = 3 };
 
@@ -52,6 +53,11 @@ static int64_t now_nanoseconds(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* Until when to wait; NO_WAITING for one look. */
+static int64_t deadline_after(int64_t timeout_nanoseconds) {
+    return timeout_nanoseconds > 0 ? now_nanoseconds() + timeout_nanoseconds : NO_WAITING;
 }
 
 static void relax(void) {
@@ -97,6 +103,14 @@ void hc_exchange_detach(hc_exchange *exchange) {
     free(exchange);
 }
 
+int hc_exchange_rank(const hc_exchange *exchange) {
+    return exchange->rank;
+}
+
+int hc_exchange_size(const hc_exchange *exchange) {
+    return exchange->ranks;
+}
+
 static void *slot_of(const hc_exchange *x, int rank, uint32_t number) {
     return x->slots + ((int64_t)rank * x->num_slots + number % (uint32_t)x->num_slots) * x->slot_bytes;
 }
@@ -125,6 +139,9 @@ static int wait_for(const hc_exchange *x, int rank, int step, uint32_t number, i
         const uint32_t done = atomic_load_explicit(&line->done[step], memory_order_acquire);
         if ((int32_t)(done - number) >= 0) {
             return HC_OK;
+        }
+        if (deadline == NO_WAITING) {
+            return HC_TIMED_OUT;
         }
         if (look < LOOKS) {
             relax();
@@ -206,7 +223,7 @@ static int is_wrong(const hc_exchange *x, const hc_pieces *pieces, int type, con
 /* Waits until the own slot of a chunk has been read by all others. Where the caller itself has not, there is no waiting for that. */
 static int wait_for_slot(const hc_exchange *x, uint32_t number, int64_t timeout_nanoseconds, int *out_rank) {
     const uint32_t wanted = number + 1 - (uint32_t)x->num_slots;
-    const int status = wait_for_all(x, GOT, wanted, now_nanoseconds() + timeout_nanoseconds, out_rank);
+    const int status = wait_for_all(x, GOT, wanted, deadline_after(timeout_nanoseconds), out_rank);
     const uint32_t own = atomic_load_explicit(&x->lines[x->rank].done[GOT], memory_order_relaxed);
     if (status == HC_OK && (int32_t)(own - wanted) < 0) {
         *out_rank = x->rank;
@@ -257,7 +274,7 @@ int hc_exchange_combine(hc_exchange *exchange, uint32_t number, const hc_pieces 
     }
     const void *arrays[HC_MOST_PROCESSES];
     const int own = exchange->rank;
-    const int64_t deadline = now_nanoseconds() + timeout_nanoseconds;
+    const int64_t deadline = deadline_after(timeout_nanoseconds);
     const int status = wait_for_all(exchange, PUT, number + 1, deadline, out_rank);
     if (status != HC_OK) {
         return status;
@@ -291,7 +308,7 @@ int hc_exchange_get(hc_exchange *exchange, uint32_t number, const hc_pieces *pie
     if (is_wrong(exchange, pieces, type, out_rank) || !is_type(out_type) || (out == NULL && pieces->length > 0)) {
         return HC_BAD_ARGUMENT;
     }
-    const int64_t deadline = now_nanoseconds() + timeout_nanoseconds;
+    const int64_t deadline = deadline_after(timeout_nanoseconds);
     for (int i = with_own ? 0 : 1; i < exchange->ranks; i++) { /* one's own piece first: it is in the cache */
         const int rank = (exchange->rank + i) % exchange->ranks;
         const int status = i == 0 ? HC_OK : wait_for(exchange, rank, COMBINED, number + 1, deadline);

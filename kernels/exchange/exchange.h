@@ -15,6 +15,10 @@ typedef void hc_combine_kernel(int op, int num_arrays, int64_t count, const void
 /* out[i] = x[i], from one type to another. */
 typedef void hc_convert_kernel(int64_t count, const void *x, int x_type, void *out, int out_type);
 
+/* This process's number, and how many there are. */
+int hc_exchange_rank(const hc_exchange *exchange);
+int hc_exchange_size(const hc_exchange *exchange);
+
 #define HC_DECLARE(isa) \
     hc_combine_kernel hc_combine_##isa; \
     hc_convert_kernel hc_convert_##isa;

@@ -55,6 +55,10 @@ HC_INLINE void hc_store_bf16_n(uint16_t *p, int64_t n, hc_vf v) {
     }
 }
 
+HC_INLINE hc_vf hc_as_bf16(hc_vf v) {
+    return _mm256_castsi256_ps(_mm256_and_si256(hc_round_to_bf16_(v), _mm256_set1_epi32((int)0xffff0000u)));
+}
+HC_INLINE void hc_store_exact_bf16(uint16_t *p, hc_vf v) { hc_store_bf16(p, v); }
 HC_INLINE hc_vf hc_load_bf16_even(const uint16_t *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)p), 16));
 }

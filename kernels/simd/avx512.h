@@ -48,6 +48,12 @@ HC_INLINE void hc_store_bf16_n(uint16_t *p, int64_t n, hc_vf v) {
     _mm256_mask_storeu_epi16(p, hc_first_(n), hc_to_bf16_(v));
 }
 
+HC_INLINE hc_vf hc_as_bf16(hc_vf v) {
+    return _mm512_castsi512_ps(_mm512_and_si512(hc_round_to_bf16_(v), _mm512_set1_epi32((int)0xffff0000u)));
+}
+HC_INLINE void hc_store_exact_bf16(uint16_t *p, hc_vf v) {
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(v), 16)));
+}
 HC_INLINE hc_vf hc_load_bf16_even(const uint16_t *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
 }

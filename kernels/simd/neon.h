@@ -59,6 +59,10 @@ HC_INLINE void hc_store_bf16_n(uint16_t *p, int64_t n, hc_vf v) {
     }
 }
 
+HC_INLINE hc_vf hc_as_bf16(hc_vf v) {
+    return vreinterpretq_f32_u32(vandq_u32(hc_round_to_bf16_(v), vdupq_n_u32(0xffff0000u)));
+}
+HC_INLINE void hc_store_exact_bf16(uint16_t *p, hc_vf v) { vst1_u16(p, vshrn_n_u32(vreinterpretq_u32_f32(v), 16)); }
 HC_INLINE hc_vf hc_load_bf16_even(const uint16_t *p) {
     return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u16(vld1q_u16(p)), 16));
 }

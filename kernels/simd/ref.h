@@ -38,6 +38,12 @@ HC_INLINE void hc_store_bf16_n(uint16_t *p, int64_t n, hc_vf v) {
     }
 }
 
+HC_INLINE hc_vf hc_as_bf16(hc_vf v) {
+    uint16_t bits;
+    hc_store_bf16(&bits, v);
+    return hc_load_bf16(&bits);
+}
+HC_INLINE void hc_store_exact_bf16(uint16_t *p, hc_vf v) { hc_store_bf16(p, v); }
 HC_INLINE hc_vf hc_load_bf16_even(const uint16_t *p) { return hc_load_bf16(p); }
 HC_INLINE hc_vf hc_load_bf16_odd(const uint16_t *p) { return hc_load_bf16(p + 1); }
 HC_INLINE void hc_store_bf16_pair(uint16_t *p, hc_vf even, hc_vf odd) {

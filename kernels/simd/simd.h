@@ -8,6 +8,7 @@
  *   hc_load_n(p, n) hc_store_n(p, n, v)          the first n lanes, 0 <= n <= hc_lanes(); the others are loaded as 0, not stored
  *   hc_load_bf16(p) hc_store_bf16(p, v)          bf16 as uint16_t; a store rounds to nearest even, nan stays nan (quiet)
  *   hc_load_bf16_n(p, n) hc_store_bf16_n(p, n, v)
+ *   hc_as_bf16(v) hc_store_exact_bf16(p, v)      v rounded so, as fp32; a store of what has been
  *   hc_load_bf16_even(p) hc_load_bf16_odd(p)     elements 0, 2, 4, ... and 1, 3, 5, ... of 2 hc_lanes() of them
  *   hc_store_bf16_pair(p, even, odd)             stores what these loaded; two vectors of bf16 so cost a third of one by one
  *   hc_stream_bf16_pair(p, even, odd)            p aligned to 2 hc_lanes() elements

@@ -51,6 +51,12 @@ HC_INLINE void hc_store_bf16_n(uint16_t *p, int64_t n, hc_vf v) HC_STREAMING_OK 
 HC_INLINE svuint32_t hc_load_words_(const uint16_t *p) HC_STREAMING_OK {
     return svreinterpret_u32_u16(svld1_u16(svptrue_b16(), p));
 }
+HC_INLINE hc_vf hc_as_bf16(hc_vf v) HC_STREAMING_OK {
+    return svreinterpret_f32_u32(svand_n_u32_x(hc_all_(), hc_round_to_bf16_(v), 0xffff0000u));
+}
+HC_INLINE void hc_store_exact_bf16(uint16_t *p, hc_vf v) HC_STREAMING_OK {
+    svst1h_u32(hc_all_(), p, svlsr_n_u32_x(hc_all_(), svreinterpret_u32_f32(v), 16));
+}
 HC_INLINE hc_vf hc_load_bf16_even(const uint16_t *p) HC_STREAMING_OK {
     return svreinterpret_f32_u32(svlsl_n_u32_x(hc_all_(), hc_load_words_(p), 16));
 }

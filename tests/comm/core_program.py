@@ -14,7 +14,7 @@ from dithc.config import Experiment
 REAL_PLAN = verb.plan
 
 
-def planned(machine, *, ranks_per_node, cpus_per_rank):
+def planned(machine, *, ranks_per_node, cpus_per_rank, own_mask):
     """Each rank has all cores of this machine; the last is reserved."""
     everything = REAL_PLAN(machine, ranks_per_node=1).ranks[0]
     cores = machine.visible_cores

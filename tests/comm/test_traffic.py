@@ -4,14 +4,13 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from dithc.comm import traffic
 from dithc.log import UserError
+from tests.ranks import needs_launcher, started
 
-MPIEXEC = Path(sys.executable).parent / "mpiexec"
 PROGRAM = """
 from mpi4py import MPI
 import numpy
@@ -62,7 +61,7 @@ def test_a_layer_that_cannot_be_built_is_an_error(monkeypatch, tmp_path):
 
 @pytest.mark.mpi
 @pytest.mark.timeout(120)
-@pytest.mark.skipif(not MPIEXEC.exists(), reason=f"no MPI launcher: {MPIEXEC} is missing")
+@needs_launcher
 def test_calls_and_bytes_of_mpi_are_those_that_were_made(tmp_path):
     try:
         library = traffic.build_counter(tmp_path)
@@ -77,6 +76,6 @@ def test_calls_and_bytes_of_mpi_are_those_that_were_made(tmp_path):
         PROGRAM,
     ]
     done = subprocess.run(
-        [MPIEXEC, "-n", "2", *words], capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        [*started(2), *words], capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr

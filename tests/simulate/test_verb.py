@@ -43,9 +43,21 @@ def test_same_settings_give_the_same_file(tmp_path, capsys):
     assert (last["nodes"], last["ranks"]) == (1024, 4096)
     assert last["efficiency"] < 1
     assert content["machine"]["network"]["cards_per_node"] == 4
-    assert content["inputs"]["computing"]["seconds"] == 2.48
-    assert "published" in content["inputs"]["source_of_computing"]
+    assert content["inputs"]["models"]["DiT-S/2"]["computing"]["seconds"] == 2.48
+    assert "published" in content["inputs"]["models"]["DiT-S/2"]["source_of_computing"]
     assert "1024" in capsys.readouterr().out
+
+
+def test_several_models_have_their_own_steps_and_curves(tmp_path):
+    file = tmp_path / "models.json"
+    assert simulate("--models", "DiT-S/2,DiT-XL/2", "--nodes", "1,16", "--json", str(file)) == 0
+    content = json.loads(file.read_text())
+    assert [curve["model"] for curve in content["curves"]] == ["DiT-S/2", "DiT-XL/2"]
+    small, large = (content["inputs"]["models"][name] for name in ("DiT-S/2", "DiT-XL/2"))
+    assert small["gradient_bytes"] < large["gradient_bytes"]
+    assert [curve["points"][0]["seconds"] for curve in content["curves"]] == [
+        pytest.approx(one["computing"]["seconds"], rel=0.1) for one in (small, large)
+    ]
 
 
 def test_strong_scaling_has_a_curve_for_each_batch_and_leaves_out_what_is_too_small(tmp_path):
@@ -85,6 +97,8 @@ def test_a_measured_step_goes_to_more_nodes(tmp_path, cluster, bench):
         (["--steps", "0"], "--steps"),
         (["--step", "-3"], "--step"),
         (["--step", "nan"], "--step"),
+        (["--step", "2.5", "--models", "DiT-S/2,DiT-XL/2"], "seconds of one model"),
+        (["--models", "DiT-S/2,DiT-S/2"], "--models"),
         (["--stragglers", "2"], "--stragglers"),
         (["--fixed-seconds", "20"], "--fixed-seconds"),
         (["--bucket-mb", "0"], "--bucket-mb"),

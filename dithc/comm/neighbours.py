@@ -1,0 +1,67 @@
+"""Who of a group lives on which node: the shared memory of this one's ranks, and whether their processes are still there."""
+
+import os
+
+from dithc import native
+from dithc.comm.environment import node_name
+from dithc.comm.exchange import MOST_RANKS, SLOT_BYTES, Exchange, RankGone
+from dithc.comm.hierarchy import ACROSS_SLOT_BYTES, Across, Node
+from dithc.comm.mpi import Channel
+from dithc.log import logger
+
+log = logger(__name__)
+
+
+def node_of(channel: Channel) -> Node | None:
+    """The shared memory of the ranks of this node, and the ranks in the same place of the others; collective."""
+    names = channel.all_gather_object(node_name())
+    mine = [rank for rank, name in enumerate(names) if name == names[channel.rank]]
+    nodes = {name: names.count(name) for name in names}
+    obstacle = None
+    if native.library() is None:
+        obstacle = "the C kernels are off"
+    elif len(set(nodes.values())) > 1:
+        obstacle = "the nodes have different numbers of ranks"
+    elif len(mine) > MOST_RANKS:
+        obstacle = f"more than {MOST_RANKS} ranks on a node"
+    reasons = [reason for reason in channel.all_gather_object(obstacle) if reason]
+    if reasons:
+        log.warning("dithc-mpi: %s; sums go through MPI's own all-reduce", reasons[0])
+        return None
+    in_order = list(dict.fromkeys(names))  # nodes by their first rank
+    number, place = in_order.index(names[channel.rank]), mine.index(channel.rank)
+    inside = channel.split(number, key=place)
+    across = None
+    if len(nodes) > 1:
+        across = Across(number, *(channel.split(place, key=number) for _ in range(2)))
+    exchange = Exchange(
+        rank=inside.rank,
+        names=[f"rank {rank} of {channel.size}" for rank in mine],
+        broadcast=inside.broadcast_object,
+        barrier=inside.wait_for_all,
+        slot_bytes=SLOT_BYTES if across is None else ACROSS_SLOT_BYTES,
+    )
+    ranks = [[rank for rank, name in enumerate(names) if name == node] for node in in_order]
+    return Node(exchange, ranks, across)
+
+
+class Neighbours:
+    """The other ranks of this node, as processes."""
+
+    def __init__(self, channel: Channel) -> None:
+        here = (node_name(), os.getpid())
+        everybody = channel.all_gather_object(here)
+        self._processes = {
+            rank: pid for rank, (node, pid) in enumerate(everybody) if (node, pid) != here and node == here[0]
+        }
+        self._size = channel.size
+
+    def look(self) -> None:
+        """Raises RankGone when one of them has ended."""
+        for rank, pid in self._processes.items():
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                raise RankGone(f"rank {rank} of {self._size} (process {pid}) has ended") from None
+            except PermissionError:
+                continue

@@ -19,6 +19,7 @@ include: "workflow/rules/features.smk"
 include: "workflow/rules/fid.smk"
 include: "workflow/rules/bench.smk"
 include: "workflow/rules/scaling.smk"
+include: "workflow/rules/memory.smk"
 include: "workflow/rules/report.smk"
 
 

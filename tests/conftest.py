@@ -4,11 +4,25 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 # A tuning in the user's cache would change which products run, and how they are cut: also in the processes that tests start.
 os.environ["DITHC_TUNING"] = "off"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--openmpi", type=Path, metavar="HOME", help="run all ranks under the Open MPI that is installed there"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if home := config.getoption("--openmpi"):
+        from tests.ranks import openmpi_environment
+
+        os.environ.update(openmpi_environment(home.absolute()))
 
 
 @pytest.fixture(autouse=True)

@@ -5,17 +5,18 @@ Two nodes are played where the contender says so: the ranks of each half share m
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dithc.bench.children import child_of
 from dithc.bench.record import circumstances
 from dithc.bench.timing import Timing, spread, take_turns
 from dithc.comm import Group
@@ -36,7 +37,10 @@ class Contender:
     played_nodes: int = 1
 
 
+# No exchange at all: every rank reads and writes its array once, which whatever becomes of the numbers does too.
+IN_PLACE = "in place"
 CONTENDERS = (
+    Contender(IN_PLACE),
     Contender("gloo"),
     Contender("mpi blocking", "blocking"),
     Contender("iallreduce", "iallreduce"),
@@ -50,6 +54,7 @@ COMPARED = (
     ("all_reduce", "hierarchical fp32", "gloo"),
     ("all_reduce", "hierarchical fp32", "mpi blocking"),
     ("all_reduce", "hierarchical bf16", "hierarchical fp32"),
+    ("all_reduce", IN_PLACE, "hierarchical fp32"),
     ("all_reduce", "2 nodes fp32", "mpi blocking"),
     ("all_reduce", "2 nodes bf16", "2 nodes fp32"),
     ("reduce_scatter", "hierarchical fp32", "gloo"),
@@ -80,10 +85,11 @@ def bench_collectives(settings: CollectivesSettings) -> dict[str, Any]:
         words = [f"--{name}={value}" for name, value in asdict(settings).items()]
         line = [sys.executable, "-m", "dithc", "launch", "--launcher", "mpiexec", "--ranks", str(settings.ranks)]
         line += ["--cpus", "1", "--", sys.executable, "-m", "dithc", "bench", "collectives", "--on-ranks"]
-        done = subprocess.run([*line, *words, "--json", str(out)], stdin=subprocess.DEVNULL, timeout=LIMIT_SECONDS)
-        if done.returncode != 0 or not out.exists():
+        with child_of([*line, *words, "--json", str(out)]) as child:
+            status = child.wait(timeout=LIMIT_SECONDS)
+        if status != 0 or not out.exists():
             remedy = "see their messages above; `dithc doctor` looks at MPI"
-            raise problem("bench collectives", got=f"status {done.returncode}", expected="0", remedy=remedy)
+            raise problem("bench collectives", got=f"status {status}", expected="0", remedy=remedy)
         machine = discover()
         measured: dict[str, Any] = json.loads(out.read_text())
         return measured | circumstances(machine, plan(machine, ranks_per_node=settings.ranks))
@@ -137,6 +143,9 @@ def _operations(contender: Contender, settings: CollectivesSettings, group: Grou
     import torch.distributed as dist
 
     backend = "dithc-mpi" if contender.mode else "gloo"
+    if contender.name == IN_PLACE:
+        numbers = torch.zeros(settings.mib * MIB // 4)
+        return {"all_reduce": partial(_together, partial(numbers.mul_, 0.5))}
     with _environment(contender, group):
         over = dist.new_group(backend=backend)
     count = settings.mib * MIB // 4 // group.size * group.size
@@ -163,15 +172,16 @@ def _operations(contender: Contender, settings: CollectivesSettings, group: Grou
         assert bool((found == wanted).all()), f"{contender.name}: {name} is wrong"
     x.zero_()
 
-    def timed(run: Callable[[], None]) -> Callable[[], None]:
-        def together() -> None:
-            run()
-            dist.barrier()
-
-        return together
-
     dist.barrier()
-    return {name: timed(run) for name, run in operations.items()}
+    return {name: partial(_together, run) for name, run in operations.items()}
+
+
+def _together(run: Callable[[], object]) -> None:
+    """Ends on all ranks at the same time."""
+    import torch.distributed as dist
+
+    run()
+    dist.barrier()
 
 
 @contextmanager

@@ -147,11 +147,12 @@ def _torch_update(training: Training) -> Callable[[], object]:
 def _own_update(training: Training) -> Callable[[], object]:
     """AdamW of the back end that is active."""
     settings: dict[str, Any] = {"lr": LEARNING_RATE, "betas": BETAS, "eps": EPS, "weight_decay": 0.0}
-    weights, steps = [weight.detach() for weight in training.weights], 0
+    steps = 0
 
     def update() -> None:
         nonlocal steps
         steps += 1
+        weights = [weight.detach() for weight in training.weights]  # AutoMem may have moved them since the last step
         gradients = [weight.grad for weight in training.weights if weight.grad is not None]
         hcops.optimizer.adamw(weights, gradients, training.first, training.second, step=steps, **settings)
 

@@ -12,9 +12,10 @@ from statistics import median
 from typing import Any, Literal
 
 from dithc.bench.ceilings import Precision
+from dithc.bench.memory_limit import MemoryLimit
 from dithc.bench.record import circumstances, prepare_threads
 from dithc.bench.strategies import turns
-from dithc.bench.strategies_run import Contender, MemoryLimit, Run, run_once
+from dithc.bench.strategies_run import Contender, Run, run_once
 from dithc.bench.timing import Timing, spread
 from dithc.config import training
 from dithc.hardware import Machine as Node

@@ -25,8 +25,8 @@ from dithc.bench.timing import Timing, spread, take_turns
 from dithc.diffusion import Schedule
 from dithc.hcops import c_library
 from dithc.log import UserError, logger, problem
-from dithc.memory import available_bytes, peak_rss_bytes, pss_bytes, reset_peak_rss
 from dithc.model import DiT, Flops, flops_per_image
+from dithc.pages import available_bytes, peak_rss_bytes, pss_bytes, reset_peak_rss
 
 log = logger(__name__)
 

@@ -6,20 +6,21 @@ whole runs at a time, because their memory does not fit beside each other.
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, get_args
 
 from dithc.bench.ceilings import Precision
+from dithc.bench.memory_limit import MemoryLimit
 from dithc.bench.record import circumstances, prepare_threads
-from dithc.bench.strategies_run import Contender, MemoryLimit, Run, run_once
+from dithc.bench.strategies_run import Contender, Run, run_once
 from dithc.bench.timing import Timing, spread
 from dithc.comm import traffic
 from dithc.config import Machine, training
 from dithc.hardware import Machine as Node
 from dithc.log import UserError, logger, problem, progress
-from dithc.memory import available_bytes
+from dithc.pages import available_bytes
 
 log = logger(__name__)
 GIB = 1 << 30
@@ -43,6 +44,7 @@ class StrategiesSettings:
         batches: images a step over all ranks.
         strategies: of cftp, dp, dp+tp, and cftp-1-cluster: cftp on one cluster alone.
         dtype: of the arithmetic.
+        sharding: of the optimizer's state, of several ranks under cftp and dp; dp+tp keeps all of it on every rank.
         overrides: fields of a run's `model` to change, by name (hidden_size, depth, num_heads).
         rounds: runs of each contender; the first order, then the reverse.
         warmup: steps of a run before the clock.
@@ -55,6 +57,7 @@ class StrategiesSettings:
     batches: tuple[int, ...] = (8, 16)
     strategies: tuple[str, ...] = (*STRATEGIES, ONE_CLUSTER)
     dtype: Precision = "fp32"
+    sharding: training.Sharding = "none"
     overrides: Mapping[str, Any] = field(default_factory=dict)
     rounds: int = 2
     warmup: int = 2
@@ -71,6 +74,7 @@ def bench_strategies(settings: StrategiesSettings) -> dict[str, Any]:
     _check(settings)
     machine, core_plan = prepare_threads(None)
     contenders, said = contenders_on(machine, settings.strategies)
+    contenders = [sharded(contender, settings.sharding) for contender in contenders]
     log.info(said)
     cells = [(model, batch) for batch in settings.batches for model in settings.models]
     limit_bytes = _limit_bytes(settings)
@@ -124,6 +128,15 @@ def contenders_on(machine: Node, names: Sequence[str]) -> tuple[list[Contender],
         ranks = chosen.ranks_on(num_dies=dies, num_clusters=len(clusters))
         found.append(Contender(name=name, strategy=name, ranks=ranks, cpus=max(1, len(cores) // ranks)))
     return found, said
+
+
+def sharded(contender: Contender, sharding: training.Sharding) -> Contender:
+    """The contender with the optimizer's state shared among its ranks, where there are several and its strategy can."""
+    if sharding == "none" or contender.ranks == 1 or contender.strategy == "dp+tp":
+        if sharding != "none":
+            log.info("%s keeps all of the optimizer's state on each of its %d rank(s)", contender.name, contender.ranks)
+        return contender
+    return replace(contender, words=(*contender.words, "--sharding", sharding))
 
 
 def turns(contenders: Sequence[Contender], rounds: int) -> Iterator[Contender]:

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from dithc.bench.children import child_of
+from dithc.bench.memory_limit import MemoryLimit
 from dithc.comm import traffic
 
 KIB = 1024
 # A look at the memory of a large process holds up that process; this share of the time is the most it may take.
 SHARE_OF_LOOKING, SHORTEST_PAUSE_SECONDS = 0.1, 0.02
-CGROUPS = Path("/sys/fs/cgroup")
 # What the errors of a process say that was refused memory: torch's allocator, C++, glibc's and OpenMP's threads, Python.
 REFUSED = ("can't allocate memory", "bad_alloc", "Cannot allocate memory", "Thread creation failed", "MemoryError")
 KILLED = 137
@@ -34,6 +35,8 @@ class Contender:
         allowed: logical CPUs that the ranks may use; None for all.
         launcher: what starts several ranks: mpiexec or srun.
         nodes: that the ranks are spread over.
+        words: further arguments of its ranks' `dithc bench training`.
+        environment: variables of its ranks.
     """
 
     name: str
@@ -43,13 +46,15 @@ class Contender:
     allowed: tuple[int, ...] | None = None
     launcher: str = "mpiexec"
     nodes: int = 1
+    words: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(kw_only=True)
 class Run:
     """What came of one run, whole in `result`; numbers are None where it did not end well."""
 
-    status: Literal["ok", "oom", "failed"] = "ok"
+    status: Literal["ok", "oom", "failed", "skipped"] = "ok"
     reason: str = ""
     seconds: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
@@ -58,63 +63,6 @@ class Run:
     peak_rss_bytes_each: list[int] = field(default_factory=list)
     sent_each: list[dict[str, float | None]] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
-
-
-class MemoryLimit:
-    """A limit on all ranks of a run together: a control group where one can be made, else RLIMIT_DATA for each rank.
-
-    Attributes:
-        how: which of the two, in words; empty without a limit.
-        data_bytes: RLIMIT_DATA of each rank; None where the control group sees to it.
-    """
-
-    def __init__(self, limit_bytes: int | None, *, ranks: int, root: Path = CGROUPS) -> None:
-        self.how, self.data_bytes, self._folder = "", None, None
-        if limit_bytes is None:
-            return
-        self._folder = _new_group(limit_bytes, root)
-        if self._folder is not None:
-            self.how = f"control group {self._folder}, memory.max {limit_bytes} bytes for all ranks together"
-        else:
-            self.data_bytes = limit_bytes // ranks
-            self.how = (
-                f"RLIMIT_DATA of {self.data_bytes} bytes for each of {ranks} rank(s): no control group (v2) can be made"
-            )
-
-    def enter(self) -> None:
-        """Called in the child before it becomes the launcher."""
-        if self._folder is not None:
-            (self._folder / "cgroup.procs").write_text(str(os.getpid()))
-
-    def struck(self) -> bool:
-        """Whether the control group killed a process."""
-        if self._folder is None:
-            return False
-        lines = (self._folder / "memory.events").read_text().splitlines()
-        return any(line.startswith("oom_kill ") and int(line.split()[1]) > 0 for line in lines)
-
-    def close(self) -> None:
-        """Removes the control group."""
-        if self._folder is not None:
-            self._folder.rmdir()
-
-
-def _new_group(limit_bytes: int, root: Path) -> Path | None:
-    """A control group (v2) below our own with that limit, None where it cannot be made."""
-    try:
-        own = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-        folder = root / own.lstrip("/") / f"dithc-bench-{os.getpid()}"
-        if "memory" not in (folder.parent / "cgroup.subtree_control").read_text().split():
-            return None
-        folder.mkdir()
-    except (OSError, StopIteration):
-        return None
-    try:
-        (folder / "memory.max").write_text(str(limit_bytes))
-    except OSError:
-        folder.rmdir()
-        return None
-    return folder
 
 
 def run_once(
@@ -130,11 +78,24 @@ def run_once(
         counter: the profiling layer of MPI, preloaded into the ranks where there are several (one never loads MPI).
     """
     out, said = folder / "run.json", folder / "said.txt"
-    rank = [sys.executable, "-m", "dithc", "bench", "training", *words, "--strategy", contender.strategy]
+    rank = [
+        sys.executable,
+        "-m",
+        "dithc",
+        "bench",
+        "training",
+        *words,
+        *contender.words,
+        "--strategy",
+        contender.strategy,
+    ]
     rank += ["--json", str(out)]
     rank += ["--data-limit", str(limit.data_bytes)] if limit.data_bytes is not None else []
+    variables = dict(contender.environment)
     if counter is not None and contender.ranks > 1:
-        rank = ["env", f"LD_PRELOAD={counter}", f"{traffic.COUNT_VARIABLE}={folder / 'mpi'}", *rank]
+        variables |= {"LD_PRELOAD": str(counter), traffic.COUNT_VARIABLE: str(folder / "mpi")}
+    if variables:
+        rank = ["env", *(f"{name}={value}" for name, value in variables.items()), *rank]
     launcher = ["--launcher", contender.launcher if contender.ranks > 1 else "none", "--nodes", str(contender.nodes)]
     line = [sys.executable, "-m", "dithc", "launch", *launcher, "--ranks", str(contender.ranks)]
     line += ["--cpus", str(contender.cpus), "--", *rank]
@@ -145,16 +106,11 @@ def run_once(
             os.sched_setaffinity(0, contender.allowed)
 
     run = Run()
-    with said.open("w") as stream:
-        child = subprocess.Popen(
-            line, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, env=_environment(), preexec_fn=prepare
-        )
-        try:
-            _watch(child, run, until=out.with_suffix(".warm"))
-        except BaseException:
-            child.terminate()  # `dithc launch` passes it on to the ranks
-            child.wait()
-            raise
+    with (
+        said.open("w") as stream,
+        child_of(line, stdout=stream, stderr=stream, env=_environment(), preexec_fn=prepare) as child,
+    ):
+        _watch(child, run, until=out.with_suffix(".warm"))
     return _read(run, child.returncode, out=out, said=said, limit=limit)
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from dithc.bench.automem_table import automem_table
 from dithc.bench.checkpoint_table import checkpoint_table
 from dithc.bench.collectives import collectives_table
 from dithc.bench.record import GIGA
 from dithc.bench.scaling_table import scaling_table
+from dithc.bench.stepwise_table import stepwise_table
 from dithc.bench.strategies_table import strategies_table
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -119,11 +121,13 @@ def tune_table(result: Mapping[str, Any]) -> str:
 
 
 TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "automem": automem_table,
     "collectives": collectives_table,
     "checkpoint": checkpoint_table,
     "ops": ops_table,
     "scaling": scaling_table,
     "step": step_table,
+    "stepwise": stepwise_table,
     "strategies": strategies_table,
     "tune": tune_table,
 }

@@ -4,11 +4,13 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from dithc.cli.bench_words import Kind, add_model, preset
 from dithc.cli.ranks import ranks
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the measurement's settings; `--model` and what is like it are the caller's."""
+def _add(parser: argparse.ArgumentParser) -> None:
+    add_model(parser, default="DiT-B/2")
+    parser.add_argument("--strategy", choices=("cftp", "dp", "dp+tp"), default="cftp", help="(default cftp)")
     parser.add_argument("--rounds", type=int, default=3, help="checkpoints on the clock (default 3)")
     parser.add_argument("--warmup", type=int, default=2, help="steps before the clock (default 2)")
     parser.add_argument(
@@ -21,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
 
 
-def run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     """Measures on the ranks of `dithc launch`, or on one; prints a table."""
     import json
     import os
@@ -39,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         made = tempfile.mkdtemp(prefix="dithc-bench-", dir=args.folder) if group.rank == 0 else None
         folder = group.broadcast_object(made)
         settings = Rehearsal(
-            model={"preset": args.model, **dict(args.override)},
+            model={"preset": preset(args.model), **dict(args.override)},
             batch=args.batch,
             dtype=args.dtype,
             strategy=args.strategy,
@@ -66,3 +68,6 @@ def _remove(folder: Path) -> None:
     import shutil
 
     shutil.rmtree(folder, ignore_errors=True)
+
+
+CHECKPOINT = Kind("steps while a checkpoint is written, and without", _add, _run)

@@ -1,4 +1,4 @@
-"""Pictures for `dithc show`: grids of images, the loss of a run, the scores of a report.
+"""Pictures for `dithc show`: grids of images, the loss of a run, the scores of a report, a plan of memory.
 
 Legend: N images, C bands or channels, H, W picture.
 """
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dithc.data import write_png
 from dithc.log import problem
-from dithc.report import draw_fid, draw_loss
+from dithc.report import draw_fid, draw_loss, draw_plan
 from dithc.runs import atomic_write
 
 IMAGES = 64  # of a grid
@@ -23,7 +23,7 @@ ARRAYS = ("rgb-00000.npy", "shard-00000.npy", "stack-00000.npy")
 
 
 def draw(path: Path, target: Path) -> None:
-    """Draws the images of a stage, the loss of a run, or the scores of a report, whichever `path` has.
+    """Draws the images of a stage, the loss of a run, the scores of a report or a plan of memory, whichever `path` has.
 
     Args:
         path: file or folder that dithc wrote.
@@ -36,6 +36,8 @@ def draw(path: Path, target: Path) -> None:
     content = _json(path)
     if "origins" in content:
         atomic_write(target, draw_fid(path))
+    elif "plan" in content or content.get("bench") == "automem":
+        atomic_write(target, draw_plan(path))
     elif (metrics := _metrics_of(path, content)) is not None:
         atomic_write(target, draw_loss(metrics, store=metrics.parent.parent))
     elif whole and (folder / "grid.png").is_file():
@@ -46,7 +48,7 @@ def draw(path: Path, target: Path) -> None:
         raise problem(
             f"{path} has no picture",
             got="nothing but numbers",
-            expected="images (scenes, tiles, latents, samples, .npy), a run's metrics, or a report's JSON",
+            expected="images (scenes, tiles, latents, samples, .npy), a run's metrics, a report's JSON, or a plan of memory",
             remedy="leave out --png",
         )
 

@@ -50,13 +50,16 @@ def ranks(experiment: Experiment, *, expected: int | None, timeout_seconds: floa
     for variable, value in (
         ("DITHC_MPI_MODE", experiment.machine.collectives),
         ("DITHC_MPI_WIRE", experiment.machine.wire),
+        ("DITHC_WEIGHTS_WIRE", experiment.machine.weights_wire),
     ):
         os.environ.setdefault(variable, value)
     with connect(expected, timeout_seconds=timeout_seconds) as group:
         launched = os.environ.get(THREADS_VARIABLE, "") if "DITHC_EXPECTED_RANKS" in os.environ else ""
         given = int(launched) if launched.isdigit() else experiment.machine.cpus_per_rank
         machine = discover()
-        cores = plan(machine, ranks_per_node=group.local_size, cpus_per_rank=given)
+        masks = _masks_of_node(group, machine.limits.allowed_cpus)
+        apart = sum(map(len, masks)) == len(set[int]().union(*masks))
+        cores = plan(machine, ranks_per_node=group.local_size, cpus_per_rank=given, own_mask=apart)
         for reason in cores.reasons:
             log.info(reason)
         mine, communication = _without_communication(cores.ranks[group.local_rank], machine)

@@ -40,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help="what `dithc bench scaling --json` and `dithc simulate --json` wrote",
     )
+    parser.add_argument(
+        "--stepwise", type=Path, nargs="?", metavar="JSON", help="what `dithc bench stepwise --json` wrote"
+    )
+    parser.add_argument(
+        "--automem", type=Path, nargs="?", metavar="JSON", help="what `dithc bench automem --json` wrote"
+    )
     parser.add_argument("--reference", type=Path, help=f"the paper's numbers; {REFERENCE} if not given")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.html", help="page to write")
 
@@ -57,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
         bench=args.bench,
         strategies=args.strategies,
         scaling=args.scaling,
+        stepwise=args.stepwise,
+        automem=args.automem,
         reference=args.reference or _reference(),
         machine=discover().describe().splitlines(),
     )

@@ -15,7 +15,7 @@ SUMMARY = (
 EXAMPLE = "dithc show results/demo/tiles/sentinel2 --png tiles.png"
 KINDS = (
     "a manifest (.json), a folder of a stage, an array (.npy), a checkpoint or store folder, weights (.safetensors), "
-    "metrics.jsonl, events.jsonl, or the JSON of a report"
+    "metrics.jsonl, events.jsonl, the JSON of a report, or automem.json"
 )
 EVENTS_FILE = "events.jsonl"
 ROWS = 64  # of an array whose statistics are taken
@@ -106,6 +106,12 @@ def _document(path: Path) -> list[str]:
         return _checkpoint(path, content)
     if "evaluations" in content and "origins" in content:
         return _report(content)
+    if "plan" in content and "trace" in content:
+        return _plan(path, content)
+    if content.get("bench") == "automem":
+        from dithc.bench import table
+
+        return [f"measurement {path}", *table(content).splitlines()]
     return [f"JSON {path}", *_values(content)]
 
 
@@ -162,6 +168,16 @@ def _report(content: dict[str, Any]) -> list[str]:
             said += "" if score["comparable"] else ", NOT COMPARABLE with published FID"
         lines.append(f"  {item['name']} ({item['label']}): {said}")
     return lines + [f"  warning: {text}" for text in content["warnings"]]
+
+
+def _plan(path: Path, content: dict[str, Any]) -> list[str]:
+    from dithc.automem import Plan
+
+    tiers = ", ".join(
+        f"{tier['name']} ({'all there is' if tier['budget_bytes'] is None else _size(tier['budget_bytes'])})"
+        for tier in content["tiers"]
+    )
+    return [f"plan of memory {path}: {tiers}", *Plan.from_dict(content["plan"]).describe().splitlines()]
 
 
 def _metrics(path: Path) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 SUMMARY = "Play training steps on a described machine: seconds, efficiency and exposed communication by nodes."
 EXAMPLE = (
-    "dithc simulate --machine profiles/machines/lx2.yaml --model DiT-XL/2 --nodes 1,2,4,8,16,32,64,128,256,512,1024 "
+    "dithc simulate --machine profiles/machines/lx2.yaml --models DiT-XL/2 --nodes 1,2,4,8,16,32,64,128,256,512,1024 "
     "--mode weak --json scaling.json"
 )
 
@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the machine, the step, the methods and the file."""
     machine = Path("profiles/machines/lx2.yaml")
     parser.add_argument("--machine", type=Path, default=machine, help=f"description with `network` (default {machine})")
-    parser.add_argument("--model", default="DiT-XL/2", help="preset (default DiT-XL/2)")
+    parser.add_argument("--models", default="DiT-XL/2", help="presets, curves of each (default DiT-XL/2)")
     parser.add_argument(
         "--nodes", type=_counts, default="1,2,4,8,16,32,64,128,256,512,1024", help="(default 1,2,4, ... 1024)"
     )
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step",
         metavar="FILE|SECONDS",
-        help="of one node: JSON of `dithc bench step` or `scaling`, or seconds (default: published)",
+        help="of one node: JSON of `dithc bench step` or `scaling`, or of one model seconds (default: published)",
     )
     parser.add_argument("--images-per-node", type=int, help="that the step has (default: the file's, or 112)")
     parser.add_argument("--ranks-per-node", type=int, help="(default: one a die)")
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
     settings = Settings(
         machine=args.machine,
-        model=args.model,
+        models=tuple(args.models.split(",")),
         nodes=args.nodes,
         mode=args.mode,
         global_batches=args.global_batch,

@@ -66,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
         gradients=experiment.machine.gradients,
         sharding=experiment.machine.sharding,
         checkpoints=experiment.machine.checkpoints,
+        memory=experiment.machine.memory,
         walltime_minutes=args.walltime_minutes,
         trace_step=experiment.machine.trace_step if args.trace is None else args.trace,
     )

@@ -9,7 +9,7 @@ EXAMPLE = "dithc tune --model DiT-XL/2 --batch 4 --dtype bf16"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the model, the batch and the file."""
-    from dithc.cli.bench import override
+    from dithc.cli.bench_words import override
 
     parser.add_argument("--model", default="DiT-XL/2", help="preset (default DiT-XL/2)")
     parser.add_argument(

@@ -53,7 +53,9 @@ class CorePlan:
         return asdict(self)
 
 
-def plan(machine: Machine, *, ranks_per_node: int, cpus_per_rank: int | None = None) -> CorePlan:
+def plan(
+    machine: Machine, *, ranks_per_node: int, cpus_per_rank: int | None = None, own_mask: bool = False
+) -> CorePlan:
     """Cuts the cores this process may use among the ranks of a node, neighbours staying together.
 
     A rank gets whole dies, or its part of one, where dies and ranks divide and the shares come out nearly equal. Cores are
@@ -61,12 +63,15 @@ def plan(machine: Machine, *, ranks_per_node: int, cpus_per_rank: int | None = N
     reserves in every one, at most a core for each purpose there; else one core for each purpose, as far as they go.
 
     Ranks are bound to cores only where they fill all that is allowed: with fewer, another job may share the node and
-    would be bound to the same cores. Where the launcher has given this rank a mask of its own, that mask is its plan.
+    would be bound to the same cores. Where the launcher has given every rank a mask of its own, as srun does, a rank sees no
+    other cores than its own: those are its share, and it leaves cores free by the same rule.
 
     Args:
         machine: the node as this rank sees it.
         ranks_per_node: ranks started on the node.
         cpus_per_rank: threads the launcher was asked for per rank; None shares all cores.
+        own_mask: whether the ranks of the node have been seen to have masks without a CPU in common; the plans of all are then
+            made of what this rank sees, and hold for this rank.
 
     Raises:
         UserError: ranks or CPUs below one.
@@ -75,17 +80,25 @@ def plan(machine: Machine, *, ranks_per_node: int, cpus_per_rank: int | None = N
         if value is not None and value < 1:
             raise problem(f"core plan: {name}", got=value, expected="1 or more", remedy=f"correct {name}")
     cores = machine.visible_cores
+    if own_mask and ranks_per_node > 1 and _reason_to_float(machine, cores, 1, None) is None:
+        return _planned(machine, [cores] * ranks_per_node, ["each rank has a mask of its own: that is its share"])
     floating = _reason_to_float(machine, cores, ranks_per_node, cpus_per_rank)
     if floating:
         return _floating_plan(machine, cores, ranks_per_node, cpus_per_rank, reason=floating)
     shares, reasons = _shares(cores, ranks_per_node)
     if machine.slower_cores:
         reasons.append(f"{len(machine.slower_cores)} core(s) are slower than the others: equal shares wait for them")
+    return _planned(machine, shares, reasons)
+
+
+def _planned(machine: Machine, shares: Sequence[Sequence[Core]], reasons: Sequence[str]) -> CorePlan:
+    """Ranks bound to their shares, each of which leaves cores free where it has enough."""
     purposes = RESERVED_ORDER if len({tier.kind for tier in machine.tiers}) > 1 else RESERVED_ORDER[:2]
     reserved = [_reserved(share, purposes) for share in shares]
-    fewest = min(range(ranks_per_node), key=lambda rank: len(reserved[rank]))
+    fewest = min(range(len(shares)), key=lambda rank: len(reserved[rank]))
+    said = [*reasons]
     if missing := purposes[len(reserved[fewest]) :]:
-        reasons.append(
+        said.append(
             f"no core reserved for {', '.join(missing)}: a rank has {len(shares[fewest])} core(s) "
             f"and gives up one per {CORES_PER_RESERVED}"
         )
@@ -93,7 +106,7 @@ def plan(machine: Machine, *, ranks_per_node: int, cpus_per_rank: int | None = N
         _pinned_rank(machine, rank, share, free)
         for rank, (share, free) in enumerate(zip(shares, reserved, strict=True))
     )
-    return CorePlan(ranks=ranks, reasons=tuple(reasons))
+    return CorePlan(ranks=ranks, reasons=tuple(said))
 
 
 def _reason_to_float(machine: Machine, cores: Sequence[Core], ranks: int, cpus_per_rank: int | None) -> str | None:

@@ -112,6 +112,10 @@ class Tier:
             self._close_file()
 
 
+# Tiers whose fastest serves, the latest last.
+_serving: list["Tiers"] = []
+
+
 class Tiers(Sequence[Tier]):
     """The tiers of this process, fastest first; tier i overflows into tier i + 1."""
 
@@ -161,10 +165,17 @@ class Tiers(Sequence[Tier]):
         """From now on outputs of operators come from the fastest tier."""
         if self._before is None:
             self._before = use_pool(self.fast.pool)
+            _serving.append(self)
 
     def release(self) -> None:
         """Puts the pool back that outputs of operators came from before `serve`."""
-        if self._before is not None and hot_pool() is self.fast.pool:
+        if self._before is None:
+            return
+        place = _serving.index(self)
+        _serving.remove(self)
+        if place < len(_serving):  # others serve since then: what was before this is before them now
+            _serving[place]._before = self._before
+        elif hot_pool() is self.fast.pool:
             use_pool(self._before)
         self._before = None
 

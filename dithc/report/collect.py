@@ -9,12 +9,14 @@ from typing import Any
 
 from dithc.config import Experiment
 from dithc.log import logger, problem
+from dithc.report.automem import read_automem
 from dithc.report.collect_data import dataset_facts, numbers_of, read_json
 from dithc.report.curves import Curve, read_curve
 from dithc.report.facts import EvaluationFacts, Facts, Origin, RunFacts, Score, Timing
 from dithc.report.gather import STAGES, Result, Results
 from dithc.report.reference import Reference
 from dithc.report.scaling import ScalingCurve, curves_of, together
+from dithc.report.stepwise import read_stepwise
 from dithc.report.strategies import read_strategies
 
 PACKAGES = (
@@ -41,6 +43,8 @@ def collect(
     machine: list[str],
     strategies: Path | None = None,
     scaling: Iterable[Path] = (),
+    stepwise: Path | None = None,
+    automem: Path | None = None,
 ) -> Facts:
     """All the report says, from results that belong together.
 
@@ -52,6 +56,8 @@ def collect(
         machine: lines that describe the machine.
         strategies: JSON of the comparison of strategies, None where it was not run.
         scaling: JSON files of measured and of simulated scaling.
+        stepwise: JSON of the training by stages, None where it was not run.
+        automem: JSON of what AutoMem gives, None where it was not measured.
 
     Raises:
         UserError: a file beside a manifest, or the bench, is unreadable.
@@ -71,6 +77,9 @@ def collect(
         bench=_bench(bench) if bench else None,
         strategies=read_strategies(strategies) if strategies else None,
         scaling=together(read_scaling(scaling), reference.scaling),
+        stepwise=read_stepwise(stepwise) if stepwise else None,
+        stepwise_paper=reference.tables.get("figure9"),
+        automem=read_automem(automem) if automem else None,
     )
 
 

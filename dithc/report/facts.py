@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dithc.report.curves import Curve
+from dithc.report.reference import Table
 from dithc.report.scaling import ScalingCurve
 
 
@@ -174,6 +175,9 @@ class Facts:
     bench: dict[str, Any] | None
     strategies: dict[str, Any] | None = None
     scaling: list[ScalingCurve] = field(default_factory=list)
+    stepwise: dict[str, Any] | None = None
+    stepwise_paper: Table | None = None
+    automem: dict[str, Any] | None = None
 
     @property
     def seconds(self) -> float:

@@ -52,6 +52,12 @@ def canvas(count: int, *, columns: int, height: float, width: float = WIDTH_INCH
     return figure, list(panels[:count])
 
 
+def drawing(heights: Sequence[float], *, width: float) -> tuple[Figure, list[Axes]]:
+    """A figure of panels below each other, of these heights in inches, that share their axis of x."""
+    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
+    return figure, list(figure.subplots(len(heights), 1, sharex=True, height_ratios=heights))
+
+
 def nothing(theme: Theme, text: str) -> bytes:
     """A figure that says what was not run."""
     with styled(theme):

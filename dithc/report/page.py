@@ -6,9 +6,11 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from dithc.report.automem import automem_parts
 from dithc.report.facts import Facts
 from dithc.report.reference import Reference
 from dithc.report.scaling import scaling_parts
+from dithc.report.stepwise import stepwise_parts
 from dithc.report.strategies import strategy_parts
 from dithc.report.words import score, short, span
 
@@ -51,6 +53,8 @@ def render(
         bench=bench_parts(facts.bench),
         strategies=strategy_parts(facts.strategies, reference.tables.get("table2")),
         scaling=scaling_parts(facts.scaling),
+        stepwise=stepwise_parts(facts.stepwise, facts.stepwise_paper),
+        automem=automem_parts(facts.automem),
     )
 
 

@@ -7,6 +7,8 @@ from dithc.log import problem
 from dithc.report import figures
 from dithc.report.curves import read_curve
 from dithc.report.theme import LIGHT
+from dithc.report.timeline import read_timeline
+from dithc.report.timeline_figure import draw_timeline
 
 
 def draw_loss(metrics: Path, *, store: Path | None = None) -> bytes:
@@ -55,3 +57,12 @@ def draw_fid(path: Path) -> bytes:
             remedy="write the report again",
         ) from error
     return figures.draw_bars(bars, LIGHT)
+
+
+def draw_plan(path: Path) -> bytes:
+    """PNG of both tiers of memory over one step, from a training's automem.json or the JSON of `dithc bench automem`.
+
+    Raises:
+        UserError: there is no plan in it.
+    """
+    return draw_timeline(read_timeline(path), LIGHT)

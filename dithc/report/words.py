@@ -1,11 +1,24 @@
 """How the report writes numbers and durations, in figures and on the page alike."""
 
+from collections.abc import Mapping
+from typing import Any
+
 
 def short(value: float) -> str:
     """A number in at most four significant digits, without an exponent where it is readable without."""
     if value == 0 or 1e-4 <= abs(value) < 1e6:
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{value:.2e}"
+
+
+def rounded(value: float, *, digits: int) -> str:
+    """A number in so many significant digits."""
+    return short(float(f"{value:.{digits}g}"))
+
+
+def with_deviation(numbers: Mapping[str, Any]) -> str:
+    """A median in four digits and its deviation in one."""
+    return f"{rounded(numbers['median'], digits=4)} ± {float(format(numbers['mad'], '.1g')):g}"
 
 
 def score(value: float) -> str:

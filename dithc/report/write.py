@@ -19,7 +19,9 @@ from dithc.report.gather import gather
 from dithc.report.page import render
 from dithc.report.reference import read_reference
 from dithc.report.scaling_figure import draw_scaling
+from dithc.report.stepwise_figure import draw_stepwise
 from dithc.report.theme import DARK, LIGHT, Theme
+from dithc.report.timeline_figure import draw_memory
 from dithc.runs import atomic_write
 
 FIGURES: dict[str, Callable[[Facts, Theme], bytes]] = {
@@ -31,8 +33,10 @@ FIGURES: dict[str, Callable[[Facts, Theme], bytes]] = {
     "stages": figures.draw_stages,
     "weak_scaling": partial(draw_scaling, mode="weak"),
     "strong_scaling": partial(draw_scaling, mode="strong"),
+    "stepwise": draw_stepwise,
+    "memory": draw_memory,
 }  # each is written as figures/<name>.png beside the page, whatever was run
-INLINED = ("fid", "loss", "throughput", "stages", "weak_scaling", "strong_scaling")
+INLINED = ("fid", "loss", "throughput", "stages", "weak_scaling", "strong_scaling", "stepwise", "memory")
 LARGE_SIDE, SMALL_SIDE = 720, 384  # pixels of a grid beside others, and of one at the side of a text
 CURVE_POINTS = 200
 log = logger(__name__)
@@ -46,6 +50,8 @@ def write_report(
     bench: Path | None = None,
     strategies: Path | None = None,
     scaling: Iterable[Path] = (),
+    stepwise: Path | None = None,
+    automem: Path | None = None,
     reference: Path | None = None,
     machine: Iterable[str] = (),
 ) -> Facts:
@@ -58,6 +64,8 @@ def write_report(
         bench: JSON of the step bench, None where it was not run.
         strategies: JSON of the comparison of strategies, None where it was not run.
         scaling: JSON files of measured and of simulated scaling.
+        stepwise: JSON of the training by stages, None where it was not run.
+        automem: JSON of what AutoMem gives, None where it was not measured.
         reference: the paper's numbers, None to leave them out.
         machine: lines that describe the machine.
 
@@ -70,7 +78,15 @@ def write_report(
     paper = read_reference(reference)
     results = gather(experiment, manifests)
     facts = collect(
-        experiment, results, paper, bench=bench, machine=list(machine), strategies=strategies, scaling=scaling
+        experiment,
+        results,
+        paper,
+        bench=bench,
+        machine=list(machine),
+        strategies=strategies,
+        scaling=scaling,
+        stepwise=stepwise,
+        automem=automem,
     )
     for text in facts.warnings:
         log.warning(text)

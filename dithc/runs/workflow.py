@@ -52,7 +52,8 @@ class Workflow:
         if rules & {"pretrain", "finetune"}:
             wanted |= {f"runs.{name}.init_file": one.init_file for name, one in experiment.runs.items()}
         if "simulate_scaling" in rules:
-            wanted |= {"bench.simulate.machine": experiment.bench.simulate.machine}
+            simulate = experiment.bench.simulate
+            wanted |= {"bench.simulate.machine": simulate.machine, "bench.simulate.step": simulate.step}
         missing = [f"{key}: {path}" for key, path in wanted.items() if path is not None and not Path(path).exists()]
         if missing:
             raise problem(
@@ -158,6 +159,16 @@ class Workflow:
         """What the report says of scaling: what was asked for."""
         measured = self.measured_files if self.experiment.bench.scaling.models else []
         return measured + (self.simulated_files if self.experiment.bench.simulate.machine else [])
+
+    @property
+    def stepwise_file(self) -> list[str]:
+        """The JSON of the training by stages, or nothing where none is asked for."""
+        return [f"{self.root}/bench/stepwise.json"] if self.experiment.bench.stepwise.model else []
+
+    @property
+    def automem_file(self) -> list[str]:
+        """The JSON of what AutoMem gives, or nothing where it is not asked for."""
+        return [f"{self.root}/bench/automem.json"] if self.experiment.bench.automem.model else []
 
     # dependencies
 
@@ -268,12 +279,34 @@ class Workflow:
         """Nodes for that many ranks."""
         return -(-self.scaling_ranks // (self.machine.launched_per_node or 1))
 
+    @property
+    def stepwise(self) -> str:
+        """Arguments of `dithc bench stepwise`."""
+        asked = self.experiment.bench.stepwise
+        tune = " --tune" if asked.tune else ""
+        return (
+            f"--model {asked.model or 'DiT-S/2'} --batch {asked.batch} --dtype {asked.dtype} --ranks {asked.ranks} "
+            f"--rounds {asked.rounds}{tune}"
+        )
+
+    @property
+    def automem(self) -> str:
+        """Arguments of `dithc bench automem`."""
+        asked = self.experiment.bench.automem
+        memory = "" if asked.memory_gib is None else f" --memory {asked.memory_gib:g}"
+        return (
+            f"--model {asked.model or 'DiT-S/2'} --batch {asked.batch} --dtype {asked.dtype} --only {','.join(asked.only)} "
+            f"--budget {asked.budget:g} --folder {asked.folder} --file-gib {asked.file_gib:g} --rounds {asked.rounds}{memory}"
+        )
+
     def simulate(self, what: str) -> str:
         """Arguments of `dithc simulate` for `paper`, `weak` or `strong`."""
         asked = self.experiment.bench.simulate
         machine, nodes = asked.machine or "profiles/machines/lx2.yaml", ",".join(map(str, asked.nodes))
-        mode = "--reproduce-paper" if what == "paper" else f"--mode {what}"
-        return f"{mode} --machine {machine} --model {asked.model} --nodes {nodes}"
+        if what == "paper":
+            return f"--reproduce-paper --machine {machine} --nodes {nodes}"
+        step = f" --step {asked.step}" if asked.step else ""
+        return f"--mode {what} --machine {machine} --models {','.join(asked.models)} --nodes {nodes}{step}"
 
     @property
     def machine(self) -> Machine:

@@ -227,8 +227,8 @@ def vit() -> DiTTransformer2DModel:
 
 
 def loss_of_unet(model: nn.Module, seed: int) -> Tensor:
-    x = torch.randn(2, 4, 32, 32, generator=torch.Generator().manual_seed(seed))
-    return model(x, torch.tensor([3, 700])).sample.pow(2).mean()
+    x = torch.randn(8, 4, 32, 32, generator=torch.Generator().manual_seed(seed))
+    return model(x, torch.arange(8) * 100).sample.pow(2).mean()
 
 
 def loss_of_vit(model: nn.Module, seed: int) -> Tensor:
@@ -238,10 +238,9 @@ def loss_of_vit(model: nn.Module, seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("make", "loss", "budget"), [(unet, loss_of_unet, 8), (vit, loss_of_vit, 8)], ids=["unet", "vit"]
+    ("make", "loss", "budget"), [(unet, loss_of_unet, 12), (vit, loss_of_vit, 4)], ids=["unet", "vit"]
 )
 def test_models_of_another_library(
-    tiers: Tiers,
     make_tiers: Callable[..., Tiers],
     make: Callable[[], nn.Module],
     loss: Callable[[nn.Module, int], Tensor],
@@ -251,5 +250,5 @@ def test_models_of_another_library(
     for file in (False, True):
         model = AutoMem(make(), tiers=make_tiers(budget, file=file))
         train(model, loss=loss).assert_same(expected)
-        assert managed(model).counters().loaded_bytes > 0
+        assert min(managed(model).counters().loaded_bytes, managed(model).counters().offloaded_bytes) > 0
         managed(model).close()

@@ -1,8 +1,6 @@
 """Scaling says what ranks had, lost and exchanged; ranks that share cores are marked; no time is judged."""
 
 import json
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,8 +11,8 @@ from dithc.bench.strategies_run import Run
 from dithc.cli import main
 from dithc.log import UserError
 from dithc.model import DiT, flops_per_image
+from tests.ranks import needs_launcher
 
-MPIEXEC = Path(sys.executable).parent / "mpiexec"
 SMALL = {"hidden_size": 64, "depth": 1, "num_heads": 2}
 TINY = ["--models", "S/2", *(f"--override={name}={value}" for name, value in SMALL.items()), "--rounds", "1"]
 
@@ -140,7 +138,7 @@ def test_weak_or_strong_must_be_said(capsys):
 @pytest.mark.slow
 @pytest.mark.mpi
 @pytest.mark.timeout(240)
-@pytest.mark.skipif(not MPIEXEC.exists(), reason=f"no MPI launcher: {MPIEXEC} is missing")
+@needs_launcher
 def test_one_two_and_too_many_ranks_train_alike(tmp_path, capsys):
     path = tmp_path / "strong.json"
     words = ["bench", "scaling", "--strong", *TINY, "--ranks", "1,2,4", "--batch", "4", "--steps", "2"]

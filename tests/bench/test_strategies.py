@@ -1,19 +1,27 @@
 """A comparison of strategies says who ran on what, what it took, and what did not fit; no time is judged."""
 
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from dithc.bench import strategies, table
-from dithc.bench.strategies import ONE_CLUSTER, StrategiesSettings, bench_strategies, cell, contenders_on, turns
-from dithc.bench.strategies_run import Contender, MemoryLimit, Run, pss_of, ranks_below
+from dithc.bench.memory_limit import MemoryLimit
+from dithc.bench.strategies import (
+    ONE_CLUSTER,
+    StrategiesSettings,
+    bench_strategies,
+    cell,
+    contenders_on,
+    sharded,
+    turns,
+)
+from dithc.bench.strategies_run import Contender, Run, pss_of, ranks_below
 from dithc.cli import main
 from dithc.log import UserError
+from tests.ranks import needs_launcher
 
-MPIEXEC = Path(sys.executable).parent / "mpiexec"
 NAMES = ("cftp", "dp", "dp+tp", ONE_CLUSTER)
 TINY = [
     "--override=hidden_size=64",
@@ -47,6 +55,14 @@ def test_cores_of_a_machine_of_one_cluster_are_taken_for_clusters_and_it_is_said
     found, said = contenders_on(machine(dies=1, clusters=1, cores=2), NAMES)
     assert [(one.ranks, one.cpus) for one in found] == [(1, 2), (2, 1), (2, 1), (1, 1)]
     assert "each core is taken for a cluster" in said
+
+
+def test_several_ranks_share_the_state_where_their_strategy_can():
+    found, _ = contenders_on(machine(dies=2, clusters=4, cores=3), NAMES)
+    words = {one.name: sharded(one, "zero1").words for one in found}
+    assert all(sharded(one, "none") == one for one in found)
+    several = {one.name for one in found if one.ranks > 1}
+    assert {name for name, said in words.items() if said == ("--sharding", "zero1")} == several - {"dp+tp"}
 
 
 def test_contenders_take_turns_in_alternating_order():
@@ -149,7 +165,7 @@ def test_settings_without_sense_are_refused(changes, said):
 @pytest.mark.slow
 @pytest.mark.mpi
 @pytest.mark.timeout(240)
-@pytest.mark.skipif(not MPIEXEC.exists(), reason=f"no MPI launcher: {MPIEXEC} is missing")
+@needs_launcher
 def test_three_strategies_run_alike_and_only_processes_exchange(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
         strategies, "contenders_on", lambda *_: contenders_on(machine(dies=1, clusters=1, cores=2), NAMES[:3])

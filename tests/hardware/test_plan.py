@@ -47,6 +47,18 @@ def test_a_mask_set_by_the_launcher_is_the_plan(flat_machine):
     assert all(rank.cpus == (4, 5) and rank.num_threads == 2 and not rank.pin for rank in core_plan.ranks)
 
 
+def test_a_rank_with_a_mask_of_its_own_leaves_cores_free_by_the_same_rule(two_sockets):
+    whole = plan(two_sockets, ranks_per_node=4).ranks[1]
+    limits = replace(two_sockets.limits, allowed_cpus=whole.cpus)
+    (first, *_, last) = (bound := plan(replace(two_sockets, limits=limits), ranks_per_node=4, own_mask=True)).ranks
+    assert (first.cpus, first.compute, first.reserved, first.pin) == (whole.cpus, whole.compute, whole.reserved, True)
+    assert (last.rank, last.cpus) == (3, first.cpus)
+    assert first.reserved[0][0] == "communication"
+    assert "mask of its own" in bound.reasons[0]
+    one = plan(replace(two_sockets, limits=limits), ranks_per_node=1, own_mask=True)
+    assert one == plan(replace(two_sockets, limits=limits), ranks_per_node=1)
+
+
 def test_ranks_that_do_not_fill_the_machine_are_not_bound(flat_machine):
     core_plan = plan(discover(flat_machine(num_cores=8).root), ranks_per_node=2, cpus_per_rank=2)
     assert all(not rank.pin and rank.num_threads == 2 for rank in core_plan.ranks)

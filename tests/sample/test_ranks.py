@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from dithc.sample.shards import SHARD_IMAGES
-
-MPIEXEC = Path(sys.executable).parent / "mpiexec"
+from tests.ranks import needs_launcher, started
 
 
 @pytest.fixture
@@ -53,11 +52,11 @@ def run(words, **more: str) -> str:
 @pytest.mark.slow
 @pytest.mark.mpi
 @pytest.mark.timeout(120)
-@pytest.mark.skipif(not MPIEXEC.exists(), reason=f"no MPI launcher: {MPIEXEC} is missing")
+@needs_launcher
 def test_two_ranks_make_the_images_of_one(words, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     assert "image-steps" in run(words(one))
-    run([MPIEXEC, "-n", "2", *words(two)], DITHC_EXPECTED_RANKS="2")
+    run([*started(2), *words(two)], DITHC_EXPECTED_RANKS="2")
     assert json.loads((two / "numbers.json").read_text())["ranks"] == 2
     for shard in range(3):
         name = f"shard-{shard:05d}.npy"

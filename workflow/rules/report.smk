@@ -8,6 +8,8 @@ rule report:
         bench=W.bench_file,
         strategies=W.strategies_file,
         scaling=W.scaling_files,
+        stepwise=W.stepwise_file,
+        automem=W.automem_file,
     output:
         html=report(
             f"{W.root}/report.html",
@@ -55,6 +57,16 @@ rule report:
             caption="../report/strong_scaling.rst",
             category="Figures",
         ),
+        stepwise=report(
+            f"{W.root}/figures/stepwise.png",
+            caption="../report/stepwise.rst",
+            category="Figures",
+        ),
+        memory=report(
+            f"{W.root}/figures/memory.png",
+            caption="../report/memory.rst",
+            category="Figures",
+        ),
     log:
         W.log("report"),
     conda:
@@ -68,4 +80,5 @@ rule report:
         titles=W.titles,
     shell:
         "dithc report --config {params.config} --manifests {input.manifests} --bench {input.bench} "
-        "--strategies {input.strategies} --scaling {input.scaling} --out {output.html} 2>&1 | tee -i {log}"
+        "--strategies {input.strategies} --stepwise {input.stepwise} --automem {input.automem} "
+        "--scaling {input.scaling} --out {output.html} 2>&1 | tee -i {log}"

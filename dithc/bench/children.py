@@ -1,0 +1,37 @@
+"""A child of a bench that does not outlive it."""
+
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def child_of(line: Sequence[str], **settings: Any) -> Iterator["subprocess.Popen[Any]"]:
+    """Starts a command that has ended when the block is left.
+
+    An error, Ctrl-C, and SIGTERM, which for the length of the block raises SystemExit with status 143, end it with SIGTERM:
+    `dithc launch` passes that on to its ranks.
+
+    Args:
+        line: words of the command.
+        settings: of subprocess.Popen.
+    """
+    is_main = threading.current_thread() is threading.main_thread()  # others may not set handlers
+    previous = signal.signal(signal.SIGTERM, _leave) if is_main else None
+    try:
+        with subprocess.Popen(line, stdin=subprocess.DEVNULL, **settings) as child:
+            try:
+                yield child
+            except BaseException:
+                child.terminate()
+                raise
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, previous)
+
+
+def _leave(number: int, _: object) -> None:
+    raise SystemExit(128 + number)

@@ -1,0 +1,29 @@
+"""The stages of a training that gets one part after the other, for a terminal."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def stepwise_table(result: Mapping[str, Any]) -> str:
+    """A line for each stage, then what each of them adds and what failed."""
+    settings, ranks = result["settings"], result["ranks"]
+    lines = [
+        f"{settings['model']}, batch {settings['batch']}, {settings['dtype']}, {ranks['ranks']} rank(s) x {ranks['cpus']} "
+        f"thread(s), medians of {settings['rounds']} runs of {settings['steps']} steps, in turns",
+        f"{'stage':<16}{'s a step':>10}{'+- MAD':>9}{'speed-up':>10}{'+- MAD':>8}"
+        f"{'over last':>11}{'+- MAD':>8}{'faults a step':>15}",
+    ]
+    for row in result["stages"]:
+        if row["status"] != "ok":
+            lines.append(f"{row['label']:<16}{row['status']:>10}: {row['reason']}")
+            continue
+        seconds, whole, last = row["seconds"], row["speedup"], row["speedup_over_previous"]
+        lines.append(
+            f"{row['label']:<16}{seconds['median']:>10.4f}{seconds['mad']:>9.4f}{whole['median']:>10.3f}{whole['mad']:>8.3f}"
+            f"{last['median']:>11.3f}{last['mad']:>8.3f}{row['page_faults']:>15,.0f}"
+        )
+    lines += [f"{row['label']}: {row['what']}" for row in result["stages"]]
+    found = [row["largest_difference_of_losses"] for row in result["stages"] if row["status"] == "ok"]
+    if found:
+        lines.append(f"losses differ by {max(found):.1e} of their size at most: other kernels, other roundings")
+    return "\n".join(lines)

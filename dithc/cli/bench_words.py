@@ -1,0 +1,82 @@
+"""What the measurements of `dithc bench` share: their form, and arguments that several of them take."""
+
+import argparse
+import ast
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+OVERRIDE = "change hidden_size, depth or num_heads of the preset; may be repeated"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One measurement: a line of help, its arguments, and what does it and returns the exit status."""
+
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Declares `--json`."""
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write everything measured, with machine and versions"
+    )
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """Declares `--threads` and `--json`."""
+    parser.add_argument("--threads", type=int, help="compute threads (default: the core plan's)")
+    add_json(parser)
+
+
+def add_model(parser: argparse.ArgumentParser, *, default: str = "DiT-S/2", batch: int = 8) -> None:
+    """Declares `--model`, `--override`, `--batch` (over all ranks) and `--dtype` of a training."""
+    parser.add_argument("--model", default=default, help=f"preset, with or without DiT- (default {default})")
+    add_override(parser)
+    parser.add_argument("--batch", type=int, default=batch, help=f"images a step over all ranks (default {batch})")
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="(default fp32)")
+
+
+def add_override(parser: argparse.ArgumentParser) -> None:
+    """Declares `--override`."""
+    parser.add_argument("--override", action="append", default=[], type=override, metavar="FIELD=VALUE", help=OVERRIDE)
+
+
+def add_steps(parser: argparse.ArgumentParser, *, rounds: int, of: str) -> None:
+    """Declares `--rounds`, `--warmup` and `--steps` of trainings that take turns."""
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"runs of each {of}, in turns (default {rounds})")
+    parser.add_argument("--warmup", type=int, default=2, help="steps of a run before the clock (default 2)")
+    parser.add_argument("--steps", type=int, default=3, help="steps of a run on the clock (default 3)")
+
+
+def preset(name: str) -> str:
+    """The preset's whole name."""
+    return f"DiT-{name.removeprefix('DiT-')}"
+
+
+def override(text: str) -> tuple[str, Any]:
+    """FIELD=VALUE with a number, a tuple, True or False as the value."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected FIELD=VALUE")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        raise argparse.ArgumentTypeError(f"{text!r}: the value is no number, tuple, True or False") from None
+
+
+def tell(result: Mapping[str, Any], path: Path | None, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Prints a result as a table and writes it where asked; status 1 where there are rows and none of them is `ok`."""
+    import json
+
+    from dithc.bench import table
+    from dithc.runs import atomic_write
+
+    print(table(result))
+    if path:
+        atomic_write(path, json.dumps(result, indent=1) + "\n")
+    states = [row["status"] for row in rows]
+    return 0 if not states or "ok" in states else 1

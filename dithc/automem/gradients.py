@@ -81,7 +81,7 @@ class RestingGradients:
             self._copies.now(target, gradient)
         except (MemoryError, OSError, RuntimeError) as error:
             if not self._has_said:
-                log.warning("a gradient stays in fast memory: %s", error)
+                log.warning("a gradient stays in fast memory: %s", str(error))
                 self._has_said = True
             return
         parameter.grad = target

@@ -103,6 +103,7 @@ class Manager:
         self._recording: Recording | None = None
         self._course: Course | None = None
         self._state: dict[str, int] = {}
+        self._high_water: dict[str, int] = {}
         self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
         self._homes = Homes(())
         self._runs: dict[str, int] = {}
@@ -167,7 +168,7 @@ class Manager:
             stall_seconds=now.stall_seconds - then.stall_seconds,
             spills=self.tiers.fast.counters().spills - spills,
             recomputed_units=(self._course.recomputed if self._course else 0) - recomputed,
-            high_water={tier.spec.name: tier.counters().peak_backed_bytes for tier in self.tiers},
+            high_water={tier.spec.name: self._mark_of(tier) for tier in self.tiers},
         )
 
     def close(self) -> None:
@@ -242,6 +243,7 @@ class Manager:
             weight_at=self._weight_at,
             is_tracked=self._moves.is_tracked,
             mode=self._mode,
+            high_water=self._high_water,
         )
         return self._recording
 
@@ -304,6 +306,9 @@ class Manager:
         copied = self._weights.at(address)
         return self._homes.at(address) if copied is None else copied
 
+    def _mark_of(self, tier: Tier) -> int:
+        return max(self._high_water.get(tier.spec.name, 0), tier.counters().peak_backed_bytes)
+
     def _mark(self) -> None:
         """Counters count from here."""
         self._copies_then = self._copies.counters()
@@ -329,7 +334,7 @@ def _end(tiers: Tiers, copies: Copies, is_own: bool) -> None:
     try:
         copies.drain()
     except RuntimeError as error:  # closed already, or of the process that this one was forked from
-        log.debug("%s", error)
+        log.debug("%s", str(error))
     if is_own:
         copies.close()
     tiers.release()

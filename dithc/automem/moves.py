@@ -104,15 +104,15 @@ class Moves:
         ticket, found = self._leaving.popleft()
         try:
             self._copies.wait(ticket)
-            error = None
-        except (OSError, RuntimeError) as raised:
-            error = raised
+            has_left = True
+        except (OSError, RuntimeError) as error:
+            has_left = False
             self._say("failed", "a copy of a saved tensor to slow memory failed: %s; it stays in fast memory", error)
         record = found()
         if record is None or record.ticket is not ticket:
             return
         record.ticket = None
-        if error is None:
+        if has_left:
             record.here = None
         else:
             record.away = None
@@ -136,6 +136,7 @@ class Moves:
         return True
 
     def _say(self, kind: str, text: str, error: BaseException) -> None:
+        """Says it once. In words: a handler of the log that kept the error would keep what its frames hold."""
         if kind not in self._said:
             self._said.add(kind)
-            log.warning(text, error)
+            log.warning(text, str(error))

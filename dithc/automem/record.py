@@ -32,7 +32,6 @@ class _Row:
     forward_start: int
     forward_peak: int
     forward_seconds: float = 0.0
-    forward_stop: int = 0
     backward_start: int | None = None
     backward_peak: int = 0
     backward_seconds: float = 0.0
@@ -43,7 +42,8 @@ class _Row:
 class Meter:
     """Bytes that operators have in use now, wherever they lie: in the tiers, and saved tensors that torch's own memory holds."""
 
-    def __init__(self, tiers: Tiers) -> None:
+    def __init__(self, tiers: Tiers, high_water: dict[str, int]) -> None:
+        self.high_water = high_water
         self._tiers, self._elsewhere = tiers, WeakSet[Record]()
         self._before = [tier.counters().used_bytes for tier in tiers]
 
@@ -54,7 +54,20 @@ class Meter:
 
     def used(self) -> int:
         """In use in all tiers; of those below the fastest only what came since the start."""
-        now = [tier.counters().used_bytes for tier in self._tiers]
+        return self._sum([tier.counters().used_bytes for tier in self._tiers])
+
+    def start_peaks(self) -> None:
+        """`peak` is from here on. The marks of all time, which this ends, are kept in `high_water`."""
+        for tier in self._tiers:
+            known = self.high_water.get(tier.spec.name, 0)
+            self.high_water[tier.spec.name] = max(known, tier.counters().peak_backed_bytes)
+            tier.pool.start_peaks()
+
+    def peak(self) -> int:
+        """The most in use since `start_peaks`, or more, where tiers had their peaks at different moments."""
+        return self._sum([tier.counters().peak_bytes for tier in self._tiers])
+
+    def _sum(self, now: list[int]) -> int:
         below = sum(now[1:]) - sum(self._before[1:])
         return max(0, now[0] + below) + sum(record.num_bytes for record in self._elsewhere)
 
@@ -74,6 +87,7 @@ class Recording:
         weight_at: Callable[[int], nn.Parameter | None],
         is_tracked: Callable[[Tensor], bool],
         mode: Mode,
+        high_water: dict[str, int],
     ) -> None:
         """Starts to watch.
 
@@ -83,11 +97,12 @@ class Recording:
             weight_at: the parameter that an address belongs to.
             is_tracked: whether a tensor may be moved.
             mode: of torch's own tensors.
+            high_water: most bytes that each tier ever held, kept here because the tiers' own marks start anew with each unit.
         """
         self.is_complete = False
         self._tiers, self._parameters_of, self._mode, self._is_tracked = tiers, parameters_of, mode, is_tracked
         self._untracked_bytes = 0
-        self._meter = Meter(tiers)
+        self._meter = Meter(tiers, high_water)
         self._outside = self._meter.used()
         self._rows: list[_Row] = []
         self._index: dict[str, int] = {}
@@ -109,13 +124,12 @@ class Recording:
             if other_hooks_are_on()
             else self._book.hooks(name, lambda record: self._saved(index, record, inputs))
         )
-        peak_before = self._peaks()
+        self._meter.start_peaks()
         started = perf_counter()
         with hooks:
             out = forward(*args, **kwargs)
         row.forward_seconds = perf_counter() - started
-        row.forward_stop = self._meter.used()
-        row.forward_peak = max(row.forward_peak, row.forward_stop, self._risen(peak_before))
+        row.forward_peak = max(row.forward_peak, self._meter.peak())
         for tensor in tensors_in(out):
             if tensor.grad_fn is not None:
                 tensor.register_hook(partial(_reached, self, name))  # type: ignore[no-untyped-call]
@@ -139,7 +153,8 @@ class Recording:
             self._close(row)
         row = self._rows[index]
         row.backward_start = row.backward_peak = used
-        self._running, self._since, self._peak_before = index, perf_counter(), self._peaks()
+        self._running, self._since = index, perf_counter()
+        self._meter.start_peaks()
 
     def trace(self, state: Iterable[StateItem], *, persist: bool) -> Trace:
         """What was seen; `persist`: gradients are there already when a pass starts, as with micro-batches."""
@@ -171,7 +186,7 @@ class Recording:
 
     def say_untracked(self) -> None:
         """Says in the log what stays because it lies in torch's own memory."""
-        if self._untracked_bytes:
+        if self._untracked_bytes >= 1 << 20:
             why = "" if self._mode.is_available else f" ({allocator.reason()})"
             log.info(
                 "%.0f MiB of saved tensors are in torch's own memory%s: they stay, to move them to other memory of that kind "
@@ -221,8 +236,8 @@ class Recording:
             row.readers.append(set())
             self._meter.kept(record)
         row.readers[number].add(index)
-        used = self._rows[index]
-        used.forward_peak = max(used.forward_peak, self._meter.used())
+        running = self._rows[index]
+        running.forward_peak = max(running.forward_peak, self._meter.used())
 
     def _counted(self, tensor: Tensor) -> bool:
         """Whether a tensor may be moved; counts what may not."""
@@ -237,7 +252,7 @@ class Recording:
 
     def _close(self, row: _Row) -> None:
         row.backward_seconds = perf_counter() - self._since
-        row.backward_peak = max(row.backward_peak, self._risen(self._peak_before))
+        row.backward_peak = max(row.backward_peak, self._meter.peak())
 
     def _end(self) -> None:
         """The backward pass is over."""
@@ -250,17 +265,6 @@ class Recording:
                     self._gradients[parameter] = gradient.nbytes
         self._mode.leave_backward()
         self.is_complete, self._ended = True, perf_counter()
-
-    def _peaks(self) -> list[int]:
-        return [tier.counters().peak_bytes for tier in self._tiers]
-
-    def _risen(self, before: list[int]) -> int:
-        """In use at the highest moment since, as far as the tiers' own marks tell: 0 where none of them rose."""
-        now = self._peaks()
-        if now == before:
-            return 0
-        below = sum(now[1:]) - sum(self._meter._before[1:])
-        return now[0] + below
 
 
 def _reached(recording: Recording, name: str, _: Tensor) -> None:

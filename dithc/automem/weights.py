@@ -127,7 +127,7 @@ class WeightCopies:
         except (OSError, RuntimeError) as error:
             if not self._refused:
                 log.warning(
-                    "a copy of weights into fast memory failed: %s; the original is used from slow memory", error
+                    "a copy of weights into fast memory failed: %s; the original is used from slow memory", str(error)
                 )
                 self._refused = True
             return False

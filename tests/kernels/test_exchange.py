@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dithc import native
-from dithc.comm.exchange import Pieces
+from dithc.comm.exchange import WHOLES, Pieces, _Whole
 from tests.kernels.test_vector_ops import ISAS, TYPES, Out, put, random
 
 pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
@@ -62,6 +62,10 @@ class Ranks:
             self.library.hc_exchange_publish(self.handles[rank], number)
         return status
 
+    def whole(self, rank, what, *, rounds):
+        address = ctypes.addressof(what)
+        return self.library.hc_exchange_whole(self.handles[rank], address, rounds, 0, ctypes.byref(self.other))
+
     def get(self, rank, number, out, wire, timeout=0):
         pieces = self.cut(int(np.prod(out.shape)), wire)
         return self.library.hc_exchange_get(
@@ -103,6 +107,55 @@ def test_every_combination_of_every_length(isa, ranks, dtype, wire):
                 place = slice(pieces.offsets[rank], pieces.offsets[rank] + pieces.count(rank))
                 assert torch.equal(kept[place], answers[0][place])
             number += 1
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("wire", [F32, BF16])
+@pytest.mark.parametrize("count", [0, 1, 100, 5000])
+def test_whole_operations_of_many_chunks_in_turns(isa, ranks, wire, count):
+    group = Ranks(ranks, isa)
+    part, chunk = SLOT_BYTES // ranks // 64 * 64 // wire.itemsize, 0
+    for kind in WHOLES:
+        shares = 1 if kind == "all_reduce" else ranks  # what `count` is of
+        x = [random((count * (ranks if kind == "reduce_scatter" else 1),), seed=rank).float() for rank in range(ranks)]
+        sent = [one.to(wire).float() for one in x]
+        total = (torch.stack(sent).sum(0) * 0.5).to(wire).float()
+        wanted = {
+            "all_reduce": [total] * ranks,
+            "reduce_scatter": total.split(count) if count else [total] * ranks,
+            "all_gather": [torch.cat(sent)] * ranks,
+        }[kind]
+        out = [torch.full((count * ranks if kind == "all_gather" else count,), torch.nan) for _ in range(ranks)]
+        if kind == "all_reduce":
+            out = x
+        elif kind == "all_gather" and wire is F32:  # bits that move: the own part is there already
+            for rank in range(ranks):
+                out[rank][rank * count :][:count] = x[rank]
+        each = part * ranks if shares == 1 else part
+        done = [(ctypes.c_int64 * 3)() for _ in range(ranks)]
+        whole = [
+            _Whole(
+                *(
+                    x[rank].data_ptr(),
+                    out[rank].data_ptr(),
+                    ctypes.addressof(done[rank]),
+                    count,
+                    each,
+                    chunk % (1 << 32),
+                ),
+                *(WHOLES[kind], TYPES[F32], TYPES[wire], 0, 0.5),
+            )
+            for rank in range(ranks)
+        ]
+        left = list(range(ranks))
+        while left:
+            before = [list(one) for one in done]
+            left = [rank for rank in left if group.whole(rank, whole[rank], rounds=2) == LATE]
+            assert not left or before != [list(one) for one in done], "nobody can go on"
+        for rank in range(ranks):
+            assert torch.equal(out[rank], wanted[rank]), (kind, rank)
+        chunk += -(-count // each)
 
 
 def test_chunk_numbers_run_over_and_slots_are_not_taken_twice():

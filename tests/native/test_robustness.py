@@ -190,6 +190,7 @@ import signal, sys, threading, time
 import torch
 from dithc import hcops
 from dithc.cftp import Team
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
 hcops.use("c")
 torch.set_num_threads(2)
 x, w = torch.randn(2048, 1024), torch.randn(4096, 1024)

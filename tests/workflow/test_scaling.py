@@ -18,11 +18,11 @@ def test_figures_ten_and_eleven_are_a_target_without_any_training(project: Path)
 
 
 def test_simulation_is_a_target(project: Path) -> None:
-    asked = "bench={simulate: {of: [weak, strong], model: DiT-L/2, nodes: [1, 8]}}"
+    asked = "bench={simulate: {of: [weak, strong], models: [DiT-L/2], nodes: [1, 8]}}"
     done = snakemake(project, "simulate", *LOCAL, "--config", asked)
     assert done.returncode == 0, done.stdout[-3000:]
     for mode in ("weak", "strong"):
-        assert f"--mode {mode} --machine profiles/machines/lx2.yaml --model DiT-L/2 --nodes 1,8" in done.stdout
+        assert f"--mode {mode} --machine profiles/machines/lx2.yaml --models DiT-L/2 --nodes 1,8" in done.stdout
     assert "dithc bench" not in done.stdout
 
 

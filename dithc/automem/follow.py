@@ -20,11 +20,11 @@ from dithc.automem.weights import WeightCopies
 class Course:
     """What every call that follows one plan shares.
 
-        Attributes:
-            turns: of a step: the units' forward passes, then their backward passes.
-            decisions: by unit.
-            moves, weights: who carries the plan out.
-    recomputed: counts the units that are to be run again.
+    Attributes:
+        turns: of a step: the units' forward passes, then their backward passes.
+        decisions: by unit.
+        moves, weights: who carries the plan out.
+        recomputed: counts the units that are to be run again.
     """
 
     def __init__(

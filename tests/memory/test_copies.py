@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 
@@ -365,7 +366,8 @@ def tasks() -> dict[str, list[Path]]:
     """The threads of this process by name."""
     found: dict[str, list[Path]] = {}
     for task in Path("/proc/self/task").iterdir():
-        found.setdefault((task / "comm").read_text().strip(), []).append(task)
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+            found.setdefault((task / "comm").read_text().strip(), []).append(task)
     return found
 
 

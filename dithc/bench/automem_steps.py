@@ -1,6 +1,5 @@
 """The steps of `dithc bench automem` that take turns inside one process: with and without the pool, with and without AutoMem."""
 
-import logging
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +11,7 @@ import torch
 
 from dithc import native
 from dithc.automem import AutoMem, manager
-from dithc.bench.contenders import CONTENDERS, DITHC, Batch, Training, TrainingStep
+from dithc.bench.contenders import CONTENDERS, DITHC, Batch, Training, TrainingStep, quiet_choices
 from dithc.bench.timing import Timing, spread
 from dithc.diffusion import Schedule
 from dithc.log import problem
@@ -134,7 +133,7 @@ def _take_turns(
     losses: dict[str, list[float]] = {name: [] for name in steps}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     faults: dict[str, list[int]] = {name: [] for name in steps}
-    with _quiet():
+    with quiet_choices():
         for turn in range(warmup + repeats):
             for name in list(steps) if turn % 2 == 0 else reversed(list(steps)):
                 before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.perf_counter()
@@ -143,15 +142,3 @@ def _take_turns(
                     seconds[name].append(time.perf_counter() - begun)
                     faults[name].append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     return losses, {name: Timing(tuple(values)) for name, values in seconds.items()}, faults
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Each step chooses its back end; that is not to be said every time."""
-    choices = logging.getLogger("dithc.hcops")
-    level = choices.level
-    choices.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        choices.setLevel(level)

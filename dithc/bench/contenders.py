@@ -3,9 +3,11 @@
 Legend: N batch, C channels.
 """
 
+import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -185,3 +187,15 @@ CONTENDERS: Mapping[str, Contender] = {
         f"{TORCH} under torch.compile; fused AdamW", "reference", _compile, _torch_update, _no_compiler
     ),
 }
+
+
+@contextmanager
+def quiet_choices() -> Iterator[None]:
+    """Each step of a contender chooses its back end; that is not to be said every time."""
+    choices = logging.getLogger("dithc.hcops")
+    level = choices.level
+    choices.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        choices.setLevel(level)

@@ -1,6 +1,5 @@
 """One training step, in several ways, timed in turns, beside the ceilings of the same minute."""
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from dithc.bench.ceilings import (
     Precision,
     multiply_add_ceiling,
 )
-from dithc.bench.contenders import CONTENDERS, DITHC, Batch, Training, TrainingStep
+from dithc.bench.contenders import CONTENDERS, DITHC, Batch, Training, TrainingStep, quiet_choices
 from dithc.bench.record import GIGA, circumstances, prepare_threads
 from dithc.bench.timing import Timing, spread, take_turns
 from dithc.diffusion import Schedule
@@ -90,7 +89,7 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
     _check(settings)
     machine, core_plan = prepare_threads(settings.threads)
     available = available_bytes()
-    with _quiet_choices():
+    with quiet_choices():
         torch.manual_seed(settings.seed)
         model, schedule = DiT.from_preset(settings.model, **settings.overrides), Schedule.linear()
         batch = Batch.random(model, schedule, size=settings.batch, seed=settings.seed)
@@ -129,18 +128,6 @@ def _check(settings: StepSettings) -> None:
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise problem(f"bench --{name}", got=value, expected="1 or more", remedy=f"correct --{name}")
-
-
-@contextmanager
-def _quiet_choices() -> Iterator[None]:
-    """Each step of a contender chooses its back end; that is not to be said every time."""
-    choices = logging.getLogger("dithc.hcops")
-    level = choices.level
-    choices.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        choices.setLevel(level)
 
 
 def _first_run(name: str, training: Training) -> _Entry:

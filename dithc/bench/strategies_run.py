@@ -144,10 +144,17 @@ def _read(run: Run, status: int, *, out: Path, said: Path, limit: MemoryLimit) -
         return run
     refused = limit.struck() or (limit.how and status in (KILLED, -9)) or any(words in text for words in REFUSED)
     run.status = "oom" if refused else "failed"
-    last = [line for line in text.splitlines() if line.strip()][-12:]
-    run.reason = f"status {status}; " + (" | ".join(last) or "no message")
+    run.reason = f"status {status}; {_words_of_the_end(text, is_refused=bool(refused))}"
     run.peak_pss_bytes = None
     return run
+
+
+def _words_of_the_end(text: str, *, is_refused: bool) -> str:
+    """What a run that failed said last; of one that was refused memory, the line that says so."""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" ^~")]
+    if is_refused and (said := [line for line in lines if any(words in line for words in REFUSED)]):
+        return said[-1]
+    return " | ".join(lines[-12:]) or "no message"
 
 
 def ranks_below(launcher: int, *, proc: Path = Path("/proc")) -> list[int]:

@@ -38,8 +38,7 @@ def _run(args: argparse.Namespace) -> int:
 
     machine = discover()
     with ranks(Experiment(), expected=None) as group:
-        made = tempfile.mkdtemp(prefix="dithc-bench-", dir=args.folder) if group.rank == 0 else None
-        folder = group.broadcast_object(made)
+        folder = group.broadcast_object(_make_below(args.folder) if group.rank == 0 else None)
         settings = Rehearsal(
             model={"preset": preset(args.model), **dict(args.override)},
             batch=args.batch,
@@ -62,6 +61,11 @@ def _run(args: argparse.Namespace) -> int:
             if args.json:
                 atomic_write(args.json, json.dumps(result, indent=1) + "\n")
     return 0
+
+
+def _make_below(folder: Path) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    return tempfile.mkdtemp(prefix="dithc-bench-", dir=folder)
 
 
 def _remove(folder: Path) -> None:

@@ -6,7 +6,6 @@ bytes of all tensors without a gap.
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +15,10 @@ import torch
 from torch import Tensor
 
 from dithc.tensors.pieces import Piece
+from dithc.tensors.writing import NewFile, whole_blocks
 
 PIECES_KEY = "pieces"
 ALIGNMENT = 8  # of the first tensor's bytes, as the format asks for
-# A block is long beside the time to change between threads, and short beside what a cancelled write may still take.
-BLOCK_BYTES = 8 << 20
-# Written bytes go to the disk this many at a time: a flush of everything at the end would hold up other writers of the disk.
-FLUSH_BYTES = 64 << 20
 TYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -74,13 +70,11 @@ class TensorFile:
         text += b" " * (-len(text) % ALIGNMENT)
         return len(text).to_bytes(8, "little") + text
 
-    def blocks(self) -> Iterator[memoryview]:
-        """All bytes of the file in order, as views of at most `BLOCK_BYTES`."""
+    def parts(self) -> Iterator[memoryview]:
+        """All bytes of the file in order: the head's, then each tensor's."""
         yield memoryview(self.head())
         for piece in self.pieces:
-            whole = piece.values.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
-            for start in range(0, len(whole), BLOCK_BYTES):
-                yield whole[start : start + BLOCK_BYTES]
+            yield piece.values.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def write_file(path: Path, content: TensorFile, *, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
@@ -97,19 +91,14 @@ def write_file(path: Path, content: TensorFile, *, check: Callable[[], None] = l
     Raises:
         OSError: the disk is full or not writable.
     """
-    digest, size, flushed = hashlib.sha256(), 0, 0
-    with path.open("wb") as file:
-        for block in content.blocks():
+    digest, size = hashlib.sha256(), 0
+    with NewFile(path) as file:
+        for block in whole_blocks(content.parts()):
             check()
-            file.write(block)
             digest.update(block)
+            file.write(block)
             size += len(block)
-            if size - flushed >= FLUSH_BYTES:
-                file.flush()
-                os.fdatasync(file.fileno())
-                flushed = size
         file.flush()
-        os.fsync(file.fileno())
     return {"path": path.name, "sha256": digest.hexdigest(), "bytes": size}
 
 

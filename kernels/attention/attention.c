@@ -70,8 +70,8 @@ static hc_attention with_tensors(hc_attention plan, const hc_attention *tensors)
     return plan;
 }
 
-/* Makes the shares of scratch memory of a job; returns the bytes of all. */
-static int64_t lay_out_shares(const hc_context *context, hc_attention *work) {
+/* What the threads of a job need of scratch memory: sets it in `work`, returns the bytes of all. */
+static int64_t lay_out_scratch(const hc_context *context, hc_attention *work) {
     const int64_t threads = context->num_threads, heads = work->n * work->h, head_bytes = work->t * work->padded_k * 4;
     const int is_forward = work->out_lse != NULL;
     const int64_t bytes = is_forward ? hc_attention_forward_bytes(work) : hc_attention_backward_bytes(work);
@@ -80,12 +80,20 @@ static int64_t lay_out_shares(const hc_context *context, hc_attention *work) {
     if (!is_forward && work->num_segments > 1 && heads < HEADS_PER_THREAD * threads) {
         work->group = hc_least(heads, hc_blocks(HEADS_PER_THREAD * threads, work->num_segments));
     }
-    return threads * work->thread_bytes + work->group * work->num_segments * head_bytes;
+    work->num_threads = context->num_threads;
+    return threads * (work->thread_bytes + (int64_t)sizeof(hc_share)) + work->group * work->num_segments * head_bytes;
 }
 
 static void run_in(hc_context *context, char *scratch, hc_attention *work) {
+    const int64_t units = work->n * work->h * (work->out_lse != NULL ? hc_blocks(work->t, work->nr) : 1);
     work->scratch = scratch;
-    work->partial = work->group > 0 ? (float *)(void *)(scratch + context->num_threads * work->thread_bytes) : NULL;
+    work->units = (hc_share *)(void *)(scratch + work->num_threads * work->thread_bytes);
+    work->partial = work->group > 0 ? (float *)(void *)(work->units + work->num_threads) : NULL;
+    for (int i = 0; i < work->num_threads; i++) {
+        int64_t start, stop;
+        hc_part(units, 1, i, work->num_threads, &start, &stop);
+        hc_share_fill(&work->units[i], start, stop);
+    }
     hc_team_run(context->team, 0, work->out_lse != NULL ? hc_attention_forward_job : hc_attention_backward_job, work);
 }
 
@@ -97,10 +105,10 @@ static int run(hc_context *context, const hc_attention *sizes, int compute) {
     const int in_parts = compute == HC_F32 && split != NULL && t >= LEAST_TOKENS_IN_PARTS && k >= LEAST_WIDTH_IN_PARTS &&
                          t * k <= MOST_IN_PARTS;
     hc_attention work = with_tensors(plan(context, n, t, h, k, whole), sizes), parts = {.group = 0};
-    int64_t bytes = lay_out_shares(context, &work);
+    int64_t bytes = lay_out_scratch(context, &work);
     if (in_parts) {
         parts = with_tensors(plan(context, n, t, h, k, split), sizes);
-        const int64_t parts_bytes = lay_out_shares(context, &parts);
+        const int64_t parts_bytes = lay_out_scratch(context, &parts);
         bytes = hc_round_up(parts_bytes > bytes ? parts_bytes : bytes, 64);
     }
     hc_lock(context);

@@ -263,9 +263,13 @@ void hc_attention_backward_job(void *arguments, int thread, int num_threads) {
     if (work->partial != NULL) {
         return;
     }
-    int64_t start, stop;
-    hc_part(work->n * work->h, 1, thread, num_threads, &start, &stop);
-    for (int64_t head = start; head < stop; head++) {
-        do_head(work, head, work->looks_ahead && head + 1 < stop ? head + 1 : -1, &memory);
+    for (int i = 0; i < work->num_threads; i++) { /* its own part first */
+        hc_share *heads = &work->units[(thread + i) % work->num_threads];
+        int64_t first, taken;
+        while ((taken = hc_share_take(heads, 1, HEADS_AT_ONCE, &first)) > 0) {
+            for (int64_t head = first; head < first + taken; head++) {
+                do_head(work, head, work->looks_ahead && head + 1 < heads->stop ? head + 1 : -1, &memory);
+            }
+        }
     }
 }

@@ -100,24 +100,36 @@ static void do_queries(const hc_attention *work, int64_t head, int64_t next_head
                         hc_head_of_out(work, work->result, work->result_type, head, start), work->h * work->k);
 }
 
-void hc_attention_forward_job(void *arguments, int thread, int num_threads) {
-    const hc_attention *work = arguments;
-    forward_memory memory;
-    lay_out(work, work->scratch + thread * work->thread_bytes, &memory);
-    memset(memory.scores, 0, (size_t)hc_scores_bytes(work)); /* padding columns are computed on, though never used */
-    const int64_t blocks = hc_blocks(work->t, work->nr);
-    int64_t start, stop, packed_head = -1;
-    hc_part(work->n * work->h * blocks, 1, thread, num_threads, &start, &stop);
-    for (int64_t unit = start; unit < stop; unit++) {
-        const int64_t head = unit / blocks, first = unit % blocks * work->nr;
+/* Panels of queries first..stop, of those up to part_stop that are near to each other. */
+static void do_panels(const hc_attention *work, int64_t first, int64_t stop, int64_t part_stop, int64_t *packed_head,
+                      forward_memory *memory) {
+    const int64_t panels = hc_blocks(work->t, work->nr);
+    for (int64_t unit = first; unit < stop; unit++) {
+        const int64_t head = unit / panels, start = unit % panels * work->nr;
         if (!hc_takes_head(work, head)) {
             continue;
         }
-        if (head != packed_head) {
-            pack_head(work, head, &memory);
-            packed_head = head;
+        if (head != *packed_head) {
+            pack_head(work, head, memory);
+            *packed_head = head;
         }
-        const int64_t next_head = work->looks_ahead && (head + 1) * blocks < stop ? head + 1 : -1;
-        do_queries(work, head, next_head, first, hc_least(work->nr, work->t - first), &memory);
+        const int64_t next_head = work->looks_ahead && (head + 1) * panels < part_stop ? head + 1 : -1;
+        do_queries(work, head, next_head, start, hc_least(work->nr, work->t - start), memory);
+    }
+}
+
+void hc_attention_forward_job(void *arguments, int thread, int num_threads) {
+    const hc_attention *work = arguments;
+    const int64_t panels = hc_blocks(work->t, work->nr);
+    forward_memory memory;
+    lay_out(work, work->scratch + thread * work->thread_bytes, &memory);
+    memset(memory.scores, 0, (size_t)hc_scores_bytes(work)); /* padding columns are computed on, though never used */
+    int64_t packed_head = -1, first, taken;
+    (void)num_threads; /* whoever runs does all that was dealt out: its own part first */
+    for (int i = 0; i < work->num_threads; i++) {
+        hc_share *units = &work->units[(thread + i) % work->num_threads];
+        while ((taken = hc_share_take(units, panels, HEADS_AT_ONCE * panels, &first)) > 0) {
+            do_panels(work, first, first + taken, units->stop, &packed_head, &memory);
+        }
     }
 }

@@ -7,6 +7,7 @@
 
 #include "attention/attention.h"
 #include "context.h"
+#include "team/shares.h"
 
 /* Rows of keys (forward) or of queries (backward) that go with a panel of nr columns at once. 256 x 48 fp32 scores are
  * 48 KB: they and the operands stay in the second-level cache, and T = 256, DiT's length, is one chunk. */
@@ -25,6 +26,9 @@
 /* Keys whose part of dQ is summed by itself. Sums over segments go in their order, so that a head's segments may be on
  * several threads and the result is the same. */
 #define SEGMENT_KEYS 512
+
+/* The most heads that a thread takes at once of those that are dealt out. */
+#define HEADS_AT_ONCE 8
 
 typedef struct {
     const hc_kernels *kernels;
@@ -50,8 +54,10 @@ typedef struct {
     void *result; /* out or dqkv */
     int result_type;
     float *out_lse;
-    char *scratch; /* one share of thread_bytes per thread, then what the threads share */
+    char *scratch; /* thread_bytes per thread, then what the threads share */
     int64_t thread_bytes;
+    hc_share *units; /* of each of num_threads: the panels of queries (forward) or heads (backward) to be done */
+    int num_threads;
     float *partial; /* dQ per head and segment where segments are spread over threads, else NULL */
     int64_t group;  /* heads that are in `partial` at once */
     uint8_t *left;  /* 1 for each head that the kernels of parts leave to the others, and whether there is one; NULL: all */

@@ -8,9 +8,13 @@
 #include <string.h>
 
 #include "gemm/gemm_range.h"
-#include "gemm/row_shares.h"
+#include "team/shares.h"
 
 #define LINE_BYTES 64
+
+/* The shortest block of rows, as a part of the longest one. All panels of B pass through the second-level cache for each block, which
+ * takes about as long as a quarter of the longest one is multiplied: a shorter one would be waited for as long. */
+#define SHORTEST_BLOCK 4
 
 /* Panels of the columns start..stop that are packed in this round: block by block of depth, in each all panels of all its
  * columns. */
@@ -185,8 +189,10 @@ static void multiply_left(hc_gemm_job *job, int owner, int thread, int64_t done)
     const int64_t panels = (packed_stop - packed_start + plan->nr - 1) / plan->nr;
     const int64_t start = part.column_start > packed_start ? part.column_start : packed_start;
     const int64_t stop = hc_least(part.column_stop, packed_stop);
+    const int64_t most = plan->mc / plan->mr;
+    const int64_t least = part.cluster_threads > 1 ? (most + SHORTEST_BLOCK - 1) / SHORTEST_BLOCK : most;
     int64_t tiles, tile;
-    while (start < stop && (tiles = hc_share_take(&job->shares[owner], plan->mc / plan->mr, owner != thread, &tile)) > 0) {
+    while (start < stop && (tiles = hc_share_take(&job->shares[owner], least, most, &tile)) > 0) {
         const int64_t row = part.row_start + tile * plan->mr, rows = hc_least(tiles * plan->mr, part.row_stop - row);
         multiply_rows(job, &part, thread, row, rows, start, stop, packed_start, panels);
     }
@@ -221,7 +227,7 @@ static void run_job(void *arguments, int thread, int num_threads) {
             const hc_gemm_part part = hc_gemm_part_of(plan, played);
             const int64_t start = part.cluster_column_start + done;
             pack_share_of_b(job, &part, played, start, hc_least(start + plan->nc, part.cluster_column_stop));
-            hc_share_fill(&job->shares[played], (part.row_stop - part.row_start + plan->mr - 1) / plan->mr);
+            hc_share_fill(&job->shares[played], 0, (part.row_stop - part.row_start + plan->mr - 1) / plan->mr);
         }
         hc_team_barrier(job->context->team);
         for (int played = thread; played < plan->num_threads; played += num_threads) {
@@ -293,13 +299,13 @@ int hc_gemm_run(hc_context *context, hc_gemm_job *job) {
     job->a_stride = hc_round_up(job->whole_k * hc_round_up(plan->mc, plan->mr) * bytes, page);
     job->sums_stride = !job->sums_apart ? 0 : hc_round_up((x->k == 0 ? x->n : plan->mc * plan->chunk) * job->c_bytes, page);
     const int64_t bias_bytes = hc_round_up(x->n * job->c_bytes, page);
-    const int64_t share_bytes = hc_round_up(plan->num_threads * (int64_t)sizeof(hc_row_share), page);
+    const int64_t share_bytes = hc_round_up(plan->num_threads * (int64_t)sizeof(hc_share), page);
     char *scratch = hc_scratch(context, share_bytes + bias_bytes + job->b_stride * num_b +
                                             (job->a_stride + job->sums_stride) * plan->num_threads);
     if (scratch == NULL) {
         return HC_OUT_OF_MEMORY;
     }
-    job->shares = (hc_row_share *)(void *)scratch;
+    job->shares = (hc_share *)(void *)scratch;
     job->bias = hc_widen_bias(&x->epilogue, x->n, (float *)(void *)(scratch + share_bytes));
     job->b_panels = scratch + share_bytes + bias_bytes;
     job->a_panels = job->b_panels + job->b_stride * num_b;

@@ -23,8 +23,8 @@ typedef struct {
     int sums_apart;      /* 1: sums are kept in scratch, because C is bf16 or the epilogue reads what C overwrites */
     char *b_panels, *a_panels, *sums;               /* of cluster or thread 0; the next one's lie as many bytes further: */
     int64_t b_stride, a_stride, sums_stride;
-    struct hc_row_share *shares; /* of each thread of the plan */
-    const void *bias;            /* in the type of the sums */
+    struct hc_share *shares; /* of each thread of the plan, in tiles of rows */
+    const void *bias;        /* in the type of the sums */
     uint32_t largest_a, largest_b; /* magnitudes of the operands so far, where the kernel is of a limited range */
 } hc_gemm_job;
 

@@ -1,0 +1,72 @@
+"""Threads that are done early take over work of the others: every piece is done once, with the same bits as without them."""
+
+import threading
+
+import pytest
+import torch
+
+from dithc import native
+from dithc.hcops import c_backend
+
+if native.library() is None:
+    pytest.skip(f"C kernels: {native.load().reason}", allow_module_level=True)
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def busy_core():
+    """A thread beside the test that keeps a core from the team's."""
+    stop = threading.Event()
+    disturber = threading.Thread(target=lambda: [sum(range(20_000)) for _ in iter(stop.is_set, True)])
+    disturber.start()
+    yield
+    stop.set()
+    disturber.join()
+
+
+def assert_same_bits(function, threads):
+    """More threads than cores, some of which are always held up: others take what is theirs to do."""
+    threads(1)
+    expected = function()
+    threads(5)
+    for _ in range(15):
+        for found, wanted in zip(function(), expected, strict=True):
+            assert torch.equal(found, wanted)
+    return expected
+
+
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(1000, 500, 300), (257, 1900, 900), (65, 130, 2000)])
+def test_product_has_the_same_bits_whoever_is_held_up(threads, busy_core, rows, columns, depth):
+    torch.manual_seed(rows)
+    x, weight, dy = torch.randn(rows, depth), torch.randn(columns, depth), torch.randn(rows, columns)
+    bias, needs = torch.randn(columns), (True, True, True)
+
+    def products():
+        return [
+            c_backend.linear_forward(x, weight, bias, torch.float32),
+            *c_backend.linear_backward(dy, x, weight, True, needs),
+        ]
+
+    expected = assert_same_bits(products, threads)
+    assert torch.allclose(expected[0].double(), x.double() @ weight.double().T + bias, atol=1e-3)
+
+
+@pytest.mark.parametrize(("images", "tokens", "heads", "width"), [(3, 256, 7, 64), (1, 1100, 2, 24), (40, 3, 3, 8)])
+def test_attention_has_the_same_bits_whoever_is_held_up(threads, busy_core, images, tokens, heads, width):
+    torch.manual_seed(tokens)
+    qkv, dout = torch.randn(images, tokens, 3 * heads * width), torch.randn(images, tokens, heads * width)
+
+    def both_directions():
+        out, lse = c_backend.attention_forward(qkv, heads)
+        return out, lse, c_backend.attention_backward(dout, qkv, out, lse, heads)
+
+    out = assert_same_bits(both_directions, threads)[0]
+    q, k, v = qkv.double().view(images, tokens, 3, heads, width).permute(2, 0, 3, 1, 4)
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+    assert torch.allclose(out.double(), wanted, atol=1e-5)

@@ -73,6 +73,10 @@ class Hierarchy:
             yield from exchange.whole("all_reduce", x, x, wire=wire, op=op, scale=scale)
             return
         chunks = x.split(exchange.ranks * exchange.piece_elements(wire)) if x.numel() else ()  # type: ignore[no-untyped-call]
+        if exchange.ranks == 1 and wire is x.dtype and scale == 1:  # nothing to do on this node: from x to x
+            crossing = self._crossing(across, dict(enumerate(chunks)), op, wire)
+            yield from _pipeline(len(chunks), crossing, waiting=())
+            return
         cuts = {count: exchange.cut(count, wire) for count in {chunk.numel() for chunk in chunks}}
         pieces = [cuts[chunk.numel()] for chunk in chunks]
         first = exchange.reserve(len(chunks))

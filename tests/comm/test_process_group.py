@@ -38,11 +38,12 @@ def done_lines(ranks: int) -> list[str]:
         (2, {}),
         (3, {}),
         (4, {}),
+        (2, {"DITHC_TEST_NODES": "2"}),
         (4, {"DITHC_TEST_NODES": "2"}),
         (4, {"DITHC_TEST_NODES": "2", "DITHC_MPI_WIRE": "bf16"}),
         (3, {"DITHC_TEST_NODES": "2"}),
     ],
-    ids=["alone", "blocking", "iallreduce", "2", "3", "4", "2-nodes", "2-nodes-bf16", "unequal-nodes"],
+    ids=["alone", "blocking", "iallreduce", "2", "3", "4", "nodes-of-one", "2-nodes", "2-nodes-bf16", "unequal-nodes"],
 )
 def test_collectives_and_what_stands_on_them(ranks, environment):
     scenes = [scene for scene in SCENES if "DITHC_MPI_WIRE" not in environment or scene not in EXACT]

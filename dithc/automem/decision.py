@@ -6,7 +6,7 @@ Plain data, JSON both ways. A plan is advice: a tensor lies somewhere valid with
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from dithc.log import problem
 
@@ -23,7 +23,28 @@ class Level:
 
     name: str
     budget_bytes: int | None  # None: as much as is wanted
-    copy_bytes_per_second: float
+    copy_bytes_per_second: float  # of copies into it
+    read_bytes_per_second: float | None = None  # of copies out of it; None: as of those into it
+
+    @property
+    def out_bytes_per_second(self) -> float:
+        """Of copies out of it."""
+        return self.copy_bytes_per_second if self.read_bytes_per_second is None else self.read_bytes_per_second
+
+
+class Rates(NamedTuple):
+    """Bytes a second that the copy streams between two levels carry, each on its own."""
+
+    load: float  # into fast memory
+    offload: float  # out of it
+
+
+def rates_between(fast: Level, slow: Level) -> Rates:
+    """A byte moves at the slower rate of the level that it leaves and the level that it comes to."""
+    return Rates(
+        load=min(slow.out_bytes_per_second, fast.copy_bytes_per_second),
+        offload=min(fast.out_bytes_per_second, slow.copy_bytes_per_second),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

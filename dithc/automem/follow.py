@@ -25,6 +25,7 @@ class Course:
         decisions: by unit.
         moves, weights: who carries the plan out.
         recomputed: counts the units that are to be run again.
+        is_over: nothing moves any more; passes that are under way use everything where it is.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Course:
     ) -> None:
         self.turns, self.decisions, self.moves, self.weights = turns, decisions, moves, weights
         self.parameters_of, self.weight_at = parameters_of, weight_at
-        self.recomputed = 0
+        self.recomputed, self.is_over = 0, False
         self.num_units = len(turns) // 2
         self.turn_of = {turn.unit: number for number, turn in enumerate(turns[: self.num_units])}
         self._needs_hooks = {
@@ -119,8 +120,8 @@ class Following:
     def reached(self, name: str) -> None:
         """The backward pass has come to this unit."""
         task = torch._C._current_graph_task_id()
-        if task < 0:
-            return  # somebody looks at a saved tensor outside of a backward pass
+        if task < 0 or self._course.is_over:
+            return  # closed; or somebody looks at a saved tensor outside of a backward pass
         if task != self._task:
             self._begin_backward(task)
         if name not in self._course.turn_of:
@@ -176,7 +177,6 @@ class Following:
                 self._moves.forget_back(record)
         self._brought.clear()
         self._moves.settle()
-        self._mode.leave_backward()
 
 
 def _reached(following: Following, name: str, _: Tensor) -> None:

@@ -18,8 +18,9 @@ log = logger(__name__)
 class RestingGradients:
     """Has gradients of some parameters rest in slow memory.
 
-    A weight of a linear layer gets a place there, and the product of the backward pass writes into it. Other gradients are
-    copied out of fast memory when they are complete. Who has given a parameter a place for its gradient keeps it.
+    A weight of a linear layer gets a place there, and the product of the backward pass writes into it, unless somebody still
+    holds the gradient of an earlier pass. Other gradients are copied out of fast memory when they are complete. Who has given
+    a parameter a place for its gradient keeps it.
     """
 
     def __init__(self, tiers: Tiers, copies: Copies) -> None:
@@ -52,7 +53,7 @@ class RestingGradients:
         self._placed.clear()
 
     def refresh(self) -> None:
-        """Gives a new place where somebody still holds the gradient of an earlier step: its numbers stay as they are."""
+        """Gives a new place where somebody still holds the gradient of an earlier step, so that the next one needs no copy."""
         for parameter, place in list(self._placed.items()):
             if parameter.grad is None and storage_users(place) > 1:
                 self._give_place(parameter)

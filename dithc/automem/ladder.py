@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from dithc.automem.decision import Decision, Place
+from dithc.automem.decision import Decision, Place, Rates
 from dithc.automem.trace import Saved, Trace
 from dithc.automem.turns import last_saver
 
@@ -24,7 +24,7 @@ class Rung:
 Keyed = list[tuple[float, Rung]]  # the largest key first
 
 
-def ladder(trace: Trace, copy_bytes_per_second: float) -> tuple[Rung, ...]:
+def ladder(trace: Trace, rates: Rates) -> tuple[Rung, ...]:
     """All demotions in the order in which they are made.
 
     The rule is cost for each byte and second freed:
@@ -40,8 +40,8 @@ def ladder(trace: Trace, copy_bytes_per_second: float) -> tuple[Rung, ...]:
 
     The order knows no budget. A plan is the shortest beginning of it that fits, so a larger budget never moves more.
     """
-    hiding_saved, late_saved = _saved_rungs(trace, copy_bytes_per_second)
-    hiding_weights, late_weights, in_place = _weight_rungs(trace, copy_bytes_per_second)
+    hiding_saved, late_saved = _saved_rungs(trace, rates)
+    hiding_weights, late_weights, in_place = _weight_rungs(trace, rates)
     gradients: Keyed = [
         (group[-1], Rung(kind="gradients", units=group))
         for group in weight_groups(trace)
@@ -52,7 +52,7 @@ def ladder(trace: Trace, copy_bytes_per_second: float) -> tuple[Rung, ...]:
     return tuple(rung for part in parts for _, rung in sorted(part, key=lambda item: -item[0]))  # stable
 
 
-def _saved_rungs(trace: Trace, copy_bytes_per_second: float) -> tuple[Keyed, Keyed]:
+def _saved_rungs(trace: Trace, rates: Rates) -> tuple[Keyed, Keyed]:
     """Saved tensors by idle seconds: those whose copies hide, and the others."""
     clock, num_units = _Clock(trace), len(trace.units)
     between: Counter[tuple[int, int]] = Counter()  # bytes that are idle from one turn to another
@@ -65,12 +65,12 @@ def _saved_rungs(trace: Trace, copy_bytes_per_second: float) -> tuple[Keyed, Key
     for index, tensor in tensors:
         turns = last_saver(trace, index, tensor), num_units + tensor.first
         idle = clock.between(*turns)
-        hides = idle >= 2 * between[turns] / copy_bytes_per_second
+        hides = idle >= between[turns] / rates.offload + between[turns] / rates.load
         (hiding if hides else others).append((idle, Rung(kind="saved", units=(index,), ordinal=tensor.ordinal)))
     return hiding, others
 
 
-def _weight_rungs(trace: Trace, copy_bytes_per_second: float) -> tuple[Keyed, Keyed, Keyed]:
+def _weight_rungs(trace: Trace, rates: Rates) -> tuple[Keyed, Keyed, Keyed]:
     """Groups of weights by their pause between forward and backward, whose copies hide, and others; and by bytes."""
     clock, end = _Clock(trace), 2 * len(trace.units)
     hiding: Keyed = []
@@ -78,7 +78,7 @@ def _weight_rungs(trace: Trace, copy_bytes_per_second: float) -> tuple[Keyed, Ke
     in_place: Keyed = []
     for group in weight_groups(trace):
         weights = {weight.name: weight.bytes for index in group for weight in trace.units[index].weights}
-        load = max(trace.units[index].weight_bytes for index in group) / copy_bytes_per_second
+        load = max(trace.units[index].weight_bytes for index in group) / rates.load
         if load:
             pause = clock.between(group[-1], end - 1 - group[-1])
             hides = min(pause, clock.between(-1, group[0])) >= load

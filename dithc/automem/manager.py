@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, TypeAlias
 from weakref import finalize, ref
 
@@ -100,10 +101,9 @@ class Manager:
         self._weights = WeightCopies(tiers.fast, self._copies, self._hits, before_load=before_load)
         self._gradients = RestingGradients(tiers, self._copies)
         self._mode = Mode(tiers.fast.pool)
-        self._recording: Recording | None = None
+        self._recordings: list[Recording] = []  # of the warm-up; only the last one may be incomplete
         self._course: Course | None = None
         self._state: dict[str, int] = {}
-        self._high_water: dict[str, int] = {}
         self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
         self._homes = Homes(())
         self._runs: dict[str, int] = {}
@@ -118,13 +118,17 @@ class Manager:
     def begin_step(self) -> None:
         """Starts an optimizer step: counters from 0, homes read anew, the plan made if the warm-up is over, first loads started.
 
-        Who never calls it gets the plan with the second call of the model. Who does has the first pass after it as the warm-up.
+        The warm-up is two passes, as the first one is slow; with a plan that is given, it is one. Who never calls this gets the
+        plan with the next call of the model. Who does has the first passes after it as the warm-up.
         """
+        if not self._end.alive:
+            self._mark()
+            return
         if self.plan is None:
-            if self._recording is not None and self._recording.is_complete and self._is_stepped:
+            if not self._is_stepped:
+                self._recordings.clear()
+            elif self._is_recorded():
                 self._make_plan(persist=self._calls > 1)
-            else:
-                self._recording = None
         self._is_stepped, self._calls = True, 0
         self._mark()
         if self._course is not None:
@@ -168,20 +172,24 @@ class Manager:
             stall_seconds=now.stall_seconds - then.stall_seconds,
             spills=self.tiers.fast.counters().spills - spills,
             recomputed_units=(self._course.recomputed if self._course else 0) - recomputed,
-            high_water={tier.spec.name: self._mark_of(tier) for tier in self.tiers},
+            high_water={tier.spec.name: tier.counters().peak_backed_bytes for tier in self.tiers},
         )
 
     def close(self) -> None:
-        """Ends the management: parameters stay where they are, and the model runs as any other."""
+        """Ends the management: parameters stay where they are, and the model runs as any other, from now on."""
         self._weights.release_all()
         self._gradients.close()
-        self._mode.leave_backward()
         self._moves.finish()
+        if self._course is not None:
+            self._course.is_over = True
         self._end()
 
     @contextmanager
     def calling(self) -> Iterator[None]:
         """Around a call of the whole model."""
+        if not self._end.alive:
+            yield
+            return
         before = self._mode.enter()
         outer = self.active, self._runs
         self.active, self._runs = self._begin(), {}
@@ -225,7 +233,7 @@ class Manager:
 
     def _warm_up(self) -> Call | None:
         """Watches a call, until a pass is recorded and the plan is made."""
-        done = self._recording is not None and self._recording.is_complete
+        done = self._is_recorded()
         if done and not self._is_stepped:
             model = self._model()
             held = model is not None and any(parameter.grad is not None for parameter in model.parameters())
@@ -237,30 +245,44 @@ class Manager:
         if done:
             return None  # the rest of the step
         self._look()
-        self._recording = Recording(
+        if self._recordings and not self._recordings[-1].is_complete:
+            self._recordings.pop()  # it had no backward pass
+        recording = Recording(
             tiers=self.tiers,
             parameters_of=self._named_parameters_of,
             weight_at=self._weight_at,
             is_tracked=self._moves.is_tracked,
             mode=self._mode,
-            high_water=self._high_water,
         )
-        return self._recording
+        self._recordings.append(recording)
+        return recording
+
+    def _is_recorded(self) -> bool:
+        """Whether the warm-up has the passes that a plan is made from."""
+        wanted = 2 if self._given is None else 1
+        return sum(recording.is_complete for recording in self._recordings) == wanted
 
     def _make_plan(self, *, persist: bool) -> None:
         """Turns what was recorded into a plan, and puts everything where it wants it."""
-        assert self._recording is not None, "the warm-up is over"
+        first, last = self._recordings[0], self._recordings[-1]
         state = [StateItem(name=name, bytes=num_bytes) for name, num_bytes in self._state.items()]
-        trace = self.trace = self._recording.trace(state, persist=persist)
-        self._recording.say_untracked()
-        self._recording = None
+        trace = self.trace = first.trace(state, persist=persist, later=last)
+        first.say_untracked()
+        self._recordings.clear()
+        started = perf_counter()
         if self._given is None:
             fast, slow = _level(self.tiers.fast), _level(self._slow)
-            self.plan = plan_of(trace, fast=fast, slow=slow, allow_recompute=self._allow_recompute)
+            self.plan = plan_of(
+                trace,
+                fast=fast,
+                slow=slow,
+                allow_recompute=self._allow_recompute,
+                copies_beside=self._copies.by == "threads",
+            )
         else:
             self.plan = self._given
         level = log.info if self.plan.fits else log.warning
-        level("memory plan\n%s", self.plan.describe())
+        level("memory plan, made in %.2f s\n%s", perf_counter() - started, self.plan.describe())
         decisions = {unit.name: self.plan.units.get(unit.name, STAYS) for unit in trace.units}
         self._settle_homes(decisions)
         self._look()
@@ -306,9 +328,6 @@ class Manager:
         copied = self._weights.at(address)
         return self._homes.at(address) if copied is None else copied
 
-    def _mark_of(self, tier: Tier) -> int:
-        return max(self._high_water.get(tier.spec.name, 0), tier.counters().peak_backed_bytes)
-
     def _mark(self) -> None:
         """Counters count from here."""
         self._copies_then = self._copies.counters()
@@ -326,6 +345,7 @@ def _level(tier: Tier) -> Level:
         name=tier.spec.name,
         budget_bytes=tier.spec.budget_bytes,
         copy_bytes_per_second=tier.copy_bytes_per_second,
+        read_bytes_per_second=tier.read_bytes_per_second,
     )
 
 

@@ -13,17 +13,12 @@ class Mode:
     """The mode of one model's thread."""
 
     def __init__(self, pool: Pool) -> None:
-        self._pool, self._task = pool, -1
-        self._before: Pool | None = None
+        self._pool, self._is_in_backward = pool, False
         self.is_available = allocator.available()
 
     def enter(self) -> Pool | None:
-        """Before a call of the model; what it returns is for `leave`. A backward pass that failed is over then."""
-        if not self.is_available:
-            return None
-        if torch._C._current_graph_task_id() < 0:
-            self.leave_backward()
-        return allocator.enter(self._pool)
+        """Before a call of the model; what it returns is for `leave`."""
+        return allocator.enter(self._pool) if self.is_available else None
 
     def leave(self, before: Pool | None) -> None:
         """After a call of the model."""
@@ -31,13 +26,24 @@ class Mode:
             allocator.leave(before)
 
     def enter_backward(self) -> None:
-        """In a backward pass, once in each, the outermost counts."""
-        if self.is_available and self._task < 0:
-            self._task = torch._C._current_graph_task_id()
-            self._before = allocator.enter(self._pool)
+        """In a backward pass, once in each, the outermost counts; the mode ends with that pass, also where it fails."""
+        if self.is_available and not self._is_in_backward:
+            torch.autograd.Variable._execution_engine.queue_callback(_Pass(self, allocator.enter(self._pool)))
+            self._is_in_backward = True
 
-    def leave_backward(self) -> None:
-        """After a backward pass."""
-        if self._task >= 0:
-            self._task = -1
-            allocator.leave(self._before)
+    def _leave_backward(self, before: Pool | None) -> None:
+        self._is_in_backward = False
+        allocator.leave(before)
+
+
+class _Pass:
+    """A backward pass: what the engine is to call at its end, and lets go of when the pass is over, also where that failed."""
+
+    def __init__(self, mode: Mode, before: Pool | None) -> None:
+        self._mode, self._before = mode, before
+
+    def __call__(self) -> None:
+        pass
+
+    def __del__(self) -> None:
+        self._mode._leave_backward(self._before)

@@ -16,7 +16,7 @@ log = logger(__name__)
 
 
 class Moves:
-    """Offloads and loads of records. A copy that fails leaves its record where it was."""
+    """Offloads and loads of records. A copy out that fails leaves its record where it was."""
 
     def __init__(self, tiers: Tiers, copies: Copies, hits: Hits) -> None:
         assert tiers.slow is not None, "with one tier nothing moves"
@@ -63,7 +63,7 @@ class Moves:
         """The bytes of a record, from the fastest memory that has them.
 
         Raises:
-            OSError: the copy back from a file failed.
+            OSError: the disk failed the copy back from a file.
         """
         if record.here is not None:
             return record.here
@@ -118,18 +118,17 @@ class Moves:
             record.away = None
 
     def _arrived(self, record: Record) -> bool:
-        """Waits for the copy back; False where it failed, and the slow copy can be read in place."""
+        """Waits for the copy back; False where it was cancelled: the slow copy is read in place."""
         if record.ticket is None:
             return True
         try:
             self._copies.wait(record.ticket)
-        except (OSError, RuntimeError) as error:
+        except OSError:  # of a disk: to read the file in place may end the process
             record.back = None
-            assert record.away is not None, "it is copied from there"
-            tier = self._tiers.tier_of(record.away)
-            if tier is not None and tier.spec.kind == "file":
-                raise  # its pages may not be readable in place either
-            self._say("back", "a copy back from slow memory failed: %s; saved tensors are read there", error)
+            raise
+        except RuntimeError as error:
+            record.back = None
+            self._say("back", "no copy back from slow memory: %s; saved tensors are read there", error)
             return False
         finally:
             record.ticket = None

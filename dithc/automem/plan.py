@@ -6,24 +6,26 @@ fetches as far ahead as that really takes. Where copies still make the step wait
 forward again instead, as long as that makes the predicted step shorter (or as slow memory is short).
 """
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import cache
+from operator import add
 
-from dithc.automem.decision import Decision, Level, Phase, Place, Plan
-from dithc.automem.distance import compute_seconds, hiding_distances, loads, with_distances
+from dithc.automem.decision import Decision, Level, Phase, Place, Plan, rates_between
+from dithc.automem.distance import compute_seconds, hiding_distances, loads, saved_loads, weight_loads, with_distances
 from dithc.automem.ladder import Rung, decide, ladder
-from dithc.automem.occupancy import is_dropped, occupancy, room
+from dithc.automem.occupancy import is_dropped, occupancy, room, working_bytes
 from dithc.automem.reasons import reasons
 from dithc.automem.timeline import timeline
 from dithc.automem.trace import Trace
-from dithc.automem.turns import is_offloaded, turns_of
+from dithc.automem.turns import is_offloaded, last_saver, turns_of
 from dithc.log import problem
 
 __all__ = ["Decision", "Level", "Phase", "Place", "Plan", "plan"]
 
 
-def plan(trace: Trace, *, fast: Level, slow: Level, allow_recompute: bool = False) -> Plan:
+def plan(trace: Trace, *, fast: Level, slow: Level, allow_recompute: bool = False, copies_beside: bool = True) -> Plan:
     """Decides where everything lives at each turn of a training step (paper section 4.2, Algorithm 1).
 
     Args:
@@ -31,6 +33,7 @@ def plan(trace: Trace, *, fast: Level, slow: Level, allow_recompute: bool = Fals
         fast: the level to stay within.
         slow: the level below; a byte moves at the slower rate of the two.
         allow_recompute: units may save their inputs only and run forward again, where copies cannot hide.
+        copies_beside: copies run beside the computing; False: the computing stands still for each of them, so none starts ahead.
 
     Returns:
         The plan. If not even everything in slow memory fits, it is the one that needs least, and says so in `fits`
@@ -40,10 +43,11 @@ def plan(trace: Trace, *, fast: Level, slow: Level, allow_recompute: bool = Fals
         UserError: a rate that is not positive, or a negative budget.
     """
     for level in (fast, slow):
-        if not level.copy_bytes_per_second > 0 or (level.budget_bytes or 0) < 0:
+        rates = level.copy_bytes_per_second, level.out_bytes_per_second
+        if not all(rate > 0 for rate in rates) or (level.budget_bytes or 0) < 0:
             expected = "a rate above 0, and a budget of at least 0 bytes"
             raise problem(f"memory level {level.name}", got=level, expected=expected, remedy="measure it, or set it")
-    search = _Search(trace, fast, slow)
+    search = _Search(trace, fast, slow, copies_beside=copies_beside)
     choice = search.first_fit()
     if allow_recompute:
         choice = search.recompute(choice)
@@ -93,21 +97,20 @@ class _Choice:
     recomputed: frozenset[int] = frozenset()
 
 
-class _Seconds(NamedTuple):
-    step: float
-    waiting: float
-
-
 class _Search:
     """Candidates for one trace and pair of levels, and what each would need."""
 
-    def __init__(self, trace: Trace, fast: Level, slow: Level) -> None:
-        self.trace, self.fast, self.slow = trace, fast, slow
-        self.rate = min(fast.copy_bytes_per_second, slow.copy_bytes_per_second)
-        self.rungs: Sequence[Rung] = ladder(trace, self.rate)
+    def __init__(self, trace: Trace, fast: Level, slow: Level, *, copies_beside: bool) -> None:
+        self.trace, self.fast, self.slow, self.copies_beside = trace, fast, slow, copies_beside
+        self.rates = rates_between(fast, slow)
+        self.rungs: Sequence[Rung] = ladder(trace, self.rates)
         # Distances for all that might move: the same on every rung, so that each rung needs no more than the one above.
-        self.farthest = tuple(hiding_distances(compute_seconds(trace), loads(trace, None), self.rate))
+        self.farthest = tuple(self._hiding(compute_seconds(trace), loads(trace, None)))
         self.resident = _Choice(0, self.farthest)
+
+    def _hiding(self, seconds: Sequence[float], bytes_at: Sequence[int]) -> list[int]:
+        """How far ahead loads start: at once where nothing can hide them."""
+        return hiding_distances(seconds, bytes_at, self.rates.load) if self.copies_beside else [0] * len(bytes_at)
 
     def spell_out(self, choice: _Choice) -> tuple[dict[str, Decision], dict[str, Place]]:
         """Its decisions and the places of state."""
@@ -125,58 +128,78 @@ class _Search:
     def play(self, choice: _Choice) -> tuple[Phase, ...]:
         """Its predicted timeline."""
         decisions, state = self.spell_out(choice)
-        return timeline(self.trace, decisions, state, fast=self.fast, copy_bytes_per_second=self.rate)
+        return timeline(
+            self.trace, decisions, state, fast=self.fast, rates=self.rates, copies_beside=self.copies_beside
+        )
 
     def first_fit(self) -> _Choice:
         """The first rung that fits with its loads ahead; at the bottom, as far ahead as fits."""
         bottom = len(self.rungs)
-        if self.fits_fast(replace(self.resident, num_rungs=bottom)):
-            low, high = 0, bottom  # of the rungs before `low` none fits, `high` does
-            while low < high:
-                middle = (low + high) // 2
-                low, high = (low, middle) if self.fits_fast(_Choice(middle, self.farthest)) else (middle + 1, high)
-            return self.refine(_Choice(high, self.farthest))
-        for most in range(max(self.farthest, default=0) - 1, -1, -1):
-            capped = _Choice(bottom, tuple(min(distance, most) for distance in self.farthest))
-            if self.fits_fast(capped):
-                return self.refine(capped)
-        return _Choice(bottom, (0,) * len(self.farthest))
+        if self.fits_fast(_Choice(bottom, self.farthest)):
+            rung = _first(lambda rung: self.fits_fast(_Choice(rung, self.farthest)), bottom)
+            return self.refine(_Choice(rung, self.farthest))
+        top = max(self.farthest, default=0)
+        nearer = _first(lambda nearer: self.fits_fast(self._capped(top - nearer)), top)
+        capped = self._capped(top - nearer)
+        return self.refine(capped) if self.fits_fast(capped) else capped
+
+    def _capped(self, most: int) -> _Choice:
+        """The bottom rung, with no load further ahead than `most` turns: the nearer, the less it needs."""
+        return _Choice(len(self.rungs), tuple(min(distance, most) for distance in self.farthest))
 
     def refine(self, choice: _Choice) -> _Choice:
         """Distances for what really moves: nearer where that hides it as well, farther where that helps and fits."""
-        decisions, _ = self.spell_out(choice)
-        wanted = hiding_distances(compute_seconds(self.trace, decisions), loads(self.trace, decisions), self.rate)
-        num_turns = len(wanted)
+        decisions, state = self.spell_out(choice)
+        held = occupancy(self.trace, decisions, state)[0].totals()
+        weights, saved = weight_loads(self.trace, decisions), saved_loads(self.trace, decisions)
+        wanted = self._hiding(compute_seconds(self.trace, decisions), list(map(add, weights, saved)))
+        distances, num_turns = list(choice.distances), len(wanted)
         for nearer in (True, False):
             for turn, distance in enumerate(wanted):
-                now = choice.distances[turn]
+                now = distances[turn]
                 to_forward = 2 * turn + 1 - num_turns  # turns back to where the unit's copy for forward was in use
                 is_kept = 0 < to_forward <= now
                 limit = distance if turn < num_turns // 2 else min(distance, to_forward - 1)
                 if is_kept or limit == now or (limit < now) != nearer:
                     continue
-                tried = replace(choice, distances=(*choice.distances[:turn], limit, *choice.distances[turn + 1 :]))
-                if nearer or self.fits_fast(tried):
-                    choice = tried
-        return choice
+                changed = range(turn - max(now, limit), turn - min(now, limit))
+                more = [weights[turn] + (saved[turn] if other >= num_turns // 2 else 0) for other in changed]
+                after = [
+                    held[other] + (-extra if nearer else extra) for other, extra in zip(changed, more, strict=True)
+                ]
+                if nearer or self.fast.budget_bytes is None or max(after) <= self.fast.budget_bytes:
+                    distances[turn], held[changed.start : changed.stop] = limit, after
+        return replace(choice, distances=tuple(distances))
 
     def recompute(self, choice: _Choice) -> _Choice:
-        """Runs units again whose tensors are offloaded, while that shortens the step or slow memory is short."""
-        gains = sorted(((gain, index) for index, gain in self._gains(choice).items()), reverse=True)
-        seconds, is_short = self._seconds(choice), not self.fits_slow(choice)
-        for gain, index in gains:
-            if not is_short and (gain <= 0 or not seconds.waiting):
-                break
-            tried = replace(choice, recomputed=choice.recomputed | {index})
-            if not self.fits_fast(tried) or (not is_short and not self.fits_slow(tried)):
-                continue
-            tried_seconds = self._seconds(tried)
-            if is_short or tried_seconds.step < seconds.step:
-                choice, seconds, is_short = tried, tried_seconds, not self.fits_slow(tried)
-        refined = self.refine(choice) if choice.recomputed else choice
-        return refined if self._seconds(refined).step < seconds.step else choice
+        """Runs units again whose tensors are offloaded, as many as shorten the step most, or as slow memory is short for.
 
-    def _gains(self, choice: _Choice) -> Mapping[int, float]:
+        They are taken in the order of what each spares by itself. How many is searched for, as each try plays a whole step.
+        """
+        gains = self._gains(choice)
+        order = self._that_fit(choice, sorted(gains, key=lambda index: (-gains[index], -index)))
+
+        @cache
+        def first(count: int) -> _Choice:
+            return replace(choice, recomputed=frozenset(order[:count]))
+
+        @cache
+        def seconds(count: int) -> float:
+            return self._seconds(first(count))
+
+        low = _first(lambda count: self.fits_slow(first(count)), len(order))
+        high = max(low, sum(gains[index] > 0 for index in order))
+        while True:
+            tried = sorted({low + (high - low) * part // 4 for part in range(5)})
+            best = min(range(len(tried)), key=lambda place: seconds(tried[place]))
+            if high - low <= 4:
+                break
+            low, high = tried[max(0, best - 1)], tried[min(len(tried) - 1, best + 1)]
+        chosen = first(tried[best])
+        refined = self.refine(chosen) if chosen.recomputed else chosen
+        return refined if self._seconds(refined) < self._seconds(chosen) else chosen
+
+    def _gains(self, choice: _Choice) -> dict[int, float]:
         """Seconds of copies that running a unit again spares, less its forward seconds, for units with offloaded tensors."""
         decisions, _ = self.spell_out(choice)
         gains = {}
@@ -189,14 +212,48 @@ class _Search:
                 and decisions[unit.name].saved[tensor.ordinal] == "offload"
             )
             if spared:
-                gains[index] = 2 * spared / self.rate - unit.forward_seconds
+                gains[index] = spared / self.rates.load + spared / self.rates.offload - unit.forward_seconds
         return gains
 
-    def _seconds(self, choice: _Choice) -> "_Seconds":
-        phases = self.play(choice)
-        waiting = sum(phase.stall_seconds for phase in phases)
-        return _Seconds(sum(phase.seconds for phase in phases) + waiting, waiting)
+    def _that_fit(self, choice: _Choice, order: Sequence[int]) -> list[int]:
+        """The units of these that fast memory has room to run again, all of them together.
+
+        A unit that runs again needs more while it does, and where it was the last to save a tensor that then stays.
+        """
+        before, state = self.spell_out(choice)
+        after, _ = self.spell_out(replace(choice, recomputed=frozenset(order)))
+        held = occupancy(self.trace, before, state)[0].totals()
+        num_units, taken = len(self.trace.units), []
+        for index in order:
+            unit, now, then = (
+                self.trace.units[index],
+                before[self.trace.units[index].name],
+                after[self.trace.units[index].name],
+            )
+            own, tried = 2 * num_units - 1 - index, held.copy()
+            tried[own] += working_bytes(unit, then, forward=False) - working_bytes(unit, now, forward=False)
+            for tensor in unit.saved:
+                if is_dropped(then, tensor, num_units - 1 - index):
+                    tried[own] -= tensor.bytes
+                elif is_offloaded(now, tensor.ordinal) and not is_offloaded(then, tensor.ordinal):
+                    reader = num_units + tensor.first
+                    start = max(num_units, reader - choice.distances[reader])
+                    for turn in range(last_saver(self.trace, index, tensor) + 1, start):
+                        tried[turn] += tensor.bytes
+            if self.fast.budget_bytes is None or max(tried) <= self.fast.budget_bytes:
+                held = tried
+                taken.append(index)
+        return taken
+
+    def _seconds(self, choice: _Choice) -> float:
+        """Of its whole step."""
+        return sum(phase.seconds + phase.stall_seconds for phase in self.play(choice))
 
     def _peaks(self, choice: _Choice) -> tuple[int, int]:
         fast, slow = occupancy(self.trace, *self.spell_out(choice))
         return max(fast.totals()), max(slow.totals())
+
+
+def _first(holds: Callable[[int], bool], last: int) -> int:
+    """The first number from 0 on for which something holds that holds for all after it; `last` where none before it does."""
+    return bisect_left(range(last), True, key=holds)

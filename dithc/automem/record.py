@@ -1,6 +1,8 @@
-"""The warm-up: one forward and backward pass that is watched, and becomes a trace.
+"""The warm-up: forward and backward passes that are watched, and become a trace.
 
-Nothing moves meanwhile: weights are used where they are, and what fast memory has no room for overflows into the tiers below.
+Its bytes are those of the first pass, when no gradient is held yet; its seconds those of a later one, because a first pass
+also waits for new pages and for whatever else happens once. Nothing moves meanwhile: weights are used where they are, and what
+fast memory has no room for overflows into the tiers below.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -42,8 +44,7 @@ class _Row:
 class Meter:
     """Bytes that operators have in use now, wherever they lie: in the tiers, and saved tensors that torch's own memory holds."""
 
-    def __init__(self, tiers: Tiers, high_water: dict[str, int]) -> None:
-        self.high_water = high_water
+    def __init__(self, tiers: Tiers) -> None:
         self._tiers, self._elsewhere = tiers, WeakSet[Record]()
         self._before = [tier.counters().used_bytes for tier in tiers]
 
@@ -57,11 +58,9 @@ class Meter:
         return self._sum([tier.counters().used_bytes for tier in self._tiers])
 
     def start_peaks(self) -> None:
-        """`peak` is from here on. The marks of all time, which this ends, are kept in `high_water`."""
+        """`peak` is from here on."""
         for tier in self._tiers:
-            known = self.high_water.get(tier.spec.name, 0)
-            self.high_water[tier.spec.name] = max(known, tier.counters().peak_backed_bytes)
-            tier.pool.start_peaks()
+            tier.pool.start_peak()
 
     def peak(self) -> int:
         """The most in use since `start_peaks`, or more, where tiers had their peaks at different moments."""
@@ -87,7 +86,6 @@ class Recording:
         weight_at: Callable[[int], nn.Parameter | None],
         is_tracked: Callable[[Tensor], bool],
         mode: Mode,
-        high_water: dict[str, int],
     ) -> None:
         """Starts to watch.
 
@@ -97,12 +95,11 @@ class Recording:
             weight_at: the parameter that an address belongs to.
             is_tracked: whether a tensor may be moved.
             mode: of torch's own tensors.
-            high_water: most bytes that each tier ever held, kept here because the tiers' own marks start anew with each unit.
         """
         self.is_complete = False
         self._tiers, self._parameters_of, self._mode, self._is_tracked = tiers, parameters_of, mode, is_tracked
         self._untracked_bytes = 0
-        self._meter = Meter(tiers, high_water)
+        self._meter = Meter(tiers)
         self._outside = self._meter.used()
         self._rows: list[_Row] = []
         self._index: dict[str, int] = {}
@@ -156,10 +153,17 @@ class Recording:
         self._running, self._since = index, perf_counter()
         self._meter.start_peaks()
 
-    def trace(self, state: Iterable[StateItem], *, persist: bool) -> Trace:
-        """What was seen; `persist`: gradients are there already when a pass starts, as with micro-batches."""
+    def trace(self, state: Iterable[StateItem], *, persist: bool, later: "Recording | None" = None) -> Trace:
+        """What was seen.
+
+        Args:
+            state: what the update touches.
+            persist: gradients are there already when a pass starts, as with micro-batches.
+            later: a pass behind this one, complete; where it ran a unit faster, its seconds count.
+        """
         last = len(self._rows) - 1
-        seconds = 0.0 if persist else max(0.0, perf_counter() - self._ended)
+        later = later or self
+        seconds = 0.0 if persist else max(0.0, perf_counter() - later._ended)
         seen: set[nn.Parameter] = set()
         weights = [self._weights(row, seen) for row in self._rows]
         saved = [
@@ -175,7 +179,7 @@ class Recording:
             )
             for row in self._rows
         ]
-        units = tuple(self._unit(index, weights, saved) for index in range(len(self._rows)))
+        units = tuple(self._unit(index, weights, saved, later._seconds_of(row)) for index, row in enumerate(self._rows))
         return Trace(
             units=units,
             outside_bytes=self._outside,
@@ -195,7 +199,18 @@ class Recording:
                 why,
             )
 
-    def _unit(self, index: int, weights: list[tuple[Weight, ...]], saved: list[tuple[Saved, ...]]) -> Unit:
+    def _seconds_of(self, row: _Row) -> tuple[float, float]:
+        """Forward and backward seconds of a unit of another pass, or of this one where it was faster."""
+        mine = self._rows[self._index[row.name]] if row.name in self._index else row
+        return min(row.forward_seconds, mine.forward_seconds), min(row.backward_seconds, mine.backward_seconds)
+
+    def _unit(
+        self,
+        index: int,
+        weights: list[tuple[Weight, ...]],
+        saved: list[tuple[Saved, ...]],
+        seconds: tuple[float, float],
+    ) -> Unit:
         """A row as the planner reads it, with what it carries: in use at its start, and none of what is known."""
         row, last = self._rows[index], len(self._rows) - 1
         kept = sum(one.bytes for earlier in saved[:index] for one in earlier)
@@ -208,8 +223,8 @@ class Recording:
             name=row.name,
             weights=weights[index],
             saved=saved[index],
-            forward_seconds=row.forward_seconds,
-            backward_seconds=row.backward_seconds,
+            forward_seconds=seconds[0],
+            backward_seconds=seconds[1],
             forward_bytes=max(0, row.forward_peak - row.forward_start),
             backward_bytes=0 if row.backward_start is None else max(0, row.backward_peak - row.backward_start),
             forward_carried_bytes=max(0, carried),
@@ -263,7 +278,6 @@ class Recording:
                 gradient = parameter.grad
                 if gradient is not None and self._tiers.tier_of(gradient) is not None and not _has_place(parameter):
                     self._gradients[parameter] = gradient.nbytes
-        self._mode.leave_backward()
         self.is_complete, self._ended = True, perf_counter()
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dithc.automem.decision import Decision, Level, Phase, Place
+from dithc.automem.decision import Decision, Level, Phase, Place, Rates
 from dithc.automem.distance import compute_seconds
 from dithc.automem.occupancy import occupancy
 from dithc.automem.trace import Trace
@@ -42,17 +42,18 @@ def timeline(
     state: Mapping[str, Place],
     *,
     fast: Level,
-    copy_bytes_per_second: float,
+    rates: Rates,
+    copies_beside: bool = True,
 ) -> tuple[Phase, ...]:
-    """The 2 L + 1 phases of a step under these decisions."""
+    """The 2 L + 1 phases of a step under these decisions; without `copies_beside` the computing stands still for each copy."""
     turns = turns_of(trace, decisions)
     in_fast, in_slow = (spans.parts() for spans in occupancy(trace, decisions, state, turns))
     seconds = [*compute_seconds(trace, decisions), trace.update_seconds]
-    play = _Play(trace, copy_bytes_per_second)
+    play = _Play(trace, rates)
     stalls: list[float] = []
     ends: list[float] = []
     for turn, parts in enumerate(in_fast):
-        started = play.now
+        started = ends[-1] if ends else 0.0
         parts["saved"] += play.wait_for_room(sum(parts.values()), fast.budget_bytes)
         if turn < len(turns):
             play.load(turns[turn], turn)
@@ -61,6 +62,7 @@ def timeline(
         ends.append(play.now)
         if turn < len(turns):
             play.offload(turns[turn])
+            play.now = play.now if copies_beside else play.all_have_left
     loaded, offloaded = play.loads_by_phase(ends), play.offloads_by_phase(ends)
     for turn, num_bytes in enumerate(_gradients(trace, decisions)):
         offloaded[turn] += num_bytes
@@ -84,7 +86,7 @@ def timeline(
 class _Play:
     """The clock, the streams and what is on its way out, while a step is played."""
 
-    def __init__(self, trace: Trace, copy_bytes_per_second: float) -> None:
+    def __init__(self, trace: Trace, rates: Rates) -> None:
         self.now = 0.0
         self._units = {unit.name: unit for unit in trace.units}
         self._index = {unit.name: index for index, unit in enumerate(trace.units)}
@@ -92,19 +94,20 @@ class _Play:
         for unit in trace.units:
             for tensor in unit.saved:
                 self._readers.setdefault(len(trace.units) + tensor.first, []).append((unit.name, tensor.ordinal))
-        self._loads, self._offloads = _Stream(copy_bytes_per_second), _Stream(copy_bytes_per_second)
+        self._loads, self._offloads = _Stream(rates.load), _Stream(rates.offload)
         self._leaving: deque[tuple[float, int]] = deque()
+        self._leaving_bytes = 0
 
     def wait_for_room(self, needed_bytes: int, budget_bytes: int | None) -> int:
         """Waits until what is needed fits beside what is still leaving, and returns the bytes of that."""
-        leaving = sum(num_bytes for _, num_bytes in self._leaving)
         while self._leaving and (
-            self._leaving[0][0] <= self.now or (budget_bytes is not None and needed_bytes + leaving > budget_bytes)
+            self._leaving[0][0] <= self.now
+            or (budget_bytes is not None and needed_bytes + self._leaving_bytes > budget_bytes)
         ):
             end, num_bytes = self._leaving.popleft()
             self.now = max(self.now, end)
-            leaving -= num_bytes
-        return leaving
+            self._leaving_bytes -= num_bytes
+        return self._leaving_bytes
 
     def load(self, this: Turn, turn: int) -> None:
         """Starts what is due and waits for what the turn itself needs."""
@@ -124,6 +127,12 @@ class _Play:
         for name, ordinal in this.offload_saved:
             num_bytes = self._units[name].saved[ordinal].bytes
             self._leaving.append((self._offloads.copy((name, ordinal), num_bytes, not_before=self.now), num_bytes))
+            self._leaving_bytes += num_bytes
+
+    @property
+    def all_have_left(self) -> float:
+        """When the last offload ends."""
+        return max(self.now, self._offloads.free_at)
 
     def loads_by_phase(self, ends: list[float]) -> list[int]:
         """Bytes of loads that began in each phase."""

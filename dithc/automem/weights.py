@@ -1,7 +1,12 @@
 """Copies of weights in fast memory, which stand in for the parameters while their unit runs.
 
-A parameter's home is wherever its data is when a copy is made: nobody else has to know of homes. A copy that became stale
-(the home was changed, or the parameter was given other data) is never used.
+A parameter's home is wherever its data is when a copy is made: nobody else has to know of homes. A copy is stale, and not used,
+when the parameter was given other data, or was changed in a way that its version counts: by an optimizer, or by operations on
+the parameter itself. A change through `.data` or `.detach().numpy()`, while a copy exists, is not seen. Copies exist from
+`Manager.begin_step`, or else from the model's call, to the end of its backward pass: such changes belong before `begin_step`.
+
+A copy out of a file that the disk fails is an OSError of the pass. What is read there without a copy (a weight that the plan
+leaves in place, one that finds no room) is read through the file's mapping: there the system ends the process with SIGBUS.
 """
 
 from bisect import bisect_right
@@ -79,7 +84,11 @@ class WeightCopies:
                 self._of[parameter] = _Copy(parameter, home, target, ticket, parameter._version, users={unit})
 
     def use(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Puts the copies of these parameters into their places, as soon as they are complete."""
+        """Puts the copies of these parameters into their places, as soon as they are complete.
+
+        Raises:
+            OSError: the disk failed a copy out of a file.
+        """
         for parameter in parameters:
             copy = self._of.get(parameter)
             if copy is None:
@@ -121,14 +130,15 @@ class WeightCopies:
         return None
 
     def _is_good(self, copy: _Copy) -> bool:
-        """Waits for a copy; False where it failed, or is not what the parameter holds now."""
+        """Waits for a copy; False where it was cancelled, or is not what the parameter holds now."""
         try:
             self._copies.wait(copy.ticket)
-        except (OSError, RuntimeError) as error:
+        except OSError:  # of a disk: to read the file in place may end the process
+            self._drop(copy)
+            raise
+        except RuntimeError as error:
             if not self._refused:
-                log.warning(
-                    "a copy of weights into fast memory failed: %s; the original is used from slow memory", str(error)
-                )
+                log.warning("no copy of weights into fast memory: %s; they are used from slow memory", str(error))
                 self._refused = True
             return False
         parameter = copy.parameter

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 GIB = 1 << 30
+# Statuses of a process that SIGKILL ended, by itself and through its launcher.
+KILLS = ("status -9", "status 137")
 
 
 def automem_table(result: Mapping[str, Any]) -> str:
@@ -32,8 +34,7 @@ def _runs(part: Mapping[str, Any]) -> Iterator[str]:
     for row in part["rows"]:
         if row["status"] != "ok":
             yield f"{row['name']:<14}{'-' if row['status'] == 'oom' else row['status']:>10}"
-            if row["status"] != "oom":
-                yield f"{row['name']}: {row['reason']}"
+            yield f"{row['name']}: {_end(row)}"
             continue
         words = [
             f"{row['seconds']['median']:.3f}",
@@ -44,12 +45,23 @@ def _runs(part: Mapping[str, Any]) -> Iterator[str]:
         widths = (10, 9, 10, 10, 8, 9, 11)
         yield f"{row['name']:<14}" + "".join(f"{word:>{width}}" for word, width in zip(words, widths, strict=True))
     for row in part["rows"]:
+        if "limit_bytes" in part and row["status"] == "ok":
+            peak, limit = row["peak_rss_bytes"] / GIB, part["limit_bytes"] / GIB
+            yield f"{row['name']}: at most {peak:.2f} GiB resident, code and pages of files among them; the limit is {limit:.2f}"
         if "within_budget" in row:
             word = "never exceeded" if row["within_budget"] else "EXCEEDED"
             yield f"{row['name']}: the budget was {word} ({row['peak_fast_bytes']} of {row['budget_bytes']} bytes)"
         if "losses_identical" in row:
             same = "identical to" if row["losses_identical"] else "NOT THOSE of"
             yield f"{row['name']}: losses and gradient norms {same} the unmanaged training"
+
+
+def _end(row: Mapping[str, Any]) -> str:
+    """Why a run has no numbers. What a killed one had logged by then says nothing of memory."""
+    if row["status"] != "oom":
+        return str(row["reason"])
+    status, _, said = row["reason"].partition("; ")
+    return f"killed for lack of memory, {status}" if status in KILLS else f"out of memory: {said or status}"
 
 
 def _largest(part: Mapping[str, Any]) -> Iterator[str]:

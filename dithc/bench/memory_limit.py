@@ -1,67 +1,152 @@
 """A limit on the memory of a run, and how it is kept."""
 
 import os
+import time
 from pathlib import Path
+from typing import NamedTuple
+
+from dithc.log import logger
 
 CGROUPS = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
+# A killed process holds its group until the kernel has taken its memory back.
+LONGEST_WAIT_SECONDS, PAUSE_SECONDS = 10.0, 0.02
+log = logger(__name__)
+
+
+class _Version(NamedTuple):
+    """How control groups of a version call their files: the limit, the one that leaves no room to swap, the count of kills."""
+
+    name: str
+    limit: str
+    swap: str
+    kills: str
+
+
+V1 = _Version("v1", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.oom_control")
+V2 = _Version("v2", "memory.max", "memory.swap.max", "memory.events")
 
 
 class MemoryLimit:
-    """A limit on all ranks of a run together: a control group where one can be made, else RLIMIT_DATA for each rank.
+    """A limit on all ranks of a run together: a control group below one's own where one can be made; else RLIMIT_DATA for each.
 
-    RLIMIT_DATA counts private writable mappings: neither the code of libraries nor a file tier. A control group counts all
-    that is resident, of a file tier what is in memory just now. Groups of version 1 do not say whether a group below one's own
-    may be made, so none is.
+    A control group counts all that its processes are the first to use, pages of files too, which it writes back before it kills.
+    RLIMIT_DATA is on private memory alone: it refuses where a control group kills, and counts neither the code of libraries nor
+    a file tier.
 
     Attributes:
-        how: which of the two, in words; empty without a limit.
+        how: which of them, in words; empty without a limit.
         data_bytes: RLIMIT_DATA of each rank; None where the control group sees to it.
     """
 
-    def __init__(self, limit_bytes: int | None, *, ranks: int, root: Path = CGROUPS) -> None:
-        self.how, self.data_bytes, self._folder = "", None, None
+    def __init__(
+        self, limit_bytes: int | None, *, ranks: int, root: Path = CGROUPS, own_groups: Path = OWN_GROUPS
+    ) -> None:
+        self.how, self.data_bytes = "", None
+        self._group: _Group | None = None
         if limit_bytes is None:
             return
-        self._folder = _new_group(limit_bytes, root)
-        if self._folder is not None:
-            self.how = f"control group {self._folder}, memory.max {limit_bytes} bytes for all ranks together"
-        else:
-            self.data_bytes = limit_bytes // ranks
-            self.how = (
-                f"RLIMIT_DATA of {self.data_bytes} bytes for each of {ranks} rank(s): no control group (v2) can be made"
-            )
+        reasons = []
+        for version, parent in ((V2, _own_v2), (V1, _own_v1)):
+            try:
+                self._group = _Group(version, parent(root, own_groups), limit_bytes)
+            except OSError as error:
+                reasons.append(f"{version.name}: {error}")
+            else:
+                self.how = f"control group {self._group.folder} ({version.name}), {self._group.said}"
+                return
+        self.data_bytes = limit_bytes // ranks
+        self.how = (
+            f"private memory (RLIMIT_DATA) of {self.data_bytes} bytes for each of {ranks} rank(s), without pages of files: "
+            f"no control group can be made ({'; '.join(reasons)})"
+        )
 
     def enter(self) -> None:
         """Called in the child before it becomes the launcher."""
-        if self._folder is not None:
-            (self._folder / "cgroup.procs").write_text(str(os.getpid()))
+        if self._group is not None:
+            (self._group.folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def struck(self) -> bool:
         """Whether the control group killed a process."""
-        if self._folder is None:
-            return False
-        lines = (self._folder / "memory.events").read_text().splitlines()
-        return any(line.startswith("oom_kill ") and int(line.split()[1]) > 0 for line in lines)
+        return self._group is not None and self._group.num_kills() > 0
 
     def close(self) -> None:
-        """Removes the control group."""
-        if self._folder is not None:
-            self._folder.rmdir()
+        """Removes the control group, whose processes have ended."""
+        if self._group is not None:
+            self._group.remove()
 
 
-def _new_group(limit_bytes: int, root: Path) -> Path | None:
-    """A control group (v2) below our own with that limit, None where it cannot be made."""
-    try:
-        own = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-        folder = root / own.lstrip("/") / f"dithc-bench-{os.getpid()}"
-        if "memory" not in (folder.parent / "cgroup.subtree_control").read_text().split():
-            return None
-        folder.mkdir()
-    except (OSError, StopIteration):
-        return None
-    try:
-        (folder / "memory.max").write_text(str(limit_bytes))
-    except OSError:
-        folder.rmdir()
-        return None
+class _Group:
+    """A control group with a limit on memory and on swap; said: the limit in words."""
+
+    def __init__(self, version: _Version, parent: Path, limit_bytes: int) -> None:
+        self.folder, self._version = parent / f"dithc-bench-{os.getpid()}", version
+        self.folder.mkdir()
+        try:
+            (self.folder / version.limit).write_text(str(limit_bytes))
+            self.said = f"{version.limit} {limit_bytes} for all ranks together, {self._forbid_swap(limit_bytes)}"
+        except OSError:
+            self.folder.rmdir()
+            raise
+
+    def _forbid_swap(self, limit_bytes: int) -> str:
+        """Version 1 limits memory and swap together, version 2 swap alone."""
+        path = self.folder / self._version.swap
+        if not path.exists():
+            return "and as much swap as there is: this kernel does not count it"
+        path.write_text(str(limit_bytes) if self._version is V1 else "0")
+        return "no swap"
+
+    def num_kills(self) -> int:
+        """Processes that were killed for its limit; 0 also where a kernel before 4.13 does not say."""
+        lines = (self.folder / self._version.kills).read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+
+    def remove(self) -> None:
+        """Waits until its processes are gone, as long as that may take."""
+        until = time.monotonic() + LONGEST_WAIT_SECONDS
+        while True:
+            try:
+                self.folder.rmdir()
+            except OSError as error:
+                if time.monotonic() > until:
+                    log.warning(
+                        f"control group {self.folder} stays: {error}; end its processes, then remove it by rmdir"
+                    )
+                    return
+                time.sleep(PAUSE_SECONDS)
+            else:
+                return
+
+
+def _own_v2(root: Path, own_groups: Path) -> Path:
+    """Our own group of version 2, which hands control of memory to groups below it.
+
+    Raises:
+        OSError: there is none, or it does not.
+    """
+    folder = root / _path_of(own_groups, controller="")
+    if "memory" not in (folder / "cgroup.subtree_control").read_text().split():
+        raise OSError(f"{folder} keeps control of memory to itself")
     return folder
+
+
+def _own_v1(root: Path, own_groups: Path) -> Path:
+    """Our own group of version 1, to which what is below it counts: its limits hold there too.
+
+    Raises:
+        OSError: there is none, or they do not.
+    """
+    folder = root / "memory" / _path_of(own_groups, controller="memory")
+    if (folder / "memory.use_hierarchy").read_text().strip() != "1":
+        raise OSError(f"limits of {folder} do not hold in groups below it")
+    return folder
+
+
+def _path_of(own_groups: Path, *, controller: str) -> str:
+    """Of our own group in the tree of a controller of version 1, or of version 2 where it has no name."""
+    for line in own_groups.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return path.lstrip("/")
+    raise OSError("this process is in no such group")

@@ -1,7 +1,7 @@
 """A training that gets one of dithc's parts after the other, as in the paper's figure 9: what each of them is worth.
 
 Every stage is the same program with other settings; all of them train the same weights on the same batches. They take turns,
-whole runs at a time; a speed-up is that of runs of the same round over the first stage.
+whole runs at a time; a speed-up is that of runs of the same round over the baseline, and without it there is none.
 """
 
 import os
@@ -81,6 +81,7 @@ STAGES = (
     Stage("tuned", "+ tuning", "the tuned choice for each matrix product", {}, {"DITHC_TUNING": ""}),
 )
 NAMES = tuple(stage.name for stage in STAGES)
+BASELINE = STAGES[0].name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,7 @@ class StepwiseSettings:
         batch: images a step over all ranks.
         dtype: of the arithmetic.
         ranks: on this machine, equal shares of its cores each.
-        stages: names of STAGES to measure, in their order; the first of them is what the others are compared with.
+        stages: names of STAGES to measure, in their order; without `baseline` there are seconds, and no speed-up over it.
         tune: search the matrix products first, into a place of this bench, instead of taking the tuning that is there.
         rounds: runs of each stage; the first order, then the reverse.
         warmup: steps of a run before the clock.
@@ -165,45 +166,62 @@ def contenders_of(settings: StepwiseSettings, machine: Machine) -> list[Contende
 
 
 def rows_of(settings: StepwiseSettings, runs: Mapping[str, Sequence[Run]]) -> list[dict[str, Any]]:
-    """A row for each stage: its seconds, its speed-up over the first and over the one before, and what became of its losses."""
+    """A row for each stage: its seconds, its speed-up over the baseline and over the stage before, what became of its losses.
+
+    A speed-up is None where what it is over was left out or failed.
+    """
     rows: list[dict[str, Any]] = []
-    measured: list[dict[str, Any]] = []
+    baseline: Mapping[str, Any] | None = None
+    before: Mapping[str, Any] | None = None
     for stage in STAGES:
         if stage.name not in settings.stages:
             continue
         row: dict[str, Any] = {"name": stage.name, "label": stage.label, "what": stage.what}
         rows.append(row)
         own = runs.get(stage.name)
-        bad = next((run for run in own or () if run.status != "ok"), None)
-        if own is None:
+        if own is None:  # the stage before stays what the next one is compared with: it is the same program
             row |= {"status": "same", "reason": "one rank exchanges nothing: the same as the stage before"}
-        elif bad is not None:
+            continue
+        if bad := next((run for run in own if run.status != "ok"), None):
             row |= {"status": bad.status, "reason": bad.reason}
-        else:
-            row |= _measured(own, measured)
-            measured.append(row)
+            before = None
+            continue
+        row |= _measured(own)
+        if stage.name == BASELINE:
+            baseline = before = row
+        row |= _compared(row, baseline=baseline, before=before)
+        before = row
     return rows
 
 
-def _measured(runs: Sequence[Run], before: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    timing = Timing(tuple(median(run.seconds) for run in runs))
-    first, last = (
-        (Timing(tuple(row["seconds"]["all"])) for row in (before[0], before[-1])) if before else (timing, timing)
-    )
-    truth = before[0]["losses"] if before else runs[-1].losses
-    largest = max(abs(ours - theirs) / abs(theirs) for ours, theirs in zip(runs[-1].losses, truth, strict=True))
+def _measured(runs: Sequence[Run]) -> dict[str, Any]:
     ranks = runs[-1].result["each_rank"]
     return {
         "status": "ok",
-        "seconds": timing.to_dict(),
-        "speedup": spread(first.ratios_to(timing)),
-        "speedup_over_previous": spread(last.ratios_to(timing)),
+        "seconds": Timing(tuple(median(run.seconds) for run in runs)).to_dict(),
         "steps_seconds": [run.seconds for run in runs],
         "losses": runs[-1].losses,
-        "largest_difference_of_losses": largest,
         "page_faults": median(rank["page_faults"] for rank in ranks),
         "peak_rss_bytes_each": runs[-1].peak_rss_bytes_each,
         "operators": ranks[0]["operators"],
+    }
+
+
+def _compared(
+    row: Mapping[str, Any], *, baseline: Mapping[str, Any] | None, before: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    timing = Timing(tuple(row["seconds"]["all"]))
+    speedup, over_previous = (
+        None if other is None else spread(Timing(tuple(other["seconds"]["all"])).ratios_to(timing))
+        for other in (baseline, before)
+    )
+    differences = [] if baseline is None else zip(row["losses"], baseline["losses"], strict=True)
+    return {
+        "speedup": speedup,
+        "speedup_over_previous": over_previous,
+        "largest_difference_of_losses": max(
+            (abs(ours - truth) / abs(truth) for ours, truth in differences), default=None
+        ),
     }
 
 

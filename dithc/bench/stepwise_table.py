@@ -17,13 +17,23 @@ def stepwise_table(result: Mapping[str, Any]) -> str:
         if row["status"] != "ok":
             lines.append(f"{row['label']:<16}{row['status']:>10}: {row['reason']}")
             continue
-        seconds, whole, last = row["seconds"], row["speedup"], row["speedup_over_previous"]
+        seconds = row["seconds"]
         lines.append(
-            f"{row['label']:<16}{seconds['median']:>10.4f}{seconds['mad']:>9.4f}{whole['median']:>10.3f}{whole['mad']:>8.3f}"
-            f"{last['median']:>11.3f}{last['mad']:>8.3f}{row['page_faults']:>15,.0f}"
+            f"{row['label']:<16}{seconds['median']:>10.4f}{seconds['mad']:>9.4f}{_ratio(row['speedup'], 10)}"
+            f"{_ratio(row['speedup_over_previous'], 11)}{row['page_faults']:>15,.0f}"
         )
     lines += [f"{row['label']}: {row['what']}" for row in result["stages"]]
-    found = [row["largest_difference_of_losses"] for row in result["stages"] if row["status"] == "ok"]
+    measured = [row for row in result["stages"] if row["status"] == "ok"]
+    if measured and all(row["speedup"] is None for row in measured):
+        lines.append("no speed-up: the baseline was left out, or failed")
+    found = [row["largest_difference_of_losses"] for row in measured if row["largest_difference_of_losses"] is not None]
     if found:
         lines.append(f"losses differ by {max(found):.1e} of their size at most: other kernels, other roundings")
     return "\n".join(lines)
+
+
+def _ratio(numbers: Mapping[str, Any] | None, width: int) -> str:
+    """A ratio and its deviation; a dash where what it is over was not measured."""
+    if numbers is None:
+        return f"{'-':>{width}}{'':>8}"
+    return f"{numbers['median']:>{width}.3f}{numbers['mad']:>8.3f}"

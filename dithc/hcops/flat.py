@@ -46,7 +46,8 @@ def give_place(parameter: Parameter, view: Tensor, *, accumulate: bool = True) -
         parameter: of any kind.
         view: fp32, contiguous, of its shape.
         accumulate: whether products add to a gradient that is there. Else it is autograd that adds, in a pass of its own: the
-            same bits as without a place, which sums inside of a product are not.
+            same bits as without a place, which sums inside of a product are not. `view` has a storage of its own then, and
+            is written only while nobody else has a tensor in it: a gradient that was kept keeps its numbers.
     """
     if _takes_part(parameter) and backend_of("linear") != FALLBACK:
         parameter.flat_grad = view  # type: ignore[attr-defined]
@@ -61,15 +62,16 @@ def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:
     """Where the product for the gradient of `parameter` may write, and whether it has to add to what stands there.
 
     None where a fresh tensor is needed, because the gradient will not become `.grad` unchanged (torch.autograd.grad, a
-    hook of the tensor, a graph of the gradient), because `.grad` is a tensor from elsewhere, or because the weight is used
-    twice in this backward pass and the first gradient is still on its way.
+    hook of the tensor, a graph of the gradient), because `.grad` is a tensor from elsewhere, because the weight is used
+    twice in this backward pass and the first gradient is still on its way, because somebody has kept an earlier gradient, or
+    because the place was taken back since the forward pass.
 
     Args:
-        parameter: with an attribute `flat_grad`.
+        parameter: with an attribute `flat_grad` in the forward pass.
         accumulator: the node that the gradient is sent to.
     """
-    flat: Tensor = parameter.flat_grad
-    if parameter._backward_hooks or torch.is_grad_enabled() or not _accumulates(accumulator, parameter):
+    flat: Tensor | None = getattr(parameter, "flat_grad", None)
+    if flat is None or parameter._backward_hooks or torch.is_grad_enabled() or not _accumulates(accumulator, parameter):
         return None, False
     if not hasattr(parameter, "flat_grad_on_its_way"):
         parameter.register_post_accumulate_grad_hook(_landed)
@@ -77,6 +79,8 @@ def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:
         return None, False
     held = parameter.grad
     if held is None:
+        if not parameter.flat_grad_accumulates and _has_other_users(flat):
+            return None, False
         parameter.flat_grad_on_its_way = True
         return flat.detach(), False
     if not parameter.flat_grad_accumulates:
@@ -110,6 +114,12 @@ def _accumulates(accumulator: Any, parameter: Any) -> bool:
         return bool(torch._C._will_engine_execute_node(accumulator))
     except RuntimeError:  # torch.autograd.grad captures the gradient instead
         return False
+
+
+def _has_other_users(tensor: Tensor) -> bool:
+    """Whether there are more tensors in the storage of one."""
+    storage = tensor.untyped_storage()
+    return torch._C._storage_Use_Count(storage._cdata) > 2  # the tensor and `storage`
 
 
 def _landed(parameter: Any) -> None:

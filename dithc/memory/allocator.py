@@ -21,7 +21,7 @@ import torch
 
 from dithc import native
 from dithc.log import logger
-from dithc.memory.pool import SMALLEST_BYTES, Pool
+from dithc.memory.pool import SMALLEST_BYTES, Held, Pool
 
 log = logger(__name__)
 
@@ -52,9 +52,10 @@ class Loading:
 
 
 class _Mode(threading.local):
-    """The pool of this thread's mode, kept alive by being here; None: off."""
+    """The pool of this thread's mode, None: off; and what keeps its memory in being, also when it is closed meanwhile."""
 
     pool: Pool | None = None
+    held: Held | None = None
 
 
 _mode = _Mode()
@@ -74,13 +75,13 @@ def reason() -> str:
 def enter(pool: Pool) -> Pool | None:
     """Lets this thread's tensors come from `pool` from now on; returns the pool of the mode before, for `leave`.
 
-    A pool that is off or closed ends the mode; one is not to be closed while a mode is on that it serves. Costs some
-    microseconds. Without the extension it does nothing, and the log has said so once.
+    A pool that is off or closed ends the mode; one that is closed later, by any thread, serves nothing from then on. Costs
+    some microseconds. Without the extension it does nothing, and the log has said so once.
     """
     library, before = load().library, _mode.pool
     if library is not None:
         library.dithc_allocator_mode(pool._pool, native.context())
-        _mode.pool = pool
+        _mode.pool, _mode.held = pool, pool.held
     return before
 
 
@@ -91,7 +92,7 @@ def leave(before: Pool | None = None) -> None:
         return
     if before is None:
         library.dithc_allocator_mode(None, None)
-        _mode.pool = None
+        _mode.pool = _mode.held = None
     else:
         enter(before)
 

@@ -90,8 +90,9 @@ class Copies:
         Args:
             tiers: those that may hold a tensor in a file, where copies go by pread and pwrite; None: no tensor is in a file.
             load_core, offload_core: core (index into `Machine.cores`) that the thread of a stream is pinned to; None: anywhere.
-            by: "threads": one C thread a stream, asleep while there is nothing to do. "team": none; what is submitted is copied
-                by the compute team inside `wait`, `drain` and `advance`, for machines without a core to spare.
+            by: "threads": one C thread a stream, asleep while there is nothing to do. "team": none, for systems that refuse
+                threads; what is submitted is copied by the compute team inside `wait`, `drain` and `advance`, and then nothing
+                is computed.
 
         Raises:
             UserError: there is no C library, or no such core.

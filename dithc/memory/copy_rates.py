@@ -1,17 +1,18 @@
-"""How fast tensors are copied into a tier, measured once per process for each place."""
+"""How fast the streams of `Copies` copy tensors into and out of a tier, measured once per process for each place."""
 
 import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
+from typing import NamedTuple
 
 import torch
 
 from dithc import native
 from dithc.log import logger
+from dithc.memory.copies import Copies
 from dithc.memory.pool import Pool
-from dithc.native import ceilings
 
 log = logger(__name__)
 
@@ -19,43 +20,75 @@ log = logger(__name__)
 PROBE_BYTES = 16 << 20
 PIECE_BYTES = 4 << 20
 ROUNDS = 3
+LOOK_SECONDS = 0.0005
 GIGA = 1e9
 
-_of_folder: dict[Path, float] = {}
+_of_folder: dict[Path, "FileRates"] = {}
+
+
+class FileRates(NamedTuple):
+    """Bytes a second of the disk behind a file, past the system's page cache, which a training larger than memory outgrows."""
+
+    write: float
+    read: float
 
 
 @cache
 def into_memory(nodes: tuple[int, ...]) -> float:
-    """Bytes a second of the best of a few copies by the compute team into new memory on `nodes`, which belongs to no tier."""
+    """Bytes a second of the best of a few copies by one thread of a stream into new memory on `nodes`, which is no tier's."""
     source = torch.ones(PROBE_BYTES // 4)
     target = Pool(budget_bytes=PROBE_BYTES, nodes=nodes).empty(source.shape, source.dtype)
-    has_team = native.library() is not None
-    rate = _best(lambda: ceilings.copy(source, target) if has_team else target.copy_(source), PROBE_BYTES)
+    if native.library() is None:
+        rate = _best(lambda: target.copy_(source), PROBE_BYTES)
+    else:
+        rate = PROBE_BYTES / min(_stream_seconds(target, source))
     log.debug("copies into memory%s: %.1f GB/s", f" on nodes {nodes}" if nodes else "", rate / GIGA)
     return rate
 
 
-def into_file(folder: Path, file: int, size_bytes: int) -> float:
-    """Bytes a second of the best of a few writes by one thread to the start of a file in which nothing lives yet.
-
-    It is the system's page cache that is measured, as long as the disk keeps up.
-    """
+def of_file(folder: Path, file: int, size_bytes: int) -> FileRates:
+    """The best of a few writes and reads by one thread at the start of a file in which nothing lives yet."""
     if folder not in _of_folder:
         probe = min(PROBE_BYTES, size_bytes)
-        source = memoryview(bytearray(b"\1" * probe))
+        offsets = range(0, probe, PIECE_BYTES)
+        piece = memoryview(os.urandom(min(PIECE_BYTES, probe)))
 
         def write() -> None:
-            for offset in range(0, probe, PIECE_BYTES):
-                os.pwrite(file, source[offset : offset + PIECE_BYTES], offset)
+            for offset in offsets:
+                os.pwrite(file, piece[: probe - offset], offset)
+            os.fdatasync(file)
 
-        _of_folder[folder] = _best(write, probe)
-        log.debug("copies into a file in %s: %.1f GB/s", folder, _of_folder[folder] / GIGA)
+        def read() -> None:
+            for offset in offsets:
+                os.preadv(file, [into], offset)
+
+        into = bytearray(PIECE_BYTES)
+        found = _of_folder[folder] = FileRates(
+            write=_best(write, probe),
+            read=_best(read, probe, before=lambda: os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)),
+        )
+        log.info("file tier in %s: %.2f GB/s written, %.2f GB/s read", folder, found.write / GIGA, found.read / GIGA)
     return _of_folder[folder]
 
 
-def _best(copy: Callable[[], object], num_bytes: int) -> float:
+def _stream_seconds(target: torch.Tensor, source: torch.Tensor) -> list[float]:
+    """Of copies that nobody helps with, each."""
+    copies, seconds = Copies(), []
+    for _ in range(ROUNDS):
+        before = copies.counters().busy_seconds["load"]
+        ticket = copies.submit(target, source, stream="load")
+        while copies.by == "threads" and not copies.is_done(ticket):
+            sleep(LOOK_SECONDS)
+        copies.wait(ticket)
+        seconds.append(copies.counters().busy_seconds["load"] - before)
+    copies.close()
+    return seconds
+
+
+def _best(copy: Callable[[], object], num_bytes: int, *, before: Callable[[], object] = lambda: None) -> float:
     seconds = []
     for _ in range(ROUNDS):
+        before()
         start = perf_counter()
         copy()
         seconds.append(perf_counter() - start)

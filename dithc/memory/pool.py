@@ -41,11 +41,11 @@ class Counters:
     Attributes:
         used_bytes: in blocks in use, each rounded up to 4,096.
         idle_bytes: taken from the system and in no block.
-        peak_bytes: the most ever in use.
+        peak_bytes: the most in use since `start_peak`.
         hits: blocks that found idle memory alone.
         misses: blocks that needed memory of the system.
         backed_bytes: used and idle, which the budget is on.
-        peak_backed_bytes: the most of it ever.
+        peak_backed_bytes: the most of it ever, never started anew: the evidence that a budget was kept.
         budget_bytes: the most that it may be; None where there is no budget.
         spills: requests that this pool had no room for, which went to the pool below or were refused.
         spilled_bytes: what they asked for.
@@ -73,6 +73,10 @@ class Counters:
 
 
 _NAMES = tuple(field.name for field in fields(Counters))
+
+
+class Held:
+    """Keeps a pool of the library in being, and those below it: for its `Pool`, and for a thread whose tensors come from it."""
 
 
 class Pool:
@@ -107,6 +111,7 @@ class Pool:
         self.next = next
         self._library = native.library()
         self._pool = ctypes.c_void_p()
+        self.held: Held | None = None
         self.range = (0, 0)
         if self._library is None:
             return
@@ -119,9 +124,11 @@ class Pool:
             reserved_pages=int(reserved_pages),
         )
         self._library.hc_pool_create(ctypes.byref(options), ctypes.byref(self._pool))
+        self.held = Held()
         # The pool below outlives this one: it is named here, not in what is called.
-        self._release = weakref.finalize(self, _release, self._library, self._pool.value, next)
-        self._release.atexit = False  # a thread that nobody waits for may still be inside an operator
+        below = None if next is None else next.held
+        release = weakref.finalize(self.held, _release, self._library, self._pool.value, below)
+        release.atexit = False  # a thread that nobody waits for may still be inside an operator
         start, size = ctypes.c_void_p(), ctypes.c_int64()
         self._library.hc_pool_reserved(self._pool, ctypes.byref(start), ctypes.byref(size))
         self.range = (start.value or 0, size.value)
@@ -132,7 +139,7 @@ class Pool:
     def off(cls) -> "Pool":
         """No pool: tensors come from torch's own allocator, as without the C library."""
         pool = cls.__new__(cls)
-        pool.next, pool._library, pool._pool, pool.range = None, None, ctypes.c_void_p(), (0, 0)
+        pool.next, pool._library, pool._pool, pool.held, pool.range = None, None, ctypes.c_void_p(), None, (0, 0)
         return pool
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, *, floor_bytes: int = SMALLEST_BYTES) -> Tensor:
@@ -193,10 +200,10 @@ class Pool:
         numbers = {name: getattr(state, name) for name in _NAMES}
         return Counters(**numbers | {"budget_bytes": None if state.budget_bytes < 0 else state.budget_bytes})
 
-    def start_peaks(self) -> None:
-        """Starts both peaks anew from what is now."""
+    def start_peak(self) -> None:
+        """Starts `peak_bytes` anew from what is in use now."""
         if self._library is not None:
-            self._library.hc_pool_start_peaks(self._pool)
+            self._library.hc_pool_start_peak(self._pool)
 
     def trim(self) -> None:
         """Gives idle huge pages back to the system."""
@@ -206,8 +213,8 @@ class Pool:
     def close(self) -> None:
         """No takes from now on: tensors come from torch's allocator. What lives here stays valid."""
         if self._library is not None:
-            self._library, self._pool = None, ctypes.c_void_p()
-            self._release()
+            self._library.hc_pool_close(self._pool)  # for a thread whose mode still names it
+            self._library, self._pool, self.held = None, ctypes.c_void_p(), None
 
     def _warn_without_addresses(self) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -221,7 +228,7 @@ class Pool:
             log.warning("the system refused a range of addresses: every output is mapped and unmapped, which is slower")
 
 
-def _release(library: ctypes.CDLL, pool: int | None, _next: Pool | None) -> None:
+def _release(library: ctypes.CDLL, pool: int | None, _below: Held | None) -> None:
     library.hc_pool_release(pool)
 
 

@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Literal
 
 from dithc.hardware import Machine
-from dithc.log import problem
+from dithc.log import UserError, problem
 
 GIB = 1 << 30
 # Kinds of memory of a machine, fastest first.
 FASTEST_FIRST = ("on-package", "ddr", "expander")
 # Of on-package memory this part is the tier's: page tables, and what else the system keeps there, need some.
 USABLE_NUMERATOR, USABLE_DENOMINATOR = 15, 16
+# Of ordinary memory above another tier: the rest is for what comes from no tier (Python, libraries, small outputs, files' pages).
+ORDINARY_NUMERATOR, ORDINARY_DENOMINATOR = 3, 4
 
 TierKind = Literal["on-package", "ddr", "file"]
 PageKind = Literal["hugetlb", "transparent", "none", "file"]
@@ -46,17 +48,19 @@ def specs_of(
 ) -> list[TierSpec]:
     """The chain of tiers that a machine and the settings give to one of `ranks` processes that share its memory. Pure.
 
-    With a budget and one kind of memory, what does not fit goes to the file; without a file, to the same memory unbudgeted.
+    Every tier but the last has a budget, or those below it would never be used. With a budget and one kind of memory, what does
+    not fit goes to the file; without a file, to the same memory unbudgeted.
 
     Args:
-        machine: its tiers of memory, as discovered.
-        fast_budget_bytes: hard budget of the fastest tier of this process; None: of on-package memory its share, of others none.
+        machine: its tiers of memory, as discovered, and the limit of its control group.
+        fast_budget_bytes: hard budget of the fastest tier of this process; None: its share.
         file_folder: where this process's file tier is to be; None: there is none.
         file_bytes: its size.
         ranks: processes that share the machine's memory, evenly.
 
     Raises:
-        UserError: a folder without a size, or a size without a folder.
+        UserError: a folder without a size, or a size without a folder; a budget of more than the tier has; or a file below memory
+            of unknown size, without a budget.
     """
     if (file_folder is None) != (file_bytes is None):
         raise problem(
@@ -67,23 +71,45 @@ def specs_of(
         )
     found = [tier for kind in FASTEST_FIRST for tier in machine.tiers if tier.kind == kind]
     bind = len({tier.kind for tier in found}) > 1
-    specs = [_spec(tier.kind, tier.nodes if bind else (), tier.memory_bytes // ranks) for tier in found]
+    limit = machine.limits.memory_limit_bytes
+    shares = [min(tier.memory_bytes, limit or tier.memory_bytes) // ranks for tier in found]
+    specs = [_spec(tier.kind, tier.nodes if bind else (), share) for tier, share in zip(found, shares, strict=True)]
     specs = specs or [TierSpec(name="memory", kind="ddr", budget_bytes=None)]
-    if fast_budget_bytes is not None:
-        plain, is_only = specs[0], len(specs) == 1 and file_folder is None
-        specs[0] = replace(plain, name=f"budgeted {plain.name}", budget_bytes=fast_budget_bytes)
-        specs += [plain] if is_only else []
     if file_folder is not None:
         specs.append(TierSpec(name="file", kind="file", budget_bytes=file_bytes, folder=file_folder))
+    if fast_budget_bytes is not None:
+        if found and fast_budget_bytes > found[0].memory_bytes // ranks:
+            raise _too_large(fast_budget_bytes, found[0].kind, found[0].memory_bytes, ranks)
+        specs += specs if len(specs) == 1 else []
+        specs[0] = replace(specs[0], name=f"budgeted {specs[0].name}", budget_bytes=fast_budget_bytes)
+    if specs[-1].kind == "ddr":
+        specs[-1] = replace(specs[-1], budget_bytes=None)
+    if any(spec.budget_bytes is None for spec in specs[:-1]):
+        raise problem(
+            f"file tier of memory in {file_folder}",
+            got="memory of unknown size above it, and no budget: nothing would ever go to the file",
+            expected="a budget",
+            remedy="set fast_budget_gib, or leave the file out",
+        )
     return specs
 
 
 def _spec(kind: str, nodes: tuple[int, ...], memory_bytes: int) -> TierSpec:
-    """A tier of memory of the machine. On-package memory has a budget, or the system would go on in other memory unnoticed."""
+    """A tier of memory of the machine. Without a budget the system would go on in other memory unnoticed."""
     if kind == "on-package":
         budget = memory_bytes * USABLE_NUMERATOR // USABLE_DENOMINATOR
         return TierSpec(name=kind, kind="on-package", budget_bytes=budget, nodes=nodes)
-    return TierSpec(name=kind, kind="ddr", budget_bytes=None, nodes=nodes)
+    budget = memory_bytes * ORDINARY_NUMERATOR // ORDINARY_DENOMINATOR
+    return TierSpec(name=kind, kind="ddr", budget_bytes=budget, nodes=nodes)
+
+
+def _too_large(budget_bytes: int, kind: str, memory_bytes: int, ranks: int) -> UserError:
+    return problem(
+        "budget of the fastest memory",
+        got=f"{budget_bytes / GIB:.2f} GiB for each of {ranks} rank(s) of a node",
+        expected=f"at most {memory_bytes // ranks / GIB:.2f} GiB: there are {memory_bytes / GIB:.2f} GiB of {kind} memory",
+        remedy="lower fast_budget_gib",
+    )
 
 
 def describe(spec: TierSpec) -> str:

@@ -33,7 +33,7 @@ class Tier:
         self.spec = spec
         self.pool: Pool
         self._file: int | None = None
-        self._file_rate: float | None = None
+        self._file_rates: copy_rates.FileRates | None = None
         below_pool: Pool | None = below.pool if below else None
         if spec.kind != "file":
             reserved = _fits_reserved_pages(spec)
@@ -53,7 +53,7 @@ class Tier:
                 expected=f"{size_bytes} bytes of addresses (ulimit -v)",
                 remedy="raise the limit, or make the file smaller",
             ) from error
-        self._file_rate = copy_rates.into_file(spec.folder, self._file, size_bytes)
+        self._file_rates = copy_rates.of_file(spec.folder, self._file, size_bytes)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A contiguous tensor of any size and dtype with undefined content: here, else in the tiers below (a counted spill).
@@ -61,7 +61,8 @@ class Tier:
         Raises:
             MemoryError: the last tier refused too.
         """
-        return self.pool.empty(shape, dtype, floor_bytes=0)
+        with torch.inference_mode(False):  # what a tier holds is for later steps too, whoever asks first
+            return self.pool.empty(shape, dtype, floor_bytes=0)
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether the storage of a tensor lies in this tier."""
@@ -102,7 +103,12 @@ class Tier:
     @property
     def copy_bytes_per_second(self) -> float:
         """Copies into this tier from ordinary memory, measured once per process; see `copy_rates`."""
-        return copy_rates.into_memory(self.spec.nodes) if self._file_rate is None else self._file_rate
+        return copy_rates.into_memory(self.spec.nodes) if self._file_rates is None else self._file_rates.write
+
+    @property
+    def read_bytes_per_second(self) -> float:
+        """Copies out of this tier into ordinary memory; of memory as fast as those into it."""
+        return self.copy_bytes_per_second if self._file_rates is None else self._file_rates.read
 
     def close(self) -> None:
         """No takes from now on; `Tiers.close` calls it."""
@@ -180,11 +186,14 @@ class Tiers(Sequence[Tier]):
         self._before = None
 
     def close(self) -> None:
-        """Ends the tiers: tensors that still live in them stay valid, and memory goes back when the last of them is gone."""
+        """Ends the tiers: tensors that still live in them stay valid, and memory goes back when the last of them is gone.
+
+        A model that lives on keeps its weights there, so that is no news for a user; the log has it for who looks for a leak.
+        """
         self.release()
         for tier in self._tiers:
             if used := tier.counters().used_bytes:
-                log.info("memory tier %s: %d bytes are still in use", tier.spec.name, used)
+                log.debug("memory tier %s: %d bytes are still in use", tier.spec.name, used)
             tier.close()
 
 

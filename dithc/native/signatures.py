@@ -240,10 +240,11 @@ OTHER_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_part": (None, c_int64, c_int64, c_int, c_int, POINTER(c_int64), POINTER(c_int64)),
     "hc_pool_take": (c_void_p, c_void_p, c_void_p, c_int64),
     "hc_pool_give": (None, c_void_p, c_void_p),
+    "hc_pool_close": (None, c_void_p),
     "hc_pool_release": (None, c_void_p),
     "hc_pool_holds": (c_int, c_void_p, c_void_p),
     "hc_pool_counters": (None, c_void_p, POINTER(PoolState)),
-    "hc_pool_start_peaks": (None, c_void_p),
+    "hc_pool_start_peak": (None, c_void_p),
     "hc_pool_trim": (None, c_void_p),
     "hc_pool_tensor": (c_void_p, c_void_p, c_void_p, c_int, c_int, POINTER(c_int64)),
 }

@@ -20,6 +20,8 @@ PAPER = {
     "automem": "+ AutoMem",
     "tuned": "+ tuning",
 }
+# Why a stage has no speed-up, by its status.
+NOTES = {"ok": "no baseline", "same": "nothing to exchange"}
 HEAD = (
     "Stage",
     "s a step",
@@ -73,12 +75,13 @@ def stage_bars(result: Mapping[str, Any], paper: Table | None) -> list[StageBar]
     return [
         StageBar(
             label=row["label"],
-            measured=row["speedup"]["median"] if row["status"] == "ok" else None,
-            deviation=row["speedup"]["mad"] if row["status"] == "ok" else 0.0,
+            measured=speedup["median"] if speedup else None,
+            deviation=speedup["mad"] if speedup else 0.0,
             published=published.get(row["name"]),
-            note={"ok": "", "same": "nothing to exchange"}.get(row["status"], row["status"]),
+            note="" if speedup else NOTES.get(row["status"], row["status"]),
         )
         for row in result["stages"]
+        for speedup in (row.get("speedup"),)
     ]
 
 
@@ -106,7 +109,8 @@ def stepwise_parts(result: Mapping[str, Any] | None, paper: Table | None) -> dic
 def _measured(row: Mapping[str, Any]) -> list[str]:
     if row["status"] != "ok":
         return [row["label"], f"{ABSENT} ({row['reason']})", ABSENT, ABSENT]
-    return [row["label"], *(with_deviation(row[name]) for name in ("seconds", "speedup", "speedup_over_previous"))]
+    told = (row[name] for name in ("seconds", "speedup", "speedup_over_previous"))
+    return [row["label"], *(ABSENT if numbers is None else with_deviation(numbers) for numbers in told)]
 
 
 def _beside(name: str, published: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from torch import Tensor
 from torch.nn import Parameter
@@ -31,8 +31,6 @@ GIB = 1 << 30
 PLAN_FILE = "automem.json"
 # What a step tells where memory is managed.
 MEMORY = ("loaded_bytes", "offloaded_bytes", "stall_seconds", "fast_peak_bytes", "spills")
-# Who copies where the core plan has no core to spare: the compute team between two layers, or threads beside it.
-COPIES_WITHOUT_CORES: Literal["threads", "team"] = "team"
 log = logger(__name__)
 
 
@@ -204,6 +202,9 @@ def _chain(settings: training.Memory, *, ranks: int) -> list[TierSpec]:
         file_bytes=_bytes(settings.file_gib),
         ranks=ranks,
     )
+    if len(chain) > 2:
+        below = ", ".join(spec.name for spec in chain[2:])
+        log.info(f"memory is planned for {chain[0].name} and {chain[1].name}; what finds no room there goes to {below}")
     if len(chain) > 1:
         return chain
     if settings.automem == "on":
@@ -213,6 +214,8 @@ def _chain(settings: training.Memory, *, ranks: int) -> list[TierSpec]:
             expected="two tiers at least",
             remedy="set fast_budget_gib, or file_folder and file_gib; or automem: auto, which then moves nothing",
         )
+    if settings.allow_recompute:
+        log.warning("machine.memory: allow_recompute without effect, as there is one tier of memory: nothing is moved")
     return []
 
 
@@ -224,13 +227,8 @@ def _copies(tiers: Tiers) -> Copies:
     """The two streams, each on a core that the core plan keeps free of compute threads, where it keeps one."""
     cores = free_cores()
     if not cores:
-        who = (
-            "the compute threads, between layers"
-            if COPIES_WITHOUT_CORES == "team"
-            else "threads beside the compute threads"
-        )
-        log.info(f"copies between memories: no core is kept free for them, by {who}")
-        return Copies(tiers, load_core=None, offload_core=None, by=COPIES_WITHOUT_CORES)
+        log.info("copies between memories: no core is kept free for them, by threads beside the compute threads")
+        return Copies(tiers)
     load, offload = cores[0][0], cores[-1][0]
     log.info(f"copies between memories: loads on CPU {load}, offloads on CPU {offload}")
-    return Copies(tiers, load_core=load, offload_core=offload, by="threads")
+    return Copies(tiers, load_core=load, offload_core=offload)

@@ -20,7 +20,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Raised whenever a function below changes; the caller compares it with the one it was written for. */
-#define HC_ABI_VERSION 5
+#define HC_ABI_VERSION 6
 
 typedef enum {
     HC_OK = 0,
@@ -124,7 +124,10 @@ typedef struct {
  * end. The child of a fork takes nothing from a file: its parent's blocks are there. */
 int hc_pool_create(const hc_pool_options *options, hc_pool **out_pool);
 
-/* Nobody takes from it any more; it ends when its last block is given back. */
+/* Refuses every take from now on, also on behalf of the pool below it; those who name it may go on asking. */
+void hc_pool_close(hc_pool *pool);
+
+/* The same, and nobody names it any more; it ends when its last block is given back. */
 void hc_pool_release(hc_pool *pool);
 
 /* Changes the budget (negative: none), and gives idle memory back until the new one holds. What is in use stays, so a smaller one
@@ -147,7 +150,8 @@ void hc_pool_give(hc_pool *pool, void *block);
 int hc_pool_holds(hc_pool *pool, const void *address);
 
 typedef struct {
-    int64_t used_bytes, idle_bytes, peak_bytes;     /* in use; taken from the system and not in use; the most ever in use */
+    int64_t used_bytes, idle_bytes;                 /* in use; taken from the system and not in use */
+    int64_t peak_bytes;                             /* the most in use since hc_pool_start_peak */
     int64_t hits, misses;                           /* blocks that found idle memory alone, or did not */
     int64_t backed_bytes, peak_backed_bytes;        /* used + idle, which the budget is on, and the most of it ever */
     int64_t budget_bytes;                           /* negative: none */
@@ -158,8 +162,8 @@ typedef struct {
 
 void hc_pool_counters(hc_pool *pool, hc_pool_state *out_state);
 
-/* Both peaks start anew from what is now. */
-void hc_pool_start_peaks(hc_pool *pool);
+/* peak_bytes starts anew from what is in use now; peak_backed_bytes, the evidence that a budget was kept, never does. */
+void hc_pool_start_peak(hc_pool *pool);
 
 /* Has the system take the pages of `bytes` from `out_pages` on, a multiple of 4,096 both, from one memory node as long as that has
  * any left, and moves those there that have been touched (Linux's mbind). HC_NOT_BOUND: refused (a container's seccomp filter, a node that does not

@@ -55,8 +55,13 @@ void hc_arena_create(hc_arena *out_arena, int64_t bytes) {
         hc_pages_give(pages, bytes);
         return;
     }
-    memset(out_arena->backed, 0, (size_t)(bytes / HUGE_PAGE_BYTES));
-    out_arena->is_fixed = 0, out_arena->backed_bytes = 0;
+    hc_arena_not_touched(out_arena);
+    out_arena->is_fixed = 0;
+}
+
+void hc_arena_not_touched(hc_arena *arena) {
+    memset(arena->backed, 0, (size_t)(arena->bytes / HUGE_PAGE_BYTES));
+    arena->backed_bytes = 0;
 }
 
 void hc_arena_destroy(hc_arena *arena) {

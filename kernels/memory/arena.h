@@ -26,7 +26,7 @@ typedef struct {
 typedef struct {
     char *start;
     int64_t bytes;          /* reserved; 0: the system refused, every take is refused */
-    int is_fixed;           /* all of it has memory behind it, and keeps it: a file, or huge pages that were reserved */
+    int is_fixed;           /* what has memory behind it keeps it: a file, or huge pages that were reserved */
     unsigned char *backed;  /* for each huge page, whether memory stands behind it */
     int64_t backed_bytes;
     hc_block **first;       /* for each huge page, the lowest block that starts in it */
@@ -40,6 +40,9 @@ void hc_arena_create(hc_arena *out_arena, int64_t bytes);
 
 /* An arena over pages that exist, whole huge pages, which belong to it from then on: HC_OK, or HC_OUT_OF_MEMORY. */
 int hc_arena_create_on(hc_arena *out_arena, void *pages, int64_t bytes);
+
+/* Of a new arena: its pages exist and nobody has touched them, so that whoever takes the first block on one does (hc_arena_back). */
+void hc_arena_not_touched(hc_arena *arena);
 
 /* Gives its addresses and its bookkeeping back; no block may be in use. */
 void hc_arena_destroy(hc_arena *arena);

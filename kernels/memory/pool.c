@@ -23,8 +23,9 @@ struct hc_pool {
     int64_t budget; /* on backed bytes; negative: none */
     int64_t peak_used, peak_backed, hits, misses, spills, spilled_bytes;
     int is_shared; /* its memory is a file's, which the child of a fork sees too */
-    int is_released;
-    hc_pool *next;
+    int is_closed;   /* nobody takes from it any more */
+    int is_released; /* and nobody names it */
+    hc_pool *next;   /* NULL from the closing on */
     int num_nodes, nodes[MOST_NODES];
 };
 
@@ -53,13 +54,12 @@ static int create_fixed(hc_pool *pool, const hc_pool_options *options) {
     if (pages == NULL) {
         return options->file >= 0 ? HC_OUT_OF_MEMORY : HC_OK;
     }
-    if (options->file < 0 && pool->num_nodes == 1) {
-        hc_bind(pages, bytes, pool->nodes[0]);
-    }
     pool->is_shared = options->file >= 0;
     const int status = hc_arena_create_on(&pool->arena, pages, bytes);
     if (status != HC_OK) {
         hc_pages_give(pages, bytes);
+    } else if (options->file < 0) {
+        hc_arena_not_touched(&pool->arena); /* the first take of each page binds and touches it, by the team */
     }
     return status;
 }
@@ -105,7 +105,7 @@ static void lock_pool(hc_pool *pool) {
     pthread_mutex_lock(&pool->lock);
 }
 
-/* Lets go of the lock, and ends a pool that nobody takes from any more and that holds nothing. */
+/* Lets go of the lock, and ends a pool that nobody names any more and that holds nothing. */
 static void unlock_pool(hc_pool *pool) {
     const int is_over = pool->is_released && pool->num_used == 0;
     pthread_mutex_unlock(&pool->lock);
@@ -116,13 +116,22 @@ static void unlock_pool(hc_pool *pool) {
     }
 }
 
-void hc_pool_release(hc_pool *pool) {
+static void end_takes(hc_pool *pool, int is_released) {
     if (pool != NULL) {
         lock_pool(pool);
-        pool->is_released = 1;
+        pool->is_closed = 1;
+        pool->is_released |= is_released;
         pool->next = NULL; /* which may end before this one now */
         unlock_pool(pool);
     }
+}
+
+void hc_pool_close(hc_pool *pool) {
+    end_takes(pool, 0);
+}
+
+void hc_pool_release(hc_pool *pool) {
+    end_takes(pool, 1);
 }
 
 int hc_pool_reserved(hc_pool *pool, void **out_start, int64_t *out_bytes) {
@@ -201,7 +210,7 @@ static void unmap_block(hc_pool *pool, hc_block *block) {
 /* From this pool alone, with the lock held; NULL: no room. */
 static hc_block *take_locked(hc_pool *pool, int64_t wanted, new_pages *out_new) {
     const int64_t most = wanted <= INT64_MAX - HUGE_PAGE_BYTES ? hc_pages_round(wanted) : INT64_MAX;
-    if (most == INT64_MAX || pool->is_released || (pool->is_shared && pool->maker != hc_forks())) {
+    if (most == INT64_MAX || pool->is_closed || (pool->is_shared && pool->maker != hc_forks())) {
         return NULL; /* the child of a fork would write over what its parent has in the file */
     }
     if (pool->budget >= 0 && wanted > pool->budget) {
@@ -211,7 +220,8 @@ static hc_block *take_locked(hc_pool *pool, int64_t wanted, new_pages *out_new) 
     return found != NULL ? found : map_block(pool, most, out_new);
 }
 
-static hc_block *take_here(hc_pool *pool, hc_context *context, int64_t bytes) {
+/* From this pool alone; NULL: no room, then out_next is the pool to ask, if there is one. */
+static hc_block *take_here(hc_pool *pool, hc_context *context, int64_t bytes, hc_pool **out_next) {
     const int64_t wanted = bytes > INT64_MAX - PAGE_BYTES ? INT64_MAX
                            : bytes > 0                    ? (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES
                                                           : PAGE_BYTES;
@@ -226,6 +236,7 @@ static hc_block *take_here(hc_pool *pool, hc_context *context, int64_t bytes) {
         pool->spills++;
         pool->spilled_bytes += bytes;
     }
+    *out_next = pool->next;
     note_peaks(pool); /* also of a refusal, which may have opened a part before the system said no */
     pthread_mutex_unlock(&pool->lock);
     if (to_touch.bytes > 0) {
@@ -237,9 +248,9 @@ static hc_block *take_here(hc_pool *pool, hc_context *context, int64_t bytes) {
 }
 
 hc_block *hc_pool_take_block(hc_pool **pool, hc_context *context, int64_t bytes) {
-    for (;; *pool = (*pool)->next) {
-        hc_block *found = take_here(*pool, context, bytes);
-        if (found != NULL || (*pool)->next == NULL) {
+    for (hc_pool *next;; *pool = next) {
+        hc_block *found = take_here(*pool, context, bytes, &next);
+        if (found != NULL || next == NULL) {
             return found;
         }
     }
@@ -280,8 +291,8 @@ static hc_block *find(const hc_pool *pool, const void *pages) {
 
 void hc_pool_give(hc_pool *pool, void *pages) {
     for (hc_block *found = NULL; pool != NULL && pages != NULL && found == NULL;) {
-        hc_pool *next = pool->next;
         lock_pool(pool);
+        hc_pool *next = pool->next;
         found = find(pool, pages);
         if (found != NULL) {
             give_locked(pool, found);
@@ -327,10 +338,9 @@ void hc_pool_counters(hc_pool *pool, hc_pool_state *out_state) {
     pthread_mutex_unlock(&pool->lock);
 }
 
-void hc_pool_start_peaks(hc_pool *pool) {
+void hc_pool_start_peak(hc_pool *pool) {
     lock_pool(pool);
     pool->peak_used = pool->used;
-    pool->peak_backed = backed_bytes(pool);
     pthread_mutex_unlock(&pool->lock);
 }
 

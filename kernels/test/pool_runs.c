@@ -125,6 +125,9 @@ int hc_test_pool(int num_threads, int file) {
     hc_pool_release(w.pools[0]);
     mark(block, MEBI, 1);
     hc_pool_give(of_block, block);
+    /* A closed pool refuses, though the one below it has room, and may be asked again. */
+    hc_pool_close(w.pools[1]);
+    wrong += hc_pool_take(w.pools[1], &context, 1) != NULL || hc_pool_take(w.pools[1], &context, 1) != NULL;
     hc_pool_release(w.pools[1]);
     hc_pool_release(w.pools[2]);
     hc_team_destroy(context.team);

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from torch import Tensor, nn
 
+from dithc.automem import AutoMem
 from dithc.memory import Tiers, hot_pool
-from tests.automem.managed import two_tiers, used_bytes
+from tests.automem.managed import loss_of, moving_plan, two_tiers, used_bytes
 
 
 @pytest.fixture
@@ -29,6 +31,25 @@ def make_tiers(tmp_path: Path) -> Iterator[Callable[..., Tiers]]:
         assert budget is not None
         assert tiers.fast.counters().peak_backed_bytes <= budget
         tiers.close()
+
+
+@pytest.fixture
+def moving(make_tiers: Callable[..., Tiers]) -> Callable[..., nn.Module]:
+    """`moving(make)`: a managed model of its own, under a plan by which all that can move does from the second call on."""
+
+    def build(
+        make: Callable[[], nn.Module],
+        *,
+        file: bool = False,
+        recompute: str = "none",
+        loss: Callable[[nn.Module, int], Tensor] = loss_of,
+        **settings: object,
+    ) -> nn.Module:
+        plan = moving_plan(make, loss=loss, recompute=recompute, file=file)
+        tiers = make_tiers(50, file=file)
+        return AutoMem(make(), recompute, tiers=tiers, plan=plan, **settings)  # type: ignore[arg-type]
+
+    return build
 
 
 @pytest.fixture(params=["memory", "file"])

@@ -1,13 +1,16 @@
 """What the tests of managed memory share: models that are small but not below the floor, steps, and a comparison of two runs."""
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor, nn
 
+from dithc.automem import AutoMem, Manager, Plan, manager
 from dithc.memory import Tiers, TierSpec
 from dithc.model import DiT
 
@@ -122,6 +125,54 @@ def two_tiers(budget_mib: float, *, folder: Path | None = None, file_mib: int = 
     if folder is None:
         return Tiers([fast, TierSpec(name="slow", kind="ddr", budget_bytes=None)])
     return Tiers([fast, TierSpec(name="file", kind="file", budget_bytes=file_mib * MIB, folder=folder)])
+
+
+def managed(model: nn.Module) -> Manager:
+    """The manager of a model that has one."""
+    found = manager(model)
+    assert found is not None
+    return found
+
+
+@cache
+def moving_plan(
+    make: Callable[[], nn.Module],
+    *,
+    loss: Callable[[nn.Module, int], Tensor] = loss_of,
+    recompute: str = "none",
+    file: bool = False,
+) -> Plan:
+    """A plan by which everything that can move does, whatever the planner thinks of it."""
+    with TemporaryDirectory() as folder:
+        tiers = two_tiers(400, folder=Path(folder) if file else None)
+        model = AutoMem(make(), recompute, tiers=tiers)  # type: ignore[arg-type]
+        for seed in range(3):  # two are the warm-up, the third has the plan
+            loss(model, seed).backward()
+            model.zero_grad()
+        plan = managed(model).plan
+        assert plan is not None
+        del model
+        gc.collect()
+        tiers.close()
+    units = {
+        name: replace(
+            unit,
+            weights="copied",
+            gradients="slow",
+            saved=("offload",) * len(unit.saved),
+            forward_ahead=1,
+            backward_ahead=1,
+        )
+        for name, unit in plan.units.items()
+    }
+    return replace(plan, units=units)
+
+
+def assert_moved(model: nn.Module, *, offloaded: bool = True) -> None:
+    """Copies of weights were made and used; saved tensors left fast memory, unless the model saves none there."""
+    counters = managed(model).counters()
+    assert min(counters.loaded_bytes, counters.hits) > 0, "no weight was copied"
+    assert not offloaded or counters.offloaded_bytes > 0, "no saved tensor left"
 
 
 def used_bytes(tiers: Sequence[object]) -> list[int]:

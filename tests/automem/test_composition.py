@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -14,24 +15,34 @@ from torch.utils.checkpoint import checkpoint
 
 from dithc import hcops
 from dithc.automem import AutoMem, manager
-from dithc.automem.manager import Manager
 from dithc.memory import Tiers
-from tests.automem.managed import Run, dit, loss_of, mlps, train, unmanaged
+from dithc.model import DiT
+from tests.automem.managed import assert_moved, dit, loss_of, managed, mlps, moving_plan, train, unmanaged
+
+Build = Callable[..., nn.Module]
 
 
-def managed(model: nn.Module) -> Manager:
-    found = manager(model)
-    assert found is not None
-    return found
+def small() -> DiT:
+    return dit(2)
 
 
-def of_plain(make: Callable[[], nn.Module], **settings: object) -> Run:
-    return train(make(), **settings)  # type: ignore[arg-type]
+def assert_same(
+    model: nn.Module,
+    make: Callable[[], nn.Module],
+    *,
+    offloaded: bool = True,
+    loss: Callable[[nn.Module, int], Tensor] = loss_of,
+    **settings: object,
+) -> None:
+    """A managed training, of the recorded step and one that follows the plan, is the same as without: and something moved."""
+    expected = unmanaged(make, 2) if loss is loss_of and not settings else train(make(), steps=2, loss=loss)
+    train(model, steps=2, loss=loss, **settings).assert_same(expected)  # type: ignore[arg-type]
+    assert_moved(model, offloaded=offloaded)
 
 
-def test_recomputation_of_blocks(tiers: Tiers) -> None:
-    model = AutoMem(dit(), "block", tiers=tiers)
-    train(model).assert_same(unmanaged(dit))
+def test_recomputation_of_blocks(moving: Build) -> None:
+    model = moving(small, recompute="block")
+    assert_same(model, small)
     trace = managed(model).trace
     assert trace is not None
     blocks = [unit for unit in trace.units if unit.name.startswith("blocks")]
@@ -39,20 +50,14 @@ def test_recomputation_of_blocks(tiers: Tiers) -> None:
 
 
 def test_recomputation_by_the_plan(make_tiers: Callable[..., Tiers]) -> None:
-    from dataclasses import replace
-
-    first = AutoMem(dit(), tiers=make_tiers(24))
-    train(first, steps=2)
-    plan = managed(first).plan
-    managed(first).close()
-    assert plan is not None
+    plan = moving_plan(small)
     units = {
         name: replace(decision, recompute=name.startswith("blocks"), saved=("keep",) * len(decision.saved))
         for name, decision in plan.units.items()
     }
-    model = AutoMem(dit(), tiers=make_tiers(24), plan=replace(plan, units=units))
-    train(model).assert_same(unmanaged(dit))
-    assert managed(model).counters().recomputed_units == 2 * 3  # three blocks, in the two steps after the warm-up
+    model = AutoMem(small(), tiers=make_tiers(50), plan=replace(plan, units=units))
+    assert_same(model, small, offloaded=False)
+    assert managed(model).counters().recomputed_units == 2  # two blocks, in the step after the warm-up
 
 
 class Checkpointed(nn.Module):
@@ -70,45 +75,46 @@ class Checkpointed(nn.Module):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoint_inside_of_the_model(tiers: Tiers, reentrant: bool) -> None:
+def test_checkpoint_inside_of_the_model(moving: Build, reentrant: bool) -> None:
     make = partial(Checkpointed, reentrant=reentrant)
-    train(AutoMem(make(), tiers=tiers)).assert_same(of_plain(make))
+    assert_same(moving(make), make, offloaded=False)
 
 
-def test_checkpoint_around_the_model(tiers: Tiers) -> None:
-    def loss(model: nn.Module, seed: int) -> Tensor:
-        x = torch.randn(512, 64, generator=torch.Generator().manual_seed(seed))
-        out: Tensor = checkpoint(model, x, use_reentrant=False)
-        return out.pow(2).mean()
-
-    train(AutoMem(mlps(), tiers=tiers), loss=loss).assert_same(of_plain(mlps, loss=loss))
+def through_checkpoint(model: nn.Module, seed: int) -> Tensor:
+    x = torch.randn(512, 64, generator=torch.Generator().manual_seed(seed))
+    out: Tensor = checkpoint(model, x, use_reentrant=False)
+    return out.pow(2).mean()
 
 
-def test_bf16(tiers: Tiers) -> None:
-    def loss(model: nn.Module, seed: int) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return loss_of(model, seed).float()
-
-    model = AutoMem(dit(), tiers=tiers)
-    train(model, loss=loss).assert_same(of_plain(dit, loss=loss))
-    assert managed(model).counters().hits + managed(model).counters().misses > 0
+def test_checkpoint_around_the_model(moving: Build) -> None:
+    assert_same(moving(mlps, loss=through_checkpoint), mlps, loss=through_checkpoint, offloaded=False)
 
 
-def test_flat_gradients(tiers: Tiers) -> None:
+def in_bf16(model: nn.Module, seed: int) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return loss_of(model, seed).float()
+
+
+def test_bf16(moving: Build) -> None:
+    assert_same(moving(small, loss=in_bf16), small, loss=in_bf16)
+
+
+def test_flat_gradients(moving: Build) -> None:
     def flat(model: nn.Module) -> nn.Module:
         weights = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
         hcops.optimizer.flat_gradients(weights)
         return model
 
-    expected = train(flat(dit()), micro_batches=2)
-    model = flat(AutoMem(dit(), tiers=tiers))
-    train(model, micro_batches=2).assert_same(expected)
+    expected = train(flat(small()), steps=2, micro_batches=2)
+    model = flat(moving(small))
+    train(model, steps=2, micro_batches=2).assert_same(expected)
+    assert_moved(model)
     weight = model.blocks[0].mlp.fc1.weight
     assert weight.grad is not None
     assert weight.grad.data_ptr() == weight.flat_grad.data_ptr()
 
 
-def test_hooks_of_others_see_complete_gradients(tiers: Tiers) -> None:
+def test_hooks_of_others_see_complete_gradients(moving: Build) -> None:
     def sums(model: nn.Module) -> list[float]:
         found: list[float] = []
 
@@ -117,33 +123,35 @@ def test_hooks_of_others_see_complete_gradients(tiers: Tiers) -> None:
             found.append(parameter.grad.double().sum().item())
 
         hooks = [p.register_post_accumulate_grad_hook(landed) for p in model.parameters() if p.requires_grad]
-        train(model)
+        train(model, steps=2)
         for hook in hooks:
             hook.remove()
         return found
 
-    assert sums(AutoMem(dit(), tiers=tiers)) == sums(dit())
+    model = moving(small)
+    assert sums(model) == sums(small())
+    assert_moved(model)
 
 
-def test_distributed_data_parallel(tiers: Tiers) -> None:
+def test_distributed_data_parallel(moving: Build) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        inner = AutoMem(dit(), tiers=tiers)
+        inner = moving(small)
         model = DistributedDataParallel(inner)
         assert manager(model) is manager(inner)
         loss = partial(loss_of, inner=inner)
-        train(model, loss=loss).assert_same(unmanaged(dit))
+        train(model, steps=2, loss=loss).assert_same(unmanaged(small, 2))
+        assert_moved(inner)
     finally:
-        del model, loss
+        del model, inner, loss
         gc.collect()
         dist.destroy_process_group()
 
 
-def test_weights_that_others_move_and_fill_late(tiers: Tiers) -> None:
+def test_weights_that_others_move_and_fill_late(moving: Build) -> None:
     """As shared weights do: all in one flat buffer, and values that arrive only when asked for."""
-    model = dit()
     waited: list[int] = []
-    model = AutoMem(model, tiers=tiers, before_load=lambda parameters: waited.append(len(parameters)))
+    model = moving(small, before_load=lambda parameters: waited.append(len(parameters)))
     managing = managed(model)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     flat = torch.zeros(sum(parameter.numel() for parameter in trained))
@@ -153,20 +161,24 @@ def test_weights_that_others_move_and_fill_late(tiers: Tiers) -> None:
         view.copy_(parameter.detach())
         parameter.data = view
         start += parameter.numel()
-    train(model, before_step=managing.begin_step).assert_same(unmanaged(dit))
+    train(model, steps=2, before_step=managing.begin_step).assert_same(unmanaged(small, 2))
+    assert_moved(model)
+    assert sum(waited) > 0
     stop = flat.data_ptr() + flat.nbytes
     assert all(flat.data_ptr() <= parameter.data_ptr() < stop for parameter in trained)
 
 
-def test_frozen_and_shared_parameters(tiers: Tiers) -> None:
-    def make() -> nn.Module:
-        model = mlps()
-        model.blocks[1].requires_grad_(False)
-        model.blocks[3][1] = model.blocks[0][1]  # type: ignore[index]
-        model.blocks[2][3].weight = model.blocks[0][3].weight  # type: ignore[index]
-        return model
+def frozen_and_shared() -> nn.Module:
+    model = mlps()
+    model.blocks[1].requires_grad_(False)
+    model.blocks[3][1] = model.blocks[0][1]  # type: ignore[index]
+    model.blocks[2][3].weight = model.blocks[0][3].weight  # type: ignore[index]
+    return model
 
-    train(AutoMem(make(), tiers=tiers)).assert_same(of_plain(make))
+
+@pytest.mark.parametrize("file", [False, True])
+def test_frozen_and_shared_parameters(moving: Build, file: bool) -> None:
+    assert_same(moving(frozen_and_shared, file=file), frozen_and_shared, offloaded=file)
 
 
 class Twice(nn.Module):
@@ -183,9 +195,9 @@ class Twice(nn.Module):
         return self.inner.last(x)
 
 
-def test_modules_that_are_called_twice(make_tiers: Callable[..., Tiers]) -> None:
-    model = AutoMem(Twice(), tiers=make_tiers(4, file=True))
-    train(model).assert_same(of_plain(Twice))
+def test_modules_that_are_called_twice(moving: Build) -> None:
+    model = moving(Twice, file=True)
+    assert_same(model, Twice)
     trace = managed(model).trace
     assert trace is not None
     assert "inner.blocks.0.1#2" in [unit.name for unit in trace.units]
@@ -194,9 +206,9 @@ def test_modules_that_are_called_twice(make_tiers: Callable[..., Tiers]) -> None
 @pytest.mark.parametrize("backend", ["reference", "numba"])
 def test_other_back_ends(make_tiers: Callable[..., Tiers], use_backend: Callable[[str], None], backend: str) -> None:
     use_backend(backend)
-    model = AutoMem(dit(2), tiers=make_tiers(12, file=True))
-    train(model, steps=2).assert_same(of_plain(partial(dit, 2), steps=2))
-    assert managed(model).counters().offloaded_bytes + managed(model).counters().loaded_bytes > 0
+    model = AutoMem(small(), tiers=make_tiers(50, file=True), plan=moving_plan(small, file=True))
+    train(model, steps=2).assert_same(train(small(), steps=2))
+    assert_moved(model)
 
 
 def unet() -> UNet2DModel:
@@ -237,18 +249,9 @@ def loss_of_vit(model: nn.Module, seed: int) -> Tensor:
     return model(x, timestep=torch.tensor([3, 700]), class_labels=torch.tensor([1, 2])).sample.pow(2).mean()
 
 
-@pytest.mark.parametrize(
-    ("make", "loss", "budget"), [(unet, loss_of_unet, 12), (vit, loss_of_vit, 4)], ids=["unet", "vit"]
-)
+@pytest.mark.parametrize(("make", "loss"), [(unet, loss_of_unet), (vit, loss_of_vit)], ids=["unet", "vit"])
+@pytest.mark.parametrize("file", [False, True])
 def test_models_of_another_library(
-    make_tiers: Callable[..., Tiers],
-    make: Callable[[], nn.Module],
-    loss: Callable[[nn.Module, int], Tensor],
-    budget: int,
+    moving: Build, make: Callable[[], nn.Module], loss: Callable[[nn.Module, int], Tensor], file: bool
 ) -> None:
-    expected = of_plain(make, loss=loss)
-    for file in (False, True):
-        model = AutoMem(make(), tiers=make_tiers(budget, file=file))
-        train(model, loss=loss).assert_same(expected)
-        assert min(managed(model).counters().loaded_bytes, managed(model).counters().offloaded_bytes) > 0
-        managed(model).close()
+    assert_same(moving(make, loss=loss, file=file), make, loss=loss)

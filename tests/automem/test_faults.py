@@ -1,25 +1,39 @@
-"""Whatever fails or is done in an unusual order: an error, or the right result, and nothing is left in the tiers."""
+"""Whatever fails or is done in an unusual order: an error, or the right result, and nothing is left in the tiers.
+
+Under a plan by which everything moves, and each test makes sure that it did.
+"""
 
 import errno
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from dithc.automem import AutoMem, manager
-from dithc.automem.manager import Manager
+from dithc.automem import AutoMem
 from dithc.log import UserError
 from dithc.memory import Copies, Tiers, TierSpec
-from tests.automem.managed import MIB, dit, loss_of, train, used_bytes
+from dithc.model import DiT
+from tests.automem.managed import MIB, assert_moved, dit, loss_of, managed, moving_plan, train, used_bytes
+
+Build = Callable[..., nn.Module]
 
 
-def managed(model: nn.Module) -> Manager:
-    found = manager(model)
-    assert found is not None
-    return found
+def small() -> DiT:
+    return dit(2)
+
+
+@pytest.fixture(params=["memory", "file"])
+def model(request: pytest.FixtureRequest, moving: Build) -> Iterator[nn.Module]:
+    """A model whose plan is made; it has to move something in the test, and is gone after it."""
+    found = [warm(moving(small, file=request.param == "file"))]
+    yield found[0]
+    del request.node.funcargs["model"]  # pytest's own reference, which would outlive the tiers
+    assert_moved(found.pop())
 
 
 def warm(model: nn.Module) -> nn.Module:
@@ -33,55 +47,80 @@ def gradients(model: nn.Module) -> list[Tensor | None]:
     return [None if parameter.grad is None else parameter.grad.clone() for parameter in model.parameters()]
 
 
-def assert_gradients(model: nn.Module, expected: list[Tensor | None]) -> None:
-    for one, two in zip(gradients(model), expected, strict=True):
+def assert_equal(found: list[Tensor | None], expected: list[Tensor | None]) -> None:
+    for one, two in zip(found, expected, strict=True):
         assert (one is None) == (two is None)
         assert one is None or two is None or torch.equal(one, two)
 
 
-def of_plain(action: Callable[[nn.Module], object]) -> list[Tensor | None]:
-    model = dit()
-    action(model)
-    return gradients(model)
+def assert_gradients_of(model: nn.Module, action: Callable[[nn.Module], object]) -> None:
+    plain = small()
+    action(plain)
+    assert_equal(gradients(model), gradients(plain))
+
+
+@cache
+def of_seed(seed: int) -> list[Tensor | None]:
+    plain = small()
+    loss_of(plain, seed).backward()
+    return gradients(plain)
+
+
+def assert_right(model: nn.Module, *, seed: int = 2) -> None:
+    """A pass from here on gives the right gradients."""
+    model.zero_grad()
+    loss_of(model, seed).backward()
+    assert_equal(gradients(model), of_seed(seed))
+    model.zero_grad()
 
 
 @pytest.mark.parametrize("by", ["threads", "team"])
 @pytest.mark.parametrize("file", [False, True])
-def test_copies_that_fail_never_give_wrong_numbers(make_tiers: Callable[..., Tiers], by: str, file: bool) -> None:
-    tiers = make_tiers(24, file=file)
+def test_copies_that_fail_are_errors_and_the_next_pass_is_right(
+    make_tiers: Callable[..., Tiers], by: str, file: bool
+) -> None:
+    tiers = make_tiers(50, file=file)
     copies = Copies(tiers, by=by)  # type: ignore[arg-type]
-    model = warm(AutoMem(dit(), tiers=tiers, copies=copies))
-    loss_of(model, 1).backward()
-    model.zero_grad()
-    copies.inject(error=errno.EIO, after_bytes=20 * MIB)
-    results = []
+    model = warm(AutoMem(small(), tiers=tiers, copies=copies, plan=moving_plan(small, file=file)))
+    assert_right(model)
+    assert_moved(model)
+    copies.inject(error=errno.EIO, after_bytes=10 * MIB)
     for _ in range(2):
-        try:
+        with pytest.raises(OSError, match="load of") as caught:
             loss_of(model, 2).backward()
-        except OSError as error:
-            results.append(error.errno)
-        else:
-            assert_gradients(model, of_plain(lambda plain: loss_of(plain, 2).backward()))
-            results.append(0)
+        assert caught.value.errno == errno.EIO
         model.zero_grad()
+        del caught
     assert copies.counters().failed > 0
-    assert set(results) <= {0, errno.EIO}
-    assert file or results == [0, 0], "memory can be read in place"
     copies.inject()
-    loss_of(model, 2).backward()
-    assert_gradients(model, of_plain(lambda plain: loss_of(plain, 2).backward()))
+    assert_right(model)
+    del model
+    gc.collect()
+    copies.close()
+
+
+def test_offloads_that_fail_leave_saved_tensors_in_fast_memory(make_tiers: Callable[..., Tiers]) -> None:
+    tiers = make_tiers(100, file=True)
+    copies, plan = Copies(tiers), moving_plan(small, file=True)
+    units = {name: replace(unit, weights="fast", gradients="fast") for name, unit in plan.units.items()}
+    model = warm(AutoMem(small(), tiers=tiers, copies=copies, plan=replace(plan, units=units)))
+    assert_right(model)
+    assert managed(model).counters().offloaded_bytes > 0
+    copies.inject(error=errno.ENOSPC)
+    assert_right(model)
+    assert copies.counters().failed > 0
     del model
     gc.collect()
     copies.close()
 
 
 def test_slow_copies_only_take_time(make_tiers: Callable[..., Tiers]) -> None:
-    tiers = make_tiers(24, file=True)
+    tiers = make_tiers(50, file=True)
     copies = Copies(tiers)
-    model = warm(AutoMem(dit(), tiers=tiers, copies=copies))
-    copies.inject(delay_seconds=0.02)
-    loss_of(model, 2).backward()
-    assert_gradients(model, of_plain(lambda plain: loss_of(plain, 2).backward()))
+    model = warm(AutoMem(small(), tiers=tiers, copies=copies, plan=moving_plan(small, file=True)))
+    copies.inject(delay_seconds=0.004)
+    assert_right(model)
+    assert_moved(model)
     assert copies.counters().stall_seconds > 0
     copies.inject()
     del model
@@ -90,8 +129,8 @@ def test_slow_copies_only_take_time(make_tiers: Callable[..., Tiers]) -> None:
 
 
 def test_full_file_keeps_the_rest_in_memory(tmp_path: Path) -> None:
-    fast = TierSpec(name="fast", kind="ddr", budget_bytes=24 * MIB)
-    tiers = Tiers([fast, TierSpec(name="file", kind="file", budget_bytes=24 * MIB, folder=tmp_path)])
+    fast = TierSpec(name="fast", kind="ddr", budget_bytes=16 * MIB)
+    tiers = Tiers([fast, TierSpec(name="file", kind="file", budget_bytes=16 * MIB, folder=tmp_path)])
     model = AutoMem(dit(), tiers=tiers)
     with pytest.raises(MemoryError, match="no memory"):  # both together are less than a step takes
         train(model)
@@ -102,22 +141,20 @@ def test_full_file_keeps_the_rest_in_memory(tmp_path: Path) -> None:
 
 
 def test_slow_memory_that_is_full_leaves_the_rest_in_fast_memory(
-    make_tiers: Callable[..., Tiers], monkeypatch: pytest.MonkeyPatch
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiers = make_tiers(24)
-    model = warm(AutoMem(dit(), tiers=tiers))
-    loss_of(model, 1).backward()
-    model.zero_grad()
-    assert tiers.slow is not None
+    assert_right(model)
+    slow = managed(model).tiers.slow
+    assert slow is not None
 
     def refuse(*_: object, **__: object) -> Tensor:
         raise MemoryError("full")
 
-    monkeypatch.setattr(tiers.slow, "empty", refuse)
     before = managed(model).counters().offloaded_bytes
-    loss_of(model, 2).backward()
-    assert_gradients(model, of_plain(lambda plain: loss_of(plain, 2).backward()))
-    assert managed(model).counters().offloaded_bytes == before
+    with monkeypatch.context() as patch:
+        patch.setattr(slow, "empty", refuse)
+        assert_right(model)
+    assert managed(model).counters().offloaded_bytes == before > 0
 
 
 def test_folder_that_cannot_be_used_is_an_error_before_work(tmp_path: Path) -> None:
@@ -147,105 +184,127 @@ class FailBackward(torch.autograd.Function):
         raise Boom
 
 
-@pytest.mark.parametrize("warm_first", [False, True])
-def test_exception_in_forward(tiers: Tiers, warm_first: bool) -> None:
-    model = AutoMem(dit(), tiers=tiers)
-    if warm_first:
-        warm(model)
-
+def fail_forward(model: nn.Module) -> None:
     def fail(*_: object) -> None:
         raise Boom
 
-    hook = model.blocks[1].attn.register_forward_hook(fail)
+    hook = model.blocks[1].attn.register_forward_hook(fail)  # type: ignore[index,union-attr]
     with pytest.raises(Boom):
         loss_of(model, 1)
     hook.remove()
-    assert all(tiers.fast is not tiers.tier_of(p) for p in model.blocks[1].parameters()), "weights are at home"
-    for _ in range(2):
-        model.zero_grad()
-        loss_of(model, 2).backward()
-        assert_gradients(model, of_plain(lambda plain: loss_of(plain, 2).backward()))
 
 
-@pytest.mark.parametrize("warm_first", [False, True])
-def test_exception_in_backward(tiers: Tiers, warm_first: bool) -> None:
-    model = AutoMem(dit(), tiers=tiers)
-    if warm_first:
-        warm(model)
-    hook = model.blocks[1].register_forward_hook(lambda module, args, out: FailBackward.apply(out))
+def fail_backward(model: nn.Module) -> None:
+    hook = model.blocks[0].register_forward_hook(lambda module, args, out: FailBackward.apply(out))  # type: ignore[index]
     with pytest.raises(Boom):
         loss_of(model, 1).backward()
     hook.remove()
+
+
+def test_exception_in_forward(model: nn.Module) -> None:
+    fail_forward(model)
+    fast = managed(model).tiers.fast
+    assert not any(fast.holds(parameter) for parameter in model.parameters()), "weights are at home"
     for _ in range(2):
-        model.zero_grad()
-        loss_of(model, 2).backward()
-        assert_gradients(model, of_plain(lambda plain: loss_of(plain, 2).backward()))
+        assert_right(model)
 
 
-@pytest.mark.parametrize("order", ["apart", "reversed", "together"])
-@pytest.mark.parametrize("warm_first", [False, True])
-def test_forward_twice_before_backward(tiers: Tiers, order: str, warm_first: bool) -> None:
-    def twice(model: nn.Module) -> None:
-        losses = [loss_of(model, seed) for seed in (1, 2)]
-        if order == "together":
-            (losses[0] + losses[1]).backward()
-        else:
-            for loss in losses if order == "apart" else reversed(losses):
-                loss.backward()
-
-    model = AutoMem(dit(), tiers=tiers)
-    if warm_first:
-        warm(model)
-    twice(model)
-    assert_gradients(model, of_plain(twice))
+def test_exception_in_backward(model: nn.Module) -> None:
+    fail_backward(model)
+    for _ in range(2):
+        assert_right(model)
 
 
-def test_forward_without_backward_leaves_nothing(tiers: Tiers) -> None:
-    model = warm(AutoMem(dit(), tiers=tiers))
-    for seed in range(3):
-        loss_of(model, seed)
-    loss_of(model, 2).backward()
-    assert_gradients(model, of_plain(lambda plain: loss_of(plain, 2).backward()))
-    model.zero_grad()
-    assert used_bytes(tiers)[0] < MIB
+@pytest.mark.parametrize("fail", [fail_forward, fail_backward])
+def test_exception_in_the_warm_up(moving: Build, fail: Callable[[nn.Module], None]) -> None:
+    model = moving(small)
+    fail(model)
+    for _ in range(3):
+        assert_right(model)
+    assert_moved(model)
 
 
-def test_backward_twice_over_a_kept_graph(tiers: Tiers) -> None:
-    def twice(model: nn.Module) -> None:
-        loss = loss_of(model, 1)
-        loss.backward(retain_graph=True)
+def apart(model: nn.Module) -> None:
+    losses = [loss_of(model, seed) for seed in (1, 2)]
+    for loss in losses:
         loss.backward()
 
-    model = warm(AutoMem(dit(), tiers=tiers))
-    twice(model)
-    assert_gradients(model, of_plain(twice))
+
+def backwards(model: nn.Module) -> None:
+    losses = [loss_of(model, seed) for seed in (1, 2)]
+    for loss in reversed(losses):
+        loss.backward()
 
 
-def test_without_gradients(tiers: Tiers) -> None:
-    model = AutoMem(dit(), tiers=tiers)
-    expected = loss_of(dit(), 1).item()
-    for step in range(3):
+def together(model: nn.Module) -> None:
+    (loss_of(model, 1) + loss_of(model, 2)).backward()
+
+
+def over_a_kept_graph(model: nn.Module) -> None:
+    loss = loss_of(model, 1)
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+@pytest.mark.parametrize("order", [apart, backwards, together, over_a_kept_graph])
+def test_two_passes_in_any_order(model: nn.Module, order: Callable[[nn.Module], None]) -> None:
+    order(model)
+    assert_gradients_of(model, order)
+
+
+@pytest.mark.parametrize("order", [apart, together])
+def test_two_passes_while_the_step_is_recorded(moving: Build, order: Callable[[nn.Module], None]) -> None:
+    model = moving(small)
+    order(model)
+    assert_gradients_of(model, order)
+    assert_right(model)
+    assert_moved(model)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_gradients_that_are_kept_keep_their_numbers(model: nn.Module, ahead: bool) -> None:
+    """Two tasks with a gradient each, as multi-task trainings have them: both forward passes first, or one after the other."""
+    losses = [loss_of(model, seed) for seed in (1, 2)] if ahead else []
+    kept = []
+    for task, seed in enumerate((1, 2)):
+        (losses[task] if ahead else loss_of(model, seed)).backward()
+        kept.append([parameter.grad for parameter in model.parameters()])
+        model.zero_grad()
+    assert any(hasattr(parameter, "flat_grad") for parameter in model.parameters()), (
+        "gradients have places of their own"
+    )
+    for seed in (1, 2):
+        assert_equal(kept[seed - 1], of_seed(seed))
+
+
+def test_forward_without_backward_leaves_nothing(model: nn.Module) -> None:
+    for seed in range(3):
+        loss_of(model, seed)
+    assert_right(model)
+    assert used_bytes(managed(model).tiers)[0] < MIB
+
+
+def test_without_gradients(model: nn.Module) -> None:
+    expected = loss_of(small(), 1).item()
+    for _ in range(2):
         with torch.no_grad():
             assert loss_of(model, 1).item() == expected
         with torch.inference_mode():
             assert loss_of(model, 1).item() == expected
-        if step == 1:
-            warm(model)
-    model.zero_grad()
-    assert used_bytes(tiers)[0] < MIB
+        assert_right(model)
+    assert used_bytes(managed(model).tiers)[0] < MIB
 
 
-def test_gradient_of_the_input_alone(tiers: Tiers) -> None:
+def test_gradient_of_the_input_alone(model: nn.Module) -> None:
     def of_input(model: nn.Module) -> Tensor:
         x = torch.randn(4, 4, 32, 32, generator=torch.Generator().manual_seed(5)).requires_grad_()
         out = model(x, torch.arange(4), torch.arange(4))
         return torch.autograd.grad(out.pow(2).mean(), x)[0]
 
-    model = warm(AutoMem(dit(), tiers=tiers))
-    assert torch.equal(of_input(model), of_input(dit()))
+    assert torch.equal(of_input(model), of_input(small()))
 
 
-def test_unit_that_is_called_by_itself_or_left_out(tiers: Tiers) -> None:
+def test_unit_that_is_called_by_itself_or_left_out(model: nn.Module) -> None:
     def alone(model: nn.Module) -> None:
         x, c = (torch.randn(*size, generator=torch.Generator().manual_seed(4)) for size in ((4, 256, 256), (4, 256)))
         model.blocks[1](x, c).sum().backward()  # type: ignore[operator,index]
@@ -256,20 +315,29 @@ def test_unit_that_is_called_by_itself_or_left_out(tiers: Tiers) -> None:
         loss_of(model, 1).backward()
         model.blocks = kept
 
-    model = warm(AutoMem(dit(), tiers=tiers))
-    for action in (alone, without, lambda model: loss_of(model, 3).backward()):
+    for action in (alone, without):
         model.zero_grad()
         action(model)
-        assert_gradients(model, of_plain(action))
+        assert_gradients_of(model, action)
+    assert_right(model)
 
 
-def test_gradient_that_is_held_beyond_a_step_keeps_its_numbers(tiers: Tiers) -> None:
-    model = warm(AutoMem(dit(), tiers=tiers))
-    loss_of(model, 1).backward()
-    held = [parameter.grad for parameter in model.parameters()]
-    model.zero_grad()
-    loss_of(model, 2).backward()
-    for one, two in zip(held, of_plain(lambda plain: loss_of(plain, 1).backward()), strict=True):
-        assert one is None or two is None or torch.equal(one, two)
-    del held
-    model.zero_grad()
+@pytest.mark.parametrize("step_begins", [False, True])
+def test_weights_changed_before_a_call_are_the_ones_it_uses(model: nn.Module, step_begins: bool) -> None:
+    """In place or by other data. Through `.data`, which no version counts, only before the step begins."""
+    assert_right(model)
+    plain = small()
+    if step_begins:
+        managed(model).begin_step()
+    for one in (model, plain):
+        for number, parameter in enumerate(one.parameters()):
+            if number % 3 == 0:
+                parameter.data = parameter.data * 0.5
+            elif number % 3 == 1 or step_begins:
+                with torch.no_grad():
+                    parameter.mul_(0.5)
+            else:
+                parameter.data.mul_(0.5)
+    if not step_begins:
+        managed(model).begin_step()
+    assert loss_of(model, 2).item() == loss_of(plain, 2).item()

@@ -2,9 +2,14 @@
 
 from dataclasses import replace
 
+from dithc.automem.decision import Rates
 from dithc.automem.ladder import Rung, decide, is_offloadable, ladder, weight_groups
 from dithc.automem.trace import Saved, StateItem, Trace
 from tests.automem.steps import blocks, unit
+
+
+def both(rate: float) -> Rates:
+    return Rates(load=rate, offload=rate)
 
 
 def said(rungs: tuple[Rung, ...]) -> list[str]:
@@ -13,7 +18,7 @@ def said(rungs: tuple[Rung, ...]) -> list[str]:
 
 def test_cheap_demotions_come_first_and_each_kind_in_its_order() -> None:
     state = (StateItem(name="small", bytes=1), StateItem(name="large", bytes=2))
-    rungs = said(ladder(replace(blocks(4), state=state), 1000.0))
+    rungs = said(ladder(replace(blocks(4), state=state), both(1000.0)))
     assert rungs == [
         *("state large", "state small"),
         *("gradients 3", "gradients 2", "gradients 1", "gradients 0"),
@@ -26,7 +31,7 @@ def test_cheap_demotions_come_first_and_each_kind_in_its_order() -> None:
 
 def test_saved_tensors_whose_copies_cannot_hide_come_after_weights_whose_copies_can() -> None:
     # Block 2 pauses for 3 seconds: 30 bytes out and back take 4 at 15 bytes a second, a load of 10 bytes less than 1.
-    rungs = said(ladder(blocks(4), 15.0))
+    rungs = said(ladder(blocks(4), both(15.0)))
     assert rungs.index("saved 1") < rungs.index("copied 1") < rungs.index("saved 2") < rungs.index("copied 0")
 
 
@@ -34,7 +39,7 @@ def test_copies_between_the_same_turns_hide_together_or_not_at_all() -> None:
     three = tuple(Saved(ordinal=ordinal, bytes=10, last_reader=1) for ordinal in range(3))
     units = (unit("a"), unit("b", weight=1, saved=three), unit("c"))  # the tensors are idle for 3 seconds
     trace = Trace(units=units, outside_bytes=0)
-    together, apart = ladder(trace, 20.0), ladder(trace, 19.9)
+    together, apart = ladder(trace, both(20.0)), ladder(trace, both(19.9))
     assert _num_hiding(trace, together) == 3
     assert _num_hiding(trace, apart) == 0
 
@@ -45,9 +50,16 @@ def _num_hiding(trace: Trace, rungs: tuple[Rung, ...]) -> int:
     return order[: order.index("copied")].count("saved")
 
 
+def test_the_way_out_and_the_way_back_have_rates_of_their_own() -> None:
+    # 30 bytes out and back while block 2 pauses for 3 seconds: 2 out and 1 back hide, 2 out and 2 back do not.
+    fits, late = (said(ladder(blocks(4), Rates(load=load, offload=15.0))) for load in (30.0, 15.0))
+    assert fits.index("saved 2") < fits.index("copied 1")
+    assert late.index("saved 2") > late.index("copied 1")
+
+
 def test_a_shorter_ladder_is_a_beginning_of_the_decisions() -> None:
     trace = blocks(4)
-    rungs = ladder(trace, 1000.0)
+    rungs = ladder(trace, both(1000.0))
     decisions, state = decide(trace, rungs[:1])
     assert state == {"moments": "slow"}
     assert all(decision.weights == decision.gradients == "fast" for decision in decisions.values())

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dithc.automem.occupancy import occupancy
+import dithc.automem.plan as planner
+import dithc.automem.timeline as timelines
+from dithc.automem.occupancy import Spans, occupancy
 from dithc.automem.plan import Level, Plan, plan
 from dithc.automem.trace import Saved, StateItem, Trace, Weight
 from dithc.log import UserError
@@ -156,6 +159,55 @@ def test_gradients_that_persist_are_there_from_the_start() -> None:
     trace = blocks(3)
     assert planned(trace, None).phases[0].fast_parts["gradients"] == 0
     assert planned(replace(trace, gradients_persist=True), None).phases[0].fast_parts["gradients"] == 30
+
+
+def test_copies_that_stop_the_computing_are_all_waited_for_and_none_starts_ahead() -> None:
+    trace, fast = blocks(8), Level(name="hbm", budget_bytes=140, copy_bytes_per_second=1e12)
+    slow = replace(SLOW, copy_bytes_per_second=1000.0)
+    result = plan(trace, fast=fast, slow=slow, copies_beside=False)
+    assert result.fits
+    assert {(decision.forward_ahead, decision.backward_ahead) for decision in result.units.values()} == {(0, 0)}
+    written_in_place = sum(unit.weight_bytes for unit in trace.units if result.units[unit.name].gradients == "slow")
+    assert result.moved_bytes > written_in_place
+    assert result.stall_seconds == pytest.approx((result.moved_bytes - written_in_place) / 1000.0)
+
+
+def test_loads_and_offloads_have_rates_of_their_own() -> None:
+    fast = Level(name="hbm", budget_bytes=60, copy_bytes_per_second=1e12)
+    units = (
+        unit("a", saved=(Saved(ordinal=0, bytes=50, last_reader=2),), working=(50, 0)),
+        unit("b", working=(60, 60)),
+    )
+    trace = Trace(units=(*units, unit("c")), outside_bytes=0)  # `b` needs the room of what `a` saved
+
+    def stalls(**rates: float) -> list[float]:
+        result = plan(trace, fast=fast, slow=Level(name="disk", budget_bytes=None, **rates))
+        assert result.units["a"].saved == ("offload",)
+        return [phase.stall_seconds for phase in result.phases]
+
+    #                       a  b  c | c  b  a  update
+    assert stalls(copy_bytes_per_second=50.0, read_bytes_per_second=10.0) == [0, 1, 0, 0, 0, 5, 0]
+    assert stalls(copy_bytes_per_second=10.0, read_bytes_per_second=50.0) == [0, 5, 0, 0, 0, 1, 0]
+    assert stalls(copy_bytes_per_second=10.0) == [0, 5, 0, 0, 0, 5, 0]
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_how_often_a_whole_step_is_played_hardly_grows_with_the_units(
+    monkeypatch: pytest.MonkeyPatch, recompute: bool
+) -> None:
+    calls = []
+
+    def counted(*arguments: Any, **named: Any) -> tuple[Spans, Spans]:
+        calls.append(len(arguments[0].units))
+        return occupancy(*arguments, **named)
+
+    for module in (planner, timelines):
+        monkeypatch.setattr(module, "occupancy", counted)
+    for num_blocks in (16, 256):
+        result = planned(blocks(num_blocks), 15 * num_blocks, rate=3.0, recompute=recompute)
+        assert result.fits
+        assert any(decision.recompute for decision in result.units.values()) == recompute
+    assert calls.count(256) <= calls.count(16) + 40  # one for each halving of what is tried, of rungs and of units
 
 
 def test_copies_that_hide_make_nobody_wait() -> None:

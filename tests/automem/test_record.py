@@ -1,5 +1,6 @@
 """The trace of a warm-up: what a step of a known model saves, weighs and takes."""
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -39,7 +40,7 @@ class Skipping(nn.Module):
 
 def traced(model: nn.Module, tiers: Tiers) -> Trace:
     AutoMem(model, tiers=tiers)
-    for _ in range(2):  # the plan and its trace come with the second call
+    for _ in range(3):  # the plan and its trace come with the third call
         model(torch.ones(ROWS, WIDTH)).sum().backward()
         model.zero_grad()
     found = manager(model)
@@ -78,6 +79,30 @@ def test_what_spills_in_the_warm_up_is_recorded_as_if_it_had_not(make_tiers: Cal
     for one in (narrow, tight):
         assert [unit.saved for unit in one.units] == [unit.saved for unit in wide.units]
         assert [unit.forward_bytes for unit in one.units] == [unit.forward_bytes for unit in wide.units]
+
+
+class SlowAtFirst(nn.Module):
+    """A layer whose first pass takes a tenth of a second more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Layer()])
+        self.is_new = True
+        self.layers[0].register_forward_pre_hook(self.start)
+
+    def start(self, *_: object) -> None:
+        time.sleep(0.1 * self.is_new)
+        self.is_new = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers[0](x)
+
+
+def test_what_only_the_first_pass_waits_for_is_not_in_the_seconds(make_tiers: Callable[..., Tiers]) -> None:
+    (unit,) = traced(SlowAtFirst(), make_tiers(64)).units
+    assert 0 < unit.forward_seconds < 0.1
+    assert unit.saved == ()
+    assert [weight.bytes for weight in unit.weights] == [WIDTH * WIDTH * 4]
 
 
 def test_trace_survives_json(make_tiers: Callable[..., Tiers]) -> None:

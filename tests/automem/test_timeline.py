@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dithc.automem.decision import Decision, Level, Phase
+from dithc.automem.decision import Decision, Level, Phase, Rates
 from dithc.automem.timeline import timeline
 from dithc.automem.trace import Saved, Trace
 from tests.automem.steps import unit
@@ -15,7 +15,7 @@ STAYS = Decision(weights="fast", gradients="fast", saved=())
 def play(trace: Trace, budget: int | None, *, rate: float = 10.0, **decisions: Decision) -> tuple[Phase, ...]:
     every = {unit.name: decisions.get(unit.name, STAYS) for unit in trace.units}
     fast = Level(name="hbm", budget_bytes=budget, copy_bytes_per_second=1e9)
-    return timeline(trace, every, {}, fast=fast, copy_bytes_per_second=rate)
+    return timeline(trace, every, {}, fast=fast, rates=Rates(rate, rate))
 
 
 def stalls(phases: tuple[Phase, ...]) -> list[float]:

@@ -67,15 +67,36 @@ def test_speed_ups_are_those_of_the_same_round_over_the_first_stage_and_over_the
     assert rows["mpi"]["status"] == "same"
 
 
-def test_a_stage_that_fails_says_why_and_the_next_is_compared_with_the_last_that_ran() -> None:
-    settings = StepwiseSettings(stages=("baseline", "gemm", "operators"))
-    runs = {"baseline": [ok(4.0)], "gemm": [Run(status="failed", reason="no such thing")], "operators": [ok(2.0)]}
-    rows = rows_of(settings, runs)
-    assert rows[2]["speedup_over_previous"]["median"] == 2.0
+def said_of(rows) -> str:
     head = {"model": "DiT-S/2", "batch": 8, "dtype": "fp32", "rounds": 1, "steps": 2}
-    text = table({"bench": "stepwise", "settings": head, "ranks": {"ranks": 1, "cpus": 2}, "stages": rows})
+    return table({"bench": "stepwise", "settings": head, "ranks": {"ranks": 1, "cpus": 2}, "stages": rows})
+
+
+def test_a_stage_that_fails_says_why_and_nothing_is_compared_with_it_or_past_it() -> None:
+    settings = StepwiseSettings(stages=("baseline", "gemm", "operators", "automem"))
+    failed = Run(status="failed", reason="no such thing")
+    runs = {"baseline": [ok(4.0)], "gemm": [failed], "operators": [ok(2.0)], "automem": [ok(1.0)]}
+    rows = rows_of(settings, runs)
+    assert rows[2]["speedup"]["median"] == 2.0
+    assert rows[2]["speedup_over_previous"] is None, "what both stages gave is not the second one's"
+    assert rows[3]["speedup_over_previous"]["median"] == 2.0
+    text = said_of(rows)
     assert "failed: no such thing" in text
-    assert "+ AI operators" in text
+    line = next(line for line in text.splitlines() if line.startswith("+ AI operators"))
+    assert line.removeprefix("+ AI operators").split() == ["2.0000", "0.0000", "2.000", "0.000", "-", "5"]
+
+
+@pytest.mark.parametrize("baseline", [None, [Run(status="failed", reason="no MPI")], [ok(9.0), Run(status="oom")]])
+def test_without_the_baseline_there_is_no_speed_up(baseline) -> None:
+    settings = StepwiseSettings(stages=("baseline", "gemm", "operators") if baseline else ("gemm", "operators"))
+    runs = {"gemm": [ok(4.0)], "operators": [ok(2.0)]} | ({"baseline": baseline} if baseline else {})
+    gemm, operators = rows_of(settings, runs)[-2:]
+    assert [gemm[name] for name in ("speedup", "speedup_over_previous")] == [None, None]
+    assert (operators["speedup"], operators["largest_difference_of_losses"]) == (None, None)
+    assert operators["speedup_over_previous"]["median"] == 2.0
+    text = said_of([gemm, operators])
+    assert "no speed-up: the baseline was left out, or failed" in text
+    assert "losses differ" not in text
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,11 @@
 """A comparison of strategies says who ran on what, what it took, and what did not fit; no time is judged."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from dithc.bench import strategies, table
-from dithc.bench.memory_limit import MemoryLimit
 from dithc.bench.strategies import (
     ONE_CLUSTER,
     StrategiesSettings,
@@ -97,34 +95,6 @@ def test_what_did_not_fit_is_a_dash_and_what_failed_says_why():
     line = next(line for line in text.splitlines() if "DiT-S/2" in line)
     assert line.split()[2:5] == ["1.000", "-", "failed"]
     assert "dp+tp failed: status 1; no such thing" in text
-
-
-def test_memory_is_limited_by_a_control_group_where_one_can_be_made(tmp_path, monkeypatch):
-    own = next(
-        (line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), None
-    )
-    if own is None:
-        pytest.skip("this kernel has no control groups of version 2")
-    parent = tmp_path / own.lstrip("/")
-    parent.mkdir(parents=True, exist_ok=True)
-    refused = MemoryLimit(1000, ranks=4, root=tmp_path)
-    assert refused.data_bytes == 250
-    assert "RLIMIT_DATA of 250 bytes for each of 4" in refused.how
-    (parent / "cgroup.subtree_control").write_text("cpu memory\n")
-    limit = MemoryLimit(1000, ranks=4, root=tmp_path)
-    assert limit.data_bytes is None
-    folder = next(parent.glob("dithc-bench-*"))
-    assert (folder / "memory.max").read_text() == "1000"
-    (folder / "memory.events").write_text("low 0\noom_kill 0\n")
-    assert not limit.struck()
-    (folder / "memory.events").write_text("low 0\noom_kill 2\n")
-    assert limit.struck()
-
-
-def test_no_limit_is_none():
-    limit = MemoryLimit(None, ranks=2)
-    assert (limit.how, limit.data_bytes, limit.struck()) == ("", None, False)
-    limit.close()
 
 
 def test_ranks_are_found_below_their_launcher_and_weighed(tmp_path):

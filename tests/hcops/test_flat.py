@@ -115,6 +115,24 @@ def test_gradient_from_elsewhere_is_added_to_and_not_replaced() -> None:
     torch.testing.assert_close(weight.grad, by_torch(weight, x) + 1)
 
 
+def test_place_of_its_own_is_left_alone_while_somebody_keeps_a_gradient_there() -> None:
+    weight, x = Parameter(torch.randn(4, 3)), torch.randn(5, 3)
+    hcops.optimizer.give_place(weight, torch.empty(4, 3), accumulate=False)
+    hcops.linear(x, weight).square().sum().backward()
+    assert is_flat(weight)
+    kept, before = weight.grad.view(-1)[:5], weight.grad.clone()
+    for x in torch.randn(2, 5, 3):
+        weight.grad = None
+        hcops.linear(x, weight).square().sum().backward()
+        assert not is_flat(weight)
+        torch.testing.assert_close(weight.grad, by_torch(weight, x))
+    assert torch.equal(kept, before.view(-1)[:5])
+    del kept
+    weight.grad = None
+    hcops.linear(x, weight).square().sum().backward()
+    assert is_flat(weight)
+
+
 def test_captured_gradient_leaves_the_buffer_and_grad_alone() -> None:
     (weight,) = flat((4, 3))
     x, other = torch.randn(5, 3), torch.randn(5, 3)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 import torch
@@ -186,6 +187,29 @@ def test_the_mode_is_of_one_thread_and_any_thread_frees(pool):
     assert allocator.counters().num_served - before >= 4 * 40
     assert [float(tensor.mean()) for tensor in passed] == [float(tensor[0]) for tensor in passed]
     passed.clear()
+
+
+def test_a_pool_may_be_closed_while_a_mode_of_another_thread_names_it(pool):
+    below = Pool()
+    closed = Pool(next=below)
+    held, is_entered, is_closed, said = weakref.ref(closed.held), threading.Event(), threading.Event(), []
+
+    def work():
+        with allocator.serving(closed):
+            is_entered.set()
+            is_closed.wait(20)
+            before = allocator.counters().num_refused
+            said.extend((float(torch.ones(LARGE).sum()), allocator.counters().num_refused - before, held() is not None))
+        said.append(held() is None)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert is_entered.wait(20)
+    closed.close()
+    below.close()
+    is_closed.set()
+    thread.join()
+    assert said == [LARGE, 1, True, True]
 
 
 def test_where_the_pool_refuses_torchs_allocator_serves_and_it_is_counted(pool):

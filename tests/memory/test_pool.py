@@ -348,9 +348,21 @@ def test_budget_that_shrinks_gives_idle_memory_back_and_holds_from_the_next_take
     pool.set_budget(None)
     assert pool.room_bytes is None
     assert pool.empty((4 * MEBI,), torch.float32).numel() == 4 * MEBI
-    pool.start_peaks()
+    pool.start_peak()
     del kept
     assert pool.counters().peak_bytes == 8 * MEBI
+
+
+def test_peak_of_use_starts_anew_and_the_mark_of_the_budget_never_does():
+    pool = Pool(budget_bytes=16 * MEBI)
+    gone = pool.empty((3 * MEBI,), torch.float32)
+    del gone
+    pool.trim()
+    kept = pool.empty((MEBI,), torch.float32)
+    pool.start_peak()
+    counters = pool.counters()
+    assert (counters.peak_bytes, counters.backed_bytes, counters.peak_backed_bytes) == (4 * MEBI, 4 * MEBI, 12 * MEBI)
+    del kept
 
 
 def test_resident_memory_never_exceeds_the_budget(pool):

@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from dithc import native
-from dithc.hardware import discover
+from dithc.hardware import Limits, discover
 from dithc.hardware.machine import Tier as MachineTier
 from dithc.log import UserError
 from dithc.memory import Pool, Tiers, TierSpec, file_tier, hot_pool, specs_of
 from dithc.memory import tiers as module
+from dithc.pages import residence
 
 MEBI = 1 << 20
 GIB = 1 << 30
@@ -91,9 +92,14 @@ def test_reserved_huge_pages_are_used_where_the_budget_fits_into_them():
     if free < 4:
         pytest.skip(f"the administrator reserved {free} free huge pages of 2 MiB here, 4 are needed")
     tiers = Tiers([memory(8 * MEBI)])
-    assert floats(tiers, 8).fill_(1).mean() == 1
+    start, size = tiers.fast.pool.range
+    assert (tiers.fast.counters().backed_bytes, residence([(start, start + size)]).reserved_bytes) == (0, 0)
+    kept = floats(tiers, 8)
+    assert residence([(start, start + size)]).reserved_bytes == 8 * MEBI, "the team has touched them, nobody else has"
+    assert kept.fill_(1).mean() == 1
     assert tiers.fast.huge_pages == "hugetlb"
-    assert tiers.fast.counters().backed_bytes == 8 * MEBI
+    counters = tiers.fast.counters()
+    assert (counters.backed_bytes, counters.misses) == (8 * MEBI, 1)
 
 
 @needs_library
@@ -117,6 +123,16 @@ def test_operators_take_their_outputs_from_the_fast_tier_between_serve_and_relea
     assert hot_pool() is before
 
 
+@needs_library
+def test_tensors_that_are_made_in_inference_mode_are_ordinary_ones(tiers):
+    with torch.inference_mode():
+        made = floats(tiers, 4).fill_(1)
+    weight = torch.nn.Parameter(made)
+    (2 * weight).sum().backward()
+    made.add_(weight.grad)
+    assert (bool((made == 3).all()), made.is_inference()) == (True, False)
+
+
 def test_release_leaves_a_pool_alone_that_somebody_else_chose(tiers):
     before, other = hot_pool(), Pool()
     tiers.serve()
@@ -125,11 +141,12 @@ def test_release_leaves_a_pool_alone_that_somebody_else_chose(tiers):
     assert module.use_pool(before) is other
 
 
-def test_tensors_outlive_closed_tiers_and_the_log_says_so(tmp_path, tiers, caplog):
+def test_tensors_outlive_closed_tiers_which_is_no_news(tmp_path, tiers, caplog):
     kept = floats(tiers, 4).fill_(7)
-    with caplog.at_level(logging.INFO, logger="dithc"):
+    with caplog.at_level(logging.DEBUG, logger="dithc"):
         tiers.close()
-    assert f"memory tier fast: {4 * MEBI} bytes are still in use" in caplog.text
+    said = {record.getMessage(): record.levelno for record in caplog.records}
+    assert said[f"memory tier fast: {4 * MEBI} bytes are still in use"] == logging.DEBUG
     assert float(kept.mean()) == 7
     assert tiers.slow.mapping() is None
 
@@ -303,8 +320,9 @@ def test_without_the_library_a_budget_is_refused_and_a_single_tier_is_torchs_all
 class Node:
     """A machine, as far as the rule looks at it."""
 
-    def __init__(self, *tiers):
+    def __init__(self, *tiers, limit=None):
         self.tiers = tuple(MachineTier(kind=k, nodes=n, memory_bytes=b, reason="") for k, n, b in tiers)
+        self.limits = Limits(allowed_cpus=(), cpu_quota=None, memory_limit_bytes=limit, memory_available_bytes=None)
 
 
 DDR = ("ddr", (0, 1), 64 * GIB)
@@ -319,16 +337,35 @@ FILE = {"file_folder": Path("/disk"), "file_bytes": GIB}
         ([], {}, [("memory", None, ())]),
         ([DDR], {"fast_budget_bytes": GIB}, [("budgeted ddr", GIB, ()), ("ddr", None, ())]),
         ([DDR], {"fast_budget_bytes": GIB} | FILE, [("budgeted ddr", GIB, ()), ("file", GIB, ())]),
-        ([DDR], FILE, [("ddr", None, ()), ("file", GIB, ())]),
+        ([DDR], FILE, [("ddr", 48 * GIB, ()), ("file", GIB, ())]),
+        ([DDR], {"ranks": 4} | FILE, [("ddr", 12 * GIB, ()), ("file", GIB, ())]),
         ([DDR, HBM], {}, [("on-package", 15 * GIB, (2, 3)), ("ddr", None, (0, 1))]),
         ([DDR, HBM], {"ranks": 4}, [("on-package", 15 * GIB // 4, (2, 3)), ("ddr", None, (0, 1))]),
         ([DDR, HBM], {"fast_budget_bytes": GIB}, [("budgeted on-package", GIB, (2, 3)), ("ddr", None, (0, 1))]),
-        ([("expander", (4,), GIB), DDR], {}, [("ddr", None, (0, 1)), ("expander", None, (4,))]),
+        ([DDR, HBM], FILE, [("on-package", 15 * GIB, (2, 3)), ("ddr", 48 * GIB, (0, 1)), ("file", GIB, ())]),
+        ([("expander", (4,), GIB), DDR], {}, [("ddr", 48 * GIB, (0, 1)), ("expander", None, (4,))]),
     ],
 )
 def test_chain_follows_from_machine_and_settings(tiers, settings, expected):
     specs = specs_of(Node(*tiers), **settings)
     assert [(spec.name, spec.budget_bytes, spec.nodes) for spec in specs] == expected
+
+
+def test_budget_of_memory_above_a_file_is_below_the_limit_of_the_control_group():
+    assert [spec.budget_bytes for spec in specs_of(Node(DDR, limit=4 * GIB), **FILE)] == [3 * GIB, GIB]
+
+
+def test_budget_of_more_than_the_fastest_tier_has_is_refused():
+    with pytest.raises(
+        UserError, match=r"8\.00 GiB for each of 4 rank[\s\S]*at most 4\.00 GiB.*16\.00 GiB of on-package"
+    ):
+        specs_of(Node(DDR, HBM), fast_budget_bytes=8 * GIB, ranks=4)
+    assert specs_of(Node(DDR, HBM), fast_budget_bytes=4 * GIB, ranks=4)[0].budget_bytes == 4 * GIB
+
+
+def test_file_that_could_never_be_used_is_refused():
+    with pytest.raises(UserError, match=r"unknown size[\s\S]*fast_budget_gib"):
+        specs_of(Node(), **FILE)
 
 
 @pytest.mark.parametrize("settings", [{"file_folder": Path("/disk")}, {"file_bytes": GIB}])

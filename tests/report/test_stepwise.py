@@ -59,6 +59,13 @@ def test_without_the_paper_ours_stand_alone() -> None:
     assert stepwise_parts(None, None)["rows"] == []
 
 
+def test_stages_without_a_baseline_have_seconds_and_no_speed_up() -> None:
+    alone = row("gemm", "+ GEMM", 1.25, 1.25) | {"speedup": None, "speedup_over_previous": None}
+    (bar,) = stage_bars(RESULT | {"stages": [alone]}, None)
+    assert (bar.measured, bar.note) == (None, "no baseline")
+    assert stepwise_parts(RESULT | {"stages": [alone]}, None)["rows"][0][:4] == ["+ GEMM", "1.6 ± 0.02", "–", "–"]
+
+
 def test_another_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "stepwise.json"
     path.write_text('{"bench": "step"}')

@@ -236,6 +236,21 @@ class TestOneTier:
         with pytest.raises(UserError, match=r"two tiers[\s\S]*fast_budget_gib"):
             TrainingMemory(training.Memory(automem="on"))
 
+    def test_recomputation_has_no_effect_and_warns(self, caplog):
+        assert TrainingMemory(training.Memory(allow_recompute=True)).tiers is None
+        assert "allow_recompute without effect, as there is one tier" in caplog.text
+
+
+def test_file_below_unbudgeted_memory_takes_what_the_share_has_no_room_for(monkeypatch, tmp_path):
+    machine = discover()
+    ddr = replace(next(tier for tier in machine.tiers if tier.kind == "ddr"), memory_bytes=16 << 20)
+    monkeypatch.setattr(memory, "discover", lambda: replace(machine, tiers=(ddr,)))
+    settings = training.Memory(file_folder=str(tmp_path), file_gib=16 / 1024)
+    with TrainingMemory(settings) as managed:
+        kept = [managed.tiers.fast.empty((4 << 20,), torch.uint8) for _ in range(4)]
+        assert [managed.tiers.tier_of(one).spec.kind for one in kept] == ["ddr"] * 3 + ["file"]
+        del kept
+
 
 def test_settings_without_effect_warn(caplog):
     memory_of_run = TrainingMemory(training.Memory(automem="off", fast_budget_gib=1.0))

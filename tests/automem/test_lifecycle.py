@@ -1,0 +1,134 @@
+"""A management that ends, early, by an exception or in the midst of a pass, leaves torch and the model as it found them."""
+
+import gc
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from dithc.automem import AutoMem, manager
+from dithc.automem.manager import Manager
+from dithc.memory import Copies, Tiers, allocator
+from tests.automem.managed import dit, loss_of, train, unmanaged
+from tests.automem.test_faults import Boom, FailBackward
+
+LARGE = 1 << 20  # elements of fp32: 4 MiB, which a mode would serve
+
+
+def managed(model: nn.Module) -> Manager:
+    found = manager(model)
+    assert found is not None
+    return found
+
+
+def fail_in_backward(model: nn.Module) -> None:
+    hook = model.blocks[1].register_forward_hook(lambda module, args, out: FailBackward.apply(out))  # type: ignore
+    with pytest.raises(Boom):
+        loss_of(model, 1).backward()
+    hook.remove()
+
+
+def test_mode_of_torchs_allocator_ends_with_a_backward_pass_that_fails(make_tiers: Callable[..., Tiers]) -> None:
+    if not allocator.available():
+        pytest.skip(f"torch's allocator cannot be switched: {allocator.reason()}")
+    tiers = make_tiers(24)
+    model = AutoMem(dit(), tiers=tiers)
+    before = allocator.counters().num_served
+    fail_in_backward(model)
+    assert allocator.counters().num_served > before, "the mode was on in the pass"
+    assert not allocator.is_on()
+    assert tiers.tier_of(torch.empty(LARGE)) is None
+    del model
+    gc.collect()
+    tiers.close()
+    assert not allocator.is_on()
+    assert float(torch.ones(LARGE).sum()) == LARGE
+
+
+def test_mode_lasts_as_long_as_the_outermost_backward_pass(make_tiers: Callable[..., Tiers]) -> None:
+    if not allocator.available():
+        pytest.skip(f"torch's allocator cannot be switched: {allocator.reason()}")
+    seen: list[bool] = []
+
+    class Inner(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, dy: torch.Tensor) -> torch.Tensor:
+            waiting.pop().backward()
+            seen.append(allocator.is_on())
+            return dy
+
+    model = AutoMem(dit(), tiers=make_tiers(24))
+    waiting = [loss_of(model, 2)]
+    hook = model.blocks[0].register_forward_hook(lambda module, args, out: Inner.apply(out))
+    loss = loss_of(model, 1)
+    hook.remove()
+    loss.backward()
+    assert (seen, allocator.is_on()) == ([True], False)
+
+
+def test_closed_management_leaves_a_model_that_trains_on(make_tiers: Callable[..., Tiers]) -> None:
+    """As at the end of a training: the manager first, then copies and tiers; the model is used afterwards."""
+    tiers = make_tiers(24)
+    copies = Copies(tiers, by="threads")
+    model = AutoMem(dit(), tiers=tiers, copies=copies)
+    train(model, steps=3)
+    managing = managed(model)
+    managing.close()
+    before = copies.counters()
+    copies.close()
+    tiers.close()
+    model.load_state_dict(dit().state_dict())
+    model.zero_grad()
+    train(model, before_step=managing.begin_step).assert_same(unmanaged(dit))
+    with torch.no_grad():
+        assert loss_of(model, 5).isfinite()
+    assert managing.active is None
+    assert copies.counters() == before
+    assert managing.counters().loaded_bytes == managing.counters().hits == 0
+
+
+def test_pass_that_is_under_way_at_the_close_comes_to_its_end(make_tiers: Callable[..., Tiers]) -> None:
+    model, plain = AutoMem(dit(), tiers=make_tiers(24)), dit()
+    for seed in (1, 2):
+        loss_of(model, seed).backward()
+        model.zero_grad()
+    loss = loss_of(model, 3)
+    managed(model).close()
+    loss.backward()
+    loss_of(plain, 3).backward()
+    for one, two in zip(model.parameters(), plain.parameters(), strict=True):
+        assert (one.grad is None) == (two.grad is None)
+        assert one.grad is None or two.grad is None or torch.equal(one.grad, two.grad)
+
+
+@pytest.mark.parametrize("budget", [24, 400])
+def test_plan_that_is_made_in_inference_mode_serves_training(make_tiers: Callable[..., Tiers], budget: int) -> None:
+    model = AutoMem(dit(), tiers=make_tiers(budget))
+    for seed in (6, 7):
+        loss_of(model, seed, images=1).backward()
+        model.zero_grad()
+    with torch.inference_mode():
+        loss_of(model, 8, images=1)
+    assert managed(model).plan is not None
+    with torch.inference_mode():
+        loss_of(model, 9, images=1)  # follows the plan, and renews places of gradients
+    train(model).assert_same(unmanaged(dit))
+
+
+def test_high_water_is_of_all_time(make_tiers: Callable[..., Tiers]) -> None:
+    """The warm-up, which watches each unit's peak, is the step that holds most."""
+    tiers = make_tiers(400)
+    model = AutoMem(dit(), tiers=tiers)
+    loss_of(model, 0).backward()
+    model.zero_grad()
+    highest = tiers.fast.counters().peak_backed_bytes
+    tiers.fast.pool.trim()
+    managed(model).begin_step()
+    loss_of(model, 1, images=1).backward()
+    assert tiers.fast.counters().backed_bytes < highest
+    assert managed(model).counters().high_water["fast"] == tiers.fast.counters().peak_backed_bytes >= highest

@@ -1,0 +1,77 @@
+"""The rates that plans are made with: of one stream by itself, and of the disk rather than of the system's memory."""
+
+import os
+
+import pytest
+
+from dithc import native
+from dithc.memory import copy_rates
+from dithc.memory.copies import Copies
+
+needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch):
+    """Nothing was measured yet."""
+    monkeypatch.setattr(copy_rates, "_of_folder", {})
+    copy_rates.into_memory.cache_clear()
+    yield
+    copy_rates.into_memory.cache_clear()
+
+
+@needs_library
+def test_the_rate_of_memory_is_that_of_a_thread_that_nobody_helps(monkeypatch):
+    seen = []
+
+    class Watched(Copies):
+        def close(self):
+            seen.append((self.by, self.counters()))
+            super().close()
+
+    monkeypatch.setattr(copy_rates, "Copies", Watched)
+    rate = copy_rates.into_memory(())
+    ((by, counters),) = seen
+    assert by == "threads"
+    assert counters.blocking_bytes == 0
+    assert counters.loaded_bytes == copy_rates.ROUNDS * copy_rates.PROBE_BYTES
+    assert rate >= counters.loaded_bytes / counters.busy_seconds["load"]  # the best of them
+
+
+def test_the_rates_of_a_file_are_past_the_page_cache(tmp_path, monkeypatch):
+    calls = []
+
+    def watched(name):
+        true = getattr(os, name)
+
+        def call(*arguments):
+            calls.append(name)
+            return true(*arguments)
+
+        return call
+
+    for name in ("pwrite", "fdatasync", "posix_fadvise", "preadv"):
+        monkeypatch.setattr(os, name, watched(name))
+    size = 6 << 20
+    with (tmp_path / "file").open("w+b", buffering=0) as file:
+        rates = copy_rates.of_file(tmp_path, file.fileno(), size)
+        again = copy_rates.of_file(tmp_path, file.fileno(), size)
+    assert calls == 3 * ["pwrite", "pwrite", "fdatasync"] + 3 * ["posix_fadvise", "preadv", "preadv"]
+    assert (tmp_path / "file").stat().st_size == size
+    assert min(rates) > 0
+    assert again is rates
+
+
+def test_what_a_disk_is_slow_at_shows_in_that_rate_alone(tmp_path, monkeypatch):
+    true = os.fdatasync
+
+    def slow(file):
+        true(file)
+        copy_rates.sleep(0.05)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    size = 1 << 20
+    with (tmp_path / "file").open("w+b", buffering=0) as file:
+        rates = copy_rates.of_file(tmp_path, file.fileno(), size)
+    assert rates.write <= size / 0.05
+    assert rates.read > rates.write

@@ -82,7 +82,9 @@ class Trainings:
         for contender in (plain, self._contender(MANAGED, words)):
 
             def tried(batch: int, contender: Contender = contender) -> Run:
-                return self._run(contender, limit_bytes=limit_bytes, batch=batch, warmup=1, steps=1)
+                return self._run(
+                    contender, limit_bytes=limit_bytes, batch=batch, warmup=2, steps=1
+                )  # two: then there is a plan
 
             largest, probes = largest_of(tried, first=settings.batch, most=settings.most)
             said = {"status": "ok" if largest else "oom", "reason": "" if largest else "not even one image"}

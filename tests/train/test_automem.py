@@ -31,6 +31,7 @@ STEPS = 4
 # Of 1,024 tokens a rank: some activations are beyond 1 MiB, and come from the pool. Everything would take 23 MiB.
 MODEL = {"preset": "DiT-S/2", "hidden_size": 128, "depth": 2, "num_heads": 2}
 IMAGES = 64
+WARM_UP = 2  # steps that are watched before there is a plan
 BUDGET = 10 << 20
 TIGHT = training.Memory(fast_budget_gib=BUDGET / GIB)
 
@@ -101,7 +102,7 @@ def test_metrics_say_what_moved_and_that_the_budget_held(wide):
     plain, managed = wide("plain"), wide("managed", memory=TIGHT)
     for one in (plain, managed):
         train(one, Group())
-    followed = rows(managed)[1:]
+    followed = rows(managed)[WARM_UP:]
     assert all(row["offloaded_bytes"] > 0 and row["loaded_bytes"] > 0 for row in followed)
     assert all(0 < row["fast_peak_bytes"] <= BUDGET for row in rows(managed))
     assert all(row["stall_seconds"] >= 0 and row["spills"] >= 0 for row in followed)

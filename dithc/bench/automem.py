@@ -50,7 +50,7 @@ class AutoMemSettings:
         repeats: steps of each contender there.
         threads: compute threads; None takes the core plan's.
         rounds: runs of each contender; the first order, then the reverse.
-        warmup: steps of a run before the clock: the first of a managed one is recorded, the second follows the plan.
+        warmup: steps of a run before the clock: two of a managed one are recorded, the third one moves what is to rest elsewhere.
         steps: steps of a run on the clock.
         seed: of weights and batches.
     """
@@ -71,7 +71,7 @@ class AutoMemSettings:
     repeats: int = 15
     threads: int | None = None
     rounds: int = 2
-    warmup: int = 2
+    warmup: int = 3
     steps: int = 3
     seed: int = 0
 

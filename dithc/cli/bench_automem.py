@@ -22,7 +22,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step-models", default="S/2,B/2", help="presets of `pool` and `resident` (default S/2,B/2)")
     parser.add_argument("--repeats", type=int, default=15, help="steps of each in `pool` and `resident` (default 15)")
     parser.add_argument("--threads", type=int, help="compute threads (default: the core plan's)")
-    add_steps(parser, rounds=2, of="contender")
+    add_steps(parser, rounds=2, of="contender", warmup=3)
     add_json(parser)
 
 

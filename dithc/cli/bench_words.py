@@ -45,10 +45,12 @@ def add_override(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--override", action="append", default=[], type=override, metavar="FIELD=VALUE", help=OVERRIDE)
 
 
-def add_steps(parser: argparse.ArgumentParser, *, rounds: int, of: str) -> None:
+def add_steps(parser: argparse.ArgumentParser, *, rounds: int, of: str, warmup: int = 2) -> None:
     """Declares `--rounds`, `--warmup` and `--steps` of trainings that take turns."""
     parser.add_argument("--rounds", type=int, default=rounds, help=f"runs of each {of}, in turns (default {rounds})")
-    parser.add_argument("--warmup", type=int, default=2, help="steps of a run before the clock (default 2)")
+    parser.add_argument(
+        "--warmup", type=int, default=warmup, help=f"steps of a run before the clock (default {warmup})"
+    )
     parser.add_argument("--steps", type=int, default=3, help="steps of a run on the clock (default 3)")
 
 

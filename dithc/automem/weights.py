@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from dithc.automem.saved import FLOOR_BYTES
+from dithc.hcops import flat
 from dithc.log import logger
 from dithc.memory import Copies, Tier
 
@@ -218,10 +219,4 @@ def move_homes(parameters: Iterable[nn.Parameter], tier: Tier) -> int:
 
 def owns_its_memory(parameter: nn.Parameter) -> bool:
     """Whether nobody else has a view of a parameter's memory: then it may be moved."""
-    return parameter.untyped_storage().nbytes() == parameter.nbytes and storage_users(parameter) == 1
-
-
-def storage_users(tensor: Tensor) -> int:
-    """How many tensors share the storage of one, itself among them."""
-    storage = tensor.untyped_storage()
-    return torch._C._storage_Use_Count(storage._cdata) - 1  # without `storage` itself
+    return parameter.untyped_storage().nbytes() == parameter.nbytes and flat.storage_users(parameter) == 1

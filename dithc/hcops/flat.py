@@ -79,7 +79,7 @@ def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:
         return None, False
     held = parameter.grad
     if held is None:
-        if not parameter.flat_grad_accumulates and _has_other_users(flat):
+        if not parameter.flat_grad_accumulates and storage_users(flat) > 1:
             return None, False
         parameter.flat_grad_on_its_way = True
         return flat.detach(), False
@@ -116,10 +116,10 @@ def _accumulates(accumulator: Any, parameter: Any) -> bool:
         return False
 
 
-def _has_other_users(tensor: Tensor) -> bool:
-    """Whether there are more tensors in the storage of one."""
+def storage_users(tensor: Tensor) -> int:
+    """How many tensors share the storage of one, itself among them."""
     storage = tensor.untyped_storage()
-    return torch._C._storage_Use_Count(storage._cdata) > 2  # the tensor and `storage`
+    return torch._C._storage_Use_Count(storage._cdata) - 1  # without `storage` itself
 
 
 def _landed(parameter: Any) -> None:

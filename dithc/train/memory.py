@@ -119,7 +119,7 @@ class TrainingMemory:
         self._state, self._store = state, store
 
     def begin_step(self) -> None:
-        """Before a step, when no gradient is held: the first one is recorded, then a plan is made, which later ones follow."""
+        """Before a step, when no gradient is held: the first two are recorded, then a plan is made, which later ones follow."""
         if self._manager is None:
             return
         is_new = self._manager.plan is None

@@ -12,10 +12,6 @@
 
 #define LINE_BYTES 64
 
-/* The shortest block of rows, as a part of the longest one. All panels of B pass through the second-level cache for each block, which
- * takes about as long as a quarter of the longest one is multiplied: a shorter one would be waited for as long. */
-#define SHORTEST_BLOCK 4
-
 /* Panels of the columns start..stop that are packed in this round: block by block of depth, in each all panels of all its
  * columns. */
 static char *b_block(const hc_gemm_job *job, const hc_gemm_part *part, int64_t p, int64_t panel, int64_t panels) {
@@ -189,10 +185,10 @@ static void multiply_left(hc_gemm_job *job, int owner, int thread, int64_t done)
     const int64_t panels = (packed_stop - packed_start + plan->nr - 1) / plan->nr;
     const int64_t start = part.column_start > packed_start ? part.column_start : packed_start;
     const int64_t stop = hc_least(part.column_stop, packed_stop);
-    const int64_t most = plan->mc / plan->mr;
-    const int64_t least = part.cluster_threads > 1 ? (most + SHORTEST_BLOCK - 1) / SHORTEST_BLOCK : most;
+    /* Whole blocks to the end: B passes through the caches once for each, so shorter ones cost more than waiting for one does. */
+    const int64_t block = plan->mc / plan->mr;
     int64_t tiles, tile;
-    while (start < stop && (tiles = hc_share_take(&job->shares[owner], least, most, &tile)) > 0) {
+    while (start < stop && (tiles = hc_share_take(&job->shares[owner], block, block, &tile)) > 0) {
         const int64_t row = part.row_start + tile * plan->mr, rows = hc_least(tiles * plan->mr, part.row_stop - row);
         multiply_rows(job, &part, thread, row, rows, start, stop, packed_start, panels);
     }

@@ -1,8 +1,8 @@
 /* Work that is dealt out to the threads of a run in advance, so that a thread's part is near to it each time, and of which a thread
  * that has none left takes over some of the others'.
  *
- * Towards the end of a part pieces become shorter: a thread that was interrupted, or whose core is slower, is waited for no longer
- * than about the shortest takes. Nothing may depend on who does a piece. */
+ * Where the caller lets them, pieces become shorter towards the end of a part: a thread that was interrupted, or whose core is
+ * slower, is waited for no longer than about the shortest takes. Nothing may depend on who does a piece. */
 #ifndef HC_SHARES_H
 #define HC_SHARES_H
 

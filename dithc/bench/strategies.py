@@ -26,6 +26,9 @@ log = logger(__name__)
 GIB = 1 << 30
 ONE_CLUSTER = "cftp-1-cluster"
 STRATEGIES = get_args(training.StrategyName)
+# What stock PyTorch's ranks exchange through on CPUs, and we do unless told otherwise.
+OVER_GLOO = {"dp-gloo": "dp", "dp+tp-gloo": "dp+tp"}
+KNOWN = (*STRATEGIES, ONE_CLUSTER, *OVER_GLOO)
 COUNTED = {
     "tcp_bytes": "bytes that the kernel sent on all TCP connections of a rank (TCP_INFO; gloo and its store)",
     "mpi_bytes": "bytes handed to MPI (a profiling layer preloaded into the ranks); a single rank never loads MPI",
@@ -42,7 +45,8 @@ class StrategiesSettings:
     Attributes:
         models: presets.
         batches: images a step over all ranks.
-        strategies: of cftp, dp, dp+tp, and cftp-1-cluster: cftp on one cluster alone.
+        strategies: of cftp, dp, dp+tp, cftp-1-cluster (cftp on one cluster alone), and dp-gloo and dp+tp-gloo, whose ranks
+            exchange through PyTorch's own gloo instead of dithc-mpi.
         dtype: of the arithmetic.
         sharding: of the optimizer's state, of several ranks under cftp and dp; dp+tp keeps all of it on every rank.
         overrides: fields of a run's `model` to change, by name (hidden_size, depth, num_heads).
@@ -124,9 +128,12 @@ def contenders_on(machine: Node, names: Sequence[str]) -> tuple[list[Contender],
             cpus = tuple(cpu for core in clusters[0] for cpu in own[core])
             found.append(Contender(name=name, strategy="cftp", ranks=1, cpus=len(clusters[0]), allowed=cpus))
             continue
-        chosen = Machine.model_validate({"strategy": name})
+        strategy = OVER_GLOO.get(name, name)
+        chosen = Machine.model_validate({"strategy": strategy})
         ranks = chosen.ranks_on(num_dies=dies, num_clusters=len(clusters))
-        found.append(Contender(name=name, strategy=name, ranks=ranks, cpus=max(1, len(cores) // ranks)))
+        over = (("DITHC_BACKEND", "gloo" if name in OVER_GLOO else "dithc-mpi"),)
+        threads = max(1, len(cores) // ranks)
+        found.append(Contender(name=name, strategy=strategy, ranks=ranks, cpus=threads, environment=over))
     return found, said
 
 
@@ -233,9 +240,8 @@ def _counter(folder: Path) -> tuple[Path | None, str]:
 
 
 def _check(settings: StrategiesSettings) -> None:
-    known = (*STRATEGIES, ONE_CLUSTER)
-    if not settings.strategies or not set(settings.strategies) <= set(known):
-        got, expected = ",".join(settings.strategies), f"some of {', '.join(known)}"
+    if not settings.strategies or not set(settings.strategies) <= set(KNOWN):
+        got, expected = ",".join(settings.strategies), f"some of {', '.join(KNOWN)}"
         raise problem("bench --strategies", got=got, expected=expected, remedy="correct --strategies")
     if settings.memory_limit_gib is not None and settings.memory_limit_gib <= 0:
         given = settings.memory_limit_gib

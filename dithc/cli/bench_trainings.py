@@ -10,7 +10,9 @@ def _add_strategies(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", default="S/2,B/2,L/2,XL/2", help="presets, with or without DiT- (default all four)")
     parser.add_argument("--batches", default="8,16", help="images a step over all ranks (default 8,16)")
     parser.add_argument(
-        "--strategies", default="cftp,dp,dp+tp,cftp-1-cluster", help="(default cftp,dp,dp+tp,cftp-1-cluster)"
+        "--strategies",
+        default="cftp,dp,dp+tp,cftp-1-cluster",
+        help="of these, and of dp-gloo and dp+tp-gloo: over PyTorch's own gloo (default cftp,dp,dp+tp,cftp-1-cluster)",
     )
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="(default fp32)")
     parser.add_argument(

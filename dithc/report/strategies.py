@@ -10,8 +10,15 @@ from dithc.report.reference import Table
 from dithc.report.words import short
 
 GB, MIB = 1e9, 1 << 20
-ORDER = {"dp+tp": "DP+TP", "dp": "DP", "cftp": "CFTP", "cftp-1-cluster": "1 cluster"}  # the paper's, then ours
-OTHERS = ("dp+tp", "dp", "cftp-1-cluster")
+ORDER = {  # the paper's, then ours
+    "dp+tp": "DP+TP",
+    "dp": "DP",
+    "cftp": "CFTP",
+    "cftp-1-cluster": "1 cluster",
+    "dp+tp-gloo": "DP+TP (gloo)",
+    "dp-gloo": "DP (gloo)",
+}
+OTHERS = tuple(name for name in ORDER if name != "cftp")
 ABSENT = "–"
 
 

@@ -1,6 +1,7 @@
 """A comparison of strategies says who ran on what, what it took, and what did not fit; no time is judged."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -61,6 +62,13 @@ def test_several_ranks_share_the_state_where_their_strategy_can():
     assert all(sharded(one, "none") == one for one in found)
     several = {one.name for one in found if one.ranks > 1}
     assert {name for name, said in words.items() if said == ("--sharding", "zero1")} == several - {"dp+tp"}
+
+
+def test_what_exchanges_over_gloo_is_its_strategy_but_for_that():
+    found, _ = contenders_on(machine(dies=1, clusters=2, cores=1), ("dp+tp", "dp+tp-gloo"))
+    over_mpi, over_gloo = (dict(one.environment).pop("DITHC_BACKEND") for one in found)
+    assert (over_mpi, over_gloo) == ("dithc-mpi", "gloo")
+    assert replace(found[0], name="", environment=()) == replace(found[1], name="", environment=())
 
 
 def test_contenders_take_turns_in_alternating_order():
@@ -136,9 +144,10 @@ def test_settings_without_sense_are_refused(changes, said):
 @pytest.mark.mpi
 @pytest.mark.timeout(240)
 @needs_launcher
-def test_three_strategies_run_alike_and_only_processes_exchange(tmp_path, capsys, monkeypatch):
+def test_strategies_run_alike_and_only_processes_exchange(tmp_path, capsys, monkeypatch):
+    names = (*NAMES[:3], "dp+tp-gloo")
     monkeypatch.setattr(
-        strategies, "contenders_on", lambda *_: contenders_on(machine(dies=1, clusters=1, cores=2), NAMES[:3])
+        strategies, "contenders_on", lambda *_: contenders_on(machine(dies=1, clusters=1, cores=2), names)
     )
     path = tmp_path / "strategies.json"
     words = ["bench", "strategies", *TINY, "--rounds", "1", "--steps", "2", "--json", str(path)]
@@ -150,11 +159,14 @@ def test_three_strategies_run_alike_and_only_processes_exchange(tmp_path, capsys
     # Four steps at lr 1e-4; the tolerance is that of the training test: roundoff x longest product x layers.
     assert losses[1] == pytest.approx(losses[0], rel=2**-24 * 256 * 7)
     assert losses[2] == pytest.approx(losses[0], rel=2**-24 * 256 * 7)
+    assert losses[3] == pytest.approx(losses[2], rel=2**-24 * 256 * 7)
     parameters = (64 * 3 + 64 + 64 * 4 * 2 + 64 * 6) * 64  # of the block, without biases: below the whole
     assert rows["cftp"]["tcp_bytes"] == rows["cftp"]["mpi_bytes"] == rows["cftp"]["shared_bytes"] == 0
     assert rows["dp"]["shared_bytes"] >= 2 * 4 * parameters  # each of two ranks hands over its fp32 gradients once
     activations = 2 * 256 * 64 * 4
     assert rows["dp+tp"]["shared_bytes"] >= 2 * 4 * activations  # two sums forward and two backward, from each rank
+    assert rows["dp+tp-gloo"]["tcp_bytes"] >= 2 * 4 * activations
+    assert rows["dp+tp-gloo"]["shared_bytes"] == 0
     assert all(row["peak_pss_bytes"] > 0 for row in rows.values())
     assert "cftp / dp+tp" in capsys.readouterr().out
 

@@ -9,9 +9,9 @@ Invariants:
 - The model's parameters, the names in its state dictionary, its outputs, its losses and gradients stay the same, to the bit.
 - A plan is advice. A tensor is valid wherever it lies; what comes late or finds no room is used where it is. A disk that fails
   to write costs room in fast memory; one that fails to read is an OSError, or a SIGBUS where there was no room for a copy.
-- Between calls of the model and after a backward pass every parameter is at home, which others may move at any time; after a
-  pass that failed, from the next call or `begin_step` on. From `begin_step` to the end of the backward pass weights are
-  changed by operations on the parameter, or by giving it other data: what is written through `.data` may be lost.
+- Between calls of the model and after a backward pass, also one that failed, every parameter is at home, which others may move
+  at any time. From `begin_step` to the end of the backward pass weights are changed by operations on the parameter, or by
+  giving it other data: what is written through `.data` may be lost.
 - A gradient that somebody keeps stays as it is, whatever passes follow.
 - Nothing outlives the model: then the tiers are empty. With one tier, or where everything fits, there are no hooks.
 - A copy of a model (`copy.deepcopy`, as for an average of weights) runs its own weights, and nobody manages it.

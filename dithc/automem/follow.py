@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,11 +11,22 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dithc.automem.decision import Decision
-from dithc.automem.mode import Mode
+from dithc.automem.mode import Mode, PassEnd
 from dithc.automem.moves import Moves
 from dithc.automem.saved import Book, Key, other_hooks_are_on, tensors_in
 from dithc.automem.turns import Turn
 from dithc.automem.weights import WeightCopies
+
+
+@dataclass
+class Life:
+    """Of a model as a managed one.
+
+    Attributes:
+        is_over: it was closed, or the model is gone: nothing moves any more, passes under way use everything where it is.
+    """
+
+    is_over: bool = False
 
 
 class Course:
@@ -24,8 +36,8 @@ class Course:
         turns: of a step: the units' forward passes, then their backward passes.
         decisions: by unit.
         moves, weights: who carries the plan out.
+        life: of the model.
         recomputed: counts the units that are to be run again.
-        is_over: nothing moves any more; passes that are under way use everything where it is.
     """
 
     def __init__(
@@ -37,10 +49,11 @@ class Course:
         weights: WeightCopies,
         parameters_of: Callable[[str], Sequence[nn.Parameter]],
         weight_at: Callable[[int], nn.Parameter | None],
+        life: Life,
     ) -> None:
         self.turns, self.decisions, self.moves, self.weights = turns, decisions, moves, weights
-        self.parameters_of, self.weight_at = parameters_of, weight_at
-        self.recomputed, self.is_over = 0, False
+        self.parameters_of, self.weight_at, self.life = parameters_of, weight_at, life
+        self.recomputed = 0
         self.num_units = len(turns) // 2
         self.turn_of = {turn.unit: number for number, turn in enumerate(turns[: self.num_units])}
         self._needs_hooks = {
@@ -120,8 +133,8 @@ class Following:
     def reached(self, name: str) -> None:
         """The backward pass has come to this unit."""
         task = torch._C._current_graph_task_id()
-        if task < 0 or self._course.is_over:
-            return  # closed; or somebody looks at a saved tensor outside of a backward pass
+        if task < 0 or self._course.life.is_over:
+            return  # over; or somebody looks at a saved tensor outside of a backward pass
         if task != self._task:
             self._begin_backward(task)
         if name not in self._course.turn_of:
@@ -134,7 +147,7 @@ class Following:
         self._task, self._backward_turn = task, 0
         self._backward_started = self._course.num_units
         self._mode.enter_backward()
-        torch.autograd.Variable._execution_engine.queue_callback(partial(self._end_backward, task))
+        torch.autograd.Variable._execution_engine.queue_callback(PassEnd(partial(self._end_backward, task)))
 
     def _enter_backward(self, turn: int) -> None:
         """Algorithm 1, before the backward pass of a unit: lets the one behind go, starts what comes next, waits for its own."""
@@ -166,7 +179,7 @@ class Following:
             self._weights.release(name, parameters)
 
     def _end_backward(self, task: int) -> None:
-        """The backward pass is over: everything is at home, and fast memory holds no copies."""
+        """The backward pass is over or has failed: everything is at home, and fast memory holds no copies."""
         if task != self._task:
             return
         self._task = -1

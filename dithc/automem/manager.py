@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dithc.automem.decision import Decision, Level, Plan
-from dithc.automem.follow import Course, Following
+from dithc.automem.follow import Course, Following, Life
 from dithc.automem.gradients import RestingGradients
 from dithc.automem.mode import Mode
 from dithc.automem.moves import Moves
@@ -112,7 +112,8 @@ class Manager:
         self._slow = tiers.slow
         move_homes(model.parameters(), self._slow)
         tiers.serve()
-        self._end = finalize(model, _end, tiers, self._copies, copies is None)
+        self._life = Life()
+        self._end = finalize(model, _end, self._life, tiers, self._copies, copies is None)
         self._mark()
 
     def begin_step(self) -> None:
@@ -180,8 +181,6 @@ class Manager:
         self._weights.release_all()
         self._gradients.close()
         self._moves.finish()
-        if self._course is not None:
-            self._course.is_over = True
         self._end()
 
     @contextmanager
@@ -295,6 +294,7 @@ class Manager:
             weights=self._weights,
             parameters_of=self._parameters_of,
             weight_at=self._weight_at,
+            life=self._life,
         )
 
     def _settle_homes(self, decisions: Mapping[str, Decision]) -> None:
@@ -349,8 +349,9 @@ def _level(tier: Tier) -> Level:
     )
 
 
-def _end(tiers: Tiers, copies: Copies, is_own: bool) -> None:
+def _end(life: Life, tiers: Tiers, copies: Copies, is_own: bool) -> None:
     """After the last call: no copy runs any more, and operators take their memory from where they took it before."""
+    life.is_over = True
     try:
         copies.drain()
     except RuntimeError as error:  # closed already, or of the process that this one was forked from

@@ -4,6 +4,9 @@ This is `set MemType` of Algorithm 1. It needs the extension of `dithc.memory.al
 take their memory from the tiers.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
 from dithc.memory import Pool, allocator
@@ -28,7 +31,8 @@ class Mode:
     def enter_backward(self) -> None:
         """In a backward pass, once in each, the outermost counts; the mode ends with that pass, also where it fails."""
         if self.is_available and not self._is_in_backward:
-            torch.autograd.Variable._execution_engine.queue_callback(_Pass(self, allocator.enter(self._pool)))
+            end = PassEnd(partial(self._leave_backward, allocator.enter(self._pool)))
+            torch.autograd.Variable._execution_engine.queue_callback(end)
             self._is_in_backward = True
 
     def _leave_backward(self, before: Pool | None) -> None:
@@ -36,14 +40,19 @@ class Mode:
         allocator.leave(before)
 
 
-class _Pass:
-    """A backward pass: what the engine is to call at its end, and lets go of when the pass is over, also where that failed."""
+class PassEnd:
+    """What is given to the engine in a backward pass: `end` is called once, when that pass is over, also where it failed.
 
-    def __init__(self, mode: Mode, before: Pool | None) -> None:
-        self._mode, self._before = mode, before
+    The engine calls it at the end of a pass, and lets go of it when a pass fails.
+    """
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end: Callable[[], None] | None = end
 
     def __call__(self) -> None:
-        pass
+        end, self._end = self._end, None
+        if end is not None:
+            end()
 
     def __del__(self) -> None:
-        self._mode._leave_backward(self._before)
+        self()

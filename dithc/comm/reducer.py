@@ -5,7 +5,7 @@ gradients are complete is handed to the communication thread, one bucket after t
 the order in which a rank gets ready (else ranks would wait for each other's buckets for ever).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch.distributed as dist
@@ -73,6 +73,10 @@ class Reducer:
         dist.broadcast_object_list(box, group=self._group, group_src=0)
         self._arrange(box[0])
 
+    def move(self, moved: Callable[[Tensor], Tensor]) -> None:
+        """Has the buffer replaced by the one, of the same content, that `moved` returns for it. Forgets the gradients."""
+        self._fill(moved(self.buffer))
+
     def begin(self) -> None:
         """The gradients of the next backward pass are exchanged."""
         self._active, self._seen = True, []
@@ -103,18 +107,20 @@ class Reducer:
         sizes = [parameter.numel() for parameter in self.parameters]
         ranks = self.size if self._scatter else 1
         self.arrangement: Arrangement = arrange(sizes, order, ranks=ranks, bucket_bytes=self._bucket_bytes)
-        length = self.arrangement.length
-        self.buffer = flat_buffer(length + -(-len(sizes) // ALIGNMENT) * ALIGNMENT)
-        self._counts = self.buffer[length:]
-        self._flags = self._counts[: len(sizes)]
+        self._fill(flat_buffer(self.arrangement.length + -(-len(sizes) // ALIGNMENT) * ALIGNMENT))
+        self._bucket_of = {number: n for n, bucket in enumerate(self.arrangement.buckets) for number in bucket.members}
+        self.used = [False] * len(sizes)
+        self._waiting, self._works = [], []
+
+    def _fill(self, buffer: Tensor) -> None:
+        """Gives every gradient its place in this buffer."""
+        self.buffer, self._counts = buffer, buffer[self.arrangement.length :]
+        self._flags = self._counts[: len(self.parameters)]
         self._views: list[Tensor] = []
         for parameter, start in zip(self.parameters, self.arrangement.starts, strict=True):
             parameter.grad = None
             self._views.append(self.buffer[start : start + parameter.numel()].view(parameter.shape))
             hcops.optimizer.give_place(parameter, self._views[-1])
-        self._bucket_of = {number: n for n, bucket in enumerate(self.arrangement.buckets) for number in bucket.members}
-        self.used = [False] * len(sizes)
-        self._waiting, self._works = [], []
 
     def _landed(self, parameter: Tensor) -> None:
         """A gradient is complete on this rank."""

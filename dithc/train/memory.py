@@ -113,10 +113,12 @@ class TrainingMemory:
         """Has the state of the training moved when a plan was made, and the plan written into a store.
 
         Args:
-            state: made with `home`.
+            state: made with `home`, of a strategy that is settled: until then its gradients lie where torch put them.
             store: of the run, on its first rank; None for no file.
         """
         self._state, self._store = state, store
+        if self._manager is not None and self._strategy is not None:
+            self._strategy.move(lambda name, value: self.home(name, value).copy_(value))
 
     def begin_step(self) -> None:
         """Before a step, when no gradient is held: the first two are recorded, then a plan is made, which later ones follow."""
@@ -158,6 +160,8 @@ class TrainingMemory:
 
     def _take_up(self, managed: Manager) -> None:
         """A plan is there: state moves to where it says, between two steps."""
+        if self._strategy is not None:
+            self._strategy.move(self._moved)
         if self._state is not None:
             self._state.optimizer.move(self._moved)
             self._state.ema.move(self._moved)

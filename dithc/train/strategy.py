@@ -6,6 +6,7 @@ Legend: N batch, C channels.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +19,7 @@ from dithc.config import training
 from dithc.hardware import discover
 from dithc.log import logger, problem
 from dithc.tensors import Piece
+from dithc.train.ema import Home
 from dithc.train.strategy_layout import Layout, layout_of, sentence
 from dithc.train.zero import Zero
 
@@ -141,6 +143,11 @@ class Strategy:
         """Returns when these weights are complete on this rank: for whoever reads them before the layer that holds them runs."""
         if self.zero is not None:
             self.zero.ready_for(parameters)
+
+    def move(self, moved: Home) -> None:
+        """Has the buffer in which ranks sum gradients replaced by the one that `moved` returns for `gradients` and it."""
+        if self._reducer is not None:
+            self._reducer.move(partial(moved, "gradients"))
 
     def settle(self, x: Tensor, t: Tensor, y: Tensor) -> None:
         """Runs two forward and backward passes without effect on the weights.

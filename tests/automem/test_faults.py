@@ -211,8 +211,24 @@ def test_exception_in_forward(model: nn.Module) -> None:
 
 def test_exception_in_backward(model: nn.Module) -> None:
     fail_backward(model)
+    fast = managed(model).tiers.fast
+    assert not any(fast.holds(parameter) for parameter in model.parameters()), "weights are at home"
+    model.zero_grad()
+    gc.collect()
+    assert fast.counters().used_bytes == 0, "no copy is left"
     for _ in range(2):
         assert_right(model)
+
+
+def test_model_that_is_gone_before_its_backward_pass(moving: Build) -> None:
+    model = warm(moving(small))
+    assert_right(model)
+    loss, parameters = loss_of(model, 2), list(model.parameters())
+    assert managed(model).counters().offloaded_bytes > 0
+    del model
+    gc.collect()
+    loss.backward()
+    assert_equal([parameter.grad for parameter in parameters], of_seed(2))
 
 
 @pytest.mark.parametrize("fail", [fail_forward, fail_backward])

@@ -304,6 +304,7 @@ class TestOnSeveralRanks:
             assert losses(managed) == losses(plain)
             assert_same_tensors(managed, plain)
             assert not plan_of(managed).everything_resident
+            assert "gradients" in plan_of(managed).state, "the ranks' sums lie in a tier"
 
     def test_layers_that_ranks_share_are_managed_too(self, wide, tmp_path):
         plain, managed = (

@@ -150,10 +150,11 @@ def _read(run: Run, status: int, *, out: Path, said: Path, limit: MemoryLimit) -
 
 
 def _words_of_the_end(text: str, *, is_refused: bool) -> str:
-    """What a run that failed said last; of one that was refused memory, the line that says so."""
+    """What a run that failed said last; of one that was refused memory, the line that says so: who was killed could not."""
     lines = [line.strip() for line in text.splitlines() if line.strip(" ^~")]
-    if is_refused and (said := [line for line in lines if any(words in line for words in REFUSED)]):
-        return said[-1]
+    if is_refused:
+        said = [line for line in lines if any(words in line for words in REFUSED)]
+        return said[-1] if said else "killed for lack of memory"
     return " | ".join(lines[-12:]) or "no message"
 
 

@@ -26,7 +26,7 @@ log = logger(__name__)
 GIB = 1 << 30
 ONE_CLUSTER = "cftp-1-cluster"
 STRATEGIES = get_args(training.StrategyName)
-# What stock PyTorch's ranks exchange through on CPUs, and we do unless told otherwise.
+# Over what stock PyTorch exchanges between CPUs; the others go over dithc-mpi.
 OVER_GLOO = {"dp-gloo": "dp", "dp+tp-gloo": "dp+tp"}
 KNOWN = (*STRATEGIES, ONE_CLUSTER, *OVER_GLOO)
 COUNTED = {

@@ -191,8 +191,8 @@ def summary() -> str | None:
     choices = _choices(torch.get_num_threads()) if path is not None and path.exists() else {}
     if not choices:
         return None
-    by_torch = sum(chosen == "torch" for chosen in choices.values())
-    return f"tuning file {path}: {len(choices)} product(s), {by_torch} of them served by torch"
+    tuned = [chosen for chosen in choices.values() if chosen is not None]
+    return f"tuning file {path}: {len(tuned)} of {len(choices)} product(s) tuned, {tuned.count('torch')} served by torch"
 
 
 def load(path: Path, key: Key) -> dict[Product, Result]:
@@ -222,16 +222,16 @@ def save(path: Path, key: Key, results: Mapping[Product, Result]) -> None:
 
 
 @cache
-def _choices(num_threads: int) -> dict[Product, Choice]:
-    """The choices for this machine and number of threads, read at the first product."""
+def _choices(num_threads: int) -> dict[Product, Choice | None]:
+    """The choices for this machine and number of threads, None where the kernels' rule won; read at the first product."""
     key = this_machine()
     assert key.threads == num_threads
     path = path_of(key)
     if path is None or not path.exists():
         return {}
-    chosen = {product: result.choice for product, result in load(path, key).items() if result.choice is not None}
-    log.info("%d tuned product(s) from %s", len(chosen), path)
-    return chosen
+    choices = {product: result.choice for product, result in load(path, key).items()}
+    log.info("%d tuned product(s) from %s", sum(chosen is not None for chosen in choices.values()), path)
+    return choices
 
 
 def _ignore(path: Path, why: str) -> None:

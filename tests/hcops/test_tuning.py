@@ -130,7 +130,14 @@ def test_the_summary_names_the_file_and_counts_what_torch_serves(folder):
     assert tuning.summary() is None
     key = tuning.this_machine()
     tuning.save(folder / key.file_name, key, RESULTS)
-    assert tuning.summary() == f"tuning file {folder / key.file_name}: 2 product(s), 1 of them served by torch"
+    assert tuning.summary() == f"tuning file {folder / key.file_name}: 2 of {len(RESULTS)} product(s) tuned, 1 served by torch"
+
+
+def test_a_search_in_which_the_rule_won_everywhere_is_a_tuning(folder):
+    key = tuning.this_machine()
+    tuning.save(folder / key.file_name, key, {QKV: RESULTS[QKV]._replace(choice=None)})
+    assert tuning.summary() == f"tuning file {folder / key.file_name}: 0 of 1 product(s) tuned, 0 served by torch"
+    assert tuning.choice(*QKV) is None
 
 
 def test_without_a_file_every_product_takes_the_default(folder):

@@ -192,7 +192,9 @@ def summary() -> str | None:
     if not choices:
         return None
     tuned = [chosen for chosen in choices.values() if chosen is not None]
-    return f"tuning file {path}: {len(tuned)} of {len(choices)} product(s) tuned, {tuned.count('torch')} served by torch"
+    return (
+        f"tuning file {path}: {len(tuned)} of {len(choices)} product(s) tuned, {tuned.count('torch')} served by torch"
+    )
 
 
 def load(path: Path, key: Key) -> dict[Product, Result]:

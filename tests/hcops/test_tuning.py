@@ -130,7 +130,10 @@ def test_the_summary_names_the_file_and_counts_what_torch_serves(folder):
     assert tuning.summary() is None
     key = tuning.this_machine()
     tuning.save(folder / key.file_name, key, RESULTS)
-    assert tuning.summary() == f"tuning file {folder / key.file_name}: 2 of {len(RESULTS)} product(s) tuned, 1 served by torch"
+    assert (
+        tuning.summary()
+        == f"tuning file {folder / key.file_name}: 2 of {len(RESULTS)} product(s) tuned, 1 served by torch"
+    )
 
 
 def test_a_search_in_which_the_rule_won_everywhere_is_a_tuning(folder):

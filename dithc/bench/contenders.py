@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from dithc import hcops, native
 from dithc.bench.case import precision
 from dithc.bench.ceilings import Precision
+from dithc.cftp import Team
 from dithc.diffusion import Schedule, training_loss
 from dithc.model import DiT
 
@@ -79,14 +80,14 @@ class TrainingStep:
     """Forward, loss, backward and AdamW in the way of one contender, again and again; nothing is kept between steps."""
 
     def __init__(self, training: Training, contender: "Contender") -> None:
-        self._training, self._backend = training, contender.backend
-        with hcops.use(self._backend):
+        self._training, self._contender = training, contender
+        with hcops.use(contender.backend):
             self._forward = contender.wrap(training.model)
             self._update = contender.optimizer(training)
 
     def __call__(self) -> float:
         """Makes one step and returns its loss."""
-        with hcops.use(self._backend):
+        with self._contender.at_work():
             loss = self._gradients()
             self._update()
         self._forget()
@@ -94,7 +95,7 @@ class TrainingStep:
 
     def without_update(self) -> float:
         """The loss and the gradients of a step; the weights stay."""
-        with hcops.use(self._backend):
+        with self._contender.at_work():
             loss = self._gradients()
         self._forget()
         return loss
@@ -125,6 +126,7 @@ class Contender:
         wrap: makes of the model what is called.
         optimizer: makes of a training what updates its weights.
         obstacle: why it cannot run here, None when it can.
+        cores: those that it runs on.
     """
 
     what: str
@@ -132,6 +134,34 @@ class Contender:
     wrap: Callable[[nn.Module], Callable[..., Tensor]]
     optimizer: Callable[[Training], Callable[[], object]]
     obstacle: Callable[[], str | None]
+    cores: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Has its back end serve, on its cores."""
+        with hcops.use(self.backend), self.cores():
+            yield
+
+
+@contextmanager
+def one_cluster() -> Iterator[None]:
+    """Has operators run on the threads of the first cluster alone."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(len(Team.of().clusters[0]))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def on_one_cluster(run: Callable[[], object]) -> Callable[[], object]:
+    """`run`, on the threads of the first cluster."""
+
+    def narrowed() -> None:
+        with one_cluster():
+            run()
+
+    return narrowed
 
 
 def _as_it_is(model: nn.Module) -> Callable[..., Tensor]:
@@ -169,6 +199,11 @@ def _no_library() -> str | None:
     return None if native.library() is not None else f"the C kernels are off: {native.load().reason}"
 
 
+def _no_second_cluster() -> str | None:
+    found = len(Team.of().clusters)
+    return _no_library() or (f"the team has {found} cluster(s), and 2 are needed" if found < 2 else None)
+
+
 def _no_compiler() -> str | None:
     """torch.compile writes C++; without a compiler it fails at the first step."""
     candidates = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "clang++", "c++"]
@@ -177,10 +212,13 @@ def _no_compiler() -> str | None:
     return f"torch.compile needs a C++ compiler: no {' or '.join(candidates)} on PATH"
 
 
-DITHC = "dithc"
+DITHC, ONE_CLUSTER = "dithc", "one-cluster"
 TORCH = "PyTorch's operators"
 CONTENDERS: Mapping[str, Contender] = {
     DITHC: Contender("dithc's C operators and AdamW", "c", _as_it_is, _own_update, _no_library),
+    ONE_CLUSTER: Contender(
+        "dithc on the cores of one cluster", "c", _as_it_is, _own_update, _no_second_cluster, one_cluster
+    ),
     "numba": Contender("dithc's Numba operators and AdamW", "numba", _as_it_is, _own_update, _nothing),
     "eager": Contender(f"{TORCH}, one by one; fused AdamW", "reference", _as_it_is, _torch_update, _nothing),
     "compile": Contender(

@@ -18,7 +18,16 @@ from dithc.bench.ceilings import (
     Precision,
     multiply_add_ceiling,
 )
-from dithc.bench.contenders import CONTENDERS, DITHC, Batch, Training, TrainingStep, quiet_choices
+from dithc.bench.contenders import (
+    CONTENDERS,
+    DITHC,
+    ONE_CLUSTER,
+    Batch,
+    Training,
+    TrainingStep,
+    on_one_cluster,
+    quiet_choices,
+)
 from dithc.bench.record import GIGA, circumstances, prepare_threads
 from dithc.bench.timing import Timing, spread, take_turns
 from dithc.diffusion import Schedule
@@ -177,6 +186,8 @@ def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, T
     if multiply_add is not None:
         ceilings["multiply_add"] = multiply_add
     runs: dict[str, Callable[[], object]] = {**steps, **{f"{name} ceiling": run for name, run in ceilings.items()}}
+    if ONE_CLUSTER in steps:
+        runs |= {f"{name} ceiling, {ONE_CLUSTER}": on_one_cluster(run) for name, run in ceilings.items()}
     timings = take_turns(runs, repeats=settings.repeats)
     for entry in entries:
         if entry.step is not None:
@@ -187,6 +198,11 @@ def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, T
         rate = "gb_per_second" if name == "copy" else "gflop_per_second"
         found |= {f"{name}_{rate}": ceiling.work / timing.median / GIGA, f"{name}_seconds": timing.to_dict()}
         found[f"{name}_work"] = ceiling.work
+    if ONE_CLUSTER in steps:
+        found["all_clusters_over_one"] = {
+            name: spread(timings[f"{name} ceiling, {ONE_CLUSTER}"].ratios_to(timings[f"{name} ceiling"]))
+            for name in ceilings
+        }
     found["multiply_add_unit"] = multiply_add.unit if multiply_add else None
     return timings, found
 

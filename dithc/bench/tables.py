@@ -102,6 +102,10 @@ def step_table(result: Mapping[str, Any]) -> str:
         f"ceilings: {fma}PyTorch's matrix product of {ceilings['gemm_size']}^3 {ceilings['gemm_gflop_per_second']:.1f} "
         f"GFLOP/s, copy {ceilings['copy_gb_per_second']:.1f} GB/s read and written"
     )
+    if gains := ceilings.get("all_clusters_over_one"):
+        words = {"multiply_add": "FMA", "gemm": "PyTorch's matrix product", "copy": "copy"}
+        told = [f"{words[name]} {gain['median']:.2f} x +- {gain['mad']:.2f}" for name, gain in gains.items()]
+        lines.append(f"all clusters over one, in the same rounds: {', '.join(told)}")
     return "\n".join(lines)
 
 

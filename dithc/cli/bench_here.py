@@ -32,7 +32,9 @@ def _add_step(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch", type=int, default=16, help="images per step (default 16)")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="bf16: autocast, weights stay fp32")
-    parser.add_argument("--compare", default="eager,compile", help="what dithc's step is compared with; also: numba")
+    parser.add_argument(
+        "--compare", default="eager,compile", help="what dithc's step is compared with; also: numba, one-cluster"
+    )
     parser.add_argument("--warmup", type=int, default=2, help="steps of each before the clock (default 2)")
     parser.add_argument("--repeats", type=int, default=7, help="timed rounds (default 7)")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batch (default 0)")

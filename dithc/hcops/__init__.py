@@ -1,8 +1,9 @@
 """The operators of a Diffusion Transformer, with gradients, each served by a kernel chosen from one table.
 
-What: `linear` (with bias, and a GELU or a gated residual as its end), `mlp` (two of them), `attention`; in `vector` the
-operators bound by memory; in `optimizer` norm, update and the buffer of gradients; `use` to choose the back end that serves
-them, `describe` to say which kernel serves what, and why, and `raw` for who measures a kernel without autograd.
+What: `linear` (with bias, and a GELU or a gated residual as its end), `attention`; in `fused` the MLP and the whole block as one
+node of autograd each; in `vector` the operators bound by memory; in `optimizer` norm, update and the buffer of gradients; `use`
+to choose the back end that serves them, `describe` to say which kernel serves what, and why, and `raw` for who measures a kernel
+without autograd.
 Why: all the time of a training step is spent behind this door, so a faster kernel enters here and nowhere else.
 Invariants:
 - `table.KERNELS` is the only list of kernels; dispatch, tests and benchmarks read it. Without a choice the C kernels serve, or
@@ -14,12 +15,12 @@ Invariants:
 - The choice of back end belongs to the process. A backward pass, and a recomputation inside it, must see the choice its
   forward pass saw: leave `use` after the backward, not before.
 How to change it: a new back end is one file with the raw kernels of `c_backend.py`, its lines in `table.py` and its entry in
-`raw_of`; a new operator is a function in `ops.py` or `vector.py`, a reference, raw kernels, an entry of `custom.py`
+`raw_of`; a new operator is a function in `ops.py`, `vector.py` or `fused.py`, a reference, raw kernels, an entry of `custom.py`
 with its gradient, and a line for each back end.
 """
 
-from dithc.hcops import optimizer, vector
+from dithc.hcops import fused, optimizer, vector
 from dithc.hcops.active import describe, raw, use
-from dithc.hcops.ops import attention, linear, mlp
+from dithc.hcops.ops import attention, linear
 
-__all__ = ["attention", "describe", "linear", "mlp", "optimizer", "raw", "use", "vector"]
+__all__ = ["attention", "describe", "fused", "linear", "optimizer", "raw", "use", "vector"]

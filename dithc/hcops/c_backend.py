@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dithc import native
-from dithc.hcops.c_library import functions, pool
+from dithc.hcops.c_library import functions, pool, run_recorded
 from dithc.hcops.checks import TYPES, array, condition, fp32, heads_of, shape_of, stream, typed, wrong_shape
 from dithc.hcops.tuning import Blocking, Choice, Layout, choice
 
@@ -113,6 +113,7 @@ def linear_backward(
         dw = pool().empty((n, k), torch.float32) if into is None else into
         _gradient_of_weight(op, dy, x, dw, db, (m, n, k), accumulate=accumulate and into is not None)
     elif db is not None:
+        run_recorded()
         torch.sum(dy.reshape(m, n), dim=0, dtype=torch.float32, out=db)
     return dx, dw, db  # (..., D), (F, D), (F)
 
@@ -213,6 +214,7 @@ def _gradient_of_input(
     if tuned == "torch" and gelu_at is not None:
         tuned = None  # measured as a plain product: with the GELU's gradient torch needs another pass
     if tuned == "torch":
+        run_recorded()
         with torch.autocast("cpu", enabled=False):  # it may be on in a backward pass too
             return torch.matmul(dy, weight.to(dy.dtype)).to(x.dtype)
     dy_address, compute = array(op, "dy", dy)
@@ -232,6 +234,8 @@ def _gradient_of_weight(
     """dw = dy^T x (F, D) and db = the sum of dy over rows (F)."""
     m, n, k = sizes
     tuned = _tuned(n, k, m, "grad_weight", dy.dtype)
+    if tuned == "torch" or k == 0:
+        run_recorded()
     if tuned == "torch":
         with torch.autocast("cpu", enabled=False):
             product = torch.mm(dy.reshape(m, n).t(), x.reshape(m, k).to(dy.dtype))
@@ -276,6 +280,7 @@ def _address(tensor: Tensor | None) -> int | None:
 
 def _torch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """torch's own product, where tuning found it faster."""
+    run_recorded()
     with torch.autocast("cpu", enabled=False):
         return functional.linear(x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
 

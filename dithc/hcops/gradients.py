@@ -21,7 +21,7 @@ Gradients = tuple[Tensor | None, ...]
 NUM_LINEAR = 3
 
 
-class _Layer(NamedTuple):
+class Layer(NamedTuple):
     """A linear layer of a node of autograd.
 
     Attributes:
@@ -45,7 +45,7 @@ def keep_linear(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> Non
 
 def linear(ctx: Any, dy: Tensor) -> Gradients:
     x, weight = ctx.saved_tensors
-    return (*_layer(ctx, _dense(dy), x, weight, _layer_of(ctx)), None)
+    return (*of_layer(ctx, _dense(dy), x, weight, _layer_of(ctx)), None)
 
 
 def keep_linear_gelu(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
@@ -56,8 +56,8 @@ def keep_linear_gelu(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, .
 
 def linear_gelu(ctx: Any, dy: Tensor) -> Gradients:
     x, weight, before = ctx.saved_tensors
-    dbefore = _kernel(ctx, "gelu_backward")(_dense(dy), before)  # (..., F)
-    return (*_layer(ctx, dbefore, x, weight, _layer_of(ctx)), None)
+    dbefore = kernel(ctx, "gelu_backward")(_dense(dy), before)  # (..., F)
+    return (*of_layer(ctx, dbefore, x, weight, _layer_of(ctx)), None)
 
 
 def keep_linear_gate_residual(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
@@ -71,14 +71,14 @@ def linear_gate_residual(ctx: Any, dout: Tensor) -> Gradients:
     x, weight, gate, y = ctx.saved_tensors
     dout = _dense(dout)
     dy, dgate = _gate(ctx, dout, gate, y, ctx.dtype)
-    return (*_layer(ctx, dy, x, weight, _layer_of(ctx)), dgate, dout.to(ctx.residual_dtype), None)
+    return (*of_layer(ctx, dy, x, weight, _layer_of(ctx)), dgate, dout.to(ctx.residual_dtype), None)
 
 
 def keep_mlp(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
     x, weight1, bias1, weight2, bias2, gate, residual, ctx.dtype = inputs
     _, hidden, before, y = outputs
     ctx.has_bias = bias1 is not None, bias2 is not None
-    ctx.parameters = _flat(ctx, weight1), _flat(ctx, weight2)
+    ctx.parameters = flat_parameter(ctx, weight1), flat_parameter(ctx, weight2)
     ctx.residual_dtype = residual.dtype
     ctx.save_for_backward(x, weight1, before, hidden, weight2, gate, y)
 
@@ -88,11 +88,11 @@ def mlp(ctx: Any, dout: Tensor) -> Gradients:
     x, weight1, before, hidden, weight2, gate, y = ctx.saved_tensors
     dout, needs, has_bias = _dense(dout), ctx.needs_input_grad, ctx.has_bias
     dy, dgate = _gate(ctx, dout, gate, y, ctx.dtype)
-    first = _Layer(needs[:NUM_LINEAR], has_bias[0], ctx.parameters[0])
-    second = _Layer((any(first.needs), *needs[3:5]), has_bias[1], ctx.parameters[1], 2 + has_bias[0])
-    dbefore, *of_second = _layer(ctx, dy, hidden, weight2, second, gelu_at=before)
+    first = Layer(needs[:NUM_LINEAR], has_bias[0], ctx.parameters[0])
+    second = Layer((any(first.needs), *needs[3:5]), has_bias[1], ctx.parameters[1], 2 + has_bias[0])
+    dbefore, *of_second = of_layer(ctx, dy, hidden, weight2, second, gelu_at=before)
     try:
-        of_first = (None,) * NUM_LINEAR if dbefore is None else _layer(ctx, dbefore, x, weight1, first)
+        of_first = (None,) * NUM_LINEAR if dbefore is None else of_layer(ctx, dbefore, x, weight1, first)
     except BaseException:
         written = of_second[0]
         if (
@@ -113,7 +113,7 @@ def keep_adaln(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -
 
 def adaln(ctx: Any, dy: Tensor) -> Gradients:
     x, scale, mean, rstd = ctx.saved_tensors
-    dx, dshift, dscale = _kernel(ctx, "adaln_backward")(_dense(dy), x, scale, mean, rstd)
+    dx, dshift, dscale = kernel(ctx, "adaln_backward")(_dense(dy), x, scale, mean, rstd)
     return dx, dshift, dscale, None, None
 
 
@@ -123,7 +123,7 @@ def adaln_and_stream(ctx: Any, dy: Tensor | None, dstream: Tensor | None) -> Gra
         return dstream, None, None, None, None
     x, scale, mean, rstd = ctx.saved_tensors
     addend = None if dstream is None else _dense(dstream)
-    dx, dshift, dscale = _kernel(ctx, "adaln_backward")(_dense(dy), x, scale, mean, rstd, addend)
+    dx, dshift, dscale = kernel(ctx, "adaln_backward")(_dense(dy), x, scale, mean, rstd, addend)
     return dx, dshift, dscale, None, None
 
 
@@ -148,7 +148,7 @@ def keep_attention(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...
 
 def attention(ctx: Any, dout: Tensor) -> Gradients:
     qkv, out, lse = ctx.saved_tensors
-    return _kernel(ctx, "attention_backward")(_dense(dout), qkv, out, lse, ctx.num_heads), None
+    return kernel(ctx, "attention_backward")(_dense(dout), qkv, out, lse, ctx.num_heads), None
 
 
 def keep_input(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -160,23 +160,23 @@ def keep_output(ctx: Any, _: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> No
 
 
 def silu(ctx: Any, dy: Tensor) -> Gradients:
-    return (_kernel(ctx, "silu_backward")(_dense(dy), *ctx.saved_tensors),)
+    return (kernel(ctx, "silu_backward")(_dense(dy), *ctx.saved_tensors),)
 
 
 def gelu(ctx: Any, dy: Tensor) -> Gradients:
-    return (_kernel(ctx, "gelu_backward")(_dense(dy), *ctx.saved_tensors),)
+    return (kernel(ctx, "gelu_backward")(_dense(dy), *ctx.saved_tensors),)
 
 
 def softmax(ctx: Any, dy: Tensor) -> Gradients:
-    return (_kernel(ctx, "softmax_backward")(_dense(dy), *ctx.saved_tensors),)
+    return (kernel(ctx, "softmax_backward")(_dense(dy), *ctx.saved_tensors),)
 
 
 def exp(ctx: Any, dy: Tensor) -> Gradients:
-    return (_kernel(ctx, "exp_backward")(_dense(dy), *ctx.saved_tensors),)
+    return (kernel(ctx, "exp_backward")(_dense(dy), *ctx.saved_tensors),)
 
 
 def tanh(ctx: Any, dy: Tensor) -> Gradients:
-    return (_kernel(ctx, "tanh_backward")(_dense(dy), *ctx.saved_tensors),)
+    return (kernel(ctx, "tanh_backward")(_dense(dy), *ctx.saved_tensors),)
 
 
 def keep_mse(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -186,7 +186,7 @@ def keep_mse(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
 
 def mse(ctx: Any, dout: Tensor) -> Gradients:
     x, y = ctx.saved_tensors
-    dx = _kernel(ctx, "mse_backward")(_dense(dout), x, y)
+    dx = kernel(ctx, "mse_backward")(_dense(dout), x, y)
     return dx, -dx.to(ctx.y_dtype) if ctx.needs_input_grad[1] else None
 
 
@@ -196,7 +196,7 @@ def keep_patchify(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> N
 
 
 def patchify(ctx: Any, dy: Tensor) -> Gradients:
-    return _kernel(ctx, "unpatchify_forward")(_dense(dy), ctx.rows, ctx.p, ctx.order), None, None
+    return kernel(ctx, "unpatchify_forward")(_dense(dy), ctx.rows, ctx.p, ctx.order), None, None
 
 
 def keep_unpatchify(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -204,7 +204,7 @@ def keep_unpatchify(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) ->
 
 
 def unpatchify(ctx: Any, dy: Tensor) -> Gradients:
-    return _kernel(ctx, "patchify_forward")(_dense(dy), ctx.p, ctx.order), None, None, None
+    return kernel(ctx, "patchify_forward")(_dense(dy), ctx.p, ctx.order), None, None, None
 
 
 def keep_scale_add(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -213,7 +213,7 @@ def keep_scale_add(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> 
 
 
 def scale_add(ctx: Any, dy: Tensor) -> Gradients:
-    scale, dy = _kernel(ctx, "scale_add_forward"), _dense(dy)
+    scale, dy = kernel(ctx, "scale_add_forward"), _dense(dy)
     needs = ctx.needs_input_grad
     dx = scale(dy, None, ctx.alpha, 0.0).to(ctx.dtypes[0]) if needs[0] else None
     return dx, scale(dy, None, ctx.beta, 0.0).to(ctx.dtypes[1]) if needs[1] else None, None, None
@@ -221,23 +221,23 @@ def scale_add(ctx: Any, dy: Tensor) -> Gradients:
 
 def _keep_layer(ctx: Any, weight: Tensor, bias: Tensor | None) -> None:
     ctx.has_bias = bias is not None
-    ctx.parameter = _flat(ctx, weight)
+    ctx.parameter = flat_parameter(ctx, weight)
 
 
-def _flat(ctx: Any, weight: Tensor) -> Tensor | None:
+def flat_parameter(ctx: Any, weight: Tensor) -> Tensor | None:
     """The parameter itself, where it has a place in the flat buffer: under recomputation the saved tensor is another object."""
     return weight if ctx.direct and hasattr(weight, "flat_grad") else None
 
 
-def _layer_of(ctx: Any) -> _Layer:
-    return _Layer(ctx.needs_input_grad[:NUM_LINEAR], ctx.has_bias, ctx.parameter)
+def _layer_of(ctx: Any) -> Layer:
+    return Layer(ctx.needs_input_grad[:NUM_LINEAR], ctx.has_bias, ctx.parameter)
 
 
-def _layer(
-    ctx: Any, dy: Tensor, x: Tensor, weight: Tensor, layer: _Layer, *, gelu_at: Tensor | None = None
+def of_layer(
+    ctx: Any, dy: Tensor, x: Tensor, weight: Tensor, layer: Layer, *, gelu_at: Tensor | None = None
 ) -> Gradients:
     """The gradients of x (or of `gelu_at`, whose GELU x is), weight and bias of a linear layer, from its output's dy."""
-    backward, needs = _kernel(ctx, "linear_backward"), layer.needs
+    backward, needs = kernel(ctx, "linear_backward"), layer.needs
     if not ctx.direct:
         traced = backward(dy, x, weight, layer.has_bias, list(needs), gelu_at=gelu_at)
         return tuple(gradient if needed else None for gradient, needed in zip(traced, needs, strict=True))
@@ -258,11 +258,11 @@ def _layer(
 
 def _gate(ctx: Any, dout: Tensor, gate: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """dy in `dtype` and dgate."""
-    gradients: tuple[Tensor, Tensor] = _kernel(ctx, "gate_residual_backward")(dout, gate, y, dtype=dtype)
+    gradients: tuple[Tensor, Tensor] = kernel(ctx, "gate_residual_backward")(dout, gate, y, dtype=dtype)
     return gradients
 
 
-def _kernel(ctx: Any, name: str) -> Callable[..., Any]:
+def kernel(ctx: Any, name: str) -> Callable[..., Any]:
     """The raw kernel, or for tracers the operator of torch around it."""
     if not ctx.direct:
         operator: Callable[..., Any] = getattr(torch.ops.dithc, name.removesuffix("_forward"))

@@ -7,13 +7,9 @@ import torch
 from torch import Tensor
 
 from dithc.hcops import custom, reference
-from dithc.hcops.active import backend_of
 from dithc.hcops.checks import heads_of
 from dithc.hcops.route import compute_type, dense, reference_serves, rows_dense
 from dithc.log import problem
-
-# The operators whose raw kernels `mlp` is made of.
-PARTS_OF_MLP = ("mlp", "linear", "linear_gelu", "linear_gate_residual", "gate_residual")
 
 
 def linear(
@@ -55,47 +51,6 @@ def linear(
         return reference.linear_gelu(x, weight, bias) if gelu else reference.linear(x, weight, bias)
     operator = custom.LINEAR_GELU if gelu else custom.LINEAR
     return operator(dense(x), dense(weight), bias, compute_type(op, x, weight=weight, bias=bias))
-
-
-def mlp(
-    x: Tensor,
-    weight1: Tensor,
-    bias1: Tensor | None,
-    weight2: Tensor,
-    bias2: Tensor | None,
-    *,
-    gate: Tensor,
-    residual: Tensor,
-) -> Tensor:
-    """residual + gate * (GELU(x @ weight1^T + bias1) @ weight2^T + bias2): two calls of `linear` as one node of autograd.
-
-    So the gradient of the GELU is multiplied into the product that makes the gradient of the hidden layer: the two passes
-    over memory that it takes apart are spared.
-
-    Args:
-        x: (N, T, D).
-        weight1: (E, D); weights with an attribute `flat_grad` get their gradients there, as in `linear`.
-        bias1: (E) or None.
-        weight2: (F, E).
-        bias2: (F) or None.
-        gate: (N, F).
-        residual: (N, T, F).
-
-    Returns:
-        (N, T, F), as the second `linear` does. Where different back ends serve the parts, these are called one by one.
-
-    Raises:
-        UserError: tensors that do not go together; the message names the argument.
-    """
-    layers = {"weight1": weight1, "bias1": bias1, "weight2": weight2, "bias2": bias2}
-    if reference_serves("mlp", x=x, **layers, gate=gate, residual=residual):
-        return reference.mlp(x, weight1, bias1, weight2, bias2, gate, residual)
-    if len({backend_of(part) for part in PARTS_OF_MLP}) > 1:
-        return linear(linear(x, weight1, bias1, gelu=True), weight2, bias2, gate=gate, residual=residual)
-    dtype = compute_type("mlp", x, **layers)
-    return custom.MLP(
-        *(dense(x), dense(weight1), bias1, dense(weight2), bias2, rows_dense(gate), dense(residual)), dtype
-    )
 
 
 def attention(qkv: Tensor, num_heads: int) -> Tensor:

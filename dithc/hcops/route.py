@@ -22,7 +22,7 @@ def reference_serves(op: str, **tensors: Tensor | None) -> bool:
     backend = backend_of(op)
     if backend == FALLBACK:
         return True
-    reason = _obstacle(op, tensors)
+    reason = obstacle(op, tensors)
     if reason is None:
         return False
     if not torch.compiler.is_compiling():
@@ -57,7 +57,7 @@ def rows_dense(tensor: Tensor) -> Tensor:
     return tensor if tensor.dim() == 2 and tensor.stride(1) == 1 else tensor.contiguous()
 
 
-def _obstacle(op: str, tensors: dict[str, Tensor | None]) -> str | None:
+def obstacle(op: str, tensors: dict[str, Tensor | None]) -> str | None:
     """Why the fast back ends do not take these inputs, in the order in which it is cheap to ask."""
     compiling = torch.compiler.is_compiling()
     on_meta: bool | None = None

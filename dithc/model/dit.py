@@ -90,6 +90,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
         """x (N, T, D), c (N, D)."""
+        weights = self._weights()
+        if weights is not None and hcops.fused.block_serves(x, c, weights):
+            return hcops.fused.block(x, c, weights, num_heads=self.attn.num_heads)
         modulation: Tensor = self.adaLN_modulation(c)  # (N, 6D)
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, dim=1)  # (N, D) each
         normed, x = hcops.vector.adaln_and_stream(x, shift_a, scale_a)  # (N, T, D) each
@@ -97,6 +100,19 @@ class Block(nn.Module):
         normed, x = hcops.vector.adaln_and_stream(x, shift_m, scale_m)  # (N, T, D) each
         out: Tensor = self.mlp(normed, gate=gate_m, residual=x)
         return out  # (N, T, D)
+
+    def _weights(self) -> hcops.fused.BlockWeights | None:
+        """The parameters, where nobody outside has to see the calls of the parts."""
+        if nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]
+            return None
+        silu, modulation = self.adaLN_modulation
+        attention, mlp = self.attn, self.mlp
+        layers = (modulation, attention.qkv, attention.proj, mlp.fc1, mlp.fc2)
+        parts = (self.adaLN_modulation, silu, attention, mlp, *layers)
+        if not all(is_plain(part, kind) for part, kind in zip(parts, KINDS, strict=True)):
+            return None
+        values: list[Any] = [value for layer in layers for value in (layer.weight, layer.bias)]
+        return hcops.fused.BlockWeights(*values)
 
 
 class Attention(nn.Module):
@@ -126,7 +142,9 @@ class Mlp(nn.Module):
         """residual + gate * (x through both layers); x and residual (N, T, D), gate (N, D)."""
         first, second = self.fc1, self.fc2
         if is_plain(first, LinearGelu) and is_plain(second, Linear):
-            return hcops.mlp(x, first.weight, first.bias, second.weight, second.bias, gate=gate, residual=residual)
+            return hcops.fused.mlp(
+                x, first.weight, first.bias, second.weight, second.bias, gate=gate, residual=residual
+            )
         out: Tensor = second(first(x), gate=gate, residual=residual)
         return out  # (N, T, D)
 
@@ -135,6 +153,10 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether nobody outside (a subclass, a hook, another forward pass) has to see the calls of a module."""
     hooks = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
     return type(module) is kind and "forward" not in module.__dict__ and not any(hooks)
+
+
+# Of the parts of a block, in the order of `Block._weights`.
+KINDS = (nn.Sequential, Silu, Attention, Mlp, Linear, Linear, Linear, LinearGelu, Linear)
 
 
 class FinalLayer(nn.Module):

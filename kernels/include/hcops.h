@@ -20,7 +20,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Raised whenever a function below changes; the caller compares it with the one it was written for. */
-#define HC_ABI_VERSION 6
+#define HC_ABI_VERSION 7
 
 typedef enum {
     HC_OK = 0,
@@ -407,6 +407,25 @@ typedef struct {
 int hc_adamw(hc_context *context, const hc_adamw_settings *settings, int64_t tensors, const int64_t *counts,
              float *const *out_weight, const float *const *gradient, float *const *out_first, float *const *out_second,
              float *const *out_ema, uint16_t *const *out_shadow);
+
+/* ------------------------------------------------------------------------------------------------------------ sequence */
+
+/* The operators that a sequence can hold, each with as many words as it has arguments behind the context, in their order: whole
+ * numbers and addresses as they are, a float as the bits of the double of its value. hc_gemm: the address of its arguments. */
+typedef enum {
+    HC_STEP_GEMM = 0,
+    HC_STEP_ADALN_FORWARD = 1,
+    HC_STEP_ADALN_BACKWARD = 2,
+    HC_STEP_GATE_RESIDUAL_BACKWARD = 3,
+    HC_STEP_ATTENTION_FORWARD = 4,
+    HC_STEP_ATTENTION_BACKWARD = 5,
+    HC_STEP_MAP = 6,
+    HC_STEP_MAP_BACKWARD = 7
+} hc_step;
+
+/* Operators one after the other: for each its hc_step, then its words. Stops at the first that fails, with its status; what
+ * those before it wrote stays. */
+int hc_sequence(hc_context *context, const int64_t *words, int64_t num_words);
 
 /* ------------------------------------------------------------------------------------------------------------ exchange */
 

@@ -1,7 +1,11 @@
 """A bench of a step reports every contender, its spread, the ceilings, and what it was measured on; no time is judged."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +17,7 @@ from dithc.hcops.table import obstacle
 from dithc.log import UserError
 
 TINY = {"hidden_size": 32, "depth": 1, "num_heads": 2, "input_size": 8, "num_classes": 3}
+PROFILES = Path(__file__).parents[2] / "profiles"
 WORDS = [f"--override={name}={value}" for name, value in TINY.items()]
 
 
@@ -59,6 +64,37 @@ def test_own_steps_compute_the_eager_loss(name, dtype):
         assert rows["eager"]["speedup_of_dithc"]["median"] > 0
         assert rows["eager"]["share_of_peak"]["median"] > 0
         assert "FMA" in table(result)
+
+
+def test_all_clusters_are_compared_with_one_and_ceilings_beside_them(tmp_path):
+    if why := obstacle("c"):
+        pytest.skip(why)
+    path, machine = tmp_path / "bench.json", PROFILES / "machines" / "two-clusters.yaml"
+    words = ["--batch=2", "--compare=one-cluster", "--warmup=1", "--repeats=2", "--threads=2", f"--json={path}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dithc", "bench", "step", *WORDS, *words],
+        env=os.environ | {"DITHC_MACHINE": str(machine)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    result = json.loads(path.read_text())
+    own, row = result["contenders"]
+    if len(result["machine"]["cores"]) < 2:
+        assert "the team has 1 cluster(s)" in row["reason"]
+        return
+    assert (own["status"], row["status"]) == ("ok", "ok")
+    assert row["first_loss"] == pytest.approx(own["first_loss"], rel=1e-5)
+    assert row["speedup_of_dithc"]["median"] > 0
+    assert set(result["ceilings"]["all_clusters_over_one"]) == {"multiply_add", "gemm", "copy"}
+    assert "all clusters over one" in done.stdout
+
+
+def test_one_cluster_alone_is_no_comparison():
+    result = bench_step(StepSettings(overrides=TINY, batch=2, compare=("one-cluster",), threads=1, warmup=1, repeats=1))
+    row = result["contenders"][1]
+    assert (row["status"], row["reason"]) == ("skipped", "the team has 1 cluster(s), and 2 are needed")
+    assert "all_clusters_over_one" not in result["ceilings"]
 
 
 def test_all_contenders_share_one_pair_of_moments():

@@ -107,7 +107,7 @@ CASES = {
         _longest,
     ),
     "mlp": Case(
-        lambda x, w1, b1, w2, b2, gate, residual: hcops.mlp(x, w1, b1, w2, b2, gate=gate, residual=residual),
+        lambda x, w1, b1, w2, b2, gate, residual: hcops.fused.mlp(x, w1, b1, w2, b2, gate=gate, residual=residual),
         _mlps((1, 1, 1, 1, 1), (2, 3, 5, 9, 7), (3, 64, 32, 128, 32)),
         _longest,
     ),
@@ -345,13 +345,13 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "shape of scale": (lambda: vector.adaln(_leaf(2, 3, 4), _leaf(2, 4), _leaf(1, 4)), "adaln, argument"),
     "two dimensions": (lambda: vector.adaln(_leaf(3, 4), _leaf(3, 4), _leaf(3, 4)), "adaln, argument x"),
     "width of the second layer": (
-        lambda: hcops.mlp(
+        lambda: hcops.fused.mlp(
             _leaf(1, 2, 3), _leaf(4, 3), None, _leaf(3, 5), None, gate=_leaf(1, 3), residual=_leaf(1, 2, 3)
         ),
         "linear_gate_residual, argument x",
     ),
     "type of the second layer": (
-        lambda: hcops.mlp(
+        lambda: hcops.fused.mlp(
             *(_leaf(1, 2, 3), _leaf(4, 3), None, _leaf(3, 4).bfloat16(), None),
             gate=_leaf(1, 3),
             residual=_leaf(1, 2, 3),
@@ -452,7 +452,7 @@ def test_without_gradients_nothing_is_made_for_them(use_backend: Callable[[str],
     calls = {
         "linear_gelu": lambda: hcops.linear(x, weight, bias, gelu=True),
         "linear_gate_residual": lambda: hcops.linear(x, weight, bias, gate=gate, residual=residual),
-        "mlp": lambda: hcops.mlp(x, weight, bias, weight2, None, gate=gate, residual=residual),
+        "mlp": lambda: hcops.fused.mlp(x, weight, bias, weight2, None, gate=gate, residual=residual),
     }
     kept = []
 

@@ -223,7 +223,7 @@ def test_forgotten_gradients_free_the_buffer_after_a_failed_pass() -> None:
 
 
 def mlp(x: Tensor, weights: list[Tensor], *, residual: Tensor) -> Tensor:
-    return hcops.mlp(x, weights[0], None, weights[1], None, gate=torch.ones(2, 3), residual=residual)
+    return hcops.fused.mlp(x, weights[0], None, weights[1], None, gate=torch.ones(2, 3), residual=residual)
 
 
 def mlp_by_torch(weights: list[Tensor], *inputs: Tensor) -> list[Tensor]:

@@ -77,7 +77,7 @@ CASES = {
         (_double(2, 3, 4), _double(5, 4), _double(5), _double(2, 5), _double(2, 3, 5)),
     ),
     "mlp": lambda: (
-        lambda x, w1, b1, w2, b2, gate, y: hcops.mlp(x, w1, b1, w2, b2, gate=gate, residual=y),
+        lambda x, w1, b1, w2, b2, gate, y: hcops.fused.mlp(x, w1, b1, w2, b2, gate=gate, residual=y),
         (_double(2, 3, 4), _double(6, 4), _double(6), _double(5, 6), _double(5), _double(2, 5), _double(2, 3, 5)),
     ),
     "adaln": lambda: (hcops.vector.adaln, (_double(2, 3, 4), _double(2, 4), _double(2, 4))),

@@ -1,0 +1,233 @@
+"""Several operators as one node of autograd: the MLP of a block, and the whole block of a DiT.
+
+Between two kernels Python, autograd and modules take 0.2 to 0.3 milliseconds each time, because the product before has emptied
+the caches of all that they need; the more cores, the more of a step that is. So a block runs its C kernels as one call forward
+and two backward.
+
+Legend: N batch, T tokens, D width, E width of the hidden layer, F output features, H heads.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from dithc.hcops import custom, gradients, reference
+from dithc.hcops.active import backend_of, raw, say_default
+from dithc.hcops.c_library import sequence
+from dithc.hcops.flat import abandon
+from dithc.hcops.ops import linear
+from dithc.hcops.route import compute_type, dense, obstacle, reference_serves, rows_dense
+
+# The operators whose raw kernels they are made of.
+PARTS_OF_MLP = ("mlp", "linear", "linear_gelu", "linear_gate_residual", "gate_residual")
+PARTS_OF_BLOCK = (*PARTS_OF_MLP, "silu", "adaln", "attention")
+
+# The linear layers of a block, as `BlockWeights` has them.
+MODULATION, QKV, PROJECTION, HIDDEN, OUT = range(5)
+NUM_LAYERS = 5
+ALL = (True, True, True)  # gradients of x, weight and bias
+NUM_CONDITIONS = 6  # shift, scale and gate of the attention, then those of the MLP
+FIRST_WEIGHT = 2  # among the inputs of the node
+
+
+def mlp(
+    x: Tensor,
+    weight1: Tensor,
+    bias1: Tensor | None,
+    weight2: Tensor,
+    bias2: Tensor | None,
+    *,
+    gate: Tensor,
+    residual: Tensor,
+) -> Tensor:
+    """residual + gate * (GELU(x @ weight1^T + bias1) @ weight2^T + bias2): two calls of `linear` as one node of autograd.
+
+    So the gradient of the GELU is multiplied into the product that makes the gradient of the hidden layer: the two passes
+    over memory that it takes apart are spared.
+
+    Args:
+        x: (N, T, D).
+        weight1: (E, D); weights with an attribute `flat_grad` get their gradients there, as in `linear`.
+        bias1: (E) or None.
+        weight2: (F, E).
+        bias2: (F) or None.
+        gate: (N, F).
+        residual: (N, T, F).
+
+    Returns:
+        (N, T, F), as the second `linear` does. Where different back ends serve the parts, these are called one by one.
+
+    Raises:
+        UserError: tensors that do not go together; the message names the argument.
+    """
+    layers = {"weight1": weight1, "bias1": bias1, "weight2": weight2, "bias2": bias2}
+    if reference_serves("mlp", x=x, **layers, gate=gate, residual=residual):
+        return reference.mlp(x, weight1, bias1, weight2, bias2, gate, residual)
+    if len({backend_of(part) for part in PARTS_OF_MLP}) > 1:
+        return linear(linear(x, weight1, bias1, gelu=True), weight2, bias2, gate=gate, residual=residual)
+    dtype = compute_type("mlp", x, **layers)
+    return custom.MLP(
+        *(dense(x), dense(weight1), bias1, dense(weight2), bias2, rows_dense(gate), dense(residual)), dtype
+    )
+
+
+class BlockWeights(NamedTuple):
+    """The parameters of a block, each weight (out, in) before its bias (out)."""
+
+    modulation: Tensor  # (6D, D)
+    modulation_bias: Tensor
+    qkv: Tensor  # (3D, D)
+    qkv_bias: Tensor
+    projection: Tensor  # (D, D)
+    projection_bias: Tensor
+    hidden: Tensor  # (E, D)
+    hidden_bias: Tensor
+    out: Tensor  # (D, E)
+    out_bias: Tensor
+
+
+def block_serves(x: Tensor, c: Tensor, weights: BlockWeights) -> bool:
+    """Whether `block` takes these inputs: what the operators called one by one would give to the C kernels, and either
+    everything asks for a gradient or nothing does."""
+    if custom.traced(x) or any(backend_of(part) != "c" for part in PARTS_OF_BLOCK):
+        return False
+    if any(type(weight) is not Parameter or not weight.is_contiguous() for weight in weights):
+        return False
+    if torch.is_grad_enabled() and not all(tensor.requires_grad for tensor in (x, c, *weights)):
+        return False
+    if torch.is_autocast_enabled("cpu"):
+        one_type = torch.promote_types(x.dtype, torch.get_autocast_dtype("cpu")) is x.dtype
+    else:
+        one_type = all(tensor.dtype is x.dtype for tensor in (c, *weights))
+    if not one_type:
+        return False
+    return obstacle("block", {"x": x, "c": c, **weights._asdict()}) is None
+
+
+def block(x: Tensor, c: Tensor, weights: BlockWeights, *, num_heads: int, eps: float = 1e-6) -> Tensor:
+    """One block of a DiT with adaLN-Zero (Peebles & Xie 2023, section 3.2): for what `block_serves` has agreed to.
+
+    The same kernels with the same arguments as the operators called one by one, and so the same bits. Weights with an
+    attribute `flat_grad` get their gradients there, as in `linear`.
+
+    Args:
+        x: (N, T, D), the residual stream.
+        c: (N, D), the condition.
+        weights: all of them parameters.
+        num_heads: H.
+        eps: of both norms.
+
+    Returns:
+        (N, T, D), in the type that the residual connections give it: an fp32 stream stays fp32.
+    """
+    say_default()
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+    if torch.is_grad_enabled():
+        out: Tensor = dithc_block.apply(x, c, *weights, num_heads, eps, dtype)  # type: ignore[no-untyped-call]
+        return out
+    alone: Tensor = _forward(dense(x), dense(c), weights, num_heads, eps, dtype, keep=False)[0]
+    return alone
+
+
+class dithc_block(torch.autograd.Function):  # the name is what a profiler shows
+    """The node."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, c: Tensor, *others: Any) -> Tensor:
+        *given, ctx.num_heads, eps, ctx.dtype = others
+        weights = BlockWeights(*given)
+        ctx.direct = True
+        ctx.parameters = [gradients.flat_parameter(ctx, weight) for weight in weights[::2]]
+        x, c = dense(x), dense(c)
+        out, *kept = _forward(x, c, weights, ctx.num_heads, eps, ctx.dtype, keep=True)
+        ctx.save_for_backward(x, c, *weights[::2], *kept)
+        first: Tensor = out
+        return first
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
+        layers = _Layers(ctx)
+        try:
+            dx, dc = _backward(ctx, dense(dout), layers)
+        except BaseException:
+            layers.abandon()
+            raise
+        return dx, dc, *layers.gradients, None, None, None
+
+
+class _Layers:
+    """The linear layers of a node in its backward pass.
+
+    Attributes:
+        gradients: of each weight and bias, of the layers that were called.
+    """
+
+    def __init__(self, ctx: Any) -> None:
+        self.gradients: list[Tensor | None] = [None] * len(BlockWeights._fields)
+        self._ctx = ctx
+        self._held: dict[int, Tensor | None] = {}
+
+    def __call__(self, number: int, dy: Tensor, x: Tensor, weight: Tensor, *, gelu_at: Tensor | None = None) -> Tensor:
+        """The gradient of x, or of `gelu_at`, whose GELU x is."""
+        place, parameter = 2 * number, self._ctx.parameters[number]
+        held = None if parameter is None else parameter.grad
+        layer = gradients.Layer(ALL, True, parameter, FIRST_WEIGHT + place)
+        dx, *self.gradients[place : place + 2] = gradients.of_layer(self._ctx, dy, x, weight, layer, gelu_at=gelu_at)
+        self._held[number] = held
+        assert dx is not None
+        return dx
+
+    def abandon(self) -> None:
+        """After a failure: every `.grad` is what it was."""
+        for number, held in self._held.items():
+            if self._ctx.parameters[number] is not None:
+                abandon(self._ctx.parameters[number], held)
+
+
+def _forward(
+    x: Tensor, c: Tensor, weights: BlockWeights, num_heads: int, eps: float, dtype: torch.dtype, *, keep: bool
+) -> tuple[Any, ...]:
+    """The result, and behind it what `_backward` needs, in its order; without `keep` only what is made in any case."""
+    w = weights
+    linear, adaln, gated = raw("linear_forward"), raw("adaln_forward"), raw("linear_gate_residual_forward")
+    with_gelu = raw("linear_gelu_forward")
+    with sequence():
+        active = raw("silu_forward")(c)  # (N, D)
+        modulation = linear(active, w.modulation, w.modulation_bias, dtype)  # (N, 6D)
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(NUM_CONDITIONS, dim=1)  # (N, D) each
+        normed_a, mean_a, rstd_a = adaln(x, shift_a, scale_a, eps, dtype)  # (N, T, D), (N, T) twice
+        qkv = linear(normed_a, w.qkv, w.qkv_bias, dtype)  # (N, T, 3D)
+        mixed, lse = raw("attention_forward")(qkv, num_heads)  # (N, T, D), (N, H, T)
+        stream, branch_a = gated(mixed, w.projection, w.projection_bias, gate_a, x, dtype, keep=keep)  # (N, T, D) each
+        normed_m, mean_m, rstd_m = adaln(stream, shift_m, scale_m, eps, dtype)
+        hidden, before = with_gelu(normed_m, w.hidden, w.hidden_bias, dtype, keep=keep)  # (N, T, E) each
+        out, branch_m = gated(hidden, w.out, w.out_bias, gate_m, stream, dtype, keep=keep)  # (N, T, D) each
+    of_attention = (normed_a, mean_a, rstd_a, qkv, mixed, lse, branch_a)
+    return out, active, modulation, *of_attention, stream, normed_m, mean_m, rstd_m, hidden, before, branch_m
+
+
+def _backward(ctx: Any, dout: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:
+    """The gradients of x and c; those of the weights are left with `layers`."""
+    x, c, *rest = ctx.saved_tensors
+    weights, (active, modulation, *rest) = rest[:NUM_LAYERS], rest[NUM_LAYERS:]
+    normed_a, mean_a, rstd_a, qkv, mixed, lse, branch_a = rest[:7]
+    stream, normed_m, mean_m, rstd_m, hidden, before, branch_m = rest[7:]
+    _, scale_a, gate_a, _, scale_m, gate_m = modulation.chunk(NUM_CONDITIONS, dim=1)  # (N, D) each
+    adaln, gate = gradients.kernel(ctx, "adaln_backward"), gradients.kernel(ctx, "gate_residual_backward")
+    with sequence():
+        dbranch_m, dgate_m = gate(dout, gate_m, branch_m, dtype=ctx.dtype)  # (N, T, D), (N, D)
+        dbefore = layers(OUT, dbranch_m, hidden, weights[OUT], gelu_at=before)  # (N, T, E)
+        dnormed_m = layers(HIDDEN, dbefore, normed_m, weights[HIDDEN])  # (N, T, D)
+        dstream, dshift_m, dscale_m = adaln(dnormed_m, stream, scale_m, mean_m, rstd_m, dout)
+        dbranch_a, dgate_a = gate(dstream, gate_a, branch_a, dtype=ctx.dtype)
+        dmixed = layers(PROJECTION, dbranch_a, mixed, weights[PROJECTION])  # (N, T, D)
+        dqkv = gradients.kernel(ctx, "attention_backward")(dmixed, qkv, mixed, lse, ctx.num_heads)  # (N, T, 3D)
+        dnormed_a = layers(QKV, dqkv, normed_a, weights[QKV])
+        dx, dshift_a, dscale_a = adaln(dnormed_a, x, scale_a, mean_a, rstd_a, dstream)
+    dmodulation = torch.cat([dshift_a, dscale_a, dgate_a, dshift_m, dscale_m, dgate_m], dim=1)  # (N, 6D)
+    with sequence():
+        dactive = layers(MODULATION, dmodulation, active, weights[MODULATION])
+        dc = gradients.kernel(ctx, "silu_backward")(dactive, c)
+    return dx, dc

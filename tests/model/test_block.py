@@ -1,0 +1,295 @@
+"""A block as one node of autograd: the bits of the operators called one by one, in three calls of the library."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dithc import hcops, native
+from dithc.hcops import tuning
+from dithc.hcops.active import raw
+from dithc.log import UserError
+from dithc.model.dit import Block
+from dithc.model.presets import preset
+from dithc.native.sequence import STEPS
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
+
+WIDTH, HEADS, IMAGES, TOKENS = 32, 2, 3, 16
+MODES = ("fp32", "autocast", "bf16")
+
+
+@pytest.fixture(autouse=True)
+def _by_the_c_kernels() -> Iterator[None]:
+    with hcops.use("c"):
+        yield
+
+
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    return lambda: monkeypatch.setattr(hcops.fused, "block_serves", lambda *_: False)
+
+
+def _block(dtype: torch.dtype = torch.float32) -> Block:
+    torch.manual_seed(1)
+    overrides = {"hidden_size": WIDTH, "num_heads": HEADS, "depth": 1, "input_size": 8}
+    block = Block(preset("DiT-S/2", overrides))
+    for parameter in block.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    return block.to(dtype)
+
+
+def _inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    draws = torch.Generator().manual_seed(2)
+    x, c = torch.randn(IMAGES, TOKENS, WIDTH, generator=draws), torch.randn(IMAGES, WIDTH, generator=draws)
+    return x.to(dtype).requires_grad_(), c.to(dtype).requires_grad_()
+
+
+def _run(block: Block, x: Tensor, c: Tensor, *, autocast: bool = False) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        return block(x, c)
+
+
+def _results(block: Block, mode: str) -> list[Tensor]:
+    """Output and all gradients."""
+    x, c = _inputs(torch.bfloat16 if mode == "bf16" else torch.float32)
+    out = _run(block, x, c, autocast=mode == "autocast")
+    out.float().square().sum().backward()
+    return [out.detach(), x.grad, c.grad, *(parameter.grad for parameter in block.parameters())]
+
+
+def _is_one_node(out: Tensor) -> bool:
+    return type(out.grad_fn).__name__ == "dithc_blockBackward"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_bits_are_those_of_the_operators_one_by_one(mode: str, one_by_one: Callable[[], None]) -> None:
+    dtype = torch.bfloat16 if mode == "bf16" else torch.float32
+    assert _is_one_node(_run(_block(dtype), *_inputs(dtype), autocast=mode == "autocast"))
+    together = _results(_block(dtype), mode)
+    one_by_one()
+    apart = _results(_block(dtype), mode)
+    for ours, expected in zip(together, apart, strict=True):
+        assert ours.dtype is expected.dtype
+        assert torch.equal(ours, expected)
+
+
+def test_gradients_are_those_of_float64() -> None:
+    ours = _results(_block(), "fp32")
+    with hcops.use("reference"):
+        exact, (x, c) = _block(torch.float64), _inputs(torch.float64)
+        out = exact(x, c)
+        out.square().sum().backward()
+        truth = [out.detach(), x.grad, c.grad, *(parameter.grad for parameter in exact.parameters())]
+    for got, expected in zip(ours, truth, strict=True):
+        scale = expected.abs().max()
+        torch.testing.assert_close(got.double() / scale, expected / scale, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_without_gradients_the_output_is_the_same(mode: str) -> None:
+    dtype = torch.bfloat16 if mode == "bf16" else torch.float32
+    block, (x, c) = _block(dtype), _inputs(dtype)
+    recorded = _run(block, x, c, autocast=mode == "autocast")
+    with torch.no_grad():
+        assert torch.equal(_run(block, x, c, autocast=mode == "autocast"), recorded)
+
+
+def test_library_is_called_once_forward_and_twice_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    handle = native.library()
+    for name in (*STEPS, "hc_sequence"):
+        function = getattr(handle, name)
+        monkeypatch.setattr(handle, name, _told(calls, name, function))
+    block, (x, c) = _block(), _inputs()
+    out = block(x, c)
+    assert calls == ["hc_sequence"]
+    out.sum().backward()
+    assert calls == ["hc_sequence"] * 3
+
+
+def _told(calls: list[str], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        calls.append(name)
+        return function(*arguments)
+
+    return call
+
+
+def _frozen(block: Block) -> None:
+    block.attn.proj.weight.requires_grad_(False)
+
+
+def _hooked(block: Block) -> None:
+    block.mlp.fc1.register_forward_hook(lambda *_: None)
+
+
+def _another_class(block: Block) -> None:
+    class Mine(type(block.attn.qkv)):
+        pass
+
+    block.attn.qkv.__class__ = Mine
+
+
+def _without_bias(block: Block) -> None:
+    block.attn.qkv.bias = None
+
+
+def _other_type(block: Block) -> None:
+    block.mlp.fc2.weight = nn.Parameter(block.mlp.fc2.weight.detach().T.contiguous().T)
+
+
+@pytest.mark.parametrize("change", [_frozen, _hooked, _another_class, _without_bias, _other_type])
+def test_what_is_not_plain_is_called_part_by_part(
+    change: Callable[[Block], None], one_by_one: Callable[[], None]
+) -> None:
+    block, (x, c) = _block(), _inputs()
+    change(block)
+    out = _run(block, x, c)
+    assert not _is_one_node(out)
+    torch.testing.assert_close(out.isfinite().all(), torch.tensor(True))
+
+
+def test_hooks_of_the_parts_are_called() -> None:
+    seen: list[str] = []
+    block, (x, c) = _block(), _inputs()
+    for name, part in block.named_modules():
+        if name:
+            part.register_forward_hook(lambda *_, name=name: seen.append(name))
+    out = block(x, c)
+    assert set(seen) == {name for name, _ in block.named_modules() if name}
+    plain = _block()(x, c)
+    assert torch.equal(out, plain)
+
+
+def test_hooks_of_all_modules_are_called() -> None:
+    seen: list[str] = []
+    handle = nn.modules.module.register_module_forward_hook(lambda module, *_: seen.append(type(module).__name__))
+    try:
+        _block()(*_inputs())
+    finally:
+        handle.remove()
+    assert "Mlp" in seen
+
+
+@pytest.mark.parametrize("backend", ["numba", "reference"])
+def test_other_back_ends_serve_the_parts(backend: str) -> None:
+    ours = _results(_block(), "fp32")
+    with hcops.use(backend):
+        assert not _is_one_node(_block()(*_inputs()))
+        others = _results(_block(), "fp32")
+    for got, expected in zip(ours, others, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-4)
+
+
+def test_products_that_tuning_gave_to_torch_run_in_their_place(one_by_one: Callable[[], None]) -> None:
+    with tuning.trying("torch"):
+        together = _results(_block(), "fp32")
+        one_by_one()
+        apart = _results(_block(), "fp32")
+    for ours, expected in zip(together, apart, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+def _flat(block: Block) -> list[nn.Parameter]:
+    weights = [layer.weight for layer in block.modules() if isinstance(layer, nn.Linear)]
+    hcops.optimizer.flat_gradients(weights)
+    return weights
+
+
+def _expected(*scales: float) -> list[Tensor]:
+    """Gradients of all parameters over several micro-batches."""
+    block = _block()
+    for scale in scales:
+        x, c = _inputs()
+        (block(x, c).square().sum() * scale).backward()
+    return [parameter.grad for parameter in block.parameters()]
+
+
+def test_micro_batches_add_up_in_the_flat_buffer() -> None:
+    block = _block()
+    weights = _flat(block)
+    for scale in (1.0, 0.5):
+        x, c = _inputs()
+        (block(x, c).square().sum() * scale).backward()
+    assert all(weight.grad.data_ptr() == weight.flat_grad.data_ptr() for weight in weights)
+    for parameter, expected in zip(block.parameters(), _expected(1.0, 0.5), strict=True):
+        torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("failing", ["gate_residual_backward", "attention_backward", "silu_backward", "hc_sequence"])
+def test_pass_that_failed_leaves_gradients_as_they_were_and_the_next_one_right(
+    failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = _block()
+    weights = _flat(block)
+    x, c = _inputs()
+    out = block(x, c).square().sum()
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise MemoryError("none left")
+
+    with monkeypatch.context() as patched:
+        if failing == "hc_sequence":
+            patched.setattr(native.library(), failing, fail)
+        else:
+            original = raw
+            patched.setattr(hcops.gradients, "raw", lambda name: fail if name == failing else original(name))
+        with pytest.raises(MemoryError, match="none left"):
+            out.backward()
+    assert all(weight.grad is None for weight in weights)
+    for scale in (1.0, 0.5):
+        x, c = _inputs()
+        (block(x, c).square().sum() * scale).backward()
+    assert all(weight.grad.data_ptr() == weight.flat_grad.data_ptr() for weight in weights)
+    for parameter, expected in zip(block.parameters(), _expected(1.0, 0.5), strict=True):
+        torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_block_used_twice_in_one_pass_gets_both_gradients() -> None:
+    block = _block()
+    _flat(block)
+    x, c = _inputs()
+    block(block(x, c), c).square().sum().backward()
+    plain, (x, c) = _block(), _inputs()
+    plain(plain(x, c), c).square().sum().backward()
+    for parameter, expected in zip(block.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_recomputed_block_has_the_same_gradients(reentrant: bool) -> None:
+    expected = _results(_block(), "fp32")
+    block, (x, c) = _block(), _inputs()
+    out = torch.utils.checkpoint.checkpoint(block, x, c, use_reentrant=reentrant)
+    out.square().sum().backward()
+    for got, wanted in zip(
+        [out.detach(), x.grad, c.grad, *(p.grad for p in block.parameters())], expected, strict=True
+    ):
+        assert torch.equal(got, wanted)
+
+
+def test_changed_weight_is_noticed_in_the_backward_pass() -> None:
+    block, (x, c) = _block(), _inputs()
+    out = block(x, c).sum()
+    with torch.no_grad():
+        block.mlp.fc1.weight.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.backward()
+
+
+def test_second_derivative_is_refused_with_the_remedy() -> None:
+    x, c = _inputs()
+    out = _block()(x, c).sum()
+    with pytest.raises(UserError, match="second derivative"):
+        torch.autograd.grad(out, x, create_graph=True)
+
+
+@pytest.mark.parametrize("wrong", ["x", "c"])
+def test_wrong_shape_is_refused_by_name(wrong: str) -> None:
+    x, c = _inputs()
+    given = (x[:, :, :-1], c) if wrong == "x" else (x, c[:, :-1])
+    with pytest.raises(UserError, match="argument"):
+        _block()(*given)

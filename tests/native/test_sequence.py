@@ -1,0 +1,156 @@
+"""Operators in sequence: each step hands the library what a call of its function would, and stops where one fails."""
+
+import ctypes
+import re
+import threading
+from array import array
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from dithc import native
+from dithc.hcops import c_backend, c_vector
+from dithc.hcops.c_library import functions, run_recorded, sequence
+from dithc.native import signatures
+from dithc.native.sequence import STEPS
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
+
+HEADER = (Path(__file__).parents[2] / "kernels/include/hcops.h").read_text()
+SOURCE = (Path(__file__).parents[2] / "kernels/sequence.c").read_text()
+N, T, D, HEADS = 2, 5, 8, 2
+
+
+@cache  # what is recorded has to live until it runs
+def _randn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+BF16 = torch.bfloat16
+STREAM, ROWS, QKV = (N, T, D), (N, D), (N, T, 3 * D)
+# A call of each function that a sequence takes, with arguments of different types and sizes: what stood in the wrong place shows.
+CALLS = {
+    "hc_gemm": lambda: c_backend.linear_forward(_randn(*STREAM), _randn(7, D), _randn(7), BF16),
+    "hc_adaln_forward": lambda: c_vector.adaln_forward(
+        _randn(*STREAM), _randn(*ROWS, dtype=BF16), _randn(*ROWS, dtype=BF16), 0.25, BF16
+    ),
+    "hc_adaln_backward": lambda: c_vector.adaln_backward(
+        *(_randn(*STREAM, dtype=BF16), _randn(*STREAM), _randn(*ROWS, dtype=BF16)),
+        *(_randn(N, T), _randn(N, T), _randn(*STREAM)),
+    ),
+    "hc_gate_residual_backward": lambda: c_vector.gate_residual_backward(
+        _randn(*STREAM), _randn(*ROWS, dtype=BF16), _randn(*STREAM, dtype=BF16), dtype=BF16
+    ),
+    "hc_attention_forward": lambda: c_backend.attention_forward(_randn(*QKV, dtype=BF16), HEADS),
+    "hc_attention_backward": lambda: c_backend.attention_backward(
+        _randn(*STREAM), _randn(*QKV, dtype=BF16), _randn(*STREAM, dtype=BF16), _randn(N, HEADS, T), HEADS
+    ),
+    "hc_map": lambda: c_vector.gelu_forward(_randn(*STREAM)),
+    "hc_map_backward": lambda: c_vector.silu_backward(_randn(*STREAM, dtype=BF16), _randn(*STREAM)),
+}
+
+
+def test_numbers_of_steps_are_those_of_the_header() -> None:
+    found = {name: int(number) for name, number in re.findall(r"HC_STEP_(\w+) = (\d+)", HEADER)}
+    assert [f"hc_{name.lower()}" for name in sorted(found, key=lambda name: found[name])] == list(STEPS)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_has_as_many_words_as_its_function_arguments(name: str) -> None:
+    (words,) = re.findall(rf"\[HC_STEP_{name.removeprefix('hc_').upper()}\] = \{{\w+, (\d+)\}}", SOURCE)
+    assert int(words) == len(signatures.STATUS_FUNCTIONS[name]) - 1
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_gives_what_its_function_gives(name: str) -> None:
+    with sequence():
+        recorded = CALLS[name]()
+    at_once = CALLS[name]()
+    for ours, expected in zip(_tensors(recorded), _tensors(at_once), strict=True):
+        assert torch.equal(ours, expected)
+
+
+def _tensors(found: object) -> tuple[torch.Tensor, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def test_every_step_is_called_here() -> None:
+    assert list(CALLS) == list(STEPS)
+
+
+def test_steps_run_in_order_and_all_at_the_end() -> None:
+    x, weight = _randn(4, 6), _randn(6, 6)
+    with sequence():
+        out = torch.zeros(4, 6)
+        one = c_backend.linear_forward(x, weight, None, torch.float32)
+        two = c_backend.linear_forward(one, weight, None, torch.float32)
+        out.copy_(one)  # what stands there before anything ran
+        one_before = out.clone()
+    torch.testing.assert_close(two, x @ weight.T @ weight.T)
+    torch.testing.assert_close(one, x @ weight.T)
+    assert not torch.equal(one_before, one)
+
+
+def test_what_was_recorded_runs_before_torch_reads_it() -> None:
+    x, weight = _randn(4, 6), _randn(6, 6)
+    with sequence():
+        one = c_backend.linear_forward(x, weight, None, torch.float32)
+        run_recorded()
+        two = one @ weight.T
+        three = c_backend.linear_forward(two, weight, None, torch.float32)
+    torch.testing.assert_close(three, x @ weight.T @ weight.T @ weight.T)
+
+
+def test_nothing_runs_where_the_body_fails_and_the_next_call_runs_at_once() -> None:
+    x, made = _randn(3, 4), []
+
+    def body() -> None:
+        with sequence():
+            made.append(c_vector.gelu_forward(x).zero_())
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        body()
+    assert not made[0].any()
+    torch.testing.assert_close(c_vector.gelu_forward(x), torch.nn.functional.gelu(x, approximate="tanh"))
+
+
+def test_other_threads_call_at_once_meanwhile() -> None:
+    x, found = _randn(3, 4), []
+    with sequence():
+        thread = threading.Thread(target=lambda: found.append(c_vector.gelu_forward(x).clone()))
+        thread.start()
+        thread.join()
+    torch.testing.assert_close(found[0], torch.nn.functional.gelu(x, approximate="tanh"))
+
+
+@pytest.mark.parametrize(
+    "words", [[len(STEPS)], [-1], [0], [1, 0, 0]], ids=["unknown", "negative", "no words", "too few"]
+)
+def test_words_that_are_no_steps_are_refused(words: list[int]) -> None:
+    handle, given = native.library(), array("q", words)
+    with pytest.raises(ValueError, match="hc_sequence: an argument that it does not take"):
+        handle.hc_sequence(native.context(), given.buffer_info()[0], len(given))
+
+
+def test_the_first_step_that_fails_is_the_last_that_runs() -> None:
+    x, out, made = _randn(3, 4), torch.zeros(3, 4), []
+
+    def body() -> None:
+        with sequence():
+            made.append(c_vector.gelu_forward(x))
+            functions().hc_gemm(native.context(), native.GemmArguments(-1))
+            functions().hc_map(native.context(), c_vector.GELU, 12, x.data_ptr(), 0, out.data_ptr(), 0)
+
+    with pytest.raises(ValueError, match="hc_sequence"):
+        body()
+    torch.testing.assert_close(made[0], torch.nn.functional.gelu(x, approximate="tanh"))
+    assert not out.any()
+
+
+def test_no_words_are_no_call() -> None:
+    assert native.library().hc_sequence(native.context(), ctypes.c_void_p(), 0) == 0
+    with sequence():
+        pass

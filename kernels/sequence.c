@@ -65,11 +65,12 @@ static const struct {
 };
 #define NUM_STEPS ((int64_t)(sizeof(STEPS) / sizeof(STEPS[0])))
 
-int hc_sequence(hc_context *context, const int64_t *words, int64_t num_words) {
-    if (context == NULL || (words == NULL && num_words > 0)) {
+int hc_sequence(hc_context *context, const int64_t *words, int64_t num_words, int64_t *out_at) {
+    if (context == NULL || out_at == NULL || (words == NULL && num_words > 0)) {
         return HC_BAD_ARGUMENT;
     }
     for (int64_t i = 0; i < num_words;) {
+        *out_at = i;
         const int64_t step = words[i++];
         if (step < 0 || step >= NUM_STEPS || STEPS[step].num_words > num_words - i) {
             return HC_BAD_ARGUMENT;

@@ -145,7 +145,10 @@ class Contender:
 
 @contextmanager
 def one_cluster() -> Iterator[None]:
-    """Has operators run on the threads of the first cluster alone."""
+    """Has operators run on as many threads as one cluster has, which the system places: fewer threads than cores are not pinned.
+
+    Where clusters have memory of their own, `cftp-1-cluster` of `dithc bench strategies` binds a process to one of them.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(len(Team.of().clusters[0]))
     try:
@@ -155,7 +158,7 @@ def one_cluster() -> Iterator[None]:
 
 
 def on_one_cluster(run: Callable[[], object]) -> Callable[[], object]:
-    """`run`, on the threads of the first cluster."""
+    """`run`, on as many threads as one cluster has."""
 
     def narrowed() -> None:
         with one_cluster():
@@ -217,7 +220,7 @@ TORCH = "PyTorch's operators"
 CONTENDERS: Mapping[str, Contender] = {
     DITHC: Contender("dithc's C operators and AdamW", "c", _as_it_is, _own_update, _no_library),
     ONE_CLUSTER: Contender(
-        "dithc on the cores of one cluster", "c", _as_it_is, _own_update, _no_second_cluster, one_cluster
+        "dithc on as many cores as one cluster has", "c", _as_it_is, _own_update, _no_second_cluster, one_cluster
     ),
     "numba": Contender("dithc's Numba operators and AdamW", "numba", _as_it_is, _own_update, _nothing),
     "eager": Contender(f"{TORCH}, one by one; fused AdamW", "reference", _as_it_is, _torch_update, _nothing),

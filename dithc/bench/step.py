@@ -30,6 +30,7 @@ from dithc.bench.contenders import (
 )
 from dithc.bench.record import GIGA, circumstances, prepare_threads
 from dithc.bench.timing import Timing, spread, take_turns
+from dithc.cftp import Team
 from dithc.diffusion import Schedule
 from dithc.hcops import c_library
 from dithc.log import UserError, logger, problem
@@ -199,12 +200,17 @@ def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, T
         found |= {f"{name}_{rate}": ceiling.work / timing.median / GIGA, f"{name}_seconds": timing.to_dict()}
         found[f"{name}_work"] = ceiling.work
     if ONE_CLUSTER in steps:
-        found["all_clusters_over_one"] = {
-            name: spread(timings[f"{name} ceiling, {ONE_CLUSTER}"].ratios_to(timings[f"{name} ceiling"]))
-            for name in ceilings
-        }
+        found["all_clusters_over_one"] = {name: spread(_gains(name, timings)) for name in ceilings}
     found["multiply_add_unit"] = multiply_add.unit if multiply_add else None
     return timings, found
+
+
+def _gains(name: str, timings: Mapping[str, Timing]) -> list[float]:
+    """How much more of a ceiling all clusters do in a time than one does, for each round."""
+    clusters = Team.of().clusters
+    # Every thread makes the same multiply-adds, where the other ceilings share one piece of work.
+    more = sum(map(len, clusters)) / len(clusters[0]) if name == "multiply_add" else 1.0
+    return [more * ratio for ratio in timings[f"{name} ceiling, {ONE_CLUSTER}"].ratios_to(timings[f"{name} ceiling"])]
 
 
 def _peak_of(step: TrainingStep) -> int | None:

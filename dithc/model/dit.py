@@ -105,11 +105,12 @@ class Block(nn.Module):
         """The parameters, where nobody outside has to see the calls of the parts."""
         if nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]
             return None
-        silu, modulation = self.adaLN_modulation
-        attention, mlp = self.attn, self.mlp
-        layers = (modulation, attention.qkv, attention.proj, mlp.fc1, mlp.fc2)
-        parts = (self.adaLN_modulation, silu, attention, mlp, *layers)
-        if not all(is_plain(part, kind) for part, kind in zip(parts, KINDS, strict=True)):
+        condition, attention, mlp = self.adaLN_modulation, self.attn, self.mlp
+        wholes = is_plain(condition, nn.Sequential), is_plain(attention, Attention), is_plain(mlp, Mlp)
+        if not all(wholes) or [type(part) for part in condition] != [Silu, Linear] or not is_plain(condition[0], Silu):
+            return None
+        layers = (condition[1], attention.qkv, attention.proj, mlp.fc1, mlp.fc2)
+        if not all(is_plain(layer, kind) for layer, kind in zip(layers, LAYERS, strict=True)):
             return None
         values: list[Any] = [value for layer in layers for value in (layer.weight, layer.bias)]
         return hcops.fused.BlockWeights(*values)
@@ -155,8 +156,8 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     return type(module) is kind and "forward" not in module.__dict__ and not any(hooks)
 
 
-# Of the parts of a block, in the order of `Block._weights`.
-KINDS = (nn.Sequential, Silu, Attention, Mlp, Linear, Linear, Linear, LinearGelu, Linear)
+# Of a block, in the order of `hcops.fused.BlockWeights`.
+LAYERS = (Linear, Linear, Linear, LinearGelu, Linear)
 
 
 class FinalLayer(nn.Module):

@@ -51,12 +51,17 @@ class Sequence:
         """Runs what was recorded since the last run, in order.
 
         Raises:
-            MemoryError, ValueError: as the first function that failed; those behind it did not run.
+            MemoryError, ValueError: of the first function that failed, by name; those behind it did not run.
         """
-        if self._words:
-            words, self._words, structures, self._structures = self._words, array("q"), self._structures, []
-            self._library.hc_sequence(self._context, words.buffer_info()[0], len(words))
-            del structures  # the addresses of which the words held
+        if not self._words:
+            return
+        words, structures, at = self._words, self._structures, ctypes.c_int64()
+        self._words, self._structures = array("q"), []
+        try:
+            self._library.hc_sequence(self._context, words.buffer_info()[0], len(words), ctypes.byref(at))
+        except (MemoryError, ValueError) as error:
+            raise type(error)(f"{STEPS[words[at.value]]} in {error}") from None
+        del structures  # the words held their addresses
 
 
 def _recorder(step: int, name: str) -> Callable[..., None]:

@@ -424,8 +424,8 @@ typedef enum {
 } hc_step;
 
 /* Operators one after the other: for each its hc_step, then its words. Stops at the first that fails, with its status; what
- * those before it wrote stays. */
-int hc_sequence(hc_context *context, const int64_t *words, int64_t num_words);
+ * those before it wrote stays. *out_at: where in `words` the last one stands that was begun. */
+int hc_sequence(hc_context *context, const int64_t *words, int64_t num_words, int64_t *out_at);
 
 /* ------------------------------------------------------------------------------------------------------------ exchange */
 

@@ -133,23 +133,61 @@ def _another_class(block: Block) -> None:
     block.attn.qkv.__class__ = Mine
 
 
-def _without_bias(block: Block) -> None:
-    block.attn.qkv.bias = None
-
-
-def _other_type(block: Block) -> None:
+def _with_gaps(block: Block) -> None:
     block.mlp.fc2.weight = nn.Parameter(block.mlp.fc2.weight.detach().T.contiguous().T)
 
 
-@pytest.mark.parametrize("change", [_frozen, _hooked, _another_class, _without_bias, _other_type])
-def test_what_is_not_plain_is_called_part_by_part(
-    change: Callable[[Block], None], one_by_one: Callable[[], None]
-) -> None:
+class _Through(nn.Module):
+    """Stands for a part that somebody has replaced."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.part(*inputs, **named)
+
+
+def _replaced(name: str) -> Callable[[Block], None]:
+    def change(block: Block) -> None:
+        setattr(block, name, _Through(getattr(block, name)))
+
+    change.__name__ = f"replaced_{name}"
+    return change
+
+
+def _lengthened(block: Block) -> None:
+    block.adaLN_modulation.append(nn.Dropout(0.0))
+
+
+CHANGES = (
+    *(_frozen, _hooked, _another_class, _with_gaps, _lengthened),
+    *(_replaced(name) for name in ("attn", "mlp", "adaLN_modulation")),
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_not_plain_is_called_part_by_part_with_the_same_bits(change: Callable[[Block], None]) -> None:
+    expected = _block()(*_inputs())
     block, (x, c) = _block(), _inputs()
     change(block)
-    out = _run(block, x, c)
+    out = block(x, c)
     assert not _is_one_node(out)
-    torch.testing.assert_close(out.isfinite().all(), torch.tensor(True))
+    assert torch.equal(out, expected)
+
+
+def test_layer_without_bias_is_called_by_itself() -> None:
+    block, (x, c) = _block(), _inputs()
+    block.attn.qkv.bias = None
+    assert not _is_one_node(block(x, c))
+
+
+def test_block_of_which_nothing_is_trained_keeps_nothing() -> None:
+    expected = _block()(*_inputs())
+    block = _block().requires_grad_(False)
+    out = block(*(value.detach() for value in _inputs()))
+    assert out.grad_fn is None
+    assert torch.equal(out, expected)
 
 
 def test_hooks_of_the_parts_are_called() -> None:

@@ -24,8 +24,8 @@ N, T, D, HEADS = 2, 5, 8, 2
 
 
 @cache  # what is recorded has to live until it runs
-def _randn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+def _randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 BF16 = torch.bfloat16
@@ -34,11 +34,11 @@ STREAM, ROWS, QKV = (N, T, D), (N, D), (N, T, 3 * D)
 CALLS = {
     "hc_gemm": lambda: c_backend.linear_forward(_randn(*STREAM), _randn(7, D), _randn(7), BF16),
     "hc_adaln_forward": lambda: c_vector.adaln_forward(
-        _randn(*STREAM), _randn(*ROWS, dtype=BF16), _randn(*ROWS, dtype=BF16), 0.25, BF16
+        _randn(*STREAM), _randn(*ROWS, dtype=BF16), _randn(*ROWS, dtype=BF16, seed=1), 0.25, BF16
     ),
     "hc_adaln_backward": lambda: c_vector.adaln_backward(
         *(_randn(*STREAM, dtype=BF16), _randn(*STREAM), _randn(*ROWS, dtype=BF16)),
-        *(_randn(N, T), _randn(N, T), _randn(*STREAM)),
+        *(_randn(N, T), _randn(N, T, seed=1), _randn(*STREAM, seed=1)),
     ),
     "hc_gate_residual_backward": lambda: c_vector.gate_residual_backward(
         _randn(*STREAM), _randn(*ROWS, dtype=BF16), _randn(*STREAM, dtype=BF16), dtype=BF16
@@ -130,9 +130,10 @@ def test_other_threads_call_at_once_meanwhile() -> None:
     "words", [[len(STEPS)], [-1], [0], [1, 0, 0]], ids=["unknown", "negative", "no words", "too few"]
 )
 def test_words_that_are_no_steps_are_refused(words: list[int]) -> None:
-    handle, given = native.library(), array("q", words)
+    handle, given, at = native.library(), array("q", words), ctypes.c_int64(-1)
     with pytest.raises(ValueError, match="hc_sequence: an argument that it does not take"):
-        handle.hc_sequence(native.context(), given.buffer_info()[0], len(given))
+        handle.hc_sequence(native.context(), given.buffer_info()[0], len(given), ctypes.byref(at))
+    assert at.value == 0
 
 
 def test_the_first_step_that_fails_is_the_last_that_runs() -> None:
@@ -144,13 +145,13 @@ def test_the_first_step_that_fails_is_the_last_that_runs() -> None:
             functions().hc_gemm(native.context(), native.GemmArguments(-1))
             functions().hc_map(native.context(), c_vector.GELU, 12, x.data_ptr(), 0, out.data_ptr(), 0)
 
-    with pytest.raises(ValueError, match="hc_sequence"):
+    with pytest.raises(ValueError, match="hc_gemm in hc_sequence: an argument that it does not take"):
         body()
     torch.testing.assert_close(made[0], torch.nn.functional.gelu(x, approximate="tanh"))
     assert not out.any()
 
 
 def test_no_words_are_no_call() -> None:
-    assert native.library().hc_sequence(native.context(), ctypes.c_void_p(), 0) == 0
+    assert native.library().hc_sequence(native.context(), ctypes.c_void_p(), 0, ctypes.byref(ctypes.c_int64())) == 0
     with sequence():
         pass

@@ -228,7 +228,7 @@ def test_grace_before_the_walltime_holds_a_whole_save(job, monkeypatch):
     monkeypatch.setattr(saving, "write_file", lambda *c, **g: (time.sleep(0.1), write(*c, **g))[1])
     train(job(until=2), Group())
     assert len(saves) == 2
-    assert all(0.3 < seconds < 30 for seconds in saves), "three files a checkpoint, 0.1 s each"
+    assert all(0.3 < seconds < 30 for seconds in saves), f"three files a checkpoint, 0.1 s each: {saves}"
 
 
 def test_pieces_held_by_one_rank_stay_there_and_others_even_out():

@@ -22,8 +22,8 @@ from dithc.native.signatures import Machine
 log = logger(__name__)
 
 # An idle thread looks for work this long before it sleeps. Operators of one call follow at once; between two calls Python takes
-# 20 to 60 microseconds where caches are warm, and waking a thread that sleeps takes about as long as the small operators themselves.
-# (Five times as long gained nothing in a training step, where caches are cold and Python takes longer.)
+# 20 to 60 microseconds where caches are warm, and waking a thread that sleeps takes about as long as the small operators
+# themselves. (Five times as long gained nothing in a training step, where caches are cold and Python takes longer.)
 SPIN_NANOSECONDS = 100_000
 # With more threads than CPUs a thread that looks for work keeps the one that has it from running.
 SHORTEST_SPIN_NANOSECONDS = 1

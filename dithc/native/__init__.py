@@ -16,14 +16,12 @@ HC_ABI_VERSION there and ABI_VERSION in `loading.py`.
 
 from dithc.native.contexts import context
 from dithc.native.loading import ISA_VARIABLE, isa, kernels, library, load
-from dithc.native.sequence import Sequence
 from dithc.native.signatures import AdamwSettings, GemmArguments
 
 __all__ = [
     "ISA_VARIABLE",
     "AdamwSettings",
     "GemmArguments",
-    "Sequence",
     "context",
     "isa",
     "kernels",

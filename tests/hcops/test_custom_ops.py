@@ -479,7 +479,7 @@ def test_mlp_whose_parts_are_served_by_different_back_ends_calls_them_one_by_one
     case = CASES["mlp"]
     leaves, exact = make(case, 1, mode)
     served = {row["op"]: row["backend"] for row in hcops.describe()}
-    monkeypatch.setattr("dithc.hcops.ops.backend_of", lambda op: "other" if op == "linear" else served[op])
+    monkeypatch.setattr("dithc.hcops.fused.backend_of", lambda op: "other" if op == "linear" else served[op])
     monkeypatch.setattr(custom, "MLP", None)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mode == "autocast"):
         out = case.call(*leaves)

@@ -7,7 +7,7 @@ from typing import Any
 
 from dithc import native
 from dithc.memory import Pool, hot_pool
-from dithc.native.sequence import Sequence
+from dithc.native import sequences
 
 
 def pool() -> Pool:
@@ -16,7 +16,7 @@ def pool() -> Pool:
 
 
 class _Recording(threading.local):
-    now: Sequence | None = None
+    now: sequences.Sequence | None = None
 
 
 _recording = _Recording()
@@ -36,7 +36,7 @@ class sequence:  # reads as a verb at the place of use
 
     def __enter__(self) -> None:
         assert _recording.now is None, "a sequence within a sequence"
-        _recording.now = Sequence(_handle())
+        _recording.now = sequences.Sequence(_handle())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -13,7 +13,7 @@ from dithc.hcops.active import raw
 from dithc.log import UserError
 from dithc.model.dit import Block
 from dithc.model.presets import preset
-from dithc.native.sequence import STEPS
+from dithc.native.sequences import STEPS
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
 

@@ -14,7 +14,7 @@ from dithc import native
 from dithc.hcops import c_backend, c_vector
 from dithc.hcops.c_library import functions, run_recorded, sequence
 from dithc.native import signatures
-from dithc.native.sequence import STEPS
+from dithc.native.sequences import STEPS
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
 

@@ -246,15 +246,19 @@ def _expected(*scales: float) -> list[Tensor]:
     return [parameter.grad for parameter in block.parameters()]
 
 
-def test_micro_batches_add_up_in_the_flat_buffer() -> None:
-    block = _block()
-    weights = _flat(block)
+def _two_micro_batches_land_in_the_flat_buffer(block: Block, weights: list[nn.Parameter]) -> None:
     for scale in (1.0, 0.5):
         x, c = _inputs()
         (block(x, c).square().sum() * scale).backward()
     assert all(weight.grad.data_ptr() == weight.flat_grad.data_ptr() for weight in weights)
     for parameter, expected in zip(block.parameters(), _expected(1.0, 0.5), strict=True):
         torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_micro_batches_add_up_in_the_flat_buffer() -> None:
+    block = _block()
+    weights = _flat(block)
+    _two_micro_batches_land_in_the_flat_buffer(block, weights)
 
 
 @pytest.mark.parametrize("failing", ["gate_residual_backward", "attention_backward", "silu_backward", "hc_sequence"])
@@ -278,12 +282,7 @@ def test_pass_that_failed_leaves_gradients_as_they_were_and_the_next_one_right(
         with pytest.raises(MemoryError, match="none left"):
             out.backward()
     assert all(weight.grad is None for weight in weights)
-    for scale in (1.0, 0.5):
-        x, c = _inputs()
-        (block(x, c).square().sum() * scale).backward()
-    assert all(weight.grad.data_ptr() == weight.flat_grad.data_ptr() for weight in weights)
-    for parameter, expected in zip(block.parameters(), _expected(1.0, 0.5), strict=True):
-        torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-4)
+    _two_micro_batches_land_in_the_flat_buffer(block, weights)
 
 
 def test_block_used_twice_in_one_pass_gets_both_gradients() -> None:

@@ -5,17 +5,27 @@ BIN := .venv/bin
 EXPERIMENT ?= config/experiments/demo.yaml
 PROFILE ?= profiles/local
 PIP_FLAGS ?= --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip
+DIR ?= wheelhouse
+WORKERS ?= 2
+ifdef WHEELS
+# From that folder and nothing else, whatever the settings of pip are.
+PIP := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/null $(BIN)/python -m pip
+PIP_SOURCE := --no-index --find-links $(abspath $(WHEELS))
+endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env check demo run test test-all test-openmpi lint format generate lock clean
+.PHONY: help env wheelhouse wheels check demo run test test-all test-fast test-openmpi lint format generate lock clean
 
 help:
 	@echo "make demo      install into .venv, run the built-in demo, name its report"
-	@echo "make test      install into .venv, run every check, and every test but the longest"
-	@echo "make test-all  the longest too: 20 faults over one training"
+	@echo "make test      install into .venv, run every check, and the tests: of families of slow ones those the commit draws"
+	@echo "make test-all  every test, the longest too: 20 faults over one training"
+	@echo "make test-fast ROOM=dithc/data  what to run while changing one room: its checks and tests, few of the slow ones"
 	@echo "make test-openmpi OPENMPI=DIR  tests of several ranks under the Open MPI of DIR/bin, DIR/lib"
-	@echo "make run EXPERIMENT=config/experiments/real-sample.yaml [PROFILE=profiles/slurm]"
-	@echo "make env       only install into .venv"
+	@echo "make run EXPERIMENT=config/experiments/real-sample.yaml [PROFILE=profiles/slurm] [VERBOSE=1]"
+	@echo "make env       only install into .venv; WHEELS=DIR: from that folder, without network"
+	@echo "make wheelhouse [DIR=wheelhouse] [PLATFORM=manylinux_2_28_aarch64]  gather what make env WHEELS=DIR needs"
 	@echo "make lint      ruff, mypy, import layers, snakefmt, snakemake --lint"
 	@echo "make format    format Python and rule files"
 	@echo "make generate  rewrite config/defaults.yaml and workflow/schemas/config.schema.json"
@@ -34,27 +44,67 @@ check:
 	@command -v cc >/dev/null || echo "note: no C compiler (cc): dithc installs without its C kernels and uses slower ones;" \
 	  "remedy: apt-get install build-essential, then make env again"
 
-env: check $(BIN)/.installed
+env: check $(if $(WHEELS),wheels) $(BIN)/.installed
+
+# Everything that an installation takes from a network, for a machine that has none. A PLATFORM other than this one's can only be
+# served with wheels that are published; for this one the others are built.
+wheelhouse: check
+	@mkdir -p $(DIR) && rm -f $(DIR)/SHA256SUMS
+	@echo "gathering the wheels of requirements.lock for $(or $(PLATFORM),this machine) in $(DIR)"
+	@tools=`mktemp -d` && trap 'rm -rf $$tools' EXIT && $(PYTHON) -m venv $$tools && \
+	  if [ -n "$(PLATFORM)" ]; then $$tools/bin/python -m pip download $(PIP_FLAGS) --dest $(DIR) --only-binary=:all: \
+	    --platform $(PLATFORM) --python-version $(or $(TARGET_PYTHON),`$(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'`) \
+	    -r requirements.lock pip wheel; \
+	  else $$tools/bin/python -m pip wheel $(PIP_FLAGS) --wheel-dir $(DIR) -r requirements.lock pip wheel; fi || { \
+	  echo "error: not every wheel could be had (above); expected one for each line of requirements.lock;" \
+	  "remedy: see to the network, or build the missing ones on such a machine: make wheelhouse there"; exit 1; }
+	@cp requirements.lock $(DIR)/ && cd $(DIR) && sha256sum *.whl requirements.lock > SHA256SUMS
+	@echo "`ls $(DIR)/*.whl | wc -l` wheels, `du -sh $(DIR) | cut -f1`: copy $(DIR) and this folder over, then: make env WHEELS=$(DIR)"
+
+# The folder is whole, and was gathered for what is to be installed.
+wheels:
+	@[ -f "$(WHEELS)/SHA256SUMS" ] || { echo "error: $(WHEELS) is no complete wheelhouse: it has no SHA256SUMS;" \
+	  "expected the folder that make wheelhouse filled; remedy: on a machine with network: make wheelhouse, then copy the folder"; exit 1; }
+	@cd "$(WHEELS)" && sha256sum --quiet --check SHA256SUMS || { echo "error: files of $(WHEELS) are missing or damaged (above);" \
+	  "expected the sums of SHA256SUMS; remedy: copy the folder again, or gather it again: make wheelhouse"; exit 1; }
+	@cmp -s requirements.lock "$(WHEELS)/requirements.lock" || { echo "error: $(WHEELS) was gathered for another requirements.lock;" \
+	  "expected the one that lies here; remedy: make wheelhouse with this one"; exit 1; }
 
 $(BIN)/.installed: requirements.lock pyproject.toml $(wildcard setup.py) $(wildcard dithc/memory/*.cpp) $(shell find kernels -name '*.[ch]' -o -name CMakeLists.txt)
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 	@echo "installing pinned dependencies and dithc into .venv (a few minutes the first time)"
-	@$(BIN)/python -m pip install $(PIP_FLAGS) -r requirements.lock
-	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --no-build-isolation -e .
+	@$(PIP) install $(PIP_FLAGS) $(PIP_SOURCE) -r requirements.lock $(if $(WHEELS),|| { \
+	  echo "error: $(WHEELS) lacks what is named above; expected wheels for `$(BIN)/python --version` on `uname -m`;" \
+	  "remedy: make wheelhouse on such a machine or with PLATFORM= and TARGET_PYTHON= of this one"; exit 1; })
+	@$(PIP) install $(PIP_FLAGS) $(PIP_SOURCE) --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: EXPERIMENT := config/experiments/demo.yaml
 demo: run
 
 run: env
-	@$(BIN)/snakemake --profile $(PROFILE) --configfile $(EXPERIMENT)
-	@echo
-	@echo "report: $$($(BIN)/python -c 'import sys, pathlib; from dithc.config import load; e = load(pathlib.Path(sys.argv[1])); \
-	  print(pathlib.Path(e.results, e.name, "report.html").resolve())' $(EXPERIMENT))"
+	@$(BIN)/dithc run --profile $(PROFILE) --configfile $(EXPERIMENT) $(if $(VERBOSE),--verbose)
 
-test: CHOICE := -m "not long"
+# WORKERS processes share the tests (0: one after another, here). COMMIT draws the sample; the current one where nothing is said.
+COMMIT ?= HEAD
+# One thread each: two workers of two threads wait for each other. make test-all has two, as before.
+THREADS := 1
+PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(THREADS)} $(BIN)/python -m pytest -n $(WORKERS)
+test: CHOICE := -m "not long" --sample $(COMMIT)
+test-all: THREADS := 2
 test test-all: env lint
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(BIN)/python -m pytest $(CHOICE)
+	@$(PYTEST) $(CHOICE)
+
+ROOMS := $(sort $(patsubst dithc/%/__init__.py,dithc/%,$(wildcard dithc/*/__init__.py)) kernels workflow)
+override ROOM := $(patsubst %/,%,$(ROOM))
+TESTS = $(wildcard tests/$(notdir $(ROOM)))
+test-fast: env
+	@[ -n "$(filter $(ROOM),$(ROOMS))" ] && [ -n "$(TESTS)" ] || { echo "error: ROOM is '$(ROOM)';" \
+	  "expected one of $(ROOMS); remedy: make test-fast ROOM=dithc/data"; exit 1; }
+	@$(BIN)/ruff check $(ROOM) $(TESTS)
+	@$(BIN)/ruff format --check $(ROOM) $(TESTS)
+	@$(if $(filter dithc/%,$(ROOM)),$(BIN)/mypy -p $(subst /,.,$(ROOM)))
+	@$(PYTEST) -m "not long" --sample $(COMMIT) --short $(TESTS) tests/test_house.py
 
 test-openmpi: env
 	@[ -n "$(OPENMPI)" ] || { echo "error: OPENMPI is not set; expected a folder with bin/mpiexec and lib/libmpi.so.40;" \

@@ -36,7 +36,8 @@ localrules:
 rule all:
     default_target: True
     input:
-        f"{W.root}/report.html",
+        rules.report.input,
+        rules.report.output,
 
 
 rule all_tiles:
@@ -65,5 +66,8 @@ rule all_fid:
 
 
 onstart:
-    W.check_inputs({job.rule.name for job in workflow.dag.needrun_jobs()})
-    W.write_config()
+    W.start(workflow)
+
+
+onerror:
+    W.driver.failed()

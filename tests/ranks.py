@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.comm import MpiExec, find_mpiexec, launch_line
+from dithc.comm.launch import MpiExec, find_mpiexec, launch_line
 from dithc.log import UserError
 
 

@@ -24,7 +24,7 @@ ENTRANCES = {
     "tqdm": ("dithc/log/progress.py",),
     "pydantic": ("dithc/config/",),
     "yaml": ("dithc/config/load.py", "dithc/hardware/description.py", "dithc/report/reference.py"),
-    "ctypes": ("dithc/native/", "dithc/comm/launch.py", "dithc/comm/exchange.py", "dithc/memory/", "dithc/pages/"),
+    "ctypes": ("dithc/native/", "dithc/comm/supervision.py", "dithc/comm/exchange.py", "dithc/memory/", "dithc/pages/"),
     "numba": ("dithc/hcops/numba_",),
     "llvmlite": ("dithc/hcops/numba_",),
 }

@@ -20,6 +20,8 @@ from typing import Protocol, cast
 from dithc.log import UserError, logger, problem, setup
 
 VERBS = {
+    "run": "run an experiment, and show its stages",
+    "status": "say how far experiments are",
     "synthesize": "generate small inputs of true structure",
     "stage": "read scenes onto one grid",
     "tiles": "cut scenes into tiles",

@@ -2,9 +2,13 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dithc.doctor import Finding
 
 SUMMARY = "Look at the machine and the installation; exit status 1 when something will hurt."
-EXAMPLE = "dithc doctor --json doctor.json"
+EXAMPLE = "dithc doctor --write-profile cluster && dithc doctor --profile cluster"
 
 COLOURS = {"ok": "\033[32m", "warn": "\033[33m", "bad": "\033[31m"}
 PLAIN = "\033[0m"
@@ -20,23 +24,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="only write this machine as YAML, which DITHC_MACHINE makes stand in for another machine",
     )
+    cluster = parser.add_argument_group("on the login node of a Slurm cluster")
+    cluster.add_argument(
+        "--write-profile", metavar="NAME", help="write profiles/NAME, fitted to the cluster, and a link to it"
+    )
+    cluster.add_argument("--partition", metavar="P", help="of the profile that is written (default: Slurm's default)")
+    cluster.add_argument("--account", metavar="A", help="of the profile that is written (default: yours)")
+    cluster.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes of a training (default 1)")
+    cluster.add_argument("--profile", metavar="NAME", help="try a profile: a job of a second on every kind of node")
+    parser.add_argument("--probe-node", type=Path, metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_argument("--token", type=Path, help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints a line or a few per finding, worst news with its remedy."""
-    import json
-    import sys
-    from dataclasses import asdict
-
-    from dithc.doctor import collect, worst
+    """Does what was asked: looks at this machine, or at the cluster that it belongs to."""
+    from dithc.doctor import check_profile, collect, probe_node
     from dithc.hardware import discover
-    from dithc.runs import atomic_write
 
     if args.describe:
         discover(described=False).write(args.describe)
         print(f"this machine: {args.describe}")
         return 0
-    findings = collect(args.folder)
+    if args.probe_node:
+        probe_node(args.probe_node, token=args.token)
+        return 0
+    if args.write_profile:
+        return _write(args)
+    if args.profile:
+        from dithc.cluster import site
+
+        return _print(check_profile(args.profile, site.probe_site()), args)
+    return _print(collect(args.folder), args)
+
+
+def _write(args: argparse.Namespace) -> int:
+    """Writes a profile, and says what was chosen."""
+    from dithc.cluster import site
+    from dithc.doctor import write_profile
+    from dithc.log import problem
+
+    here = site.probe_site()
+    if here is None:
+        raise problem(
+            "dithc doctor --write-profile",
+            got="no Slurm answers here (sbatch, scontrol)",
+            expected="the login node of a Slurm cluster",
+            remedy="log in there; for other schedulers see profiles/generic, for one machine use profiles/local",
+        )
+    written = write_profile(args.write_profile, here, partition=args.partition, nodes=args.nodes, account=args.account)
+    for note in written.notes:
+        print(note)
+    name = written.link or written.path.parent
+    print(f"wrote {written.path}; try it:  dithc doctor --profile {name}\nuse it:  snakemake --profile {name}")
+    return 0
+
+
+def _print(findings: "list[Finding]", args: argparse.Namespace) -> int:
+    """Prints a line or a few per finding, worst news with its remedy."""
+    import json
+    import sys
+    from dataclasses import asdict
+
+    from dithc.doctor import worst
+    from dithc.runs import atomic_write
+
     colour = sys.stdout.isatty()
     for finding in findings:
         mark = f"{finding.level:<5}"

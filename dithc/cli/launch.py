@@ -2,11 +2,16 @@
 
 import argparse
 import os
+from pathlib import Path
 
 SUMMARY = (
     "Start a command on one or several ranks, pass signals and exit status on, and stop it when its driver is gone."
 )
 EXAMPLE = "dithc launch --launcher mpiexec --ranks 2 --cpus 1 -- dithc train --config config/experiments/demo.yaml ..."
+
+STOPPED = 75
+JOB_VARIABLE = "SLURM_JOB_ID"
+ENDED_WITHIN_SECONDS = 300.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +35,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grace-seconds", type=float, default=60.0, help="time to save and stop once the driver is gone (default 60)"
     )
+    parser.add_argument(
+        "--srun-mpi",
+        metavar="NAME",
+        default=os.environ.get("DITHC_SRUN_MPI", "auto"),
+        help="how ranks under srun find each other: hydra (MPICH's mpiexec, started by srun), or an interface of "
+        "`srun --mpi=list` (default: DITHC_SRUN_MPI, else auto: hydra for MPICH, pmix for others)",
+    )
+    parser.add_argument(
+        "--walltime-minutes", type=float, metavar="M", help="when the job is ended, if the scheduler does not say it"
+    )
+    parser.add_argument(
+        "--scheduler",
+        choices=("none", "slurm", "generic"),
+        default="none",
+        help="whose job this is: a command that stopped and saved (status 75) is put back into its queue",
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="after `--`: the program and its arguments")
 
 
@@ -37,30 +58,98 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command; its exit status is ours."""
     from typing import Literal
 
-    from dithc.comm import find_mpiexec, launch_line, supervise
+    from dithc.cluster import site
+    from dithc.comm import launch, supervise
 
     ranks, cores = _counted(args) if args.strategy else (args.ranks, None)
     node_cpus = args.node_cpus or cores
     cpus = args.cpus or (max(1, node_cpus * args.nodes // ranks) if node_cpus else 1)
     launcher: Literal["none", "mpiexec", "srun"] = args.launcher if ranks > 1 else "none"
-    mpiexec = find_mpiexec(args.mpiexec) if launcher == "mpiexec" else None
-    line = launch_line(
-        args.command[1:] if args.command[:1] == ["--"] else args.command,
+    mpiexec = launch.find_mpiexec(args.mpiexec) if launcher == "mpiexec" else None
+    environment, srun_mpi, hosts = {**os.environ, **_deadline(args)}, args.srun_mpi, []
+    if launcher == "srun":
+        srun_mpi, mpiexec = launch.ranks_meet_through(args.srun_mpi, args.mpiexec)
+        if srun_mpi == launch.HYDRA:
+            hosts, launcher, environment = _hosts(args.nodes), "mpiexec", launch.hydra_environment(environment)
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    line = launch.launch_line(
+        command,
         launcher=args.launcher,
         nodes=args.nodes,
         ranks=ranks,
         cpus=cpus,
         mpiexec=mpiexec,
-        srun_mpi=os.environ.get("DITHC_SRUN_MPI", "pmi2"),
+        srun_mpi=srun_mpi,
+        hosts=hosts,
         root_user=os.geteuid() == 0,
     )
-    return supervise(
+    started = {"OMP_NUM_THREADS": str(cpus), "DITHC_EXPECTED_RANKS": str(ranks)}
+    status = supervise(
         line,
-        environment={**os.environ, "OMP_NUM_THREADS": str(cpus), "DITHC_EXPECTED_RANKS": str(ranks)},
+        environment={**environment, **started},
         launcher=launcher,
         vendor=mpiexec.vendor if mpiexec else "other",
         grace_seconds=args.grace_seconds,
+        meet_in=Path.cwd() if ranks > 1 and Path(command[0]).name == "dithc" else None,
     )
+    if args.scheduler == "none":
+        return status
+    if status == STOPPED:
+        return _again(args.scheduler, "stopped and saved")
+    if status not in launch.WORDS_OF_THE_COMMAND and (gone := site.lost(hosts)):
+        return _again(args.scheduler, f"node {', '.join(gone)} was lost")
+    return status
+
+
+def _hosts(nodes: int) -> list[str]:
+    """Names of the nodes of this job."""
+    from dithc.cluster import site
+    from dithc.log import problem
+
+    job = os.environ.get(JOB_VARIABLE)
+    hosts = site.nodes_of(job) if job else []
+    if len(hosts) < nodes:
+        got = f"{len(hosts)} node(s) of job {job}" if job else "no job of Slurm's"
+        remedy = (
+            "start it inside a job (`sbatch`, `salloc`) of that many nodes, whose nodes can run squeue and scontrol"
+        )
+        raise problem("launch --launcher srun", got=got, expected=f"a job of {nodes} node(s)", remedy=remedy)
+    return hosts
+
+
+def _deadline(args: argparse.Namespace) -> dict[str, str]:
+    """Tells the command when its job will be ended: the scheduler knows it best."""
+    import time
+
+    from dithc.cluster import deadline, queue_of
+
+    if args.scheduler == "generic" and deadline.seconds_left() is not None:
+        return {}  # the job script has said it
+    job = os.environ.get(JOB_VARIABLE)
+    end = queue_of("slurm").deadline(job) if job and args.scheduler == "slurm" else None
+    if end is None and args.walltime_minutes is not None:
+        end = time.time() + 60 * args.walltime_minutes
+    return deadline.environment(end)
+
+
+def _again(scheduler: str, why: str) -> int:
+    """Puts this job back into the queue and waits for its end, so that nobody takes it for failed."""
+    import time
+
+    from dithc.cluster import deadline, queue_of
+    from dithc.log import logger
+
+    if scheduler == "generic":
+        deadline.mark_again()  # for who follows the job and submits it again
+        return STOPPED
+    log, job = logger("dithc.launch"), os.environ.get(JOB_VARIABLE)
+    if not job or not queue_of(scheduler).again(job):
+        log.error(f"{why}, but job {job or '?'} could not be put back into the queue of {scheduler}: start again")
+        return STOPPED
+    log.info(f"{why}: job {job} goes on when its turn comes again")
+    time.sleep(ENDED_WITHIN_SECONDS)
+    log.error(f"job {job} was put back into the queue, but was not ended within {ENDED_WITHIN_SECONDS:.0f} s")
+    return STOPPED
 
 
 def _counted(args: argparse.Namespace) -> tuple[int, int]:

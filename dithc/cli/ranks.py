@@ -69,14 +69,24 @@ def ranks(experiment: Experiment, *, expected: int | None, timeout_seconds: floa
         elif group.size > 1:
             log.info("no core of its own for the communication threads: they run on any of the rank")
         if os.environ.get(THREADS_VARIABLE, "").isdigit() and not (launched and mine.reserved):
-            threads = int(os.environ[THREADS_VARIABLE])
-            log.info(f"{threads} compute thread(s) a rank, as {THREADS_VARIABLE} says")
+            threads = _threads(int(os.environ[THREADS_VARIABLE]), mine, machine, launched=bool(launched))
         torch.set_num_threads(threads)
         check = partial(verify, mine, num_threads=threads, cores=machine.cores, communication=communication)
         check(gather=partial(_masks_of_node, group))
         yield group
         # By now the threads of the work exist, and something that was loaded may have bound them elsewhere.
         check()
+
+
+def _threads(asked: int, mine: RankPlan, machine: Machine, *, launched: bool) -> int:
+    """Compute threads of a rank for which OMP_NUM_THREADS says how many: as many, or one on each of its cores, where the number
+    is that of a scheduler's CPUs, of which a core is several (simultaneous multithreading)."""
+    cores = sum(1 for core in machine.cores if set(core.cpus) & set(mine.cpus))
+    if launched and cores < asked <= len(mine.cpus):
+        log.info(f"{cores} compute thread(s) a rank: its {asked} CPU(s) are {cores} core(s)")
+        return cores
+    log.info(f"{asked} compute thread(s) a rank, as {THREADS_VARIABLE} says")
+    return asked
 
 
 def _without_communication(mine: RankPlan, machine: Machine) -> tuple[RankPlan, tuple[int, ...]]:

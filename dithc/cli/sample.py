@@ -7,13 +7,17 @@ from pathlib import Path
 from dithc.cli.ranks import add_ranks_argument, ranks
 from dithc.log import problem
 
-SUMMARY = "Generates the images of an evaluation from a run's checkpoint; started again, it makes what is missing."
+SUMMARY = (
+    "Generates the images of an evaluation from a run's checkpoint; started again, it makes what is missing. Status: 0 done, "
+    "75 stopped before the end of the walltime."
+)
 EXAMPLE = (
     "dithc sample --config config/experiments/demo.yaml --evaluation sentinel2-after --checkpoint "
     "results/demo/runs/sentinel2/step_0000200.json --latents results/demo/latents/sentinel2/manifest.json "
     "--tiles results/demo/tiles/sentinel2/manifest.json --codec results/demo/codecs/sentinel2-vae/manifest.json "
     "--out results/demo/samples/sentinel2-after/manifest.json"
 )
+STOPPED = 75  # stopped before the end of the walltime: run me again
 # Ranks do not speak while they make their shards and wait for the last at the end. One may have a shard more than another, 64
 # images of any size and number of steps: hours of work. A rank that fails ends the others at once, without this limit.
 TIMEOUT_SECONDS = 7 * 24 * 3600.0
@@ -64,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
     )
     with ranks(experiment, expected=args.ranks, timeout_seconds=TIMEOUT_SECONDS) as group:
         numbers = sample(job, group)
+        if numbers is None:
+            return STOPPED
         if args.json is not None and group.rank == 0:
             atomic_write(args.json, json.dumps(numbers, indent=1) + "\n")
     return 0

@@ -56,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
     finding = verify(args.paths)
     for fault in finding.faults:
         print(fault)
+    if finding.faults:
+        log.warning("delete the files that have other bytes, then run the workflow again: it makes those results again")
     verdict = f"{len(finding.faults)} faults" if finding.faults else "all as they were written"
     print(f"{finding.files} files ({finding.bytes:,} bytes) of {finding.documents} documents: {verdict}")
     if args.json:
@@ -117,7 +119,9 @@ def _documents(path: Path) -> list[Path]:
 
 
 def _entries(document: Path, finding: Finding) -> Iterator[Entry]:
-    """The files a document names; a manifest whose own digest is wrong is a fault of itself."""
+    """The files a document names; a document whose own digest is wrong is a fault of itself."""
+    from dithc.runs import Store
+
     content = json.loads(document.read_text())
     if not isinstance(content, dict) or (document.name in (MANIFEST, CHECKPOINT) and "files" not in content):
         raise ValueError("it lists no files")
@@ -125,12 +129,23 @@ def _entries(document: Path, finding: Finding) -> Iterator[Entry]:
         if (fault := _digest_fault(document, content["digest"])) is not None:
             finding.faults.append(f"{document} {fault}")
         listed = content["files"]
+    elif document.name == CHECKPOINT:
+        finding.faults += [
+            f"{document}: {fault}" for fault in Store.commit_faults(content, _step_of(document, content))
+        ]
+        listed = content["files"]
     elif "file_sha256" in content:  # the sidecar of one array
         listed = [{"path": document.with_suffix(".npy").name, "sha256": content["file_sha256"]}]
     else:
         listed = list(_listed(content))
     for item in listed:
         yield Entry(document, document.parent / item["path"], item["sha256"], item.get("bytes"))
+
+
+def _step_of(document: Path, content: dict[str, Any]) -> int:
+    """The step that the folder of a checkpoint says; what it says itself where the folder has another name."""
+    name = document.parent.name.removeprefix("step_")
+    return int(name) if name.isdigit() else int(content["step"])
 
 
 def _digest_fault(document: Path, written: str) -> str | None:

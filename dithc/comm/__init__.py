@@ -5,13 +5,14 @@ of one MPI with the library of another, a rank that dies, a workflow driver that
 Invariants: one rank without a launcher never loads MPI; the number of ranks is compared with the number expected before
 any work; an error on one rank ends all of them within seconds; exit statuses reach the caller unchanged (75: stopped and
 saved, run again; 76: another trainer holds the run); torch is imported only where tensors are exchanged.
-How to change it: another launcher is a branch of `launch_line` with its test; another backend for gradients replaces the
-process group made in `group.py` behind the same `Group`. mpi4py is imported in `mpi.py` only.
+How to change it: another launcher is a branch of `launch.launch_line` with its test; what watches and ends it is in
+`supervision`; another backend for gradients replaces the process group made in `group.py` behind the same `Group`. mpi4py is
+imported in `mpi.py` only.
 """
 
-from dithc.comm import traffic
+from dithc.comm import launch, traffic
 from dithc.comm.group import Group, connect
-from dithc.comm.launch import MpiExec, find_mpiexec, launch_line, supervise
 from dithc.comm.probe import probe_mpi
+from dithc.comm.supervision import supervise
 
-__all__ = ["Group", "MpiExec", "connect", "find_mpiexec", "launch_line", "probe_mpi", "supervise", "traffic"]
+__all__ = ["Group", "connect", "launch", "probe_mpi", "supervise", "traffic"]

@@ -9,6 +9,9 @@ from pathlib import Path
 # Set by `dithc launch`, so that a rank can tell a wrong start from a small one.
 EXPECTED_RANKS_VARIABLE = "DITHC_EXPECTED_RANKS"
 NODE_VARIABLE = "DITHC_NODE"
+# A file that rank 0 makes once all ranks have found each other: `dithc launch` tells a failed start from failed work by it.
+# Beside it, with this ending, what a guard leaves whose rank died before.
+STARTED_VARIABLE, LOST_SUFFIX = "DITHC_STARTED_FILE", ".lost"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from dithc.comm.environment import Started, announced_ranks, node_name, started_by
+from dithc.comm.environment import STARTED_VARIABLE, Started, announced_ranks, node_name, started_by
 from dithc.comm.guard import guarded
 from dithc.log import UserError, logger, problem, setup
 
@@ -204,6 +204,8 @@ def connect(expected_ranks: int | None = None, *, timeout_seconds: float | None 
     backend = _backend()
     _start(world, backend, one_node=len(set(nodes)) == 1, timeout_seconds=timeout_seconds or DEFAULT_TIMEOUT_SECONDS)
     log.info("%d ranks on %d node(s), %s", world.size, len(set(nodes)), backend)
+    if world.rank == 0 and (started_file := os.environ.get(STARTED_VARIABLE)):
+        Path(started_file).touch()
     return Group(
         rank=world.rank,
         size=world.size,
@@ -255,7 +257,7 @@ def _wrong_size(size: int, expected: int | None, started: Started | None) -> Use
         remedy = (
             "the launcher belongs to another MPI than the library that mpi4py loads, so each process is a world of its own "
             '("0 of 1"): use the mpiexec beside this Python, or point MPI4PY_LIBMPI at the library of your launcher; '
-            "with srun try DITHC_SRUN_MPI=pmix or pmi2 (`dithc doctor` names both)"
+            "with srun try DITHC_SRUN_MPI=hydra, pmix or pmi2 (`dithc doctor` names what Slurm has)"
         )
     else:
         remedy = "make the launcher's number of ranks and the expected one the same"

@@ -2,7 +2,8 @@
 
 A launcher that loses a rank kills the others at once, and names a process number at best. So each rank forks before it joins
 the others: the child is the rank, and the parent, which the launcher knows, waits for it. When the rank is ended by a
-signal, the parent says so and stays a while, in which the other ranks find out and end with an error that names it.
+signal, the parent says so and stays a while, in which the other ranks find out and end with an error that names it. Ranks that
+still connect do not find out: `dithc launch` is told, and ends them. The guards end with the launcher's process on their node.
 """
 
 import os
@@ -10,9 +11,11 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 
-from dithc.comm.launch import follow_parent
+from dithc.comm.environment import LOST_SUFFIX, STARTED_VARIABLE
+from dithc.comm.supervision import follow_parent
 from dithc.log import logger
 
 log = logger(__name__)
@@ -22,6 +25,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, sign
 GRACE_SECONDS = 10.0
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 OFF_VARIABLE = "DITHC_NO_GUARD"
+HYDRA_PROXY = "hydra_pmi_proxy"
 
 
 def guarded() -> None:
@@ -29,6 +33,8 @@ def guarded() -> None:
     if os.environ.get(OFF_VARIABLE):
         log.info("ranks have no guards (%s is set)", OFF_VARIABLE)
         return
+    if _name(os.getppid()) == HYDRA_PROXY:  # of MPICH's mpiexec on this node; without it ranks would train on, unseen
+        follow_parent(signal.SIGKILL)()
     parent = os.getpid()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -55,5 +61,21 @@ def _watch(child: int) -> None:
     rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "?")
     cause = ": out of memory, or killed from outside" if ended_by == signal.SIGKILL else ""
     log.error("rank %s (process %d) was ended by %s%s", rank, child, signal.Signals(ended_by).name, cause)
+    _tell_launch(f"rank {rank} was ended by {signal.Signals(ended_by).name}")
     time.sleep(GRACE_SECONDS)
     os._exit(128 + ended_by)
+
+
+def _tell_launch(words: str) -> None:
+    """Tells `dithc launch` of a rank that died before all had met: MPI's own start would wait for it, for ever."""
+    started = os.environ.get(STARTED_VARIABLE)
+    if started and not Path(started).exists():
+        with suppress(OSError):
+            Path(started + LOST_SUFFIX).write_text(words)
+
+
+def _name(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/comm").read_text().strip()
+    except OSError:
+        return ""

@@ -1,20 +1,16 @@
-"""Builds the line that starts ranks, runs it as a child, and sees to it that nothing outlives its purpose."""
+"""The line that starts ranks, by launcher and MPI; `supervise` runs it."""
 
-import ctypes
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from dithc.comm.environment import EXPECTED_RANKS_VARIABLE
-from dithc.log import logger, problem
+from dithc.log import UserError, logger, problem
 
 log = logger(__name__)
 
@@ -22,9 +18,9 @@ Launcher = Literal["none", "mpiexec", "srun"]
 Vendor = Literal["mpich", "openmpi", "other"]
 
 MPIEXEC_VARIABLE = "DITHC_MPIEXEC"
-DRIVER_PID_VARIABLE, DRIVER_HOST_VARIABLE = "DITHC_DRIVER_PID", "DITHC_DRIVER_HOST"
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-SET_PARENT_DEATH_SIGNAL = 1  # prctl(2), PR_SET_PDEATHSIG
+HYDRA = "hydra"  # ranks under `srun` meet through the launcher of MPICH's family, which srun starts on the nodes
+# Statuses by which the command says how it ended: done, wrong, again, held. Any other is an end that it did not choose.
+WORDS_OF_THE_COMMAND = (0, 2, 75, 76)
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,8 @@ def launch_line(
     ranks: int = 1,
     cpus: int = 1,
     mpiexec: MpiExec | None = None,
-    srun_mpi: str = "pmi2",
+    srun_mpi: str = "pmix",
+    hosts: Sequence[str] = (),
     root_user: bool = False,
 ) -> list[str]:
     """The words that start `command` on `ranks` ranks over `nodes` nodes; one rank needs no launcher.
@@ -51,8 +48,9 @@ def launch_line(
     Args:
         ranks: in all, not per node.
         cpus: per rank; for srun, which binds. mpiexec binds nothing: the ranks place themselves.
-        mpiexec: needed for launcher mpiexec with several ranks.
-        srun_mpi: the process management interface that Slurm offers the ranks.
+        mpiexec: needed for launcher mpiexec with several ranks, and for srun with `hydra`.
+        srun_mpi: the process management interface of Slurm's through which the ranks find each other, from `ranks_meet_through`.
+        hosts: names of the job's nodes, for srun with `hydra`.
         root_user: whether root starts it, which Open MPI wants confirmed.
 
     Raises:
@@ -61,11 +59,17 @@ def launch_line(
     _check(command, launcher=launcher, nodes=nodes, ranks=ranks, cpus=cpus)
     if ranks == 1 or launcher == "none":
         return list(command)
+    per_node = -(-ranks // nodes)
+    if launcher == "srun" and srun_mpi == HYDRA:
+        assert mpiexec is not None, "hydra needs its mpiexec"
+        where = ["-hosts", ",".join(hosts[:nodes])]
+        return [mpiexec.path, "-launcher", "slurm", *where, "-ppn", str(per_node), "-n", str(ranks), *command]
     if launcher == "srun":
+        # As many on every node: Slurm would fill the first, and MPICH's ranks then do not find each other.
         size = ["-N", str(nodes), "-n", str(ranks), "-c", str(cpus)]
+        size += [f"--ntasks-per-node={ranks // nodes}"] if ranks % nodes == 0 else []
         return ["srun", f"--mpi={srun_mpi}", *size, "--kill-on-bad-exit=1", "--wait=60", *command]
     assert mpiexec is not None, "launcher mpiexec needs its path"
-    per_node = -(-ranks // nodes)
     if mpiexec.vendor == "openmpi":
         mapping = f"ppr:{per_node}:node:OVERSUBSCRIBE" if nodes > 1 else ":OVERSUBSCRIBE"
         options = ["--bind-to", "none", "--map-by", mapping, "-x", "OMP_NUM_THREADS", "-x", EXPECTED_RANKS_VARIABLE]
@@ -73,6 +77,48 @@ def launch_line(
     else:
         options = ["-ppn", str(per_node)] if nodes > 1 else []
     return [mpiexec.path, *options, "-n", str(ranks), *command]
+
+
+def ranks_meet_through(asked: str, explicit: str | None = None) -> tuple[str, MpiExec | None]:
+    """How ranks that srun starts find each other, and the mpiexec that it takes; logs what `auto` became, and why.
+
+    MPICH's ranks do through MPICH's own mpiexec, which has one process a node started by srun. Over Slurm's pmi2 they would often
+    not: it reads a line of at most 1,024 bytes, and what MPICH says of a rank's addresses is longer as soon as there are several
+    networks, or by chance (it sends memory that it has not set; Slurm 22.05 to 25, MPICH 5.0).
+
+    Args:
+        asked: `machine.srun_mpi`.
+        explicit: the mpiexec, if it was named.
+
+    Raises:
+        UserError: hydra is asked for and there is no mpiexec.
+    """
+    if asked not in ("auto", HYDRA):
+        return asked, None
+    try:
+        mpiexec = find_mpiexec(explicit)
+    except UserError:
+        if asked == HYDRA or explicit:
+            raise
+        log.info("ranks meet through pmix: there is no mpiexec here")
+        return "pmix", None
+    if asked == HYDRA or mpiexec.vendor == "mpich":
+        log.info("ranks meet through %s, which srun starts on the nodes", mpiexec.path)
+        return HYDRA, mpiexec
+    log.info("ranks meet through pmix: %s is not MPICH's", mpiexec.path)
+    return "pmix", None
+
+
+def hydra_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a hydra mpiexec which srun starts on the nodes: once on each, with all CPUs that the job has there.
+
+    Args:
+        environment: of the job.
+    """
+    # The job's words are about a rank. With a number of CPUs a step gets those alone; without, and unbound, all of the job.
+    about_ranks = ("SLURM_TRES_PER_TASK", "SLURM_CPU_BIND", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK")
+    kept = {name: value for name, value in environment.items() if not name.startswith(about_ranks)}
+    return {**kept, "SLURM_CPU_BIND": "none", "SLURM_MPI_TYPE": "none", "SLURM_KILL_BAD_EXIT": "1"}
 
 
 def find_mpiexec(explicit: str | None = None) -> MpiExec:
@@ -101,62 +147,6 @@ def find_mpiexec(explicit: str | None = None) -> MpiExec:
         path = found
         log.info("mpiexec: none beside this Python, using %s from PATH", path)
     return MpiExec(path, _vendor(path))
-
-
-def supervise(
-    line: Sequence[str],
-    *,
-    environment: Mapping[str, str],
-    launcher: Launcher = "none",
-    vendor: Vendor = "other",
-    grace_seconds: float = 60.0,
-    poll_seconds: float = 0.5,
-) -> int:
-    """Runs the line as a child in a process group of its own and returns its exit status (128 + n after signal n).
-
-    SIGTERM, SIGINT and SIGUSR1 are passed on in the form the launcher carries to its ranks. When the workflow driver that
-    DITHC_DRIVER_PID names on this host is gone, the command is told to stop (a trainer then saves and leaves), and killed
-    after the grace time: a killed driver leaves nothing running.
-
-    Raises:
-        UserError: the program does not exist.
-    """
-    driver = _driver(environment)
-    stop = carried_signal(signal.SIGTERM, launcher=launcher, vendor=vendor)
-    try:
-        child = subprocess.Popen(
-            line,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,  # a launcher in a background group must not read the terminal
-            process_group=0,
-            preexec_fn=follow_parent(stop),
-        )
-    except OSError as error:
-        remedy = "check the command after `--`; a rule of the workflow finds programs on its PATH only"
-        raise problem("command to launch", got=f"{line[0]}: {error}", expected="a program", remedy=remedy) from error
-
-    def pass_on(number: int, _: object) -> None:
-        _send(child, carried_signal(signal.Signals(number), launcher=launcher, vendor=vendor), launcher=launcher)
-
-    previous = {number: signal.signal(number, pass_on) for number in FORWARDED}
-    try:
-        return _wait(child, driver=driver, stop=stop, launcher=launcher, grace=grace_seconds, poll=poll_seconds)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def carried_signal(received: signal.Signals, *, launcher: Launcher, vendor: Vendor) -> signal.Signals:
-    """The signal to send so that ranks get a request to stop.
-
-    Open MPI's mpiexec kills its ranks at once on SIGTERM and SIGINT and passes on SIGUSR1; srun takes the first SIGINT for
-    a question about the status and passes on SIGTERM; MPICH's mpiexec and a plain child take each as it is.
-    """
-    if launcher == "mpiexec" and vendor == "openmpi":
-        return signal.SIGUSR1
-    if launcher == "srun" and received == signal.SIGINT:
-        return signal.SIGTERM
-    return received
 
 
 def _check(command: Sequence[str], *, launcher: Launcher, nodes: int, ranks: int, cpus: int) -> None:
@@ -189,71 +179,3 @@ def _vendor(path: str) -> Vendor:
     if "open mpi" in text or "openrte" in text or "prrte" in text:
         return "openmpi"
     return "mpich" if "hydra" in text or "mpich" in text or "intel" in text else "other"
-
-
-@dataclass(frozen=True)
-class _Driver:
-    """A process on this host, told from a later one with the same number by its start time."""
-
-    pid: int
-    start: str | None
-
-    def gone(self) -> bool:
-        return self.start is None or _start_time(self.pid) != self.start
-
-
-def _driver(environment: Mapping[str, str]) -> _Driver | None:
-    pid = environment.get(DRIVER_PID_VARIABLE, "")
-    if not pid.isdigit() or environment.get(DRIVER_HOST_VARIABLE) != socket.gethostname():
-        return None
-    return _Driver(int(pid), _start_time(int(pid)))
-
-
-def _start_time(pid: int) -> str | None:
-    """When a process started, in the kernel's ticks; None when it is gone, or dead and only not yet waited for."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]
-
-
-def follow_parent(number: signal.Signals) -> Callable[[], None]:
-    """Makes the kernel send `number` to the child when this process dies without a chance to pass anything on."""
-    library = ctypes.CDLL(None)
-    return lambda: library.prctl(SET_PARENT_DEATH_SIGNAL, int(number))
-
-
-def _send(child: "subprocess.Popen[bytes]", number: signal.Signals, *, launcher: Launcher) -> None:
-    """To a launcher alone, which tells its ranks; to the whole group of a plain command, which may be a shell."""
-    log.info("passing %s on to %s", number.name, child.args[0] if isinstance(child.args, Sequence) else child.args)
-    try:
-        os.killpg(child.pid, number) if launcher == "none" else child.send_signal(number)
-    except ProcessLookupError:
-        log.info("it has already ended")
-
-
-def _wait(
-    child: "subprocess.Popen[bytes]",
-    *,
-    driver: _Driver | None,
-    stop: signal.Signals,
-    launcher: Launcher,
-    grace: float,
-    poll: float,
-) -> int:
-    kill_at: float | None = None
-    while True:
-        try:
-            status = child.wait(timeout=poll)
-            return status if status >= 0 else 128 - status
-        except subprocess.TimeoutExpired:
-            pass
-        if kill_at is None and driver is not None and driver.gone():
-            log.warning("the workflow driver (process %d) is gone: stopping, %g s to save", driver.pid, grace)
-            _send(child, stop, launcher=launcher)
-            kill_at = time.monotonic() + grace
-        elif kill_at is not None and time.monotonic() > kill_at:
-            log.warning("still running after %g s: killing it", grace)
-            os.killpg(child.pid, signal.SIGKILL)
-            kill_at = float("inf")

@@ -1,6 +1,7 @@
 """The whole configuration: one experiment, every reference in it checked before the first job starts."""
 
-from typing import Annotated, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -61,7 +62,49 @@ class Machine(Settings):
     memory: Memory = Memory()
     """How a rank uses the memories of its machine."""
     walltime: bool = False
-    """Jobs are ended at their `runtime`: a training then saves and stops before, to be run again."""
+    """Jobs are ended at their `runtime`: a training or sampling then saves and stops before, to be run again."""
+    scheduler: Literal["none", "slurm", "generic"] = "none"
+    """Who runs the jobs. slurm: a job that stopped before its walltime puts itself back into the queue; generic: the scripts
+    of that profile do it; none: this machine."""
+    srun_mpi: str = Field(default="auto", pattern=r"^[a-z0-9_]+$")
+    """How srun's ranks find each other: hydra, MPICH's own launcher, which srun starts on the nodes; or an interface that
+    `srun --mpi=list` names. auto: hydra where the MPI is MPICH, else pmix."""
+    node_cores: Positive | None = None
+    """Cores that a job may ask of a node; those of this machine where no scheduler runs the jobs."""
+    node_memory_mb: Positive | None = None
+    """Memory in MB that a job may ask of a node; none for no limit."""
+    max_minutes: Positive | None = None
+    """The longest walltime that a job may ask, in minutes; none for no limit."""
+    prologue: str | None = None
+    """File of shell lines that run before the command of every rule, such as `module load`; one that fails ends the job."""
+    gflops_per_core: float = Field(default=10.0, gt=0)
+    """What a core does in training, in GFLOP/s, from which walltimes follow; low, so that a job seldom ends early."""
+
+    @model_validator(mode="after")
+    def _scheduled(self) -> Self:
+        if self.scheduler != "none" and (self.node_cores is None or self.cpus_per_rank is None):
+            raise ValueError(
+                f"machine.scheduler `{self.scheduler}` needs machine.node_cores and machine.cpus_per_rank: nodes are elsewhere, "
+                "and what a job asks must not depend on where it is read; `dithc doctor --write-profile` measures both"
+            )
+        if self.node_cores is not None and (self.launched_per_node or 1) * (self.cpus_per_rank or 1) > self.node_cores:
+            raise ValueError(
+                f"machine.ranks_per_node {self.launched_per_node} x cpus_per_rank {self.cpus_per_rank} is more than "
+                f"machine.node_cores {self.node_cores}"
+            )
+        return self
+
+    @classmethod
+    def of_profile(cls, folder: Path) -> "tuple[Machine, dict[str, Any]]":
+        """What a profile of the workflow engine says of the machine, and everything that it says.
+
+        Raises:
+            UserError: there is no such profile, or it cannot be read; a setting of `machine` is wrong.
+        """
+        from dithc.config.load import load, read_profile
+
+        content, machine = read_profile(folder)
+        return load({"machine": machine}).machine, content
 
     @property
     def ranks(self) -> int | None:
@@ -79,14 +122,14 @@ class Machine(Settings):
 
 
 class Resources(Settings):
-    """What a job asks of the scheduler."""
+    """What a job asks of the scheduler, where it is not what follows from its work."""
 
-    mem_mb: Positive = 4000
-    """Memory in MB."""
-    runtime: Positive = 60
-    """Walltime in minutes."""
+    mem_mb: Positive | None = None
+    """Memory of a node in MB; from model, batch and data if not given."""
+    runtime: Positive | None = None
+    """Walltime in minutes; from the work and `machine.gflops_per_core` if not given."""
     cpus: Positive | None = None
-    """Cores of a job that computes; the cores the workflow was given if not given, 1 on a cluster."""
+    """Cores of a job that computes; those of a node if not given."""
 
 
 class Strategies(Settings):
@@ -182,7 +225,7 @@ class Bench(Settings):
     """Timing of a training step, shown in the report."""
 
     model: Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")] | None = None
-    """Preset to time; none for no bench."""
+    """Preset to time; null for no bench."""
     batch: Positive = 16
     """Images a step."""
     dtype: Literal["fp32", "bf16"] = "fp32"
@@ -216,15 +259,8 @@ class Experiment(Settings):
     """Folder of checkpoints, owned by the trainer and shared by experiments."""
     machine: Machine = Machine()
     """How ranks are started; set by a profile."""
-    resources: dict[Stage, Resources] = Field(
-        default={
-            "default": Resources(),
-            "stage": Resources(mem_mb=6000),
-            "train": Resources(mem_mb=16000, runtime=1440),
-            "sample": Resources(mem_mb=16000, runtime=1440),
-        }
-    )
-    """Resources by stage; `default` for stages not named."""
+    resources: dict[Stage, Resources] = {}
+    """What jobs ask, by stage, in place of what follows from their work; `default` for stages not named."""
     bench: Bench = Bench()
     """Timing of a step."""
     datasets: dict[Name, Dataset] = {}

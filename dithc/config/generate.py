@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from dithc.config.experiment import Experiment
+from dithc.config.load import SECTIONS
 
-SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")
 HEADER = """\
 # Defaults of every setting outside data sets, codecs, runs, extractors and evaluations (those are named by an experiment
 # in config/experiments/; their fields and defaults are in workflow/schemas/config.schema.json).

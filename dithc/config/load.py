@@ -1,6 +1,6 @@
 """Reads a configuration from files or mappings, with errors that name the key."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ from dithc.config.experiment import Experiment
 from dithc.log import problem
 
 T = TypeVar("T")
+SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")  # without one of them there is nothing to do
 DEMO = Path("config/experiments/demo.yaml")
 
 
@@ -89,11 +90,46 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def experiment_of(config: Mapping[str, Any]) -> Experiment:
-    """The experiment of a workflow engine's merged configuration; the demo, with what was changed, where it defines nothing."""
+def read_profile(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A profile of the workflow engine, and the section `machine` of the configuration that it sets.
+
+    Raises:
+        UserError: the profile is missing, or is no YAML.
+    """
+    content = _read(folder / "config.yaml")
+    entries = content.get("config") or []
+    machine: dict[str, Any] = {}
+    for entry in [entries] if isinstance(entries, str) else entries:
+        key, _, text = str(entry).partition("=")
+        if key.strip() == "machine":
+            machine = yaml.safe_load(text)
+    return content, machine
+
+
+def experiment_of(config: Mapping[str, Any] | Sequence[Path]) -> Experiment:
+    """The experiment of a workflow engine's merged configuration; the demo, with what was changed, where it defines nothing.
+
+    Args:
+        config: the configuration, or files of which each is laid over those before it, as the engine does.
+
+    Raises:
+        UserError: as `load`.
+    """
+    if not isinstance(config, Mapping):
+        merged: dict[str, Any] = {}
+        for path in config:
+            _lay_over(merged, _read(path))
+        config = merged
     plain = Experiment().model_dump(mode="json")
-    sections = [name for name, value in plain.items() if value == {}]
-    if any(config.get(name) for name in sections):
+    if any(config.get(name) for name in SECTIONS):
         return load(config)
     changed = {key: value for key, value in config.items() if key not in plain or value != plain[key]}
     return load({**_read(DEMO), **changed})
+
+
+def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:
+    for key, value in above.items():
+        if isinstance(value, Mapping) and isinstance(below.get(key), dict):
+            _lay_over(below[key], value)
+        else:
+            below[key] = value

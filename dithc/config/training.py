@@ -14,6 +14,10 @@ AutoMemChoice = Literal["auto", "on", "off"]
 NonFinite = Literal["stop", "skip", "rollback"]
 
 
+# Peebles & Xie, table 1: width, depth, heads.
+SIZES = {"S": (384, 12, 6), "B": (768, 12, 12), "L": (1024, 24, 16), "XL": (1152, 28, 16)}
+
+
 class Memory(Settings):
     """How a rank of a training uses the memories of its machine; without effect on results."""
 
@@ -58,6 +62,17 @@ class Model(Settings):
     """Number of blocks, if not the preset's."""
     num_heads: Positive | None = None
     """Attention heads, if not the preset's."""
+
+    @property
+    def patch(self) -> int:
+        """Side of a patch in latent pixels."""
+        return int(self.preset.rpartition("/")[2])
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Width, number of blocks, attention heads."""
+        width, depth, heads = SIZES[self.preset.removeprefix("DiT-").rpartition("/")[0]]
+        return self.hidden_size or width, self.depth or depth, self.num_heads or heads
 
 
 class Run(Settings):

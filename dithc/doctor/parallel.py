@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from dithc.comm import MpiExec, find_mpiexec, probe_mpi
+from dithc.comm import launch, probe_mpi
 from dithc.doctor.finding import Finding
 from dithc.hardware import Machine
 from dithc.log import UserError
@@ -19,12 +19,12 @@ def mpi(_: Machine, __: Path) -> list[Finding]:
     """The library that mpi4py loads, and the mpiexec that `dithc launch` would use."""
     facts = probe_mpi()
     try:
-        return judge_mpi(facts, find_mpiexec())
+        return judge_mpi(facts, launch.find_mpiexec())
     except UserError:
         return judge_mpi(facts, None)
 
 
-def judge_mpi(facts: dict[str, str], mpiexec: MpiExec | None) -> list[Finding]:
+def judge_mpi(facts: dict[str, str], mpiexec: launch.MpiExec | None) -> list[Finding]:
     """Whether library and launcher belong together."""
     launcher = f"mpiexec {mpiexec.path} ({mpiexec.vendor})" if mpiexec else "no mpiexec"
     if "error" in facts:
@@ -71,19 +71,18 @@ def allocation(machine: Machine, _: Path, *, environment: Mapping[str, str] = os
 
 
 def slurm(_: Machine, __: Path) -> list[Finding]:
-    """Whether there is a Slurm, and which way of asking for the state of jobs works on it."""
+    """Whether there is a Slurm, and whether it keeps an account of jobs."""
     if not shutil.which("sbatch") or not shutil.which("srun"):
         return [
             Finding(level="ok", topic="Slurm", text="no sbatch and srun here: the Slurm profile is for another machine")
         ]
     accounting = _accounting_works()
-    command = "sacct" if accounting else "squeue"
     text = f"accounting (sacct) {'works' if accounting else 'does not work'}"
-    remedy = f"set `slurm-status-command: {command}` in profiles/slurm/config.yaml"
+    remedy = "dithc doctor --write-profile NAME writes a profile for it, --profile NAME checks one by jobs"
     if accounting:
-        return [Finding(level="ok", topic="Slurm", text=f"{text}; {remedy}", facts={"status_command": command})]
-    text += ": with the default, the workflow would wait for ever on finished jobs"
-    return [Finding(level="warn", topic="Slurm", text=text, remedy=remedy, facts={"status_command": command})]
+        return [Finding(level="ok", topic="Slurm", text=f"{text}; {remedy}", facts={"accounting": True})]
+    text += ": with a profile that follows jobs by it, the workflow would wait for ever on finished ones"
+    return [Finding(level="warn", topic="Slurm", text=text, remedy=remedy, facts={"accounting": False})]
 
 
 def _accounting_works() -> bool:

@@ -64,13 +64,13 @@ def _of_machine(machine: Machine) -> dict[str, str]:
 
 
 def _tools(environment: Mapping[str, str]) -> dict[str, str]:
-    from dithc.comm import find_mpiexec
+    from dithc.comm import launch
 
     off: dict[str, str] = {}
     if not any(map(shutil.which, (environment.get("CXX", "g++"), "clang++", "c++"))):
         off["torch.compile"] = "no C++ compiler"
     try:
-        find_mpiexec()
+        launch.find_mpiexec()
     except UserError:
         off["several ranks on this machine"] = "no mpiexec"
     return off

@@ -7,7 +7,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -55,14 +55,15 @@ def num_threads(elements: int) -> int:
 
 
 def spread(parts: Sequence[Callable[[], None]]) -> None:
-    """Runs all parts side by side, the first of them here, and returns when all are done."""
+    """Runs all parts side by side, the first of them here; returns, or raises what a part raised, when none runs any more."""
     others = _pool.submit(parts[1:]) if len(parts) > 1 else []
     try:
         for part in (*parts[:1], *parts[1 + len(others) :]):
             part()
     finally:
-        for other in others:
-            other.result()
+        wait(others)
+    for other in others:
+        other.result()
 
 
 def run(kernel: Kernel, count: int, *arguments: Any, elements: int, step: int = 1) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
 
+from dithc.config import training
 from dithc.log import UserError, problem
 
 
@@ -90,13 +91,10 @@ def _wrong(name: str, *, got: object, expected: str) -> UserError:
     return problem(f"model setting {name}", got=got, expected=expected, remedy=f"correct {name}")
 
 
-# Peebles & Xie, table 1: width, depth, heads.
-_SIZES = {"S": (384, 12, 6), "B": (768, 12, 12), "L": (1024, 24, 16), "XL": (1152, 28, 16)}
-
 PRESETS: Mapping[str, DiTConfig] = MappingProxyType(
     {
         f"DiT-{size}/{patch}": DiTConfig(hidden_size=width, depth=depth, num_heads=heads, patch_size=patch)
-        for size, (width, depth, heads) in _SIZES.items()
+        for size, (width, depth, heads) in training.SIZES.items()
         for patch in (2, 4, 8)
     }
 )

@@ -11,8 +11,7 @@ How to change it: a new stage writes a `Manifest`; a new kind of bytes in a chec
 from dithc.runs.files import atomic_write, replacing, sha256_file
 from dithc.runs.lease import Lease
 from dithc.runs.manifest import Manifest
-from dithc.runs.spec import digest
+from dithc.runs.spec import digest, rule_spec
 from dithc.runs.store import Store
-from dithc.runs.workflow import Workflow
 
-__all__ = ["Lease", "Manifest", "Store", "Workflow", "atomic_write", "digest", "replacing", "sha256_file"]
+__all__ = ["Lease", "Manifest", "Store", "atomic_write", "digest", "replacing", "rule_spec", "sha256_file"]

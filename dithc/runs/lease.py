@@ -112,6 +112,16 @@ class Lease:
         finally:
             aside.unlink(missing_ok=True)
 
+    def holder(self) -> dict[str, Any] | None:
+        """Who holds the lease now (`host`, `pid`, `id`: when it was taken, in ns since 1970); None where it is free.
+
+        Nothing is written: the lease's age is by the clock of this machine.
+        """
+        if not self.path.exists():
+            return None
+        content, stale = self._look(now=time.time())
+        return None if stale else content
+
     def holds(self) -> bool:
         """Whether the lease is still ours; asked before every checkpoint (fencing)."""
         try:

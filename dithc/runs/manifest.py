@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import resource
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -14,6 +15,11 @@ from dithc.log import problem
 from dithc.runs.code import code_version
 from dithc.runs.files import atomic_write, sha256_file
 from dithc.runs.spec import digest, stage_spec
+
+
+def _host() -> dict[str, Any]:
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return {"name": platform.node(), "cpus": os.cpu_count(), "peak_rss_bytes": peak * 1024}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +34,7 @@ class Manifest:
         files: one entry per file it owns: {"path" (relative to the manifest's folder), "sha256", "bytes"}.
         inputs: digest of each input manifest by path.
         code: version of dithc and the hash of its source.
-        host: the machine it ran on.
+        host: the machine it ran on, and the most memory that the process took there.
         seconds: wall time of the stage.
     """
 
@@ -39,7 +45,7 @@ class Manifest:
     files: list[dict[str, Any]] = field(default_factory=list)
     inputs: dict[str, str] = field(default_factory=dict)
     code: dict[str, str] = field(default_factory=code_version)
-    host: dict[str, Any] = field(default_factory=lambda: {"name": platform.node(), "cpus": os.cpu_count()})
+    host: dict[str, Any] = field(default_factory=_host)
     seconds: float = 0.0
     written: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
@@ -96,20 +102,24 @@ class Manifest:
             )
         return manifest
 
-    def verify(self, folder: Path) -> list[str]:
-        """Re-hashes every file it lists; returns one sentence per file that is missing or altered.
+    def verify(self, folder: Path, *, hashes: bool = True) -> list[str]:
+        """Looks at every file it lists; returns one sentence per file that is missing or altered.
 
         Args:
             folder: the folder of the manifest, to which the files' paths are relative.
+            hashes: whether files are read and re-hashed; otherwise only their sizes are compared.
         """
         faults = []
         for entry in self.files:
-            path = folder / entry["path"]
-            if not path.exists():
+            path = Path(os.path.normpath(folder / entry["path"]))
+            try:
+                num_bytes = path.stat().st_size
+            except FileNotFoundError:
                 faults.append(f"{path} is missing")
-            elif path.stat().st_size != entry["bytes"]:
-                faults.append(f"{path} has {path.stat().st_size} bytes, {entry['bytes']} were written")
-            elif sha256_file(path) != entry["sha256"]:
+                continue
+            if num_bytes != entry["bytes"]:
+                faults.append(f"{path} has {num_bytes} bytes, {entry['bytes']} were written")
+            elif hashes and sha256_file(path) != entry["sha256"]:
                 faults.append(f"{path} has other bytes than were written (SHA-256 differs)")
         return faults
 

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
@@ -43,8 +44,9 @@ class Store:
     """Checkpoints of one run under `folder` as `step_0000100/`, with hashes and a commit file that is written last.
 
     A checkpoint is written to a temporary folder (`begin`), by one process or by several; its commit file is written last, then
-    it is renamed (`commit`): one that has its name is complete. Bytes are verified when it is read; a damaged one is passed
-    over, with the reason said, for the next older.
+    it is renamed (`commit`): one that has its name is complete. Bytes are verified when it is read, those of the commit file
+    too; a damaged one is passed over, with the reason said, for the next older. One that cannot be read is not known to be
+    damaged, and is an error.
     """
 
     Checkpoint: TypeAlias = StoredCheckpoint
@@ -101,8 +103,7 @@ class Store:
         try:
             if (target / PIN_FILE).exists():  # a damaged checkpoint that a manifest names is written again
                 (folder / PIN_FILE).touch()
-            text = json.dumps({"step": step, "meta": meta, "files": files}, indent=1)
-            atomic_write(folder / COMMIT_FILE, text + "\n")
+            atomic_write(folder / COMMIT_FILE, self.commit_text({"step": step, "meta": meta, "files": files}))
             rename(folder, target)
         except OSError as error:
             self.discard(folder)
@@ -140,6 +141,34 @@ class Store:
             f"from the last complete checkpoint ({self.steps()[-1] if self.steps() else 'none yet'})",
         )
 
+    @staticmethod
+    def commit_text(content: dict[str, Any]) -> str:
+        """What a commit file says: step, meta and files, and the SHA-256 of these, so that it is checked as they are.
+
+        Args:
+            content: the three; a digest among them is replaced.
+        """
+        said = json.loads(json.dumps({name: value for name, value in content.items() if name != "digest"}))
+        return json.dumps({**said, "digest": _digest(said)}, indent=1) + "\n"
+
+    @staticmethod
+    def commit_faults(content: dict[str, Any], step: int) -> list[str]:
+        """What is wrong with a commit file by itself; the first that were written have three keys and no digest.
+
+        Args:
+            content: of the file.
+            step: that the folder says.
+        """
+        said = {name: value for name, value in content.items() if name != "digest"}
+        faults = []
+        if content.keys() != {"step", "meta", "files"} and content.get("digest") != _digest(said):
+            faults.append(f"{COMMIT_FILE} is altered")
+        if content["step"] != step:
+            faults.append(f"{COMMIT_FILE} is of step {content['step']}")
+        if not content["files"]:
+            faults.append(f"{COMMIT_FILE} lists no files")
+        return faults
+
     def path(self, step: int) -> Path:
         """The folder of a step's checkpoint."""
         return self.folder / f"step_{step:07d}"
@@ -153,55 +182,75 @@ class Store:
 
         Args:
             step: which.
-            manifest: the run's manifest through which the store was found (`of_run`), if it was; while it stands, the
-                workflow takes the run for finished, so the remedy names it.
+            manifest: the run's manifest through which the store was found (`of_run`), if it was: the remedy names it.
 
         Raises:
-            UserError: it is missing, cut short or altered.
+            UserError: it is missing, cut short or altered, or cannot be read.
         """
-        folder = self.path(step)
-        faults = []
-        try:
-            content = json.loads((folder / COMMIT_FILE).read_text())
-            for entry in content["files"]:
-                if not (folder / entry["path"]).exists():
-                    faults.append(f"{entry['path']} is missing")
-                elif file_entry(folder / entry["path"], relative_to=folder) != entry:
-                    faults.append(f"{entry['path']} is cut short or altered")
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            faults.append(str(error))
-        if faults:
+        found, faults = self._read(step)
+        if found is None:
             raise problem(
-                f"checkpoint {folder} is damaged",
+                f"checkpoint {self.path(step)} is damaged",
                 got="; ".join(faults),
                 expected="the bytes that were written (SHA-256 in checkpoint.json)",
                 remedy=self._remedy(step, manifest),
             )
-        return StoredCheckpoint(folder, int(content["step"]), content["meta"], content["files"])
+        return found
+
+    def _read(self, step: int) -> tuple[StoredCheckpoint | None, list[str]]:
+        """A checkpoint, or None with what is wrong with its bytes.
+
+        Raises:
+            UserError: they are there and cannot be read.
+        """
+        folder = self.path(step)
+        faults = []
+        try:
+            content = json.loads((folder / COMMIT_FILE).read_bytes())
+            found = StoredCheckpoint(folder, content["step"], content["meta"], content["files"])
+            faults += self.commit_faults(content, step)
+            for entry in found.files:
+                if file_entry(folder / entry["path"], relative_to=folder) != entry:
+                    faults.append(f"{entry['path']} is cut short or altered")
+        except (FileNotFoundError, NotADirectoryError) as error:
+            faults.append(f"{Path(str(error.filename)).name} is missing")
+        except OSError as error:
+            raise problem(
+                f"checkpoint {folder} cannot be read",
+                got=error,
+                expected="files that this user may read, on a file system that answers",
+                remedy="see to the file system or the permissions, then start again; or, if it is lost, delete that folder: "
+                "training then continues from the next older checkpoint",
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            faults.append(f"{COMMIT_FILE} is altered ({type(error).__name__}: {error})")
+        return (None, faults) if faults else (found, [])
 
     def _remedy(self, step: int, manifest: Path | None) -> str:
         """How to get a damaged checkpoint again."""
         if manifest is None:
             return "remove that folder; training continues from the next older checkpoint"
         if step == 0:  # written only where there is no checkpoint at all
-            return (
-                f"delete {manifest} and the folder {self.folder}, then run the workflow again: it trains the run anew"
-            )
+            return f"delete the folder {self.folder}, then run the workflow again: it trains the run of {manifest} anew"
         return (
-            f"delete {manifest}, which says that the run is finished, and that folder if it is there, then run the workflow "
-            "again: it trains that last part again"
+            f"delete that folder, then run the workflow again: it sees that {manifest} is not whole, and trains "
+            "that last part again"
         )
 
     def newest(self, *, at_most: int | None = None) -> StoredCheckpoint | None:
-        """The newest checkpoint that is complete and verified, at or before step `at_most`; None where there is none."""
+        """The newest checkpoint that is complete and verified, at or before step `at_most`; None where there is none.
+
+        Raises:
+            UserError: one that would be newer cannot be read.
+        """
         for step in reversed(self.steps()):
             if at_most is not None and step > at_most:
                 continue
-            try:
-                return self.open(step)
-            except ValueError as error:
-                log.warning(f"passed over, using the next older: {error}")
-                self.event("checkpoint passed over", step=step, reason=str(error))
+            found, faults = self._read(step)
+            if found is not None:
+                return found
+            log.warning(f"checkpoint {self.path(step)} is passed over, using the next older: {'; '.join(faults)}")
+            self.event("checkpoint passed over", step=step, reason="; ".join(faults))
         return None
 
     def pin(self, step: int) -> None:
@@ -245,3 +294,7 @@ class Store:
         path = self.folder / "spec.json"
         if not path.exists():
             atomic_write(path, json.dumps(spec, indent=1) + "\n")
+
+
+def _digest(said: dict[str, Any]) -> str:
+    return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()

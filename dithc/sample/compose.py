@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dithc.cluster import deadline
 from dithc.comm import Group
 from dithc.data import Tiles, write_png
 from dithc.latents import Latents, open_codec
@@ -21,19 +22,22 @@ from dithc.sample.network import describe, load_network
 from dithc.sample.shards import SHARD_IMAGES, Shards, batches, grid
 
 NOT_IN_IDENTITY = {"images"}  # image i does not depend on how many there are
+SHARD_GRACE, LEAVING_SECONDS = 1.3, 15.0  # of the slowest shard so far; and for leaving
 LABELS_NOTE = "uniform over the classes with train samples, from (seed, index)"
 log = logger(__name__)
 
 
-def sample(job: Job, group: Group) -> dict[str, Any]:
+def sample(job: Job, group: Group) -> dict[str, Any] | None:
     """Draws the images of an evaluation that are not there yet, and writes the manifest.
+
+    Where the job will be ended before that, it stops between two shards; every shard that is made is kept.
 
     Args:
         job: what to do.
         group: the connected ranks, each placed on its cores already; shards are shared among them.
 
     Returns:
-        The numbers of the manifest.
+        The numbers of the manifest; None where it stopped before the end.
 
     Raises:
         UserError: inputs that are missing, damaged or do not go together; an image that is not finite; a full disk.
@@ -45,8 +49,9 @@ def sample(job: Job, group: Group) -> dict[str, Any]:
     identity = digest({"spec": said, "inputs": sorted(inputs.values()), "stretch": meta["stretch"]})
     shards = Shards(folder=job.out.parent, total=job.evaluation.images, identity=identity)
     missing = group.broadcast_object(_missing(shards) if group.rank == 0 else None)
-    _make(images, shards, missing[group.rank :: group.size], job=job, group=group)
-    group.barrier()
+    is_whole = _make(images, shards, missing[group.rank :: group.size], job=job, group=group)
+    if group.any(not is_whole):
+        return None
     numbers = _numbers(job, shards, meta=meta, ranks=group.size)
     if group.rank == 0:
         shards.remove_leftovers()
@@ -115,14 +120,21 @@ def _missing(shards: Shards) -> list[int]:
     return missing
 
 
-def _make(images: Images, shards: Shards, mine: list[int], *, job: Job, group: Group) -> None:
-    """Makes the shards of this rank."""
+def _make(images: Images, shards: Shards, mine: list[int], *, job: Job, group: Group) -> bool:
+    """Makes the shards of this rank; false where it stopped because the job will be ended before the next is made.
+
+    The first shard is begun in any case, so that a job that starts again and again gets on.
+    """
     steps, batch = job.evaluation.steps, min(job.evaluation.batch, SHARD_IMAGES)
     total = sum(len(shards.indices(shard)) for shard in mine)
-    made = 0
+    made, slowest = 0, 0.0
     label = f"sample {job.name}"
     with progress(total=total * steps, label=label, unit="image-steps", quiet=group.rank > 0 or not mine) as bar:
         for shard in mine:
+            left = deadline.seconds_left()
+            if slowest and left is not None and left < SHARD_GRACE * slowest + LEAVING_SECONDS:
+                log.warning(f"stopping: {left:.0f} s of the walltime left, a shard takes {slowest:.0f} s")
+                return False
             begun = time.monotonic()
             parts = []
             for part in batches(shards.indices(shard), batch):
@@ -137,6 +149,8 @@ def _make(images: Images, shards: Shards, mine: list[int], *, job: Job, group: G
                 labels=images.labels(shards.indices(shard)),
                 seconds=time.monotonic() - begun,
             )
+            slowest = max(slowest, time.monotonic() - begun)
+    return True
 
 
 def _reporter(bar: progress, *, images: int, made: int, total: int) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from dithc.cftp import Team
+from dithc.cluster import deadline
 from dithc.comm import Group
 from dithc.latents import Batches, Latents
 from dithc.log import UserError, logger, problem
@@ -159,6 +160,8 @@ def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
         if group.rank == 0:
             if status == DONE:
                 store.pin(job.until)  # before another trainer can take the lease and prune
+            if status == STOPPED:
+                deadline.mark_again(f"step {state.step}")
             store.event("stopped" if status == STOPPED else "done", step=state.step)
         return status
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from dithc.cluster import deadline
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 RECENT_STEPS = 20
 # After the last save: leaving the group, the interpreter's end, the launcher's and the workflow engine's own bookkeeping.
@@ -25,17 +27,19 @@ def seconds_since_process_start() -> float:
 class Stop:
     """Listens for requests to stop while a `with` block runs; the earlier signal handlers come back after it.
 
-    A second SIGINT interrupts at once, for a person who does not want to wait.
+    A second SIGINT interrupts at once, for a person who does not want to wait. Without `walltime_minutes` the deadline is the
+    one that `dithc launch` names, if it does.
     """
 
     def __init__(self, *, walltime_minutes: float | None = None) -> None:
         self._signal: signal.Signals | None = None
         self._previous: dict[signal.Signals, Any] = {}
-        self._deadline = (
-            None
+        left = (
+            deadline.seconds_left()
             if walltime_minutes is None
-            else time.monotonic() + 60 * walltime_minutes - seconds_since_process_start()
+            else 60 * walltime_minutes - seconds_since_process_start()
         )
+        self._deadline = None if left is None else time.monotonic() + left
 
     def reason(self, *, grace_seconds: float | None) -> str | None:
         """Why to stop now, or None.

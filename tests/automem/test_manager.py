@@ -14,6 +14,8 @@ from dithc.automem.manager import Manager
 from dithc.memory import Copies, Tiers
 from tests.automem.managed import dit, loss_of, mlps, train, unmanaged, used_bytes, weights_in
 
+pytestmark = pytest.mark.sampled  # of the cases of a test, in memory and on a file for instance
+
 
 def managed(model: nn.Module) -> Manager:
     found = manager(model)

@@ -91,7 +91,7 @@ class SlowAtFirst(nn.Module):
         self.layers[0].register_forward_pre_hook(self.start)
 
     def start(self, *_: object) -> None:
-        time.sleep(0.1 * self.is_new)
+        time.sleep(1.0 * self.is_new)
         self.is_new = False
 
     def forward(self, x: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class SlowAtFirst(nn.Module):
 
 def test_what_only_the_first_pass_waits_for_is_not_in_the_seconds(make_tiers: Callable[..., Tiers]) -> None:
     (unit,) = traced(SlowAtFirst(), make_tiers(64)).units
-    assert 0 < unit.forward_seconds < 0.1
+    assert 0 < unit.forward_seconds < 1.0
     assert unit.saved == ()
     assert [weight.bytes for weight in unit.weights] == [WIDTH * WIDTH * 4]
 

@@ -126,9 +126,9 @@ def test_steps_with_the_pool_and_with_automem_have_the_same_losses_and_stay_wher
     assert unmanaged["over_first"]["median"] == 1.0
 
 
+@pytest.mark.sampled("benches")
 @needs_kernels
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_a_training_in_a_budget_is_the_same_training_and_the_budget_holds(tmp_path) -> None:
     path = tmp_path / "automem.json"
     words = ["--only", "budget,file", "--budget", "0.5", "--rounds", "1", "--steps", "1", "--file-gib", "0.5"]

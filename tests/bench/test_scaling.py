@@ -135,9 +135,9 @@ def test_weak_or_strong_must_be_said(capsys):
     assert "--weak" in capsys.readouterr().err
 
 
+@pytest.mark.sampled("benches")
 @pytest.mark.slow
 @pytest.mark.mpi
-@pytest.mark.timeout(240)
 @needs_launcher
 def test_one_two_and_too_many_ranks_train_alike(tmp_path, capsys):
     path = tmp_path / "strong.json"

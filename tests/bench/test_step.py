@@ -47,6 +47,7 @@ def test_the_result_holds_numbers_machine_versions_and_settings(dtype, tmp_path,
     assert "eager" in capsys.readouterr().out
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", ["dithc", "numba"])
 def test_own_steps_compute_the_eager_loss(name, dtype):
@@ -134,6 +135,7 @@ def test_running_out_of_memory_is_a_result(monkeypatch):
     assert "oom" in table(result)
 
 
+@pytest.mark.sampled("benches")
 @pytest.mark.slow
 def test_the_compiled_step_computes_the_eager_loss():
     if shutil.which("g++") is None:

@@ -114,9 +114,9 @@ def test_settings_without_sense_are_refused(changes, said) -> None:
         bench_stepwise(StepwiseSettings(**changes))
 
 
+@pytest.mark.sampled("benches")
 @needs_kernels
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_stages_train_the_same_weights_with_other_operators_each(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("DITHC_TUNING", str(tmp_path / "none"))
     path = tmp_path / "stepwise.json"

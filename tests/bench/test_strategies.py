@@ -140,9 +140,9 @@ def test_settings_without_sense_are_refused(changes, said):
         bench_strategies(StrategiesSettings(**changes))
 
 
+@pytest.mark.sampled("benches")
 @pytest.mark.slow
 @pytest.mark.mpi
-@pytest.mark.timeout(240)
 @needs_launcher
 def test_strategies_run_alike_and_only_processes_exchange(tmp_path, capsys, monkeypatch):
     names = (*NAMES[:3], "dp+tp-gloo")
@@ -171,8 +171,8 @@ def test_strategies_run_alike_and_only_processes_exchange(tmp_path, capsys, monk
     assert "cftp / dp+tp" in capsys.readouterr().out
 
 
+@pytest.mark.sampled("benches")
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_run_beyond_the_limit_of_memory_is_out_of_memory_and_the_bench_goes_on(tmp_path, capsys):
     path = tmp_path / "strategies.json"
     limit = ["--memory-limit", "0.3", "--strategies", "cftp"]

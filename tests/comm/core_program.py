@@ -39,7 +39,7 @@ def masks() -> dict[str, set[frozenset[int]]]:
 
 verb.plan = planned
 everything = frozenset(os.sched_getaffinity(0))
-with verb.ranks(Experiment(), expected=2, timeout_seconds=60) as group:
+with verb.ranks(Experiment(), expected=2, timeout_seconds=600) as group:
     later = dist.new_group()
     dist.all_reduce(torch.ones(1000), group=later)
     torch.ones(100_000).sum()

@@ -338,7 +338,7 @@ def absent() -> None:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO)
-    seconds = 2 if sys.argv[1] == "absent" else 60
+    seconds = 2 if sys.argv[1] == "absent" else 600
     dist.init_process_group(NAME, timeout=timedelta(seconds=seconds))  # the ranks meet through MPI
     assert (dist.get_rank(), dist.get_world_size()) == (RANK, SIZE)
     for scene in sys.argv[1:]:

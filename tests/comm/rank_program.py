@@ -30,7 +30,7 @@ def exchange(group: Group) -> None:
 def main() -> None:
     scene = sys.argv[1]
     expected = int(sys.argv[2]) if len(sys.argv) > 2 else None
-    with connect(expected, timeout_seconds=60) as group:
+    with connect(expected, timeout_seconds=600) as group:
         if scene == "exchange":
             exchange(group)
         elif scene == "fail" and group.rank == group.size - 1:
@@ -44,7 +44,7 @@ def main() -> None:
         elif scene == "killed":
             group.barrier()
         if scene in ("fail", "die"):
-            time.sleep(300)
+            time.sleep(3600)
     sys.stdout.write(f"rank {group.rank} of {group.size} is done\n")
 
 

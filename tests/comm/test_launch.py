@@ -10,12 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from dithc.comm import MpiExec, find_mpiexec, launch_line, supervise
-from dithc.comm.launch import carried_signal
+from dithc.comm.launch import (
+    MpiExec,
+    find_mpiexec,
+    hydra_environment,
+    launch_line,
+    ranks_meet_through,
+)
+from dithc.comm.supervision import carried_signal, supervise
 from dithc.log import UserError
 
 COMMAND = ["python", "train.py"]
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 600
 # Stops on SIGTERM as a trainer does: notes it, leaves with "saved, run me again". Writes a file when ready.
 STOPPABLE = """
 import os, pathlib, signal, sys, time
@@ -27,10 +33,10 @@ def stop(number, frame):
 for number in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, stop)
 (folder / f"ready-{name}").write_text(str(os.getpid()))
-time.sleep(120)
+time.sleep(3600)
 """
 STUBBORN = STOPPABLE.replace("os._exit(75)", "pass").replace(
-    "time.sleep(120)", "\nfor _ in range(1200): time.sleep(0.1)"
+    "time.sleep(3600)", "\nfor _ in range(36000): time.sleep(0.1)"
 )
 
 
@@ -61,7 +67,36 @@ def test_one_rank_needs_no_launcher():
 
 def test_srun_gets_every_size_and_ends_all_when_one_fails():
     line = launch_line(COMMAND, launcher="srun", nodes=2, ranks=4, cpus=8, srun_mpi="pmix")
-    assert " ".join(line) == "srun --mpi=pmix -N 2 -n 4 -c 8 --kill-on-bad-exit=1 --wait=60 python train.py"
+    assert (
+        " ".join(line)
+        == "srun --mpi=pmix -N 2 -n 4 -c 8 --ntasks-per-node=2 --kill-on-bad-exit=1 --wait=60 python train.py"
+    )
+
+
+def test_mpich_has_srun_start_its_own_launcher_on_the_nodes():
+    mpiexec = MpiExec("/opt/mpiexec", "mpich")
+    settings = {"nodes": 2, "ranks": 4, "cpus": 8, "srun_mpi": "hydra", "hosts": ["n1", "n2", "n3"]}
+    line = launch_line(COMMAND, launcher="srun", mpiexec=mpiexec, **settings)
+    assert " ".join(line) == "/opt/mpiexec -launcher slurm -hosts n1,n2 -ppn 2 -n 4 python train.py"
+    environment = hydra_environment({"SLURM_TRES_PER_TASK": "cpu=8", "SLURM_CPUS_PER_TASK": "8", "HOME": "/h"})
+    assert (environment["SLURM_CPU_BIND"], environment["HOME"]) == ("none", "/h")
+    assert not environment.keys() & {"SLURM_TRES_PER_TASK", "SLURM_CPUS_PER_TASK"}, (
+        "they say what a rank has, not a node"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "through"), [("HYDRA build details", "hydra"), ("mpiexec (Open MPI) 5.0.0", "pmix"), (None, "pmix")]
+)
+def test_ranks_on_slurm_meet_through_what_their_mpi_has(monkeypatch, tmp_path, version, through):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.delenv("DITHC_MPIEXEC", raising=False)
+    if version:
+        (tmp_path / "mpiexec").write_text(f"#!/bin/sh\necho '{version}'\n")
+        (tmp_path / "mpiexec").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path) if version is None else os.environ["PATH"])
+    assert ranks_meet_through("auto")[0] == through
+    assert ranks_meet_through("pmi2") == ("pmi2", None)
 
 
 def test_mpich_needs_no_options_on_one_node():
@@ -121,9 +156,34 @@ def test_a_named_mpiexec_must_be_an_absolute_path_to_a_program(named):
 
 def test_each_launcher_gets_the_signal_that_it_carries_to_its_ranks():
     assert carried_signal(signal.SIGTERM, launcher="mpiexec", vendor="openmpi") == signal.SIGUSR1
-    assert carried_signal(signal.SIGINT, launcher="srun", vendor="other") == signal.SIGTERM
+    assert carried_signal(signal.SIGINT, launcher="srun", vendor="other") == signal.SIGUSR1
+    assert carried_signal(signal.SIGTERM, launcher="srun", vendor="other") == signal.SIGUSR1
     assert carried_signal(signal.SIGTERM, launcher="mpiexec", vendor="mpich") == signal.SIGTERM
     assert carried_signal(signal.SIGINT, launcher="none", vendor="other") == signal.SIGINT
+
+
+def test_what_a_killed_launch_left_is_removed_by_the_next(tmp_path):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    host = socket.gethostname()
+    stale = [tmp_path / f".dithc-met-{host}-{gone.pid}{ending}" for ending in ("", ".lost")]
+    others = [tmp_path / f".dithc-met-{host}-{os.getppid()}", tmp_path / f".dithc-met-another-{gone.pid}"]
+    for path in (*stale, *others):
+        path.touch()
+    assert supervise(["true"], environment=os.environ, meet_in=tmp_path) == 0
+    assert sorted(tmp_path.iterdir()) == sorted(others)
+
+
+def test_launcher_that_waits_for_what_has_ended_is_ended_too(monkeypatch, tmp_path):
+    monkeypatch.setattr("dithc.comm.supervision.CHILDLESS_SECONDS", 0.2)
+    monkeypatch.setattr("dithc.comm.supervision.STARTS", 2)
+    waits = f"import subprocess, time; subprocess.run(['echo', 'x'], stdout=open('{tmp_path}/started', 'a')); time.sleep(3600)"
+    line = [sys.executable, "-c", waits]
+    status = supervise(
+        line, environment=os.environ, launcher="mpiexec", vendor="mpich", poll_seconds=0.1, meet_in=tmp_path
+    )
+    assert status == 128 + signal.SIGTERM
+    assert (tmp_path / "started").read_text() == "x\nx\n", "it is started again, for so often"
 
 
 @pytest.mark.parametrize("status", [0, 1, 75, 76])

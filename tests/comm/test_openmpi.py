@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.comm import find_mpiexec
+from dithc.comm.launch import find_mpiexec
 from tests.comm.test_group import run_line, run_program
 from tests.ranks import openmpi_environment
 
@@ -30,7 +30,7 @@ TWO_STEPS = """
 import sys, torch
 from dithc.comm import connect
 from dithc.train.rehearse import Rehearsal, rehearse
-with connect(int(sys.argv[1]), timeout_seconds=60) as group:
+with connect(int(sys.argv[1]), timeout_seconds=600) as group:
     torch.set_num_threads(1)
     model = {"preset": "DiT-S/2", "hidden_size": 64, "depth": 2, "num_heads": 2}
     result = rehearse(

@@ -29,6 +29,7 @@ def done_lines(ranks: int) -> list[str]:
     return [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
 
 
+@pytest.mark.sampled("collectives")
 @pytest.mark.parametrize(
     ("ranks", "environment"),
     [
@@ -54,8 +55,8 @@ def test_collectives_and_what_stands_on_them(ranks, environment):
         assert "the nodes have different numbers of ranks" in done.stderr
 
 
+@pytest.mark.sampled("collectives")
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_arrays_longer_than_the_counts_of_mpi():
     if (available_bytes() or 0) < 8 << 30:
         pytest.skip("needs 8 GiB of memory")
@@ -70,6 +71,7 @@ def test_ranks_that_stay_away_are_an_error_in_time():
     assert sorted(done.stdout.splitlines()) == done_lines(3)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("environment", [{"DITHC_MPI_MODE": "fast"}, {"DITHC_MPI_WIRE": "int4"}])
 def test_a_mode_that_does_not_exist_is_refused(environment):
     done = run_program("process_group_program.py", 2, "failures", **environment)

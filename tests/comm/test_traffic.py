@@ -60,7 +60,6 @@ def test_a_layer_that_cannot_be_built_is_an_error(monkeypatch, tmp_path):
 
 
 @pytest.mark.mpi
-@pytest.mark.timeout(120)
 @needs_launcher
 def test_calls_and_bytes_of_mpi_are_those_that_were_made(tmp_path):
     try:

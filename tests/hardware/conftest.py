@@ -1,11 +1,23 @@
 """Written trees of machines, for the tests of the room."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.hardware.tree import Tree
+
+
+@pytest.fixture
+def masks_put_back() -> Iterator[None]:
+    """Every thread of this process has its own mask again after the test: threads of a team stay pinned."""
+    before = {int(thread): os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")}
+    yield
+    for thread, mask in before.items():
+        with suppress(ProcessLookupError):  # gone meanwhile
+            os.sched_setaffinity(thread, mask)
 
 
 @pytest.fixture

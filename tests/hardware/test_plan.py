@@ -82,18 +82,15 @@ def test_less_than_one_rank_or_cpu_is_refused(ranks, cpus):
         plan(discover(), ranks_per_node=ranks, cpus_per_rank=cpus)
 
 
+@pytest.mark.usefixtures("masks_put_back")
 def test_apply_binds_to_the_planned_cpus_and_never_widens_a_mask():
     before = os.sched_getaffinity(0)
     one = min(before)
     (rank_plan,) = plan(discover(), ranks_per_node=1).ranks
-    try:
-        assert apply(replace(rank_plan, cpus=(one,), num_threads=1, pin=True)) == 1
-        assert os.sched_getaffinity(0) == {one}
-        assert apply(replace(rank_plan, cpus=tuple(sorted({one, one + 1})), num_threads=2, pin=True)) == 1
-        assert os.sched_getaffinity(0) == {one}
-    finally:
-        for thread in os.listdir("/proc/self/task"):
-            os.sched_setaffinity(int(thread), before)
+    assert apply(replace(rank_plan, cpus=(one,), num_threads=1, pin=True)) == 1
+    assert os.sched_getaffinity(0) == {one}
+    assert apply(replace(rank_plan, cpus=tuple(sorted({one, one + 1})), num_threads=2, pin=True)) == 1
+    assert os.sched_getaffinity(0) == {one}
 
 
 def test_an_unbound_plan_leaves_the_mask_alone():

@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -525,15 +526,21 @@ def test_first_use_says_that_it_compiles(caplog: pytest.LogCaptureFixture, monke
     assert caplog.text.count("Numba compiled copied in") == 1
 
 
-def test_error_in_a_thread_reaches_the_caller_after_all_parts_ended() -> None:
+@pytest.mark.parametrize("failing", [0, 1, 2], ids=["the caller's part", "another", "the last"])
+def test_error_in_any_part_reaches_the_caller_after_all_parts_ended(failing: int) -> None:
     done = []
 
     def fail() -> None:
         raise OSError("broken")
 
+    def end_late(number: int) -> None:
+        time.sleep(0.2 * number)  # the last part ends long after a failure of another is known
+        done.append(number)
+
+    parts = [fail if number == failing else partial(end_late, number) for number in range(3)]
     with pytest.raises(OSError, match="broken"):
-        numba_threads.spread([lambda: done.append(1), fail, lambda: done.append(3)])
-    assert sorted(done) == [1, 3]
+        numba_threads.spread(parts)
+    assert sorted(done) == [number for number in range(3) if number != failing]
 
 
 def test_parts_that_no_thread_takes_run_on_the_caller_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -585,7 +592,7 @@ print("fine")
 
 def run_program(**environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM], env={**os.environ, **environment}, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", PROGRAM], env={**os.environ, **environment}, capture_output=True, text=True, timeout=600
     )
 
 

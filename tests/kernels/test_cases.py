@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernels.cases import Case, read_outputs, write_cases
+from tests.kernels.isas import sampled_where_it_runs
 from tests.kernels.matrix_cases import matrix_cases
 from tests.kernels.vector_cases import vector_cases
 
@@ -34,7 +35,7 @@ ARM_MACHINES = (
 # Per outer product of the loop over depth: loads and products of a step, and four instructions of the loop per 32 products.
 MAX_INSTRUCTIONS = {"f32": 2.13, "bf16": 2.13, "f64": 1.88}
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.unit("kernel-tests")]  # one worker at a time builds
 
 
 @functools.cache
@@ -91,7 +92,7 @@ def run(program: Path, isa: str, threads: int, folder: Path, emulator: tuple[str
     cases, outputs = folder / "cases", folder / "outputs"
     write_cases(all_cases(), cases)
     command = [*emulator, str(program), str(cases), str(outputs), isa, str(threads), str((threads + 1) // 2)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, f"{' '.join(command)}: exit {done.returncode}\n{done.stderr[-6000:]}"
     return outputs.read_bytes()
 
@@ -101,7 +102,7 @@ def assert_right(outputs: bytes) -> None:
     assert not found, f"{len(found)} wrong:\n" + "\n".join(found[:20])
 
 
-@pytest.mark.parametrize("isa", NATIVE_ISAS)
+@pytest.mark.parametrize("isa", sampled_where_it_runs(NATIVE_ISAS))
 def test_operators_equal_float64_for_any_number_of_threads(isa: str, tmp_path: Path) -> None:
     program = native_program("native", isa)
     outputs = run(program, isa, 1, tmp_path)
@@ -109,11 +110,12 @@ def test_operators_equal_float64_for_any_number_of_threads(isa: str, tmp_path: P
     assert run(program, isa, 3, tmp_path) == outputs, "other bits with three threads than with one"
 
 
-@pytest.mark.parametrize("isa", NATIVE_ISAS)
+@pytest.mark.parametrize("isa", sampled_where_it_runs(NATIVE_ISAS))
 def test_operators_are_clean_under_sanitizers(isa: str, tmp_path: Path) -> None:
     assert_right(run(native_program("sanitized", isa), isa, 2, tmp_path))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("isa", "threads", "cpu"), ARM_MACHINES)
 def test_operators_equal_float64_on_arm(isa: str, threads: int, cpu: str, tmp_path: Path) -> None:
     assert_right(run(arm_program(), isa, threads, tmp_path, ("qemu-aarch64", "-cpu", cpu)))

@@ -47,7 +47,7 @@ def run(program: Path, threads: int, *, folder: Path | None = None) -> "subproce
     try:
         words = [*fixed, str(program), str(threads), str(file)]
         kept = (file,) if folder is not None else ()
-        return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, pass_fds=kept)
+        return subprocess.run(words, capture_output=True, text=True, timeout=600, check=False, pass_fds=kept)
     finally:
         if folder is not None:
             os.close(file)

@@ -41,6 +41,7 @@ def assert_same_bits(function, threads):
     return expected
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("rows", "columns", "depth"), [(1000, 500, 300), (257, 1900, 900), (65, 130, 2000)])
 def test_product_has_the_same_bits_whoever_is_held_up(threads, busy_core, rows, columns, depth):
     torch.manual_seed(rows)
@@ -57,6 +58,7 @@ def test_product_has_the_same_bits_whoever_is_held_up(threads, busy_core, rows, 
     assert torch.allclose(expected[0].double(), x.double() @ weight.double().T + bias, atol=1e-3)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("images", "tokens", "heads", "width"), [(3, 256, 7, 64), (1, 1100, 2, 24), (40, 3, 3, 8)])
 def test_attention_has_the_same_bits_whoever_is_held_up(threads, busy_core, images, tokens, heads, width):
     torch.manual_seed(tokens)

@@ -51,7 +51,7 @@ def build(folder: Path, *flags: str, source: str = "") -> Path:
 def run(program: Path, team: tuple[int, int, int]) -> "subprocess.CompletedProcess[str]":
     # ThreadSanitizer's fixed map of memory does not go with every layout that the system draws.
     fixed = ["setarch", platform.machine(), "-R"] if shutil.which("setarch") else []
-    return subprocess.run([*fixed, str(program), *map(str, team)], capture_output=True, text=True, timeout=120)
+    return subprocess.run([*fixed, str(program), *map(str, team)], capture_output=True, text=True, timeout=600)
 
 
 def test_runs_and_barriers_let_nothing_through(tmp_path):

@@ -49,9 +49,9 @@ def run(words, **more: str) -> str:
     return done.stderr
 
 
+@pytest.mark.sampled("several ranks")
 @pytest.mark.slow
 @pytest.mark.mpi
-@pytest.mark.timeout(120)
 @needs_launcher
 def test_two_ranks_make_the_images_of_one(words, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"

@@ -84,6 +84,7 @@ def plan_of(job) -> Plan:
     return Plan.from_dict(json.loads((Store.of_run(job.out)[0].folder / PLAN_FILE).read_text())["plan"])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "settings",
     [{}, {"micro_batch": 32}, {"recompute": "block"}, {"dtype": "bf16"}],
@@ -125,6 +126,7 @@ def test_plan_is_said_once_and_written_into_the_store(wide, caplog):
     assert caplog.text.count(plan.describe().splitlines()[0]) == 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("first", [TIGHT, None], ids=["managed first", "plain first"])
 def test_either_continues_what_the_other_began(wide, first):
     second = TIGHT if first is None else None
@@ -158,6 +160,7 @@ def test_room_for_everything_moves_nothing(wide):
     assert {(row["loaded_bytes"], row["offloaded_bytes"], row["spills"]) for row in rows(managed)[1:]} == {(0, 0, 0)}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("policy", ["skip", "rollback"])
 def test_step_that_is_not_finite_is_left_out_alike(wide, policy):
     settings = {"nonfinite": policy, "checkpoint_every": 2, "until": 5, "steps": 5}
@@ -193,7 +196,6 @@ def test_more_than_the_disk_has_is_an_error_before_any_work(wide, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
 def test_configuration_says_how_memory_is_used(wide, latents, tmp_path):
     """As the rules of the workflow start it."""
     run, machine = wide("store").run.model_dump(mode="json"), {"memory": TIGHT.model_dump()}
@@ -280,6 +282,7 @@ def test_cores_that_compute_threads_leave_free_are_for_copies(monkeypatch):
 class TestOnSeveralRanks:
     pytestmark = several_ranks
 
+    @pytest.mark.sampled("several ranks")
     def test_managed_ranks_end_in_the_same_bytes(self, wide, tmp_path):
         kinds: dict[str, dict[str, str | int]] = {
             "reducer": {},
@@ -306,6 +309,7 @@ class TestOnSeveralRanks:
             assert not plan_of(managed).everything_resident
             assert "gradients" in plan_of(managed).state, "the ranks' sums lie in a tier"
 
+    @pytest.mark.sampled("several ranks")
     def test_layers_that_ranks_share_are_managed_too(self, wide, tmp_path):
         plain, managed = (
             wide(name, strategy="dp+tp", **settings)

@@ -31,7 +31,7 @@ import pickle, sys
 import torch
 from dithc.comm import connect
 from dithc.train import saving, train
-with connect(2, timeout_seconds=60) as group, open(sys.argv[1], "rb") as file:
+with connect(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
     torch.set_num_threads(1)
     jobs, failing = pickle.load(file)
     if failing == group.rank:
@@ -51,7 +51,7 @@ def rewrite(trainer, state, *, saver, **rest):
     saver.save(state)
     saver.finish()
     return 0
-with connect(2, timeout_seconds=60) as group, open(sys.argv[1], "rb") as file:
+with connect(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
     torch.set_num_threads(1)
     compose._is_done, compose.loop = (lambda store, step: False), rewrite
     (job,), _ = pickle.load(file)
@@ -60,7 +60,6 @@ with connect(2, timeout_seconds=60) as group, open(sys.argv[1], "rb") as file:
 several_ranks = [
     pytest.mark.slow,
     pytest.mark.mpi,
-    pytest.mark.timeout(180),
     needs_launcher,
 ]
 
@@ -69,7 +68,7 @@ def on_two_ranks(folder: Path, jobs, *, failing=None, program=PROGRAM) -> "subpr
     path = folder / "jobs.pickle"
     path.write_bytes(pickle.dumps((jobs, failing)))
     words = [*started(2), sys.executable, "-c", program, path]
-    return subprocess.run(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=150)
+    return subprocess.run(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=600)
 
 
 def store_of(job) -> Store:
@@ -96,7 +95,7 @@ def test_steps_made_during_a_save_do_not_reach_the_checkpoint(job, monkeypatch):
 
     def held_write(path, content, **given):
         if "step_0000002" in str(path):
-            assert gate.wait(60)
+            assert gate.wait(600)
             made.append(max(steps))
         return write(path, content, **given)
 
@@ -225,10 +224,10 @@ def test_every_nth_checkpoint_is_kept(job):
 def test_grace_before_the_walltime_holds_a_whole_save(job, monkeypatch):
     saves, write = [], saving.write_file
     monkeypatch.setattr(Pace, "save", lambda self, seconds: saves.append(seconds))
-    monkeypatch.setattr(saving, "write_file", lambda *c, **g: (time.sleep(0.1), write(*c, **g))[1])
+    monkeypatch.setattr(saving, "write_file", lambda *c, **g: (time.sleep(0.5), write(*c, **g))[1])
     train(job(until=2), Group())
     assert len(saves) == 2
-    assert all(0.3 < seconds < 30 for seconds in saves), f"three files a checkpoint, 0.1 s each: {saves}"
+    assert all(1.2 < seconds < 30 for seconds in saves), f"three files a checkpoint, 0.5 s each: {saves}"
 
 
 def test_pieces_held_by_one_rank_stay_there_and_others_even_out():
@@ -270,6 +269,7 @@ def test_background_work_has_the_lowest_priority_and_the_training_keeps_its_own(
 class TestOnSeveralRanks:
     pytestmark = several_ranks
 
+    @pytest.mark.sampled("several ranks")
     def test_any_ranks_and_strategies_go_on_with_the_same_state(self, job, tmp_path):
         """Loading and saving again, without a step between, changes no number, whatever holds it."""
         first = job("a", until=4, strategy="dp", checkpoint_every=4)
@@ -292,6 +292,7 @@ class TestOnSeveralRanks:
             f"{kind}.safetensors" for kind in KINDS
         )
 
+    @pytest.mark.sampled("several ranks")
     def test_full_disk_on_one_rank_is_told_by_all(self, job, tmp_path):
         done = on_two_ranks(tmp_path, [job(until=4, strategy="dp", steps=6)], failing=1)
         assert done.returncode == 2, done.stderr

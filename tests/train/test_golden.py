@@ -60,6 +60,7 @@ def test_ten_losses_repeat_to_the_bit(job, backend, threads, use_backend):
     assert ten_losses(job, "first") == ten_losses(job, "second")
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["numba", "c"])
 def test_three_hundred_steps_end_where_those_of_the_reference_end(job, backend, use_backend):

@@ -34,7 +34,7 @@ from dithc.comm import connect
 from dithc.train import train
 from dithc.train.nonfinite import NotFinite
 from tests.train import faults
-with connect(2, timeout_seconds=60) as group, open(sys.argv[1], "rb") as file:
+with connect(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
     torch.set_num_threads(1)
     for name, fault, job in pickle.load(file):
         if fault:
@@ -180,6 +180,7 @@ def test_skipped_step_leaves_everything_as_it_was_and_the_next_goes_on(job, kind
     assert math.isfinite(numbers["loss_last100"])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("policy", "kind"), [("skip", "latents"), ("rollback", "gradient")])
 def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job, policy, kind):
     whole = job("whole", nonfinite=policy)
@@ -287,9 +288,9 @@ def test_damaged_list_of_steps_left_out_is_refused(job):
         train(job(), Group())
 
 
+@pytest.mark.sampled("several ranks")
 @pytest.mark.mpi
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @needs_launcher
 def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
     bad = {"kind": "latents", "at": 4, "image": 5}  # of the second half of the batch
@@ -313,7 +314,7 @@ def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr

@@ -120,7 +120,7 @@ def test_latents_of_another_codec_than_the_stores_are_refused_on_resume(job, bas
     path = store.path(step) / "checkpoint.json"
     content = json.loads(path.read_text())
     content["meta"]["codec"] = "another-codec"
-    path.write_text(json.dumps(content))
+    path.write_text(Store.commit_text(content))
     with pytest.raises(UserError, match=r"codec differs[\s\S]*another-codec[\s\S]*test-codec"):
         train(job("base", until=6), Group())
     assert store.steps()[-1] == step
@@ -133,10 +133,12 @@ def test_finetuning_on_another_codec_of_as_many_channels_is_allowed_and_said(job
     assert "trained on latents of codec test-codec, these are of another-codec" in caplog.text
 
 
-def test_damaged_start_is_refused_with_the_manifest_to_delete(job, base):
+def test_damaged_start_is_refused_with_the_folder_to_delete(job, base):
     store, step = Store.of_run(base.out)
     shutil.rmtree(store.path(step))
-    with pytest.raises(UserError, match=rf"delete {base.out}[\s\S]*run the workflow again"):
+    with pytest.raises(
+        UserError, match=rf"(?s)checkpoint {store.path(step)} is damaged.*delete that folder.*{base.out} is not whole"
+    ):
         train(job("tuned", until=1, init=base.out, run=tune_run(job)), Group())
 
 

@@ -30,7 +30,7 @@ import torch
 from dithc.comm import connect
 from dithc.hardware import discover
 from dithc.train import strategy, train
-with connect(int(sys.argv[2]), timeout_seconds=60) as group, open(sys.argv[1], "rb") as file:
+with connect(int(sys.argv[2]), timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
     torch.set_num_threads(1)
     jobs, dies = pickle.load(file)
     if dies > 1:  # a node of so many dies, of one cluster for each of their ranks; each rank sees the core it is bound to
@@ -44,7 +44,7 @@ ALIKE = """
 import hashlib, torch
 from dithc.comm import connect
 from dithc.train.rehearse import Rehearsal, _trainer
-with connect(2, timeout_seconds=60) as group:
+with connect(2, timeout_seconds=600) as group:
     torch.set_num_threads(1)
     model = {"preset": "DiT-S/2", "hidden_size": 64, "depth": 2, "num_heads": 2}
     trainer = _trainer(Rehearsal(model=model, batch=2, dtype="bf16", strategy="dp+tp"), group)
@@ -66,7 +66,6 @@ with connect(2, timeout_seconds=60) as group:
 several_ranks = [
     pytest.mark.slow,
     pytest.mark.mpi,
-    pytest.mark.timeout(180),
     needs_launcher,
 ]
 
@@ -98,6 +97,7 @@ def assert_alike(found, truth, *, tolerance):
 class TestOnSeveralRanks:
     pytestmark = several_ranks
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", FP32), ("bf16", BF16)])
     def test_three_strategies_have_the_same_ten_losses(self, job, tmp_path, dtype, tolerance):
         settings = {"dtype": dtype, "micro_batch": 3, "clip": 0.1}
@@ -110,6 +110,7 @@ class TestOnSeveralRanks:
             assert f"strategy {name} (" in done.stderr
             assert_alike(rows(trained), rows(one), tolerance=tolerance)
 
+    @pytest.mark.sampled("several ranks")
     def test_four_ranks_on_two_dies_share_batch_and_layers(self, job, tmp_path):
         one, grid = ten(job, "one"), ten(job, "grid", strategy="dp+tp", recompute="block")
         train(one, Group())
@@ -118,6 +119,7 @@ class TestOnSeveralRanks:
         assert "2 share(s) of the global batch, 2 rank(s) to a layer" in done.stderr
         assert_alike(rows(grid), rows(one), tolerance=FP32)
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize("first", ["cftp", "dp+tp"])
     def test_any_strategy_continues_what_another_began(self, job, tmp_path, first):
         half = STEPS // 2
@@ -144,11 +146,13 @@ class TestOnSeveralRanks:
             # An average over ten steps of at most lr = 1e-3 each; Adam divides by gradients, so rounding decides small ones.
             torch.testing.assert_close(ema[1][key], value, rtol=0, atol=1e-4)
 
+    @pytest.mark.sampled("several ranks")
     def test_what_is_replicated_stays_the_same_on_all_ranks_to_the_bit(self):
         words = [*started(2), sys.executable, "-c", ALIKE]
         done = subprocess.run(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
+    @pytest.mark.sampled("several ranks")
     def test_heads_that_the_ranks_cannot_share_are_refused(self, job, tmp_path):
         model = {"preset": "DiT-S/2", "hidden_size": 48, "depth": 1, "num_heads": 3}
         done = on_ranks(tmp_path, [ten(job, "three", strategy="dp+tp", model=model)])

@@ -150,9 +150,8 @@ def test_damaged_end_of_a_finished_run_is_trained_again_as_the_remedy_says(job):
     train(one, Group())
     found, before = checkpoint(one), hashes(one)
     found.weights("ema").write_bytes(b"")
-    with pytest.raises(UserError, match=rf"delete {one.out}[\s\S]*trains that last part again"):
+    with pytest.raises(UserError, match=rf"delete that folder[\s\S]*{one.out}[\s\S]*trains that last part again"):
         export(one.out, weights="ema", layout="safetensors", out=one.out.parent / "weights.safetensors")
-    one.out.unlink()
     shutil.rmtree(found.folder)
     assert train(one, Group()) == DONE
     assert hashes(one) == before

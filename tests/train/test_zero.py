@@ -24,6 +24,7 @@ PROGRAM = Path(__file__).with_name("zero_program.py")
 class TestOnSeveralRanks:
     pytestmark = several_ranks
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize(
         ("ranks", "scenes", "environment"),
         [
@@ -49,6 +50,7 @@ class TestOnSeveralRanks:
         assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
         assert "weights travel in fp32" in done.stderr
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize(
         ("ranks", "environment"), [(2, {}), (3, {"DITHC_MPI_MODE": "iallreduce"}), (4, {"DITHC_TEST_NODES": "2"})]
     )
@@ -58,6 +60,7 @@ class TestOnSeveralRanks:
         assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
         assert "weights travel in bf16" in done.stderr
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize(
         ("environment", "said"),
         [
@@ -70,6 +73,7 @@ class TestOnSeveralRanks:
         assert done.returncode == 2, done.stderr
         assert said in done.stderr
 
+    @pytest.mark.sampled("several ranks")
     def test_checkpoint_of_either_is_continued_by_the_other(self, job, tmp_path):
         half, plain = STEPS // 2, {"strategy": "dp"}
         shared = plain | {"sharding": "zero1"}

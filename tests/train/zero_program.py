@@ -350,7 +350,7 @@ def main() -> None:
         number = rank_of(os.environ) * int(os.environ["DITHC_TEST_NODES"]) // int(sys.argv[1])
         os.environ["DITHC_NODE"] = f"node{number}"
     buckets.LEAST_BUCKET_BYTES = 1 << 14  # several buckets, of one or several parameters
-    with connect(int(sys.argv[1]), timeout_seconds=60) as group:
+    with connect(int(sys.argv[1]), timeout_seconds=600) as group:
         torch.set_num_threads(1)
         for name in sys.argv[2:]:
             SCENES[name](group)

@@ -13,7 +13,7 @@ REDUCED = Path(__file__).parent / "reduced.yaml"
 DEMO = "config/experiments/demo.yaml"
 
 
-def snakemake(folder: Path, *arguments: str, timeout: int = 540) -> subprocess.CompletedProcess[str]:
+def snakemake(folder: Path, *arguments: str, timeout: int = 1500) -> subprocess.CompletedProcess[str]:
     """Runs Snakemake in a project folder; both outputs are in `stdout`."""
     return subprocess.run(
         command(*arguments),

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.workflow.conftest import snakemake
 
+pytestmark = pytest.mark.sampled("plans of the workflow")
 LOCAL = ("--profile", "profiles/local", "-n", "-p")
 
 

@@ -8,14 +8,15 @@ rule bench:
         W.log("bench/step"),
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("bench", CORES)
+    threads: W.jobs.threads("bench")
     resources:
-        mem_mb=W.resource("bench", "mem_mb"),
-        runtime=W.resource("bench", "runtime"),
+        node_cores=W.jobs.threads("bench"),
+        mem_mb=W.jobs.mem_mb("bench"),
+        runtime=W.jobs.runtime("bench"),
     params:
-        arguments=W.bench,
+        arguments=W.benches.step,
     shell:
-        "OMP_NUM_THREADS={threads} dithc bench step {params.arguments} --json {output} 2>&1 | tee -i {log}"
+        "OMP_NUM_THREADS={threads} dithc bench step {params.arguments} --json {output:q} 2>&1 | tee -i {log:q}"
 
 
 # Also a target of its own, whatever the experiment asks for: `snakemake strategies` (DiT-S/2 where it names no models).
@@ -26,11 +27,12 @@ rule strategies:
         W.log("bench/strategies"),
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("bench", CORES)
+    threads: W.jobs.threads("bench")
     resources:
-        mem_mb=W.resource("bench", "mem_mb"),
-        runtime=W.resource("bench", "runtime"),
+        node_cores=W.jobs.threads("bench"),
+        mem_mb=W.jobs.mem_mb("bench"),
+        runtime=W.jobs.runtime("bench"),
     params:
-        arguments=W.strategies,
+        arguments=W.benches.strategies,
     shell:
-        "dithc bench strategies {params.arguments} --json {output} 2>&1 | tee -i {log}"
+        "dithc bench strategies {params.arguments} --json {output:q} 2>&1 | tee -i {log:q}"

@@ -5,16 +5,15 @@ import shlex
 import socket
 import sys
 
-from dithc.runs import Workflow
+from dithc.workflow import Workflow
 
-W = Workflow(config)
-CORES = workflow.resource_settings.cores  # None where jobs are submitted to a cluster
+W = Workflow(config, cores=workflow.resource_settings.cores)
 
 # Rules do not inherit the environment of the interpreter that runs Snakemake; DITHC_DRIVER lets a training notice that
 # this process is gone, save and stop. A prefix replaces Snakemake's own strict mode: without pipefail the status of a
 # verb would be lost behind `tee`.
 shell.prefix(
-    f'set -euo pipefail; export PATH={shlex.quote(os.path.dirname(sys.executable))}:"$PATH"'
+    f'{W.jobs.prologue}set -euo pipefail; export PATH={shlex.quote(os.path.dirname(sys.executable))}:"$PATH"'
     f" DITHC_DRIVER_PID={os.getpid()} DITHC_DRIVER_HOST={socket.gethostname()}; "
 )
 

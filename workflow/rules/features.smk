@@ -12,16 +12,17 @@ rule extractor:
         W.log("extractor/{extractor}"),
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("extractor", CORES)
+    threads: W.jobs.threads("extractor")
     resources:
-        mem_mb=W.resource("extractor", "mem_mb"),
-        runtime=W.resource("extractor", "runtime"),
+        node_cores=W.jobs.threads("extractor"),
+        mem_mb=lambda wc: W.jobs.mem_mb("extractor", wc.extractor),
+        runtime=lambda wc: W.jobs.runtime("extractor", wc.extractor),
     params:
         config=W.config,
         spec=lambda wc: W.spec("extractor", wc.extractor),
     shell:
-        "OMP_NUM_THREADS={threads} dithc extractor --config {params.config} --extractor {wildcards.extractor} "
-        "--tiles {input.tiles} --out {output} 2>&1 | tee -i {log}"
+        "OMP_NUM_THREADS={threads} dithc extractor --config {params.config:q} --extractor {wildcards.extractor} "
+        "--tiles {input.tiles:q} --out {output:q} 2>&1 | tee -i {log:q}"
 
 
 rule features_real:
@@ -32,42 +33,44 @@ rule features_real:
         W.path("features", "{dataset}.{split}.{images}.{extractor}"),
     log:
         W.log("features/{dataset}.{split}.{images}.{extractor}"),
+    group:
+        "judge"
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("features", CORES)
+    threads: W.jobs.threads("features")
     resources:
-        mem_mb=W.resource("features", "mem_mb"),
-        runtime=W.resource("features", "runtime"),
+        node_cores=W.jobs.threads("features"),
+        mem_mb=lambda wc: W.jobs.mem_mb("features", wc.extractor),
+        runtime=lambda wc: W.jobs.runtime("features", wc.extractor),
     params:
         config=W.config,
         spec=lambda wc: W.spec("features", wc.extractor),
     shell:
-        "OMP_NUM_THREADS={threads} dithc features --config {params.config} --extractor {wildcards.extractor} "
-        "--trained {input.extractor} --tiles {input.tiles} --split {wildcards.split} --images {wildcards.images} --out {output} 2>&1 | tee -i {log}"
+        "OMP_NUM_THREADS={threads} dithc features --config {params.config:q} --extractor {wildcards.extractor} "
+        "--trained {input.extractor:q} --tiles {input.tiles:q} --split {wildcards.split} --images {wildcards.images} --out {output:q} 2>&1 | tee -i {log:q}"
 
 
 rule features_generated:
     input:
         samples=W.path("samples", "{evaluation}"),
-        extractor=lambda wc: W.extractor_of(
-            W.experiment.evaluations[wc.evaluation].extractor
-        ),
+        extractor=lambda wc: W.extractor_of(W.extractor_name(wc.evaluation)),
     output:
         W.path("features", "{evaluation}"),
     log:
         W.log("features/{evaluation}"),
+    group:
+        "judge"
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("features", CORES)
+    threads: W.jobs.threads("features")
     resources:
-        mem_mb=W.resource("features", "mem_mb"),
-        runtime=W.resource("features", "runtime"),
+        node_cores=W.jobs.threads("features"),
+        mem_mb=lambda wc: W.jobs.mem_mb("features", W.extractor_name(wc.evaluation)),
+        runtime=lambda wc: W.jobs.runtime("features", W.extractor_name(wc.evaluation)),
     params:
         config=W.config,
-        spec=lambda wc: W.spec(
-            "features", W.experiment.evaluations[wc.evaluation].extractor
-        ),
-        extractor=lambda wc: W.experiment.evaluations[wc.evaluation].extractor,
+        spec=lambda wc: W.spec("features", W.extractor_name(wc.evaluation)),
+        extractor=lambda wc: W.extractor_name(wc.evaluation),
     shell:
-        "OMP_NUM_THREADS={threads} dithc features --config {params.config} --extractor {params.extractor} "
-        "--trained {input.extractor} --samples {input.samples} --out {output} 2>&1 | tee -i {log}"
+        "OMP_NUM_THREADS={threads} dithc features --config {params.config:q} --extractor {params.extractor} "
+        "--trained {input.extractor:q} --samples {input.samples:q} --out {output:q} 2>&1 | tee -i {log:q}"

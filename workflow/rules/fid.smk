@@ -9,15 +9,18 @@ rule fid:
         W.path("fid", "{evaluation}"),
     log:
         W.log("fid/{evaluation}"),
+    group:
+        "judge"
     conda:
         "../envs/dithc.yaml"
     threads: 1
     resources:
-        mem_mb=W.resource("fid", "mem_mb"),
-        runtime=W.resource("fid", "runtime"),
+        node_cores=1,
+        mem_mb=W.jobs.mem_mb("fid"),
+        runtime=W.jobs.runtime("fid"),
     params:
         config=W.config,
         spec=lambda wc: W.spec("fid", wc.evaluation),
     shell:
-        "dithc fid --config {params.config} --evaluation {wildcards.evaluation} --real {input.real} "
-        "--generated {input.generated} --out {output} 2>&1 | tee -i {log}"
+        "dithc fid --config {params.config:q} --evaluation {wildcards.evaluation} --real {input.real:q} "
+        "--generated {input.generated:q} --out {output:q} 2>&1 | tee -i {log:q}"

@@ -8,17 +8,20 @@ rule codec:
         W.path("codecs", "{codec}"),
     log:
         W.log("codec/{codec}"),
+    group:
+        "encode"
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("codec", CORES)
+    threads: W.jobs.threads("codec")
     resources:
-        mem_mb=W.resource("codec", "mem_mb"),
-        runtime=W.resource("codec", "runtime"),
+        node_cores=W.jobs.threads("codec"),
+        mem_mb=lambda wc: W.jobs.mem_mb("codec", wc.codec),
+        runtime=lambda wc: W.jobs.runtime("codec", wc.codec),
     params:
         config=W.config,
         spec=lambda wc: W.spec("codec", wc.codec),
     shell:
-        "OMP_NUM_THREADS={threads} dithc codec --config {params.config} --codec {wildcards.codec} --tiles {input.tiles} --out {output} 2>&1 | tee -i {log}"
+        "OMP_NUM_THREADS={threads} dithc codec --config {params.config:q} --codec {wildcards.codec} --tiles {input.tiles:q} --out {output:q} 2>&1 | tee -i {log:q}"
 
 
 rule latents:
@@ -29,15 +32,18 @@ rule latents:
         W.path("latents", "{dataset}"),
     log:
         W.log("latents/{dataset}"),
+    group:
+        "encode"
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("latents", CORES)
+    threads: W.jobs.threads("latents")
     resources:
-        mem_mb=W.resource("latents", "mem_mb"),
-        runtime=W.resource("latents", "runtime"),
+        node_cores=W.jobs.threads("latents"),
+        mem_mb=lambda wc: W.jobs.mem_mb("latents", wc.dataset),
+        runtime=lambda wc: W.jobs.runtime("latents", wc.dataset),
     params:
         config=W.config,
         spec=lambda wc: W.spec("latents", wc.dataset),
     shell:
-        "OMP_NUM_THREADS={threads} dithc latents --config {params.config} --dataset {wildcards.dataset} --tiles {input.tiles} "
-        "--codec {input.codec} --out {output} 2>&1 | tee -i {log}"
+        "OMP_NUM_THREADS={threads} dithc latents --config {params.config:q} --dataset {wildcards.dataset} --tiles {input.tiles:q} "
+        "--codec {input.codec:q} --out {output:q} 2>&1 | tee -i {log:q}"

@@ -9,14 +9,15 @@ rule measure_stepwise:
         W.log("bench/stepwise"),
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("bench", CORES)
+    threads: W.jobs.threads("bench")
     resources:
-        mem_mb=W.resource("bench", "mem_mb"),
-        runtime=W.resource("bench", "runtime"),
+        node_cores=W.jobs.threads("bench"),
+        mem_mb=W.jobs.mem_mb("bench"),
+        runtime=W.jobs.runtime("bench"),
     params:
-        arguments=W.stepwise,
+        arguments=W.benches.stepwise,
     shell:
-        "dithc bench stepwise {params.arguments} --json {output} 2>&1 | tee -i {log}"
+        "dithc bench stepwise {params.arguments} --json {output:q} 2>&1 | tee -i {log:q}"
 
 
 rule measure_automem:
@@ -26,14 +27,15 @@ rule measure_automem:
         W.log("bench/automem"),
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("bench", CORES)
+    threads: W.jobs.threads("bench")
     resources:
-        mem_mb=W.resource("bench", "mem_mb"),
-        runtime=W.resource("bench", "runtime"),
+        node_cores=W.jobs.threads("bench"),
+        mem_mb=W.jobs.mem_mb("bench"),
+        runtime=W.jobs.runtime("bench"),
     params:
-        arguments=W.automem,
+        arguments=W.benches.automem,
     shell:
-        "dithc bench automem {params.arguments} --json {output} 2>&1 | tee -i {log}"
+        "dithc bench automem {params.arguments} --json {output:q} 2>&1 | tee -i {log:q}"
 
 
 # A page of figure 9 alone, without the trainings of the experiment.
@@ -50,12 +52,13 @@ rule stepwise:
         "../envs/dithc.yaml"
     threads: 1
     resources:
-        mem_mb=W.resource("report", "mem_mb"),
-        runtime=W.resource("report", "runtime"),
+        node_cores=1,
+        mem_mb=W.jobs.mem_mb("report"),
+        runtime=W.jobs.runtime("report"),
     params:
         config=W.config,
     shell:
-        "dithc report --config {params.config} --stepwise {input.measured} --out {output.html} 2>&1 | tee -i {log}"
+        "dithc report --config {params.config:q} --stepwise {input.measured:q} --out {output.html:q} 2>&1 | tee -i {log:q}"
 
 
 # Likewise of both tiers of memory.
@@ -71,9 +74,10 @@ rule automem:
         "../envs/dithc.yaml"
     threads: 1
     resources:
-        mem_mb=W.resource("report", "mem_mb"),
-        runtime=W.resource("report", "runtime"),
+        node_cores=1,
+        mem_mb=W.jobs.mem_mb("report"),
+        runtime=W.jobs.runtime("report"),
     params:
         config=W.config,
     shell:
-        "dithc report --config {params.config} --automem {input} --out {output.html} 2>&1 | tee -i {log}"
+        "dithc report --config {params.config:q} --automem {input:q} --out {output.html:q} 2>&1 | tee -i {log:q}"

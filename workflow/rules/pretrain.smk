@@ -14,22 +14,24 @@ rule pretrain:
         run="|".join(W.pretrainings) or "(?!)",
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("train", CORES)
+    threads: W.jobs.threads("train")
     resources:
-        mem_mb=W.resource("train", "mem_mb"),
-        runtime=W.resource("train", "runtime"),
-        nodes=W.machine.nodes,
-        tasks=W.tasks,
-        cpus_per_task=W.rank_cpus(CORES),
-        mpi=W.mpi,
-        launch=W.launch(CORES),
+        node_cores=W.jobs.threads("train"),
+        mem_mb=lambda wc: W.jobs.mem_mb("train", wc.run),
+        runtime=lambda wc: W.jobs.runtime("train", wc.run),
+        nodes=W.jobs.machine.nodes,
+        tasks=W.jobs.tasks,
+        tasks_per_node=W.jobs.tasks_per_node,
+        cpus_per_task=W.jobs.rank_cpus,
+        mpi=W.jobs.mpi,
+        launch=lambda wc: W.jobs.launch("train", wc.run),
     params:
         config=W.config,
         spec=lambda wc: W.spec("train", wc.run),
-        init=lambda wc, input: f"--init {input.init}" if "init" in input.keys() else "",
-        store=W.experiment.store,
-        walltime=W.walltime,
+        init=lambda wc, input: (
+            f"--init {shlex.quote(input.init)}" if "init" in input.keys() else ""
+        ),
     shell:
-        "dithc launch {resources.launch} -- dithc train --config {params.config} --run {wildcards.run} "
-        "--latents {input.latents} {params.init} --store {params.store} --until {wildcards.step} "
-        "{params.walltime} --out {output} 2>&1 | tee -i {log}"
+        "dithc launch {resources.launch} -- dithc train --config {params.config:q} --run {wildcards.run} "
+        "--latents {input.latents:q} {params.init} --until {wildcards.step} "
+        "--out {output:q} 2>&1 | tee -i {log:q}"

@@ -73,12 +73,13 @@ rule report:
         "../envs/dithc.yaml"
     threads: 1
     resources:
-        mem_mb=W.resource("report", "mem_mb"),
-        runtime=W.resource("report", "runtime"),
+        node_cores=1,
+        mem_mb=W.jobs.mem_mb("report"),
+        runtime=W.jobs.runtime("report"),
     params:
         config=W.config,
         titles=W.titles,
     shell:
-        "dithc report --config {params.config} --manifests {input.manifests} --bench {input.bench} "
-        "--strategies {input.strategies} --stepwise {input.stepwise} --automem {input.automem} "
-        "--scaling {input.scaling} --out {output.html} 2>&1 | tee -i {log}"
+        "dithc report --config {params.config:q} --manifests {input.manifests:q} --bench {input.bench:q} "
+        "--strategies {input.strategies:q} --stepwise {input.stepwise:q} --automem {input.automem:q} "
+        "--scaling {input.scaling:q} --out {output.html:q} 2>&1 | tee -i {log:q}"

@@ -13,19 +13,21 @@ rule sample:
         W.log("sample/{evaluation}"),
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("train", CORES)
+    threads: W.jobs.threads("train")
     resources:
-        mem_mb=W.resource("sample", "mem_mb"),
-        runtime=W.resource("sample", "runtime"),
-        nodes=W.machine.nodes,
-        tasks=W.tasks,
-        cpus_per_task=W.rank_cpus(CORES),
-        mpi=W.mpi,
-        launch=W.launch(CORES),
+        node_cores=W.jobs.threads("train"),
+        mem_mb=lambda wc: W.jobs.mem_mb("sample", wc.evaluation),
+        runtime=lambda wc: W.jobs.runtime("sample", wc.evaluation),
+        nodes=W.jobs.machine.nodes,
+        tasks=W.jobs.tasks,
+        tasks_per_node=W.jobs.tasks_per_node,
+        cpus_per_task=W.jobs.rank_cpus,
+        mpi=W.jobs.mpi,
+        launch=lambda wc: W.jobs.launch("sample", wc.evaluation),
     params:
         config=W.config,
         spec=lambda wc: W.spec("sample", wc.evaluation),
     shell:
-        "dithc launch {resources.launch} -- dithc sample --config {params.config} --evaluation {wildcards.evaluation} "
-        "--checkpoint {input.checkpoint} --latents {input.latents} --tiles {input.tiles} --codec {input.codec} "
-        "--out {output} 2>&1 | tee -i {log}"
+        "dithc launch {resources.launch} -- dithc sample --config {params.config:q} --evaluation {wildcards.evaluation} "
+        "--checkpoint {input.checkpoint:q} --latents {input.latents:q} --tiles {input.tiles:q} --codec {input.codec:q} "
+        "--out {output:q} 2>&1 | tee -i {log:q}"

@@ -11,17 +11,18 @@ rule measure_scaling:
         mode="weak|strong",
     conda:
         "../envs/dithc.yaml"
-    threads: W.threads("bench", CORES)
+    threads: W.jobs.threads("bench")
     resources:
-        mem_mb=W.resource("bench", "mem_mb"),
-        runtime=W.resource("bench", "runtime"),
-        nodes=W.scaling_nodes,
-        tasks=W.scaling_ranks,
-        cpus_per_task=W.rank_cpus(CORES),
+        node_cores=W.jobs.threads("bench"),
+        mem_mb=W.jobs.mem_mb("bench"),
+        runtime=W.jobs.runtime("bench"),
+        nodes=W.benches.scaling_nodes,
+        tasks=W.benches.scaling_ranks,
+        cpus_per_task=W.jobs.rank_cpus,
     params:
-        arguments=lambda wc: W.scaling(wc.mode),
+        arguments=lambda wc: W.benches.scaling(wc.mode),
     shell:
-        "dithc bench scaling {params.arguments} --json {output} 2>&1 | tee -i {log}"
+        "dithc bench scaling {params.arguments} --json {output:q} 2>&1 | tee -i {log:q}"
 
 
 rule simulate_scaling:
@@ -35,12 +36,13 @@ rule simulate_scaling:
         "../envs/dithc.yaml"
     threads: 1
     resources:
-        mem_mb=W.resource("bench", "mem_mb"),
-        runtime=W.resource("bench", "runtime"),
+        node_cores=1,
+        mem_mb=W.jobs.mem_mb("bench"),
+        runtime=W.jobs.runtime("bench"),
     params:
-        arguments=lambda wc: W.simulate(wc.what),
+        arguments=lambda wc: W.benches.simulate(wc.what),
     shell:
-        "dithc simulate {params.arguments} --json {output} 2>&1 | tee -i {log}"
+        "dithc simulate {params.arguments} --json {output:q} 2>&1 | tee -i {log:q}"
 
 
 rule simulate:
@@ -64,10 +66,11 @@ rule scaling:
         "../envs/dithc.yaml"
     threads: 1
     resources:
-        mem_mb=W.resource("report", "mem_mb"),
-        runtime=W.resource("report", "runtime"),
+        node_cores=1,
+        mem_mb=W.jobs.mem_mb("report"),
+        runtime=W.jobs.runtime("report"),
     params:
         config=W.config,
     shell:
-        "dithc report --config {params.config} --scaling {input.measured} {input.simulated} --out {output.html} "
-        "2>&1 | tee -i {log}"
+        "dithc report --config {params.config:q} --scaling {input.measured:q} {input.simulated:q} --out {output.html:q} "
+        "2>&1 | tee -i {log:q}"

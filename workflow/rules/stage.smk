@@ -1,21 +1,26 @@
 # Stage 1: scenes of any source onto one grid, with a mask.
+#
+# Every result begins here, so its input is also where the driver learns, while the plan is made, what is not whole.
 
 
 rule stage:
     input:
-        lambda wc: W.scene_input(wc.dataset),
+        lambda wc: W.scene_input_in(workflow, wc.dataset),
     output:
         W.path("scenes", "{dataset}"),
     log:
         W.log("stage/{dataset}"),
+    group:
+        "prepare"
     conda:
         "../envs/dithc.yaml"
     threads: 1
     resources:
-        mem_mb=W.resource("stage", "mem_mb"),
-        runtime=W.resource("stage", "runtime"),
+        node_cores=1,
+        mem_mb=lambda wc: W.jobs.mem_mb("stage", wc.dataset),
+        runtime=lambda wc: W.jobs.runtime("stage", wc.dataset),
     params:
         config=W.config,
         spec=lambda wc: W.spec("stage", wc.dataset),
     shell:
-        "dithc stage --config {params.config} --dataset {wildcards.dataset} --inputs {input} --out {output} 2>&1 | tee -i {log}"
+        "dithc stage --config {params.config:q} --dataset {wildcards.dataset} --inputs {input:q} --out {output:q} 2>&1 | tee -i {log:q}"

@@ -8,14 +8,17 @@ rule tiles:
         W.path("tiles", "{dataset}"),
     log:
         W.log("tiles/{dataset}"),
+    group:
+        "prepare"
     conda:
         "../envs/dithc.yaml"
     threads: 1
     resources:
-        mem_mb=W.resource("tiles", "mem_mb"),
-        runtime=W.resource("tiles", "runtime"),
+        node_cores=1,
+        mem_mb=lambda wc: W.jobs.mem_mb("tiles", wc.dataset),
+        runtime=lambda wc: W.jobs.runtime("tiles", wc.dataset),
     params:
         config=W.config,
         spec=lambda wc: W.spec("tiles", wc.dataset),
     shell:
-        "dithc tiles --config {params.config} --dataset {wildcards.dataset} --scenes {input.scenes} --out {output} 2>&1 | tee -i {log}"
+        "dithc tiles --config {params.config:q} --dataset {wildcards.dataset} --scenes {input.scenes:q} --out {output:q} 2>&1 | tee -i {log:q}"

@@ -1,0 +1,27 @@
+"""When this job will be ended, as `dithc launch` found out and tells its ranks; and how it asks to be run again."""
+
+import os
+import time
+
+from dithc.cluster.generic import mark_again
+
+__all__ = ["environment", "mark_again", "seconds_left"]
+
+VARIABLE = "DITHC_DEADLINE"
+
+
+def seconds_left() -> float | None:
+    """Seconds until the scheduler ends this job; None where nothing ends it, or nobody said when."""
+    try:
+        return float(os.environ[VARIABLE]) - time.time()
+    except (KeyError, ValueError):
+        return None
+
+
+def environment(end: float | None) -> dict[str, str]:
+    """What ranks need to know of it.
+
+    Args:
+        end: seconds since 1970; None where nothing ends the job.
+    """
+    return {} if end is None else {VARIABLE: f"{end:.0f}"}

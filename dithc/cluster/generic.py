@@ -1,0 +1,331 @@
+"""Submits, watches and cancels jobs for Snakemake's `cluster-generic` executor, on any system of `systems`.
+
+    dithc-job-submit SYSTEM [words of the site] JOBSCRIPT      prints the number of the job
+    dithc-job-status NUMBER                                    prints running, success or failed
+    dithc-job-cancel NUMBER ...
+
+The engine sees one job, however often it is submitted: one that stopped before its walltime and asks to run again
+(`mark_again`), or that was lost with its node or preempted, is submitted again by the command that asks for its status.
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dithc.cluster.ask import job_of
+from dithc.cluster.commands import ran
+from dithc.cluster.queue import Job
+from dithc.cluster.records import JOBS, Record, load, now, settled
+from dithc.cluster.systems import SYSTEMS, Request
+from dithc.log import UserError, problem
+
+AGAIN = 75  # exit status of a command that stopped and saved: run me again (EX_TEMPFAIL of sysexits.h)
+AGAIN_FILE, DRIVER, SYSTEM = "DITHC_AGAIN_FILE", "DITHC_DRIVER_NAME", "DITHC_SYSTEM"
+CARRIED = ("DITHC_", "HCOPS_", "MPI4PY_")  # settings that jobs have, whether or not the system hands on the environment
+LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
+LOST_SECONDS = 120.0  # a job that its system has not known for so long is lost
+MAX_FRUITLESS = 20
+MAX_REFUSED = 30
+
+SCRIPT = """#!/bin/bash
+# {what}
+cd {folder} || exit 1
+[ ! -e {log} ] || cat {log} >> {earlier}
+exec > {log} 2>&1
+rm -f {status} {again}
+date +%s > {begun}
+export DITHC_AGAIN_FILE={again} DITHC_DEADLINE=$(( $(date +%s) + {seconds} ))
+{carried}
+echo "=== $(date '+%F %T') on $(hostname)"
+trap : TERM INT USR1 USR2
+/bin/sh {job}
+code=$?
+[ $code = 0 ] || [ ! -e {again} ] || code={stopped}
+echo $code > {status}.new && mv {status}.new {status}
+exit $code
+"""
+
+
+def mark_again(reached: str = "") -> bool:
+    """Says that this job stopped before its walltime, saved, and wants to run again; false outside a job of this executor.
+
+    Args:
+        reached: how far it came, such as `step 1200`. A job that reaches nothing new in many runs is given up. An empty text does
+            not replace an earlier one.
+    """
+    name = os.environ.get(AGAIN_FILE)
+    if not name:
+        return False
+    path = Path(name)
+    if reached or not path.exists():
+        path.write_text(reached)
+    return True
+
+
+def submit(words: Sequence[str], *, folder: Path) -> str:
+    """Submits the engine's job script; returns the job's number.
+
+    Args:
+        words: name of the system (else in DITHC_SYSTEM), words for its submit command, path of the script.
+
+    Raises:
+        UserError: the system is not known, the script asks for no memory or time, or the system refuses it.
+    """
+    *options, script = words
+    name = options.pop(0) if options and options[0] in SYSTEMS else os.environ.get(SYSTEM, "")
+    if name not in SYSTEMS:
+        raise problem(
+            "batch system",
+            got=name or "none",
+            expected=", ".join(SYSTEMS),
+            remedy=f"name it first in `cluster-generic-submit-cmd` of the profile, or in {SYSTEM}",
+        )
+    asked = _properties(Path(script))
+    what, title = _what(asked)
+    key = f"{title}-{time.time_ns():x}"
+    record = Record(id="", current="", key=key, system=name, what=what, driver=os.environ.get(DRIVER, ""))
+    (folder / JOBS).mkdir(parents=True, exist_ok=True)
+    request = _request(asked, record, folder=folder, title=title, options=tuple(options))
+    record.path(folder, "job").write_bytes(Path(script).read_bytes())
+    request.script.write_text(_script(record, request, folder))
+    request.script.chmod(0o755)
+    record = replace(record, minutes=request.minutes, line=SYSTEMS[name].submit(request), submitted=now())
+    number, refusal = _hand_in(record)
+    if number is None:
+        raise problem(
+            f"{SYSTEMS[name].title} did not take the job {title}",
+            got=refusal,
+            expected="the number of a job",
+            remedy=f"try it by hand, and correct the profile: {shlex.join(record.line)}",
+        )
+    replace(record, id=number, current=number).save(folder)
+    return number
+
+
+def status(number: str, *, folder: Path) -> str:
+    """`running`, `success` or `failed`; submits a job again that wants or has to run again.
+
+    Raises:
+        UserError: there is no record of the job.
+    """
+    record = load(folder, number)
+    if record is None:
+        raise problem(
+            f"job {number}",
+            got=f"no record in {folder / JOBS}",
+            expected=f"{number}.json, written when it was submitted",
+            remedy="start the workflow again; records must stay while it runs",
+        )
+    if record.answer:
+        return record.answer
+    record = replace(record, driver=os.environ.get(DRIVER, record.driver))
+    code, again = record.status(folder), record.again(folder)
+    if record.refused:
+        return _run_again(record, record.state, folder)
+    job = job_of(folder, record) if code != 0 else None
+    since = (record.missing_since or now()) if job is False else None
+    word = verdict(status=code, again=again is not None, job=job, missing=now() - since if since else 0.0)
+    state = job.state if isinstance(job, Job) else "COMPLETED" if code == 0 else ""
+    if word == "again":
+        return _run_again(replace(record, missing_since=None), state, folder, reached=again)
+    if word in ("success", "failed"):
+        settled(record, word, state).save(folder)
+    elif since != record.missing_since:
+        replace(record, missing_since=since).save(folder)
+    return word
+
+
+def verdict(*, status: int | None, again: bool, job: Job | bool | None, missing: float = 0.0) -> str:
+    """What a job is: `running`, `success`, `failed`, or `again` for one that is to be submitted again.
+
+    Args:
+        status: that its script left; None before its end.
+        again: whether it asked to run again.
+        job: as its system sees it; False where the system does not know it, None where it has not answered.
+        missing: seconds since which the system does not know it.
+    """
+    if status == 0:
+        return "success"
+    if job is None or job is True:
+        return "running"
+    if job is False:
+        if status is not None or again:
+            return "again" if again else "failed"
+        return "again" if missing >= LOST_SECONDS else "running"
+    if job.active:
+        return "running"
+    if job.state == "CANCELLED":
+        return "failed"
+    if again or AGAIN in (status, job.status) or job.state in LOST:
+        return "again"
+    return "success" if job.state == "COMPLETED" and status is None else "failed"
+
+
+def cancel(numbers: Sequence[str], *, folder: Path) -> None:
+    """Tells the systems to end jobs, without waiting: the engine allows two seconds."""
+    by_system: dict[str, list[str]] = {}
+    for number in numbers:
+        record = load(folder, number)
+        if record is not None and not record.answer:
+            replace(settled(record, "failed", "CANCELLED"), cancelled=now()).save(folder)
+            by_system.setdefault(record.system, []).append(record.current)
+    for system, ids in by_system.items():
+        _end(system, ids)
+
+
+def resubmit(record: Record, folder: Path) -> Record | None:
+    """Submits a job once more; None where the system refuses."""
+    for mark in ("status", "again", "begun"):
+        record.path(folder, mark).unlink(missing_ok=True)
+    number, refusal = _hand_in(record)
+    if number is None:
+        _say(f"job {record.id} could not be submitted again: {refusal}")
+        return None
+    now_known = load(folder, record.id)
+    if now_known is not None and now_known.cancelled is not None:  # meanwhile
+        _end(record.system, [number])
+        return now_known
+    new = replace(record, current=number, attempts=record.attempts + 1, refused=0, submitted=now(), answer="", state="")
+    new.save(folder)
+    return new
+
+
+def _run_again(record: Record, state: str, folder: Path, *, reached: str | None = None) -> str:
+    if not record.refused:
+        is_further = bool(reached) and reached != record.reached
+        fruitless = 0 if is_further else record.fruitless + 1
+        record = replace(record, fruitless=fruitless, reached=reached or record.reached)
+    if record.fruitless > MAX_FRUITLESS or record.refused >= MAX_REFUSED:
+        why = f"ran {MAX_FRUITLESS} times and reached nothing new" if not record.refused else "was refused too often"
+        _say(f"job {record.id} ({record.key}) {why}: given up; its log is {record.path(folder, 'log')}")
+        settled(record, "failed", state).save(folder)
+        return "failed"
+    new = resubmit(record, folder)
+    if new is None:
+        replace(record, refused=record.refused + 1, state=state).save(folder)
+        return "running"
+    why = "it stopped before its walltime" if reached is not None else f"its end was {state or 'LOST'}"
+    _say(f"job {record.id} ({record.key}) runs again as {new.current}: {why}" + (f", at {reached}" if reached else ""))
+    return "failed" if new.answer else "running"
+
+
+def _hand_in(record: Record) -> tuple[str | None, str]:
+    """The number of a newly submitted job, or why there is none."""
+    done = ran(record.line)
+    number = SYSTEMS[record.system].number_in(done.out) if done.status == 0 else None
+    return number, (done.err or done.out).strip() or f"status {done.status}"
+
+
+def _end(system: str, ids: Sequence[str]) -> None:
+    subprocess.Popen(
+        [*SYSTEMS[system].cancel, *ids],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _properties(script: Path) -> dict[str, Any]:
+    """What the engine says of a job, in its script."""
+    found = re.search(r"^# properties = (\{.*\})$", script.read_text(), re.MULTILINE)
+    if found is None:
+        raise problem(
+            f"job script {script}",
+            got="no line `# properties = {...}`",
+            expected="a job script of Snakemake",
+            remedy="use Snakemake's own job script (no `jobscript:` in the profile)",
+        )
+    return dict(json.loads(found.group(1)))
+
+
+def _what(asked: dict[str, Any]) -> tuple[str, str]:
+    """Rule and wildcards in the form of `Job.what`, and a name."""
+    if asked.get("type") == "group":
+        return f"group_{asked['groupid']}", re.sub(r"\W", "_", f"{asked['groupid']}")
+    wildcards = ",".join(f"{key}={value}" for key, value in asked.get("wildcards", {}).items())
+    return f"rule_{asked['rule']}" + (f"_wildcards_{wildcards}" if wildcards else ""), str(asked["rule"])
+
+
+def _request(asked: dict[str, Any], record: Record, *, folder: Path, title: str, options: tuple[str, ...]) -> Request:
+    resources = asked["resources"]
+    missing = [name for name in ("mem_mb", "runtime") if not isinstance(resources.get(name), int)]
+    if missing:
+        raise problem(
+            f"job {title}",
+            got=f"no {' and no '.join(missing)}",
+            expected="mem_mb and runtime, from its rule or from `default-resources` of the profile",
+            remedy="add `default-resources: {mem_mb: 4000, runtime: 60}` to the profile",
+        )
+    return Request(
+        name=f"dithc-{title}",
+        script=record.path(folder, "sh"),
+        out=record.path(folder, "out"),
+        nodes=int(resources.get("nodes", 1)),
+        tasks=int(resources.get("tasks", 1)),
+        cpus=int(resources.get("cpus_per_task", asked["threads"])),
+        memory_mb=resources["mem_mb"],
+        minutes=resources["runtime"],
+        options=options,
+    )
+
+
+def _script(record: Record, request: Request, folder: Path) -> str:
+    carried = {key: value for key, value in os.environ.items() if key.startswith(CARRIED) and "DRIVER" not in key}
+    names = ("log", "earlier", "status", "again", "begun", "job")
+    paths = {name: shlex.quote(str(record.path(folder, name))) for name in names}
+    return SCRIPT.format(
+        what=record.what,
+        folder=shlex.quote(str(folder)),
+        seconds=60 * request.minutes,
+        carried="\n".join(f"export {key}={shlex.quote(value)}" for key, value in sorted(carried.items())),
+        stopped=AGAIN,
+        **paths,
+    )
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(f"dithc: {words}\n")
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs `submit`, `status` or `cancel` in the current folder; returns the exit status."""
+    verb, *rest = words if len(words) > 1 else ["", ""]
+    folder = Path.cwd()
+    try:
+        if verb == "submit":
+            sys.stdout.write(f"{submit(rest, folder=folder)}\n")
+        elif verb == "status":
+            sys.stdout.write(f"{status(rest[0], folder=folder)}\n")
+        elif verb == "cancel":
+            cancel(rest, folder=folder)
+        else:
+            _say("expected: submit SYSTEM [words] SCRIPT, status NUMBER, or cancel NUMBER ...")
+            return 2
+    except UserError as error:
+        _say(str(error))
+        return 2
+    return 0
+
+
+def submit_main() -> int:
+    """The program `dithc-job-submit`."""
+    return main(["submit", *sys.argv[1:]])
+
+
+def status_main() -> int:
+    """The program `dithc-job-status`."""
+    return main(["status", *sys.argv[1:]])
+
+
+def cancel_main() -> int:
+    """The program `dithc-job-cancel`."""
+    return main(["cancel", *sys.argv[1:]])

@@ -1,0 +1,91 @@
+"""A scheduler's queue as dithc sees it, whatever the scheduler."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "SUSPENDED"})
+RUNNING = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A job of the scheduler.
+
+    Attributes:
+        id: the scheduler's number of it.
+        name: under which it was submitted: the same for all jobs of one driver.
+        state: in Slurm's words, such as PENDING, RUNNING, COMPLETED, OUT_OF_MEMORY.
+        reason: why it waits or ended, in the scheduler's words; empty where it says nothing.
+        what: rule and wildcards, as `rule_tiles_wildcards_dataset=...` or `group_prepare`.
+        nodes: where it runs or ran; empty before.
+        status: exit status, and 128 + n after signal n; None where it is not known.
+        elapsed: how long it ran, `HH:MM:SS`; empty where it is not known.
+    """
+
+    id: str
+    name: str = ""
+    state: str
+    reason: str = ""
+    what: str = ""
+    nodes: str = ""
+    status: int | None = None
+    elapsed: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """In the queue, and not running."""
+        return self.state in WAITING
+
+    @property
+    def runs(self) -> bool:
+        """Running, or being started or ended."""
+        return self.state in RUNNING
+
+    @property
+    def active(self) -> bool:
+        """In the queue or running."""
+        return self.waits or self.runs
+
+    @property
+    def title(self) -> str:
+        """Rule and wildcards for people: `tiles dataset=sentinel2`."""
+        rule, _, wildcards = self.what.partition("_wildcards_")
+        return f"{rule.removeprefix('rule_').removeprefix('group_')} {wildcards.replace(',', ' ')}".strip() or self.name
+
+
+class Queue(Protocol):
+    """What dithc asks of a scheduler."""
+
+    def jobs(self, folder: Path) -> list[Job]:
+        """The caller's jobs that were submitted from a folder: waiting, running, and ended lately."""
+
+    def ended(self, ids: Collection[str]) -> list[Job]:
+        """What became of jobs: state, reason, status, nodes, time."""
+
+    def log(self, folder: Path, job: Job) -> Path | None:
+        """The file with all that a job printed, if it is there."""
+
+    def deadline(self, job_id: str) -> float | None:
+        """When a job will be ended, in seconds since 1970; None where that is not known."""
+
+    def again(self, job_id: str) -> bool:
+        """Puts a job back into the queue, to run once more under the same number; false where that was refused."""
+
+
+def queue_of(scheduler: str) -> Queue:
+    """The queue of a scheduler (`machine.scheduler`).
+
+    Raises:
+        ValueError: it is none that has a queue.
+    """
+    if scheduler == "slurm":
+        from dithc.cluster.slurm import SlurmQueue
+
+        return SlurmQueue()
+    if scheduler == "generic":
+        from dithc.cluster.generic_queue import GenericQueue
+
+        return GenericQueue()
+    raise ValueError(f"scheduler {scheduler!r} has no queue")

@@ -1,0 +1,120 @@
+"""What is kept of a job of the generic executor, in `.snakemake/dithc-jobs`: a record, its scripts, its log, its marks."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+JOBS = Path(".snakemake/dithc-jobs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A job as the workflow engine knows it, over all the times that it was submitted.
+
+    Attributes:
+        id: the number of its first submission: the engine's name of it.
+        current: the number of its newest submission.
+        key: begin of the names of its files.
+        system: which batch system has it.
+        driver: the driver that submitted it, or asked for it last.
+        what: rule and wildcards, as `rule_tiles_wildcards_dataset=...`.
+        minutes: walltime.
+        line: the command that submits it.
+        attempts: how often it was submitted.
+        fruitless: submissions in a row after which nothing more was reached than before.
+        refused: attempts in a row to submit it again that the system refused.
+        reached: what it had reached when it last stopped, in its own words.
+        missing_since: since when the system does not know it; None while it does.
+        answer: `success` or `failed` once that is settled.
+        state: how it ended, in Slurm's words.
+        cancelled: when it was cancelled by the engine; None if it was not.
+        submitted: when it was last submitted.
+    """
+
+    id: str
+    current: str
+    key: str
+    system: str
+    driver: str = ""
+    what: str = ""
+    minutes: int = 0
+    line: list[str] = field(default_factory=list)
+    attempts: int = 1
+    fruitless: int = 0
+    refused: int = 0
+    reached: str = ""
+    missing_since: float | None = None
+    answer: str = ""
+    state: str = ""
+    cancelled: float | None = None
+    submitted: float = 0.0
+
+    def path(self, folder: Path, ending: str) -> Path:
+        """One of its files: scripts `sh`, `job`; `log`, `earlier`, `out` (of the system); marks `begun`, `status`, `again`."""
+        return folder / JOBS / f"{self.key}.{ending}"
+
+    def status(self, folder: Path) -> int | None:
+        """The exit status that its script has left; None before."""
+        text = _text(self.path(folder, "status"))
+        return int(text) if text.isdigit() else None
+
+    def again(self, folder: Path) -> str | None:
+        """What it reached, if it stopped and wants to run again; None if it does not."""
+        path = self.path(folder, "again")
+        return _text(path) if path.exists() else None
+
+    def begun(self, folder: Path) -> float | None:
+        """When it began to run, in seconds since 1970."""
+        text = _text(self.path(folder, "begun"))
+        return float(text) if text.isdigit() else None
+
+    def save(self, folder: Path) -> None:
+        """Writes it, whole or not at all."""
+        write(folder / JOBS / f"{self.id}.json", json.dumps(asdict(self), indent=1) + "\n")
+
+
+def load(folder: Path, number: str) -> Record | None:
+    """The record of a job; None where there is none."""
+    return _read(folder / JOBS / f"{number}.json")
+
+
+def records(folder: Path) -> Iterator[Record]:
+    """All jobs that were submitted from a folder."""
+    for path in sorted((folder / JOBS).glob("*.json")):
+        record = _read(path)
+        if record is not None:
+            yield record
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a small file, whole or not at all."""
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    new.write_text(text)
+    new.replace(path)
+
+
+def settled(record: Record, answer: str, state: str) -> Record:
+    """The record of a job whose end is known."""
+    return replace(record, answer=answer, state=state, missing_since=None)
+
+
+def now() -> float:
+    """Seconds since 1970."""
+    return time.time()
+
+
+def _read(path: Path) -> Record | None:
+    try:
+        return Record(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,201 @@
+"""What a Slurm cluster has and allows, as its commands say it: partitions, nodes, limits, accounting, MPI plugins."""
+
+import re
+import shutil
+import socket
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from dithc.cluster.commands import said
+
+MINUTES_A_DAY = 1440
+SLURMD_PORT = 6818  # where Slurm says no other
+AWAY = ("DOWN", "FAIL", "NOT_RESPONDING", "*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nodes:
+    """Nodes of one kind in a partition.
+
+    Attributes:
+        names: of all of them.
+        cpus: that Slurm gives out on each.
+        memory_mb: that Slurm gives out on each.
+        sockets: of each, as Slurm was told.
+        is_up: whether one of them takes jobs.
+    """
+
+    names: tuple[str, ...]
+    cpus: int
+    memory_mb: int
+    sockets: int
+    is_up: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """A queue of Slurm.
+
+    Attributes:
+        name: as `-p` takes it.
+        is_default: whether jobs without `-p` go there.
+        is_up: whether it takes jobs.
+        max_minutes: the longest walltime; None for no limit.
+        max_nodes: of one job; None for no limit.
+        max_memory_mb: of one job on a node; None for no limit.
+        preempt: PreemptMode of its jobs: OFF, REQUEUE, CANCEL, SUSPEND.
+        kinds: its nodes, by kind, the most frequent first.
+    """
+
+    name: str
+    is_default: bool
+    is_up: bool
+    max_minutes: int | None
+    max_nodes: int | None
+    max_memory_mb: int | None
+    preempt: str
+    kinds: tuple[Nodes, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A Slurm cluster.
+
+    Attributes:
+        version: of Slurm.
+        partitions: that this user may see.
+        accounting: whether `sacct` answers with an account of jobs.
+        min_job_age_seconds: how long a finished job stays in the queue.
+        mpi: process management interfaces that `srun --mpi=` knows.
+        job_requeue: whether a job may be put back into the queue.
+    """
+
+    version: str
+    partitions: tuple[Partition, ...]
+    accounting: bool
+    min_job_age_seconds: int
+    mpi: tuple[str, ...]
+    job_requeue: bool
+
+    def partition(self, name: str | None) -> Partition | None:
+        """The partition of that name; without a name the default one, else the first that is up."""
+        if name is not None:
+            return next((one for one in self.partitions if one.name == name), None)
+        up = [one for one in self.partitions if one.is_up and one.kinds]
+        return next((one for one in up if one.is_default), up[0] if up else None)
+
+
+def probe_site() -> Site | None:
+    """Asks Slurm; None where there is none, or it does not answer."""
+    if shutil.which("sbatch") is None or shutil.which("scontrol") is None:
+        return None
+    config, partitions = said(["scontrol", "show", "config"]), said(["scontrol", "show", "partition", "-o"])
+    nodes = said(["scontrol", "show", "node", "-o"])
+    if config is None or partitions is None or nodes is None:
+        return None
+    kept = "accounting_storage/none" not in value(config, "AccountingStorageType").lower()
+    answers = said(["sacct", "-n", "-X", "--starttime", "now"], limit_seconds=20.0) is not None
+    return read_site(config, partitions, nodes, mpi=said(["srun", "--mpi=list"]) or "", accounting=kept and answers)
+
+
+def read_site(config: str, partitions: str, nodes: str, *, mpi: str, accounting: bool) -> Site:
+    """The site that these outputs describe.
+
+    Args:
+        config: of `scontrol show config`.
+        partitions: of `scontrol show partition -o`.
+        nodes: of `scontrol show node -o`.
+        mpi: of `srun --mpi=list` (both of its formats).
+        accounting: whether `sacct` has an account of jobs.
+    """
+    age = re.match(r"\d+", value(config, "MinJobAge"))
+    return Site(
+        version=value(config, "SLURM_VERSION"),
+        partitions=tuple(_partition(line, nodes) for line in partitions.splitlines() if "PartitionName=" in line),
+        accounting=accounting,
+        min_job_age_seconds=int(age.group()) if age else 0,
+        mpi=tuple(dict.fromkeys(re.findall(r"\b(pmi2|pmix(?:_v\d+)?|cray_shasta|none)\b", mpi))),
+        job_requeue=value(config, "JobRequeue") != "0",
+    )
+
+
+def nodes_of(job_id: str) -> list[str]:
+    """Names of a job's nodes, in Slurm's order; empty where it has none, or Slurm does not answer."""
+    nodes = (said(["squeue", "--noheader", "--jobs", job_id, "--format=%N"]) or "").strip()
+    return (said(["scontrol", "show", "hostnames", nodes]) or "").split() if nodes else []
+
+
+def lost(nodes: Collection[str]) -> list[str]:
+    """Those of some nodes that are down or whose daemon does not answer, now: Slurm itself takes minutes to say so."""
+    return [name for name in nodes if not _answers(said(["scontrol", "show", "node", "-o", name]) or "")]
+
+
+def _answers(shown: str) -> bool:
+    """Whether a node is up, from what Slurm shows of it and by a connection to its daemon; true where Slurm shows nothing."""
+    state, address = value(shown, "State"), value(shown, "NodeAddr")
+    if not state or not address:
+        return True
+    if any(word in state.upper() for word in AWAY):
+        return False
+    port = value(shown, "Port") or value(said(["scontrol", "show", "config"]) or "", "SlurmdPort")
+    try:
+        socket.create_connection((address, int(port) if port.isdigit() else SLURMD_PORT), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def value(text: str, key: str) -> str:
+    """The value of `key=value` or `key = value`; empty where it is not there."""
+    found = re.search(rf"(?:^|\s){re.escape(key)}\s*=\s*(\S+)", text)
+    return found.group(1) if found else ""
+
+
+def minutes_of(text: str) -> int | None:
+    """Slurm's `days-hours:minutes:seconds` in minutes; None for no limit."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    if found is None:
+        return None
+    days, hours, minutes, _ = (int(part or 0) for part in found.groups())
+    return days * MINUTES_A_DAY + 60 * hours + minutes
+
+
+def _partition(line: str, nodes: str) -> Partition:
+    name = value(line, "PartitionName")
+    limit = value(line, "MaxMemPerNode")
+    most = value(line, "MaxNodes")
+    return Partition(
+        name=name,
+        is_default=value(line, "Default") == "YES",
+        is_up=value(line, "State") == "UP",
+        max_minutes=minutes_of(value(line, "MaxTime")),
+        max_nodes=int(most) if most.isdigit() else None,
+        max_memory_mb=int(limit) if limit.isdigit() else None,
+        preempt=value(line, "PreemptMode"),
+        kinds=_kinds(name, nodes),
+    )
+
+
+def _kinds(partition: str, nodes: str) -> tuple[Nodes, ...]:
+    found: dict[tuple[int, int, int], list[tuple[str, bool]]] = {}
+    for line in nodes.splitlines():
+        if partition not in value(line, "Partitions").split(","):
+            continue
+        cpus = value(line, "CPUEfctv") or value(line, "CPUTot")
+        size = tuple(
+            int(text) if text.isdigit() else 1 for text in (cpus, value(line, "RealMemory"), value(line, "Sockets"))
+        )
+        state = value(line, "State").upper()
+        is_up = not any(word in state for word in (*AWAY, "DRAIN", "UNKNOWN"))
+        found.setdefault((size[0], size[1], size[2]), []).append((value(line, "NodeName"), is_up))
+    kinds = sorted(found.items(), key=lambda item: -len(item[1]))
+    return tuple(
+        Nodes(
+            names=tuple(name for name, _ in sorted(members, key=lambda member: not member[1])),
+            cpus=cpus,
+            memory_mb=memory,
+            sockets=sockets,
+            is_up=any(is_up for _, is_up in members),
+        )
+        for (cpus, memory, sockets), members in kinds
+    )

@@ -1,0 +1,46 @@
+"""What a job's ranks see on their nodes: run by the doctor under the profile's launcher, it leaves one JSON file."""
+
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+from dithc.comm import connect
+from dithc.hardware import discover
+from dithc.pages import available_bytes
+from dithc.runs import atomic_write
+
+
+def probe_node(out: Path, *, token: Path | None) -> None:
+    """Connects the ranks that were started, and writes what each sees.
+
+    Args:
+        out: JSON file that rank 0 writes; a list of one mapping a rank.
+        token: a file that the login node has written; whether it is seen is in the answer.
+    """
+    with connect(None) as group:
+        group.barrier()
+        seen = group.gather_objects(_seen(token) | {"rank": group.rank, "node": group.node, "size": group.size})
+        if group.rank == 0:
+            atomic_write(out, json.dumps(seen, indent=1) + "\n")
+        group.barrier()
+
+
+def _seen(token: Path | None) -> dict[str, Any]:
+    machine = discover()
+    cores = machine.visible_cores
+    return {
+        "host": os.environ.get("SLURMD_NODENAME") or platform.node(),
+        "time": time.time(),
+        "cpus": len(machine.limits.allowed_cpus),
+        "cores": len(cores),
+        "all_cores": len(machine.cores),
+        "dies": len({core.die for core in machine.cores}) or 1,
+        "clusters": len({core.cluster for core in machine.cores}) or 1,
+        "memory_bytes": available_bytes(),
+        "huge_pages": machine.huge_pages.transparent,
+        "machine": machine.describe(),
+        "token": token.read_text() if token is not None and token.exists() else None,
+    }

@@ -1,0 +1,224 @@
+"""A profile for the Slurm cluster that is here: written from what Slurm says and from a job of a second."""
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from dithc.cluster import run_trial, site
+from dithc.log import logger, problem
+from dithc.runs import atomic_write
+
+PROFILES = Path("profiles")
+TRIAL_SECONDS = 120.0
+TRIAL_MINUTES = 5
+LEAST_JOB_AGE_SECONDS = 120  # of a finished job in the queue, so that a driver that looks every 15 to 30 s sees it
+GROUPED = 8  # data sets prepared by one job at most
+log = logger("dithc.doctor")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A profile that was written.
+
+    Attributes:
+        path: of its configuration.
+        link: the name at the root that leads to it; None where that name is taken.
+        notes: what was chosen and why, a sentence each.
+    """
+
+    path: Path
+    link: Path | None
+    notes: list[str]
+
+
+def write_profile(
+    name: str, here: site.Site, *, partition: str | None = None, nodes: int = 1, account: str | None = None
+) -> Written:
+    """Writes `profiles/<name>/config.yaml`, and a link `<name>` at the root so that `--profile <name>` finds it.
+
+    Args:
+        name: of the profile.
+        here: from `probe_site`.
+        partition: the queue to use; the default one if not given.
+        nodes: of a training.
+        account: to charge; the user's default if not given.
+
+    Raises:
+        UserError: the name is taken by something else, or there is no such partition, or none that is up.
+    """
+    folder = PROFILES / name
+    if not name.replace("-", "").replace("_", "").isalnum() or name in (
+        "default",
+        "local",
+        "generic",
+        "slurm",
+        "machines",
+    ):
+        raise problem(
+            "name of the profile",
+            got=name,
+            expected="letters, digits and -, and none of dithc's own",
+            remedy="use `cluster`",
+        )
+    chosen = here.partition(partition)
+    if chosen is None or not chosen.kinds:
+        raise problem(
+            "partition of Slurm",
+            got=partition or "no default partition that is up",
+            expected=f"one of {', '.join(one.name for one in here.partitions if one.kinds) or 'none: this user sees none'}",
+            remedy="pass --partition",
+        )
+    if nodes > (chosen.max_nodes or nodes) or nodes > sum(len(kind.names) for kind in chosen.kinds):
+        raise problem(
+            "nodes of a training",
+            got=nodes,
+            expected=f"what partition {chosen.name} has and allows",
+            remedy="lower --nodes",
+        )
+    dies, how = _dies(chosen, account)
+    text, notes = profile_text(name, here, chosen, dies=dies, nodes=nodes, account=account)
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(folder / "config.yaml", text)
+    return Written(path=folder / "config.yaml", link=_link(name), notes=[how, *notes])
+
+
+def profile_text(
+    name: str, here: site.Site, partition: site.Partition, *, dies: int, nodes: int, account: str | None
+) -> tuple[str, list[str]]:
+    """The profile as YAML, and what was chosen and why."""
+    cpus = min(kind.cpus for kind in partition.kinds)
+    memory = min(
+        [kind.memory_mb for kind in partition.kinds] + ([partition.max_memory_mb] if partition.max_memory_mb else [])
+    )
+    ranks = dies if cpus % dies == 0 else 1
+    machine: dict[str, Any] = {
+        "launcher": "srun",
+        "scheduler": "slurm",
+        "nodes": nodes,
+        "ranks_per_node": ranks,
+        "cpus_per_rank": cpus // ranks,
+        "node_cores": cpus,
+        "node_memory_mb": memory,
+        "walltime": True,
+    }
+    machine |= {"max_minutes": partition.max_minutes} if partition.max_minutes else {}
+    notes = [
+        f"partition {partition.name}: {sum(len(kind.names) for kind in partition.kinds)} node(s), at least {cpus} CPUs and "
+        f"{memory} MB each; jobs may run {f'{partition.max_minutes} minutes' if partition.max_minutes else 'without limit'}",
+        f"a training takes {nodes} node(s) of {ranks} rank(s) with {cpus // ranks} CPUs each",
+    ]
+    notes += ["nodes differ: sizes are those of the smallest"] if len(partition.kinds) > 1 else []
+    by_squeue = not here.accounting or here.min_job_age_seconds >= LEAST_JOB_AGE_SECONDS
+    followed = "squeue" if by_squeue else "sacct"
+    kept, books = f"{here.min_job_age_seconds} s in the queue", "accounting" if here.accounting else "no accounting"
+    notes += [f"jobs are followed by {followed}: they stay {kept} when they have ended, and there is {books}"]
+    notes += (
+        [] if here.job_requeue else ["this Slurm puts no job back by itself (JobRequeue=0); dithc's jobs ask for it"]
+    )
+    lines = [
+        f"# Slurm {here.version}, partition {partition.name}; written by `dithc doctor --write-profile {name}`, yours to change.",
+        f"# Check it with `dithc doctor --profile {name}`, use it with `snakemake --profile {name}`.",
+        "executor: slurm",
+        "jobs: 64",
+        "latency-wait: 60",
+        "# A job that is preempted, whose node fails, or that stopped before its walltime goes back into the queue; one",
+        "# that failed for good is never run again.",
+        "slurm-requeue: true",
+        "slurm-keep-successful-logs: true",
+        "slurm-init-seconds-before-status-checks: 10",
+        "# With sacct the plugin takes a job that somebody cancelled for one that runs, and waits for ever.",
+        f"slurm-status-command: {'squeue' if by_squeue else 'sacct'}",
+        "# Small jobs go through the queue together: so many data sets are prepared by one, on a core each.",
+        f"group-components: [prepare={min(cpus, GROUPED)}]",
+        f"resources: [node_cores={cpus}]",
+        "set-resource-scopes: [node_cores=local]",
+        "default-resources:",
+        f"  slurm_partition: {json.dumps(partition.name)}",
+        *([f"  slurm_account: {json.dumps(account)}"] if account else []),
+        "  slurm_extra: \"'--open-mode=append'\"",
+        "config:",
+        f"  - {json.dumps('machine=' + _flow(machine))}",
+    ]
+    return "\n".join(lines) + "\n", notes
+
+
+def _flow(values: dict[str, Any]) -> str:
+    return "{" + ", ".join(f"{key}: {json.dumps(value)}" for key, value in values.items()) + "}"
+
+
+def _dies(partition: site.Partition, account: str | None) -> tuple[int, str]:
+    """Dies of a node of the partition, from a job on one, else from what Slurm was told."""
+    kind = next((kind for kind in partition.kinds if kind.is_up), partition.kinds[0])
+    told = kind.sockets if 1 <= kind.sockets < kind.cpus else 1
+    if not any(one.is_up for one in partition.kinds):
+        return (
+            told,
+            f"no node of {partition.name} takes jobs now: {told} rank(s) a node, from the sockets that Slurm was told",
+        )
+    seen, why = try_ranks(
+        partition.name, nodes=1, ranks=1, cpus=kind.cpus, node=kind.names[0], account=account, launcher="none"
+    )
+    if seen:
+        return int(
+            seen[0]["dies"]
+        ), f"node {kind.names[0]} has {seen[0]['dies']} die(s): {seen[0]['machine'].splitlines()[0]}"
+    return (
+        told,
+        f"a job on {kind.names[0]} did not answer ({why}): {told} rank(s) a node, from the sockets that Slurm was told",
+    )
+
+
+def try_ranks(
+    partition: str,
+    *,
+    nodes: int,
+    ranks: int,
+    cpus: int,
+    launcher: str,
+    srun_mpi: str = "auto",
+    node: str | None = None,
+    account: str | None = None,
+    extra: str = "",
+    wait_seconds: float = TRIAL_SECONDS,
+) -> tuple[list[dict[str, Any]], str]:
+    """Starts ranks by a job, as a training would be, and returns what each sees (`node_probe`), or why none came."""
+    dithc = Path(sys.executable).parent / "dithc"
+    with TemporaryDirectory(prefix=".dithc-trial-", dir=Path.cwd()) as made:
+        folder = Path(made)
+        token, out = folder / "token", folder / "seen.json"
+        token.write_text(str(os.getpid()))
+        command = (
+            f"{dithc} launch --launcher {launcher} --nodes {nodes} --ranks {ranks} --cpus {cpus} --srun-mpi {srun_mpi} -- "
+            f"{dithc} doctor --probe-node {out} --token {token}"
+        )
+        per_node = max(1, ranks // nodes)
+        options = [
+            f"--partition={partition}",
+            f"--nodes={nodes}",
+            f"--ntasks-per-node={per_node}",
+            f"--cpus-per-task={cpus}",
+        ]
+        options += [f"--time={TRIAL_MINUTES}", f"--mem={1000 * per_node}", "--job-name=dithc-trial"]
+        options += [f"--nodelist={node}"] if node else []
+        options += [f"--account={account}"] if account else []
+        options += extra.split()
+        log.info(f"a job of a second on {node or f'{nodes} node(s)'} of {partition}, {ranks} rank(s) ...")
+        trial = run_trial(options, command, leaves=out, log=folder / "log", wait_seconds=wait_seconds)
+        if not trial.came:
+            return [], f"{trial.why}{'; it printed: ' if trial.log else ''}{trial.log}"
+        seen = json.loads(out.read_text())
+        return [row | {"token_seen": row["token"] == str(os.getpid())} for row in seen], ""
+
+
+def _link(name: str) -> Path | None:
+    link, target = Path(name), PROFILES / name
+    if link.is_symlink():
+        link.unlink()
+    elif link.exists():
+        return None
+    link.symlink_to(target)
+    return link

@@ -1,0 +1,185 @@
+"""Whether a profile works on the cluster that is here: its limits against Slurm's, and a job on every kind of node."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from dithc.cluster import site
+from dithc.config import Machine
+from dithc.doctor.finding import Finding
+from dithc.doctor.profile import PROFILES, try_ranks
+
+CLOCK_SECONDS = 5.0
+
+
+def check_profile(name: str, here: site.Site | None) -> list[Finding]:
+    """Everything found about a profile.
+
+    Args:
+        name: of the profile: a folder, or its name in `profiles/`.
+        here: from `probe_site`; None where there is no Slurm.
+
+    Raises:
+        UserError: there is no such profile, or it cannot be read.
+    """
+    folder = Path(name) if (Path(name) / "config.yaml").exists() else PROFILES / name
+    machine, content = Machine.of_profile(folder)
+    if content.get("executor") != "slurm":
+        text = f"{folder} sends jobs to {content.get('executor') or 'this machine'}: only profiles for Slurm are tried by jobs"
+        return [Finding(level="ok", topic="profile", text=text)]
+    if here is None:
+        remedy = "log in to the cluster's login node and try there"
+        return [Finding(level="bad", topic="Slurm", text="no Slurm answers here (sbatch, scontrol)", remedy=remedy)]
+    given = content.get("default-resources") or {}
+    partition = here.partition(given.get("slurm_partition"))
+    findings = [*_scheduler(content, machine, here), *_limits(machine, partition, given.get("slurm_partition"))]
+    if partition is None or any(finding.level == "bad" for finding in findings):
+        return findings
+    for kind in partition.kinds:
+        if kind.is_up:
+            findings += _tried(machine, partition, given, nodes=1, node=kind.names[0])
+        else:
+            text = f"{', '.join(kind.names[:4])} ({kind.cpus} CPUs, {kind.memory_mb} MB) take no jobs now"
+            findings.append(Finding(level="warn", topic="nodes", text=text, remedy="`sinfo -R` says why"))
+    return findings + (_tried(machine, partition, given, nodes=machine.nodes, node=None) if machine.nodes > 1 else [])
+
+
+def _scheduler(content: dict[str, Any], machine: Machine, here: site.Site) -> list[Finding]:
+    findings = []
+    status = content.get("slurm-status-command", "sacct")
+    if status == "sacct" and not here.accounting:
+        findings.append(
+            Finding(
+                level="bad",
+                topic="accounting",
+                text="jobs are followed by sacct, which has no account of them here: the workflow would wait for ever",
+                remedy="slurm-status-command: squeue",
+            )
+        )
+    elif status == "squeue" and here.min_job_age_seconds < 3 * content.get(
+        "slurm-init-seconds-before-status-checks", 40
+    ):
+        findings.append(
+            Finding(
+                level="bad",
+                topic="accounting",
+                text=f"finished jobs leave squeue after {here.min_job_age_seconds} s (MinJobAge), and there is no accounting",
+                remedy="use the profile `generic`, which does not need either",
+            )
+        )
+    else:
+        findings.append(Finding(level="ok", topic="accounting", text=f"jobs are followed by {status}"))
+    if machine.scheduler != "slurm":
+        remedy = "machine={scheduler: slurm, ...}: otherwise a training that stopped at its walltime is not run again"
+        findings.append(
+            Finding(level="bad", topic="scheduler", text=f"machine.scheduler is {machine.scheduler}", remedy=remedy)
+        )
+    if machine.launcher == "srun" and machine.srun_mpi not in ("auto", "hydra", *here.mpi):
+        text = f"srun knows {', '.join(here.mpi) or 'no process management interface'}, not {machine.srun_mpi}"
+        findings.append(
+            Finding(level="bad", topic="srun", text=text, remedy="set machine.srun_mpi to one of them, or leave it out")
+        )
+    return findings
+
+
+def _limits(machine: Machine, partition: site.Partition | None, name: str | None) -> list[Finding]:
+    if partition is None or not partition.kinds:
+        remedy = "set default-resources: slurm_partition to one that `sinfo` shows"
+        return [Finding(level="bad", topic="partition", text=f"partition {name!r} is not there", remedy=remedy)]
+    faults = [] if partition.is_up else [f"partition {partition.name} takes no jobs"]
+    fitting = [kind for kind in partition.kinds if kind.cpus >= (machine.node_cores or 1)]
+    if not fitting:
+        faults.append(
+            f"node_cores {machine.node_cores}: the largest node has {max(kind.cpus for kind in partition.kinds)}"
+        )
+    if not any(kind.memory_mb >= (machine.node_memory_mb or 0) for kind in partition.kinds):
+        most = max(kind.memory_mb for kind in partition.kinds)
+        faults.append(f"node_memory_mb {machine.node_memory_mb}: the largest node has {most}")
+    limit = partition.max_minutes
+    if limit is not None and (machine.max_minutes is None or machine.max_minutes > limit):
+        faults.append(f"max_minutes {machine.max_minutes}: jobs of {partition.name} end after {limit}")
+    if machine.nodes > (partition.max_nodes or machine.nodes):
+        faults.append(f"nodes {machine.nodes}: a job of {partition.name} has at most {partition.max_nodes}")
+    if faults:
+        remedy = "correct `machine` in the profile, or write it anew: dithc doctor --write-profile"
+        return [Finding(level="bad", topic="limits", text="\n".join(faults), remedy=remedy)]
+    text = f"partition {partition.name} has what `machine` says: {machine.node_cores} CPUs, {machine.node_memory_mb} MB a node"
+    return [Finding(level="ok", topic="limits", text=text)]
+
+
+def _tried(
+    machine: Machine, partition: site.Partition, given: dict[str, Any], *, nodes: int, node: str | None
+) -> list[Finding]:
+    per_node, cpus = machine.launched_per_node or 1, machine.cpus_per_rank or 1
+    began = time.time()
+    seen, why = try_ranks(
+        partition.name,
+        nodes=nodes,
+        ranks=nodes * per_node,
+        cpus=cpus,
+        launcher=machine.launcher if nodes * per_node > 1 else "none",
+        srun_mpi=machine.srun_mpi,
+        node=node,
+        account=given.get("slurm_account"),
+    )
+    where = f"{nodes} nodes" if node is None else f"node {node}"
+    if not seen:
+        remedy = "read what it printed; a job that only waits is tried again later"
+        return [Finding(level="bad", topic=where, text=f"the job did not answer: {why}", remedy=remedy)]
+    return judge_ranks(seen, where=where, ranks=nodes * per_node, cpus=cpus, began=began, ended=time.time())
+
+
+def judge_ranks(
+    seen: list[dict[str, Any]], *, where: str, ranks: int, cpus: int, began: float, ended: float
+) -> list[Finding]:
+    """What the ranks of a trial tell.
+
+    Args:
+        seen: from `try_ranks`.
+        where: the nodes, in words.
+        ranks: that were asked for.
+        cpus: of each, asked for.
+        began: when the job was submitted, by this machine's clock.
+        ended: when its answer was here.
+    """
+    findings, hosts = [], sorted({row["host"] for row in seen})
+    if len(seen) != ranks or any(row["size"] != ranks for row in seen):
+        text = (
+            f"{len(seen)} rank(s) answered in worlds of {sorted({row['size'] for row in seen})}, {ranks} were started"
+        )
+        remedy = "launcher and MPI are not of one kind: set machine.srun_mpi, or MPI4PY_LIBMPI to the site's library"
+        findings.append(Finding(level="bad", topic=f"{where}: MPI", text=text, remedy=remedy))
+    else:
+        text = f"{ranks} rank(s) on {', '.join(hosts)} found each other"
+        findings.append(Finding(level="ok", topic=f"{where}: launcher and MPI", text=text))
+    if not all(row["token_seen"] for row in seen):
+        remedy = "work in a folder that login node and compute nodes share"
+        findings.append(
+            Finding(level="bad", topic=f"{where}: files", text="a file written here is not seen there", remedy=remedy)
+        )
+    else:
+        findings.append(Finding(level="ok", topic=f"{where}: files", text="this folder is the same there and here"))
+    few = min(row["cpus"] for row in seen)
+    if few < cpus:
+        text = f"a rank may use {few} CPU(s), {cpus} were asked for"
+        remedy = "see the partition's settings (task/cgroup, task/affinity), or lower machine.cpus_per_rank"
+        findings.append(Finding(level="warn", topic=f"{where}: cores", text=text, remedy=remedy))
+    else:
+        findings.append(
+            Finding(level="ok", topic=f"{where}: cores", text=f"a rank may use {few} CPUs, {cpus} asked for")
+        )
+    off = max(max(began - row["time"], row["time"] - ended) for row in seen)
+    level, text = (
+        ("warn", f"a clock differs by {off:.0f} s from this machine's")
+        if off > CLOCK_SECONDS
+        else ("ok", "clocks agree")
+    )
+    remedy = "ask the administrator for NTP: deadlines of jobs are told by the clock" if level == "warn" else ""
+    findings.append(
+        Finding(level="warn" if level == "warn" else "ok", topic=f"{where}: clock", text=text, remedy=remedy)
+    )
+    pages = sorted({str(row["huge_pages"]) for row in seen})
+    fine = set(pages) <= {"always", "madvise"}
+    remedy = "" if fine else "ask the administrator for `madvise` in /sys/kernel/mm/transparent_hugepage/enabled"
+    text = f"transparent huge pages: {', '.join(pages)}"
+    return [*findings, Finding(level="ok" if fine else "warn", topic=f"{where}: huge pages", text=text, remedy=remedy)]

@@ -1,0 +1,77 @@
+"""The arguments of the bench verbs, as an experiment asks for them."""
+
+import shlex
+
+from dithc.config import Experiment
+
+
+class Benches:
+    """What an experiment wants measured on its machine."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.asked, self.machine = experiment.bench, experiment.machine
+
+    @property
+    def step(self) -> str:
+        """Arguments of `dithc bench step`."""
+        bench = self.asked
+        return f"--model {bench.model} --batch {bench.batch} --dtype {bench.dtype} --compare {','.join(bench.compare)}"
+
+    @property
+    def strategies(self) -> str:
+        """Arguments of `dithc bench strategies`."""
+        asked = self.asked.strategies
+        limit = f" --memory-limit {asked.memory_limit_gib:g}" if asked.memory_limit_gib else ""
+        models, batches = ",".join(asked.models or ["DiT-S/2"]), ",".join(map(str, asked.batches))
+        return f"--models {models} --batches {batches} --dtype {asked.dtype} --rounds {asked.rounds}{limit}"
+
+    def scaling(self, mode: str) -> str:
+        """Arguments of `dithc bench scaling` for `weak` or `strong`."""
+        asked, machine = self.asked.scaling, self.machine
+        models, ranks = ",".join(asked.models or ["DiT-S/2"]), ",".join(map(str, asked.ranks))
+        words = f"--{mode} --models {models} --ranks {ranks} --batch {asked.batch} --dtype {asked.dtype} --rounds {asked.rounds}"
+        words += " --without-communication" if asked.without_communication else ""
+        if machine.nodes > 1 or machine.launcher == "srun":
+            words += f" --launcher {machine.launcher} --ranks-per-node {machine.launched_per_node or 1}"
+            words += f" --cpus {machine.cpus_per_rank}" if machine.cpus_per_rank else ""
+        return words
+
+    @property
+    def scaling_ranks(self) -> int:
+        """The most ranks of measured scaling, as the scheduler is told; 1 on one machine, where the bench starts them itself."""
+        return max(self.asked.scaling.ranks) if self.machine.launcher == "srun" else 1
+
+    @property
+    def scaling_nodes(self) -> int:
+        """Nodes for that many ranks."""
+        return -(-self.scaling_ranks // (self.machine.launched_per_node or 1))
+
+    @property
+    def stepwise(self) -> str:
+        """Arguments of `dithc bench stepwise`."""
+        asked = self.asked.stepwise
+        tune = " --tune" if asked.tune else ""
+        return (
+            f"--model {asked.model or 'DiT-S/2'} --batch {asked.batch} --dtype {asked.dtype} --ranks {asked.ranks} "
+            f"--rounds {asked.rounds}{tune}"
+        )
+
+    @property
+    def automem(self) -> str:
+        """Arguments of `dithc bench automem`."""
+        asked = self.asked.automem
+        memory = "" if asked.memory_gib is None else f" --memory {asked.memory_gib:g}"
+        return (
+            f"--model {asked.model or 'DiT-S/2'} --batch {asked.batch} --dtype {asked.dtype} --only {','.join(asked.only)} "
+            f"--budget {asked.budget:g} --folder {shlex.quote(asked.folder)} --file-gib {asked.file_gib:g} "
+            f"--rounds {asked.rounds}{memory}"
+        )
+
+    def simulate(self, what: str) -> str:
+        """Arguments of `dithc simulate` for `paper`, `weak` or `strong`."""
+        asked = self.asked.simulate
+        machine, nodes = shlex.quote(asked.machine or "profiles/machines/lx2.yaml"), ",".join(map(str, asked.nodes))
+        if what == "paper":
+            return f"--reproduce-paper --machine {machine} --nodes {nodes}"
+        step = f" --step {shlex.quote(asked.step)}" if asked.step else ""
+        return f"--mode {what} --machine {machine} --models {','.join(asked.models)} --nodes {nodes}{step}"

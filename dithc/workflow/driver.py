@@ -1,0 +1,201 @@
+"""What the driver does around the jobs: before the first, while they wait, and when one has failed."""
+
+import atexit
+import json
+import os
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from dithc.cluster import Job, Queue, ended_because, queue_of, waits_in_vain
+from dithc.log import logger, problem, setup
+from dithc.runs import Lease, atomic_write
+from dithc.workflow.jobs import Jobs
+from dithc.workflow.matrix import Matrix
+
+LOOK_SECONDS = 15.0  # a job that waits in vain is named within four looks
+LOOK_VARIABLE = "DITHC_LOOK_SECONDS"
+# Of the plugin, and what it adds to it after every look at which nothing had ended.
+PAUSE, PAUSE_GROWS_SECONDS = "next_seconds_between_status_checks", 10.0
+LAST_LINES = 12
+LOCAL = "local"
+STAGES = {"pretrain": "train", "finetune": "train", "features_real": "features", "features_generated": "features"}
+log = logger("dithc.workflow")
+
+
+class Driver:
+    """The process that submits the jobs of an experiment, or runs them; one at a time for an experiment.
+
+    A second driver of an experiment is refused while the first lives. One that starts after another was killed waits for the jobs
+    which that one had submitted, so that nothing is computed twice.
+    """
+
+    def __init__(self, matrix: Matrix, jobs: Jobs) -> None:
+        self.matrix, self.jobs = matrix, jobs
+        self.folder = Path.cwd()
+        self.record = Path(matrix.root) / "driver.json"
+        self.name: str | None = None
+        self.engine: Any = None
+        self.begun = time.time()
+        self._told: set[tuple[str, str]] = set()
+        self._seen: dict[str, Job] = {}
+        self._stop = threading.Event()
+
+    @property
+    def queue(self) -> Queue | None:
+        """The scheduler's, where one runs the jobs."""
+        scheduler = self.jobs.machine.scheduler
+        return queue_of(scheduler) if scheduler != "none" else None
+
+    def start(self, planned: list[tuple[str, str]], *, executor: str, name: str, engine: Any) -> None:
+        """Called before the first job.
+
+        Args:
+            planned: rule and name (data set, run ...) of every job that will run.
+            executor: what runs jobs, as the workflow engine calls it (`local`, `slurm`, `cluster-generic`).
+            name: under which the jobs of this driver are submitted.
+            engine: the engine's object that submits jobs and follows them.
+
+        Raises:
+            UserError: another driver works on the experiment; the profile does not say what a node has; a file of the user's is
+                missing; a job can never start.
+        """
+        setup()
+        self._check_profile(executor)
+        self._hold()
+        stages = [(STAGES.get(rule, rule), one) for rule, one in planned]
+        for line in self.jobs.check(stages) if executor != LOCAL else []:
+            log.warning(line)
+        self.matrix.write_config()
+        if self.queue is None or executor == LOCAL:
+            return
+        self._take_up(self.queue)
+        self.engine, self.name = engine, name
+        atomic_write(self.record, json.dumps({"name": name, "began": time.time()}) + "\n")
+        threading.Thread(target=self._watch, args=(self.queue,), name="watch", daemon=True).start()
+
+    def failed(self) -> None:
+        """Called when the workflow has failed: says of every job that did, why, where its log is, and what to do."""
+        self._stop.set()
+        if self.queue is None or self.name is None:
+            return
+        self._look(self.queue)
+        for job in self.queue.ended(list(self._seen)):
+            if not job.active and job.state != "COMPLETED":
+                log.error(self._told_of(job, self.queue))
+
+    def _check_profile(self, executor: str) -> None:
+        if executor != LOCAL and self.jobs.machine.scheduler == "none":
+            raise problem(
+                "the profile does not say what a node of the cluster has",
+                got=f"jobs go to {executor}, and `machine` says scheduler: none",
+                expected="machine={scheduler: ..., node_cores: ..., cpus_per_rank: ..., ...} in the profile",
+                remedy="`dithc doctor --write-profile NAME` on the login node writes one; `--config machine=...` replaces all "
+                "that the profile says of the machine: put such settings into the profile",
+            )
+
+    def _hold(self) -> None:
+        folder = Path(self.matrix.root)
+        folder.mkdir(parents=True, exist_ok=True)
+        lease = Lease(folder, wait_seconds=0.0)
+        try:
+            lease.__enter__()
+        except Lease.Held as error:
+            raise problem(
+                f"another driver works on experiment {self.matrix.experiment.name!r}",
+                got=str(error),
+                expected="one driver at a time",
+                remedy="wait until it has ended, or end it (Ctrl-C); a killed one of another host counts for 45 s",
+            ) from None
+        atexit.register(lease.__exit__, None, None, None)
+
+    def _take_up(self, queue: Queue) -> None:
+        """Waits for jobs which a driver before this one had submitted."""
+        try:
+            before = json.loads(self.record.read_text()).get("name")
+        except (OSError, ValueError, AttributeError):
+            return
+
+        def left() -> list[Job]:
+            return [job for job in queue.jobs(self.folder) if job.active and before is not None and job.name == before]
+
+        told: set[str] = set()
+        while jobs := left():
+            if {job.id for job in jobs} != told:
+                told = {job.id for job in jobs}
+                names = ", ".join(f"{job.id} ({job.title}, {job.state.lower()})" for job in jobs)
+                log.info(
+                    f"an earlier driver's jobs are in the queue: {names}; waiting for them, `scancel` them to go on at once"
+                )
+            self._name_those_in_vain(jobs)
+            time.sleep(min(_look_seconds(), 5.0))
+
+    def _watch(self, queue: Queue) -> None:
+        look_seconds = _look_seconds()
+        while not self._stop.wait(look_seconds):
+            # The plugin looks ever more rarely, down to every three minutes, in which a finished job holds up the next.
+            if getattr(self.engine, PAUSE, 0) > look_seconds - PAUSE_GROWS_SECONDS:
+                setattr(self.engine, PAUSE, look_seconds - PAUSE_GROWS_SECONDS)
+            try:
+                self._look(queue)
+            except Exception as error:  # the watch must never end the work
+                log.debug("watch: %r", error)
+
+    def _look(self, queue: Queue) -> None:
+        jobs = [job for job in queue.jobs(self.folder) if job.name == self.name]
+        self._seen |= {job.id: job for job in jobs}
+        self._name_those_in_vain(jobs)
+        for job in jobs:
+            # Where Slurm cancels what it preempts, nobody else would run it again.
+            if job.state == "PREEMPTED" and self._first(job, "PREEMPTED"):
+                log.info(f"job {job.id} ({job.title}) was preempted: putting it back into the queue")
+                queue.again(job.id)
+            if job.state == "CANCELLED" and self._first(job, "CANCELLED"):
+                log.warning(
+                    f"job {job.id} ({job.title}) was cancelled; if this driver goes on waiting for it, end it and start again"
+                )
+
+    def _name_those_in_vain(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            words = waits_in_vain(job)
+            if words is not None and self._first(job, job.reason):
+                log.warning(
+                    f"job {job.id} ({job.title}) will not start by itself: {words[0]} ({job.reason}); remedy: {words[1]}"
+                )
+
+    def _first(self, job: Job, word: str) -> bool:
+        is_first = (job.id, word) not in self._told
+        self._told.add((job.id, word))
+        return is_first
+
+    def _told_of(self, job: Job, queue: Queue) -> str:
+        why, remedy = ended_because(job)
+        path = queue.log(self.folder, job)
+        where = f" on {job.nodes}" if job.nodes else ""
+        status = "" if job.status in (None, 0) else f", status {job.status}"
+        by = f" {job.reason}" if job.reason else ""
+        lines = [f"job {job.id} ({self._seen[job.id].title}) ended: {job.state}{by}{status}{where} after {job.elapsed}"]
+        lines += [f"  why: {why}", f"  log: {path or 'none was written'}"]
+        lines += [f"    | {line}" for line in _last_words(path)]
+        return "\n".join([*lines, f"  remedy: {remedy}"])
+
+
+def _last_words(path: Path | None) -> list[str]:
+    """The lines of a log that say why: an error of dithc's with its four lines, else the last ones."""
+    try:
+        lines = path.read_text(errors="replace").splitlines() if path is not None else []
+    except OSError:
+        return []
+    begins = [number for number, line in enumerate(lines) if " error: " in line]
+    return lines[begins[0] : begins[0] + LAST_LINES] if begins else lines[-LAST_LINES:]
+
+
+def _look_seconds() -> float:
+    """How often the driver looks at the queue."""
+    given = os.environ.get(LOOK_VARIABLE, "")
+    if given and not re.fullmatch(r"\d+(\.\d+)?", given):
+        log.warning(f"{LOOK_VARIABLE}={given} is no number of seconds: every {LOOK_SECONDS:g} s")
+        return LOOK_SECONDS
+    return max(0.5, float(given)) if given else LOOK_SECONDS

@@ -1,0 +1,209 @@
+"""The matrix of an experiment: names, where the manifest of each stage stands, what it depends on."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dithc.config import experiment_of
+from dithc.runs import atomic_write, rule_spec
+from dithc.workflow.fingerprint import Files
+
+PATHS = {"path", "init_file"}  # keys of settings that name files of the user's
+
+
+class Matrix:
+    """An experiment as the workflow engine sees it: names, paths of manifests, dependencies.
+
+    Attributes:
+        experiment: the checked configuration.
+        root: folder of all outputs, `results/<name>`.
+        config: path of the resolved configuration, which every command reads.
+        files: fingerprints of the user's files.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.experiment = experiment_of(config)
+        self.root = _plain(f"{self.experiment.results}/{self.experiment.name}")
+        self.config = f"{self.root}/config.json"
+        self.files = Files(Path(self.root) / "fingerprints.json")
+
+    def write_config(self) -> None:
+        """Writes the resolved configuration, which every job reads; called when a real run starts, not by a dry run."""
+        text = json.dumps(self.experiment.model_dump(mode="json"), indent=1) + "\n"
+        path = Path(self.config)
+        if not path.exists() or path.read_text() != text:
+            atomic_write(path, text)
+        self.files.remember()
+
+    # names
+
+    def names(self, section: str) -> str:
+        """The names of a section as a regular expression, for wildcards; matches nothing where there are none."""
+        return "|".join(getattr(self.experiment, section)) or "(?!)"
+
+    @property
+    def pretrainings(self) -> list[str]:
+        """Runs that start from scratch."""
+        return [name for name in self.experiment.runs if name not in self.finetunings]
+
+    @property
+    def finetunings(self) -> list[str]:
+        """Runs that start from another run or from a file."""
+        return [name for name, run in self.experiment.runs.items() if run.init or run.init_file]
+
+    @property
+    def real_sets(self) -> list[str]:
+        """Real feature sets the evaluations need, as `dataset.split.count.extractor`."""
+        return sorted({self.real_set(name) for name in self.experiment.evaluations})
+
+    def real_set(self, evaluation: str) -> str:
+        """The real feature set that an evaluation is compared with."""
+        chosen = self.experiment.evaluations[evaluation]
+        count = chosen.real_images or "all"
+        return f"{self.experiment.runs[chosen.run].dataset}.{chosen.real_split}.{count}.{chosen.extractor}"
+
+    # paths of manifests
+
+    def path(self, stage: str, name: str) -> str:
+        """The manifest of a stage's result for a data set, codec, evaluation ...; `name` may be a wildcard in braces."""
+        return f"{self.root}/{stage}/{name}/manifest.json"
+
+    def log(self, name: str) -> str:
+        """The log file of a rule."""
+        return f"{self.root}/logs/{name}.log"
+
+    def segment(self, run: str, step: int | str) -> str:
+        """The manifest of a run at the end of a segment; both may be wildcards in braces."""
+        number = f"{step:07d}" if isinstance(step, int) else step
+        return f"{self.root}/runs/{run}/step_{number}.json"
+
+    def final(self, run: str) -> str:
+        """The manifest of a run at its last step."""
+        return self.segment(run, self.experiment.runs[run].steps)
+
+    @property
+    def manifests(self) -> list[str]:
+        """Every manifest the report reads: all stages of all data sets, codecs, runs and evaluations."""
+        experiment = self.experiment
+        synthetic = [name for name in experiment.datasets if self.scene_input(name)]
+        stages: dict[str, Iterable[str]] = {
+            "inputs": synthetic,
+            "scenes": experiment.datasets,
+            "tiles": experiment.datasets,
+            "codecs": [name for name, codec in experiment.codecs.items() if codec.kind == "kl-vae"],
+            "latents": experiment.datasets,
+            "samples": experiment.evaluations,
+            "extractors": [name for name in experiment.extractors if self.extractor_of(name)],
+            "features": [*self.real_sets, *experiment.evaluations],
+            "fid": experiment.evaluations,
+        }
+        paths = [self.path(stage, name) for stage, names in stages.items() for name in names]
+        return paths + [self.segment(name, step) for name in experiment.runs for step in self.segments(name)]
+
+    def segments(self, run: str) -> list[int]:
+        """Last steps of a run's segments."""
+        chosen = self.experiment.runs[run]
+        return list(range(chosen.segment_steps, chosen.steps + 1, chosen.segment_steps))
+
+    @property
+    def bench_file(self) -> list[str]:
+        """The JSON of the step bench, or nothing where none is asked for."""
+        return [f"{self.root}/bench/step.json"] if self.experiment.bench.model else []
+
+    @property
+    def strategies_file(self) -> list[str]:
+        """The JSON of the comparison of strategies, or nothing where none is asked for."""
+        return [f"{self.root}/bench/strategies.json"] if self.experiment.bench.strategies.models else []
+
+    @property
+    def measured_files(self) -> list[str]:
+        """The JSON files of weak and of strong scaling, measured."""
+        return [f"{self.root}/bench/scaling-{mode}.json" for mode in ("weak", "strong")]
+
+    @property
+    def simulated_files(self) -> list[str]:
+        """The JSON files of simulated scaling."""
+        return [f"{self.root}/bench/simulated-{what}.json" for what in self.experiment.bench.simulate.of]
+
+    @property
+    def scaling_files(self) -> list[str]:
+        """What the report says of scaling: what was asked for."""
+        measured = self.measured_files if self.experiment.bench.scaling.models else []
+        return measured + (self.simulated_files if self.experiment.bench.simulate.machine else [])
+
+    @property
+    def stepwise_file(self) -> list[str]:
+        """The JSON of the training by stages, or nothing where none is asked for."""
+        return [f"{self.root}/bench/stepwise.json"] if self.experiment.bench.stepwise.model else []
+
+    @property
+    def automem_file(self) -> list[str]:
+        """The JSON of what AutoMem gives, or nothing where it is not asked for."""
+        return [f"{self.root}/bench/automem.json"] if self.experiment.bench.automem.model else []
+
+    # dependencies
+
+    def dataset_of(self, evaluation: str) -> str:
+        """The data set an evaluation is about."""
+        return self.experiment.runs[self.experiment.evaluations[evaluation].run].dataset
+
+    def scene_input(self, dataset: str) -> list[str]:
+        """What staging a data set waits for: the generator, or nothing (the user's own files)."""
+        synthetic = self.experiment.datasets[dataset].source.synthetic is not None
+        return [self.path("inputs", dataset)] if synthetic else []
+
+    def train_input(self, run: str, step: int) -> dict[str, str]:
+        """What a segment waits for: latents, and the segment before it or the run it starts from."""
+        chosen = self.experiment.runs[run]
+        inputs = {"latents": self.path("latents", chosen.dataset)}
+        if chosen.init:
+            inputs["init"] = self.final(chosen.init)
+        if step > chosen.segment_steps:
+            inputs["before"] = self.segment(run, step - chosen.segment_steps)
+        return inputs
+
+    def spec(self, stage: str, name: str) -> str:
+        """What decides a stage's result, as canonical JSON: a rule's parameter that triggers reruns.
+
+        Paths of the user's files stand in it as fingerprints of what is there, so that files that are added count, and where they
+        stand does not.
+        """
+        return json.dumps(
+            self._with_files(rule_spec(self.experiment, stage, name), named=stage == "stage"), sort_keys=True
+        )
+
+    def _with_files(self, value: Any, *, named: bool) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {
+            key: self.files.fingerprint(part, named=named)
+            if key in PATHS and isinstance(part, str)
+            else self._with_files(part, named=named)
+            for key, part in value.items()
+        }
+
+    def extractor_name(self, evaluation: str) -> str:
+        """The extractor of an evaluation."""
+        return self.experiment.evaluations[evaluation].extractor
+
+    def extractor_of(self, name: str) -> list[str]:
+        """The manifest of a trained extractor, or nothing for one in a file."""
+        return [self.path("extractors", name)] if self.experiment.extractors[name].kind == "classifier" else []
+
+    def codec_of(self, dataset: str) -> list[str]:
+        """The manifest of a data set's codec if it is trained here, or nothing."""
+        name = self.experiment.datasets[dataset].codec
+        return [self.path("codecs", name)] if self.experiment.codecs[name].kind == "kl-vae" else []
+
+    @property
+    def titles(self) -> list[str]:
+        """What the report calls things: a parameter, so that an edited title makes a new report."""
+        return [self.experiment.title, *(dataset.title for dataset in self.experiment.datasets.values())]
+
+
+def _plain(path: str) -> str:
+    """A path written in one way, however the configuration writes it: relative where it is below the working folder."""
+    relative = os.path.relpath(path)
+    return os.path.normpath(path) if relative.startswith("..") else relative

@@ -1,0 +1,252 @@
+"""What a job needs, from its work: one rule for memory and one for time, from model, batch and data.
+
+Memory of a node (`Needs.memory_mb`): what its processes hold before the work begins, the state of the model, the activations of
+the images computed at once, and the pixels held at once. Time (`Needs.minutes`): floating-point operations over what the cores
+do (`machine.gflops_per_core`), the bytes that are read and written, and a start. Both are bounds from above, checked against
+the peaks that manifests record; a setting in `resources` takes their place.
+
+Legend: N images at once; T tokens; D width; L blocks.
+"""
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dithc.config import Experiment, datasets, training
+
+MB = 1e6
+# A process of dithc after its imports, by what it imports: 0.35 GB with torch, 0.15 without; twice that, as libraries differ.
+TORCH_MB, PLAIN_MB = 800, 400
+# Of a weight: itself, its gradient, two moments, the average (fp32); a copy in bf16 counts as a half more.
+STATE_BYTES, BF16_COPY_BYTES = 20, 2
+# What an asynchronous checkpoint copies of a weight: weight, two moments, average.
+SNAPSHOT_BYTES = 16
+# Numbers a block keeps of a token for its backward pass, in widths D: two norms, qkv, attention, projection, MLP before and after
+# GELU (4 each), two gates (paper section 4.2; measured 16 to 19).
+KEPT_WIDTHS = 20
+# Numbers that convolutions of an autoencoder keep of an image, in (pixels x first width); a classifier keeps fewer.
+KEPT_CONVOLUTION = 60
+# Scenes of a full Sentinel-2 product on its 10 m grid: 10,980 squared.
+FULL_SIDE = 10_980
+SAMPLED_SHARD = 64  # images that `dithc sample` holds until they are written
+START_MINUTES = 2.0
+DISK_MB_A_SECOND = 20.0
+CONVOLUTION_SHARE = 0.5  # of `gflops_per_core`, what PyTorch's small convolutions reach
+SOURCE_BANDS = {"sentinel2": 13, "image-folder": 3}
+SHARE = 1.25  # above the sum, for fragments of the heap
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a job asks of a node.
+
+    Attributes:
+        memory_mb: megabytes (10^6) of all its processes on one node.
+        minutes: of wall time.
+    """
+
+    memory_mb: int
+    minutes: int
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes of a run's tensors.
+
+    Attributes:
+        side: of a tile in pixels.
+        bands: of a tile.
+        tokens: T of an image.
+        width: D.
+        depth: L.
+        parameters: of the network, but for its label table.
+    """
+
+    side: int
+    bands: int
+    tokens: int
+    width: int
+    depth: int
+    parameters: int
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of one forward pass of one image: products with weights, and attention."""
+        return 2.0 * self.tokens * self.depth * (12 * self.width**2 + 2 * self.tokens * self.width)
+
+
+def needs(experiment: Experiment, stage: str, name: str, *, ranks_per_node: int, ranks: int, cores: int) -> Needs:
+    """What a job of a stage needs.
+
+    Args:
+        experiment: the configuration.
+        stage: as in `resources`.
+        name: data set, codec, run, extractor or evaluation; ignored by stages that have none.
+        ranks_per_node: processes of a training or sampling on a node.
+        ranks: in all.
+        cores: of a node, for this job.
+    """
+    rule = _RULES.get(stage)
+    if rule is None:
+        return Needs(4 * TORCH_MB, 60)
+    megabytes, flops, disk_mb = rule(experiment, name, ranks)
+    is_shared = stage in ("train", "sample")
+    flops_a_second = (
+        experiment.machine.gflops_per_core * 1e9 * cores * (max(1, ranks // ranks_per_node) if is_shared else 1)
+    )
+    seconds = flops / flops_a_second + disk_mb / DISK_MB_A_SECOND
+    memory = megabytes * SHARE * (ranks_per_node if is_shared else 1)
+    return Needs(100 * math.ceil(memory / 100), math.ceil(START_MINUTES + seconds / 60))
+
+
+def geometry(experiment: Experiment, run: training.Run) -> Geometry:
+    """Sizes of a run's tensors, from its data set, codec and model."""
+    dataset = experiment.datasets[run.dataset]
+    width, depth, _ = run.model.shape
+    factor = _codec_factor(experiment, dataset.codec)
+    tokens = max(1, dataset.tiles.size // (factor * run.model.patch)) ** 2
+    blocks = depth * (18 * width**2 + 15 * width)  # attention 4 D^2, MLP 8 D^2, adaLN 6 D^2
+    ends = 3 * width**2 + 512 * width  # timestep, last adaLN, first and last layer
+    return Geometry(dataset.tiles.size, _bands(dataset), tokens, width, depth, blocks + ends)
+
+
+def source_files(dataset: datasets.Dataset, *, most: int = 100_000) -> tuple[int, int, int]:
+    """Number of files under a data set's source folder, bytes of all, and of the largest; zeros where there is none (yet)."""
+    count = total = largest = 0
+    root = dataset.source.path
+    for folder, _, names in os.walk(root) if root is not None else ():
+        for name in names:
+            if count == most:
+                return count, total, largest
+            try:
+                size = (Path(folder) / name).stat().st_size
+            except OSError:  # a dangling link is the reader's to reject
+                continue
+            count, total, largest = count + 1, total + size, max(largest, size)
+    return count, total, largest
+
+
+def _codec_factor(experiment: Experiment, name: str) -> int:
+    codec = experiment.codecs[name]
+    return {"pixel": 1, "sd-vae": 8}.get(codec.kind) or int(2 ** (len(getattr(codec, "channels", [1])) - 1))
+
+
+def _bands(dataset: datasets.Dataset) -> int:
+    bands = getattr(dataset.source, "bands", None)
+    return len(bands) if bands is not None else SOURCE_BANDS.get(dataset.source.kind, 4)
+
+
+def _scene_mb(dataset: datasets.Dataset) -> tuple[float, float]:
+    """Megabytes of one staged scene in memory, and of all scenes on disk."""
+    bands = _bands(dataset)
+    made = dataset.source.synthetic
+    if made is not None:
+        one = bands * made.size**2 * 4 / MB
+        return one, one * made.scenes * (made.classes if dataset.source.kind == "image-folder" else 1)
+    _, total, largest = source_files(dataset)
+    if dataset.source.kind == "sentinel2":
+        return bands * FULL_SIDE**2 * 2 / MB, 3 * total / MB
+    # A file holds one scene of all bands, as it is or compressed to a third; as numbers of 4 bytes it is up to 12 times that.
+    return 12 * largest / MB, 3 * total / MB
+
+
+def _synthesize(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
+    one, everything = _scene_mb(experiment.datasets[name])
+    return PLAIN_MB + 12 * one, 0.0, 10 * everything
+
+
+def _stage(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
+    one, everything = _scene_mb(experiment.datasets[name])
+    return PLAIN_MB + 2.2 * one, 0.0, 4 * everything
+
+
+def _codec(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
+    codec = experiment.codecs[name]
+    dataset = experiment.datasets[getattr(codec, "trained_on", "")] if codec.kind == "kl-vae" else None
+    if dataset is None:
+        return TORCH_MB, 0.0, 0.0
+    first, batch, steps = getattr(codec, "channels", [128])[0], getattr(codec, "batch", 16), getattr(codec, "steps", 0)
+    pixels = dataset.tiles.size**2
+    kept = batch * pixels * first * KEPT_CONVOLUTION * 4
+    # A layer of the first level: 9 x width^2 multiply-adds a pixel; about 12 such layers, forward and twice backward.
+    flops = 3 * 2 * 12 * 9 * first**2 * pixels * batch * steps / CONVOLUTION_SHARE
+    return TORCH_MB + kept / MB + _scene_mb(dataset)[1] / 4, flops, 0.0
+
+
+def _latents(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
+    dataset = experiment.datasets[name]
+    codec = experiment.codecs[dataset.codec]
+    first = getattr(codec, "channels", [128])[0]
+    pixels, everything = dataset.tiles.size**2, _scene_mb(dataset)[1]
+    tiles = everything * MB / (4 * pixels * _bands(dataset))
+    flops = 2 * 2 * 12 * 9 * first**2 * pixels * tiles / CONVOLUTION_SHARE
+    return TORCH_MB + 32 * pixels * first * 12 * 4 / MB, flops, 4 * everything
+
+
+def _train(experiment: Experiment, name: str, ranks: int) -> tuple[float, float, float]:
+    run, machine = experiment.runs[name], experiment.machine
+    sizes = geometry(experiment, run)
+    share = math.ceil(run.global_batch / ranks)
+    at_once = min(run.micro_batch or share, share)
+    kept_blocks = 2 if run.recompute == "block" else sizes.depth
+    item = 2 if run.dtype == "bf16" else 4
+    activations = at_once * sizes.tokens * sizes.width * item * (kept_blocks * KEPT_WIDTHS + sizes.depth)
+    state = sizes.parameters * (STATE_BYTES + (BF16_COPY_BYTES if run.dtype == "bf16" else 0))
+    state += sizes.parameters * SNAPSHOT_BYTES if machine.checkpoints == "async" else 0
+    passes = 4 if run.recompute == "block" else 3
+    flops = passes * sizes.flops * run.global_batch * run.segment_steps
+    checkpoints = sizes.parameters * SNAPSHOT_BYTES / MB * (run.segment_steps / run.checkpoint_every + 1)
+    return TORCH_MB + (activations + state) / MB, flops, checkpoints
+
+
+def _sample(experiment: Experiment, name: str, ranks: int) -> tuple[float, float, float]:
+    evaluation = experiment.evaluations[name]
+    sizes = geometry(experiment, experiment.runs[evaluation.run])
+    at_once = min(evaluation.batch, SAMPLED_SHARD) * (2 if evaluation.guidance != 1.0 else 1)
+    codec = experiment.codecs[experiment.datasets[experiment.runs[evaluation.run].dataset].codec]
+    first = getattr(codec, "channels", [128 if codec.kind == "sd-vae" else 1])[0]
+    decoding = min(evaluation.batch, SAMPLED_SHARD) * sizes.side**2 * first * 12 * 4
+    held = SAMPLED_SHARD * sizes.side**2 * sizes.bands * 4 * 3
+    network = at_once * sizes.tokens * sizes.width * 4 * KEPT_WIDTHS + sizes.parameters * 8
+    flops = sizes.flops * evaluation.images * evaluation.steps * (2 if evaluation.guidance != 1.0 else 1)
+    return TORCH_MB + (decoding + held + network) / MB, flops, 0.0
+
+
+def _extractor(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
+    extractor = experiment.extractors[name]
+    dataset = experiment.datasets[extractor.trained_on or ""]
+    pixels = dataset.tiles.size**2
+    flops = 3 * 2 * 4 * 9 * 64**2 * pixels * extractor.batch * extractor.steps / CONVOLUTION_SHARE
+    return TORCH_MB + extractor.batch * pixels * 64 * 8 * 4 / MB + _scene_mb(dataset)[1] / 4, flops, 0.0
+
+
+def _features(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
+    # InceptionV3 takes 12 GFLOP an image and 0.6 GB for a batch of 32, other kinds less; the most images of any set.
+    images = max((one.images for one in experiment.evaluations.values()), default=0)
+    everything = sum(_scene_mb(one)[1] for one in experiment.datasets.values())
+    tiles = sum(_scene_mb(one)[1] * MB / (4 * one.tiles.size**2 * _bands(one)) for one in experiment.datasets.values())
+    flops = 12e9 if experiment.extractors[name].kind in ("inception", "torchscript") else 1e9
+    return 2 * TORCH_MB + 600, flops * max(images, tiles) / CONVOLUTION_SHARE, everything
+
+
+def _small(*_: object) -> tuple[float, float, float]:
+    """FID of 2,048 features, and the report: matrices of 32 MB, and pictures."""
+    return 2 * TORCH_MB, 0.0, DISK_MB_A_SECOND * 180
+
+
+_RULES: dict[str, Callable[[Experiment, str, int], tuple[float, float, float]]] = {
+    "synthesize": _synthesize,
+    "stage": _stage,
+    "tiles": _stage,
+    "codec": _codec,
+    "latents": _latents,
+    "train": _train,
+    "sample": _sample,
+    "extractor": _extractor,
+    "features": _features,
+    "fid": _small,
+    "report": _small,
+}
+"""Megabytes of a process, floating-point operations of the job, and megabytes that it reads and writes, of each stage."""

@@ -1,0 +1,145 @@
+"""Every stage of an experiment as something to look at: its rule, what it makes, where it logs, what it waits for."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dithc.workflow.matrix import Matrix
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One job of the workflow; paths are relative to the working folder, as the matrix has them.
+
+    Attributes:
+        kind: what it belongs to, such as `data set`.
+        name: which of that kind.
+        rule: its rule.
+        wildcards: values of the rule's wildcards, in the order of the rule's output.
+        output: the file that says it is done.
+        log: what it printed.
+        needs: outputs of other stages that it waits for.
+        step: the step that a segment of a training ends with; else 0.
+    """
+
+    kind: str
+    name: str
+    rule: str
+    wildcards: tuple[str, ...]
+    output: str
+    log: str
+    needs: tuple[str, ...] = ()
+    step: int = 0
+
+    @property
+    def key(self) -> str:
+        """Rule and wildcards in one word, as the engine's plugin tells them to a scheduler."""
+        return "_".join((self.rule, *self.wildcards))
+
+    @property
+    def title(self) -> str:
+        """Rule and name for people."""
+        end = f" to step {self.step}" if self.step else ""
+        return f"{self.rule.removesuffix('_generated').removesuffix('_real')} {self.name}".strip() + end
+
+
+def stages_of(matrix: Matrix) -> list[Stage]:
+    """All stages up to the report, those of one thing (data set, run ...) beside each other, in the order of the work."""
+    before = [*_datasets(matrix), *_codecs(matrix), *_runs(matrix), *_evaluations(matrix), *_benches(matrix)]
+    report = Stage(
+        kind="report",
+        name="",
+        rule="report",
+        wildcards=(),
+        output=f"{matrix.root}/report.html",
+        log=matrix.log("report"),
+        needs=tuple(stage.output for stage in before),
+    )
+    return [*before, report]
+
+
+def _datasets(matrix: Matrix) -> Iterator[Stage]:
+    for name in matrix.experiment.datasets:
+        made, scenes, tiles = matrix.scene_input(name), matrix.path("scenes", name), matrix.path("tiles", name)
+        steps: list[tuple[str, str, list[str]]] = []
+        steps += [("synthesize", matrix.path("inputs", name), [])] if made else []
+        steps += [("stage", scenes, made), ("tiles", tiles, [scenes])]
+        steps += [("latents", matrix.path("latents", name), [tiles, *matrix.codec_of(name)])]
+        for rule, output, needs in steps:
+            log = matrix.log(f"{rule}/{name}")
+            yield Stage(
+                kind="data set", name=name, rule=rule, wildcards=(name,), output=output, log=log, needs=tuple(needs)
+            )
+
+
+def _codecs(matrix: Matrix) -> Iterator[Stage]:
+    for name, codec in matrix.experiment.codecs.items():
+        if codec.kind == "kl-vae":
+            needs = (matrix.path("tiles", codec.trained_on),)
+            output, log = matrix.path("codecs", name), matrix.log(f"codec/{name}")
+            yield Stage(kind="codec", name=name, rule="codec", wildcards=(name,), output=output, log=log, needs=needs)
+
+
+def _runs(matrix: Matrix) -> Iterator[Stage]:
+    for name in matrix.experiment.runs:
+        for step in matrix.segments(name):
+            yield Stage(
+                kind="run",
+                name=name,
+                rule="finetune" if name in matrix.finetunings else "pretrain",
+                wildcards=(name, f"{step:07d}"),
+                output=matrix.segment(name, step),
+                log=matrix.log(f"train/{name}/step_{step:07d}"),
+                needs=tuple(matrix.train_input(name, step).values()),
+                step=step,
+            )
+
+
+def _evaluations(matrix: Matrix) -> Iterator[Stage]:
+    experiment = matrix.experiment
+    for name, extractor in experiment.extractors.items():
+        if extractor.trained_on is not None and matrix.extractor_of(name):
+            needs = (matrix.path("tiles", extractor.trained_on),)
+            output, log = matrix.path("extractors", name), matrix.log(f"extractor/{name}")
+            yield Stage(
+                kind="extractor", name=name, rule="extractor", wildcards=(name,), output=output, log=log, needs=needs
+            )
+    for name in matrix.real_sets:
+        dataset, split, count, extractor_name = name.split(".", 3)
+        yield Stage(
+            kind="features",
+            name=name,
+            rule="features_real",
+            wildcards=(dataset, split, count, extractor_name),
+            output=matrix.path("features", name),
+            log=matrix.log(f"features/{name}"),
+            needs=(matrix.path("tiles", dataset), *matrix.extractor_of(extractor_name)),
+        )
+    for name, evaluation in experiment.evaluations.items():
+        dataset = matrix.dataset_of(name)
+        sampled = [matrix.final(evaluation.run), matrix.path("latents", dataset), matrix.path("tiles", dataset)]
+        samples, features = matrix.path("samples", name), matrix.path("features", name)
+        real = matrix.path("features", matrix.real_set(name))
+        steps = [("sample", "sample", samples, [*sampled, *matrix.codec_of(dataset)])]
+        steps += [("features_generated", "features", features, [samples, *matrix.extractor_of(evaluation.extractor)])]
+        steps += [("fid", "fid", matrix.path("fid", name), [real, features])]
+        for rule, folder, output, inputs in steps:
+            log = matrix.log(f"{folder}/{name}")
+            yield Stage(
+                kind="evaluation", name=name, rule=rule, wildcards=(name,), output=output, log=log, needs=tuple(inputs)
+            )
+
+
+def _benches(matrix: Matrix) -> Iterator[Stage]:
+    rules = [("bench", "", path) for path in matrix.bench_file]
+    rules += [("strategies", "", path) for path in matrix.strategies_file]
+    for path in matrix.scaling_files:
+        rule, _, word = Path(path).stem.partition("-")
+        rules += [("measure_scaling" if rule == "scaling" else "simulate_scaling", word, path)]
+    rules += [("measure_stepwise", "", path) for path in matrix.stepwise_file]
+    rules += [("measure_automem", "", path) for path in matrix.automem_file]
+    for rule, word, path in rules:
+        name = Path(path).stem
+        wildcards = (word,) if word else ()
+        log = matrix.log(f"bench/{name}")
+        yield Stage(kind="bench", name=name, rule=rule, wildcards=wildcards, output=path, log=log)

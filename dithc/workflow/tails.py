@@ -1,0 +1,108 @@
+"""The ends of logs and metrics: what a stage said last, however long the file is."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+TAIL_BYTES = 1 << 16
+METRICS = "metrics/metrics.jsonl"  # in the store folder of a run
+SETTLED_ROWS = 50
+ERROR = re.compile(r"(r\d+ \| )?\d\d:\d\d:\d\d [^:]+: error: ")
+BAR = re.compile(r"(\d+)/(\d+) (\S+) \(\d+ %\), .* gone, (\S+) left(.*)$")
+LAST_LINES = 8
+MOST_LINES = 16
+
+
+@dataclass(frozen=True)
+class Training:
+    """Where a training is.
+
+    Attributes:
+        step: the last that was made.
+        loss: of that step; None where it was left out.
+        images_per_second: of the last steps, their median.
+        seconds_per_step: likewise.
+        time: when that step was made, in seconds since 1970.
+    """
+
+    step: int
+    loss: float | None
+    images_per_second: float | None
+    seconds_per_step: float
+    time: float
+
+
+def tail(path: Path) -> list[str]:
+    """The last whole lines of a file; none where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    return lines[1:] if size > TAIL_BYTES else lines
+
+
+def training_at(store: Path) -> Training | None:
+    """Where the training of a store folder is, from the end of its metrics; None before its first step."""
+    rows: list[dict[str, Any]] = []
+    for line in tail(store / METRICS):
+        try:
+            row = json.loads(line)
+            rows.append({"step": int(row["step"]), "time": float(row["time"]), **row})
+        except (ValueError, KeyError, TypeError):  # torn by a kill, or still being written
+            continue
+    if not rows:
+        return None
+    settled = rows[-SETTLED_ROWS:]
+    rates = [row["images_per_second"] for row in settled if row.get("images_per_second")]
+    seconds = [row["step_seconds"] for row in settled if row.get("step_seconds")]
+    return Training(
+        step=rows[-1]["step"],
+        loss=rows[-1].get("loss"),
+        images_per_second=median(rates) if rates else None,
+        seconds_per_step=median(seconds) if seconds else 0.0,
+        time=rows[-1]["time"],
+    )
+
+
+def bar_of(lines: list[str]) -> tuple[str, float | None] | None:
+    """The last line of progress in a log, as words (`12/400 step, 0:42 left, loss 0.1`), and the seconds left."""
+    for line in reversed(lines):
+        if found := BAR.search(line):
+            done, total, unit, left, notes = found.groups()
+            return f"{done}/{total} {unit}, {left} left{notes}", _seconds(left)
+    return None
+
+
+def error_of(lines: list[str]) -> list[str]:
+    """The last error in a log: one of dithc's with its four lines, or the end of a traceback.
+
+    None where there is no error, or where somebody interrupted the stage.
+    """
+    if lines and lines[-1].startswith("KeyboardInterrupt"):
+        return []
+    for number in range(len(lines) - 1, -1, -1):
+        if ERROR.match(lines[number]):
+            return _block(lines[number:])
+    if any(line.startswith("Traceback (most recent call last)") for line in lines):
+        return lines[-LAST_LINES:]
+    return []
+
+
+def _block(lines: list[str]) -> list[str]:
+    """An error's first line and what is indented under it."""
+    end = next((number for number, line in enumerate(lines) if number and not line.startswith("  ")), len(lines))
+    return lines[: min(end, MOST_LINES)]
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        parts = [int(part) for part in text.split(":")]
+    except ValueError:
+        return None
+    return float(sum(part * 60**place for place, part in enumerate(reversed(parts))))

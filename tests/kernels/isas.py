@@ -1,0 +1,20 @@
+"""The instruction sets of the kernels that this CPU runs, as cases of a test."""
+
+import ctypes
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from dithc import native
+
+
+def runs(name: str) -> bool:
+    """Whether the library has kernels for an instruction set, and this CPU runs it."""
+    handle = native.library()
+    return handle is not None and handle.hc_isa_detect(name.encode(), ctypes.byref(ctypes.c_int())) == 0
+
+
+def sampled_where_it_runs(names: Iterable[str]) -> list[Any]:
+    """Cases of which those that this CPU runs are a family to sample: each of the others is a skip that says why."""
+    return [pytest.param(name, marks=pytest.mark.sampled) if runs(name) else name for name in names]

@@ -1,0 +1,336 @@
+"""A throw-away Slurm of several nodes on this machine: munge, slurmctld, a slurmd for each node and, in one variant, accounting.
+
+Everything stands in one folder and listens on the loopback interface only. Jobs find the configuration at the compiled-in place,
+because the workflow engine's plugin removes SLURM_CONF from their environment; so there is one box at a time, and none where a
+Slurm is installed for real.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
+ACCOUNTING = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db", "mariadb")
+PLACE = Path("/etc/slurm/slurm.conf")
+OURS = "dithc-slurm"
+NODES, CPUS, MEMORY_MB = 2, 4, 6000
+KILL_WAIT_SECONDS = 5
+
+
+def obstacle(*, accounting: bool) -> str | None:
+    """Why no box can be started here; None where one can."""
+    if os.geteuid() != 0:
+        return "a Slurm of one's own needs root (its daemons start jobs for users)"
+    missing = [name for name in NEEDED + (ACCOUNTING if accounting else ()) if shutil.which(name) is None]
+    if missing:
+        packages = "slurm-wlm munge" + (" slurmdbd mariadb-server" if accounting else "")
+        return f"no {', '.join(missing)} here: apt-get install {packages}"
+    if PLACE.exists() and OURS not in str(PLACE.resolve()):
+        return f"a Slurm is configured here ({PLACE}), and it is left alone"
+    return None
+
+
+class Box:
+    """A running Slurm.
+
+    Attributes:
+        folder: where all of it stands.
+        accounting: whether it keeps an account of jobs.
+    """
+
+    def __init__(self, *, accounting: bool) -> None:
+        self.folder, self.accounting = Path(tempfile.mkdtemp(prefix=f"{OURS}-")), accounting
+        self.folder.chmod(0o755)  # munge wants its socket to be reached by everybody, pytest's folders are not
+        self.port = _free_ports(20)
+        self.environment = {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf")}
+
+    def __enter__(self) -> "Box":
+        for name in ("run", "log", "state", "munge", *(f"spool-n{index}" for index in range(1, NODES + 1))):
+            (self.folder / name).mkdir(parents=True, mode=0o755)
+        (self.folder / "slurm.conf").write_text(self._configuration())
+        (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
+        (self.folder / "munge" / "key").write_bytes(os.urandom(1024))
+        (self.folder / "munge" / "key").chmod(0o400)
+        PLACE.parent.mkdir(parents=True, exist_ok=True)
+        if PLACE.is_symlink():  # of a box whose process was killed
+            for process in processes_of(Path(os.readlink(PLACE)).parent):
+                _kill(process)
+        PLACE.unlink(missing_ok=True)
+        PLACE.symlink_to(self.folder / "slurm.conf")
+        munge = self.folder / "munge"
+        self._start(
+            "munged",
+            *(f"--{name}-file={munge / name}" for name in ("key", "log", "seed", "pid")),
+            f"--socket={munge / 'socket'}",
+            "--num-threads=2",
+        )
+        if self.accounting:
+            self._start_accounting()
+        self._start("slurmctld")
+        for index in range(1, NODES + 1):
+            self.start_node(f"n{index}")
+        self.wait(
+            lambda: self.run("sinfo", "-h", "-p", "cpu", "-t", "idle", "-o", "%D").strip() == str(NODES), "idle nodes"
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run("scancel", "-u", "root", check=False)
+        for process in self.processes():
+            _end(process)
+        if PLACE.is_symlink() and OURS in os.readlink(PLACE):
+            PLACE.unlink()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def run(self, *line: str, check: bool = True) -> str:
+        """What a command of Slurm's prints."""
+        done = subprocess.run(line, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0 or not check, f"{' '.join(line)}: {done.stderr}"
+        return done.stdout
+
+    def wait(self, is_so: Callable[[], bool], what: str, *, seconds: float = 60.0) -> None:
+        """Waits until something is so."""
+        until = time.monotonic() + seconds
+        while not is_so():
+            assert time.monotonic() < until, f"waited {seconds:.0f} s for: {what}\n{self.run('squeue', check=False)}"
+            time.sleep(0.2)
+
+    def start_node(self, name: str) -> None:
+        """Starts a node's daemon."""
+        self._start("slurmd", "-N", name)
+
+    def kill_node(self, name: str) -> None:
+        """What a power cut does: the node's daemon and everything that it has started are gone at once."""
+        gone = [process for process in self.processes() if _is_slurmd(process, name) or _is_step_of(process, name)]
+        for process in [*gone, *_descendants(gone)]:
+            _kill(process)
+
+    def processes(self) -> list[int]:
+        """Processes of this box's daemons and step managers."""
+        return processes_of(self.folder)
+
+    def _start(self, *line: str) -> None:
+        done = subprocess.run(line, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, f"{' '.join(line)}: {done.stdout}{done.stderr}"
+
+    def _configuration(self) -> str:
+        host, folder, port = socket.gethostname().split(".")[0], self.folder, self.port
+        socket_path = folder / "munge" / "socket"
+        account = ["AccountingStorageType=accounting_storage/none"]
+        if self.accounting:
+            account = [
+                "AccountingStorageType=accounting_storage/slurmdbd",
+                "AccountingStorageHost=127.0.0.1",
+                f"AccountingStoragePort={port + 1}",
+                f"AccountingStoragePass={socket_path}",
+                "AccountingStoreFlags=job_comment",
+            ]
+        nodes = [
+            f"NodeName=n{index} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + 3 + index} CPUs={CPUS} RealMemory={MEMORY_MB}"
+            for index in range(1, NODES + 1)
+        ]
+        return "\n".join(
+            [
+                "ClusterName=box",
+                f"SlurmctldHost={host}(127.0.0.1)",
+                "SlurmUser=root",
+                "SlurmdUser=root",
+                f"SlurmctldPort={port}",
+                f"SlurmctldPidFile={folder}/run/slurmctld.pid",
+                f"SlurmdPidFile={folder}/run/slurmd-%n.pid",
+                f"SlurmctldLogFile={folder}/log/slurmctld.log",
+                f"SlurmdLogFile={folder}/log/slurmd-%n.log",
+                f"StateSaveLocation={folder}/state",
+                f"SlurmdSpoolDir={folder}/spool-%n",
+                "AuthType=auth/munge",
+                # How long a job that was put back waits before it starts again: the life of its first start's credentials.
+                f"AuthInfo=socket={socket_path},cred_expire=5",
+                "CredType=cred/munge",
+                "MpiDefault=pmi2",
+                "ProctrackType=proctrack/linuxproc",
+                "TaskPlugin=task/none",
+                "JobAcctGatherType=jobacct_gather/linux",
+                "JobAcctGatherFrequency=1",
+                "JobAcctGatherParams=OverMemoryKill",
+                "SelectType=select/cons_tres",
+                "SelectTypeParameters=CR_CPU_Memory",
+                "SchedulerParameters=sched_min_interval=100000,sched_interval=1,bf_interval=1",
+                "SlurmdParameters=config_overrides",
+                "PreemptType=preempt/partition_prio",
+                "PreemptMode=REQUEUE",
+                "ReturnToService=2",
+                f"KillWait={KILL_WAIT_SECONDS}",
+                "SlurmdTimeout=10",
+                "MinJobAge=600",
+                f"PluginDir=/usr/lib/{sysconfig.get_config_var('MULTIARCH')}/slurm-wlm",
+                *account,
+                *nodes,
+                f"PartitionName=cpu Nodes=n[1-{NODES}] Default=YES MaxTime=60 State=UP PriorityTier=1 PreemptMode=REQUEUE",
+                f"PartitionName=cancel Nodes=n[1-{NODES}] MaxTime=60 State=UP PriorityTier=1 PreemptMode=CANCEL",
+                f"PartitionName=high Nodes=n[1-{NODES}] MaxTime=60 State=UP PriorityTier=10 PreemptMode=OFF",
+                "",
+            ]
+        )
+
+    def _start_accounting(self) -> None:
+        folder, port = self.folder, self.port
+        data, sql = folder / "mysql", folder / "run" / "mysql.sock"
+        data.mkdir()
+        common = ["--no-defaults", "--user=root", f"--datadir={data}"]
+        self._start("mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db")
+        files = (f"--pid-file={folder}/run/mariadbd.pid", "--innodb-buffer-pool-size=128M")
+        with (folder / "log" / "mariadbd.log").open("w") as log:
+            subprocess.Popen(
+                ["mariadbd", *common, f"--socket={sql}", "--bind-address=127.0.0.1", f"--port={port + 2}", *files],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+        def ask(text: str) -> bool:
+            line = ["mariadb", "--no-defaults", f"--socket={sql}", "-uroot", "-e", text]
+            return subprocess.run(line, capture_output=True, timeout=60, check=False).returncode == 0
+
+        self.wait(lambda: ask("select 1"), "MariaDB")
+        users = (
+            "create user slurm@'127.0.0.1' identified by 'slurm'; create user slurm@localhost identified by 'slurm';"
+        )
+        grants = "".join(f"grant all on slurm_acct_db.* to slurm@'{host}';" for host in ("127.0.0.1", "localhost"))
+        assert ask(f"create database slurm_acct_db; {users} {grants}")
+        (folder / "slurmdbd.conf").write_text(
+            "\n".join(
+                [
+                    "AuthType=auth/munge",
+                    f"AuthInfo=socket={folder}/munge/socket",
+                    f"DbdHost={socket.gethostname().split('.')[0]}",
+                    "DbdAddr=127.0.0.1",
+                    f"DbdPort={port + 1}",
+                    "SlurmUser=root",
+                    f"PidFile={folder}/run/slurmdbd.pid",
+                    f"LogFile={folder}/log/slurmdbd.log",
+                    "StorageType=accounting_storage/mysql",
+                    "StorageHost=127.0.0.1",
+                    f"StoragePort={port + 2}",
+                    "StorageUser=slurm",
+                    "StoragePass=slurm",
+                    "StorageLoc=slurm_acct_db",
+                    f"PluginDir=/usr/lib/{sysconfig.get_config_var('MULTIARCH')}/slurm-wlm",
+                    "",
+                ]
+            )
+        )
+        (folder / "slurmdbd.conf").chmod(0o600)
+        self._start("slurmdbd")
+        self.wait(lambda: bool(self.run("sacctmgr", "-n", "show", "user", check=False)), "slurmdbd")
+        for words in (["cluster", "box"], ["account", "acc"], ["user", "root", "account=acc"]):
+            self.run("sacctmgr", "-i", "-Q", "add", *words, check=False)
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Slurm's, munge's and MariaDB's processes that work in a folder."""
+    return [number for number in _numbers() if f"{folder}/" in _open_files(number)]
+
+
+def _free_ports(count: int) -> int:
+    """The first of a row of ports on which nothing listens."""
+    for first in range(21_000 + os.getpid() % 2000, 32_000, count):
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first
+    raise AssertionError("no free ports")
+
+
+def _numbers() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and int(path.name) != os.getpid()]
+
+
+def _words(number: int) -> str:
+    try:
+        return Path(f"/proc/{number}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _open_files(number: int) -> str:
+    """Files that a Slurm daemon has open, as one text; empty for other programs."""
+    try:
+        if not os.readlink(f"/proc/{number}/exe").rpartition("/")[2].startswith(("slurm", "munge", "mariadb")):
+            return ""
+        files = [os.readlink(path) for path in Path(f"/proc/{number}/fd").iterdir()]
+        return " ".join([*files, os.readlink(f"/proc/{number}/cwd") + "/", _words(number)])
+    except OSError:
+        return ""
+
+
+def _is_slurmd(number: int, node: str) -> bool:
+    words = _words(number).split()
+    return bool(words) and words[0].endswith("slurmd") and words[-1] == node
+
+
+def _is_step_of(number: int, node: str) -> bool:
+    """Whether a process manages a step on a node: what it has started was told the node's name."""
+    if not _words(number).startswith("slurmstepd:"):
+        return False
+    return any(f"SLURMD_NODENAME={node}\0" in _environment(child) for child in _descendants([number]))
+
+
+def _environment(number: int) -> str:
+    try:
+        return Path(f"/proc/{number}/environ").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _descendants(numbers: list[int]) -> list[int]:
+    parents: dict[int, int] = {}
+    for number in _numbers():
+        try:
+            parents[number] = int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found, added = set(numbers), True
+    while added:
+        more = {number for number, parent in parents.items() if parent in found} - found
+        found, added = found | more, bool(more)
+    return sorted(found - set(numbers))
+
+
+def _kill(number: int) -> None:
+    try:
+        os.kill(number, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _end(number: int) -> None:
+    """Ends a daemon, kindly first."""
+    try:
+        os.kill(number, signal.SIGTERM)
+    except ProcessLookupError:
+        return
+    for _ in range(30):
+        if not Path(f"/proc/{number}").exists() or " Z " in Path(f"/proc/{number}/stat").read_text():
+            return
+        time.sleep(0.1)
+    _kill(number)
+
+
+if __name__ == "__main__":  # for a look by hand: python -m tests.slurm.box [accounting]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with Box(accounting="accounting" in sys.argv) as box:
+        sys.stdout.write(f"export SLURM_CONF={box.environment['SLURM_CONF']}\n")
+        sys.stdout.flush()
+        signal.pause()

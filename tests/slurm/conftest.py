@@ -1,0 +1,221 @@
+"""A Slurm of one's own, a small experiment on it, and what a scene does to it in the middle."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.slurm.box import Box, obstacle
+
+ROOT = Path(__file__).parent.parent.parent
+BIN = Path(sys.executable).parent
+SMALL = Path(__file__).parent / "small.yaml"
+FIRST_SEGMENT = "results/small/runs/pretrain/step_0000300.json"
+QUICK = ("--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "10")
+
+
+@pytest.fixture(scope="session")
+def boxes() -> Iterator[Callable[[bool], Box]]:
+    """Gives the box with or without accounting; there is one at a time."""
+    current: list[Box] = []
+
+    def give(accounting: bool) -> Box:
+        if why := obstacle(accounting=accounting):
+            pytest.skip(why)
+        if current and current[0].accounting != accounting:
+            current.pop().__exit__()
+        if not current:
+            current.append(Box(accounting=accounting).__enter__())
+        return current[0]
+
+    yield give
+    for box in current:
+        box.__exit__()
+
+
+@pytest.fixture
+def box(boxes: Callable[[bool], Box], request: pytest.FixtureRequest) -> Box:
+    """The box with accounting; `@pytest.mark.parametrize("box", [False], indirect=True)` for the one without."""
+    return boxes(getattr(request, "param", True))
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with latents made on this machine, so that a scene is about one training."""
+    folder = make_project(tmp_path_factory.mktemp("prepared") / "project")
+    line = [BIN / "snakemake", "all_latents", "--profile", "profiles/local", "--configfile", "small.yaml"]
+    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def make_project(folder: Path) -> Path:
+    """A working folder with the workflow's files and the small experiment; profiles are its own."""
+    folder.mkdir(parents=True)
+    for name in ("Snakefile", "workflow", "config"):
+        os.symlink(ROOT / name, folder / name)
+    shutil.copytree(ROOT / "profiles", folder / "profiles")
+    shutil.copy(SMALL, folder / "small.yaml")
+    return folder
+
+
+class Scene:
+    """One project on a box, and the driver that works on it.
+
+    Attributes:
+        box: the Slurm.
+        folder: the project's.
+        driver: Snakemake, once it was started.
+    """
+
+    def __init__(
+        self, box: Box, folder: Path, *, nodes: int = 2, partition: str = "cpu", ranks_per_node: int = 1
+    ) -> None:
+        self.box, self.folder = box, folder
+        self.driver: subprocess.Popen[str] | None = None
+        written = self.dithc("doctor", "--write-profile", "cluster", "--nodes", str(nodes), "--partition", partition)
+        assert written.returncode == 0, written.stdout + written.stderr
+        cores = f"cpus_per_rank: {4 // ranks_per_node}"
+        self.change_profile("ranks_per_node: 1, cpus_per_rank: 4", f"ranks_per_node: {ranks_per_node}, {cores}")
+
+    def change_profile(self, old: str, new: str) -> None:
+        """Replaces a piece of the profile."""
+        path = self.folder / "profiles" / "cluster" / "config.yaml"
+        text = path.read_text()
+        assert old in text, text
+        path.write_text(text.replace(old, new))
+
+    def dithc(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Runs a verb in the project's folder."""
+        line = [BIN / "dithc", *words]
+        environment = self.box.environment
+        return subprocess.run(
+            line, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+
+    def start(self, *targets: str, settings: str = "") -> None:
+        """Starts a driver, as a person would on the login node; `settings` is YAML laid over the experiment's."""
+        (self.folder / "more.yaml").write_text(settings or "{}")
+        log = (self.folder / "driver.log").open("a")
+        line = [BIN / "snakemake", *targets, "--profile", "cluster", "--configfile", "small.yaml", "more.yaml", *QUICK]
+        self.driver = subprocess.Popen(
+            line,
+            cwd=self.folder,
+            env=self.box.environment | {"DITHC_LOOK_SECONDS": "2"},
+            stdout=log,
+            stderr=log,
+            text=True,
+        )
+
+    def finish(self, *, seconds: float = 240.0) -> tuple[int, str]:
+        """Waits for the driver's end: its status, and all that it and those before it said."""
+        assert self.driver is not None
+        try:
+            status = self.driver.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.driver.kill()
+            queue = self.box.run("squeue", "-o", "%i %j %T %r", check=False)
+            pytest.fail(f"the driver did not end within {seconds:.0f} s:\n{queue}\n{self.said[-6000:]}")
+        return status, self.said
+
+    @property
+    def said(self) -> str:
+        """What the drivers have said so far."""
+        return (self.folder / "driver.log").read_text()
+
+    @property
+    def step(self) -> int:
+        """The last step that the training has made so far."""
+        return max(self.steps(), default=0)
+
+    def steps(self) -> list[int]:
+        """Steps that the training has made, in the order of its metrics."""
+        rows = [
+            line
+            for path in self.folder.glob("store/pretrain-*/metrics/*.jsonl")
+            for line in path.read_text().splitlines()
+        ]
+        return [int(json.loads(row)["step"]) for row in rows if row.endswith("}")]
+
+    def reach(self, step: int) -> None:
+        """Waits until the training has made a step."""
+        self.box.wait(lambda: self.step >= step or self.ended, f"step {step}\n{self.said[-3000:]}", seconds=120.0)
+        assert not self.ended, self.said[-3000:]
+
+    @property
+    def ended(self) -> bool:
+        """Whether the driver has ended."""
+        return self.driver is not None and self.driver.poll() is not None
+
+    def jobs(self) -> list[dict[str, str]]:
+        """Jobs that were submitted from the project's folder: id, state, comment, restarts."""
+        text = self.box.run("squeue", "--states=all", "-h", "-o", "%i|%T|%Z|%k")
+        rows = [line.split("|", 3) for line in text.splitlines()]
+        here = [
+            row for row in rows if Path(row[2]) == self.folder.resolve() and row[3] != "(null)"
+        ]  # but for the doctor's
+        return [{"id": row[0], "state": row[1], "what": row[3]} for row in here]
+
+    def job(self) -> str:
+        """The number of the one job that is in the queue or runs."""
+        (one,) = [job for job in self.jobs() if job["state"] in ("PENDING", "RUNNING", "CONFIGURING")]
+        return one["id"]
+
+    def restarts(self, job: str) -> int:
+        """How often Slurm has started a job again."""
+        text = self.box.run("scontrol", "show", "job", "-o", job)
+        return int(text.partition("Restarts=")[2].split()[0])
+
+    def weights(self, manifest: str = FIRST_SEGMENT) -> dict[str, str]:
+        """Hashes of the weights of a finished segment, by file."""
+        content: dict[str, Any] = json.loads((self.folder / manifest).read_text())
+        files = {Path(entry["path"]).name: str(entry["sha256"]) for entry in content["files"]}
+        found = {name: digest for name, digest in files.items() if name.endswith(".safetensors")}
+        assert found, content["files"]
+        return found
+
+    def kill_driver(self) -> None:
+        """Ends the driver as a crash of the login node would."""
+        assert self.driver is not None
+        os.kill(self.driver.pid, signal.SIGKILL)
+        self.driver.wait()
+
+    def close(self) -> None:
+        """Leaves nothing behind."""
+        if self.driver is not None and self.driver.poll() is None:
+            self.driver.kill()
+        for job in self.jobs():
+            self.box.run("scancel", job["id"], check=False)
+
+
+@pytest.fixture
+def scene(box: Box, prepared: Path, tmp_path: Path) -> Iterator[Scene]:
+    """A project with latents, on the box; a training of 300 steps on two nodes is one job."""
+    folder = tmp_path / "project"
+    shutil.copytree(prepared, folder, symlinks=True)
+    made = Scene(box, folder)
+    yield made
+    made.close()
+    for node in ("n1", "n2"):
+        box.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(
+    boxes: Callable[[bool], Box], prepared: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """Weights of the training that nothing happened to."""
+    folder = tmp_path_factory.mktemp("uninterrupted") / "project"
+    shutil.copytree(prepared, folder, symlinks=True)
+    one = Scene(boxes(True), folder)
+    one.start(FIRST_SEGMENT)
+    status, said = one.finish()
+    assert status == 0, said[-4000:]
+    return one.weights()

@@ -1,0 +1,189 @@
+"""What happens on a cluster at night: each ends in the weights of an uninterrupted run, or in an error that says what to do."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.box import CPUS, NODES
+from tests.slurm.conftest import FIRST_SEGMENT, Scene
+
+pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.unit("slurm"), pytest.mark.sampled("faults on Slurm")]
+
+
+def test_job_that_stopped_and_saved_goes_on_under_the_same_number(scene: Scene, uninterrupted: dict[str, str]) -> None:
+    scene.start(FIRST_SEGMENT)
+    scene.reach(60)
+    job = scene.job()
+    step = stop_kindly(job)
+    assert step
+    scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start")
+    status, said = scene.finish()
+    assert status == 0, said[-4000:]
+    assert len(scene.jobs()) == 1, "nothing was submitted twice"
+    assert scene.weights() == uninterrupted
+
+
+def stop_kindly(job: str) -> bool:
+    """What a deadline does, at a time of the test's choosing: `dithc launch` of the job is told to stop."""
+    for path in Path("/proc").iterdir():
+        try:
+            words = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            environment = (path / "environ").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if "launch" in words and "train" in words and f"SLURM_JOB_ID={job}\0" in environment:
+            os.kill(int(path.name), signal.SIGTERM)
+            return True
+    return False
+
+
+def test_preempted_training_goes_on_where_it_was(scene: Scene, uninterrupted: dict[str, str]) -> None:
+    scene.start(FIRST_SEGMENT)
+    scene.reach(60)
+    job = scene.job()
+    preempt(scene)
+    scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start")
+    status, said = scene.finish()
+    assert status == 0, said[-4000:]
+    assert scene.weights() == uninterrupted
+
+
+def preempt(scene: Scene) -> None:
+    scene.box.run(
+        "sbatch", "-p", "high", f"-N{NODES}", "--ntasks-per-node=1", f"-c{CPUS}", "-t1", "-o/dev/null", "--wrap=sleep 2"
+    )
+
+
+def test_training_that_preemption_cancels_is_put_back_by_the_driver(
+    scene: Scene, uninterrupted: dict[str, str]
+) -> None:
+    scene.change_profile('slurm_partition: "cpu"', 'slurm_partition: "cancel"')
+    scene.start(FIRST_SEGMENT)
+    scene.reach(60)
+    job = scene.job()
+    preempt(scene)
+    scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start", seconds=90.0)
+    status, said = scene.finish()
+    assert status == 0, said[-4000:]
+    assert "was preempted: putting it back into the queue" in said
+    assert scene.weights() == uninterrupted
+
+
+def test_training_survives_the_death_of_a_node(scene: Scene, uninterrupted: dict[str, str]) -> None:
+    scene.start(FIRST_SEGMENT)
+    scene.reach(60)
+    job = scene.job()
+    scene.box.kill_node("n2")
+    scene.box.wait(lambda: "DOWN" in scene.box.run("sinfo", "-h", "-n", "n2", "-o", "%T").upper(), "node down")
+    scene.box.start_node("n2")
+    scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start", seconds=90.0)
+    status, said = scene.finish()
+    assert status == 0, said[-4000:]
+    assert scene.weights() == uninterrupted
+
+
+LONG, LONG_RUN = "results/small/runs/pretrain/step_0002000.json", "runs: {pretrain: {steps: 2000, segment: 2000}}"
+
+
+def test_driver_started_again_takes_up_what_still_runs(scene: Scene) -> None:
+    scene.start(LONG, settings=LONG_RUN)
+    scene.reach(60)
+    job = scene.job()
+    scene.kill_driver()
+    scene.start(LONG, settings=LONG_RUN)
+    scene.box.wait(
+        lambda: "an earlier driver's jobs are in the queue" in scene.said or scene.ended, "a word of the second driver"
+    )
+    assert scene.job() == job, "no second trainer beside it"
+    status, said = scene.finish()
+    assert status == 0, said[-4000:]
+    assert f"{job} (pretrain" in said
+    assert (scene.folder / LONG).exists()
+    assert scene.steps() == list(range(1, 2001)), "each was made once"
+
+
+def test_second_driver_is_refused_while_the_first_lives(scene: Scene) -> None:
+    scene.start(LONG, settings=LONG_RUN)
+    scene.reach(1)
+    assert scene.driver is not None
+    done = subprocess.run(
+        scene.driver.args, cwd=scene.folder, env=scene.box.environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode != 0
+    assert "another driver works on experiment 'small'" in done.stdout + done.stderr
+
+
+def test_job_cancelled_by_hand_is_named_with_its_log_and_runs_on_when_started_again(
+    scene: Scene, uninterrupted: dict[str, str]
+) -> None:
+    scene.start(FIRST_SEGMENT)
+    scene.reach(60)
+    job = scene.job()
+    scene.box.run("scancel", job)
+    status, said = scene.finish()
+    assert status != 0
+    assert f"job {job} (pretrain" in said
+    assert "CANCELLED by" in said
+    assert f"{job}.log" in said
+    assert "remedy:" in said
+    scene.start(FIRST_SEGMENT)
+    status, said = scene.finish()
+    assert status == 0, said[-4000:]
+    assert scene.weights() == uninterrupted
+
+
+def test_rank_killed_for_memory_is_named_and_not_tried_again(scene: Scene) -> None:
+    scene.start(FIRST_SEGMENT, settings="resources: {train: {mem_mb: 150}}")
+    status, said = scene.finish()
+    assert status != 0
+    assert "lack of memory" in said or "more memory than it had asked for" in said, said[-3000:]
+    assert "resources: {<stage>: {mem_mb: ...}}" in said
+    assert len(scene.jobs()) == 1
+
+
+def test_failure_for_good_is_submitted_once_and_told_in_its_own_words(scene: Scene) -> None:
+    scene.start(FIRST_SEGMENT, settings="runs: {pretrain: {lr: 1.0e+30, clip: null}}")
+    status, said = scene.finish()
+    assert status != 0
+    assert len(scene.jobs()) == 1, "it will be the same next time"
+    told = said.rpartition("workflow: error:")[2]
+    assert "remedy:" in told
+    assert "got:" in told, told
+
+
+def test_job_that_can_never_start_is_refused_before_the_first(scene: Scene) -> None:
+    scene.start(FIRST_SEGMENT, settings="resources: {train: {mem_mb: 50000, runtime: 600}}")
+    status, said = scene.finish()
+    assert status != 0
+    assert "train pretrain: 50000 MB of memory, a node has 6000 MB" in said
+    assert "resources.train.runtime is 600 minutes, jobs end after 60" in said
+    assert scene.jobs() == []
+
+
+def test_job_that_waits_in_vain_is_named_within_a_minute_and_runs_when_it_can(
+    scene: Scene, uninterrupted: dict[str, str]
+) -> None:
+    for node in ("n1", "n2"):
+        scene.box.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+    scene.start(FIRST_SEGMENT)
+    scene.box.wait(lambda: "will not start by itself" in scene.said or scene.ended, "a warning", seconds=60.0)
+    assert "the nodes that could run it are down or drained" in scene.said
+    for node in ("n1", "n2"):
+        scene.box.run("scontrol", "update", f"nodename={node}", "state=resume")
+    status, said = scene.finish()
+    assert status == 0, said[-4000:]
+    assert scene.weights() == uninterrupted
+
+
+@pytest.mark.long
+def test_training_longer_than_its_walltime_is_a_chain_of_starts(scene: Scene) -> None:
+    one_minute = f"resources: {{train: {{runtime: 1}}}}\n{LONG_RUN.replace('2000', '6000')}"
+    scene.start(LONG.replace("2000", "6000"), settings=one_minute)
+    status, said = scene.finish(seconds=600.0)
+    assert status == 0, said[-4000:]
+    (job,) = scene.jobs()
+    assert scene.restarts(job["id"]) >= 1, "it was too short for this test"
+    assert scene.steps() == list(range(1, 6001)), "each was made once"

@@ -1,0 +1,49 @@
+"""From login node to report on a real Slurm, with a profile that dithc wrote."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.box import Box
+from tests.slurm.conftest import Scene, make_project
+
+pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.unit("slurm")]
+
+
+@pytest.mark.sampled("whole on Slurm")
+@pytest.mark.parametrize(
+    ("accounting", "ranks_per_node"), [(True, 1), (False, 2)], ids=["sacct-2-ranks", "squeue-4-ranks"]
+)
+def test_from_scenes_to_report_on_two_nodes(
+    boxes: Callable[[bool], Box], tmp_path: Path, accounting: bool, ranks_per_node: int
+) -> None:
+    scene = Scene(boxes(accounting), make_project(tmp_path / "project"), nodes=2, ranks_per_node=ranks_per_node)
+    if accounting:
+        scene.change_profile("slurm-status-command: squeue", "slurm-status-command: sacct")
+    scene.start()
+    status, said = scene.finish(seconds=400.0)
+    assert status == 0, said[-6000:]
+    results = scene.folder / "results" / "small"
+    assert (results / "report.html").exists()
+    train = json.loads((results / "runs" / "pretrain" / "step_0000600.json").read_text())
+    assert train["numbers"]["ranks"] == 2 * ranks_per_node
+    jobs = [job["what"] for job in scene.jobs()]
+    assert len(jobs) <= 8, f"13 stages bundled: {jobs}"
+    scene.close()
+
+
+def test_profile_is_tried_by_jobs_on_the_nodes(scene: Scene) -> None:
+    done = scene.dithc("doctor", "--profile", "cluster")
+    said = done.stdout
+    for words in ("2 rank(s) on n1, n2 found each other", "this folder is the same there and here", "clocks agree"):
+        assert words in said, said + done.stderr
+    assert done.returncode == 0
+
+
+def test_profile_that_asks_too_much_is_told_what(scene: Scene) -> None:
+    scene.change_profile("max_minutes: 60", "max_minutes: 600")
+    done = scene.dithc("doctor", "--profile", "cluster")
+    assert done.returncode == 1
+    assert "max_minutes 600: jobs of cpu end after 60" in done.stdout

@@ -1,0 +1,90 @@
+"""The sample of a commit: a sixth of each family, always the same, and over commits everything; what workers share."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sampling import ROOT, commit_of, drawn
+
+FAMILIES = """
+import pytest
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("number", range(7))
+def test_many(number):
+    pass
+
+@pytest.mark.sampled("pair")
+def test_left():
+    pass
+
+@pytest.mark.sampled("pair")
+def test_right():
+    pass
+
+@pytest.mark.sampled
+def test_only():
+    pass
+
+@pytest.mark.slow
+def test_slow():
+    pass
+
+@pytest.mark.slow
+def test_slower():
+    pass
+
+def test_always():
+    pass
+"""
+
+
+def ran(folder: Path, *words: str) -> tuple[list[str], str]:
+    """The names of the tests that ran of the families above, in alphabetical order, and all that was said."""
+    (folder / "test_families.py").write_text(FAMILIES)
+    options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), "-v", *words]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if "PASSED" in line]
+    return sorted(line.partition("::")[2].split()[0] for line in lines), done.stdout
+
+
+@pytest.mark.parametrize(("size", "wanted"), [(1, 1), (2, 1), (6, 1), (7, 2), (12, 2), (13, 3)])
+def test_a_sixth_of_a_family_is_drawn_and_one_at_least(size: int, wanted: int) -> None:
+    members = [f"test[{number}]" for number in range(size)]
+    found = drawn(members, seed="a commit")
+    assert len(found) == wanted
+    assert drawn(members[::-1], seed="a commit") == found
+
+
+def test_over_commits_every_member_is_drawn_about_as_often() -> None:
+    members = [f"test[{number}]" for number in range(8)]
+    draws = [drawn(members, seed=f"commit {number}") for number in range(800)]
+    often = {member: sum(member in draw for draw in draws) for member in members}
+    assert all(150 < count < 250 for count in often.values()), often  # 200 each; 50 are four standard deviations
+
+
+def test_a_commit_draws_the_same_for_one_process_and_for_workers(tmp_path: Path) -> None:
+    if not commit_of("HEAD"):
+        pytest.skip("no git, or no commit here")
+    alone, said = ran(tmp_path, "--sample", "HEAD")
+    assert f"drawn by {commit_of('HEAD')[:12]}" in said
+    assert {"test_always", "test_only"} <= set(alone)
+    assert sum(name.startswith("test_slow") for name in alone) == 1, "half of those that are slow and of no family"
+    assert sum(name.startswith("test_many") for name in alone) == 2
+    assert sum(name in ("test_left", "test_right") for name in alone) == 1
+    workers, said = ran(tmp_path, "--sample", "HEAD", "-n", "2")
+    assert workers == alone
+    short, _ = ran(tmp_path, "--sample", "HEAD", "--short")
+    assert sum(name.startswith("test_slow") for name in short) == 1
+
+
+@pytest.mark.parametrize("words", [(), ("--sample", "no-such-commit")])
+def test_without_a_commit_everything_runs(words: tuple[str, ...], tmp_path: Path) -> None:
+    found, said = ran(tmp_path, *words)
+    assert len(found) == 13
+    assert ("sample: none, as there is no commit no-such-commit here" in said) == bool(words)

@@ -1,0 +1,100 @@
+"""The fingerprint of the user's files: the same for the same files anywhere, another for other files."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dithc.workflow import fingerprint as room
+from dithc.workflow.fingerprint import Files, fingerprint
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(6):
+        path = tmp_path / "scenes" / f"class{number % 2}" / f"{number}.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes([number]) * 10_000)
+    return tmp_path / "scenes"
+
+
+def of(path: Path) -> str | None:
+    return fingerprint(path, named=True)
+
+
+def test_copy_link_and_hidden_files_change_nothing(folder: Path, tmp_path: Path) -> None:
+    truth = of(folder)
+    shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)
+    os.utime(tmp_path / "copy" / "class0" / "0.npy", (0, 0))
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "linked").mkdir()
+    for name in ("class0", "class1"):
+        (tmp_path / "linked" / name).symlink_to(folder / name)
+    assert [of(tmp_path / name) for name in ("copy", "link", "linked")] == [truth] * 3
+    (folder / ".listing").write_text("hidden")
+    assert of(folder) == truth
+
+
+def test_added_removed_renamed_grown_and_replaced_files_are_seen(folder: Path) -> None:
+    seen = {of(folder)}
+    (folder / "class0" / "new.npy").write_bytes(b"x")
+    seen.add(of(folder))
+    (folder / "class0" / "new.npy").rename(folder / "class1" / "new.npy")
+    seen.add(of(folder))
+    (folder / "class1" / "new.npy").write_bytes(b"y")
+    seen.add(of(folder))
+    (folder / "class1" / "new.npy").write_bytes(b"yy")
+    seen.add(of(folder))
+    (folder / "class1" / "1.npy").unlink()
+    seen.add(of(folder))
+    assert len(seen) == 6
+
+
+def test_beyond_the_bounds_sizes_and_then_names_alone_count(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "SAMPLED_FILES", 1)
+    monkeypatch.setattr(room, "SIZED_FILES", 2)
+    truth = of(folder)
+    (folder / "class0" / "2.npy").write_bytes(b"z" * 10_000)
+    assert of(folder) == truth, "the second file: only its size is looked at"
+    (folder / "class0" / "4.npy").write_bytes(b"z")
+    assert of(folder) == truth, "the third file: only its name is looked at"
+    (folder / "class0" / "2.npy").write_bytes(b"z")
+    assert of(folder) != truth
+
+
+def test_a_single_file_is_known_by_its_bytes_and_by_its_name_where_that_counts(tmp_path: Path) -> None:
+    size = room.BLOCKS * room.BLOCK_BYTES + 5_000_000
+    first, second = tmp_path / "a.pt", tmp_path / "b.pt"
+    first.write_bytes(os.urandom(1000) * (size // 1000))
+    shutil.copyfile(first, second)
+    assert fingerprint(first, named=False) == fingerprint(second, named=False)
+    assert fingerprint(first, named=True) != fingerprint(second, named=True)
+    second.write_bytes(os.urandom(1000) * (size // 1000))
+    assert fingerprint(first, named=False) != fingerprint(second, named=False)
+
+
+def test_links_in_a_circle_end(folder: Path) -> None:
+    (folder / "class0" / "again").symlink_to(folder)
+    assert of(folder) is not None
+
+
+def test_broken_links_and_empty_files_are_files(folder: Path) -> None:
+    truth = of(folder)
+    (folder / "class0" / "broken.npy").symlink_to(folder / "nothing")
+    broken = of(folder)
+    (folder / "class0" / "broken.npy").unlink()
+    (folder / "class0" / "broken.npy").touch()
+    assert len({truth, broken, of(folder)}) == 3
+
+
+def test_files_that_are_gone_are_remembered_from_the_last_run(folder: Path, tmp_path: Path) -> None:
+    memory = tmp_path / "results" / "fingerprints.json"
+    files = Files(memory)
+    truth = files.fingerprint(str(folder), named=True)
+    files.remember()
+    os.rename(folder, tmp_path / "archive")
+    assert Files(memory).fingerprint(str(folder), named=True) == truth
+    assert Files(memory).fingerprint(str(tmp_path / "never"), named=True) is None
+    memory.write_text("no JSON")
+    assert Files(memory).fingerprint(str(folder), named=True) is None

@@ -1,0 +1,227 @@
+"""What an edit, a new scene or a damaged result makes run again, and what not: real runs of one small experiment.
+
+The tests share a finished project, and each leaves it finished: they run in the order in which they stand.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.workflow.conftest import command, make_project, snakemake
+
+pytestmark = pytest.mark.slow
+
+SMALL = Path(__file__).parent / "small.yaml"
+JUDGED = ["sample after", "features_generated after", "fid after", "report"]
+SECOND = [
+    "stage second",
+    "tiles second",
+    "latents second",
+    "finetune after 0000004",
+    "features_real second all all classifier",
+]
+JOB = re.compile(r"^(?:local)?rule (\w+):\n((?: {4}.*\n)*)", re.MULTILINE)
+
+
+def add_picture(path: Path, *, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (20, 20, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+def run(folder: Path, *arguments: str) -> tuple[list[str], str]:
+    """Runs the workflow to its end; gives its jobs, as rule and wildcards, sorted, and what it said."""
+    done = snakemake(folder, "--profile", "profiles/local", "--configfile", "small.yaml", *arguments)
+    assert done.returncode == 0, done.stdout[-6000:]
+    jobs, text = (
+        [],
+        re.sub(r"(?m)^ {4}(?=((local)?rule |    ))", "", done.stdout),
+    )  # a dry run sets the jobs of a group in
+    for rule, lines in JOB.findall(text):
+        values = re.search(r"wildcards: (.*)", lines)
+        words = [one.partition("=")[2] for one in values.group(1).split(", ")] if values else []
+        jobs.append(" ".join([rule, *words]))
+    assert bool(jobs) != ("Nothing to be done" in done.stdout)
+    return sorted(job for job in jobs if job != "all"), done.stdout
+
+
+def manifest(folder: Path, name: str) -> Path:
+    path = folder / "results" / "small" / name
+    return path if path.suffix == ".json" else path / "manifest.json"
+
+
+def digest(folder: Path, name: str) -> str:
+    return str(json.loads(manifest(folder, name).read_text())["digest"])
+
+
+def files(folder: Path, name: str) -> list[Path]:
+    path = manifest(folder, name)
+    return [path.parent / entry["path"] for entry in json.loads(path.read_text())["files"]]
+
+
+def edit(folder: Path, old: str, new: str) -> None:
+    path = folder / "small.yaml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project in which the small experiment has run to its report."""
+    folder = make_project(tmp_path_factory.mktemp("reruns") / "project")
+    shutil.copy(SMALL, folder / "small.yaml")
+    for seed, name in enumerate(
+        f"{source}/{label}/{i}.png" for source in ("first", "second") for label in "ab" for i in range(8)
+    ):
+        add_picture(folder / name, seed=seed)
+    jobs, _ = run(folder)
+    assert jobs == sorted(
+        [
+            *SECOND,
+            *JUDGED,
+            "stage first",
+            "tiles first",
+            "latents first",
+            "pretrain before 0000004",
+            "extractor classifier",
+        ]
+    )
+    return folder
+
+
+def test_a_changed_title_makes_the_report_again_and_what_changes_no_result_makes_nothing(small: Path) -> None:
+    edit(small, "title: Small", "title: Smaller  # and a comment")
+    edit(
+        small,
+        "global_batch: 4",
+        "global_batch: 4\n    micro_batch: 2\n    log_every: 3\n    keep_last: 3\n    nonfinite: skip",
+    )
+    edit(small, "    keep_last: 2\n", "")
+    (small / "elsewhere").mkdir()
+    shutil.copytree(small / "first", small / "elsewhere" / "first")  # a copy has other times
+    shutil.rmtree(small / "first")
+    os.rename(small / "second", small / "elsewhere" / "second")
+    (small / "second").symlink_to("elsewhere/second")
+    written = (
+        *(
+            "--config",
+            "machine={launcher: mpiexec, ranks_per_node: 2, strategy: dp}",
+            "resources={train: {runtime: 7}}",
+        ),
+        *(
+            "results=./results",
+            f"store={small}/store/",
+            f"datasets={{first: {{source: {{path: {small}/elsewhere/first/}}}}}}",
+        ),
+    )
+    assert run(small, *written)[0] == ["report"]
+    assert "Smaller" in (small / "results" / "small" / "report.html").read_text()
+    assert run(small, *written)[0] == []
+    os.rename(small / "elsewhere" / "first", small / "first")
+
+
+@pytest.mark.sampled("reruns")
+def test_a_stage_that_is_named_runs_again_with_the_report_alone(small: Path) -> None:
+    assert run(small, "-R", "fid")[0] == ["fid after", "report"]
+
+
+@pytest.mark.sampled("reruns")
+def test_a_changed_learning_rate_runs_that_training_and_what_follows(small: Path) -> None:
+    before, after = digest(small, "runs/before/step_0000004.json"), digest(small, "runs/after/step_0000004.json")
+    edit(small, "init: before}", "init: before, lr: 0.002}")
+    assert run(small)[0] == sorted(["finetune after 0000004", *JUDGED])
+    assert digest(small, "runs/before/step_0000004.json") == before
+    assert digest(small, "runs/after/step_0000004.json") != after
+
+
+@pytest.mark.sampled("reruns")
+def test_a_new_scene_runs_its_own_stage_and_tiles_and_what_depends_on_them(small: Path) -> None:
+    add_picture(small / "second" / "b" / "new.png", seed=100)
+    assert run(small)[0] == sorted([*SECOND, *JUDGED])
+    scenes = json.loads(manifest(small, "scenes/second").read_text())["numbers"]
+    assert scenes["accepted"] == 17
+
+
+@pytest.mark.sampled("reruns")
+def test_what_was_deleted_or_cut_short_is_made_again_from_what_it_needs(small: Path) -> None:
+    names = ("runs/after/step_0000004.json", "samples/after", "fid/after")
+    before = [digest(small, name) for name in names]
+    checkpoint = next(path for path in files(small, names[0]) if path.name == "optimizer.safetensors")
+    checkpoint.unlink()
+    images = files(small, names[1])[0]
+    os.truncate(images, images.stat().st_size - 1)
+    manifest(small, names[2]).unlink()
+    planned, told = run(small, "-n")
+    assert "optimizer.safetensors is missing" in told
+    assert f"{images.name} has" in told
+    done, said = run(small)
+    assert done == planned == sorted(["finetune after 0000004", *JUDGED])
+    assert "continuing from step 3" in said
+    assert "1 of 1 shards made now" in said
+    assert [digest(small, name) for name in names] == before
+    assert run(small)[0] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("product", "again"),
+    [
+        ("scenes/second", [*SECOND, *JUDGED]),
+        ("tiles/second", [*SECOND[1:], *JUDGED]),
+        ("latents/second", ["latents second", "finetune after 0000004", *JUDGED]),
+        ("runs/before/step_0000004.json", ["pretrain before 0000004", "finetune after 0000004", *JUDGED]),
+        ("extractors/classifier", ["extractor classifier", SECOND[-1], *JUDGED[1:]]),
+        ("features/after", JUDGED[1:]),
+    ],
+)
+@pytest.mark.parametrize("fault", ["gone", "altered"])
+def test_damage_anywhere_costs_only_what_is_damaged(small: Path, product: str, again: list[str], fault: str) -> None:
+    before = {path: json.loads(path.read_text())["digest"] for path in (small / "results").rglob("manifest.json")}
+    path = next(path for path in files(small, product) if path.suffix in (".npy", ".safetensors"))
+    if fault == "altered":  # the same size: `dithc verify` finds it, and the file it names is deleted
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 0xFF
+        path.write_bytes(content)
+        verify = [Path(command()[0]).parent / "dithc", "verify", "results", "store"]
+        found = subprocess.run(verify, cwd=small, capture_output=True, text=True, check=False)
+        assert found.returncode == 1
+        assert path.name in found.stdout
+        assert "delete the files" in found.stderr
+    path.unlink()
+    done, said = run(small)
+    assert done == sorted(again)
+    assert {path: json.loads(path.read_text())["digest"] for path in before} == before
+    assert ("train: step 4 is in" in said) == ("finetune after 0000004" in again)
+    assert "of 1 shards made now" not in said or "0 of 1 shards made now" in said
+    assert run(small)[0] == []
+
+
+@pytest.mark.long
+def test_scenes_may_be_archived_after_they_were_staged(small: Path) -> None:
+    os.rename(small / "first", small / "archive")
+    assert run(small)[0] == []
+    edit(small, "sampler: ddim, steps: 2", "sampler: ddim, steps: 3")
+    assert run(small)[0] == sorted(JUDGED)
+    os.rename(small / "archive", small / "first")
+    assert run(small)[0] == []
+
+
+@pytest.mark.long
+def test_a_moved_store_trains_nothing_again(small: Path) -> None:
+    os.rename(small / "store", small / "kept")
+    before = digest(small, "fid/after")
+    done, said = run(small, "--config", "store=kept")
+    assert "pretrain before 0000004" in done
+    assert "finetune after 0000004" in done
+    assert said.count("already: only the manifest is written") == 2
+    assert "0 of 1 shards made now" in said
+    assert digest(small, "fid/after") == before
+    os.rename(small / "kept", small / "store")

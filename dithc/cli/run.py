@@ -131,7 +131,7 @@ class _Follower:
         is_first = self.status is None
         self.status = self.progress.look(self.jobs, since=self.driver_began)
         begin = f"{self.status.name}: {self.status.count('done')} of {len(self.status.standings)} stages are done"
-        return ([begin] if is_first else []) + self.narrator.events(self.status)
+        return ([begin] if is_first else []) + self.narrator.events(self.status, since=self.driver_began)
 
     def _live(self, status: "Status") -> list[str]:
         from dithc.workflow import lines_of

@@ -1,5 +1,6 @@
 """What happens in an experiment, as lines: what starts, ends and fails between two looks, and how far the rest is."""
 
+import math
 import time
 
 from dithc.workflow.progress import Status
@@ -21,13 +22,13 @@ class Narrator:
         self._before: dict[str, Standing] = {}
         self._said: dict[str, float] = {}
 
-    def events(self, status: Status, *, now: float | None = None) -> list[str]:
-        """What has happened since the last call; of the first call, what runs."""
+    def events(self, status: Status, *, since: float = math.inf, now: float | None = None) -> list[str]:
+        """What has happened since the last call; of the first call, what runs, and what was done at or after `since`."""
         now = time.time() if now is None else now
         lines = []
         done = f"{status.count('done')} of {len(status.standings)}"
         for one in status.standings:
-            words = self._event(one, done=done)
+            words = self._event(one, done=done, since=since)
             if words is None and one.state == "running" and now - self._said.get(one.stage.key, now) >= MINUTE:
                 words = one.words if self.minutely else None
             if words is not None:
@@ -38,9 +39,10 @@ class Narrator:
             self._before[one.stage.key] = one
         return lines
 
-    def _event(self, one: Standing, *, done: str) -> str | None:
+    def _event(self, one: Standing, *, done: str, since: float) -> str | None:
         before = self._before.get(one.stage.key)
-        state = before.state if before is not None else "done" if one.state == "done" else "waiting"
+        was_done = one.state == "done" and (one.when is None or one.when < since)
+        state = before.state if before is not None else "done" if was_done else "waiting"
         if one.state == "done" and (state != "done" or (before is not None and before.when != one.when)):
             took = (
                 f"done in {span(max(1.0, one.seconds))}"

@@ -261,6 +261,17 @@ def test_narrator_tells_each_thing_once_and_long_ones_every_minute(folder: Path)
         assert events(73) == (0, [])
 
 
+def test_first_look_tells_what_this_driver_has_done_already(folder: Path) -> None:
+    finish(folder, "inputs/landscape")
+    with Lease(folder):
+        status = Progress(folder).look()
+        when = next(one.when for one in status.standings if one.state == "done")
+        assert when is not None
+        assert Narrator(minutely=False).events(status, since=when + 1) == []
+        (line,) = Narrator(minutely=False).events(status, since=when - 1)
+    assert "synthesize landscape: done in" in line
+
+
 def test_of_snakemakes_text_the_drivers_words_and_new_warnings_are_shown() -> None:
     text = """Building DAG of jobs...
 12:00:00 workflow: warning: train a: about 900 minutes of work

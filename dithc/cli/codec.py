@@ -1,7 +1,6 @@
 """`dithc codec`: trains an autoencoder on tiles of any number of bands."""
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from dithc.config import codecs, load
 from dithc.log import logger, problem
 from dithc.runs import Manifest, atomic_write, digest
+from dithc.sealed import seal, unseal
 
 SUMMARY = "Trains a KL autoencoder on the train tiles of a data set; its latents are what a diffusion model learns."
 EXAMPLE = (
@@ -52,13 +52,13 @@ def run(args: argparse.Namespace) -> int:
     if numbers is None:
         numbers = train_codec(settings, Tiles(args.tiles.parent), folder, seed=experiment.seed)
         files = Manifest.entries(folder, [folder / name for name in FILES])
-        atomic_write(folder / STAMP, json.dumps({"identity": identity, "numbers": numbers, "files": files}) + "\n")
+        atomic_write(folder / STAMP, seal({"identity": identity, "numbers": numbers, "files": files}))
     Manifest(
         stage="codec",
         name=args.codec,
         spec=spec,
         inputs={str(args.tiles): tiles.digest},
-        files=Manifest.entries(folder, [folder / name for name in FILES]),
+        files=Manifest.entries(folder, [folder / name for name in (*FILES, STAMP)]),
         numbers=numbers,
         seconds=time.monotonic() - start,
     ).write(args.out)
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 def _trained_already(folder: Path, identity: str) -> dict[str, Any] | None:
     """The numbers of a codec that an earlier run trained from the same settings and tiles, if its files are whole."""
     try:
-        stamp = json.loads((folder / STAMP).read_text())
+        stamp = unseal((folder / STAMP).read_text())
         whole = stamp["files"] == Manifest.entries(folder, [folder / name for name in FILES])
     except (OSError, ValueError, KeyError, TypeError):
         return None

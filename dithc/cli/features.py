@@ -80,7 +80,9 @@ def run(args: argparse.Namespace) -> int:
         name=folder.name,
         spec=Manifest.spec_of(experiment, "features", args.extractor),
         inputs=inputs,
-        files=Manifest.entries(folder, [*sorted(folder.glob("shard-*.npy")), folder / "stats.npz"]),
+        files=Manifest.entries(
+            folder, [*sorted(folder.glob("shard-*")), folder / "stats.npz", folder / "features.json"]
+        ),
         numbers=numbers,
         seconds=time.monotonic() - start,
     ).write(args.out)
@@ -102,7 +104,7 @@ def _open_extractor(experiment: "Experiment", name: str, trained: Path | None) -
             expected="the manifest that `dithc extractor` wrote",
             remedy="run `dithc extractor` first and pass its manifest as --trained",
         )
-    return load_extractor("classifier", trained.parent / "classifier.safetensors")
+    return load_extractor("classifier", Manifest.whole(trained.parent / "classifier.safetensors"))
 
 
 def _chosen(rows: "Rows", images: str, *, seed: int) -> "Rows":
@@ -131,4 +133,4 @@ def _sample_batches(folder: Path, samples: Manifest) -> "Iterator[NDArray[np.uin
 
     for entry in samples.files:
         if Path(entry["path"]).name.startswith("rgb-"):
-            yield np.load(folder / entry["path"], mmap_mode="r")
+            yield np.load(Manifest.whole(folder / entry["path"]), mmap_mode="r")

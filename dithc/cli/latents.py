@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         shard_size=args.shard_size,
         batch=args.batch,
     )
-    paths = [*sorted(folder.glob("*.npy")), folder / "index.json"]
+    paths = [*sorted(folder.glob("*.npy")), *sorted(folder.glob("*-*.json")), folder / "index.json"]
     Manifest(
         stage="latents",
         name=args.dataset,

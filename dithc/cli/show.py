@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.log import UserError, problem, read_metrics
+from dithc.sealed import unseal_lines
 
 SUMMARY = (
     "Describes any output: a manifest, a folder of a stage, a shard, a checkpoint, a store, metrics, a report's JSON."
@@ -150,7 +151,8 @@ def _store(path: Path) -> list[str]:
         size = sum(file.stat().st_size for file in store.path(step).iterdir())
         lines.append(f"  step {step}: {_size(size)}")
     if (path / "spec.json").is_file():
-        lines += ["settings:", *_values(json.loads((path / "spec.json").read_text()))]
+        settings = json.loads((path / "spec.json").read_text())
+        lines += ["settings:", *_values({name: settings[name] for name in settings if name != "seal"})]
     if (path / EVENTS_FILE).is_file():
         lines += ["last events:", *_events(path / EVENTS_FILE)[1:][-5:]]
     return lines
@@ -197,17 +199,15 @@ def _metrics(path: Path) -> list[str]:
 def _events(path: Path) -> list[str]:
     """The events of a run, one text a line: when, what, and what was said of it; a torn line is passed over."""
     lines = []
-    for line in path.read_text().splitlines():
-        try:
-            event: dict[str, Any] = json.loads(line)
-            when, what = event.pop("time", "at an unknown time"), event.pop("event")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
+    events, altered = unseal_lines(path.read_text(errors="replace"))
+    for event in events:
+        when, what = event.pop("time", "at an unknown time"), event.pop("event", "an event")
         said = ", ".join(
             f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in event.items()
         )
         lines.append(f"  {when} {what}: {said}" if said else f"  {when} {what}")
-    return [f"events {path}: {len(lines)}", *lines]
+    lines += [f"  lines that are not what was written: {', '.join(map(str, altered))}"] if altered else []
+    return [f"events {path}: {len(events)}", *lines]
 
 
 def _weights(path: Path) -> list[str]:

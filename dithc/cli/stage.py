@@ -33,7 +33,10 @@ def run(args: argparse.Namespace) -> int:
     dataset = named(experiment.datasets, args.dataset, key="datasets")
     inputs = {}
     if args.inputs is not None:
-        inputs[str(args.inputs)] = Manifest.read(args.inputs, stage="synthesize").digest
+        generated = Manifest.read(args.inputs, stage="synthesize")
+        inputs[str(args.inputs)] = generated.digest
+        for entry in generated.files:
+            Manifest.whole(args.inputs.parent / entry["path"])
         source = args.inputs.parent / "files"
     elif dataset.source.path is not None:
         source = Path(dataset.source.path)

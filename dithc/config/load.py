@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from dithc.config.experiment import Experiment
 from dithc.log import problem
+from dithc.sealed import has_seal, unseal
 
 T = TypeVar("T")
 SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")  # without one of them there is nothing to do
@@ -68,7 +69,8 @@ def _said(fault: Any) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text())
+        text = path.read_text()
+        content = unseal(text) if has_seal(text) else yaml.safe_load(text)
     except FileNotFoundError:
         raise problem(
             f"configuration file {path} does not exist",
@@ -79,6 +81,13 @@ def _read(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise problem(
             f"configuration file {path} is no YAML", got=error, expected="YAML", remedy="correct that line"
+        ) from None
+    except ValueError as error:
+        raise problem(
+            f"configuration file {path} is not what was written",
+            got=error,
+            expected="the bytes under its seal",
+            remedy="delete it and run the workflow again, which writes it anew; settings are changed in your own files",
         ) from None
     if not isinstance(content, dict):
         raise problem(
@@ -120,6 +129,9 @@ def experiment_of(config: Mapping[str, Any] | Sequence[Path]) -> Experiment:
         for path in config:
             _lay_over(merged, _read(path))
         config = merged
+    config = {
+        key: value for key, value in config.items() if key != "seal"
+    }  # of a resolved configuration that dithc wrote
     plain = Experiment().model_dump(mode="json")
     if any(config.get(name) for name in SECTIONS):
         return load(config)

@@ -24,7 +24,7 @@ from dithc.data.table import Kind, TableWriter, read_columns
 from dithc.data.tiles import INFO_FILE, SCHEMA_VERSION, TABLE_FILE, Tiles
 from dithc.data.windows import Cut, Measured, cuts, measure
 from dithc.log import logger, problem, progress
-from dithc.runs import atomic_write
+from dithc.runs import Manifest, atomic_write
 
 GRID_FILE = "grid.png"
 OWN_FILES = (TABLE_FILE, INFO_FILE, GRID_FILE, "shard-*.npy")
@@ -94,9 +94,9 @@ class _Scenes:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            self.index: dict[str, Any] = json.loads((folder / SCENES_INDEX).read_text())
+            self.index: dict[str, Any] = json.loads(Manifest.whole(folder / SCENES_INDEX).read_text())
             names = ("scene_id", "status", "stack", "row", "label", "height", "width", "crs", "transform")
-            columns = read_columns(folder / SCENES_TABLE, *names)
+            columns = read_columns(Manifest.whole(folder / SCENES_TABLE), *names)
         except (OSError, ValueError) as error:
             raise problem(
                 f"the scenes in {folder} cannot be read",
@@ -117,8 +117,8 @@ class _Scenes:
         """Pixels (n, C, H, W) and mask (n, H, W) of a stack, memory-mapped."""
         entry = self.index["stacks"][number]
         return (
-            open_npy(self.folder / entry["file"], count=entry["count"]),
-            open_npy(self.folder / entry["mask"], count=entry["count"]),
+            open_npy(Manifest.whole(self.folder / entry["file"]), count=entry["count"]),
+            open_npy(Manifest.whole(self.folder / entry["mask"]), count=entry["count"]),
         )
 
 

@@ -15,6 +15,7 @@ from dithc.data.npy import open_npy
 from dithc.data.split import SPLITS
 from dithc.data.table import read_columns
 from dithc.log import problem
+from dithc.runs import Manifest
 
 TABLE_FILE, INFO_FILE = "tiles.parquet", "dataset.json"
 SCHEMA_VERSION = 1
@@ -65,7 +66,8 @@ class Stretch:
 
 
 class Tiles:
-    """A finished data set of tiles; shards are memory-mapped, a row is the number of an accepted tile.
+    """A finished data set of tiles; shards are memory-mapped, a row is the number of an accepted tile. A file that the
+    manifest lists is compared with it when it is first read.
 
     Attributes:
         info: content of `dataset.json`.
@@ -98,7 +100,7 @@ class Tiles:
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
         """Split (index in `SPLITS`) and label of accepted tiles."""
         try:
-            table = read_columns(self.folder / TABLE_FILE, "status", "split", "label")
+            table = read_columns(Manifest.whole(self.folder / TABLE_FILE), "status", "split", "label")
         except OSError as error:
             raise problem(
                 f"{self.folder / TABLE_FILE} cannot be read", got=error, expected="a parquet table", remedy=REMEDY
@@ -134,6 +136,7 @@ class Tiles:
         shards = np.searchsorted(self._starts, rows, side="right") - 1
         for number in np.unique(shards):
             here = shards == number
+            Manifest.whole(self.folder / self.info["shards"][number]["file"])
             tiles[here] = self._shards[number][rows[here] - self._starts[number]]
         return tiles  # (n, C, H, W)
 
@@ -157,7 +160,7 @@ class Tiles:
 def _read_info(folder: Path) -> dict[str, Any]:
     path = folder / INFO_FILE
     try:
-        info: dict[str, Any] = json.loads(path.read_text())
+        info: dict[str, Any] = json.loads(Manifest.whole(path).read_text())
         version = info["schema_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise problem(

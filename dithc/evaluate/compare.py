@@ -10,6 +10,7 @@ from dithc.evaluate.distance import Floor, few_images, fid, floor, kid
 from dithc.evaluate.shards import STATISTICS_FILE, blocks, read_plan
 from dithc.evaluate.statistics import Statistics
 from dithc.log import logger, problem
+from dithc.runs import Manifest
 
 log = logger(__name__)
 
@@ -65,7 +66,7 @@ def _read(path: Path) -> tuple[Statistics, Sequence[NDArray[np.float32]]]:
     """Statistics and, from a folder, the verified features themselves."""
     if path.is_dir():
         plan = read_plan(path)
-        statistics = Statistics.load(path / STATISTICS_FILE)
+        statistics = Statistics.load(Manifest.whole(path / STATISTICS_FILE))
         if statistics.origin != plan.origin or statistics.n != plan.total:
             raise problem(
                 f"{path / STATISTICS_FILE} does not belong to the features beside it",

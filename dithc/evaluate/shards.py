@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from dithc.evaluate.statistics import Origin
 from dithc.log import problem
-from dithc.runs import atomic_write, replacing, sha256_file
+from dithc.runs import Manifest, atomic_write, replacing, sha256_file
+from dithc.sealed import seal, unseal
 
 INDEX_FILE = "features.json"
 STATISTICS_FILE = "stats.npz"
@@ -66,7 +67,7 @@ def write_shard(plan: Plan, shard: int, features: NDArray[np.float32]) -> None:
     with replacing(plan.array(shard)) as temporary, temporary.open("wb") as file:
         np.save(file, features)
     entry = {**plan.identity(shard), "file_sha256": sha256_file(plan.array(shard))}
-    atomic_write(plan.sidecar(shard), json.dumps(entry, indent=1) + "\n")
+    atomic_write(plan.sidecar(shard), seal(entry))
 
 
 def fault(plan: Plan, shard: int) -> str | None:
@@ -75,10 +76,8 @@ def fault(plan: Plan, shard: int) -> str | None:
     if not sidecar.exists() or not array.exists():
         return "it is not there" if not array.exists() else "it has no sidecar: its writing was interrupted"
     try:
-        found = json.loads(sidecar.read_text())
+        found = unseal(sidecar.read_text())
     except ValueError:
-        return "its sidecar is damaged"
-    if not isinstance(found, dict):
         return "its sidecar is damaged"
     for name, wanted in plan.identity(shard).items():
         if found.get(name) != wanted:
@@ -90,7 +89,7 @@ def fault(plan: Plan, shard: int) -> str | None:
 
 def write_index(plan: Plan) -> None:
     """Writes the document that makes the folder complete."""
-    files = [json.loads(plan.sidecar(shard).read_text())["file_sha256"] for shard in range(plan.num_shards)]
+    files = [unseal(plan.sidecar(shard).read_text())["file_sha256"] for shard in range(plan.num_shards)]
     index = {
         "schema": SCHEMA_VERSION,
         "total": plan.total,
@@ -110,7 +109,7 @@ def read_plan(folder: Path) -> Plan:
     """
     remedy = "run the features stage again; it extracts only what is missing or damaged"
     try:
-        index = json.loads((folder / INDEX_FILE).read_text())
+        index = json.loads(Manifest.whole(folder / INDEX_FILE).read_text())
         plan = Plan(
             folder=folder,
             total=index["total"],

@@ -14,9 +14,9 @@ import torch
 
 from dithc.config import codecs
 from dithc.data import Rows, Stretch, Tiles
-from dithc.latents.autoencoder import WEIGHTS_FILE, Autoencoder, autoencoder_digest
+from dithc.latents.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, autoencoder_digest
 from dithc.log import logger, problem
-from dithc.runs import digest, sha256_file
+from dithc.runs import Manifest, digest, sha256_file
 
 CODEC_FILE = "codec.json"
 log = logger(__name__)
@@ -177,6 +177,8 @@ def _open_sd(settings: codecs.SdVae, info: dict[str, Any]) -> Codec:
 
 def _open_kl(folder: Path, info: dict[str, Any]) -> Codec:
     remedy = "rerun the codec stage (`dithc codec`)"
+    for name in (CONFIG_FILE, WEIGHTS_FILE, CODEC_FILE):
+        Manifest.whole(folder / name)
     net = Autoencoder.load(folder, remedy=remedy)
     try:
         said = json.loads((folder / CODEC_FILE).read_text())

@@ -16,6 +16,7 @@ from dithc.data import SPLITS, Rows, Tiles
 from dithc.latents.codec import Codec
 from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, replacing, sha256_file
+from dithc.sealed import seal, unseal
 
 INDEX_FILE = "index.json"
 SCHEMA_VERSION = 1
@@ -114,7 +115,7 @@ class _Maker:
         with replacing(path) as temporary:
             self._encode(temporary, rows, path=path, mirror=stem.startswith("flip"), bar=bar)
         entry = _entry(path)
-        atomic_write(sidecar, json.dumps({"entry": entry, "origin": origin}, indent=1) + "\n")
+        atomic_write(sidecar, seal({"entry": entry, "origin": origin}))
         return entry
 
     def _encode(self, temporary: Path, rows: Rows, *, path: Path, mirror: bool, bar: progress) -> None:
@@ -176,7 +177,7 @@ def _entry(path: Path) -> dict[str, Any]:
 def _verified(path: Path, sidecar: Path, origin: dict[str, Any]) -> dict[str, Any] | None:
     """The entry in a sidecar if it is of the same origin and the file has the bytes it tells of."""
     try:
-        said = json.loads(sidecar.read_text())
+        said = unseal(sidecar.read_text())
         same = said["origin"] == origin and said["entry"] == _entry(path)
     except (OSError, ValueError, KeyError, TypeError):
         return None

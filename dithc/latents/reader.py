@@ -14,7 +14,7 @@ import numpy.typing as npt
 from dithc.data import SPLITS, Rows
 from dithc.latents.encode import INDEX_FILE, SCHEMA_VERSION, encode_tiles
 from dithc.log import UserError, problem
-from dithc.runs import sha256_file
+from dithc.runs import Manifest, sha256_file
 
 REMEDY = "rerun the latents stage of this data set (`dithc latents`)"
 
@@ -24,7 +24,8 @@ Split = Literal["train", "val", "test", "all"]
 class Latents:
     """The latents of a data set, in the order of its accepted tiles.
 
-    Opening reads the index and compares sizes, which is cheap at any number of rows; `verify` hashes every byte.
+    Opening reads the index and compares sizes, which is cheap at any number of rows; a shard's bytes are compared with what was
+    written (SHA-256) when its first row is asked for; `verify` hashes every byte.
 
     Args:
         folder: what `Latents.encode` wrote.
@@ -44,6 +45,7 @@ class Latents:
 
     def __init__(self, folder: Path, *, codec_id: str | None = None, tiles_digest: str | None = None) -> None:
         self.folder = folder
+        self._checked: set[str] = set()
         self.info = self._index()
         self._expect("made by another codec", self.info["codec"], codec_id)
         self._expect("made of other tiles", self.info["tiles_digest"], tiles_digest)
@@ -94,6 +96,7 @@ class Latents:
         channels, height, width = self.shape
         out = np.empty((len(rows), channels * (1 + self.has_logvar), height, width), np.float16)
         shard_of = np.searchsorted(self._ends, rows, side="right")
+        self._check_bytes(np.unique(shard_of), flips=flipped is not None and bool(flipped.any()))
         for place, (row, shard) in enumerate(zip(rows, shard_of, strict=True)):
             source = self._flips if flipped is not None and flipped[place] else self._shards
             out[place] = source[shard][row - self._starts[shard]]
@@ -109,10 +112,24 @@ class Latents:
 
     # checks
 
+    def _check_bytes(self, shards: Rows, *, flips: bool) -> None:
+        """Hashes the shards, and with `flips` those of the mirror images, that were not asked for before."""
+        for number in shards.tolist():
+            shard = self.info["shards"][number]
+            for entry in (shard, shard["flip"]) if flips else (shard,):
+                if entry["path"] in self._checked:
+                    continue
+                found = sha256_file(self.folder / entry["path"])
+                if found != entry["sha256"]:
+                    raise self._damaged(
+                        entry["path"], f"bytes with SHA-256 {found[:12]}...", entry["sha256"][:12] + "..."
+                    )
+                self._checked.add(entry["path"])
+
     def _index(self) -> dict[str, Any]:
         path = self.folder / INDEX_FILE
         try:
-            info: dict[str, Any] = json.loads(path.read_text())
+            info: dict[str, Any] = json.loads(Manifest.whole(path).read_text())
             version = info["schema_version"]
         except FileNotFoundError:
             raise self._damaged(INDEX_FILE, "no such file", "the index, which is written last of all") from None
@@ -131,6 +148,7 @@ class Latents:
         return self._open(name, (rows, channels * (1 + self.has_logvar), height, width), np.float16)
 
     def _column(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        Manifest.whole(self.folder / f"{name}.npy")
         return np.array(self._open(f"{name}.npy", (self.count,), dtype))
 
     def _open(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

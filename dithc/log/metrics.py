@@ -1,13 +1,16 @@
 """Metrics of a run, appended as JSON lines and as TensorBoard events in one folder."""
 
-import json
 import math
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from dithc.log.messages import logger
+from dithc.sealed import seal_line, unseal_lines
+
 METRICS_FILE = "metrics.jsonl"
+log = logger(__name__)
 
 
 class MetricsWriter:
@@ -34,7 +37,7 @@ class MetricsWriter:
         """Appends the values of one step."""
         known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
         row = {"step": step, "time": round(time.time(), 3), **dict.fromkeys(values), **known}
-        self._lines.write(json.dumps(row) + "\n")
+        self._lines.write(seal_line(row))
         for name, value in known.items():
             self._board.add_scalar(name, value, step)
 
@@ -53,14 +56,16 @@ class MetricsWriter:
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:
-    """The metrics of a run in step order, one entry per step (the last written), torn lines skipped; null is read as NaN."""
+    """The metrics of a run in step order, one entry per step (the last written), torn and altered lines skipped; null is NaN."""
     path = folder / METRICS_FILE
     if not path.exists():
         return []
     rows: dict[int, dict[str, float]] = {}
-    for line in path.read_text().splitlines():
+    written, altered = unseal_lines(path.read_text(errors="replace"))
+    if altered:
+        log.warning(f"{path}: {len(altered)} lines are not what was written, and are passed over: {altered[:8]}")
+    for row in written:
         try:
-            row = json.loads(line)
             rows[int(row["step"])] = {name: math.nan if value is None else value for name, value in row.items()}
         except (ValueError, KeyError, TypeError):
             continue

@@ -1,17 +1,17 @@
 """Curves of a training: loss and throughput by step, smoothed, with the places where it was interrupted."""
 
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.log import read_metrics
+from dithc.log import logger, read_metrics
+from dithc.sealed import unseal_lines
 
 Values = NDArray[np.float64]
+log = logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +78,10 @@ def read_resumes(store: Path) -> list[int]:
     if not path.is_file():
         return []
     steps = set()
-    for line in path.read_text().splitlines():
-        try:
-            event: dict[str, Any] = json.loads(line)
-        except ValueError:  # the last line of a process that was killed while it wrote
-            continue
+    events, altered = unseal_lines(path.read_text(errors="replace"))
+    if altered:
+        log.warning(f"{path}: {len(altered)} lines are not what was written, and are passed over: {altered[:8]}")
+    for event in events:
         if event.get("event") == "started" and event.get("step"):
             steps.add(int(event["step"]))
     return sorted(steps)

@@ -31,9 +31,9 @@ class Result:
         return self.manifest.numbers
 
     def file(self, name: str) -> Path | None:
-        """A file beside the manifest, None where there is none."""
+        """A file beside the manifest, with the bytes that this lists; None where there is none."""
         path = self.path.parent / name
-        return path if path.is_file() else None
+        return Manifest.whole(path) if path.is_file() else None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """The door's one act: manifests in; a page, its numbers as JSON, and its figures as files out."""
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from functools import partial
@@ -22,7 +21,8 @@ from dithc.report.scaling_figure import draw_scaling
 from dithc.report.stepwise_figure import draw_stepwise
 from dithc.report.theme import DARK, LIGHT, Theme
 from dithc.report.timeline_figure import draw_memory
-from dithc.runs import atomic_write
+from dithc.runs import Manifest, atomic_write
+from dithc.sealed import seal
 
 FIGURES: dict[str, Callable[[Facts, Theme], bytes]] = {
     "samples": figures.draw_samples,
@@ -101,8 +101,9 @@ def write_report(
     page = render(facts, paper, figures=inlined, pictures=_pictures(facts))
     for name, content in drawn.items():
         atomic_write(out.parent / "figures" / f"{name}.png", content)
-    atomic_write(out.with_suffix(".json"), json.dumps(numbers(facts), indent=1, allow_nan=False) + "\n")
     atomic_write(out, page)
+    files = Manifest.entries(out.parent, [out, *(out.parent / "figures" / f"{name}.png" for name in drawn)])
+    atomic_write(out.with_suffix(".json"), seal({**numbers(facts), "files": files}))
     return facts
 
 

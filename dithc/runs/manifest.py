@@ -1,20 +1,21 @@
 """The manifest: the small JSON document that says a stage has finished, with what, and what it gave."""
 
-import json
 import os
 import platform
 import resource
+import stat
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from dithc.config import Experiment
 from dithc.log import problem
 from dithc.runs.code import code_version
 from dithc.runs.files import atomic_write, sha256_file
 from dithc.runs.spec import digest, stage_spec
+from dithc.sealed import seal, unseal
 
 
 def _host() -> dict[str, Any]:
@@ -24,7 +25,9 @@ def _host() -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a finished stage leaves for the next one and for the report.
+    """What a finished stage leaves for the next one and for the report; the document is sealed.
+
+    Whoever reads a manifest may go on to read its files: `whole` compares each with what was written before it is used.
 
     Attributes:
         stage: name of the stage, such as `tiles`.
@@ -49,6 +52,10 @@ class Manifest:
     seconds: float = 0.0
     written: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
+    # Files that the manifests which this process read or wrote list, by absolute path: manifest and entry.
+    _listed: ClassVar[dict[str, tuple[Path, dict[str, Any]]]] = {}
+    _compared: ClassVar[dict[str, tuple[int, ...]]] = {}  # those found whole, with size, times and number of the file
+
     @property
     def digest(self) -> str:
         """Digest of the result: the settings, the inputs and the bytes of the files; not of times, hosts and folders.
@@ -61,7 +68,8 @@ class Manifest:
 
     def write(self, path: Path) -> None:
         """Writes the manifest, last of all of a stage's files."""
-        atomic_write(path, json.dumps({**asdict(self), "digest": self.digest}, indent=1, allow_nan=False) + "\n")
+        atomic_write(path, seal({**asdict(self), "digest": self.digest}))
+        self._remember(path)
 
     @staticmethod
     def spec_of(experiment: Experiment, stage: str, name: str) -> dict[str, Any]:
@@ -78,13 +86,15 @@ class Manifest:
         """Reads a manifest.
 
         Raises:
-            UserError: the file is missing, is no manifest, or is of another stage than `stage`.
+            UserError: the file is missing, is altered or no manifest, or is of another stage than `stage`.
         """
         wanted = f"the manifest of stage {stage!r}" if stage else "a manifest written by dithc"
         try:
-            content = json.loads(path.read_text())
-            content.pop("digest")
+            content = unseal(path.read_text(), unsealed=[frozenset({*(one.name for one in fields(cls)), "digest"})])
+            written = content.pop("digest")
             manifest = cls(**content)
+            if manifest.digest != written:
+                raise ValueError(f"it is altered: its content has digest {manifest.digest}, {written} was written")
         except FileNotFoundError:
             raise problem(
                 f"manifest {path} is missing", got="no such file", expected=wanted, remedy="run the earlier stage first"
@@ -100,7 +110,66 @@ class Manifest:
                 expected=stage,
                 remedy="pass the manifest of that stage",
             )
+        manifest._remember(path)
         return manifest
+
+    def _remember(self, path: Path) -> None:
+        for entry in self.files:
+            self._listed[os.path.normpath(path.absolute().parent / entry["path"])] = path, entry
+
+    @classmethod
+    def whole(cls, path: Path) -> Path:
+        """A file that is about to be read, once its bytes were found to be those that a manifest lists.
+
+        Only manifests that this process has read or written count: a stage reads those of its inputs first of all. A file that
+        none of them lists is given back as it is. What was compared once is not read again while it is the same file.
+
+        Args:
+            path: of the file.
+
+        Raises:
+            UserError: it is missing, cut short or altered.
+        """
+        name = os.path.normpath(path.absolute())
+        if name not in cls._listed:
+            return path
+        manifest, entry = cls._listed[name]
+        fault = cls.fault(path, entry, known=cls._compared.get(name))
+        if fault is not None:
+            raise problem(
+                f"{path} is not what its stage wrote",
+                got=fault,
+                expected=f"the {entry['bytes']} bytes that {manifest} lists (SHA-256)",
+                remedy="delete it and run the workflow again, which makes it again (or `dithc verify --repair`)",
+            )
+        cls._compared[name] = _state(path)
+        return path
+
+    @staticmethod
+    def fault(
+        path: Path, entry: dict[str, Any], *, hashes: bool = True, known: tuple[int, ...] | None = None
+    ) -> str | None:
+        """What is wrong with a file, as a sentence of which it is the subject; None where nothing is.
+
+        Args:
+            path: of the file.
+            entry: of `file_entry`; one without `bytes` says nothing of the size.
+            hashes: whether it is read and hashed; otherwise only its size is compared.
+            known: state in which it was found whole before; in the same state it is not read again.
+        """
+        try:
+            state = _state(path)
+            if state == known:
+                return None
+            if state[0] != entry.get("bytes", state[0]):
+                return f"has {state[0]} bytes, {entry['bytes']} were written"
+            if hashes and sha256_file(path) != entry["sha256"]:
+                return "has other bytes than were written (SHA-256 differs)"
+        except FileNotFoundError:
+            return "is missing"
+        except OSError as error:
+            return f"cannot be read: {error}"
+        return None
 
     def verify(self, folder: Path, *, hashes: bool = True) -> list[str]:
         """Looks at every file it lists; returns one sentence per file that is missing or altered.
@@ -112,16 +181,16 @@ class Manifest:
         faults = []
         for entry in self.files:
             path = Path(os.path.normpath(folder / entry["path"]))
-            try:
-                num_bytes = path.stat().st_size
-            except FileNotFoundError:
-                faults.append(f"{path} is missing")
-                continue
-            if num_bytes != entry["bytes"]:
-                faults.append(f"{path} has {num_bytes} bytes, {entry['bytes']} were written")
-            elif hashes and sha256_file(path) != entry["sha256"]:
-                faults.append(f"{path} has other bytes than were written (SHA-256 differs)")
+            if fault := self.fault(path, entry, hashes=hashes):
+                faults.append(f"{path} {fault}")
         return faults
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    seen = path.stat()
+    if not stat.S_ISREG(seen.st_mode):
+        raise FileNotFoundError(path)
+    return seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino
 
 
 def file_entry(path: Path, *, relative_to: Path) -> dict[str, Any]:

@@ -1,18 +1,17 @@
 """The store: owns checkpoint bytes, one folder per run and digest, whatever the workflow engine does around it."""
 
-import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from dithc.log import UserError, logger, problem
 from dithc.runs.files import atomic_write, beside, flush, rename
 from dithc.runs.manifest import Manifest, file_entry
+from dithc.sealed import seal, seal_line, unseal
 
 COMMIT_FILE = "checkpoint.json"
 PIN_FILE = "pinned"
@@ -103,7 +102,7 @@ class Store:
         try:
             if (target / PIN_FILE).exists():  # a damaged checkpoint that a manifest names is written again
                 (folder / PIN_FILE).touch()
-            atomic_write(folder / COMMIT_FILE, self.commit_text({"step": step, "meta": meta, "files": files}))
+            atomic_write(folder / COMMIT_FILE, seal({"step": step, "meta": meta, "files": files}))
             rename(folder, target)
         except OSError as error:
             self.discard(folder)
@@ -142,32 +141,23 @@ class Store:
         )
 
     @staticmethod
-    def commit_text(content: dict[str, Any]) -> str:
-        """What a commit file says: step, meta and files, and the SHA-256 of these, so that it is checked as they are.
+    def commit_content(text: str, step: int) -> tuple[dict[str, Any], list[str]]:
+        """What a commit file says, and what is wrong with it by itself.
 
         Args:
-            content: the three; a digest among them is replaced.
-        """
-        said = json.loads(json.dumps({name: value for name, value in content.items() if name != "digest"}))
-        return json.dumps({**said, "digest": _digest(said)}, indent=1) + "\n"
-
-    @staticmethod
-    def commit_faults(content: dict[str, Any], step: int) -> list[str]:
-        """What is wrong with a commit file by itself; the first that were written have three keys and no digest.
-
-        Args:
-            content: of the file.
+            text: of the file; the first that were written have three keys and no seal.
             step: that the folder says.
+
+        Raises:
+            ValueError: it is altered.
         """
-        said = {name: value for name, value in content.items() if name != "digest"}
+        content = unseal(text, unsealed=[frozenset({"step", "meta", "files"})])
         faults = []
-        if content.keys() != {"step", "meta", "files"} and content.get("digest") != _digest(said):
-            faults.append(f"{COMMIT_FILE} is altered")
         if content["step"] != step:
             faults.append(f"{COMMIT_FILE} is of step {content['step']}")
         if not content["files"]:
             faults.append(f"{COMMIT_FILE} lists no files")
-        return faults
+        return content, faults
 
     def path(self, step: int) -> Path:
         """The folder of a step's checkpoint."""
@@ -204,11 +194,10 @@ class Store:
             UserError: they are there and cannot be read.
         """
         folder = self.path(step)
-        faults = []
+        faults: list[str] = []
         try:
-            content = json.loads((folder / COMMIT_FILE).read_bytes())
+            content, faults = self.commit_content((folder / COMMIT_FILE).read_text(), step)
             found = StoredCheckpoint(folder, content["step"], content["meta"], content["files"])
-            faults += self.commit_faults(content, step)
             for entry in found.files:
                 if file_entry(folder / entry["path"], relative_to=folder) != entry:
                     faults.append(f"{entry['path']} is cut short or altered")
@@ -287,14 +276,10 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True)
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": what, **facts}
         with (self.folder / "events.jsonl").open("a") as file:
-            file.write(json.dumps(line, default=str) + "\n")
+            file.write(seal_line(line))
 
     def describe(self, spec: dict[str, Any]) -> None:
         """Writes `spec.json`, so that a person can see which settings the folder's digest stands for."""
         path = self.folder / "spec.json"
         if not path.exists():
-            atomic_write(path, json.dumps(spec, indent=1) + "\n")
-
-
-def _digest(said: dict[str, Any]) -> str:
-    return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+            atomic_write(path, seal(spec))

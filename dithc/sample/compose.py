@@ -57,6 +57,8 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
         shards.remove_leftovers()
         write_png(job.out.parent / "grid.png", grid(np.load(shards.path(0, kind="rgb"))))
         files = [entry for shard in range(shards.count) for entry in shards.read_sidecar(shard)["files"]]
+        described = [shards.sidecar(shard) for shard in range(shards.count)]
+        files += Manifest.entries(job.out.parent, [*described, job.out.parent / "grid.png"])
         Manifest(
             stage="sample",
             name=job.name,

@@ -3,7 +3,6 @@
 Legend: n images of a shard; C bands, H, W image.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from dithc.log import problem
 from dithc.runs import atomic_write, replacing, sha256_file
+from dithc.sealed import seal, unseal
 
 # Small enough that ranks share a few hundred images evenly, and that a killed job loses minutes; 50,000 images are 782 shards.
 SHARD_IMAGES = 64
@@ -53,8 +53,7 @@ class Shards:
 
     def read_sidecar(self, shard: int) -> dict[str, Any]:
         """The content of a shard's sidecar."""
-        content: dict[str, Any] = json.loads(self.sidecar(shard).read_text())
-        return content
+        return unseal(self.sidecar(shard).read_text())
 
     def fault(self, shard: int) -> str | None:
         """Why a shard does not count; None where it does, "" where there is none yet."""
@@ -120,7 +119,7 @@ class Shards:
                     {"path": path.name, "sha256": sha256_file(path), "bytes": path.stat().st_size} for path in arrays
                 ],
             }
-            atomic_write(self.sidecar(shard), json.dumps(said) + "\n")
+            atomic_write(self.sidecar(shard), seal(said))
         except OSError as error:
             raise problem(
                 f"shard {shard} could not be written to {self.folder}",

@@ -169,7 +169,7 @@ class Look:
         chosen, root = experiment.runs[run], self.base / experiment.store
         spec = Manifest.spec_of(experiment, "train", run)
         if chosen.init_file is not None:
-            found = [path for path in root.glob(f"{run}-{DIGEST}/spec.json") if _read_json(path) == spec]
+            found = [path for path in root.glob(f"{run}-{DIGEST}/spec.json") if _spec(path) == spec]
             newest = max(found, key=lambda path: path.parent.stat().st_mtime, default=None)
             return Store(newest.parent) if newest is not None else None
         named: dict[str, Any] = {"spec": spec}
@@ -228,6 +228,12 @@ def _number(name: str) -> int:
 
 def _first_words(lines: list[str]) -> str:
     return lines[0].partition("error: ")[2] or lines[-1].strip()
+
+
+def _spec(path: Path) -> dict[str, Any]:
+    """The settings that a store folder stands for."""
+    content = _read_json(path)
+    return {name: content[name] for name in content if name != "seal"}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

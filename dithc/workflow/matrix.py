@@ -8,6 +8,7 @@ from typing import Any
 
 from dithc.config import experiment_of
 from dithc.runs import atomic_write, rule_spec
+from dithc.sealed import seal
 from dithc.workflow.fingerprint import Files
 
 PATHS = {"path", "init_file"}  # keys of settings that name files of the user's
@@ -31,7 +32,7 @@ class Matrix:
 
     def write_config(self) -> None:
         """Writes the resolved configuration, which every job reads; called when a real run starts, not by a dry run."""
-        text = json.dumps(self.experiment.model_dump(mode="json"), indent=1) + "\n"
+        text = seal(self.experiment.model_dump(mode="json"))
         path = Path(self.config)
         if not path.exists() or path.read_text() != text:
             atomic_write(path, text)

@@ -174,5 +174,7 @@ class Progress:
                 remedy="check the path; the folder is made when the first job starts",
             ) from None
         if text != self._text:
-            self._text, self._matrix = text, Matrix(json.loads(text))
+            content = json.loads(text)
+            content.pop("seal", None)
+            self._text, self._matrix = text, Matrix(content)
         return self._matrix

@@ -67,7 +67,9 @@ def test_missing_cut_and_altered_files_are_named_with_status_1(
     altered[7] ^= 1
     shards[2].write_bytes(altered)
     assert main(["verify", str(results)]) == 1
-    *faults, verdict = lines(capsys)
+    *told, verdict = lines(capsys)
+    faults = told[::2]
+    assert all("workflow makes it again" in line for line in told[1::2])
     assert [fault.split(" (listed")[0] for fault in faults[:3]] == [
         f"{shards[0]} is missing",
         f"{shards[1]} has 1499 bytes, 1500 were written",
@@ -89,14 +91,14 @@ def test_manifest_changed_by_hand_is_found(results: Path, capsys: pytest.Capture
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "spec": {"seed": 1}}))
     assert main(["verify", str(path)]) == 1
-    assert "is altered: its content has digest" in lines(capsys)[0]
+    assert "it is altered" in lines(capsys)[0]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"stage": 1, "digest": 2}', ""])
 def test_damaged_document_is_a_fault(results: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     next(results.rglob("manifest.json")).write_text(text)
     assert main(["verify", str(results)]) == 1
-    assert "cannot be read" in lines(capsys)[0]
+    assert "cannot be used" in lines(capsys)[0]
 
 
 def test_folders_being_written_are_passed_over(results: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from dithc.log import UserError
 from dithc.runs import Manifest, Store, replacing
+from dithc.sealed import seal, unseal
 
 
 def save(store: Store, step: int, content: bytes = b"weights", **meta: object) -> Store.Checkpoint:
@@ -62,8 +63,8 @@ def test_damaged_checkpoint_is_passed_over_and_the_reason_kept(store, damage, ca
         ('"seed": 7', '"seed": 6'),
         ('"bytes": 7', '"bytes": 8'),
         ('"meta"', '"metb"'),
-        ('"digest": "', '"digest": "0'),
-        ('"digest"', '"digesu"'),
+        ('"seal": "', '"seal": "0'),
+        ('"seal"', '"seam"'),
         ('"files"', '"filet"'),
     ],
 )
@@ -82,25 +83,21 @@ def test_altered_commit_file_is_damage(store, old, new):
 def test_every_flipped_bit_of_a_commit_file_is_damage(store):
     save(store, 2, seed=7)
     path = store.path(2) / "checkpoint.json"
-    written, said = path.read_bytes(), json.loads(path.read_text())
+    written = path.read_bytes()
     for place in range(8 * len(written)):
         altered = bytearray(written)
         altered[place // 8] ^= 1 << place % 8
         path.write_bytes(altered)
-        try:
-            found = store.open(2)
-        except UserError:
-            continue
-        assert json.loads(altered) == said, f"bit {place}"
-        assert found.meta == said["meta"]
+        with pytest.raises(UserError, match="damaged"):
+            store.open(2)
 
 
 def test_commit_file_without_files_or_of_another_step_is_damage_even_if_it_is_sealed(store):
     save(store, 2)
     path = store.path(2) / "checkpoint.json"
-    content = json.loads(path.read_text())
+    content = unseal(path.read_text())
     for change in ({"files": []}, {"step": 3}):
-        path.write_text(store.commit_text(content | change))
+        path.write_text(seal(content | change))
         with pytest.raises(UserError, match="damaged"):
             store.open(2)
 
@@ -109,7 +106,7 @@ def test_commit_file_of_the_first_kind_is_read(store):
     save(store, 2)
     path = store.path(2) / "checkpoint.json"
     content = json.loads(path.read_text())
-    del content["digest"]
+    del content["seal"]
     path.write_text(json.dumps(content))
     assert store.newest().step == 2
 

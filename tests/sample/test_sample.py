@@ -15,6 +15,7 @@ from dithc.sample import sample
 from dithc.sample.network import load_network
 from dithc.sample.seeds import generator_of, label_of
 from dithc.sample.shards import SHARD_IMAGES, grid
+from dithc.sealed import seal, unseal
 
 
 def images(job) -> np.ndarray:
@@ -142,9 +143,9 @@ def copy_of_run(trained, folder) -> tuple[Path, Path]:
 
 def test_latents_and_codec_of_another_run_are_refused(job, trained, tmp_path):
     out, copied = copy_of_run(trained, tmp_path)
-    content = json.loads((copied / "checkpoint.json").read_text())
+    content = unseal((copied / "checkpoint.json").read_text())
     content["meta"]["codec"] = "kl-vae-of-somebody-else"
-    (copied / "checkpoint.json").write_text(Store.commit_text(content))
+    (copied / "checkpoint.json").write_text(seal(content))
     with pytest.raises(UserError, match="not the one the run was trained with"):
         sample(job(checkpoint=out), Group())
 

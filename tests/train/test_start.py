@@ -1,6 +1,5 @@
 """Fine-tuning starts from what another training, or a file, holds; and what is exported can be read back."""
 
-import json
 import logging
 import shutil
 
@@ -13,6 +12,7 @@ from dithc.comm import Group
 from dithc.log import UserError
 from dithc.model import DiT, DiTConfig
 from dithc.runs import Manifest, Store
+from dithc.sealed import seal, unseal
 from dithc.train import DONE, export, train
 
 
@@ -118,9 +118,9 @@ def test_latents_of_another_codec_than_the_stores_are_refused_on_resume(job, bas
     """A store is found by the digest of its latents; this one was filled from others."""
     store, step = Store.of_run(base.out)
     path = store.path(step) / "checkpoint.json"
-    content = json.loads(path.read_text())
+    content = unseal(path.read_text())
     content["meta"]["codec"] = "another-codec"
-    path.write_text(Store.commit_text(content))
+    path.write_text(seal(content))
     with pytest.raises(UserError, match=r"codec differs[\s\S]*another-codec[\s\S]*test-codec"):
         train(job("base", until=6), Group())
     assert store.steps()[-1] == step

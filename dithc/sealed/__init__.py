@@ -1,0 +1,13 @@
+"""Small JSON documents and lines that show when a byte of them is not what was written.
+
+Why: a manifest's numbers, a checkpoint's list of files or a line of metrics decides or reports a result and is named by no
+other document whose hash could protect it.
+Invariants: a sealed document is plain JSON to any other reader; every byte of it is under its seal, white space and seal
+included. A seal finds damage, not malice: whoever rewrites a document can seal it anew.
+How to change it: `unseal` also reads what earlier versions wrote without a seal, but only with the exact keys that those had.
+"""
+
+from dithc.sealed.documents import has_seal, seal, unseal
+from dithc.sealed.lines import seal_line, unseal_lines
+
+__all__ = ["has_seal", "seal", "seal_line", "unseal", "unseal_lines"]

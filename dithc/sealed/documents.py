@@ -1,0 +1,54 @@
+"""A JSON document whose last key holds the SHA-256 of all text before it."""
+
+import json
+import re
+from collections.abc import Collection
+from hashlib import sha256
+from typing import Any
+
+KEY = "seal"
+FORM = f',\n "{KEY}": "{"_" * 64}"\n}}\n'
+TAIL = re.compile(rf'(.*),\n "{KEY}": "([0-9a-f]{{64}})"\n}}\n', re.DOTALL)
+
+
+def seal(content: dict[str, Any]) -> str:
+    """The text of a document: `content`, which is not empty, and its seal.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    body = json.dumps(content, indent=1, allow_nan=False).removesuffix("\n}")
+    return f'{body},\n "{KEY}": "{_of(body)}"\n}}\n'
+
+
+def unseal(text: str, *, unsealed: Collection[frozenset[str]] = ()) -> dict[str, Any]:
+    """The content of a document.
+
+    Args:
+        text: as `seal` gave it.
+        unsealed: sets of keys with which a document may have no seal: those of versions that wrote none.
+
+    Raises:
+        ValueError: a byte is not what was written.
+    """
+    found = TAIL.fullmatch(text)
+    if found is None:
+        content = json.loads(text)
+        if not isinstance(content, dict) or content.keys() not in unsealed:
+            raise ValueError("it is altered: it has no whole seal")
+        return content
+    if found.group(2) != _of(found.group(1)):
+        raise ValueError("it is altered: its bytes are not those of its seal")
+    content = json.loads(f"{found.group(1)}\n}}")
+    assert isinstance(content, dict)
+    return content
+
+
+def has_seal(text: str) -> bool:
+    """Whether a text ends like a document with a seal, one character aside."""
+    tail = text[-len(FORM) :]
+    return len(tail) == len(FORM) and sum(a not in (b, "_") for a, b in zip(FORM, tail, strict=True)) <= 1
+
+
+def _of(body: str) -> str:
+    return sha256(body.encode()).hexdigest()

@@ -1,0 +1,53 @@
+"""Lines of JSON, each with the CRC-32 of its own text as last key, for files that are appended to."""
+
+import json
+import re
+from typing import Any
+from zlib import crc32
+
+KEY = "crc"
+FORM = f', "{KEY}": "________"}}'
+TAIL = re.compile(rf'(.*), "{KEY}": "([0-9a-f]{{8}})"}}')
+
+
+def seal_line(content: dict[str, Any]) -> str:
+    """The text of a line, its end included: `content`, which is not empty, and its sum."""
+    body = json.dumps(content, default=str).removesuffix("}")
+    return f'{body}, "{KEY}": "{_of(body)}"}}\n'
+
+
+def unseal_lines(text: str) -> tuple[list[dict[str, Any]], list[int]]:
+    """The contents of the whole lines of a file, and the numbers, from 1, of those that are not what was written.
+
+    A line that a killed process left half written is passed over. Lines without a sum are of a version that wrote none, as long
+    as none with a sum is before them.
+    """
+    rows, altered, is_sealed = list[dict[str, Any]](), list[int](), False
+    for number, line in enumerate(text.split("\n"), start=1):
+        found = TAIL.fullmatch(line)
+        if found is not None and found.group(2) == _of(found.group(1)):
+            rows.append(json.loads(f"{found.group(1)}}}"))
+            is_sealed = True
+        elif found is not None or _is_nearly_sealed(line) or (is_sealed and line.endswith("}")):
+            altered.append(number)
+        elif line and not is_sealed and (row := _object(line)) is not None:
+            rows.append(row)
+    return rows, altered
+
+
+def _of(body: str) -> str:
+    return f"{crc32(body.encode()):08x}"
+
+
+def _is_nearly_sealed(line: str) -> bool:
+    """Whether a line ends like one with a sum, one character aside."""
+    tail = line[-len(FORM) :]
+    return len(tail) == len(FORM) and sum(a not in (b, "_") for a, b in zip(FORM, tail, strict=True)) <= 1
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None

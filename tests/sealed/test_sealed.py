@@ -1,0 +1,103 @@
+"""Documents and lines in which every altered byte is found."""
+
+import json
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dithc.sealed import has_seal, seal, seal_line, unseal, unseal_lines
+
+CONTENT = {"step": 2, "files": [{"path": "a.npy", "bytes": 7}], "name": "Küste \n ☃", "loss": 0.125, "seal of": None}
+KEYS = st.text(min_size=1).filter(lambda key: key not in ("seal", "crc"))
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=6,
+)
+
+
+def flipped(text: str, bit: int) -> str:
+    data = bytearray(text.encode())
+    data[bit // 8] ^= 1 << bit % 8
+    return data.decode(errors="replace")
+
+
+@given(st.dictionaries(KEYS, VALUES, min_size=1))
+def test_what_was_sealed_comes_back_and_is_json_for_all(content: dict[str, object]) -> None:
+    text = seal(content)
+    assert unseal(text) == content
+    assert has_seal(text)
+    assert {key: value for key, value in json.loads(text).items() if key != "seal"} == content
+    assert unseal_lines(seal_line(content)) == ([content], [])
+    assert {key: value for key, value in json.loads(seal_line(content)).items() if key != "crc"} == content
+
+
+def test_every_flipped_bit_of_a_document_is_found() -> None:
+    text = seal(CONTENT)
+    for bit in range(8 * len(text.encode())):
+        altered = flipped(text, bit)
+        assert has_seal(altered), f"bit {bit}: it no longer looks as if it had had a seal"
+        with pytest.raises(ValueError):
+            unseal(altered, unsealed=[frozenset(CONTENT)])
+
+
+def test_document_that_is_cut_or_grows_is_found() -> None:
+    text = seal(CONTENT)
+    for cut in range(len(text)):
+        with pytest.raises(ValueError):
+            unseal(text[:cut], unsealed=[frozenset(CONTENT)])
+    for more in (" ", "\n", "{}"):
+        with pytest.raises(ValueError):
+            unseal(text + more)
+
+
+def test_document_without_a_seal_is_read_only_with_the_keys_it_had() -> None:
+    text = json.dumps({"a": 1, "b": 2})
+    assert unseal(text, unsealed=[frozenset("ab")]) == {"a": 1, "b": 2}
+    for keys in ([], [frozenset("a")], [frozenset("abc")]):
+        with pytest.raises(ValueError, match="no whole seal"):
+            unseal(text, unsealed=keys)
+    for text in ("[]", "1", "", "null"):
+        with pytest.raises(ValueError):
+            unseal(text, unsealed=[frozenset()])
+
+
+def test_number_that_is_not_finite_is_not_sealed() -> None:
+    with pytest.raises(ValueError):
+        seal({"fid": float("nan")})
+
+
+def test_every_flipped_bit_of_lines_is_found() -> None:
+    """Whatever a flip does to a line, its ends included, no row comes out that was not written, and the file is not whole."""
+    rows = [{"step": step, "loss": 1.0 / step, "word": "J*j\n"} for step in range(1, 4)]
+    text = "".join(map(seal_line, rows))
+    for bit in range(8 * len(text) - 8):  # all but the last end
+        found, altered = unseal_lines(flipped(text, bit))
+        assert altered, f"bit {bit}"
+        assert all(row in rows for row in found), f"bit {bit}"
+        assert len(found) >= 1
+
+
+def test_line_that_a_kill_tore_is_passed_over_and_no_damage() -> None:
+    line = seal_line({"step": 2, "loss": 0.5})
+    for cut in range(1, len(line) - 3):
+        found, altered = unseal_lines(seal_line({"step": 1}) + line[:cut] + "\n" + seal_line({"step": 3}))
+        assert ([row["step"] for row in found], altered) == ([1, 3], []), f"cut at {cut}"
+
+
+def test_lines_of_a_version_that_wrote_no_sums_are_read_before_those_with_sums() -> None:
+    old = '{"step": 1}\n{"step": 2}\n{"st\n'
+    assert unseal_lines(old) == ([{"step": 1}, {"step": 2}], [])
+    assert unseal_lines(old + seal_line({"step": 3})) == ([{"step": 1}, {"step": 2}, {"step": 3}], [])
+    assert unseal_lines(seal_line({"step": 3}) + '{"step": 4}\n') == ([{"step": 3}], [2])
+
+
+def test_noise_is_neither_a_document_nor_a_line() -> None:
+    draw = Random(0)
+    for _ in range(200):
+        text = draw.randbytes(draw.randrange(200)).decode(errors="replace")
+        with pytest.raises(ValueError):
+            unseal(text)
+        assert unseal_lines(text)[0] == []

@@ -1,0 +1,204 @@
+"""One flipped bit in any file of a finished experiment: `verify` finds it, and no stage makes another result of it in silence."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from dithc.cli import main
+from dithc.cli.findings import NOTES, find
+from dithc.sealed import seal, unseal
+from tests.sampling import commit_of
+from tests.workflow.conftest import LOCAL, snakemake
+
+SEED = os.environ.get("DITHC_ATTACK_SEED") or commit_of("HEAD") or "0"
+
+pytestmark = pytest.mark.slow
+
+# What a run says of itself while it runs, and the driver's notes: nothing is computed from them.
+PASSED_OVER = (*NOTES, "attempts", ".snakemake", "lease.json", "driver.json", "fingerprints.json")
+TIMES = re.compile(r"seconds|^machine$|second$|written|peak|host|time|bytes_free|reused|extracted")
+
+
+@dataclass
+class Attack:
+    """A copy of a finished project, and the commands that made it.
+
+    Attributes:
+        folder: the project, the working folder too.
+        commands: the words of each stage's command.
+        expected: by command, what it gives of files that are whole.
+    """
+
+    folder: Path
+    commands: list[list[str]]
+    expected: dict[str, Any] = field(default_factory=dict)
+
+    def products(self) -> list[Path]:
+        """Every file from which something is computed, in order."""
+        paths = [path for name in ("results", "store") for path in sorted((self.folder / name).rglob("*"))]
+        return [
+            path.relative_to(self.folder)
+            for path in paths
+            if path.is_file()
+            and path.stat().st_size
+            and not set(path.relative_to(self.folder).parts) & set(PASSED_OVER)
+        ]
+
+    def readers(self, victim: Path) -> list[list[str]]:
+        """The commands that are given the manifest which lists a file, or the file itself."""
+        found = []
+        for words in self.commands:
+            given = [Path(word) for before, word in pairwise(words) if before != "--out"]
+            if any(self._is_of(victim, path) for path in given):
+                found.append(words)
+        return found
+
+    def _is_of(self, victim: Path, given: Path) -> bool:
+        if given == victim or not given.is_file() or given.name == "config.json":
+            return given == victim
+        if given.parts[2] == "runs":
+            listed = [entry["path"] for entry in json.loads(given.read_text(errors="replace"))["files"]]
+            return any((given.parent / path).resolve() == victim.resolve() for path in listed)
+        return given.parent in victim.parents
+
+    def run(self, words: list[str], scratch: Path) -> tuple[int, Any]:
+        """Runs a stage into a folder of its own; its status and what it made."""
+        out = scratch / Path(*Path(words[words.index("--out") + 1]).parts[-2:])
+        words = [str(out) if before == "--out" else word for before, word in zip(["", *words], words, strict=False)]
+        if words[0] == "train" and (self.folder / words[words.index("--config") + 1]).read_bytes() == self.config:
+            scratch.mkdir(parents=True, exist_ok=True)
+            (scratch / "config.json").write_text(
+                seal({**unseal(self.config.decode()), "store": str(scratch / "store")})
+            )
+            words[words.index("--config") + 1] = str(scratch / "config.json")
+        status = main(words)
+        made = out.with_suffix(".json")
+        return status, _settled(json.loads(made.read_text())) if status == 0 else None
+
+    def wanted(self, words: list[str], scratch: Path) -> Any:
+        """What a stage makes of whole files."""
+        key = " ".join(words)
+        if key not in self.expected:
+            status, self.expected[key] = self.run(words, scratch / "whole")
+            assert status == 0, key
+        return self.expected[key]
+
+    @property
+    def config(self) -> bytes:
+        """The configuration as the driver wrote it."""
+        return (self.folder / "whole-config.json").read_bytes()
+
+
+def _settled(value: Any) -> Any:
+    """A result without what differs from run to run: times, hosts, folders."""
+    if isinstance(value, dict):
+        kept = {
+            key: item for key, item in value.items() if not TIMES.search(key) and key not in ("seal", "inputs", "files")
+        }
+        return {key: _settled(item) for key, item in kept.items()}
+    if isinstance(value, list):
+        return [_settled(item) for item in value]
+    return Path(value).name if isinstance(value, str) and "/" in value else value
+
+
+def _difference(a: Any, b: Any) -> Any:
+    """Where two results first differ."""
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return next((f"{key}: {_difference(a[key], b[key])}" for key in a if a[key] != b[key]), None)
+    return f"{a} is not {b}"
+
+
+@pytest.fixture(scope="module")
+def attack(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Attack:
+    text = snakemake(finished, *LOCAL, "-n", "-p", "--forceall").stdout
+    commands = []
+    for line in re.findall(r"\b(dithc [^\n]*?) 2>&1", text):
+        words = shlex.split(line)
+        words = words[words.index("--") + 1 :] if "--" in words else words
+        if words[1] != "synthesize":
+            commands.append(words[1:])
+    assert {words[0] for words in commands} >= {
+        "stage",
+        "tiles",
+        "codec",
+        "latents",
+        "train",
+        "sample",
+        "features",
+        "fid",
+        "report",
+    }
+    folder = Path(shutil.copytree(finished, tmp_path_factory.mktemp("attack") / "project", symlinks=True))
+    shutil.copy(folder / "results/demo/config.json", folder / "whole-config.json")
+    return Attack(folder, commands)
+
+
+def flip(path: Path, draw: Random) -> str:
+    """Flips one bit in place; what was done."""
+    data = bytearray(path.read_bytes())
+    bit = draw.randrange(8 * len(data))
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+    return f"bit {bit} of {path}"
+
+
+def trial(attack: Attack, seed: str, scratch: Path) -> str:
+    """One flipped bit of one file; the name of what happened.
+
+    Raises:
+        AssertionError: it stayed unseen, or changed a result.
+    """
+    draw = Random(seed)
+    victim = draw.choice(attack.products())
+    readers = attack.readers(victim)
+    words = draw.choices(readers, [1 if words[0] == "report" else 4 for words in readers])[0] if readers else None
+    wanted = attack.wanted(words, scratch / "wanted" / str(attack.commands.index(words))) if words else None
+    whole = victim.read_bytes()
+    told = f"{seed}: {flip(victim, draw)}"
+    try:
+        found = find([Path("results/demo"), Path("store")])
+        assert found.faults, f"{told}: not found by verify"
+        assert any(fault.path.endswith(str(victim)) for fault in found.faults), f"{told}: {found.faults}"
+        if words is None:
+            return "nobody reads it"
+        status, made = attack.run(words, scratch / "flipped")
+        assert status in (0, 2), f"{told}: {words[0]} ended with {status}"
+        assert status == 2 or made == wanted, f"{told}: another result: {_difference(made, wanted)}; {' '.join(words)}"
+        return "refused" if status else "the same result"
+    finally:
+        victim.write_bytes(whole)
+        shutil.rmtree(scratch / "flipped", ignore_errors=True)
+
+
+def trials(attack: Attack, count: int, *, seed: str, scratch: Path) -> dict[str, int]:
+    outcomes: dict[str, int] = {}
+    for number in range(count):
+        outcome = trial(attack, f"{seed}/{number}", scratch)
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+    print(f"{count} flipped bits, seed {seed}: {outcomes}")
+    return outcomes
+
+
+@pytest.fixture
+def in_project(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> Attack:
+    monkeypatch.chdir(attack.folder)
+    return attack
+
+
+def test_flipped_bits_change_no_result_and_are_found(in_project: Attack, tmp_path: Path) -> None:
+    outcomes = trials(in_project, 30, seed=SEED, scratch=tmp_path)
+    assert outcomes["refused"] > 10
+
+
+@pytest.mark.long
+def test_a_thousand_flipped_bits_change_no_result_and_are_found(in_project: Attack, tmp_path: Path) -> None:
+    assert sum(trials(in_project, 1000, seed=SEED, scratch=tmp_path).values()) == 1000

@@ -72,13 +72,12 @@ def override(text: str) -> tuple[str, Any]:
 
 def tell(result: Mapping[str, Any], path: Path | None, rows: Iterable[Mapping[str, Any]]) -> int:
     """Prints a result as a table and writes it where asked; status 1 where there are rows and none of them is `ok`."""
-    import json
-
     from dithc.bench import table
     from dithc.runs import atomic_write
+    from dithc.sealed import seal
 
     print(table(result))
     if path:
-        atomic_write(path, json.dumps(result, indent=1) + "\n")
+        atomic_write(path, seal(dict(result), allow_nan=True))
     states = [row["status"] for row in rows]
     return 0 if not states or "ok" in states else 1

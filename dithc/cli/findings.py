@@ -1,6 +1,5 @@
 """What of results and checkpoints is not as it was written: every document by itself, and every file that one lists."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dithc.log import problem, progress
-from dithc.sealed import has_seal, unseal, unseal_lines
+from dithc.sealed import content_of, has_seal, unseal_lines
 
 CHECKPOINT = "checkpoint.json"
 # Documents by name; of others, those with a seal.
@@ -147,7 +146,7 @@ def _entries(document: Path) -> Iterator[Entry]:
     from dithc.runs import Manifest, Store
 
     text = document.read_text()
-    content = unseal(text) if has_seal(text) else json.loads(text)
+    content = content_of(text)
     if "stage" in content and "digest" in content:
         listed = Manifest.read(document).files
     elif document.name == CHECKPOINT:

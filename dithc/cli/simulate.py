@@ -53,9 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulates and prints a table; status 1 when the paper is not reproduced."""
-    import json
-
     from dithc.runs import atomic_write
+    from dithc.sealed import seal
     from dithc.simulate import Settings, table
     from dithc.simulate import run as simulate
 
@@ -83,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     result = simulate(settings)
     print(table(result))
     if args.json:
-        atomic_write(args.json, json.dumps(result, indent=1) + "\n")
+        atomic_write(args.json, seal(result, allow_nan=True))
     tried = [one for one in result.get("validation", {}).values() if one["is_the_reproduction"]]
     return 0 if all(row["within"] for one in tried for row in [*one["seconds"], one["efficiency"]]) else 1
 

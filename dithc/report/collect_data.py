@@ -1,6 +1,5 @@
 """The records of data sets and codecs, from the manifests of scenes, tiles, codecs and latents."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ from dithc.config import Experiment
 from dithc.log import problem
 from dithc.report.facts import Band, CodecFacts, DatasetFacts
 from dithc.report.gather import Result, Results
+from dithc.sealed import content_of
 
 
 def dataset_facts(experiment: Experiment, results: Results, name: str) -> DatasetFacts:
@@ -84,7 +84,7 @@ def read_json(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        content = json.loads(path.read_text())
+        content = content_of(path.read_text())
         return dict(content)
     except (OSError, ValueError, TypeError) as error:
         raise problem(

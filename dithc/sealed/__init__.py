@@ -7,7 +7,7 @@ included. A seal finds damage, not malice: whoever rewrites a document can seal 
 How to change it: `unseal` also reads what earlier versions wrote without a seal, but only with the exact keys that those had.
 """
 
-from dithc.sealed.documents import has_seal, seal, unseal
+from dithc.sealed.documents import content_of, has_seal, seal, unseal
 from dithc.sealed.lines import seal_line, unseal_lines
 
-__all__ = ["has_seal", "seal", "seal_line", "unseal", "unseal_lines"]
+__all__ = ["content_of", "has_seal", "seal", "seal_line", "unseal", "unseal_lines"]

@@ -11,13 +11,17 @@ FORM = f',\n "{KEY}": "{"_" * 64}"\n}}\n'
 TAIL = re.compile(rf'(.*),\n "{KEY}": "([0-9a-f]{{64}})"\n}}\n', re.DOTALL)
 
 
-def seal(content: dict[str, Any]) -> str:
+def seal(content: dict[str, Any], *, allow_nan: bool = False) -> str:
     """The text of a document: `content`, which is not empty, and its seal.
 
+    Args:
+        content: JSON values.
+        allow_nan: whether numbers that are not finite are written; JSON has no word for them, Python reads them.
+
     Raises:
-        ValueError: a number is not finite.
+        ValueError: a number is not finite, and that is not allowed.
     """
-    body = json.dumps(content, indent=1, allow_nan=False).removesuffix("\n}")
+    body = json.dumps(content, indent=1, allow_nan=allow_nan).removesuffix("\n}")
     return f'{body},\n "{KEY}": "{_of(body)}"\n}}\n'
 
 
@@ -42,6 +46,15 @@ def unseal(text: str, *, unsealed: Collection[frozenset[str]] = ()) -> dict[str,
     content = json.loads(f"{found.group(1)}\n}}")
     assert isinstance(content, dict)
     return content
+
+
+def content_of(text: str) -> Any:
+    """The content of a document that has a seal, or of one that never had one.
+
+    Raises:
+        ValueError: it is no JSON, or has a seal and is altered.
+    """
+    return unseal(text) if has_seal(text) else json.loads(text)
 
 
 def has_seal(text: str) -> bool:

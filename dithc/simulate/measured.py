@@ -1,11 +1,11 @@
 """The measured step that a simulation starts from: files of `dithc bench step` and `dithc bench scaling`."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dithc.log import problem
+from dithc.sealed import content_of
 from dithc.simulate.workload import Model
 
 
@@ -35,7 +35,7 @@ def read_measured(path: Path, model: str) -> Measured:
         UserError: the file is of another kind or model, or has no step that was measured.
     """
     try:
-        content = json.loads(path.read_text())
+        content = content_of(path.read_text())
         found = {"step": _of_step, "scaling": _of_scaling}[content["bench"]](content, model, path)
     except (ValueError, KeyError, TypeError, StopIteration) as error:
         raise problem(

@@ -6,13 +6,13 @@ which also heals weights that are not finite themselves. Which steps are left ou
 on, so a training that is started again leaves out the same.
 """
 
-import json
 from collections.abc import Callable
 
 from dithc.comm import Group
 from dithc.config import training
 from dithc.log import UserError, logger, problem
 from dithc.runs import Store, atomic_write
+from dithc.sealed import seal, unseal
 
 LEFT_OUT_FILE = "left_out.json"
 # More of them are no accident of the data: the training has diverged, or the machine is broken.
@@ -73,7 +73,7 @@ class LeftOut:
             return
         path = self._store.folder / LEFT_OUT_FILE
         try:
-            atomic_write(path, json.dumps({"steps": self.steps}) + "\n")
+            atomic_write(path, seal({"steps": self.steps}))
         except OSError as error:
             raise problem(
                 f"the steps left out could not be written to {path}",
@@ -98,7 +98,7 @@ class LeftOut:
 def _read(store: Store) -> list[int]:
     path = store.folder / LEFT_OUT_FILE
     try:
-        return [int(step) for step in json.loads(path.read_text())["steps"]]
+        return [int(step) for step in unseal(path.read_text(), unsealed=[frozenset({"steps"})])["steps"]]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:

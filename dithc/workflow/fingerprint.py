@@ -1,19 +1,21 @@
 """A short text that says whether the user's files are the same, without reading all of them and without times or places."""
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dithc.log import logger
 from dithc.runs import atomic_write
+from dithc.sealed import content_of, seal
 
 SIZED_FILES = 10_000  # of these, in sorted order, the sizes count; of all further ones the names alone
 SAMPLED_FILES = 1_000  # of these also a block of their middle
 SAMPLED_BYTES = 4096
 BLOCKS, BLOCK_BYTES = 64, 1 << 16  # what is read of a single file, spread over it; smaller ones are read whole
 LENGTH = 16
+log = logger(__name__)
 
 
 def fingerprint(path: Path, *, named: bool) -> str | None:
@@ -71,12 +73,15 @@ class Files:
         """Keeps for later runs what was taken in this one."""
         before = self._before()
         if before | self._taken != before:
-            atomic_write(self.path, json.dumps(before | self._taken, indent=1) + "\n")
+            atomic_write(self.path, seal(before | self._taken))
 
     def _before(self) -> dict[str, str]:
         try:
-            return dict(json.loads(self.path.read_text()))
-        except (OSError, ValueError, TypeError):
+            return dict(content_of(self.path.read_text()))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError) as error:
+            log.warning(f"{self.path}: what is known of files that are gone is lost: {error}")
             return {}
 
 

@@ -122,7 +122,9 @@ def experiment_of(config: Mapping[str, Any] | Sequence[Path], *, files: Sequence
         plain = Experiment().model_dump(mode="json")
         changed = {key: value for key, value in config.items() if key not in plain or value != plain[key]}
         config = {**read(DEMO).values, **changed}
-    return _checked(config, origin="the configuration", texts=texts)
+    # What the engine takes for its own in these files (templates, which run code) is not in what it hands on.
+    taken = {key: value for text in texts for key, value in text.values.items() if key not in Experiment.model_fields}
+    return _checked({**config, **taken}, origin="the configuration", texts=texts)
 
 
 def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:

@@ -4,7 +4,6 @@ Refused with file and line: what is no YAML, no UTF-8, a key twice (YAML takes t
 more than any configuration is (names for parts that hold names for parts ...), and tags, by which other programs make objects.
 """
 
-import os
 import stat
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -68,8 +67,8 @@ def parse(text: str, *, origin: str) -> Text:
     Raises:
         UserError: as `read`.
     """
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         lines: dict[tuple[str, ...], int] = {}
         if node is not None:
@@ -101,9 +100,16 @@ def _no_yaml(origin: str, line: int | None, said: str) -> UserError:
 
 
 def _bytes(path: Path) -> bytes:
-    """All of a plain file; nobody is waited for at a pipe."""
+    """All of a plain file; a pipe or a device is not opened, as nobody may ever write there, or somebody for ever."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        kind = path.stat().st_mode
+        if stat.S_ISREG(kind):
+            with path.open("rb") as file:
+                content = file.read(MOST_BYTES + 1)
+            if len(content) <= MOST_BYTES:
+                return content
+        said = ((stat.S_ISREG, f"more than {MOST_BYTES} bytes"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"))
+        got = next((words for is_kind, words in said if is_kind(kind)), "a device or a socket")
     except FileNotFoundError:
         raise problem(
             f"configuration file {path} does not exist",
@@ -111,23 +117,14 @@ def _bytes(path: Path) -> bytes:
             expected="a YAML file such as config/experiments/demo.yaml",
             remedy="check the path; it is relative to the working folder",
         ) from None
-    except ValueError as error:  # a name with a NUL
-        raise problem(f"configuration file {path!r}", got=error, expected="a path", remedy="correct it") from None
-    with os.fdopen(file, "rb") as opened:
-        kind = os.fstat(opened.fileno())
-        content = opened.read(MOST_BYTES + 1) if stat.S_ISREG(kind.st_mode) else b""
-    if not stat.S_ISREG(kind.st_mode) or len(content) > MOST_BYTES:
-        is_folder = stat.S_ISDIR(kind.st_mode)
-        got = (
-            "a folder" if is_folder else "a pipe, socket or device" if not content else f"more than {MOST_BYTES} bytes"
-        )
-        raise problem(
-            f"configuration file {path} is no file of text",
-            got=got,
-            expected=f"a plain file of at most {MOST_BYTES} bytes, such as config/experiments/demo.yaml",
-            remedy="name the file itself; what a program writes, write into a file first",
-        )
-    return content
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+        got = getattr(error, "strerror", None) or str(error)
+    raise problem(
+        f"configuration file {path} cannot be read",
+        got=got,
+        expected=f"a plain file of at most {MOST_BYTES} bytes, such as config/experiments/demo.yaml",
+        remedy="name the file itself, readable; what a program writes, write into a file first",
+    )
 
 
 class _Loader(yaml.SafeLoader):

@@ -55,9 +55,13 @@ class Extractor(Settings):
     """The network whose features are compared."""
 
     kind: Literal["inception", "torchscript", "squeezenet", "classifier"]
-    """`inception` is the one of published FID; `classifier` is trained by this workflow and comparable with nothing."""
+    """`inception` is the one of published FID; `classifier` is trained by this workflow and comparable with nothing. A
+    `torchscript` file is a program, which runs with your rights and may read, write and send whatever you may: see `trust`."""
     path: Place | None = None
     """File with the weights (all kinds but `classifier`). Nothing is downloaded."""
+    trust: bool = False
+    """Must be true for a `torchscript` file: you know where it is from, and let the program in it run here. Results do not depend
+    on it."""
     trained_on: Name | None = None
     """Data set on which the `classifier` is trained."""
     resize: Literal["legacy-pytorch", "clean"] = "legacy-pytorch"
@@ -74,5 +78,12 @@ class Extractor(Settings):
         if self.kind != "classifier" and (self.path is None or self.trained_on is not None):
             raise ValueError(
                 f"a `{self.kind}` extractor needs `path` (its weights on this machine) and no `trained_on`"
+            )
+        if self.trust != (self.kind == "torchscript"):
+            raise ValueError(
+                "a `torchscript` extractor is a program that runs with your rights: set `trust: true` if you know where "
+                f"{self.path} is from"
+                if self.kind == "torchscript"
+                else f"`trust` is for `torchscript` files alone; a `{self.kind}` file holds numbers and runs nothing"
             )
         return self

@@ -35,8 +35,8 @@ static int copy_nodes(const hc_machine *machine, hc_context *context) {
 }
 
 int hc_context_create(const hc_machine *machine, hc_context **out_context) {
-    if (machine == NULL || out_context == NULL || machine->num_threads < 1 || machine->num_clusters < 0 ||
-        machine->num_clusters > machine->num_threads) {
+    if (machine == NULL || out_context == NULL || machine->num_threads < 1 || machine->num_threads > HC_MOST_THREADS ||
+        machine->num_clusters < 0 || machine->num_clusters > machine->num_threads) {
         return HC_BAD_ARGUMENT;
     }
     const hc_kernels *kernels = hc_kernels_of(machine->isa);
@@ -52,6 +52,7 @@ int hc_context_create(const hc_machine *machine, hc_context **out_context) {
         return HC_OUT_OF_MEMORY;
     }
     made->context = (hc_context){
+        .tag = HC_CONTEXT_TAG,
         .isa = machine->isa,
         .num_threads = machine->num_threads,
         .num_clusters = machine->num_clusters > 0 ? machine->num_clusters : 1,
@@ -77,10 +78,11 @@ int hc_context_create(const hc_machine *machine, hc_context **out_context) {
 }
 
 void hc_context_destroy(hc_context *context) {
-    if (context == NULL) {
+    if (!hc_is_context(context)) {
         return;
     }
     locked_context *made = (locked_context *)(void *)context;
+    hc_drop_tag(&context->tag);
     hc_team_destroy(context->team);
     hc_pages_give(context->scratch, context->scratch_bytes);
     free(context->nodes);
@@ -123,18 +125,22 @@ void hc_unlock(hc_context *context) {
     pthread_mutex_unlock(&((locked_context *)(void *)context)->lock);
 }
 
-void hc_context_trim(hc_context *context) {
+int hc_context_trim(hc_context *context) {
+    if (!hc_is_context(context)) {
+        return HC_BAD_ARGUMENT;
+    }
     locked_context *made = (locked_context *)(void *)context;
     renew_lock_after_fork(made);
     if (pthread_mutex_trylock(&made->lock) != 0) {
-        return; /* an operator needs the memory now */
+        return HC_OK; /* an operator needs the memory now */
     }
     give_scratch(context);
     pthread_mutex_unlock(&made->lock);
+    return HC_OK;
 }
 
 int hc_context_scratch(hc_context *context, void **out_pages, int64_t *out_bytes) {
-    if (context == NULL || out_pages == NULL || out_bytes == NULL) {
+    if (!hc_is_context(context) || out_pages == NULL || out_bytes == NULL) {
         return HC_BAD_ARGUMENT;
     }
     hc_lock(context);
@@ -145,7 +151,7 @@ int hc_context_scratch(hc_context *context, void **out_pages, int64_t *out_bytes
 }
 
 int hc_run(hc_context *context, hc_callback job, void *arguments) {
-    if (context == NULL || job == NULL) {
+    if (!hc_is_context(context) || job == NULL) {
         return HC_BAD_ARGUMENT;
     }
     hc_team_run(context->team, 0, job, arguments); /* without the lock: the job may call operators, each on one thread */

@@ -4,11 +4,13 @@
 
 #include <stdint.h>
 
+#include "handles.h"
 #include "hcops.h"
 #include "kernels.h"
 #include "team/team.h"
 
 struct hc_context {
+    uint64_t tag; /* HC_CONTEXT_TAG */
     int isa;
     int num_threads, num_clusters;
     int *nodes; /* memory node of each cluster, or NULL: there is one node, or they are not known */
@@ -19,6 +21,10 @@ struct hc_context {
     void *scratch;
     int64_t scratch_bytes;
 };
+
+static inline int hc_is_context(const hc_context *context) {
+    return hc_has_tag(context, HC_CONTEXT_TAG);
+}
 
 /* At least `bytes` of scratch memory, aligned to 4,096 bytes, on huge pages, content undefined; NULL: refused. To be called
  * by the operator before it starts its job; the block is valid until the next call. */

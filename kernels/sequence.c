@@ -2,7 +2,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "include/hcops.h"
+#include "context.h"
 
 #define INT(i) ((int)words[i])
 #define AT(i) ((void *)(uintptr_t)words[i])
@@ -66,7 +66,7 @@ static const struct {
 #define NUM_STEPS ((int64_t)(sizeof(STEPS) / sizeof(STEPS[0])))
 
 int hc_sequence(hc_context *context, const int64_t *words, int64_t num_words, int64_t *out_at) {
-    if (context == NULL || out_at == NULL || (words == NULL && num_words > 0)) {
+    if (!hc_is_context(context) || out_at == NULL || num_words < 0 || (words == NULL && num_words > 0)) {
         return HC_BAD_ARGUMENT;
     }
     for (int64_t i = 0; i < num_words;) {

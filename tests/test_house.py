@@ -23,7 +23,7 @@ ENTRANCES = {
     "jinja2": ("dithc/report/page.py",),
     "tqdm": ("dithc/log/progress.py",),
     "pydantic": ("dithc/config/",),
-    "yaml": ("dithc/config/load.py", "dithc/hardware/description.py", "dithc/report/reference.py"),
+    "yaml": ("dithc/config/reading.py", "dithc/hardware/description.py", "dithc/report/reference.py"),
     "ctypes": ("dithc/native/", "dithc/comm/supervision.py", "dithc/comm/exchange.py", "dithc/memory/", "dithc/pages/"),
     "numba": ("dithc/hcops/numba_",),
     "llvmlite": ("dithc/hcops/numba_",),

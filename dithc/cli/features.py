@@ -96,7 +96,7 @@ def _open_extractor(experiment: "Experiment", name: str, trained: Path | None) -
     settings = named(experiment.extractors, name, key="extractors")
     if settings.kind != "classifier":
         assert settings.path is not None
-        return load_extractor(settings.kind, Path(settings.path), resize=settings.resize)
+        return load_extractor(settings.kind, Path(settings.path), resize=settings.resize, trust=settings.trust)
     if trained is None:
         raise problem(
             f"extractor {name!r} is trained by the workflow",

@@ -58,11 +58,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _results(files: list[Path], words: list[str]) -> Path:
     """The folder of the experiment's outputs, from its files and from `--config name=...` among the words."""
-    from dithc.config import experiment_of
+    from dithc.config import experiment_of, load
 
     experiment = experiment_of(files)
-    said = dict(word.split("=", 1) for word in words if word.startswith(("name=", "results=")))
-    return Path(said.get("results", experiment.results), said.get("name", experiment.name))
+    if said := dict(word.split("=", 1) for word in words if word.startswith(("name=", "results="))):
+        experiment = load({**experiment.model_dump(mode="json"), **said})
+    return Path(experiment.results, experiment.name)
 
 
 def _pass_through(engine: "Engine", screen: "Screen", *, report: Path | None) -> int:

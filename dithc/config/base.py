@@ -1,15 +1,68 @@
-"""The base of every configuration model: unknown keys are refused, values do not change, every field is documented."""
+"""The base of every configuration model, and the kinds of its values, each with the range in which it means something.
 
-from typing import Annotated
+Unknown keys are refused, values do not change, every field is documented; no number is infinite, NaN, or true or false.
+"""
 
-from pydantic import BaseModel, ConfigDict, Field
+import unicodedata
+from collections.abc import Mapping
+from typing import Annotated, Any
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+MOST_SEED = 2**63 - 1  # seeds are kept in signed words of 64 bits
+LONGEST_PART = 200  # bytes of a folder's name; file systems take 255
+# What a shell takes for its own inside of quotes or to end them, begin a command or send text elsewhere, and what patterns of
+# file names and format strings take. Our own commands quote; a site's scripts, and a person who copies a line of a log, may not.
+NOT_IN_PATHS = "\"'`$\\;&|<>{}[]*?"
+
+
+def _one_line(text: str) -> str:
+    odd = next((letter for letter in text if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")), None)
+    if odd is not None:
+        raise ValueError(
+            f"a text of one line is expected, without characters that are not seen: there is U+{ord(odd):04X}"
+        )
+    return text
+
+
+def _path(text: str) -> str:
+    odd = next((letter for letter in _one_line(text) if letter in NOT_IN_PATHS), None)
+    if odd is not None:
+        raise ValueError(f"{text!r} has {odd}, and a path may have none of {NOT_IN_PATHS}: rename it, or link to it")
+    if text != text.strip() or text.startswith(("-", "~")):
+        raise ValueError(f"{text!r} begins or ends with a space, or begins with - or ~, which is not expanded here")
+    if any(len(part.encode()) > LONGEST_PART for part in text.split("/")):
+        raise ValueError(f"a part of this path is longer than {LONGEST_PART} bytes")
+    return text
+
+
+Count = Annotated[int, Field(ge=0, le=10**9)]
+Positive = Annotated[int, Field(ge=1, le=10**9)]
+Size = Annotated[int, Field(ge=1, le=65_536)]  # of a side, a width, a batch
+Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[int, Field(ge=1)]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+Metres = Annotated[float, Field(gt=0.0, le=100_000.0)]
+Gib = Annotated[float, Field(gt=0.0, le=10.0**6)]
+Rate = Annotated[float, Field(gt=0.0, le=1.0)]  # of learning
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=64)]  # part of file names
+Preset = Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")]
+Band = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=32)]
+Title = Annotated[str, AfterValidator(_one_line), Field(max_length=500)]
+Place = Annotated[str, AfterValidator(_path), Field(min_length=1, max_length=2000)]
 
 
 class Settings(BaseModel):
     """A section of the configuration; each field's docstring is its documentation in the generated files."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, content: Any) -> Any:
+        """To Python, true is 1: `steps: yes` would be one step."""
+        for name, value in content.items() if isinstance(content, Mapping) else ():
+            field = cls.model_fields.get(name) if isinstance(name, str) else None
+            values = value if isinstance(value, list) else [value]
+            if field is not None and field.annotation is not bool and any(isinstance(one, bool) for one in values):
+                raise ValueError(f"`{name}` is {value!r}, where neither true nor false is expected")
+        return content

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from dithc.config.base import Name, Positive, Settings
+from dithc.config.base import Name, Place, Positive, Rate, Settings, Size
 
 
 class PixelCodec(Settings):
@@ -19,9 +19,9 @@ class SdVae(Settings):
 
     kind: Literal["sd-vae"]
     """Selects this codec."""
-    path: str
+    path: Place
     """Folder in diffusers' layout: config.json and diffusion_pytorch_model.safetensors. Nothing is downloaded."""
-    scale: float = 0.18215
+    scale: float = Field(default=0.18215, gt=0.0, le=1000.0)
     """Factor on latents."""
 
 
@@ -32,19 +32,19 @@ class KlVae(Settings):
     """Selects this codec."""
     trained_on: Name
     """Data set on whose train tiles it is trained."""
-    latent_channels: Positive = 4
+    latent_channels: Size = 4
     """Channels of a latent."""
-    channels: list[Positive] = [32, 64, 64]
+    channels: list[Size] = Field(default=[32, 64, 64], min_length=1, max_length=8)
     """Width of each level; each level after the first halves the image side."""
-    layers_per_block: Positive = 1
+    layers_per_block: Size = 1
     """Residual blocks a level."""
     steps: Positive = 400
     """Training steps."""
-    batch: Positive = 16
+    batch: Size = 16
     """Tiles a step."""
-    lr: float = 1e-3
+    lr: Rate = 1e-3
     """Peak learning rate of AdamW (linear warm-up, cosine decay)."""
-    kl_weight: float = 1e-6
+    kl_weight: float = Field(default=1e-6, ge=0.0, le=1000.0)
     """Weight of the KL term beside the reconstruction loss."""
 
 
@@ -55,16 +55,20 @@ class Extractor(Settings):
     """The network whose features are compared."""
 
     kind: Literal["inception", "torchscript", "squeezenet", "classifier"]
-    """`inception` is the one of published FID; `classifier` is trained by this workflow and comparable with nothing."""
-    path: str | None = None
+    """`inception` is the one of published FID; `classifier` is trained by this workflow and comparable with nothing. A
+    `torchscript` file is a program, which runs with your rights and may read, write and send whatever you may: see `trust`."""
+    path: Place | None = None
     """File with the weights (all kinds but `classifier`). Nothing is downloaded."""
+    trust: bool = False
+    """Must be true for a `torchscript` file: you know where it is from, and let the program in it run here. Results do not depend
+    on it."""
     trained_on: Name | None = None
     """Data set on which the `classifier` is trained."""
     resize: Literal["legacy-pytorch", "clean"] = "legacy-pytorch"
     """How pictures are resized for the network: as pytorch-fid does, or antialiased as clean-fid does."""
     steps: Positive = 300
     """Training steps of the `classifier`."""
-    batch: Positive = 32
+    batch: Size = 32
     """Tiles a training step of the `classifier`."""
 
     @model_validator(mode="after")
@@ -74,5 +78,12 @@ class Extractor(Settings):
         if self.kind != "classifier" and (self.path is None or self.trained_on is not None):
             raise ValueError(
                 f"a `{self.kind}` extractor needs `path` (its weights on this machine) and no `trained_on`"
+            )
+        if self.trust != (self.kind == "torchscript"):
+            raise ValueError(
+                "a `torchscript` extractor is a program that runs with your rights: set `trust: true` if you know where "
+                f"{self.path} is from"
+                if self.kind == "torchscript"
+                else f"`trust` is for `torchscript` files alone; a `{self.kind}` file holds numbers and runs nothing"
             )
         return self

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from dithc.config.base import Fraction, Name, Positive, Settings
+from dithc.config.base import Band, Fraction, Metres, Name, Place, Positive, Settings, Size, Title
 
 
 class Synthetic(Settings):
@@ -12,14 +12,14 @@ class Synthetic(Settings):
 
     scenes: Positive = 2
     """Number of scenes; for an image folder, images per class."""
-    size: Positive = 768
+    size: Size = 768
     """Side of a scene in pixels at its finest resolution; for an image folder, the typical side of an image."""
-    classes: Positive = 4
+    classes: Size = 4
     """Classes of an image folder; ignored by satellite scenes."""
 
 
 class _Source(Settings):
-    path: str | None = None
+    path: Place | None = None
     """Folder with the user's files, relative to the working folder; exactly one of `path` and `synthetic` is given."""
     synthetic: Synthetic | None = None
     """Generate the input instead; a stand-in of the same structure for machines without data."""
@@ -38,7 +38,7 @@ class Sentinel2(_Source):
     """Selects this reader."""
     checksum: Literal["verify", "skip"] = "verify"
     """Compare every file with the checksum in manifest.safe; `skip` trusts the disk."""
-    gsd_m: float = 10.0
+    gsd_m: Metres = 10.0
     """Pixel size of the common grid in metres."""
 
 
@@ -47,22 +47,22 @@ class Sentinel2Array(_Source):
 
     kind: Literal["sentinel2-array"]
     """Selects this reader."""
-    bands: list[str]
+    bands: list[Band] = Field(min_length=1, max_length=64)
     """Names of the bands in the files' order, such as B02; extra trailing bands of a file are refused."""
     units: Literal["dn", "reflectance"]
     """What a stored number is: a digital number, or reflectance 0 to 1."""
-    offset: float | None = None
+    offset: float | None = Field(default=None, ge=-(10.0**6), le=10.0**6)
     """Added to a digital number before it is divided by `quantification`: -1000 from processing baseline 04.00, 0 before.
     Must be given for `units: dn`: the files do not tell and a guess would be silently wrong."""
     check_offset: bool = True
     """Reject a file whose values the declared offset cannot belong to; switch off where a scene is truly that bright."""
-    quantification: float = 10000.0
+    quantification: float = Field(default=10000.0, gt=0.0, le=10.0**9)
     """Digital numbers per unit of reflectance."""
     layout: Literal["chw", "hwc"] = "chw"
     """Order of axes in .npy files; GeoTIFF is always chw."""
     nodata: float | None = None
     """Stored value that means no data; none when the file itself says or there is none."""
-    gsd_m: float = 10.0
+    gsd_m: Metres = 10.0
     """Pixel size in metres of files without georeference."""
 
     @model_validator(mode="after")
@@ -87,13 +87,13 @@ class Gaofen2(_Source):
 
     kind: Literal["gaofen2"]
     """Selects this reader."""
-    bands: list[str] = ["B", "G", "R", "NIR"]
+    bands: list[Band] = Field(default=["B", "G", "R", "NIR"], min_length=1, max_length=64)
     """Names of the bands in the files' order."""
     units: Literal["dn", "byte"] = "dn"
     """What a stored number is: a 10-bit digital number (uint16), or an already stretched byte (uint8)."""
     layout: Literal["chw", "hwc"] = "chw"
     """Order of axes in .npy files; GeoTIFF is always chw."""
-    gsd_m: float = 4.0
+    gsd_m: Metres = 4.0
     """Pixel size in metres of files without georeference; recorded with every tile."""
 
 
@@ -102,7 +102,7 @@ class ImageFolder(_Source):
 
     kind: Literal["image-folder"]
     """Selects this reader."""
-    size: Positive = 256
+    size: Size = 256
     """Side of the centre crop in pixels; smaller pictures are enlarged and counted."""
     classes: Literal["folders", "one"] = "folders"
     """`folders`: each sub-folder is a class, in sorted order; `one`: all pictures are of one class."""
@@ -114,15 +114,15 @@ Source = Annotated[Sentinel2 | Sentinel2Array | Gaofen2 | ImageFolder, Field(dis
 class Tiles(Settings):
     """How scenes are cut."""
 
-    size: Positive = 256
+    size: Size = 256
     """Side of a tile in pixels of the common grid."""
-    stride: Positive | None = None
+    stride: Size | None = None
     """Distance of neighbouring tiles in pixels; the tile size if not given (no overlap)."""
     min_valid: Fraction = 0.95
     """A tile with a smaller valid share is rejected."""
     max_cloud: Fraction = 0.1
     """A tile with a larger cloudy share is rejected, where the product has a cloud mask."""
-    min_std: float = 0.0
+    min_std: float = Field(default=0.0, ge=0.0, le=10.0**9)
     """A tile none of whose bands varies by more than this (in stored units) is rejected as constant."""
 
 
@@ -133,7 +133,7 @@ class Split(Settings):
     """Share of cells for training."""
     val: Fraction = 0.05
     """Share of cells for validation; the rest is for test."""
-    cell_tiles: Positive = 4
+    cell_tiles: Size = 4
     """Side of a geographic cell in tiles; a cell is never split, a tile across two splits is rejected."""
 
     @model_validator(mode="after")
@@ -155,18 +155,25 @@ class Scaling(Settings):
 class Display(Settings):
     """The fixed stretch to 8-bit RGB, the same for real and generated images; features are computed on it."""
 
-    bands: tuple[str, str, str]
+    bands: tuple[Band, Band, Band]
     """Bands shown as red, green and blue."""
     low: float | tuple[float, float, float]
     """Value (in the units of the data set) that becomes 0; one, or one for each of red, green and blue."""
     high: float | tuple[float, float, float]
     """Value that becomes 255; one, or one for each of red, green and blue."""
 
+    @model_validator(mode="after")
+    def _rises(self) -> "Display":
+        ends = [end if isinstance(end, tuple) else (end,) * 3 for end in (self.low, self.high)]
+        if any(low >= high for low, high in zip(*ends, strict=True)):
+            raise ValueError(f"`low` {self.low} is not below `high` {self.high}")
+        return self
+
 
 class Dataset(Settings):
     """One data set from its source to its latents."""
 
-    title: str
+    title: Title
     """How the report calls it."""
     source: Source
     """Where scenes come from."""

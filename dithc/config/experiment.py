@@ -1,11 +1,11 @@
 """The whole configuration: one experiment, every reference in it checked before the first job starts."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dithc.config.base import Name, Positive, Settings
+from dithc.config.base import Gib, Name, Place, Positive, Preset, Seed, Settings, Size, Title
 from dithc.config.codecs import Codec, Extractor, KlVae
 from dithc.config.datasets import Dataset
 from dithc.config.training import CheckpointPath, Evaluation, GradientPath, Memory, Run, Sharding, StrategyName
@@ -75,9 +75,9 @@ class Machine(Settings):
     """Memory in MB that a job may ask of a node; none for no limit."""
     max_minutes: Positive | None = None
     """The longest walltime that a job may ask, in minutes; none for no limit."""
-    prologue: str | None = None
+    prologue: Place | None = None
     """File of shell lines that run before the command of every rule, such as `module load`; one that fails ends the job."""
-    gflops_per_core: float = Field(default=10.0, gt=0)
+    gflops_per_core: float = Field(default=10.0, ge=0.001, le=10.0**6)
     """What a core does in training, in GFLOP/s, from which walltimes follow; low, so that a job seldom ends early."""
 
     @model_validator(mode="after")
@@ -135,26 +135,26 @@ class Resources(Settings):
 class Strategies(Settings):
     """Trainings under cftp, dp and dp+tp, shown in the report beside the paper's table 2."""
 
-    models: list[Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")]] = []
+    models: list[Preset] = Field(default=[], max_length=64)
     """Presets to compare; none for no comparison."""
-    batches: list[Positive] = [8, 16]
+    batches: list[Positive] = Field(default=[8, 16], max_length=64)
     """Images a step over all ranks."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type."""
     rounds: Positive = 2
     """Runs of each strategy, in turns."""
-    memory_limit_gib: float | None = Field(default=None, gt=0)
+    memory_limit_gib: Gib | None = None
     """Memory of all ranks of a run together, beyond which it is out of memory; none for what is available."""
 
 
 class Scaling(Settings):
     """A training on more and more ranks, shown in the report beside the paper's figures 10 and 11."""
 
-    models: list[Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")]] = []
+    models: list[Preset] = Field(default=[], max_length=64)
     """Presets to measure; none for no measurement."""
-    ranks: list[Positive] = [1, 2]
+    ranks: list[Positive] = Field(default=[1, 2], max_length=64)
     """Counts of ranks, ascending, each a training."""
-    batch: Positive = 8
+    batch: Size = 8
     """Images a step: of each rank in weak scaling, of all ranks in strong scaling."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type."""
@@ -167,14 +167,14 @@ class Scaling(Settings):
 class Simulate(Settings):
     """Training steps played on a described machine of many nodes, shown in the report as simulated."""
 
-    machine: str | None = None
+    machine: Place | None = None
     """Description of the machine, such as profiles/machines/lx2.yaml; none for no simulation."""
-    models: list[Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")]] = Field(default=["DiT-XL/2"], min_length=1)
+    models: list[Preset] = Field(default=["DiT-XL/2"], min_length=1, max_length=64)
     """Presets, curves of each; the paper's experiments are of DiT-XL/2 alone."""
-    step: str | None = None
+    step: Place | None = None
     """JSON file of `dithc bench step` or `dithc bench scaling` that has a step of these models on one node, for weak and strong
     scaling; none for the published steps, on the paper's machine."""
-    nodes: list[Positive] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+    nodes: list[Positive] = Field(default=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], max_length=64)
     """Counts of nodes."""
     of: list[Literal["paper", "weak", "strong"]] = ["paper"]
     """What to play: the paper's experiments, as it made them and as dithc would; or weak and strong scaling of dithc alone."""
@@ -183,9 +183,9 @@ class Simulate(Settings):
 class Stepwise(Settings):
     """A training that gets one of dithc's parts after the other, shown in the report beside the paper's figure 9."""
 
-    model: Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")] | None = None
+    model: Preset | None = None
     """Preset to measure; none for no measurement."""
-    batch: Positive = 8
+    batch: Size = 8
     """Images a step over all ranks."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type."""
@@ -200,9 +200,9 @@ class Stepwise(Settings):
 class AutoMemBench(Settings):
     """What AutoMem and its tiers of memory give, shown in the report."""
 
-    model: Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")] | None = None
+    model: Preset | None = None
     """Preset to train; none for no measurement."""
-    batch: Positive = 8
+    batch: Size = 8
     """Images a step."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type."""
@@ -211,11 +211,11 @@ class AutoMemBench(Settings):
     and without the pool, and with and without AutoMem where nothing moves."""
     budget: float = Field(default=0.4, gt=0, lt=1)
     """Of the fastest tier, as a share of what the training takes unmanaged."""
-    folder: str = "."
+    folder: Place = "."
     """Of the file tier, on a local disk."""
-    file_gib: float = Field(default=16.0, gt=0)
+    file_gib: Gib = 16.0
     """GiB of the file tier."""
-    memory_gib: float | None = Field(default=None, gt=0)
+    memory_gib: Gib | None = None
     """GiB of a process when the largest batch is searched."""
     rounds: Positive = 2
     """Runs of each contender, in turns."""
@@ -224,9 +224,9 @@ class AutoMemBench(Settings):
 class Bench(Settings):
     """Timing of a training step, shown in the report."""
 
-    model: Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")] | None = None
+    model: Preset | None = None
     """Preset to time; null for no bench."""
-    batch: Positive = 16
+    batch: Size = 16
     """Images a step."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type."""
@@ -249,13 +249,13 @@ class Experiment(Settings):
 
     name: Name = "demo"
     """Name of the experiment: its outputs stand in `results/<name>`."""
-    title: str = "dithc"
+    title: Title = "dithc"
     """Title of the report."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of everything random."""
-    results: str = "results"
+    results: Place = "results"
     """Folder of all outputs."""
-    store: str = "store"
+    store: Place = "store"
     """Folder of checkpoints, owned by the trainer and shared by experiments."""
     machine: Machine = Machine()
     """How ranks are started; set by a profile."""
@@ -332,10 +332,9 @@ class Experiment(Settings):
                 f"datasets.{run.dataset}.tiles.size {dataset.tiles.size} is no multiple of {factor * patch}: the codec "
                 f"shrinks by {factor} and runs.{name} cuts patches of {patch}"
             )
-        if run.model.hidden_size and run.model.num_heads and run.model.hidden_size % run.model.num_heads:
-            raise ValueError(
-                f"runs.{name}.model.hidden_size {run.model.hidden_size} is no multiple of num_heads {run.model.num_heads}"
-            )
+        width, _, heads = run.model.shape
+        if width % heads:
+            raise ValueError(f"runs.{name}.model: hidden_size {width} is no multiple of num_heads {heads}")
 
     def _chain(self, name: str) -> None:
         seen = [name]

@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import ValidationError
 
 from dithc.config.experiment import Experiment
+from dithc.config.reading import Text, parse, read
 from dithc.log import problem
-from dithc.sealed import has_seal, unseal
 
 T = TypeVar("T")
 SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")  # without one of them there is nothing to do
+MOST_SHOWN = 200  # characters of a value that is refused
 DEMO = Path("config/experiments/demo.yaml")
 
 
@@ -22,11 +22,17 @@ def load(source: Path | Mapping[str, Any]) -> Experiment:
     Raises:
         UserError: a key is unknown, a value is wrong, or a name refers to nothing; each fault is named with its key.
     """
-    content, origin = (_read(source), str(source)) if isinstance(source, Path) else (dict(source), "the configuration")
+    if isinstance(source, Path):
+        text = read(source)
+        return _checked(text.values, origin=str(source), texts=[text])
+    return _checked(source, origin="the configuration", texts=[])
+
+
+def _checked(content: Mapping[str, Any], *, origin: str, texts: Sequence[Text]) -> Experiment:
     try:
-        return Experiment.model_validate(content)
+        return Experiment.model_validate(dict(content))
     except ValidationError as error:
-        faults = [f"{'.'.join(map(str, fault['loc'])) or 'experiment'}: {_said(fault)}" for fault in error.errors()]
+        faults = [f"{_key(fault['loc'], texts)}: {_said(fault)}" for fault in error.errors()]
         raise problem(
             f"{origin} has {len(faults)} fault{'s' * (len(faults) > 1)}",
             got="".join(f"\n    {fault}" for fault in faults),
@@ -56,47 +62,26 @@ def named(section: Mapping[str, T], name: str, *, key: str) -> T:
     return section[name]
 
 
+def _key(place: tuple[int | str, ...], texts: Sequence[Text]) -> str:
+    """The key of a fault, with its line where a file is known that has it; the last of several files counts."""
+    words = tuple(map(str, place))
+    name = ".".join(words) or "experiment"
+    for text in reversed(texts):
+        # Of a source, codec or extractor, the kind that was chosen is among the words, which no file says.
+        for known in [words, *(words[:i] + words[i + 1 :] for i in range(len(words)))]:
+            if (line := text.lines.get(known)) is not None:
+                return f"{name} (line {line}{'' if len(texts) == 1 else f' of {text.origin}'})"
+    return name
+
+
 def _said(fault: Any) -> str:
     text = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "extra_forbidden":
         return "unknown key"
-    return (
-        text
-        if isinstance(fault["input"], Mapping) or fault["type"] == "value_error"
-        else f"{text}, got {fault['input']!r}"
-    )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text()
-        content = unseal(text) if has_seal(text) else yaml.safe_load(text)
-    except FileNotFoundError:
-        raise problem(
-            f"configuration file {path} does not exist",
-            got="no such file",
-            expected="a YAML file such as config/experiments/demo.yaml",
-            remedy="check the path; it is relative to the working folder",
-        ) from None
-    except yaml.YAMLError as error:
-        raise problem(
-            f"configuration file {path} is no YAML", got=error, expected="YAML", remedy="correct that line"
-        ) from None
-    except ValueError as error:
-        raise problem(
-            f"configuration file {path} is not what was written",
-            got=error,
-            expected="the bytes under its seal",
-            remedy="delete it and run the workflow again, which writes it anew; settings are changed in your own files",
-        ) from None
-    if not isinstance(content, dict):
-        raise problem(
-            f"configuration file {path} is empty or no mapping",
-            got=type(content).__name__,
-            expected="keys such as `datasets:` and `runs:`",
-            remedy="start from config/experiments/demo.yaml",
-        )
-    return content
+    if isinstance(fault["input"], Mapping) or fault["type"] == "value_error":
+        return text
+    shown = repr(fault["input"])
+    return f"{text}, got {shown if len(shown) <= MOST_SHOWN else shown[:MOST_SHOWN] + '...'}"
 
 
 def read_profile(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -105,38 +90,42 @@ def read_profile(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises:
         UserError: the profile is missing, or is no YAML.
     """
-    content = _read(folder / "config.yaml")
+    path = folder / "config.yaml"
+    content = read(path).values
     entries = content.get("config") or []
     machine: dict[str, Any] = {}
     for entry in [entries] if isinstance(entries, str) else entries:
         key, _, text = str(entry).partition("=")
         if key.strip() == "machine":
-            machine = yaml.safe_load(text)
+            machine = parse(text, origin=f"`machine` in {path}").values
     return content, machine
 
 
-def experiment_of(config: Mapping[str, Any] | Sequence[Path]) -> Experiment:
+def experiment_of(config: Mapping[str, Any] | Sequence[Path], *, files: Sequence[Path] = ()) -> Experiment:
     """The experiment of a workflow engine's merged configuration; the demo, with what was changed, where it defines nothing.
 
     Args:
         config: the configuration, or files of which each is laid over those before it, as the engine does.
+        files: those that a merged configuration is from. The engine reads them too, and of a key that is there twice takes the
+            last, silently.
 
     Raises:
         UserError: as `load`.
     """
+    texts = [read(path) for path in (files if isinstance(config, Mapping) else config)]
     if not isinstance(config, Mapping):
         merged: dict[str, Any] = {}
-        for path in config:
-            _lay_over(merged, _read(path))
+        for text in texts:
+            _lay_over(merged, text.values)
         config = merged
-    config = {
-        key: value for key, value in config.items() if key != "seal"
-    }  # of a resolved configuration that dithc wrote
-    plain = Experiment().model_dump(mode="json")
-    if any(config.get(name) for name in SECTIONS):
-        return load(config)
-    changed = {key: value for key, value in config.items() if key not in plain or value != plain[key]}
-    return load({**_read(DEMO), **changed})
+    config = {key: config[key] for key in config if key != "seal"}  # which is none of those of a file that dithc wrote
+    if not any(config.get(name) for name in SECTIONS):
+        plain = Experiment().model_dump(mode="json")
+        changed = {key: value for key, value in config.items() if key not in plain or value != plain[key]}
+        config = {**read(DEMO).values, **changed}
+    # What the engine takes for its own in these files (templates, which run code) is not in what it hands on.
+    taken = {key: value for text in texts for key, value in text.values.items() if key not in Experiment.model_fields}
+    return _checked({**config, **taken}, origin="the configuration", texts=texts)
 
 
 def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:

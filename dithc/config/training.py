@@ -1,10 +1,10 @@
 """Settings of training runs and of their evaluation."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from dithc.config.base import Name, Positive, Settings
+from dithc.config.base import Count, Gib, Name, Place, Positive, Preset, Rate, Seed, Settings, Size
 
 StrategyName = Literal["cftp", "dp", "dp+tp"]
 GradientPath = Literal["overlapped", "ddp"]
@@ -13,6 +13,9 @@ CheckpointPath = Literal["async", "blocking"]
 AutoMemChoice = Literal["auto", "on", "off"]
 NonFinite = Literal["stop", "skip", "rollback"]
 
+
+MOST_STEPS = 9_999_999  # file names have seven digits for them
+MOST_SEGMENTS = 10_000  # each is a job, and a manifest
 
 # Peebles & Xie, table 1: width, depth, heads.
 SIZES = {"S": (384, 12, 6), "B": (768, 12, 12), "L": (1024, 24, 16), "XL": (1152, 28, 16)}
@@ -24,11 +27,11 @@ class Memory(Settings):
     automem: AutoMemChoice = "auto"
     """Whether weights, activations and optimizer state are moved between memories. auto: where the machine has two tiers, or a
     setting below makes a second; on: the same, and an error where there is one tier only; off: never."""
-    fast_budget_gib: float | None = Field(default=None, gt=0)
+    fast_budget_gib: Gib | None = None
     """GiB that a rank may hold in the fastest tier at most, a hard limit; none for its share of what that tier has."""
-    file_folder: str | None = None
+    file_folder: Place | None = None
     """Folder on a local disk for a file that is the last tier, one of each rank; none for no such tier."""
-    file_gib: float | None = Field(default=None, gt=0)
+    file_gib: Gib | None = None
     """GiB of that file, of each rank; taken before the training begins."""
     allow_recompute: bool = False
     """Let the plan compute activations again in backward where that is cheaper than moving them; the numbers stay the same."""
@@ -52,15 +55,15 @@ class Ema(Settings):
 class Model(Settings):
     """The network: a preset, and what differs from it."""
 
-    preset: Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")] = "DiT-S/2"
+    preset: Preset = "DiT-S/2"
     """DiT-S, B, L or XL with patch 2, 4 or 8."""
     learn_sigma: bool = True
     """Predict the variance as well (doubles the output channels, adds the VLB term)."""
-    hidden_size: Positive | None = None
+    hidden_size: Size | None = None
     """Width, if not the preset's."""
-    depth: Positive | None = None
+    depth: Size | None = None
     """Number of blocks, if not the preset's."""
-    num_heads: Positive | None = None
+    num_heads: Size | None = None
     """Attention heads, if not the preset's."""
 
     @property
@@ -84,11 +87,11 @@ class Run(Settings):
     """The network."""
     init: Name | None = None
     """Run whose final weights are the start; makes this a fine-tuning."""
-    init_file: str | None = None
+    init_file: Place | None = None
     """Start instead: an official DiT .pt, safetensors, or a folder of diffusers' transformer; makes this a fine-tuning."""
     init_weights: Literal["ema", "raw"] = "ema"
     """Which weights of the initial run are taken."""
-    steps: Positive = 1000
+    steps: int = Field(default=1000, ge=1, le=MOST_STEPS)
     """Optimizer steps in all; may be raised later, the run then goes on."""
     segment: Positive | None = None
     """Steps of one job, so that a job fits its walltime; all steps in one job if not given. Divides `steps`."""
@@ -96,13 +99,13 @@ class Run(Settings):
     """Images a step over all ranks."""
     micro_batch: Positive | None = None
     """Images a rank computes at once; its whole share of the batch if not given."""
-    lr: float = 1e-4
+    lr: Rate = 1e-4
     """Learning rate of AdamW."""
-    warmup_steps: int = Field(default=0, ge=0)
+    warmup_steps: Count = 0
     """Steps over which the learning rate rises linearly from 0."""
-    weight_decay: float = 0.0
+    weight_decay: float = Field(default=0.0, ge=0.0, le=1000.0)
     """Decoupled weight decay."""
-    clip: float | None = 1.0
+    clip: float | None = Field(default=1.0, gt=0.0, le=10.0**9)
     """Largest global gradient norm; none for no clipping."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type; master weights and optimizer state are always fp32."""
@@ -120,7 +123,7 @@ class Run(Settings):
     """Use the encoded mirror image of a tile half of the time."""
     checkpoint_every: Positive = 100
     """Steps between checkpoints."""
-    keep_last: int = Field(default=2, ge=1)
+    keep_last: Positive = 2
     """Checkpoints kept beside those at the ends of segments."""
     keep_every: Positive | None = None
     """Checkpoints at multiples of so many steps are kept too; a multiple of `checkpoint_every`, none for no more than those."""
@@ -133,6 +136,8 @@ class Run(Settings):
             raise ValueError("give at most one of `init` (a run) and `init_file` (a file)")
         if self.segment is not None and self.steps % self.segment:
             raise ValueError(f"`segment` {self.segment} does not divide `steps` {self.steps}")
+        if self.steps // self.segment_steps > MOST_SEGMENTS:
+            raise ValueError(f"`segment` {self.segment} cuts `steps` {self.steps} into more than {MOST_SEGMENTS} jobs")
         if self.keep_every is not None and self.keep_every % self.checkpoint_every:
             raise ValueError(
                 f"`keep_every` {self.keep_every} is no multiple of `checkpoint_every` {self.checkpoint_every}: most of its steps "
@@ -155,23 +160,23 @@ class Evaluation(Settings):
     """After the last step; before the first (for a fine-tuning: the pre-trained weights); or freshly initialised."""
     weights: Literal["ema", "raw"] = "ema"
     """Averaged or raw weights; recorded with the score."""
-    images: int = Field(default=10000, ge=2)
+    images: int = Field(default=10000, ge=2, le=10**8)
     """Number of generated images."""
     sampler: Literal["ddpm", "ddim", "dpm-solver"] = "ddpm"
     """Solver of the reverse process."""
     steps: int = Field(default=250, ge=1, le=1000)
     """Network evaluations an image (before guidance)."""
-    guidance: float = Field(default=1.0, ge=0.0)
+    guidance: float = Field(default=1.0, ge=0.0, le=1000.0)
     """Classifier-free guidance scale; 1 is none."""
     guidance_channels: Literal["all", "first3"] = "all"
     """Guide all latent channels, or the first three as the published DiT samples were made."""
-    batch: Positive = 32
+    batch: Size = 32
     """Images sampled at once by one rank."""
     extractor: Name
     """Feature extractor (section `extractors`)."""
     real_split: Literal["train", "val", "test", "all"] = "all"
     """Real tiles to compare with."""
-    real_images: int | None = Field(default=None, ge=2)
+    real_images: int | None = Field(default=None, ge=2, le=10**8)
     """Number of real tiles, chosen by the experiment's seed; all of the split if not given."""
-    seed: int = 0
+    seed: Seed = 0
     """Image i is made from (seed, i), whatever the number of ranks."""

@@ -10,7 +10,7 @@ from dithc.log import logger, problem
 log = logger(__name__)
 
 
-def load_extractor(kind: Kind, path: Path, *, resize: Resize | None = None) -> Extractor:
+def load_extractor(kind: Kind, path: Path, *, resize: Resize | None = None, trust: bool = False) -> Extractor:
     """Reads a feature extractor from a local file.
 
     Args:
@@ -19,9 +19,10 @@ def load_extractor(kind: Kind, path: Path, *, resize: Resize | None = None) -> E
         path: the weights file. Nothing is ever downloaded.
         resize: `legacy-pytorch` or `clean`; None means `legacy-pytorch` for inception and squeezenet. The other two kinds take
             images as they are and say so where a mode is named.
+        trust: the user knows where a `torchscript` file is from; the code in it runs with the user's rights.
 
     Raises:
-        UserError: unknown kind or mode, or the file is missing, damaged or of another structure.
+        UserError: unknown kind or mode, a program that is not trusted, or the file is missing, damaged or of another structure.
     """
     _require_choice("kind of feature extractor", kind, get_args(Kind))
     if resize is not None:
@@ -37,7 +38,7 @@ def load_extractor(kind: Kind, path: Path, *, resize: Resize | None = None) -> E
         fixed_size = inception.load if kind == "inception" else squeezenet.load
         extractor = fixed_size(path, resize=resize)
     else:
-        extractor = scripted.load(path) if kind == "torchscript" else classifier.load(path)
+        extractor = scripted.load(path, trust=trust) if kind == "torchscript" else classifier.load(path)
         if resize not in (None, "none"):
             log.info(f"resize {resize} has no effect: the {kind} extractor takes images as they are")
     log.info(

@@ -2,6 +2,9 @@
 
 Contract of the file: `torch.jit.load` opens it; its `forward` takes float32 RGB images (N, 3, H, W) in 0..255 of any size from
 32x32 up, resizes and normalises them itself, and returns floating features (N, d), one row per image, in evaluation mode.
+
+Such a file is a program: opening it, and every batch, runs what is in it with the user's rights, and TorchScript can write files.
+Nothing of one is read before the user has said that it is trusted.
 """
 
 import warnings
@@ -20,12 +23,19 @@ CONTRACT = "a network from float32 (N, 3, H, W) in 0..255 to finite floating fea
 REMEDY = "script a wrapper that resizes and normalises inside and returns one feature vector per image"
 
 
-def load(path: Path) -> Extractor:
+def load(path: Path, *, trust: bool) -> Extractor:
     """Reads a TorchScript network and tries it on a small batch, which also tells d.
 
     Raises:
-        UserError: the file is missing or unreadable, or the network does not keep the contract.
+        UserError: the file is not trusted, missing or unreadable, or the network does not keep the contract.
     """
+    if not trust:
+        raise problem(
+            f"TorchScript file {path} is a program, which runs with your rights, and is not trusted",
+            got="trust: false",
+            expected="`trust: true` beside its `path` in the section `extractors`, from someone who knows where the file is from",
+            remedy="ask who made it; then add `trust: true`, or take a kind that holds numbers alone, such as squeezenet",
+        )
     require_file(path, kind="torchscript", what_to_put=f"a file written by torch.jit.save: {CONTRACT}")
     try:
         with warnings.catch_warnings():

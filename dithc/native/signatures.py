@@ -7,7 +7,7 @@ from typing import Any
 # Results of functions (hc_status) that have an exception of their own.
 OK, OUT_OF_MEMORY, PROCESS_GONE, TIMED_OUT = 0, -5, -8, -9
 STATUS_TEXTS = {
-    -1: "an argument that it does not take: a null pointer, a negative size, or a type",
+    -1: "an argument that it does not take: a null pointer, another handle, a negative size, or a type",
     -2: "an instruction set that does not exist",
     -3: "an instruction set that this CPU lacks",
     -4: "an index past the end of a table",
@@ -166,10 +166,15 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_kernel": (c_int, c_int, POINTER(c_char_p), POINTER(c_int)),
     "hc_context_create": (POINTER(Machine), POINTER(c_void_p)),
     "hc_context_scratch": (c_void_p, POINTER(c_void_p), POINTER(c_int64)),
+    "hc_context_trim": (c_void_p,),
     "hc_run": (c_void_p, Callback, c_void_p),
+    "hc_part": (c_int64, c_int64, c_int, c_int, POINTER(c_int64), POINTER(c_int64)),
     "hc_pool_create": (POINTER(PoolOptions), POINTER(c_void_p)),
     "hc_pool_reserved": (c_void_p, POINTER(c_void_p), POINTER(c_int64)),
     "hc_pool_budget": (c_void_p, c_int64),
+    "hc_pool_counters": (c_void_p, POINTER(PoolState)),
+    "hc_pool_start_peak": (c_void_p,),
+    "hc_pool_trim": (c_void_p,),
     "hc_bind": (c_void_p, c_int64, c_int),
     "hc_use_huge_pages": (c_void_p, c_int64),
     "hc_copies_create": (c_void_p, c_int, POINTER(c_int), POINTER(c_void_p)),
@@ -235,18 +240,13 @@ OTHER_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_isa_name": (c_char_p, c_int),
     "hc_exchange_detach": (None, c_void_p),
     "hc_context_destroy": (None, c_void_p),
-    "hc_context_trim": (None, c_void_p),
     "hc_copies_state": (c_int, POINTER(c_int)),
     "hc_copies_destroy": (None, c_void_p),
-    "hc_part": (None, c_int64, c_int64, c_int, c_int, POINTER(c_int64), POINTER(c_int64)),
     "hc_pool_take": (c_void_p, c_void_p, c_void_p, c_int64),
     "hc_pool_give": (None, c_void_p, c_void_p),
     "hc_pool_close": (None, c_void_p),
     "hc_pool_release": (None, c_void_p),
     "hc_pool_holds": (c_int, c_void_p, c_void_p),
-    "hc_pool_counters": (None, c_void_p, POINTER(PoolState)),
-    "hc_pool_start_peak": (None, c_void_p),
-    "hc_pool_trim": (None, c_void_p),
     "hc_pool_tensor": (c_void_p, c_void_p, c_void_p, c_int, c_int, POINTER(c_int64)),
 }
 

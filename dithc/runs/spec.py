@@ -82,7 +82,7 @@ def _latents(experiment: Experiment, name: str) -> dict[str, Any]:
 
 
 def _extractor(experiment: Experiment, name: str) -> dict[str, Any]:
-    return {"seed": experiment.seed, **experiment.extractors[name].model_dump(mode="json")}
+    return {"seed": experiment.seed, **experiment.extractors[name].model_dump(mode="json", exclude={"trust"})}
 
 
 SPECS: dict[str, Callable[[Experiment, str], dict[str, Any]]] = {

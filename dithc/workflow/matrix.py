@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ class Matrix:
         files: fingerprints of the user's files.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self.experiment = experiment_of(config)
+    def __init__(self, config: Mapping[str, Any], *, files: Sequence[Any] = ()) -> None:
+        self.experiment = experiment_of(config, files=[Path(file) for file in files])
         self.root = _plain(f"{self.experiment.results}/{self.experiment.name}")
         self.config = f"{self.root}/config.json"
         self.files = Files(Path(self.root) / "fingerprints.json")

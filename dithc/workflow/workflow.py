@@ -3,7 +3,7 @@
 import os
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ class Workflow(Matrix):
         driver: what is done around them.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, cores: int | None = None) -> None:
-        super().__init__(config)
+    def __init__(self, config: Mapping[str, Any], *, files: Sequence[Any] = (), cores: int | None = None) -> None:
+        super().__init__(config, files=files)
         self.benches = Benches(self.experiment)
         self.jobs = Jobs(self.experiment, cores=cores)
         self.driver = Driver(self, self.jobs)

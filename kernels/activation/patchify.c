@@ -79,7 +79,7 @@ static void patches(void *arguments, int thread, int num_threads) {
 static int run(hc_context *context, patches_job *job) {
     const int64_t patches_of_all = hc_count(job->n, job->r, job->s), elements = hc_count(job->c, job->p, job->p);
     const int64_t count = patches_of_all < 0 || elements < 0 ? -1 : hc_count(patches_of_all, elements, 1);
-    if (context == NULL || count < 0 || (job->order != 0 && job->order != 1) ||
+    if (!hc_is_context(context) || count < 0 || (job->order != 0 && job->order != 1) ||
         !hc_is_array(job->source, count, job->source_type) || !hc_is_array(job->target, count, job->target_type)) {
         return HC_BAD_ARGUMENT;
     }

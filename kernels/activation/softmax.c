@@ -36,7 +36,7 @@ static void run(hc_context *context, softmax_job *job) {
 
 int hc_softmax_forward(hc_context *context, int64_t rows, int64_t columns, const void *x, int x_type, void *out, int out_type) {
     const int64_t count = hc_count(rows, columns, 1);
-    if (context == NULL || count < 0 || !hc_is_array(x, count, x_type) || !hc_is_array(out, count, out_type)) {
+    if (!hc_is_context(context) || count < 0 || !hc_is_array(x, count, x_type) || !hc_is_array(out, count, out_type)) {
         return HC_BAD_ARGUMENT;
     }
     if (count > 0) {
@@ -49,7 +49,7 @@ int hc_softmax_forward(hc_context *context, int64_t rows, int64_t columns, const
 int hc_softmax_backward(hc_context *context, int64_t rows, int64_t columns, const void *dout, int dout_type, const void *y,
                         int y_type, void *out_dx, int dx_type) {
     const int64_t count = hc_count(rows, columns, 1);
-    if (context == NULL || count < 0 || !hc_is_array(dout, count, dout_type) || !hc_is_array(y, count, y_type) ||
+    if (!hc_is_context(context) || count < 0 || !hc_is_array(dout, count, dout_type) || !hc_is_array(y, count, y_type) ||
         !hc_is_array(out_dx, count, dx_type)) {
         return HC_BAD_ARGUMENT;
     }

@@ -130,7 +130,7 @@ static int run(hc_context *context, const hc_attention *sizes, int compute) {
 
 int hc_attention_forward(hc_context *context, int64_t n, int64_t t, int64_t h, int64_t k, const void *qkv, int qkv_type,
                          void *out, int out_type, float *out_lse, int compute) {
-    if (context == NULL || sizes_are_bad(n, t, h, k, compute) || !is_type(qkv_type) || !is_type(out_type)) {
+    if (!hc_is_context(context) || sizes_are_bad(n, t, h, k, compute) || !is_type(qkv_type) || !is_type(out_type)) {
         return HC_BAD_ARGUMENT;
     }
     if (n * t * h == 0) {
@@ -147,7 +147,7 @@ int hc_attention_forward(hc_context *context, int64_t n, int64_t t, int64_t h, i
 int hc_attention_backward(hc_context *context, int64_t n, int64_t t, int64_t h, int64_t k, const void *dout, int dout_type,
                           const void *qkv, int qkv_type, const void *out, int out_type, const float *lse, void *out_dqkv,
                           int dqkv_type, int compute) {
-    if (context == NULL || sizes_are_bad(n, t, h, k, compute) || !is_type(dout_type) || !is_type(qkv_type) ||
+    if (!hc_is_context(context) || sizes_are_bad(n, t, h, k, compute) || !is_type(dout_type) || !is_type(qkv_type) ||
         !is_type(out_type) || !is_type(dqkv_type)) {
         return HC_BAD_ARGUMENT;
     }

@@ -55,7 +55,7 @@ static void multiply_add(void *arguments, int thread, int num_threads) {
 }
 
 int hc_multiply_add_ceiling(hc_context *context, int compute, int64_t rounds, double *out_flop) {
-    if (context == NULL || out_flop == NULL || rounds < 0 || (compute != HC_F32 && compute != HC_BF16)) {
+    if (!hc_is_context(context) || out_flop == NULL || rounds < 0 || (compute != HC_F32 && compute != HC_BF16)) {
         return HC_BAD_ARGUMENT;
     }
     hc_lock(context);
@@ -94,7 +94,7 @@ static void barriers(void *arguments, int thread, int num_threads) {
 }
 
 int hc_barrier_ceiling(hc_context *context, int64_t count) {
-    if (context == NULL || count < 0) {
+    if (!hc_is_context(context) || count < 0) {
         return HC_BAD_ARGUMENT;
     }
     hc_lock(context);
@@ -121,7 +121,7 @@ static void copy(void *arguments, int thread, int num_threads) {
 }
 
 int hc_copy(hc_context *context, int64_t bytes, const void *source, void *out_target) {
-    if (context == NULL || bytes < 0 || (bytes > 0 && (source == NULL || out_target == NULL))) {
+    if (!hc_is_context(context) || bytes < 0 || (bytes > 0 && (source == NULL || out_target == NULL))) {
         return HC_BAD_ARGUMENT;
     }
     hc_lock(context);

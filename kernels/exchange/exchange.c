@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "context.h"
+#include "array.h"
 
 #ifdef __linux__
 #include <linux/futex.h>
@@ -42,6 +42,7 @@ typedef struct {
 } counters;
 
 struct hc_exchange {
+    uint64_t tag; /* HC_EXCHANGE_TAG */
     counters *lines; /* of each process */
     char *slots;     /* of process 0; those of the next lie slots * slot_bytes further */
     const hc_kernels *kernels;
@@ -77,14 +78,14 @@ int hc_exchange_bytes(int ranks, int slots, int64_t slot_bytes, int64_t *out_byt
         slot_bytes > (INT64_MAX - lines_bytes(ranks)) / ranks / slots) {
         return HC_BAD_ARGUMENT;
     }
-    *out_bytes = lines_bytes(ranks) + ranks * slots * slot_bytes;
+    *out_bytes = lines_bytes(ranks) + slot_bytes * ranks * slots;
     return HC_OK;
 }
 
 int hc_exchange_attach(void *segment, const hc_context *context, int rank, int ranks, int slots, int64_t slot_bytes,
                        hc_exchange **out_exchange) {
     int64_t bytes;
-    if (segment == NULL || context == NULL || out_exchange == NULL || rank < 0 || rank >= ranks ||
+    if (segment == NULL || (uintptr_t)segment % CACHE_LINE != 0 || !hc_is_context(context) || out_exchange == NULL || rank < 0 || rank >= ranks ||
         hc_exchange_bytes(ranks, slots, slot_bytes, &bytes) != HC_OK) {
         return HC_BAD_ARGUMENT;
     }
@@ -92,15 +93,22 @@ int hc_exchange_attach(void *segment, const hc_context *context, int rank, int r
     if (made == NULL) {
         return HC_OUT_OF_MEMORY;
     }
-    *made = (hc_exchange){.lines = segment, .slots = (char *)segment + lines_bytes(ranks), .kernels = context->kernels,
+    *made = (hc_exchange){.tag = HC_EXCHANGE_TAG, .lines = segment, .slots = (char *)segment + lines_bytes(ranks), .kernels = context->kernels,
                           .slot_bytes = slot_bytes, .rank = rank, .ranks = ranks, .num_slots = slots};
     atomic_store(&made->lines[rank].pid, (int)getpid());
     *out_exchange = made;
     return HC_OK;
 }
 
+int hc_is_exchange(const hc_exchange *exchange) {
+    return hc_has_tag(exchange, HC_EXCHANGE_TAG);
+}
+
 void hc_exchange_detach(hc_exchange *exchange) {
-    free(exchange);
+    if (hc_is_exchange(exchange)) {
+        hc_drop_tag(&exchange->tag);
+        free(exchange);
+    }
 }
 
 int hc_exchange_rank(const hc_exchange *exchange) {
@@ -216,7 +224,7 @@ static int is_type(int type) {
 }
 
 static int is_wrong(const hc_exchange *x, const hc_pieces *pieces, int type, const int *out_rank) {
-    return x == NULL || pieces == NULL || pieces->offsets == NULL || out_rank == NULL || !is_type(type) || pieces->length < 0 ||
+    return !hc_is_exchange(x) || pieces == NULL || pieces->offsets == NULL || out_rank == NULL || !is_type(type) || pieces->length < 0 ||
            pieces->length > x->slot_bytes / element_bytes(type) || piece_bytes(pieces, type) > x->slot_bytes / x->ranks;
 }
 
@@ -296,7 +304,7 @@ int hc_exchange_combine(hc_exchange *exchange, uint32_t number, const hc_pieces 
 }
 
 int hc_exchange_publish(hc_exchange *exchange, uint32_t number) {
-    if (exchange == NULL) {
+    if (!hc_is_exchange(exchange)) {
         return HC_BAD_ARGUMENT;
     }
     tell(exchange, COMBINED, number + 1);
@@ -324,9 +332,14 @@ int hc_exchange_get(hc_exchange *exchange, uint32_t number, const hc_pieces *pie
 }
 
 int hc_exchange_fold(hc_exchange *exchange, int num_arrays, int64_t count, const void *const *x, int type, int op, void *out) {
-    if (exchange == NULL || num_arrays < 1 || count < 0 || !is_type(type) || op < HC_SUM || op > HC_SMALLEST || x == NULL ||
+    if (!hc_is_exchange(exchange) || num_arrays < 1 || num_arrays > HC_MOST_PROCESSES || hc_count(count, 1, 1) < 0 || !is_type(type) || op < HC_SUM || op > HC_SMALLEST || x == NULL ||
         (out == NULL && count > 0)) {
         return HC_BAD_ARGUMENT;
+    }
+    for (int i = 0; i < num_arrays; i++) {
+        if (x[i] == NULL && count > 0) {
+            return HC_BAD_ARGUMENT;
+        }
     }
     exchange->kernels->combine(op, num_arrays, count, x, type, -1, type, 1.0f, out, NULL);
     return HC_OK;

@@ -15,6 +15,9 @@ typedef void hc_combine_kernel(int op, int num_arrays, int64_t count, const void
 /* out[i] = x[i], from one type to another. */
 typedef void hc_convert_kernel(int64_t count, const void *x, int x_type, void *out, int out_type);
 
+/* 0: an address of something else. */
+int hc_is_exchange(const hc_exchange *exchange);
+
 /* This process's number, and how many there are. */
 int hc_exchange_rank(const hc_exchange *exchange);
 int hc_exchange_size(const hc_exchange *exchange);

@@ -4,6 +4,8 @@
 
 #include <stddef.h>
 
+#include "array.h"
+
 /* An operation: its array cut into chunks of a piece for each process. */
 typedef struct {
     hc_exchange *exchange;
@@ -110,13 +112,20 @@ static int round_of(const operation *o, int steps, int *waiting) {
 }
 
 int hc_exchange_whole(hc_exchange *exchange, const hc_whole *whole, int64_t rounds, int64_t timeout_nanoseconds, int *out_rank) {
-    if (exchange == NULL || whole == NULL || whole->kind < HC_ALL_REDUCE || whole->kind > HC_ALL_GATHER || whole->count < 0 ||
-        whole->chunk < 1 || whole->done == NULL || hc_exchange_size(exchange) > HC_MOST_PROCESSES) {
+    if (!hc_is_exchange(exchange) || whole == NULL || whole->kind < HC_ALL_REDUCE || whole->kind > HC_ALL_GATHER ||
+        whole->chunk < 1 || whole->done == NULL || out_rank == NULL || hc_exchange_size(exchange) > HC_MOST_PROCESSES ||
+        hc_count(whole->count, hc_exchange_size(exchange), 1) < 0) {
         return HC_BAD_ARGUMENT;
     }
-    const operation o = {.exchange = exchange, .whole = whole, .chunks = (whole->count + whole->chunk - 1) / whole->chunk,
+    const operation o = {.exchange = exchange, .whole = whole,
+                         .chunks = whole->count / whole->chunk + (whole->count % whole->chunk != 0),
                          .rank = hc_exchange_rank(exchange), .ranks = hc_exchange_size(exchange), .out_rank = out_rank};
     const int steps = whole->kind == HC_ALL_REDUCE ? 3 : 2;
+    for (int k = 0; k < steps; k++) { /* none has done chunks that the step before has not */
+        if (whole->done[k] < 0 || whole->done[k] > (k == 0 ? o.chunks : whole->done[k - 1])) {
+            return HC_BAD_ARGUMENT;
+        }
+    }
     for (int64_t i = 0; whole->done[steps - 1] < o.chunks; i++) {
         int waiting, status = i < rounds ? round_of(&o, steps, &waiting) : HC_TIMED_OUT;
         if (status == HC_TIMED_OUT && i < rounds && timeout_nanoseconds > 0) {

@@ -83,7 +83,7 @@ static hc_gemm_job job_of(const hc_context *context, const hc_gemm_arguments *x,
 }
 
 int hc_gemm(hc_context *context, const hc_gemm_arguments *arguments) {
-    if (context == NULL || arguments == NULL || is_wrong(arguments)) {
+    if (!hc_is_context(context) || arguments == NULL || is_wrong(arguments)) {
         return HC_BAD_ARGUMENT;
     }
     const hc_gemm_arguments *x = arguments;
@@ -115,7 +115,7 @@ int hc_gemm(hc_context *context, const hc_gemm_arguments *arguments) {
 }
 
 int hc_gemm_cut(hc_context *context, const hc_gemm_arguments *arguments, int thread, int64_t *out_part) {
-    if (context == NULL || arguments == NULL || out_part == NULL || is_wrong(arguments) || thread < 0 ||
+    if (!hc_is_context(context) || arguments == NULL || out_part == NULL || is_wrong(arguments) || thread < 0 ||
         thread >= context->num_threads) {
         return HC_BAD_ARGUMENT;
     }

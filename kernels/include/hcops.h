@@ -5,6 +5,8 @@
  * Rules. Functions that can fail return an hc_status; results go through pointers. Sizes count elements, strides count
  * elements, pointers need the alignment of their element type only. Arrays are never written unless the name of the
  * argument says `out`. Only hc_context_*, hc_pool_* and hc_copies_* allocate or start threads; nothing prints or reads the environment.
+ * A handle (hc_context, hc_pool, hc_copies, hc_exchange) that is NULL, or another kind of handle, is HC_BAD_ARGUMENT, or what a
+ * function without a status says of a refusal; those that end a handle leave it alone.
  * `const void *x, hc_dtype x_type`: an array of fp32 or bf16 (IEEE bfloat16, rounded to nearest even on a store). Arithmetic is
  * fp32 whatever the types of the arrays. inf and nan propagate as in IEEE arithmetic. Every result is the same from run
  * to run and, unless said otherwise, for any number of threads.
@@ -20,11 +22,11 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Raised whenever a function below changes; the caller compares it with the one it was written for. */
-#define HC_ABI_VERSION 7
+#define HC_ABI_VERSION 8
 
 typedef enum {
     HC_OK = 0,
-    HC_BAD_ARGUMENT = -1,    /* null pointer, negative size, or a type that the function does not take */
+    HC_BAD_ARGUMENT = -1,    /* null pointer, another handle, negative size, or a type that the function does not take */
     HC_UNKNOWN_ISA = -2,     /* no instruction set of that name or number */
     HC_UNSUPPORTED_ISA = -3, /* a known one that this CPU lacks */
     HC_NO_KERNEL = -4,       /* index past the end of a table */
@@ -66,10 +68,11 @@ int hc_kernel(int isa, int index, const char **out_op, int *out_kernel_isa);
 
 /* What a machine lends to the kernels: a team of threads, scratch memory, the sizes that blocking follows. */
 typedef struct hc_context hc_context;
+#define HC_MOST_THREADS 4096
 
 typedef struct {
     int isa;             /* hc_isa */
-    int num_threads;     /* 1 or more; the caller of an operator is thread 0, the others belong to the context */
+    int num_threads;     /* 1 to HC_MOST_THREADS; the caller of an operator is thread 0, the others belong to the context */
     const int *cpus;     /* num_threads CPUs; thread i > 0 is pinned to cpus[i]; NULL: nobody is pinned */
     int64_t l1_bytes;    /* caches of one core, and the last level's share of one core; 0: a default is used */
     int64_t l2_bytes;
@@ -85,7 +88,7 @@ int hc_context_create(const hc_machine *machine, hc_context **out_context);
 void hc_context_destroy(hc_context *context);
 
 /* Gives the context's scratch memory back to the system, unless an operator is using it; the next one takes its own again. */
-void hc_context_trim(hc_context *context);
+int hc_context_trim(hc_context *context);
 
 /* Where the scratch memory is now, packed operands mostly: NULL and 0 before the first operator that needs any. */
 int hc_context_scratch(hc_context *context, void **out_pages, int64_t *out_bytes);
@@ -98,8 +101,8 @@ typedef void (*hc_callback)(void *arguments, int thread, int num_threads);
 int hc_run(hc_context *context, hc_callback job, void *arguments);
 
 /* Consecutive part `thread` of `num_threads` of range(count), cut at multiples of `multiple`, parts as equal as can be and larger
- * ones first: the rule by which every operator is cut, the same as dithc.cftp.partition. */
-void hc_part(int64_t count, int64_t multiple, int thread, int num_threads, int64_t *out_start, int64_t *out_stop);
+ * ones first: the rule by which every operator is cut, the same as dithc.cftp.partition. HC_BAD_ARGUMENT: no such part. */
+int hc_part(int64_t count, int64_t multiple, int thread, int num_threads, int64_t *out_start, int64_t *out_stop);
 
 /* ------------------------------------------------------------------------------------------------------------- memory */
 
@@ -160,10 +163,10 @@ typedef struct {
     int64_t num_blocks;                             /* in use */
 } hc_pool_state;
 
-void hc_pool_counters(hc_pool *pool, hc_pool_state *out_state);
+int hc_pool_counters(hc_pool *pool, hc_pool_state *out_state);
 
 /* peak_bytes starts anew from what is in use now; peak_backed_bytes, the evidence that a budget was kept, never does. */
-void hc_pool_start_peak(hc_pool *pool);
+int hc_pool_start_peak(hc_pool *pool);
 
 /* Has the system take the pages of `bytes` from `out_pages` on, a multiple of 4,096 both, from one memory node as long as that has
  * any left, and moves those there that have been touched (Linux's mbind). HC_NOT_BOUND: refused (a container's seccomp filter, a node that does not
@@ -175,7 +178,7 @@ int hc_bind(void *out_pages, int64_t bytes, int node);
 int hc_use_huge_pages(void *out_start, int64_t bytes);
 
 /* Gives every idle huge page back to the system. */
-void hc_pool_trim(hc_pool *pool);
+int hc_pool_trim(hc_pool *pool);
 
 /* A DLPack tensor (DLManagedTensor *, version 0) over a block of the pool or of those below it: contiguous, on the CPU, given back
  * by its deleter, whatever has become of the pool. NULL: refused. */
@@ -209,7 +212,7 @@ int hc_copies_create(const hc_context *context, int with_threads, const int *cpu
 /* Queues a copy; source and target have to live until *out_state, which is HC_COPY_PENDING by then, has become 0 or the errno of what
  * failed (target undefined). ECANCELED: closed before. Read it by hc_copies_state, and what was copied is to be seen too. */
 int hc_copies_submit(hc_copies *copies, const hc_copy_request *request, int stream, int priority, int *out_state);
-int hc_copies_state(const int *state);
+int hc_copies_state(const int *state); /* EINVAL: NULL */
 
 /* Returns when the copy of a state is done, and has it overtake all others; without a state, when all are. HC_TIMED_OUT. */
 int hc_copies_wait(hc_copies *copies, hc_context *context, const int *state, int64_t timeout_nanoseconds);
@@ -234,7 +237,7 @@ int hc_copies_counters(hc_copies *copies, hc_copy_counters *out_counters);
  * nothing may be freed. Again: no harm. */
 int hc_copies_close(hc_copies *copies, int64_t timeout_nanoseconds);
 
-/* Frees a closed engine, which nobody calls any more. */
+/* Frees a closed engine, which nobody calls any more; one that is not closed stays as it is. */
 void hc_copies_destroy(hc_copies *copies);
 
 /* For tests: from now on each part of a copy sleeps first, until close, and fails with `error` (0: never) once `after_bytes` more

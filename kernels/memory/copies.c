@@ -42,7 +42,7 @@ int hc_copies_submit(hc_copies *copies, const hc_copy_request *request, int stre
 }
 
 int hc_copies_state(const int *state) {
-    return __atomic_load_n(state, __ATOMIC_ACQUIRE);
+    return state == NULL ? EINVAL : __atomic_load_n(state, __ATOMIC_ACQUIRE);
 }
 
 /* The copy of a state; without a state, one of which there is a part to take, else any. NULL: done. */
@@ -59,7 +59,7 @@ static hc_queued *find(hc_copies *copies, const int *state) {
 }
 
 int hc_copies_wait(hc_copies *copies, hc_context *context, const int *state, int64_t timeout_nanoseconds) {
-    int status = context == NULL ? HC_BAD_ARGUMENT : hc_copies_enter(copies);
+    int status = !hc_is_context(context) ? HC_BAD_ARGUMENT : hc_copies_enter(copies);
     if (status != HC_OK) {
         return status;
     }
@@ -91,7 +91,7 @@ static hc_queued *next_of_all(hc_copies *copies) {
 }
 
 int hc_copies_advance(hc_copies *copies, hc_context *context, int64_t bytes, int64_t *out_copied) {
-    if (context == NULL || out_copied == NULL || bytes < 0) {
+    if (!hc_is_context(context) || out_copied == NULL || bytes < 0) {
         return HC_BAD_ARGUMENT;
     }
     *out_copied = 0;
@@ -111,7 +111,7 @@ int hc_copies_advance(hc_copies *copies, hc_context *context, int64_t bytes, int
 }
 
 int hc_copies_now(hc_copies *copies, hc_context *context, const hc_copy_request *request, int *out_error) {
-    if (context == NULL || is_wrong(request) || out_error == NULL) {
+    if (!hc_is_context(context) || is_wrong(request) || out_error == NULL) {
         return HC_BAD_ARGUMENT;
     }
     const int status = hc_copies_enter(copies);
@@ -132,7 +132,7 @@ int hc_copies_now(hc_copies *copies, hc_context *context, const hc_copy_request 
 }
 
 int hc_copies_counters(hc_copies *copies, hc_copy_counters *out_counters) {
-    if (copies == NULL || out_counters == NULL) {
+    if (!hc_is_copies(copies) || out_counters == NULL) {
         return HC_BAD_ARGUMENT;
     }
     if (copies->owner != hc_forks()) {

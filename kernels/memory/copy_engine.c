@@ -134,13 +134,14 @@ static void create_condition(pthread_cond_t *out_condition) {
 }
 
 int hc_copies_create(const hc_context *context, int with_threads, const int *cpus, hc_copies **out_copies) {
-    if (context == NULL || out_copies == NULL) {
+    if (!hc_is_context(context) || out_copies == NULL) {
         return HC_BAD_ARGUMENT;
     }
     hc_copies *made = calloc(1, sizeof(hc_copies));
     if (made == NULL) {
         return HC_OUT_OF_MEMORY;
     }
+    made->tag = HC_COPIES_TAG;
     pthread_mutex_init(&made->lock, NULL);
     create_condition(&made->changed);
     made->device = &hc_copy_by_cpu;
@@ -161,7 +162,7 @@ int hc_copies_create(const hc_context *context, int with_threads, const int *cpu
 }
 
 int hc_copies_enter(hc_copies *copies) {
-    if (copies == NULL) {
+    if (!hc_is_copies(copies)) {
         return HC_BAD_ARGUMENT;
     }
     if (copies->owner != hc_forks()) {
@@ -177,7 +178,7 @@ int hc_copies_enter(hc_copies *copies) {
 
 int64_t hc_copies_deadline(int64_t timeout_nanoseconds) {
     const int64_t now = now_nanoseconds();
-    return timeout_nanoseconds > INT64_MAX - now ? INT64_MAX : now + timeout_nanoseconds;
+    return timeout_nanoseconds <= 0 ? now : timeout_nanoseconds > INT64_MAX - now ? INT64_MAX : now + timeout_nanoseconds;
 }
 
 int hc_copies_wait_for_change(hc_copies *copies, int64_t deadline) {
@@ -186,7 +187,7 @@ int hc_copies_wait_for_change(hc_copies *copies, int64_t deadline) {
 }
 
 int hc_copies_close(hc_copies *copies, int64_t timeout_nanoseconds) {
-    if (copies == NULL) {
+    if (!hc_is_copies(copies)) {
         return HC_BAD_ARGUMENT;
     }
     if (copies->owner != hc_forks()) {
@@ -219,7 +220,10 @@ int hc_copies_close(hc_copies *copies, int64_t timeout_nanoseconds) {
 }
 
 void hc_copies_destroy(hc_copies *copies) {
-    if (copies != NULL && copies->owner == hc_forks()) {
+    if (!hc_is_copies(copies) || (copies->owner == hc_forks() && !copies->is_closed)) {
+        return; /* its threads would be waited for for ever */
+    }
+    if (copies->owner == hc_forks()) {
         for (int i = 0; i < HC_COPY_STREAMS; i++) {
             if (copies->lanes[i].has_thread) {
                 pthread_join(copies->lanes[i].thread, NULL);
@@ -229,5 +233,6 @@ void hc_copies_destroy(hc_copies *copies) {
         pthread_cond_destroy(&copies->changed);
         pthread_mutex_destroy(&copies->lock);
     }
+    hc_drop_tag(&copies->tag);
     free(copies);
 }

@@ -23,6 +23,7 @@ typedef struct {
 } hc_copy_lane;
 
 struct hc_copies {
+    uint64_t tag; /* HC_COPIES_TAG */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a copy or a thread has ended */
     const hc_copy_device *device;
@@ -32,6 +33,10 @@ struct hc_copies {
     int is_closed;
     unsigned owner; /* hc_forks of the process that has the threads, and the lock */
 };
+
+static inline int hc_is_copies(const hc_copies *copies) {
+    return hc_has_tag(copies, HC_COPIES_TAG);
+}
 
 /* Takes the lock: HC_OK, or without it HC_NOT_RUNNING where the engine is closed or another process's. */
 int hc_copies_enter(hc_copies *copies);

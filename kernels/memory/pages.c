@@ -123,7 +123,7 @@ int hc_bind(void *out_pages, int64_t bytes, int node) {
 #endif
 
 int hc_use_huge_pages(void *out_start, int64_t bytes) {
-    if (out_start == NULL || bytes < 0) {
+    if (out_start == NULL || bytes < 0 || bytes > INTPTR_MAX - (intptr_t)out_start - HUGE_PAGE_BYTES) {
         return HC_BAD_ARGUMENT;
     }
     const intptr_t first = ((intptr_t)out_start + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;

@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "hcops.h"
+#include "context.h"
 #include "memory/pages.h"
 
 /* Idle memory may lift the total above the most that was ever in use by this part of it: sizes of forward and backward differ. */
@@ -13,6 +13,7 @@
 #define MOST_NODES 64
 
 struct hc_pool {
+    uint64_t tag; /* HC_POOL_TAG */
     pthread_mutex_t lock;
     unsigned owner; /* hc_forks of the process whose lock it is, see lock_pool */
     unsigned maker; /* hc_forks of the process that made it */
@@ -28,6 +29,10 @@ struct hc_pool {
     hc_pool *next;   /* NULL from the closing on */
     int num_nodes, nodes[MOST_NODES];
 };
+
+static int is_pool(const hc_pool *pool) {
+    return hc_has_tag(pool, HC_POOL_TAG);
+}
 
 /* Physical memory that was taken from the system. */
 static int64_t backed_bytes(const hc_pool *pool) {
@@ -68,13 +73,14 @@ int hc_pool_create(const hc_pool_options *options, hc_pool **out_pool) {
     static const hc_pool_options defaults = {.budget_bytes = -1, .file = -1};
     options = options == NULL ? &defaults : options;
     if (out_pool == NULL || options->num_nodes < 0 || options->num_nodes > MOST_NODES ||
-        (options->num_nodes > 0 && options->nodes == NULL)) {
+        (options->num_nodes > 0 && options->nodes == NULL) || (options->next != NULL && !is_pool(options->next))) {
         return HC_BAD_ARGUMENT;
     }
     hc_pool *pool = calloc(1, sizeof(hc_pool));
     if (pool == NULL) {
         return HC_OUT_OF_MEMORY;
     }
+    pool->tag = HC_POOL_TAG;
     pool->owner = pool->maker = hc_forks();
     pool->budget = options->budget_bytes;
     pool->next = options->next;
@@ -110,6 +116,7 @@ static void unlock_pool(hc_pool *pool) {
     const int is_over = pool->is_released && pool->num_used == 0;
     pthread_mutex_unlock(&pool->lock);
     if (is_over) {
+        hc_drop_tag(&pool->tag);
         pthread_mutex_destroy(&pool->lock);
         hc_arena_destroy(&pool->arena);
         free(pool);
@@ -117,7 +124,7 @@ static void unlock_pool(hc_pool *pool) {
 }
 
 static void end_takes(hc_pool *pool, int is_released) {
-    if (pool != NULL) {
+    if (is_pool(pool)) {
         lock_pool(pool);
         pool->is_closed = 1;
         pool->is_released |= is_released;
@@ -135,7 +142,7 @@ void hc_pool_release(hc_pool *pool) {
 }
 
 int hc_pool_reserved(hc_pool *pool, void **out_start, int64_t *out_bytes) {
-    if (pool == NULL || out_start == NULL || out_bytes == NULL) {
+    if (!is_pool(pool) || out_start == NULL || out_bytes == NULL) {
         return HC_BAD_ARGUMENT;
     }
     *out_start = pool->arena.start;
@@ -273,7 +280,7 @@ void hc_pool_give_block(hc_pool *pool, hc_block *block) {
 }
 
 void *hc_pool_take(hc_pool *pool, hc_context *context, int64_t bytes) {
-    if (pool == NULL || context == NULL || bytes < 0) {
+    if (!is_pool(pool) || !hc_is_context(context) || bytes < 0) {
         return NULL;
     }
     const hc_block *taken = hc_pool_take_block(&pool, context, bytes);
@@ -290,7 +297,7 @@ static hc_block *find(const hc_pool *pool, const void *pages) {
 }
 
 void hc_pool_give(hc_pool *pool, void *pages) {
-    for (hc_block *found = NULL; pool != NULL && pages != NULL && found == NULL;) {
+    for (hc_block *found = NULL; is_pool(pool) && pages != NULL && found == NULL;) {
         lock_pool(pool);
         hc_pool *next = pool->next;
         found = find(pool, pages);
@@ -303,7 +310,7 @@ void hc_pool_give(hc_pool *pool, void *pages) {
 }
 
 int hc_pool_holds(hc_pool *pool, const void *address) {
-    if (pool == NULL) {
+    if (!is_pool(pool)) {
         return 0;
     }
     const uintptr_t at = (uintptr_t)address;
@@ -316,9 +323,9 @@ int hc_pool_holds(hc_pool *pool, const void *address) {
     return holds;
 }
 
-void hc_pool_counters(hc_pool *pool, hc_pool_state *out_state) {
-    if (pool == NULL || out_state == NULL) {
-        return;
+int hc_pool_counters(hc_pool *pool, hc_pool_state *out_state) {
+    if (!is_pool(pool) || out_state == NULL) {
+        return HC_BAD_ARGUMENT;
     }
     lock_pool(pool);
     *out_state = (hc_pool_state){
@@ -336,16 +343,21 @@ void hc_pool_counters(hc_pool *pool, hc_pool_state *out_state) {
         .num_blocks = pool->num_used,
     };
     pthread_mutex_unlock(&pool->lock);
+    return HC_OK;
 }
 
-void hc_pool_start_peak(hc_pool *pool) {
+int hc_pool_start_peak(hc_pool *pool) {
+    if (!is_pool(pool)) {
+        return HC_BAD_ARGUMENT;
+    }
     lock_pool(pool);
     pool->peak_used = pool->used;
     pthread_mutex_unlock(&pool->lock);
+    return HC_OK;
 }
 
 int hc_pool_budget(hc_pool *pool, int64_t budget_bytes) {
-    if (pool == NULL || pool->arena.is_fixed) {
+    if (!is_pool(pool) || pool->arena.is_fixed) {
         return HC_BAD_ARGUMENT;
     }
     lock_pool(pool);
@@ -357,8 +369,12 @@ int hc_pool_budget(hc_pool *pool, int64_t budget_bytes) {
     return HC_OK;
 }
 
-void hc_pool_trim(hc_pool *pool) {
+int hc_pool_trim(hc_pool *pool) {
+    if (!is_pool(pool)) {
+        return HC_BAD_ARGUMENT;
+    }
     lock_pool(pool);
     hc_arena_return(&pool->arena, pool->arena.backed_bytes);
     pthread_mutex_unlock(&pool->lock);
+    return HC_OK;
 }

@@ -30,6 +30,8 @@ typedef struct dl_managed_tensor {
     void (*deleter)(struct dl_managed_tensor *self);
 } dl_managed_tensor;
 
+#define MOST_DIMENSIONS 64 /* of a tensor of PyTorch */
+
 enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4 };
 
 typedef struct {
@@ -47,7 +49,8 @@ static void delete_tensor(dl_managed_tensor *self) {
 
 void *hc_pool_tensor(hc_pool *pool, hc_context *context, int dtype, int num_dimensions, const int64_t *shape) {
     const int bits = dtype == HC_F64 ? 64 : dtype == HC_BF16 ? 16 : 32;
-    if (pool == NULL || context == NULL || dtype < HC_F32 || dtype > HC_F64 || num_dimensions < 0 || shape == NULL) {
+    if (!hc_has_tag(pool, HC_POOL_TAG) || !hc_is_context(context) || dtype < HC_F32 || dtype > HC_F64 || num_dimensions < 0 ||
+        num_dimensions > MOST_DIMENSIONS || shape == NULL) {
         return NULL;
     }
     pool_tensor *tensor = malloc(sizeof(pool_tensor) + (size_t)num_dimensions * sizeof(int64_t));

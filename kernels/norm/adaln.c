@@ -31,7 +31,7 @@ int hc_adaln_forward(hc_context *context, int64_t n, int64_t t, int64_t d, float
                      const void *shift, const void *scale, int condition_type, int64_t condition_stride, void *out,
                      int out_type, float *out_mean, float *out_rstd) {
     const int64_t count = hc_count(n, t, d);
-    if (context == NULL || count < 0 || hc_count(n, condition_stride, 1) < 0 || !hc_is_array(x, count, x_type) ||
+    if (!hc_is_context(context) || count < 0 || hc_count(n, condition_stride, 1) < 0 || !hc_is_array(x, count, x_type) ||
         !hc_is_array(shift, count, condition_type) || !hc_is_array(scale, count, condition_type) ||
         !hc_is_array(out, count, out_type) || (n * t > 0 && (out_mean == NULL || out_rstd == NULL))) {
         return HC_BAD_ARGUMENT;
@@ -91,7 +91,7 @@ int hc_adaln_backward(hc_context *context, int64_t n, int64_t t, int64_t d, cons
                       const float *rstd, const void *dstream, int dstream_type, void *out_dx, int dx_type, void *out_dshift,
                       void *out_dscale, int dcondition_type) {
     const int64_t count = hc_count(n, t, d), conditions = hc_count(n, d, 1);
-    if (context == NULL || count < 0 || conditions < 0 || hc_count(n, condition_stride, 1) < 0 ||
+    if (!hc_is_context(context) || count < 0 || conditions < 0 || hc_count(n, condition_stride, 1) < 0 ||
         !hc_is_array(dout, count, dout_type) || !hc_is_array(x, count, x_type) || !hc_is_array(scale, count, condition_type) ||
         !hc_is_array(dstream, dstream == NULL ? 0 : count, dstream_type) || !hc_is_array(out_dx, count, dx_type) ||
         !hc_is_array(out_dshift, conditions, dcondition_type) ||

@@ -29,7 +29,7 @@ int hc_gate_residual_forward(hc_context *context, int64_t n, int64_t t, int64_t 
                              const void *gate, int gate_type, int64_t gate_stride, const void *y, int y_type, void *out,
                              int out_type) {
     const int64_t count = hc_count(n, t, d);
-    if (context == NULL || count < 0 || hc_count(n, gate_stride, 1) < 0 || !hc_is_array(x, count, x_type) ||
+    if (!hc_is_context(context) || count < 0 || hc_count(n, gate_stride, 1) < 0 || !hc_is_array(x, count, x_type) ||
         !hc_is_array(gate, count, gate_type) || !hc_is_array(y, count, y_type) || !hc_is_array(out, count, out_type)) {
         return HC_BAD_ARGUMENT;
     }
@@ -82,7 +82,7 @@ int hc_gate_residual_backward(hc_context *context, int64_t n, int64_t t, int64_t
                               const void *gate, int gate_type, int64_t gate_stride, const void *y, int y_type, void *out_dy,
                               int dy_type, void *out_dgate, int dgate_type) {
     const int64_t count = hc_count(n, t, d), gates = hc_count(n, d, 1);
-    if (context == NULL || count < 0 || gates < 0 || hc_count(n, gate_stride, 1) < 0 ||
+    if (!hc_is_context(context) || count < 0 || gates < 0 || hc_count(n, gate_stride, 1) < 0 ||
         !hc_is_array(dout, count, dout_type) || !hc_is_array(gate, count, gate_type) || !hc_is_array(y, count, y_type) ||
         !hc_is_array(out_dy, count, dy_type) || !hc_is_array(out_dgate, gates, dgate_type)) {
         return HC_BAD_ARGUMENT;

@@ -76,7 +76,7 @@ static void adamw(void *arguments, int thread, int num_threads) {
 int hc_adamw(hc_context *context, const hc_adamw_settings *settings, int64_t tensors, const int64_t *counts,
              float *const *out_weight, const float *const *gradient, float *const *out_first, float *const *out_second,
              float *const *out_ema, uint16_t *const *out_shadow) {
-    if (context == NULL || settings == NULL || settings->step < 1 || tensors < 0 ||
+    if (!hc_is_context(context) || settings == NULL || settings->step < 1 || tensors < 0 ||
         (tensors > 0 && (counts == NULL || out_weight == NULL || gradient == NULL || out_first == NULL || out_second == NULL))) {
         return HC_BAD_ARGUMENT;
     }

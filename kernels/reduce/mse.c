@@ -50,8 +50,8 @@ static void backward(void *arguments, int thread, int num_threads) {
 int hc_mse_forward(hc_context *context, int64_t rows, int64_t columns, const void *x, int x_type, const void *y, int y_type,
                    float *out) {
     const int64_t count = hc_count(rows, columns, 1);
-    if (context == NULL || count < 0 || !hc_is_array(x, count, x_type) || !hc_is_array(y, count, y_type) ||
-        (out == NULL && rows > 0)) {
+    if (!hc_is_context(context) || count < 0 || !hc_is_array(x, count, x_type) || !hc_is_array(y, count, y_type) ||
+        hc_count(rows, 1, 1) < 0 || (out == NULL && rows > 0)) {
         return HC_BAD_ARGUMENT;
     }
     if (rows == 0) {
@@ -80,7 +80,7 @@ int hc_mse_forward(hc_context *context, int64_t rows, int64_t columns, const voi
 int hc_mse_backward(hc_context *context, int64_t rows, int64_t columns, const float *dout, const void *x, int x_type,
                     const void *y, int y_type, void *out_dx, int dx_type) {
     const int64_t count = hc_count(rows, columns, 1);
-    if (context == NULL || count < 0 || !hc_is_array(x, count, x_type) || !hc_is_array(y, count, y_type) ||
+    if (!hc_is_context(context) || count < 0 || !hc_is_array(x, count, x_type) || !hc_is_array(y, count, y_type) ||
         !hc_is_array(out_dx, count, dx_type) || (dout == NULL && count > 0)) {
         return HC_BAD_ARGUMENT;
     }

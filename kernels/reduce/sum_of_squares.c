@@ -30,7 +30,7 @@ static void squares(void *arguments, int thread, int num_threads) {
 }
 
 int hc_sum_of_squares(hc_context *context, int64_t tensors, const int64_t *counts, const float *const *x, double *out_sum) {
-    if (context == NULL || out_sum == NULL || tensors < 0 || (tensors > 0 && (counts == NULL || x == NULL))) {
+    if (!hc_is_context(context) || out_sum == NULL || tensors < 0 || (tensors > 0 && (counts == NULL || x == NULL))) {
         return HC_BAD_ARGUMENT;
     }
     int64_t total = 0;

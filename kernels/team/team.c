@@ -335,10 +335,15 @@ void hc_team_barrier_cluster(hc_team *team) {
     }
 }
 
-void hc_part(int64_t count, int64_t multiple, int thread, int num_threads, int64_t *out_start, int64_t *out_stop) {
+int hc_part(int64_t count, int64_t multiple, int thread, int num_threads, int64_t *out_start, int64_t *out_stop) {
+    if (count < 0 || multiple < 1 || count > INT64_MAX - multiple || thread < 0 || thread >= num_threads || out_start == NULL ||
+        out_stop == NULL) {
+        return HC_BAD_ARGUMENT;
+    }
     const int64_t units = (count + multiple - 1) / multiple, each = units / num_threads, extra = units % num_threads;
     const int64_t first = thread * each + (thread < extra ? thread : extra);
     const int64_t last = first + each + (thread < extra ? 1 : 0);
     *out_start = first * multiple < count ? first * multiple : count;
     *out_stop = last * multiple < count ? last * multiple : count;
+    return HC_OK;
 }

@@ -73,7 +73,7 @@ def test_network_of_another_width_is_refused() -> None:
 @pytest.mark.parametrize("kind", ["inception", "squeezenet", "torchscript", "classifier"])
 def test_missing_weights_are_an_error_and_never_a_fallback(kind: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no other network takes its place"):
-        load_extractor(kind, tmp_path / "absent.pth")  # type: ignore[arg-type]
+        load_extractor(kind, tmp_path / "absent.pth", trust=True)  # type: ignore[arg-type]
 
 
 def test_folder_instead_of_a_weights_file_is_refused(tmp_path: Path) -> None:

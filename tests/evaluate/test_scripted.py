@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dithc.config import load
 from dithc.evaluate import load_extractor
 from dithc.log import UserError
+from dithc.runs import Manifest
 
 
 class Means(nn.Module):
@@ -33,6 +35,17 @@ class Picky(nn.Module):
         return x.view(-1, 3 * 224 * 224)
 
 
+class Writes(nn.Module):
+    """A network that leaves a file where it runs, as any program may."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(dim=(2, 3)) + torch.from_file(self.path, True, 3)
+
+
 @pytest.fixture
 def save(tmp_path: Path) -> Callable[[nn.Module], Path]:
     def write(network: nn.Module) -> Path:
@@ -45,7 +58,7 @@ def save(tmp_path: Path) -> Callable[[nn.Module], Path]:
 
 
 def test_script_gets_float_pixels_up_to_255(save: Callable[[nn.Module], Path]) -> None:
-    extractor = load_extractor("torchscript", save(Means()))
+    extractor = load_extractor("torchscript", save(Means()), trust=True)
     images = np.full((3, 3, 40, 30), 255, dtype=np.uint8)
     images[:, 1] = 7
     assert (extractor.num_features, extractor.resize, extractor.comparable) == (3, "none", False)
@@ -53,7 +66,7 @@ def test_script_gets_float_pixels_up_to_255(save: Callable[[nn.Module], Path]) -
 
 
 def test_resize_without_effect_is_said(save: Callable[[nn.Module], Path], lines: pytest.LogCaptureFixture) -> None:
-    load_extractor("torchscript", save(Means()), resize="clean")
+    load_extractor("torchscript", save(Means()), resize="clean", trust=True)
     assert "has no effect" in lines.text
 
 
@@ -64,11 +77,37 @@ def test_script_that_breaks_the_contract_is_refused(
     network: nn.Module, got: str, save: Callable[[nn.Module], Path]
 ) -> None:
     with pytest.raises(UserError, match=got):
-        load_extractor("torchscript", save(network))
+        load_extractor("torchscript", save(network), trust=True)
 
 
 def test_truncated_script_is_refused(save: Callable[[nn.Module], Path]) -> None:
     path = save(Means())
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(UserError, match="cannot be read"):
+        load_extractor("torchscript", path, trust=True)
+
+
+def test_a_program_runs_only_where_it_is_trusted(save: Callable[[nn.Module], Path], tmp_path: Path) -> None:
+    left = tmp_path / "left-by-the-network"
+    path = save(Writes(str(left)))
+    with pytest.raises(UserError, match="is a program, which runs with your rights") as caught:
         load_extractor("torchscript", path)
+    assert "trust: true" in str(caught.value)
+    with pytest.raises(UserError, match="is a program"):
+        load_extractor("torchscript", tmp_path / "absent.pt")  # nothing is opened, or looked for
+    assert not left.exists()
+    load_extractor("torchscript", path, trust=True)
+    assert left.exists()  # so this is what the question is about
+
+
+def test_a_configuration_has_to_trust_a_program_and_nothing_else() -> None:
+    asked = {"kind": "torchscript", "path": "network.pt"}
+    for extractor, words in {
+        "a": (asked, "set `trust: true` if you know where network.pt is from"),
+        "b": ({**asked, "trust": False}, "runs with your rights"),
+        "c": ({"kind": "squeezenet", "path": "x", "trust": True}, "`trust` is for `torchscript` files alone"),
+    }.items():
+        with pytest.raises(UserError, match=words[1]):
+            load({"extractors": {extractor: words[0]}})
+    trusted = load({"extractors": {"a": {**asked, "trust": True}}})
+    assert "trust" not in str(Manifest.spec_of(trusted, "features", "a"))  # results and their digests stay

@@ -78,7 +78,7 @@ rule report:
         runtime=W.jobs.runtime("report"),
     params:
         config=W.config,
-        titles=W.titles,
+        titles=lambda wc: W.titles,
     shell:
         "dithc report --config {params.config:q} --manifests {input.manifests:q} --bench {input.bench:q} "
         "--strategies {input.strategies:q} --stepwise {input.stepwise:q} --automem {input.automem:q} "

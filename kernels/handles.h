@@ -1,0 +1,23 @@
+/* What an address that comes as a handle is. Every handle begins with a word of its kind, which each function of the door looks at
+ * before anything behind it. Not part of the door. */
+#ifndef HC_HANDLES_H
+#define HC_HANDLES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define HC_CONTEXT_TAG UINT64_C(0xd17c0c0a7e87c001)
+#define HC_POOL_TAG UINT64_C(0xd17c0c0a7e87c002)
+#define HC_COPIES_TAG UINT64_C(0xd17c0c0a7e87c003)
+#define HC_EXCHANGE_TAG UINT64_C(0xd17c0c0a7e87c004)
+
+static inline int hc_has_tag(const void *handle, uint64_t tag) {
+    return handle != NULL && (uintptr_t)handle % sizeof(tag) == 0 && *(const uint64_t *)handle == tag;
+}
+
+/* Before the memory of a handle goes: who comes with it later is refused for as long as nobody else writes there. */
+static inline void hc_drop_tag(uint64_t *tag) {
+    *(volatile uint64_t *)tag = 0;
+}
+
+#endif

@@ -1,0 +1,287 @@
+"""Random calls of every function of the C door: wrong handles, no pointers, sizes that are negative or too large for any memory.
+
+What a C function cannot know, it is not asked: addresses are of memory that is large enough, or NULL; a list is as long as it
+says. Started by a test as a process of its own, which a crash ends: `python -m tests.attack.c_door SEED CALLS`.
+"""
+
+import ctypes
+import faulthandler
+import random
+import re
+import sys
+from collections.abc import Callable
+from ctypes import c_char_p, c_double, c_float, c_int, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+from dithc.native import signatures
+from dithc.native.loading import LIBRARY
+
+HEADER = Path(__file__).parents[2] / "kernels/include/hcops.h"
+FUNCTIONS = {
+    name: (result.strip(), [words for words in re.split(r",\s*", arguments) if words != "void"])
+    for result, name, arguments in re.findall(
+        r"^([a-z][\w \*]*?)\b(hc_\w+)\(([^)]*)\);",
+        re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL),
+        flags=re.MULTILINE,
+    )
+}
+HANDLES = ("hc_context", "hc_pool", "hc_copies", "hc_exchange")
+# They end a handle, or close it: each gets one of its own.
+ENDING = ("_destroy", "_close", "_release", "_detach")
+LEAST, MOST = -(2**63), 2**63 - 1
+SIZES = (LEAST, -1, 0, 0, 1, 1, 2, 3, 5, 5, 2**62, MOST)
+FEW = (LEAST, -1, 0, 1, 3)  # of what a list has, of rounds, of nanoseconds
+INTS = (-(2**31), -1, 0, 0, 0, 1, 1, 2, 3, 7, 2**31 - 1)
+NOT_CHECKED = ("stride", "timeout_nanoseconds", "rounds", "budget_bytes", "spin_nanoseconds")
+BUFFER_BYTES, BUFFERS, CANARY = 1 << 20, 32, b"\xa5" * 4096
+
+
+class Pieces(ctypes.Structure):
+    _fields_ = [("offsets", ctypes.POINTER(c_int64)), ("length", c_int64), ("limit", c_int64)]
+
+
+class Whole(ctypes.Structure):
+    _fields_ = [
+        *(
+            ("x", c_void_p),
+            ("out", c_void_p),
+            ("done", ctypes.POINTER(c_int64)),
+            ("count", c_int64),
+            ("chunk", c_int64),
+        ),
+        *(
+            ("first", ctypes.c_uint32),
+            ("kind", c_int),
+            ("x_type", c_int),
+            ("type", c_int),
+            ("op", c_int),
+            ("scale", c_float),
+        ),
+    ]
+
+
+STRUCTURES: dict[str, type[ctypes.Structure]] = {
+    "hc_machine": signatures.Machine,
+    "hc_pool_options": signatures.PoolOptions,
+    "hc_pool_state": signatures.PoolState,
+    "hc_copy_request": signatures.CopyRequest,
+    "hc_copy_counters": signatures.CopyCounters,
+    "hc_gemm_arguments": signatures.GemmArguments,
+    "hc_adamw_settings": signatures.AdamwSettings,
+    "hc_pieces": Pieces,
+    "hc_whole": Whole,
+}
+
+
+class Attack:
+    """One run: a library, handles of every kind, buffers with a canary on both sides, and calls drawn from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.library = ctypes.CDLL(str(LIBRARY))
+        self.kept: list[Any] = []  # what the library may still write to
+        self.wrong = False  # the call has an argument that has to be refused
+        self.plain = ctypes.create_string_buffer(bytes(self.random.randrange(256) for _ in range(4096)), 4096)
+        self.buffers = [ctypes.create_string_buffer(BUFFER_BYTES + 2 * len(CANARY)) for _ in range(BUFFERS)]
+        for buffer in self.buffers:
+            ctypes.memmove(buffer, CANARY, len(CANARY))
+            ctypes.memmove(ctypes.addressof(buffer) + len(CANARY) + BUFFER_BYTES, CANARY, len(CANARY))
+        self.segment = ctypes.create_string_buffer(1 << 20)
+        self.job = signatures.Callback(lambda arguments, thread, num_threads: None)
+        self.handles: dict[str, int] = {}
+        for kind in HANDLES:
+            self.handles[kind] = self.new(kind)
+
+    def new(self, kind: str) -> int:
+        """A handle of that kind."""
+        made = c_void_p()
+        if kind == "hc_context":
+            machine = signatures.Machine(0, 2, None, 0, 0, 0, 1, 1, None)
+            status = self.library.hc_context_create(ctypes.byref(machine), ctypes.byref(made))
+        elif kind == "hc_pool":
+            options = signatures.PoolOptions(32 << 20, None, None, 0, -1, 0)
+            status = self.library.hc_pool_create(ctypes.byref(options), ctypes.byref(made))
+        elif kind == "hc_copies":
+            status = self.library.hc_copies_create(c_void_p(self.handles["hc_context"]), 1, None, ctypes.byref(made))
+        else:
+            aligned = (ctypes.addressof(self.segment) + 4095) // 4096 * 4096
+            status = self.library.hc_exchange_attach(
+                *(c_void_p(aligned), c_void_p(self.handles["hc_context"]), 0, 1, 2, c_int64(4096), ctypes.byref(made))
+            )
+        assert status == 0, (kind, status)
+        assert made.value is not None
+        return made.value
+
+    def handle(self, kind: str, function: str) -> int | None:
+        """Mostly one of the kind that is asked for; else none, another kind, one of no kind, or one that begins elsewhere."""
+        if self.random.random() < 0.6:
+            return self.new(kind) if function.endswith(ENDING) and function.startswith(kind) else self.handles[kind]
+        self.wrong = True
+        others = [handle for name, handle in self.handles.items() if name != kind]
+        return self.random.choice([None, *others, ctypes.addressof(self.plain), self.handles[kind] + 1])
+
+    def address(self, place: int) -> int | None:
+        """The middle of a buffer, or nothing."""
+        if self.random.random() < 0.1:
+            return None
+        return ctypes.addressof(self.buffers[place % BUFFERS]) + len(CANARY) + BUFFER_BYTES // 2
+
+    def size(self, function: str, name: str) -> int:
+        """A number of elements, of bytes, of a distance."""
+        if (
+            name.startswith(("timeout", "rounds", "tensors", "num_words", "after_", "delay_"))
+            or function == "hc_barrier_ceiling"
+        ):
+            drawn = self.random.choice(FEW)
+        elif function == "hc_copy" or name == "bytes":  # of memory that is there
+            drawn = self.random.choice([LEAST, -1, 0, 1, 4096, 65536])
+        elif name in ("slot_bytes", "multiple"):
+            drawn = self.random.choice([*SIZES, 64, 4096])
+        else:
+            drawn = self.random.choice(SIZES)
+        if drawn < 0 and not any(word in name for word in NOT_CHECKED):
+            self.wrong = True
+        return drawn
+
+    def argument(self, function: str, words: str, place: int) -> Any:
+        """Something for an argument as the header declares it."""
+        kind, name = re.fullmatch(r"(.*?[ *])(\w+)", words).groups()  # type: ignore[union-attr]
+        kind = kind.replace("const ", "").strip()
+        if kind.endswith("*") and kind[:-1].strip() in HANDLES:
+            return c_void_p(self.handle(kind[:-1].strip(), function))
+        if kind == "int64_t":
+            return c_int64(self.size(function, name))
+        if kind == "uint32_t":
+            return ctypes.c_uint32(self.random.choice([0, 1, 2, 2**32 - 1]))
+        if kind == "float":
+            return c_float(self.random.choice([0.0, 1.0, -1.0, 1e-5, float("inf"), float("nan")]))
+        if kind == "hc_callback":
+            return self.job if self.random.random() < 0.9 else signatures.Callback()
+        if kind.endswith("*") and kind[:-1].strip() in STRUCTURES:
+            return self.structure(STRUCTURES[kind[:-1].strip()], function)
+        if kind == "int64_t *" and name == "words":
+            return self.steps()
+        return self.pointer(function, kind, name, place) if kind.endswith("*") else c_int(self.random.choice(INTS))
+
+    def pointer(self, function: str, kind: str, name: str, place: int) -> Any:
+        """Memory of numbers, of texts or of other pointers."""
+        if function == "hc_pool_give" and name == "block" and self.random.random() < 0.5:
+            return c_void_p(self.library_take())
+        if kind == "char *":
+            return c_char_p(self.random.choice([None, b"", b"ref", b"nonsense", b"\xff" * 99]))
+        if kind.endswith(("**", "*const *")):
+            pointers = (c_void_p * 64)(*[self.address(place + i) for i in range(64)])
+            self.kept.append(pointers)
+            return pointers if self.random.random() < 0.9 else None
+        if kind == "int64_t *" and not name.startswith("out_"):
+            numbers = (c_int64 * 64)(*[self.random.choice([0, 1, 2, 5, 5, 5, -1, MOST]) for _ in range(64)])
+            self.kept.append(numbers)
+            return numbers if self.random.random() < 0.9 else None
+        if kind == "int *" and not name.startswith("out_"):
+            integers = (c_int * 64)(*[self.random.choice([-1, 0, 1, 2**31 - 1]) for _ in range(64)])
+            self.kept.append(integers)
+            return integers if self.random.random() < 0.9 else None
+        return c_void_p(self.address(place))
+
+    def library_take(self) -> int | None:
+        """A block of the pool, or nothing where the pool has none left."""
+        self.library.hc_pool_take.restype = c_void_p
+        taken = self.library.hc_pool_take(
+            c_void_p(self.handles["hc_pool"]), c_void_p(self.handles["hc_context"]), c_int64(100_000)
+        )
+        return int(taken) if taken else None
+
+    def structure(self, kind: type[ctypes.Structure], function: str) -> Any:
+        """A structure of which every field is drawn, or nothing."""
+        if self.random.random() < 0.1:
+            return None
+        made = kind()
+        for place, field in enumerate(kind._fields_):
+            name, of = field[0], field[1]
+            if of is c_void_p:
+                is_pool = kind is signatures.PoolOptions
+                setattr(
+                    made, name, self.handle("hc_pool", function) if is_pool and self.random.random() < 0.3 else None
+                )
+                if not is_pool:
+                    setattr(made, name, self.address(place))
+            elif of is c_int64:
+                setattr(made, name, self.random.choice(SIZES))
+                if "stride" in name:
+                    setattr(made, name, self.random.choice([0, 1, 1, 1, 5, 8, -1, LEAST, MOST]))
+                if kind is signatures.CopyRequest:
+                    setattr(made, name, self.random.choice([LEAST, -1, 0, 1, 4096]))
+            elif of in (c_int, ctypes.c_uint32):
+                small = name in ("source_file", "target_file", "file")
+                setattr(made, name, -1 if small else self.random.choice(INTS) % (2**32 if of is not c_int else 2**33))
+            elif of in (c_float, c_double):
+                setattr(made, name, self.random.choice([0.0, 1.0, -1.0, 0.9, float("inf"), float("nan")]))
+            elif of is ctypes.POINTER(c_int64):
+                numbers = (c_int64 * 256)(*[self.random.choice([0, 0, 1, 2]) for _ in range(256)])
+                self.kept.append(numbers)
+                setattr(made, name, numbers if self.random.random() < 0.9 else None)
+        self.kept.append(made)
+        return ctypes.byref(made)
+
+    def steps(self) -> Any:
+        """Words of a sequence: numbers of steps with arguments of their functions, or numbers of none."""
+        words: list[int] = []
+        for _ in range(8):
+            wrong = self.wrong
+            step = self.random.choice([1, 2, 3, 4, 5, 6, 7])
+            name = f"hc_{STEP_NAMES[step]}"
+            drawn = [self.argument(name, of, i) for i, of in enumerate(FUNCTIONS[name][1][1:], start=1)]
+            self.wrong = wrong  # a step that fails ends the sequence, which may be shorter
+            words += [step, *(self.word(value) for value in drawn)]
+        words += [self.random.choice([LEAST, -1, 8, MOST])] * 64
+        made = (c_int64 * len(words))(*words)
+        self.kept.append(made)
+        return made
+
+    @staticmethod
+    def word(value: Any) -> int:
+        """An argument as a word of a sequence."""
+        if isinstance(value, c_float):
+            return int.from_bytes(bytes(c_double(value.value)), "little", signed=True)
+        return int(value.value or 0)
+
+    def call(self, name: str, say: Callable[[str], None]) -> None:
+        """One call of a function; what is wrong has to be refused, and nothing outside the buffers touched."""
+        self.wrong = False
+        result, declared = FUNCTIONS[name]
+        drawn = [self.argument(name, words, place) for place, words in enumerate(declared)]
+        say(f"{name}({', '.join(str(getattr(value, 'value', value)) for value in drawn)}) wrong={self.wrong}\n")
+        function = self.library[name]
+        function.restype = {"int": c_int, "void": None}.get(result, c_void_p)
+        given = function(*drawn)
+        if self.wrong and result == "int":
+            refusals = (0,) if name == "hc_pool_holds" else range(-10, 0)
+            assert given in refusals, f"{name} took it: {given}"
+        if self.wrong and result.endswith("*"):
+            assert given is None, f"{name} took it"
+        for handle in HANDLES:
+            assert ctypes.string_at(self.handles[handle], 8) == self.tags[handle], f"{name} ended a handle of ours"
+
+    def check_canaries(self) -> None:
+        """Nothing was written beside a buffer."""
+        for buffer in self.buffers:
+            assert ctypes.string_at(buffer, len(CANARY)) == CANARY
+            assert ctypes.string_at(ctypes.addressof(buffer) + len(CANARY) + BUFFER_BYTES, len(CANARY)) == CANARY
+
+    def run(self, calls: int, say: Callable[[str], None]) -> None:
+        """Calls every function in turn until there were so many calls."""
+        self.tags = {kind: ctypes.string_at(handle, 8) for kind, handle in self.handles.items()}
+        names = sorted(FUNCTIONS)
+        for number in range(calls):
+            self.call(names[number % len(names)], say)
+            self.check_canaries()
+
+
+STEP_NAMES = [name.lower() for name in re.findall(r"HC_STEP_(\w+) = \d", HEADER.read_text())]
+
+
+if __name__ == "__main__":
+    faulthandler.enable()
+    Attack(int(sys.argv[1])).run(int(sys.argv[2]), lambda line: print(line, end="", flush=True))
+    print("done", flush=True)

@@ -1,0 +1,303 @@
+"""Hostile configurations, drawn from a seed: a valid one in which one thing is wrong, as text of a file or as no file at all.
+
+Every one has to be refused when it is read: in four lines that name the file and, where there is one, the line.
+"""
+
+import copy
+import os
+import random
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dithc.config import load
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "config" / "experiments" / "demo.yaml"
+# A file of this name in the working folder says that something ran.
+PWNED = "pwned"
+COMMANDS = (
+    f"r$(touch {PWNED})",
+    f"r`touch {PWNED}`",
+    f"r; touch {PWNED}",
+    f"r && touch {PWNED} #",
+    f"r | touch {PWNED}",
+    f"r' ; touch {PWNED} ; '",
+    f'r" ; touch {PWNED} ; "',
+    f"r\ntouch {PWNED}\n",
+    f"r > {PWNED}",
+    f"r\\; touch {PWNED}",
+    "{config}",
+    "{wildcards.run}",
+    "{input:q}",
+    "{0.__class__}",
+    "${HOME}",
+)
+ODD_TEXTS = (
+    "",
+    " ",
+    " r",
+    "r ",
+    "-r",
+    "--help",
+    "~/r",
+    "r*",
+    "r?",
+    "[r]",
+    "r\0",
+    "r\x1b[2J",
+    "r\u202er",
+    "r\ud800",
+    "r\r\n",
+    "a" * 300,
+)
+ODD_NAMES = (
+    "..",
+    ".",
+    "a/b",
+    "../a",
+    "-a",
+    "A",
+    "a b",
+    "a.b",
+    "a\n",
+    "{a}",
+    "a_b",
+    "é",
+    "a" * 65,
+    "",
+    "a$",
+    "'a'",
+    "a\u200b",
+)
+ODD_NUMBERS = (
+    float("nan"),
+    float("inf"),
+    float("-inf"),
+    10**30,
+    -(10**30),
+    "1e309",
+    "-1e309",
+    True,
+    False,
+    "many",
+    [1],
+    {"a": 1},
+)
+PATHS = (
+    ("results",),
+    ("store",),
+    ("machine", "prologue"),
+    ("bench", "automem", "folder"),
+    ("bench", "simulate", "machine"),
+)
+SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is wrong, and how the file is made.
+
+    Attributes:
+        what: in words.
+        make: makes what stands at a path.
+        has_line: whether the error has to name a line.
+    """
+
+    what: str
+    make: Callable[[Path], None]
+    has_line: bool = True
+
+
+def demo() -> dict[str, Any]:
+    """A valid configuration, with every default written out."""
+    return load(DEMO).model_dump(mode="json")
+
+
+def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Every value that holds no others, and the keys that lead there."""
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(part, (*place, key))
+    else:
+        yield place, value
+
+
+def changed(content: dict[str, Any], place: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """The content with another value at a place."""
+    made = copy.deepcopy(content)
+    part: Any = made
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    return made
+
+
+def written(content: Any) -> Callable[[Path], None]:
+    """As a file of YAML."""
+    return lambda path: path.write_bytes(yaml.safe_dump(content, allow_unicode=False).encode())  # type: ignore[func-returns-value]
+
+
+def said(text: str | bytes) -> Callable[[Path], None]:
+    """As a file of this text."""
+    return lambda path: path.write_bytes(text if isinstance(text, bytes) else text.encode())  # type: ignore[func-returns-value]
+
+
+def trials(seed: int) -> Iterator[Trial]:
+    """One trial after the other, of all kinds in turn, without an end."""
+    drawn = random.Random(seed)
+    content, text = demo(), DEMO.read_text()
+    kinds = (number, path, title, name, reference, unknown, line_of_text, unfolding, no_file, kind_of_value)
+    while True:
+        for kind in kinds:
+            yield kind(drawn, content, text)
+
+
+def number(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+    """A number out of every range."""
+    places = [
+        place for place, value in leaves(content) if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    place, value = drawn.choice(places), drawn.choice(ODD_NUMBERS)
+    return Trial(f"{place} is {value!r}", written(changed(content, place, value)))
+
+
+def path(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+    """A path that is a command, a pattern, or of characters that nobody sees."""
+    place, value = drawn.choice(PATHS), drawn.choice((*COMMANDS, *ODD_TEXTS))
+    return Trial(f"{place} is {value!r}", written(changed(content, place, value)))
+
+
+def title(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+    """A title of more than a line, or of other things than text."""
+    place = drawn.choice([("title",), ("datasets", "sentinel2", "title")])
+    value = drawn.choice(["a\nb", "a\x1b[31m", "a\u202eb", "a" * 501, 1, ["a"], {"a": "b"}, "a\ud800"])
+    return Trial(f"{place} is {value!r}", written(changed(content, place, value)))
+
+
+def name(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+    """A name of an experiment or of an entry that is no name of a file."""
+    section, odd = drawn.choice(("name", *SECTIONS)), drawn.choice(ODD_NAMES)
+    if section == "name":
+        return Trial(f"name is {odd!r}", written(changed(content, ("name",), odd)))
+    made = copy.deepcopy(content)
+    made[section][odd] = next(iter(made[section].values()))
+    return Trial(f"{section}.{odd!r}", written(made))
+
+
+def reference(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+    """A name that refers to nothing, or to itself."""
+    places = [
+        place
+        for place, value in leaves(content)
+        if isinstance(value, str) and place[-1] in ("dataset", "codec", "run", "extractor", "init", "trained_on")
+    ]
+    place = drawn.choice(places)
+    itself = place[1] if place[-1] == "init" else "nobody"
+    return Trial(f"{place} is {itself!r}", written(changed(content, place, itself)), has_line=False)
+
+
+def unknown(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+    """A key that is none, anywhere; those of Snakemake's templates too."""
+    sections = [
+        place[:-1] for place, _ in leaves(content) if not any(isinstance(key, int) for key in place) and len(place) != 2
+    ]
+    sections = [place for place in sections if place not in [(section,) for section in (*SECTIONS, "resources")]]
+    place = (*drawn.choice(sections), drawn.choice(["learning_rate", "__use_yte__", "?os.system('touch pwned')", "<"]))
+    return Trial(f"{place} is there", written(changed(content, place, drawn.choice([True, 1, "a"]))))
+
+
+def kind_of_value(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+    """A section that is a text, a list, a number or nothing."""
+    places = [(section,) for section in (*SECTIONS, "machine", "bench", "resources")]
+    places += [
+        ("runs", "pretrain"),
+        ("runs", "pretrain", "model"),
+        ("datasets", "sentinel2", "source"),
+        ("codecs", "sentinel2-vae"),
+    ]
+    place, value = drawn.choice(places), drawn.choice(["a", ["a"], 1, 1.5, [[]], "a: b"])
+    return Trial(f"{place} is {value!r}", written(changed(content, place, value)))
+
+
+def line_of_text(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+    """A text in which one place is wrong: a key twice, a tab, a byte that is no UTF-8, a tag, an end too soon."""
+    lines = text.splitlines()
+    keys = [i for i, line in enumerate(lines) if line and line[0].isalpha() and line.rstrip().endswith(":")]
+    at = drawn.choice(keys)
+    made: dict[str, str | bytes] = {
+        "key twice": "\n".join([*lines, lines[at], "  {}"]),
+        "inner key twice": "\n".join([*lines[: at + 1], "  twice: {}", "  twice: {}", *lines[at + 1 :]]),
+        "tab": "\n".join([*lines[: at + 1], "\tcolour: 1", *lines[at + 1 :]]),
+        "no UTF-8": "\n".join([*lines[:at], f"# {'x' * at}"]).encode() + b"\xff\xfe" + text.encode(),
+        "Latin-1": f"title: Gel\xe4nde\n{text}".encode("latin-1"),
+        "UTF-16": text.encode("utf-16"),
+        "control": text[:at] + "\x00" + text[at:],
+        "tag": f"title: !!python/object/apply:os.system ['touch {PWNED}']\n{text}",
+        "other tag": f"seed: !!timestamp abc\n{text}",
+        "long number": f"seed: {'9' * 5000}\n{text}",
+        "no date": f"title: 2020-13-45\n{text}",
+        "no key": f"? [a, b]\n: 1\n{text}",
+        "two documents": f"{text}\n---\n{text}",
+        "open bracket": f"{text}\nresources: [a, {{",
+        "open quote": f'{text}\nresources: "a',
+        "unknown name": f"{text}\nresources: *nothing",
+    }
+    what = drawn.choice(sorted(made))
+    return Trial(f"{what} at {at}", said(made[what]))
+
+
+def unfolding(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+    """A small text of a large content, or a deep one."""
+    of, width = drawn.randrange(5, 12), drawn.randrange(8, 12)
+    laughs = ["a0: &a0 [ha, ha]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * width)}]" for i in range(1, of + 4))]
+    maps = [
+        "b0: &b0 {c: 1}",
+        *(f"b{i}: &b{i} {{{', '.join(f'k{j}: *b{i - 1}' for j in range(width))}}}" for i in range(1, of + 4)),
+    ]
+    deep = drawn.randrange(1000, 5000)
+    made = {
+        "laughs": "\n".join(laughs),
+        "maps that laugh": "\n".join(maps),
+        "holds itself": "resources: &a [*a]",
+        "map that holds itself": "resources: &a {default: *a}",
+        "chain": "\n".join(["c0: &c0 [a]", *(f"c{i}: &c{i} [*c{i - 1}]" for i in range(1, deep // 10))]),
+        "flow": f"resources: {'[' * deep}{']' * deep}",
+        "flow maps": f"resources: {'{a: ' * deep}1{'}' * deep}",
+        "block": "\n".join(f"{' ' * i}a:" for i in range(deep // 4)),
+        "block lists": f"resources: {'- ' * deep}a",
+        "open": "[" * deep,
+    }
+    what = drawn.choice(sorted(made))
+    return Trial(what, said(made[what]))
+
+
+def no_file(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+    """What is no file of text: folders, pipes, sockets, devices, nothing, and files that say nothing or too much."""
+
+    def bound(path: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+
+    made: dict[str, Callable[[Path], None]] = {
+        "folder": lambda path: path.mkdir(),
+        "pipe": lambda path: os.mkfifo(path),
+        "link to a device": lambda path: path.symlink_to("/dev/zero"),
+        "link to itself": lambda path: path.symlink_to(path),
+        "link to nothing": lambda path: path.symlink_to(path.with_name("nothing")),
+        "nothing": lambda path: None,
+        "socket": bound,
+        "empty": said(""),
+        "comment": said("# nothing\n"),
+        "list": said("- a\n- b\n"),
+        "text": said("a"),
+        "number": said("1"),
+        "null": said("null\n"),
+        "too long": said("# " + "x" * (1 << 20) + "\n" + text),
+    }
+    what = drawn.choice(sorted(made))
+    return Trial(what, made[what], has_line=False)

@@ -1,0 +1,52 @@
+"""No call of the C door, however wrong, ends the process, hangs, or is taken: what can be seen to be wrong is refused."""
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dithc import native
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+ROOT = Path(__file__).parents[2]
+
+
+def attack(seed: int, calls: int) -> None:
+    command = [sys.executable, "-m", "tests.attack.c_door", str(seed), str(calls)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    last = done.stdout.splitlines()[-1:]
+    assert (done.returncode, last) == (0, ["done"]), f"seed {seed}, in {last}: {done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_calls_are_refused_or_done(seed: int) -> None:
+    attack(seed, 800)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_many_more_random_calls_are_refused_or_done(seed: int) -> None:
+    attack(seed, 4000)
+
+
+def test_what_is_no_handle_is_an_error_that_names_the_function() -> None:
+    library, pool, at = native.library(), ctypes.c_void_p(), ctypes.c_int64()
+    assert library is not None
+    context = native.context(num_threads=1)
+    library.hc_pool_create(None, ctypes.byref(pool))
+    calls = {
+        "hc_sequence": (context, None, -1, ctypes.byref(at)),
+        "hc_part": (10, 1, 0, 1, None, None),
+        "hc_pool_trim": (None,),
+        "hc_pool_start_peak": (context,),
+        "hc_context_trim": (None,),
+        "hc_barrier_ceiling": (pool, 1),
+    }
+    for name, arguments in calls.items():
+        with pytest.raises(ValueError, match=f"{name}: an argument that it does not take"):
+            getattr(library, name)(*arguments)
+    library.hc_pool_release(context)  # left alone
+    library.hc_barrier_ceiling(context, 1)
+    library.hc_pool_release(pool)

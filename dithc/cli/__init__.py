@@ -12,6 +12,7 @@ import argparse
 import errno
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -102,17 +103,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # step 20 times slower; 10,000 turns (tens of microseconds) cost nothing measurable on cores of its own.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     setup(level=getattr(logging, os.environ.get("DITHC_LOG", "INFO").upper(), logging.INFO))
-    verb = cast(Verb, import_module(f"dithc.cli.{words[0]}"))
-    parser = argparse.ArgumentParser(
-        prog=f"dithc {words[0]}",
-        description=verb.SUMMARY,
-        epilog=f"example:\n  {verb.EXAMPLE}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    verb.add_arguments(parser)
-    args = parser.parse_args(words[1:])
     try:
-        return verb.run(args)
+        return _run(words)
+    except KeyboardInterrupt:  # also while the verb is imported
+        logger(f"dithc.{words[0]}").error("interrupted")
+        return 128 + signal.SIGINT
     except UserError as error:
         logger(f"dithc.{words[0]}").error(str(error))
         return 2
@@ -122,6 +117,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log = logger(f"dithc.{words[0]}")
         log.error(str(_unwritable(words[0], error)), exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
         return 2
+
+
+def _run(words: Sequence[str]) -> int:
+    """Runs the verb that the first word names with the others as its arguments."""
+    verb = cast(Verb, import_module(f"dithc.cli.{words[0]}"))
+    parser = argparse.ArgumentParser(
+        prog=f"dithc {words[0]}",
+        description=verb.SUMMARY,
+        epilog=f"example:\n  {verb.EXAMPLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verb.add_arguments(parser)
+    return verb.run(parser.parse_args(words[1:]))
 
 
 def _unwritable(verb: str, error: OSError) -> UserError:

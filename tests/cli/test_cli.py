@@ -50,3 +50,12 @@ def test_user_error_is_four_lines_without_traceback(capsys: pytest.CaptureFixtur
     text = capsys.readouterr().err
     assert "Traceback" not in text
     assert [word for word in ("got:", "expected:", "remedy:") if word not in text] == []
+
+
+def test_verb_that_is_interrupted_while_it_is_imported_says_so_without_a_traceback(monkeypatch, capsys):
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dithc.cli.import_module", interrupted)
+    assert main(["train"]) == 130
+    assert capsys.readouterr().err.endswith("train: error: interrupted\n")

@@ -140,6 +140,16 @@ class Group:
 
         return SharedWeights(model, reducer)
 
+    def wait_at_most(self, seconds: float | None) -> None:
+        """From now on a rank that others wait for longer than this ends all; None: longer than `connect` was told.
+
+        Nothing with gloo, which has one limit for all it does.
+        """
+        if self.size > 1 and _backend() == BACKENDS[0]:
+            from dithc.comm.process_group import wait_at_most
+
+            wait_at_most(seconds)
+
     def communicate_on(self, cpu: int) -> None:
         """Binds the communication threads, those of later process groups too, to a logical CPU."""
         if self.size > 1 and _backend() == BACKENDS[0]:

@@ -29,12 +29,16 @@ def start(tmp_path, latents, job):
         "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
         "codec": "pixels",
     }
-    run = job(steps=STEPS, until=1, keep_last=3).run.model_dump(mode="json")
-    content = {"datasets": {"toy": toy}, "codecs": {"pixels": {"kind": "pixel"}}, "runs": {"small": run}}
-    config = tmp_path / "config.yaml"
-    config.write_text(json.dumps(content))
     (tmp_path / "killed").mkdir()
-    return lambda name, until=STEPS: Training(config, latents, tmp_path / name, until=until)
+
+    def start(name, until=STEPS, checkpoint_every=2):
+        run = job(steps=STEPS, until=1, keep_last=3, checkpoint_every=checkpoint_every).run.model_dump(mode="json")
+        content = {"datasets": {"toy": toy}, "codecs": {"pixels": {"kind": "pixel"}}, "runs": {"small": run}}
+        config = tmp_path / "config.yaml"
+        config.write_text(json.dumps(content))
+        return Training(config, latents, tmp_path / name, until=until)
+
+    return start
 
 
 @pytest.mark.sampled("killed ranks")
@@ -75,6 +79,22 @@ def test_rank_killed_while_ranks_connect_is_started_again_with_all(number, start
     with start("whole", 3) as whole:
         assert whole.end()[0] == 0
     assert hashes(training.out) == hashes(whole.out)
+
+
+@pytest.mark.sampled("killed ranks")
+@pytest.mark.parametrize("number", [0, 1])
+def test_rank_that_stands_still_is_named_and_ends_all_and_training_continues(number, start, tmp_path):
+    with start("killed", checkpoint_every=100) as training:
+        training.wait_for_progress()
+        pid = training.rank(number)
+        os.kill(pid, signal.SIGSTOP)
+        status, said = training.end(most_seconds=600)
+    assert status not in (0, 2, 75, 76)
+    stopped = rf"rank {number} \(process {pid}, stopped by a signal\)"
+    assert re.search(rf"waiting for \d+ s for {stopped}.*; gives up after [\d.]+ s", said), said
+    assert re.search(rf"not all ranks took part within [\d.]+ s: {stopped}", said), said
+    with start("killed", newest(tmp_path / "killed") + 3) as training:
+        assert training.end()[0] == 0
 
 
 @pytest.mark.sampled("killed ranks")

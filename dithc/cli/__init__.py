@@ -3,18 +3,21 @@
 Why: the rule files of the workflow hold one shell line each; everything a rule does is a verb a person can run by hand.
 Invariants: settings come from the configuration file (`--config`), paths from arguments; a user's mistake, and a file that
 cannot be read or written (a full disk), is printed in four lines (what, got, expected, remedy) and ends with status 2;
-status 75 means "stopped and saved, run me again", 76 "another trainer holds this run". DITHC_LOG=DEBUG adds the traceback.
+status 75 means "stopped and saved, run me again", 76 "another process works on this run, or this folder". DITHC_LOG=DEBUG adds
+the traceback.
 How to change it: a verb is a module with `SUMMARY`, `EXAMPLE`, `add_arguments(parser)` and `run(args) -> int`, and a name
-in `VERBS`.
+in `VERBS`; one that writes a folder says which by `folder(args) -> Path`, and no other process writes to it meanwhile.
 """
 
 import argparse
 import errno
 import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Protocol, cast
 
 from dithc.log import UserError, logger, problem, setup
@@ -58,6 +61,7 @@ REMEDIES = {
     errno.EMFILE: "raise the number of open files (`ulimit -n`), then start again",
 }
 """What to do about an error of the operating system, by its number."""
+HELD = 76
 REMEDY = "check that the path is right and its file system is well, then start again"
 
 __all__ = ["VERBS", "main"]
@@ -102,17 +106,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # step 20 times slower; 10,000 turns (tens of microseconds) cost nothing measurable on cores of its own.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     setup(level=getattr(logging, os.environ.get("DITHC_LOG", "INFO").upper(), logging.INFO))
-    verb = cast(Verb, import_module(f"dithc.cli.{words[0]}"))
-    parser = argparse.ArgumentParser(
-        prog=f"dithc {words[0]}",
-        description=verb.SUMMARY,
-        epilog=f"example:\n  {verb.EXAMPLE}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    verb.add_arguments(parser)
-    args = parser.parse_args(words[1:])
     try:
-        return verb.run(args)
+        return _run(words)
+    except KeyboardInterrupt:  # also while the verb is imported
+        logger(f"dithc.{words[0]}").error("interrupted")
+        return 128 + signal.SIGINT
     except UserError as error:
         logger(f"dithc.{words[0]}").error(str(error))
         return 2
@@ -122,6 +120,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log = logger(f"dithc.{words[0]}")
         log.error(str(_unwritable(words[0], error)), exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
         return 2
+
+
+def _run(words: Sequence[str]) -> int:
+    """Runs the verb that the first word names with the others as its arguments."""
+    verb = cast(Verb, import_module(f"dithc.cli.{words[0]}"))
+    parser = argparse.ArgumentParser(
+        prog=f"dithc {words[0]}",
+        description=verb.SUMMARY,
+        epilog=f"example:\n  {verb.EXAMPLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verb.add_arguments(parser)
+    args = parser.parse_args(words[1:])
+    folder: Callable[[argparse.Namespace], Path] | None = getattr(verb, "folder", None)
+    if folder is None:
+        return verb.run(args)
+    from dithc.runs import Lease
+
+    try:
+        with Lease.beside(folder(args)):
+            return verb.run(args)
+    except Lease.Held as error:
+        logger(f"dithc.{words[0]}").error(str(error))
+        return HELD
 
 
 def _unwritable(verb: str, error: OSError) -> UserError:

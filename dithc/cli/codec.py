@@ -28,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="manifest to write; the codec stands beside it")
 
 
+def folder(args: argparse.Namespace) -> Path:
+    """What it writes."""
+    return Path(args.out).parent
+
+
 def run(args: argparse.Namespace) -> int:
     """Trains, measures and writes the codec, then its manifest."""
     from dithc.data import Tiles

@@ -24,6 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="file to write; for diffusers the folder")
 
 
+def folder(args: argparse.Namespace) -> Path:
+    """What it writes."""
+    return Path(args.out)
+
+
 def run(args: argparse.Namespace) -> int:
     """Exports."""
     from dithc.train import export

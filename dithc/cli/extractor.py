@@ -23,6 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="manifest to write; the weights stand beside it")
 
 
+def folder(args: argparse.Namespace) -> Path:
+    """What it writes."""
+    return Path(args.out).parent
+
+
 def run(args: argparse.Namespace) -> int:
     """Trains on the train tiles as they are displayed, with the classes of their scenes."""
     from dithc.config import load, named

@@ -42,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="manifest to write; features stand beside it")
 
 
+def folder(args: argparse.Namespace) -> Path:
+    """What it writes."""
+    return Path(args.out).parent
+
+
 def run(args: argparse.Namespace) -> int:
     """Extracts; shards that an earlier run finished are used again."""
     from dithc.config import load

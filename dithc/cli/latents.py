@@ -27,6 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=32, help="tiles encoded at once (default 32)")
 
 
+def folder(args: argparse.Namespace) -> Path:
+    """What it writes."""
+    return Path(args.out).parent
+
+
 def run(args: argparse.Namespace) -> int:
     """Encodes what is not there yet, then writes the manifest."""
     from dithc.data import Tiles

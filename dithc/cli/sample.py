@@ -2,14 +2,15 @@
 
 import argparse
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 from dithc.cli.ranks import add_ranks_argument, ranks
-from dithc.log import problem
+from dithc.log import logger, problem
 
 SUMMARY = (
     "Generates the images of an evaluation from a run's checkpoint; started again, it makes what is missing. Status: 0 done, "
-    "75 stopped before the end of the walltime."
+    "75 stopped before the end of the walltime, 76 another process makes them."
 )
 EXAMPLE = (
     "dithc sample --config config/experiments/demo.yaml --evaluation sentinel2-after --checkpoint "
@@ -18,6 +19,8 @@ EXAMPLE = (
     "--out results/demo/samples/sentinel2-after/manifest.json"
 )
 STOPPED = 75  # stopped before the end of the walltime: run me again
+HELD = 76  # another process makes the same images
+log = logger("dithc.sample")
 # Ranks do not speak while they make their shards and wait for the last at the end. One may have a shard more than another, 64
 # images of any size and number of steps: hours of work. A rank that fails ends the others at once, without this limit.
 TIMEOUT_SECONDS = 7 * 24 * 3600.0
@@ -41,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Samples."""
     from dithc.config import load, named
-    from dithc.runs import Manifest, atomic_write
+    from dithc.runs import Lease, Manifest, atomic_write
     from dithc.sample import Job, sample
 
     experiment = load(args.config)
@@ -66,7 +69,16 @@ def run(args: argparse.Namespace) -> int:
         codec=args.codec,
         out=args.out,
     )
-    with ranks(experiment, expected=args.ranks, timeout_seconds=TIMEOUT_SECONDS) as group:
+    with ranks(experiment, expected=args.ranks, timeout_seconds=TIMEOUT_SECONDS) as group, ExitStack() as stack:
+        is_held = False
+        if group.rank == 0:
+            try:
+                stack.enter_context(Lease.beside(args.out.parent))
+            except Lease.Held as error:
+                log.error(str(error))
+                is_held = True
+        if group.any(is_held):
+            return HELD
         numbers = sample(job, group)
         if numbers is None:
             return STOPPED

@@ -23,6 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="manifest to write; the stacks stand beside it")
 
 
+def folder(args: argparse.Namespace) -> Path:
+    """What it writes."""
+    return Path(args.out).parent
+
+
 def run(args: argparse.Namespace) -> int:
     """Stages; what an earlier run left stays as it was unless all goes well."""
     from dithc.config import load, named

@@ -31,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gsd", type=float, help="gaofen2 only: metres per pixel (default 4)")
 
 
+def folder(args: argparse.Namespace) -> Path:
+    """What it writes."""
+    return Path(args.out) if args.kind is not None else Path(args.out).parent
+
+
 def run(args: argparse.Namespace) -> int:
     """Writes the inputs; a finished folder of the same arguments is left as it is."""
     from dithc.data import synthesize

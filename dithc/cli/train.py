@@ -41,6 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="STEP",
         help="write a trace of this step, a file a rank, into `traces` of the run's store (`machine.trace_step`)",
     )
+    parser.add_argument(
+        "--go-back",
+        action="store_true",
+        help="where several of the newest checkpoints are damaged, continue from the next older that is whole, or begin anew "
+        "(`machine.go_back`)",
+    )
     add_ranks_argument(parser)
 
 
@@ -68,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
         checkpoints=experiment.machine.checkpoints,
         memory=experiment.machine.memory,
         walltime_minutes=args.walltime_minutes,
+        go_back=args.go_back or experiment.machine.go_back,
         trace_step=experiment.machine.trace_step if args.trace is None else args.trace,
     )
     with ranks(experiment, expected=args.ranks) as group:

@@ -70,13 +70,7 @@ class Group:
         if self._world is None or agreed:
             self.close()
             return
-        if isinstance(error, UserError):
-            log.error("%s", error)
-        else:
-            log.error("rank %d of %d failed and ends all: %r", self.rank, self.size, error, exc_info=error)
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        time.sleep(SECONDS_TO_BE_HEARD)
+        _say(error, who=f"rank {self.rank} of {self.size}")
         self._world.abort(_status(error))
 
     def barrier(self) -> None:
@@ -146,6 +140,16 @@ class Group:
 
         return SharedWeights(model, reducer)
 
+    def wait_at_most(self, seconds: float | None) -> None:
+        """From now on a rank that others wait for longer than this ends all; None: longer than `connect` was told.
+
+        Nothing with gloo, which has one limit for all it does.
+        """
+        if self.size > 1 and _backend() == BACKENDS[0]:
+            from dithc.comm.process_group import wait_at_most
+
+            wait_at_most(seconds)
+
     def communicate_on(self, cpu: int) -> None:
         """Binds the communication threads, those of later process groups too, to a logical CPU."""
         if self.size > 1 and _backend() == BACKENDS[0]:
@@ -188,21 +192,32 @@ def connect(expected_ranks: int | None = None, *, timeout_seconds: float | None 
             raise _wrong_size(1, expected, started)
         return Group()
     guarded()
-    from dithc.comm.mpi import World
+    try:
+        from dithc.comm.mpi import World
 
-    world = World()
-    wanted = expected if expected is not None else started.size or world.size
-    if world.size != wanted:
-        if world.rank > 0:
-            raise SystemExit(2)
-        raise _wrong_size(world.size, wanted, started)
+        world = World()
+        wanted = expected if expected is not None else started.size or world.size
+        group = _join(world, timeout_seconds or DEFAULT_TIMEOUT_SECONDS) if world.size == wanted else None
+    except BaseException as error:
+        # Not by the interpreter's end, in which MPI waits for the others, who wait for this rank: the launcher ends them now.
+        _say(error, who="a rank that was still connecting")
+        os._exit(_status(error))
+    if group is not None:
+        return group
+    if world.rank > 0:
+        raise SystemExit(2)
+    raise _wrong_size(world.size, wanted, started)
+
+
+def _join(world: "World", timeout_seconds: float) -> Group:
+    """Makes the ranks that MPI knows a group."""
     if world.size == 1:
         return Group()
     setup(rank=world.rank, level=logging.getLogger("dithc").level or logging.INFO)
     nodes = world.all_gather(node_name())
     mine = [rank for rank, node in enumerate(nodes) if node == nodes[world.rank]]
     backend = _backend()
-    _start(world, backend, one_node=len(set(nodes)) == 1, timeout_seconds=timeout_seconds or DEFAULT_TIMEOUT_SECONDS)
+    _start(world, backend, one_node=len(set(nodes)) == 1, timeout_seconds=timeout_seconds)
     log.info("%d ranks on %d node(s), %s", world.size, len(set(nodes)), backend)
     if world.rank == 0 and (started_file := os.environ.get(STARTED_VARIABLE)):
         Path(started_file).touch()
@@ -240,6 +255,17 @@ def _start(world: "World", backend: str, *, one_node: bool, timeout_seconds: flo
     timeout = timedelta(seconds=timeout_seconds)
     store = store_of(world, timeout=timeout)
     distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout)
+
+
+def _say(error: BaseException | None, *, who: str) -> None:
+    """Says why this rank ends all of them, and sees to it that it is heard."""
+    if isinstance(error, UserError):
+        log.error("%s", error)
+    else:
+        log.error("%s failed and ends all: %r", who, error, exc_info=error)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    time.sleep(SECONDS_TO_BE_HEARD)
 
 
 def _status(error: BaseException | None) -> int:

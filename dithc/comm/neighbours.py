@@ -1,6 +1,7 @@
-"""Who of a group lives on which node: the shared memory of this one's ranks, and whether their processes are still there."""
+"""Who of a group lives on which node: the shared memory of this one's ranks, and how their processes are."""
 
 import os
+from pathlib import Path
 
 from dithc import native
 from dithc.comm.environment import node_name
@@ -46,7 +47,7 @@ def node_of(channel: Channel) -> Node | None:
 
 
 class Neighbours:
-    """The other ranks of this node, as processes."""
+    """The ranks of a group as processes, as far as those of this node can be seen."""
 
     def __init__(self, channel: Channel) -> None:
         here = (node_name(), os.getpid())
@@ -54,7 +55,7 @@ class Neighbours:
         self._processes = {
             rank: pid for rank, (node, pid) in enumerate(everybody) if (node, pid) != here and node == here[0]
         }
-        self._size = channel.size
+        self._hosts = [node.partition(" ")[0] for node, _ in everybody]
 
     def look(self) -> None:
         """Raises RankGone when one of them has ended."""
@@ -62,6 +63,16 @@ class Neighbours:
             try:
                 os.kill(pid, 0)
             except ProcessLookupError:
-                raise RankGone(f"rank {rank} of {self._size} (process {pid}) has ended") from None
+                raise RankGone(f"rank {rank} of {len(self._hosts)} (process {pid}) has ended") from None
             except PermissionError:
                 continue
+
+    def describe(self, rank: int) -> str:
+        """What is known of the process of a rank."""
+        if (pid := self._processes.get(rank)) is None:
+            return f"rank {rank} on {self._hosts[rank]}"
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            state = "?"
+        return f"rank {rank} (process {pid}{', stopped by a signal' if state in 'Tt' else ''})"

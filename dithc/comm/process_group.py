@@ -7,7 +7,6 @@ failed. Importing this module makes the backend known, and loads MPI.
 
 import atexit
 import os
-import time
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -20,6 +19,7 @@ from torch import Tensor
 from torch.futures import Future
 
 from dithc.comm import rendezvous, service
+from dithc.comm.absent import Absent
 from dithc.comm.collectives import FIRST_TAG, MODES, Collectives, Mode, Reduction, parts_of
 from dithc.comm.mpi import Channel, multiple_threads
 from dithc.comm.neighbours import Neighbours, node_of
@@ -49,6 +49,7 @@ REDUCTIONS: dict[Any, Reduction] = {
 _living: "weakref.WeakSet[MpiProcessGroup]" = weakref.WeakSet()
 # Where the communication threads of this process run; None until a plan of its cores says.
 _communication_cpu: int | None = None
+_most_seconds: float | None = None
 
 
 # Typed as anything: c10d calls each method in several ways, and one signature here takes them all.
@@ -68,6 +69,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         mode: Mode | None = None,
         wire: str | None = None,
         cpu: int | None = None,
+        store: Any = None,
     ) -> None:
         """Connects the ranks of the group; collective over them.
 
@@ -79,6 +81,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
             mode: see `Collectives`; None takes the environment variable DITHC_MPI_MODE, else hierarchical.
             wire: fp32 or bf16; None takes DITHC_MPI_WIRE, else fp32.
             cpu: where the communication thread runs; None leaves it to the system.
+            store: of torch.distributed, in which ranks say that they wait; without one nobody names those that are missing.
 
         Raises:
             UserError: the MPI does not let threads call it, or a mode or wire that does not exist.
@@ -98,7 +101,10 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         node = node_of(self._channel) if chosen == "hierarchical" else None
         wire_type = WIRES[_chosen("wire", wire, WIRE_VARIABLE, tuple(WIRES), "fp32")]
         self.collectives = Collectives(self._channel, node, mode=chosen, wire=wire_type)
-        self.service = Service(f"dithc-mpi-{rank}", cpu=cpu, watch=Neighbours(self._channel).look)
+        self._neighbours, self._number = Neighbours(self._channel), 0
+        keeper = (list(ranks) if ranks else list(range(size))).index(0) if not ranks or 0 in ranks else None
+        self._absent = Absent(store, rank=rank, size=size, keeper=keeper, describe=self._neighbours.describe)
+        self.service = Service(f"dithc-mpi-{rank}", cpu=cpu, watch=self._watch)
         _living.add(self)
 
     def getBackendName(self) -> str:
@@ -234,17 +240,34 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         """Hands an operation to the communication thread; collectives run one after the other."""
         future: Future[Any] = Future()
         seconds = self._timeout.total_seconds()
+        seconds = seconds if _most_seconds is None else min(seconds, _most_seconds)
+        self._number += in_turn
 
         def done(result: Any, error: BaseException | None) -> None:
             future.set_result((result, error))
 
         label = f"{name} of {NAME}, rank {self._rank} of {self._size}"
-        job = Job(label, operation, done, time.monotonic() + seconds, seconds, in_turn=in_turn, num_bytes=num_bytes)
+        number = self._number if in_turn else None
+        job = Job(label, operation, done, seconds, number=number, in_turn=in_turn, num_bytes=num_bytes)
         self.service.submit(job)
         return MpiWork(future, job)
 
+    def _watch(self, jobs: Sequence[Job]) -> None:
+        self._neighbours.look()
+        self._absent.look(jobs)
+
     def _start_all(self, name: str, operations: list[Operation]) -> Any:
         return self._start(name, operations[0] if len(operations) == 1 else _one_after_the_other(operations))
+
+
+def wait_at_most(seconds: float | None) -> None:
+    """Operations of all groups of this process, asked for from now on, fail when they have not got on for so long.
+
+    Args:
+        seconds: None for the timeout of their group, which is the most in any case.
+    """
+    global _most_seconds
+    _most_seconds = seconds
 
 
 def communicate_on(cpu: int) -> None:
@@ -264,7 +287,8 @@ def _create(options: Any, _: Any) -> MpiProcessGroup:
     ranks, cpu = list(options.global_ranks_in_group) or None, _communication_cpu
     if cpu is None:
         log.debug("communication thread: not bound to a core, no plan of cores has named one")
-    return MpiProcessGroup(options.group_rank, options.group_size, ranks=ranks, timeout=options.timeout, cpu=cpu)
+    known = {"timeout": options.timeout, "store": options.store}
+    return MpiProcessGroup(options.group_rank, options.group_size, ranks=ranks, cpu=cpu, **known)
 
 
 def _one_after_the_other(operations: list[Operation]) -> Operation:

@@ -8,7 +8,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,9 +42,12 @@ class Job:
         name: for messages.
         operation: the generator.
         done: called once, on the communication thread, with the result and None, or with None and the error.
-        deadline: of `time.monotonic`.
+        timeout_seconds: it fails when it has not got on for so long.
+        number: its place in the row of the group's collectives, from 1; None for what is none.
         in_turn: waits for the jobs in turn before it: collectives are made of several steps, and MPI and the exchange know a
             step by its place in the row of all steps of the group, which two collectives at once would mix.
+        waiting_since: `time.monotonic` when it began, or got on last; None before.
+        missing: who it waits for, in words; empty where nobody has asked.
         begun: `time.perf_counter` when the thread took it up, after its turn came; None before.
         ended: `time.perf_counter` when it was done or had failed; None before.
         num_bytes: handed over by this rank; None where nobody has counted.
@@ -54,11 +57,13 @@ class Job:
     name: str
     operation: Operation
     done: Callable[[Any, BaseException | None], None]
-    deadline: float
     timeout_seconds: float
+    number: int | None = None
     in_turn: bool = False
     num_bytes: int | None = None
     spans: list[Span] | None = field(default=None, init=False)
+    waiting_since: float | None = field(default=None, init=False)
+    missing: str = field(default="", init=False)
     begun: float | None = field(default=None, init=False)
     ended: float | None = field(default=None, init=False)
 
@@ -76,10 +81,17 @@ class Job:
         except BaseException as error:  # the caller gets it, whatever it is; the thread goes on
             self._end(None, error)
             return True, True
-        if not progressed and time.monotonic() > self.deadline:
-            self.fail(TimeoutError(f"{self.name}: not all ranks took part within {self.timeout_seconds:g} s"))
+        now = time.monotonic()
+        if progressed or self.waiting_since is None:
+            self.waiting_since = now
+        elif now > self.waiting_since + self.timeout_seconds:
+            self.fail(TimeoutError(self._given_up()))
             return True, True
         return progressed, False
+
+    def _given_up(self) -> str:
+        named = f": {self.missing}" if self.missing else ""
+        return f"{self.name}: not all ranks took part within {self.timeout_seconds:g} s{named}"
 
     def fail(self, error: BaseException) -> None:
         """Ends the operation with an error."""
@@ -102,13 +114,15 @@ class Service:
 
     spans: list[Span] | None = None
 
-    def __init__(self, name: str, *, cpu: int | None = None, watch: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, name: str, *, cpu: int | None = None, watch: Callable[[Sequence[Job]], None] | None = None
+    ) -> None:
         """Starts the thread.
 
         Args:
             name: of the thread.
             cpu: logical CPU to run on; None leaves it to the system.
-            watch: called every second in which nothing gets on; what it raises ends all jobs under way.
+            watch: called with the jobs under way every second in which nothing gets on; what it raises ends them all.
         """
         self._watch, self._next_look = watch, 0.0
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -181,7 +195,7 @@ class Service:
             return
         self._next_look = now + SECONDS_BETWEEN_LOOKS
         try:
-            self._watch()
+            self._watch(active)
         except Exception as error:
             for job in active:
                 job.fail(error)

@@ -59,6 +59,9 @@ class Machine(Settings):
     checkpoints: CheckpointPath = "async"
     """async: training goes on while checkpoints are written, from a copy of the state, which is memory beside it; blocking: it
     waits."""
+    go_back: bool = False
+    """Where several of the newest checkpoints are damaged: continue from the next older that is whole, or begin anew, instead of
+    stopping."""
     memory: Memory = Memory()
     """How a rank uses the memories of its machine."""
     walltime: bool = False

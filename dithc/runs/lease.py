@@ -1,4 +1,4 @@
-"""The lease: at most one trainer writes to a store folder, and a dead one does not block the next."""
+"""The lease: at most one process writes to a folder, and a dead one does not block the next."""
 
 import contextlib
 import json
@@ -15,18 +15,21 @@ from dithc.runs.files import atomic_write
 
 HEARTBEAT_SECONDS = 5.0
 EXPIRES_SECONDS = 45.0
+# A lease that has expired by the clocks, or was renewed in the future, may be one whose clock was set: it is watched for so long.
+WATCHED_SECONDS = 12.0
+LEASE_FILE = "lease.json"
 UNKNOWN: dict[str, Any] = {"host": "an unknown host", "boot": None, "pid": "?", "start": None, "id": None}
 log = logger(__name__)
 
 
 class LeaseHeld(UserError):
-    """Another trainer works on this store folder; the command line exits with status 76."""
+    """Another process works on this folder; the command line exits with status 76."""
 
 
 def _boot() -> str | None:
-    """Which boot of which kernel this is: tells containers and machines of the same name apart."""
+    """Which boot of which kernel, and which numbers of processes: tells containers and machines of the same name apart."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return None
 
@@ -43,9 +46,10 @@ def _start_time(pid: int) -> str | None:
 class Lease:
     """Holds `folder/lease.json` while a `with` block runs, renewed every 5 seconds by a thread.
 
-    A lease is free when its holder is a dead process of this host, or has not renewed it for 45 seconds of the file
-    server's clock. `wait_seconds` is how long to wait for that before giving up. Taking it is one atomic link, so that of two
-    starters one has it.
+    A lease is free when its holder is a dead process of this host, or when it was seen not to change: for 45 seconds of the
+    watcher's own time, or for 12 where the clocks say that it is that old. Clocks alone decide nothing; they may be set.
+    `wait_seconds` is how long to wait for a lease to become free; one that looks old, or of the future, is watched in any case.
+    Taking it is one atomic link, so that of two starters one has it.
 
     Raises:
         Lease.Held: somebody else holds it and went on renewing it.
@@ -54,8 +58,10 @@ class Lease:
     Held = LeaseHeld
 
     def __init__(self, folder: Path, *, wait_seconds: float = EXPIRES_SECONDS + HEARTBEAT_SECONDS) -> None:
-        self.path = folder / "lease.json"
+        self.path, self.folder = folder / LEASE_FILE, folder
         self.wait_seconds = wait_seconds
+        self._seen: tuple[object, float] = (None, 0.0)
+        self._is_odd = False
         self.mine = {
             "host": socket.gethostname(),
             "boot": _boot(),
@@ -66,6 +72,14 @@ class Lease:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
 
+    @classmethod
+    def beside(cls, folder: Path, *, wait_seconds: float = 2 * HEARTBEAT_SECONDS) -> Self:
+        """The lease of a folder that is replaced as a whole: the file stands beside it."""
+        lease = cls(folder, wait_seconds=wait_seconds)
+        real = folder.resolve()
+        lease.path = real.parent / f".{real.name}.{LEASE_FILE}"
+        return lease
+
     def _take(self) -> dict[str, Any] | None:
         """Takes the lease if it is free; otherwise says who holds it."""
         ours = self.path.with_name(f".lease.{self.mine['host']}.{self.mine['pid']}.{self.mine['id']}")
@@ -75,26 +89,36 @@ class Lease:
                 with contextlib.suppress(FileExistsError):
                     os.link(ours, self.path)
                     return None
-                holder, stale = self._look(now=ours.stat().st_mtime)
-                if not stale or not self._put_away(holder, aside=ours.with_suffix(".stale")):
+                holder, age = self._look(now=ours.stat().st_mtime)
+                self._is_odd = age is None or not -HEARTBEAT_SECONDS <= age <= EXPIRES_SECONDS
+                if not self._is_free(age) or not self._put_away(holder, aside=ours.with_suffix(".stale")):
                     break
             return holder
         finally:
             ours.unlink(missing_ok=True)
 
-    def _look(self, *, now: float) -> tuple[dict[str, Any], bool]:
-        """Who holds the lease, and whether it is stale; `now` is by the clock of the file system it stands on."""
+    def _look(self, *, now: float) -> tuple[dict[str, Any], float | None]:
+        """Who holds the lease, and its age, None where that is a dead process; `now` is by the clock of its file system."""
         try:
-            text, renewed = self.path.read_text(), self.path.stat().st_mtime
+            text, stat = self.path.read_text(), self.path.stat()
         except FileNotFoundError:
-            return UNKNOWN, True
+            return UNKNOWN, None
+        if self._seen[0] != (seen := (text, stat.st_mtime_ns, stat.st_ino)):
+            self._seen = (seen, time.monotonic())
         try:
             content: dict[str, Any] = UNKNOWN | json.loads(text)
         except (ValueError, TypeError):
             content = UNKNOWN
         here = (content["host"], content["boot"]) == (self.mine["host"], self.mine["boot"])
         dead = here and _start_time(content["pid"]) != content["start"]
-        return content, dead or now - renewed > EXPIRES_SECONDS
+        return content, None if dead else now - stat.st_mtime
+
+    def _is_free(self, age: float | None) -> bool:
+        """Whether a lease of this age may be taken, after what was seen of it."""
+        if age is None:
+            return True
+        unchanged = time.monotonic() - self._seen[1]
+        return unchanged > (WATCHED_SECONDS if age > EXPIRES_SECONDS else EXPIRES_SECONDS)
 
     def _put_away(self, holder: dict[str, Any], *, aside: Path) -> bool:
         """Moves a stale lease aside; gives it back if it is a fresh one that another starter has just taken."""
@@ -115,12 +139,12 @@ class Lease:
     def holder(self) -> dict[str, Any] | None:
         """Who holds the lease now (`host`, `pid`, `id`: when it was taken, in ns since 1970); None where it is free.
 
-        Nothing is written: the lease's age is by the clock of this machine.
+        Nothing is written, and nothing watched: the lease's age is by the clock of this machine.
         """
         if not self.path.exists():
             return None
-        content, stale = self._look(now=time.time())
-        return None if stale else content
+        content, age = self._look(now=time.time())
+        return None if age is None or abs(age) > EXPIRES_SECONDS else content
 
     def holds(self) -> bool:
         """Whether the lease is still ours; asked before every checkpoint (fencing)."""
@@ -136,19 +160,20 @@ class Lease:
                     os.utime(self.path)
 
     def __enter__(self) -> Self:
-        deadline = time.monotonic() + self.wait_seconds
+        begun = time.monotonic()
         while (holder := self._take()) is not None:
-            if time.monotonic() >= deadline:
+            wait = max(self.wait_seconds, EXPIRES_SECONDS + HEARTBEAT_SECONDS if self._is_odd else 0.0)
+            if time.monotonic() >= begun + wait:
                 raise LeaseHeld(
                     problem(
-                        f"{self.path.parent} is being trained by process {holder['pid']} on {holder['host']}",
-                        got="a lease that is renewed",
-                        expected="no other trainer of the same run",
+                        f"process {holder['pid']} on {holder['host']} works on {self.folder}",
+                        got=f"a lease that is renewed ({self.path})",
+                        expected="no other process that writes to the same folder",
                         remedy="wait for it, or stop it; then start again",
                     )
                 )
-            log.warning(f"waiting for the trainer on {holder['host']} (process {holder['pid']}) to finish or expire")
-            time.sleep(min(HEARTBEAT_SECONDS, max(0.1, deadline - time.monotonic())))
+            log.warning(f"waiting for process {holder['pid']} on {holder['host']} to finish, or its lease to expire")
+            time.sleep(min(HEARTBEAT_SECONDS / 2, max(0.1, begun + wait - time.monotonic())))
         self._thread.start()
         return self
 

@@ -226,21 +226,38 @@ class Store:
             "that last part again"
         )
 
-    def newest(self, *, at_most: int | None = None) -> StoredCheckpoint | None:
+    def newest(self, *, at_most: int | None = None, go_back: bool = False) -> StoredCheckpoint | None:
         """The newest checkpoint that is complete and verified, at or before step `at_most`; None where there is none.
 
+        One damaged checkpoint is passed over. More of them, or one that leaves nothing to go on from, are no accident of a file:
+        somebody has to look, and to say `go_back`.
+
         Raises:
-            UserError: one that would be newer cannot be read.
+            UserError: one that would be newer cannot be read, or it would be further back than that.
         """
-        for step in reversed(self.steps()):
-            if at_most is not None and step > at_most:
-                continue
+        damaged: dict[int, str] = {}
+        found = None
+        for step in reversed([step for step in self.steps() if at_most is None or step <= at_most]):
             found, faults = self._read(step)
             if found is not None:
-                return found
-            log.warning(f"checkpoint {self.path(step)} is passed over, using the next older: {'; '.join(faults)}")
-            self.event("checkpoint passed over", step=step, reason="; ".join(faults))
-        return None
+                break
+            damaged[step] = "; ".join(faults)
+        if not go_back and (len(damaged) > 1 or (found is None and max(damaged, default=0) > 0)):
+            raise self._too_far_back(damaged, found)
+        for step, reason in damaged.items():
+            log.warning(f"checkpoint {self.path(step)} is passed over, using the next older: {reason}")
+            self.event("checkpoint passed over", step=step, reason=reason)
+        return found
+
+    def _too_far_back(self, damaged: dict[int, str], found: StoredCheckpoint | None) -> UserError:
+        goal = "begins anew" if found is None else f"goes on from step {found.step}"
+        return problem(
+            f"the newest {len(damaged)} checkpoint(s) in {self.folder} are damaged",
+            got=", ".join(f"step {step} ({reason})" for step, reason in damaged.items()),
+            expected="the newest one whole, or the one before it",
+            remedy="look what has damaged them, and put the files back if there is a copy; or pass them all over: the training "
+            f"then {goal} (`dithc train --go-back`; in the workflow machine.go_back: true)",
+        )
 
     def pin(self, step: int) -> None:
         """Protects a checkpoint that a manifest names from `prune`, whatever the segments of later jobs are."""

@@ -141,7 +141,7 @@ def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
         _place(state, memory)
         left_out = LeftOut(store, group)
         saver.said["left_out"] = left_out.steps
-        back = partial(_back, store, state, group=group, saver=saver)
+        back = partial(_back, store, state, job=job, group=group, saver=saver)
         recovery = Recovery(job.run.nonfinite, left_out=left_out, roll_back=back)
         tracer = Tracer(job.trace_step, store=store, group=group, first=state.step, until=job.until)
         journal = Journal(store, job=job, first=state.step, epochs=source.epoch, rank=group.rank)
@@ -249,7 +249,7 @@ def _resume(store: Store, state: State, *, job: Job, group: Group, saver: Saver,
     if group.rank == 0:
         store.sweep()
         store.describe(job.spec)
-        found = store.newest(at_most=job.until)
+        found = store.newest(at_most=job.until, go_back=job.go_back)
     found = group.broadcast_object(found)
     if found is None:
         log.info(f"nothing in {store.folder}: starting at step 0")
@@ -263,9 +263,10 @@ def _resume(store: Store, state: State, *, job: Job, group: Group, saver: Saver,
         store.event("started", step=state.step, until=job.until, ranks=group.size, threads=saver.said["threads"])
 
 
-def _back(store: Store, state: State, *, group: Group, saver: Saver) -> int:
+def _back(store: Store, state: State, *, job: Job, group: Group, saver: Saver) -> int:
     """Puts the newest complete checkpoint into the state of a training that goes on; returns its step."""
-    found = group.broadcast_object(store.newest(at_most=state.step) if group.rank == 0 else None)
+    newest = store.newest(at_most=state.step, go_back=job.go_back) if group.rank == 0 else None
+    found = group.broadcast_object(newest)
     if found is None:
         raise problem(
             f"roll-back from step {state.step}: no complete checkpoint in {store.folder}",

@@ -33,6 +33,7 @@ class Job:
         memory: how a rank uses the memories of its machine; likewise.
         walltime_minutes: time limit of the job since its process started; it saves and stops before.
         trace_step: the optimizer step of which each rank writes a trace into the store; None for no trace.
+        go_back: whether it continues from an old checkpoint, or begins anew, where several newer ones are damaged.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Job:
     memory: training.Memory = field(default_factory=training.Memory)
     walltime_minutes: float | None = None
     trace_step: int | None = None
+    go_back: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.until <= self.run.steps:

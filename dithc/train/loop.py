@@ -38,7 +38,7 @@ def loop(
 
     A request to stop on any rank stops all of them between two steps. The end of the walltime is heeded after the first
     step only, so that a job that starts again and again gets on. A step that is not finite is met by `recovery`; the loop then
-    goes on from where that left the state.
+    goes on from where that left the state. A rank that stands still in a step ends all, after a time that follows the steps seen.
 
     Returns:
         DONE or STOPPED, the same on every rank.
@@ -50,6 +50,7 @@ def loop(
     """
     has_moved = False
     while state.step < until:
+        group.wait_at_most(pace.patience_seconds())
         reason = stop.reason(grace_seconds=pace.grace_seconds if has_moved else None)
         if group.any(reason is not None):
             log.warning(f"stopping after step {state.step} of {until}: {reason or 'asked on another rank'}")
@@ -63,6 +64,7 @@ def loop(
                 if is_kept:
                     trainer.check_weights(number)
             except NotFinite as error:
+                group.wait_at_most(pace.patience_seconds(saving=True))
                 saver.finish()
                 recovery.after(error)
                 journal.back_to(state.step)
@@ -70,8 +72,10 @@ def loop(
             state.step, has_moved = number, True
             journal.step(number, values)
             if is_kept:
+                group.wait_at_most(pace.patience_seconds(saving=True))
                 with trainer.span("checkpoint"):
                     saver.save(state)
+    group.wait_at_most(pace.patience_seconds(saving=True))
     if saver.last != state.step:
         try:
             trainer.check_weights(state.step)

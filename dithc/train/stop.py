@@ -13,6 +13,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 RECENT_STEPS = 20
 # After the last save: leaving the group, the interpreter's end, the launcher's and the workflow engine's own bookkeeping.
 LEAVING_SECONDS = 10.0
+# A rank that others wait for is given up after so many of the longest step seen, or save, and not before so many seconds.
+TIMES_TO_WAIT, LEAST_SECONDS_TO_WAIT, LEAST_SECONDS_FOR_DISKS = 5, 60.0, 600.0
 
 
 def seconds_since_process_start() -> float:
@@ -76,11 +78,12 @@ class Pace:
 
     def __init__(self) -> None:
         self._steps: list[float] = []
-        self._slowest_save = 0.0
+        self._slowest_save = self._longest_step = 0.0
 
     def step(self, seconds: float) -> None:
         """Notes the duration of a step."""
         self._steps = [*self._steps[1 - RECENT_STEPS :], seconds]
+        self._longest_step = max(self._longest_step, seconds)
 
     def save(self, seconds: float) -> None:
         """Notes the duration of writing (or, before the first is written, of reading) a checkpoint."""
@@ -90,3 +93,14 @@ class Pace:
     def grace_seconds(self) -> float:
         """Twice the slowest recent step (the one that may just have begun) and twice the slowest save, and leaving."""
         return 2 * max(self._steps, default=0.0) + 2 * self._slowest_save + LEAVING_SECONDS
+
+    def patience_seconds(self, *, saving: bool = False) -> float | None:
+        """How long a rank may keep the others waiting; None before the first step, which says nothing yet.
+
+        Args:
+            saving: whether it may be a disk that it waits for.
+        """
+        if not self._steps:
+            return None
+        longest = max(self._longest_step, self._slowest_save) if saving else self._longest_step
+        return max(TIMES_TO_WAIT * longest, LEAST_SECONDS_FOR_DISKS if saving else LEAST_SECONDS_TO_WAIT)

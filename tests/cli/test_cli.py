@@ -1,7 +1,13 @@
 """The command line: every verb helps with an example, mistakes end with status 2 and four lines."""
 
+import argparse
+import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +56,59 @@ def test_user_error_is_four_lines_without_traceback(capsys: pytest.CaptureFixtur
     text = capsys.readouterr().err
     assert "Traceback" not in text
     assert [word for word in ("got:", "expected:", "remedy:") if word not in text] == []
+
+
+def test_verb_that_is_interrupted_while_it_is_imported_says_so_without_a_traceback(monkeypatch, capsys):
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dithc.cli.import_module", interrupted)
+    assert main(["train"]) == 130
+    assert capsys.readouterr().err.endswith("train: error: interrupted\n")
+
+
+class Slow:
+    """A verb that writes a folder and is at it until it is told to end."""
+
+    SUMMARY, EXAMPLE = "", ""
+
+    def __init__(self) -> None:
+        self.begun, self.end = threading.Event(), threading.Event()
+
+    def add_arguments(self, parser):
+        parser.add_argument("--out", type=Path)
+
+    def folder(self, args):
+        return args.out.parent
+
+    def run(self, args):
+        self.begun.set()
+        assert self.end.wait(600)
+        return 0
+
+
+def test_folder_that_a_verb_writes_is_refused_to_another_one_with_76(monkeypatch, tmp_path, capsys):
+    slow = Slow()
+    monkeypatch.setattr("dithc.cli.import_module", lambda _: slow)
+    monkeypatch.setattr("dithc.runs.lease.HEARTBEAT_SECONDS", 0.2)
+    words = ["stage", "--out", str(tmp_path / "scenes" / "manifest.json")]
+    with ThreadPoolExecutor(1) as others:
+        first = others.submit(main, words)
+        assert slow.begun.wait(600)
+        assert main(words) == 76
+        slow.end.set()
+        assert first.result(600) == 0
+    said = capsys.readouterr().err
+    assert f"process {os.getpid()} on" in said
+    assert "works on" in said
+    assert main(words) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "verb", ["synthesize", "stage", "tiles", "codec", "latents", "extractor", "features", "export"]
+)
+def test_verb_that_writes_a_folder_says_which(verb):
+    module = import_module(f"dithc.cli.{verb}")
+    args = argparse.Namespace(out=Path("somewhere/out/manifest.json"), kind=None)
+    assert module.folder(args) == (args.out if verb == "export" else args.out.parent)

@@ -8,6 +8,7 @@ import time
 import torch
 
 from dithc.comm import Group, connect
+from dithc.comm.guard import RANK_VARIABLES
 
 
 def exchange(group: Group) -> None:
@@ -27,9 +28,17 @@ def exchange(group: Group) -> None:
     assert torch.equal(group.all_reduce_(values.clone(), op="min"), torch.arange(4.0))
 
 
+def fail() -> str:
+    raise RuntimeError("a rank fails while it connects")
+
+
 def main() -> None:
     scene = sys.argv[1]
     expected = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    if scene == "fail-early" and any(os.environ.get(name) == "1" for name in RANK_VARIABLES):
+        from dithc.comm import group
+
+        group.node_name = fail  # called when MPI has started
     with connect(expected, timeout_seconds=600) as group:
         if scene == "exchange":
             exchange(group)

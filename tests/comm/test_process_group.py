@@ -1,6 +1,7 @@
 """The backend dithc-mpi: every collective on every type in every mode, stock DDP and DTensor on top, errors that arrive."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,7 @@ def test_ranks_that_stay_away_are_an_error_in_time():
     done = run_program("process_group_program.py", 3, "absent")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == done_lines(3)
+    assert re.search(r"rank 0 of 3: waiting for \d+ s for rank 2 \(process \d+\); gives up after 10 s", done.stderr)
 
 
 @pytest.mark.sampled

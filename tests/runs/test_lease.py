@@ -3,13 +3,24 @@
 import json
 import os
 import socket
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from dithc.runs import Lease
+from dithc.runs import Lease, lease
 from dithc.runs.lease import EXPIRES_SECONDS, _boot
+
+ELSEWHERE = {"host": "elsewhere", "pid": 1, "start": "1", "id": 1}
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Time passes faster, by all clocks."""
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.2)
+    monkeypatch.setattr(lease, "WATCHED_SECONDS", 0.6)
+    monkeypatch.setattr(lease, "EXPIRES_SECONDS", 2.0)
 
 
 def test_lease_is_held_once(tmp_path: Path):
@@ -29,7 +40,7 @@ def test_lease_of_a_dead_process_of_this_host_is_free(tmp_path):
         assert lease.holds()
 
 
-def test_lease_of_another_host_is_free_when_it_is_no_longer_renewed(tmp_path):
+def test_lease_of_another_host_is_free_when_it_is_no_longer_renewed(tmp_path, quick):
     path = tmp_path / "lease.json"
     path.write_text(json.dumps({"host": "elsewhere", "pid": 1, "start": "1", "id": 1}))
     with pytest.raises(Lease.Held):
@@ -41,7 +52,7 @@ def test_lease_of_another_host_is_free_when_it_is_no_longer_renewed(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
-def test_broken_lease_file_is_free_once_it_is_no_longer_renewed(tmp_path, content):
+def test_broken_lease_file_is_free_once_it_is_no_longer_renewed(tmp_path, quick, content):
     path = tmp_path / "lease.json"
     path.write_text(content)
     with pytest.raises(Lease.Held, match="unknown host"):
@@ -69,3 +80,43 @@ def test_of_two_that_find_a_stale_lease_one_has_it(tmp_path):
         assert not second._put_away(stale, aside=tmp_path / "b"), "the lease that was taken meanwhile is given back"
         assert first.holds()
     assert sorted(path.name for path in tmp_path.iterdir()) == []
+
+
+def test_lease_of_a_dead_holder_that_was_renewed_in_the_future_is_free_after_it_was_watched(tmp_path, quick):
+    path = tmp_path / "lease.json"
+    path.write_text(json.dumps(ELSEWHERE))
+    later = time.time() + 3600
+    os.utime(path, (later, later))  # the clock was set back since
+    with Lease(tmp_path, wait_seconds=0) as mine:
+        assert mine.holds()
+
+
+@pytest.mark.parametrize("offset", [-3600, 3600])
+def test_lease_that_is_renewed_is_held_whatever_the_clocks_say(tmp_path, quick, offset):
+    path = tmp_path / "lease.json"
+    path.write_text(json.dumps(ELSEWHERE))
+    stop = threading.Event()
+
+    def renew() -> None:
+        while not stop.wait(0.05):
+            now = time.time() + offset
+            os.utime(path, (now, now))
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        with pytest.raises(Lease.Held, match="process 1 on elsewhere"):
+            Lease(tmp_path, wait_seconds=0).__enter__()
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_lease_of_a_folder_that_is_replaced_stands_beside_it(tmp_path):
+    folder = tmp_path / "out"
+    with Lease.beside(folder) as mine:
+        assert not folder.exists()
+        with pytest.raises(Lease.Held, match=f"process {os.getpid()} on .* works on .*out"):
+            Lease.beside(folder, wait_seconds=0).__enter__()
+        assert mine.holds()
+    assert list(tmp_path.iterdir()) == []

@@ -56,6 +56,39 @@ def test_damaged_checkpoint_is_passed_over_and_the_reason_kept(store, damage, ca
     assert "checkpoint passed over" in (store.folder / "events.jsonl").read_text()
 
 
+def test_several_damaged_checkpoints_are_an_error_that_names_them_and_the_flag(store, caplog):
+    for step in (1, 2, 3):
+        save(store, step)
+    (store.path(3) / "model.safetensors").write_bytes(b"Weights")
+    (store.path(2) / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"2 checkpoint.s. in .* are damaged") as error:
+        store.newest()
+    for words in (
+        "step 3 (model.safetensors is cut short or altered)",
+        "step 2 (model.safetensors is missing)",
+        "goes on from step 1",
+        "--go-back",
+    ):
+        assert words in str(error.value)
+    assert len(str(error.value).splitlines()) == 4
+    assert "passed over" not in caplog.text
+    assert store.newest(at_most=2).step == 1, "one alone is passed over"
+    assert store.newest(go_back=True).step == 1
+    assert caplog.text.count("passed over") == 3
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_the_only_checkpoint_is_not_passed_over_where_steps_were_made(store, step):
+    save(store, step)
+    (store.path(step) / "model.safetensors").write_bytes(b"Weights")
+    if step == 0:
+        assert store.newest() is None
+    else:
+        with pytest.raises(UserError, match="the training then begins anew"):
+            store.newest()
+    assert store.newest(go_back=True) is None
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -4,121 +4,20 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
-import uuid
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from dithc.comm import guard
 from dithc.log import read_metrics
-from dithc.runs import Manifest, Store
+from tests.attack.trainings import Training, hashes, name_of, newest
 from tests.ranks import needs_launcher
 
-MARK = "DITHC_TEST_MARK"
-MOST_SECONDS = 120.0  # an exchange waits longer for a rank that is gone
 STEPS = 100_000
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.mpi,
     needs_launcher,
 ]
-
-
-class Training:
-    """A training of two ranks under `dithc launch`, and every process that belongs to it."""
-
-    def __init__(self, config: Path, latents: Path, store: Path, *, until: int) -> None:
-        self.store, self.mark = store, uuid.uuid4().hex
-        self.out = store / f"step_{until:07d}.json"
-        train = ["train", "--config", config, "--run", "small", "--latents", latents, "--store", store]
-        dithc = [Path(sys.executable).parent / "dithc"]
-        command = [*dithc, *train, "--until", str(until), "--out", self.out]
-        launch = [*dithc, "launch", "--launcher", "mpiexec", "--ranks", "2", "--cpus", "1", "--", *command]
-        self.said = store.with_name(f"said-{self.mark}")
-        with self.said.open("w") as said:
-            environment = os.environ | {MARK: self.mark}
-            self.process = subprocess.Popen(launch, env=environment, stdout=said, stderr=said, text=True)
-
-    def __enter__(self) -> "Training":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for pid in self.alive():
-            os.kill(pid, signal.SIGKILL)
-        self.process.wait(timeout=600)
-
-    def alive(self) -> list[int]:
-        """Processes of this training that are neither gone nor dead and not yet waited for."""
-        return [pid for pid, _ in self._processes()]
-
-    def rank(self, number: int) -> int:
-        """The process of a rank, which is the child of its guard."""
-        found = {pid: environment for pid, environment in self._processes() if told(environment, number)}
-        (child,) = [pid for pid in found if parent_of(pid) in found]
-        return child
-
-    def connecting(self, number: int) -> int:
-        """The process of a rank, as soon as there is one: it loads MPI then, and waits for the others."""
-        deadline = time.monotonic() + 600
-        while True:
-            assert time.monotonic() < deadline, self.said.read_text()
-            with suppress(ValueError, OSError):
-                return self.rank(number)
-
-    def mpiexec(self) -> int:
-        """The process of the launcher."""
-        (found,) = [pid for pid in self.alive() if parent_of(pid) == self.process.pid]
-        return found
-
-    def wait_for_progress(self) -> None:
-        """Returns when steps were made and there is a newer checkpoint than before."""
-        before, deadline = newest(self.store), time.monotonic() + 600
-        while newest(self.store) <= before:
-            assert self.process.poll() is None, self.said.read_text()
-            assert time.monotonic() < deadline, self.said.read_text()
-            time.sleep(0.02)
-
-    def end(self) -> tuple[int, str]:
-        """Status and messages, when all processes have ended, in the time they have for that."""
-        deadline = time.monotonic() + MOST_SECONDS
-        status = self.process.wait(timeout=MOST_SECONDS)
-        while alive := self.alive():
-            assert time.monotonic() < deadline, f"still running: {alive}\n{self.said.read_text()}"
-            time.sleep(0.05)
-        return status, self.said.read_text()
-
-    def _processes(self) -> Iterator[tuple[int, list[str]]]:
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                environment = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
-                state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            if f"{MARK}={self.mark}" in environment and state not in "ZX":
-                yield int(folder.name), environment
-
-
-def told(environment: list[str], number: int) -> bool:
-    """Whether a launcher, of whichever MPI, told a process with this environment that it is this rank."""
-    return any(f"{name}={number}" in environment for name in guard.RANK_VARIABLES)
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def newest(store: Path) -> int:
-    """The step of the newest checkpoint; 0 where there is none."""
-    return max((step for folder in store.glob("small-*") for step in Store(folder).steps()), default=0)
-
-
-def hashes(out: Path) -> dict[str, str]:
-    return {Path(entry["path"]).name: entry["sha256"] for entry in Manifest.read(out).files}
 
 
 @pytest.fixture
@@ -130,12 +29,16 @@ def start(tmp_path, latents, job):
         "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
         "codec": "pixels",
     }
-    run = job(steps=STEPS, until=1, keep_last=3).run.model_dump(mode="json")
-    content = {"datasets": {"toy": toy}, "codecs": {"pixels": {"kind": "pixel"}}, "runs": {"small": run}}
-    config = tmp_path / "config.yaml"
-    config.write_text(json.dumps(content))
     (tmp_path / "killed").mkdir()
-    return lambda name, until=STEPS: Training(config, latents, tmp_path / name, until=until)
+
+    def start(name, until=STEPS, checkpoint_every=2):
+        run = job(steps=STEPS, until=1, keep_last=3, checkpoint_every=checkpoint_every).run.model_dump(mode="json")
+        content = {"datasets": {"toy": toy}, "codecs": {"pixels": {"kind": "pixel"}}, "runs": {"small": run}}
+        config = tmp_path / "config.yaml"
+        config.write_text(json.dumps(content))
+        return Training(config, latents, tmp_path / name, until=until)
+
+    return start
 
 
 @pytest.mark.sampled("killed ranks")
@@ -179,12 +82,26 @@ def test_rank_killed_while_ranks_connect_is_started_again_with_all(number, start
 
 
 @pytest.mark.sampled("killed ranks")
+@pytest.mark.parametrize("number", [0, 1])
+def test_rank_that_stands_still_is_named_and_ends_all_and_training_continues(number, start, tmp_path):
+    with start("killed", checkpoint_every=100) as training:
+        training.wait_for_progress()
+        pid = training.rank(number)
+        os.kill(pid, signal.SIGSTOP)
+        status, said = training.end(most_seconds=600)
+    assert status not in (0, 2, 75, 76)
+    stopped = rf"rank {number} \(process {pid}, stopped by a signal\)"
+    assert re.search(rf"waiting for \d+ s for {stopped}.*; gives up after [\d.]+ s", said), said
+    assert re.search(rf"not all ranks took part within [\d.]+ s: {stopped}", said), said
+    with start("killed", newest(tmp_path / "killed") + 3) as training:
+        assert training.end()[0] == 0
+
+
+@pytest.mark.sampled("killed ranks")
 def test_ranks_end_with_what_the_launcher_started_on_their_node(start):
     with start("killed") as training:
         training.wait_for_progress()
-        proxies = [
-            pid for pid in training.alive() if Path(f"/proc/{pid}/comm").read_text().strip() == guard.HYDRA_PROXY
-        ]
+        proxies = [pid for pid in training.alive() if name_of(pid) == guard.HYDRA_PROXY]
         if not proxies:
             pytest.skip("mpiexec is not MPICH's")
         os.kill(proxies[0], signal.SIGKILL)

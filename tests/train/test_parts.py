@@ -15,7 +15,7 @@ from dithc.log import UserError
 from dithc.train.ema import Ema, decay_at, initial_share
 from dithc.train.optimizer import Optimizer, learning_rate_at
 from dithc.train.step import Trainer
-from dithc.train.stop import LEAVING_SECONDS, Pace, Stop, seconds_since_process_start
+from dithc.train.stop import LEAST_SECONDS_TO_WAIT, LEAVING_SECONDS, Pace, Stop, seconds_since_process_start
 from dithc.train.strategy_layout import Layout
 
 
@@ -158,6 +158,20 @@ def test_grace_follows_the_slowest_recent_step_and_save():
     pace.save(3.0)
     pace.save(0.5)
     assert pace.grace_seconds == 2 * 2.0 + 2 * 3.0 + LEAVING_SECONDS
+
+
+def test_ranks_wait_for_five_of_the_longest_step_and_a_minute_at_least():
+    pace = Pace()
+    pace.save(100.0)
+    assert pace.patience_seconds() is None
+    pace.step(11.9)
+    assert pace.patience_seconds() == LEAST_SECONDS_TO_WAIT == 60.0
+    for seconds in [30.0] + [1.0] * 40:
+        pace.step(seconds)
+    assert pace.patience_seconds() == 5 * 30.0
+    assert pace.patience_seconds(saving=True) == 600.0
+    pace.save(200.0)
+    assert pace.patience_seconds(saving=True) == 5 * 200.0
 
 
 def test_more_ranks_than_images_are_refused():

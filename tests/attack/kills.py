@@ -1,0 +1,235 @@
+"""Kills at random moments: `python -m tests.attack.kills --seed 1 --count 200 --json report.json`.
+
+A chain of starts of one small training, each of them struck at a moment drawn over its whole life, from the exec of the launcher
+to its end, until one comes through; then every checkpoint of the chain is compared with that of a training that nobody struck.
+Who is struck (a rank, its guard, mpiexec, hydra's proxy, `dithc launch`) and by which signal is drawn too; who is not there yet
+is struck as soon as it is.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from dithc.runs import Store
+from tests.attack.trainings import Training
+from tests.train.conftest import small_run, write_latents
+
+STEPS, EVERY = 120, 4
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+RANKS = (2, 4)
+MOST_IN_A_ROW = 4  # then the training is left in peace, and has to come through
+# What is asked: nothing is left 30 s after the launcher has ended. A launcher may itself work on: ranks that it lost at their
+# start are started again.
+LEFT_SECONDS, END_SECONDS = 30.0, 300.0
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Who is struck, by what, and when: `moment` is the share of the life of a training that nobody strikes."""
+
+    ranks: int
+    victim: str
+    rank: int
+    signal: signal.Signals
+    moment: float
+
+
+def kills(seed: str) -> Iterator[Kill]:
+    """Kills without end, the same for the same seed."""
+    draws = random.Random(f"kills {seed}")
+    while True:
+        ranks = draws.choice(RANKS)
+        victim = draws.choice(("rank", "rank", "guard", "launch", "mpiexec", "proxy"))
+        yield Kill(ranks, victim, draws.randrange(ranks), draws.choice(SIGNALS), draws.random())
+
+
+@dataclass
+class Outcome:
+    """What came of a kill.
+
+    Attributes:
+        step: the newest checkpoint when it came.
+        began: seconds after which it came; None where the training had ended before.
+        ended: seconds from the kill to the end of the launcher.
+        left: seconds from then until nothing ran any more.
+        status: of the launcher.
+        fault: what is wrong; empty for nothing.
+    """
+
+    kill: Kill
+    step: int = 0
+    began: float | None = None
+    ended: float = 0.0
+    left: float = 0.0
+    status: int = 0
+    fault: str = ""
+
+
+class Campaign:
+    """Chains of killed trainings below a folder, one at a time for each number of ranks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._latents = write_latents(folder / "latents")
+        toy = {
+            "title": "toy",
+            "source": {"kind": "image-folder", "synthetic": {}},
+            "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+            "codec": "pixels",
+        }
+        run = small_run(steps=STEPS, checkpoint_every=EVERY, keep_last=STEPS).model_dump(mode="json")
+        content = {"datasets": {"toy": toy}, "codecs": {"pixels": {"kind": "pixel"}}, "runs": {"small": run}}
+        self._config = folder / "config.yaml"
+        self._config.write_text(json.dumps(content))
+        self._whole: dict[int, dict[str, str]] = {}
+        self._life: dict[int, float] = {}
+        self._chain: dict[int, int] = {}  # kills of the present chain
+        self._number = 0
+
+    def strike(self, kill: Kill) -> Outcome:
+        """One kill; where the training came through, or was struck often enough, the chain is ended and compared."""
+        if kill.ranks not in self._whole:
+            self._whole[kill.ranks] = self._in_peace(f"whole-{kill.ranks}", kill.ranks)
+        name = f"chain-{kill.ranks}-{self._number}"
+        outcome = Outcome(kill)
+        with self._start(name, kill.ranks) as training:
+            said = self._strike(training, outcome)
+        self._chain[kill.ranks] = self._chain.get(kill.ranks, 0) + 1
+        if outcome.status in (2, 76) and not outcome.fault:
+            outcome.fault = f"status {outcome.status}:\n{said}"
+        if not outcome.fault and (outcome.status == 0 or self._chain[kill.ranks] == MOST_IN_A_ROW):
+            self._compare(name, outcome)
+        if outcome.fault or kill.ranks not in self._chain:
+            self._chain.pop(kill.ranks, None)
+            self._number += 1
+        return outcome
+
+    def _strike(self, training: Training, outcome: Outcome) -> str:
+        kill, begun = outcome.kill, time.monotonic()
+        due = begun + kill.moment * self._life[kill.ranks]
+        time.sleep(max(0.0, due - time.monotonic()))
+        while training.process.poll() is None and outcome.began is None:
+            with suppress(ValueError, OSError):
+                victim = self._victim(training, kill)
+                outcome.step = max((int(path.name[5:]) for path in training.store.glob("small-*/step_*")), default=0)
+                os.kill(victim, kill.signal)
+                outcome.began = time.monotonic() - begun
+        struck = time.monotonic()
+        try:
+            outcome.status = training.process.wait(timeout=END_SECONDS)
+        except subprocess.TimeoutExpired:
+            outcome.fault = f"the launcher has not ended after {END_SECONDS:g} s:\n{_trees(training)}"
+        outcome.ended = time.monotonic() - struck
+        if outcome.began is None:  # the machine is less busy than it was
+            self._life[kill.ranks] = min(self._life[kill.ranks], struck - begun)
+        while not outcome.fault and training.alive():
+            if time.monotonic() > struck + outcome.ended + LEFT_SECONDS:
+                outcome.fault = f"still running {LEFT_SECONDS:g} s after the launcher:\n{_trees(training)}"
+            time.sleep(0.05)
+        outcome.left = time.monotonic() - struck - outcome.ended
+        said = training.said.read_text()
+        if outcome.fault:
+            outcome.fault += f"\n{said}"
+        return said
+
+    @staticmethod
+    def _victim(training: Training, kill: Kill) -> int:
+        if kill.victim == "launch":
+            return training.process.pid
+        if kill.victim in ("rank", "guard"):
+            found: int = getattr(training, kill.victim)(kill.rank)
+            return found
+        return training.mpiexec() if kill.victim == "mpiexec" else training.proxy()
+
+    def _start(self, name: str, ranks: int) -> Training:
+        store = self._folder / name / "store"
+        store.mkdir(parents=True, exist_ok=True)
+        return Training(self._config, self._latents, store, until=STEPS, ranks=ranks)
+
+    def _compare(self, name: str, outcome: Outcome) -> None:
+        """Lets the chain come to its end, and compares its checkpoints: those of signals that stop are there too."""
+        ranks = outcome.kill.ranks
+        del self._chain[ranks]
+        try:
+            found, whole = self._in_peace(name, ranks), self._whole[ranks]
+        except AssertionError as error:
+            outcome.fault = f"the start after it: {error}"
+            return
+        if others := [file for file in sorted(whole) if whole[file] != found.get(file)]:
+            outcome.fault = f"{len(others)} files are not those of a training that nobody struck, such as {others[0]}"
+
+    def _in_peace(self, name: str, ranks: int) -> dict[str, str]:
+        """Trains to the end; returns the hash of every file of every checkpoint."""
+        begun = time.monotonic()
+        with self._start(name, ranks) as training:
+            status, said = training.end(most_seconds=END_SECONDS)
+            assert status == 0, f"status {status}:\n{said}"
+        self._life.setdefault(ranks, time.monotonic() - begun)
+        (folder,) = training.store.glob("small-*")
+        store = Store(folder)
+        found = {
+            f"{step}/{entry['path']}": entry["sha256"] for step in store.steps() for entry in store.open(step).files
+        }
+        litter = [str(path) for place in (folder, training.store.parent) for path in place.glob(".*")]
+        assert not litter, f"left behind: {litter}"
+        return found
+
+
+def _trees(training: Training) -> str:
+    """The processes of a training that run, as ps says."""
+    shown = [str(pid) for pid in training.alive()]
+    command = ["ps", "-o", "pid,ppid,stat,wchan:20,etimes,args", "-p", ",".join(shown)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+def report(outcomes: list[Outcome]) -> dict[str, Any]:
+    """The numbers of a campaign."""
+    struck = [outcome for outcome in outcomes if outcome.began is not None]
+    return {
+        "kills": len(struck),
+        "too_late": len(outcomes) - len(struck),
+        "ranks": Counter(str(outcome.kill.ranks) for outcome in struck),
+        "victims": Counter(outcome.kill.victim for outcome in struck),
+        "signals": Counter(outcome.kill.signal.name for outcome in struck),
+        "before_the_first_step": sum(outcome.step == 0 for outcome in struck),
+        "statuses": Counter(str(outcome.status) for outcome in struck),
+        "most_seconds_to_end": max((outcome.ended for outcome in struck), default=0.0),
+        "most_seconds_left": max((outcome.left for outcome in struck), default=0.0),
+        "faults": [asdict(outcome) for outcome in outcomes if outcome.fault],
+    }
+
+
+def main() -> int:
+    """Strikes, says what came of each kill, and writes the report."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", default="0")
+    parser.add_argument("--skip", type=int, default=0, help="kills of this seed to leave out")
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    outcomes: list[Outcome] = []
+    with TemporaryDirectory() as folder:
+        campaign = Campaign(Path(folder))
+        for number, kill in enumerate(islice(kills(args.seed), args.skip, args.skip + args.count), args.skip):
+            outcomes.append(outcome := campaign.strike(kill))
+            print(number, outcome, flush=True)
+            if args.json:
+                args.json.write_text(json.dumps(report(outcomes), indent=1, default=str))
+    return 1 if report(outcomes)["faults"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

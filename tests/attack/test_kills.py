@@ -1,0 +1,41 @@
+"""Trainings that are killed at random moments end, leave nothing, and go on to the same bytes."""
+
+import os
+import time
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from tests.attack.kills import Campaign, kills, report
+from tests.ranks import launcher, needs_launcher
+from tests.sampling import commit_of
+
+SEED = os.environ.get("DITHC_ATTACK_SEED") or commit_of("HEAD") or "0"
+SAMPLE_SECONDS = 20.0  # no kill is begun after that
+
+pytestmark = [pytest.mark.slow, pytest.mark.mpi, needs_launcher]
+
+
+def strike(folder: Path, count: int, *, seconds: float = float("inf")) -> None:
+    if launcher().vendor != "mpich":
+        pytest.skip("mpiexec is not MPICH's: who is killed is found by the names of its processes")
+    campaign, end = Campaign(folder), time.monotonic() + seconds
+    outcomes = []
+    for kill in islice(kills(SEED), count):
+        outcomes.append(campaign.strike(kill))
+        assert not outcomes[-1].fault, f"seed {SEED}, kill {len(outcomes) - 1}: {kill}\n{outcomes[-1].fault}"
+        if time.monotonic() > end:
+            break
+    print(f"seed {SEED}: {report(outcomes)}")
+
+
+@pytest.mark.unit("kills")
+def test_training_that_is_killed_at_random_ends_leaves_nothing_and_goes_on_to_the_same_bytes(tmp_path):
+    strike(tmp_path, 200, seconds=SAMPLE_SECONDS)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(4 * 3600)
+def test_training_that_is_killed_200_times_at_random_does_too(tmp_path):
+    strike(tmp_path, 200)

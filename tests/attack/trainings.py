@@ -1,0 +1,137 @@
+"""A training of several ranks under `dithc launch`, seen from outside: its processes, which of them is what, and its end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from dithc.comm import guard
+from dithc.runs import Manifest, Store
+
+MARK = "DITHC_TEST_MARK"
+MOST_SECONDS = 120.0  # an exchange waits longer for a rank that is gone
+DITHC = Path(sys.executable).parent / "dithc"
+
+
+class Training:
+    """A training under `dithc launch`, and every process that belongs to it; a context that leaves none."""
+
+    def __init__(self, config: Path, latents: Path, store: Path, *, until: int, ranks: int = 2) -> None:
+        self.store, self.mark = store, uuid.uuid4().hex
+        self.out = store / f"step_{until:07d}.json"
+        train = ["train", "--config", config, "--run", "small", "--latents", latents, "--store", store]
+        command = [DITHC, *train, "--until", str(until), "--out", self.out]
+        launch = [DITHC, "launch", "--launcher", "mpiexec", "--ranks", str(ranks), "--cpus", "1", "--", *command]
+        self.said = store.with_name(f"said-{self.mark}")
+        with self.said.open("w") as said:
+            environment = os.environ | {MARK: self.mark}
+            folder = store.parent  # where `dithc launch` notes that the ranks have met
+            self.process = subprocess.Popen(launch, env=environment, stdout=said, stderr=said, text=True, cwd=folder)
+
+    def __enter__(self) -> "Training":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in self.alive():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(timeout=600)
+
+    def alive(self) -> list[int]:
+        """Processes of this training that are neither gone nor dead and not yet waited for."""
+        return [pid for pid, _ in self._processes()]
+
+    def rank(self, number: int) -> int:
+        """The process of a rank, which is the child of its guard."""
+        found = {pid: environment for pid, environment in self._processes() if told(environment, number)}
+        (child,) = [pid for pid in found if parent_of(pid) in found]
+        return child
+
+    def guard(self, number: int) -> int:
+        """The process of a rank that the launcher started: its guard, once there is one."""
+        found = {pid: environment for pid, environment in self._processes() if told(environment, number)}
+        (top,) = [pid for pid in found if parent_of(pid) not in found]
+        return top
+
+    def connecting(self, number: int) -> int:
+        """The process of a rank, as soon as there is one: it loads MPI then, and waits for the others."""
+        deadline = time.monotonic() + 600
+        while True:
+            assert time.monotonic() < deadline, self.said.read_text()
+            with suppress(ValueError, OSError):
+                return self.rank(number)
+
+    def mpiexec(self) -> int:
+        """The process of the launcher."""
+        (found,) = [pid for pid in self.alive() if parent_of(pid) == self.process.pid]
+        return found
+
+    def proxy(self) -> int:
+        """The process of MPICH's that starts the ranks of this node."""
+        (found,) = [pid for pid in self.alive() if name_of(pid) == guard.HYDRA_PROXY]
+        return found
+
+    def wait_for_progress(self) -> None:
+        """Returns when steps were made and there is a newer checkpoint than before."""
+        before, deadline = newest(self.store), time.monotonic() + 600
+        while newest(self.store) <= before:
+            assert self.process.poll() is None, self.said.read_text()
+            assert time.monotonic() < deadline, self.said.read_text()
+            time.sleep(0.02)
+
+    def end(self, *, most_seconds: float = MOST_SECONDS) -> tuple[int, str]:
+        """Status and messages, when all processes have ended, in the time they have for that."""
+        deadline = time.monotonic() + most_seconds
+        status = self.process.wait(timeout=most_seconds)
+        while alive := self.alive():
+            assert time.monotonic() < deadline, f"still running: {alive}\n{self.said.read_text()}"
+            time.sleep(0.05)
+        return status, self.said.read_text()
+
+    def _processes(self) -> Iterator[tuple[int, list[str]]]:
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                environment = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+                state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if f"{MARK}={self.mark}" in environment and state not in "ZX":
+                yield int(folder.name), environment
+
+
+def told(environment: list[str], number: int) -> bool:
+    """Whether a launcher, of whichever MPI, told a process with this environment that it is this rank."""
+    return any(f"{name}={number}" in environment for name in guard.RANK_VARIABLES)
+
+
+def parent_of(pid: int) -> int:
+    """The process that started another one.
+
+    Raises:
+        OSError: that one is gone.
+    """
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def name_of(pid: int) -> str:
+    """What the kernel calls a process.
+
+    Raises:
+        OSError: it is gone.
+    """
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def newest(store: Path) -> int:
+    """The step of the newest checkpoint; 0 where there is none."""
+    return max((step for folder in store.glob("small-*") for step in Store(folder).steps()), default=0)
+
+
+def hashes(out: Path) -> dict[str, str]:
+    """The hash of every file of the checkpoint that a run's manifest names."""
+    return {Path(entry["path"]).name: entry["sha256"] for entry in Manifest.read(out).files}

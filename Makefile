@@ -15,13 +15,14 @@ PIP_SOURCE := --no-index --find-links $(abspath $(WHEELS))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env wheelhouse wheels check demo run test test-all test-fast test-openmpi lint format generate lock clean
+.PHONY: help env wheelhouse wheels check demo run test test-all test-fast test-attack test-openmpi lint format generate lock clean
 
 help:
 	@echo "make demo      install into .venv, run the built-in demo, name its report"
 	@echo "make test      install into .venv, run every check, and the tests: of families of slow ones those the commit draws"
 	@echo "make test-all  every test, the longest too: 20 faults over one training"
 	@echo "make test-fast ROOM=dithc/data  what to run while changing one room: its checks and tests, few of the slow ones"
+	@echo "make test-attack SEED=1        all attacks: hours of hostile inputs, kills and damage, drawn from a seed, with a report"
 	@echo "make test-openmpi OPENMPI=DIR  tests of several ranks under the Open MPI of DIR/bin, DIR/lib"
 	@echo "make run EXPERIMENT=config/experiments/real-sample.yaml [PROFILE=profiles/slurm] [VERBOSE=1]"
 	@echo "make env       only install into .venv; WHEELS=DIR: from that folder, without network"
@@ -105,6 +106,14 @@ test-fast: env
 	@$(BIN)/ruff format --check $(ROOM) $(TESTS)
 	@$(if $(filter dithc/%,$(ROOM)),$(BIN)/mypy -p $(subst /,.,$(ROOM)))
 	@$(PYTEST) -m "not long" --sample $(COMMIT) --short $(TESTS) tests/test_house.py
+
+# All attacks, hours of them: what came of each stands in REPORT. SEED draws them; another one where nothing is said.
+SEED ?= $(shell date +%s)
+REPORT ?= attack-$(SEED).txt
+test-attack: env
+	@echo "attacks of seed $(SEED); the report: $(REPORT)"
+	@bash -o pipefail -c 'DITHC_ATTACK_SEED=$(SEED) OMP_NUM_THREADS=2 $(BIN)/python -m pytest -rP tests/attack \
+	  tests/workflow/test_flipped_bits.py | tee $(REPORT)'
 
 test-openmpi: env
 	@[ -n "$(OPENMPI)" ] || { echo "error: OPENMPI is not set; expected a folder with bin/mpiexec and lib/libmpi.so.40;" \

@@ -54,10 +54,7 @@ READING = {
     "CPL_VSIL_CURL_ALLOWED_FILENAME": "none",
 }
 """Settings under which files are read, whatever the environment says."""
-NO_DRIVERS = (
-    "HTTP WMS WMTS WCS WFS OAPIF OGCAPI CSW STACIT STACTA EEDA EEDAI PLMOSAIC PLSCENES DAAS NGW Elasticsearch Carto "
-    "AmigoCloud ESRIJSON TopoJSON GeoJSON GeoJSONSeq VRT GTI MRF KMLSUPEROVERLAY"
-)
+NO_DRIVERS = "HTTP WMS WMTS WCS STACIT STACTA EEDA EEDAI PLMOSAIC DAAS VRT GTI MRF KMLSUPEROVERLAY"
 """Drivers that go to the network or to other files; read when GDAL registers its drivers, before the first file."""
 os.environ["GDAL_SKIP"] = NO_DRIVERS
 SIDECAR_WORDS = (b"<SRS", b"<GeoTransform", b"<GCPList", b"<NoDataValue")
@@ -131,6 +128,7 @@ class RasterInfo:
         metric: whether the system is projected with the metre as its unit.
         transform: affine coefficients (a, b, c, d, e, f).
         nodata: value the file declares as no data.
+        points: number of control points that stand in the place of a grid.
     """
 
     driver: str
@@ -143,6 +141,7 @@ class RasterInfo:
     metric: bool
     transform: GeoTransform
     nodata: float | None
+    points: int
 
 
 def read_raster(path: Path) -> tuple[npt.NDArray[Any], RasterInfo]:
@@ -258,6 +257,7 @@ def _info(source: Any) -> RasterInfo:
         metric=crs is not None and crs.is_projected and crs.linear_units_factor[1] == 1.0,
         transform=tuple(source.transform)[:6],
         nodata=source.nodata,
+        points=len(source.gcps[0]),
     )
 
 

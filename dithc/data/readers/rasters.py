@@ -96,11 +96,11 @@ def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"]) -> 
 def _place(info: RasterInfo, *, gsd_m: float, georeferenced: bool) -> Place:
     a, b, _, d, e, _ = info.transform
     if info.crs is None:
-        if georeferenced or (a, b, d, e) != (1.0, 0.0, 0.0, 1.0):
+        if georeferenced or info.points or (a, b, d, e) != (1.0, 0.0, 0.0, 1.0):
             raise Refused(
                 Reason.CRS_MISSING,
                 "the raster has no coordinate reference system",
-                got=f"transform {info.transform}, no system",
+                got=f"transform {info.transform}, {info.points} control points, no system",
                 expected="an orthorectified GeoTIFF in a projected system, such as UTM",
                 remedy="orthorectify it (gdalwarp with RPC and a DEM), or cut it to .npy if its place does not matter",
             )

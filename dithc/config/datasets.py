@@ -38,6 +38,9 @@ class Sentinel2(_Source):
     """Selects this reader."""
     checksum: Literal["verify", "skip"] = "verify"
     """Compare every file with the checksum in manifest.safe; `skip` trusts the disk."""
+    may_lack: list[Title] = Field(default=[], max_length=1000)
+    """Files that manifest.safe lists and that need not be there, as patterns of their paths in the product: `*/QI_DATA/*`, or `*`
+    for products of which a part was downloaded. The file of a band's own pixel size is needed in any case."""
     gsd_m: Metres = 10.0
     """Pixel size of the common grid in metres."""
 

@@ -2,6 +2,7 @@
 
 import errno
 import glob
+import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -13,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from dithc.data.files import check_room, open_regular
 from dithc.log import logger, problem
 from dithc.runs import replacing
 
@@ -186,3 +188,27 @@ def open_npy(path: Path, *, count: int | None = None) -> npt.NDArray[Any]:
             remedy="remove the folder's manifest.json and run the stage again",
         )
     return array
+
+
+def read_npy(path: Path) -> npt.NDArray[Any]:
+    """Reads a whole .npy file of the user's; its header is compared with the file's length before memory is taken for it.
+
+    Raises:
+        OSError: it is no .npy file of numbers, or another length than its header says.
+        UserError: it is no regular file, or too large for the memory.
+    """
+    with open_regular(path) as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+            shape, fortran, dtype = header(file)
+        except Exception as error:  # numpy parses the header as Python: syntax, tokens, types, nesting, encodings
+            raise OSError(f"it does not begin as a .npy file does: {str(error) or type(error).__name__}") from error
+        if dtype.kind not in "biufc":
+            raise OSError(f"it holds {dtype}, no numbers")
+        count, held = math.prod(shape), path.stat().st_size - file.tell()
+        if any(side < 1 for side in shape) or count * dtype.itemsize != held:
+            raise OSError(f"its header says {shape} of {dtype}, {count * dtype.itemsize} bytes; it holds {held}")
+        check_room(path, held, said=f"{shape} of {dtype}")
+        array = np.fromfile(file, dtype=dtype, count=count)
+        return array.reshape(shape, order="F" if fortran else "C")

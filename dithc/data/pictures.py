@@ -1,7 +1,6 @@
 """The one place Pillow enters: pictures read as RGB, cropped as the ImageNet protocol asks, and written."""
 
 import io
-import struct
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,10 +8,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from dithc.data.files import open_regular
 from dithc.log import UserError, problem
 from dithc.runs import atomic_write
 
 Pixels = npt.NDArray[np.uint8]
+FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "PPM", "TIFF")
+"""What a picture may be, whatever its name says; Pillow knows others, some of which start programs (EPS)."""
 
 
 def read_rgb(path: Path) -> Pixels:
@@ -22,14 +24,17 @@ def read_rgb(path: Path) -> Pixels:
         uint8 (H, W, 3); 16-bit grey levels are divided by 257, so that 65535 becomes 255.
 
     Raises:
-        UserError: the file is missing, cut short, no picture, or of a floating-point mode; it names the path.
+        UserError: the file is missing, no regular file, cut short, no picture, or of a floating-point mode; it names the path.
     """
-    try:
-        with Image.open(path) as image:
-            image.load()
-            rgb = _as_rgb(image)
-    except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as error:
-        raise _unreadable(path, got=str(error) or type(error).__name__) from error
+    with open_regular(path) as file:
+        try:
+            with Image.open(file, formats=FORMATS) as image:
+                image.load()
+                rgb = _as_rgb(image)
+        except MemoryError:
+            raise
+        except Exception as error:  # decoders of hostile pictures end in errors of many types
+            raise _unreadable(path, got=str(error).replace(repr(file), "it") or type(error).__name__) from error
     return np.asarray(rgb, dtype=np.uint8)  # (H, W, 3)
 
 

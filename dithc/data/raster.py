@@ -1,6 +1,14 @@
-"""The one place rasterio enters: georeferenced rasters, written, read back exactly, and brought onto another grid."""
+"""The one place rasterio enters: georeferenced rasters, written, read back exactly, and brought onto another grid.
 
+Two drivers open files, chosen by a file's first bytes, and nothing but the file itself is read: GDAL would follow what stands
+beside it or is written in it to other files and to the network.
+"""
+
+import os
 import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +21,12 @@ from rasterio.enums import Resampling
 from rasterio.transform import Affine
 from rasterio.warp import reproject
 from rasterio.warp import transform as warp_points
+from rasterio.windows import Window
+
+from dithc.data.codestream import check_codestream
+from dithc.data.files import check_room, open_regular
+from dithc.hardware import Limits
+from dithc.log import UserError, problem
 
 Driver = Literal["GTiff", "JP2OpenJPEG"]
 GeoTransform = tuple[float, float, float, float, float, float]
@@ -22,6 +36,31 @@ CREATION_OPTIONS: dict[Driver, dict[str, str]] = {
     "GTiff": {"compress": "deflate", "predictor": "2"},
     "JP2OpenJPEG": {"QUALITY": "100", "REVERSIBLE": "YES", "YCBCR420": "NO"},
 }
+SIGNATURES: dict[bytes, Driver] = {
+    b"II*\0": "GTiff",
+    b"MM\0*": "GTiff",
+    b"II+\0": "GTiff",
+    b"MM\0+": "GTiff",
+    b"\0\0\0\x0cjP  ": "JP2OpenJPEG",
+    b"\xff\x4f\xff\x51": "JP2OpenJPEG",
+}
+READING = {
+    "GDAL_NUM_THREADS": "1",  # GDAL's own threads lose the errors of the tiles that they decode
+    "GTIFF_IGNORE_READ_ERRORS": "NO",
+    "GDAL_ERROR_ON_LIBJPEG_WARNING": "YES",
+    "GDAL_PAM_ENABLED": "NO",  # this and the next two: no .aux.xml, .ovr, .msk or world file is looked for
+    "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",
+    "GDAL_GEOREF_SOURCES": "INTERNAL",
+    "CPL_VSIL_CURL_ALLOWED_FILENAME": "none",
+}
+"""Settings under which files are read, whatever the environment says."""
+NO_DRIVERS = "HTTP WMS WMTS WCS STACIT STACTA EEDA EEDAI PLMOSAIC DAAS VRT GTI MRF KMLSUPEROVERLAY"
+"""Drivers that go to the network or to other files; read when GDAL registers its drivers, before the first file."""
+os.environ["GDAL_SKIP"] = NO_DRIVERS
+SIDECAR_WORDS = (b"<SRS", b"<GeoTransform", b"<GCPList", b"<NoDataValue")
+WORLD_FILES = (".tfw", ".tifw", ".tiffw", ".j2w", ".jp2w", ".jgw", ".wld")
+SIDECAR_BYTES = 1 << 20
+MOST_THREADS = 16
 
 
 def north_up(*, left: float, top: float, gsd: float) -> GeoTransform:
@@ -70,7 +109,7 @@ def write_geotiff(
         with rasterio.open(path, "w", driver=driver, **profile, **place, **CREATION_OPTIONS[driver]) as target:
             target.write(array_chw)
         if verify:
-            with rasterio.open(path) as source:
+            with rasterio.Env(**READING), rasterio.open(path, driver=driver) as source:
                 same = np.array_equal(source.read(), array_chw)
     except rasterio.errors.RasterioError as error:
         raise OSError(f"cannot write {path} with GDAL driver {driver}: {error}") from error
@@ -89,6 +128,7 @@ class RasterInfo:
         metric: whether the system is projected with the metre as its unit.
         transform: affine coefficients (a, b, c, d, e, f).
         nodata: value the file declares as no data.
+        points: number of control points that stand in the place of a grid.
     """
 
     driver: str
@@ -101,29 +141,106 @@ class RasterInfo:
     metric: bool
     transform: GeoTransform
     nodata: float | None
+    points: int
 
 
 def read_raster(path: Path) -> tuple[npt.NDArray[Any], RasterInfo]:
     """Reads a whole GeoTIFF or JPEG 2000 file, recognised by content, not by name.
 
-    Only these two drivers are allowed: GDAL's SENTINEL2 driver gives zeros without an error where band files are missing.
+    Only these two drivers are used: GDAL's SENTINEL2 driver gives zeros without an error where band files are missing, and
+    others read documents that name servers.
 
     Returns:
         The pixels (C, H, W) in the file's dtype, and what the file says of itself.
 
     Raises:
-        OSError: the file is missing, cut short, or of another format.
+        OSError: the file is cut short or of another format.
+        UserError: it is no regular file, too large for the memory, or what it means stands in a file beside it.
     """
+    driver = _driver(path)
+    if driver == "JP2OpenJPEG":
+        check_codestream(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
-            with rasterio.open(path) as source:
-                if source.driver not in CREATION_OPTIONS:
-                    raise OSError(f"its format is {source.driver}, not one of {', '.join(CREATION_OPTIONS)}")
-                return source.read(), _info(source)
-    except rasterio.errors.RasterioError as error:
+            with _opened(path, driver) as source:
+                info = _info(source)
+                _check_size(path, source)
+                _check_sidecars(path, info)
+                blocks = [block for _, block in source.block_windows(1)] if driver == "JP2OpenJPEG" else []
+                pixels = source.read() if len(blocks) < 2 else None
+            return _decoded(path, driver, info, blocks) if pixels is None else pixels, info
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # whatever the decoder of a hostile file comes to
         cause = f" ({error.__cause__})" if error.__cause__ else ""
-        raise OSError(f"{error}{cause}") from error
+        raise OSError(f"{str(error) or type(error).__name__}{cause}") from error
+
+
+def _driver(path: Path) -> Driver:
+    with open_regular(path) as file:
+        start = file.read(8)
+    driver = next((driver for signature, driver in SIGNATURES.items() if start.startswith(signature)), None)
+    if driver is None:
+        raise OSError(f"its first bytes {start!r} are those of another format than {', '.join(CREATION_OPTIONS)}")
+    return driver
+
+
+@contextmanager
+def _opened(path: Path, driver: Driver) -> Iterator[Any]:
+    """The file open for reading; the settings hold for this thread and as long."""
+    with rasterio.Env(**READING), rasterio.open(os.path.abspath(path), driver=driver) as source:  # no name is a server
+        yield source
+
+
+def _check_size(path: Path, source: Any) -> None:
+    """Judges what the header says before anything is allocated: the pixels, and the blocks in which they are decoded."""
+    if len(set(source.dtypes)) > 1:
+        raise OSError(f"its bands are of several types: {', '.join(source.dtypes)}")
+    height, width = (max(sides) for sides in zip((source.height, source.width), *source.block_shapes, strict=True))
+    said = f"{source.count} x {source.height} x {source.width} of {source.dtypes[0]}"
+    if (height, width) != (source.height, source.width):
+        said += f" in blocks of {' x '.join(map(str, source.block_shapes[0]))}"
+    check_room(path, source.count * height * width * np.dtype(source.dtypes[0]).itemsize, said=said)
+
+
+def _check_sidecars(path: Path, info: RasterInfo) -> None:
+    """Refuses a file whose place or value for no data stands in another file, which is never read.
+
+    Raises:
+        UserError: it does.
+    """
+    aux = path.with_name(f"{path.name}.aux.xml")
+    found = [path.with_suffix(suffix) for suffix in WORLD_FILES] if info.crs is None else []
+    found = [beside for beside in found if beside.is_file()]
+    if aux.is_file():
+        with aux.open("rb") as file:
+            text = file.read(SIDECAR_BYTES)
+        found += [aux] if len(text) == SIDECAR_BYTES or any(word in text for word in SIDECAR_WORDS) else []
+    if found:
+        raise problem(
+            f"the place of {path} or its value for no data is said in a file beside it",
+            got=found[0].name,
+            expected="one file that says so itself; those beside it are not read",
+            remedy="write them into one file (gdal_translate IN.tif OUT.tif), or remove the one beside it if it is wrong",
+        )
+
+
+def _decoded(path: Path, driver: Driver, info: RasterInfo, blocks: list[Window]) -> npt.NDArray[Any]:
+    """Decodes blocks with threads of our own, each with the file open for itself; the first error of any ends it."""
+    pixels = np.empty((info.count, info.height, info.width), info.dtype)  # (C, H, W)
+
+    def decode(share: list[Window]) -> None:
+        with _opened(path, driver) as source:
+            for block in share:
+                rows, columns = block.toslices()
+                pixels[:, rows, columns] = source.read(window=block)
+
+    threads = min(len(Limits.read().allowed_cpus), len(blocks), MOST_THREADS)
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(decode, blocks[first::threads]) for first in range(threads)]:
+            done.result()
+    return pixels
 
 
 def _info(source: Any) -> RasterInfo:
@@ -140,6 +257,7 @@ def _info(source: Any) -> RasterInfo:
         metric=crs is not None and crs.is_projected and crs.linear_units_factor[1] == 1.0,
         transform=tuple(source.transform)[:6],
         nodata=source.nodata,
+        points=len(source.gcps[0]),
     )
 
 

@@ -24,6 +24,7 @@ class Reason(StrEnum):
     READ_ERROR = "read_error"
     CHECKSUM_MISMATCH = "checksum_mismatch"
     MISSING_BAND = "missing_band"
+    INCOMPLETE = "incomplete"
     BAND_COUNT = "band_count"
     CRS_MISSING = "crs_missing"
     CRS_WRONG = "crs_wrong"
@@ -164,7 +165,8 @@ def stored_reflectance(digital: Array, *, offset: float, per_unit: float, invali
         Refused: a valid value does not fit in int16, that is, a reflectance beyond +-3.27.
     """
     factor = 1.0 / (per_unit * REFLECTANCE_SCALE)
-    values: Array = digital.astype(np.int32) if digital.dtype.kind in "iu" else digital.astype(np.float64)
+    fits = digital.dtype.kind in "iu" and digital.dtype.itemsize <= 2 and abs(offset) < 1 << 30  # sums fit into int32
+    values: Array = digital.astype(np.int32 if fits else np.float64)
     if offset:
         values = values + (int(offset) if float(offset).is_integer() else offset)
     if factor != 1.0 or values.dtype.kind == "f":
@@ -173,7 +175,7 @@ def stored_reflectance(digital: Array, *, offset: float, per_unit: float, invali
     values = np.where(invalid, 0, values)
     low, high = values.min(), values.max()
     limits = np.iinfo(np.int16)
-    if low < limits.min or high > limits.max:
+    if not (limits.min <= low and high <= limits.max):  # also where they are no numbers
         raise Refused(
             Reason.OVERFLOW,
             f"{what} does not fit the stored type int16",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dithc.config import datasets
+from dithc.data.files import printable
 from dithc.data.npy import SHARD_BYTES, NpyWriter, whole_folder
 from dithc.data.readers import Scenes, read_scenes
 from dithc.data.readers.listing import scene_id
@@ -137,7 +138,7 @@ class Tally:
         if len(self.examples[reason]) < EXAMPLES_PER_REASON:
             refused = rejection.refused
             text = f"{rejection.path}: {refused.what}; got {refused.got}; expected {refused.expected}; {refused.remedy}"
-            self.examples[reason].append(text)
+            self.examples[reason].append(printable(text))
 
     def numbers(self) -> dict[str, Any]:
         """What goes into the manifest."""
@@ -259,7 +260,7 @@ def _rejected_row(rejection: Rejection, folder: Path) -> dict[str, Any]:
     refused = rejection.refused
     path = scene_id(rejection.path, folder)
     told = {
-        name: getattr(refused, name).replace(str(rejection.path), path).replace(f"{folder}{os.sep}", "")
+        name: printable(getattr(refused, name).replace(str(rejection.path), path).replace(f"{folder}{os.sep}", ""))
         for name in ("what", "got", "expected", "remedy")
     }
     return {

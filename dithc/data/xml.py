@@ -5,10 +5,13 @@ from pathlib import Path
 
 from lxml import etree
 
+from dithc.data.files import open_regular
 from dithc.log import UserError, problem
 from dithc.runs import atomic_write
 
 Element = etree._Element
+XML_BYTES = 64 << 20
+"""A hundred times the largest metadata file of a product."""
 
 
 def read_xml(path: Path) -> Element:
@@ -18,12 +21,16 @@ def read_xml(path: Path) -> Element:
         The root element.
 
     Raises:
-        UserError: the file is missing, not well-formed, or declares a document type (metadata of products never does).
+        UserError: the file is missing, no regular file, not well-formed, too large, or declares a document type (metadata of
+            products never does).
     """
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True)
+    if path.is_file() and path.stat().st_size > XML_BYTES:
+        raise _unreadable(path, got=f"{path.stat().st_size} bytes")
     try:
-        tree = etree.parse(path, parser)
-    except (OSError, etree.XMLSyntaxError) as error:
+        with open_regular(path) as file:
+            tree = etree.parse(file, parser)
+    except (OSError, etree.LxmlError, LookupError) as error:
         raise _unreadable(path, got=str(error)) from error
     if tree.docinfo.internalDTD is not None:
         raise _unreadable(path, got="a document type declaration")

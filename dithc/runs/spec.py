@@ -14,7 +14,7 @@ RUN_WITHOUT_EFFECT = {
 }
 EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}
 # Where something stands, or whether it was checked, does not decide a result: the hashes of the bytes are in the manifests.
-PLACES = {"path", "init_file", "checksum"}
+PLACES = {"path", "init_file", "checksum", "may_lack"}
 LOOKS = {"display"}  # of tiles; nothing that is learnt sees it, but for the SD VAE, whose latents name it
 
 

@@ -17,7 +17,7 @@ from dithc.config import datasets
 from dithc.data.readers.arrays import Sentinel2ArrayReader
 from dithc.data.readers.gaofen2 import Gaofen2Reader
 from dithc.data.readers.image_folder import ImageFolderReader
-from dithc.data.readers.listing import scene_id
+from dithc.data.readers.listing import check_name, scene_id
 from dithc.data.readers.safe import SafeReader
 from dithc.data.scene import Reason, Refused, Rejection, Scene
 from dithc.log import UserError
@@ -55,11 +55,20 @@ class Scenes:
 
     def _one(self, path: Path) -> Scene | Rejection:
         try:
+            check_name(path, self._folder)
             return self._reader.read(path)
         except Refused as error:
             refused = error
         except UserError as error:
             refused = _retold(error)
+        except MemoryError as error:
+            refused = Refused(
+                Reason.READ_ERROR,
+                "there is not enough memory for the file",
+                got=str(error) or "an allocation that failed",
+                expected="memory for its pixels and what is computed of them",
+                remedy="cut it into smaller scenes, or stage it where there is more memory",
+            )
         except (OSError, ValueError, EOFError) as error:
             refused = Refused(
                 Reason.READ_ERROR,

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from dithc.config import datasets
+from dithc.data.files import check_room, printable
 from dithc.data.pictures import center_crop, read_rgb
 from dithc.data.readers.listing import exists, list_files, nothing_found, scene_id
 from dithc.data.scene import Mask, Place, Scene, located
@@ -23,7 +24,7 @@ class ImageFolderReader:
         wanted = "pictures (" + ", ".join(sorted(SUFFIXES)) + ")"
         exists(folder, wanted=wanted)
         if source.classes == "one":
-            self.classes = [folder.name]
+            self.classes = [printable(folder.name)]
             self.paths = list_files(folder, suffixes=SUFFIXES, wanted=wanted, remedy=REMEDY)
             self._labels = dict.fromkeys(self.paths, 0)
             return
@@ -35,7 +36,7 @@ class ImageFolderReader:
         }
         if not found:
             raise nothing_found(folder, wanted=f"a folder per class, with {wanted}", remedy=REMEDY)
-        self.classes = [path.name for path in found]
+        self.classes = [printable(path.name) for path in found]
         self._labels = {picture: label for label, pictures in enumerate(found.values()) for picture in pictures}
         self.paths = list(self._labels)
 
@@ -43,6 +44,10 @@ class ImageFolderReader:
         """Reads one picture as (3, size, size) uint8; grayscale and enlarged ones are noted, so that they are counted."""
         size = self.source.size
         rgb = read_rgb(path)  # (H, W, 3)
+        ratio = max(rgb.shape[:2]) // min(rgb.shape[:2])
+        check_room(
+            path, 4 * size * size * ratio, said=f"{rgb.shape[0]} x {rgb.shape[1]}, with the short side scaled to {size}"
+        )
         pixels = np.ascontiguousarray(np.moveaxis(center_crop(rgb, size), 2, 0))  # (3, size, size)
         notes = {
             "grayscale": bool((rgb[..., 0] == rgb[..., 1]).all() and (rgb[..., 1] == rgb[..., 2]).all()),

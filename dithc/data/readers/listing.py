@@ -3,14 +3,15 @@
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from dithc.data.files import printable
 from dithc.log import UserError, problem
 
 SHOWN = 5
 
 
 def scene_id(path: Path, folder: Path) -> str:
-    """The path of a scene below the source's folder, with `/`; its name if the source is that one file."""
-    return path.name if path == folder else path.relative_to(folder).as_posix()
+    """The path of a scene below the source's folder, with `/`; its name if the source is one file."""
+    return printable(path.name if path == folder else path.relative_to(folder).as_posix())
 
 
 def list_files(
@@ -23,6 +24,8 @@ def list_files(
 ) -> list[Path]:
     """All files at or under `folder` with one of the suffixes (any case) that `use` accepts, sorted; hidden ones are not.
 
+    What is no folder counts as a file: links that lead nowhere, pipes and devices are the reader's to refuse, with a row.
+
     Raises:
         UserError: `folder` does not exist or holds no such file.
     """
@@ -31,11 +34,27 @@ def list_files(
     found = [
         path
         for path in candidates
-        if path.suffix.lower() in suffixes and not _hidden(path, folder) and path.is_file() and use(path)
+        if path.suffix.lower() in suffixes and not _hidden(path, folder) and not path.is_dir() and use(path)
     ]
     if not found:
         raise nothing_found(folder, wanted=wanted, remedy=remedy)
     return found
+
+
+def check_name(path: Path, folder: Path) -> None:
+    """Refuses a file whose name tables, JSON and logs cannot hold.
+
+    Raises:
+        UserError: its path below the source's folder is not UTF-8.
+    """
+    named = path.name if path == folder else path.relative_to(folder).as_posix()
+    if printable(named) != named:
+        raise problem(
+            "the name of the file is not UTF-8",
+            got=printable(named),
+            expected="a name that every program reads alike",
+            remedy="rename it (convmv -f latin1 -t utf-8 --notest), or take it out of the folder",
+        )
 
 
 def exists(folder: Path, *, wanted: str) -> None:

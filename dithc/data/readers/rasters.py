@@ -1,17 +1,22 @@
 """A file of pixels, GeoTIFF or .npy, read as (C, H, W) with its place, after checks of its shape and grid."""
 
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from dithc.data.npy import read_npy
 from dithc.data.raster import GeoTransform, RasterInfo, read_raster
 from dithc.data.scene import Array, Place, Reason, Refused
 
 SUFFIXES = {".npy", ".tif", ".tiff", ".jp2"}
 TOLERANCE = 0.01
 """Relative difference of two pixel sizes that are still the same."""
+LEAST_GSD_M, MOST_GSD_M = 0.001, 1e5
+FARTHEST_M = 1e8
+"""Coordinates of projected systems stay below the Earth's circumference, 4e7 m."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +45,7 @@ def read_pixels(
         OSError, ValueError: the file is missing or cut short.
     """
     if path.suffix.lower() == ".npy":
-        array = np.load(path, allow_pickle=False)
-        return Raw(pixels=as_chw(array, bands=bands, layout=layout), place=Place(gsd_m=gsd_m), nodata=None)
+        return Raw(pixels=as_chw(read_npy(path), bands=bands, layout=layout), place=Place(gsd_m=gsd_m), nodata=None)
     pixels, info = read_raster(path)
     pixels = as_chw(pixels, bands=bands, layout="chw")
     return Raw(pixels=pixels, place=_place(info, gsd_m=gsd_m, georeferenced=georeferenced), nodata=info.nodata)
@@ -92,11 +96,11 @@ def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"]) -> 
 def _place(info: RasterInfo, *, gsd_m: float, georeferenced: bool) -> Place:
     a, b, _, d, e, _ = info.transform
     if info.crs is None:
-        if georeferenced or (a, b, d, e) != (1.0, 0.0, 0.0, 1.0):
+        if georeferenced or info.points or (a, b, d, e) != (1.0, 0.0, 0.0, 1.0):
             raise Refused(
                 Reason.CRS_MISSING,
                 "the raster has no coordinate reference system",
-                got=f"transform {info.transform}, no system",
+                got=f"transform {info.transform}, {info.points} control points, no system",
                 expected="an orthorectified GeoTIFF in a projected system, such as UTM",
                 remedy="orthorectify it (gdalwarp with RPC and a DEM), or cut it to .npy if its place does not matter",
             )
@@ -119,8 +123,18 @@ def check_projected(info: RasterInfo) -> None:
 
 
 def square_pixel(transform: GeoTransform) -> float:
-    """The side of a pixel in metres; refuses rotated grids and pixels that are not square."""
-    a, b, _, d, e, _ = transform
+    """The side of a pixel in metres; refuses grids that are not on the Earth, rotated, or of pixels that are not square."""
+    a, b, c, d, e, f = transform
+    if not (
+        LEAST_GSD_M <= abs(a) <= MOST_GSD_M and abs(c) <= FARTHEST_M and abs(f) <= FARTHEST_M and isfinite(b + d + e)
+    ):
+        raise Refused(
+            Reason.GRID_MISMATCH,
+            "the grid is not one on the Earth",
+            got=f"transform {transform}",
+            expected=f"pixels of {LEAST_GSD_M:g} m to {MOST_GSD_M:g} m, coordinates below {FARTHEST_M:g} m",
+            remedy="write the raster's georeference again (gdal_edit -a_ullr), or take it out of the folder",
+        )
     if b or d:
         raise Refused(
             Reason.GRID_MISMATCH,

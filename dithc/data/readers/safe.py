@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from math import copysign
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dithc.config import datasets
+from dithc.data.files import check_inside, check_regular, check_room
 from dithc.data.raster import Grid, RasterInfo, read_raster, regrid
 from dithc.data.readers.listing import exists, nothing_found, scene_id
 from dithc.data.readers.rasters import TOLERANCE, check_projected, square_pixel
@@ -20,10 +22,10 @@ from dithc.data.readers.safe_metadata import (
     ProductMetadata,
     combined_sha256,
     level_of,
-    listed_checksums,
+    listed_files,
     metadata_file,
     read_metadata,
-    verify_checksums,
+    verify_files,
 )
 from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Place, Reason, Refused, Scene, located, stored_reflectance
 from dithc.log import logger, problem
@@ -33,6 +35,7 @@ NATIVE_GSD_M = {band: 10.0 if band in {"B02", "B03", "B04", "B08"} else 20.0 for
     "B01": 60.0,
     "B09": 60.0,
     "B10": 60.0,
+    "SCL": 20.0,
 }
 LEVEL_BANDS: dict[Level, list[str]] = {"L1C": BANDS, "L2A": [band for band in BANDS if band != "B10"]}
 NODATA, SATURATED = 0, 65535
@@ -61,13 +64,14 @@ class SafeReader:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
         wanted = "Sentinel-2 products: unpacked folders *.SAFE with MTD_MSIL1C.xml or MTD_MSIL2A.xml in them"
         exists(folder, wanted=wanted)
-        self.paths = list(_products(folder)) if folder.is_dir() else []
+        self.paths = sorted(_products(folder)) if folder.is_dir() else []
         if not self.paths:
             remedy = "unpack .zip products; for loose band stacks (GeoTIFF, .npy) use `kind: sentinel2-array`"
             raise nothing_found(folder, wanted=wanted, remedy=remedy)
-        levels = {
-            path: level_of(path) for path in self.paths if any(METADATA.match(name.name) for name in path.iterdir())
-        }
+        levels: dict[Path, Level] = {}
+        for path in self.paths:
+            with suppress(Refused, OSError):  # what is no product is a row of its own, when it is read
+                levels[path] = level_of(path)
         by_level = {wanted: [path for path, level in levels.items() if level == wanted] for wanted in LEVEL_BANDS}
         if all(by_level.values()):
             raise problem(
@@ -80,12 +84,13 @@ class SafeReader:
     def read(self, path: Path) -> Scene:
         """Reads one product as int16 reflectance (C, H, W) on the grid of its finest band, or of `gsd_m`."""
         files = _band_files(path, level_of(path))
-        self._verify(path, [metadata_file(path), *(file.path for file in files.values())])
+        notes = self._verify(path, [metadata_file(path), *(file.path for file in files.values())])
         metadata = read_metadata(path)
         bands = LEVEL_BANDS[metadata.level]
         classes = files.pop(SCENE_CLASSIFICATION, None)
         first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
         grid = _common_grid(_checked(first)[1], gsd_m=self.source.gsd_m)
+        check_room(path, 2 * len(bands) * grid.shape[0] * grid.shape[1], said=f"{len(bands)} x {grid.shape} of int16")
         stored = np.empty((len(bands), *grid.shape), dtype=np.int16)  # (C, H, W)
         mask = np.full(grid.shape, Mask.VALID, dtype=np.uint8)  # (H, W)
         for index, band in enumerate(bands):
@@ -107,16 +112,18 @@ class SafeReader:
             mask=located_mask,
             place=place,
             facts={**metadata.facts, "offsets": [metadata.offsets[band] for band in bands]},
+            notes=notes,
         )
 
-    def _verify(self, product: Path, used: list[Path]) -> None:
+    def _verify(self, product: Path, used: list[Path]) -> tuple[str, ...]:
+        """Compares the product with its manifest; notes where it lacks files that it may lack."""
         if self.source.checksum == "skip":
-            return
-        listed = listed_checksums(product)
+            return ()
+        listed = listed_files(product)
         if listed is None:
             log.warning(f"{product.name} has no manifest.safe: its files cannot be checked, only their hashes are kept")
-            return
-        verify_checksums(product, listed, used=used)
+            return ()
+        return ("incomplete",) if verify_files(product, listed, used=used, may_lack=self.source.may_lack) else ()
 
     def _band(self, file: BandFile, grid: Grid, metadata: ProductMetadata, *, into: Array, mask: Array) -> None:
         """Reads a band onto the grid as stored reflectance, and marks in `mask` where it is not valid."""
@@ -136,21 +143,26 @@ class SafeReader:
 
 
 def _products(folder: Path) -> Iterator[Path]:
-    """Folders that are products, in sorted order; does not look inside one for another."""
+    """What is a product, or named as one: folders, links to such, and what is neither; does not look inside one for another."""
     for place, folders, names in os.walk(folder):
-        folders.sort()
         if place.upper().endswith(".SAFE") or any(METADATA.match(name) for name in names):
             folders.clear()
             yield Path(place)
+            continue
+        others = [*names, *(name for name in folders if Path(place, name).is_symlink())]
+        yield from (Path(place, name) for name in others if name.upper().endswith(".SAFE") and name != "manifest.safe")
 
 
 def _band_files(product: Path, level: Level) -> dict[str, BandFile]:
     """The finest file of every band of the level (and of the classification, where there is one).
 
     Raises:
-        Refused: a band has no file, or the product has several granules.
+        Refused: a band has no file of its own pixel size, or two, or the product has several granules.
+        UserError: a band's file is no regular file inside the product.
     """
     granules = sorted(path for path in product.glob("GRANULE/*/IMG_DATA") if path.is_dir())
+    for granule in granules:
+        check_inside(granule, product)
     if len(granules) > 1:
         raise Refused(
             Reason.WRONG_LAYOUT,
@@ -160,25 +172,36 @@ def _band_files(product: Path, level: Level) -> dict[str, BandFile]:
             remedy="download the product reprocessed (Collection 1), or one folder per granule",
         )
     files: dict[str, BandFile] = {}
-    for path in sorted(product.glob("GRANULE/*/IMG_DATA/**/*")):
+    for path in sorted(path for granule in granules for path in granule.rglob("*")):
         match = FILE.search(path.name)
         if match is None:
             continue
         band = match[1].upper()
-        gsd_m = float(match[2]) if match[2] else NATIVE_GSD_M.get(band, 20.0)
+        gsd_m = float(match[2]) if match[2] else NATIVE_GSD_M[band]
+        if band in files and gsd_m == files[band].gsd_m:
+            raise Refused(
+                Reason.WRONG_LAYOUT,
+                f"the product has two files of {band} at {gsd_m:g} m",
+                got=f"{files[band].path.name} and {path.name}",
+                expected="one file of a band and pixel size",
+                remedy="remove the one that is not of the product",
+            )
         if band not in files or gsd_m < files[band].gsd_m:
             files[band] = BandFile(band=band, path=path, gsd_m=gsd_m)
-    missing = [band for band in LEVEL_BANDS[level] if band not in files]
+    own = {band: NATIVE_GSD_M[band] for band in LEVEL_BANDS[level]}
+    own |= {band: NATIVE_GSD_M[band] for band in {SCENE_CLASSIFICATION} & files.keys()}
+    missing = [band for band, gsd_m in own.items() if band not in files or files[band].gsd_m > gsd_m]
     if missing:
         raise Refused(
             Reason.MISSING_BAND,
             f"the product lacks {'a band' if len(missing) == 1 else 'bands'}",
-            got=f"no file in GRANULE/*/IMG_DATA for {', '.join(missing)}",
-            expected=f"the {len(LEVEL_BANDS[level])} bands of {level}: {', '.join(LEVEL_BANDS[level])}",
+            got="no file in GRANULE/*/IMG_DATA for " + ", ".join(f"{band} at {own[band]:g} m" for band in missing),
+            expected=f"the {len(LEVEL_BANDS[level])} bands of {level}, each at its own pixel size",
             remedy="download or unpack the product again",
         )
-    wanted = {*LEVEL_BANDS[level], SCENE_CLASSIFICATION}
-    return {band: file for band, file in files.items() if band in wanted}
+    for band in own:
+        check_regular(files[band].path, inside=product)
+    return {band: files[band] for band in files if band in own}
 
 
 def _checked(file: BandFile) -> tuple[Array, RasterInfo]:

@@ -1,14 +1,17 @@
-"""What a Sentinel-2 product says of itself: offsets and quantification from its XML, checksums from its manifest."""
+"""What a Sentinel-2 product says of itself: offsets and quantification from its XML, its files from its manifest."""
 
 import hashlib
 import os
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from math import nan
 from pathlib import Path
 from typing import Any, Literal
 
+from dithc.data.files import check_regular, open_regular
 from dithc.data.scene import Reason, Refused
-from dithc.data.xml import find_all, find_text, read_xml
+from dithc.data.xml import Element, find_all, find_text, read_xml
 from dithc.runs import sha256_file
 
 Level = Literal["L1C", "L2A"]
@@ -23,6 +26,14 @@ QUANTIFICATION: dict[Level, tuple[str, ...]] = {
     "L1C": ("QUANTIFICATION_VALUE",),
     "L2A": ("BOA_QUANTIFICATION_VALUE", "L2A_BOA_QUANTIFICATION_VALUE"),  # the latter before baseline 02.12
 }
+LIMITS = {
+    "PROCESSING_BASELINE": (0.0, 99.99),
+    **dict.fromkeys(ADD_OFFSET.values(), (-10000.0, 10000.0)),
+    **{name: (1.0, 100000.0) for names in QUANTIFICATION.values() for name in names[:1]},
+}
+"""What numbers of the metadata can be: baselines are 02.04 to 05.11 so far, offsets -1000, quantifications 10000."""
+NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
+SHOWN = 3
 ALGORITHMS = {"MD5": "md5", "SHA3-256": "sha3_256", "SHA-256": "sha256", "SHA256": "sha256"}
 
 
@@ -46,18 +57,18 @@ def metadata_file(product: Path) -> Path:
     """The product's metadata file, whose name some versions of the processor write as `MTD_MSIL2a.xml`.
 
     Raises:
-        Refused: there is none.
+        Refused: there is none, or several.
     """
-    found = next((path for path in sorted(product.iterdir()) if METADATA.match(path.name)), None)
-    if found is None:
+    found = sorted(path for path in product.iterdir() if METADATA.match(path.name))
+    if len(found) != 1:
         raise Refused(
             Reason.READ_ERROR,
-            "the product has no metadata file",
-            got=f"no MTD_MSIL1C.xml or MTD_MSIL2A.xml in {product}",
-            expected="a whole .SAFE folder",
+            f"the product has {'several metadata files' if found else 'no metadata file'}",
+            got=", ".join(path.name for path in found) or f"no MTD_MSIL1C.xml or MTD_MSIL2A.xml in {product}",
+            expected="a whole .SAFE folder, of one level",
             remedy="download or unpack the product again",
         )
-    return found
+    return found[0]
 
 
 def level_of(product: Path) -> Level:
@@ -69,25 +80,18 @@ def read_metadata(product: Path) -> ProductMetadata:
     """Reads the product's metadata file.
 
     Raises:
-        Refused: it is missing, lacks the quantification value, or is of a baseline with offsets and has none.
-        UserError: it is no whole XML file.
+        Refused: it is missing, lacks the quantification value or the baseline, is of a baseline with offsets and has none, or a
+            number of it is none or cannot be.
+        UserError: it is no whole XML file inside the product.
     """
     path, level = metadata_file(product), level_of(product)
+    check_regular(path, inside=product)
     root = read_xml(path)
-    text = next(filter(None, (find_text(root, name) for name in QUANTIFICATION[level])), None)
     baseline = find_text(root, "PROCESSING_BASELINE")
-    found = {int(one.get("band_id", "-1")): float(one.text or "nan") for one in find_all(root, ADD_OFFSET[level])}
-    if text is None:
-        raise Refused(
-            Reason.READ_ERROR,
-            "the product's metadata has no quantification value",
-            got=f"no {QUANTIFICATION[level][0]} in {path.name}",
-            expected="digital numbers per unit of reflectance, usually 10000",
-            remedy="download the product again",
-        )
-    needs_offsets = baseline is not None and float(baseline) >= OFFSET_BASELINE
+    quantification, number = _one_number(root, QUANTIFICATION[level]), _one_number(root, ("PROCESSING_BASELINE",))
+    found = _offsets(root, ADD_OFFSET[level])
     missing = [band for number, band in enumerate(BANDS) if number not in found]
-    if missing and (found or needs_offsets):
+    if missing and (found or number >= OFFSET_BASELINE):
         raise Refused(
             Reason.OFFSET_CONTRADICTION,
             "the product's metadata lacks offsets that its processing baseline has",
@@ -98,7 +102,7 @@ def read_metadata(product: Path) -> ProductMetadata:
     return ProductMetadata(
         level=level,
         offsets={band: found.get(number, 0.0) for number, band in enumerate(BANDS)},
-        quantification=float(text),
+        quantification=quantification,
         facts={
             "product_id": (find_text(root, "PRODUCT_URI") or product.name).removesuffix(".SAFE"),
             "satellite": find_text(root, "SPACECRAFT_NAME"),
@@ -110,39 +114,117 @@ def read_metadata(product: Path) -> ProductMetadata:
     )
 
 
-def listed_checksums(product: Path) -> dict[Path, tuple[str, str]] | None:
-    """Algorithm and digest of every file that manifest.safe lists; None without a manifest."""
+def _one_number(root: Element, names: tuple[str, ...]) -> float:
+    """The number of the first of these elements that is there; refuses none, several that differ, and what it cannot be."""
+    texts = next(filter(None, ({(one.text or "").strip() for one in find_all(root, name)} for name in names)), set())
+    if len(texts) != 1:
+        got = ", ".join(sorted(texts)) or f"no {names[0]}"
+        raise _altered(f"the product's metadata has not one {names[0]}", got=got, expected="one, as a number")
+    return _number(texts.pop(), name=names[0])
+
+
+def _offsets(root: Element, name: str) -> dict[int, float]:
+    """Offsets by `band_id`; refuses numbers that are none, and a band with two."""
+    found: dict[int, float] = {}
+    for one in find_all(root, name):
+        band = one.get("band_id", "")
+        if band not in map(str, range(len(BANDS))) or int(band) in found:
+            expected = f"0 to {len(BANDS) - 1}, each once"
+            raise _altered(
+                f"the band of a {name} in the product's metadata is wrong", got=f"{band!r}", expected=expected
+            )
+        found[int(band)] = _number((one.text or "").strip(), name=name)
+    return found
+
+
+def _number(text: str, *, name: str) -> float:
+    least, most = LIMITS[name]
+    value = float(text) if NUMBER.fullmatch(text) else nan
+    if not least <= value <= most:
+        what = f"a number of the product's metadata is wrong: {name}"
+        raise _altered(what, got=repr(text), expected=f"a number of {least:g} to {most:g}")
+    return value
+
+
+def _altered(what: str, *, got: str, expected: str) -> Refused:
+    remedy = "download the product again; its metadata was altered"
+    return Refused(Reason.READ_ERROR, what, got=got, expected=expected, remedy=remedy)
+
+
+def listed_files(product: Path) -> dict[str, tuple[str, str]] | None:
+    """Algorithm and digest of every file that manifest.safe lists, by path in the product; None without a manifest.
+
+    Raises:
+        Refused: a file is listed that is outside of the product, or one twice with two digests.
+        UserError: the manifest is no whole XML file inside the product.
+    """
     manifest = product / "manifest.safe"
-    if not manifest.exists():
+    if not os.path.lexists(manifest):
         return None
-    listed = {}
+    check_regular(manifest, inside=product)
+    listed: dict[str, tuple[str, str]] = {}
     for stream in find_all(read_xml(manifest), "byteStream"):
-        place, checksum = find_all(stream, "fileLocation"), find_all(stream, "checksum")
-        if place and checksum:
-            path = Path(os.path.normpath(product / place[0].get("href", "")))
-            listed[path] = (checksum[0].get("checksumName", ""), (checksum[0].text or "").strip().lower())
+        for place in find_all(stream, "fileLocation"):
+            href, checksum = place.get("href", ""), next(iter(find_all(stream, "checksum")), None)
+            path = os.path.normpath(href)
+            entry = (
+                ("", "")
+                if checksum is None
+                else (checksum.get("checksumName", ""), (checksum.text or "").strip().lower())
+            )
+            if os.path.isabs(path) or path.split(os.sep)[0] in ("..", "."):
+                raise _mismatch(product, manifest, got=f"it lists {href!r}", expected="files inside the product")
+            if listed.setdefault(path, entry) != entry:
+                raise _mismatch(
+                    product, manifest, got=f"it lists {href!r} twice", expected="one checksum for each file"
+                )
     return listed
 
 
-def verify_checksums(product: Path, listed: dict[Path, tuple[str, str]], *, used: list[Path]) -> None:
-    """Compares every file of the product that is there with the manifest; the files that are used must be listed.
+def verify_files(product: Path, listed: dict[str, tuple[str, str]], *, used: list[Path], may_lack: list[str]) -> int:
+    """Compares every file of the product with the manifest: those that are used must be listed, those listed be there.
 
     One altered byte of a JPEG 2000 file decodes without an error to wrong pixels: only the checksum sees it.
 
+    Args:
+        product: its folder.
+        listed: algorithm and digest by path in the product.
+        used: files that are read.
+        may_lack: patterns of paths of files that are listed and need not be there.
+
+    Returns:
+        How many of those are not there.
+
     Raises:
-        Refused: a checksum differs, its algorithm is unknown, or a used file is not listed.
+        Refused: a checksum differs, its algorithm is unknown, a used file is not listed, or a listed one is not there.
+        UserError: a listed file is no regular file inside the product.
     """
-    unlisted = [path for path in used if path not in listed]
-    if unlisted:
-        raise _mismatch(product, unlisted[0], got="a file that manifest.safe does not list", expected="a listed file")
-    for path in [*used, *(path for path in listed if path not in used and path.exists())]:
-        name, expected = listed[path]
-        if name.upper() not in ALGORITHMS:
-            raise _mismatch(product, path, got=f"checksum {name!r}", expected=f"one of {', '.join(ALGORITHMS)}")
-        with path.open("rb") as file:
-            got = hashlib.file_digest(file, ALGORITHMS[name.upper()]).hexdigest()
+    names = [path.relative_to(product).as_posix() for path in used]
+    absent = [name for name in listed if name not in names and not os.path.lexists(product / name)]
+    for name in [*names, *(name for name in listed if name not in names and name not in absent)]:
+        if name not in listed:
+            raise _mismatch(
+                product, product / name, got="a file that manifest.safe does not list", expected="a listed file"
+            )
+        kind, expected = listed[name]
+        if kind.upper() not in ALGORITHMS:
+            raise _mismatch(
+                product, product / name, got=f"checksum {kind!r}", expected=f"one of {', '.join(ALGORITHMS)}"
+            )
+        with open_regular(product / name, inside=product) as file:
+            got = hashlib.file_digest(file, ALGORITHMS[kind.upper()]).hexdigest()
         if got != expected:
-            raise _mismatch(product, path, got=f"{name} {got}", expected=expected)
+            raise _mismatch(product, product / name, got=f"{kind} {got}", expected=expected)
+    needed = [name for name in absent if not any(fnmatchcase(name, pattern) for pattern in may_lack)]
+    if needed:
+        raise Refused(
+            Reason.INCOMPLETE,
+            f"the product lacks {len(needed)} of the {len(listed)} files that manifest.safe lists",
+            got=f"no {', '.join(needed[:SHOWN])}" + (f" and {len(needed) - SHOWN} more" if len(needed) > SHOWN else ""),
+            expected="the whole product",
+            remedy="download or unpack it again; `may_lack` of the source says what need not be there, such as `*/QI_DATA/*`",
+        )
+    return len(absent)
 
 
 def _mismatch(product: Path, path: Path, *, got: str, expected: str) -> Refused:

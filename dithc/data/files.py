@@ -1,0 +1,101 @@
+"""Which of a user's files are opened: regular ones, inside the product that names them, of pixels that fit into memory."""
+
+import os
+import resource
+import stat
+from functools import cache
+from io import BufferedReader
+from pathlib import Path
+
+from dithc.hardware import Limits
+from dithc.log import UserError, problem
+
+SCENE_BYTES = 32 << 30
+"""Most bytes of pixels in one scene, whatever the memory: above the largest that satellites deliver by a factor of 50."""
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe (FIFO)",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+WHOLE = "copy the file again from its source, or take it out of the folder"
+CONTAINED = "copy the product with its files in the place of links (cp -rL), or download it again"
+
+
+def open_regular(path: Path, *, inside: Path | None = None) -> BufferedReader:
+    """Opens a file for reading after `check_regular`."""
+    check_regular(path, inside=inside)
+    return path.open("rb")
+
+
+def check_regular(path: Path, *, inside: Path | None = None) -> None:
+    """Refuses, without opening it, what is no regular file: opening a pipe may wait for ever, reading a device never end.
+
+    Args:
+        path: the file; it may be a link to one.
+        inside: folder that it must not lead out of, by `..`, as an absolute path or through links.
+
+    Raises:
+        UserError: it is absent, something else, or outside.
+    """
+    check_inside(path, inside)
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        got = f"a link to {os.readlink(path)}, which is not there" if path.is_symlink() else error.strerror
+        raise _not_used(path, got=got, expected="a file", remedy=WHOLE) from error
+    if not stat.S_ISREG(mode):
+        raise _not_used(path, got=KINDS.get(stat.S_IFMT(mode), "no file"), expected="a regular file", remedy=WHOLE)
+
+
+def check_inside(path: Path, folder: Path | None) -> None:
+    """Refuses a path that leads out of a folder; links are followed, nothing is opened.
+
+    Raises:
+        UserError: it does.
+    """
+    if folder is None:
+        return
+    real = os.path.realpath(path)
+    if not Path(real).is_relative_to(os.path.realpath(folder)):
+        got, expected = f"a path that leads to {real}", f"a file inside {folder.name}"
+        raise _not_used(path, got=got, expected=expected, remedy=CONTAINED)
+
+
+def check_room(path: Path, num_bytes: int, *, said: str) -> None:
+    """Refuses pixels that are too many for the memory of this machine, before anything is allocated for them.
+
+    Args:
+        path: the file they are of.
+        num_bytes: what they take, as its header says.
+        said: shape and type, for the message.
+
+    Raises:
+        UserError: more than `room_bytes`.
+    """
+    if num_bytes > room_bytes():
+        raise _not_used(
+            path,
+            got=f"{said}: {num_bytes / 2**30:.1f} GiB of pixels",
+            expected=f"at most {room_bytes() / 2**30:.1f} GiB: half of the memory that may be used here, and 32 GiB",
+            remedy="cut it into smaller scenes (gdal_translate -srcwin), or stage it where there is more memory",
+        )
+
+
+@cache
+def room_bytes() -> int:
+    """Most bytes of pixels of one scene: half of the memory that this process may use, at most `SCENE_BYTES`."""
+    of_machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    soft = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    limits = [limit for limit in soft if limit != resource.RLIM_INFINITY]
+    return min(2 * SCENE_BYTES, of_machine, Limits.read().memory_limit_bytes or of_machine, *limits) // 2
+
+
+def printable(text: str) -> str:
+    """Text with the bytes of names that are not UTF-8 written as `\\udcff`, as tables and logs cannot hold them."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _not_used(path: Path, *, got: object, expected: str, remedy: str) -> UserError:
+    return problem(f"{path} cannot be read", got=got, expected=expected, remedy=remedy)

@@ -1,0 +1,228 @@
+"""Files that are not what they seem: one bad file is a row with its reason, and nothing else of the machine is touched."""
+
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+
+from dithc.config import datasets
+from dithc.data.codestream import check_codestream
+from dithc.data.raster import read_raster, write_geotiff
+from dithc.data.readers import read_scenes
+from dithc.data.scene import Reason, Refused, Rejection, Scene
+from dithc.log import UserError
+
+BANDS = ["B02", "B03", "B04", "B08"]
+GRID: dict[str, Any] = {"transform": (10.0, 0.0, 300000.0, 0.0, -10.0, 4600020.0), "epsg": 32632}
+
+
+def read(folder: Path, **settings: Any) -> dict[str, Scene | Refused]:
+    declared = {
+        "kind": "sentinel2-array",
+        "path": str(folder),
+        "bands": BANDS,
+        "units": "dn",
+        "offset": 0.0,
+        **settings,
+    }
+    found = read_scenes(datasets.Sentinel2Array(**declared), folder)
+    return {scene.scene_id: scene.refused if isinstance(scene, Rejection) else scene for scene in found}
+
+
+def refusal(folder: Path, **settings: Any) -> Refused:
+    (found,) = read(folder, **settings).values()
+    assert isinstance(found, Refused)
+    assert all((found.what, found.got, found.expected, found.remedy))
+    return found
+
+
+@pytest.fixture
+def land() -> np.ndarray:
+    draws = np.random.default_rng(0)
+    return (np.array([400, 600, 350, 2500])[:, None, None] * draws.uniform(0.5, 1.5, (4, 160, 144))).astype(np.uint16)
+
+
+@pytest.fixture
+def tiled_jp2(tmp_path: Path, land: np.ndarray) -> Path:
+    """A JPEG 2000 file of several tiles."""
+    path = tmp_path / "tiled.jp2"
+    options = {"QUALITY": "100", "REVERSIBLE": "YES", "YCBCR420": "NO", "BLOCKXSIZE": 64, "BLOCKYSIZE": 64}
+    place = {"crs": "EPSG:32632", "transform": rasterio.Affine(*GRID["transform"])}
+    shape = {"count": 4, "height": 160, "width": 144, "dtype": "uint16"}
+    with rasterio.open(path, "w", driver="JP2OpenJPEG", **shape, **place, **options) as target:
+        target.write(land)
+    np.testing.assert_array_equal(read_raster(path)[0], land)
+    return path
+
+
+@pytest.mark.parametrize("tail", ["cut", "zeros"])
+def test_jpeg_2000_that_is_not_whole_is_refused_wherever_it_ends(
+    tiled_jp2: Path, tail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GDAL_NUM_THREADS", "ALL_CPUS")
+    content = tiled_jp2.read_bytes()
+    for at in np.linspace(1, len(content) - 1, 60).astype(int).tolist():
+        tiled_jp2.write_bytes(content[:at] + (bytes(len(content) - at) if tail == "zeros" else b""))
+        with pytest.raises(OSError):
+            read_raster(tiled_jp2)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_jpeg_2000_without_a_tile_is_refused(tiled_jp2: Path, cut: bool) -> None:
+    check_codestream(tiled_jp2)
+    content = tiled_jp2.read_bytes()
+    raw = content[content.index(b"jp2c") + 4 :]  # the codestream by itself, as .j2k files hold it
+    first = raw.index(b"\xff\x90")
+    (length,) = struct.unpack(">I", raw[first + 6 : first + 10])
+    tiled_jp2.write_bytes(raw[:first] + raw[first + length :] if cut else raw)
+    if cut:
+        with pytest.raises(OSError, match="lacks parts of tiles"):
+            check_codestream(tiled_jp2)
+    else:
+        check_codestream(tiled_jp2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("uint32", 4294967295),
+        ("int64", 2**32 + 3000),
+        ("uint64", 2**64 - 1),
+        ("int32", -(2**31)),
+        ("uint32", 2**31 - 500),
+    ],
+)
+def test_integers_never_wrap(tmp_path: Path, land: np.ndarray, kind: str, value: int) -> None:
+    wide = land.astype(kind)
+    np.save(tmp_path / "scene.npy", wide)
+    (scene,) = read(tmp_path).values()
+    assert isinstance(scene, Scene)
+    np.testing.assert_array_equal(scene.pixels.values, land)
+    wide[0, 0, 0] = value
+    np.save(tmp_path / "scene.npy", wide)
+    for offset in (0.0, -1000.0, 2**31 - 1.0):
+        assert refusal(tmp_path, offset=offset, check_offset=False).reason == Reason.OVERFLOW
+
+
+@pytest.mark.parametrize("shape", ["(4, 1000000000000)", "(-4, 160, 144)", "(4, 160, 143)", "(4, 160, 145)", "(0,)"])
+def test_array_whose_header_promises_other_than_it_holds_is_refused(
+    tmp_path: Path, land: np.ndarray, shape: str
+) -> None:
+    np.save(tmp_path / "scene.npy", land)
+    content = (tmp_path / "scene.npy").read_bytes()
+    header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    (tmp_path / "scene.npy").write_bytes(content[:10] + header.ljust(117) + b"\n" + content[128:])
+    assert refusal(tmp_path).reason == Reason.READ_ERROR
+
+
+@pytest.mark.parametrize("header", [b"{", b"[" * 200, b"'a", b"{'descr': 1}", b"\xff"])
+def test_array_with_a_mad_header_is_refused(tmp_path: Path, header: bytes) -> None:
+    (tmp_path / "scene.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
+    assert refusal(tmp_path).reason == Reason.READ_ERROR
+
+
+def test_archive_named_as_an_array_is_refused(tmp_path: Path, land: np.ndarray) -> None:
+    np.savez(tmp_path / "scene.npz", land)
+    (tmp_path / "scene.npz").rename(tmp_path / "scene.npy")
+    assert refusal(tmp_path).reason == Reason.READ_ERROR
+
+
+def test_huge_rasters_are_refused_by_their_header(tmp_path: Path, tiled_jp2: Path) -> None:
+    sparse = {
+        "count": 4,
+        "height": 200_000,
+        "width": 200_000,
+        "dtype": "uint16",
+        "tiled": True,
+        "SPARSE_OK": "YES",
+        "BIGTIFF": "YES",
+    }
+    with rasterio.open(
+        tmp_path / "a.tif", "w", driver="GTiff", crs="EPSG:32632", blockxsize=8192, blockysize=8192, **sparse
+    ):
+        pass
+    content = bytearray(tiled_jp2.read_bytes())
+    for place in (content.index(b"\xff\x51") + 6, content.index(b"\xff\x51") + 22, content.index(b"ihdr") + 4):
+        struct.pack_into(">II", content, place, 400_000, 400_000)
+    tiled_jp2.write_bytes(content)
+    found = read(tmp_path)
+    assert {name: one.reason for name, one in found.items() if isinstance(one, Refused)} == dict.fromkeys(
+        found, Reason.READ_ERROR
+    )
+    assert isinstance(found["a.tif"], Refused)
+    assert "GiB" in found["a.tif"].got
+
+
+def test_what_is_no_file_and_names_that_are_not_utf8_are_rows(tmp_path: Path, land: np.ndarray) -> None:
+    np.save(tmp_path / "good.npy", land)
+    (tmp_path / "a.npy").symlink_to("nowhere")
+    (tmp_path / "b.tif").symlink_to("b.tif")
+    (tmp_path / "c.tif").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "d.jp2")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/e\xff.npy")).write_bytes((tmp_path / "good.npy").read_bytes())
+    (tmp_path / "linked.npy").symlink_to("good.npy")
+    found = read(tmp_path)
+    assert [name for name, one in found.items() if isinstance(one, Scene)] == ["good.npy", "linked.npy"]
+    refused = {name: one.got for name, one in found.items() if isinstance(one, Refused)}
+    assert refused.keys() == {"a.npy", "b.tif", "c.tif", "d.jp2", "e\\udcff.npy"}
+    assert "nowhere" in refused["a.npy"]
+    assert "device" in refused["c.tif"]
+    assert "pipe" in refused["d.jp2"]
+
+
+@pytest.mark.parametrize("side", [float("nan"), float("inf"), 0.0, 1e300])
+def test_grids_that_are_not_on_the_earth_are_refused(tmp_path: Path, land: np.ndarray, side: float) -> None:
+    write_geotiff(tmp_path / "scene.tif", land, **GRID)
+    content, good = (tmp_path / "scene.tif").read_bytes(), struct.pack("<3d", 10.0, 10.0, 0.0)
+    assert good in content
+    (tmp_path / "scene.tif").write_bytes(content.replace(good, struct.pack("<3d", side, side, 0.0)))
+    source = datasets.Gaofen2(kind="gaofen2", path=str(tmp_path))
+    for found in (
+        *read_scenes(source, tmp_path),
+        *read_scenes(
+            datasets.Sentinel2Array(kind="sentinel2-array", path=str(tmp_path), bands=BANDS, units="dn", offset=0.0),
+            tmp_path,
+        ),
+    ):
+        assert isinstance(found, Rejection)
+        assert found.refused.reason in (Reason.GRID_MISMATCH, Reason.CRS_MISSING)
+
+
+def test_no_document_and_no_neighbour_of_a_raster_leads_to_the_network(tmp_path: Path, land: np.ndarray) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/x"
+        wmts = f"<GDAL_WMTS><GetCapabilitiesUrl>{address}</GetCapabilitiesUrl></GDAL_WMTS>"
+        (tmp_path / "a.tiff").write_text(wmts)
+        (tmp_path / "b.tiff").write_text(f"<WCS_GDAL><ServiceURL>{address}</ServiceURL></WCS_GDAL>")
+        write_geotiff(tmp_path / "c.tif", land, **GRID)
+        for suffix in (".ovr", ".msk"):
+            (tmp_path / f"c.tif{suffix}").write_text(wmts)
+        overviews = f'<Metadata domain="OVERVIEWS"><MDI key="OVERVIEW_FILE">{address}</MDI></Metadata>'
+        (tmp_path / "c.tif.aux.xml").write_text(f"<PAMDataset>{overviews}</PAMDataset>")
+        write_geotiff(tmp_path / "d.tif", land, **GRID)
+        with rasterio.open(tmp_path / "d.tif", "r+") as raster:
+            raster.update_tags(ns="OVERVIEWS", OVERVIEW_FILE=address)
+        found = read(tmp_path)
+        assert [type(one) for one in found.values()] == [Refused, Refused, Scene, Scene]
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+@pytest.mark.parametrize("word", ["SRS", "GeoTransform", "NoDataValue"])
+def test_place_or_no_data_beside_a_raster_is_refused_and_statistics_are_not(
+    tmp_path: Path, land: np.ndarray, word: str
+) -> None:
+    path = tmp_path / "scene.tif"
+    write_geotiff(path, land, **GRID)
+    beside = tmp_path / "scene.tif.aux.xml"
+    beside.write_text("<PAMDataset><Metadata><MDI key='STATISTICS_MEAN'>1</MDI></Metadata></PAMDataset>")
+    np.testing.assert_array_equal(read_raster(path)[0], land)
+    beside.write_text(f"<PAMDataset><{word}>1</{word}></PAMDataset>")
+    with pytest.raises(UserError, match="beside"):
+        read_raster(path)

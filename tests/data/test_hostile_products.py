@@ -1,0 +1,186 @@
+"""Products that lack files, lead out of themselves or say numbers that cannot be: refused, each with its reason."""
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.config import datasets
+from dithc.data.readers import read_scenes
+from dithc.data.scene import Reason, Refused, Rejection, Scene
+
+
+def read(folder: Path, **settings: Any) -> Scene | Refused:
+    source = datasets.Sentinel2(kind="sentinel2", path=str(folder), **settings)
+    (found,) = read_scenes(source, folder)
+    return found.refused if isinstance(found, Rejection) else found
+
+
+def refusal(folder: Path, **settings: Any) -> Refused:
+    found = read(folder, **settings)
+    assert isinstance(found, Refused)
+    assert all((found.what, found.got, found.expected, found.remedy))
+    return found
+
+
+def images(product: Path, pattern: str) -> list[Path]:
+    found = sorted(product.glob(f"GRANULE/*/IMG_DATA/{pattern}"))
+    assert found
+    return found
+
+
+def replace(product: Path, name: str, pattern: str, by: str) -> None:
+    text = (product / name).read_text()
+    changed = re.sub(pattern, by, text, count=1)
+    assert changed != text
+    (product / name).write_text(changed)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "*/*_B02_10m.jp2",
+        "R10m/*_B0[2348]_10m.jp2",
+        "*/*_B01_*",
+        "*/*_B05_20m.jp2",
+        "*/*_B8A_*",
+        "*/*_SCL_20m.jp2",
+        "*/*_SCL_*",
+    ],
+)
+def test_listed_files_that_are_absent_are_refused(safe_folder: Path, safe_product: Path, pattern: str) -> None:
+    for path in images(safe_product, pattern):
+        path.unlink()
+    refused = refusal(safe_folder)
+    assert refused.reason in (Reason.INCOMPLETE, Reason.MISSING_BAND)
+
+
+@pytest.mark.parametrize("resolution", ["R10m", "R20m", "R60m"])
+def test_absent_folders_are_refused(safe_folder: Path, safe_product: Path, resolution: str) -> None:
+    shutil.rmtree(images(safe_product, resolution)[0])
+    assert refusal(safe_folder).reason in (Reason.INCOMPLETE, Reason.MISSING_BAND)
+
+
+def test_renamed_file_is_refused(safe_folder: Path, safe_product: Path) -> None:
+    (path,) = images(safe_product, "R10m/*_B03_10m.jp2")
+    path.rename(path.with_name("kept.jp2"))
+    assert refusal(safe_folder).reason == Reason.MISSING_BAND
+
+
+def test_what_may_lack_is_named_and_counted_and_never_a_band_at_its_own_size(
+    safe_folder: Path, safe_product: Path
+) -> None:
+    (unused,) = images(safe_product, "R60m/*_B03_60m.jp2")
+    unused.unlink()
+    refused = refusal(safe_folder)
+    assert refused.reason == Reason.INCOMPLETE
+    assert unused.name in refused.got
+    assert "may_lack" in refused.remedy
+    assert refusal(safe_folder, may_lack=["*/QI_DATA/*"]).reason == Reason.INCOMPLETE
+    scene = read(safe_folder, may_lack=["*/R60m/*"])
+    assert isinstance(scene, Scene)
+    assert scene.notes == ("incomplete",)
+    (own,) = images(safe_product, "R10m/*_B03_10m.jp2")
+    own.unlink()
+    for settings in ({"may_lack": ["*"]}, {"checksum": "skip"}):
+        refused = refusal(safe_folder, **settings)
+        assert refused.reason == Reason.MISSING_BAND
+        assert "B03 at 10 m" in refused.got
+
+
+@pytest.mark.parametrize("number", ["", "nan", "inf", "1e309", "1e300", "-40000", "1_000", "0x10"])
+@pytest.mark.parametrize("name", ["BOA_ADD_OFFSET", "BOA_QUANTIFICATION_VALUE", "PROCESSING_BASELINE"])
+def test_numbers_that_cannot_be_are_refused(safe_folder: Path, safe_product: Path, name: str, number: str) -> None:
+    replace(safe_product, "MTD_MSIL2A.xml", rf"(<{name}\b[^>]*>)[^<]*", rf"\g<1>{number}")
+    refused = refusal(safe_folder, checksum="skip")
+    assert name in refused.what
+    assert repr(number) in refused.got
+
+
+@pytest.mark.parametrize("number", ["0", "-10000"])
+def test_quantification_is_above_zero(safe_folder: Path, safe_product: Path, number: str) -> None:
+    replace(safe_product, "MTD_MSIL2A.xml", r"(<BOA_QUANTIFICATION_VALUE\b[^>]*>)[^<]*", rf"\g<1>{number}")
+    assert "BOA_QUANTIFICATION_VALUE" in refusal(safe_folder, checksum="skip").what
+
+
+@pytest.mark.parametrize("band", ["0", "13", "-1", "one"])
+def test_bands_of_offsets_are_each_named_once(safe_folder: Path, safe_product: Path, band: str) -> None:
+    replace(safe_product, "MTD_MSIL2A.xml", r'(<BOA_ADD_OFFSET band_id=)"5"', rf'\g<1>"{band}"')
+    assert "BOA_ADD_OFFSET" in refusal(safe_folder, checksum="skip").what
+
+
+def test_baseline_that_is_not_said_is_refused(safe_folder: Path, safe_product: Path) -> None:
+    replace(safe_product, "MTD_MSIL2A.xml", r"<PROCESSING_BASELINE>[^<]*</PROCESSING_BASELINE>", "")
+    assert "PROCESSING_BASELINE" in refusal(safe_folder, checksum="skip").what
+
+
+@pytest.mark.parametrize("href", ["../../outside/pipe", "{outside}/pipe", "/etc/passwd", "", ".", ".."])
+def test_paths_of_the_manifest_that_leave_the_product_are_not_opened(
+    safe_folder: Path, safe_product: Path, href: str
+) -> None:
+    outside = safe_folder.parent / "outside"
+    outside.mkdir()
+    os.mkfifo(outside / "pipe")  # opened, it would wait for ever
+    replace(safe_product, "manifest.safe", r'href="[^"]*_60m\.jp2"', f'href="{href.format(outside=outside)}"')
+    assert "manifest.safe" in refusal(safe_folder).what
+
+
+@pytest.mark.parametrize("checksum", ["verify", "skip"])
+@pytest.mark.parametrize("kind", ["pipe", "zero", "outside", "dangling"])
+@pytest.mark.parametrize("name", ["B02_10m.jp2", "MTD_MSIL2A.xml", "manifest.safe"])
+def test_what_is_no_regular_file_inside_the_product_is_not_opened(
+    safe_folder: Path, safe_product: Path, name: str, kind: str, checksum: str
+) -> None:
+    path = next(safe_product.rglob(f"*{name}"))
+    outside = safe_folder.parent / "outside"
+    shutil.move(path, outside)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to({"zero": Path("/dev/zero"), "outside": outside, "dangling": Path("nowhere")}[kind])
+    if name == "manifest.safe" and checksum == "skip":
+        assert isinstance(read(safe_folder, checksum=checksum), Scene)
+    else:
+        assert path.name in refusal(safe_folder, checksum=checksum).what
+
+
+def test_folder_of_a_product_that_leads_out_of_it_is_not_walked(safe_folder: Path, safe_product: Path) -> None:
+    (granule,) = safe_product.glob("GRANULE/*/IMG_DATA")
+    shutil.rmtree(granule)
+    granule.symlink_to("/")
+    assert "IMG_DATA" in refusal(safe_folder, checksum="skip").what
+
+
+def test_linked_product_is_read_and_what_is_named_as_one_has_a_row(safe_folder: Path, safe_product: Path) -> None:
+    elsewhere = Path(shutil.move(safe_product, safe_folder.parent / "elsewhere.SAFE"))
+    (safe_folder / "a.SAFE").symlink_to(elsewhere)
+    (safe_folder / "b.SAFE").symlink_to("nowhere")
+    os.mkfifo(safe_folder / "c.SAFE")
+    found = list(read_scenes(datasets.Sentinel2(kind="sentinel2", path=str(safe_folder)), safe_folder))
+    assert [type(scene) for scene in found] == [Scene, Rejection, Rejection]
+
+
+def test_two_files_of_a_band_are_refused(safe_folder: Path, safe_product: Path) -> None:
+    (path,) = images(safe_product, "R10m/*_B03_10m.jp2")
+    shutil.copy(path, path.with_name("T00AAA_20200101T000000_B03_10m.jp2"))
+    assert refusal(safe_folder, checksum="skip").reason == Reason.WRONG_LAYOUT
+
+
+def test_real_product_cut_to_its_bands_lacks_what_its_manifest_lists(
+    real_data: Callable[[str], Path], tmp_path: Path
+) -> None:
+    source = min(real_data("s2_safe_tiny_downsampled").glob("*.SAFE"))
+    shutil.copytree(source, tmp_path / source.name)
+    from dithc.data.readers.safe_metadata import listed_files, verify_files
+
+    product = tmp_path / source.name
+    listed = listed_files(product)
+    assert listed is not None
+    there = {name: entry for name, entry in listed.items() if not (product / name).exists()}
+    with pytest.raises(Refused, match="QI_DATA"):
+        verify_files(product, there, used=[], may_lack=[])
+    assert verify_files(product, there, used=[], may_lack=["*.gml", "*.tif", "*.xml", "*"]) == len(there)

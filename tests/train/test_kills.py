@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from dithc.comm import guard
+from dithc.comm.environment import HYDRA_PROXY
 from dithc.log import read_metrics
 from tests.attack.trainings import Training, hashes, name_of, newest
 from tests.ranks import needs_launcher
@@ -101,7 +101,7 @@ def test_rank_that_stands_still_is_named_and_ends_all_and_training_continues(num
 def test_ranks_end_with_what_the_launcher_started_on_their_node(start):
     with start("killed") as training:
         training.wait_for_progress()
-        proxies = [pid for pid in training.alive() if name_of(pid) == guard.HYDRA_PROXY]
+        proxies = [pid for pid in training.alive() if name_of(pid) == HYDRA_PROXY]
         if not proxies:
             pytest.skip("mpiexec is not MPICH's")
         os.kill(proxies[0], signal.SIGKILL)

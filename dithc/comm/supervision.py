@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dithc.comm import litter
 from dithc.comm.environment import HYDRA_PROXY, LOST_SUFFIX, STARTED_VARIABLE
 from dithc.comm.launch import WORDS_OF_THE_COMMAND, Launcher, Vendor
 from dithc.log import logger, problem
@@ -63,6 +64,7 @@ def supervise(
     _sweep(meet_in)
     for start in range(1, STARTS + 1):
         told: list[signal.Signals] = []
+        before = litter.names()
         try:
             variables = {**environment, STARTED_VARIABLE: str(met)}
             status = _supervise_once(line, environment=variables, how=how, met=met, told=told)
@@ -72,6 +74,7 @@ def supervise(
         finally:
             for path in (met, _lost_file(met)):
                 path.unlink(missing_ok=True)
+            litter.sweep(before)
         if has_met or told or status in WORDS_OF_THE_COMMAND or start == STARTS:
             break
         log.warning(

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,12 @@ pytestmark = [
     pytest.mark.mpi,
     needs_launcher,
 ]
+
+
+def named_memory(pid: int) -> set[str]:
+    """Shared memory that a process has mapped, by name."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return {line[line.index("/") :] for line in lines if " /dev/shm/" in line}
 
 
 @pytest.fixture
@@ -47,8 +54,10 @@ def test_killed_rank_or_launcher_ends_all_within_seconds_and_training_continues_
         with start("killed") as training:
             training.wait_for_progress()
             pid = training.rank(number)
+            named = {path for path in named_memory(pid) if "mpich_shm" in path and "deleted" not in path}
             os.kill(pid, signal.SIGKILL)
             status, said = training.end()
+            assert not named, "it would outlive ranks that are killed"
             assert status not in (0, 75, 76)
             assert f"rank {number} (process {pid}) was ended by SIGKILL" in said  # its guard
             assert re.search(rf"rank {number} of 2( \(process {pid}\))? has ended", said), said  # the other rank

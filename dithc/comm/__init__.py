@@ -3,8 +3,9 @@
 Why: a training on several dies or nodes is several processes that must agree; the ways in which they fail to (a launcher
 of one MPI with the library of another, a rank that dies, a workflow driver that is killed) are met here, once.
 Invariants: one rank without a launcher never loads MPI; the number of ranks is compared with the number expected before
-any work; an error on one rank ends all of them within seconds; exit statuses reach the caller unchanged (75: stopped and
-saved, run again; 76: another trainer holds the run); torch is imported only where tensors are exchanged.
+any work; an error on one rank ends all of them within seconds; one that stands still is named; nothing outlives the
+ranks; exit statuses reach the caller unchanged (75: stopped and saved, run again; 76: another trainer holds the run);
+torch is imported only where tensors are exchanged.
 How to change it: another launcher is a branch of `launch.launch_line` with its test; what watches and ends it is in
 `supervision`; another backend for gradients replaces the process group made in `group.py` behind the same `Group`. mpi4py is
 imported in `mpi.py` only.

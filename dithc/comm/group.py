@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dithc.comm.environment import STARTED_VARIABLE, Started, announced_ranks, node_name, started_by
 from dithc.comm.guard import guarded
+from dithc.comm.litter import take_names_away
 from dithc.log import UserError, logger, problem, setup
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ DEFAULT_TIMEOUT_SECONDS = 1800.0
 # Statuses that all ranks leave with together, by agreement: done, stopped and saved, another trainer holds the run.
 AGREED_STATUSES = (None, 0, 75, 76)
 # A launcher that is told to abort drops what it has not passed on yet, the reason of the abort among it.
-SECONDS_TO_BE_HEARD = 0.5
+SECONDS_TO_BE_HEARD = 2.0
 BACKEND_VARIABLE = "DITHC_BACKEND"
 BACKENDS = ("dithc-mpi", "gloo")
 
@@ -215,6 +216,7 @@ def _join(world: "World", timeout_seconds: float) -> Group:
         return Group()
     setup(rank=world.rank, level=logging.getLogger("dithc").level or logging.INFO)
     nodes = world.all_gather(node_name())
+    take_names_away()
     mine = [rank for rank, node in enumerate(nodes) if node == nodes[world.rank]]
     backend = _backend()
     _start(world, backend, one_node=len(set(nodes)) == 1, timeout_seconds=timeout_seconds)

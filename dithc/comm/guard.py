@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from dithc.comm.environment import LOST_SUFFIX, STARTED_VARIABLE
-from dithc.comm.supervision import follow_parent
+from dithc.comm.environment import HYDRA_PROXY, LOST_SUFFIX, STARTED_VARIABLE
+from dithc.comm.supervision import follow_parent, name_of
 from dithc.log import logger
 
 log = logger(__name__)
@@ -25,7 +25,6 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, sign
 GRACE_SECONDS = 10.0
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 OFF_VARIABLE = "DITHC_NO_GUARD"
-HYDRA_PROXY = "hydra_pmi_proxy"
 
 
 def guarded() -> None:
@@ -33,7 +32,7 @@ def guarded() -> None:
     if os.environ.get(OFF_VARIABLE):
         log.info("ranks have no guards (%s is set)", OFF_VARIABLE)
         return
-    if _name(os.getppid()) == HYDRA_PROXY:  # of MPICH's mpiexec on this node; without it ranks would train on, unseen
+    if name_of(os.getppid()) == HYDRA_PROXY:  # of MPICH's mpiexec on this node; without it ranks would train on, unseen
         follow_parent(signal.SIGKILL)()
     parent = os.getpid()
     for stream in (sys.stdout, sys.stderr):
@@ -55,10 +54,12 @@ def _watch(child: int) -> None:
     for number in FORWARDED:
         signal.signal(number, pass_on)
     _, status = os.waitpid(child, 0)
-    if not os.WIFSIGNALED(status):
-        os._exit(os.waitstatus_to_exitcode(status))
-    ended_by = os.WTERMSIG(status)
     rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "?")
+    if not os.WIFSIGNALED(status):
+        if chosen := os.waitstatus_to_exitcode(status):
+            _tell_launch(f"rank {rank} ended with status {chosen}\n{chosen}")
+        os._exit(chosen)
+    ended_by = os.WTERMSIG(status)
     cause = ": out of memory, or killed from outside" if ended_by == signal.SIGKILL else ""
     log.error("rank %s (process %d) was ended by %s%s", rank, child, signal.Signals(ended_by).name, cause)
     _tell_launch(f"rank {rank} was ended by {signal.Signals(ended_by).name}")
@@ -67,15 +68,8 @@ def _watch(child: int) -> None:
 
 
 def _tell_launch(words: str) -> None:
-    """Tells `dithc launch` of a rank that died before all had met: MPI's own start would wait for it, for ever."""
+    """Tells `dithc launch` of a rank that ended before all had met: MPI's own start would wait for it, for ever."""
     started = os.environ.get(STARTED_VARIABLE)
     if started and not Path(started).exists():
         with suppress(OSError):
             Path(started + LOST_SUFFIX).write_text(words)
-
-
-def _name(process: int) -> str:
-    try:
-        return Path(f"/proc/{process}/comm").read_text().strip()
-    except OSError:
-        return ""

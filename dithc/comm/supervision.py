@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dithc.comm.environment import LOST_SUFFIX, STARTED_VARIABLE
+from dithc.comm import litter
+from dithc.comm.environment import HYDRA_PROXY, LOST_SUFFIX, STARTED_VARIABLE
 from dithc.comm.launch import WORDS_OF_THE_COMMAND, Launcher, Vendor
 from dithc.log import logger, problem
 
@@ -19,6 +20,7 @@ log = logger(__name__)
 DRIVER_PID_VARIABLE, DRIVER_HOST_VARIABLE = "DITHC_DRIVER_PID", "DITHC_DRIVER_HOST"
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 STARTS, START_SECONDS, CHILDLESS_SECONDS = 3, 600.0, 5.0
+LOST_SECONDS = 10.0  # in which the launcher may end ranks of which one has ended, or the others end for the same reason
 UNMET_GRACE_SECONDS = 5.0  # ranks that have not met have nothing to save
 SET_PARENT_DEATH_SIGNAL = 1  # prctl(2), PR_SET_PDEATHSIG
 
@@ -62,13 +64,17 @@ def supervise(
     _sweep(meet_in)
     for start in range(1, STARTS + 1):
         told: list[signal.Signals] = []
+        before = litter.names()
         try:
             variables = {**environment, STARTED_VARIABLE: str(met)}
             status = _supervise_once(line, environment=variables, how=how, met=met, told=told)
             has_met = met.exists()
+            if not has_met and (chosen := _lost(met)[1]):
+                status = chosen  # of a rank; that of the launcher says only that it was ended
         finally:
-            for path in (met, _lost(met)):
+            for path in (met, _lost_file(met)):
                 path.unlink(missing_ok=True)
+            litter.sweep(before)
         if has_met or told or status in WORDS_OF_THE_COMMAND or start == STARTS:
             break
         log.warning(
@@ -150,12 +156,17 @@ class _Start:
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
         self._began = self._had_children = time.monotonic()
+        self._ranks: set[int] = set()  # processes of this node
+        self._lost_at: float | None = None
 
     def in_vain(self, pid: int, met: Path) -> str:
         """Why they will not meet; empty as long as they may."""
         now = time.monotonic()
-        if _lost(met).exists():
-            return f"{_lost(met).read_text() or 'a rank ended'} before the ranks had found each other"
+        words, status = _lost(met)
+        if words or self._has_lost_one(pid):
+            self._lost_at = self._lost_at or now
+            if (words and not status) or now > self._lost_at + LOST_SECONDS:
+                return f"{words or 'a rank ended'} before the ranks had found each other"
         if now > self._began + START_SECONDS:
             return f"the ranks have not found each other after {START_SECONDS:g} s"
         # MPICH's mpiexec waits for ever when what it starts on other nodes has ended before it called back.
@@ -164,6 +175,16 @@ class _Start:
         if now > self._had_children + CHILDLESS_SECONDS:
             return "what mpiexec had started has ended before the ranks found each other"
         return ""
+
+    def _has_lost_one(self, pid: int) -> bool:
+        """Whether a rank that MPICH's mpiexec had started on this node is gone: it may not notice, nor do the others."""
+        proxies = (
+            [child for child in _children(pid) if name_of(child) == HYDRA_PROXY] if self._launcher == "mpiexec" else []
+        )
+        found = {rank for proxy in proxies for rank in _children(proxy) if _is_rank(rank)}
+        is_gone = bool(proxies and self._ranks - found)
+        self._ranks |= found
+        return is_gone
 
 
 def _sweep(folder: Path) -> None:
@@ -174,8 +195,32 @@ def _sweep(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _lost(met: Path) -> Path:
+def _lost_file(met: Path) -> Path:
     return met.with_name(met.name + LOST_SUFFIX)
+
+
+def _lost(met: Path) -> tuple[str, int]:
+    """What a guard left whose rank ended before all had met: in words, and its status where it chose one; nothing, 0."""
+    try:
+        words, _, status = _lost_file(met).read_text().partition("\n")
+    except FileNotFoundError:
+        return "", 0
+    return words or "a rank ended", int(status) if status.isdigit() else 0
+
+
+def _is_rank(pid: int) -> bool:
+    try:
+        return b"\0PMI_RANK=" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+
+
+def name_of(pid: int) -> str:
+    """What the kernel calls a process; empty where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _children(pid: int) -> list[int]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dithc.comm import guard
+from dithc.comm.environment import HYDRA_PROXY
 from dithc.runs import Manifest, Store
 
 MARK = "DITHC_TEST_MARK"
@@ -73,7 +74,7 @@ class Training:
 
     def proxy(self) -> int:
         """The process of MPICH's that starts the ranks of this node."""
-        (found,) = [pid for pid in self.alive() if name_of(pid) == guard.HYDRA_PROXY]
+        (found,) = [pid for pid in self.alive() if name_of(pid) == HYDRA_PROXY]
         return found
 
     def wait_for_progress(self) -> None:

@@ -1,6 +1,7 @@
 """The launch line is right for every launcher; signals, statuses and a dead driver reach the command."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dithc.comm.environment import HYDRA_PROXY
 from dithc.comm.launch import (
     MpiExec,
     find_mpiexec,
@@ -184,6 +186,34 @@ def test_launcher_that_waits_for_what_has_ended_is_ended_too(monkeypatch, tmp_pa
     )
     assert status == 128 + signal.SIGTERM
     assert (tmp_path / "started").read_text() == "x\nx\n", "it is started again, for so often"
+
+
+@pytest.mark.parametrize(("status", "starts"), [(2, 1), (130, 2)])
+def test_ranks_of_which_one_has_ended_before_they_met_end_with_its_status(monkeypatch, tmp_path, status, starts):
+    monkeypatch.setattr("dithc.comm.supervision.LOST_SECONDS", 0.2)
+    monkeypatch.setattr("dithc.comm.supervision.STARTS", 2)
+    code = (
+        "import os, pathlib, time; lost = pathlib.Path(os.environ['DITHC_STARTED_FILE'] + '.lost')\n"
+        f"lost.write_text('rank 0 ended with status {status}\\n{status}'); print('x', flush=True)\n"
+        "time.sleep(120)"
+    )
+    line = ["/bin/sh", "-c", f'"{sys.executable}" -c "{code}" >> {tmp_path}/started']
+    assert supervise(line, environment=os.environ, poll_seconds=0.1, meet_in=tmp_path) == status
+    assert (tmp_path / "started").read_text() == "x\n" * starts
+
+
+def test_rank_that_is_gone_before_all_met_is_noticed_where_mpiexec_does_not(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr("dithc.comm.supervision.LOST_SECONDS", 0.2)
+    monkeypatch.setattr("dithc.comm.supervision.STARTS", 1)
+    proxy = tmp_path / HYDRA_PROXY
+    shutil.copy(shutil.which("sh"), proxy)
+    line = [
+        sys.executable,
+        "-c",
+        f"import subprocess; subprocess.run(['{proxy}', '-c', 'PMI_RANK=0 sleep 3 & PMI_RANK=1 sleep 120; wait'])",
+    ]
+    supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", poll_seconds=0.1, meet_in=tmp_path)
+    assert "a rank ended before the ranks had found each other: ending them" in caplog.text
 
 
 @pytest.mark.parametrize("status", [0, 1, 75, 76])

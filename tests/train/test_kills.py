@@ -4,10 +4,11 @@ import json
 import os
 import re
 import signal
+from pathlib import Path
 
 import pytest
 
-from dithc.comm import guard
+from dithc.comm.environment import HYDRA_PROXY
 from dithc.log import read_metrics
 from tests.attack.trainings import Training, hashes, name_of, newest
 from tests.ranks import needs_launcher
@@ -18,6 +19,12 @@ pytestmark = [
     pytest.mark.mpi,
     needs_launcher,
 ]
+
+
+def named_memory(pid: int) -> set[str]:
+    """Shared memory that a process has mapped, by name."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return {line[line.index("/") :] for line in lines if " /dev/shm/" in line}
 
 
 @pytest.fixture
@@ -47,8 +54,10 @@ def test_killed_rank_or_launcher_ends_all_within_seconds_and_training_continues_
         with start("killed") as training:
             training.wait_for_progress()
             pid = training.rank(number)
+            named = {path for path in named_memory(pid) if "mpich_shm" in path and "deleted" not in path}
             os.kill(pid, signal.SIGKILL)
             status, said = training.end()
+            assert not named, "it would outlive ranks that are killed"
             assert status not in (0, 75, 76)
             assert f"rank {number} (process {pid}) was ended by SIGKILL" in said  # its guard
             assert re.search(rf"rank {number} of 2( \(process {pid}\))? has ended", said), said  # the other rank
@@ -101,7 +110,7 @@ def test_rank_that_stands_still_is_named_and_ends_all_and_training_continues(num
 def test_ranks_end_with_what_the_launcher_started_on_their_node(start):
     with start("killed") as training:
         training.wait_for_progress()
-        proxies = [pid for pid in training.alive() if name_of(pid) == guard.HYDRA_PROXY]
+        proxies = [pid for pid in training.alive() if name_of(pid) == HYDRA_PROXY]
         if not proxies:
             pytest.skip("mpiexec is not MPICH's")
         os.kill(proxies[0], signal.SIGKILL)

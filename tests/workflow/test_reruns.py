@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -167,6 +168,31 @@ def test_what_was_deleted_or_cut_short_is_made_again_from_what_it_needs(small: P
     assert "continuing from step 3" in said
     assert "1 of 1 shards made now" in said
     assert [digest(small, name) for name in names] == before
+    assert run(small)[0] == []
+
+
+@pytest.mark.sampled("reruns")
+def test_verify_finds_what_was_altered_and_with_repair_has_it_made_again(small: Path) -> None:
+    weights = files(small, "extractors/classifier")[0]
+    metrics = weights.parent / "metrics" / "metrics.jsonl"
+    altered = [weights, metrics, manifest(small, "fid/after"), small / "results/small/report.json"]
+    for path in altered:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 16
+        path.write_bytes(data)
+    files(small, "latents/first")[0].unlink()
+    command = [str(Path(sys.executable).parent / "dithc"), "verify", "results/small", "store"]
+    found = subprocess.run(command, cwd=small, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    for path in altered:
+        assert path.name in found.stdout
+    refused = subprocess.run([*command, "--repair"], cwd=small, capture_output=True, text=True, check=False)
+    assert (refused.returncode, "remedy:" in refused.stderr) == (2, True)
+    assert weights.exists(), "nothing is deleted that cannot be made again"
+    more = ["--repair", "--profile", "profiles/local", "--configfile", "small.yaml"]
+    repaired = subprocess.run([*command, *more], cwd=small, capture_output=True, text=True, check=False)
+    assert repaired.returncode == 0, repaired.stdout + repaired.stderr
+    assert repaired.stdout.splitlines()[-1].endswith("all as they were written")
     assert run(small)[0] == []
 
 

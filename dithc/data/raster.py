@@ -213,7 +213,9 @@ def _check_sidecars(path: Path, info: RasterInfo) -> None:
     aux = path.with_name(f"{path.name}.aux.xml")
     found = [path.with_suffix(suffix) for suffix in WORLD_FILES] if info.crs is None else []
     found = [beside for beside in found if beside.is_file()]
-    if aux.is_file():
+    if os.path.dirname(os.path.realpath(aux)) != os.path.dirname(os.path.realpath(path)):
+        found.append(aux)  # a link that leads elsewhere; it is not opened
+    elif aux.is_file():
         with aux.open("rb") as file:
             text = file.read(SIDECAR_BYTES)
         found += [aux] if len(text) == SIDECAR_BYTES or any(word in text for word in SIDECAR_WORDS) else []

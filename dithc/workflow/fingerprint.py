@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,10 @@ def _below(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[s
 def _sample(path: str, *, blocks: int, block_bytes: int) -> bytes:
     """The size of a file, and a hash of so many blocks of it: one in its middle, more from its first byte to its last."""
     try:
-        size = os.stat(path).st_size
+        state = os.stat(path)
+        if not stat.S_ISREG(state.st_mode):  # opening a pipe may wait for ever; the reader's to reject
+            return b"unreadable\0"
+        size = state.st_size
         text = f"{size}\0".encode()
         if not blocks:
             return text

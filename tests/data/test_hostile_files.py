@@ -226,3 +226,14 @@ def test_place_or_no_data_beside_a_raster_is_refused_and_statistics_are_not(
     beside.write_text(f"<PAMDataset><{word}>1</{word}></PAMDataset>")
     with pytest.raises(UserError, match="beside"):
         read_raster(path)
+    beside.unlink()
+    beside.symlink_to("/etc/passwd")
+    with pytest.raises(UserError, match="beside"):
+        read_raster(path)
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    for name in (path.name, beside.name):
+        (linked / name).symlink_to(tmp_path / name)
+    beside.unlink()
+    beside.write_text("<PAMDataset/>")
+    np.testing.assert_array_equal(read_raster(linked / path.name)[0], land)

@@ -88,6 +88,13 @@ def test_broken_links_and_empty_files_are_files(folder: Path) -> None:
     assert len({truth, broken, of(folder)}) == 3
 
 
+def test_pipes_and_devices_are_not_opened(folder: Path) -> None:
+    before = fingerprint(folder, named=True)
+    os.mkfifo(folder / "pipe.tif")  # opened, it would wait for ever
+    (folder / "zero.tif").symlink_to("/dev/zero")
+    assert fingerprint(folder, named=True) != before
+
+
 def test_files_that_are_gone_are_remembered_from_the_last_run(folder: Path, tmp_path: Path) -> None:
     memory = tmp_path / "results" / "fingerprints.json"
     files = Files(memory)

@@ -13,7 +13,7 @@ from typing import Any, Self
 from dithc.config import Experiment
 from dithc.log import problem
 from dithc.runs.code import code_version
-from dithc.runs.files import atomic_write, sha256_file
+from dithc.runs.files import atomic_write, plain, sha256_file
 from dithc.runs.spec import digest, stage_spec
 
 
@@ -82,14 +82,14 @@ class Manifest:
         """
         wanted = f"the manifest of stage {stage!r}" if stage else "a manifest written by dithc"
         try:
-            content = json.loads(path.read_text())
+            content = json.loads(plain(path).read_text())
             content.pop("digest")
             manifest = cls(**content)
         except FileNotFoundError:
             raise problem(
                 f"manifest {path} is missing", got="no such file", expected=wanted, remedy="run the earlier stage first"
             ) from None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise problem(
                 f"manifest {path} cannot be read", got=error, expected=wanted, remedy="remove it and rerun its stage"
             ) from error

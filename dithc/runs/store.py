@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from dithc.log import UserError, logger, problem
-from dithc.runs.files import atomic_write, beside, flush, rename
+from dithc.runs.files import atomic_write, beside, flush, plain, rename
 from dithc.runs.manifest import Manifest, file_entry
 
 COMMIT_FILE = "checkpoint.json"
@@ -206,7 +206,7 @@ class Store:
         folder = self.path(step)
         faults = []
         try:
-            content = json.loads((folder / COMMIT_FILE).read_bytes())
+            content = json.loads(plain(folder / COMMIT_FILE).read_bytes())
             found = StoredCheckpoint(folder, content["step"], content["meta"], content["files"])
             faults += self.commit_faults(content, step)
             for entry in found.files:

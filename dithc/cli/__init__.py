@@ -13,6 +13,7 @@ import argparse
 import errno
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
-from dithc.log import UserError, logger, problem, setup
+from dithc.log import UserError, logger, problem, refusal, setup
 
 VERBS = {
     "run": "run an experiment, and show its stages",
@@ -116,9 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except BrokenPipeError:
         return 141
-    except OSError as error:
-        log = logger(f"dithc.{words[0]}")
-        log.error(str(_unwritable(words[0], error)), exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
+    except (OSError, MemoryError, RuntimeError) as error:
+        log, said = logger(f"dithc.{words[0]}"), _told(words[0], error)
+        if said is None:
+            raise
+        log.error(str(said), exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
         return 2
 
 
@@ -144,6 +147,25 @@ def _run(words: Sequence[str]) -> int:
     except Lease.Held as error:
         logger(f"dithc.{words[0]}").error(str(error))
         return HELD
+
+
+def _told(verb: str, error: Exception) -> UserError | None:
+    """An error of the operating system, memory that it refused among them, in the words of a user error; None for others."""
+    wanted = refusal.asked(error)
+    if wanted is None:
+        return _unwritable(verb, error) if isinstance(error, OSError) else None
+    from dithc.hardware import Limits
+
+    available = Limits.read().memory_available_bytes
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    there_is = [f"{refusal.gib(available)} free now"] if available is not None else []
+    there_is += [f"{refusal.gib(limit)} of addresses (`ulimit -v`)"] if limit != resource.RLIM_INFINITY else []
+    return refusal.out_of_memory(
+        f"dithc {verb}",
+        wanted=wanted,
+        there_is=", ".join(there_is) or "more memory",
+        remedy="take more memory (`resources: {STAGE: {mem_mb}}` asks for it), or a smaller `batch` or `size` of this stage",
+    )
 
 
 def _unwritable(verb: str, error: OSError) -> UserError:

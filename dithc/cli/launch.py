@@ -10,6 +10,7 @@ SUMMARY = (
 EXAMPLE = "dithc launch --launcher mpiexec --ranks 2 --cpus 1 -- dithc train --config config/experiments/demo.yaml ..."
 
 STOPPED = 75
+KILLED = 137  # 128 + SIGKILL
 JOB_VARIABLE = "SLURM_JOB_ID"
 ENDED_WITHIN_SECONDS = 300.0
 
@@ -60,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
     from dithc.cluster import site
     from dithc.comm import launch, supervise
+    from dithc.hardware import Limits
 
     ranks, cores = _counted(args) if args.strategy else (args.ranks, None)
     node_cpus = args.node_cpus or cores
@@ -84,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
         root_user=os.geteuid() == 0,
     )
     started = {"OMP_NUM_THREADS": str(cpus), "DITHC_EXPECTED_RANKS": str(ranks)}
+    kills = Limits.out_of_memory_kills()
     status = supervise(
         line,
         environment={**environment, **started},
@@ -92,6 +95,8 @@ def run(args: argparse.Namespace) -> int:
         grace_seconds=args.grace_seconds,
         meet_in=Path.cwd() if ranks > 1 and Path(command[0]).name == "dithc" else None,
     )
+    if status == KILLED:
+        _say_killed(command, by_system=Limits.out_of_memory_kills() > kills)
     if args.scheduler == "none":
         return status
     if status == STOPPED:
@@ -99,6 +104,27 @@ def run(args: argparse.Namespace) -> int:
     if status not in launch.WORDS_OF_THE_COMMAND and (gone := site.lost(hosts)):
         return _again(args.scheduler, f"node {', '.join(gone)} was lost")
     return status
+
+
+def _say_killed(command: list[str], *, by_system: bool) -> None:
+    """Says why a process is gone that could say nothing itself."""
+    from dithc.hardware import Limits
+    from dithc.log import logger, problem, refusal
+
+    limits = Limits.read()
+    limit = "none" if limits.memory_limit_bytes is None else refusal.gib(limits.memory_limit_bytes)
+    free = "unknown" if limits.memory_available_bytes is None else refusal.gib(limits.memory_available_bytes)
+    error = problem(
+        f"{' '.join(command[:2])} was ended by SIGKILL",
+        got="this job's control group had no memory left"
+        if by_system
+        else "a signal from outside, or a machine without memory",
+        expected=f"memory for all of its ranks; the limit of this job is {limit}, free now {free}",
+        remedy="what a training needs and what would fit was said when it began (`needs about`): lower `micro_batch`, set "
+        "`recompute: block` or `machine.memory: {fast_budget_gib, file_folder, file_gib}`, or ask for more "
+        "(`resources: {train: {mem_mb}}`)",
+    )
+    logger("dithc.launch").error(str(error))
 
 
 def _hosts(nodes: int) -> list[str]:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from dithc.config import Experiment
 from dithc.hardware import Machine, RankPlan, apply, discover, plan, verify
-from dithc.log import logger
+from dithc.log import logger, problem
 
 if TYPE_CHECKING:
     from dithc.comm import Group
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
+MOST_THREADS = 4096  # of a context of the kernels
 log = logger("dithc.cores")
 
 
@@ -54,8 +55,9 @@ def ranks(experiment: Experiment, *, expected: int | None, timeout_seconds: floa
     ):
         os.environ.setdefault(variable, value)
     with connect(expected, timeout_seconds=timeout_seconds) as group:
-        launched = os.environ.get(THREADS_VARIABLE, "") if "DITHC_EXPECTED_RANKS" in os.environ else ""
-        given = int(launched) if launched.isdigit() else experiment.machine.cpus_per_rank
+        asked = _asked_threads()
+        launched = asked if "DITHC_EXPECTED_RANKS" in os.environ else None
+        given = launched or experiment.machine.cpus_per_rank
         machine = discover()
         masks = _masks_of_node(group, machine.limits.allowed_cpus)
         apart = sum(map(len, masks)) == len(set[int]().union(*masks))
@@ -68,14 +70,34 @@ def ranks(experiment: Experiment, *, expected: int | None, timeout_seconds: floa
             group.communicate_on(communication[0])
         elif group.size > 1:
             log.info("no core of its own for the communication threads: they run on any of the rank")
-        if os.environ.get(THREADS_VARIABLE, "").isdigit() and not (launched and mine.reserved):
-            threads = _threads(int(os.environ[THREADS_VARIABLE]), mine, machine, launched=bool(launched))
+        if asked is not None and not (launched and mine.reserved):
+            threads = _threads(asked, mine, machine, launched=launched is not None)
         torch.set_num_threads(threads)
         check = partial(verify, mine, num_threads=threads, cores=machine.cores, communication=communication)
         check(gather=partial(_masks_of_node, group))
         yield group
         # By now the threads of the work exist, and something that was loaded may have bound them elsewhere.
         check()
+
+
+def _asked_threads() -> int | None:
+    """What OMP_NUM_THREADS says; None where it is not set, or is a list for nested parallelism, which there is none of here.
+
+    Raises:
+        UserError: it is no number of threads that a machine has.
+    """
+    text = os.environ.get(THREADS_VARIABLE, "")
+    if not text or "," in text:
+        return None
+    asked = int(text) if text.isascii() and text.isdigit() and len(text) < len(str(MOST_THREADS)) + 1 else 0
+    if not 1 <= asked <= MOST_THREADS:
+        raise problem(
+            f"environment variable {THREADS_VARIABLE}",
+            got=repr(text[:40]),
+            expected=f"a number of threads from 1 to {MOST_THREADS}",
+            remedy=f"set it to the cores of a rank, or unset it (`unset {THREADS_VARIABLE}`): dithc counts them itself",
+        )
+    return asked
 
 
 def _threads(asked: int, mine: RankPlan, machine: Machine, *, launched: bool) -> int:

@@ -80,7 +80,7 @@ class Machine(Settings):
     """The longest walltime that a job may ask, in minutes; none for no limit."""
     prologue: Place | None = None
     """File of shell lines that run before the command of every rule, such as `module load`; one that fails ends the job."""
-    gflops_per_core: float = Field(default=10.0, ge=0.001, le=10.0**6)
+    gflops_per_core: float = Field(default=10.0, ge=1e-6, le=10.0**6)
     """What a core does in training, in GFLOP/s, from which walltimes follow; low, so that a job seldom ends early."""
 
     @model_validator(mode="after")

@@ -12,10 +12,19 @@ Sharding = Literal["none", "zero1"]
 CheckpointPath = Literal["async", "blocking"]
 AutoMemChoice = Literal["auto", "on", "off"]
 NonFinite = Literal["stop", "skip", "rollback"]
+Recompute = Literal["none", "block"]
 
 
 MOST_STEPS = 9_999_999  # file names have seven digits for them
 MOST_SEGMENTS = 10_000  # each is a job, and a manifest
+
+# Of a weight: itself, its gradient, two moments, the average (fp32); a copy in bf16 counts as a half more.
+STATE_BYTES, BF16_COPY_BYTES = 20, 2
+# What an asynchronous checkpoint copies of a weight: weight, two moments, average.
+SNAPSHOT_BYTES = 16
+# Numbers a block keeps of a token for its backward pass, in widths D: two norms, qkv, attention, projection, MLP before and after
+# GELU (4 each), two gates (paper section 4.2; measured 16 to 19).
+KEPT_WIDTHS = 20
 
 # Peebles & Xie, table 1: width, depth, heads.
 SIZES = {"S": (384, 12, 6), "B": (768, 12, 12), "L": (1024, 24, 16), "XL": (1152, 28, 16)}
@@ -77,6 +86,13 @@ class Model(Settings):
         width, depth, heads = SIZES[self.preset.removeprefix("DiT-").rpartition("/")[0]]
         return self.hidden_size or width, self.depth or depth, self.num_heads or heads
 
+    @property
+    def parameters(self) -> int:
+        """Weights, but for the table of labels."""
+        width, depth, _ = self.shape
+        blocks = depth * (18 * width**2 + 15 * width)  # attention 4 D^2, MLP 8 D^2, adaLN 6 D^2
+        return blocks + 3 * width**2 + 512 * width  # timestep, last adaLN, first and last layer
+
 
 class Run(Settings):
     """One training: a pre-training, or a fine-tuning that starts from another run or from a file."""
@@ -109,7 +125,7 @@ class Run(Settings):
     """Largest global gradient norm; none for no clipping."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type; master weights and optimizer state are always fp32."""
-    recompute: Literal["none", "block"] = "none"
+    recompute: Recompute = "none"
     """Recompute activations of each block in backward: less memory, the same numbers, about a third more time."""
     nonfinite: NonFinite = "stop"
     """What to do about a step whose loss or gradient is not finite. stop: end with an error that names it; skip: leave its update
@@ -149,6 +165,22 @@ class Run(Settings):
     def segment_steps(self) -> int:
         """Steps of one job."""
         return self.segment or self.steps
+
+    def image_bytes(self, tokens: int, *, recompute: Recompute | None = None) -> int:
+        """What an image of so many tokens keeps for its backward pass."""
+        width, depth, _ = self.model.shape
+        kept_blocks = 2 if (recompute or self.recompute) == "block" else depth
+        return tokens * width * (2 if self.dtype == "bf16" else 4) * (kept_blocks * KEPT_WIDTHS + depth)
+
+    @property
+    def state_bytes(self) -> int:
+        """Weights, gradients, moments and averages, of a rank that shares none of them."""
+        return self.model.parameters * (STATE_BYTES + (BF16_COPY_BYTES if self.dtype == "bf16" else 0))
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """What a checkpoint that is written beside the training copies."""
+        return self.model.parameters * SNAPSHOT_BYTES
 
 
 class Evaluation(Settings):

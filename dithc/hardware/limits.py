@@ -46,6 +46,17 @@ class Limits:
             memory_available_bytes=available,
         )
 
+    @staticmethod
+    def out_of_memory_kills(root: Path = Path("/")) -> int:
+        """Processes that the system has killed so far because a control group of this process had no memory left."""
+        texts = (
+            read_text(group / name)
+            for group in _groups(root, controller="memory")
+            for name in ("memory.events", "memory.oom_control")
+        )
+        lines = [line.split() for text in texts for line in (text or "").splitlines()]
+        return sum(int(words[1]) for words in lines if len(words) == 2 and words[0] == "oom_kill")
+
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
     """The kernel's list format, `0-3,8,10-11`, as sorted numbers; empty text is an empty tuple."""

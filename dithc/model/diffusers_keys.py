@@ -45,7 +45,13 @@ EMBEDDERS = {
     "y_embedder.embedding_table.weight": "class_embedder.embedding_table.weight",
 }
 
+# A file that says more is damaged; tables of these sizes are made before weights are compared with anything.
+MOST_SIDE, MOST_CLASSES = 1024, 10**6
 # What the class takes for a setting that its config.json does not hold, and the settings that ours has no other value for.
+MOST_SIDE, MOST_CLASSES = (
+    1024,
+    10**6,
+)  # a file that says more is damaged; tables of such sizes are made before anything is compared
 DEFAULTS: dict[str, Any] = {
     "num_attention_heads": 16,
     "attention_head_dim": 72,
@@ -112,8 +118,9 @@ def source_of(content: Mapping[str, Any]) -> DiTConfig:
     chosen = {**DEFAULTS, **content}
     sizes = ("num_attention_heads", "attention_head_dim", "in_channels", "sample_size", "patch_size")
     for key in (*sizes, "num_layers", "num_embeds_ada_norm"):
-        if not isinstance(chosen[key], int) or chosen[key] < 1:
-            raise _cannot_import(key, got=chosen[key], expected="a whole number of at least 1")
+        most = MOST_CLASSES if key == "num_embeds_ada_norm" else MOST_SIDE
+        if not isinstance(chosen[key], int) or isinstance(chosen[key], bool) or not 1 <= chosen[key] <= most:
+            raise _cannot_import(key, got=chosen[key], expected=f"a whole number from 1 to {most}")
     heads, channels = chosen["num_attention_heads"], chosen["in_channels"]
     return DiTConfig(
         hidden_size=heads * chosen["attention_head_dim"],

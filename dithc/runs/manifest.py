@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 from dithc.config import Experiment
 from dithc.log import problem
 from dithc.runs.code import code_version
-from dithc.runs.files import atomic_write, sha256_file
+from dithc.runs.files import atomic_write, plain, sha256_file
 from dithc.runs.spec import digest, stage_spec
 from dithc.sealed import seal, unseal
 
@@ -90,7 +90,7 @@ class Manifest:
         """
         wanted = f"the manifest of stage {stage!r}" if stage else "a manifest written by dithc"
         try:
-            content = unseal(path.read_text(), unsealed=[frozenset({*(one.name for one in fields(cls)), "digest"})])
+            content = unseal(plain(path).read_text(), unsealed=[frozenset({*(one.name for one in fields(cls)), "digest"})])
             written = content.pop("digest")
             manifest = cls(**content)
             if manifest.digest != written:
@@ -99,7 +99,7 @@ class Manifest:
             raise problem(
                 f"manifest {path} is missing", got="no such file", expected=wanted, remedy="run the earlier stage first"
             ) from None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise problem(
                 f"manifest {path} cannot be read", got=error, expected=wanted, remedy="remove it and rerun its stage"
             ) from error

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from dithc.log import UserError, logger, problem
-from dithc.runs.files import atomic_write, beside, flush, rename
+from dithc.runs.files import atomic_write, beside, flush, plain, rename
 from dithc.runs.manifest import Manifest, file_entry
 from dithc.sealed import seal, seal_line, unseal
 
@@ -196,7 +196,7 @@ class Store:
         folder = self.path(step)
         faults: list[str] = []
         try:
-            content, faults = self.commit_content((folder / COMMIT_FILE).read_text(), step)
+            content, faults = self.commit_content(plain(folder / COMMIT_FILE).read_text(), step)
             found = StoredCheckpoint(folder, content["step"], content["meta"], content["files"])
             for entry in found.files:
                 if file_entry(folder / entry["path"], relative_to=folder) != entry:

@@ -13,6 +13,9 @@ from dithc.log import UserError, problem
 from dithc.tensors.files import PIECES_KEY, numbered
 from dithc.tensors.pieces import Piece, assemble
 
+MOST_SHOWN = 400  # letters of what a library says
+# How a file shows that it is not whole, or not what it says of its pieces.
+DAMAGE = (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError)
 NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})$")
 
 
@@ -30,15 +33,19 @@ def read_tensors(path: Path) -> Mapping[str, Tensor]:
     """
     try:
         return _Tensors(files_of(path))
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise problem(
-            f"{path} cannot be read",
-            got=error,
-            expected="a complete safetensors file, or all of its numbered parts",
-            remedy="copy it again, or choose another",
-        ) from error
+    except DAMAGE as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    if isinstance(error, UserError):
+        return error
+    return problem(
+        f"{path} cannot be read",
+        got=" ".join(str(error).split())[:MOST_SHOWN] or type(error).__name__,
+        expected="a complete safetensors file, or all of its numbered parts",
+        remedy="copy it again, or choose another",
+    )
 
 
 def files_of(path: Path) -> list[Path]:
@@ -47,8 +54,10 @@ def files_of(path: Path) -> list[Path]:
     Raises:
         FileNotFoundError: there is neither, or a number is missing.
     """
-    if path.exists():
+    if path.is_file():
         return [path]
+    if path.exists():
+        raise OSError(f"{path} is no plain file")  # a pipe or a device would be waited for
     counts = {
         int(match[2])
         for beside in path.parent.glob(f"{path.stem}-*{path.suffix}")
@@ -59,7 +68,7 @@ def files_of(path: Path) -> list[Path]:
         raise FileNotFoundError(f"{path}: {found}")
     count = counts.pop()
     files = [path.with_name(numbered(path.name, number, count)) for number in range(count)]
-    if missing := [file.name for file in files if not file.exists()]:
+    if missing := [file.name for file in files if not file.is_file()]:
         raise FileNotFoundError(f"{', '.join(missing)} of {count} files is missing")
     return files
 
@@ -68,6 +77,7 @@ class _Tensors(Mapping[str, Tensor]):
     """The tensors of files, each put together when it is asked for."""
 
     def __init__(self, files: list[Path]) -> None:
+        self._path = files[0]
         self._where: dict[str, list[tuple[Any, str, dict[str, Any]]]] = {}
         for file in files:
             handle: Any = safe_open(file, framework="pt")
@@ -77,8 +87,15 @@ class _Tensors(Mapping[str, Tensor]):
                 self._where.setdefault(piece.get("name", key), []).append((handle, key, piece))
 
     def __getitem__(self, name: str) -> Tensor:
+        found = self._where[name]
+        try:
+            return self._assembled(name, found)
+        except DAMAGE as error:
+            raise _unreadable(self._path, error) from error
+
+    def _assembled(self, name: str, found: list[tuple[Any, str, dict[str, Any]]]) -> Tensor:
         pieces = []
-        for handle, key, piece in self._where[name]:
+        for handle, key, piece in found:
             values: Tensor = handle.get_tensor(key)
             shape = tuple(piece["shape"]) if piece else tuple(values.shape)
             dim = piece["dim"] if piece else (0 if shape else None)

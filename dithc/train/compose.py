@@ -24,6 +24,7 @@ from dithc.train.journal import AttemptLog, Journal
 from dithc.train.loop import loop
 from dithc.train.memory import TrainingMemory
 from dithc.train.nonfinite import LeftOut, Recovery
+from dithc.train.room import within
 from dithc.train.saving import Saver
 from dithc.train.setup import fresh_model, start_from_file, start_from_run
 from dithc.train.step import Trainer, settle
@@ -120,6 +121,9 @@ def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
         latents = Latents(job.latents.parent)
         source = _source(job, latents)
         layout = layout_on(group, job.strategy)
+        share = -(-job.run.global_batch // layout.data_size)
+        tokens = latents.shape[-1] * latents.shape[-2] // job.run.model.patch**2
+        stack.enter_context(within(job, tokens=tokens, at_once=min(job.run.micro_batch or share, share), memory=memory))
         model = _initial_model(job, latents)
         said = _said(job, latents, model=model, layout=layout)
         trainer, state = _trainer(job, group, source, model=model, layout=layout, memory=memory)

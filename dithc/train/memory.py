@@ -138,6 +138,13 @@ class TrainingMemory:
         values = (counted.loaded_bytes, counted.offloaded_bytes, counted.stall_seconds, peak, counted.spills)
         return dict(zip(MEMORY, values, strict=True))
 
+    @property
+    def kept_bytes(self) -> int | None:
+        """What the units of a recorded step kept for the backward pass; None where none was recorded."""
+        if self._manager is None or self._manager.trace is None:
+            return None
+        return sum(saved.bytes for unit in self._manager.trace.units for saved in unit.saved if not saved.is_input)
+
     def document(self) -> dict[str, Any] | None:
         """Tiers, trace and plan, ready for JSON; None before there is a plan."""
         if self._manager is None or self._manager.plan is None or self._manager.trace is None or self.tiers is None:

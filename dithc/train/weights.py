@@ -55,6 +55,8 @@ def read_weights(
 def _source(path: Path) -> DiTConfig | None:
     """The model that a config.json describes, None where there is no such file."""
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("no plain file")
         content = json.loads(path.read_text())
         if not isinstance(content, dict):
             raise ValueError(f"a {type(content).__name__} at the top")

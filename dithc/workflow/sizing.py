@@ -19,13 +19,6 @@ from dithc.config import Experiment, datasets, training
 MB = 1e6
 # A process of dithc after its imports, by what it imports: 0.35 GB with torch, 0.15 without; twice that, as libraries differ.
 TORCH_MB, PLAIN_MB = 800, 400
-# Of a weight: itself, its gradient, two moments, the average (fp32); a copy in bf16 counts as a half more.
-STATE_BYTES, BF16_COPY_BYTES = 20, 2
-# What an asynchronous checkpoint copies of a weight: weight, two moments, average.
-SNAPSHOT_BYTES = 16
-# Numbers a block keeps of a token for its backward pass, in widths D: two norms, qkv, attention, projection, MLP before and after
-# GELU (4 each), two gates (paper section 4.2; measured 16 to 19).
-KEPT_WIDTHS = 20
 # Numbers that convolutions of an autoencoder keep of an image, in (pixels x first width); a classifier keeps fewer.
 KEPT_CONVOLUTION = 60
 # Scenes of a full Sentinel-2 product on its 10 m grid: 10,980 squared.
@@ -107,9 +100,7 @@ def geometry(experiment: Experiment, run: training.Run) -> Geometry:
     width, depth, _ = run.model.shape
     factor = _codec_factor(experiment, dataset.codec)
     tokens = max(1, dataset.tiles.size // (factor * run.model.patch)) ** 2
-    blocks = depth * (18 * width**2 + 15 * width)  # attention 4 D^2, MLP 8 D^2, adaLN 6 D^2
-    ends = 3 * width**2 + 512 * width  # timestep, last adaLN, first and last layer
-    return Geometry(dataset.tiles.size, _bands(dataset), tokens, width, depth, blocks + ends)
+    return Geometry(dataset.tiles.size, _bands(dataset), tokens, width, depth, run.model.parameters)
 
 
 def source_files(dataset: datasets.Dataset, *, most: int = 100_000) -> tuple[int, int, int]:
@@ -190,14 +181,11 @@ def _train(experiment: Experiment, name: str, ranks: int) -> tuple[float, float,
     sizes = geometry(experiment, run)
     share = math.ceil(run.global_batch / ranks)
     at_once = min(run.micro_batch or share, share)
-    kept_blocks = 2 if run.recompute == "block" else sizes.depth
-    item = 2 if run.dtype == "bf16" else 4
-    activations = at_once * sizes.tokens * sizes.width * item * (kept_blocks * KEPT_WIDTHS + sizes.depth)
-    state = sizes.parameters * (STATE_BYTES + (BF16_COPY_BYTES if run.dtype == "bf16" else 0))
-    state += sizes.parameters * SNAPSHOT_BYTES if machine.checkpoints == "async" else 0
+    activations = at_once * run.image_bytes(sizes.tokens)
+    state = run.state_bytes + (run.snapshot_bytes if machine.checkpoints == "async" else 0)
     passes = 4 if run.recompute == "block" else 3
     flops = passes * sizes.flops * run.global_batch * run.segment_steps
-    checkpoints = sizes.parameters * SNAPSHOT_BYTES / MB * (run.segment_steps / run.checkpoint_every + 1)
+    checkpoints = run.snapshot_bytes / MB * (run.segment_steps / run.checkpoint_every + 1)
     return TORCH_MB + (activations + state) / MB, flops, checkpoints
 
 
@@ -209,7 +197,7 @@ def _sample(experiment: Experiment, name: str, ranks: int) -> tuple[float, float
     first = getattr(codec, "channels", [128 if codec.kind == "sd-vae" else 1])[0]
     decoding = min(evaluation.batch, SAMPLED_SHARD) * sizes.side**2 * first * 12 * 4
     held = SAMPLED_SHARD * sizes.side**2 * sizes.bands * 4 * 3
-    network = at_once * sizes.tokens * sizes.width * 4 * KEPT_WIDTHS + sizes.parameters * 8
+    network = at_once * sizes.tokens * sizes.width * 4 * training.KEPT_WIDTHS + sizes.parameters * 8
     flops = sizes.flops * evaluation.images * evaluation.steps * (2 if evaluation.guidance != 1.0 else 1)
     return TORCH_MB + (decoding + held + network) / MB, flops, 0.0
 

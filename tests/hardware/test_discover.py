@@ -85,6 +85,9 @@ def test_version_2_limits_are_the_tightest_up_the_tree(flat_machine):
     assert limits.cpu_quota == 2.5
     assert limits.memory_limit_bytes == 3 << 30
     assert limits.memory_available_bytes == 2 << 30
+    assert Limits.out_of_memory_kills(tree.root) == 0
+    tree.write("sys/fs/cgroup/job/memory.events", "low 0\noom 3\noom_kill 2\n")
+    assert Limits.out_of_memory_kills(tree.root) == 2
 
 
 def test_version_1_limits_are_read_below_the_mounted_part(flat_machine):

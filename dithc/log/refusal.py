@@ -1,0 +1,46 @@
+"""Memory that the system refuses: how it is told from other errors, and said."""
+
+import errno
+import re
+
+from dithc.log.errors import UserError, problem
+
+REFUSALS = ("can't allocate memory", "Cannot allocate memory", "not enough memory", "bad_alloc", "Unable to allocate")
+ASKED = re.compile(r"allocate (\d+) bytes|Unable to allocate ([\d.]+ [KMGTPE]?i?B)|no memory for (\([^)]*\) of [\w.]+)")
+
+
+def asked(error: BaseException) -> str | None:
+    """What was asked of the system, where an error is that it refused memory; None for every other error."""
+    text = (str(error).splitlines() or [""])[0]
+    is_refusal = (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, RuntimeError) and any(words in str(error) for words in REFUSALS))
+    )
+    if not is_refusal:
+        return None
+    if found := ASKED.search(str(error)):
+        return found[2] or (f"a tensor {found[3]}" if found[3] else gib(int(found[1])))
+    return text or "memory"
+
+
+def gib(num_bytes: float) -> str:
+    """Bytes as people say them: 2.3 GiB, 40 MiB."""
+    return f"{num_bytes / 2**30:.2f} GiB" if abs(num_bytes) >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"
+
+
+def out_of_memory(what: str, *, wanted: str, there_is: str, remedy: str) -> UserError:
+    """The error of a refusal.
+
+    Args:
+        what: what could not go on.
+        wanted: as the function of that name gave it.
+        there_is: what this process may take and has, in words.
+        remedy: what needs less.
+    """
+    return problem(
+        f"{what}: out of memory",
+        got=f"{wanted} was asked of the system, which refused",
+        expected=there_is,
+        remedy=remedy,
+    )

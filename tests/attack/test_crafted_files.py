@@ -1,0 +1,187 @@
+"""Weights, manifests and checkpoints that somebody crafted: an error in four lines, no traceback, and nobody waits for a pipe."""
+
+import json
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dithc.log import UserError
+from dithc.model import diffusers_keys
+from dithc.runs import Manifest, sha256_file
+from dithc.tensors import read_tensors
+
+SECONDS = 30
+VALID = {
+    "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+    "b": {"dtype": "F32", "shape": [4], "data_offsets": [24, 40]},
+}
+
+
+@pytest.fixture(autouse=True)
+def _ends() -> Iterator[None]:
+    def late(*_: object) -> None:
+        raise AssertionError(f"no answer within {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(SECONDS)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def file_of(header: Any, *, length: int | None = None, data: bytes = b"\0" * 40) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def crafted(drawn: random.Random) -> tuple[str, bytes]:
+    """A safetensors file in which one thing is wrong."""
+    huge = drawn.choice([10**18, 2**63, 2**64 - 1, 10**9, 41])
+    cut = {"name": "a", "shape": [4, 3], "dim": 0, "start": 0}
+    odd: dict[str, Any] = {
+        "name": ["a"],
+        "shape": drawn.choice([[huge], "x", None, [-1], {}, [[2]]]),
+        "dim": drawn.choice([99, -7, "0", 2**70, 1.5, None]),
+        "start": drawn.choice([-1, 1, "0", 2**70, None]),
+    }
+    key = drawn.choice(sorted(odd))
+    pieces: Any = drawn.choice([{"a": {**cut, key: odd[key]}}, {"a": cut}, {"a": []}, {"a": "x"}, [1], 1, "x"])
+
+    def entry(**changes: Any) -> dict[str, Any]:
+        return {**VALID, "a": {**VALID["a"], **changes}}
+
+    deep = drawn.randrange(2000, 200_000)
+    made: dict[str, bytes] = {
+        "header length": file_of(VALID, length=huge),
+        "offsets that overlap": file_of(entry(data_offsets=[8, 32])),
+        "offsets past the end": file_of(entry(data_offsets=[0, huge])),
+        "offsets turned round": file_of(entry(data_offsets=[24, 0])),
+        "negative offsets": file_of(entry(data_offsets=[-24, 0])),
+        "shape": file_of(entry(shape=[huge, huge])),
+        "negative shape": file_of(entry(shape=[-2, -3])),
+        "dtype": file_of(entry(dtype=drawn.choice(["F64", "I8", "BOOL", "F17", "", 3, None]))),
+        "pieces": file_of(
+            {**VALID, "__metadata__": {"dithc.pieces": json.dumps(pieces), "pieces": json.dumps(pieces)}}
+        ),
+        "metadata": file_of({**VALID, "__metadata__": drawn.choice([1, [1], {"a": 1}, {"a": {"b": 1}}])}),
+        "no JSON": file_of(b"{" * drawn.randrange(1, 99)),
+        "deep JSON": file_of(b'{"a":' * deep),
+        "no UTF-8": file_of(b'{"\xff": 1}'),
+        "cut short": file_of(VALID)[: drawn.randrange(0, 160)],
+        "noise": bytes(drawn.randrange(256) for _ in range(drawn.randrange(200))),
+    }
+    what = drawn.choice(sorted(made))
+    return what, made[what]
+
+
+def attack(seed: int, count: int, folder: Path) -> None:
+    drawn = random.Random(seed)
+    for number in range(count):
+        what, content = crafted(drawn)
+        path = folder / f"{number}.safetensors"
+        path.write_bytes(content)
+        signal.alarm(SECONDS)
+        try:
+            for name, value in read_tensors(
+                path
+            ).items():  # a crafted file may be valid: then it is what it says, within the file
+                assert value.numel() * value.element_size() <= len(content), (what, name)
+        except UserError as error:
+            said = str(error)
+        else:
+            said = "remedy: none is needed"
+        assert "remedy:" in said, what
+        assert len(said) < 2000, what
+        path.unlink()
+
+
+def test_crafted_tensor_files_are_refused(tmp_path: Path) -> None:
+    attack(1, 200, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(10, 20))
+def test_many_more_crafted_tensor_files_are_refused(tmp_path: Path, seed: int) -> None:
+    attack(seed, 2000, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "key", ["sample_size", "num_layers", "attention_head_dim", "num_embeds_ada_norm", "patch_size"]
+)
+@pytest.mark.parametrize("value", [10**9, 0, -1, True, 2.0, "8", None])
+def test_settings_of_a_model_that_none_has_are_refused_before_anything_is_made(key: str, value: object) -> None:
+    with pytest.raises(UserError, match=key):
+        diffusers_keys.source_of({key: value})
+
+
+def read_manifest(path: Path) -> None:
+    Manifest.read(path)
+
+
+def read_some(path: Path) -> None:
+    read_tensors(path)
+
+
+def hash_it(path: Path) -> None:
+    sha256_file(path)
+
+
+@pytest.mark.parametrize("read", [read_manifest, read_some, hash_it])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_plain_file_is_an_error_at_once(
+    tmp_path: Path, read: Callable[[Path], None], make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "odd")
+    with pytest.raises((UserError, OSError), match="odd"):
+        read(tmp_path / "odd")
+
+
+def run(*words: object, **variables: str) -> "subprocess.CompletedProcess[str]":
+    program = str(Path(sys.executable).parent / "dithc")
+    signal.alarm(300)
+    return subprocess.run(
+        [program, *map(str, words)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("odd", ["--config", "--scenes"])
+def test_a_pipe_in_the_place_of_a_file_ends_a_verb_with_its_name(tmp_path: Path, odd: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    words = {
+        "--config": Path("config/experiments/demo.yaml").resolve(),
+        "--scenes": tmp_path / "none",
+        odd: tmp_path / "pipe",
+    }
+    given = [part for word, path in words.items() for part in (word, path)]
+    done = run("tiles", *given, "--dataset", "sentinel2", "--out", tmp_path / "out" / "manifest.json")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    assert "pipe" in done.stderr
+    assert "remedy:" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "9" * 30, "²", "1e3", " 2"])
+def test_a_number_of_threads_that_no_machine_has_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dithc.cli import ranks
+
+    monkeypatch.setenv("OMP_NUM_THREADS", text)
+    with pytest.raises(UserError, match="OMP_NUM_THREADS"):
+        ranks._asked_threads()
+    for taken, expected in {"2": 2, "": None, "4,2": None}.items():
+        monkeypatch.setenv("OMP_NUM_THREADS", taken)
+        assert ranks._asked_threads() == expected
+    assert torch.get_num_threads() >= 1

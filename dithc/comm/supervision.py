@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -161,27 +162,27 @@ class _Start:
 
     def in_vain(self, pid: int, met: Path) -> str:
         """Why they will not meet; empty as long as they may."""
-        now = time.monotonic()
+        now, children = time.monotonic(), _children()
         words, status = _lost(met)
-        if words or self._has_lost_one(pid):
+        if words or self._has_lost_one(pid, children):
             self._lost_at = self._lost_at or now
             if (words and not status) or now > self._lost_at + LOST_SECONDS:
                 return f"{words or 'a rank ended'} before the ranks had found each other"
         if now > self._began + START_SECONDS:
             return f"the ranks have not found each other after {START_SECONDS:g} s"
         # MPICH's mpiexec waits for ever when what it starts on other nodes has ended before it called back.
-        if self._launcher != "mpiexec" or _children(pid):
+        if self._launcher != "mpiexec" or pid in children:
             self._had_children = now
         if now > self._had_children + CHILDLESS_SECONDS:
             return "what mpiexec had started has ended before the ranks found each other"
         return ""
 
-    def _has_lost_one(self, pid: int) -> bool:
+    def _has_lost_one(self, pid: int, children: Mapping[int, set[int]]) -> bool:
         """Whether a rank that MPICH's mpiexec had started on this node is gone: it may not notice, nor do the others."""
-        proxies = (
-            [child for child in _children(pid) if name_of(child) == HYDRA_PROXY] if self._launcher == "mpiexec" else []
-        )
-        found = {rank for proxy in proxies for rank in _children(proxy) if _is_rank(rank)}
+        if self._launcher != "mpiexec":
+            return False
+        proxies = [child for child in children.get(pid, ()) if name_of(child) == HYDRA_PROXY]
+        found = {rank for proxy in proxies for rank in children.get(proxy, ()) if rank in self._ranks or _is_rank(rank)}
         is_gone = bool(proxies and self._ranks - found)
         self._ranks |= found
         return is_gone
@@ -223,16 +224,14 @@ def name_of(pid: int) -> str:
         return ""
 
 
-def _children(pid: int) -> list[int]:
-    """Processes that a process has started and that still run."""
-    found = []
-    for path in Path("/proc").iterdir():
-        try:
-            fields = (path / "stat").read_text().rpartition(")")[2].split() if path.name.isdigit() else []
-        except OSError:
-            continue
-        if fields and fields[1] == str(pid) and fields[0] not in "ZX":
-            found.append(int(path.name))
+def _children() -> dict[int, set[int]]:
+    """The processes that each process has started and that still run."""
+    found: dict[int, set[int]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, parent = (path / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                found.setdefault(int(parent), set()).add(int(path.name))
     return found
 
 

@@ -74,10 +74,11 @@ class Lease:
 
     @classmethod
     def beside(cls, folder: Path, *, wait_seconds: float = 2 * HEARTBEAT_SECONDS) -> Self:
-        """The lease of a folder that is replaced as a whole: the file stands beside it."""
+        """The lease of a folder that may be replaced as a whole: the file stands beside it; in it where that cannot be."""
         lease = cls(folder, wait_seconds=wait_seconds)
         real = folder.resolve()
-        lease.path = real.parent / f".{real.name}.{LEASE_FILE}"
+        home = real if real.is_dir() and not os.access(real.parent, os.W_OK) else real.parent
+        lease.path = home / f".{real.name}.{LEASE_FILE}"
         return lease
 
     def _take(self) -> dict[str, Any] | None:

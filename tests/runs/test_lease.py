@@ -120,3 +120,13 @@ def test_lease_of_a_folder_that_is_replaced_stands_beside_it(tmp_path):
             Lease.beside(folder, wait_seconds=0).__enter__()
         assert mine.holds()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_lease_of_a_folder_stands_in_it_where_nothing_may_stand_beside_it(tmp_path, monkeypatch):
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with Lease.beside(folder) as mine:
+        assert mine.path.parent == folder
+    with Lease.beside(tmp_path / "new") as mine:
+        assert mine.path.parent == tmp_path

@@ -90,7 +90,9 @@ class Manifest:
         """
         wanted = f"the manifest of stage {stage!r}" if stage else "a manifest written by dithc"
         try:
-            content = unseal(plain(path).read_text(), unsealed=[frozenset({*(one.name for one in fields(cls)), "digest"})])
+            content = unseal(
+                plain(path).read_text(), unsealed=[frozenset({*(one.name for one in fields(cls)), "digest"})]
+            )
             written = content.pop("digest")
             manifest = cls(**content)
             if manifest.digest != written:

@@ -47,8 +47,8 @@ Rate = Annotated[float, Field(gt=0.0, le=1.0)]  # of learning
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=64)]  # part of file names
 Preset = Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")]
 Band = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=32)]
-Title = Annotated[str, AfterValidator(_one_line), Field(max_length=500)]
-Place = Annotated[str, AfterValidator(_path), Field(min_length=1, max_length=2000)]
+Title = Annotated[str, Field(max_length=500), AfterValidator(_one_line)]
+Place = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_path)]
 
 
 class Settings(BaseModel):

@@ -94,7 +94,7 @@ def read_profile(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     content = read(path).values
     entries = content.get("config") or []
     machine: dict[str, Any] = {}
-    for entry in [entries] if isinstance(entries, str) else entries:
+    for entry in entries if isinstance(entries, list) else [entries]:
         key, _, text = str(entry).partition("=")
         if key.strip() == "machine":
             machine = parse(text, origin=f"`machine` in {path}").values

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dithc.config import experiment_of, load
+from dithc.config import Machine, experiment_of, load
 from dithc.config.generate import defaults_yaml, schema_json
 from dithc.log import UserError
 
@@ -60,6 +60,20 @@ def test_every_field_is_documented() -> None:
         ({"machine": {"launcher": "mpiexec", "ranks_per_node": 5}}, ["global_batch", "5 ranks"]),
         ({"extractors": {"x": {"kind": "inception"}}}, ["extractors.x", "path"]),
         ({"machine": {"memory": {"file_folder": "/scratch"}}}, ["machine.memory", "file_gib"]),
+        ({"runs": {"a": {"dataset": "landscape", "lr": -1e-4}}}, ["runs.a.lr", "greater than 0"]),
+        ({"runs": {"a": {"dataset": "landscape", "lr": float("nan")}}}, ["runs.a.lr", "finite number"]),
+        ({"runs": {"a": {"dataset": "landscape", "clip": 0}}}, ["runs.a.clip", "greater than 0"]),
+        ({"runs": {"a": {"dataset": "landscape", "steps": True}}}, ["runs.a", "`steps` is True"]),
+        (
+            {"runs": {"a": {"dataset": "landscape", "steps": 9_000_000, "segment": 1}}},
+            ["segment", "more than 10000 jobs"],
+        ),
+        ({"runs": {"a": {"dataset": "landscape", "model": {"num_heads": 5}}}}, ["hidden_size 384", "num_heads 5"]),
+        ({"seed": -1}, ["seed", "greater than or equal to 0"]),
+        ({"results": "r$(touch pwned)"}, ["results", "has $"]),
+        ({"store": ""}, ["store", "at least 1 character"]),
+        ({"title": "a\nb"}, ["title", "one line"]),
+        ({"__use_yte__": True}, ["__use_yte__", "unknown key"]),
         ({"machine": {"memory": {"fast_budget_gib": 0}}}, ["machine.memory.fast_budget_gib", "greater than 0"]),
         (
             {"codecs": {**demo()["codecs"], "c": {"kind": "kl-vae", "trained_on": "x"}}},
@@ -105,6 +119,33 @@ def test_missing_broken_and_empty_files_are_clear_errors(tmp_path: Path) -> None
     broken.write_text("")
     with pytest.raises(UserError, match="empty"):
         load(broken)
+
+
+def test_faults_are_said_with_the_line_of_the_file_that_has_them(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
+    one.write_text("seed: 1\n\nstore: a\n")
+    other.write_text("# over it\nseed: -1\n")
+    with pytest.raises(UserError, match=r"seed \(line 2\): "):
+        load(other)
+    demo_file = ROOT / "config" / "experiments" / "demo.yaml"
+    with pytest.raises(UserError, match=r"seed \(line 2 of configuration file .*other.yaml\)"):
+        experiment_of([demo_file, one, other])
+    other.write_text("seed: 1\nmachine:\n  nodes: 1\n  nodes: 2\n")
+    with pytest.raises(UserError, match=r"other.yaml, line 4 .*\n.*key `nodes` is there twice, first in line 3"):
+        load(other)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["config: 5\nmachine: 1", "config: ['machine=[']", "config: ['machine=a']", "config: ['machine={a: 1}']", "["],
+)
+def test_a_profile_that_says_no_machine_is_refused_or_has_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    if text.startswith("config: 5"):
+        assert Machine.of_profile(tmp_path)[0] == Machine()
+        return
+    with pytest.raises(UserError, match="remedy:"):
+        Machine.of_profile(tmp_path)
 
 
 def test_workflow_without_runs_is_the_demo_on_the_profile_s_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,8 @@
 A family is what carries `@pytest.mark.sampled`: all cases of one test, or, with `sampled("name")`, all tests of that name.
 `--sample COMMIT` runs a sixth of each family, one at least, drawn by the hash of the commit: every commit draws anew, and
 draws the same whenever it is asked. Of the other tests of a folder that are slow or start ranks, and share nothing with others,
-it runs half. Without `--sample`, or where there is no such commit, everything runs.
+it runs half. What carries `alternates("name", "which")` is expensive to prepare: of the alternatives of a name it runs one, and
+of that the sample. Without `--sample`, or where there is no such commit, everything runs.
 
 Workers (`-n`) share units. A test that is slow or starts ranks is a unit of its own, unless it shares an expensive fixture with
 others, or says with whom it stays (`unit("name")`); these, and the other tests of a file, stay together. Long units begin first.
@@ -64,14 +65,31 @@ def left_out(items: Iterable[pytest.Item], *, seed: str, short: bool = False) ->
         seed: the hash of the commit.
         short: the slow tests of a folder, and those that start ranks, are one family, of which one in `ONE_OF_SLOW` runs.
     """
+    items = list(items)
+    others = other_alternatives(items, seed=seed)
     families: dict[tuple[str, int], list[str]] = defaultdict(list)
     for item in items:
-        if (family := family_of(item, short=short)) is not None:
+        if item.nodeid not in others and (family := family_of(item, short=short)) is not None:
             families[family].append(item.nodeid)
-    return {
+    return others | {
         name
         for (_, one_of), members in families.items()
         for name in set(members) - drawn(members, seed=seed, one_of=one_of)
+    }
+
+
+def other_alternatives(items: Iterable[pytest.Item], *, seed: str) -> set[str]:
+    """The tests of the alternatives that are not drawn."""
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for item in items:
+        mark = item.get_closest_marker("alternates")
+        if mark is not None and not item.get_closest_marker("long"):
+            found[mark.args[0]][mark.args[1]].append(item.nodeid)
+    return {
+        name
+        for alternatives in found.values()
+        for which in set(alternatives) - drawn(sorted(alternatives), seed=seed, one_of=len(alternatives))
+        for name in alternatives[which]
     }
 
 

@@ -36,6 +36,15 @@ def test_slow():
 def test_slower():
     pass
 
+@pytest.mark.alternates("home", "north")
+def test_north():
+    pass
+
+@pytest.mark.alternates("home", "south")
+@pytest.mark.parametrize("number", range(2))
+def test_south(number):
+    pass
+
 def test_always():
     pass
 """
@@ -77,6 +86,8 @@ def test_a_commit_draws_the_same_for_one_process_and_for_workers(tmp_path: Path)
     assert sum(name.startswith("test_slow") for name in alone) == 1, "half of those that are slow and of no family"
     assert sum(name.startswith("test_many") for name in alone) == 2
     assert sum(name in ("test_left", "test_right") for name in alone) == 1
+    homes = [name.partition("[")[0] for name in alone if name.startswith(("test_north", "test_south"))]
+    assert homes in (["test_north"], ["test_south"] * 2), "one of the alternatives, and of that what the sample has"
     workers, said = ran(tmp_path, "--sample", "HEAD", "-n", "2")
     assert workers == alone
     short, _ = ran(tmp_path, "--sample", "HEAD", "--short")
@@ -86,5 +97,5 @@ def test_a_commit_draws_the_same_for_one_process_and_for_workers(tmp_path: Path)
 @pytest.mark.parametrize("words", [(), ("--sample", "no-such-commit")])
 def test_without_a_commit_everything_runs(words: tuple[str, ...], tmp_path: Path) -> None:
     found, said = ran(tmp_path, *words)
-    assert len(found) == 13
+    assert len(found) == 16
     assert ("sample: none, as there is no commit no-such-commit here" in said) == bool(words)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernels.cases import Case, read_outputs, write_cases
-from tests.kernels.isas import sampled_where_it_runs
+from tests.kernels.isas import runs, sampled_where_it_runs
 from tests.kernels.matrix_cases import matrix_cases
 from tests.kernels.vector_cases import vector_cases
 
@@ -35,6 +35,7 @@ ARM_MACHINES = (
 # Per outer product of the loop over depth: loads and products of a step, and four instructions of the loop per 32 products.
 MAX_INSTRUCTIONS = {"f32": 2.13, "bf16": 2.13, "f64": 1.88}
 
+NATIVE, SANITIZED, ARM = (pytest.mark.alternates("kernel programs", kind) for kind in ("native", "sanitized", "arm"))
 pytestmark = [pytest.mark.slow, pytest.mark.unit("kernel-tests")]  # one worker at a time builds
 
 
@@ -64,10 +65,12 @@ def built(kind: str) -> Path:
 def native_program(kind: str, isa: str) -> Path:
     if not cmake() or not shutil.which("cc"):
         pytest.skip("no CMake or no C compiler (cc) to build the kernels with")
+    if not runs(isa):
+        pytest.skip(f"this CPU does not run {isa}")
     program = built(kind)
     isas = subprocess.run([program], check=True, capture_output=True, text=True).stdout.split()
     if isa not in isas:
-        pytest.skip(f"this CPU or compiler has no {isa}, only {', '.join(isas)}")
+        pytest.skip(f"this compiler has no {isa}, only {', '.join(isas)}")
     return program
 
 
@@ -102,6 +105,7 @@ def assert_right(outputs: bytes) -> None:
     assert not found, f"{len(found)} wrong:\n" + "\n".join(found[:20])
 
 
+@NATIVE
 @pytest.mark.parametrize("isa", sampled_where_it_runs(NATIVE_ISAS))
 def test_operators_equal_float64_for_any_number_of_threads(isa: str, tmp_path: Path) -> None:
     program = native_program("native", isa)
@@ -110,23 +114,27 @@ def test_operators_equal_float64_for_any_number_of_threads(isa: str, tmp_path: P
     assert run(program, isa, 3, tmp_path) == outputs, "other bits with three threads than with one"
 
 
+@SANITIZED
 @pytest.mark.parametrize("isa", sampled_where_it_runs(NATIVE_ISAS))
 def test_operators_are_clean_under_sanitizers(isa: str, tmp_path: Path) -> None:
     assert_right(run(native_program("sanitized", isa), isa, 2, tmp_path))
 
 
+@ARM
 @pytest.mark.sampled
 @pytest.mark.parametrize(("isa", "threads", "cpu"), ARM_MACHINES)
 def test_operators_equal_float64_on_arm(isa: str, threads: int, cpu: str, tmp_path: Path) -> None:
     assert_right(run(arm_program(), isa, threads, tmp_path, ("qemu-aarch64", "-cpu", cpu)))
 
 
+@ARM
 @pytest.mark.parametrize("cpu", ["max,sme=off", "cortex-a76"])
 def test_an_arm_without_sme_does_not_run_it(cpu: str) -> None:
     listed = subprocess.run(["qemu-aarch64", "-cpu", cpu, arm_program()], check=True, capture_output=True, text=True)
     assert listed.stdout.split() == (["ref", "neon", "sve"] if cpu.startswith("max") else ["ref", "neon"])
 
 
+@ARM
 @pytest.mark.parametrize("bits", [128, 512])
 def test_outer_products_take_few_instructions(bits: int) -> None:
     script = ROOT / "kernels/test/instructions_per_fmopa.py"
@@ -139,6 +147,7 @@ def test_outer_products_take_few_instructions(bits: int) -> None:
     assert all(counted[kind] <= most for kind, most in MAX_INSTRUCTIONS.items()), printed
 
 
+@NATIVE
 def test_a_wrong_number_and_a_broken_canary_are_seen(tmp_path: Path) -> None:
     outputs = bytearray(run(native_program("native", "ref"), "ref", 1, tmp_path))
     outputs[8] |= 1  # the first case: bits of what was broken

@@ -12,6 +12,7 @@ from tests.slurm.conftest import Scene, make_project
 pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.unit("slurm")]
 
 
+@pytest.mark.alternates("whole workflows", "on Slurm")
 @pytest.mark.sampled("whole on Slurm")
 @pytest.mark.parametrize(
     ("accounting", "ranks_per_node"), [(True, 1), (False, 2)], ids=["sacct-2-ranks", "squeue-4-ranks"]

@@ -17,7 +17,7 @@ from PIL import Image
 
 from tests.workflow.conftest import command, make_project, snakemake
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alternates("whole workflows", "run again")]
 
 SMALL = Path(__file__).parent / "small.yaml"
 JUDGED = ["sample after", "features_generated after", "fid after", "report"]

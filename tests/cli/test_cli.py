@@ -90,7 +90,6 @@ class Slow:
 def test_folder_that_a_verb_writes_is_refused_to_another_one_with_76(monkeypatch, tmp_path, capsys):
     slow = Slow()
     monkeypatch.setattr("dithc.cli.import_module", lambda _: slow)
-    monkeypatch.setattr("dithc.runs.lease.HEARTBEAT_SECONDS", 0.2)
     words = ["stage", "--out", str(tmp_path / "scenes" / "manifest.json")]
     with ThreadPoolExecutor(1) as others:
         first = others.submit(main, words)

@@ -247,14 +247,6 @@ def _check_display(dataset: datasets.Dataset, bands: list[str]) -> None:
             expected=f"three of {', '.join(bands)}",
             remedy="correct `display.bands`",
         )
-    low, high = (np.broadcast_to(ends, 3) for ends in (dataset.display.low, dataset.display.high))
-    if (high <= low).any():
-        raise problem(
-            "`display` stretches nothing",
-            got=f"low {low.tolist()}, high {high.tolist()} for {', '.join(dataset.display.bands)}",
-            expected="low below high, in the units of the data set",
-            remedy="correct `display.low` and `display.high`",
-        )
 
 
 def _check_size(size: int, source: _Scenes) -> None:

@@ -110,7 +110,9 @@ def test_disk_full_ends_with_status_2_and_leaves_earlier_output(
     before = content(tmp_path / "out")
 
     def full(handle: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        path = os.readlink(f"/proc/self/fd/{handle}")
+        if ".tmp." in path and "lease" not in path:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
     assert stage(path, tmp_path / "out") == 2

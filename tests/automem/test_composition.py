@@ -19,7 +19,7 @@ from dithc.memory import Tiers
 from dithc.model import DiT
 from tests.automem.managed import assert_moved, dit, loss_of, managed, mlps, moving_plan, train, unmanaged
 
-pytestmark = pytest.mark.sampled  # of the cases of a test, in memory and on a file for instance
+pytestmark = pytest.mark.sampled("managed tensors")
 Build = Callable[..., nn.Module]
 
 

@@ -20,7 +20,7 @@ from dithc.memory import Copies, Tiers, TierSpec
 from dithc.model import DiT
 from tests.automem.managed import MIB, assert_moved, dit, loss_of, managed, moving_plan, train, used_bytes
 
-pytestmark = pytest.mark.sampled  # of the cases of a test, in memory and on a file for instance
+pytestmark = pytest.mark.sampled("managed tensors")
 Build = Callable[..., nn.Module]
 
 

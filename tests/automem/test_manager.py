@@ -14,7 +14,7 @@ from dithc.automem.manager import Manager
 from dithc.memory import Copies, Tiers
 from tests.automem.managed import dit, loss_of, mlps, train, unmanaged, used_bytes, weights_in
 
-pytestmark = pytest.mark.sampled  # of the cases of a test, in memory and on a file for instance
+pytestmark = pytest.mark.sampled("managed tensors")
 
 
 def managed(model: nn.Module) -> Manager:

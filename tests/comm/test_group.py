@@ -103,7 +103,7 @@ def test_a_batch_script_of_many_tasks_is_one_process():
     assert started_by({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled("collectives")
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_ranks_agree_and_exchange(ranks):
@@ -151,7 +151,7 @@ def test_one_failing_rank_ends_all_within_seconds(scene, words):
     assert scene != "fail" or "r1 | " in done.stderr
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled("collectives")
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_killed_rank_is_named_by_its_guard_and_by_every_other_rank(ranks):

@@ -73,7 +73,7 @@ def test_ranks_that_stay_away_are_an_error_in_time():
     assert re.search(r"rank 0 of 3: waiting for \d+ s for rank 2 \(process \d+\); gives up after 10 s", done.stderr)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled("collectives")
 @pytest.mark.parametrize("environment", [{"DITHC_MPI_MODE": "fast"}, {"DITHC_MPI_WIRE": "int4"}])
 def test_a_mode_that_does_not_exist_is_refused(environment):
     done = run_program("process_group_program.py", 2, "failures", **environment)

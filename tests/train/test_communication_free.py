@@ -32,7 +32,7 @@ assert result["each_rank"][0]["sent"] == {"tcp_bytes": 0, "mpi_calls": 0, "mpi_b
 """
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled("several ranks")
 @pytest.mark.mpi
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_steps_on_one_die_call_no_mpi_and_send_nothing(tmp_path, dtype):

@@ -64,7 +64,7 @@ def wait_for_checkpoint(store: Path, step: int, process: "subprocess.Popen[str]"
         time.sleep(0.01)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled("several ranks")
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_training_killed_or_stopped_in_the_middle_ends_in_the_same_bytes(number, config, latents, tmp_path, job):

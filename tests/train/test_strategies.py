@@ -97,7 +97,7 @@ def assert_alike(found, truth, *, tolerance):
 class TestOnSeveralRanks:
     pytestmark = several_ranks
 
-    @pytest.mark.sampled
+    @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", FP32), ("bf16", BF16)])
     def test_three_strategies_have_the_same_ten_losses(self, job, tmp_path, dtype, tolerance):
         settings = {"dtype": dtype, "micro_batch": 3, "clip": 0.1}
@@ -119,7 +119,7 @@ class TestOnSeveralRanks:
         assert "2 share(s) of the global batch, 2 rank(s) to a layer" in done.stderr
         assert_alike(rows(grid), rows(one), tolerance=FP32)
 
-    @pytest.mark.sampled
+    @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize("first", ["cftp", "dp+tp"])
     def test_any_strategy_continues_what_another_began(self, job, tmp_path, first):
         half = STEPS // 2

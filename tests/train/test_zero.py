@@ -24,7 +24,7 @@ PROGRAM = Path(__file__).with_name("zero_program.py")
 class TestOnSeveralRanks:
     pytestmark = several_ranks
 
-    @pytest.mark.sampled
+    @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize(
         ("ranks", "scenes", "environment"),
         [
@@ -50,7 +50,7 @@ class TestOnSeveralRanks:
         assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
         assert "weights travel in fp32" in done.stderr
 
-    @pytest.mark.sampled
+    @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize(
         ("ranks", "environment"), [(2, {}), (3, {"DITHC_MPI_MODE": "iallreduce"}), (4, {"DITHC_TEST_NODES": "2"})]
     )
@@ -60,7 +60,7 @@ class TestOnSeveralRanks:
         assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
         assert "weights travel in bf16" in done.stderr
 
-    @pytest.mark.sampled
+    @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize(
         ("environment", "said"),
         [

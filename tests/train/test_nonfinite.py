@@ -258,8 +258,13 @@ def test_skip_ends_where_weights_are_not_finite(job, caplog):
     assert "`nonfinite: rollback` would" in caplog.text
 
 
+def diverging(one):
+    """A job whose steps are longer than a configuration may ask for."""
+    return dataclasses.replace(one, run=one.run.model_copy(update={"lr": 1e30}))
+
+
 def test_training_that_has_diverged_is_not_skipped_for_ever(job, caplog):
-    one = job(nonfinite="skip", lr=1e30, clip=None, steps=30, until=30)
+    one = diverging(job(nonfinite="skip", clip=None, steps=30, until=30))
     with pytest.raises(NotFinite):
         train(one, Group())
     assert f"{nonfinite.MOST_IN_A_ROW} steps in a row are left out already" in caplog.text

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from dithc.latents import codec_training
 from dithc.latents.codec import open_codec
 from dithc.latents.codec_training import train_codec
 from dithc.log import UserError, read_metrics
+from tests.latents.conftest import BANDS, FakeTiles
 
 FILES = {"codec.json", "config.json", "diffusion_pytorch_model.safetensors", "grid.png"}
 
@@ -25,10 +27,22 @@ def settings(**changes):
     return codecs.KlVae(kind="kl-vae", **{**small, **changes})
 
 
+def planes():
+    return FakeTiles(count=10, size=16, bands=BANDS, splits="ttv", classes=2)
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("codec")
+    return folder, train_codec(settings(), planes(), folder, seed=1)
+
+
 @pytest.fixture
-def trained(tmp_path, fake_tiles):
-    tiles = fake_tiles(splits="ttv")
-    return tiles, tmp_path, train_codec(settings(), tiles, tmp_path, seed=1)
+def trained(trained_once, tmp_path):
+    """Tiles, the folder of a codec trained on them, which is the test's own, and its numbers."""
+    folder, numbers = trained_once
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return planes(), tmp_path, numbers
 
 
 def test_trained_codec_opens_and_has_the_stated_shape(trained):

@@ -5,6 +5,7 @@ import json
 import logging
 
 import pytest
+import torch
 
 from dithc.hcops import tuning
 from dithc.hcops.tuning import Blocking, Key, Product, Result
@@ -25,6 +26,15 @@ RESULTS = {
     QKV: Result(Blocking(kc=256, row_cuts=2, column_cuts=1), 0.9, 1.2, 0.01),
     OUT: Result("torch", 0.8, 0.8, 0.02),
 }
+
+
+@pytest.fixture
+def two_threads():
+    """What the results above are for, whatever the process has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -118,7 +128,7 @@ def test_a_damaged_file_is_a_warning_with_a_remedy_and_the_default(content, tmp_
     assert "remedy" in caplog.text
 
 
-def test_a_product_takes_its_tuned_choice_and_others_the_default(folder):
+def test_a_product_takes_its_tuned_choice_and_others_the_default(folder, two_threads):
     key = tuning.this_machine()
     tuning.save(folder / key.file_name, key, RESULTS)
     assert tuning.choice(*QKV) == RESULTS[QKV].choice
@@ -126,7 +136,7 @@ def test_a_product_takes_its_tuned_choice_and_others_the_default(folder):
     assert tuning.choice(*QKV._replace(m=7)) is None
 
 
-def test_the_summary_names_the_file_and_counts_what_torch_serves(folder):
+def test_the_summary_names_the_file_and_counts_what_torch_serves(folder, two_threads):
     assert tuning.summary() is None
     key = tuning.this_machine()
     tuning.save(folder / key.file_name, key, RESULTS)

@@ -63,10 +63,13 @@ def left_out(items: Iterable[pytest.Item], *, seed: str, short: bool = False) ->
     Args:
         items: all tests.
         seed: the hash of the commit.
-        short: the slow tests of a folder, and those that start ranks, are one family, of which one in `ONE_OF_SLOW` runs.
+        short: the slow tests of a folder, and those that start ranks, are one family, of which one in `ONE_OF_SLOW` runs; those
+            that share an expensive fixture do not.
     """
     items = list(items)
     others = other_alternatives(items, seed=seed)
+    if short:  # what is made once for many tests is too long for a few of them
+        others |= {item.nodeid for item in items if item.get_closest_marker("slow") and shared_by(item) is not None}
     families: dict[tuple[str, int], list[str]] = defaultdict(list)
     for item in items:
         if item.nodeid not in others and (family := family_of(item, short=short)) is not None:

@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration of the experiment")
     parser.add_argument("--evaluation", required=True, metavar="NAME", help="evaluation of the configuration")
-    parser.add_argument("--checkpoint", type=Path, required=True, metavar="MANIFEST", help="manifest of the run")
-    parser.add_argument("--latents", type=Path, required=True, metavar="MANIFEST", help="latents it was trained on")
+    parser.add_argument("--checkpoint", type=Path, nargs="?", metavar="MANIFEST", help="manifest of the run")
+    parser.add_argument("--latents", type=Path, nargs="?", metavar="MANIFEST", help="latents it was trained on")
     parser.add_argument("--tiles", type=Path, required=True, metavar="MANIFEST", help="tiles of its data set")
     parser.add_argument(
         "--codec", type=Path, nargs="?", metavar="MANIFEST", help="codec, where it was trained here; else nothing"
@@ -58,6 +58,14 @@ def run(args: argparse.Namespace) -> int:
             expected=f"the manifest of codec {dataset.codec}" if settings.kind == "kl-vae" else "nothing",
             remedy="pass --codec for a codec that this workflow trains (kl-vae), and only for one",
         )
+    for option, given in (("--checkpoint", args.checkpoint), ("--latents", args.latents)):
+        if (given is None) != (evaluation.at == "codec"):
+            raise problem(
+                option,
+                got=given,
+                expected="nothing: the codec is judged alone" if evaluation.at == "codec" else "a manifest",
+                remedy=f"leave out {option}" if evaluation.at == "codec" else f"pass {option}",
+            )
     job = Job(
         name=args.evaluation,
         evaluation=evaluation,

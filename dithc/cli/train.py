@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     job = Job(
         name=args.run,
         run=settings,
-        seed=experiment.seed,
+        seed=experiment.seed_of(args.run),
         spec=Manifest.spec_of(experiment, "train", args.run),
         latents=args.latents,
         init=args.init,

@@ -301,6 +301,11 @@ class Experiment(Settings):
         for name, evaluation in self.evaluations.items():
             self._known(f"evaluations.{name}.run", evaluation.run, self.runs)
             self._known(f"evaluations.{name}.extractor", evaluation.extractor, self.extractors)
+            if isinstance(evaluation.at, int) and not self.runs[evaluation.run].keeps(evaluation.at):
+                raise ValueError(
+                    f"evaluations.{name}.at is step {evaluation.at}, whose checkpoint runs.{evaluation.run} does not keep: it "
+                    "keeps multiples of `segment` and of `keep_every`, and the last step"
+                )
             if evaluation.guidance != 1.0 and self.runs[evaluation.run].label_dropout == 0.0:
                 raise ValueError(
                     f"evaluations.{name}.guidance {evaluation.guidance} needs a run that saw dropped labels; "
@@ -346,6 +351,11 @@ class Experiment(Settings):
             if before in seen:
                 raise ValueError(f"runs.{name}.init goes in a circle: {' <- '.join([*seen, before])}")
             seen.append(before)
+
+    def seed_of(self, run: str) -> int:
+        """The seed of a run."""
+        own = self.runs[run].seed
+        return self.seed if own is None else own
 
     def resources_of(self, stage: str) -> Resources:
         """Resources of a stage."""

@@ -1,6 +1,6 @@
 """Settings of training runs and of their evaluation."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -107,6 +107,8 @@ class Run(Settings):
     """Start instead: an official DiT .pt, safetensors, or a folder of diffusers' transformer; makes this a fine-tuning."""
     init_weights: Literal["ema", "raw"] = "ema"
     """Which weights of the initial run are taken."""
+    seed: Seed | None = None
+    """Seed of the initial weights and of everything drawn; the experiment's if not given."""
     steps: int = Field(default=1000, ge=1, le=MOST_STEPS)
     """Optimizer steps in all; may be raised later, the run then goes on."""
     segment: Positive | None = None
@@ -166,6 +168,11 @@ class Run(Settings):
         """Steps of one job."""
         return self.segment or self.steps
 
+    def keeps(self, step: int) -> bool:
+        """Whether the checkpoint of a step is there when the training has ended."""
+        every = [self.segment_steps, *([self.keep_every] if self.keep_every is not None else [])]
+        return step <= self.steps and (step == self.steps or any(step % one == 0 for one in every))
+
     def image_bytes(self, tokens: int, *, recompute: Recompute | None = None) -> int:
         """What an image of so many tokens keeps for its backward pass."""
         width, depth, _ = self.model.shape
@@ -188,8 +195,10 @@ class Evaluation(Settings):
 
     run: Name
     """Run whose weights are sampled."""
-    at: Literal["final", "start", "untrained"] = "final"
-    """After the last step; before the first (for a fine-tuning: the pre-trained weights); or freshly initialised."""
+    at: Literal["final", "start", "untrained", "codec"] | Annotated[int, Field(ge=1, le=MOST_STEPS)] = "final"
+    """Weights after the last step; before the first (for a fine-tuning: the pre-trained ones); freshly initialised; or after a
+    step whose checkpoint is kept. codec: no samples, but real tiles as the codec gives them back, which is the best that samples
+    of it can look."""
     weights: Literal["ema", "raw"] = "ema"
     """Averaged or raw weights; recorded with the score."""
     images: int = Field(default=10000, ge=2, le=10**8)

@@ -161,7 +161,10 @@ def _label(experiment: Experiment, evaluation: str) -> str:
     chosen = experiment.evaluations[evaluation]
     run = experiment.runs[chosen.run]
     task = "fine-tuning" if run.init or run.init_file else "training"
-    return {"untrained": "untrained", "start": f"before {task}", "final": f"after {task}"}[chosen.at]
+    if isinstance(chosen.at, int):
+        return f"after step {chosen.at:,}"
+    words = {"untrained": "untrained", "start": f"before {task}", "final": f"after {task}", "codec": "the codec alone"}
+    return words[chosen.at]
 
 
 def _evaluation(experiment: Experiment, results: Results, reference: Reference, name: str) -> EvaluationFacts:

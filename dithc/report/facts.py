@@ -1,5 +1,6 @@
 """What the report says: plain records of numbers and texts, taken from the manifests; pictures are only named."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -118,7 +119,7 @@ class EvaluationFacts:
     name: str
     run: str
     dataset: str
-    at: Literal["untrained", "start", "final"]
+    at: Literal["untrained", "start", "final", "codec"] | int
     label: str
     weights: str
     sampler: str
@@ -185,14 +186,17 @@ class Facts:
         return sum(timing.seconds for timing in self.timings)
 
     def evaluations_of(self, dataset: str) -> list[EvaluationFacts]:
-        """Evaluations on a data set: untrained first, then before, then after training."""
-        order = ["untrained", "start", "final"]
+        """Evaluations on a data set: untrained first, then before, during and after training, last the codec alone."""
+        order: dict[str | int, float] = {"untrained": -1.0, "start": 0.0, "final": math.inf}
         chosen = [item for item in self.evaluations if item.dataset == dataset]
-        return sorted(chosen, key=lambda item: order.index(item.at))
+        return sorted(
+            chosen,
+            key=lambda item: (item.at == "codec", item.at if isinstance(item.at, int) else order.get(item.at, 0)),
+        )
 
     def best(self, dataset: str) -> EvaluationFacts | None:
-        """The evaluation of a data set with the lowest FID; None where none was scored."""
-        scored = [item for item in self.evaluations_of(dataset) if item.score]
+        """The evaluation of samples of a data set with the lowest FID; None where none was scored."""
+        scored = [item for item in self.evaluations_of(dataset) if item.score and item.at != "codec"]
         return min(scored, key=lambda item: item.score.fid if item.score else 0.0, default=None)
 
     def dataset(self, name: str) -> DatasetFacts:

@@ -136,13 +136,18 @@ def draw_throughput(facts: Facts, theme: Theme) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One score as a bar; `role` (untrained, start, final) decides its colour."""
+    """One score as a bar; `role` (untrained, start, step, final, codec) decides its colour."""
 
     label: str
     role: str
     fid: float
     floor: float | None
     comparable: bool
+
+
+def role_of(at: str | int) -> str:
+    """The role of an evaluation's score, by what was evaluated."""
+    return "step" if isinstance(at, int) else at
 
 
 def draw_fid(facts: Facts, theme: Theme) -> bytes:
@@ -152,7 +157,13 @@ def draw_fid(facts: Facts, theme: Theme) -> bytes:
         for item in facts.evaluations_of(dataset.name):
             if item.score:
                 given = item.score
-                bar = Bar(label=item.label, role=item.at, fid=given.fid, floor=given.floor, comparable=given.comparable)
+                bar = Bar(
+                    label=item.label,
+                    role=role_of(item.at),
+                    fid=given.fid,
+                    floor=given.floor,
+                    comparable=given.comparable,
+                )
                 groups.setdefault(dataset.title, []).append(bar)
     return draw_bars(groups, theme)
 

@@ -43,7 +43,7 @@ def draw_fid(path: Path) -> bytes:
                 bars.setdefault(titles[item["dataset"]], []).append(
                     figures.Bar(
                         label=item["label"],
-                        role=item["at"],
+                        role=figures.role_of(item["at"]),
                         fid=item["score"]["fid"],
                         floor=item["score"]["floor"],
                         comparable=item["score"]["comparable"],

@@ -51,7 +51,7 @@ LIGHT = Theme(
     muted="#697586",
     grid="#e4e8ee",
     palette=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
-    roles={"untrained": "#9aa4b2", "start": "#e69f00", "final": "#0072b2"},
+    roles={"untrained": "#9aa4b2", "start": "#e69f00", "step": "#56b4e9", "final": "#0072b2", "codec": "#009e73"},
 )
 DARK = Theme(
     face="#161c24",
@@ -59,5 +59,5 @@ DARK = Theme(
     muted="#9aa5b4",
     grid="#2a333f",
     palette=("#56b4e9", "#e8823a", "#2fc79b", "#d99cbf", "#f0b73c", "#8fa8c8"),
-    roles={"untrained": "#6d7887", "start": "#f0b73c", "final": "#56b4e9"},
+    roles={"untrained": "#6d7887", "start": "#f0b73c", "step": "#8fa8c8", "final": "#56b4e9", "codec": "#2fc79b"},
 )

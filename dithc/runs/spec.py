@@ -13,6 +13,7 @@ RUN_WITHOUT_EFFECT = {
     "nonfinite",  # decides only whether a training goes on after a bad step; one that stopped may be continued with another
 }
 EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}
+OF_SAMPLES = {"weights", "sampler", "steps", "guidance", "guidance_channels"}  # of no effect on what a codec gives back
 # Where something stands, or whether it was checked, does not decide a result: the hashes of the bytes are in the manifests.
 PLACES = {"path", "init_file", "checksum", "may_lack"}
 LOOKS = {"display"}  # of tiles; nothing that is learnt sees it, but for the SD VAE, whose latents name it
@@ -67,7 +68,8 @@ def _tiles(experiment: Experiment, name: str) -> dict[str, Any]:
 
 
 def _run(experiment: Experiment, name: str) -> dict[str, Any]:
-    return {"seed": experiment.seed, **experiment.runs[name].model_dump(mode="json", exclude=RUN_WITHOUT_EFFECT)}
+    run = experiment.runs[name]
+    return {"seed": experiment.seed_of(name), **run.model_dump(mode="json", exclude={*RUN_WITHOUT_EFFECT, "seed"})}
 
 
 def _codec(experiment: Experiment, name: str) -> dict[str, Any]:
@@ -81,6 +83,17 @@ def _latents(experiment: Experiment, name: str) -> dict[str, Any]:
     return {"codec": codec, **shown}
 
 
+def _sample(experiment: Experiment, name: str) -> dict[str, Any]:
+    evaluation = experiment.evaluations[name]
+    if evaluation.at == "codec":  # real tiles of that split, of the data set alone
+        left_out = (EVALUATION_ELSEWHERE | OF_SAMPLES | {"run"}) - {"real_split"}
+        return {
+            "dataset": experiment.runs[evaluation.run].dataset,
+            **evaluation.model_dump(mode="json", exclude=left_out),
+        }
+    return evaluation.model_dump(mode="json", exclude=EVALUATION_ELSEWHERE)
+
+
 def _extractor(experiment: Experiment, name: str) -> dict[str, Any]:
     return {"seed": experiment.seed, **experiment.extractors[name].model_dump(mode="json", exclude={"trust"})}
 
@@ -92,9 +105,7 @@ SPECS: dict[str, Callable[[Experiment, str], dict[str, Any]]] = {
     "codec": _codec,
     "latents": _latents,
     "train": _run,
-    "sample": lambda experiment, name: experiment.evaluations[name].model_dump(
-        mode="json", exclude=EVALUATION_ELSEWHERE
-    ),
+    "sample": _sample,
     "extractor": _extractor,
     "features": _extractor,
     "fid": lambda experiment, name: experiment.evaluations[name].model_dump(

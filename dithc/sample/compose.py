@@ -12,6 +12,7 @@ import torch
 
 from dithc.cluster import deadline
 from dithc.comm import Group
+from dithc.config import training
 from dithc.data import Tiles, write_png
 from dithc.latents import Latents, open_codec
 from dithc.log import logger, problem, progress
@@ -19,6 +20,7 @@ from dithc.runs import Manifest, digest
 from dithc.sample.generate import Images
 from dithc.sample.job import Job
 from dithc.sample.network import describe, load_network
+from dithc.sample.reconstruct import Reconstructions
 from dithc.sample.shards import SHARD_IMAGES, Shards, batches, grid
 
 NOT_IN_IDENTITY = {"images"}  # image i does not depend on how many there are
@@ -45,9 +47,10 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
     begun = time.monotonic()
     inputs = _inputs(job)
     said = {name: value for name, value in job.spec.items() if name not in NOT_IN_IDENTITY}
-    images, meta = _open(job, tiles_digest=inputs[str(job.tiles)])
+    opened = _open_codec(job) if job.evaluation.at == "codec" else _open(job, tiles_digest=inputs[str(job.tiles)])
+    images, meta = opened
     identity = digest({"spec": said, "inputs": sorted(inputs.values()), "stretch": meta["stretch"]})
-    shards = Shards(folder=job.out.parent, total=job.evaluation.images, identity=identity)
+    shards = Shards(folder=job.out.parent, total=images.count, identity=identity)
     missing = group.broadcast_object(_missing(shards) if group.rank == 0 else None)
     is_whole = _make(images, shards, missing[group.rank :: group.size], job=job, group=group)
     if group.any(not is_whole):
@@ -84,9 +87,19 @@ def _inputs(job: Job) -> dict[str, str]:
     return {str(path): Manifest.read(path, stage=stage).digest for path, stage in stages.items() if path is not None}
 
 
+def _open_codec(job: Job) -> tuple[Reconstructions, dict[str, Any]]:
+    """Tiles and codec of an evaluation of the codec alone, and what the manifest says of them."""
+    tiles = Tiles(job.tiles.parent)
+    codec = open_codec(job.codec_settings, info=tiles.info, folder=job.codec.parent if job.codec else None)
+    stretch = digest(tiles.info["display"])
+    meta = {"step": None, "dtype": None, "codec": codec.id, "stretch": stretch}
+    return Reconstructions(codec, tiles, evaluation=job.evaluation), meta
+
+
 def _open(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]:
     """The network, the codec and the classes, checked against each other."""
     model, meta = load_network(job)
+    assert job.latents is not None
     tiles = Tiles(job.tiles.parent)
     codec = open_codec(job.codec_settings, info=tiles.info, folder=job.codec.parent if job.codec else None)
     if codec.id != meta["codec"]:
@@ -122,12 +135,12 @@ def _missing(shards: Shards) -> list[int]:
     return missing
 
 
-def _make(images: Images, shards: Shards, mine: list[int], *, job: Job, group: Group) -> bool:
+def _make(images: Images | Reconstructions, shards: Shards, mine: list[int], *, job: Job, group: Group) -> bool:
     """Makes the shards of this rank; false where it stopped because the job will be ended before the next is made.
 
     The first shard is begun in any case, so that a job that starts again and again gets on.
     """
-    steps, batch = job.evaluation.steps, min(job.evaluation.batch, SHARD_IMAGES)
+    steps, batch = images.steps, min(job.evaluation.batch, SHARD_IMAGES)
     total = sum(len(shards.indices(shard)) for shard in mine)
     made, slowest = 0, 0.0
     label = f"sample {job.name}"
@@ -141,7 +154,7 @@ def _make(images: Images, shards: Shards, mine: list[int], *, job: Job, group: G
             parts = []
             for part in batches(shards.indices(shard), batch):
                 on_step = _reporter(bar, images=len(part), made=made, total=total)
-                parts.append(images.decode(images.latents(part, on_step=on_step)))  # (N, C, H, W)
+                parts.append(images.images(part, on_step=on_step))  # (N, C, H, W)
                 made += len(part)
             decoded = torch.cat(parts)  # (shard, C, H, W)
             shards.write(
@@ -162,6 +175,12 @@ def _reporter(bar: progress, *, images: int, made: int, total: int) -> Any:
     return report
 
 
+def _way(chosen: training.Evaluation) -> dict[str, Any]:
+    """How noise became images."""
+    kept = ("weights", "sampler", "steps", "guidance", "guidance_channels")
+    return {**{name: getattr(chosen, name) for name in kept}, "labels": LABELS_NOTE}
+
+
 def _numbers(job: Job, shards: Shards, *, meta: dict[str, Any], ranks: int) -> dict[str, Any]:
     chosen = job.evaluation
     seconds = sum(float(shards.read_sidecar(shard)["seconds"]) for shard in range(shards.count))
@@ -172,14 +191,9 @@ def _numbers(job: Job, shards: Shards, *, meta: dict[str, Any], ranks: int) -> d
         "ranks": ranks,
         "run": chosen.run,
         "at": chosen.at,
-        "weights": chosen.weights,
         "described": describe(chosen, step=meta["step"]),
         "step": meta["step"],
-        "sampler": chosen.sampler,
-        "steps": chosen.steps,
-        "guidance": chosen.guidance,
-        "guidance_channels": chosen.guidance_channels,
-        "labels": LABELS_NOTE,
+        **({"split": chosen.real_split} if chosen.at == "codec" else _way(chosen)),
         "seed": chosen.seed,
         "dtype": meta["dtype"],
         "codec": meta["codec"],

@@ -16,6 +16,9 @@ from dithc.config import training
 from dithc.model import DiT
 from dithc.sample.seeds import generator_of, label_of
 
+OnStep = Callable[[int, int], None]
+"""Called after each step with the number of steps done and of all."""
+
 
 class Decoder(Protocol):
     """What is needed of a codec."""
@@ -43,6 +46,8 @@ class Images:
     """Makes images of an evaluation, by index.
 
     Attributes:
+        count: number of images.
+        steps: of an image, of which `images` tells.
         shape: (Z, h, w) of a latent.
     """
 
@@ -57,6 +62,7 @@ class Images:
     ) -> None:
         self.model, self.codec, self.evaluation = model, codec, evaluation
         self.classes, self.bf16 = classes, bf16
+        self.count, self.steps = evaluation.images, evaluation.steps
         self.shape = (model.config.in_channels, *model.config.size)
         self._schedule = diffusion.Schedule.linear()
 
@@ -64,7 +70,7 @@ class Images:
         """The label of each image."""
         return [label_of(self.evaluation.seed, index, self.classes) for index in indices]
 
-    def latents(self, indices: Sequence[int], *, on_step: Callable[[int, int], None] | None = None) -> Tensor:
+    def latents(self, indices: Sequence[int], *, on_step: OnStep | None = None) -> Tensor:
         """Samples of the reverse process, float32 (N, Z, h, w), scaled as in training."""
         chosen = self.evaluation
         denoise = diffusion.guided(
@@ -86,9 +92,9 @@ class Images:
             on_step=on_step,
         )
 
-    def decode(self, latents: Tensor) -> Tensor:
-        """Latents to images, float32 (N, C, H, W) in scaled units."""
-        return self.codec.decode(latents)
+    def images(self, indices: Sequence[int], *, on_step: OnStep | None = None) -> Tensor:
+        """Samples, decoded: float32 (N, C, H, W) in scaled units."""
+        return self.codec.decode(self.latents(indices, on_step=on_step))
 
     def _predict(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.bf16):

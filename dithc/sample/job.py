@@ -15,8 +15,8 @@ class Job:
         name: the evaluation.
         evaluation: its settings.
         spec: the semantic settings that go into the manifest.
-        checkpoint: manifest of the run at the end of its training.
-        latents: manifest of the latents it was trained on; their classes give the labels.
+        checkpoint: manifest of the run at the end of its training; None for an evaluation of the codec alone.
+        latents: manifest of the latents it was trained on, likewise; their classes give the labels.
         tiles: manifest of the tiles; their scaling and display stretch are used.
         codec_settings: the codec that decodes.
         codec: manifest of that codec, where it was trained here.
@@ -26,8 +26,8 @@ class Job:
     name: str
     evaluation: training.Evaluation
     spec: dict[str, Any]
-    checkpoint: Path
-    latents: Path
+    checkpoint: Path | None
+    latents: Path | None
     tiles: Path
     codec_settings: codecs.Codec
     codec: Path | None

@@ -18,14 +18,16 @@ def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
     """The network an evaluation asks for, and what its checkpoint says of itself.
 
     `final` is the step of the run's manifest, `start` step 0 of the same training (for a fine-tuning: the pre-trained
-    weights, adapted), `untrained` the fresh initial weights from the run's seed.
+    weights, adapted), `untrained` the fresh initial weights from the run's seed, a number the step of that number.
 
     Raises:
         UserError: the checkpoint is missing or damaged.
     """
     evaluation = job.evaluation
-    store, step = Store.of_run(job.checkpoint)
-    checkpoint = store.open(step if evaluation.at == "final" else 0, manifest=job.checkpoint)
+    assert job.checkpoint is not None
+    store, last = Store.of_run(job.checkpoint)
+    step = evaluation.at if isinstance(evaluation.at, int) else last if evaluation.at == "final" else 0
+    checkpoint = store.open(step, manifest=job.checkpoint)
     meta = checkpoint.meta
     with torch.random.fork_rng():
         torch.manual_seed(meta["seed"])
@@ -48,6 +50,8 @@ def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
 
 def describe(evaluation: training.Evaluation, *, step: int) -> str:
     """Which weights are sampled, in words."""
+    if evaluation.at == "codec":
+        return "real tiles as the codec gives them back"
     if evaluation.at == "untrained":
         return "fresh weights, never trained"
     return f"{'averaged' if evaluation.weights == 'ema' else 'raw'} weights of step {step}"

@@ -72,6 +72,7 @@ def facts(
         "dtype": run.dtype,
         "global_batch": run.global_batch,
         "ema": run.ema.model_dump(mode="json"),
+        "micro_batch": run.micro_batch,
         "ranks": layout.size,
         "strategy": layout.name,
         "threads": threads,
@@ -93,11 +94,11 @@ def take_up(checkpoint: Store.Checkpoint, state: State, *, said: dict[str, Any])
                 expected=said[key],
                 remedy="use the latents it was trained on, or another store",
             )
-    for key in ("ranks", "threads"):
-        if checkpoint.meta.get(key) != said[key]:
+    for key in ("ranks", "threads", "micro_batch"):
+        if (before := checkpoint.meta.get(key, said[key])) != said[key]:
             log.warning(
-                f"the checkpoint was written by {checkpoint.meta.get(key)} {key}, this job has {said[key]}: the order of "
-                "samples is the same, sums are rounded differently"
+                f"the checkpoint was written with {key} {before}, this job has {said[key]}: the order of samples is the same, "
+                "sums are rounded differently"
             )
     if (before := checkpoint.meta.get("strategy", said["strategy"])) != said["strategy"]:
         log.info(f"the checkpoint was written under strategy {before}, this job has {said['strategy']}")

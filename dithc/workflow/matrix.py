@@ -65,6 +65,17 @@ class Matrix:
         count = chosen.real_images or "all"
         return f"{self.experiment.runs[chosen.run].dataset}.{chosen.real_split}.{count}.{chosen.extractor}"
 
+    def sample_input(self, evaluation: str) -> dict[str, list[str]]:
+        """What an evaluation's images are made from; an empty list is what it has no need of."""
+        chosen, dataset = self.experiment.evaluations[evaluation], self.dataset_of(evaluation)
+        is_trained = chosen.at != "codec"
+        return {
+            "checkpoint": [self.final(chosen.run)] if is_trained else [],
+            "latents": [self.path("latents", dataset)] if is_trained else [],
+            "tiles": [self.path("tiles", dataset)],
+            "codec": self.codec_of(dataset),
+        }
+
     # paths of manifests
 
     def path(self, stage: str, name: str) -> str:

@@ -193,12 +193,15 @@ def _sample(experiment: Experiment, name: str, ranks: int) -> tuple[float, float
     evaluation = experiment.evaluations[name]
     sizes = geometry(experiment, experiment.runs[evaluation.run])
     at_once = min(evaluation.batch, SAMPLED_SHARD) * (2 if evaluation.guidance != 1.0 else 1)
-    codec = experiment.codecs[experiment.datasets[experiment.runs[evaluation.run].dataset].codec]
+    dataset = experiment.runs[evaluation.run].dataset
+    codec = experiment.codecs[experiment.datasets[dataset].codec]
     first = getattr(codec, "channels", [128 if codec.kind == "sd-vae" else 1])[0]
     decoding = min(evaluation.batch, SAMPLED_SHARD) * sizes.side**2 * first * 12 * 4
     held = SAMPLED_SHARD * sizes.side**2 * sizes.bands * 4 * 3
     network = at_once * sizes.tokens * sizes.width * 4 * training.KEPT_WIDTHS + sizes.parameters * 8
     flops = sizes.flops * evaluation.images * evaluation.steps * (2 if evaluation.guidance != 1.0 else 1)
+    if evaluation.at == "codec":
+        return TORCH_MB + (decoding + held) / MB, 2 * _latents(experiment, dataset, ranks)[1], 0.0
     return TORCH_MB + (decoding + held + network) / MB, flops, 0.0
 
 

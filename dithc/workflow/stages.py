@@ -116,11 +116,10 @@ def _evaluations(matrix: Matrix) -> Iterator[Stage]:
             needs=(matrix.path("tiles", dataset), *matrix.extractor_of(extractor_name)),
         )
     for name, evaluation in experiment.evaluations.items():
-        dataset = matrix.dataset_of(name)
-        sampled = [matrix.final(evaluation.run), matrix.path("latents", dataset), matrix.path("tiles", dataset)]
+        sampled = [path for paths in matrix.sample_input(name).values() for path in paths]
         samples, features = matrix.path("samples", name), matrix.path("features", name)
         real = matrix.path("features", matrix.real_set(name))
-        steps = [("sample", "sample", samples, [*sampled, *matrix.codec_of(dataset)])]
+        steps = [("sample", "sample", samples, sampled)]
         steps += [("features_generated", "features", features, [samples, *matrix.extractor_of(evaluation.extractor)])]
         steps += [("fid", "fid", matrix.path("fid", name), [real, features])]
         for rule, folder, output, inputs in steps:

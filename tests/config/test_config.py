@@ -69,6 +69,10 @@ def test_every_field_is_documented() -> None:
             ["segment", "more than 10000 jobs"],
         ),
         ({"runs": {"a": {"dataset": "landscape", "model": {"num_heads": 5}}}}, ["hidden_size 384", "num_heads 5"]),
+        (
+            {"evaluations": {"x": {"run": "pretrain", "at": 121, "extractor": "landscape-classifier"}}},
+            ["evaluations.x.at is step 121", "runs.pretrain does not keep"],
+        ),
         ({"seed": -1}, ["seed", "greater than or equal to 0"]),
         ({"results": "r$(touch pwned)"}, ["results", "has $"]),
         ({"store": ""}, ["store", "at least 1 character"]),

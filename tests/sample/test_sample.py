@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dithc.comm import Group
+from dithc.data import Tiles
 from dithc.log import UserError
 from dithc.runs import Manifest, Store
 from dithc.sample import sample
@@ -110,6 +111,43 @@ def test_untrained_and_start_are_the_weights_before_training(job, trained):
     assert meta["step"] == 0
     for left, right in zip(model.parameters(), start.parameters(), strict=True):
         assert torch.equal(left, right)
+
+
+def test_a_step_that_is_kept_is_that_checkpoint(job, trained):
+    model, meta = load_network(job(at=6))
+    last, _ = load_network(job())
+    assert meta["step"] == 6
+    assert all(torch.equal(left, right) for left, right in zip(model.parameters(), last.parameters(), strict=True))
+    with pytest.raises(UserError, match="step_0000003"):
+        load_network(job(at=3))
+
+
+class SomeTiles(Tiles):
+    """The data set of the description, with pixels of its own."""
+
+    labels = np.arange(9, dtype=np.int32)
+
+    def rows(self, split):
+        return np.arange(9 if split == "all" else 1, dtype=np.int64)
+
+    def scaled(self, rows):
+        return np.stack([np.random.default_rng(row).uniform(-1, 1, (4, 8, 8)) for row in rows]).astype(np.float32)
+
+
+def test_codec_alone_gives_back_the_tiles_of_the_split_in_an_order_of_the_seed(job, monkeypatch):
+    monkeypatch.setattr("dithc.sample.compose.Tiles", SomeTiles)
+    alone = {"checkpoint": None, "latents": None, "at": "codec"}
+    one = job("one", images=3, **alone)
+    numbers = sample(one, Group())
+    tiles = SomeTiles(one.tiles.parent)
+    drawn = np.random.default_rng(0).permutation(9)
+    assert np.array_equal(images(one), tiles.scaled(drawn[:3]).astype(np.float16))
+    assert numbers["described"] == "real tiles as the codec gives them back"
+    assert "sampler" not in numbers
+    assert sample(job("every", images=10**6, **alone), Group())["images"] == 9
+    assert np.array_equal(images(job("every"))[:3], images(one))
+    with pytest.raises(UserError, match="split val is too small"):
+        sample(job("none", real_split="val", **alone), Group())
 
 
 def test_averaged_and_raw_weights_differ_and_are_named(job):

@@ -3,10 +3,7 @@
 
 rule sample:
     input:
-        checkpoint=lambda wc: W.final(W.experiment.evaluations[wc.evaluation].run),
-        latents=lambda wc: W.path("latents", W.dataset_of(wc.evaluation)),
-        tiles=lambda wc: W.path("tiles", W.dataset_of(wc.evaluation)),
-        codec=lambda wc: W.codec_of(W.dataset_of(wc.evaluation)),
+        unpack(lambda wc: W.sample_input(wc.evaluation)),
     output:
         W.path("samples", "{evaluation}"),
     log:

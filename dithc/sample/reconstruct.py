@@ -1,0 +1,60 @@
+"""Real tiles as a codec gives them back: in the place of samples, they show what no samples of that codec can surpass.
+
+Legend: N images; C bands, H, W image.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from dithc.config import training
+from dithc.data import Rows, Tiles
+from dithc.latents import Codec
+from dithc.log import problem
+from dithc.sample.generate import OnStep
+
+
+class Reconstructions:
+    """Encodes and decodes tiles of the evaluation's split, by index; from the posterior's mean.
+
+    Args:
+        codec: what gives them back.
+        tiles: the data set.
+        evaluation: its split, its seed, which draws the tiles, and its number of images, where the split has more.
+
+    Attributes:
+        rows: of the tiles, in the order of the images.
+        count: their number.
+        steps: of an image, of which `images` tells.
+    """
+
+    steps = 1
+
+    def __init__(self, codec: Codec, tiles: Tiles, *, evaluation: training.Evaluation) -> None:
+        self.codec, self._tiles = codec, tiles
+        self.rows = _drawn(tiles.rows(evaluation.real_split), evaluation)
+        self.count = len(self.rows)
+
+    def labels(self, indices: Sequence[int]) -> list[int]:
+        """The label of each tile."""
+        return [int(label) for label in self._tiles.labels[self.rows[list(indices)]]]
+
+    def images(self, indices: Sequence[int], *, on_step: OnStep | None = None) -> Tensor:
+        """Reconstructions, float32 (N, C, H, W) in scaled units."""
+        mean, _ = self.codec.encode(self.codec.input(self._tiles, self.rows[list(indices)]))  # (N, Z, h, w)
+        decoded = self.codec.decode(mean * self.codec.scale)
+        if on_step is not None:
+            on_step(1, 1)
+        return decoded
+
+
+def _drawn(rows: Rows, evaluation: training.Evaluation) -> Rows:
+    if len(rows) < 2:
+        raise problem(
+            f"split {evaluation.real_split} is too small to judge the codec by",
+            got=f"{len(rows)} tiles",
+            expected="at least 2",
+            remedy="name another split as `real_split`, or give it a larger share of the data set's `split`",
+        )
+    return np.random.default_rng(evaluation.seed).permutation(rows)[: evaluation.images]

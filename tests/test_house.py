@@ -17,7 +17,7 @@ ENTRANCES = {
     "PIL": ("dithc/data/pictures.py",),
     "lxml": ("dithc/data/xml.py",),
     "pyarrow": ("dithc/data/table.py",),
-    "diffusers": ("dithc/latents/autoencoder.py",),
+    "diffusers": ("dithc/latents/diffusers_kl.py",),
     "mpi4py": ("dithc/comm/mpi.py",),
     "matplotlib": ("dithc/report/figures.py",),
     "jinja2": ("dithc/report/page.py",),

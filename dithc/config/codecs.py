@@ -26,7 +26,8 @@ class SdVae(Settings):
 
 
 class KlVae(Settings):
-    """An autoencoder of any number of bands with a KL term, trained by this workflow."""
+    """An autoencoder of any number of bands with a KL term, trained by this workflow; it starts as the best linear codec of its
+    size."""
 
     kind: Literal["kl-vae"]
     """Selects this codec."""
@@ -34,15 +35,21 @@ class KlVae(Settings):
     """Data set on whose train tiles it is trained."""
     latent_channels: Size = 4
     """Channels of a latent."""
-    channels: list[Size] = Field(default=[32, 64, 64], min_length=1, max_length=8)
-    """Width of each level; each level after the first halves the image side."""
-    layers_per_block: Size = 1
-    """Residual blocks a level."""
-    steps: Positive = 400
+    factor: Literal[1, 2, 4, 8, 16, 32] = 4
+    """Side of a tile over side of its latent."""
+    width: Size = 128
+    """Channels of the convolutions, which are at the latent's resolution."""
+    encoder_blocks: Annotated[int, Field(ge=0, le=64)] = 1
+    """Residual blocks of the encoder; none for one layer."""
+    decoder_blocks: Annotated[int, Field(ge=0, le=64)] = 2
+    """Residual blocks of the decoder."""
+    steps: Positive = 1000
     """Training steps."""
-    batch: Size = 16
-    """Tiles a step."""
-    lr: Rate = 1e-3
+    batch: Size = 8
+    """Crops a step."""
+    orientations: Literal[2, 8] = 8
+    """Views of a tile that are learnt: itself and its mirror image, or all quarter turns of both."""
+    lr: Rate = 2e-3
     """Peak learning rate of AdamW (linear warm-up, cosine decay)."""
     kl_weight: float = Field(default=1e-6, ge=0.0, le=1000.0)
     """Weight of the KL term beside the reconstruction loss."""

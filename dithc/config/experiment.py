@@ -333,7 +333,7 @@ class Experiment(Settings):
         """A tile becomes a whole number of patches."""
         dataset = self.datasets[run.dataset]
         codec = self.codecs[dataset.codec]
-        factor = {"pixel": 1, "sd-vae": 8}.get(codec.kind) or 2 ** (len(getattr(codec, "channels", [1])) - 1)
+        factor = codec.factor if isinstance(codec, KlVae) else {"pixel": 1, "sd-vae": 8}[codec.kind]
         patch = int(run.model.preset.rpartition("/")[2])
         if dataset.tiles.size % (factor * patch):
             raise ValueError(

@@ -1,191 +1,244 @@
-"""The one place diffusers enters: its AutoencoderKL built, read and written, from local files only.
+"""An autoencoder of tiles of any bands: the linear codec of its patches, exactly, and convolutions that add to it.
 
-Legend: N batch, C bands, H, W tile; Z latent channels, h, w latent (H, W divided by the factor).
+Both halves are a matrix, found by principal components (PCA) of the patches of all bands, plus a branch of convolutions whose
+last layer starts at zero: an untrained network is the best linear codec of its size, and training starts from there. All
+convolutions are at the latent's resolution, where they have many channels and few places; that is what CPUs are fast at.
+
+Legend: N batch, C bands, H, W tile; f side of a patch, P = C f^2 numbers of a patch; Z, h, w latent, h = H / f, w = W / f.
 """
 
 import hashlib
 import json
-import math
-import os
-from functools import cache
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from dithc.log import problem
+from dithc.tensors import read_tensors, write_tensors
 
-CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "diffusion_pytorch_model.safetensors"
-NORM_GROUPS = 2
-INITIAL_LOGVAR = -6.0
-PIXELS_AT_ONCE = 1 << 20
-
-
-@cache
-def _diffusers() -> Any:
-    """The class AutoencoderKL, imported on first use (seconds) and told first never to ask the network."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-    from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
-    from diffusers.utils.logging import set_verbosity_error
-
-    set_verbosity_error()
-    return AutoencoderKL
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "autoencoder.safetensors"
+FORMAT = "dithc autoencoder 1"
+INITIAL_LOGVAR = -6.0  # noise as strong as the signal would hide it for hundreds of steps
+LEAST_LOGVAR, MOST_LOGVAR = -30.0, 20.0
+SMALLEST_STD = 1e-4  # of a component of scaled patches: one that does not vary is not blown up
+PLACES_AT_ONCE = 1 << 16
 
 
-class Autoencoder:
-    """An AutoencoderKL that gives the moments of its posterior instead of samples of it.
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What decides the shape of every weight.
 
     Attributes:
-        net: the module of diffusers, in channels-last memory order: on CPUs its convolutions are then about four times
-            as fast in fp32 (measured on tiles of 32 and 64 pixels, 12 bands).
+        bands: C.
+        factor: f, side of a tile over side of its latent.
+        latent_channels: Z.
+        width: channels of the convolutions.
+        encoder_blocks, decoder_blocks: residual blocks of each half.
     """
 
-    def __init__(self, net: Any) -> None:
-        self.net = net.to(memory_format=torch.channels_last)
+    bands: int
+    factor: int
+    latent_channels: int
+    width: int
+    encoder_blocks: int
+    decoder_blocks: int
 
-    @classmethod
-    def build(cls, *, bands: int, latent_channels: int, channels: list[int], layers_per_block: int) -> Self:
-        """An untrained network, initialised from torch's generator; each level after the first halves the side.
+    @property
+    def patch(self) -> int:
+        """Numbers of a patch (P)."""
+        return self.bands * self.factor**2
 
-        Four choices were measured by validation PSNR, one seed each. No attention in the middle: it gained nothing (-0.9 dB
-        after 400 steps), and without it the cost is linear in pixels. The posterior starts narrow (log-variance -6, not 0):
-        noise as strong as the signal hides it for hundreds of steps (+3.1 dB after 400). Two groups of channels in each
-        normalisation: a few channels normalised by themselves lose their level, which is the colour of the tile, and 8
-        groups take 1.5 times as long (+1.2 dB in a minute of one core; 32 groups are worse again). Residual branches start
-        at zero, so that the signal passes both halves unharmed from the first step (+0.9 dB in the same time).
-        """
-        levels = len(channels)
-        net = _diffusers()(
-            in_channels=bands,
-            out_channels=bands,
-            down_block_types=("DownEncoderBlock2D",) * levels,
-            up_block_types=("UpDecoderBlock2D",) * levels,
-            block_out_channels=tuple(channels),
-            layers_per_block=layers_per_block,
-            latent_channels=latent_channels,
-            norm_num_groups=math.gcd(NORM_GROUPS, *channels),
-            mid_block_add_attention=False,
+
+class Block(nn.Module):
+    """x + conv(silu(conv(silu(x)))), of 3 x 3 pixels each; the second starts at zero."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(width, width, 3, padding=1)
+        self.second = _zero(nn.Conv2d(width, width, 3, padding=1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.second(functional.silu(self.first(functional.silu(x))))
+        return out  # (N, D, h, w)
+
+
+class Autoencoder(nn.Module):
+    """Encoder and decoder; `start_linear` gives them their linear parts, `standardise` the scale of their latents."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        width, latent = sizes.width, sizes.latent_channels
+        self.centre = nn.Parameter(torch.zeros(sizes.patch))  # (P)
+        self.analysis = nn.Parameter(torch.zeros(latent, sizes.patch))  # (Z, P)
+        self.synthesis = nn.Parameter(torch.zeros(sizes.patch, latent))  # (P, Z)
+        self.encoder = nn.Sequential(
+            nn.Conv2d(sizes.patch, width, 3, padding=1),
+            *(Block(width) for _ in range(sizes.encoder_blocks)),
+            nn.SiLU(),
+            _zero(nn.Conv2d(width, 2 * latent, 1)),
         )
-        with torch.no_grad():
-            net.quant_conv.weight[latent_channels:] *= 0.1
-            net.quant_conv.bias[latent_channels:] = INITIAL_LOGVAR
-            for name, parameter in net.named_parameters():
-                if ".resnets." in name and ".conv2." in name:
-                    parameter.zero_()
-        return cls(net)
-
-    @classmethod
-    def load(cls, folder: Path, *, remedy: str) -> Self:
-        """Reads a folder in diffusers' layout.
-
-        Raises:
-            UserError: a file is missing, damaged, or of another kind of network; `remedy` says what to do.
-        """
-        wanted = f"{CONFIG_FILE} and {WEIGHTS_FILE} of an AutoencoderKL in diffusers' layout"
-        missing = [name for name in (CONFIG_FILE, WEIGHTS_FILE) if not (folder / name).is_file()]
-        if missing:
-            got = f"no {' and no '.join(missing)}" if folder.is_dir() else "no such folder"
-            raise problem(f"autoencoder folder {folder} is incomplete", got=got, expected=wanted, remedy=remedy)
-        try:
-            kind = json.loads((folder / CONFIG_FILE).read_text()).get("_class_name")
-            if kind != "AutoencoderKL":
-                raise ValueError(f"{CONFIG_FILE} describes {kind!r}")
-            net, report = _diffusers().from_pretrained(
-                str(folder),
-                local_files_only=True,
-                use_safetensors=True,
-                low_cpu_mem_usage=False,
-                output_loading_info=True,
-            )
-            wrong = [str(key) for part in ("missing_keys", "unexpected_keys") for key in report[part]]
-            if wrong:
-                raise ValueError(f"{len(wrong)} missing or unexpected weights, such as {wrong[0]}")
-        except Exception as error:  # diffusers and safetensors raise a dozen types for a damaged file
-            got = str(error).partition("\n")[0] or type(error).__name__
-            raise problem(
-                f"autoencoder in {folder} cannot be loaded", got=got, expected=wanted, remedy=remedy
-            ) from error
-        return cls(net.eval().requires_grad_(False))
-
-    def save(self, folder: Path, *, scale: float) -> None:
-        """Writes config.json (with `scale` as scaling_factor) and the weights into an existing folder.
-
-        Raises:
-            OSError: the disk is full or not writable.
-        """
-        from safetensors import SafetensorError
-
-        self.net.register_to_config(scaling_factor=scale)
-        try:
-            self.net.save_pretrained(str(folder), safe_serialization=True)
-        except SafetensorError as error:
-            raise OSError(str(error)) from error
-        (folder / WEIGHTS_FILE).chmod((folder / CONFIG_FILE).stat().st_mode)  # safetensors lets only the owner read
+        self.decoder = nn.Sequential(
+            nn.Conv2d(latent, width, 3, padding=1),
+            *(Block(width) for _ in range(sizes.decoder_blocks)),
+            nn.SiLU(),
+            _zero(nn.Conv2d(width, sizes.patch, 1)),
+        )
+        self.register_buffer("mean", torch.zeros(latent))
+        self.register_buffer("std", torch.ones(latent))
+        self.mean: Tensor
+        self.std: Tensor
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @property
     def bands(self) -> int:
         """Bands of an image."""
-        return int(self.net.config.in_channels)
+        return self.sizes.bands
 
     @property
     def latent_channels(self) -> int:
         """Channels of a latent."""
-        return int(self.net.config.latent_channels)
+        return self.sizes.latent_channels
 
     @property
     def factor(self) -> int:
         """Side of a tile over side of its latent."""
-        return int(2 ** (len(self.net.config.block_out_channels) - 1))
+        return self.sizes.factor
 
-    def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and log-variance of the posterior; the latter clamped to [-30, 20] as AutoencoderKL does.
+    # both ways
 
-        Args:
-            x: float32 (N, C, H, W) in [-1, 1].
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance of the posterior, float32 (N, Z, h, w) each, of x (N, C, H, W) in [-1, 1]."""
+        patches = self._patches(x)  # (N, P, h, w)
+        added = self.encoder(patches).float()  # (N, 2 Z, h, w)
+        mean, logvar = added.chunk(2, dim=1)
+        mean = mean + self._analysed(patches)
+        logvar = (logvar + INITIAL_LOGVAR).clamp(LEAST_LOGVAR, MOST_LOGVAR)
+        return (mean - _column(self.mean)) / _column(self.std), logvar - 2.0 * _column(self.std).log()
 
-        Returns:
-            Two float32 (N, Z, h, w), not scaled.
-        """
-        x = x.contiguous(memory_format=torch.channels_last)  # (N, C, H, W)
-        posterior = self.net.encode(x).latent_dist
-        return posterior.mean.float(), posterior.logvar.float()  # (N, Z, h, w) each
-
-    def decode(self, z: torch.Tensor) -> torch.Tensor:
+    def decode(self, z: Tensor) -> Tensor:
         """The image of an unscaled latent: (N, Z, h, w) to float32 (N, C, H, W), about [-1, 1] but not clipped."""
-        z = z.contiguous(memory_format=torch.channels_last)  # (N, Z, h, w)
-        out: torch.Tensor = self.net.decode(z).sample  # (N, C, H, W)
-        return out.float()
+        z = (z * _column(self.std) + _column(self.mean)).contiguous(memory_format=torch.channels_last)  # (N, Z, h, w)
+        return functional.pixel_shuffle(self.decoder(z).float() + self._synthesised(z), self.factor)
+
+    def linear(self, x: Tensor) -> Tensor:
+        """What the linear parts alone give back of x (N, C, H, W)."""
+        return functional.pixel_shuffle(self._synthesised(self._analysed(self._patches(x))), self.factor)
 
     def images_at_once(self, side: int) -> int:
-        """How many images of this side one pass may hold, so that activations stay within a few GiB."""
-        return max(1, PIXELS_AT_ONCE // side**2)
+        """How many images of this side one pass may hold, so that activations stay within a GiB."""
+        return max(1, PLACES_AT_ONCE * self.factor**2 // side**2)
+
+    def _patches(self, x: Tensor) -> Tensor:
+        """Patches (N, P, h, w), less their mean."""
+        patches = functional.pixel_unshuffle(x, self.factor).contiguous(memory_format=torch.channels_last)
+        return patches - _column(self.centre)
+
+    def _analysed(self, patches: Tensor) -> Tensor:
+        return functional.conv2d(patches, self.analysis[:, :, None, None]).float()  # (N, Z, h, w)
+
+    def _synthesised(self, z: Tensor) -> Tensor:
+        return functional.conv2d(z, self.synthesis[:, :, None, None]).float() + _column(self.centre)  # (N, P, h, w)
+
+    # what is not learnt by steps
 
     @torch.no_grad()
-    def standardise(self, mean: torch.Tensor, std: torch.Tensor) -> None:
+    def start_linear(self, images: Iterable[Tensor]) -> None:
+        """Makes the linear parts those of the principal components of the patches, each of unit variance.
+
+        Args:
+            images: batches (N, C, H, W), all of which together are looked at.
+
+        Raises:
+            UserError: they hold numbers that are not finite.
+        """
+        count, total = 0, torch.zeros(self.sizes.patch, dtype=torch.float64)
+        squares = torch.zeros(self.sizes.patch, self.sizes.patch, dtype=torch.float64)
+        for x in images:
+            rows = functional.pixel_unshuffle(x, self.factor).movedim(1, -1).reshape(-1, self.sizes.patch).double()
+            count, total, squares = count + len(rows), total + rows.sum(dim=0), squares + rows.T @ rows
+        if not bool(squares.isfinite().all()):
+            raise problem(
+                "tiles that the codec is to learn are not finite",
+                got="NaN or infinity",
+                expected="finite numbers",
+                remedy="look at the scenes: a tile of such numbers should not have been accepted",
+            )
+        mean = total / count  # (P)
+        variances, directions = torch.linalg.eigh(squares / count - torch.outer(mean, mean))  # ascending
+        directions = directions.flip(1)[:, : self.latent_channels]  # (P, Z or fewer, where patches have fewer numbers)
+        directions = directions * directions.gather(0, directions.abs().argmax(dim=0, keepdim=True)).sign()
+        std = variances.flip(0)[: self.latent_channels].clamp(min=SMALLEST_STD**2).sqrt()
+        self.centre.copy_(mean)
+        self.analysis[: len(std)] = (directions / std).T.float()
+        self.synthesis[:, : len(std)] = (directions * std).float()
+
+    @torch.no_grad()
+    def standardise(self, mean: Tensor, std: Tensor) -> None:
         """Makes each latent channel of mean 0 and standard deviation 1 without changing any reconstruction.
 
-        The affine map goes into the 1x1 convolutions on either side of the latent, which exist for this; a diffusion
-        model then sees channels of equal weight.
+        A diffusion model then sees channels of equal weight.
 
         Args:
             mean, std: (Z,) of sampled latents as they are now.
         """
-        channels = self.latent_channels
-        before, after = self.net.quant_conv, self.net.post_quant_conv
-        before.weight[:channels] /= std.view(-1, 1, 1, 1)
-        before.bias[:channels] = (before.bias[:channels] - mean) / std
-        before.bias[channels:] -= 2.0 * std.log()
-        after.bias += after.weight[:, :, 0, 0] @ mean
-        after.weight *= std.view(1, -1, 1, 1)
+        self.mean += mean * self.std
+        self.std *= std
+
+    # files
+
+    def save(self, folder: Path) -> None:
+        """Writes config.json and the weights into an existing folder.
+
+        Raises:
+            OSError: the disk is full or not writable.
+        """
+        (folder / CONFIG_FILE).write_text(json.dumps({"format": FORMAT, **asdict(self.sizes)}, indent=1) + "\n")
+        write_tensors(folder / WEIGHTS_FILE, {name: value.contiguous() for name, value in self.state_dict().items()})
+
+    @classmethod
+    def load(cls, folder: Path, *, remedy: str) -> Self:
+        """Reads what `save` wrote, for use.
+
+        Raises:
+            UserError: a file is missing, damaged, or of another kind of network; `remedy` says what to do.
+        """
+        try:
+            said = json.loads((folder / CONFIG_FILE).read_text())
+            if said.pop("format", None) != FORMAT:
+                raise ValueError(f"{CONFIG_FILE} is not of format {FORMAT!r}")
+            net = cls(Sizes(**said))
+            net.load_state_dict(dict(read_tensors(folder / WEIGHTS_FILE)))
+        except (OSError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+            raise problem(
+                f"autoencoder in {folder} cannot be loaded",
+                got=str(error).partition("\n")[0] or type(error).__name__,
+                expected=f"{CONFIG_FILE} and {WEIGHTS_FILE} that `dithc codec` wrote",
+                remedy=remedy,
+            ) from error
+        return net.eval().requires_grad_(False)
 
 
 def autoencoder_digest(folder: Path, *, scale: float) -> str:
     """First 12 hex digits of the SHA-256 over weights, configuration and scale: what decides every latent."""
-    digest = hashlib.sha256(json.dumps({"scale": scale}).encode())
+    found = hashlib.sha256(json.dumps({"scale": scale}).encode())
     for name in (CONFIG_FILE, WEIGHTS_FILE):
-        with (folder / name).open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()[:12]
+        found.update((folder / name).read_bytes())
+    return found.hexdigest()[:12]
+
+
+def _zero(layer: nn.Conv2d) -> nn.Conv2d:
+    nn.init.zeros_(layer.weight)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _column(values: Tensor) -> Tensor:
+    """Numbers of channels (Z), shaped to meet (N, Z, h, w)."""
+    return values.view(1, -1, 1, 1)

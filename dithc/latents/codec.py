@@ -15,6 +15,7 @@ import torch
 from dithc.config import codecs
 from dithc.data import Rows, Stretch, Tiles
 from dithc.latents.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, autoencoder_digest
+from dithc.latents.diffusers_kl import DiffusersKl, digest_of
 from dithc.log import logger, problem
 from dithc.runs import Manifest, digest, sha256_file
 
@@ -92,7 +93,7 @@ class KlCodec(Codec):
     has_logvar = True
 
     def __init__(
-        self, net: Autoencoder, info: dict[str, Any], *, id: str, scale: float, bands: tuple[str, ...]
+        self, net: Autoencoder | DiffusersKl, info: dict[str, Any], *, id: str, scale: float, bands: tuple[str, ...]
     ) -> None:
         self.net, self.id, self.scale, self.bands = net, id, scale, bands
         self.latent_channels, self.factor = net.latent_channels, net.factor
@@ -110,7 +111,7 @@ class KlCodec(Codec):
                 f"tiles do not fit codec {self.id}",
                 got=f"{x.shape[-2]} x {side} pixels",
                 expected=f"multiples of {self.factor}, its downsampling factor",
-                remedy="change `tiles.size` of the data set, or use a codec with fewer levels",
+                remedy="change `tiles.size` of the data set, or use a codec of another `factor`",
             )
         parts = [self.net.encode(part) for part in torch.split(x, self.net.images_at_once(side))]
         mean, logvar = (torch.cat(moments) for moments in zip(*parts, strict=True))
@@ -166,12 +167,12 @@ def _open_sd(settings: codecs.SdVae, info: dict[str, Any]) -> Codec:
         f"copy both files of Stable Diffusion's autoencoder (such as stabilityai/sd-vae-ft-ema) into {folder}, or set the "
         "codec's `path`; nothing is downloaded"
     )
-    net = Autoencoder.load(folder, remedy=remedy)
+    net = DiffusersKl.load(folder, remedy=remedy)
     if net.bands != 3:
         raise problem(
             f"autoencoder in {folder} is no RGB autoencoder", got=f"{net.bands} bands", expected=3, remedy=remedy
         )
-    identity = f"sd-vae-{autoencoder_digest(folder, scale=settings.scale)}"
+    identity = f"sd-vae-{digest_of(folder, scale=settings.scale)}"
     return SdCodec(net, info, id=identity, scale=settings.scale, bands=tuple(info["display"]["bands"]))
 
 

@@ -7,18 +7,21 @@ import json
 import math
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn import functional
 
 from dithc.config import codecs
-from dithc.data import Rows, Tiles, write_png
-from dithc.latents.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, autoencoder_digest
+from dithc.data import Rows, Stretch, Tiles, write_png
+from dithc.latents.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, Sizes, autoencoder_digest
 from dithc.latents.batches import Order, generator
 from dithc.latents.codec import CODEC_FILE, KlCodec
+from dithc.latents.measures import Pairs, measure
 from dithc.log import MetricsWriter, logger, problem, progress
 from dithc.runs import replacing, sha256_file
 
@@ -26,7 +29,7 @@ CROP = 32
 """Side in pixels of what a training step sees: the cost of a step does not grow with the tile, and more steps gain more
 than larger crops."""
 WARMUP_SHARE = 0.05
-MEASURED_TILES = 512
+MEASURED_TILES, MEASURED_BATCH = 512, 16
 SHOWN_TILES = 8
 CROP_STREAM = 2
 GRID_FILE = "grid.png"
@@ -37,8 +40,8 @@ log = logger(__name__)
 def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int) -> dict[str, Any]:
     """Trains, measures and writes a codec: config.json, weights, grid.png and last codec.json.
 
-    Order, crops, flips, noise and initial weights come from the seed. After training the latent channels are made of mean
-    0 and standard deviation 1 on train tiles, and `scale` is one over what was then measured.
+    Order, crops, views, noise and initial weights come from the seed. It starts as the linear codec of its size; after training
+    the latent channels are made of mean 0 and standard deviation 1 on train tiles; `scale` is one over what was then measured.
 
     Args:
         settings: section of the configuration.
@@ -48,7 +51,8 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
         seed: any integer.
 
     Returns:
-        Numbers for the manifest: steps, loss, psnr_db (and of which split), parameters, scale, latent mean and std.
+        Numbers for the manifest: steps, loss, what `measure` says of the validation split (or of train tiles, where there is
+        none: `psnr_split`), the same PSNR of the linear codec and on train tiles, parameters, scale, latent mean and std.
 
     Raises:
         UserError: no train tiles, a tile size the levels do not divide, a diverged training, or a full disk.
@@ -57,26 +61,25 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
     _remove_earlier(folder)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = Autoencoder.build(
-            bands=len(tiles.info["bands"]),
-            latent_channels=settings.latent_channels,
-            channels=settings.channels,
-            layers_per_block=settings.layers_per_block,
-        )
+        net = Autoencoder(_sizes(settings, tiles))
+        train, val = _some(tiles.rows("train")), _some(tiles.rows("val"))
+        judged = val if len(val) else train
+        net.start_linear(_images(tiles, train))
+        linear = _measure(tiles, _given_back(net, tiles, judged, linear=True))
+        log.info(f"the linear codec of this size gives {linear['psnr_db']:.2f} dB; training starts there")
         loss, compute = _optimise(net, settings, tiles, folder, seed=seed)
-    net.net.eval().requires_grad_(False)
-    train = tiles.rows("train")
-    measured, val = _some(train), _some(tiles.rows("val"))
-    net.standardise(*_moments(net, tiles, measured))
-    mean, std = _moments(net, tiles, measured)
+    net.eval().requires_grad_(False)
+    net.standardise(*_moments(net, tiles, train))
+    mean, std = _moments(net, tiles, train)
     scale = 1.0 / float(std.square().mean().sqrt())
     numbers = {
         "steps": settings.steps,
         "loss": loss,
-        "psnr_db": _psnr(net, tiles, val if len(val) else measured),
+        **_measure(tiles, _given_back(net, tiles, judged)),
         "psnr_split": "val" if len(val) else "train",
-        "psnr_train_db": _psnr(net, tiles, measured),
-        "parameters": sum(parameter.numel() for parameter in net.net.parameters()),
+        "psnr_train_db": _measure(tiles, _given_back(net, tiles, train))["psnr_db"],
+        "psnr_linear_db": linear["psnr_db"],
+        "parameters": sum(parameter.numel() for parameter in net.parameters()),
         "compute": compute,
         "scale": scale,
         "latent_mean": mean.tolist(),
@@ -94,14 +97,19 @@ def _check(settings: codecs.KlVae, tiles: Tiles) -> None:
             expected="at least 1",
             remedy="give the data set more tiles or a larger `split.train`, then rerun its tiles stage",
         )
-    size, factor = int(tiles.info["size"]), 2 ** (len(settings.channels) - 1)
+    size, factor = int(tiles.info["size"]), settings.factor
     if size % factor:
         raise problem(
-            "the codec's levels do not divide the tiles",
-            got=f"tiles of {size} pixels, {len(settings.channels)} levels",
+            "the codec's factor does not divide the tiles",
+            got=f"tiles of {size} pixels, factor {factor}",
             expected=f"a tile size that is a multiple of {factor}",
-            remedy="change `tiles.size` of the data set or the number of the codec's `channels`",
+            remedy="change `tiles.size` of the data set, or the codec's `factor`",
         )
+
+
+def _sizes(settings: codecs.KlVae, tiles: Tiles) -> Sizes:
+    chosen = ("factor", "latent_channels", "width", "encoder_blocks", "decoder_blocks")
+    return Sizes(bands=len(tiles.info["bands"]), **{name: getattr(settings, name) for name in chosen})
 
 
 def _remove_earlier(folder: Path) -> None:
@@ -126,9 +134,8 @@ def _optimise(net: Autoencoder, settings: codecs.KlVae, tiles: Tiles, folder: Pa
     compute = "bf16" if bf16 else "fp32"
     log.info(f"codec computes in {compute}: this CPU {'has' if bf16 else 'lacks'} bf16 instructions")
     order = Order(tiles.rows("train"), seed=seed)
-    optimizer = torch.optim.AdamW(net.net.parameters(), lr=settings.lr, betas=(0.9, 0.99), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=settings.lr, betas=(0.9, 0.99), weight_decay=0.0)
     losses: list[float] = []
-    net.net.train()
     with (
         progress(total=settings.steps, label="codec", unit="step") as bar,
         MetricsWriter(folder / METRICS_FOLDER) as metrics,
@@ -137,7 +144,7 @@ def _optimise(net: Autoencoder, settings: codecs.KlVae, tiles: Tiles, folder: Pa
             lr = settings.lr * _schedule(step, settings.steps)
             for group in optimizer.param_groups:
                 group["lr"] = lr
-            x = _batch(tiles, order, step, settings.batch, seed=seed, factor=net.factor)  # (N, C, H, W)
+            x = _batch(tiles, order, step, settings, seed=seed)  # (N, C, H, W)
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 mean, logvar = net.encode(x)  # (N, Z, h, w) each
                 z = mean + torch.exp(0.5 * logvar) * torch.randn_like(mean)  # (N, Z, h, w)
@@ -155,7 +162,7 @@ def _optimise(net: Autoencoder, settings: codecs.KlVae, tiles: Tiles, folder: Pa
                 )
             optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
-            torch.nn.utils.clip_grad_norm_(net.net.parameters(), 1.0)
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             optimizer.step()
             bar.update(1, loss=f"{losses[-1]:.4f}")
     last = losses[-max(1, settings.steps // 10) :]
@@ -174,27 +181,34 @@ def _schedule(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / warmup) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
 
 
-def _batch(tiles: Tiles, order: Order, step: int, size: int, *, seed: int, factor: int) -> torch.Tensor:
-    """The crops of a step, float32 (N, C, H, W): half of them mirrored, corners on the latent's grid."""
+def _batch(tiles: Tiles, order: Order, step: int, settings: codecs.KlVae, *, seed: int) -> torch.Tensor:
+    """The crops of a step, float32 (N, C, H, W): each in one of the orientations, corners on the latent's grid."""
+    size, factor = settings.batch, settings.factor
     epochs, rows = order.at(step * size + np.arange(size, dtype=np.int64))
     whole = tiles.scaled(rows)  # (N, C, H, W)
     side = min(CROP // factor * factor or factor, whole.shape[-1])
     corners = (whole.shape[-1] - side) // factor + 1
     crops = []
     for image, epoch, row in zip(whole, epochs.tolist(), rows.tolist(), strict=True):
-        top, left, mirror = generator(seed=seed, epoch=epoch, row=row, stream=CROP_STREAM).random(3)
+        top, left, view = generator(seed=seed, epoch=epoch, row=row, stream=CROP_STREAM).random(3)
         y, x = int(top * corners) * factor, int(left * corners) * factor
         crop = image[:, y : y + side, x : x + side]  # (C, side, side)
-        crops.append(crop[:, :, ::-1] if mirror < 0.5 else crop)
+        crops.append(_oriented(crop, int(view * settings.orientations)))
     return torch.from_numpy(np.stack(crops))
+
+
+def _oriented(image: npt.NDArray[np.float32], view: int) -> npt.NDArray[np.float32]:
+    """View 0 to 7 of an image (C, H, W): odd ones are mirrored, each two make another quarter turn."""
+    mirrored = image[:, :, ::-1] if view % 2 else image
+    return np.rot90(mirrored, view // 2, axes=(1, 2))
 
 
 @torch.no_grad()
 def _moments(net: Autoencoder, tiles: Tiles, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and standard deviation of each channel of sampled latents, (Z,) each."""
     means, variances = [], []
-    for start in range(0, len(rows), 16):
-        mean, logvar = net.encode(torch.from_numpy(tiles.scaled(rows[start : start + 16])))  # (N, Z, h, w) each
+    for x in _images(tiles, rows):
+        mean, logvar = net.encode(x)  # (N, Z, h, w) each
         means.append(mean)
         variances.append(logvar.exp().mean(dim=(0, 2, 3)))
     mean = torch.cat(means)  # (N, Z, h, w)
@@ -202,16 +216,24 @@ def _moments(net: Autoencoder, tiles: Tiles, rows: Rows) -> tuple[torch.Tensor, 
     return mean.mean(dim=(0, 2, 3)), spread.sqrt().clamp(min=1e-6)
 
 
+def _images(tiles: Tiles, rows: Rows) -> Iterator[torch.Tensor]:
+    """Scaled tiles, in batches (N, C, H, W)."""
+    for start in range(0, len(rows), MEASURED_BATCH):
+        yield torch.from_numpy(tiles.scaled(rows[start : start + MEASURED_BATCH]))
+
+
 @torch.no_grad()
-def _psnr(net: Autoencoder, tiles: Tiles, rows: Rows) -> float:
-    """Peak signal-to-noise ratio in dB of reconstructions from the posterior's mean, all bands, over the range 2."""
-    squares, count = 0.0, 0
-    for start in range(0, len(rows), 16):
-        x = torch.from_numpy(tiles.scaled(rows[start : start + 16]))  # (N, C, H, W)
-        error = net.decode(net.encode(x)[0]).clamp(-1.0, 1.0) - x  # (N, C, H, W)
-        squares += float(error.square().sum(dtype=torch.float64))
-        count += error.numel()
-    return 10.0 * math.log10(4.0 * count / max(squares, 1e-12))
+def _given_back(net: Autoencoder, tiles: Tiles, rows: Rows, *, linear: bool = False) -> Pairs:
+    """Tiles and their reconstructions, from the posterior's mean or by the linear parts alone, within the range of tiles."""
+    for x in _images(tiles, rows):
+        yield x, (net.linear(x) if linear else net.decode(net.encode(x)[0])).clamp(-1.0, 1.0)
+
+
+def _measure(tiles: Tiles, pairs: Pairs) -> dict[str, Any]:
+    stretch = Stretch(tiles.info)
+    return measure(
+        pairs, bands=list(tiles.info["bands"]), physical=lambda x: torch.from_numpy(stretch.unscale(x.numpy()))
+    )
 
 
 def _write(net: Autoencoder, tiles: Tiles, folder: Path, *, scale: float, numbers: dict[str, Any]) -> None:
@@ -221,7 +243,7 @@ def _write(net: Autoencoder, tiles: Tiles, folder: Path, *, scale: float, number
         folder.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=".codec.", dir=folder))
         try:
-            net.save(made, scale=scale)
+            net.save(made)
             identity = f"kl-vae-{autoencoder_digest(made, scale=scale)}"
             codec = KlCodec(net, tiles.info, id=identity, scale=scale, bands=tuple(bands))
             _draw(codec, tiles, made / GRID_FILE)

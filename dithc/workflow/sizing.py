@@ -14,13 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dithc.config import Experiment, datasets, training
+from dithc.config import Experiment, codecs, datasets, training
 
 MB = 1e6
 # A process of dithc after its imports, by what it imports: 0.35 GB with torch, 0.15 without; twice that, as libraries differ.
 TORCH_MB, PLAIN_MB = 800, 400
-# Numbers that convolutions of an autoencoder keep of an image, in (pixels x first width); a classifier keeps fewer.
-KEPT_CONVOLUTION = 60
+# Numbers that the Stable Diffusion autoencoder keeps of an image that is only passed through, in (pixels x first width).
+KEPT_CONVOLUTION, SD_WIDTH = 12, 128
+CODEC_CROP = 32  # side of what a training step of a codec sees
 # Scenes of a full Sentinel-2 product on its 10 m grid: 10,980 squared.
 FULL_SIDE = 10_980
 SAMPLED_SHARD = 64  # images that `dithc sample` holds until they are written
@@ -121,7 +122,7 @@ def source_files(dataset: datasets.Dataset, *, most: int = 100_000) -> tuple[int
 
 def _codec_factor(experiment: Experiment, name: str) -> int:
     codec = experiment.codecs[name]
-    return {"pixel": 1, "sd-vae": 8}.get(codec.kind) or int(2 ** (len(getattr(codec, "channels", [1])) - 1))
+    return codec.factor if isinstance(codec, codecs.KlVae) else {"pixel": 1, "sd-vae": 8}[codec.kind]
 
 
 def _bands(dataset: datasets.Dataset) -> int:
@@ -153,27 +154,37 @@ def _stage(experiment: Experiment, name: str, _: int) -> tuple[float, float, flo
     return PLAIN_MB + 2.2 * one, 0.0, 4 * everything
 
 
+def _convolutions(experiment: Experiment, dataset: datasets.Dataset) -> tuple[float, float]:
+    """What a codec's networks, encoder and decoder together, keep of a pixel (numbers), and their multiply-adds a pixel."""
+    codec = experiment.codecs[dataset.codec]
+    if isinstance(codec, codecs.KlVae):
+        area, width, latent = codec.factor**2, codec.width, codec.latent_channels
+        patch, blocks = _bands(dataset) * area, codec.encoder_blocks + codec.decoder_blocks
+        kept = 6 * patch + width * (6 + 4 * blocks) + 8 * latent
+        adds = width * (9 * patch + 18 * blocks * width + 11 * latent + patch) + 2 * patch * latent
+        return kept / area, adds / area
+    # A layer of the first level: 9 x width^2 multiply-adds a pixel; about 12 such layers in each half.
+    return (KEPT_CONVOLUTION * SD_WIDTH, 2 * 12 * 9 * SD_WIDTH**2) if codec.kind == "sd-vae" else (1.0, 1.0)
+
+
 def _codec(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
     codec = experiment.codecs[name]
-    dataset = experiment.datasets[getattr(codec, "trained_on", "")] if codec.kind == "kl-vae" else None
-    if dataset is None:
+    if not isinstance(codec, codecs.KlVae):
         return TORCH_MB, 0.0, 0.0
-    first, batch, steps = getattr(codec, "channels", [128])[0], getattr(codec, "batch", 16), getattr(codec, "steps", 0)
-    pixels = dataset.tiles.size**2
-    kept = batch * pixels * first * KEPT_CONVOLUTION * 4
-    # A layer of the first level: 9 x width^2 multiply-adds a pixel; about 12 such layers, forward and twice backward.
-    flops = 3 * 2 * 12 * 9 * first**2 * pixels * batch * steps / CONVOLUTION_SHARE
-    return TORCH_MB + kept / MB + _scene_mb(dataset)[1] / 4, flops, 0.0
+    dataset = experiment.datasets[codec.trained_on]
+    kept, adds = _convolutions(experiment, dataset.model_copy(update={"codec": name}))
+    pixels = codec.batch * min(dataset.tiles.size, CODEC_CROP) ** 2
+    flops = 3 * 2 * adds * pixels * codec.steps / CONVOLUTION_SHARE
+    return TORCH_MB + 4 * kept * pixels / MB + _scene_mb(dataset)[1] / 4, flops, 0.0
 
 
 def _latents(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
     dataset = experiment.datasets[name]
-    codec = experiment.codecs[dataset.codec]
-    first = getattr(codec, "channels", [128])[0]
+    kept, adds = _convolutions(experiment, dataset)
     pixels, everything = dataset.tiles.size**2, _scene_mb(dataset)[1]
     tiles = everything * MB / (4 * pixels * _bands(dataset))
-    flops = 2 * 2 * 12 * 9 * first**2 * pixels * tiles / CONVOLUTION_SHARE
-    return TORCH_MB + 32 * pixels * first * 12 * 4 / MB, flops, 4 * everything
+    flops = 2 * 2 * adds * pixels * tiles / CONVOLUTION_SHARE
+    return TORCH_MB + 32 * pixels * kept * 4 / MB, flops, 4 * everything
 
 
 def _train(experiment: Experiment, name: str, ranks: int) -> tuple[float, float, float]:
@@ -194,9 +205,8 @@ def _sample(experiment: Experiment, name: str, ranks: int) -> tuple[float, float
     sizes = geometry(experiment, experiment.runs[evaluation.run])
     at_once = min(evaluation.batch, SAMPLED_SHARD) * (2 if evaluation.guidance != 1.0 else 1)
     dataset = experiment.runs[evaluation.run].dataset
-    codec = experiment.codecs[experiment.datasets[dataset].codec]
-    first = getattr(codec, "channels", [128 if codec.kind == "sd-vae" else 1])[0]
-    decoding = min(evaluation.batch, SAMPLED_SHARD) * sizes.side**2 * first * 12 * 4
+    kept, _ = _convolutions(experiment, experiment.datasets[dataset])
+    decoding = min(evaluation.batch, SAMPLED_SHARD) * sizes.side**2 * kept * 4
     held = SAMPLED_SHARD * sizes.side**2 * sizes.bands * 4 * 3
     network = at_once * sizes.tokens * sizes.width * 4 * training.KEPT_WIDTHS + sizes.parameters * 8
     flops = sizes.flops * evaluation.images * evaluation.steps * (2 if evaluation.guidance != 1.0 else 1)

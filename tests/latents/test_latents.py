@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dithc.latents.autoencoder import Autoencoder
+from dithc.latents.autoencoder import Autoencoder, Sizes
 from dithc.latents.codec import KlCodec, PixelCodec
 from dithc.latents.encode import encode_tiles
 from dithc.latents.reader import Latents
@@ -20,9 +20,10 @@ DIGEST = "0123456789ab"
 @pytest.fixture(scope="module")
 def net():
     torch.manual_seed(0)
-    made = Autoencoder.build(bands=4, latent_channels=4, channels=[8, 8], layers_per_block=1)
-    made.net.eval().requires_grad_(False)
-    return made
+    made = Autoencoder(Sizes(bands=4, factor=2, latent_channels=4, width=8, encoder_blocks=1, decoder_blocks=1))
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    return made.eval().requires_grad_(False)
 
 
 @pytest.fixture

@@ -1,0 +1,94 @@
+"""How far reconstructions are from their tiles: by band, by structure, by spectrum.
+
+Legend: N images, C bands, H, W image.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+RANGE = 2.0  # of scaled units, [-1, 1]
+SSIM_WINDOW = 7
+SSIM_CONSTANTS = (0.01, 0.03)
+VEGETATION = (("B08", "B04"), ("NIR", "R"))  # near infrared and red, as the readers name them
+
+Pairs = Iterable[tuple[Tensor, Tensor]]
+"""Batches of tiles and of what came back of them, each float32 (N, C, H, W) in [-1, 1]."""
+
+
+def measure(pairs: Pairs, *, bands: list[str], physical: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """Measures over all pixels of all images.
+
+    Args:
+        pairs: at least one image.
+        bands: their names.
+        physical: scaled units to the data set's own, (N, C, H, W) both.
+
+    Returns:
+        `psnr_db` (peak signal-to-noise ratio in dB over the range 2, all bands), `psnr_db_by_band`, `ssim` (mean of bands),
+        `spectral_angle_deg` (mean over pixels; None for fewer than two bands) and `ndvi_error` (mean magnitude of the difference
+        of vegetation indices; None where the bands have no red and near infrared).
+    """
+    squares = torch.zeros(len(bands), dtype=torch.float64)
+    pixels, images, structure, angle, index = 0, 0, 0.0, 0.0, 0.0
+    vegetation = next((pair for pair in VEGETATION if set(pair) <= set(bands)), None)
+    for tile, back in pairs:
+        squares += (tile - back).double().square().sum(dim=(0, 2, 3))
+        structure += float(ssim(tile, back).double().sum())
+        real, made = physical(tile).double(), physical(back).double()
+        angle += float(_angles(real, made).sum())
+        if vegetation is not None:
+            places = [bands.index(band) for band in vegetation]
+            index += float((_index(real, places) - _index(made, places)).abs().sum())
+        images += len(tile)
+        pixels += tile.shape[0] * tile.shape[2] * tile.shape[3]
+    return {
+        "psnr_db": _db(float(squares.mean()) / pixels),
+        "psnr_db_by_band": {band: _db(float(value) / pixels) for band, value in zip(bands, squares, strict=True)},
+        "ssim": structure / images,
+        "spectral_angle_deg": math.degrees(angle / pixels) if len(bands) > 1 else None,
+        "ndvi_error": index / pixels if vegetation is not None else None,
+    }
+
+
+def ssim(x: Tensor, y: Tensor) -> Tensor:
+    """Structural similarity of each image, mean over bands and places (N) (Wang et al. 2004, equation 13).
+
+    Windows are uniform, of 7 x 7 pixels that lie whole inside the image, or of all of a smaller one; moments are unbiased.
+
+    Args:
+        x, y: (N, C, H, W) over a range of 2.
+    """
+    side = min(SSIM_WINDOW, *x.shape[-2:])
+    count = side * side
+    c1, c2 = ((constant * RANGE) ** 2 for constant in SSIM_CONSTANTS)
+    x, y = x.double(), y.double()
+    mean_x, mean_y, mean_xx, mean_yy, mean_xy = (
+        functional.avg_pool2d(value, side, stride=1) for value in (x, y, x * x, y * y, x * y)
+    )
+    unbiased = count / max(1, count - 1)
+    var_x, var_y = (mean_xx - mean_x**2) * unbiased, (mean_yy - mean_y**2) * unbiased
+    covariance = (mean_xy - mean_x * mean_y) * unbiased
+    alike = (2 * mean_x * mean_y + c1) * (2 * covariance + c2)
+    places: Tensor = alike / ((mean_x**2 + mean_y**2 + c1) * (var_x + var_y + c2))  # (N, C, ...)
+    return places.flatten(1).mean(dim=1)  # (N)
+
+
+def _db(square: float) -> float:
+    return 10.0 * math.log10(RANGE**2 / max(square, 1e-12))
+
+
+def _angles(x: Tensor, y: Tensor) -> Tensor:
+    """Angle in radians between the spectra of each pixel, (N, H, W) (Kruse et al. 1993)."""
+    return torch.acos(functional.cosine_similarity(x, y, dim=1, eps=1e-12).clamp(-1.0, 1.0))
+
+
+def _index(x: Tensor, places: list[int]) -> Tensor:
+    """Normalised difference vegetation index, (N, H, W); 0 where both bands are about nothing."""
+    infrared, red = (x[:, place].clamp(min=0.0) for place in places)
+    total = infrared + red
+    return torch.where(total > 1e-9, (infrared - red) / total.clamp(min=1e-9), torch.zeros_like(total))

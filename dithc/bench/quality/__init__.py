@@ -1,0 +1,14 @@
+"""Time to quality: which of several trainings reaches a score first.
+
+What: `Plan` says what is trained and judged, as one experiment of the workflow; `judge` makes of its manifests the time and the
+work that a candidate needs for the baseline's last score, beside what makes such a ratio worth believing.
+Why: a faster step, a lower loss or a better codec is worth what it changes about the images of a given hour.
+Invariants: contenders have the same data, the same wall time by their own measured step, and samples of the same seeds; a step's
+time is the median of all its steps; a ratio is of one seed, and is told for every seed; what cannot be reached is told as such.
+How to change it: another contender is a run of the experiment file; another number of a point is a field of `result.Point`.
+"""
+
+from dithc.bench.quality.plan import Plan, calibrated_steps
+from dithc.bench.quality.result import judge, quality_table
+
+__all__ = ["Plan", "calibrated_steps", "judge", "quality_table"]

@@ -1,0 +1,183 @@
+"""What the manifests of a comparison say: scores by time, and how much sooner a candidate reaches the baseline's last one."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from dithc.bench.quality.plan import SHARES, Plan, point_name, run_name
+
+Numbers = Mapping[str, Mapping[str, Any]]
+"""Numbers of manifests, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A score of a training on its way.
+
+    Attributes:
+        step: optimizer steps made.
+        seconds: of training until then, and of what is trained before it where contenders differ in that.
+        flops: of training until then.
+        fid, kid: of its samples against real tiles; lower is better.
+    """
+
+    step: int
+    seconds: float
+    flops: float
+    fid: float
+    kid: float | None
+
+
+def speedup(baseline: Sequence[Point], candidate: Sequence[Point], *, axis: str) -> float | None:
+    """How many times sooner the candidate has the score that both reach.
+
+    That is the baseline's best, or, where the candidate does not come to it, the candidate's own (and the ratio is below 1).
+    Between two points the score is linear in the logarithm of the axis. None where the one that is to reach it has it already at
+    its first point, or never: nothing can be said but that.
+
+    Args:
+        baseline, candidate: points in the order of steps.
+        axis: `seconds` or `flops`.
+    """
+    goal = max(min(point.fid for point in points) for points in (baseline, candidate))
+    reached = [_reached(points, goal, axis) for points in (baseline, candidate)]
+    if reached[0] is None or reached[1] is None:
+        return None
+    return reached[0] / reached[1]
+
+
+def _reached(points: Sequence[Point], goal: float, axis: str) -> float | None:
+    """Where on the axis a score is reached first; that of the first point if it is better already."""
+    before: Point | None = None
+    for point in points:
+        if point.fid <= goal:
+            here = math.log(getattr(point, axis))
+            if before is None or before.fid <= goal:
+                return math.exp(here)
+            there = math.log(getattr(before, axis))
+            return math.exp(there + (here - there) * (before.fid - goal) / (before.fid - point.fid))
+        before = point
+    return None
+
+
+def judge(
+    plan: Plan, *, steps: Mapping[str, int], runs: Numbers, scores: Numbers, codecs: Numbers, flops: Mapping[str, float]
+) -> dict[str, Any]:
+    """The result of a comparison.
+
+    Args:
+        plan: what was compared.
+        steps: of each contender.
+        runs: numbers of the trainings' manifests, by run.
+        scores: numbers of FID's manifests, by evaluation.
+        codecs: `seconds` of the codec that each contender's data set has, by contender; empty where it is trained by nobody here.
+        flops: of a step of each contender.
+    """
+    kinds = {plan.base.datasets[plan.base.runs[name].dataset].codec for name in plan.contenders}
+    before = {name: float(codecs.get(name, {}).get("seconds", 0.0)) if len(kinds) > 1 else 0.0 for name in plan.contenders}
+    found: dict[tuple[str, int], list[Point]] = {}
+    for name, seed in plan.trainings:
+        per_step = float(runs[run_name(name, seed)]["seconds_per_step_median"])
+        ats = [int(steps[name] * share) for share in SHARES]
+        found[name, seed] = [
+            Point(
+                step=at,
+                seconds=before[name] + at * per_step,
+                flops=at * flops[name],
+                fid=float(scores[point_name(name, seed, at)]["fid"]),
+                kid=scores[point_name(name, seed, at)]["kid"],
+            )
+            for at in ats
+        ]
+    ratios: dict[str, list[dict[str, Any]]] = {}
+    for name, label, seed, own in plan.pairs:
+        one, other = found[plan.baseline, seed], found[name, own]
+        ratios.setdefault(label, []).append(
+            {
+                "seeds": [seed, own],
+                "wall": speedup(one, other, axis="seconds"),
+                "flop": speedup(one, other, axis="flops"),
+                "kid": [one[-1].kid, other[-1].kid],
+            }
+        )
+    return {
+        "bench": "quality",
+        "settings": {
+            "experiment": plan.base.name,
+            "baseline": plan.baseline,
+            "candidates": list(plan.candidates),
+            "seeds": list(plan.seeds),
+            "evaluation": plan.evaluation,
+        },
+        "steps": dict(steps),
+        "seconds_before": before,
+        "limits": {name: _limits(name, scores) for name in plan.contenders},
+        "trainings": [
+            {"contender": name, "seed": seed, "points": [asdict(point) for point in points]}
+            for (name, seed), points in found.items()
+        ],
+        "ratios": {label: {"by_seed": rows, **_over_seeds(rows)} for label, rows in ratios.items()},
+    }
+
+
+def _limits(name: str, scores: Numbers) -> dict[str, Any]:
+    """What bounds a contender's score: fresh weights above; below, its codec, and what two halves of the real set have."""
+    codec, fresh = scores[f"{name}-codec"], scores[f"{name}-untrained"]
+    return {"codec": codec["fid"], "floor": fresh["floor"], "untrained": fresh["fid"], "n": fresh["n_generated"]}
+
+
+def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Means of the ratios, with their deviation over seeds."""
+    over: dict[str, Any] = {}
+    for axis in ("wall", "flop"):
+        values = [row[axis] for row in rows if row[axis] is not None]
+        whole = len(values) == len(rows)
+        over[axis] = fmean(values) if whole else None
+        over[f"{axis}_deviation"] = stdev(values) if whole and len(values) > 1 else None
+    return over
+
+
+def headroom(fid: float, limits: Mapping[str, Any]) -> float | None:
+    """The share that is left of the way from fresh weights to the best that can be had (codec, or floor); None without a way."""
+    best = max(float(limits["codec"]), float(limits["floor"] or 0.0))
+    return (fid - best) / (limits["untrained"] - best) if limits["untrained"] > best else None
+
+
+def quality_table(result: Mapping[str, Any]) -> str:
+    """Scores of each training by share of its steps, what bounds them, then the ratios."""
+    chosen = result["settings"]
+    lines = [
+        f"{chosen['experiment']}, judged as {chosen['evaluation']}; steps: "
+        + ", ".join(f"{name} {count:,}" for name, count in result["steps"].items()),
+        f"{'training':<28}" + "".join(f"{f'FID at {share:g}':>14}" for share in SHARES) + f"{'seconds':>10}{'left':>8}",
+    ]
+    for training in result["trainings"]:
+        points, limits = training["points"], result["limits"][training["contender"]]
+        left = headroom(points[-1]["fid"], limits)
+        lines.append(
+            f"{run_name(training['contender'], training['seed']):<28}"
+            + "".join(f"{point['fid']:>14.4g}" for point in points)
+            + f"{points[-1]['seconds']:>10.1f}"
+            + (f"{100 * left:>7.0f}%" if left is not None else f"{'-':>8}")
+        )
+    for name, limits in result["limits"].items():
+        floor = "none" if limits["floor"] is None else f"{limits['floor']:.4g}"
+        lines.append(
+            f"{name}: fresh weights {limits['untrained']:.4g}, codec alone {limits['codec']:.4g}, floor {floor}, n {limits['n']}"
+        )
+    for label, ratio in result["ratios"].items():
+        by_seed = ", ".join("-" if row["wall"] is None else f"{row['wall']:.2f}" for row in ratio["by_seed"])
+        lines.append(
+            f"{label} over {chosen['baseline']}: R {_told(ratio, 'wall')} by wall time, {_told(ratio, 'flop')} by operations; "
+            f"by seed {by_seed}"
+        )
+    return "\n".join(lines)
+
+
+def _told(ratio: Mapping[str, Any], axis: str) -> str:
+    if ratio[axis] is None:
+        return "not measurable"
+    deviation = ratio[f"{axis}_deviation"]
+    return f"{ratio[axis]:.2f}" + (f" +- {deviation:.2f}" if deviation is not None else "")

@@ -51,9 +51,9 @@ def test_average_follows_the_weights_and_leaves_the_frozen_alone():
 
 
 def test_learning_rate_rises_linearly_and_then_stays():
-    rates = [learning_rate_at(step, lr=1.0, warmup_steps=4) for step in (1, 2, 4, 5)]
+    rates = [learning_rate_at(step, training.Run(dataset="toy", lr=1.0, warmup_steps=4)) for step in (1, 2, 4, 5)]
     assert rates == [0.25, 0.5, 1.0, 1.0]
-    assert learning_rate_at(1, lr=1.0, warmup_steps=0) == 1.0
+    assert learning_rate_at(1, training.Run(dataset="toy", lr=1.0)) == 1.0
 
 
 def test_optimizer_state_goes_through_tensors_to_the_bit():

@@ -111,10 +111,10 @@ class Objective(Settings):
     std: float = Field(default=1.0, ge=0.01, le=20.0)
     """Standard deviation of that normal distribution."""
     weight: Literal["none", "min-snr"] = "none"
-    """How much a time counts. none: all alike; min-snr: as if clean images were predicted, with the signal-to-noise ratio as
-    weight, but `gamma` at most (noise and v only)."""
+    """How much a time counts. none: all alike; min-snr: an error of the clean image, whatever is predicted, counts by the
+    signal-to-noise ratio of its time, but by no more than `gamma` (noise and v only)."""
     gamma: float = Field(default=5.0, gt=0.0, le=10.0**6)
-    """Largest weight of min-snr."""
+    """Bound of min-snr."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Objective":

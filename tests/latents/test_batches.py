@@ -156,6 +156,15 @@ def test_switching_one_draw_off_leaves_the_others():
     assert torch.equal(every.noise, none.noise)
 
 
+def test_other_times_leave_everything_else_as_it_was():
+    one, other = batches().batch(3), batches(times=lambda uniform: (1000 * uniform).astype(np.float32)).batch(3)
+    assert torch.equal(one.x, other.x)
+    assert torch.equal(one.y, other.y)
+    assert torch.equal(one.noise, other.noise)
+    assert other.t.dtype == torch.float32
+    assert torch.equal(other.t.long(), one.t)  # of the same draws
+
+
 def test_empty_train_split_is_an_error():
     with pytest.raises(UserError, match="0 of 30 rows in the train split"):
         batches(FakeLatents(train=[]))

@@ -125,9 +125,8 @@ class Objective(Settings):
         unused = [name for name in ("mean", "std") if self.times == "uniform" and self._is_changed(name)]
         unused += ["gamma"] if self.weight == "none" and self._is_changed("gamma") else []
         if unused:
-            raise ValueError(
-                f"`{unused[0]}` is of no effect: it belongs to `times: logit-normal` (gamma: `weight: min-snr`)"
-            )
+            owner = "weight: min-snr" if unused[0] == "gamma" else "times: logit-normal"
+            raise ValueError(f"`{unused[0]}` is of no effect: it belongs to `{owner}`")
         return self
 
     def _is_changed(self, name: str) -> bool:
@@ -279,7 +278,8 @@ class Evaluation(Settings):
     sampler: Literal["ddpm", "ddim", "dpm-solver", "euler", "heun"] = "ddpm"
     """Solver of the reverse process; euler and heun for runs whose `objective.predict` is flow, the others for all other runs."""
     steps: int = Field(default=250, ge=1, le=1000)
-    """Network evaluations an image (before guidance); heun makes an interval of two, and one of a single one of what is left."""
+    """Network evaluations an image (before guidance), all of which are used: heun takes two for an interval, and of an odd number
+    one for the last."""
     guidance: float = Field(default=1.0, ge=0.0, le=1000.0)
     """Classifier-free guidance scale; 1 is none."""
     guidance_channels: Literal["all", "first3"] = "all"

@@ -55,7 +55,7 @@ def _training(model: str, settings: "AutoMemSettings") -> Training:
     torch.manual_seed(settings.seed)
     made, schedule = DiT.from_preset(model, **settings.overrides), Schedule.linear()
     batch = Batch.random(made, schedule, size=settings.batch, seed=settings.seed)
-    return Training(made, batch=batch, schedule=schedule, dtype=settings.dtype)
+    return Training(made, batch=batch, dtype=settings.dtype)
 
 
 def _under(pool: Pool, step: TrainingStep) -> Callable[[], float]:

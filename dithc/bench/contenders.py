@@ -19,7 +19,7 @@ from dithc import hcops, native
 from dithc.bench.case import precision
 from dithc.bench.ceilings import Precision
 from dithc.cftp import Team
-from dithc.diffusion import Schedule, training_loss
+from dithc.diffusion import Objective, Schedule, training_loss
 from dithc.model import DiT
 
 LEARNING_RATE = 1e-4
@@ -54,8 +54,9 @@ class Training:
     What a contender leaves there costs the next one nothing: times do not depend on the numbers.
     """
 
-    def __init__(self, model: DiT, *, batch: Batch, schedule: Schedule, dtype: Precision) -> None:
-        self.model, self.batch, self.schedule, self.dtype = model, batch, schedule, dtype
+    def __init__(self, model: DiT, *, batch: Batch, dtype: Precision) -> None:
+        self.model, self.batch, self.dtype = model, batch, dtype
+        self.objective = Objective.of()
         self.weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.first = [torch.zeros_like(weight) for weight in self.weights]
         self.second = [torch.zeros_like(weight) for weight in self.weights]
@@ -105,7 +106,7 @@ class TrainingStep:
         with precision(self._training.dtype):
             output = self._forward(batch.x_t, batch.t, batch.y)  # (N, C or 2C, height, width)
         losses = training_loss(
-            output, schedule=self._training.schedule, x0=batch.x0, x_t=batch.x_t, t=batch.t, noise=batch.noise
+            output, objective=self._training.objective, x0=batch.x0, x_t=batch.x_t, t=batch.t, noise=batch.noise
         )
         loss = losses["loss"].mean()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -103,7 +103,7 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
         torch.manual_seed(settings.seed)
         model, schedule = DiT.from_preset(settings.model, **settings.overrides), Schedule.linear()
         batch = Batch.random(model, schedule, size=settings.batch, seed=settings.seed)
-        training = Training(model, batch=batch, schedule=schedule, dtype=settings.dtype)
+        training = Training(model, batch=batch, dtype=settings.dtype)
         entries = [_first_run(name, training) for name in settings.contenders]
         for entry in entries:
             _warm_up(entry, settings.warmup)

@@ -8,7 +8,16 @@ from pydantic import Field, model_validator
 from dithc.config.base import Gib, Name, Place, Positive, Preset, Seed, Settings, Size, Title
 from dithc.config.codecs import Codec, Extractor, KlVae
 from dithc.config.datasets import Dataset
-from dithc.config.training import CheckpointPath, Evaluation, GradientPath, Memory, Run, Sharding, StrategyName
+from dithc.config.training import (
+    FLOW_SAMPLERS,
+    CheckpointPath,
+    Evaluation,
+    GradientPath,
+    Memory,
+    Run,
+    Sharding,
+    StrategyName,
+)
 
 Stage = Literal[
     "default",
@@ -291,6 +300,7 @@ class Experiment(Settings):
         for name, run in self.runs.items():
             self._known(f"runs.{name}.dataset", run.dataset, self.datasets)
             self._chain(name)
+            self._learns(name, run)
             self._fits(name, run)
             ranks = self.machine.ranks
             if ranks is not None and self.machine.strategy != "dp+tp" and run.global_batch % ranks:
@@ -311,6 +321,7 @@ class Experiment(Settings):
                     f"evaluations.{name}.guidance {evaluation.guidance} needs a run that saw dropped labels; "
                     f"runs.{evaluation.run}.label_dropout is 0"
                 )
+            self._solved(name, evaluation)
         if self.machine.launcher == "srun" and self.machine.ranks_per_node is None:
             raise ValueError("machine.launcher `srun` needs machine.ranks_per_node: its nodes are elsewhere")
         if self.machine.launcher == "none" and self.machine.ranks is not None and self.machine.ranks > 1:
@@ -343,6 +354,25 @@ class Experiment(Settings):
         width, _, heads = run.model.shape
         if width % heads:
             raise ValueError(f"runs.{name}.model: hidden_size {width} is no multiple of num_heads {heads}")
+
+    def _learns(self, name: str, run: Run) -> None:
+        """What the initial weights have learnt is what the run goes on to learn."""
+        before = self.runs[run.init] if run.init is not None else run
+        if before.objective.predict != run.objective.predict:
+            raise ValueError(
+                f"runs.{name}.objective.predict is {run.objective.predict}, and runs.{run.init}, its `init`, predicts "
+                f"{before.objective.predict}: give both the same"
+            )
+
+    def _solved(self, name: str, evaluation: Evaluation) -> None:
+        """The sampler solves for what the network predicts."""
+        predict = self.runs[evaluation.run].objective.predict
+        if evaluation.at != "codec" and (evaluation.sampler in FLOW_SAMPLERS) != (predict == "flow"):
+            fitting = "euler or heun" if predict == "flow" else "one of the others"
+            raise ValueError(
+                f"evaluations.{name}.sampler {evaluation.sampler} does not fit runs.{evaluation.run}, whose objective.predict is "
+                f"{predict}: choose {fitting}"
+            )
 
     def _chain(self, name: str) -> None:
         seen = [name]

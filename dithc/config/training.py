@@ -13,10 +13,14 @@ CheckpointPath = Literal["async", "blocking"]
 AutoMemChoice = Literal["auto", "on", "off"]
 NonFinite = Literal["stop", "skip", "rollback"]
 Recompute = Literal["none", "block"]
+Predict = Literal["noise", "v", "flow"]
+Beta = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
 MOST_STEPS = 9_999_999  # file names have seven digits for them
 MOST_SEGMENTS = 10_000  # each is a job, and a manifest
+
+FLOW_SAMPLERS = ("euler", "heun")
 
 # Of a weight: itself, its gradient, two moments, the average (fp32); a copy in bf16 counts as a half more.
 STATE_BYTES, BF16_COPY_BYTES = 20, 2
@@ -94,6 +98,41 @@ class Model(Settings):
         return blocks + 3 * width**2 + 512 * width  # timestep, last adaLN, first and last layer
 
 
+class Objective(Settings):
+    """What the network learns of noisy images."""
+
+    predict: Predict = "noise"
+    """What it predicts. noise; v: alpha noise - sigma image, of the same schedule; flow: noise - image on the straight path
+    between both, sampled by euler or heun (without `model.learn_sigma`)."""
+    times: Literal["uniform", "logit-normal"] = "uniform"
+    """Distribution of the times that are learnt, between 0 (image) and 1 (noise): even, or the sigmoid of a normal one."""
+    mean: float = Field(default=0.0, ge=-20.0, le=20.0)
+    """Mean of that normal distribution; above 0 for more noise."""
+    std: float = Field(default=1.0, ge=0.01, le=20.0)
+    """Standard deviation of that normal distribution."""
+    weight: Literal["none", "min-snr"] = "none"
+    """How much a time counts. none: all alike; min-snr: an error of the clean image, whatever is predicted, counts by the
+    signal-to-noise ratio of its time, but by no more than `gamma` (noise and v only)."""
+    gamma: float = Field(default=5.0, gt=0.0, le=10.0**6)
+    """Bound of min-snr."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Objective":
+        if self.predict == "flow" and self.weight != "none":
+            raise ValueError(
+                f"`weight` {self.weight} is of a noise schedule, and `predict: flow` has none: leave it out"
+            )
+        unused = [name for name in ("mean", "std") if self.times == "uniform" and self._is_changed(name)]
+        unused += ["gamma"] if self.weight == "none" and self._is_changed("gamma") else []
+        if unused:
+            owner = "weight: min-snr" if unused[0] == "gamma" else "times: logit-normal"
+            raise ValueError(f"`{unused[0]}` is of no effect: it belongs to `{owner}`")
+        return self
+
+    def _is_changed(self, name: str) -> bool:
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
+
+
 class Run(Settings):
     """One training: a pre-training, or a fine-tuning that starts from another run or from a file."""
 
@@ -121,6 +160,13 @@ class Run(Settings):
     """Learning rate of AdamW."""
     warmup_steps: Count = 0
     """Steps over which the learning rate rises linearly from 0."""
+    lr_schedule: Literal["constant", "cosine", "trapezoid"] = "constant"
+    """Learning rate after those. constant; cosine: half a cosine to 0 at the last of `steps`; trapezoid: constant, then linearly
+    to 0 over the last of them. With the latter two, `steps` decides the result and cannot be raised later."""
+    decay_share: float = Field(default=0.2, gt=0.0, le=1.0)
+    """Share of `steps` over which trapezoid falls to 0."""
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """Decay of AdamW's first and second moments."""
     weight_decay: float = Field(default=0.0, ge=0.0, le=1000.0)
     """Decoupled weight decay."""
     clip: float | None = Field(default=1.0, gt=0.0, le=10.0**9)
@@ -135,6 +181,8 @@ class Run(Settings):
     later; which steps were left out is in the checkpoints and in the manifest."""
     ema: Ema = Ema()
     """The averaged weights."""
+    objective: Objective = Objective()
+    """What is learnt: of which times, and what is predicted."""
     label_dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of labels replaced by the null label, for classifier-free guidance."""
     flip: bool = True
@@ -161,7 +209,31 @@ class Run(Settings):
                 f"`keep_every` {self.keep_every} is no multiple of `checkpoint_every` {self.checkpoint_every}: most of its steps "
                 "have no checkpoint"
             )
+        self._check_objective()
+        self._check_schedule()
         return self
+
+    def _check_objective(self) -> None:
+        predict = self.objective.predict
+        if predict == "flow" and self.model.learn_sigma:
+            raise ValueError("`objective.predict` flow knows no variance: set `model.learn_sigma: false`")
+        if predict != "noise" and self.init_file is not None:
+            raise ValueError(
+                f"`init_file` holds a network that predicts noise, and `objective.predict` is {predict}: set it to noise, or "
+                "leave `init_file` out"
+            )
+
+    def _check_schedule(self) -> None:
+        if self.lr_schedule != "trapezoid" and self.decay_share != type(self).model_fields["decay_share"].default:
+            raise ValueError(
+                f"`decay_share` is of no effect: it belongs to `lr_schedule: trapezoid`, not {self.lr_schedule}"
+            )
+        decay = {"constant": 0.0, "cosine": 1.0, "trapezoid": self.decay_share * self.steps}[self.lr_schedule]
+        if decay and self.warmup_steps + decay > self.steps:
+            raise ValueError(
+                f"`warmup_steps` {self.warmup_steps} and the fall of `lr_schedule` {self.lr_schedule} ({decay:g} steps at least) "
+                f"are more than `steps` {self.steps}"
+            )
 
     @property
     def segment_steps(self) -> int:
@@ -203,10 +275,11 @@ class Evaluation(Settings):
     """Averaged or raw weights; recorded with the score."""
     images: int = Field(default=10000, ge=2, le=10**8)
     """Number of generated images."""
-    sampler: Literal["ddpm", "ddim", "dpm-solver"] = "ddpm"
-    """Solver of the reverse process."""
+    sampler: Literal["ddpm", "ddim", "dpm-solver", "euler", "heun"] = "ddpm"
+    """Solver of the reverse process; euler and heun for runs whose `objective.predict` is flow, the others for all other runs."""
     steps: int = Field(default=250, ge=1, le=1000)
-    """Network evaluations an image (before guidance)."""
+    """Network evaluations an image (before guidance), all of which are used: heun takes two for an interval, and of an odd number
+    one for the last."""
     guidance: float = Field(default=1.0, ge=0.0, le=1000.0)
     """Classifier-free guidance scale; 1 is none."""
     guidance_channels: Literal["all", "first3"] = "all"

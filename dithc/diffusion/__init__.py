@@ -1,23 +1,27 @@
 """The diffusion process: its schedule, its training loss, its samplers; pure functions around a `denoise` callable.
 
-What: `Schedule` (tables of a noise schedule, respaced at will, with `q_sample`), `training_loss`, `sample` (by name, from
-`SAMPLERS`), `guided` (classifier-free guidance around a model) and `image_noise` (noise that belongs to each image).
+What: `Objective` (what a network predicts, at which times, how they count), `Schedule` (tables of a noise schedule, respaced
+at will, with `q_sample`), `training_loss`, `sample` (by name, from `SAMPLERS`), `sample_flow` (likewise, for a flow) and
+`guided` (classifier-free guidance around a model).
 Why: training and sampling share one set of tables; a network appears here only as a callable, so all of this is
 tested against cases with a known answer.
 Invariants:
 - Nothing here holds a generator or a network of its own. Noise comes in through an argument, per image: the picture of a
   seed does not depend on the batch, or the rank, that it was drawn in.
 - Tables are float64; they are rounded once, where they meet a tensor.
-- Timesteps given to a network are those it was trained on, 0 .. num_steps - 1, whatever the respacing.
-- The network predicts noise (C channels), or noise and the interpolation of the log variance (2C channels).
-How to change it: a sampler is a function in `samplers.py` (or a file beside it) and a line of `SAMPLERS`; a
-schedule is a constructor of `Schedule`.
+- Timesteps given to a network are those it was trained on, 0 .. num_steps - 1, whatever the respacing; for a flow 0 .. 1000,
+  fractions among them.
+- The network predicts noise, v or a velocity (C channels), or one of the first two and the interpolation of the log variance
+  (2C channels). Samplers of `SAMPLERS` see noise, into which the objective turns v.
+How to change it: a sampler is a function in `samplers.py` or `flow.py` and a line of `SAMPLERS` or `FLOW_SAMPLERS`; a
+schedule is a constructor of `Schedule`; another thing to predict is a class in `objective.py`.
 """
 
+from dithc.diffusion.flow import sample_flow
 from dithc.diffusion.guidance import guided
 from dithc.diffusion.loss import training_loss
-from dithc.diffusion.noise import image_noise
+from dithc.diffusion.objective import Objective
 from dithc.diffusion.samplers import SAMPLERS, sample
 from dithc.diffusion.schedule import Schedule
 
-__all__ = ["SAMPLERS", "Schedule", "guided", "image_noise", "sample", "training_loss"]
+__all__ = ["SAMPLERS", "Objective", "Schedule", "guided", "sample", "sample_flow", "training_loss"]

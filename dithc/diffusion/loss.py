@@ -1,4 +1,4 @@
-"""The training loss: squared error of the noise, plus the variational bound where the variance is learned.
+"""The training loss: squared error of the prediction, plus the variational bound where the variance is learned.
 
 Legend: N batch, C channels.
 Source: Nichol & Dhariwal 2021, section 3.1, as DiT trains: loss = mse + vb, the bound in bits per dimension and unscaled.
@@ -9,8 +9,8 @@ import math
 import torch
 from torch import Tensor
 
+from dithc.diffusion.objective import Objective, parts
 from dithc.diffusion.schedule import Schedule
-from dithc.log import problem
 
 # The bound's last term takes the data for 8-bit pixels scaled to [-1, 1]; for latents it is a convention, and kept so
 # that losses compare with published ones.
@@ -20,37 +20,35 @@ SMALLEST_LIKELIHOOD = 1e-12
 
 
 def training_loss(
-    output: Tensor, *, schedule: Schedule, x0: Tensor, x_t: Tensor, t: Tensor, noise: Tensor
+    output: Tensor, *, objective: Objective, x0: Tensor, x_t: Tensor, t: Tensor, noise: Tensor
 ) -> dict[str, Tensor]:
     """The loss of each sample.
 
     Args:
-        output: what the network gave for x_t: (N, C, ...) noise, or (N, 2C, ...) noise and raw log variance.
-        schedule: the training schedule, not a respaced one.
+        output: what the network gave for x_t: (N, C, ...) its prediction, or (N, 2C, ...) with raw log variance behind it.
+        objective: says what the prediction ought to be, and how its error counts.
         x0: (N, C, ...), clean latents.
-        x_t: (N, C, ...), `schedule.q_sample(x0, t, noise)`.
-        t: (N) int, timesteps.
+        x_t: (N, C, ...), `objective.noisy(x0, t, noise)`.
+        t: (N), timesteps.
         noise: (N, C, ...), the noise in x_t.
 
     Returns:
-        `loss`, `mse` and `vb`, each (N) fp32; loss = mse + vb, and vb is 0 where no variance is learned. The bound
-        trains the variance only: the predicted mean in it is detached.
+        `loss`, `mse` and `vb`, each (N) fp32; loss = mse + vb, where the objective weighs mse in the sum, and vb is 0 where
+        no variance is learned. The bound trains the variance only: the predicted mean in it is detached.
 
     Raises:
         UserError: output has neither C nor 2C channels.
     """
-    channels = x0.shape[1]
-    if output.shape[1] not in (channels, 2 * channels):
-        expected = f"{channels}, or {2 * channels} with learned sigma"
-        remedy = "build the model with in_channels equal to the channels of the latents"
-        raise problem("channels of the model's output", got=output.shape[1], expected=expected, remedy=remedy)
-    predicted = output[:, :channels].float()
-    mse = per_sample_mean((noise.float() - predicted) ** 2)  # (N)
-    if output.shape[1] == channels:
-        return {"loss": mse, "mse": mse, "vb": torch.zeros_like(mse)}
-    raw = output[:, channels:].float()
-    vb = _bound(schedule, x0.float(), x_t.float(), t, predicted.detach(), raw)  # (N)
-    return {"loss": mse + vb, "mse": mse, "vb": vb}
+    predicted, raw = (part.float() for part in parts(output, channels=x0.shape[1]))
+    x0, x_t, noise = x0.float(), x_t.float(), noise.float()
+    mse = per_sample_mean((objective.target(x0, t, noise) - predicted) ** 2)  # (N)
+    weighed = objective.weigh(mse, t)  # (N)
+    if not raw.shape[1]:
+        return {"loss": weighed, "mse": mse, "vb": torch.zeros_like(mse)}
+    assert objective.schedule is not None, "a flow learns no variance"
+    predicted_noise = objective.noise(predicted.detach(), x_t, t)
+    vb = _bound(objective.schedule, x0, x_t, t, predicted_noise, raw)  # (N)
+    return {"loss": weighed + vb, "mse": mse, "vb": vb}
 
 
 def _bound(schedule: Schedule, x0: Tensor, x_t: Tensor, t: Tensor, predicted: Tensor, raw: Tensor) -> Tensor:

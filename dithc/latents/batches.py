@@ -1,9 +1,11 @@
 """Batches of latents in an order, and with noise, that depend on the seed and the sample alone.
 
-Legend: n samples of this part, B global batch; Z latent channels, h, w latent; T diffusion steps.
+Legend: n samples of this part, B global batch; Z latent channels, h, w latent.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,9 @@ SAMPLE_STREAM = 0
 ORDER_STREAM = 1
 WORD = (1 << 64) - 1
 
+Times = Callable[[npt.NDArray[np.float64]], npt.NDArray[Any]]
+"""Uniform draws of [0, 1), (n,) -> timesteps (n,), element by element."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -25,7 +30,7 @@ class Batch:
     Attributes:
         x: scaled latents, float32 (n, Z, h, w).
         y: labels, int64 (n,); `num_classes` where dropped for guidance.
-        t: diffusion steps, int64 (n,), 0 to T - 1.
+        t: timesteps (n,), as the objective draws them: int64, or float32 for a flow.
         noise: standard normal, float32 (n, Z, h, w).
     """
 
@@ -80,7 +85,7 @@ class Batches:
         global_batch: samples of a step over all ranks; may exceed the number of rows.
         label_dropout: share of labels replaced by the null class.
         flip: use the encoded mirror image half of the time.
-        num_timesteps: T.
+        times: the timesteps that uniform draws stand for.
 
     Raises:
         UserError: there is no train row.
@@ -94,7 +99,7 @@ class Batches:
         global_batch: int,
         label_dropout: float,
         flip: bool,
-        num_timesteps: int = 1000,
+        times: Times,
     ) -> None:
         rows = latents.rows("train")
         if not len(rows):
@@ -105,7 +110,7 @@ class Batches:
                 remedy="give the data set more tiles or a larger `split.train`, then rerun its tiles stage",
             )
         self.latents, self.seed, self.global_batch = latents, seed, global_batch
-        self.label_dropout, self.flip, self.num_timesteps = label_dropout, flip, num_timesteps
+        self.label_dropout, self.flip, self.times = label_dropout, flip, times
         self.order = Order(rows, seed=seed)
 
     def epoch(self, step: int) -> float:
@@ -120,7 +125,7 @@ class Batches:
         flipped = (uniform[:, 0] < 0.5) & self.flip
         labels = self.latents.labels[rows].astype(np.int64)  # (n,)
         labels[uniform[:, 1] < self.label_dropout] = self.latents.num_classes
-        timesteps = (uniform[:, 2] * self.num_timesteps).astype(np.int64)  # (n,)
+        timesteps = self.times(uniform[:, 2])  # (n,)
         x = self._sample(rows, flipped, posterior)  # (n, Z, h, w)
         return Batch(*(torch.from_numpy(array) for array in (x, labels, timesteps, noise)))
 

@@ -67,7 +67,7 @@ class RunFacts:
     dataset: str
     init: str | None
     preset: str
-    changes: dict[str, int]
+    changes: dict[str, Any]
     dtype: str
     steps_planned: int
     global_batch: int

@@ -12,6 +12,8 @@ RUN_WITHOUT_EFFECT = {
     *("steps", "segment", "micro_batch", "recompute", "checkpoint_every", "keep_last", "keep_every", "log_every"),
     "nonfinite",  # decides only whether a training goes on after a bad step; one that stopped may be continued with another
 }
+# Younger than stores that are in use: only what differs from the defaults, with which those were made, is in the digest.
+RUN_YOUNGER = {"objective", "lr_schedule", "decay_share", "betas"}
 EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}
 OF_SAMPLES = {"weights", "sampler", "steps", "guidance", "guidance_channels"}  # of no effect on what a codec gives back
 # Where something stands, or whether it was checked, does not decide a result: the hashes of the bytes are in the manifests.
@@ -69,7 +71,10 @@ def _tiles(experiment: Experiment, name: str) -> dict[str, Any]:
 
 def _run(experiment: Experiment, name: str) -> dict[str, Any]:
     run = experiment.runs[name]
-    return {"seed": experiment.seed_of(name), **run.model_dump(mode="json", exclude={*RUN_WITHOUT_EFFECT, "seed"})}
+    left_out = RUN_WITHOUT_EFFECT | RUN_YOUNGER | {"seed"}
+    spec = {"seed": experiment.seed_of(name), **run.model_dump(mode="json", exclude=left_out)}
+    spec |= run.model_dump(mode="json", include=RUN_YOUNGER, exclude_defaults=True)
+    return spec if run.lr_schedule == "constant" else spec | {"steps": run.steps}  # to which the others fall
 
 
 def _codec(experiment: Experiment, name: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from dithc.cluster import deadline
 from dithc.comm import Group
 from dithc.config import training
 from dithc.data import Tiles, write_png
+from dithc.diffusion import Objective
 from dithc.latents import Latents, open_codec
 from dithc.log import logger, problem, progress
 from dithc.runs import Manifest, digest
@@ -118,9 +119,10 @@ def _open(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]:
             remedy="pass the latents of the run's data set",
         )
     classes = np.unique(latents.labels[latents.rows("train")]).astype(np.int64)
+    objective = Objective.of(training.Objective(**meta.get("objective", {})))  # older checkpoints are of the default
     bf16 = meta["dtype"] == "bf16"
     meta["stretch"] = digest(tiles.info["display"])
-    return Images(model, codec, evaluation=job.evaluation, classes=classes, bf16=bf16), meta
+    return Images(model, codec, evaluation=job.evaluation, classes=classes, objective=objective, bf16=bf16), meta
 
 
 def _missing(shards: Shards) -> list[int]:

@@ -58,13 +58,13 @@ class Images:
         *,
         evaluation: training.Evaluation,
         classes: npt.NDArray[np.int64],
+        objective: diffusion.Objective,
         bf16: bool,
     ) -> None:
         self.model, self.codec, self.evaluation = model, codec, evaluation
-        self.classes, self.bf16 = classes, bf16
+        self.classes, self.objective, self.bf16 = classes, objective, bf16
         self.count, self.steps = evaluation.images, evaluation.steps
         self.shape = (model.config.in_channels, *model.config.size)
-        self._schedule = diffusion.Schedule.linear()
 
     def labels(self, indices: Sequence[int]) -> list[int]:
         """The label of each image."""
@@ -80,15 +80,27 @@ class Images:
             scale=chosen.guidance,
             channels=chosen.guidance_channels,
         )
+        noise = [generator_of(chosen.seed, index) for index in indices]
+        # Pixels are clipped to [-1, 1] in the training data, so their prediction may be; latents have no bound.
+        clip = None if self.codec.has_logvar else self.codec.scale
+        if self.objective.schedule is None:
+            return diffusion.sample_flow(
+                chosen.sampler,
+                velocity=denoise,
+                steps=chosen.steps,
+                shape=self.shape,
+                noise=noise,
+                clip=clip,
+                on_step=on_step,
+            )
         return diffusion.sample(
             chosen.sampler,
-            denoise=denoise,
-            schedule=self._schedule,
+            denoise=self.objective.as_noise(denoise),
+            schedule=self.objective.schedule,
             steps=chosen.steps,
             shape=self.shape,
-            noise=[generator_of(chosen.seed, index) for index in indices],
-            # Pixels are clipped to [-1, 1] in the training data, so their prediction may be; latents have no bound.
-            clip=None if self.codec.has_logvar else self.codec.scale,
+            noise=noise,
+            clip=clip,
             on_step=on_step,
         )
 

@@ -70,6 +70,7 @@ def facts(
         "preset": run.model.preset,
         "parameters": trainable,
         "dtype": run.dtype,
+        "objective": run.objective.model_dump(mode="json"),
         "global_batch": run.global_batch,
         "ema": run.ema.model_dump(mode="json"),
         "micro_batch": run.micro_batch,

@@ -12,6 +12,7 @@ import torch
 from dithc.cftp import Team
 from dithc.cluster import deadline
 from dithc.comm import Group
+from dithc.diffusion import Objective
 from dithc.latents import Batches, Latents
 from dithc.log import UserError, logger, problem
 from dithc.model import DiT
@@ -187,7 +188,12 @@ def _lease(store: Store, group: Group, stack: ExitStack) -> Lease | None:
 def _source(job: Job, latents: Latents) -> Batches:
     run = job.run
     return Batches(
-        latents, seed=job.seed, global_batch=run.global_batch, label_dropout=run.label_dropout, flip=run.flip
+        latents,
+        seed=job.seed,
+        global_batch=run.global_batch,
+        label_dropout=run.label_dropout,
+        flip=run.flip,
+        times=Objective.of(run.objective).times,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 
+from dithc.config import training
 from dithc.log import logger, problem
 from dithc.model import DiTConfig, diffusers_keys
 from dithc.runs import Store, replacing
@@ -14,6 +15,11 @@ from dithc.train.weights import CONFIG_FILE, FREQUENCIES, WEIGHTS_FILE, weights_
 
 Layout = Literal["safetensors", "official", "diffusers"]
 SAME_FREQUENCIES = "block.norm1.emb.time_proj.downscale_freq_shift = 0"
+# What a scheduler of diffusers has to be told of a network that predicts something else than noise.
+SCHEDULERS = {
+    "v": "prediction_type: v_prediction",
+    "flow": "prediction_type: flow_prediction, use_flow_sigmas: true (DPMSolverMultistepScheduler is one that knows both)",
+}
 log = logger(__name__)
 
 
@@ -30,7 +36,7 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
         out: the file (for diffusers, the folder) to write; it appears whole or not at all.
 
     Returns:
-        step, tensors, bytes (of the weights), and the model's settings.
+        step, tensors, bytes (of the weights), what the network predicts, and the model's settings.
 
     Raises:
         UserError: the checkpoint is damaged, diffusers' class cannot hold the model, or `out` cannot be written.
@@ -67,8 +73,17 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
             f"{FREQUENCIES}. For the outputs of this model set {SAME_FREQUENCIES} for each block of "
             "model.transformer_blocks after loading"
         )
+    predicts = training.Objective(
+        **checkpoint.meta.get("objective", {})
+    ).predict  # older checkpoints are of the default
+    if predicts != "noise":
+        log.warning(
+            f"the network predicts {predicts}, which no file of weights says: programs that expect noise make no images of it, "
+            f"and diffusers' DiTPipeline does with a scheduler of {SCHEDULERS[predicts]}"
+        )
     size = weights_file(out).stat().st_size
-    return {"step": step, "tensors": len(chosen), "bytes": size, "model": checkpoint.meta["model"]}
+    facts = {"step": step, "tensors": len(chosen), "bytes": size, "predicts": predicts}
+    return facts | {"model": checkpoint.meta["model"]}
 
 
 def _refuse_other_folder(out: Path, *, replaceable: set[str]) -> None:

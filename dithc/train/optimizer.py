@@ -14,15 +14,24 @@ from dithc.train.ema import Ema, Home, anywhere
 from dithc.train.zero import Zero
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-BETAS, EPSILON = (0.9, 0.999), 1e-8  # torch's defaults, and those of DiT's training
+EPSILON = 1e-8  # torch's default, and that of DiT's training
 # Beyond it a gradient's square may not be a number of fp32, and its second moment would be infinite for good.
 LARGEST_GRADIENT = math.sqrt(torch.finfo(torch.float32).max)
 NORM_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
-def learning_rate_at(step: int, *, lr: float, warmup_steps: int) -> float:
-    """The learning rate of optimizer step `step` (1 is the first): linear from 0 over the warm-up, then constant."""
-    return lr * min(1.0, step / warmup_steps) if warmup_steps else lr
+def learning_rate_at(step: int, settings: training.Run) -> float:
+    """The learning rate of optimizer step `step` (1 is the first): linear from 0 over the warm-up, then by the schedule.
+
+    cosine is that of Loshchilov & Hutter 2017 (equation 5), without restarts.
+    """
+    warmup, last = settings.warmup_steps, settings.steps
+    rate = settings.lr * min(1.0, step / warmup) if warmup else settings.lr
+    if settings.lr_schedule == "cosine":
+        return rate * 0.5 * (1.0 + math.cos(math.pi * max(0, step - warmup) / (last - warmup)))
+    if settings.lr_schedule == "trapezoid":
+        return rate * min(1.0, (last - step) / (settings.decay_share * last))
+    return rate
 
 
 class Optimizer:
@@ -45,7 +54,7 @@ class Optimizer:
 
         Args:
             model: whose parameters are trained.
-            settings: learning rate, weight decay, clipping.
+            settings: learning rate and its schedule, betas, weight decay, clipping.
             flat: lets linear layers write their gradients into one buffer that stays, where micro-batches add up. Without
                 micro-batches it is memory beside the activations for nothing: gradients of their own grow as those are freed.
                 Of no use either where another owner (DistributedDataParallel) copies them into buffers of its own.
@@ -100,7 +109,7 @@ class Optimizer:
 
     def step(self, number: int, *, ema: Ema | None = None) -> float:
         """Updates the parameters, and the average after them, for optimizer step `number`; returns the learning rate used."""
-        rate = learning_rate_at(number, lr=self._settings.lr, warmup_steps=self._settings.warmup_steps)
+        rate = learning_rate_at(number, self._settings)
         weights, gradients = self._weights(), self._gradients()
         self._updates += 1
         if self._zero is None:
@@ -131,7 +140,7 @@ class Optimizer:
             *([self._moments[moment][name] for name in names] for moment in MOMENTS),
             averages=None if ema is None else [ema.state[name] for name in names],
             lr=rate,
-            betas=BETAS,
+            betas=self._settings.betas,
             eps=EPSILON,
             weight_decay=self._settings.weight_decay,
             step=self._updates,

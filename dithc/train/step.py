@@ -15,7 +15,7 @@ from dithc import hcops
 from dithc.cftp import partition
 from dithc.comm import Group
 from dithc.config import training
-from dithc.diffusion import Schedule, training_loss
+from dithc.diffusion import Objective, training_loss
 from dithc.latents import Batches
 from dithc.log import problem
 from dithc.train.ema import Ema
@@ -41,7 +41,7 @@ class Batch(Protocol):
 
     @property
     def t(self) -> Tensor:
-        """(N) timesteps."""
+        """(N) timesteps, as the objective draws them."""
 
     @property
     def noise(self) -> Tensor:
@@ -100,7 +100,7 @@ class Trainer:
         self.run, self.source, self.strategy = run, source, strategy
         self.optimizer, self.ema, self.group = optimizer, ema, group
         self.memory = memory or TrainingMemory()
-        self.schedule = Schedule.linear()
+        self.objective = Objective.of(run.objective)
         share = partition(run.global_batch, layout.data_size)[layout.data_rank]
         width = run.micro_batch or share.stop - share.start
         starts = range(share.start, share.stop, width)
@@ -172,11 +172,11 @@ class Trainer:
         share.backward()  # type: ignore[no-untyped-call]
 
     def _losses(self, batch: Batch) -> dict[str, Tensor]:
-        x_t = self.schedule.q_sample(batch.x, batch.t, batch.noise)  # (N, C, h, w)
+        x_t = self.objective.noisy(batch.x, batch.t, batch.noise)  # (N, C, h, w)
         with _arithmetic(self.run):
             output: Tensor = self.strategy.module(x_t, batch.t, batch.y)  # (N, C or 2C, h, w)
         return training_loss(
-            output, schedule=self.schedule, x0=batch.x, x_t=x_t, t=batch.t, noise=batch.noise
+            output, objective=self.objective, x0=batch.x, x_t=x_t, t=batch.t, noise=batch.noise
         )  # (N) each
 
     def _not_finite(self, number: int, *, own_loss: float, loss: float, norm: float) -> NotFinite:

@@ -100,7 +100,7 @@ def test_one_cluster_alone_is_no_comparison():
 
 def test_all_contenders_share_one_pair_of_moments():
     model = contenders.DiT.from_preset("DiT-S/2", **TINY)
-    training = contenders.Training(model, batch=None, schedule=None, dtype="fp32")
+    training = contenders.Training(model, batch=None, dtype="fp32")
     for weight in training.weights:
         weight.grad = torch.ones_like(weight)
     training.torch_adamw.step()

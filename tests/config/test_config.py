@@ -73,6 +73,55 @@ def test_every_field_is_documented() -> None:
             {"evaluations": {"x": {"run": "pretrain", "at": 121, "extractor": "landscape-classifier"}}},
             ["evaluations.x.at is step 121", "runs.pretrain does not keep"],
         ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "objective": {"predict": "flow"}}}},
+            ["runs.a", "`model.learn_sigma: false`"],
+        ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "objective": {"predict": "v"}, "init_file": "DiT.pt"}}},
+            ["runs.a", "`init_file` holds a network that predicts noise", "v: set it to noise"],
+        ),
+        (
+            {
+                "runs": {
+                    "a": {"dataset": "landscape"},
+                    "b": {"dataset": "landscape", "init": "a", "objective": {"predict": "v"}},
+                }
+            },
+            ["runs.b.objective.predict is v", "runs.a", "predicts noise", "give both the same"],
+        ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "objective": {"predict": "flow", "weight": "min-snr"}}}},
+            ["runs.a.objective", "min-snr", "leave it out"],
+        ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "objective": {"mean": 0.5}}}},
+            ["runs.a.objective", "`mean`", "`times: logit-normal`"],
+        ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "objective": {"gamma": 3.0}}}},
+            ["runs.a.objective", "`gamma`", "`weight: min-snr`"],
+        ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "objective": {"times": "logit-normal", "std": 0.0}}}},
+            ["runs.a.objective.std", "greater than or equal to 0.01"],
+        ),
+        ({"runs": {"a": {"dataset": "landscape", "betas": [0.9, 1.0]}}}, ["runs.a.betas.1", "less than 1"]),
+        ({"runs": {"a": {"dataset": "landscape", "betas": [0.0, 0.9]}}}, ["runs.a.betas.0", "greater than 0"]),
+        ({"runs": {"a": {"dataset": "landscape", "betas": [0.9]}}}, ["runs.a.betas.1", "required"]),
+        ({"runs": {"a": {"dataset": "landscape", "lr_schedule": "linear"}}}, ["runs.a.lr_schedule", "cosine"]),
+        (
+            {"runs": {"a": {"dataset": "landscape", "decay_share": 0.5}}},
+            ["runs.a", "`decay_share` is of no effect", "constant"],
+        ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "steps": 10, "warmup_steps": 10, "lr_schedule": "cosine"}}},
+            ["runs.a", "`warmup_steps` 10", "cosine", "`steps` 10"],
+        ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "steps": 10, "warmup_steps": 9, "lr_schedule": "trapezoid"}}},
+            ["runs.a", "`warmup_steps` 9", "(2 steps at least)", "`steps` 10"],
+        ),
         ({"seed": -1}, ["seed", "greater than or equal to 0"]),
         ({"results": "r$(touch pwned)"}, ["results", "has $"]),
         ({"store": ""}, ["store", "at least 1 character"]),
@@ -96,6 +145,26 @@ def test_runs_that_start_from_each_other_are_refused() -> None:
     runs = {"a": {"dataset": "landscape", "init": "b"}, "b": {"dataset": "landscape", "init": "a"}}
     with pytest.raises(UserError, match="circle"):
         load({**demo(), "runs": runs, "evaluations": {}})
+
+
+@pytest.mark.parametrize(
+    ("predict", "sampler", "remedy"),
+    [
+        ("noise", "euler", "choose one of the others"),
+        ("v", "heun", "choose one of the others"),
+        ("flow", "ddpm", "choose euler or heun"),
+        ("flow", "dpm-solver", "choose euler or heun"),
+    ],
+)
+def test_sampler_that_does_not_solve_for_what_is_predicted_is_refused(predict: str, sampler: str, remedy: str) -> None:
+    run = {"dataset": "landscape", "model": {"learn_sigma": False}, "objective": {"predict": predict}}
+    evaluation = {"run": "a", "sampler": sampler, "extractor": "landscape-classifier"}
+    content = {**demo(), "runs": {"a": run}, "evaluations": {"e": evaluation}}
+    with pytest.raises(UserError, match=rf"evaluations.e.sampler {sampler}[\s\S]*{predict}: {remedy}"):
+        load(content)
+    assert load({**content, "evaluations": {"e": evaluation | {"at": "codec"}}})  # it samples nothing
+    fitting = "heun" if predict == "flow" else "ddim"
+    assert load({**content, "evaluations": {"e": evaluation | {"sampler": fitting}}})
 
 
 def test_undeclared_offset_of_plain_sentinel2_files_is_refused() -> None:

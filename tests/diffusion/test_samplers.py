@@ -6,12 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from dithc.diffusion import SAMPLERS, Schedule, sample
+from dithc.config import training
+from dithc.diffusion import SAMPLERS, Objective, Schedule, sample
 from dithc.log import UserError
 
 SCHEDULE = Schedule.linear()
 SHAPE = (4, 4, 4)
 KINDS = list(SAMPLERS)
+ALPHA_SIGMA = SCHEDULE.alpha_bar.sqrt(), (1 - SCHEDULE.alpha_bar).sqrt()
 MEAN, STD = 1.5, 0.5
 
 
@@ -116,6 +118,21 @@ def test_denoiser_sees_the_timesteps_of_the_training_from_last_to_first(kind: st
     x = _draw(kind, steps, num=2, denoise=denoise)
     assert x.isfinite().all()
     assert seen == SCHEDULE.respaced(steps, spacing=SAMPLERS[kind].spacing).timesteps.flip(0).tolist()
+
+
+@pytest.mark.parametrize("denoise", [_best_noise, _with_variance])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_network_of_v_samples_what_the_network_of_its_noise_does(kind: str, denoise: object) -> None:
+    def network(x: Tensor, t: Tensor) -> Tensor:
+        """v = (noise - sigma x) / alpha."""
+        alpha, sigma = (part[t].float().reshape(-1, 1, 1, 1) for part in ALPHA_SIGMA)
+        output = denoise(x, t)  # type: ignore[operator]
+        return torch.cat([(output[:, :4] - sigma * x) / alpha, output[:, 4:]], dim=1)
+
+    converted = Objective.of(training.Objective(predict="v")).as_noise(network)
+    images = [_draw(kind, 20, num=4, denoise=one) for one in (denoise, converted)]
+    # The first timestep's noise is divided by alpha, 1/157, and multiplied by it again.
+    torch.testing.assert_close(*images, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS)

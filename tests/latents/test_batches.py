@@ -33,8 +33,13 @@ class FakeLatents:
         return np.concatenate(parts, axis=1).astype(np.float16)
 
 
+def of_steps(count):
+    """Timesteps 0 to count - 1, all alike."""
+    return lambda uniform: (uniform * count).astype(np.int64)
+
+
 def batches(latents=None, **changes):
-    chosen = {"seed": 1, "global_batch": 12, "label_dropout": 0.1, "flip": True, **changes}
+    chosen = {"seed": 1, "global_batch": 12, "label_dropout": 0.1, "flip": True, "times": of_steps(1000), **changes}
     return Batches(latents or FakeLatents(), **chosen)
 
 
@@ -66,7 +71,7 @@ def test_batch_of_a_step_depends_on_nothing_before():
 
 
 def test_types_and_ranges():
-    batch = batches(num_timesteps=10, global_batch=300).batch(0)
+    batch = batches(times=of_steps(10), global_batch=300).batch(0)
     assert (batch.x.dtype, batch.y.dtype, batch.t.dtype, batch.noise.dtype) == (
         torch.float32,
         torch.int64,
@@ -131,7 +136,7 @@ def test_shares_of_flips_and_dropped_labels_are_as_asked():
 
 
 def test_diffusion_steps_are_uniform():
-    t = batches(global_batch=5000, num_timesteps=5).batch(0).t
+    t = batches(global_batch=5000, times=of_steps(5)).batch(0).t
     counts = torch.bincount(t, minlength=5).double()
     assert float(((counts - 1000) ** 2 / 1000).sum()) < 25.0  # chi-squared with 4 degrees of freedom
 
@@ -151,6 +156,15 @@ def test_switching_one_draw_off_leaves_the_others():
     assert torch.equal(every.noise, none.noise)
 
 
+def test_other_times_leave_everything_else_as_it_was():
+    one, other = batches().batch(3), batches(times=lambda uniform: (1000 * uniform).astype(np.float32)).batch(3)
+    assert torch.equal(one.x, other.x)
+    assert torch.equal(one.y, other.y)
+    assert torch.equal(one.noise, other.noise)
+    assert other.t.dtype == torch.float32
+    assert torch.equal(other.t.long(), one.t)  # of the same draws
+
+
 def test_empty_train_split_is_an_error():
     with pytest.raises(UserError, match="0 of 30 rows in the train split"):
         batches(FakeLatents(train=[]))
@@ -159,7 +173,7 @@ def test_empty_train_split_is_an_error():
 def test_batches_of_latents_on_disk(tmp_path, fake_tiles):
     tiles = fake_tiles(count=7, splits="ttv", classes=CLASSES)
     encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest="d", shard_size=3)
-    source = Batches(Latents(tmp_path), seed=0, global_batch=5, label_dropout=0.0, flip=True)
+    source = Batches(Latents(tmp_path), seed=0, global_batch=5, label_dropout=0.0, flip=True, times=of_steps(1000))
     batch = source.batch(0)
     rows = source.order.at(np.arange(5))[1]
     assert sorted(rows.tolist()) == tiles.rows("train").tolist()

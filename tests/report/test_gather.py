@@ -38,6 +38,18 @@ def test_missing_manifest_is_an_error_and_leaves_the_old_report(small: Any, tmp_
     assert out.read_text() == "old"
 
 
+def test_run_says_what_it_learns_otherwise(plant: Any, tmp_path: Path) -> None:
+    plain = plant(tmp_path / "plain")
+    assert {run.name: run.changes for run in facts_of(plain).runs}["pretrain"] == {}
+    content = plant.configuration()
+    content["runs"]["pretrain"] |= {"objective": {"predict": "v", "weight": "min-snr"}, "betas": [0.9, 0.95]}
+    for name in ("sentinel2", "gaofen2"):
+        content["runs"][f"finetune-{name}"] |= {"objective": {"predict": "v"}, "lr_schedule": "cosine"}
+    changes = {run.name: run.changes for run in facts_of(plant(tmp_path / "other", content)).runs}
+    assert changes["pretrain"] == {"predict": "v", "weight": "min-snr", "betas": [0.9, 0.95]}
+    assert changes["finetune-gaofen2"] == {"predict": "v", "lr_schedule": "cosine"}
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"stage": "fid"}', ""])
 def test_unreadable_manifest_is_an_error(small: Any, content: str) -> None:
     small.paths[0].write_text(content)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dithc.comm import Group
+from dithc.config import training
 from dithc.data import Tiles
 from dithc.log import UserError
 from dithc.runs import Manifest, Store
@@ -17,6 +18,8 @@ from dithc.sample.network import load_network
 from dithc.sample.seeds import generator_of, label_of
 from dithc.sample.shards import SHARD_IMAGES, grid
 from dithc.sealed import seal, unseal
+from dithc.train import Job as TrainJob
+from dithc.train import train
 
 
 def images(job) -> np.ndarray:
@@ -230,3 +233,59 @@ def test_grid_places_images_row_by_row():
     assert (picture[:4, :5] == 0).all()
     assert (picture[6:, :5] == 8).all()
     assert (picture[6:, 7:] == 255).all()
+
+
+@pytest.fixture(scope="session")
+def flow(trained, tmp_path_factory):
+    """Manifest of a run of 2 steps that predicts velocities."""
+    root = tmp_path_factory.mktemp("flow")
+    model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2, "learn_sigma": False}
+    settings = {"dataset": "toy", "model": model, "steps": 2, "global_batch": 8, "lr": 1e-2}
+    run = training.Run.model_validate({**settings, "objective": {"predict": "flow"}})
+    kept = {"seed": 5, "spec": {}, "latents": trained["latents"], "init": None, "store": root / "store"}
+    assert train(TrainJob(name="toy", run=run, until=2, out=root / "step_0000002.json", **kept), Group()) == 0
+    return root / "step_0000002.json"
+
+
+@pytest.mark.parametrize("sampler", ["euler", "heun"])
+def test_run_that_predicts_velocities_is_sampled_by_following_them(job, flow, sampler):
+    one = job(checkpoint=flow, sampler=sampler, steps=3, guidance=1.5, weights="raw")
+    assert sample(one, Group())["sampler"] == sampler
+    model, meta = load_network(one)
+    labels = torch.tensor([label_of(0, index, np.array([0, 2])) for index in range(6)])
+    x = torch.stack([torch.randn(4, 8, 8, generator=generator_of(0, index)) for index in range(6)])
+
+    def velocity(x: torch.Tensor, time: float) -> torch.Tensor:
+        """Guided, and of the image as pixels can be."""
+        halves = [model(x, torch.full((6,), 1000 * time), y) for y in (labels, torch.full((6,), 3))]
+        guided = halves[1] + 1.5 * (halves[0] - halves[1])
+        return (x - (x - time * guided).clamp(-1, 1)) / time
+
+    with torch.no_grad():
+        if sampler == "euler":
+            for time in (1, 2 / 3, 1 / 3):
+                x = x - velocity(x, time) / 3
+        else:
+            first = velocity(x, 1)
+            x = x - (first + velocity(x - first / 2, 0.5)) / 4
+            x = x - velocity(x, 0.5) / 2
+    assert meta["objective"]["predict"] == "flow"
+    assert np.abs(images(one) - x.numpy()).max() <= 2 * 2**-11
+
+
+def test_checkpoint_that_does_not_say_what_it_predicts_is_sampled_as_noise(job, trained, tmp_path):
+    out, copied = copy_of_run(trained, tmp_path)
+    content = unseal((copied / "checkpoint.json").read_text())
+    assert content["meta"].pop("objective")["predict"] == "noise"
+    (copied / "checkpoint.json").write_text(seal(content))
+    older, newer = job("older", checkpoint=out, images=2), job("newer", images=2)
+    for one in (older, newer):
+        sample(one, Group())
+    assert np.array_equal(images(older), images(newer))
+
+
+def test_sampler_of_another_kind_of_network_is_refused(job, flow):
+    with pytest.raises(UserError, match=r"unknown sampler of a flow[\s\S]*euler or heun"):
+        sample(job(checkpoint=flow, sampler="ddim"), Group())
+    with pytest.raises(UserError, match=r"unknown sampler[\s\S]*euler"):
+        sample(job(sampler="euler"), Group())

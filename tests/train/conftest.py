@@ -14,6 +14,7 @@ from dithc.runs import Manifest
 from dithc.train import Job
 
 CHANNELS, SIDE, ROWS, CLASSES = 4, 8, 24, 3
+SMALL = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
 
 
 def write_latents(folder: Path, *, seed: int = 0, channels: int = CHANNELS, codec: str = "test-codec") -> Path:
@@ -57,8 +58,7 @@ def write_latents(folder: Path, *, seed: int = 0, channels: int = CHANNELS, code
 
 def small_run(**changes: Any) -> training.Run:
     """The settings of a training that takes milliseconds a step."""
-    model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
-    values = {"dataset": "toy", "model": model, "steps": 6, "global_batch": 8, "lr": 1e-3, "checkpoint_every": 2}
+    values = {"dataset": "toy", "model": SMALL, "steps": 6, "global_batch": 8, "lr": 1e-3, "checkpoint_every": 2}
     return training.Run.model_validate(values | changes)
 
 

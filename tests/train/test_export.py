@@ -17,8 +17,10 @@ from dithc.comm import Group
 from dithc.log import UserError
 from dithc.model import DiT, DiTConfig
 from dithc.runs import Store
+from dithc.sealed import seal, unseal
 from dithc.train import DONE, export, train
 from dithc.train.weights import read_weights
+from tests.train.conftest import SMALL
 
 
 @pytest.fixture
@@ -131,6 +133,28 @@ def test_folder_without_weights_is_refused(job, tmp_path):
     (tmp_path / "pipeline" / "transformer").mkdir(parents=True)
     with pytest.raises(UserError, match=r"init_file[\s\S]*diffusion_pytorch_model.safetensors"):
         started_from(job, tmp_path / "pipeline")
+
+
+@pytest.mark.parametrize(("predict", "words"), [("v", "v_prediction"), ("flow", "flow_prediction, use_flow_sigmas")])
+def test_export_says_how_what_is_not_noise_is_sampled(job, tmp_path, caplog, predict, words):
+    one = job("other", until=1, model=SMALL | {"learn_sigma": False}, objective={"predict": predict})
+    train(one, Group())
+    for layout in ("official", "diffusers"):
+        caplog.clear()
+        facts = export(one.out, weights="ema", layout=layout, out=tmp_path / layout)
+        assert facts["predicts"] == predict
+        assert f"predicts {predict}" in caplog.text
+        assert words in caplog.text
+
+
+def test_checkpoint_that_does_not_say_what_is_predicted_is_of_noise(base, tmp_path, caplog):
+    store, step = Store.of_run(base.out)
+    path = store.path(step) / "checkpoint.json"
+    content = unseal(path.read_text())
+    assert content["meta"].pop("objective")["predict"] == "noise"
+    path.write_text(seal(content))
+    assert export(base.out, weights="ema", layout="official", out=tmp_path / "weights.pt")["predicts"] == "noise"
+    assert "predicts" not in caplog.text
 
 
 def test_what_diffusers_cannot_hold_is_refused_and_nothing_is_written(job, tmp_path):

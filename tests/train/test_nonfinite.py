@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from dithc.comm import Group
+from dithc.diffusion import Objective
 from dithc.log import UserError, read_metrics
 from dithc.runs import Manifest, Store
 from dithc.train import DONE, nonfinite, train
@@ -110,7 +111,9 @@ def test_row_of_the_latents_is_named(job):
         train(one, Group())
     from dithc.latents import Batches, Latents
 
-    source = Batches(Latents(one.latents.parent), seed=0, global_batch=8, label_dropout=0.0, flip=True)
+    source = Batches(
+        Latents(one.latents.parent), seed=0, global_batch=8, label_dropout=0.0, flip=True, times=Objective.of().times
+    )
     assert f"(row {source.rows(0)[6]} of the latents)" in str(caught.value)
     assert torch.equal(torch.from_numpy(source.latents.labels[source.rows(0)]).long(), source.batch(0).y)
 

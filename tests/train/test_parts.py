@@ -51,9 +51,54 @@ def test_average_follows_the_weights_and_leaves_the_frozen_alone():
 
 
 def test_learning_rate_rises_linearly_and_then_stays():
-    rates = [learning_rate_at(step, lr=1.0, warmup_steps=4) for step in (1, 2, 4, 5)]
+    rates = [learning_rate_at(step, training.Run(dataset="toy", lr=1.0, warmup_steps=4)) for step in (1, 2, 4, 5)]
     assert rates == [0.25, 0.5, 1.0, 1.0]
-    assert learning_rate_at(1, lr=1.0, warmup_steps=0) == 1.0
+    assert learning_rate_at(1, training.Run(dataset="toy", lr=1.0)) == 1.0
+
+
+SCHEDULED = {"dataset": "toy", "lr": 0.8, "steps": 100}
+
+
+def test_cosine_falls_to_0_at_the_last_step():
+    run = training.Run(**SCHEDULED, warmup_steps=20, lr_schedule="cosine")
+    rates = [learning_rate_at(step, run) for step in range(1, 101)]
+    assert rates[:20] == pytest.approx([step / 25 for step in range(1, 21)])
+    assert rates[19:] == pytest.approx([0.8 * math.cos(math.pi * step / 160) ** 2 for step in range(81)], abs=1e-12)
+    assert rates[-1] == 0.0
+    assert learning_rate_at(1, training.Run(**SCHEDULED, lr_schedule="cosine")) < 0.8
+
+
+@pytest.mark.parametrize("share", [0.2, 0.35, 0.9])
+def test_trapezoid_is_flat_and_then_falls_linearly_to_0_at_the_last_step(share):
+    run = training.Run(**SCHEDULED, warmup_steps=10, lr_schedule="trapezoid", decay_share=share)
+    rates = [learning_rate_at(step, run) for step in range(1, 101)]
+    edge = round(100 * (1 - share))
+    assert rates[9 : edge - 1] == pytest.approx([0.8] * (edge - 10))
+    assert rates[edge - 1 :] == pytest.approx([0.8 * (100 - step) / (100 * share) for step in range(edge, 101)])
+    assert rates[-1] == 0.0
+
+
+def test_schedules_of_one_step_and_of_all_steps_are_there():
+    for schedule in ("cosine", "trapezoid"):
+        assert learning_rate_at(1, training.Run(dataset="toy", steps=1, lr_schedule=schedule)) == 0.0
+    whole = training.Run(**SCHEDULED, lr_schedule="trapezoid", decay_share=1.0)
+    assert learning_rate_at(25, whole) == pytest.approx(0.6)
+
+
+def test_moments_decay_by_the_betas_of_the_run():
+    ours, theirs = net(), net()
+    optimizer = Optimizer(ours, training.Run(dataset="toy", lr=0.1, clip=None, betas=[0.7, 0.95]))
+    torchs = torch.optim.AdamW(theirs.parameters(), lr=0.1, betas=(0.7, 0.95), weight_decay=0.0)
+    x = torch.randn(5, 3)
+    for step in (1, 2, 3):
+        optimizer.zero()
+        torchs.zero_grad()
+        ours(x).square().mean().backward()
+        theirs(x).square().mean().backward()
+        optimizer.step(step)
+        torchs.step()
+    for left, right in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
 
 
 def test_optimizer_state_goes_through_tensors_to_the_bit():

@@ -1,0 +1,113 @@
+"""The samplers of a flow: its velocity followed from noise (time 1) to an image (time 0), in equal intervals of time.
+
+Legend: N batch, C channels.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from dithc.diffusion.guidance import Denoise
+from dithc.diffusion.noise import Noise, image_noise
+from dithc.log import problem
+
+TIME_SCALE = (
+    1000.0  # times of [0, 1] reach the network on the scale of a diffusion's timesteps, which its embedding is made for
+)
+
+
+@torch.no_grad()
+def sample_flow(
+    kind: str,
+    *,
+    velocity: Denoise,
+    steps: int,
+    shape: tuple[int, int, int],
+    noise: Noise | Sequence[torch.Generator],
+    clip: float | None = None,
+    on_step: Callable[[int, int], None] | None = None,
+) -> Tensor:
+    """Draws images; deterministic given the noise they start from.
+
+    Args:
+        kind: a name in `FLOW_SAMPLERS`.
+        velocity: (x (N, C, h, w), 1000 times the time (N) fp32) -> noise - image (N, C, h, w).
+        steps: evaluations of the velocity, all of which are used. euler makes as many intervals; heun one for every two,
+            and where they are odd in number the last interval is Euler's.
+        shape: (C, height, width) of an image.
+        noise: a generator for each image, or a function that gives the noise of draw 0.
+        clip: bound on the magnitude of the predicted clean image, for data that has one (pixels: 1); None for latents.
+        on_step: told after each evaluation how many were made, and of how many.
+
+    Returns:
+        (N, C, height, width), in the type of the noise.
+
+    Raises:
+        UserError: unknown kind, no step, an output of other channels than C.
+    """
+    if kind not in FLOW_SAMPLERS:
+        expected = " or ".join(FLOW_SAMPLERS)
+        raise problem(
+            "unknown sampler of a flow", got=repr(kind), expected=expected, remedy="name one of these samplers"
+        )
+    if steps < 1:
+        raise problem("sampling steps", got=steps, expected="1 or more", remedy="choose more sampling steps")
+    draw = noise if callable(noise) else image_noise(noise, shape)
+    walk = _Walk(velocity=velocity, steps=steps, clip=clip, on_step=on_step)
+    x = FLOW_SAMPLERS[kind](walk, draw(0))
+    return x if clip is None else x.clamp(-clip, clip)
+
+
+@dataclass
+class _Walk:
+    """What both samplers need on their way from noise to image; counts the evaluations."""
+
+    velocity: Denoise
+    steps: int
+    clip: float | None
+    on_step: Callable[[int, int], None] | None
+    done: int = 0
+
+    def at(self, x: Tensor, time: float) -> Tensor:
+        """The velocity at x (N, C, h, w) and a time in [0, 1], towards noise."""
+        output = self.velocity(x, torch.full((x.shape[0],), TIME_SCALE * time, device=x.device)).to(x.dtype)
+        if output.shape != x.shape:
+            remedy = "sample in the shape of the latents that the model was trained on, which learns no sigma in a flow"
+            raise problem("channels of the model's output", got=output.shape[1], expected=x.shape[1], remedy=remedy)
+        self.done += 1
+        if self.on_step is not None:
+            self.on_step(self.done, self.steps)
+        if self.clip is None or time == 0:
+            return output
+        return (x - (x - time * output).clamp(-self.clip, self.clip)) / time
+
+
+def euler(walk: _Walk, x: Tensor) -> Tensor:
+    """Euler's method: the velocity at the beginning of each interval, held over it; of first order."""
+    for start, stop in _intervals(walk.steps):
+        x = x - (start - stop) * walk.at(x, start)
+    return x
+
+
+def heun(walk: _Walk, x: Tensor) -> Tensor:
+    """Heun's method: the mean of the velocities at both ends of each interval; of second order.
+
+    One interval of Euler's at the end, where evaluations are odd in number, leaves that order as it is.
+    """
+    for start, stop in _intervals(-(-walk.steps // 2)):
+        slope = walk.at(x, start)
+        if walk.done < walk.steps:
+            slope = (slope + walk.at(x - (start - stop) * slope, stop)) / 2
+        x = x - (start - stop) * slope
+    return x
+
+
+def _intervals(count: int) -> list[tuple[float, float]]:
+    """Equal intervals from time 1 to time 0."""
+    return [(1 - index / count, 1 - (index + 1) / count) for index in range(count)]
+
+
+FLOW_SAMPLERS: Mapping[str, Callable[[_Walk, Tensor], Tensor]] = MappingProxyType({"euler": euler, "heun": heun})

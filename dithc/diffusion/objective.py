@@ -1,0 +1,170 @@
+"""What a network learns: what it predicts of a noisy image, at which times, and how much each time counts.
+
+Legend: N batch, C channels, T steps of the schedule.
+Sources: Ho et al. 2020 (noise); Salimans & Ho 2022 (v, section 4); Liu et al. 2023, Ma et al. 2024 (the linear path of a
+flow); Esser et al. 2024 (logit-normal times, section 3.1); Hang et al. 2023 (min-SNR weights, section 3.4).
+"""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.special import expit, ndtri
+from torch import Tensor
+
+from dithc.config import training
+from dithc.diffusion.flow import TIME_SCALE
+from dithc.diffusion.guidance import Denoise
+from dithc.diffusion.schedule import Schedule, pick
+from dithc.log import problem
+
+
+class Objective(ABC):
+    """What the output of a network stands for; made from settings by `of`.
+
+    Attributes:
+        schedule: of the training; None for a flow, which has none.
+    """
+
+    schedule: Schedule | None
+
+    def __init__(self, settings: training.Objective) -> None:
+        self._settings = settings
+
+    @staticmethod
+    def of(settings: training.Objective | None = None) -> "Objective":
+        """The objective of a run's settings; by default noise on the linear schedule, all times alike."""
+        settings = settings or training.Objective()
+        kinds: dict[str, type[Objective]] = {"noise": _Noise, "v": _V, "flow": _Flow}
+        return kinds[settings.predict](settings)
+
+    def times(self, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
+        """The timesteps that draws in [0, 1) stand for: quantiles of the distribution of times, element by element.
+
+        Returns:
+            (N), as the network gets them: int64 in 0 .. T - 1, or for a flow float32 in 0 .. 1000.
+        """
+        if self._settings.times == "logit-normal":
+            uniform = expit(self._settings.mean + self._settings.std * ndtri(uniform))
+        return self._timesteps(uniform)
+
+    @abstractmethod
+    def _timesteps(self, shares: npt.NDArray[np.float64]) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
+        """Times as shares of the way from image to noise, in the form that the network gets."""
+
+    @abstractmethod
+    def noisy(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+        """The noisy image at t.
+
+        Args:
+            x0: (N, C, ...), clean latents.
+            t: (N), timesteps as `times` gives them.
+            noise: (N, C, ...), standard normal.
+
+        Returns:
+            x_t, of x0's shape and type.
+        """
+
+    @abstractmethod
+    def target(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+        """What the network ought to predict at t, of x0's shape."""
+
+    def weigh(self, mse: Tensor, t: Tensor) -> Tensor:
+        """Squared errors (N) as they count at t (N)."""
+        return mse
+
+    def noise(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
+        """The noise (N, C, ...) in x (N, C, ...) at t (N), from what the network predicts, which is linear in it."""
+        return predicted
+
+    def as_noise(self, denoise: Denoise) -> Denoise:
+        """A callable that gives noise, and behind it what else there is, from one that gives what the network predicts."""
+
+        def converted(x: Tensor, t: Tensor) -> Tensor:
+            predicted, rest = parts(denoise(x, t).to(x.dtype), channels=x.shape[1])
+            return torch.cat([self.noise(predicted, x, t), rest], dim=1)  # (N, C or 2C, ...)
+
+        return converted
+
+
+class _Noise(Objective):
+    """The noise, on the linear schedule."""
+
+    schedule: Schedule
+
+    def __init__(self, settings: training.Objective) -> None:
+        super().__init__(settings)
+        self.schedule = Schedule.linear()
+        self._weights = self._weights_of(self.schedule.alpha_bar / (1 - self.schedule.alpha_bar))
+
+    def _weights_of(self, snr: Tensor) -> Tensor:
+        """min-SNR weights (T) at signal-to-noise ratios (T)."""
+        return snr.clamp(max=self._settings.gamma) / snr
+
+    def _timesteps(self, shares: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        steps = (shares * len(self.schedule)).astype(np.int64)
+        return np.minimum(steps, len(self.schedule) - 1)  # a share may be rounded to 1
+
+    def noisy(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+        return self.schedule.q_sample(x0, t, noise)
+
+    def target(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+        return noise
+
+    def weigh(self, mse: Tensor, t: Tensor) -> Tensor:
+        return mse if self._settings.weight == "none" else pick(self._weights, t, mse) * mse
+
+
+class _V(_Noise):
+    """v = alpha noise - sigma x0, with alpha = sqrt(alpha_bar) and sigma = sqrt(1 - alpha_bar): x_t turned by a right angle."""
+
+    def _weights_of(self, snr: Tensor) -> Tensor:
+        return snr.clamp(max=self._settings.gamma) / (snr + 1)
+
+    def target(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+        return self._alpha(t, x0) * noise - self._sigma(t, x0) * x0
+
+    def noise(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
+        return self._alpha(t, x) * predicted + self._sigma(t, x) * x
+
+    def _alpha(self, t: Tensor, like: Tensor) -> Tensor:
+        return pick(self.schedule.alpha_bar.sqrt(), t, like)
+
+    def _sigma(self, t: Tensor, like: Tensor) -> Tensor:
+        return pick((1 - self.schedule.alpha_bar).sqrt(), t, like)
+
+
+class _Flow(Objective):
+    """The velocity noise - x0 of the straight path x_t = (1 - t) x0 + t noise; the network gets 1000 t."""
+
+    schedule = None
+
+    def _timesteps(self, shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+        return (TIME_SCALE * shares).astype(np.float32)
+
+    def noisy(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+        return self._left(t, x0) * x0 + (1 - self._left(t, x0)) * noise
+
+    def target(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+        return noise - x0
+
+    def noise(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
+        return x + self._left(t, x) * predicted
+
+    def _left(self, t: Tensor, like: Tensor) -> Tensor:
+        """1 - time, what is left of the image (N, 1, ...)."""
+        return (1 - t.double() / TIME_SCALE).to(like.dtype).reshape(-1, *(1,) * (like.dim() - 1))
+
+
+def parts(output: Tensor, *, channels: int) -> tuple[Tensor, Tensor]:
+    """A network's output as what it predicts (N, C, ...), and the raw log variance (N, C or 0, ...) behind it.
+
+    Raises:
+        UserError: output has neither C nor 2C channels.
+    """
+    if output.shape[1] not in (channels, 2 * channels):
+        expected = f"{channels}, or {2 * channels} with learned sigma"
+        remedy = "build the model with in_channels equal to the channels of the latents"
+        raise problem("channels of the model's output", got=output.shape[1], expected=expected, remedy=remedy)
+    return output[:, :channels], output[:, channels:]

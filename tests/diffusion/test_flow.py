@@ -1,0 +1,138 @@
+"""Samplers of a flow on data whose velocity is known in closed form, and beside diffusers' schedulers."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import pytest
+import torch
+from diffusers import DPMSolverMultistepScheduler, FlowMatchEulerDiscreteScheduler
+from torch import Tensor
+
+from dithc.diffusion import guided, sample_flow
+from dithc.log import UserError
+
+SHAPE = (2, 4, 4)
+MEAN, STD = 1.5, 0.5
+START = torch.randn(4, *SHAPE, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def best_velocity(x: Tensor, timesteps: Tensor) -> Tensor:
+    """The expected noise - image in x for data of N(MEAN, STD^2); paths keep their distance from the mean in deviations."""
+    t = timesteps.to(x.dtype).reshape(-1, 1, 1, 1) / 1000
+    variance = (1 - t) ** 2 * STD**2 + t**2
+    return (t - (1 - t) * STD**2) / variance * (x - (1 - t) * MEAN) - MEAN
+
+
+def draw(kind: str, steps: int, *, velocity: object = best_velocity, start: Tensor = START, **more: object) -> Tensor:
+    arguments = {"velocity": velocity, "noise": lambda step: start, **more}
+    return sample_flow(kind, steps=steps, shape=SHAPE, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "order", "evaluations"),
+    [("euler", 1, (40, 80, 160)), ("heun", 2, (40, 80, 160)), ("heun", 2, (39, 79, 159))],
+)
+def test_error_falls_with_the_order_of_the_sampler(kind: str, order: int, evaluations: Sequence[int]) -> None:
+    exact = MEAN + STD * START
+    errors = [(draw(kind, steps) - exact).abs().max().item() for steps in evaluations]
+    for coarse, fine in pairwise(errors):
+        assert coarse / fine == pytest.approx(2**order, rel=0.12)
+
+
+def test_heun_is_nearer_than_euler_at_equal_cost() -> None:
+    exact = MEAN + STD * START
+    errors = {kind: (draw(kind, 12) - exact).abs().mean().item() for kind in ("euler", "heun")}
+    assert errors["heun"] < 0.5 * errors["euler"]
+
+
+def test_euler_steps_are_those_of_diffusers() -> None:
+    scheduler = FlowMatchEulerDiscreteScheduler(num_train_timesteps=1000)
+    scheduler.set_timesteps(sigmas=[1.0, 0.75, 0.5, 0.25])
+    x = START.float()
+    for t in scheduler.timesteps:
+        x = scheduler.step(best_velocity(x, t.reshape(1)), t, x).prev_sample
+    torch.testing.assert_close(draw("euler", 4, start=START.float()), x, rtol=1e-5, atol=1e-5)
+
+
+def test_a_scheduler_of_diffusers_told_of_a_flow_ends_at_the_same_images() -> None:
+    """As an exported network is said to be sampled; that scheduler rounds times to whole timesteps."""
+    scheduler = DPMSolverMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True)
+    scheduler.set_timesteps(100)
+    x = START.float()
+    for t in scheduler.timesteps:
+        x = scheduler.step(best_velocity(x, t.reshape(1)), t, scheduler.scale_model_input(x, t)).prev_sample
+    torch.testing.assert_close(draw("heun", 100, start=START.float()), x, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "expected"),
+    [
+        ("euler", 4, [1000, 750, 500, 250]),
+        ("euler", 1, [1000]),
+        ("heun", 1, [1000]),
+        ("heun", 2, [1000, 0]),
+        ("heun", 3, [1000, 500, 500]),
+        ("heun", 4, [1000, 500, 500, 0]),
+    ],
+)
+def test_every_evaluation_asked_for_is_made_and_told(kind: str, steps: int, expected: list[int]) -> None:
+    seen: list[float] = []
+    told: list[tuple[int, int]] = []
+
+    def velocity(x: Tensor, timesteps: Tensor) -> Tensor:
+        assert timesteps.shape == (len(START),)
+        assert timesteps.dtype == torch.float32
+        seen.append(timesteps[0].item())
+        return best_velocity(x, timesteps)
+
+    draw(kind, steps, velocity=velocity, on_step=lambda done, total: told.append((done, total)))
+    assert seen == expected
+    assert told == [(done + 1, steps) for done in range(steps)]
+
+
+@pytest.mark.parametrize("kind", ["euler", "heun"])
+def test_one_constant_velocity_is_followed_exactly(kind: str) -> None:
+    for steps in (1, 2, 5):
+        image = draw(kind, steps, velocity=lambda x, t: torch.full_like(x, 0.25))
+        torch.testing.assert_close(image, START - 0.25)
+
+
+@pytest.mark.parametrize("kind", ["euler", "heun"])
+def test_an_image_depends_on_its_own_seed_and_not_on_its_batch(kind: str) -> None:
+    def images(seeds: Sequence[int]) -> Tensor:
+        noise = [torch.Generator().manual_seed(seed) for seed in seeds]
+        return sample_flow(kind, velocity=best_velocity, steps=5, shape=SHAPE, noise=noise)
+
+    together = images(range(3))
+    assert together.dtype == torch.float32
+    for seed in range(3):
+        torch.testing.assert_close(images([seed])[0], together[seed])
+    assert not torch.allclose(together[0], together[1])
+
+
+@pytest.mark.parametrize("steps", [1, 4, 5])
+@pytest.mark.parametrize("kind", ["euler", "heun"])
+def test_clip_bounds_the_image_and_leaves_alone_what_is_within(kind: str, steps: int) -> None:
+    assert draw(kind, steps, clip=1.0).abs().max().item() <= 1.0
+    torch.testing.assert_close(draw(kind, steps, clip=100.0), draw(kind, steps))
+
+
+def test_guidance_moves_the_velocity_away_from_the_unlabelled_one() -> None:
+    def network(x: Tensor, timesteps: Tensor, labels: Tensor) -> Tensor:
+        return best_velocity(x, timesteps) + 0.1 * labels.reshape(-1, 1, 1, 1)
+
+    def guide(scale: float) -> Callable[[Tensor, Tensor], Tensor]:
+        return guided(network, torch.ones(len(START)), null_label=3, scale=scale)
+
+    moved = draw("euler", 5, velocity=guide(2.0))
+    expected = draw("euler", 5, velocity=lambda x, t: network(x, t, torch.full((len(START),), -1.0)))
+    torch.testing.assert_close(moved, expected)  # 3 + 2 (1 - 3)
+
+
+def test_bad_settings_are_refused() -> None:
+    with pytest.raises(UserError, match="euler or heun"):
+        draw("ddim", 4)
+    with pytest.raises(UserError, match="1 or more"):
+        draw("euler", 0)
+    with pytest.raises(UserError, match=r"channels of the model's output[\s\S]*learns no sigma"):
+        draw("euler", 4, velocity=lambda x, t: torch.cat([x, x], dim=1))

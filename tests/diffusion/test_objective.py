@@ -1,0 +1,179 @@
+"""What a network learns, against formulas in float64, diffusers' schedulers and distributions in closed form."""
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import torch
+from diffusers import DDPMScheduler
+from diffusers.training_utils import compute_snr
+from scipy import stats
+from torch import Tensor
+
+from dithc.config import training
+from dithc.diffusion import Objective, Schedule, training_loss
+
+SCHEDULE = Schedule.linear()
+T = torch.tensor([0, 1, 57, 400, 998, 999])
+LAST_DRAW = 1 - 2.0**-53
+
+
+def objective(**settings: object) -> Objective:
+    return Objective.of(training.Objective.model_validate(settings))
+
+
+def images(num: int = len(T), *, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """Clean images and noise."""
+    generator = torch.Generator().manual_seed(2)
+    x0, noise = torch.randn(2, num, 3, 4, 4, generator=generator, dtype=dtype)
+    return x0, noise
+
+
+def scheduler() -> DDPMScheduler:
+    """The schedule of ours, as diffusers computes it (in fp32)."""
+    return DDPMScheduler(beta_start=1e-4, beta_end=2e-2, beta_schedule="linear", prediction_type="v_prediction")
+
+
+def losses(kind: Objective, output: Tensor, t: Tensor = T) -> dict[str, Tensor]:
+    x0, noise = images(len(t), dtype=torch.float32)
+    return training_loss(output, objective=kind, x0=x0, x_t=kind.noisy(x0, t, noise), t=t, noise=noise)
+
+
+def test_v_is_what_diffusers_calls_velocity() -> None:
+    x0, noise = images()
+    torch.testing.assert_close(
+        objective(predict="v").target(x0, T, noise), scheduler().get_velocity(x0, noise, T), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_v_turns_the_noisy_image_by_a_right_angle() -> None:
+    x0, noise = images()
+    kind = objective(predict="v")
+    angle = torch.atan2((1 - SCHEDULE.alpha_bar).sqrt(), SCHEDULE.alpha_bar.sqrt())[T].reshape(-1, 1, 1, 1)
+    torch.testing.assert_close(kind.noisy(x0, T, noise), angle.cos() * x0 + angle.sin() * noise)
+    turned = angle + math.pi / 2
+    torch.testing.assert_close(kind.target(x0, T, noise), turned.cos() * x0 + turned.sin() * noise)
+
+
+@pytest.mark.parametrize("predict", ["noise", "v", "flow"])
+def test_noise_is_read_back_from_what_is_predicted(predict: str) -> None:
+    kind, (x0, noise) = objective(predict=predict), images()
+    t = T if predict != "flow" else T.float()
+    x_t = kind.noisy(x0, t, noise)
+    torch.testing.assert_close(kind.noise(kind.target(x0, t, noise), x_t, t), noise)
+
+
+def test_velocity_is_the_slope_of_the_path_from_image_to_noise() -> None:
+    kind, (x0, noise) = objective(predict="flow"), images(3)
+    start, end = torch.zeros(3), torch.full((3,), 1000.0)
+    assert torch.equal(kind.noisy(x0, start, noise), x0)
+    assert torch.equal(kind.noisy(x0, end, noise), noise)
+    t = torch.tensor([0.5, 250.25, 990.0])
+    slope = (kind.noisy(x0, t + 1, noise) - kind.noisy(x0, t, noise)) * 1000
+    torch.testing.assert_close(kind.target(x0, t, noise), slope, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("predict", ["noise", "v", "flow"])
+def test_loss_is_the_mean_squared_error_of_the_target(predict: str) -> None:
+    kind, (x0, noise) = objective(predict=predict), images(dtype=torch.float32)
+    t = T if predict != "flow" else T.float()
+    found = losses(kind, kind.target(x0, t, noise) + 0.5, t)
+    torch.testing.assert_close(found["loss"], torch.full((len(T),), 0.25))
+    assert torch.equal(found["loss"], found["mse"])
+    assert not found["vb"].any()
+
+
+@pytest.mark.parametrize("gamma", [0.3, 5.0])
+def test_min_snr_weights_are_those_of_the_paper(gamma: float) -> None:
+    kept = np.cumprod(1 - np.linspace(1e-4, 2e-2, 1000))[T.numpy()]
+    by_hand = torch.from_numpy(kept / (1 - kept))
+    for snr, tolerance in ((by_hand, 1e-6), (compute_snr(scheduler(), T).double(), 1e-3)):  # theirs is from fp32
+        least = snr.clamp(max=gamma)
+        for predict, weights in {"noise": least / snr, "v": least / (snr + 1)}.items():
+            kind = objective(predict=predict, weight="min-snr", gamma=gamma)
+            found = losses(kind, images(dtype=torch.float32)[0])
+            torch.testing.assert_close(found["loss"].double(), weights * found["mse"].double(), rtol=tolerance, atol=0)
+
+
+def test_min_snr_weighs_an_error_of_the_image_alike_whatever_is_predicted() -> None:
+    t = torch.tensor([1, 57, 400, 800])
+    x0, noise = images(len(t), dtype=torch.float32)
+    of_v, of_noise = (objective(predict=predict, weight="min-snr") for predict in ("v", "noise"))
+    v = torch.randn(x0.shape, generator=torch.Generator().manual_seed(5))
+    same = of_v.noise(v, of_v.noisy(x0, t, noise), t)
+    snr = (SCHEDULE.alpha_bar / (1 - SCHEDULE.alpha_bar))[t]
+    alpha, sigma = (
+        part[t].reshape(-1, 1, 1, 1) for part in (SCHEDULE.alpha_bar.sqrt(), (1 - SCHEDULE.alpha_bar).sqrt())
+    )
+    predicted = alpha * of_v.noisy(x0, t, noise) - sigma * v
+    expected = snr.clamp(max=5.0) * ((predicted - x0) ** 2).flatten(1).mean(1)
+    for kind, output in ((of_v, v), (of_noise, same)):
+        torch.testing.assert_close(losses(kind, output, t)["loss"].double(), expected, rtol=1e-3, atol=0)
+
+
+def test_bound_of_v_is_that_of_the_same_noise_and_trains_the_variance_alone() -> None:
+    x0, noise = images(dtype=torch.float32)
+    of_v, raw = objective(predict="v"), torch.rand(x0.shape, generator=torch.Generator().manual_seed(7)) * 2 - 1
+    v = of_v.target(x0, T, noise) + 0.1 * x0.roll(1, 0)
+    same = of_v.noise(v, of_v.noisy(x0, T, noise), T)
+    output = torch.cat([v, raw], dim=1).requires_grad_()
+    found = losses(of_v, output)["vb"]
+    torch.testing.assert_close(found, losses(objective(), torch.cat([same, raw], dim=1))["vb"], rtol=1e-3, atol=1e-6)
+    found.sum().backward()
+    assert output.grad is not None
+    assert not output.grad[:, :3].any()
+    assert output.grad[:, 3:].any(dim=(2, 3)).all()
+
+
+def test_min_snr_leaves_the_bound_as_it_is() -> None:
+    output = torch.cat(images(dtype=torch.float32), dim=1)
+    plain, weighed = losses(objective(), output), losses(objective(weight="min-snr"), output)
+    assert torch.equal(weighed["vb"], plain["vb"])
+    assert torch.equal(weighed["mse"], plain["mse"])
+    weights = objective(weight="min-snr").weigh(torch.ones(len(T)), T)
+    assert torch.equal(weighed["loss"], weights * plain["mse"] + plain["vb"])
+
+
+def test_uniform_times_are_even_and_those_that_there_always_were() -> None:
+    draws = np.random.default_rng(0).random(4000)
+    assert np.array_equal(objective().times(draws), (draws * 1000).astype(np.int64))
+    assert np.array_equal(objective(predict="v").times(draws), objective().times(draws))
+    flow = objective(predict="flow").times(draws)
+    assert flow.dtype == np.float32
+    assert np.array_equal(flow, (1000 * draws).astype(np.float32))
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (-0.4, 1.0), (1.5, 0.3)])
+def test_logit_normal_times_are_quantiles_of_their_distribution(mean: float, std: float) -> None:
+    settings = {"times": "logit-normal", "mean": mean, "std": std}
+    draws = np.concatenate([[2.0**-40, 0.5, 0.999999], np.random.default_rng(1).random(3000)])
+    normal = NormalDist(mean, std)
+    exact = [1 / (1 + math.exp(-normal.inv_cdf(draw))) for draw in draws]
+    flow = objective(predict="flow", **settings).times(draws)
+    np.testing.assert_allclose(flow, 1000 * np.array(exact), rtol=1e-6)
+    logits = np.log(flow[3:] / (1000 - flow[3:].astype(np.float64)))
+    assert stats.kstest(logits, stats.norm(mean, std).cdf).pvalue > 0.01
+    steps = objective(**settings).times(draws)
+    assert steps.dtype == np.int64
+    distance = 1000 * np.array(exact) - steps
+    assert ((distance > -1e-9) & (distance < 1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("predict", ["noise", "v", "flow"])
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (20.0, 0.01), (-20.0, 20.0), (20.0, 20.0)])
+def test_times_of_any_draw_and_setting_are_there(predict: str, mean: float, std: float) -> None:
+    kind = objective(predict=predict, times="logit-normal", mean=mean, std=std)
+    times = kind.times(np.array([0.0, 2.0**-53, 0.5, LAST_DRAW]))
+    assert np.isfinite(times).all()
+    assert (np.diff(times) >= 0).all()
+    assert times[0] >= 0
+    assert times[-1] <= (1000 if predict == "flow" else 999)
+
+
+def test_a_time_does_not_depend_on_the_draws_beside_it() -> None:
+    draws = np.random.default_rng(3).random(101)
+    for predict in ("noise", "flow"):
+        kind = objective(predict=predict, times="logit-normal", mean=-0.3)
+        alone = np.concatenate([kind.times(draws[place : place + 1]) for place in range(len(draws))])
+        assert np.array_equal(kind.times(draws), alone)

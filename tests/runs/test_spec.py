@@ -1,0 +1,59 @@
+"""The digest of a run's settings: stores that are in use keep their names, and what decides a result changes it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from dithc.config import load
+from dithc.runs import digest
+from dithc.runs.spec import stage_spec
+
+
+def spec(**run: Any) -> dict[str, Any]:
+    """Of a run on a data set of pictures."""
+    dataset = {
+        "title": "Toy",
+        "source": {"kind": "image-folder", "path": "tiles"},
+        "tiles": {"size": 32},
+        "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+        "codec": "pixel",
+    }
+    settings = {"dataset": "toy", "steps": 40, "warmup_steps": 4, **run}
+    content = {"codecs": {"pixel": {"kind": "pixel"}}, "datasets": {"toy": dataset}, "runs": {"a": settings}}
+    return stage_spec(load(content), "train", "a")
+
+
+def test_default_settings_have_the_digest_that_they_always_had() -> None:
+    assert digest(spec()) == "d80a4490e632"
+    objective = {"predict": "noise", "times": "uniform", "mean": 0.0, "weight": "none", "gamma": 5}
+    same = {"objective": objective, "betas": [0.9, 0.999], "lr_schedule": "constant", "decay_share": 0.2}
+    assert spec(**same) == spec()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"objective": {"predict": "v"}},
+        {"objective": {"times": "logit-normal"}},
+        {"objective": {"times": "logit-normal", "mean": -0.4}},
+        {"objective": {"weight": "min-snr"}},
+        {"objective": {"weight": "min-snr", "gamma": 3}},
+        {"betas": [0.9, 0.95]},
+        {"lr_schedule": "cosine"},
+        {"lr_schedule": "trapezoid"},
+        {"lr_schedule": "trapezoid", "decay_share": 0.5},
+    ],
+    ids=str,
+)
+def test_what_decides_a_result_changes_the_digest(change: dict[str, Any]) -> None:
+    found, plain = spec(**change), spec()
+    assert {name: found[name] for name in plain} == plain
+    assert json.loads(json.dumps({name: found[name] for name in change})) == change  # and nothing of no effect
+
+
+def test_steps_decide_a_result_where_the_learning_rate_falls_to_0_at_the_last() -> None:
+    assert spec(steps=60) == spec(steps=40)
+    for schedule in ("cosine", "trapezoid"):
+        assert spec(lr_schedule=schedule, steps=60) != spec(lr_schedule=schedule, steps=40)
+        assert spec(lr_schedule=schedule, segment=20) == spec(lr_schedule=schedule)

@@ -11,7 +11,7 @@ from dithc.sealed import content_of, has_seal, unseal_lines
 
 CHECKPOINT = "checkpoint.json"
 # Documents by name; of others, those with a seal.
-DOCUMENTS = ("manifest.json", "step_*.json", CHECKPOINT, "index.json", "shard-*.json", "flip-*.json")
+DOCUMENTS = ("manifest.json", "step_*.json", CHECKPOINT, "index.json", "shard-*.json", "flip-*.json", "turned?-*.json")
 ELSEWHERE = ("identity", "origin")  # keys under which a document tells of what it was made from
 # Folders of what a run says of itself while it runs; nothing is computed from it.
 NOTES = ("logs", "benchmarks", "tensorboard")

@@ -1,4 +1,4 @@
-"""`dithc latents`: encodes the tiles of a data set, and their mirror images, once and for all trainings."""
+"""`dithc latents`: encodes the tiles of a data set, their mirror images and turned ones if asked, once and for all trainings."""
 
 import argparse
 import time
@@ -8,7 +8,7 @@ from dithc.config import load, named
 from dithc.log import problem
 from dithc.runs import Manifest
 
-SUMMARY = "Encodes tiles and their mirror images into fp16 shards of mean and log-variance; resumes shard by shard."
+SUMMARY = "Encodes views of tiles into fp16 shards of mean and log-variance; resumes shard by shard."
 EXAMPLE = (
     "dithc latents --config results/demo/config.json --dataset sentinel2 "
     "--tiles results/demo/tiles/sentinel2/manifest.json --codec results/demo/codecs/sentinel2-vae/manifest.json "
@@ -39,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
 
     start = time.monotonic()
     experiment = load(args.config)
-    name = named(experiment.datasets, args.dataset, key="datasets").codec
+    dataset = named(experiment.datasets, args.dataset, key="datasets")
+    name = dataset.codec
     settings = experiment.codecs[name]
     inputs = {str(args.tiles): Manifest.read(args.tiles, stage="tiles")}
     if args.codec is not None:
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
         codec,
         folder,
         tiles_digest=inputs[str(args.tiles)].digest,
+        views=dataset.views,
         shard_size=args.shard_size,
         batch=args.batch,
     )

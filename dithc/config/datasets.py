@@ -190,5 +190,8 @@ class Dataset(Settings):
     """How tiles are shown as RGB."""
     codec: Name
     """Name of the codec (section `codecs`) that makes latents of the tiles."""
+    views: Literal[2, 8] = 2
+    """Views of a tile that are encoded: itself and its mirror image, or all quarter turns of both, which `augment: dihedral` of a
+    run needs and which take four times the disk; 2 views that are there already are not encoded again."""
     max_rejected: Fraction = 0.5
     """If a larger share of scene files is unreadable or contradictory, staging ends with an error."""

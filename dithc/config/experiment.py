@@ -301,6 +301,7 @@ class Experiment(Settings):
             self._known(f"runs.{name}.dataset", run.dataset, self.datasets)
             self._chain(name)
             self._learns(name, run)
+            self._sees(name, run)
             self._fits(name, run)
             ranks = self.machine.ranks
             if ranks is not None and self.machine.strategy != "dp+tp" and run.global_batch % ranks:
@@ -362,6 +363,15 @@ class Experiment(Settings):
             raise ValueError(
                 f"runs.{name}.objective.predict is {run.objective.predict}, and runs.{run.init}, its `init`, predicts "
                 f"{before.objective.predict}: give both the same"
+            )
+
+    def _sees(self, name: str, run: Run) -> None:
+        """The views that are learnt are encoded."""
+        views = self.datasets[run.dataset].views
+        if run.augment == "dihedral" and views != 8:
+            raise ValueError(
+                f"runs.{name}.augment dihedral needs 8 views of a tile, and datasets.{run.dataset}.views is {views}: set that to "
+                "8, or `augment: mirror`"
             )
 
     def _solved(self, name: str, evaluation: Evaluation) -> None:

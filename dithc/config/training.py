@@ -1,6 +1,7 @@
 """Settings of training runs and of their evaluation."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,6 +15,7 @@ AutoMemChoice = Literal["auto", "on", "off"]
 NonFinite = Literal["stop", "skip", "rollback"]
 Recompute = Literal["none", "block"]
 Predict = Literal["noise", "v", "flow"]
+Augment = Literal["none", "mirror", "dihedral"]
 Beta = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
@@ -185,8 +187,9 @@ class Run(Settings):
     """What is learnt: of which times, and what is predicted."""
     label_dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of labels replaced by the null label, for classifier-free guidance."""
-    flip: bool = True
-    """Use the encoded mirror image of a tile half of the time."""
+    augment: Augment = "mirror"
+    """Which encoded views of a tile are learnt, each as often. none: the tile itself; mirror: its mirror image too; dihedral: all
+    quarter turns of both, of a data set whose `views` are 8."""
     checkpoint_every: Positive = 100
     """Steps between checkpoints."""
     keep_last: Positive = 2
@@ -195,6 +198,16 @@ class Run(Settings):
     """Checkpoints at multiples of so many steps are kept too; a multiple of `checkpoint_every`, none for no more than those."""
     log_every: Positive = 10
     """Steps between lines in the log; metrics are written every step."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_renamed(cls, content: Any) -> Any:
+        if isinstance(content, Mapping) and "flip" in content:
+            raise ValueError(
+                "`flip` has become `augment`: write `augment: mirror` for `flip: true` (the default), `augment: none` for "
+                "`flip: false`"
+            )
+        return content
 
     @model_validator(mode="after")
     def _consistent(self) -> "Run":

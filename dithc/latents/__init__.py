@@ -1,11 +1,11 @@
 """Tiles to latents to batches: codecs, encoded data sets, and the counter-based draws of training.
 
 What: `open_codec` and `train_codec` make autoencoders (pixel, sd-vae, kl-vae) behind one interface, `Latents.encode` writes the
-latents of tiles and of their mirror images, `Latents` reads them back, `Batches` draws what a step learns.
+latents of tiles and of their mirror images, turned too if asked, `Latents` reads them back, `Batches` draws what a step learns.
 Why: encoding once is cheaper than at every epoch, and what a sample is must not depend on ranks, resume or a walk of folders.
 Invariants: latents name their codec by the hash of its weights and are refused with another; a shard with its final name is
-complete and hashed; flips are encoded, not flipped; order, flip, dropped label, timestep and noise of a sample follow from
-(seed, epoch, sample) alone; diffusers is imported in `diffusers_kl.py` alone.
+complete and hashed; views are encoded, latents never turned; order, view, dropped label, timestep and noise of a sample follow
+from (seed, epoch, sample) alone; diffusers is imported in `diffusers_kl.py` alone.
 How to change it: a new codec is a model in dithc.config.codecs and a branch of `open_codec`; another draw is a field of `Batch`.
 """
 

@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dithc.config import training
 from dithc.data import Rows
 from dithc.latents.reader import Latents
+from dithc.latents.views import NUM_VIEWS
 from dithc.log import problem
 
 SAMPLE_STREAM = 0
@@ -75,7 +77,7 @@ class Order:
 class Batches:
     """The batches of a training: batch `step` is a pure function of the settings, whatever came before and on how many ranks.
 
-    Sample i of a step stands at position step * global_batch + i of the stream. Its flip, label dropout, diffusion step,
+    Sample i of a step stands at position step * global_batch + i of the stream. Its view, label dropout, diffusion step,
     noise and posterior noise come from (seed, epoch, row) in this order, and all are drawn whether used or not: switching
     one off leaves the others as they were.
 
@@ -84,11 +86,11 @@ class Batches:
         seed: any integer.
         global_batch: samples of a step over all ranks; may exceed the number of rows.
         label_dropout: share of labels replaced by the null class.
-        flip: use the encoded mirror image half of the time.
+        augment: which of the encoded views of a tile are used, each as often as the others.
         times: the timesteps that uniform draws stand for.
 
     Raises:
-        UserError: there is no train row.
+        UserError: there is no train row, or the latents lack views that are to be used.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class Batches:
         seed: int,
         global_batch: int,
         label_dropout: float,
-        flip: bool,
+        augment: training.Augment,
         times: Times,
     ) -> None:
         rows = latents.rows("train")
@@ -109,8 +111,16 @@ class Batches:
                 expected="at least 1",
                 remedy="give the data set more tiles or a larger `split.train`, then rerun its tiles stage",
             )
+        self._num_views = {"none": 1, "mirror": 2, "dihedral": NUM_VIEWS}[augment]
+        if self._num_views > latents.num_views:
+            raise problem(
+                f"latents in {latents.folder} lack views for `augment: {augment}`",
+                got=f"{latents.num_views} views of each tile",
+                expected=f"{self._num_views}",
+                remedy=f"set `views: {self._num_views}` of the data set, then rerun its latents stage",
+            )
         self.latents, self.seed, self.global_batch = latents, seed, global_batch
-        self.label_dropout, self.flip, self.times = label_dropout, flip, times
+        self.label_dropout, self.times = label_dropout, times
         self.order = Order(rows, seed=seed)
 
     def epoch(self, step: int) -> float:
@@ -122,11 +132,11 @@ class Batches:
         inside = np.arange(*part.indices(self.global_batch), dtype=np.int64)
         epochs, rows = self.order.at(step * self.global_batch + inside)
         uniform, noise, posterior = self._draw(epochs, rows)
-        flipped = (uniform[:, 0] < 0.5) & self.flip
+        views = self._views(uniform[:, 0])  # (n,)
         labels = self.latents.labels[rows].astype(np.int64)  # (n,)
         labels[uniform[:, 1] < self.label_dropout] = self.latents.num_classes
         timesteps = self.times(uniform[:, 2])  # (n,)
-        x = self._sample(rows, flipped, posterior)  # (n, Z, h, w)
+        x = self._sample(rows, views, posterior)  # (n, Z, h, w)
         return Batch(*(torch.from_numpy(array) for array in (x, labels, timesteps, noise)))
 
     def rows(self, step: int) -> Rows:
@@ -147,11 +157,15 @@ class Batches:
                 draws.standard_normal(out=normal[1, place], dtype=np.float32)
         return uniform, normal[0], normal[1]
 
-    def _sample(
-        self, rows: Rows, flipped: npt.NDArray[np.bool_], posterior: npt.NDArray[np.float32]
-    ) -> npt.NDArray[np.float32]:
+    def _views(self, uniform: npt.NDArray[np.float64]) -> Rows:
+        """The views that draws in [0, 1) stand for, (n,)."""
+        if self._num_views == 2:
+            return (uniform < 0.5).astype(np.int64)  # the lower half is the mirror image, view 1
+        return (uniform * self._num_views).astype(np.int64)
+
+    def _sample(self, rows: Rows, views: Rows, posterior: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Scaled samples of the posteriors, float32 (n, Z, h, w)."""
-        moments = self.latents.moments(rows, flipped=flipped).astype(np.float32)  # (n, M, h, w)
+        moments = self.latents.moments(rows, views=views).astype(np.float32)  # (n, M, h, w)
         if not self.latents.has_logvar:
             return moments * np.float32(self.latents.scale)  # (n, Z, h, w)
         mean, logvar = np.split(moments, 2, axis=1)  # (n, Z, h, w) each

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.nn import functional
 
@@ -22,6 +21,7 @@ from dithc.latents.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, Si
 from dithc.latents.batches import Order, generator
 from dithc.latents.codec import CODEC_FILE, KlCodec
 from dithc.latents.measures import Pairs, measure
+from dithc.latents.views import view_of
 from dithc.log import MetricsWriter, logger, problem, progress
 from dithc.runs import replacing, sha256_file
 
@@ -193,14 +193,8 @@ def _batch(tiles: Tiles, order: Order, step: int, settings: codecs.KlVae, *, see
         top, left, view = generator(seed=seed, epoch=epoch, row=row, stream=CROP_STREAM).random(3)
         y, x = int(top * corners) * factor, int(left * corners) * factor
         crop = image[:, y : y + side, x : x + side]  # (C, side, side)
-        crops.append(_oriented(crop, int(view * settings.orientations)))
+        crops.append(view_of(crop, int(view * settings.orientations)))
     return torch.from_numpy(np.stack(crops))
-
-
-def _oriented(image: npt.NDArray[np.float32], view: int) -> npt.NDArray[np.float32]:
-    """View 0 to 7 of an image (C, H, W): odd ones are mirrored, each two make another quarter turn."""
-    mirrored = image[:, :, ::-1] if view % 2 else image
-    return np.rot90(mirrored, view // 2, axes=(1, 2))
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""The latents stage: accepted tiles and their mirror images through the encoder into fp16 shards, resumable by shard.
+"""The latents stage: views of accepted tiles through the encoder into fp16 shards, resumable by shard.
 
 Legend: N tiles, C bands, H, W tile; Z latent channels, h, w latent; M stored channels (2 Z, or Z without log-variance).
 """
@@ -14,6 +14,7 @@ import torch
 
 from dithc.data import SPLITS, Rows, Tiles
 from dithc.latents.codec import Codec
+from dithc.latents.views import NUM_VIEWS, view_of
 from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, replacing, sha256_file
 from dithc.sealed import seal, unseal
@@ -21,21 +22,30 @@ from dithc.sealed import seal, unseal
 INDEX_FILE = "index.json"
 SCHEMA_VERSION = 1
 LARGEST_FP16 = 65504.0
+STEMS = ("shard", "flip", *(f"turned{view}" for view in range(2, NUM_VIEWS)))  # of the files of each view
 log = logger(__name__)
 
 
 def encode_tiles(
-    tiles: Tiles, codec: Codec, folder: Path, *, tiles_digest: str, shard_size: int = 4096, batch: int = 32
+    tiles: Tiles,
+    codec: Codec,
+    folder: Path,
+    *,
+    tiles_digest: str,
+    views: Literal[2, 8] = 2,
+    shard_size: int = 4096,
+    batch: int = 32,
 ) -> dict[str, Any]:
     """Writes the latents of all accepted tiles, then the index; a shard whose sidecar verifies is not made again.
 
-    The mirror image of a tile is encoded, not its latent mirrored: an autoencoder is not equivariant.
+    A view of a tile is encoded, not its latent mirrored or turned: an autoencoder is not equivariant.
 
     Args:
         tiles: the data set.
         codec: what encodes; it sees tiles as its own `input` prepares them.
         folder: where shards, labels, splits and index.json go.
         tiles_digest: digest of the tiles' manifest; a shard made of other tiles is made again.
+        views: 2 for tiles and their mirror images, 8 for all quarter turns of both; shards of 2 are not made again for 8.
         shard_size: rows of a shard, the unit of resuming.
         batch: tiles encoded at once.
 
@@ -52,7 +62,7 @@ def encode_tiles(
             expected="at least 1",
             remedy="see the reasons of rejection in tiles.parquet, then change the section `tiles` or the source",
         )
-    maker = _Maker(tiles, codec, folder, tiles_digest, shard_size, batch)
+    maker = _Maker(tiles, codec, folder, tiles_digest, STEMS[:views], shard_size, batch)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob(".*.tmp.*"):
@@ -83,20 +93,25 @@ class _Maker:
     codec: Codec
     folder: Path
     tiles_digest: str
+    stems: tuple[str, ...]
     shard_size: int
     batch: int
 
     def shards(self) -> list[dict[str, Any]]:
-        """Encodes what is not there yet; returns the entries of all shards, each with that of its mirror images."""
+        """Encodes what is not there yet; returns the entries of all shards, each with those of its other views."""
         entries = []
-        with progress(total=2 * self.tiles.count, label="latents", unit="tile") as bar:
+        with progress(total=len(self.stems) * self.tiles.count, label="latents", unit="tile") as bar:
             for number, start in enumerate(range(0, self.tiles.count, self.shard_size)):
                 rows = np.arange(start, min(start + self.shard_size, self.tiles.count), dtype=np.int64)
-                plain, flip = (self._shard(f"{kind}-{number:05d}", rows, bar) for kind in ("shard", "flip"))
-                entries.append({**plain, "first": start, "rows": len(rows), "flip": flip})
+                plain, flip, *turned = (
+                    self._shard(f"{stem}-{number:05d}", rows, view=view, bar=bar)
+                    for view, stem in enumerate(self.stems)
+                )
+                entry = {**plain, "first": start, "rows": len(rows), "flip": flip}
+                entries.append(entry | {"turned": turned} if turned else entry)
         return entries
 
-    def _shard(self, stem: str, rows: Rows, bar: progress) -> dict[str, Any]:
+    def _shard(self, stem: str, rows: Rows, *, view: int, bar: progress) -> dict[str, Any]:
         """The entry of one shard file, made or taken over."""
         path, sidecar = self.folder / f"{stem}.npy", self.folder / f"{stem}.json"
         origin = {
@@ -113,18 +128,18 @@ class _Maker:
         for stale in (self.folder / INDEX_FILE, sidecar):  # neither may speak of bytes that are being replaced
             stale.unlink(missing_ok=True)
         with replacing(path) as temporary:
-            self._encode(temporary, rows, path=path, mirror=stem.startswith("flip"), bar=bar)
+            self._encode(temporary, rows, path=path, view=view, bar=bar)
         entry = _entry(path)
         atomic_write(sidecar, seal({"entry": entry, "origin": origin}))
         return entry
 
-    def _encode(self, temporary: Path, rows: Rows, *, path: Path, mirror: bool, bar: progress) -> None:
+    def _encode(self, temporary: Path, rows: Rows, *, path: Path, view: int, bar: progress) -> None:
         """Streams the latents of `rows` into one .npy file, so that memory holds a batch and not a shard."""
         with temporary.open("wb") as file:
             for start in range(0, len(rows), self.batch):
                 chosen = rows[start : start + self.batch]
-                x = self.codec.input(self.tiles, chosen)  # (n, C, H, W)
-                mean, logvar = self.codec.encode(x.flip(-1) if mirror else x)  # (n, Z, h, w) each
+                x = view_of(self.codec.input(self.tiles, chosen).numpy(), view)  # (n, C, H, W)
+                mean, logvar = self.codec.encode(torch.from_numpy(np.ascontiguousarray(x)))  # (n, Z, h, w) each
                 moments = mean if logvar is None else torch.cat([mean, logvar], dim=1)  # (n, M, h, w)
                 _check(moments, chosen, path)
                 if start == 0:
@@ -149,10 +164,10 @@ class _Maker:
         return entries
 
     def remove_leftovers(self, count: int) -> None:
-        """Removes shards of an earlier, longer series."""
-        for kind in ("shard", "flip"):
-            for path in self.folder.glob(f"{kind}-?????.*"):
-                if int(path.stem.rpartition("-")[2]) >= count:
+        """Removes shards of an earlier, longer series, and of an earlier one of more views."""
+        for stem in STEMS:
+            for path in self.folder.glob(f"{stem}-?????.*"):
+                if stem not in self.stems or int(path.stem.rpartition("-")[2]) >= count:
                     path.unlink()
 
 

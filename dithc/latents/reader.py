@@ -49,8 +49,9 @@ class Latents:
         self.info = self._index()
         self._expect("made by another codec", self.info["codec"], codec_id)
         self._expect("made of other tiles", self.info["tiles_digest"], tiles_digest)
-        self._shards = [self._map(shard["path"], shard["rows"]) for shard in self.info["shards"]]
-        self._flips = [self._map(shard["flip"]["path"], shard["rows"]) for shard in self.info["shards"]]
+        self._shards = [
+            [self._map(view["path"], shard["rows"]) for view in _views(shard)] for shard in self.info["shards"]
+        ]
         self.labels = self._column("labels", np.int32)  # (N,)
         self._splits = self._column("splits", np.uint8)  # (N,)
         if self.count and (self.labels.min() < 0 or self.labels.max() >= self.num_classes):
@@ -65,6 +66,11 @@ class Latents:
     def shape(self) -> tuple[int, int, int]:
         """Shape of one latent: (Z, h, w)."""
         return self.info["z"], self.info["h"], self.info["w"]
+
+    @property
+    def num_views(self) -> int:
+        """Encoded views of each tile: 2, or 8."""
+        return min((len(views) for views in self._shards), default=2)
 
     @property
     def num_classes(self) -> int:
@@ -87,8 +93,13 @@ class Latents:
             return np.arange(self.count, dtype=np.int64)
         return np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int64)
 
-    def moments(self, rows: Rows, *, flipped: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.float16]:
-        """Stored rows, in the order asked; where `flipped` is true, of the encoded mirror image.
+    def moments(self, rows: Rows, *, views: Rows | None = None) -> npt.NDArray[np.float16]:
+        """Stored rows, in the order asked.
+
+        Args:
+            rows: (n,), of 0 to `count` - 1.
+            views: (n,), which encoded view of each, of 0 to `num_views` - 1; of all the tile itself if not given. Odd ones are
+                mirror images, and view v is turned by v // 2 quarters after that.
 
         Returns:
             float16 (n, M, h, w).
@@ -96,15 +107,15 @@ class Latents:
         channels, height, width = self.shape
         out = np.empty((len(rows), channels * (1 + self.has_logvar), height, width), np.float16)
         shard_of = np.searchsorted(self._ends, rows, side="right")
-        self._check_bytes(np.unique(shard_of), flips=flipped is not None and bool(flipped.any()))
-        for place, (row, shard) in enumerate(zip(rows, shard_of, strict=True)):
-            source = self._flips if flipped is not None and flipped[place] else self._shards
-            out[place] = source[shard][row - self._starts[shard]]
+        chosen = np.zeros(len(rows), np.int64) if views is None else views
+        self._check_bytes(sorted(set(zip(shard_of.tolist(), chosen.tolist(), strict=True))))
+        for place, (row, shard, view) in enumerate(zip(rows, shard_of, chosen, strict=True)):
+            out[place] = self._shards[shard][view][row - self._starts[shard]]
         return out
 
     def verify(self) -> list[str]:
         """Hashes every file of the index; returns one sentence for each that differs from what was written."""
-        entries = [entry for shard in self.info["shards"] for entry in (shard, shard["flip"])]
+        entries = [view for shard in self.info["shards"] for view in _views(shard)]
         entries += [self.info["labels"], self.info["splits"]]
         paths = [(self.folder / entry["path"], entry["sha256"]) for entry in entries]
         altered = [path for path, sha256 in paths if not path.exists() or sha256_file(path) != sha256]
@@ -112,19 +123,16 @@ class Latents:
 
     # checks
 
-    def _check_bytes(self, shards: Rows, *, flips: bool) -> None:
-        """Hashes the shards, and with `flips` those of the mirror images, that were not asked for before."""
-        for number in shards.tolist():
-            shard = self.info["shards"][number]
-            for entry in (shard, shard["flip"]) if flips else (shard,):
-                if entry["path"] in self._checked:
-                    continue
-                found = sha256_file(self.folder / entry["path"])
-                if found != entry["sha256"]:
-                    raise self._damaged(
-                        entry["path"], f"bytes with SHA-256 {found[:12]}...", entry["sha256"][:12] + "..."
-                    )
-                self._checked.add(entry["path"])
+    def _check_bytes(self, wanted: list[tuple[int, int]]) -> None:
+        """Hashes the files, each by its shard and view, that were not asked for before."""
+        for shard, view in wanted:
+            entry = _views(self.info["shards"][shard])[view]
+            if entry["path"] in self._checked:
+                continue
+            found = sha256_file(self.folder / entry["path"])
+            if found != entry["sha256"]:
+                raise self._damaged(entry["path"], f"bytes with SHA-256 {found[:12]}...", entry["sha256"][:12] + "...")
+            self._checked.add(entry["path"])
 
     def _index(self) -> dict[str, Any]:
         path = self.folder / INDEX_FILE
@@ -177,3 +185,8 @@ class Latents:
     @cached_property
     def _starts(self) -> Rows:
         return np.concatenate([[0], self._ends[:-1]]).astype(np.int64)
+
+
+def _views(shard: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of a shard's files, by view."""
+    return [shard, shard["flip"], *shard.get("turned", [])]

@@ -71,8 +71,11 @@ def _tiles(experiment: Experiment, name: str) -> dict[str, Any]:
 
 def _run(experiment: Experiment, name: str) -> dict[str, Any]:
     run = experiment.runs[name]
-    left_out = RUN_WITHOUT_EFFECT | RUN_YOUNGER | {"seed"}
+    left_out = RUN_WITHOUT_EFFECT | RUN_YOUNGER | {"seed", "augment"}
     spec = {"seed": experiment.seed_of(name), **run.model_dump(mode="json", exclude=left_out)}
+    spec |= (
+        {"augment": "dihedral"} if run.augment == "dihedral" else {"flip": run.augment == "mirror"}
+    )  # its older name
     spec |= run.model_dump(mode="json", include=RUN_YOUNGER, exclude_defaults=True)
     return spec if run.lr_schedule == "constant" else spec | {"steps": run.steps}  # to which the others fall
 
@@ -85,7 +88,8 @@ def _latents(experiment: Experiment, name: str) -> dict[str, Any]:
     dataset = experiment.datasets[name]
     codec = _codec(experiment, dataset.codec)
     shown = {"display": dataset.display.model_dump(mode="json")} if codec["kind"] == "sd-vae" else {}
-    return {"codec": codec, **shown}
+    views = {} if dataset.views == 2 else {"views": dataset.views}  # younger than stores that are in use
+    return {"codec": codec, **shown, **views}
 
 
 def _sample(experiment: Experiment, name: str) -> dict[str, Any]:

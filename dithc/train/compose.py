@@ -192,7 +192,7 @@ def _source(job: Job, latents: Latents) -> Batches:
         seed=job.seed,
         global_batch=run.global_batch,
         label_dropout=run.label_dropout,
-        flip=run.flip,
+        augment=run.augment,
         times=Objective.of(run.objective).times,
     )
 

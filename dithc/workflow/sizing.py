@@ -180,11 +180,17 @@ def _codec(experiment: Experiment, name: str, _: int) -> tuple[float, float, flo
 
 def _latents(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
     dataset = experiment.datasets[name]
-    kept, adds = _convolutions(experiment, dataset)
-    pixels, everything = dataset.tiles.size**2, _scene_mb(dataset)[1]
-    tiles = everything * MB / (4 * pixels * _bands(dataset))
-    flops = 2 * 2 * adds * pixels * tiles / CONVOLUTION_SHARE
-    return TORCH_MB + 32 * pixels * kept * 4 / MB, flops, 4 * everything
+    kept = _convolutions(experiment, dataset)[0]
+    everything = _scene_mb(dataset)[1]
+    flops = _codec_pass(experiment, dataset) * dataset.views
+    return TORCH_MB + 32 * dataset.tiles.size**2 * kept * 4 / MB, flops, (2 + dataset.views) * everything
+
+
+def _codec_pass(experiment: Experiment, dataset: datasets.Dataset) -> float:
+    """Operations of one pass of all tiles through a codec's networks."""
+    _, adds = _convolutions(experiment, dataset)
+    numbers = _scene_mb(dataset)[1] * MB / 4
+    return 2 * adds * numbers / _bands(dataset) / CONVOLUTION_SHARE
 
 
 def _train(experiment: Experiment, name: str, ranks: int) -> tuple[float, float, float]:
@@ -204,14 +210,14 @@ def _sample(experiment: Experiment, name: str, ranks: int) -> tuple[float, float
     evaluation = experiment.evaluations[name]
     sizes = geometry(experiment, experiment.runs[evaluation.run])
     at_once = min(evaluation.batch, SAMPLED_SHARD) * (2 if evaluation.guidance != 1.0 else 1)
-    dataset = experiment.runs[evaluation.run].dataset
-    kept, _ = _convolutions(experiment, experiment.datasets[dataset])
+    dataset = experiment.datasets[experiment.runs[evaluation.run].dataset]
+    kept, _ = _convolutions(experiment, dataset)
     decoding = min(evaluation.batch, SAMPLED_SHARD) * sizes.side**2 * kept * 4
     held = SAMPLED_SHARD * sizes.side**2 * sizes.bands * 4 * 3
     network = at_once * sizes.tokens * sizes.width * 4 * training.KEPT_WIDTHS + sizes.parameters * 8
     flops = sizes.flops * evaluation.images * evaluation.steps * (2 if evaluation.guidance != 1.0 else 1)
     if evaluation.at == "codec":
-        return TORCH_MB + (decoding + held) / MB, 2 * _latents(experiment, dataset, ranks)[1], 0.0
+        return TORCH_MB + (decoding + held) / MB, 4 * _codec_pass(experiment, dataset), 0.0
     return TORCH_MB + (decoding + held + network) / MB, flops, 0.0
 
 

@@ -122,6 +122,15 @@ def test_every_field_is_documented() -> None:
             {"runs": {"a": {"dataset": "landscape", "steps": 10, "warmup_steps": 9, "lr_schedule": "trapezoid"}}},
             ["runs.a", "`warmup_steps` 9", "(2 steps at least)", "`steps` 10"],
         ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "augment": "dihedral"}}},
+            ["runs.a.augment dihedral", "datasets.landscape.views is 2", "set that to 8"],
+        ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "flip": False}}},
+            ["runs.a", "`augment: none` for `flip: false`"],
+        ),
+        ({"datasets": {"landscape": {**demo()["datasets"]["landscape"], "views": 4}}}, ["views", "2 or 8"]),
         ({"seed": -1}, ["seed", "greater than or equal to 0"]),
         ({"results": "r$(touch pwned)"}, ["results", "has $"]),
         ({"store": ""}, ["store", "at least 1 character"]),

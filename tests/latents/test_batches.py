@@ -14,10 +14,11 @@ CLASSES = 3
 
 
 class FakeLatents:
-    """Posteriors with a mean that tells the row, and a mirror image that has the opposite sign."""
+    """Posteriors with a mean that tells the row, the opposite sign in mirror images, and a quarter more for each turn."""
 
-    def __init__(self, *, count=30, train=None, logvar=0.0, shape=(2, 3, 3), scale=1.0):
+    def __init__(self, *, count=30, train=None, logvar=0.0, shape=(2, 3, 3), scale=1.0, num_views=2):
         self.folder, self.count, self.shape, self.scale = "folder", count, shape, scale
+        self.num_views = num_views
         self.has_logvar, self.num_classes, self._logvar = logvar is not None, CLASSES, logvar
         self.labels = (np.arange(count) % CLASSES).astype(np.int32)
         self._train = np.arange(count) if train is None else np.array(train, dtype=np.int64)
@@ -26,9 +27,11 @@ class FakeLatents:
         assert split == "train"
         return self._train
 
-    def moments(self, rows, *, flipped):
-        sign = np.where(flipped, -1.0, 1.0)
-        mean = np.broadcast_to(((rows + 1) * sign).reshape(-1, 1, 1, 1), (len(rows), *self.shape))
+    def moments(self, rows, *, views):
+        mean = np.broadcast_to(
+            ((rows + 1 + views // 2 * 0.25) * np.where(views % 2, -1.0, 1.0)).reshape(-1, 1, 1, 1),
+            (len(rows), *self.shape),
+        )
         parts = [mean] if self._logvar is None else [mean, np.full_like(mean, self._logvar)]
         return np.concatenate(parts, axis=1).astype(np.float16)
 
@@ -39,13 +42,20 @@ def of_steps(count):
 
 
 def batches(latents=None, **changes):
-    chosen = {"seed": 1, "global_batch": 12, "label_dropout": 0.1, "flip": True, "times": of_steps(1000), **changes}
+    chosen = {
+        "seed": 1,
+        "global_batch": 12,
+        "label_dropout": 0.1,
+        "augment": "mirror",
+        "times": of_steps(1000),
+        **changes,
+    }
     return Batches(latents or FakeLatents(), **chosen)
 
 
 def seen(source, step):
     """Rows of a step's samples, read from the mean of latents without noise."""
-    return source.batch(step).x[:, 0, 0, 0].abs().round().long().numpy() - 1
+    return source.batch(step).x[:, 0, 0, 0].abs().floor().long().numpy() - 1
 
 
 def equal(one, other):
@@ -86,7 +96,7 @@ def test_types_and_ranges():
 @pytest.mark.parametrize("global_batch", [1, 7, 12, 30, 70])
 def test_every_epoch_visits_each_train_row_once(global_batch):
     train = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29]
-    source = batches(FakeLatents(train=train, logvar=None), global_batch=global_batch, flip=False)
+    source = batches(FakeLatents(train=train, logvar=None), global_batch=global_batch, augment="none")
     stream = np.concatenate([seen(source, step) for step in range(-(-40 // global_batch))])[:40].reshape(4, 10)
     assert [sorted(epoch.tolist()) for epoch in stream] == [train] * 4
     assert len({tuple(epoch.tolist()) for epoch in stream}) == 4
@@ -111,7 +121,7 @@ def test_a_row_draws_anew_in_every_epoch():
 
 def test_posterior_is_sampled_with_its_mean_and_standard_deviation():
     latents = FakeLatents(count=1, logvar=-2.0, scale=0.5, shape=(4, 16, 16))
-    x = batches(latents, global_batch=200, flip=False).batch(0).x
+    x = batches(latents, global_batch=200, augment="none").batch(0).x
     std = 0.5 * np.exp(-1.0)
     assert abs(float(x.mean()) - 0.5) < 5 * std / x.numel() ** 0.5
     assert abs(float(x.std()) / std - 1) < 5 / (2 * x.numel()) ** 0.5
@@ -119,7 +129,7 @@ def test_posterior_is_sampled_with_its_mean_and_standard_deviation():
 
 def test_noise_is_standard_normal_and_independent_of_the_posterior():
     latents = FakeLatents(count=1, shape=(4, 16, 16))
-    batch = batches(latents, global_batch=200, flip=False).batch(0)
+    batch = batches(latents, global_batch=200, augment="none").batch(0)
     posterior, count = batch.x - 1.0, batch.noise.numel()
     assert abs(float(batch.noise.mean())) < 5 / count**0.5
     assert abs(float(batch.noise.std()) - 1) < 5 / (2 * count) ** 0.5
@@ -142,7 +152,26 @@ def test_diffusion_steps_are_uniform():
 
 
 def test_without_flips_only_plain_shards_are_read():
-    assert bool((batches(FakeLatents(logvar=None), flip=False, global_batch=100).batch(0).x > 0).all())
+    assert bool((batches(FakeLatents(logvar=None), augment="none", global_batch=100).batch(0).x > 0).all())
+
+
+def test_all_eight_views_are_drawn_alike_by_the_draw_that_decides_the_mirror_image():
+    chosen = {"global_batch": 4000, "label_dropout": 0.0}
+    latents = FakeLatents(logvar=None, num_views=8)
+    one, other = (batches(latents, augment=augment, **chosen) for augment in ("dihedral", "mirror"))
+    x = one.batch(0).x[:, 0, 0, 0]
+    views = 8 * (x.abs() - x.abs().floor()) + (x < 0)  # two for each quarter turn
+    counts = torch.bincount(views.round().long(), minlength=8).double()
+    assert float(((counts - 500) ** 2 / 500).sum()) < 40.0  # chi-squared with 7 degrees of freedom
+    is_mirrored = other.batch(0).x[:, 0, 0, 0] < 0
+    assert torch.equal(is_mirrored, views < 3.5)  # int(8 u), where u < 1/2 is the mirror image
+    assert np.array_equal(seen(one, 0), seen(other, 0))
+    assert torch.equal(one.batch(0).noise, other.batch(0).noise)
+
+
+def test_views_that_are_not_encoded_are_an_error():
+    with pytest.raises(UserError, match=r"lack views[\s\S]*2 views of each tile[\s\S]*views: 8"):
+        batches(augment="dihedral")
 
 
 @pytest.mark.parametrize(("dropout", "expected"), [(0.0, set(range(CLASSES))), (1.0, {CLASSES})])
@@ -151,7 +180,7 @@ def test_no_and_full_label_dropout(dropout, expected):
 
 
 def test_switching_one_draw_off_leaves_the_others():
-    every, none = batches().batch(3), batches(flip=False, label_dropout=0.0).batch(3)
+    every, none = batches().batch(3), batches(augment="none", label_dropout=0.0).batch(3)
     assert torch.equal(every.t, none.t)
     assert torch.equal(every.noise, none.noise)
 
@@ -173,7 +202,9 @@ def test_empty_train_split_is_an_error():
 def test_batches_of_latents_on_disk(tmp_path, fake_tiles):
     tiles = fake_tiles(count=7, splits="ttv", classes=CLASSES)
     encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest="d", shard_size=3)
-    source = Batches(Latents(tmp_path), seed=0, global_batch=5, label_dropout=0.0, flip=True, times=of_steps(1000))
+    source = Batches(
+        Latents(tmp_path), seed=0, global_batch=5, label_dropout=0.0, augment="mirror", times=of_steps(1000)
+    )
     batch = source.batch(0)
     rows = source.order.at(np.arange(5))[1]
     assert sorted(rows.tolist()) == tiles.rows("train").tolist()

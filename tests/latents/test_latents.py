@@ -58,13 +58,71 @@ def test_mirror_images_are_encoded_not_mirrored_latents(encoded, codec):
     tiles, folder, _ = encoded
     latents = Latents(folder)
     rows = np.array([9, 0, 5])
-    flipped = np.array([True, False, True])
+    views = np.array([1, 0, 1])
     x = codec.input(tiles, rows)
     x[[0, 2]] = x[[0, 2]].flip(-1)
     expected = torch.cat(codec.encode(x), dim=1).numpy()
-    stored = latents.moments(rows, flipped=flipped).astype(np.float32)
+    stored = latents.moments(rows, views=views).astype(np.float32)
     np.testing.assert_allclose(stored, expected, rtol=2e-3, atol=2e-3)
     assert np.abs(stored[0] - latents.moments(rows)[0, ..., ::-1]).max() > 1e-3
+
+
+def test_all_quarter_turns_of_tile_and_mirror_image_are_encoded(tmp_path, fake_tiles):
+    tiles = fake_tiles(count=5)
+    encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest=DIGEST, views=8, shard_size=2, batch=2)
+    latents = Latents(tmp_path)
+    assert latents.num_views == 8
+    rows = np.array([3, 1, 4])
+    upright = torch.from_numpy(tiles.scaled(rows)).half()
+    mirrored = upright.flip(-1)
+    turned = [[image, image.mT.flip(-2), image.flip(-2).flip(-1), image.mT.flip(-1)] for image in (upright, mirrored)]
+    seen = [latents.moments(rows, views=np.full(3, view)) for view in range(8)]
+    for view, found in enumerate(seen):
+        assert np.array_equal(found, turned[view % 2][view // 2].numpy())
+    assert len({found.tobytes() for found in seen}) == 8
+    mixed = latents.moments(rows, views=np.array([7, 0, 2]))
+    assert all(np.array_equal(mixed[place], seen[view][place]) for place, view in enumerate((7, 0, 2)))
+    assert latents.verify() == []
+
+
+def test_views_are_encoded_and_no_latent_is_turned(tmp_path, fake_tiles, codec):
+    tiles = fake_tiles(count=2)
+    encode_tiles(tiles, codec, tmp_path, tiles_digest=DIGEST, views=8)
+    latents, rows = Latents(tmp_path), np.arange(2)
+    x = codec.input(tiles, rows).flip(-1).rot90(3, (-2, -1))
+    stored = latents.moments(rows, views=np.full(2, 7)).astype(np.float32)
+    np.testing.assert_allclose(stored, torch.cat(codec.encode(x), dim=1).numpy(), rtol=2e-3, atol=2e-3)
+    turned = np.rot90(latents.moments(rows)[..., ::-1], 3, axes=(-2, -1))
+    assert np.abs(stored - turned).max() > 1e-3
+
+
+def test_shards_of_two_views_are_kept_when_there_are_to_be_eight_and_again_two(encoded, codec, monkeypatch):
+    tiles, folder, _ = encoded
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    encoded_tiles = []
+    encode = codec.encode
+    monkeypatch.setattr(codec, "encode", lambda x: encoded_tiles.append(len(x)) or encode(x))
+    encode_tiles(tiles, codec, folder, tiles_digest=DIGEST, views=8, shard_size=4, batch=3)
+    assert sum(encoded_tiles) == 6 * 10
+    assert len(list(folder.glob("*-*.npy"))) == 8 * 3
+    assert all((folder / name).read_bytes() == content for name, content in before.items() if name != "index.json")
+    encode_tiles(tiles, codec, folder, tiles_digest=DIGEST, shard_size=4, batch=3)
+    assert sum(encoded_tiles) == 6 * 10
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_an_altered_byte_of_a_view_is_found_when_that_is_read(tmp_path, fake_tiles):
+    tiles = fake_tiles(count=3)
+    encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest=DIGEST, views=8)
+    latents, rows = Latents(tmp_path), np.arange(3)
+    path = tmp_path / "turned5-00000.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    latents.moments(rows, views=np.array([0, 1, 6]))
+    with pytest.raises(UserError, match=r"turned5-00000\.npy cannot be used"):
+        latents.moments(rows, views=np.array([0, 5, 6]))
+    assert len(latents.verify()) == 1
 
 
 def test_rows_labels_and_splits_follow_the_tiles(encoded):
@@ -91,7 +149,7 @@ def test_pixel_latents_are_the_scaled_tiles(tmp_path, fake_tiles):
     assert not latents.has_logvar
     assert latents.shape == (4, 16, 16)
     assert np.array_equal(latents.moments(np.arange(5)), tiles.scaled(np.arange(5)).astype(np.float16))
-    mirrored = latents.moments(np.arange(5), flipped=np.ones(5, bool))
+    mirrored = latents.moments(np.arange(5), views=np.ones(5, int))
     assert np.array_equal(mirrored, tiles.scaled(np.arange(5)).astype(np.float16)[..., ::-1])
 
 

@@ -86,7 +86,7 @@ def test_edits_without_effect_on_the_result_keep_the_digest_of_a_training(edit):
 
 
 @pytest.mark.parametrize(
-    "edit", [{"lr": 2e-4}, {"global_batch": 56}, {"dtype": "bf16"}, {"clip": None}, {"flip": False}]
+    "edit", [{"lr": 2e-4}, {"global_batch": 56}, {"dtype": "bf16"}, {"clip": None}, {"augment": "none"}]
 )
 def test_edits_of_the_science_change_the_digest_of_a_training(edit):
     before, after = experiment(), experiment(**edit)

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from dithc.config import load
+from dithc.config import Experiment, load
 from dithc.runs import digest
 from dithc.runs.spec import stage_spec
 
 
-def spec(**run: Any) -> dict[str, Any]:
-    """Of a run on a data set of pictures."""
+def experiment(*, views: int = 2, **run: Any) -> Experiment:
+    """A run on a data set of pictures."""
     dataset = {
+        "views": views,
         "title": "Toy",
         "source": {"kind": "image-folder", "path": "tiles"},
         "tiles": {"size": 32},
@@ -21,7 +22,12 @@ def spec(**run: Any) -> dict[str, Any]:
     }
     settings = {"dataset": "toy", "steps": 40, "warmup_steps": 4, **run}
     content = {"codecs": {"pixel": {"kind": "pixel"}}, "datasets": {"toy": dataset}, "runs": {"a": settings}}
-    return stage_spec(load(content), "train", "a")
+    return load(content)
+
+
+def spec(**settings: Any) -> dict[str, Any]:
+    """What decides the run's result."""
+    return stage_spec(experiment(**settings), "train", "a")
 
 
 def test_default_settings_have_the_digest_that_they_always_had() -> None:
@@ -29,6 +35,22 @@ def test_default_settings_have_the_digest_that_they_always_had() -> None:
     objective = {"predict": "noise", "times": "uniform", "mean": 0.0, "weight": "none", "gamma": 5}
     same = {"objective": objective, "betas": [0.9, 0.999], "lr_schedule": "constant", "decay_share": 0.2}
     assert spec(**same) == spec()
+
+
+def test_mirror_images_have_the_digest_of_the_setting_that_they_had_before() -> None:
+    assert spec(augment="mirror") == spec()
+    assert spec()["flip"] is True
+    assert spec(augment="none") == spec() | {"flip": False}
+    assert "flip" not in spec(augment="dihedral", views=8)
+
+
+def test_two_views_have_the_digest_of_latents_that_knew_no_others() -> None:
+    assert "views" not in stage_spec(experiment(), "latents", "toy")
+    assert stage_spec(experiment(views=8), "latents", "toy")["views"] == 8
+    assert all(
+        stage_spec(experiment(views=8), one, "toy") == stage_spec(experiment(), one, "toy")
+        for one in ("tiles", "stage")
+    )
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,12 @@ def test_row_of_the_latents_is_named(job):
     from dithc.latents import Batches, Latents
 
     source = Batches(
-        Latents(one.latents.parent), seed=0, global_batch=8, label_dropout=0.0, flip=True, times=Objective.of().times
+        Latents(one.latents.parent),
+        seed=0,
+        global_batch=8,
+        label_dropout=0.0,
+        augment="mirror",
+        times=Objective.of().times,
     )
     assert f"(row {source.rows(0)[6]} of the latents)" in str(caught.value)
     assert torch.equal(torch.from_numpy(source.latents.labels[source.rows(0)]).long(), source.batch(0).y)

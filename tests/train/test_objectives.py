@@ -62,7 +62,7 @@ def test_first_loss_is_the_mean_square_of_what_is_to_be_predicted_and_the_checkp
     one = job(until=1, model=SMALL | {"learn_sigma": False}, objective=kind)
     train(one, Group())
     objective = Objective.of(training.Objective(**kind))
-    settings = {"seed": 0, "global_batch": 8, "label_dropout": 0.1, "flip": True}
+    settings = {"seed": 0, "global_batch": 8, "label_dropout": 0.1, "augment": "mirror"}
     batch = Batches(Latents(one.latents.parent), **settings, times=objective.times).batch(0)
     x0, noise, t = (part.double().numpy() for part in (batch.x, batch.noise, batch.t))
     kept = np.cumprod(1 - np.linspace(1e-4, 2e-2, 1000))[t.astype(int)].reshape(-1, 1, 1, 1)

@@ -9,6 +9,7 @@ import pytest
 from dithc.config import Experiment, load
 from dithc.log import UserError
 from dithc.workflow import Workflow
+from dithc.workflow.sizing import START_MINUTES
 
 ROOT = Path(__file__).parent.parent.parent
 CLUSTER = {
@@ -92,6 +93,20 @@ def test_memory_grows_with_the_model_the_batch_and_ranks_of_a_node() -> None:
     assert memory(batch=64, model={"preset": "DiT-XL/2"}) > memory(batch=64)
     assert memory({"checkpoints": "blocking"}, batch=64) < memory(batch=64)
     assert memory({**CLUSTER, "nodes": 4}, batch=64) < memory({**CLUSTER, "nodes": 2}, batch=64)
+
+
+def test_eight_views_take_four_times_the_encoding_and_no_more_memory() -> None:
+    def asked(views: int) -> tuple[int, float]:
+        content = load(ROOT / "config" / "experiments" / "demo.yaml").model_dump(mode="json")
+        content["datasets"]["landscape"] |= {"views": views}
+        content["datasets"]["landscape"]["source"]["synthetic"]["scenes"] = 10_000
+        jobs = Workflow(content, cores=2).jobs
+        return jobs.mem_mb("latents", "landscape"), jobs.runtime("latents", "landscape") - START_MINUTES
+
+    (memory, two), (same_memory, eight) = asked(2), asked(8)
+    assert memory == same_memory
+    assert two > 10
+    assert 2.5 * two - 3 <= eight <= 4 * two + 3  # 2.5 for what is read and written, 4 for what is computed
 
 
 def test_nothing_that_is_asked_depends_on_where_it_is_read() -> None:

@@ -196,6 +196,9 @@ class Run(Settings):
     """Checkpoints kept beside those at the ends of segments."""
     keep_every: Positive | None = None
     """Checkpoints at multiples of so many steps are kept too; a multiple of `checkpoint_every`, none for no more than those."""
+    validate_every: Positive | None = None
+    """Steps between measurements of the loss on up to 256 tiles of the split val (raw weights, 8 times, noise that is always the
+    same), and one at the end of each job; none for none. Without effect on what is learnt."""
     log_every: Positive = 10
     """Steps between lines in the log; metrics are written every step."""
 

@@ -1,7 +1,8 @@
 """Tiles to latents to batches: codecs, encoded data sets, and the counter-based draws of training.
 
 What: `open_codec` and `train_codec` make autoencoders (pixel, sd-vae, kl-vae) behind one interface, `Latents.encode` writes the
-latents of tiles and of their mirror images, turned too if asked, `Latents` reads them back, `Batches` draws what a step learns.
+latents of tiles and of their mirror images, turned too if asked, `Latents` reads them back, `Batches` draws what a step learns,
+`HeldOut` what it is measured on.
 Why: encoding once is cheaper than at every epoch, and what a sample is must not depend on ranks, resume or a walk of folders.
 Invariants: latents name their codec by the hash of its weights and are refused with another; a shard with its final name is
 complete and hashed; views are encoded, latents never turned; order, view, dropped label, timestep and noise of a sample follow
@@ -12,6 +13,7 @@ How to change it: a new codec is a model in dithc.config.codecs and a branch of 
 from dithc.latents.batches import Batches
 from dithc.latents.codec import Codec, open_codec
 from dithc.latents.codec_training import train_codec
+from dithc.latents.held_out import HeldOut
 from dithc.latents.reader import Latents
 
-__all__ = ["Batches", "Codec", "Latents", "open_codec", "train_codec"]
+__all__ = ["Batches", "Codec", "HeldOut", "Latents", "open_codec", "train_codec"]

@@ -136,7 +136,7 @@ class Batches:
         labels = self.latents.labels[rows].astype(np.int64)  # (n,)
         labels[uniform[:, 1] < self.label_dropout] = self.latents.num_classes
         timesteps = self.times(uniform[:, 2])  # (n,)
-        x = self._sample(rows, views, posterior)  # (n, Z, h, w)
+        x = sampled(self.latents, rows, views=views, posterior=posterior)  # (n, Z, h, w)
         return Batch(*(torch.from_numpy(array) for array in (x, labels, timesteps, noise)))
 
     def rows(self, step: int) -> Rows:
@@ -163,11 +163,14 @@ class Batches:
             return (uniform < 0.5).astype(np.int64)  # the lower half is the mirror image, view 1
         return (uniform * self._num_views).astype(np.int64)
 
-    def _sample(self, rows: Rows, views: Rows, posterior: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Scaled samples of the posteriors, float32 (n, Z, h, w)."""
-        moments = self.latents.moments(rows, views=views).astype(np.float32)  # (n, M, h, w)
-        if not self.latents.has_logvar:
-            return moments * np.float32(self.latents.scale)  # (n, Z, h, w)
-        mean, logvar = np.split(moments, 2, axis=1)  # (n, Z, h, w) each
-        sampled: npt.NDArray[np.float32] = mean + np.exp(np.float32(0.5) * logvar) * posterior
-        return sampled * np.float32(self.latents.scale)  # (n, Z, h, w)
+
+def sampled(
+    latents: Latents, rows: Rows, *, views: Rows, posterior: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """Scaled samples of the posteriors of rows, float32 (n, Z, h, w), with standard normal noise of that shape."""
+    moments = latents.moments(rows, views=views).astype(np.float32)  # (n, M, h, w)
+    if not latents.has_logvar:
+        return moments * np.float32(latents.scale)  # (n, Z, h, w)
+    mean, logvar = np.split(moments, 2, axis=1)  # (n, Z, h, w) each
+    x: npt.NDArray[np.float32] = mean + np.exp(np.float32(0.5) * logvar) * posterior
+    return x * np.float32(latents.scale)  # (n, Z, h, w)

@@ -10,6 +10,7 @@ from dithc.config import Experiment, datasets
 DIGEST_LENGTH = 12
 RUN_WITHOUT_EFFECT = {
     *("steps", "segment", "micro_batch", "recompute", "checkpoint_every", "keep_last", "keep_every", "log_every"),
+    "validate_every",
     "nonfinite",  # decides only whether a training goes on after a bad step; one that stopped may be continued with another
 }
 # Younger than stores that are in use: only what differs from the defaults, with which those were made, is in the digest.

@@ -33,6 +33,7 @@ from dithc.train.stop import Pace, Stop
 from dithc.train.strategy import Strategy, layout_on
 from dithc.train.strategy_layout import Layout
 from dithc.train.trace import Tracer
+from dithc.train.validate import Validation
 from dithc.train.weights import weights_file
 
 log = logger(__name__)
@@ -156,6 +157,7 @@ def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
                 until=job.until,
                 saver=saver,
                 journal=journal,
+                validation=Validation(job.run, latents, seed=job.seed, state=state, group=group, memory=memory),
                 recovery=recovery,
                 tracer=tracer,
                 stop=stop,

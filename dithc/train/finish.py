@@ -53,6 +53,9 @@ def _numbers(store: Store, checkpoint: Store.Checkpoint) -> dict[str, Any]:
         "initial_loss": losses[0] if losses and rows[0]["step"] == 1 else None,
         "loss_first10": fmean(losses[:FIRST]) if losses else None,
         "loss_last100": fmean(losses[-LAST:]) if losses else None,
+        "val_loss": next(
+            (row["val_loss"] for row in reversed(rows) if math.isfinite(row.get("val_loss", math.nan))), None
+        ),
         "seconds_per_step_median": per_step,
         "exposed_seconds_median": _median_of(rows, "exposed_seconds"),
         "overlap_fraction_median": _median_of(rows, "overlap_fraction"),

@@ -96,6 +96,8 @@ class Journal:
                 f"(mse {values['mse']:.4f}, vb {values['vb']:.4f}), gradient norm {values['grad_norm']:.3f}, "
                 f"lr {values['lr']:.2e}, {values['step_seconds']:.2f} s, {values['images_per_second']:.1f} images/s"
             )
+        if (held_out := values.get("val_loss")) is not None:
+            log.info(f"step {number}/{self._until}: mse {held_out:.4f} on held-out tiles")
 
 
 class AttemptLog:

@@ -15,6 +15,7 @@ from dithc.train.saving import Saver
 from dithc.train.step import Trainer
 from dithc.train.stop import Pace, Stop
 from dithc.train.trace import Tracer
+from dithc.train.validate import Validation
 
 log = logger(__name__)
 # What a step tells whose update is left out.
@@ -28,6 +29,7 @@ def loop(
     until: int,
     saver: Saver,
     journal: Journal,
+    validation: Validation,
     recovery: Recovery,
     tracer: Tracer,
     stop: Stop,
@@ -69,6 +71,10 @@ def loop(
                 recovery.after(error)
                 journal.back_to(state.step)
                 continue
+            if validation.is_due(number, until=until):
+                group.wait_at_most(pace.patience_seconds(saving=True))
+                with trainer.span("validation"):
+                    values |= validation.values(pace)
             state.step, has_moved = number, True
             journal.step(number, values)
             if is_kept:

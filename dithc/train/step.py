@@ -65,7 +65,7 @@ class Span(Protocol):
 def settle(strategy: Strategy, source: Source, run: training.Run) -> None:
     """Prepares a strategy with one image, before the optimizer and the average are made; changes no weight."""
     batch = source.batch(0, slice(0, 1))
-    with _arithmetic(run):
+    with arithmetic(run):
         strategy.settle(batch.x, batch.t, batch.y)
 
 
@@ -173,7 +173,7 @@ class Trainer:
 
     def _losses(self, batch: Batch) -> dict[str, Tensor]:
         x_t = self.objective.noisy(batch.x, batch.t, batch.noise)  # (N, C, h, w)
-        with _arithmetic(self.run):
+        with arithmetic(self.run):
             output: Tensor = self.strategy.module(x_t, batch.t, batch.y)  # (N, C or 2C, h, w)
         return training_loss(
             output, objective=self.objective, x0=batch.x, x_t=x_t, t=batch.t, noise=batch.noise
@@ -220,5 +220,6 @@ def _places(found: Mapping[int, str | None]) -> str:
     return "; ".join(places) or "nothing on any rank: the sum over ranks, or a fault of the machine that has passed"
 
 
-def _arithmetic(run: training.Run) -> torch.autocast:
+def arithmetic(run: training.Run) -> torch.autocast:
+    """For the forward passes of a run, in its compute type."""
     return torch.autocast("cpu", dtype=torch.bfloat16, enabled=run.dtype == "bf16")

@@ -78,7 +78,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._steps: list[float] = []
-        self._slowest_save = self._longest_step = 0.0
+        self._slowest_save = self._longest_step = self._slowest_validation = 0.0
 
     def step(self, seconds: float) -> None:
         """Notes the duration of a step."""
@@ -89,16 +89,21 @@ class Pace:
         """Notes the duration of writing (or, before the first is written, of reading) a checkpoint."""
         self._slowest_save = max(self._slowest_save, seconds)
 
+    def validation(self, seconds: float) -> None:
+        """Notes the duration of measuring the loss on held-out tiles, which may follow any step."""
+        self._slowest_validation = max(self._slowest_validation, seconds)
+
     @property
     def grace_seconds(self) -> float:
-        """Twice the slowest recent step (the one that may just have begun) and twice the slowest save, and leaving."""
-        return 2 * max(self._steps, default=0.0) + 2 * self._slowest_save + LEAVING_SECONDS
+        """Twice the slowest recent step (the one that may just have begun), what may follow it, the slowest save, and leaving."""
+        beside_saves = max(self._steps, default=0.0) + self._slowest_validation
+        return 2 * beside_saves + 2 * self._slowest_save + LEAVING_SECONDS
 
     def patience_seconds(self, *, saving: bool = False) -> float | None:
         """How long a rank may keep the others waiting; None before the first step, which says nothing yet.
 
         Args:
-            saving: whether it may be a disk that it waits for.
+            saving: whether it may be a disk that it waits for, or more work than a step's.
         """
         if not self._steps:
             return None

@@ -21,6 +21,7 @@ MB = 1e6
 TORCH_MB, PLAIN_MB = 800, 400
 # Numbers that the Stable Diffusion autoencoder keeps of an image that is only passed through, in (pixels x first width).
 KEPT_CONVOLUTION, SD_WIDTH = 12, 128
+VALIDATION_PASSES = 256 * 8  # forward passes of one image: tiles at most, each at so many times
 CODEC_CROP = 32  # side of what a training step of a codec sees
 # Scenes of a full Sentinel-2 product on its 10 m grid: 10,980 squared.
 FULL_SIDE = 10_980
@@ -202,6 +203,8 @@ def _train(experiment: Experiment, name: str, ranks: int) -> tuple[float, float,
     state = run.state_bytes + (run.snapshot_bytes if machine.checkpoints == "async" else 0)
     passes = 4 if run.recompute == "block" else 3
     flops = passes * sizes.flops * run.global_batch * run.segment_steps
+    if run.validate_every is not None:
+        flops += sizes.flops * VALIDATION_PASSES * (run.segment_steps // run.validate_every + 1)
     checkpoints = run.snapshot_bytes / MB * (run.segment_steps / run.checkpoint_every + 1)
     return TORCH_MB + (activations + state) / MB, flops, checkpoints
 

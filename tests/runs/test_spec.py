@@ -37,6 +37,10 @@ def test_default_settings_have_the_digest_that_they_always_had() -> None:
     assert spec(**same) == spec()
 
 
+def test_measuring_changes_no_digest() -> None:
+    assert spec(validate_every=5) == spec()
+
+
 def test_mirror_images_have_the_digest_of_the_setting_that_they_had_before() -> None:
     assert spec(augment="mirror") == spec()
     assert spec()["flip"] is True

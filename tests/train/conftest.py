@@ -17,26 +17,32 @@ CHANNELS, SIDE, ROWS, CLASSES = 4, 8, 24, 3
 SMALL = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
 
 
-def write_latents(folder: Path, *, seed: int = 0, channels: int = CHANNELS, codec: str = "test-codec") -> Path:
-    """Latents of `CLASSES` classes, each with its own mean, in the layout of dithc.data; returns the manifest."""
+def write_latents(
+    folder: Path, *, seed: int = 0, channels: int = CHANNELS, codec: str = "test-codec", held_out: int = 0
+) -> Path:
+    """Latents of `CLASSES` classes, each with its own mean, in the layout of dithc.data; returns the manifest.
+
+    The same rows are for training however many are held out behind them.
+    """
     folder.mkdir(parents=True)
     draws = np.random.default_rng(seed)
-    labels = (np.arange(ROWS) % CLASSES).astype(np.int32)
+    rows = ROWS + held_out
+    labels = (np.arange(rows) % CLASSES).astype(np.int32)
     pattern = draws.normal(size=(CLASSES, channels, SIDE, SIDE))
-    mean = pattern[labels] + 0.1 * draws.normal(size=(ROWS, channels, SIDE, SIDE))
+    mean = pattern[labels] + 0.1 * draws.normal(size=(rows, channels, SIDE, SIDE))
     moments = np.concatenate([mean, np.full_like(mean, -6.0)], axis=1).astype(np.float16)
     arrays = {
         "shard-00000.npy": moments,
         "flip-00000.npy": moments[..., ::-1],
         "labels.npy": labels,
-        "splits.npy": np.zeros(ROWS, np.uint8),
+        "splits.npy": (np.arange(rows) >= ROWS).astype(np.uint8),
     }
     for name, array in arrays.items():
         np.save(folder / name, np.ascontiguousarray(array))
     entries = {entry["path"]: entry for entry in Manifest.entries(folder, [folder / name for name in arrays])}
     index = {
         "schema_version": 1,
-        "count": ROWS,
+        "count": rows,
         "z": channels,
         "h": SIDE,
         "w": SIDE,
@@ -46,7 +52,7 @@ def write_latents(folder: Path, *, seed: int = 0, channels: int = CHANNELS, code
         "tiles_digest": "none",
         "classes": [f"class {label}" for label in range(CLASSES)],
         "num_classes": CLASSES,
-        "shards": [entries["shard-00000.npy"] | {"rows": ROWS, "flip": entries["flip-00000.npy"]}],
+        "shards": [entries["shard-00000.npy"] | {"rows": rows, "flip": entries["flip-00000.npy"]}],
         "labels": entries["labels.npy"],
         "splits": entries["splits.npy"],
     }
@@ -87,7 +93,8 @@ def job(tmp_path: Path, latents: Path) -> Callable[..., Job]:
     def make(store: str = "store", *, until: int = 6, **changes: Any) -> Job:
         fields = {name: changes.pop(name) for name in list(changes) if name in Job.__dataclass_fields__}
         run = small_run(**changes)
-        spec = run.model_dump(mode="json", exclude={"steps", "segment", "micro_batch", "checkpoint_every", "keep_last"})
+        without_effect = {"steps", "segment", "micro_batch", "checkpoint_every", "keep_last", "validate_every"}
+        spec = run.model_dump(mode="json", exclude=without_effect)
         defaults: dict[str, Any] = {
             "name": "small",
             "run": run,

@@ -90,13 +90,16 @@ def plan_of(job) -> Plan:
     [{}, {"micro_batch": 32}, {"recompute": "block"}, {"dtype": "bf16"}],
     ids=["plain", "micro-batches", "recompute", "bf16"],
 )
-def test_managed_training_ends_in_the_same_bytes(wide, settings):
-    plain, managed = wide("plain", **settings), wide("managed", memory=TIGHT, **settings)
+def test_managed_training_ends_in_the_same_bytes(wide, make_latents, tmp_path, settings):
+    settings |= {"latents": make_latents(tmp_path / "held-out", held_out=2)}
+    plain, managed = wide("plain", **settings), wide("managed", memory=TIGHT, validate_every=1, **settings)
     assert [train(one, Group()) for one in (plain, managed)] == [DONE, DONE]
     assert losses(managed) == losses(plain)
     assert hashes(managed) == hashes(plain)
     assert Manifest.read(managed.out).digest == Manifest.read(plain.out).digest
     assert not plan_of(managed).everything_resident
+    held_out = [row["val_loss"] for row in rows(managed)]
+    assert held_out == sorted(held_out, reverse=True)
 
 
 def test_metrics_say_what_moved_and_that_the_budget_held(wide):

@@ -99,8 +99,9 @@ class TestOnSeveralRanks:
 
     @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", FP32), ("bf16", BF16)])
-    def test_three_strategies_have_the_same_ten_losses(self, job, tmp_path, dtype, tolerance):
-        settings = {"dtype": dtype, "micro_batch": 3, "clip": 0.1}
+    def test_three_strategies_have_the_same_ten_losses(self, job, make_latents, tmp_path, dtype, tolerance):
+        latents = make_latents(tmp_path / "held-out", held_out=7)
+        settings = {"dtype": dtype, "micro_batch": 3, "clip": 0.1, "latents": latents, "validate_every": STEPS // 2}
         one = ten(job, "cftp", **settings)
         train(one, Group())
         several = [ten(job, name, strategy=name, **settings) for name in ("dp", "dp+tp")]
@@ -109,15 +110,19 @@ class TestOnSeveralRanks:
         for name, trained in zip(("dp", "dp+tp"), several, strict=True):
             assert f"strategy {name} (" in done.stderr
             assert_alike(rows(trained), rows(one), tolerance=tolerance)
+            for left, right in zip(rows(trained)[4::5], rows(one)[4::5], strict=True):
+                assert left["val_loss"] == pytest.approx(right["val_loss"], rel=tolerance)
 
     @pytest.mark.sampled("several ranks")
-    def test_four_ranks_on_two_dies_share_batch_and_layers(self, job, tmp_path):
-        one, grid = ten(job, "one"), ten(job, "grid", strategy="dp+tp", recompute="block")
+    def test_four_ranks_on_two_dies_share_batch_and_layers(self, job, make_latents, tmp_path):
+        measured = {"latents": make_latents(tmp_path / "held-out", held_out=1), "validate_every": STEPS // 2}
+        one, grid = ten(job, "one", **measured), ten(job, "grid", strategy="dp+tp", recompute="block", **measured)
         train(one, Group())
         done = on_ranks(tmp_path, [grid], ranks=4, dies=2)
         assert done.returncode == 0, done.stderr
         assert "2 share(s) of the global batch, 2 rank(s) to a layer" in done.stderr
         assert_alike(rows(grid), rows(one), tolerance=FP32)
+        assert rows(grid)[-1]["val_loss"] == pytest.approx(rows(one)[-1]["val_loss"], rel=FP32)  # of one tile
 
     @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize("first", ["cftp", "dp+tp"])

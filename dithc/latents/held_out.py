@@ -1,0 +1,47 @@
+"""Held-out latents with noise that is always the same, so that losses on them compare over steps, runs and ranks.
+
+Legend: n tiles of a part, K draws of a tile; Z latent channels, h, w latent.
+"""
+
+import numpy as np
+import torch
+
+from dithc.latents.batches import generator, sampled
+from dithc.latents.reader import Latents
+
+HELD_OUT_STREAM = 3
+MOST_TILES = 256
+
+
+class HeldOut:
+    """Tiles of the validation split, at most 256, taken evenly from all.
+
+    The posterior noise of a tile, then the noise of each of its draws, come from (seed, row) alone.
+
+    Args:
+        latents: where rows come from.
+        seed: any integer.
+        draws: noises of a tile.
+
+    Attributes:
+        rows: of the latents, int64; empty where the split is.
+    """
+
+    def __init__(self, latents: Latents, *, seed: int, draws: int) -> None:
+        every = latents.rows("val")
+        count = min(len(every), MOST_TILES)
+        self.rows = every[np.arange(count) * len(every) // max(count, 1)]
+        self.latents, self.seed, self.draws = latents, seed, draws
+
+    def batch(self, part: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The tiles `part`: x, scaled latents, float32 (n, Z, h, w); labels, int64 (n,); noise, float32 (K, n, Z, h, w)."""
+        rows, latents = self.rows[part], self.latents
+        posterior = np.empty((len(rows), *latents.shape), np.float32)
+        noise = np.empty((self.draws, *posterior.shape), np.float32)
+        for place, row in enumerate(rows.tolist()):
+            draws = generator(seed=self.seed, epoch=0, row=row, stream=HELD_OUT_STREAM)
+            draws.standard_normal(out=posterior[place], dtype=np.float32)
+            noise[:, place] = draws.standard_normal((self.draws, *latents.shape), dtype=np.float32)
+        x = sampled(latents, rows, views=np.zeros(len(rows), np.int64), posterior=posterior)  # (n, Z, h, w)
+        labels = latents.labels[rows].astype(np.int64)  # (n,)
+        return torch.from_numpy(x), torch.from_numpy(labels), torch.from_numpy(noise)

@@ -97,6 +97,7 @@ def _run(experiment: Experiment, results: Results, name: str) -> RunFacts:
         "initial_loss",
         "loss_first10",
         "loss_last100",
+        "val_loss",
         "images_per_second",
     )
     changes: dict[str, Any] = {key: getattr(settings.model, key) for key in ("hidden_size", "depth", "num_heads")}

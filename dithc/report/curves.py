@@ -23,6 +23,7 @@ class Curve:
         steps: step numbers, ascending.
         loss: training loss, NaN where none was written.
         images_per_second: throughput, NaN where none was written.
+        val_loss: squared error on held-out tiles, NaN where none was measured.
         segments: last steps of the jobs the run was divided into, without the very last.
         resumes: steps from which the run went on after a stop that the plan did not have.
     """
@@ -31,6 +32,7 @@ class Curve:
     steps: Values
     loss: Values
     images_per_second: Values
+    val_loss: Values
     segments: list[int] = field(default_factory=list)
     resumes: list[int] = field(default_factory=list)
 
@@ -60,6 +62,7 @@ def read_curve(run: str, *, metrics: Path, store: Path | None, global_batch: int
         steps=steps,
         loss=np.array([row["loss"] for row in rows], dtype=np.float64),
         images_per_second=np.array([_throughput(row, global_batch) for row in rows], dtype=np.float64),
+        val_loss=np.array([row.get("val_loss", math.nan) for row in rows], dtype=np.float64),
         segments=[step for step in segments if step < steps[-1]],
         resumes=[step for step in read_resumes(store) if step not in segments] if store else [],
     )

@@ -78,6 +78,7 @@ class RunFacts:
     initial_loss: float | None = None
     loss_first10: float | None = None
     loss_last100: float | None = None
+    val_loss: float | None = None
     loss_steps_6_to_10: float | None = None
     seconds: float = 0.0
     seconds_per_step: float | None = None

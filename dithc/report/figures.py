@@ -78,17 +78,24 @@ def draw_loss(facts: Facts, theme: Theme) -> bytes:
 
 
 def draw_curves(curves: Sequence[tuple[Curve, str]], theme: Theme) -> bytes:
-    """Loss by step, a panel a curve on one logarithmic scale: raw pale, smoothed strong, interruptions marked."""
+    """Loss by step, a panel a curve, one logarithmic scale: raw pale, smoothed strong, held-out dashed, interruptions marked."""
     if not curves:
         return nothing(theme, "no training has written metrics")
     with styled(theme):
         figure, panels = canvas(len(curves), columns=3, height=2.9)
-        everything = np.concatenate([curve.loss for curve, _ in curves])
+        everything = np.concatenate([values for curve, _ in curves for values in (curve.loss, curve.val_loss)])
         known = everything[np.isfinite(everything) & (everything > 0)]
         for panel, (curve, colour) in zip(panels, curves, strict=True):
             every = max(1, len(curve.steps) // MAX_POINTS)
             panel.plot(curve.steps[::every], curve.loss[::every], color=colour, alpha=0.3, linewidth=0.8)
             panel.plot(curve.steps, smooth(curve.loss), color=colour, linewidth=2)
+            is_measured = np.isfinite(curve.val_loss)
+            if is_measured.any():
+                panel.plot(
+                    curve.steps[is_measured], curve.val_loss[is_measured], color=theme.ink, linewidth=1.2,
+                    linestyle=(0, (4, 2)), marker=".", markersize=4, label="held-out tiles",
+                )  # fmt: skip
+                panel.legend(loc="upper right", fontsize=7.5, labelcolor=theme.ink)
             for step in curve.segments:
                 panel.axvline(step, color=theme.muted, linewidth=0.9, linestyle=(0, (1, 2.5)))
             for step in curve.resumes:

@@ -130,7 +130,11 @@ def numbers(facts: Facts) -> dict[str, Any]:
 
 def _thinned(curve: Curve) -> dict[str, Any]:
     places = np.unique(np.linspace(0, len(curve.steps) - 1, CURVE_POINTS).round().astype(int))
+    measured = np.flatnonzero(np.isfinite(curve.val_loss))
     return {
+        "val_loss": {
+            int(step): value for step, value in zip(curve.steps[measured], curve.val_loss[measured], strict=True)
+        },
         "step": curve.steps[places].astype(int).tolist(),
         "loss_smoothed": smooth(curve.loss)[places].tolist(),
         "images_per_second": smooth(curve.images_per_second)[places].tolist(),

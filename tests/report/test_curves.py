@@ -46,6 +46,7 @@ def test_resumes_are_starts_after_step_zero_and_torn_lines_are_skipped(tmp_path:
 
 def test_planned_segments_are_no_resumes(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 1.0, "step_seconds": 0.5} for step in range(1, 11)]
+    rows[4]["val_loss"] = 0.75
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     events = [{"event": "started", "step": step} for step in (0, 5, 7)]
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in events))
@@ -54,6 +55,8 @@ def test_planned_segments_are_no_resumes(tmp_path: Path) -> None:
     assert (curve.segments, curve.resumes) == ([5], [7])
     assert curve.images_per_second[0] == 16
     assert curve.mean_loss(6, 10) == 1.0
+    assert curve.val_loss[4] == 0.75
+    assert np.isnan(np.delete(curve.val_loss, 4)).all()
     assert curve.mean_loss(6, 11) is None
 
 

@@ -142,6 +142,8 @@ def test_training_says_model_losses_speed_memory_and_resumes(page: Page) -> None
         "1.017",
         "0.9321",
         "0.1623",
+        "held-out 0.2083",
+        "squared error on tiles that are not learnt",
         "0.7812",
         "40.96",
         "1.80 GiB",
@@ -215,3 +217,6 @@ def test_json_has_every_number_and_no_nan(tree: Any, out: Path) -> None:
     assert len(content["origins"]) == len(tree.paths)
     assert content["seconds"] == pytest.approx(sum(json.loads(path.read_text())["seconds"] for path in tree.paths))
     assert 0 < len(content["runs"][0]["curve"]["loss_smoothed"]) <= 200
+    measured = [(item["val_loss"], list(item["curve"]["val_loss"])) for item in content["runs"]]
+    assert (0.2083, ["40", "80", "120", "160", "200"]) in [(value, steps[:5]) for value, steps in measured]
+    assert (None, []) in measured

@@ -4,9 +4,16 @@ import argparse
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dithc.log import problem
 from dithc.runs import Manifest, atomic_write
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dithc.config import training
 
 SUMMARY = "Compares the features of generated images with those of real ones: FID, KID, and the floor of the real set."
 EXAMPLE = (
@@ -22,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--evaluation", required=True, help="name in the section `evaluations`")
     parser.add_argument("--real", type=Path, required=True, help="manifest of the real features")
     parser.add_argument("--generated", type=Path, required=True, help="manifest of the generated features")
+    parser.add_argument("--tiles", type=Path, help="manifest of the real tiles, which says what of them is copied")
     parser.add_argument("--out", type=Path, required=True, help="manifest to write")
     parser.add_argument("--json", type=Path, help="also write the numbers alone to this file")
 
@@ -33,14 +41,15 @@ def run(args: argparse.Namespace) -> int:
 
     start = time.monotonic()
     experiment = load(args.config)
-    named(experiment.evaluations, args.evaluation, key="evaluations")
-    sources = {path: Manifest.read(path, stage="features").digest for path in (args.real, args.generated)}
-    numbers = compare(args.real.parent, args.generated.parent, seed=experiment.seed)
+    evaluation = named(experiment.evaluations, args.evaluation, key="evaluations")
+    real, generated = (Manifest.read(path, stage="features") for path in (args.real, args.generated))
+    is_train = _is_train(evaluation, args.tiles, real) if args.tiles else None
+    numbers = compare(args.real.parent, args.generated.parent, seed=experiment.seed, is_train=is_train)
     Manifest(
         stage="fid",
         name=args.evaluation,
         spec=Manifest.spec_of(experiment, "fid", args.evaluation),
-        inputs={str(path): known for path, known in sources.items()},
+        inputs={str(args.real): real.digest, str(args.generated): generated.digest},  # which name the tiles
         numbers=numbers,
         seconds=time.monotonic() - start,
     ).write(args.out)
@@ -48,6 +57,29 @@ def run(args: argparse.Namespace) -> int:
         atomic_write(args.json, json.dumps(numbers, indent=1) + "\n")
     print(_table(args.evaluation, numbers))
     return 0
+
+
+def _is_train(evaluation: "training.Evaluation", path: Path, real: Manifest) -> "NDArray[np.bool_] | None":
+    """Which of the real tiles were learnt; None where the real set lacks some that were, or where nothing is generated."""
+    import numpy as np
+
+    from dithc.data import Tiles
+
+    if Manifest.read(path, stage="tiles").digest not in real.inputs.values():
+        raise problem(
+            f"tiles {path} are not those of the real features",
+            got="tiles that the manifest of the features does not name",
+            expected=f"one of {', '.join(real.inputs)}",
+            remedy="pass the manifest of the tiles that the features are of, or run `dithc features` again",
+        )
+    if evaluation.at == "codec" or evaluation.real_images is not None or evaluation.real_split not in ("train", "all"):
+        return None
+    tiles = Tiles(path.parent)
+    return np.isin(tiles.rows(evaluation.real_split), tiles.rows("train"))
+
+
+def _share(value: float | None) -> str:
+    return "none" if value is None else f"{100 * value:.3g} %"
 
 
 def _table(evaluation: str, numbers: dict[str, Any]) -> str:
@@ -62,5 +94,7 @@ def _table(evaluation: str, numbers: dict[str, Any]) -> str:
         "resize": numbers["resize"],
         "comparable": "yes" if numbers["comparable"] else "NO",
     }
+    if numbers["copies"] is not None:
+        rows["copies"] = f"{_share(numbers['copies'])} (of held-out tiles: {_share(numbers['copies_held_out'])})"
     lines = [f"{evaluation}", *(f"  {name:<11}{value}" for name, value in rows.items())]
     return "\n".join(lines + [f"  warning    {text}" for text in numbers["warnings"]])

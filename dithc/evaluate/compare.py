@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dithc.evaluate.copies import copied_shares
 from dithc.evaluate.distance import Floor, few_images, fid, floor, kid
 from dithc.evaluate.shards import STATISTICS_FILE, blocks, read_plan
 from dithc.evaluate.statistics import Statistics
@@ -17,17 +18,22 @@ log = logger(__name__)
 PUBLISHED_N = 10_000  # images a side in the papers whose figures stand beside ours; FID falls as n grows
 
 
-def compare(path_to_real: Path, path_to_generated: Path, *, seed: int = 0) -> dict[str, object]:
+def compare(
+    path_to_real: Path, path_to_generated: Path, *, seed: int = 0, is_train: NDArray[np.bool_] | None = None
+) -> dict[str, object]:
     """Distance of generated images from real ones.
 
     Args:
         path_to_real: folder that `extract` wrote, or a `stats.npz`; the floor and KID need the folder.
         path_to_generated: likewise; KID needs the folder.
         seed: decides the halves of the floor and the subsets of KID.
+        is_train: (n_real,), which of the real tiles are all those that were learnt; None where they are not among them.
 
     Returns:
         Numbers for a manifest: fid, kid (None without folders), floor (None without a real folder) with the n of its halves,
-        n_real, n_generated, num_features, extractor, kind, sha256, resize, stretch, comparable, note, set hashes and warnings.
+        n_real, n_generated, num_features, extractor, kind, sha256, resize, stretch, comparable, note, set hashes and warnings;
+        copies, the share of generated images that are copies of train tiles, copies_held_out, the same of the real tiles that
+        were not learnt, which is what chance gives, and copies_n, of how many of each (None without `is_train` or such tiles).
 
     Raises:
         UserError: a set is missing, incomplete or damaged, or the two were made with different extractors.
@@ -59,7 +65,33 @@ def compare(path_to_real: Path, path_to_generated: Path, *, seed: int = 0) -> di
         "set_hash_generated": generated.origin.set_hash,
         "seed": seed,
         "warnings": warnings,
+        **_copies(blocks_real, blocks_generated, is_train),
     }
+
+
+def _copies(
+    real: Sequence[NDArray[np.float32]], generated: Sequence[NDArray[np.float32]], is_train: NDArray[np.bool_] | None
+) -> dict[str, object]:
+    """The shares of copies, with how many images they are of."""
+    names = ("copies", "copies_held_out", "copies_n")
+    if is_train is None or not generated or is_train.sum() < 2:
+        return dict.fromkeys(names)
+    if len(is_train) != sum(map(len, real)):
+        raise problem(
+            "the real features are not of these tiles",
+            got=f"features of {sum(map(len, real))} tiles",
+            expected=f"{len(is_train)}, those of the split",
+            remedy="run the features stage again",
+        )
+    chosen = np.split(is_train, np.cumsum([len(block) for block in real])[:-1])
+    train, others = (
+        [block[rows == wanted] for block, rows in zip(real, chosen, strict=True)] for wanted in (True, False)
+    )
+    if all(is_train):
+        (share,), counts = copied_shares(train, [generated])
+        return dict(zip(names, (share, None, counts), strict=True))
+    (share, chance), counts = copied_shares(train, [generated, others])
+    return dict(zip(names, (share, chance, counts), strict=True))
 
 
 def _read(path: Path) -> tuple[Statistics, Sequence[NDArray[np.float32]]]:

@@ -206,6 +206,8 @@ def _score(result: Result) -> Score:
             kid=numbers.get("kid"),
             floor=numbers.get("floor"),
             floor_n=numbers.get("floor_n"),
+            copies=numbers.get("copies"),
+            copies_held_out=numbers.get("copies_held_out"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise problem(

@@ -111,6 +111,8 @@ class Score:
     comparable: bool
     note: str
     warnings: list[str]
+    copies: float | None = None
+    copies_held_out: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ TORCH_MB, PLAIN_MB = 800, 400
 # Numbers that the Stable Diffusion autoencoder keeps of an image that is only passed through, in (pixels x first width).
 KEPT_CONVOLUTION, SD_WIDTH = 12, 128
 VALIDATION_PASSES = 256 * 8  # forward passes of one image: tiles at most, each at so many times
+COPY_QUERIES, MOST_FEATURES = 2 * 2048, 2048  # images whose nearest tiles are searched at most, and numbers of each
 CODEC_CROP = 32  # side of what a training step of a codec sees
 # Scenes of a full Sentinel-2 product on its 10 m grid: 10,980 squared.
 FULL_SIDE = 10_980
@@ -236,9 +237,20 @@ def _features(experiment: Experiment, name: str, _: int) -> tuple[float, float, 
     # InceptionV3 takes 12 GFLOP an image and 0.6 GB for a batch of 32, other kinds less; the most images of any set.
     images = max((one.images for one in experiment.evaluations.values()), default=0)
     everything = sum(_scene_mb(one)[1] for one in experiment.datasets.values())
-    tiles = sum(_scene_mb(one)[1] * MB / (4 * one.tiles.size**2 * _bands(one)) for one in experiment.datasets.values())
+    tiles = _all_tiles(experiment)
     flops = 12e9 if experiment.extractors[name].kind in ("inception", "torchscript") else 1e9
     return 2 * TORCH_MB + 600, flops * max(images, tiles) / CONVOLUTION_SHARE, everything
+
+
+def _all_tiles(experiment: Experiment) -> float:
+    """Tiles of all data sets together."""
+    return sum(_scene_mb(one)[1] * MB / (4 * one.tiles.size**2 * _bands(one)) for one in experiment.datasets.values())
+
+
+def _fid(experiment: Experiment, name: str, ranks: int) -> tuple[float, float, float]:
+    megabytes, _, disk_mb = _small()
+    flops = 2 * COPY_QUERIES * MOST_FEATURES * _all_tiles(experiment) / CONVOLUTION_SHARE  # in float64
+    return megabytes, flops, disk_mb
 
 
 def _small(*_: object) -> tuple[float, float, float]:
@@ -256,7 +268,7 @@ _RULES: dict[str, Callable[[Experiment, str, int], tuple[float, float, float]]] 
     "sample": _sample,
     "extractor": _extractor,
     "features": _features,
-    "fid": _small,
+    "fid": _fid,
     "report": _small,
 }
 """Megabytes of a process, floating-point operations of the job, and megabytes that it reads and writes, of each stage."""

@@ -121,7 +121,9 @@ def _evaluations(matrix: Matrix) -> Iterator[Stage]:
         real = matrix.path("features", matrix.real_set(name))
         steps = [("sample", "sample", samples, sampled)]
         steps += [("features_generated", "features", features, [samples, *matrix.extractor_of(evaluation.extractor)])]
-        steps += [("fid", "fid", matrix.path("fid", name), [real, features])]
+        steps += [
+            ("fid", "fid", matrix.path("fid", name), [real, features, matrix.path("tiles", matrix.dataset_of(name))])
+        ]
         for rule, folder, output, inputs in steps:
             log = matrix.log(f"{folder}/{name}")
             yield Stage(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dithc.cli import main
+from dithc.runs import Manifest
 
 CONFIG: dict[str, Any] = {
     "name": "tiny",
@@ -55,7 +56,7 @@ class Bench:
             "extractor": ["extractor", *config, *extractor, *tiles, "--out", of["extractor"]],
             "features": [*features, "--split", "all", "--out", of["real"]],
             "features of train": [*features, "--split", "train", "--out", of["generated"]],
-            "fid": ["fid", *config, "--evaluation", "score", *pair, "--out", of["fid"]],
+            "fid": ["fid", *config, "--evaluation", "score", *pair, *tiles, "--out", of["fid"]],
             "report": ["report", *config, "--manifests", of["tiles"], "--out", str(root / "report.html")],
         }
 
@@ -179,3 +180,24 @@ def test_reader_that_has_gone_is_no_error_to_tell(
     broken(monkeypatch, "fsync", errno.EPIPE)
     assert main(bench.words["fid"]) == 141
     assert "remedy:" not in capsys.readouterr().err
+
+
+def test_fid_says_what_of_the_generated_images_is_copied(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """The images that stand for generated ones are the train tiles."""
+    assert main(bench.words["fid"]) == 0
+    numbers = json.loads((bench.root / "fid" / "manifest.json").read_text())["numbers"]
+    real = json.loads((bench.root / "real" / "manifest.json").read_text())["numbers"]
+    assert numbers["copies"] == 1.0
+    assert numbers["copies_n"] == [numbers["n_generated"], real["n"] - numbers["n_generated"]]
+    assert numbers["copies_held_out"] < 1.0
+    assert "copies     100 % (of held-out tiles: " in capsys.readouterr().out
+
+
+def test_fid_refuses_tiles_that_the_features_are_not_of(
+    bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "manifest.json"
+    Manifest(stage="tiles", name="other", spec={"of": "another set"}).write(other)
+    words = [str(other) if word.endswith("/tiles/manifest.json") else word for word in bench.words["fid"]]
+    assert main(words) == 2
+    assert f"tiles {other} are not those of the real features" in capsys.readouterr().err

@@ -108,6 +108,8 @@ def test_every_number_of_the_fid_manifests_appears(tree: Any, page: Page) -> Non
         assert numbers["sha256"][:12] in page.text
         assert all(warning in page.text for warning in numbers["warnings"])
     assert tree.sha256 in titles
+    assert page.text.count("copies 3.1 %") == 2  # of what was trained last, of each data set
+    assert any("not learnt 1.7 %" in title for title in titles)
 
 
 def test_incomparable_scores_are_flagged_everywhere(page: Page) -> None:

@@ -5,6 +5,7 @@ rule fid:
     input:
         real=lambda wc: W.path("features", W.real_set(wc.evaluation)),
         generated=W.path("features", "{evaluation}"),
+        tiles=lambda wc: W.path("tiles", W.dataset_of(wc.evaluation)),
     output:
         W.path("fid", "{evaluation}"),
     log:
@@ -23,4 +24,4 @@ rule fid:
         spec=lambda wc: W.spec("fid", wc.evaluation),
     shell:
         "dithc fid --config {params.config:q} --evaluation {wildcards.evaluation} --real {input.real:q} "
-        "--generated {input.generated:q} --out {output:q} 2>&1 | tee -i {log:q}"
+        "--generated {input.generated:q} --tiles {input.tiles:q} --out {output:q} 2>&1 | tee -i {log:q}"

@@ -70,9 +70,7 @@ class Plan:
     @property
     def trainings(self) -> list[tuple[str, int]]:
         """Runs and seeds, each once, those that are compared beside each other."""
-        found = dict.fromkeys(
-            one for name, _, seed, own in self.pairs for one in ((self.baseline, seed), (name, own))
-        )
+        found = dict.fromkeys(one for name, _, seed, own in self.pairs for one in ((self.baseline, seed), (name, own)))
         return list(found)
 
     def calibration(self) -> dict[str, Any]:

@@ -282,6 +282,9 @@ class Evaluation(Settings):
     steps: int = Field(default=250, ge=1, le=1000)
     """Network evaluations an image (before guidance), all of which are used: heun takes two for an interval, and of an odd number
     one for the last."""
+    times: list[Annotated[int, Field(ge=0, le=999)]] | None = Field(default=None, min_length=1, max_length=1000)
+    """Timesteps of the training to visit, falling, as many as `steps`, such as `dithc search-sampler` finds; spread as suits the
+    sampler if not given."""
     guidance: float = Field(default=1.0, ge=0.0, le=1000.0)
     """Classifier-free guidance scale; 1 is none."""
     guidance_channels: Literal["all", "first3"] = "all"
@@ -307,6 +310,15 @@ class Evaluation(Settings):
     def _has_effect(self) -> "Evaluation":
         if self.order is not None and self.sampler not in ("dpm-solver", "unipc"):
             raise ValueError(f"`order` is of the samplers dpm-solver and unipc; `sampler` is {self.sampler}")
+        if self.times is not None:
+            if self.sampler in FLOW_SAMPLERS:
+                raise ValueError(f"`times` are of a noise schedule, and {self.sampler} has none: leave them out")
+            if len(self.times) != self.steps:
+                raise ValueError(
+                    f"`times` are {len(self.times)} timesteps and `steps` is {self.steps}: give one a step"
+                )
+            if self.times != sorted(set(self.times), reverse=True):
+                raise ValueError(f"`times` do not fall: {self.times}")
         if self.guidance_interval is not None:
             low, high = self.guidance_interval
             if low > high:

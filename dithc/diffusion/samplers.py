@@ -34,6 +34,7 @@ def sample(
     noise: Noise | Sequence[torch.Generator],
     eta: float = 0.0,
     order: int | None = None,
+    times: Sequence[int] | None = None,
     clip: float | None = None,
     on_step: OnStep | None = None,
 ) -> Tensor:
@@ -49,6 +50,7 @@ def sample(
             the steps that add noise.
         eta: for ddim, the share of DDPM's noise that each step adds, in [0, 1]; the other kinds have no use for it.
         order: of dpm-solver and unipc, 1 to 3, 2 where it is not given; the other kinds have none.
+        times: S timesteps of the training to visit, falling; spread as suits the sampler where they are not given.
         clip: bound on the magnitude of the predicted clean image, for data that has one (pixels: 1); None for latents.
         on_step: told of each finished step.
 
@@ -56,7 +58,7 @@ def sample(
         (N, C, height, width), in the type of the noise.
 
     Raises:
-        UserError: unknown kind, steps, eta or order out of range, eta or order given to a kind that has no use for it, an
+        UserError: unknown kind, steps, eta, order or times out of range, eta or order given to a kind that has no use for it, an
             output of neither C nor 2C channels.
     """
     if kind not in SAMPLERS:
@@ -71,7 +73,13 @@ def sample(
         expected = " or ".join(str(one) for one in sampler.orders) or f"none with {kind}"
         raise problem("order of the solver", got=f"{order} with {kind}", expected=expected, remedy="leave `order` out")
     draw = noise if callable(noise) else image_noise(noise, shape)
-    visited = schedule.respaced(steps, spacing=sampler.spacing)
+    if times is not None and len(times) != steps:
+        remedy = "give as many as there are steps"
+        raise problem("timesteps to visit", got=len(times), expected=f"{steps}, one a step", remedy=remedy)
+    if times is None:
+        visited = schedule.respaced(steps, spacing=sampler.spacing)
+    else:
+        visited = schedule.visiting(list(reversed(times)))
     chosen = order or DEFAULT_ORDER
     walk = _Walk(denoise=denoise, schedule=visited, noise=draw, eta=eta, order=chosen, clip=clip, on_step=on_step)
     return sampler.run(walk)

@@ -125,6 +125,7 @@ class EvaluationFacts:
     sampler: str
     order: int | None
     steps: int
+    times: list[int] | None
     guidance: float
     guidance_channels: str
     guidance_interval: list[float] | None
@@ -141,7 +142,8 @@ class EvaluationFacts:
     def solver(self) -> str:
         """How noise became images, in words."""
         order = f" of order {self.order}" if self.order is not None else ""
-        return f"{self.sampler}{order} {self.steps}"
+        times = " chosen" if self.times is not None else ""
+        return f"{self.sampler}{order} {self.steps}{times}"
 
     @property
     def guided(self) -> str:

@@ -46,9 +46,9 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
         UserError: inputs that are missing, damaged or do not go together; an image that is not finite; a full disk.
     """
     begun = time.monotonic()
-    inputs = _inputs(job)
+    inputs = inputs_of(job)
     said = {name: value for name, value in job.spec.items() if name not in NOT_IN_IDENTITY}
-    opened = _open_codec(job) if job.evaluation.at == "codec" else _open(job, tiles_digest=inputs[str(job.tiles)])
+    opened = _open_codec(job) if job.evaluation.at == "codec" else open_images(job, tiles_digest=inputs[str(job.tiles)])
     images, meta = opened
     identity = digest({"spec": said, "inputs": sorted(inputs.values()), "stretch": meta["stretch"]})
     shards = Shards(folder=job.out.parent, total=images.count, identity=identity)
@@ -77,7 +77,7 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
     return numbers
 
 
-def _inputs(job: Job) -> dict[str, str]:
+def inputs_of(job: Job) -> dict[str, str]:
     """Digest of each input manifest, by path."""
     stages: dict[Path | None, str] = {
         job.checkpoint: "train",
@@ -97,7 +97,7 @@ def _open_codec(job: Job) -> tuple[Reconstructions, dict[str, Any]]:
     return Reconstructions(codec, tiles, evaluation=job.evaluation), meta
 
 
-def _open(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]:
+def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]:
     """The network, the codec and the classes, checked against each other."""
     guide = load_guide(job)
     model, meta = load_network(job)
@@ -183,7 +183,17 @@ def _reporter(bar: progress, *, images: int, made: int, total: int) -> Any:
 
 def _way(chosen: training.Evaluation, *, meta: dict[str, Any]) -> dict[str, Any]:
     """How noise became images."""
-    kept = ("weights", "sampler", "order", "steps", "guidance", "guidance_channels", "guidance_interval", "guide")
+    kept = (
+        "weights",
+        "sampler",
+        "order",
+        "steps",
+        "times",
+        "guidance",
+        "guidance_channels",
+        "guidance_interval",
+        "guide",
+    )
     settings = {name: getattr(chosen, name) for name in kept}
     return {**settings, "network_evaluations": meta["network_evaluations"], "labels": LABELS_NOTE}
 

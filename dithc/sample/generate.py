@@ -4,7 +4,7 @@ Legend: N images, Z latent channels, h, w latent; C bands, H, W image.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -86,6 +86,19 @@ class Images:
             on_step=on_step,
         )
 
+    def changed(self, **settings: Any) -> "Images":
+        """The same network with other settings of the evaluation."""
+        evaluation = self.evaluation.model_copy(update=settings)
+        return Images(
+            self.model,
+            self.codec,
+            evaluation=evaluation,
+            classes=self.classes,
+            objective=self.objective,
+            bf16=self.bf16,
+            guide=self.guide,
+        )
+
     def network_evaluations(self) -> int:
         """How often an image goes through a network, guidance included; counted on an image of one latent pixel."""
         rows = 0
@@ -144,6 +157,7 @@ class Images:
             shape=shape,
             noise=noise,
             order=chosen.order,
+            times=chosen.times,
             clip=clip,
             on_step=on_step,
         )

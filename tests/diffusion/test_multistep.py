@@ -88,8 +88,8 @@ def test_error_falls_with_the_order_and_by_one_more_where_it_is_corrected(kind: 
         draw(kind, steps, start=start, denoise=denoise, schedule=denoise.schedule, order=order) for steps in (40, 80)
     )
     rate = math.log2((coarse - exact).abs().max().item() / (fine - exact).abs().max().item())
-    # The first step is of first order, so third order shows more here, where that step is nearly exact.
     assert rate > RATES[kind, order] - 0.2
+    # Of third order more shows on this path: the only step of first order is its first, in noise, and nearly exact.
     assert order == 3 or rate < RATES[kind, order] + 0.2
 
 
@@ -175,3 +175,24 @@ def test_orders_that_a_sampler_does_not_have_are_refused() -> None:
         draw("unipc", 5, start=start, order=4)
     with pytest.raises(UserError, match=r"2 with ddim[\s\S]*none with ddim"):
         draw("ddim", 5, start=start, order=2)
+
+
+def test_given_times_are_visited_in_the_place_of_those_that_suit_the_sampler() -> None:
+    seen: list[int] = []
+    start, times = noise(2), [999, 700, 320, 40]
+
+    def denoise(x: Tensor, t: Tensor) -> Tensor:
+        seen.append(int(t[0]))
+        return mixture(x, t)
+
+    own = draw("unipc", 4, start=start, denoise=denoise, times=times)
+    assert seen == times
+    spread = SCHEDULE.respaced(4, spacing="snr").timesteps.flip(0).tolist()
+    assert torch.equal(draw("unipc", 4, start=start, times=spread), draw("unipc", 4, start=start))
+    assert not torch.equal(own, draw("unipc", 4, start=start))
+
+
+@pytest.mark.parametrize("times", [[999, 5], [999, 5, 5], [5, 6, 7], [999, 3, -1], [1000, 3, 0]])
+def test_times_that_do_not_fall_or_are_not_there_are_refused(times: list[int]) -> None:
+    with pytest.raises(UserError, match="timesteps to visit"):
+        draw("unipc", 3, start=noise(1), times=times)

@@ -104,5 +104,5 @@ def test_samples_of_settings_that_came_later_keep_their_digest_without_them():
         *("run", "at", "weights", "images", "sampler", "steps", "guidance", "guidance_channels", "seed")
     }
     assert digest(of_samples()) == "f32b75851acd"
-    edits = [{"order": 3}, {"guidance_interval": [0.2, 0.8]}, {"guide": "start"}]
-    assert len({digest(of_samples(**edit)) for edit in [{}, *edits]}) == 4
+    edits = [{"order": 3}, {"steps": 2, "times": [999, 3]}, {"guidance_interval": [0.2, 0.8]}, {"guide": "start"}]
+    assert len({digest(of_samples(**edit)) for edit in [{}, *edits]}) == 5

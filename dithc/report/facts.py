@@ -141,9 +141,9 @@ class EvaluationFacts:
     @property
     def solver(self) -> str:
         """How noise became images, in words."""
-        order = f" of order {self.order}" if self.order is not None else ""
-        times = " chosen" if self.times is not None else ""
-        return f"{self.sampler}{order} {self.steps}{times}"
+        order = f", order {self.order}" if self.order is not None else ""
+        times = ", chosen times" if self.times is not None else ""
+        return f"{self.sampler} {self.steps}{order}{times}"
 
     @property
     def guided(self) -> str:

@@ -1,14 +1,20 @@
 """Searched timesteps: the search itself on errors that are known, and on a network whose every path is known."""
 
+import json
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import Tensor
 
+from dithc.cli import main
+from dithc.config.training import Evaluation
 from dithc.diffusion import Schedule
 from dithc.diffusion import sample as draw
 from dithc.log import UserError
 from dithc.sample import search
 from dithc.sample.search import descend
+from dithc.sealed import unseal
 
 SCHEDULE = Schedule.linear()
 
@@ -94,3 +100,31 @@ def test_search_says_what_it_found_and_images_are_made_with_it(job) -> None:
 def test_what_cannot_be_searched_is_refused(job, settings, steps, words) -> None:
     with pytest.raises(UserError, match=words):
         search(job(**settings), latents=2, reference_steps=steps)
+
+
+def test_verb_prints_the_setting_and_seals_what_was_found(trained, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("dithc.cli.search_sampler.ranks", lambda experiment, expected: nullcontext())
+    dataset = {
+        "title": "toy",
+        "source": {"kind": "image-folder", "synthetic": {}},
+        "tiles": {"size": 8},
+        "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+        "codec": "pixels",
+    }
+    evaluation = {"run": "toy", "extractor": "e", "sampler": "dpm-solver", "steps": 2, "images": 2}
+    experiment = {
+        "datasets": {"toy": dataset},
+        "codecs": {"pixels": {"kind": "pixel"}},
+        "runs": {"toy": {"dataset": "toy"}},
+        "extractors": {"e": {"kind": "squeezenet", "path": "e"}},
+        "evaluations": {"x": evaluation},
+    }
+    config, out = tmp_path / "config.yaml", tmp_path / "new" / "times.json"
+    config.write_text(json.dumps(experiment))
+    words = ["search-sampler", "--config", str(config), "--evaluation", "x", "--out", str(out), "--count", "2"]
+    words += [f"--{name}={path}" for name, path in trained.items()]
+    assert main([*words, "--reference-steps", "8"]) == 0
+    found = unseal(out.read_text())
+    assert capsys.readouterr().out == f"times: {found['times']}\n"
+    assert Evaluation.model_validate(evaluation | {"times": found["times"]}).times == found["times"]
+    assert main([*words, "--count", "0"]) == 2

@@ -308,6 +308,14 @@ def test_run_that_predicts_velocities_is_sampled_by_following_them(job, flow, sa
     assert np.abs(images(one) - x.numpy()).max() <= 2 * 2**-11
 
 
+def test_flow_is_guided_in_an_interval_of_its_own_times_and_by_its_start(job, flow):
+    kept = {"checkpoint": flow, "sampler": "euler", "steps": 4, "guidance": 1.5, "images": 2}
+    some = sample(job("some", **kept, guidance_interval=[0.5, 1.0]), Group())  # of times 1000, 750, 500, 250
+    assert some["network_evaluations"] == 7
+    heun = sample(job("heun", **{**kept, "sampler": "heun", "steps": 3}, guide="start"), Group())
+    assert heun["network_evaluations"] == 6
+
+
 def test_checkpoint_that_does_not_say_what_it_predicts_is_sampled_as_noise(job, trained, tmp_path):
     out, copied = copy_of_run(trained, tmp_path)
     content = unseal((copied / "checkpoint.json").read_text())

@@ -94,6 +94,19 @@ def test_memory_grows_with_the_model_the_batch_and_ranks_of_a_node() -> None:
     assert memory({**CLUSTER, "nodes": 4}, batch=64) < memory({**CLUSTER, "nodes": 2}, batch=64)
 
 
+def test_a_second_network_that_guides_is_asked_for() -> None:
+    def memory(**evaluation: Any) -> int:
+        content = large().model_dump(mode="json")
+        content["runs"]["one"]["init_file"] = "weights.pt"
+        content["runs"]["one"]["model"] = {"preset": "DiT-XL/2"}
+        content["extractors"] = {"e": {"kind": "squeezenet", "path": "e.pt"}}
+        content["evaluations"] = {"x": {"run": "one", "extractor": "e", "batch": 1, "guidance": 2.0, **evaluation}}
+        return Workflow(content, cores=2).jobs.mem_mb("sample", "x")
+
+    weights = 675e6 * 4 / 1e6
+    assert memory(guide="start") - memory() > weights
+
+
 def test_nothing_that_is_asked_depends_on_where_it_is_read() -> None:
     experiment = load(ROOT / "config" / "experiments" / "demo.yaml").model_dump(mode="json") | {"machine": CLUSTER}
     driver, inside = Workflow(experiment, cores=None).jobs, Workflow(experiment, cores=64).jobs

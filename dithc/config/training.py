@@ -293,8 +293,8 @@ class Evaluation(Settings):
     """Guide between these two timesteps alone, as shares of the training's: 0 is the least noise, 1 the most. Other steps cost
     half; none to guide all."""
     guide: Literal["start"] | None = None
-    """What guidance moves away from: start, the prediction for the same label by the run's weights before its first step (of a
-    fine-tuning: the pre-trained ones); none for that of the sampled weights without a label."""
+    """What guidance moves away from: start, the prediction without a label by the run's weights before its first step (of a
+    fine-tuning: the pre-trained ones); none for that of the sampled weights."""
     batch: Size = 32
     """Images sampled at once by one rank."""
     extractor: Name

@@ -44,7 +44,8 @@ def guided(
         channels: which channels of the noise are guided: all, or the first three as in the released DiT samples
             (their published FID is of that; 1.5 on three channels scores about as 1.375 on all four). Channels that are
             not guided, and a learned variance, are those of the labelled half.
-        guide: what predicts, for the same labels, that from which is moved away, in the place of the model without a label.
+        guide: what predicts, without a label, or with it where there is no null label, that from which is moved away; in the
+            place of the model itself (arXiv 2504.01521).
         interval: the least and the greatest timestep that is guided, both included; the others run the labelled half alone.
             None for all. `denoise` is then to be called with one timestep for all images.
 
@@ -55,7 +56,7 @@ def guided(
         raise problem("guided channels", got=repr(channels), expected="all or first3", remedy="choose one of the two")
     if scale == 1.0:
         return lambda x, t: model(x, t, labels)
-    halves = _in_one_batch(model, labels, null_label, scale) if guide is None else _of_two(model, guide, labels)
+    halves = _in_one_batch(model, labels, null_label, scale) if guide is None else _of_two(model, guide, labels, null_label)
     low, high = (-math.inf, math.inf) if interval is None else interval
 
     def denoise(x: Tensor, t: Tensor) -> Tensor:
@@ -90,5 +91,6 @@ def _in_one_batch(model: Model, labels: Tensor, null_label: int | None, scale: f
     return halves
 
 
-def _of_two(model: Model, guide: Model, labels: Tensor) -> Halves:
-    return lambda x, t: (model(x, t, labels), guide(x, t, labels))
+def _of_two(model: Model, guide: Model, labels: Tensor, null_label: int | None) -> Halves:
+    away = labels if null_label is None else torch.full_like(labels, null_label)  # (N)
+    return lambda x, t: (model(x, t, labels), guide(x, t, away))

@@ -76,15 +76,16 @@ def test_outside_of_the_interval_the_labelled_half_runs_alone() -> None:
 
 
 @pytest.mark.parametrize("channels", ["all", "first3"])
-def test_guide_takes_the_place_of_the_unlabelled_half(channels: Any) -> None:
+@pytest.mark.parametrize("null_label", [None, NULL])
+def test_guide_takes_the_place_of_the_unlabelled_half(channels: Any, null_label: int | None) -> None:
     def own(x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         return torch.cat([x * y.reshape(-1, 1, 1, 1), x + 1], dim=1)
 
     def guide(x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         return torch.cat([x.sin() + y.reshape(-1, 1, 1, 1), x - 1], dim=1)
 
-    out = guided(own, LABELS, null_label=None, scale=1.7, guide=guide, channels=channels)(X, T)
-    theirs, ours = guide(X, T, LABELS), own(X, T, LABELS)
+    out = guided(own, LABELS, null_label=null_label, scale=1.7, guide=guide, channels=channels)(X, T)
+    theirs, ours = guide(X, T, LABELS if null_label is None else torch.full_like(LABELS, NULL)), own(X, T, LABELS)
     expected = theirs + 1.7 * (ours - theirs)
     stop = 4 if channels == "all" else 3
     torch.testing.assert_close(out[:, :stop], expected[:, :stop])

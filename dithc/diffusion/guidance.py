@@ -56,7 +56,9 @@ def guided(
         raise problem("guided channels", got=repr(channels), expected="all or first3", remedy="choose one of the two")
     if scale == 1.0:
         return lambda x, t: model(x, t, labels)
-    halves = _in_one_batch(model, labels, null_label, scale) if guide is None else _of_two(model, guide, labels, null_label)
+    halves = (
+        _in_one_batch(model, labels, null_label, scale) if guide is None else _of_two(model, guide, labels, null_label)
+    )
     low, high = (-math.inf, math.inf) if interval is None else interval
 
     def denoise(x: Tensor, t: Tensor) -> Tensor:

@@ -30,10 +30,16 @@ class CodecFacts:
     trained_on: str | None = None
     shape: list[int] | None = None
     psnr_db: float | None = None
+    psnr_linear_db: float | None = None
+    psnr_db_by_band: dict[str, float] = field(default_factory=dict)
+    ssim: float | None = None
+    spectral_angle_deg: float | None = None
+    ndvi_error: float | None = None
     loss: float | None = None
     steps: int | None = None
     parameters: int | None = None
     grid: Path | None = None
+    bands: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from typing import Any
 from dithc.bench.automem_table import automem_table
 from dithc.bench.checkpoint_table import checkpoint_table
 from dithc.bench.collectives import collectives_table
+from dithc.bench.quality import quality_table
 from dithc.bench.record import GIGA
 from dithc.bench.scaling_table import scaling_table
 from dithc.bench.stepwise_table import stepwise_table
@@ -129,6 +130,7 @@ TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "collectives": collectives_table,
     "checkpoint": checkpoint_table,
     "ops": ops_table,
+    "quality": quality_table,
     "scaling": scaling_table,
     "step": step_table,
     "stepwise": stepwise_table,

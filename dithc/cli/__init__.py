@@ -33,6 +33,7 @@ VERBS = {
     "latents": "encode tiles",
     "train": "pre-train or fine-tune a DiT",
     "sample": "generate images from a checkpoint",
+    "search-sampler": "search the timesteps of a sampler of few steps",
     "extractor": "train a small feature extractor on tiles",
     "features": "extract features and their statistics",
     "fid": "compare generated with real features",
@@ -127,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int:
     """Runs the verb that the first word names with the others as its arguments."""
-    verb = cast(Verb, import_module(f"dithc.cli.{words[0]}"))
+    verb = cast(Verb, import_module(f"dithc.cli.{words[0].replace('-', '_')}"))
     parser = argparse.ArgumentParser(
         prog=f"dithc {words[0]}",
         description=verb.SUMMARY,

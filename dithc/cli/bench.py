@@ -5,6 +5,7 @@ import argparse
 from dithc.cli.bench_automem import AUTOMEM
 from dithc.cli.bench_checkpoint import CHECKPOINT
 from dithc.cli.bench_here import OPS, STEP
+from dithc.cli.bench_quality import QUALITY
 from dithc.cli.bench_training import TRAINING
 from dithc.cli.bench_trainings import COLLECTIVES, SCALING, STEPWISE, STRATEGIES
 
@@ -21,6 +22,7 @@ KINDS = {
     "collectives": COLLECTIVES,
     "training": TRAINING,
     "checkpoint": CHECKPOINT,
+    "quality": QUALITY,
 }
 
 

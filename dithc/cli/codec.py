@@ -16,7 +16,7 @@ EXAMPLE = (
     "--tiles results/demo/tiles/sentinel2/manifest.json --out results/demo/codecs/sentinel2-vae/manifest.json"
 )
 STAMP = "trained.json"
-FILES = ("config.json", "autoencoder.safetensors", "codec.json", "grid.png")
+FILES = ("config.json", "autoencoder.safetensors", "codec.json", "grid.png", "bands.png")
 log = logger("dithc.codec")
 
 

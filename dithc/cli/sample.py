@@ -4,9 +4,14 @@ import argparse
 import json
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dithc.cli.ranks import add_ranks_argument, ranks
 from dithc.log import logger, problem
+
+if TYPE_CHECKING:
+    from dithc.config import Experiment
+    from dithc.sample import Job
 
 SUMMARY = (
     "Generates the images of an evaluation from a run's checkpoint; started again, it makes what is missing. Status: 0 done, "
@@ -28,6 +33,40 @@ TIMEOUT_SECONDS = 7 * 24 * 3600.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
+    add_inputs(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="MANIFEST", help="manifest; shards go beside it")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers here")
+    add_ranks_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Samples."""
+    from dithc.config import load
+    from dithc.runs import Lease, atomic_write
+    from dithc.sample import sample
+
+    experiment = load(args.config)
+    job = job_of(experiment, args)
+    with ranks(experiment, expected=args.ranks, timeout_seconds=TIMEOUT_SECONDS) as group, ExitStack() as stack:
+        is_held = False
+        if group.rank == 0:
+            try:
+                stack.enter_context(Lease.beside(args.out.parent))
+            except Lease.Held as error:
+                log.error(str(error))
+                is_held = True
+        if group.any(is_held):
+            return HELD
+        numbers = sample(job, group)
+        if numbers is None:
+            return STOPPED
+        if args.json is not None and group.rank == 0:
+            atomic_write(args.json, json.dumps(numbers, indent=1) + "\n")
+    return 0
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Declares what images are made from."""
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration of the experiment")
     parser.add_argument("--evaluation", required=True, metavar="NAME", help="evaluation of the configuration")
     parser.add_argument("--checkpoint", type=Path, nargs="?", metavar="MANIFEST", help="manifest of the run")
@@ -36,18 +75,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--codec", type=Path, nargs="?", metavar="MANIFEST", help="codec, where it was trained here; else nothing"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="MANIFEST", help="manifest; shards go beside it")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers here")
-    add_ranks_argument(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Samples."""
-    from dithc.config import load, named
-    from dithc.runs import Lease, Manifest, atomic_write
-    from dithc.sample import Job, sample
+def job_of(experiment: "Experiment", args: argparse.Namespace) -> "Job":
+    """The sampling of an evaluation.
 
-    experiment = load(args.config)
+    Raises:
+        UserError: an input that it has no use for, or that is not given.
+    """
+    from dithc.config import named
+    from dithc.runs import Manifest
+    from dithc.sample import Job
+
     evaluation = named(experiment.evaluations, args.evaluation, key="evaluations")
     dataset = experiment.datasets[experiment.runs[evaluation.run].dataset]
     settings = experiment.codecs[dataset.codec]
@@ -66,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
                 expected="nothing: the codec is judged alone" if evaluation.at == "codec" else "a manifest",
                 remedy=f"leave out {option}" if evaluation.at == "codec" else f"pass {option}",
             )
-    job = Job(
+    return Job(
         name=args.evaluation,
         evaluation=evaluation,
         spec=Manifest.spec_of(experiment, "sample", args.evaluation),
@@ -77,19 +116,3 @@ def run(args: argparse.Namespace) -> int:
         codec=args.codec,
         out=args.out,
     )
-    with ranks(experiment, expected=args.ranks, timeout_seconds=TIMEOUT_SECONDS) as group, ExitStack() as stack:
-        is_held = False
-        if group.rank == 0:
-            try:
-                stack.enter_context(Lease.beside(args.out.parent))
-            except Lease.Held as error:
-                log.error(str(error))
-                is_held = True
-        if group.any(is_held):
-            return HELD
-        numbers = sample(job, group)
-        if numbers is None:
-            return STOPPED
-        if args.json is not None and group.rank == 0:
-            atomic_write(args.json, json.dumps(numbers, indent=1) + "\n")
-    return 0

@@ -317,7 +317,13 @@ class Experiment(Settings):
                     f"evaluations.{name}.at is step {evaluation.at}, whose checkpoint runs.{evaluation.run} does not keep: it "
                     "keeps multiples of `segment` and of `keep_every`, and the last step"
                 )
-            if evaluation.guidance != 1.0 and self.runs[evaluation.run].label_dropout == 0.0:
+            run = self.runs[evaluation.run]
+            if evaluation.guide is not None and run.init is None and run.init_file is None:
+                raise ValueError(
+                    f"evaluations.{name}.guide is {evaluation.guide}, which needs a fine-tuning: "
+                    f"runs.{evaluation.run} has neither `init` nor `init_file`"
+                )
+            if evaluation.guidance != 1.0 and evaluation.guide is None and run.label_dropout == 0.0:
                 raise ValueError(
                     f"evaluations.{name}.guidance {evaluation.guidance} needs a run that saw dropped labels; "
                     f"runs.{evaluation.run}.label_dropout is 0"

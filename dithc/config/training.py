@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from dithc.config.base import Count, Gib, Name, Place, Positive, Preset, Rate, Seed, Settings, Size
+from dithc.config.base import Count, Fraction, Gib, Name, Place, Positive, Preset, Rate, Seed, Settings, Size
 
 StrategyName = Literal["cftp", "dp", "dp+tp"]
 GradientPath = Literal["overlapped", "ddp"]
@@ -291,15 +291,26 @@ class Evaluation(Settings):
     """Averaged or raw weights; recorded with the score."""
     images: int = Field(default=10000, ge=2, le=10**8)
     """Number of generated images."""
-    sampler: Literal["ddpm", "ddim", "dpm-solver", "euler", "heun"] = "ddpm"
+    sampler: Literal["ddpm", "ddim", "dpm-solver", "unipc", "euler", "heun"] = "ddpm"
     """Solver of the reverse process; euler and heun for runs whose `objective.predict` is flow, the others for all other runs."""
+    order: Literal[1, 2, 3] | None = None
+    """Order of dpm-solver or unipc, 2 if not given; 3 takes ten steps and more to be the better one."""
     steps: int = Field(default=250, ge=1, le=1000)
     """Network evaluations an image (before guidance), all of which are used: heun takes two for an interval, and of an odd number
     one for the last."""
+    times: list[Annotated[int, Field(ge=0, le=999)]] | None = Field(default=None, min_length=1, max_length=1000)
+    """Timesteps of the training to visit, falling, as many as `steps`, such as `dithc search-sampler` finds; spread as suits the
+    sampler if not given."""
     guidance: float = Field(default=1.0, ge=0.0, le=1000.0)
     """Classifier-free guidance scale; 1 is none."""
     guidance_channels: Literal["all", "first3"] = "all"
     """Guide all latent channels, or the first three as the published DiT samples were made."""
+    guidance_interval: list[Fraction] | None = Field(default=None, min_length=2, max_length=2)
+    """Guide between these two timesteps alone, as shares of the training's: 0 is the least noise, 1 the most. Other steps cost
+    half; none to guide all."""
+    guide: Literal["start"] | None = None
+    """What guidance moves away from: start, the prediction without a label by the run's weights before its first step (of a
+    fine-tuning: the pre-trained ones); none for that of the sampled weights."""
     batch: Size = 32
     """Images sampled at once by one rank."""
     extractor: Name
@@ -310,3 +321,31 @@ class Evaluation(Settings):
     """Number of real tiles, chosen by the experiment's seed; all of the split if not given."""
     seed: Seed = 0
     """Image i is made from (seed, i), whatever the number of ranks."""
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> "Evaluation":
+        if self.order is not None and self.sampler not in ("dpm-solver", "unipc"):
+            raise ValueError(f"`order` is of the samplers dpm-solver and unipc; `sampler` is {self.sampler}")
+        if self.times is not None:
+            if self.sampler in FLOW_SAMPLERS:
+                raise ValueError(f"`times` are of a noise schedule, and {self.sampler} has none: leave them out")
+            if len(self.times) != self.steps:
+                raise ValueError(
+                    f"`times` are {len(self.times)} timesteps and `steps` is {self.steps}: give one a step"
+                )
+            if self.times != sorted(set(self.times), reverse=True):
+                raise ValueError(f"`times` do not fall: {self.times}")
+        if self.guidance_interval is not None:
+            low, high = self.guidance_interval
+            if low > high:
+                raise ValueError(f"`guidance_interval` begins at {low} and ends before, at {high}")
+            if self.guidance == 1.0:
+                raise ValueError("`guidance_interval` needs `guidance` other than 1: there is none to confine")
+        if self.guide is not None:
+            if self.guidance <= 1.0:
+                raise ValueError(
+                    f"`guide` needs `guidance` above 1, it is {self.guidance}: nothing is moved away from it"
+                )
+            if self.at in ("start", "untrained", "codec"):
+                raise ValueError(f"`guide: {self.guide}` needs weights that were trained since; `at` is {self.at}")
+        return self

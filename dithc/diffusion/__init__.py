@@ -2,7 +2,7 @@
 
 What: `Objective` (what a network predicts, at which times, how they count), `Schedule` (tables of a noise schedule, respaced
 at will, with `q_sample`), `training_loss`, `sample` (by name, from `SAMPLERS`), `sample_flow` (likewise, for a flow) and
-`guided` (classifier-free guidance around a model).
+`guided` (guidance around a model, by itself without a label or by another).
 Why: training and sampling share one set of tables; a network appears here only as a callable, so all of this is
 tested against cases with a known answer.
 Invariants:

@@ -1,9 +1,11 @@
-"""Classifier-free guidance: a model, labels and a scale made into a `denoise` callable.
+"""Guidance: a model, labels and a scale made into a `denoise` callable.
 
 Legend: N batch, C channels.
-Source: Ho & Salimans 2022, equation 6, in the form uncond + scale * (cond - uncond).
+Sources: Ho & Salimans 2022, equation 6, in the form uncond + scale * (cond - uncond); by another model in the place of uncond:
+Zhong et al. 2025 (arXiv 2504.01521); in an interval alone: Kynkaanniemi et al. 2024 (arXiv 2404.07724).
 """
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -15,28 +17,37 @@ from dithc.log import problem
 Denoise = Callable[[Tensor, Tensor], Tensor]
 """(x (N, C, h, w), timesteps (N)) -> model output (N, C or 2C, h, w)."""
 
+Model = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(x (N, C, h, w), timesteps (N), labels (N)) -> output (N, C or 2C, h, w)."""
+
 Channels = Literal["all", "first3"]
 FIRST = 3
 
 
 def guided(
-    model: Callable[[Tensor, Tensor, Tensor], Tensor],
+    model: Model,
     labels: Tensor,
     *,
     null_label: int | None,
     scale: float,
     channels: Channels = "all",
+    guide: Model | None = None,
+    interval: tuple[float, float] | None = None,
 ) -> Denoise:
-    """Builds `denoise(x, t)`, which runs both halves of the guidance in one batch of the model.
+    """Builds `denoise(x, t)`, which runs both halves of the guidance: in one batch, where they are of one model.
 
     Args:
         model: (x, t, y) -> output, C or 2C channels.
         labels: (N) int, the class of each image.
-        null_label: the label that means no class; may be None at scale 1.
+        null_label: the label that means no class; may be None at scale 1, and with a guide.
         scale: 1 runs the model once on the labels alone; above 1 moves away from the unlabelled prediction.
         channels: which channels of the noise are guided: all, or the first three as in the released DiT samples
             (their published FID is of that; 1.5 on three channels scores about as 1.375 on all four). Channels that are
             not guided, and a learned variance, are those of the labelled half.
+        guide: what predicts, without a label, or with it where there is no null label, that from which is moved away; in the
+            place of the model itself (arXiv 2504.01521).
+        interval: the least and the greatest timestep that is guided, both included; the others run the labelled half alone.
+            None for all. `denoise` is then to be called with one timestep for all images.
 
     Raises:
         UserError: unknown `channels`; guidance asked of a model without a null label.
@@ -45,6 +56,27 @@ def guided(
         raise problem("guided channels", got=repr(channels), expected="all or first3", remedy="choose one of the two")
     if scale == 1.0:
         return lambda x, t: model(x, t, labels)
+    halves = (
+        _in_one_batch(model, labels, null_label, scale) if guide is None else _of_two(model, guide, labels, null_label)
+    )
+    low, high = (-math.inf, math.inf) if interval is None else interval
+
+    def denoise(x: Tensor, t: Tensor) -> Tensor:
+        if not low <= float(t[0]) <= high:
+            return model(x, t, labels)
+        labelled, away = halves(x, t)
+        stop = x.shape[1] if channels == "all" else min(FIRST, x.shape[1])
+        noise = away[:, :stop] + scale * (labelled[:, :stop] - away[:, :stop])
+        return torch.cat([noise, labelled[:, stop:]], dim=1)  # (N, C or 2C, h, w)
+
+    return denoise
+
+
+Halves = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(x (N, C, h, w), timesteps (N)) -> the output to move to and that to move away from, (N, C or 2C, h, w) each."""
+
+
+def _in_one_batch(model: Model, labels: Tensor, null_label: int | None, scale: float) -> Halves:
     if null_label is None:
         raise problem(
             "classifier-free guidance",
@@ -54,11 +86,13 @@ def guided(
         )
     both_labels = torch.cat([labels, torch.full_like(labels, null_label)])  # (2N)
 
-    def denoise(x: Tensor, t: Tensor) -> Tensor:
-        output = model(torch.cat([x, x]), torch.cat([t, t]), both_labels)  # (2N, C or 2C, h, w)
-        labelled, unlabelled = output.chunk(2)  # (N, C or 2C, h, w) each
-        stop = x.shape[1] if channels == "all" else min(FIRST, x.shape[1])
-        noise = unlabelled[:, :stop] + scale * (labelled[:, :stop] - unlabelled[:, :stop])
-        return torch.cat([noise, labelled[:, stop:]], dim=1)  # (N, C or 2C, h, w)
+    def halves(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        labelled, unlabelled = model(torch.cat([x, x]), torch.cat([t, t]), both_labels).chunk(2)
+        return labelled, unlabelled
 
-    return denoise
+    return halves
+
+
+def _of_two(model: Model, guide: Model, labels: Tensor, null_label: int | None) -> Halves:
+    away = labels if null_label is None else torch.full_like(labels, null_label)  # (N)
+    return lambda x, t: (model(x, t, labels), guide(x, t, away))

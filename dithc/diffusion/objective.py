@@ -25,9 +25,11 @@ class Objective(ABC):
 
     Attributes:
         schedule: of the training; None for a flow, which has none.
+        last: the timestep of the most noise.
     """
 
     schedule: Schedule | None
+    last: float
 
     def __init__(self, settings: training.Objective) -> None:
         self._settings = settings
@@ -96,6 +98,7 @@ class _Noise(Objective):
     def __init__(self, settings: training.Objective) -> None:
         super().__init__(settings)
         self.schedule = Schedule.linear()
+        self.last = len(self.schedule) - 1
         self._weights = self._weights_of(self.schedule.alpha_bar / (1 - self.schedule.alpha_bar))
 
     def _weights_of(self, snr: Tensor) -> Tensor:
@@ -138,7 +141,7 @@ class _V(_Noise):
 class _Flow(Objective):
     """The velocity noise - x0 of the straight path x_t = (1 - t) x0 + t noise; the network gets 1000 t."""
 
-    schedule = None
+    schedule, last = None, TIME_SCALE
 
     def _timesteps(self, shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
         return (TIME_SCALE * shares).astype(np.float32)

@@ -12,9 +12,12 @@ import torch
 from torch import Tensor
 
 from dithc.diffusion.guidance import Denoise
+from dithc.diffusion.multistep import slope_weights
 from dithc.diffusion.noise import Noise, image_noise
 from dithc.diffusion.schedule import Schedule, Spacing
 from dithc.log import problem
+
+ORDERS, DEFAULT_ORDER = (1, 2, 3), 2  # of the solvers that extrapolate
 
 OnStep = Callable[[int, int], None]
 """Called after each step with the number of steps done and of all."""
@@ -30,6 +33,8 @@ def sample(
     shape: tuple[int, int, int],
     noise: Noise | Sequence[torch.Generator],
     eta: float = 0.0,
+    order: int | None = None,
+    times: Sequence[int] | None = None,
     clip: float | None = None,
     on_step: OnStep | None = None,
 ) -> Tensor:
@@ -44,6 +49,8 @@ def sample(
         noise: a generator for each image, or a function that gives the noise of a draw: 0 for the start, then k = 1.. for
             the steps that add noise.
         eta: for ddim, the share of DDPM's noise that each step adds, in [0, 1]; the other kinds have no use for it.
+        order: of dpm-solver and unipc, 1 to 3, 2 where it is not given; the other kinds have none.
+        times: S timesteps of the training to visit, falling; spread as suits the sampler where they are not given.
         clip: bound on the magnitude of the predicted clean image, for data that has one (pixels: 1); None for latents.
         on_step: told of each finished step.
 
@@ -51,8 +58,8 @@ def sample(
         (N, C, height, width), in the type of the noise.
 
     Raises:
-        UserError: unknown kind, steps or eta out of range, eta given to a kind that ignores it, an output of
-            neither C nor 2C channels.
+        UserError: unknown kind, steps, eta, order or times out of range, eta or order given to a kind that has no use for it, an
+            output of neither C nor 2C channels.
     """
     if kind not in SAMPLERS:
         expected = " or ".join(SAMPLERS)
@@ -61,10 +68,25 @@ def sample(
         raise problem("eta of ddim", got=eta, expected="a share in [0, 1]", remedy="0 is deterministic, 1 is like ddpm")
     if eta and kind != "ddim":
         raise problem("eta", got=f"{eta} with {kind}", expected="0", remedy="set eta only with the sampler ddim")
-    draw = noise if callable(noise) else image_noise(noise, shape)
     sampler = SAMPLERS[kind]
-    visited = schedule.respaced(steps, spacing=sampler.spacing)
-    return sampler.run(_Walk(denoise=denoise, schedule=visited, noise=draw, eta=eta, clip=clip, on_step=on_step))
+    if order is not None and order not in sampler.orders:
+        expected = " or ".join(str(one) for one in sampler.orders) or f"none with {kind}"
+        raise problem("order of the solver", got=f"{order} with {kind}", expected=expected, remedy="leave `order` out")
+    draw = noise if callable(noise) else image_noise(noise, shape)
+    if times is not None and len(times) != steps:
+        remedy = "give as many as there are steps"
+        raise problem("timesteps to visit", got=len(times), expected=f"{steps}, one a step", remedy=remedy)
+    if times is None:
+        visited = schedule.respaced(steps, spacing=sampler.spacing)
+    else:
+        visited = schedule.visiting(list(reversed(times)))
+    chosen = order or DEFAULT_ORDER
+    walk = _Walk(denoise=denoise, schedule=visited, noise=draw, eta=eta, order=chosen, clip=clip, on_step=on_step)
+    return sampler.run(walk)
+
+
+_Predicted = tuple[int, Tensor]
+"""A step, and the clean image (N, C, h, w) predicted there."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +97,7 @@ class _Walk:
     schedule: Schedule
     noise: Noise
     eta: float
+    order: int
     clip: float | None
     on_step: OnStep | None
 
@@ -99,6 +122,26 @@ class _Walk:
     def at(self, x: Tensor, step: int) -> Tensor:
         """The index of `step` in the schedule, for each image (N)."""
         return torch.full((x.shape[0],), step, device=x.device)
+
+    def stride(self, x: Tensor, known: Sequence[_Predicted], *, after: _Predicted | None = None) -> Tensor:
+        """x, which is at the first step of `known`, one step on.
+
+        Args:
+            x: (N, C, h, w).
+            known: clean images predicted at the step of x and at those before it.
+            after: the one predicted at the next step, where that was visited already.
+        """
+        levels = self.schedule.half_log_snr.tolist()
+        (step, x0), *others = known
+        length = levels[step - 1] - levels[step]
+        others += [after] if after is not None else []
+        places = [(levels[other] - levels[step]) / length for other, _ in others]
+        mean = x0
+        for weight, place, (_, image) in zip(slope_weights(places, stride=length), places, others, strict=True):
+            mean = mean + weight * ((image - x0) / place)
+        alpha_bar, alpha_bar_next = float(self.schedule.alpha_bar[step]), float(self.schedule.alpha_bar[step - 1])
+        kept = math.sqrt(1 - alpha_bar_next) / math.sqrt(1 - alpha_bar)
+        return kept * x - math.sqrt(alpha_bar_next) * math.expm1(-length) * mean
 
     def finished(self, step: int) -> None:
         """Reports that `step` is done."""
@@ -137,43 +180,57 @@ def ddim(walk: _Walk) -> Tensor:
 
 
 def dpm_solver(walk: _Walk) -> Tensor:
-    """DPM-Solver++(2M) (Lu et al. 2022, algorithm 2): the clean image is extrapolated from two steps.
+    """DPM-Solver++ of several steps (Lu et al. 2022; of order 2 its algorithm 2, 2M): clean images are extrapolated.
 
-    The first step has no earlier one, and the last ends at the clean image, where the signal-to-noise ratio is infinite: both
-    are of first order. Even spacing in time would make the last stride but one ten times the stride it extrapolates from.
+    Of order 3 the polynomial through the last three of them is integrated exactly, as UniPC's predictor does.
     """
-    schedule, x = walk.schedule, walk.noise(0)
-    alpha, sigma = schedule.alpha_bar.sqrt().tolist(), (1 - schedule.alpha_bar).sqrt().tolist()
-    half_log_snr = schedule.half_log_snr.tolist()
-    earlier: Tensor | None = None
-    for step in reversed(range(len(schedule))):
+    return _multistep(walk, corrects=False)
+
+
+def unipc(walk: _Walk) -> Tensor:
+    """UniPC (Zhao et al. 2023, section 3) of several steps with B(h) = exp(h) - 1, predicting the clean image.
+
+    The prediction at the end of a step corrects the step, at no further evaluation of the network.
+    """
+    return _multistep(walk, corrects=True)
+
+
+def _multistep(walk: _Walk, *, corrects: bool) -> Tensor:
+    """Steps through the clean images of the last `order` steps.
+
+    The order rises with the first steps and falls with the last ones, and the very last ends at the clean image, where the
+    signal-to-noise ratio is infinite. Even spacing in time would make the last stride but one ten times the stride it
+    extrapolates from.
+    """
+    x = before = walk.noise(0)
+    known: list[_Predicted] = []  # newest first
+    for step in reversed(range(len(walk.schedule))):
         x0, _, _ = walk.predict(x, step)
         if step == 0:
             x = x0
         else:
-            stride = half_log_snr[step - 1] - half_log_snr[step]
-            clean = x0
-            if earlier is not None:
-                ratio = (half_log_snr[step] - half_log_snr[step + 1]) / stride
-                clean = x0 + (x0 - earlier) / (2 * ratio)
-            x = sigma[step - 1] / sigma[step] * x - alpha[step - 1] * math.expm1(-stride) * clean
-            earlier = x0
+            if corrects and known:
+                x = walk.stride(before, known, after=(step, x0))
+            known = [(step, x0), *known][: min(walk.order, step + 1)]
+            before, x = x, walk.stride(x, known)
         walk.finished(step)
     return x
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """A sampler and the spacing of timesteps that suits it."""
+    """A sampler, the spacing of timesteps that suits it, and the orders it has."""
 
     run: Callable[[_Walk], Tensor]
     spacing: Spacing
+    orders: tuple[int, ...] = ()
 
 
 SAMPLERS: Mapping[str, Sampler] = MappingProxyType(
     {
         "ddpm": Sampler(ddpm, spacing="time"),
         "ddim": Sampler(ddim, spacing="time"),
-        "dpm-solver": Sampler(dpm_solver, spacing="snr"),
+        "dpm-solver": Sampler(dpm_solver, spacing="snr", orders=ORDERS),
+        "unipc": Sampler(unipc, spacing="snr", orders=ORDERS),
     }
 )

@@ -4,6 +4,7 @@ Legend: N batch, C channels, S steps of the schedule. `alpha_bar` is the product
 Sources: Ho et al. 2020 (equations 4, 6, 7); Nichol & Dhariwal 2021 (section 3.1 and 3.3).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Self
@@ -68,7 +69,19 @@ class Schedule:
             visited = [round(index * last / (steps - 1)) for index in range(steps)]
         else:
             visited = self._even_in_snr(steps)
-        return type(self)(self.alpha_bar[visited], self.timesteps[visited])
+        return self.visiting(visited)
+
+    def visiting(self, steps: Sequence[int]) -> Self:
+        """The schedule that visits these steps only, in rising order.
+
+        Raises:
+            UserError: none, one that there is not, or one that does not rise.
+        """
+        rising = sorted(set(steps))
+        if not rising or rising != list(steps) or rising[0] < 0 or rising[-1] >= len(self):
+            expected = f"at least one of 0 to {len(self) - 1}, each once and in order"
+            raise problem("timesteps to visit", got=list(steps), expected=expected, remedy="name such timesteps")
+        return type(self)(self.alpha_bar[rising], self.timesteps[rising])
 
     def _even_in_snr(self, steps: int) -> list[int]:
         rising = -self.half_log_snr

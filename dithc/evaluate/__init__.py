@@ -18,12 +18,31 @@ How to change it: a new extractor is one new file beside `squeezenet.py` and one
 pure function of `Statistics` or of features in `distance.py`, reported by `compare`.
 """
 
-from dithc.evaluate.classifier import train_classifier
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from dithc.evaluate.compare import compare
 from dithc.evaluate.distance import fid, floor
-from dithc.evaluate.extractor import Extractor
-from dithc.evaluate.features import extract
-from dithc.evaluate.loading import load_extractor
 from dithc.evaluate.statistics import Statistics
 
+if TYPE_CHECKING:
+    from dithc.evaluate.classifier import train_classifier
+    from dithc.evaluate.extractor import Extractor
+    from dithc.evaluate.features import extract
+    from dithc.evaluate.loading import load_extractor
+
 __all__ = ["Extractor", "Statistics", "compare", "extract", "fid", "floor", "load_extractor", "train_classifier"]
+
+# What needs torch is imported when it is asked for: to compare features takes a fraction of a second, torch two.
+NEEDS_TORCH = {
+    "Extractor": "extractor",
+    "extract": "features",
+    "load_extractor": "loading",
+    "train_classifier": "classifier",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in NEEDS_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{NEEDS_TORCH[name]}"), name)

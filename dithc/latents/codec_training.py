@@ -32,7 +32,7 @@ WARMUP_SHARE = 0.05
 MEASURED_TILES, MEASURED_BATCH = 512, 16
 SHOWN_TILES = 8
 CROP_STREAM = 2
-GRID_FILE = "grid.png"
+GRID_FILE, BANDS_FILE = "grid.png", "bands.png"
 METRICS_FOLDER = "metrics"
 log = logger(__name__)
 
@@ -240,7 +240,7 @@ def _write(net: Autoencoder, tiles: Tiles, folder: Path, *, scale: float, number
             net.save(made)
             identity = f"kl-vae-{autoencoder_digest(made, scale=scale)}"
             codec = KlCodec(net, tiles.info, id=identity, scale=scale, bands=tuple(bands))
-            _draw(codec, tiles, made / GRID_FILE)
+            _draw(codec, tiles, made)
             said = {
                 "kind": "kl-vae",
                 "id": identity,
@@ -253,7 +253,7 @@ def _write(net: Autoencoder, tiles: Tiles, folder: Path, *, scale: float, number
                 "numbers": numbers,
             }
             (made / CODEC_FILE).write_text(json.dumps(said, indent=1) + "\n")
-            for name in (WEIGHTS_FILE, CONFIG_FILE, GRID_FILE, CODEC_FILE):
+            for name in (WEIGHTS_FILE, CONFIG_FILE, GRID_FILE, BANDS_FILE, CODEC_FILE):
                 with replacing(folder / name) as temporary:
                     (made / name).replace(temporary)
         finally:
@@ -267,10 +267,18 @@ def _write(net: Autoencoder, tiles: Tiles, folder: Path, *, scale: float, number
         ) from error
 
 
-def _draw(codec: KlCodec, tiles: Tiles, path: Path) -> None:
-    """Original tiles of the validation split (train, if there are none) in one row, their reconstructions below."""
+def _draw(codec: KlCodec, tiles: Tiles, folder: Path) -> None:
+    """Original tiles of the validation split (train, if there are none) in one row, their reconstructions below; and all bands of
+    the first, in grey, likewise."""
     rows = (tiles.rows("val") if len(tiles.rows("val")) else tiles.rows("train"))[:SHOWN_TILES]
     x = codec.input(tiles, rows)  # (N, C, H, W)
-    again = codec.to_rgb(codec.decode(codec.encode(x)[0] * codec.scale))  # (N, 3, H, W)
-    lines = [np.concatenate(list(images), axis=2) for images in (tiles.rgb(rows), again)]  # (3, H, N W) each
-    write_png(path, np.concatenate(lines, axis=1).transpose(1, 2, 0))  # (2 H, N W, 3)
+    back = codec.decode(codec.encode(x)[0] * codec.scale)  # (N, C, H, W)
+    lines = [
+        np.concatenate(list(images), axis=2) for images in (tiles.rgb(rows), codec.to_rgb(back))
+    ]  # (3, H, N W) each
+    write_png(folder / GRID_FILE, np.concatenate(lines, axis=1).transpose(1, 2, 0))  # (2 H, N W, 3)
+    grey = (
+        torch.stack([x[0], back[0]]).clamp(-1.0, 1.0).add(1.0).mul(127.5).round().to(torch.uint8).numpy()
+    )  # (2, C, H, W)
+    shown = np.concatenate([np.concatenate(list(bands), axis=1) for bands in grey])  # (2 H, C W)
+    write_png(folder / BANDS_FILE, np.repeat(shown[:, :, None], 3, axis=2))

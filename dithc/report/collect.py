@@ -176,17 +176,19 @@ def _evaluation(experiment: Experiment, results: Results, reference: Reference, 
     dataset = experiment.runs[settings.run].dataset
     samples, compared = results.one("sample", name), results.one("fid", name)
     numbers = numbers_of(samples)
-    same = ("run", "at", "weights", "sampler", "steps", "guidance", "guidance_channels", "real_split")
+    same = ("run", "at", "weights", "sampler", "order", "steps", "times", "real_split")
+    guided = ("guidance", "guidance_channels", "guidance_interval", "guide")
     return EvaluationFacts(
         name=name,
         dataset=dataset,
         label=_label(experiment, name),
         images=numbers.get("images"),
         images_per_second=numbers.get("images_per_second"),
+        network_evaluations=numbers.get("network_evaluations"),
         score=_score(compared) if compared else None,
         paper=reference.fid_of(experiment.datasets[dataset].source.kind),
         grid=samples.file("grid.png") if samples else None,
-        **{key: getattr(settings, key) for key in same},
+        **{key: getattr(settings, key) for key in (*same, *guided)},
     )
 
 

@@ -72,10 +72,13 @@ def _codec(experiment: Experiment, results: Results, dataset: str) -> CodecFacts
         trained_on=getattr(experiment.codecs[name], "trained_on", None),
         shape=numbers_of(latents).get("shape"),
         psnr_db=numbers.get("psnr_db", numbers_of(latents).get("psnr_db")),
+        psnr_db_by_band=numbers.get("psnr_db_by_band") or {},
+        **{name: numbers.get(name) for name in ("psnr_linear_db", "ssim", "spectral_angle_deg", "ndvi_error")},
         loss=numbers.get("loss"),
         steps=numbers.get("steps"),
         parameters=numbers.get("parameters"),
         grid=trained.file("grid.png") if trained else None,
+        bands=trained.file("bands.png") if trained else None,
     )
 
 

@@ -30,10 +30,16 @@ class CodecFacts:
     trained_on: str | None = None
     shape: list[int] | None = None
     psnr_db: float | None = None
+    psnr_linear_db: float | None = None
+    psnr_db_by_band: dict[str, float] = field(default_factory=dict)
+    ssim: float | None = None
+    spectral_angle_deg: float | None = None
+    ndvi_error: float | None = None
     loss: float | None = None
     steps: int | None = None
     parameters: int | None = None
     grid: Path | None = None
+    bands: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,15 +132,40 @@ class EvaluationFacts:
     label: str
     weights: str
     sampler: str
+    order: int | None
     steps: int
+    times: list[int] | None
     guidance: float
     guidance_channels: str
+    guidance_interval: list[float] | None
+    guide: str | None
     real_split: str
     images: int | None = None
     images_per_second: float | None = None
+    network_evaluations: int | None = None
     score: Score | None = None
     paper: dict[str, float] = field(default_factory=dict)
     grid: Path | None = None
+
+    @property
+    def solver(self) -> str:
+        """How noise became images, in words."""
+        order = f", order {self.order}" if self.order is not None else ""
+        times = ", chosen times" if self.times is not None else ""
+        return f"{self.sampler} {self.steps}{order}{times}"
+
+    @property
+    def guided(self) -> str:
+        """How it was guided, in words; empty where it was not."""
+        if self.guidance == 1.0:
+            return ""
+        away = f", away from the {self.guide}" if self.guide is not None else ""
+        where = ""
+        if self.guidance_interval is not None:
+            low, high = self.guidance_interval
+            where = f", from {low:g} to {high:g} of the timesteps"
+        count = f"; {self.network_evaluations} evaluations" if self.network_evaluations is not None else ""
+        return f"guidance {self.guidance}, {self.guidance_channels}{away}{where}{count}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,6 +58,17 @@ def drawing(heights: Sequence[float], *, width: float) -> tuple[Figure, list[Axe
     return figure, list(figure.subplots(len(heights), 1, sharex=True, height_ratios=heights))
 
 
+def over_pictures(
+    *, top: float, rows: int, columns: int, width: float = WIDTH_INCHES
+) -> tuple[Figure, Axes, list[list[Axes]]]:
+    """A figure with a panel of `top` inches over rows of square places for pictures."""
+    side = width / columns
+    figure = Figure(figsize=(width, top + rows * side * 0.58), layout="constrained")
+    grid = figure.add_gridspec(rows + 1, columns, height_ratios=[top, *[side * 0.58] * rows])
+    places = [[figure.add_subplot(grid[row + 1, column]) for column in range(columns)] for row in range(rows)]
+    return figure, figure.add_subplot(grid[0, :]), places
+
+
 def nothing(theme: Theme, text: str) -> bytes:
     """A figure that says what was not run."""
     with styled(theme):

@@ -114,6 +114,7 @@ def _pictures(facts: Facts) -> dict[str, bytes]:
         wanted[f"real {dataset.name}"] = (dataset.grid, LARGE_SIDE)
         wanted[f"tiles {dataset.name}"] = (dataset.grid, SMALL_SIDE)
         wanted[f"codec {dataset.codec.name}"] = (dataset.codec.grid, LARGE_SIDE)
+        wanted[f"codec bands {dataset.codec.name}"] = (dataset.codec.bands, 2 * LARGE_SIDE)
     for item in facts.evaluations:
         wanted[f"samples {item.name}"] = (item.grid, LARGE_SIDE)
     return {name: figures.thumbnail(path, max_side=side) for name, (path, side) in wanted.items() if path}

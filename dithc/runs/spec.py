@@ -15,8 +15,10 @@ RUN_WITHOUT_EFFECT = {
 }
 # Younger than stores that are in use: only what differs from the defaults, with which those were made, is in the digest.
 RUN_YOUNGER = {"objective", "lr_schedule", "decay_share", "betas"}
+EVALUATION_YOUNGER = {"order", "times", "guidance_interval", "guide"}
 EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}
-OF_SAMPLES = {"weights", "sampler", "steps", "guidance", "guidance_channels"}  # of no effect on what a codec gives back
+# Of no effect on what a codec gives back.
+OF_SAMPLES = {"weights", "sampler", "steps", "guidance", "guidance_channels", *EVALUATION_YOUNGER}
 # Where something stands, or whether it was checked, does not decide a result: the hashes of the bytes are in the manifests.
 PLACES = {"path", "init_file", "checksum", "may_lack"}
 LOOKS = {"display"}  # of tiles; nothing that is learnt sees it, but for the SD VAE, whose latents name it
@@ -101,7 +103,8 @@ def _sample(experiment: Experiment, name: str) -> dict[str, Any]:
             "dataset": experiment.runs[evaluation.run].dataset,
             **evaluation.model_dump(mode="json", exclude=left_out),
         }
-    return evaluation.model_dump(mode="json", exclude=EVALUATION_ELSEWHERE)
+    spec = evaluation.model_dump(mode="json", exclude=EVALUATION_ELSEWHERE | EVALUATION_YOUNGER)
+    return spec | evaluation.model_dump(mode="json", include=EVALUATION_YOUNGER, exclude_defaults=True)
 
 
 def _extractor(experiment: Experiment, name: str) -> dict[str, Any]:

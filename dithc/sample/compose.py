@@ -20,7 +20,7 @@ from dithc.log import logger, problem, progress
 from dithc.runs import Manifest, digest
 from dithc.sample.generate import Images
 from dithc.sample.job import Job
-from dithc.sample.network import describe, load_network
+from dithc.sample.network import describe, load_guide, load_network
 from dithc.sample.reconstruct import Reconstructions
 from dithc.sample.shards import SHARD_IMAGES, Shards, batches, grid
 
@@ -46,9 +46,9 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
         UserError: inputs that are missing, damaged or do not go together; an image that is not finite; a full disk.
     """
     begun = time.monotonic()
-    inputs = _inputs(job)
+    inputs = inputs_of(job)
     said = {name: value for name, value in job.spec.items() if name not in NOT_IN_IDENTITY}
-    opened = _open_codec(job) if job.evaluation.at == "codec" else _open(job, tiles_digest=inputs[str(job.tiles)])
+    opened = _open_codec(job) if job.evaluation.at == "codec" else open_images(job, tiles_digest=inputs[str(job.tiles)])
     images, meta = opened
     identity = digest({"spec": said, "inputs": sorted(inputs.values()), "stretch": meta["stretch"]})
     shards = Shards(folder=job.out.parent, total=images.count, identity=identity)
@@ -77,7 +77,7 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
     return numbers
 
 
-def _inputs(job: Job) -> dict[str, str]:
+def inputs_of(job: Job) -> dict[str, str]:
     """Digest of each input manifest, by path."""
     stages: dict[Path | None, str] = {
         job.checkpoint: "train",
@@ -97,8 +97,9 @@ def _open_codec(job: Job) -> tuple[Reconstructions, dict[str, Any]]:
     return Reconstructions(codec, tiles, evaluation=job.evaluation), meta
 
 
-def _open(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]:
+def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]:
     """The network, the codec and the classes, checked against each other."""
+    guide = load_guide(job)
     model, meta = load_network(job)
     assert job.latents is not None
     tiles = Tiles(job.tiles.parent)
@@ -122,7 +123,10 @@ def _open(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]:
     objective = Objective.of(training.Objective(**meta.get("objective", {})))  # older checkpoints are of the default
     bf16 = meta["dtype"] == "bf16"
     meta["stretch"] = digest(tiles.info["display"])
-    return Images(model, codec, evaluation=job.evaluation, classes=classes, objective=objective, bf16=bf16), meta
+    chosen = job.evaluation
+    images = Images(model, codec, evaluation=chosen, classes=classes, objective=objective, bf16=bf16, guide=guide)
+    meta["network_evaluations"] = images.network_evaluations()
+    return images, meta
 
 
 def _missing(shards: Shards) -> list[int]:
@@ -177,10 +181,21 @@ def _reporter(bar: progress, *, images: int, made: int, total: int) -> Any:
     return report
 
 
-def _way(chosen: training.Evaluation) -> dict[str, Any]:
+def _way(chosen: training.Evaluation, *, meta: dict[str, Any]) -> dict[str, Any]:
     """How noise became images."""
-    kept = ("weights", "sampler", "steps", "guidance", "guidance_channels")
-    return {**{name: getattr(chosen, name) for name in kept}, "labels": LABELS_NOTE}
+    kept = (
+        "weights",
+        "sampler",
+        "order",
+        "steps",
+        "times",
+        "guidance",
+        "guidance_channels",
+        "guidance_interval",
+        "guide",
+    )
+    settings = {name: getattr(chosen, name) for name in kept}
+    return {**settings, "network_evaluations": meta["network_evaluations"], "labels": LABELS_NOTE}
 
 
 def _numbers(job: Job, shards: Shards, *, meta: dict[str, Any], ranks: int) -> dict[str, Any]:
@@ -195,7 +210,7 @@ def _numbers(job: Job, shards: Shards, *, meta: dict[str, Any], ranks: int) -> d
         "at": chosen.at,
         "described": describe(chosen, step=meta["step"]),
         "step": meta["step"],
-        **({"split": chosen.real_split} if chosen.at == "codec" else _way(chosen)),
+        **({"split": chosen.real_split} if chosen.at == "codec" else _way(chosen, meta=meta)),
         "seed": chosen.seed,
         "dtype": meta["dtype"],
         "codec": meta["codec"],

@@ -4,7 +4,7 @@ Legend: N images, Z latent channels, h, w latent; C bands, H, W image.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,10 @@ from dithc.sample.seeds import generator_of, label_of
 
 OnStep = Callable[[int, int], None]
 """Called after each step with the number of steps done and of all."""
+
+
+Predictor = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(x (N, Z, h, w), timesteps (N), labels (N)) -> output (N, Z or 2Z, h, w)."""
 
 
 class Decoder(Protocol):
@@ -60,8 +64,9 @@ class Images:
         classes: npt.NDArray[np.int64],
         objective: diffusion.Objective,
         bf16: bool,
+        guide: DiT | None = None,
     ) -> None:
-        self.model, self.codec, self.evaluation = model, codec, evaluation
+        self.model, self.guide, self.codec, self.evaluation = model, guide, codec, evaluation
         self.classes, self.objective, self.bf16 = classes, objective, bf16
         self.count, self.steps = evaluation.images, evaluation.steps
         self.shape = (model.config.in_channels, *model.config.size)
@@ -72,15 +77,66 @@ class Images:
 
     def latents(self, indices: Sequence[int], *, on_step: OnStep | None = None) -> Tensor:
         """Samples of the reverse process, float32 (N, Z, h, w), scaled as in training."""
-        chosen = self.evaluation
+        return self._sample(
+            self._predictor(self.model),
+            guide=self._predictor(self.guide) if self.guide is not None else None,
+            labels=torch.tensor(self.labels(indices)),
+            noise=[generator_of(self.evaluation.seed, index) for index in indices],
+            shape=self.shape,
+            on_step=on_step,
+        )
+
+    def changed(self, **settings: Any) -> "Images":
+        """The same network with other settings of the evaluation."""
+        evaluation = self.evaluation.model_copy(update=settings)
+        return Images(
+            self.model,
+            self.codec,
+            evaluation=evaluation,
+            classes=self.classes,
+            objective=self.objective,
+            bf16=self.bf16,
+            guide=self.guide,
+        )
+
+    def network_evaluations(self) -> int:
+        """How often an image goes through a network, guidance included; counted on an image of one latent pixel."""
+        rows = 0
+
+        def count(x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+            nonlocal rows
+            rows += len(x)
+            return torch.zeros_like(x)
+
+        guide = count if self.guide is not None else None
+        self._sample(count, guide=guide, labels=torch.zeros(1), noise=[torch.Generator()], shape=(1, 1, 1))
+        return rows
+
+    def images(self, indices: Sequence[int], *, on_step: OnStep | None = None) -> Tensor:
+        """Samples, decoded: float32 (N, C, H, W) in scaled units."""
+        return self.codec.decode(self.latents(indices, on_step=on_step))
+
+    def _sample(
+        self,
+        model: Predictor,
+        *,
+        guide: Predictor | None,
+        labels: Tensor,
+        noise: Sequence[torch.Generator],
+        shape: tuple[int, int, int],
+        on_step: OnStep | None = None,
+    ) -> Tensor:
+        chosen, last = self.evaluation, self.objective.last
+        interval = chosen.guidance_interval
         denoise = diffusion.guided(
-            self._predict,
-            torch.tensor(self.labels(indices)),
+            model,
+            labels,
             null_label=self.model.config.null_label,
             scale=chosen.guidance,
             channels=chosen.guidance_channels,
+            guide=guide,
+            interval=(interval[0] * last, interval[1] * last) if interval is not None else None,
         )
-        noise = [generator_of(chosen.seed, index) for index in indices]
         # Pixels are clipped to [-1, 1] in the training data, so their prediction may be; latents have no bound.
         clip = None if self.codec.has_logvar else self.codec.scale
         if self.objective.schedule is None:
@@ -88,7 +144,7 @@ class Images:
                 chosen.sampler,
                 velocity=denoise,
                 steps=chosen.steps,
-                shape=self.shape,
+                shape=shape,
                 noise=noise,
                 clip=clip,
                 on_step=on_step,
@@ -98,17 +154,18 @@ class Images:
             denoise=self.objective.as_noise(denoise),
             schedule=self.objective.schedule,
             steps=chosen.steps,
-            shape=self.shape,
+            shape=shape,
             noise=noise,
+            order=chosen.order,
+            times=chosen.times,
             clip=clip,
             on_step=on_step,
         )
 
-    def images(self, indices: Sequence[int], *, on_step: OnStep | None = None) -> Tensor:
-        """Samples, decoded: float32 (N, C, H, W) in scaled units."""
-        return self.codec.decode(self.latents(indices, on_step=on_step))
+    def _predictor(self, model: DiT) -> Predictor:
+        def predict(x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.bf16):
+                output: Tensor = model(x, t, y)
+            return output.float()  # (N, Z or 2Z, h, w)
 
-    def _predict(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.bf16):
-            output: Tensor = self.model(x, t, y)
-        return output.float()  # (N, Z or 2Z, h, w)
+        return predict

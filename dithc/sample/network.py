@@ -1,5 +1,6 @@
 """The network that is sampled: trained, as it was before training, or never trained."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,6 +47,19 @@ def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
             ) from error
     log.info(f"sampling {describe(evaluation, step=checkpoint.step)} from {checkpoint.folder}")
     return model.eval(), meta
+
+
+def load_guide(job: Job) -> DiT | None:
+    """The network that guidance moves away from, where that is another than the sampled one.
+
+    Raises:
+        UserError: its checkpoint is missing or damaged.
+    """
+    guide = job.evaluation.guide
+    if guide is None:
+        return None
+    log.info("two networks: the one that guidance moves away from, first")
+    return load_network(replace(job, evaluation=job.evaluation.model_copy(update={"at": guide})))[0]
 
 
 def describe(evaluation: training.Evaluation, *, step: int) -> str:

@@ -124,5 +124,11 @@ def _load(model: DiT, weights: Mapping[str, Tensor], *, origin: Path) -> None:
         )
     for name, value in own.items():
         saved = weights[name]
-        assert saved.shape == value.shape, f"{name} is {tuple(saved.shape)}, and the model's settings are the same"
+        if (saved.shape, saved.dtype) != (value.shape, value.dtype):
+            raise problem(
+                f"weights of checkpoint {origin}",
+                got=f"{name} of {saved.dtype} {tuple(saved.shape)}",
+                expected=f"{value.dtype} {tuple(value.shape)}, as this model has it",
+                remedy="start in an empty store",
+            )
         value.copy_(saved)

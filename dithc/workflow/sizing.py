@@ -213,12 +213,14 @@ def _train(experiment: Experiment, name: str, ranks: int) -> tuple[float, float,
 def _sample(experiment: Experiment, name: str, ranks: int) -> tuple[float, float, float]:
     evaluation = experiment.evaluations[name]
     sizes = geometry(experiment, experiment.runs[evaluation.run])
-    at_once = min(evaluation.batch, SAMPLED_SHARD) * (2 if evaluation.guidance != 1.0 else 1)
+    networks = 2 if evaluation.guide is not None else 1
+    # Two networks see an image one after the other, one network both of its halves together.
+    at_once = min(evaluation.batch, SAMPLED_SHARD) * (2 if evaluation.guidance != 1.0 and networks == 1 else 1)
     dataset = experiment.datasets[experiment.runs[evaluation.run].dataset]
     kept, _ = _convolutions(experiment, dataset)
     decoding = min(evaluation.batch, SAMPLED_SHARD) * sizes.side**2 * kept * 4
     held = SAMPLED_SHARD * sizes.side**2 * sizes.bands * 4 * 3
-    network = at_once * sizes.tokens * sizes.width * 4 * training.KEPT_WIDTHS + sizes.parameters * 8
+    network = at_once * sizes.tokens * sizes.width * 4 * training.KEPT_WIDTHS + sizes.parameters * 8 * networks
     flops = sizes.flops * evaluation.images * evaluation.steps * (2 if evaluation.guidance != 1.0 else 1)
     if evaluation.at == "codec":
         return TORCH_MB + (decoding + held) / MB, 4 * _codec_pass(experiment, dataset), 0.0

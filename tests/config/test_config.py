@@ -47,6 +47,11 @@ def test_every_field_is_documented() -> None:
             assert field.get("description"), f"{model['title']}.{name} has no docstring"
 
 
+def judged(**settings: Any) -> dict[str, Any]:
+    """An evaluation of the demo's pre-training."""
+    return {"evaluations": {"x": {"run": "pretrain", "extractor": "landscape-classifier", **settings}}}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -131,6 +136,22 @@ def test_every_field_is_documented() -> None:
             ["runs.a", "`augment: none` for `flip: false`"],
         ),
         ({"datasets": {"landscape": {**demo()["datasets"]["landscape"], "views": 4}}}, ["views", "2 or 8"]),
+        (judged(sampler="ddim", order=2), ["evaluations.x", "`order` is of the samplers", "ddim"]),
+        (judged(sampler="unipc", order=4), ["evaluations.x.order", "1, 2 or 3"]),
+        (judged(steps=2, times=[999, 5], sampler="heun"), ["evaluations.x", "`times` are of a noise schedule", "heun"]),
+        (judged(steps=3, times=[999, 5]), ["evaluations.x", "`times` are 2 timesteps and `steps` is 3"]),
+        (judged(steps=3, times=[999, 5, 5]), ["evaluations.x", "`times` do not fall"]),
+        (judged(steps=2, times=[1000, 5]), ["evaluations.x.times", "less than or equal to 999"]),
+        (judged(guidance=2, guidance_interval=[0.6, 0.2]), ["begins at 0.6 and ends before, at 0.2"]),
+        (judged(guidance=2, guidance_interval=[0.6]), ["evaluations.x.guidance_interval", "at least 2 items"]),
+        (
+            judged(guidance=2, guidance_interval=[0.6, 1.2]),
+            ["evaluations.x.guidance_interval", "less than or equal to 1"],
+        ),
+        (judged(guidance_interval=[0.2, 0.6]), ["`guidance_interval` needs `guidance` other than 1"]),
+        (judged(guide="start"), ["`guide` needs `guidance` above 1, it is 1.0"]),
+        (judged(guide="start", guidance=2, at="start"), ["`guide: start` needs weights that were trained since"]),
+        (judged(guide="start", guidance=2), ["evaluations.x.guide is start", "runs.pretrain has neither"]),
         ({"seed": -1}, ["seed", "greater than or equal to 0"]),
         ({"results": "r$(touch pwned)"}, ["results", "has $"]),
         ({"store": ""}, ["store", "at least 1 character"]),
@@ -148,6 +169,14 @@ def test_mistake_is_named_with_its_key_and_remedy(change: dict[str, Any], words:
         load({**demo(), **change})
     for word in [*words, "got:", "expected:", "remedy:"]:
         assert word in str(caught.value)
+
+
+def test_guide_needs_a_fine_tuning_and_no_dropped_labels() -> None:
+    runs = {**demo()["runs"], "tuned": {"dataset": "landscape", "init": "pretrain", "label_dropout": 0.0}}
+    evaluation = {"run": "tuned", "extractor": "landscape-classifier", "guidance": 2}
+    load({**demo(), "runs": runs, "evaluations": {"x": {**evaluation, "guide": "start"}}})
+    with pytest.raises(UserError, match="saw dropped labels"):
+        load({**demo(), "runs": runs, "evaluations": {"x": evaluation}})
 
 
 def test_runs_that_start_from_each_other_are_refused() -> None:

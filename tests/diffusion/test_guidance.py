@@ -1,4 +1,6 @@
-"""Classifier-free guidance: what the model is given, and what becomes of its two halves."""
+"""Guidance: what models are given, and what becomes of the two halves."""
+
+from typing import Any
 
 import pytest
 import torch
@@ -61,6 +63,42 @@ def test_first_three_of_fewer_channels_is_all_of_them() -> None:
 
 def test_scale_zero_is_the_unlabelled_prediction() -> None:
     assert guided(Model(), LABELS, null_label=NULL, scale=0.0)(X, T)[:, :4].eq(NULL).all()
+
+
+def test_outside_of_the_interval_the_labelled_half_runs_alone() -> None:
+    for t, is_inside in ((19, False), (20, True), (30, True), (30.5, False)):
+        model, plain = Model(), Model()
+        at = torch.tensor([t, t])
+        out = guided(model, LABELS, null_label=NULL, scale=3.0, interval=(20, 30))(X, at)
+        expected = guided(plain, LABELS, null_label=NULL, scale=3.0 if is_inside else 1.0)(X, at)
+        assert torch.equal(out, expected)
+        assert [len(batch[0]) for batch in model.batches] == [4 if is_inside else 2]
+
+
+@pytest.mark.parametrize("channels", ["all", "first3"])
+@pytest.mark.parametrize("null_label", [None, NULL])
+def test_guide_takes_the_place_of_the_unlabelled_half(channels: Any, null_label: int | None) -> None:
+    def own(x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        return torch.cat([x * y.reshape(-1, 1, 1, 1), x + 1], dim=1)
+
+    def guide(x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        return torch.cat([x.sin() + y.reshape(-1, 1, 1, 1), x - 1], dim=1)
+
+    out = guided(own, LABELS, null_label=null_label, scale=1.7, guide=guide, channels=channels)(X, T)
+    theirs, ours = guide(X, T, LABELS if null_label is None else torch.full_like(LABELS, NULL)), own(X, T, LABELS)
+    expected = theirs + 1.7 * (ours - theirs)
+    stop = 4 if channels == "all" else 3
+    torch.testing.assert_close(out[:, :stop], expected[:, :stop])
+    assert torch.equal(out[:, stop:], ours[:, stop:])
+
+
+def test_guide_is_not_run_at_scale_one_or_outside_of_the_interval() -> None:
+    guide = Model()
+    guided(Model(), LABELS, null_label=None, scale=1.0, guide=guide)(X, T)
+    guided(Model(), LABELS, null_label=None, scale=2.0, guide=guide, interval=(6, 9))(X, T)
+    assert not guide.batches
+    guided(Model(), LABELS, null_label=None, scale=2.0, guide=guide, interval=(5, 9))(X, T)
+    assert [batch[2].tolist() for batch in guide.batches] == [[1, 2]]
 
 
 def test_guidance_without_a_null_label_and_unknown_channels_are_refused() -> None:

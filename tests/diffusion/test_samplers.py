@@ -48,6 +48,7 @@ def _draw(kind: str, steps: int, num: int = 256, denoise: object = _best_noise, 
         ("ddim", 250, 1.0, 0.04),
         ("dpm-solver", 50, 0.0, 0.02),
         ("dpm-solver", 20, 0.0, 0.03),
+        ("unipc", 10, 0.0, 0.03),
     ],
 )
 def test_perfect_denoiser_gives_the_mean_and_spread_of_the_data(
@@ -80,14 +81,14 @@ def test_an_image_depends_on_its_own_seed_and_not_on_its_batch(kind: str, denois
     assert not torch.allclose(together[0], together[1])
 
 
-def test_ddim_without_eta_and_the_solver_use_no_noise_after_the_start() -> None:
+def test_ddim_without_eta_and_the_solvers_use_no_noise_after_the_start() -> None:
     start = torch.randn(2, *SHAPE)
 
     def only_start(step: int) -> Tensor:
         assert step == 0
         return start
 
-    for kind in ("ddim", "dpm-solver"):
+    for kind in ("ddim", "dpm-solver", "unipc"):
         assert torch.equal(_draw(kind, 10, noise=only_start), _draw(kind, 10, noise=only_start))
 
 

@@ -18,3 +18,13 @@ def runs(name: str) -> bool:
 def sampled_where_it_runs(names: Iterable[str]) -> list[Any]:
     """Cases of which those that this CPU runs are a family to sample: each of the others is a skip that says why."""
     return [pytest.param(name, marks=pytest.mark.sampled) if runs(name) else name for name in names]
+
+
+def newest_and_in_turn(names: Iterable[str]) -> list[Any]:
+    """Cases of which the last that this CPU runs is always tested; of those before it, a commit draws one."""
+    names = list(names)
+    able = [name for name in names if runs(name)]
+    older = pytest.mark.alternates
+    return [
+        pytest.param(name, marks=older("older instruction sets", name)) if name in able[:-1] else name for name in names
+    ]

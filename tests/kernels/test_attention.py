@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dithc import native
-from tests.kernels.isas import sampled_where_it_runs
+from tests.kernels.isas import newest_and_in_turn, sampled_where_it_runs
 
 NUMBERS = {torch.float32: 0, torch.bfloat16: 1}  # hc_dtype
 ROUNDOFF = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
@@ -26,7 +26,7 @@ WIDTHS = [1, 8, 63, 64, 72, 80, 128]
 TYPES = [torch.float32, torch.bfloat16]
 
 
-@pytest.fixture(params=ISAS)
+@pytest.fixture(params=newest_and_in_turn(ISAS))
 def isa(request):
     if native.library() is None:
         pytest.skip(f"C kernels: {native.load().reason}")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dithc import native
+from tests.kernels.isas import newest_and_in_turn
 
 F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64
 NUMBERS = {F32: 0, BF16: 1, F64: 2}
@@ -40,7 +41,7 @@ ISAS = isas()
 pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
 
 
-@pytest.fixture(params=ISAS)
+@pytest.fixture(params=newest_and_in_turn(ISAS))
 def isa(request):
     return request.param
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dithc import native
+from tests.kernels.isas import newest_and_in_turn
 
 ONE = 2.0**-24  # half a unit in the last place of fp32, relative
 ROUND = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}  # of a store
@@ -40,7 +41,7 @@ ISAS = isas()
 pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
 
 
-@pytest.fixture(params=ISAS)
+@pytest.fixture(params=newest_and_in_turn(ISAS))
 def isa(request):
     return request.param
 

@@ -15,7 +15,7 @@ from dithc.latents.codec_training import train_codec
 from dithc.log import UserError, read_metrics
 from tests.latents.conftest import BANDS, FakeTiles
 
-FILES = {"codec.json", "config.json", "autoencoder.safetensors", "grid.png"}
+FILES = {"codec.json", "config.json", "autoencoder.safetensors", "grid.png", "bands.png"}
 
 
 def content(folder):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dithc.report import FIGURES, write_report
-from dithc.report.facts import Facts
+from dithc.report.facts import EvaluationFacts, Facts
 from dithc.report.words import score
 
 REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
@@ -130,6 +130,35 @@ def test_comparable_scores_are_not_flagged(plant: Any, tmp_path: Path) -> None:
 def test_floors_and_verdict_are_said(page: Page) -> None:
     assert "FID falls from 318.4 (untrained) and 171.1 (before fine-tuning) to 48.26 (after fine-tuning)" in page.text
     assert "two halves of the real tiles are 11.87 apart" in page.text
+
+
+def test_solver_and_guidance_are_said_in_full() -> None:
+    plain: dict[str, Any] = {
+        "name": "x",
+        "run": "r",
+        "dataset": "d",
+        "at": "final",
+        "label": "after training",
+        "weights": "ema",
+        "sampler": "ddim",
+        "order": None,
+        "steps": 50,
+        "times": None,
+        "real_split": "all",
+        "guidance": 1.0,
+        "guidance_channels": "all",
+        "guidance_interval": None,
+        "guide": None,
+    }
+    few = {"sampler": "unipc", "order": 3, "steps": 2, "times": [999, 40], "guidance": 1.5, "network_evaluations": 3}
+    where = {"guidance_interval": [0.1, 0.75], "guide": "start"}
+    said = [EvaluationFacts(**{**plain, **change}) for change in ({}, few, few | where)]
+    assert [item.solver for item in said] == ["ddim 50", *["unipc 2, order 3, chosen times"] * 2]
+    assert [item.guided for item in said] == [
+        "",
+        "guidance 1.5, all; 3 evaluations",
+        "guidance 1.5, all, away from the start, from 0.1 to 0.75 of the timesteps; 3 evaluations",
+    ]
 
 
 def test_papers_numbers_stand_beside_ours(page: Page) -> None:

@@ -65,7 +65,7 @@ def test_missing_manifest_and_other_stage_are_refused(tmp_path):
         Manifest.read(tmp_path / "m.json", stage="latents")
 
 
-def experiment(**run):
+def experiment(evaluations=None, **run):
     dataset = {
         "title": "toy",
         "source": {"kind": "image-folder", "synthetic": {}},
@@ -73,7 +73,8 @@ def experiment(**run):
         "codec": "pixels",
     }
     runs = {"a": {"dataset": "toy"} | run}
-    return load({"datasets": {"toy": dataset}, "codecs": {"pixels": {"kind": "pixel"}}, "runs": runs})
+    evaluated = {"extractors": {"e": {"kind": "squeezenet", "path": "e"}}, "evaluations": evaluations or {}}
+    return load({"datasets": {"toy": dataset}, "codecs": {"pixels": {"kind": "pixel"}}, "runs": runs, **evaluated})
 
 
 @pytest.mark.parametrize(
@@ -91,3 +92,17 @@ def test_edits_without_effect_on_the_result_keep_the_digest_of_a_training(edit):
 def test_edits_of_the_science_change_the_digest_of_a_training(edit):
     before, after = experiment(), experiment(**edit)
     assert digest(Manifest.spec_of(before, "train", "a")) != digest(Manifest.spec_of(after, "train", "a"))
+
+
+def of_samples(**settings):
+    chosen = {"run": "a", "extractor": "e", "sampler": "unipc", "guidance": 2.0} | settings
+    return Manifest.spec_of(experiment({"x": chosen}, init_file="weights"), "sample", "x")
+
+
+def test_samples_of_settings_that_came_later_keep_their_digest_without_them():
+    assert set(of_samples()) == {
+        *("run", "at", "weights", "images", "sampler", "steps", "guidance", "guidance_channels", "seed")
+    }
+    assert digest(of_samples()) == "f32b75851acd"
+    edits = [{"order": 3}, {"steps": 2, "times": [999, 3]}, {"guidance_interval": [0.2, 0.8]}, {"guide": "start"}]
+    assert len({digest(of_samples(**edit)) for edit in [{}, *edits]}) == 5

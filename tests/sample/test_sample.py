@@ -11,6 +11,8 @@ import torch
 from dithc.comm import Group
 from dithc.config import training
 from dithc.data import Tiles
+from dithc.diffusion import Schedule
+from dithc.diffusion import sample as draw
 from dithc.log import UserError
 from dithc.runs import Manifest, Store
 from dithc.sample import sample
@@ -42,7 +44,7 @@ def test_samples_are_written_with_their_display_grid_and_manifest(job):
     assert (numbers["guidance"], numbers["guidance_channels"], numbers["steps"]) == (1.5, "all", 4)
 
 
-@pytest.mark.parametrize("sampler", ["ddpm", "ddim", "dpm-solver"])
+@pytest.mark.parametrize("sampler", ["ddpm", "ddim", "dpm-solver", "unipc"])
 @pytest.mark.parametrize("channels", ["all", "first3"])
 def test_batches_change_an_image_by_rounding_only(job, sampler, channels):
     whole, parts = (job(f"b{batch}", batch=batch, sampler=sampler, guidance_channels=channels) for batch in (6, 1))
@@ -171,6 +173,39 @@ def test_guidance_on_first_three_channels_leaves_the_fourth_to_the_labelled_half
     assert not np.allclose(images(plain)[:, :3], images(first3)[:, :3], atol=2 * 2**-11)
 
 
+def test_guide_is_what_the_weights_before_the_first_step_predict(job):
+    one = job(guide="start", guidance=2.5, sampler="unipc", order=3, steps=5, images=4)
+    numbers = sample(one, Group())
+    own, start = (load_network(job(at=at))[0] for at in ("final", "start"))
+    y = torch.tensor([label_of(0, index, np.array([0, 2])) for index in range(4)])
+
+    def denoise(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return start(x, t, y) + 2.5 * (own(x, t, y) - start(x, t, y))
+
+    noise = [generator_of(0, index) for index in range(4)]
+    schedule, settings = Schedule.linear(), {"steps": 5, "order": 3, "clip": 1.0}
+    expected = draw("unipc", denoise=denoise, schedule=schedule, shape=(4, 8, 8), noise=noise, **settings)
+    assert np.abs(images(one).astype(np.float32) - expected.numpy()).max() <= 2 * 2**-11
+    assert (numbers["guide"], numbers["order"], numbers["network_evaluations"]) == ("start", 3, 10)
+
+
+def test_network_evaluations_of_an_image_are_counted(job):
+    kept = {"sampler": "ddim", "steps": 10, "images": 3}  # timesteps 0, 111, .., 999
+    wanted = {
+        "plain": (1.0, None, 10),
+        "all": (1.5, None, 20),
+        "some": (1.5, [0.2, 0.6], 14),
+        "none": (1.5, [0.5, 0.51], 10),
+    }
+    for name, (guidance, interval, evaluations) in wanted.items():
+        numbers = sample(job(name, guidance=guidance, guidance_interval=interval, **kept), Group())
+        assert numbers["network_evaluations"] == evaluations, name
+    assert np.array_equal(images(job("plain")), images(job("none")))
+    whole = job("whole", guidance=1.5, guidance_interval=[0.0, 1.0], **kept)
+    sample(whole, Group())
+    assert np.array_equal(images(whole), images(job("all")))
+
+
 def copy_of_run(trained, folder) -> tuple[Path, Path]:
     """The manifest and the folder of a copy of the trained run's last checkpoint."""
     store, step = Store.of_run(trained["checkpoint"])
@@ -271,6 +306,14 @@ def test_run_that_predicts_velocities_is_sampled_by_following_them(job, flow, sa
             x = x - velocity(x, 0.5) / 2
     assert meta["objective"]["predict"] == "flow"
     assert np.abs(images(one) - x.numpy()).max() <= 2 * 2**-11
+
+
+def test_flow_is_guided_in_an_interval_of_its_own_times_and_by_its_start(job, flow):
+    kept = {"checkpoint": flow, "sampler": "euler", "steps": 4, "guidance": 1.5, "images": 2}
+    some = sample(job("some", **kept, guidance_interval=[0.5, 1.0]), Group())  # of times 1000, 750, 500, 250
+    assert some["network_evaluations"] == 7
+    heun = sample(job("heun", **{**kept, "sampler": "heun", "steps": 3}, guide="start"), Group())
+    assert heun["network_evaluations"] == 6
 
 
 def test_checkpoint_that_does_not_say_what_it_predicts_is_sampled_as_noise(job, trained, tmp_path):

@@ -17,7 +17,7 @@ from dithc.comm import Group
 from dithc.log import UserError
 from dithc.runs import Lease, Store
 from dithc.tensors import read_tensors
-from dithc.train import DONE, HELD, Job, saving, snapshot, train
+from dithc.train import DONE, HELD, Job, checkpoint, saving, snapshot, train
 from dithc.train.background import Background, Cancelled
 from dithc.train.snapshot import share_out
 from dithc.train.step import Trainer
@@ -211,6 +211,15 @@ def test_training_that_fails_gives_up_the_checkpoint_on_its_way(job, monkeypatch
     assert store_of(job()).steps() == [0]
     assert not list(store_of(job()).folder.glob(".step_*"))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
+
+
+@pytest.mark.parametrize("other", [lambda value: value.to(torch.bfloat16), lambda value: value[:1]])
+def test_weights_of_another_type_or_shape_are_refused(other):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(UserError, match="as this model has it"):
+        checkpoint._load(model, before | {"weight": other(before["weight"])}, origin=Path("x"))
 
 
 def test_every_nth_checkpoint_is_kept(job):

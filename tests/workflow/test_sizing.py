@@ -109,6 +109,19 @@ def test_eight_views_take_four_times_the_encoding_and_no_more_memory() -> None:
     assert 2.5 * two - 3 <= eight <= 4 * two + 3  # 2.5 for what is read and written, 4 for what is computed
 
 
+def test_a_second_network_that_guides_is_asked_for() -> None:
+    def memory(**evaluation: Any) -> int:
+        content = large().model_dump(mode="json")
+        content["runs"]["one"]["init_file"] = "weights.pt"
+        content["runs"]["one"]["model"] = {"preset": "DiT-XL/2"}
+        content["extractors"] = {"e": {"kind": "squeezenet", "path": "e.pt"}}
+        content["evaluations"] = {"x": {"run": "one", "extractor": "e", "batch": 1, "guidance": 2.0, **evaluation}}
+        return Workflow(content, cores=2).jobs.mem_mb("sample", "x")
+
+    weights = 675e6 * 4 / 1e6
+    assert memory(guide="start") - memory() > weights
+
+
 def test_nothing_that_is_asked_depends_on_where_it_is_read() -> None:
     experiment = load(ROOT / "config" / "experiments" / "demo.yaml").model_dump(mode="json") | {"machine": CLUSTER}
     driver, inside = Workflow(experiment, cores=None).jobs, Workflow(experiment, cores=64).jobs

@@ -22,7 +22,7 @@ class Plan:
         baseline: the run that the others are compared with.
         candidates: those others; the baseline's own name is allowed, and is trained with other seeds.
         seeds: of the trainings; a contender that has its own seed keeps it.
-        evaluation: the evaluation of `base` whose settings judge all.
+        evaluation: the evaluation of `base` whose settings judge every contender that has none of its own.
     """
 
     base: Experiment
@@ -70,9 +70,7 @@ class Plan:
     @property
     def trainings(self) -> list[tuple[str, int]]:
         """Runs and seeds, each once, those that are compared beside each other."""
-        found = dict.fromkeys(
-            one for name, _, seed, own in self.pairs for one in ((self.baseline, seed), (name, own))
-        )
+        found = dict.fromkeys(one for name, _, seed, own in self.pairs for one in ((self.baseline, seed), (name, own)))
         return list(found)
 
     def calibration(self) -> dict[str, Any]:
@@ -90,11 +88,10 @@ class Plan:
         Args:
             steps: of each contender, a multiple of 8.
         """
-        judged = self.base.evaluations[self.evaluation].model_dump(mode="json", exclude_unset=True)
         runs: dict[str, Any] = {}
         evaluations: dict[str, Any] = {}
         for name, seed in self.trainings:
-            every = steps[name] // PARTS
+            every, judged = steps[name] // PARTS, self._judged(name)
             kept = {"keep_every": every, "checkpoint_every": every, "keep_last": 1}
             runs[run_name(name, seed)] = self._run(name, seed=seed, steps=steps[name]) | kept
             for share in SHARES:
@@ -102,9 +99,15 @@ class Plan:
                 evaluations[point_name(name, seed, at)] = judged | {"run": run_name(name, seed), "at": at}
         for name in self.contenders:
             first = run_name(name, next(seed for one, seed in self.trainings if one == name))
+            judged = self._judged(name)
             evaluations[f"{name}-untrained"] = judged | {"run": first, "at": "untrained"}
             evaluations[f"{name}-codec"] = judged | {"run": first, "at": "codec"}
         return self._experiment(runs, evaluations)
+
+    def _judged(self, name: str) -> dict[str, Any]:
+        """How a contender's samples are made and scored: as an evaluation of its own says, else as that of all."""
+        own = (one for one in self.base.evaluations.values() if one.run == name)
+        return next(own, self.base.evaluations[self.evaluation]).model_dump(mode="json", exclude_unset=True)
 
     def _run(self, name: str, *, seed: int, steps: int) -> dict[str, Any]:
         given = self.base.runs[name].model_dump(mode="json", exclude_unset=True)

@@ -76,7 +76,9 @@ def judge(
         flops: of a step of each contender.
     """
     kinds = {plan.base.datasets[plan.base.runs[name].dataset].codec for name in plan.contenders}
-    before = {name: float(codecs.get(name, {}).get("seconds", 0.0)) if len(kinds) > 1 else 0.0 for name in plan.contenders}
+    before = {
+        name: float(codecs.get(name, {}).get("seconds", 0.0)) if len(kinds) > 1 else 0.0 for name in plan.contenders
+    }
     found: dict[tuple[str, int], list[Point]] = {}
     for name, seed in plan.trainings:
         per_step = float(runs[run_name(name, seed)]["seconds_per_step_median"])

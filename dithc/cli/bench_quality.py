@@ -1,0 +1,149 @@
+"""`dithc bench quality`: which of several trainings reaches a score first, as an experiment of the workflow."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dithc.cli.bench_words import Kind, add_json, tell
+
+if TYPE_CHECKING:
+    from dithc.bench.quality import Plan
+
+PLAN_FILE, FIGURE_FILE, RESULT_FILE = "plan.json", "quality.png", "quality.json"
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=Path("config/experiments/quality.yaml"),
+        metavar="FILE",
+        help="experiment that has the contenders among its runs (default config/experiments/quality.yaml)",
+    )
+    parser.add_argument("--baseline", default="baseline", metavar="RUN", help="(default baseline)")
+    parser.add_argument(
+        "--candidates",
+        required=True,
+        metavar="RUN,RUN",
+        help="runs to compare with it; the baseline's name: with other seeds",
+    )
+    parser.add_argument("--seeds", default="0,1", help="of the trainings (default 0,1)")
+    parser.add_argument(
+        "--evaluation", default="judge", metavar="NAME", help="how samples are made and scored (default judge)"
+    )
+    parser.add_argument("--budget-minutes", type=float, default=10.0, metavar="M", help="of one training (default 10)")
+    parser.add_argument(
+        "--profile", default="profiles/local", metavar="FOLDER", help="the machine (default profiles/local)"
+    )
+    add_json(parser)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from dithc.bench.quality import Plan
+    from dithc.config import experiment_of
+    from dithc.log import problem
+
+    if not args.budget_minutes > 0:
+        raise problem("--budget-minutes", got=args.budget_minutes, expected="a time above 0", remedy="correct it")
+    if not all(seed.isdigit() for seed in args.seeds.split(",")):
+        raise problem("--seeds", got=args.seeds, expected="numbers, as in 0,1", remedy="correct it")
+    plan = Plan(
+        base=experiment_of([args.config]),
+        baseline=args.baseline,
+        candidates=tuple(args.candidates.split(",")),
+        seeds=tuple(int(seed) for seed in args.seeds.split(",")),
+        evaluation=args.evaluation,
+    )
+    folder = Path(plan.base.results, f"{plan.base.name}-quality")
+    steps = _steps(plan, folder, args)
+    if steps is None or _workflow(plan.experiment(steps), folder / "experiment.json", args.profile):
+        return 1
+    return _judge(plan, folder, steps, args.json)
+
+
+def _steps(plan: "Plan", folder: Path, args: argparse.Namespace) -> dict[str, int] | None:
+    """Steps of each contender: measured once, then kept, so that what is started again goes on; None where that failed."""
+    from dithc.bench.quality import calibrated_steps
+    from dithc.bench.quality.plan import CALIBRATION_STEPS
+    from dithc.log import logger
+    from dithc.runs import Manifest, atomic_write
+    from dithc.sealed import seal, unseal
+
+    log = logger("dithc.bench")
+    path = folder / PLAN_FILE
+    known = unseal(path.read_text())["steps"] if path.exists() else {}
+    key = f"{args.budget_minutes:g}"
+    missing = [name for name in plan.contenders if f"{name} {key}" not in known]
+    if missing:
+        content = plan.calibration()
+        if _workflow(content, folder / "calibration.json", args.profile, runs_alone=True):
+            return None
+        seconds: dict[str, list[float]] = {name: [] for name in plan.contenders}
+        for run in content["runs"]:
+            manifest = Manifest.read(folder / "runs" / run / f"step_{CALIBRATION_STEPS:07d}.json", stage="train")
+            name = run.removeprefix("calibrate-").rpartition("-")[0]
+            seconds[name].append(manifest.numbers["seconds_per_step_median"])
+        found = calibrated_steps(seconds, budget_seconds=60 * args.budget_minutes)
+        known |= {f"{name} {key}": found[name] for name in missing}
+        atomic_write(path, seal({"steps": known}))
+    steps = {name: int(known[f"{name} {key}"]) for name in plan.contenders}
+    log.info(f"steps that fill {key} minutes here: " + ", ".join(f"{name} {count:,}" for name, count in steps.items()))
+    return steps
+
+
+def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: bool = False) -> int:
+    """Runs the experiment to its scores, or to the ends of its runs; Snakemake's status."""
+    from dithc.cli import run
+    from dithc.config import load
+    from dithc.runs import atomic_write
+
+    experiment = load(content)
+    root = path.parent
+    ends = [f"{root}/runs/{name}/step_{one.steps:07d}.json" for name, one in experiment.runs.items()]
+    scores = [f"{root}/fid/{name}/manifest.json" for name in experiment.evaluations]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, json.dumps(content, indent=1) + "\n")
+    words = ["--", *(ends if runs_alone else [*ends, *scores])]
+    return run.run(argparse.Namespace(profile=profile, configfile=[path], verbose=False, words=words))
+
+
+def _judge(plan: "Plan", folder: Path, steps: dict[str, int], path: Path | None) -> int:
+    """Reads the manifests, draws the picture, prints the table."""
+    import numpy as np
+
+    from dithc.bench.quality import judge
+    from dithc.bench.quality.plan import SHARES, point_name
+    from dithc.config import load
+    from dithc.log import logger
+    from dithc.model import DiTConfig, flops_per_image
+    from dithc.report.quality_figure import draw_quality
+    from dithc.runs import Manifest, Store, atomic_write
+
+    experiment = load(plan.experiment(steps))
+    last = {name: folder / "runs" / name / f"step_{run.steps:07d}.json" for name, run in experiment.runs.items()}
+    runs = {name: Manifest.read(manifest, stage="train").numbers for name, manifest in last.items()}
+    scores = {
+        name: Manifest.read(folder / "fid" / name / "manifest.json", stage="fid").numbers
+        for name in experiment.evaluations
+    }
+    codecs, flops, pictures = {}, {}, {}
+    for name in plan.contenders:
+        run = plan.base.runs[name]
+        codec = folder / "codecs" / plan.base.datasets[run.dataset].codec / "manifest.json"
+        codecs[name] = {"seconds": Manifest.read(codec, stage="codec").seconds} if codec.exists() else {}
+        seed = next(seed for one, seed in plan.trainings if one == name)
+        store, step = Store.of_run(last[f"{name}-s{seed}"])
+        config = DiTConfig(**store.open(step).meta["model"])
+        flops[name] = float(flops_per_image(config).training_total * run.global_batch)
+        for share in SHARES:
+            at = int(steps[name] * share)
+            shard = folder / "samples" / point_name(name, seed, at) / "rgb-00000.npy"
+            pictures[name, at] = np.load(Manifest.whole(shard))
+    result = judge(plan, steps=steps, runs=runs, scores=scores, codecs=codecs, flops=flops)
+    atomic_write(folder / FIGURE_FILE, draw_quality(result, pictures))
+    logger("dithc.bench").info(f"picture: {folder / FIGURE_FILE}")
+    return tell(result, path or folder / RESULT_FILE, [])
+
+
+QUALITY = Kind("which of several trainings reaches a score first: FID by time, R", _add, _run)

@@ -1,0 +1,38 @@
+"""How steps of few-step solvers weigh the clean images that a network predicted at several noise levels.
+
+Along the path that ends in an image, with l half the log of the signal-to-noise ratio and x0(l) the predicted clean image,
+
+    x(l + h) = sigma' / sigma x(l) + alpha' (1 - exp(-h)) mean of x0 from l to l + h,
+
+where the mean has the weight exp(l) (Lu et al. 2022, proposition 4.1). Its linear part is exact; a solver of order p puts a
+polynomial through p values of x0.
+
+Legend: h the stride; r = (level - l) / h, where a value was predicted, in strides.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def slope_weights(places: Sequence[float], *, stride: float) -> list[float]:
+    """Weights w of the slopes (x0(r) - x0(0)) / r, such that x0(0) + sum of w x slopes is the mean over the stride.
+
+    The mean of every polynomial of as many degrees as there are places is exact. Of a single place the weight is 1/2, as in
+    DPM-Solver++(2M) and as UniPC has it with B(h) = exp(h) - 1: the limit of the exact weight for short strides.
+
+    Args:
+        places: r of each slope, distinct and not 0: below 0 where the path came from, 1 at its next point.
+        stride: h, above 0.
+    """
+    if len(places) < 2:
+        return [0.5] * len(places)
+    mean, moments = -math.expm1(-stride), []
+    moment = mean
+    for degree in range(1, len(places) + 1):
+        moment = 1 - degree / stride * moment  # the integral of h exp((r - 1) h) r^degree from 0 to 1, by parts
+        moments.append(moment / mean)
+    powers = np.vander(places, increasing=True).T  # (degree - 1, place)
+    weights: list[float] = np.linalg.solve(powers, np.array(moments)).tolist()
+    return weights

@@ -1,0 +1,157 @@
+"""Searches the timesteps at which a few steps of a solver end nearest to many, on a network of the user's own.
+
+Legend: N latents, S timesteps.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dithc.config import training
+from dithc.diffusion import SAMPLERS, Schedule
+from dithc.log import logger, problem
+from dithc.sample.compose import inputs_of, open_images
+from dithc.sample.generate import Images
+from dithc.sample.job import Job
+from dithc.sample.shards import batches
+
+SOLVERS, MOST_STEPS = ("dpm-solver", "unipc"), 20
+SHARES = (0.5, 0.25, 0.125)  # of the distance to its neighbour that a timestep is moved, one after the other
+MOST_SWEEPS = 4  # over all timesteps, with one share
+log = logger(__name__)
+
+Times = tuple[int, ...]
+"""Timesteps of the training, falling."""
+
+
+def search(job: Job, *, latents: int, reference_steps: int) -> dict[str, Any]:
+    """Moves the timesteps of an evaluation's solver until its latents differ least from those of many steps.
+
+    The latents have seeds of the evaluation that it does not score; half of them are searched on, the others judge what was
+    found.
+
+    Args:
+        job: whose evaluation says network, guidance, solver and number of steps, and where the search begins: its `times`, or
+            else the solver's own spacing.
+        latents: N searched on, and as many that judge.
+        reference_steps: of the reference, by UniPC of third order.
+
+    Returns:
+        `times`, and the mean absolute difference from the reference (in units of scaled latents): `searched` on the first half,
+        `unseen` on the second; `before` with the solver's own spacing, `after` with `times`. How it was found beside them.
+
+    Raises:
+        UserError: a sampler that draws noise, too many steps, fewer steps of the reference than twice as many.
+    """
+    begun = time.monotonic()
+    chosen = job.evaluation
+    if chosen.at == "codec" or chosen.sampler not in SOLVERS or not 2 <= chosen.steps <= MOST_STEPS:
+        raise problem(
+            f"evaluation {job.name} has no timesteps to search",
+            got=f"{chosen.sampler} in {chosen.steps} steps, at {chosen.at}",
+            expected=f"{' or '.join(SOLVERS)} in 2 to {MOST_STEPS} steps, of a network",
+            remedy="change `sampler`, `steps` or `at` of the evaluation",
+        )
+    if reference_steps < 2 * chosen.steps:
+        remedy = "take 200"
+        raise problem(
+            "steps of the reference", got=reference_steps, expected=f"{2 * chosen.steps} or more", remedy=remedy
+        )
+    inputs = inputs_of(job)
+    images, _ = open_images(job, tiles_digest=inputs[str(job.tiles)])
+    first, second = (range(chosen.images + part * latents, chosen.images + (part + 1) * latents) for part in (0, 1))
+    error, judge = (_Error(images, indices, reference_steps=reference_steps) for indices in (first, second))
+    spacing = _own_spacing(chosen)
+    before = error(spacing)
+    times, after = descend(error, tuple(chosen.times or spacing), report=log.info)
+    unseen = {"before": judge(spacing), "after": judge(times)}
+    found = {"times": list(times), "searched": {"before": before, "after": after}, "unseen": unseen}
+    if unseen["after"] >= unseen["before"]:
+        log.warning("on latents that were not searched on, these timesteps are no better: search on more of them")
+    settings = {"evaluation": job.name, "spec": job.spec, "inputs": inputs}
+    made = {"latents": latents, "reference_steps": reference_steps, "trials": error.trials}
+    return {**found, **settings, **made, "seconds": round(time.monotonic() - begun, 3)}
+
+
+class _Error:
+    """The mean absolute difference of latents from their reference, by timesteps; each is tried once.
+
+    Attributes:
+        trials: how many were tried.
+    """
+
+    def __init__(self, images: Images, indices: Sequence[int], *, reference_steps: int) -> None:
+        self._images, self._indices = images, indices
+        self._known: dict[Times, float] = {}
+        log.info(f"{len(indices)} latents in {reference_steps} steps, from which the difference is taken")
+        self._reference = self._latents(sampler="unipc", order=3, steps=reference_steps, times=None)
+
+    @property
+    def trials(self) -> int:
+        return len(self._known)
+
+    def __call__(self, times: Times) -> float:
+        if times not in self._known:
+            drawn = self._latents(times=list(times), steps=len(times))
+            self._known[times] = float((drawn - self._reference).abs().mean())
+        return self._known[times]
+
+    def _latents(self, **settings: Any) -> Tensor:
+        changed = self._images.changed(**settings)
+        parts = batches(self._indices, self._images.evaluation.batch)
+        return torch.cat([changed.latents(part) for part in parts])  # (N, Z, h, w)
+
+
+def _own_spacing(chosen: training.Evaluation) -> Times:
+    spacing = SAMPLERS[chosen.sampler].spacing
+    return tuple(reversed(Schedule.linear().respaced(chosen.steps, spacing=spacing).timesteps.tolist()))
+
+
+def descend(
+    error: Callable[[Times], float], times: Times, *, report: Callable[[str], None] = lambda _: None
+) -> tuple[Times, float]:
+    """Moves one timestep after the other towards a neighbour, where that lowers the error, by less and less.
+
+    The others first follow, in proportion, since a solver of several steps suffers from strides of unequal length; then each
+    moves alone. The first stays: the path begins in noise. The last may move to 0.
+
+    Args:
+        error: of timesteps.
+        times: where it begins, falling.
+        report: told of each sweep.
+
+    Returns:
+        The best timesteps that were tried, and their error.
+    """
+    lowest = error(times)
+    for share, others_follow in ((share, follow) for follow in (True, False) for share in SHARES):
+        for _ in range(MOST_SWEEPS):
+            before = lowest
+            for index in range(1, len(times)):
+                for moved in _moved(times, index, share, others_follow=others_follow):
+                    if (tried := error(moved)) < lowest:
+                        times, lowest = moved, tried
+            report(f"moved by {share:g} of the distance: difference {before:.4g} -> {lowest:.4g}, {list(times)}")
+            if lowest == before:
+                break
+    return times, lowest
+
+
+def _moved(times: Times, index: int, share: float, *, others_follow: bool) -> list[Times]:
+    """The timesteps with that of `index` nearer to either neighbour, where whole timesteps allow it."""
+    here, first = times[index], times[0]
+    result = []
+    for neighbour in (times[index - 1], times[index + 1] if index + 1 < len(times) else -1):
+        place = here + int(share * (neighbour - here))
+        before, after = times[:index], times[index + 1 :]
+        if others_follow:
+            before = tuple(round(first + (time - first) * (place - first) / (here - first)) for time in before)
+            after = tuple(round(time * place / here) for time in after)
+        moved = (*before, place, *after)
+        if place != here and all(one > other for one, other in pairwise(moved)):
+            result.append(moved)
+    return result

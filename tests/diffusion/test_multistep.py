@@ -1,0 +1,198 @@
+"""Solvers of several steps on paths that are known in closed form, and beside the same solvers of diffusers."""
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dithc.diffusion import Schedule, sample
+from dithc.diffusion.multistep import slope_weights
+from dithc.log import UserError
+
+SCHEDULE = Schedule.linear()
+SHAPE = (4, 2, 2)
+SOLVERS = ["dpm-solver", "unipc"]
+MEAN, STD = 1.5, 0.5
+CENTRES = torch.randn(5, *SHAPE, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+CENTRE_STD = 0.5
+
+
+class Gaussian:
+    """The best denoiser of N(MEAN, STD^2), with the end of every path."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    def __call__(self, x: Tensor, t: Tensor) -> Tensor:
+        alpha_bar = self.schedule.alpha_bar[t].to(x).reshape(-1, 1, 1, 1)
+        return (1 - alpha_bar).sqrt() * (x - alpha_bar.sqrt() * MEAN) / (alpha_bar * STD**2 + 1 - alpha_bar)
+
+    def end(self, start: Tensor) -> Tensor:
+        """The clean image predicted at the first timestep, on the exact path from `start` at the last."""
+        first, last = self.schedule.alpha_bar[0], self.schedule.alpha_bar[-1]
+        spread = ((first * STD**2 + 1 - first) / (last * STD**2 + 1 - last)).sqrt()
+        x = first.sqrt() * MEAN + spread * (start - last.sqrt() * MEAN)
+        zeros = torch.zeros(len(x), dtype=torch.long)
+        return self.schedule.predict_x0(x, zeros, self(x, zeros))
+
+
+def mixture(x: Tensor, t: Tensor) -> Tensor:
+    """The best denoiser of five Gaussians of CENTRE_STD around CENTRES, each as likely."""
+    alpha_bar = SCHEDULE.alpha_bar[t].to(x).reshape(-1, 1, 1, 1)
+    variance = alpha_bar * CENTRE_STD**2 + 1 - alpha_bar
+    away = x[:, None] - alpha_bar[:, None].sqrt() * CENTRES.to(x)  # (N, 5, C, h, w)
+    share = torch.softmax(-(away**2).flatten(2).sum(2) / (2 * variance.reshape(-1, 1)), dim=1)  # (N, 5)
+    return (1 - alpha_bar).sqrt() * torch.einsum("nk,nkchw->nchw", share, away) / variance
+
+
+def draw(kind: str, steps: int, *, start: Tensor, denoise: object = mixture, **more: object) -> Tensor:
+    arguments = {"schedule": SCHEDULE, "shape": SHAPE, "noise": lambda _: start, **more}
+    return sample(kind, denoise=denoise, steps=steps, **arguments)  # type: ignore[arg-type]
+
+
+def noise(num: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(num, *SHAPE, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
+
+
+@pytest.mark.parametrize("stride", [0.005, 0.3, 2.0, 12.0])
+@pytest.mark.parametrize("places", [(-0.7, 1.0), (-1.3, -2.1), (-0.5, -3.0, 1.0)])
+def test_weights_of_slopes_give_the_mean_of_polynomials(stride: float, places: tuple[float, ...]) -> None:
+    nodes, quadrature = np.polynomial.legendre.leggauss(60)
+    r = (nodes + 1) / 2
+    weight = quadrature * np.exp((r - 1) * stride)
+    polynomial = np.polynomial.Polynomial([0.3, -1.1, 0.7, 0.4][: len(places) + 1])
+    expected = (weight * polynomial(r)).sum() / weight.sum()
+    slopes = [(polynomial(place) - polynomial(0)) / place for place in places]
+    weights = slope_weights(places, stride=stride)
+    assert polynomial(0) + np.dot(weights, slopes) == pytest.approx(expected, rel=1e-7)
+
+
+def test_one_slope_weighs_half_as_of_a_short_stride() -> None:
+    assert slope_weights([], stride=1.0) == []
+    assert slope_weights([-2.0], stride=1.0) == slope_weights([1.0], stride=5.0) == [0.5]
+
+
+RATES = {("dpm-solver", 1): 1, ("dpm-solver", 2): 2, ("dpm-solver", 3): 3, ("unipc", 1): 2, ("unipc", 2): 3}
+
+
+@pytest.mark.parametrize(("kind", "order"), RATES)
+def test_error_falls_with_the_order_and_by_one_more_where_it_is_corrected(kind: str, order: int) -> None:
+    denoise = Gaussian(Schedule.linear(20_000))  # fine, so that whole timesteps hardly move the levels
+    start = noise(8)
+    exact = denoise.end(start)
+    coarse, fine = (
+        draw(kind, steps, start=start, denoise=denoise, schedule=denoise.schedule, order=order) for steps in (40, 80)
+    )
+    rate = math.log2((coarse - exact).abs().max().item() / (fine - exact).abs().max().item())
+    assert rate > RATES[kind, order] - 0.2
+    # Of third order more shows on this path: the only step of first order is its first, in noise, and nearly exact.
+    assert order == 3 or rate < RATES[kind, order] + 0.2
+
+
+def test_few_steps_of_higher_order_are_nearer_to_many() -> None:
+    start = noise(64)
+    many = draw("unipc", 1000, start=start, order=3)
+
+    def error(kind: str, steps: int, order: int | None = None) -> float:
+        return float((draw(kind, steps, start=start, order=order) - many).square().mean().sqrt())
+
+    for steps, (kind, other) in itertools.product((10, 15), itertools.permutations(SOLVERS)):
+        errors = [error(kind, steps, order) for order in (1, 2, 3)]
+        assert errors[1] < 0.5 * errors[0]
+        assert errors[2] < errors[1]
+        assert (errors[1] < error(other, steps, 2)) == (kind == "unipc")
+    # Strides of so few are too long for a third value, and not for a second.
+    assert error("unipc", 5, 2) < 0.95 * error("ddim", 5)
+    assert error("unipc", 15, 3) < 0.2 * error("ddim", 15)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 20])
+def test_default_is_the_second_order_of_the_paper_to_the_bit(steps: int) -> None:
+    start = noise(3, torch.float32)
+    visited = SCHEDULE.respaced(steps, spacing="snr")
+    alpha, sigma = visited.alpha_bar.sqrt().tolist(), (1 - visited.alpha_bar).sqrt().tolist()
+    levels = visited.half_log_snr.tolist()
+    x, earlier = start, None
+    for step in reversed(range(steps)):
+        eps = mixture(x, visited.timesteps[step].expand(3))
+        x0 = visited.predict_x0(x, torch.full((3,), step), eps)
+        if step == 0:
+            x = x0
+            continue
+        stride = levels[step - 1] - levels[step]
+        ratio = 0.0 if earlier is None else (levels[step] - levels[step + 1]) / stride
+        clean = x0 if earlier is None else x0 + (x0 - earlier) / (2 * ratio)
+        x = sigma[step - 1] / sigma[step] * x - alpha[step - 1] * math.expm1(-stride) * clean
+        earlier = x0
+    for more in ({}, {"order": 2}):
+        assert torch.equal(draw("dpm-solver", steps, start=start, **more), x)
+
+
+def diffusers_draw(scheduler: Any, steps: int, start: Tensor) -> Tensor:
+    """Samples by a scheduler of diffusers, at the timesteps and levels that are visited here."""
+    visited = SCHEDULE.respaced(steps, spacing="snr")
+    scheduler.set_timesteps(steps)
+    scheduler.sigmas = torch.cat([(1 / visited.alpha_bar - 1).sqrt().flip(0), torch.zeros(1, dtype=torch.float64)])
+    scheduler.timesteps = visited.timesteps.flip(0)
+    x = start
+    for t in scheduler.timesteps:
+        x = scheduler.step(mixture(x, t.expand(len(x))), t, x).prev_sample
+    return x
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 12])
+@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("kind", SOLVERS)
+def test_solvers_agree_with_those_of_diffusers(kind: str, order: int, steps: int) -> None:
+    from diffusers import DPMSolverMultistepScheduler, UniPCMultistepScheduler
+
+    start = noise(4)
+    betas = {"beta_schedule": "linear", "beta_start": 1e-4, "beta_end": 2e-2, "final_sigmas_type": "zero"}
+    if kind == "dpm-solver" and order < 3:
+        other = DPMSolverMultistepScheduler(solver_order=order, **betas)
+    else:
+        # The third order of diffusers' DPMSolverMultistepScheduler halves the second derivative, and is of second order;
+        # UniPC's predictor alone is the exact one.
+        uncorrected = list(range(steps)) if kind == "dpm-solver" else []
+        other = UniPCMultistepScheduler(solver_order=order, disable_corrector=uncorrected, **betas)
+    torch.testing.assert_close(
+        draw(kind, steps, start=start, order=order), diffusers_draw(other, steps, start), atol=1e-5, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", SOLVERS)
+def test_clip_bounds_what_is_extrapolated_from(kind: str) -> None:
+    assert draw(kind, 12, start=noise(8), order=3, clip=0.5).abs().max().item() <= 0.5
+
+
+def test_orders_that_a_sampler_does_not_have_are_refused() -> None:
+    start = noise(1)
+    with pytest.raises(UserError, match=r"4 with unipc[\s\S]*1 or 2 or 3"):
+        draw("unipc", 5, start=start, order=4)
+    with pytest.raises(UserError, match=r"2 with ddim[\s\S]*none with ddim"):
+        draw("ddim", 5, start=start, order=2)
+
+
+def test_given_times_are_visited_in_the_place_of_those_that_suit_the_sampler() -> None:
+    seen: list[int] = []
+    start, times = noise(2), [999, 700, 320, 40]
+
+    def denoise(x: Tensor, t: Tensor) -> Tensor:
+        seen.append(int(t[0]))
+        return mixture(x, t)
+
+    own = draw("unipc", 4, start=start, denoise=denoise, times=times)
+    assert seen == times
+    spread = SCHEDULE.respaced(4, spacing="snr").timesteps.flip(0).tolist()
+    assert torch.equal(draw("unipc", 4, start=start, times=spread), draw("unipc", 4, start=start))
+    assert not torch.equal(own, draw("unipc", 4, start=start))
+
+
+@pytest.mark.parametrize("times", [[999, 5], [999, 5, 5], [5, 6, 7], [999, 3, -1], [1000, 3, 0]])
+def test_times_that_do_not_fall_or_are_not_there_are_refused(times: list[int]) -> None:
+    with pytest.raises(UserError, match="timesteps to visit"):
+        draw("unipc", 3, start=noise(1), times=times)

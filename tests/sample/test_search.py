@@ -1,0 +1,130 @@
+"""Searched timesteps: the search itself on errors that are known, and on a network whose every path is known."""
+
+import json
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import Tensor
+
+from dithc.cli import main
+from dithc.config.training import Evaluation
+from dithc.diffusion import Schedule
+from dithc.diffusion import sample as draw
+from dithc.log import UserError
+from dithc.sample import search
+from dithc.sample.search import descend
+from dithc.sealed import unseal
+
+SCHEDULE = Schedule.linear()
+
+
+def test_descent_finds_a_minimum_that_is_known() -> None:
+    best = (999, 640, 333, 90, 0)
+
+    def error(times: tuple[int, ...]) -> float:
+        assert times[0] == 999
+        assert list(times) == sorted(set(times), reverse=True)
+        assert times[-1] >= 0
+        return float(sum((one - other) ** 2 for one, other in zip(times, best, strict=True)))
+
+    said: list[str] = []
+    start = (999, 998, 997, 3, 2)
+    times, lowest = descend(error, start, report=said.append)
+    assert error(times) == lowest < 1e-3 * error(start)
+    assert said
+
+
+def test_descent_keeps_what_cannot_be_better() -> None:
+    assert descend(lambda times: float(len(set(times))), (999, 500, 0)) == ((999, 500, 0), 3.0)
+    assert descend(lambda _: 1.0, (2, 1, 0)) == ((2, 1, 0), 1.0)
+
+
+def test_searched_times_are_nearer_to_many_steps_on_paths_that_were_not_searched_on() -> None:
+    centres = torch.randn(5, 4, 1, 1, generator=torch.Generator().manual_seed(3))
+
+    def mixture(x: Tensor, t: Tensor) -> Tensor:
+        alpha_bar = SCHEDULE.alpha_bar[t].to(x).reshape(-1, 1, 1, 1)
+        variance = alpha_bar * 0.25 + 1 - alpha_bar
+        away = x[:, None] - alpha_bar[:, None].sqrt() * centres
+        share = torch.softmax(-(away**2).flatten(2).sum(2) / (2 * variance.reshape(-1, 1)), dim=1)
+        return (1 - alpha_bar).sqrt() * torch.einsum("nk,nkchw->nchw", share, away) / variance
+
+    def latents(seed: int, steps: int, times: list[int] | None = None) -> Tensor:
+        start = torch.randn(32, 4, 1, 1, generator=torch.Generator().manual_seed(seed))
+        settings = {"shape": (4, 1, 1), "noise": lambda _: start, "times": times}
+        return draw("unipc", denoise=mixture, schedule=SCHEDULE, steps=steps, **settings)  # type: ignore[arg-type]
+
+    many = {seed: latents(seed, 200) for seed in (0, 1)}
+
+    def error(times: tuple[int, ...], seed: int = 0) -> float:
+        return float((latents(seed, len(times), list(times)) - many[seed]).abs().mean())
+
+    own = tuple(SCHEDULE.respaced(6, spacing="snr").timesteps.flip(0).tolist())
+    times, _ = descend(error, own)
+    assert error(times, 1) < 0.5 * error(own, 1)
+
+
+def test_search_says_what_it_found_and_images_are_made_with_it(job) -> None:
+    settings = {"sampler": "unipc", "steps": 3, "images": 2}
+    found = search(job(**settings), latents=2, reference_steps=12)
+    assert found["searched"]["after"] <= found["searched"]["before"]
+    assert set(found) == {
+        *(
+            "times",
+            "searched",
+            "unseen",
+            "evaluation",
+            "spec",
+            "inputs",
+            "latents",
+            "reference_steps",
+            "trials",
+            "seconds",
+        )
+    }
+    again = search(job(**settings, times=found["times"]), latents=2, reference_steps=12)
+    assert again["searched"]["after"] <= found["searched"]["after"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps", "words"),
+    [
+        ({"sampler": "ddpm", "steps": 3}, 12, "ddpm in 3 steps"),
+        ({"sampler": "unipc", "steps": 21}, 50, "unipc in 21 steps"),
+        ({"sampler": "unipc", "steps": 1}, 50, "unipc in 1 steps"),
+        ({"sampler": "unipc", "steps": 3, "at": "codec"}, 50, "at codec"),
+        ({"sampler": "unipc", "steps": 10}, 19, "steps of the reference"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(job, settings, steps, words) -> None:
+    with pytest.raises(UserError, match=words):
+        search(job(**settings), latents=2, reference_steps=steps)
+
+
+def test_verb_prints_the_setting_and_seals_what_was_found(trained, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("dithc.cli.search_sampler.ranks", lambda experiment, expected: nullcontext())
+    dataset = {
+        "title": "toy",
+        "source": {"kind": "image-folder", "synthetic": {}},
+        "tiles": {"size": 8},
+        "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+        "codec": "pixels",
+    }
+    evaluation = {"run": "toy", "extractor": "e", "sampler": "dpm-solver", "steps": 2, "images": 2}
+    experiment = {
+        "datasets": {"toy": dataset},
+        "codecs": {"pixels": {"kind": "pixel"}},
+        "runs": {"toy": {"dataset": "toy"}},
+        "extractors": {"e": {"kind": "squeezenet", "path": "e"}},
+        "evaluations": {"x": evaluation},
+    }
+    config, out = tmp_path / "config.yaml", tmp_path / "new" / "times.json"
+    config.write_text(json.dumps(experiment))
+    words = ["search-sampler", "--config", str(config), "--evaluation", "x", "--out", str(out), "--count", "2"]
+    words += [f"--{name}={path}" for name, path in trained.items()]
+    assert main([*words, "--reference-steps", "8"]) == 0
+    found = unseal(out.read_text())
+    assert capsys.readouterr().out == f"times: {found['times']}\n"
+    assert Evaluation.model_validate(evaluation | {"times": found["times"]}).times == found["times"]
+    assert main([*words, "--count", "0"]) == 2

@@ -14,6 +14,7 @@ RATIO = (
     1 / 3
 )  # of the distance to the nearest train tile and that to the second nearest, below which an image is a copy
 MOST_QUERIES = 2048  # of a set, taken evenly: the error of a share is below 0.011 then
+AT_ONCE = 1024  # train tiles, so that distances to them take tens of MB
 Blocks = Sequence[NDArray[np.floating]]
 
 
@@ -28,7 +29,7 @@ def copied_shares(train: Blocks, sets: Sequence[Blocks]) -> tuple[list[float], l
         The shares, and how many rows of each set they are of: at most 2,048, taken evenly.
     """
     queries = [_evenly(one) for one in sets]
-    center = train[0].mean(axis=0, dtype=np.float64)  # distances from there are small numbers, and round less
+    center = queries[0].mean(axis=0)  # lengths from there are small numbers, and their differences round less
     nearest = _two_nearest(np.concatenate(queries) - center, train, center=center)  # (n of all sets, 2) squared
     is_copy = nearest[:, 0] < RATIO**2 * nearest[:, 1]
     counts = [len(one) for one in queries]
@@ -49,13 +50,12 @@ def _evenly(blocks: Blocks) -> FloatArray:
 
 
 def _two_nearest(queries: FloatArray, train: Blocks, *, center: FloatArray) -> FloatArray:
-    """Squared distances to the nearest and the second nearest train tile, (n, 2), block by block of those."""
+    """Squared distances to the nearest and the second nearest train tile, (n, 2)."""
     best = np.full((len(queries), 2), np.inf)
     lengths = (queries**2).sum(axis=1)[:, None]  # (n, 1)
     for block in train:
-        if not len(block):
-            continue
-        rows = block - center  # (m, d)
-        squared = np.maximum(lengths + (rows**2).sum(axis=1) - 2 * queries @ rows.T, 0.0)  # (n, m)
-        best = np.partition(np.concatenate([best, squared], axis=1), 1, axis=1)[:, :2]
+        for start in range(0, len(block), AT_ONCE):
+            rows = block[start : start + AT_ONCE] - center  # (m, d)
+            squared = np.maximum(lengths + (rows**2).sum(axis=1) - 2 * (queries @ rows.T), 0.0)  # (n, m)
+            best = np.partition(np.concatenate([best, squared], axis=1), 1, axis=1)[:, :2]
     return best

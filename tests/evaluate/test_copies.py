@@ -27,6 +27,11 @@ def truth(train: np.ndarray, images: np.ndarray) -> float:
     return float((first < second / 3).mean())
 
 
+def test_blocks_may_be_empty_and_large():
+    train, images = planted(train=2500, images=30, copies=7)
+    assert copied_shares([train[:0], train], [[images[:0], images]])[0] == [truth(train, images)]
+
+
 @pytest.mark.parametrize("block", [1, 7, 100])
 def test_share_is_that_of_all_distances_however_rows_are_cut(block):
     train, images = planted(train=50, images=40, copies=9)

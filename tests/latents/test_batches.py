@@ -199,16 +199,17 @@ def test_empty_train_split_is_an_error():
         batches(FakeLatents(train=[]))
 
 
-def test_batches_of_latents_on_disk(tmp_path, fake_tiles):
+@pytest.mark.parametrize(("augment", "views"), [("mirror", 2), ("dihedral", 8)])
+def test_batches_of_latents_on_disk(tmp_path, fake_tiles, augment, views):
     tiles = fake_tiles(count=7, splits="ttv", classes=CLASSES)
-    encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest="d", shard_size=3)
-    source = Batches(
-        Latents(tmp_path), seed=0, global_batch=5, label_dropout=0.0, augment="mirror", times=of_steps(1000)
-    )
+    encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest="d", views=views, shard_size=3)
+    settings = {"seed": 0, "global_batch": 5, "label_dropout": 0.0, "times": of_steps(1000)}
+    source = Batches(Latents(tmp_path), augment=augment, **settings)
     batch = source.batch(0)
     rows = source.order.at(np.arange(5))[1]
     assert sorted(rows.tolist()) == tiles.rows("train").tolist()
     for x, y, row in zip(batch.x, batch.y, rows, strict=True):
         image = torch.from_numpy(tiles.scaled(np.array([row]))[0].astype(np.float16)).float()
-        assert torch.equal(x, image) or torch.equal(x, image.flip(-1))
+        sides = [side.rot90(turns, (-2, -1)) for turns in range(views // 2) for side in (image, image.flip(-1))]
+        assert sum(torch.equal(x, side) for side in sides) == 1
         assert int(y) == tiles.labels[row]

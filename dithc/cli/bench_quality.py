@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dithc.cli.bench_words import Kind, add_json, tell
 
 if TYPE_CHECKING:
-    from dithc.bench.quality import Plan
+    from dithc.bench import quality
 
 PLAN_FILE, FIGURE_FILE, RESULT_FILE = "plan.json", "quality.png", "quality.json"
 
@@ -40,7 +40,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from dithc.bench.quality import Plan
+    from dithc.bench import quality
     from dithc.config import experiment_of
     from dithc.log import problem
 
@@ -48,7 +48,7 @@ def _run(args: argparse.Namespace) -> int:
         raise problem("--budget-minutes", got=args.budget_minutes, expected="a time above 0", remedy="correct it")
     if not all(seed.isdigit() for seed in args.seeds.split(",")):
         raise problem("--seeds", got=args.seeds, expected="numbers, as in 0,1", remedy="correct it")
-    plan = Plan(
+    plan = quality.Plan(
         base=experiment_of([args.config]),
         baseline=args.baseline,
         candidates=tuple(args.candidates.split(",")),
@@ -62,10 +62,9 @@ def _run(args: argparse.Namespace) -> int:
     return _judge(plan, folder, steps, args.json)
 
 
-def _steps(plan: "Plan", folder: Path, args: argparse.Namespace) -> dict[str, int] | None:
+def _steps(plan: "quality.Plan", folder: Path, args: argparse.Namespace) -> dict[str, int] | None:
     """Steps of each contender: measured once, then kept, so that what is started again goes on; None where that failed."""
-    from dithc.bench.quality import calibrated_steps
-    from dithc.bench.quality.plan import CALIBRATION_STEPS
+    from dithc.bench import quality
     from dithc.log import logger
     from dithc.runs import Manifest, atomic_write
     from dithc.sealed import seal, unseal
@@ -81,10 +80,12 @@ def _steps(plan: "Plan", folder: Path, args: argparse.Namespace) -> dict[str, in
             return None
         seconds: dict[str, list[float]] = {name: [] for name in plan.contenders}
         for run in content["runs"]:
-            manifest = Manifest.read(folder / "runs" / run / f"step_{CALIBRATION_STEPS:07d}.json", stage="train")
+            manifest = Manifest.read(
+                folder / "runs" / run / f"step_{quality.CALIBRATION_STEPS:07d}.json", stage="train"
+            )
             name = run.removeprefix("calibrate-").rpartition("-")[0]
             seconds[name].append(manifest.numbers["seconds_per_step_median"])
-        found = calibrated_steps(seconds, budget_seconds=60 * args.budget_minutes)
+        found = quality.calibrated_steps(seconds, budget_seconds=60 * args.budget_minutes)
         known |= {f"{name} {key}": found[name] for name in missing}
         atomic_write(path, seal({"steps": known}))
     steps = {name: int(known[f"{name} {key}"]) for name in plan.contenders}
@@ -108,16 +109,15 @@ def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: 
     return run.run(argparse.Namespace(profile=profile, configfile=[path], verbose=False, words=words))
 
 
-def _judge(plan: "Plan", folder: Path, steps: dict[str, int], path: Path | None) -> int:
+def _judge(plan: "quality.Plan", folder: Path, steps: dict[str, int], path: Path | None) -> int:
     """Reads the manifests, draws the picture, prints the table."""
     import numpy as np
 
-    from dithc.bench.quality import judge
-    from dithc.bench.quality.plan import SHARES, point_name
+    from dithc.bench import quality
     from dithc.config import load
     from dithc.log import logger
     from dithc.model import DiTConfig, flops_per_image
-    from dithc.report.quality_figure import draw_quality
+    from dithc.report import quality_figure
     from dithc.runs import Manifest, Store, atomic_write
 
     experiment = load(plan.experiment(steps))
@@ -136,12 +136,12 @@ def _judge(plan: "Plan", folder: Path, steps: dict[str, int], path: Path | None)
         store, step = Store.of_run(last[f"{name}-s{seed}"])
         config = DiTConfig(**store.open(step).meta["model"])
         flops[name] = float(flops_per_image(config).training_total * run.global_batch)
-        for share in SHARES:
+        for share in quality.SHARES:
             at = int(steps[name] * share)
-            shard = folder / "samples" / point_name(name, seed, at) / "rgb-00000.npy"
+            shard = folder / "samples" / quality.point_name(name, seed, at) / "rgb-00000.npy"
             pictures[name, at] = np.load(Manifest.whole(shard))
-    result = judge(plan, steps=steps, runs=runs, scores=scores, codecs=codecs, flops=flops)
-    atomic_write(folder / FIGURE_FILE, draw_quality(result, pictures))
+    result = quality.judge(plan, steps=steps, runs=runs, scores=scores, codecs=codecs, flops=flops)
+    atomic_write(folder / FIGURE_FILE, quality_figure.draw_quality(result, pictures))
     logger("dithc.bench").info(f"picture: {folder / FIGURE_FILE}")
     return tell(result, path or folder / RESULT_FILE, [])
 

@@ -223,7 +223,7 @@ def test_damage_anywhere_costs_only_what_is_damaged(small: Path, product: str, a
         found = subprocess.run(verify, cwd=small, capture_output=True, text=True, check=False)
         assert found.returncode == 1
         assert path.name in found.stdout
-        assert "delete the files" in found.stderr
+        assert "with --repair --profile FOLDER these are deleted" in found.stderr
     path.unlink()
     done, said = run(small)
     assert done == sorted(again)

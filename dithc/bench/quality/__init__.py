@@ -8,7 +8,7 @@ time is the median of all its steps; a ratio is of one seed, and is told for eve
 How to change it: another contender is a run of the experiment file; another number of a point is a field of `result.Point`.
 """
 
-from dithc.bench.quality.plan import Plan, calibrated_steps
+from dithc.bench.quality.plan import CALIBRATION_STEPS, SHARES, Plan, calibrated_steps, point_name
 from dithc.bench.quality.result import judge, quality_table
 
-__all__ = ["Plan", "calibrated_steps", "judge", "quality_table"]
+__all__ = ["CALIBRATION_STEPS", "SHARES", "Plan", "calibrated_steps", "judge", "point_name", "quality_table"]

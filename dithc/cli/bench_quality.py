@@ -66,14 +66,17 @@ def _steps(plan: "quality.Plan", folder: Path, args: argparse.Namespace) -> dict
     """Steps of each contender: measured once, then kept, so that what is started again goes on; None where that failed."""
     from dithc.bench import quality
     from dithc.log import logger
-    from dithc.runs import Manifest, atomic_write
+    from dithc.runs import Manifest, atomic_write, digest
     from dithc.sealed import seal, unseal
 
     log = logger("dithc.bench")
     path = folder / PLAN_FILE
     known = unseal(path.read_text())["steps"] if path.exists() else {}
-    key = f"{args.budget_minutes:g}"
-    missing = [name for name in plan.contenders if f"{name} {key}" not in known]
+    keys = {
+        name: f"{name} {args.budget_minutes:g} {digest(plan.base.runs[name].model_dump(mode='json'))}"
+        for name in plan.contenders
+    }
+    missing = [name for name in plan.contenders if keys[name] not in known]
     if missing:
         content = plan.calibration()
         if _workflow(content, folder / "calibration.json", args.profile, runs_alone=True):
@@ -86,10 +89,13 @@ def _steps(plan: "quality.Plan", folder: Path, args: argparse.Namespace) -> dict
             name = run.removeprefix("calibrate-").rpartition("-")[0]
             seconds[name].append(manifest.numbers["seconds_per_step_median"])
         found = quality.calibrated_steps(seconds, budget_seconds=60 * args.budget_minutes)
-        known |= {f"{name} {key}": found[name] for name in missing}
+        known |= {keys[name]: found[name] for name in missing}
         atomic_write(path, seal({"steps": known}))
-    steps = {name: int(known[f"{name} {key}"]) for name in plan.contenders}
-    log.info(f"steps that fill {key} minutes here: " + ", ".join(f"{name} {count:,}" for name, count in steps.items()))
+    steps = {name: int(known[keys[name]]) for name in plan.contenders}
+    log.info(
+        f"steps that fill {args.budget_minutes:g} minutes here: "
+        + ", ".join(f"{name} {count:,}" for name, count in steps.items())
+    )
     return steps
 
 

@@ -66,28 +66,25 @@ def _steps(plan: "quality.Plan", folder: Path, args: argparse.Namespace) -> dict
     """Steps of each contender: measured once, then kept, so that what is started again goes on; None where that failed."""
     from dithc.bench import quality
     from dithc.log import logger
-    from dithc.runs import Manifest, atomic_write, digest
+    from dithc.runs import Manifest, atomic_write
     from dithc.sealed import seal, unseal
 
     log = logger("dithc.bench")
     path = folder / PLAN_FILE
     known = unseal(path.read_text())["steps"] if path.exists() else {}
-    keys = {
-        name: f"{name} {args.budget_minutes:g} {digest(plan.base.runs[name].model_dump(mode='json'))}"
-        for name in plan.contenders
-    }
+    keys = {name: f"{name} {plan.identity(name)} {args.budget_minutes:g} {args.profile}" for name in plan.contenders}
     missing = [name for name in plan.contenders if keys[name] not in known]
     if missing:
-        content = plan.calibration()
-        if _workflow(content, folder / "calibration.json", args.profile, runs_alone=True):
+        if _workflow(plan.calibration(), folder / "calibration.json", args.profile, runs_alone=True):
             return None
-        seconds: dict[str, list[float]] = {name: [] for name in plan.contenders}
-        for run in content["runs"]:
-            manifest = Manifest.read(
-                folder / "runs" / run / f"step_{quality.CALIBRATION_STEPS:07d}.json", stage="train"
-            )
-            name = run.removeprefix("calibrate-").rpartition("-")[0]
-            seconds[name].append(manifest.numbers["seconds_per_step_median"])
+        last = f"step_{quality.CALIBRATION_STEPS:07d}.json"
+        seconds = {
+            name: [
+                Manifest.read(folder / "runs" / run / last, stage="train").numbers["seconds_per_step_median"]
+                for run in plan.calibrations(name)
+            ]
+            for name in plan.contenders
+        }
         found = quality.calibrated_steps(seconds, budget_seconds=60 * args.budget_minutes)
         known |= {keys[name]: found[name] for name in missing}
         atomic_write(path, seal({"steps": known}))
@@ -139,17 +136,19 @@ def _judge(plan: "quality.Plan", folder: Path, steps: dict[str, int], path: Path
         codec = folder / "codecs" / plan.base.datasets[run.dataset].codec / "manifest.json"
         codecs[name] = {"seconds": Manifest.read(codec, stage="codec").seconds} if codec.exists() else {}
         seed = next(seed for one, seed in plan.trainings if one == name)
-        store, step = Store.of_run(last[f"{name}-s{seed}"])
+        own = quality.run_name(name, seed, steps[name])
+        store, step = Store.of_run(last[own])
         config = DiTConfig(**store.open(step).meta["model"])
         flops[name] = float(flops_per_image(config).training_total * run.global_batch)
-        for share in quality.SHARES:
-            at = int(steps[name] * share)
-            shard = folder / "samples" / quality.point_name(name, seed, at) / "rgb-00000.npy"
-            pictures[name, at] = np.load(Manifest.whole(shard))
+        for at in quality.points(steps[name]):
+            samples = folder / "samples" / quality.point_name(own, at)
+            Manifest.read(samples / "manifest.json", stage="sample")
+            pictures[name, at] = np.load(Manifest.whole(samples / "rgb-00000.npy"))
     result = quality.judge(plan, steps=steps, runs=runs, scores=scores, codecs=codecs, flops=flops)
+    status = tell(result, path or folder / RESULT_FILE, [])
     atomic_write(folder / FIGURE_FILE, quality_figure.draw_quality(result, pictures))
     logger("dithc.bench").info(f"picture: {folder / FIGURE_FILE}")
-    return tell(result, path or folder / RESULT_FILE, [])
+    return status
 
 
 QUALITY = Kind("which of several trainings reaches a score first: FID by time, R", _add, _run)

@@ -19,7 +19,8 @@ SUMMARY = "Compares the features of generated images with those of real ones: FI
 EXAMPLE = (
     "dithc fid --config results/demo/config.json --evaluation sentinel2-after "
     "--real results/demo/features/sentinel2.all.landscape-classifier/manifest.json "
-    "--generated results/demo/features/sentinel2-after/manifest.json --out results/demo/fid/sentinel2-after/manifest.json"
+    "--generated results/demo/features/sentinel2-after/manifest.json --tiles results/demo/tiles/sentinel2/manifest.json "
+    "--out results/demo/fid/sentinel2-after/manifest.json"
 )
 
 

@@ -192,6 +192,7 @@ class Dataset(Settings):
     """Name of the codec (section `codecs`) that makes latents of the tiles."""
     views: Literal[2, 8] = 2
     """Views of a tile that are encoded: itself and its mirror image, or all quarter turns of both, which `augment: dihedral` of a
-    run needs and which take four times the disk; 2 views that are there already are not encoded again."""
+    run needs and which take four times the disk; 2 views that are there already are not encoded again, but finished runs of this
+    data set train again where this is changed."""
     max_rejected: Fraction = 0.5
     """If a larger share of scene files is unreadable or contradictory, staging ends with an error."""

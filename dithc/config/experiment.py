@@ -323,6 +323,12 @@ class Experiment(Settings):
                     f"evaluations.{name}.guide is {evaluation.guide}, which needs a fine-tuning: "
                     f"runs.{evaluation.run} has neither `init` nor `init_file`"
                 )
+            started = self.runs[run.init] if run.init is not None else run
+            if evaluation.guide is not None and not (run.label_dropout and started.label_dropout):
+                raise ValueError(
+                    f"evaluations.{name}.guide is {evaluation.guide}, which predicts without a label: `label_dropout` of "
+                    f"runs.{evaluation.run} and of the run it starts from must be above 0, or that was never learnt"
+                )
             if evaluation.guidance != 1.0 and evaluation.guide is None and run.label_dropout == 0.0:
                 raise ValueError(
                     f"evaluations.{name}.guidance {evaluation.guidance} needs a run that saw dropped labels; "

@@ -44,7 +44,7 @@ def guided(
         channels: which channels of the noise are guided: all, or the first three as in the released DiT samples
             (their published FID is of that; 1.5 on three channels scores about as 1.375 on all four). Channels that are
             not guided, and a learned variance, are those of the labelled half.
-        guide: what predicts, without a label, or with it where there is no null label, that from which is moved away; in the
+        guide: what predicts, without a label (with it, where there is no null label), that from which is moved away, in the
             place of the model itself (arXiv 2504.01521).
         interval: the least and the greatest timestep that is guided, both included; the others run the labelled half alone.
             None for all. `denoise` is then to be called with one timestep for all images.

@@ -26,7 +26,7 @@ FORMAT = "dithc autoencoder 1"
 INITIAL_LOGVAR = -6.0  # noise as strong as the signal would hide it for hundreds of steps
 LEAST_LOGVAR, MOST_LOGVAR = -30.0, 20.0
 SMALLEST_STD = 1e-4  # of a component of scaled patches: one that does not vary is not blown up
-PLACES_AT_ONCE = 1 << 16
+NUMBERS_AT_ONCE = 1 << 24  # of the widest layer, of which a few are alive at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,8 @@ class Autoencoder(nn.Module):
 
     def images_at_once(self, side: int) -> int:
         """How many images of this side one pass may hold, so that activations stay within a GiB."""
-        return max(1, PLACES_AT_ONCE * self.factor**2 // side**2)
+        widest = max(self.sizes.width, self.sizes.patch)
+        return max(1, NUMBERS_AT_ONCE * self.factor**2 // (widest * side**2))
 
     def _patches(self, x: Tensor) -> Tensor:
         """Patches (N, P, h, w), less their mean."""

@@ -46,7 +46,7 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
     Args:
         settings: section of the configuration.
         tiles: data set whose train split is learnt.
-        folder: where the four files go; what stood there is replaced only when all of the new ones are complete. The loss
+        folder: where the files go; what stood there is replaced only when all of the new ones are complete. The loss
             of every step goes to `metrics` in it while it trains; that of an earlier training is removed.
         seed: any integer.
 
@@ -55,7 +55,7 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
         none: `psnr_split`), the same PSNR of the linear codec and on train tiles, parameters, scale, latent mean and std.
 
     Raises:
-        UserError: no train tiles, a tile size the levels do not divide, a diverged training, or a full disk.
+        UserError: no train tiles, a tile size that the factor does not divide, a diverged training, or a full disk.
     """
     _check(settings, tiles)
     _remove_earlier(folder)

@@ -1,4 +1,4 @@
-"""Held-out latents with noise that is always the same, so that losses on them compare over steps, runs and ranks.
+"""Held-out latents with noise that is the same for a seed, so that losses on them compare over steps and ranks.
 
 Legend: n tiles of a part, K draws of a tile; Z latent channels, h, w latent.
 """

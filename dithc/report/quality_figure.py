@@ -11,6 +11,7 @@ from dithc.report.theme import LIGHT, Theme
 from dithc.report.words import span
 
 ROWS_SHOWN, COLUMNS_SHOWN, GAP = 2, 4, 2  # samples of each point, pixels between them
+BOUNDS = {"": "", "at least": "≥ ", "at most": "≤ "}
 Pictures = Mapping[tuple[str, int], NDArray[np.uint8]]
 """Samples (N, 3, H, W) of a contender's first training, by its name and optimizer step."""
 
@@ -29,7 +30,7 @@ def draw_quality(result: Mapping[str, Any], pictures: Pictures, *, theme: Theme 
     columns = max(map(len, first.values()))
     with styled(theme):
         figure, panel, places = over_pictures(top=3.6, rows=len(first), columns=columns)
-        colours = dict(zip(first, theme.palette, strict=False))
+        colours = {name: theme.palette[number % len(theme.palette)] for number, name in enumerate(first)}
         _curves(panel, result, colours, theme)
         for row, (name, points) in zip(places, first.items(), strict=True):
             for place in row:
@@ -64,11 +65,9 @@ def _curves(panel: Any, result: Mapping[str, Any], colours: Mapping[str, str], t
     panel.minorticks_off()
     panel.set_xlabel("training time (dashed: the codec alone; dotted: floor of the real set)")
     panel.set_ylabel("FID")
-    ratios = [
-        f"{label} {ratio['wall']:.2f} ×" for label, ratio in result["ratios"].items() if ratio["wall"] is not None
-    ]
+    ratios = [f"{label} {BOUNDS[ratio['bound']]}{ratio['wall']:.2f} ×" for label, ratio in result["ratios"].items()]
     baseline = result["settings"]["baseline"]
-    panel.set_title(f"Sooner to the score of {baseline}: {', '.join(ratios) or 'nothing to compare'}")
+    panel.set_title(f"Sooner to the score of {baseline}: {', '.join(ratios)}")
     panel.legend(labelcolor=theme.ink, fontsize=9)
 
 

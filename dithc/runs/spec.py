@@ -99,8 +99,10 @@ def _sample(experiment: Experiment, name: str) -> dict[str, Any]:
     evaluation = experiment.evaluations[name]
     if evaluation.at == "codec":  # real tiles of that split, of the data set alone
         left_out = (EVALUATION_ELSEWHERE | OF_SAMPLES | {"run"}) - {"real_split"}
+        name = experiment.runs[evaluation.run].dataset
         return {
-            "dataset": experiment.runs[evaluation.run].dataset,
+            "dataset": name,
+            "codec": _codec(experiment, experiment.datasets[name].codec),
             **evaluation.model_dump(mode="json", exclude=left_out),
         }
     spec = evaluation.model_dump(mode="json", exclude=EVALUATION_ELSEWHERE | EVALUATION_YOUNGER)

@@ -50,7 +50,8 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
     said = {name: value for name, value in job.spec.items() if name not in NOT_IN_IDENTITY}
     opened = _open_codec(job) if job.evaluation.at == "codec" else open_images(job, tiles_digest=inputs[str(job.tiles)])
     images, meta = opened
-    identity = digest({"spec": said, "inputs": sorted(inputs.values()), "stretch": meta["stretch"]})
+    decided = {"spec": said, "inputs": sorted(inputs.values()), "stretch": meta["stretch"]}
+    identity = digest(decided | ({"codec": meta["codec"]} if job.evaluation.at == "codec" else {}))
     shards = Shards(folder=job.out.parent, total=images.count, identity=identity)
     missing = group.broadcast_object(_missing(shards) if group.rank == 0 else None)
     is_whole = _make(images, shards, missing[group.rank :: group.size], job=job, group=group)
@@ -93,7 +94,7 @@ def _open_codec(job: Job) -> tuple[Reconstructions, dict[str, Any]]:
     tiles = Tiles(job.tiles.parent)
     codec = open_codec(job.codec_settings, info=tiles.info, folder=job.codec.parent if job.codec else None)
     stretch = digest(tiles.info["display"])
-    meta = {"step": None, "dtype": None, "codec": codec.id, "stretch": stretch}
+    meta = {"step": None, "codec": codec.id, "stretch": stretch}
     return Reconstructions(codec, tiles, evaluation=job.evaluation), meta
 
 
@@ -195,7 +196,8 @@ def _way(chosen: training.Evaluation, *, meta: dict[str, Any]) -> dict[str, Any]
         "guide",
     )
     settings = {name: getattr(chosen, name) for name in kept}
-    return {**settings, "network_evaluations": meta["network_evaluations"], "labels": LABELS_NOTE}
+    of_network = {name: meta[name] for name in ("step", "dtype", "network_evaluations")}
+    return {**settings, **of_network, "labels": LABELS_NOTE}
 
 
 def _numbers(job: Job, shards: Shards, *, meta: dict[str, Any], ranks: int) -> dict[str, Any]:
@@ -209,10 +211,8 @@ def _numbers(job: Job, shards: Shards, *, meta: dict[str, Any], ranks: int) -> d
         "run": chosen.run,
         "at": chosen.at,
         "described": describe(chosen, step=meta["step"]),
-        "step": meta["step"],
         **({"split": chosen.real_split} if chosen.at == "codec" else _way(chosen, meta=meta)),
         "seed": chosen.seed,
-        "dtype": meta["dtype"],
         "codec": meta["codec"],
         "stretch": meta["stretch"],
         "shape": shards.read_sidecar(0)["shape"],

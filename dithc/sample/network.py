@@ -28,6 +28,13 @@ def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
     assert job.checkpoint is not None
     store, last = Store.of_run(job.checkpoint)
     step = evaluation.at if isinstance(evaluation.at, int) else last if evaluation.at == "final" else 0
+    if isinstance(evaluation.at, int) and step != last and step not in store.steps():
+        raise problem(
+            f"evaluation {job.name} is of step {step}, whose checkpoint was not kept",
+            got=f"checkpoints of steps {', '.join(map(str, store.steps())) or 'none'} in {store.folder}",
+            expected=f"step {step} among them",
+            remedy=f"evaluate one of these, or delete {job.checkpoint} and that folder to train again with `keep_every`",
+        )
     checkpoint = store.open(step, manifest=job.checkpoint)
     meta = checkpoint.meta
     with torch.random.fork_rng():

@@ -177,7 +177,8 @@ def _codec(experiment: Experiment, name: str, _: int) -> tuple[float, float, flo
     kept, adds = _convolutions(experiment, dataset.model_copy(update={"codec": name}))
     pixels = codec.batch * min(dataset.tiles.size, CODEC_CROP) ** 2
     flops = 3 * 2 * adds * pixels * codec.steps / CONVOLUTION_SHARE
-    return TORCH_MB + 4 * kept * pixels / MB + _scene_mb(dataset)[1] / 4, flops, 0.0
+    moments = 4 * 8 * (_bands(dataset) * codec.factor**2) ** 2  # second moments of patches, and their decomposition
+    return TORCH_MB + (4 * kept * pixels + moments) / MB + _scene_mb(dataset)[1] / 4, flops, 0.0
 
 
 def _latents(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:

@@ -7,7 +7,7 @@ import pytest
 
 from dithc.bench import table
 from dithc.bench.quality import Plan, calibrated_steps, judge
-from dithc.bench.quality.plan import SHARES, point_name, run_name
+from dithc.bench.quality.plan import point_name, points, run_name
 from dithc.bench.quality.result import Point, headroom, speedup
 from dithc.config import experiment_of, load
 from dithc.log import UserError
@@ -26,28 +26,33 @@ def curve(times, *, faster: float = 1.0) -> list[Point]:
 
 
 def plan(**changes) -> Plan:
-    given = {"baseline": "baseline", "candidates": ("flow", "baseline"), "seeds": (0, 1), "evaluation": "judge"}
-    return Plan(base=experiment_of([ROOT / "config/experiments/quality.yaml"]), **{**given, **changes})
+    given: dict = {"baseline": "baseline", "candidates": ("flow", "baseline"), "seeds": (0, 1), "evaluation": "judge"}
+    given["base"] = experiment_of([ROOT / "config/experiments/quality.yaml"])
+    return Plan(**{**given, **changes})
 
 
 @pytest.mark.parametrize("faster", [1.0, 1.7, 3.0, 0.6])
 @pytest.mark.parametrize("axis", ["seconds", "flops"])
 def test_ratio_is_that_of_curves_that_differ_by_a_factor_of_time(faster, axis):
     times = [10.0, 20.0, 40.0, 80.0]
-    assert speedup(curve(times), curve(times, faster=faster), axis=axis) == pytest.approx(faster)
-    assert speedup(curve(times), curve([2 * t for t in times], faster=faster), axis=axis) == pytest.approx(faster)
+    for other in (times, [2 * t for t in times]):
+        found = speedup(curve(times), curve(other, faster=faster), axis=axis)
+        assert (found.value, found.bound) == (pytest.approx(faster), "")
 
 
 def test_two_of_one_kind_have_inverse_ratios():
     times = [10.0, 20.0, 40.0, 80.0]
     one, other = curve(times), curve(times, faster=2.5)
     there, back = speedup(one, other, axis="seconds"), speedup(other, one, axis="seconds")
-    assert there * back == pytest.approx(1.0)
+    assert there.value * back.value == pytest.approx(1.0)
 
 
-def test_score_that_was_there_before_the_first_point_bounds_the_ratio_from_below():
+def test_score_that_was_there_at_the_first_point_bounds_the_ratio():
     times = [10.0, 20.0, 40.0, 80.0]
-    assert speedup(curve(times), curve(times, faster=100.0), axis="seconds") == pytest.approx(8.0)
+    sooner = speedup(curve(times), curve(times, faster=100.0), axis="seconds")
+    assert (sooner.value, sooner.bound) == (pytest.approx(8.0), "at least")
+    later = speedup(curve(times, faster=100.0), curve(times), axis="seconds")
+    assert (later.value, later.bound) == (pytest.approx(1 / 8), "at most")
 
 
 def test_steps_fill_the_budget_by_each_ones_own_step():
@@ -59,14 +64,38 @@ def test_steps_fill_the_budget_by_each_ones_own_step():
 
 def test_plan_is_an_experiment_with_a_point_for_each_share_and_what_bounds_them():
     made = load(plan().experiment(STEPS))
-    assert set(made.runs) == {"baseline-s0", "baseline-s1", "flow-s0", "flow-s1", "baseline-s2", "baseline-s3"}
+    assert set(made.runs) == {"flow-s0-n160", "flow-s1-n160", *(f"baseline-s{seed}-n80" for seed in range(4))}
     assert {made.seed_of(name) for name in made.runs} == {0, 1, 2, 3}
-    assert [made.evaluations[f"flow-s1-{at}"].at for at in (20, 40, 80, 160)] == [20, 40, 80, 160]
+    assert [made.evaluations[f"flow-s1-n160-at{at}"].at for at in (20, 40, 80, 160)] == [20, 40, 80, 160]
     assert {made.evaluations[f"{name}-codec"].at for name in ("flow", "baseline")} == {"codec"}
-    assert made.evaluations["flow-s0-160"].sampler == "heun"
-    assert made.evaluations["baseline-s0-80"].sampler == "dpm-solver"
-    calibration = load(plan().calibration())
-    assert [name.rpartition("-")[2] for name in calibration.runs] == ["0", "0", "1", "1"]
+    assert made.evaluations["flow-s0-n160-at160"].sampler == "heun"
+    assert made.evaluations["baseline-s0-n80-at80"].sampler == "dpm-solver"
+
+
+def test_every_contender_of_the_shipped_file_can_be_calibrated_and_planned():
+    names = tuple(name for name in plan().base.runs if name != "baseline")
+    whole = plan(candidates=names)
+    calibration = load(whole.calibration())
+    assert [name.rpartition("-")[2] for name in calibration.runs] == ["0"] * (len(names) + 1) + ["1"] * (len(names) + 1)
+    load(whole.experiment(dict.fromkeys(whole.contenders, 800)))
+
+
+def test_another_budget_has_runs_of_its_own_and_other_settings_are_measured_anew():
+    one, other = (set(plan().experiment({"baseline": 80 * k, "flow": 160 * k})["runs"]) for k in (1, 2))
+    assert not one & other
+    base = plan().base
+    changed = plan(base=base.model_copy(update={"codecs": {**base.codecs, "f4-z8": base.codecs["none"]}}))
+    assert set(plan().calibrations("flow")).isdisjoint(changed.calibrations("flow"))
+
+
+def test_contenders_that_are_judged_by_other_images_or_start_elsewhere_are_refused():
+    base = plan().base
+    fewer = base.evaluations["judge-flow"].model_copy(update={"images": 8})
+    with pytest.raises(UserError, match="another evaluation's images"):
+        plan(base=base.model_copy(update={"evaluations": {**base.evaluations, "judge-flow": fewer}}))
+    started = base.runs["flow"].model_copy(update={"init": "baseline"})
+    with pytest.raises(UserError, match="whose time would not count"):
+        plan(base=base.model_copy(update={"runs": {**base.runs, "flow": started}}))
 
 
 def test_wrong_names_and_seeds_are_refused():
@@ -84,10 +113,11 @@ def result():
     runs, scores = {}, {}
     for name, seed in chosen.trainings:
         per_step = 80 / STEPS[name]
-        runs[run_name(name, seed)] = {"seconds_per_step_median": per_step}
-        for share in SHARES:
-            fid = 100 - 10 * math.log(80 * share * factors.get((name, seed), 1.0))
-            scores[point_name(name, seed, int(STEPS[name] * share))] = {"fid": fid, "kid": 0.1}
+        run = run_name(name, seed, STEPS[name])
+        runs[run] = {"seconds_per_step_median": per_step}
+        for at in points(STEPS[name]):
+            fid = 100 - 10 * math.log(at * per_step * factors.get((name, seed), 1.0))
+            scores[point_name(run, at)] = {"fid": fid, "kid": 0.1}
     for name in chosen.contenders:
         scores[f"{name}-untrained"] = {"fid": 200.0, "floor": 3.0, "n_generated": 64}
         scores[f"{name}-codec"] = {"fid": 5.0}

@@ -171,12 +171,18 @@ def test_mistake_is_named_with_its_key_and_remedy(change: dict[str, Any], words:
         assert word in str(caught.value)
 
 
-def test_guide_needs_a_fine_tuning_and_no_dropped_labels() -> None:
-    runs = {**demo()["runs"], "tuned": {"dataset": "landscape", "init": "pretrain", "label_dropout": 0.0}}
-    evaluation = {"run": "tuned", "extractor": "landscape-classifier", "guidance": 2}
-    load({**demo(), "runs": runs, "evaluations": {"x": {**evaluation, "guide": "start"}}})
+def test_guide_needs_a_fine_tuning_of_what_saw_dropped_labels() -> None:
+    own = {"dataset": "landscape"}
+    runs = {"seen": own, "unseen": {**own, "label_dropout": 0.0}}
+    runs |= {f"after-{name}": {**own, "init": name} for name in ("seen", "unseen")}
+    runs["forgot"] = {**own, "init": "seen", "label_dropout": 0.0}
+    evaluation = {"extractor": "landscape-classifier", "guidance": 2, "guide": "start"}
+    load({**demo(), "runs": runs, "evaluations": {"x": {**evaluation, "run": "after-seen"}}})
+    for run, words in {"seen": "needs a fine-tuning", "after-unseen": "never learnt", "forgot": "never learnt"}.items():
+        with pytest.raises(UserError, match=words):
+            load({**demo(), "runs": runs, "evaluations": {"x": {**evaluation, "run": run}}})
     with pytest.raises(UserError, match="saw dropped labels"):
-        load({**demo(), "runs": runs, "evaluations": {"x": evaluation}})
+        load({**demo(), "runs": runs, "evaluations": {"x": {**evaluation, "guide": None, "run": "forgot"}}})
 
 
 def test_runs_that_start_from_each_other_are_refused() -> None:

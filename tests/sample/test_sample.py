@@ -123,7 +123,7 @@ def test_a_step_that_is_kept_is_that_checkpoint(job, trained):
     last, _ = load_network(job())
     assert meta["step"] == 6
     assert all(torch.equal(left, right) for left, right in zip(model.parameters(), last.parameters(), strict=True))
-    with pytest.raises(UserError, match="step_0000003"):
+    with pytest.raises(UserError, match="step 3, whose checkpoint was not kept"):
         load_network(job(at=3))
 
 

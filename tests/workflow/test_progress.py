@@ -79,7 +79,7 @@ def test_done_stage_says_when_and_how_long(folder: Path) -> None:
     line = lines_of(status)[0]
     assert line.split()[:4] == ["data", "set", "landscape", "done"]
     assert line.endswith("in 0:48")
-    assert "4 of 41 stages done" in lines_of(status)[-1]
+    assert "4 of 47 stages done" in lines_of(status)[-1]
 
 
 def test_training_in_the_middle_tells_step_loss_rate_and_time_left(folder: Path) -> None:
@@ -221,7 +221,7 @@ def test_report_of_before_is_not_the_report_while_a_driver_lives(folder: Path) -
     os.utime(report, (time.time() - 60, time.time() - 60))
     with Lease(folder):
         status = progress.look()
-        assert (status.report, status.count("done")) == (None, 41)
+        assert (status.report, status.count("done")) == (None, 47)
         report.write_text("made again")
         os.utime(report, (time.time() + 1, time.time() + 1))
         assert progress.look().report == report
@@ -257,7 +257,7 @@ def test_narrator_tells_each_thing_once_and_long_ones_every_minute(folder: Path)
         assert number == 1
         assert "failed: 1 of 1 scenes cannot be used" in lines[0]
         finish(folder, "scenes/landscape")
-        assert "stage landscape: done in 0:12 (2 of 41)" in events(72)[1][0]
+        assert "stage landscape: done in 0:12 (2 of 47)" in events(72)[1][0]
         assert events(73) == (0, [])
 
 

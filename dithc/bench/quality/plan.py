@@ -5,12 +5,16 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from dithc.config import Experiment
+from dithc.config import Experiment, training
 from dithc.log import problem
+from dithc.runs import digest
 
 SHARES = (0.125, 0.25, 0.5, 1.0)
 PARTS = 8  # steps are a multiple of it, so that every share of them is whole
 CALIBRATION_STEPS, CALIBRATION_ROUNDS = 24, 2
+OF_SCHEDULE = ("warmup_steps", "lr_schedule", "decay_share")
+SAME_SAMPLES = ("images", "seed", "real_split", "real_images", "extractor")
+SAME_TILES = ("source", "tiles", "split", "display")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +25,9 @@ class Plan:
         base: the experiment that has the contenders among its runs.
         baseline: the run that the others are compared with.
         candidates: those others; the baseline's own name is allowed, and is trained with other seeds.
-        seeds: of the trainings; a contender that has its own seed keeps it.
-        evaluation: the evaluation of `base` whose settings judge every contender that has none of its own.
+        seeds: of the trainings.
+        evaluation: the evaluation of `base` that says how samples are made and scored; a contender that cannot be sampled so (a
+            flow by the solver of a noise) has one of its own, with the same images, real tiles and extractor.
     """
 
     base: Experiment
@@ -51,6 +56,24 @@ class Plan:
                 expected="at least one of each, and no seed twice",
                 remedy="correct --seeds and --candidates",
             )
+        for name in self.contenders:
+            self._check(name)
+
+    def _check(self, name: str) -> None:
+        """A contender is judged by what the baseline is judged by."""
+        run, own, baseline = self.base.runs[name], self._judged(name), self._judged(self.baseline)
+        data, theirs = (self.base.datasets[self.base.runs[one].dataset] for one in (name, self.baseline))
+        differing = [f"evaluation's {key}" for key in SAME_SAMPLES if getattr(own, key) != getattr(baseline, key)]
+        differing += [f"data set's {key}" for key in SAME_TILES if getattr(data, key) != getattr(theirs, key)]
+        if run.init is not None:
+            differing.append(f"start: it goes on from run {run.init}, whose time would not count")
+        if differing:
+            raise problem(
+                f"contender {name}",
+                got=f"another {', another '.join(differing)} than {self.baseline}",
+                expected="the same tiles, and as many samples against the same real ones",
+                remedy="correct the experiment file, or compare other runs",
+            )
 
     @property
     def contenders(self) -> tuple[str, ...]:
@@ -73,13 +96,26 @@ class Plan:
         found = dict.fromkeys(one for name, _, seed, own in self.pairs for one in ((self.baseline, seed), (name, own)))
         return list(found)
 
+    def identity(self, name: str) -> str:
+        """What a contender's seconds a step depend on, but for the machine."""
+        run = self.base.runs[name]
+        data = self.base.datasets[run.dataset]
+        return digest(
+            [one.model_dump(mode="json") for one in (run, data, self.base.codecs[data.codec], self.base.machine)]
+        )
+
+    def calibrations(self, name: str) -> list[str]:
+        """The short trainings that measure a step of a contender."""
+        return [f"calibrate-{name}-{self.identity(name)}-{number}" for number in range(CALIBRATION_ROUNDS)]
+
     def calibration(self) -> dict[str, Any]:
         """The experiment that measures a step of each contender: short trainings, in turns."""
-        runs = {
-            f"calibrate-{name}-{number}": self._run(name, seed=number, steps=CALIBRATION_STEPS)
-            for number in range(CALIBRATION_ROUNDS)
-            for name in self.contenders
-        }
+        runs: dict[str, Any] = {}
+        for number in range(CALIBRATION_ROUNDS):
+            for name in self.contenders:
+                run = self._run(name, seed=number, steps=CALIBRATION_STEPS)
+                # A schedule costs nothing, and may need more steps than these.
+                runs[self.calibrations(name)[number]] = {key: run[key] for key in run if key not in OF_SCHEDULE}
         return self._experiment(runs, {})
 
     def experiment(self, steps: Mapping[str, int]) -> dict[str, Any]:
@@ -91,23 +127,21 @@ class Plan:
         runs: dict[str, Any] = {}
         evaluations: dict[str, Any] = {}
         for name, seed in self.trainings:
-            every, judged = steps[name] // PARTS, self._judged(name)
+            every, run = steps[name] // PARTS, run_name(name, seed, steps[name])
             kept = {"keep_every": every, "checkpoint_every": every, "keep_last": 1}
-            runs[run_name(name, seed)] = self._run(name, seed=seed, steps=steps[name]) | kept
-            for share in SHARES:
-                at = int(steps[name] * share)
-                evaluations[point_name(name, seed, at)] = judged | {"run": run_name(name, seed), "at": at}
-        for name in self.contenders:
-            first = run_name(name, next(seed for one, seed in self.trainings if one == name))
-            judged = self._judged(name)
-            evaluations[f"{name}-untrained"] = judged | {"run": first, "at": "untrained"}
-            evaluations[f"{name}-codec"] = judged | {"run": first, "at": "codec"}
+            runs[run] = self._run(name, seed=seed, steps=steps[name]) | kept
+            judged = self._judged(name).model_dump(mode="json", exclude_unset=True) | {"run": run}
+            for at in points(steps[name]):
+                evaluations[point_name(run, at)] = judged | {"at": at}
+            for bound in ("untrained", "codec"):
+                evaluations.setdefault(f"{name}-{bound}", judged | {"at": bound})
         return self._experiment(runs, evaluations)
 
-    def _judged(self, name: str) -> dict[str, Any]:
-        """How a contender's samples are made and scored: as an evaluation of its own says, else as that of all."""
+    def _judged(self, name: str) -> training.Evaluation:
+        """How a contender's samples are made and scored."""
+        chosen = self.base.evaluations[self.evaluation]
         own = (one for one in self.base.evaluations.values() if one.run == name)
-        return next(own, self.base.evaluations[self.evaluation]).model_dump(mode="json", exclude_unset=True)
+        return chosen if chosen.run == name else next(own, chosen)
 
     def _run(self, name: str, *, seed: int, steps: int) -> dict[str, Any]:
         given = self.base.runs[name].model_dump(mode="json", exclude_unset=True)
@@ -115,27 +149,24 @@ class Plan:
 
     def _experiment(self, runs: dict[str, Any], evaluations: dict[str, Any]) -> dict[str, Any]:
         content = self.base.model_dump(mode="json", exclude_unset=True)
-        used = {run["dataset"] for run in runs.values()}
-        extractors = {one["extractor"] for one in evaluations.values()}
-        used |= {self.base.extractors[name].trained_on for name in extractors} - {None}
-        codecs = {self.base.datasets[name].codec for name in used}
-        used |= {getattr(self.base.codecs[name], "trained_on", None) for name in codecs} - {None}
-        needed = {"datasets": used, "codecs": codecs, "extractors": extractors}
-        for section, names in needed.items():
-            content[section] = {name: value for name, value in content.get(section, {}).items() if name in names}
         title = f"Time to quality: {', '.join(self.contenders)}"
         name = f"{self.base.name}-quality"
         return {**content, "name": name, "title": title, "bench": {}, "runs": runs, "evaluations": evaluations}
 
 
-def run_name(contender: str, seed: int) -> str:
-    """The run of a contender with a seed."""
-    return f"{contender}-s{seed}"
+def points(steps: int) -> list[int]:
+    """Steps at which a training of so many is judged."""
+    return [int(steps * share) for share in SHARES]
 
 
-def point_name(contender: str, seed: int, step: int) -> str:
-    """The evaluation of that run after a step."""
-    return f"{run_name(contender, seed)}-{step}"
+def run_name(contender: str, seed: int, steps: int) -> str:
+    """The run of a contender with a seed and so many steps."""
+    return f"{contender}-s{seed}-n{steps}"
+
+
+def point_name(run: str, step: int) -> str:
+    """The evaluation of a run after a step."""
+    return f"{run}-at{step}"
 
 
 def calibrated_steps(seconds: Mapping[str, list[float]], *, budget_seconds: float) -> dict[str, int]:

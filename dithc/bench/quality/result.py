@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
-from dithc.bench.quality.plan import SHARES, Plan, point_name, run_name
+from dithc.bench.quality.plan import SHARES, Plan, point_name, points, run_name
 
 Numbers = Mapping[str, Mapping[str, Any]]
 """Numbers of manifests, by name."""
@@ -30,36 +30,45 @@ class Point:
     kid: float | None
 
 
-def speedup(baseline: Sequence[Point], candidate: Sequence[Point], *, axis: str) -> float | None:
+@dataclass(frozen=True, kw_only=True)
+class Speedup:
+    """How many times sooner a candidate has a score.
+
+    Attributes:
+        value: the ratio.
+        bound: "at least" where the candidate had it at its first point already, "at most" where the baseline did; empty where
+            it was reached between points.
+    """
+
+    value: float
+    bound: Literal["", "at least", "at most"]
+
+
+def speedup(baseline: Sequence[Point], candidate: Sequence[Point], *, axis: str) -> Speedup:
     """How many times sooner the candidate has the score that both reach.
 
     That is the baseline's best, or, where the candidate does not come to it, the candidate's own (and the ratio is below 1).
-    Between two points the score is linear in the logarithm of the axis. None where the one that is to reach it has it already at
-    its first point, or never: nothing can be said but that.
+    Between two points the score is linear in the logarithm of the axis.
 
     Args:
         baseline, candidate: points in the order of steps.
         axis: `seconds` or `flops`.
     """
     goal = max(min(point.fid for point in points) for points in (baseline, candidate))
-    reached = [_reached(points, goal, axis) for points in (baseline, candidate)]
-    if reached[0] is None or reached[1] is None:
-        return None
-    return reached[0] / reached[1]
+    theirs, ours = (_reached(points, goal, axis) for points in (baseline, candidate))
+    is_first = [points[0].fid < goal for points in (baseline, candidate)]
+    return Speedup(value=theirs / ours, bound="at least" if is_first[1] else "at most" if is_first[0] else "")
 
 
-def _reached(points: Sequence[Point], goal: float, axis: str) -> float | None:
+def _reached(points: Sequence[Point], goal: float, axis: str) -> float:
     """Where on the axis a score is reached first; that of the first point if it is better already."""
-    before: Point | None = None
-    for point in points:
-        if point.fid <= goal:
-            here = math.log(getattr(point, axis))
-            if before is None or before.fid <= goal:
-                return math.exp(here)
-            there = math.log(getattr(before, axis))
-            return math.exp(there + (here - there) * (before.fid - goal) / (before.fid - point.fid))
-        before = point
-    return None
+    number = next(number for number, point in enumerate(points) if point.fid <= goal)
+    here = math.log(getattr(points[number], axis))
+    if number == 0:
+        return math.exp(here)
+    before = points[number - 1]
+    there = math.log(getattr(before, axis))
+    return math.exp(there + (here - there) * (before.fid - goal) / (before.fid - points[number].fid))
 
 
 def judge(
@@ -81,17 +90,17 @@ def judge(
     }
     found: dict[tuple[str, int], list[Point]] = {}
     for name, seed in plan.trainings:
-        per_step = float(runs[run_name(name, seed)]["seconds_per_step_median"])
-        ats = [int(steps[name] * share) for share in SHARES]
+        run = run_name(name, seed, steps[name])
+        per_step = float(runs[run]["seconds_per_step_median"])
         found[name, seed] = [
             Point(
                 step=at,
                 seconds=before[name] + at * per_step,
                 flops=at * flops[name],
-                fid=float(scores[point_name(name, seed, at)]["fid"]),
-                kid=scores[point_name(name, seed, at)]["kid"],
+                fid=float(scores[point_name(run, at)]["fid"]),
+                kid=scores[point_name(run, at)]["kid"],
             )
-            for at in ats
+            for at in points(steps[name])
         ]
     ratios: dict[str, list[dict[str, Any]]] = {}
     for name, label, seed, own in plan.pairs:
@@ -99,8 +108,9 @@ def judge(
         ratios.setdefault(label, []).append(
             {
                 "seeds": [seed, own],
-                "wall": speedup(one, other, axis="seconds"),
-                "flop": speedup(one, other, axis="flops"),
+                "wall": (wall := speedup(one, other, axis="seconds")).value,
+                "flop": speedup(one, other, axis="flops").value,
+                "bound": wall.bound,
                 "kid": [one[-1].kid, other[-1].kid],
             }
         )
@@ -131,13 +141,12 @@ def _limits(name: str, scores: Numbers) -> dict[str, Any]:
 
 
 def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Means of the ratios, with their deviation over seeds."""
-    over: dict[str, Any] = {}
+    """Means of the ratios, with their deviation over seeds, and whether they are bounds."""
+    over: dict[str, Any] = {"bound": next((row["bound"] for row in rows if row["bound"]), "")}
     for axis in ("wall", "flop"):
-        values = [row[axis] for row in rows if row[axis] is not None]
-        whole = len(values) == len(rows)
-        over[axis] = fmean(values) if whole else None
-        over[f"{axis}_deviation"] = stdev(values) if whole and len(values) > 1 else None
+        values = [row[axis] for row in rows]
+        over[axis] = fmean(values)
+        over[f"{axis}_deviation"] = stdev(values) if len(values) > 1 else None
     return over
 
 
@@ -158,8 +167,9 @@ def quality_table(result: Mapping[str, Any]) -> str:
     for training in result["trainings"]:
         points, limits = training["points"], result["limits"][training["contender"]]
         left = headroom(points[-1]["fid"], limits)
+        who = f"{training['contender']}, seed {training['seed']}"
         lines.append(
-            f"{run_name(training['contender'], training['seed']):<28}"
+            f"{who:<28}"
             + "".join(f"{point['fid']:>14.4g}" for point in points)
             + f"{points[-1]['seconds']:>10.1f}"
             + (f"{100 * left:>7.0f}%" if left is not None else f"{'-':>8}")
@@ -170,16 +180,15 @@ def quality_table(result: Mapping[str, Any]) -> str:
             f"{name}: fresh weights {limits['untrained']:.4g}, codec alone {limits['codec']:.4g}, floor {floor}, n {limits['n']}"
         )
     for label, ratio in result["ratios"].items():
-        by_seed = ", ".join("-" if row["wall"] is None else f"{row['wall']:.2f}" for row in ratio["by_seed"])
+        by_seed = ", ".join(f"{row['wall']:.2f}" for row in ratio["by_seed"])
+        bound = f"{ratio['bound']} " if ratio["bound"] else ""
         lines.append(
-            f"{label} over {chosen['baseline']}: R {_told(ratio, 'wall')} by wall time, {_told(ratio, 'flop')} by operations; "
-            f"by seed {by_seed}"
+            f"{label} over {chosen['baseline']}: R {bound}{_told(ratio, 'wall')} by wall time, {_told(ratio, 'flop')} by "
+            f"operations; by seed {by_seed}"
         )
     return "\n".join(lines)
 
 
 def _told(ratio: Mapping[str, Any], axis: str) -> str:
-    if ratio[axis] is None:
-        return "not measurable"
     deviation = ratio[f"{axis}_deviation"]
     return f"{ratio[axis]:.2f}" + (f" +- {deviation:.2f}" if deviation is not None else "")

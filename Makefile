@@ -7,7 +7,7 @@ PROFILE ?= profiles/local
 PIP_FLAGS ?= --disable-pip-version-check --quiet
 PIP := $(BIN)/python -m pip
 DIR ?= wheelhouse
-WORKERS ?= 2
+WORKERS ?= 3
 ifdef WHEELS
 # From that folder and nothing else, whatever the settings of pip are.
 PIP := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/null $(BIN)/python -m pip

@@ -88,7 +88,8 @@ def _percent(part: float, whole: float) -> str:
 
 def verdict(facts: Facts, dataset: str) -> str:
     """How good it is, in one sentence; empty where nothing was scored."""
-    scored = [(item, item.score) for item in facts.evaluations_of(dataset) if item.score]
+    found = [(item, item.score) for item in facts.evaluations_of(dataset) if item.score]
+    scored = [(item, one) for item, one in found if item.at != "codec"]
     if not scored:
         return ""
     *before, (_, last) = scored
@@ -104,7 +105,8 @@ def verdict(facts: Facts, dataset: str) -> str:
         if last.floor is None
         else f"; two halves of the real tiles are {score(last.floor)} apart, which is the floor"
     )
-    return f"{text}{floor}."
+    codec = "".join(f"; {item.label} has {score(one.fid)}" for item, one in found if item.at == "codec")
+    return f"{text}{codec}{floor}."
 
 
 def remarks(facts: Facts) -> dict[str, dict[str, list[str]]]:

@@ -3,6 +3,7 @@
 import json
 import re
 import struct
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from dithc.report import FIGURES, write_report
 from dithc.report.facts import EvaluationFacts, Facts
+from dithc.report.page import verdict
 from dithc.report.words import score
 
 REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
@@ -130,6 +132,17 @@ def test_comparable_scores_are_not_flagged(plant: Any, tmp_path: Path) -> None:
 def test_floors_and_verdict_are_said(page: Page) -> None:
     assert "FID falls from 318.4 (untrained) and 171.1 (before fine-tuning) to 48.26 (after fine-tuning)" in page.text
     assert "two halves of the real tiles are 11.87 apart" in page.text
+
+
+def test_codec_alone_is_no_sample(tree: Any, tmp_path: Path) -> None:
+    facts = write_report(tree.experiment, tree.paths, out=tmp_path / "report.html", reference=REFERENCE)
+    final = next(item for item in facts.evaluations if item.at == "final" and item.score)
+    assert final.score is not None
+    codec = replace(final, at="codec", label="the codec alone", score=replace(final.score, fid=1.5))
+    both = replace(facts, evaluations=[codec, *facts.evaluations])
+    assert "to 48.26 (after fine-tuning); the codec alone has 1.500; two halves" in verdict(both, final.dataset)
+    assert both.best(final.dataset) == final
+    assert both.evaluations_of(final.dataset)[-1] == codec
 
 
 def test_solver_and_guidance_are_said_in_full() -> None:

@@ -6,6 +6,8 @@ from pydantic import Field, model_validator
 
 from dithc.config.base import Band, Fraction, Metres, Name, Place, Positive, Settings, Size, Title
 
+Shown = Annotated[float, Field(ge=-(10.0**9), le=10.0**9)]
+
 
 class Synthetic(Settings):
     """A generated input instead of files of the user's (`dithc synthesize`)."""
@@ -160,9 +162,9 @@ class Display(Settings):
 
     bands: tuple[Band, Band, Band]
     """Bands shown as red, green and blue."""
-    low: float | tuple[float, float, float]
+    low: Shown | tuple[Shown, Shown, Shown]
     """Value (in the units of the data set) that becomes 0; one, or one for each of red, green and blue."""
-    high: float | tuple[float, float, float]
+    high: Shown | tuple[Shown, Shown, Shown]
     """Value that becomes 255; one, or one for each of red, green and blue."""
 
     @model_validator(mode="after")

@@ -201,11 +201,7 @@ class Attack:
             name, of = field[0], field[1]
             if of is c_void_p:
                 is_pool = kind is signatures.PoolOptions
-                setattr(
-                    made, name, self.handle("hc_pool", function) if is_pool and self.random.random() < 0.3 else None
-                )
-                if not is_pool:
-                    setattr(made, name, self.address(place))
+                setattr(made, name, self.next_pool(function) if is_pool else self.address(place))
             elif of is c_int64:
                 setattr(made, name, self.random.choice(SIZES))
                 if "stride" in name:
@@ -223,6 +219,13 @@ class Attack:
                 setattr(made, name, numbers if self.random.random() < 0.9 else None)
         self.kept.append(made)
         return ctypes.byref(made)
+
+    def next_pool(self, function: str) -> int | None:
+        """The pool below another one: mostly none, which is right."""
+        was_wrong = self.wrong
+        drawn = self.handle("hc_pool", function) if self.random.random() < 0.3 else None
+        self.wrong = was_wrong if drawn is None else self.wrong
+        return drawn
 
     def steps(self) -> Any:
         """Words of a sequence: numbers of steps with arguments of their functions, or numbers of none."""

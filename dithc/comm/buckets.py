@@ -56,6 +56,10 @@ class Arrangement:
     buckets: tuple[Bucket, ...]
     length: int
 
+    def bucket_of(self, number: int) -> Bucket:
+        """The one in which a tensor lies."""
+        return next(bucket for bucket in self.buckets if number in bucket.members)
+
 
 def arrange(
     sizes: Sequence[int], order: Sequence[int], *, ranks: int = 1, bucket_bytes: int | None = None

@@ -28,6 +28,7 @@ FLOW_SAMPLERS = ("euler", "heun")
 STATE_BYTES, BF16_COPY_BYTES = 20, 2
 # What an asynchronous checkpoint copies of a weight: weight, two moments, average.
 SNAPSHOT_BYTES = 16
+MOMENT_BYTES = 4  # of these, which muon needs one of for a matrix
 # Numbers a block keeps of a token for its backward pass, in widths D: two norms, qkv, attention, projection, MLP before and after
 # GELU (4 each), two gates (paper section 4.2; measured 16 to 19).
 KEPT_WIDTHS = 20
@@ -96,8 +97,14 @@ class Model(Settings):
     def parameters(self) -> int:
         """Weights, but for the table of labels."""
         width, depth, _ = self.shape
-        blocks = depth * (18 * width**2 + 15 * width)  # attention 4 D^2, MLP 8 D^2, adaLN 6 D^2
-        return blocks + 3 * width**2 + 512 * width  # timestep, last adaLN, first and last layer
+        ends = 3 * width**2 + 512 * width  # timestep, last adaLN, first and last layer
+        return self.matrix_elements + depth * 15 * width + ends
+
+    @property
+    def matrix_elements(self) -> int:
+        """Weights of the linear layers of the blocks, without their biases."""
+        width, depth, _ = self.shape
+        return depth * 18 * width**2  # attention 4 D^2, MLP 8 D^2, adaLN 6 D^2
 
 
 class Objective(Settings):
@@ -135,6 +142,25 @@ class Objective(Settings):
         return bool(getattr(self, name) != type(self).model_fields[name].default)
 
 
+class Optimizer(Settings):
+    """What becomes of gradients."""
+
+    kind: Literal["adamw", "muon"] = "adamw"
+    """adamw; muon: updates of the matrices of the blocks are made orthogonal, all the rest (biases, embeddings, final layer) is
+    AdamW's. `lr`, `weight_decay` and `clip` mean the same for both, `betas` are AdamW's alone."""
+    momentum: Beta = 0.95
+    """Decay of the momentum of matrices."""
+    iterations: int = Field(default=5, ge=1, le=20)
+    """Iterations of Newton-Schulz, in the run's `dtype`, by which an update becomes orthogonal."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Optimizer":
+        for name in ("momentum", "iterations"):
+            if self.kind != "muon" and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"`{name}` is of no effect: it belongs to `kind: muon`, not {self.kind}")
+        return self
+
+
 class Run(Settings):
     """One training: a pre-training, or a fine-tuning that starts from another run or from a file."""
 
@@ -159,7 +185,7 @@ class Run(Settings):
     micro_batch: Positive | None = None
     """Images a rank computes at once; its whole share of the batch if not given."""
     lr: Rate = 1e-4
-    """Learning rate of AdamW."""
+    """Learning rate of AdamW; updates of muon have the same size."""
     warmup_steps: Count = 0
     """Steps over which the learning rate rises linearly from 0."""
     lr_schedule: Literal["constant", "cosine", "trapezoid"] = "constant"
@@ -167,6 +193,8 @@ class Run(Settings):
     to 0 over the last of them. With the latter two, `steps` decides the result and cannot be raised later."""
     decay_share: float = Field(default=0.2, gt=0.0, le=1.0)
     """Share of `steps` over which trapezoid falls to 0."""
+    optimizer: Optimizer = Optimizer()
+    """What makes updates of gradients."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of AdamW's first and second moments."""
     weight_decay: float = Field(default=0.0, ge=0.0, le=1000.0)
@@ -270,12 +298,18 @@ class Run(Settings):
     @property
     def state_bytes(self) -> int:
         """Weights, gradients, moments and averages, of a rank that shares none of them."""
-        return self.model.parameters * (STATE_BYTES + (BF16_COPY_BYTES if self.dtype == "bf16" else 0))
+        each = STATE_BYTES + (BF16_COPY_BYTES if self.dtype == "bf16" else 0)
+        return self.model.parameters * each - self._saved_bytes
 
     @property
     def snapshot_bytes(self) -> int:
         """What a checkpoint that is written beside the training copies."""
-        return self.model.parameters * SNAPSHOT_BYTES
+        return self.model.parameters * SNAPSHOT_BYTES - self._saved_bytes
+
+    @property
+    def _saved_bytes(self) -> int:
+        """Of the second moments that matrices do not have."""
+        return self.model.matrix_elements * MOMENT_BYTES if self.optimizer.kind == "muon" else 0
 
 
 class Evaluation(Settings):

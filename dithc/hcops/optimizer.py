@@ -1,4 +1,4 @@
-"""What an optimizer step needs of the operators: the norm in one pass, the update in another, one buffer for gradients."""
+"""What an optimizer step needs of the operators: norm, update, the orthogonal factor of a matrix, one buffer for gradients."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,11 @@ from torch import Tensor
 from dithc.hcops import reference
 from dithc.hcops.active import backend_of, raw, say_once
 from dithc.hcops.flat import flat_gradients, forget_gradients, give_place
+from dithc.hcops.newton_schulz import orthogonalise
 from dithc.hcops.table import FALLBACK
 from dithc.log import problem
 
-__all__ = ["adamw", "flat_gradients", "forget_gradients", "give_place", "sum_of_squares"]
+__all__ = ["adamw", "flat_gradients", "forget_gradients", "give_place", "orthogonalise", "sum_of_squares"]
 
 
 def sum_of_squares(tensors: Sequence[Tensor]) -> float:

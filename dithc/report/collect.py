@@ -104,6 +104,8 @@ def _run(experiment: Experiment, results: Results, name: str) -> RunFacts:
     changes |= settings.objective.model_dump(mode="json", exclude_defaults=True)
     chosen = {"lr_schedule", "decay_share", "betas", "augment"}
     changes |= settings.model_dump(mode="json", include=chosen, exclude_defaults=True)
+    other = settings.optimizer.model_dump(mode="json", exclude_defaults=True)
+    changes |= {"optimizer" if key == "kind" else key: value for key, value in other.items()}
     return RunFacts(
         name=name,
         dataset=settings.dataset,

@@ -49,7 +49,8 @@ class State:
 def state_of(model: DiT, run: training.Run, strategy: Strategy, *, home: Home = anywhere) -> State:
     """The state of a training at step 0, from a model that the strategy has prepared and settled, in memory that `home` gives."""
     flat, zero = strategy.owns_gradients and run.micro_batch is not None, strategy.zero
-    optimizer = Optimizer(model, run, flat=flat, norm=strategy.norm, zero=zero, home=home)
+    holding = strategy.holding()
+    optimizer = Optimizer(model, run, flat=flat, norm=strategy.norm, zero=zero, holding=holding, home=home)
     return State(model, Ema(model, run.ema, zero=zero, home=home), optimizer, strategy)
 
 

@@ -1,16 +1,18 @@
-"""AdamW over the trainable parameters: learning rate by step, clipping, the average, and its state as named tensors."""
+"""AdamW, or Muon beside it, over the trainable parameters: learning rate, clipping, the average, the state as named tensors."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from dithc import hcops
 from dithc.config import training
-from dithc.log import problem
+from dithc.log import logger, problem
 from dithc.tensors import Piece
 from dithc.train.ema import Ema, Home, anywhere
+from dithc.train.matrices import Holding
+from dithc.train.muon import MOMENTUM, Muon
 from dithc.train.zero import Zero
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -18,6 +20,7 @@ EPSILON = 1e-8  # torch's default, and that of DiT's training
 # Beyond it a gradient's square may not be a number of fp32, and its second moment would be infinite for good.
 LARGEST_GRADIENT = math.sqrt(torch.finfo(torch.float32).max)
 NORM_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ adds it to the norm
+log = logger(__name__)
 
 
 def learning_rate_at(step: int, settings: training.Run) -> float:
@@ -37,7 +40,8 @@ def learning_rate_at(step: int, settings: training.Run) -> float:
 class Optimizer:
     """AdamW (Loshchilov & Hutter 2019) with the operators of `hcops`: one pass for the norm, one for everything else.
 
-    Both passes are elementwise or in a fixed order, so the result does not depend on threads or on earlier runs.
+    Both passes are elementwise or in a fixed order, so the result does not depend on threads or on earlier runs. With
+    `optimizer.kind` muon, weights that consist of matrices have no moments here: `Muon` makes their updates.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class Optimizer:
         flat: bool = True,
         norm: Callable[[Mapping[str, Tensor]], float] | None = None,
         zero: Zero | None = None,
+        holding: Holding | None = None,
         home: Home = anywhere,
     ) -> None:
         """Prepares moments of zeros.
@@ -60,13 +65,23 @@ class Optimizer:
                 Of no use either where another owner (DistributedDataParallel) copies them into buffers of its own.
             norm: of the gradients by name, where other ranks hold a part of them; None for the plain norm.
             zero: which runs of elements this rank updates; None for all weights.
-            home: where moments (`exp_avg.<name>`, `exp_avg_sq.<name>`) and the one buffer (`gradients`) are to live.
+            holding: which rank has what of the matrices of Muon; None where there is one rank.
+            home: where moments (`exp_avg.<name>`, `exp_avg_sq.<name>`, `momentum.<matrix>`) and the one buffer (`gradients`)
+                are to live.
         """
         self._norm = norm or (_norm if zero is None else zero.norm)
         self._settings, self._zero = settings, zero
         self._named = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        self._muon: Muon | None = None
+        if settings.optimizer.kind == "muon":
+            self._muon = Muon(self._named, settings, holding=holding or Holding(), home=home)
+            log.info(str(self._muon))
         self._moments = {
-            moment: {name: home(f"{moment}.{name}", value).zero_() for name, value in self._weights().items()}
+            moment: {
+                name: home(f"{moment}.{name}", value).zero_()
+                for name, value in self._weights().items()
+                if name not in self._matrices
+            }
             for moment in MOMENTS
         }
         self._updates = 0
@@ -87,6 +102,8 @@ class Optimizer:
         """
         for moment, values in self._moments.items():
             self._moments[moment] = {name: moved(f"{moment}.{name}", value) for name, value in values.items()}
+        if self._muon is not None:
+            self._muon.move(moved)
         self._give_places(moved)
 
     def _give_places(self, home: Home) -> None:
@@ -112,6 +129,9 @@ class Optimizer:
         rate = learning_rate_at(number, self._settings)
         weights, gradients = self._weights(), self._gradients()
         self._updates += 1
+        if self._muon is not None:
+            used = gradients.keys() if self._zero is None else self._zero.used
+            self._muon.replace(gradients, used=used, scale=self._gradient_scale)
         if self._zero is None:
             self._update(weights, gradients, rate=rate, number=number, ema=ema)
             return rate
@@ -131,9 +151,9 @@ class Optimizer:
         number: int,
         ema: Ema | None,
     ) -> None:
-        """One pass over these weights: scaled gradients, decay, moments, weights, average."""
+        """One pass over these weights: scaled gradients, decay, moments, weights, average; gradients of matrices are updates."""
         decay = 0.0 if ema is None else ema.decay(number)
-        names = [name for name in weights if name in gradients]
+        names = [name for name in weights if name in gradients and name not in self._matrices]
         hcops.optimizer.adamw(
             [weights[name] for name in names],
             [gradients[name] for name in names],
@@ -147,9 +167,16 @@ class Optimizer:
             gradient_scale=self._gradient_scale,
             ema_decay=decay,
         )
+        for name in (weights.keys() & gradients.keys()) - set(names):
+            weights[name].mul_(1.0 - rate * self._settings.weight_decay).sub_(gradients[name], alpha=rate)
         if ema is not None:  # weights without a gradient stay as they are; their average still moves towards them
-            for name in weights.keys() - gradients.keys():
+            for name in weights.keys() - set(names):
                 ema.state[name].lerp_(weights[name], 1.0 - decay)
+
+    @property
+    def _matrices(self) -> Collection[str]:
+        """Names of the weights that are not AdamW's."""
+        return () if self._muon is None else self._muon.names
 
     def _weights(self) -> dict[str, Tensor]:
         """What this rank updates, by name."""
@@ -164,20 +191,26 @@ class Optimizer:
         return {name: parameter.grad for name, parameter in self._named.items() if parameter.grad is not None}
 
     def state(self) -> dict[str, Tensor]:
-        """Moments of what this rank updates as `exp_avg.<name>` and `exp_avg_sq.<name>`, and the number of updates as `step`."""
+        """Moments of what this rank updates as `exp_avg.<name>` and `exp_avg_sq.<name>`, and the number of updates as `step`.
+
+        With Muon also `momentum.<matrix>` of the matrices that this rank owns.
+        """
         moments = {f"{moment}.{name}": value for moment in MOMENTS for name, value in self._moments[moment].items()}
-        return {"step": torch.tensor(float(self._updates)), **moments}
+        momenta = {} if self._muon is None else self._muon.state()
+        return {"step": torch.tensor(float(self._updates)), **moments, **momenta}
 
     def pieces(self) -> list[Piece]:
         """What this rank holds of the whole state, with the names of `state`; under ZeRO-1 the first rank tells `step`."""
         zero = self._zero
-        if zero is None:
-            return [Piece.whole(name, values) for name, values in self.state().items()]
-        step = [Piece.whole("step", torch.tensor(float(self._updates)))] if zero.is_first else []
-        return step + [
-            zero.piece(name, value, prefix=f"{moment}.")
-            for moment in MOMENTS
-            for name, value in self._moments[moment].items()
+        step = [Piece.whole("step", torch.tensor(float(self._updates)))] if zero is None or zero.is_first else []
+        moments = [(f"{moment}.", *item) for moment in MOMENTS for item in self._moments[moment].items()]
+        return [
+            *step,
+            *(
+                Piece.whole(moment + name, value) if zero is None else zero.piece(name, value, prefix=moment)
+                for moment, name, value in moments
+            ),
+            *([] if self._muon is None else self._muon.pieces()),
         ]
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -186,12 +219,14 @@ class Optimizer:
         Raises:
             UserError: it is the state of other parameters.
         """
-        wanted = {"step"} | {f"{moment}.{name}" for moment in MOMENTS for name in self._named}
+        others = self._named.keys() - self._matrices
+        wanted = {"step", *(f"{MOMENTUM}.{name}" for name in self._matrices)}
+        wanted |= {f"{moment}.{name}" for moment in MOMENTS for name in others}
         if wanted != set(tensors):
             raise problem(
                 "optimizer state of the checkpoint",
                 got=f"{len(set(tensors) - wanted)} unknown and {len(wanted - set(tensors))} missing tensors",
-                expected="the moments of this model's parameters",
+                expected=f"the moments of this model's parameters, of optimizer {self._settings.optimizer.kind}",
                 remedy="start from the checkpoint of this run, or in an empty store",
             )
         self._updates = round(float(tensors["step"]))
@@ -199,6 +234,8 @@ class Optimizer:
             for name, value in self._moments[moment].items():
                 whole = tensors[f"{moment}.{name}"]
                 value.copy_(whole if self._zero is None else self._zero.cut(name, whole))
+        if self._muon is not None:
+            self._muon.load(tensors)
 
 
 def _norm(gradients: Mapping[str, Tensor]) -> float:

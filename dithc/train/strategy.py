@@ -20,8 +20,9 @@ from dithc.hardware import discover
 from dithc.log import logger, problem
 from dithc.tensors import Piece
 from dithc.train.ema import Home
+from dithc.train.matrices import Holding
 from dithc.train.strategy_layout import Layout, layout_of, sentence
-from dithc.train.zero import Zero
+from dithc.train.zero import RunHolding, Zero
 
 if TYPE_CHECKING:
     from dithc.train.strategy_tensor import Shards
@@ -187,6 +188,17 @@ class Strategy:
         cut = [value for name, value in gradients.items() if name in self.shards.cuts]
         same = [value for name, value in gradients.items() if name not in self.shards.cuts]
         return math.sqrt(self.shards.sum_over_group(_sum_of_squares(cut)) + _sum_of_squares(same))
+
+    def holding(self) -> Holding:
+        """Which rank has what of the matrices among the weights, once `settle` was called."""
+        rank, size = self.layout.rank, self.layout.size
+        if self.zero is not None:
+            return RunHolding(rank, size, span=size, zero=self.zero)
+        if self.shards is not None:
+            from dithc.train.strategy_tensor import ShardHolding
+
+            return ShardHolding(rank, size, span=self.layout.tensor_size, shards=self.shards)
+        return Holding(rank, size)
 
     def pieces(self, held: list[Piece]) -> list[Piece]:
         """What this rank holds, as pieces of the whole model's tensors."""

@@ -24,6 +24,7 @@ from dithc import hcops
 from dithc.log import problem
 from dithc.model import DiT
 from dithc.tensors import Piece
+from dithc.train.matrices import Holding, Matrix, Part
 from dithc.train.optimizer import MOMENTS
 
 PACKED = 3  # q, k and v stand one after the other in the rows of the weight of qkv, each head by head
@@ -41,16 +42,18 @@ class Cut:
         split = torch.unflatten(whole, self.dim, (self.parts, size, -1)).select(self.dim + 1, rank)
         return torch.flatten(split, self.dim, self.dim + 1).clone(memory_format=torch.contiguous_format)
 
+    def whole_shape(self, shard: Tensor, *, size: int) -> tuple[int, ...]:
+        """Of the tensor that a share is of."""
+        return tuple(length * (size if dim == self.dim else 1) for dim, length in enumerate(shard.shape))
+
     def pieces(self, name: str, shard: Tensor, *, rank: int, size: int) -> list[Piece]:
         """The share of a rank as pieces of the whole tensor: one of each part."""
-        length = shard.shape[self.dim] // self.parts
-        shape = list(shard.shape)
-        shape[self.dim] *= size
+        length, shape = shard.shape[self.dim] // self.parts, self.whole_shape(shard, size=size)
         return [
             Piece(
                 name=name,
                 values=shard.narrow(self.dim, part * length, length),
-                shape=tuple(shape),
+                shape=shape,
                 dim=self.dim,
                 start=(part * size + rank) * length,
             )
@@ -96,6 +99,28 @@ class Shards:
         total = torch.tensor(value, dtype=torch.float64)
         distributed.all_reduce(total, group=self.group)
         return float(total)
+
+
+@dataclass(frozen=True)
+class ShardHolding(Holding):
+    """Each row of ranks has all matrices, those of cut weights in shards."""
+
+    shards: Shards = field(kw_only=True)
+
+    def shape(self, name: str, own: Tensor) -> tuple[int, ...]:
+        """Of the whole weight."""
+        cut = self.shards.cuts.get(name)
+        return tuple(own.shape) if cut is None else cut.whole_shape(own, size=self.shards.size)
+
+    def part(self, matrix: Matrix, rank: int) -> Part | None:
+        """Rows or columns, as the weight is cut."""
+        cut = self.shards.cuts.get(matrix.name)
+        if cut is None:
+            return super().part(matrix, rank)
+        assert cut.parts == matrix.count, "matrices are cut each alike"
+        count = (matrix.rows, matrix.columns)[cut.dim] // self.shards.size
+        lines = slice(matrix.number * count, (matrix.number + 1) * count) if cut.dim == 0 else matrix.lines
+        return Part(cut.dim, rank % self.shards.size * count, count, lines)
 
 
 class _Shares(Mapping[str, Tensor]):

@@ -8,7 +8,7 @@ with rounded ones, and the exact ones are kept, updated, averaged and saved by t
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dithc import hcops
 from dithc.comm import Group
 from dithc.tensors import Piece
+from dithc.train.matrices import Holding, Matrix, Part
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Zero:
         self.runs: dict[str, Run] = {}
         self.names: list[list[str]] = []
         self.trained = frozenset(name for name, value in model.named_parameters() if value.requires_grad)
+        self._numbers: dict[str, int] = {}
         self._places: dict[str, slice] = {}
         self._own: dict[str, Tensor] = {}
 
@@ -56,18 +58,26 @@ class Zero:
         reducer = self.reducer
         self._weights = Group.shared_weights(self._model, reducer)
         name_of = {id(value): name for name, value in self._model.named_parameters()}
+        self._numbers = {name_of[id(parameter)]: number for number, parameter in enumerate(reducer.parameters)}
         for index, bucket in reversed([*enumerate(reducer.arrangement.buckets)]):
             share, own = bucket.share(reducer.rank, reducer.size), self._weights.share(index)
             self.names.append([])
             for number in bucket.members:
-                parameter, begin = reducer.parameters[number], reducer.arrangement.starts[number]
-                first, last = max(share.start, begin), min(share.stop, begin + parameter.numel())
-                if first < last:
-                    name = name_of[id(parameter)]
-                    self.runs[name] = Run(number, tuple(parameter.shape), first - begin, last - first)
-                    self._places[name] = slice(first, last)
-                    self._own[name] = own[first - share.start : last - share.start]
+                name = name_of[id(reducer.parameters[number])]
+                if (run := self.run_of(name, reducer.rank)) is not None:
+                    first = reducer.arrangement.starts[number] + run.start
+                    self.runs[name] = run
+                    self._places[name] = slice(first, first + run.count)
+                    self._own[name] = own[first - share.start : first - share.start + run.count]
                     self.names[-1].append(name)
+
+    def run_of(self, name: str, rank: int) -> Run | None:
+        """The elements of a parameter that lie in a rank's share; None for none of them."""
+        number, arrangement = self._numbers[name], self.reducer.arrangement
+        parameter, begin = self.reducer.parameters[number], arrangement.starts[number]
+        share = arrangement.bucket_of(number).share(rank, self.reducer.size)
+        first, last = max(share.start, begin), min(share.stop, begin + parameter.numel())
+        return Run(number, tuple(parameter.shape), first - begin, last - first) if first < last else None
 
     def __str__(self) -> str:
         held, size = sum(run.count for run in self.runs.values()), self.reducer.size
@@ -105,6 +115,11 @@ class Zero:
         used = self.reducer.used
         return {name: self.reducer.buffer[self._places[name]] for name, run in self.runs.items() if used[run.number]}
 
+    @property
+    def used(self) -> set[str]:
+        """Names of the parameters that any rank has a gradient of."""
+        return {name for name, number in self._numbers.items() if self.reducer.used[number]}
+
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
         """The norm over the runs of all ranks, the same number on each: their squares are summed in the order of the ranks."""
         own = torch.tensor([hcops.optimizer.sum_of_squares(list(gradients.values()))], dtype=torch.float64)
@@ -139,3 +154,19 @@ class Zero:
         if run is None:
             return Piece.whole(prefix + name, values)
         return Piece(name=prefix + name, values=values, shape=run.shape, start=run.start)
+
+
+@dataclass(frozen=True)
+class RunHolding(Holding):
+    """Each rank has a run of the elements of a matrix, or none of it."""
+
+    zero: Zero = field(kw_only=True)
+
+    def part(self, matrix: Matrix, rank: int) -> Part | None:
+        """What of a rank's run of the weight lies in the matrix."""
+        run, begin = self.zero.run_of(matrix.name, rank), matrix.number * matrix.size
+        if run is None:
+            return None
+        first, last = max(run.start, begin), min(run.start + run.count, begin + matrix.size)
+        own = slice(first - run.start, last - run.start)
+        return Part(None, first - begin, last - first, own) if first < last else None

@@ -1,0 +1,133 @@
+"""Which weights of a DiT are matrices that Muon updates, which rank makes each update, and who holds what: pure arithmetic.
+
+Legend: R rows, C columns of a matrix.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+# The rule, and the only place of it: these weights of each block, as so many matrices of equal height one below the other. They
+# are the linear layers between hidden features. q, k and v are three maps that happen to share a product, and so are the six of
+# shift, scale and gate: each is a matrix. One factor of the stack, of orthogonal columns, would tie them together: its singular
+# values say nothing of those of the parts, and a part of small gradients (k beside v) would keep a small update. What is not
+# named here is AdamW's: biases, and the network's ends: embeddings, the final layer and its modulation (Jordan et al. 2024).
+HIDDEN = {
+    "attn.qkv.weight": 3,
+    "attn.proj.weight": 1,
+    "mlp.fc1.weight": 1,
+    "mlp.fc2.weight": 1,
+    "adaLN_modulation.1.weight": 6,
+}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Matrix `number` of the `count` (R, C) ones in the weight of this name."""
+
+    name: str
+    number: int
+    count: int
+    rows: int
+    columns: int
+
+    def __str__(self) -> str:
+        return self.name if self.count == 1 else f"{self.name}[{self.number}]"
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return self.rows * self.columns
+
+    @property
+    def cost(self) -> int:
+        """Multiply-adds of an iteration of Newton-Schulz."""
+        short, long = sorted((self.rows, self.columns))
+        return short * short * (2 * long + short)
+
+    @property
+    def lines(self) -> slice:
+        """Its rows in the weight."""
+        return slice(self.number * self.rows, (self.number + 1) * self.rows)
+
+    @property
+    def weight_shape(self) -> tuple[int, int]:
+        """Of the whole weight."""
+        return self.count * self.rows, self.columns
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a rank holds of a matrix: `count` rows (dim 0), columns (1) or elements of it flattened (None) from `start` on.
+
+    `own` is where they are in the rank's own tensor of the weight's name, along its first dimension.
+    """
+
+    dim: int | None
+    start: int
+    count: int
+    own: slice
+
+    def of(self, whole: Tensor) -> Tensor:
+        """The part of a matrix that is here whole; a view."""
+        if self.dim is None:
+            return whole.view(-1)[self.start : self.start + self.count]
+        return whole.narrow(self.dim, self.start, self.count)
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What each of `size` ranks holds of the matrices; here everything, each of them.
+
+    Attributes:
+        rank: this one.
+        size: number of ranks.
+        span: so many neighbouring ranks, the first a multiple of it, together hold everything.
+    """
+
+    rank: int = 0
+    size: int = 1
+    span: int = 1
+
+    def shape(self, name: str, own: Tensor) -> tuple[int, ...]:
+        """Of the whole weight, of which the model has this on this rank."""
+        return tuple(own.shape)
+
+    def part(self, matrix: Matrix, rank: int) -> Part | None:
+        """What a rank holds of a matrix; None for nothing."""
+        return Part(0, 0, matrix.rows, matrix.lines)
+
+    def sources(self, matrix: Matrix, owner: int) -> list[int]:
+        """Which ranks' parts make up the matrix at its owner: its own alone where that is all of it."""
+        own = self.part(matrix, owner)
+        if own is not None and own.count == (
+            matrix.size if own.dim is None else (matrix.rows, matrix.columns)[own.dim]
+        ):
+            return [owner]
+        first = owner // self.span * self.span
+        return [rank for rank in range(first, first + self.span) if self.part(matrix, rank) is not None]
+
+
+def matrices_of(shapes: Mapping[str, tuple[int, ...]]) -> list[Matrix]:
+    """The matrices among whole weights, by name."""
+    found = []
+    for name, shape in shapes.items():
+        part, _, layer = name.partition(".")
+        _, _, kind = layer.partition(".")
+        count = HIDDEN.get(kind, 0) if part == "blocks" else 0
+        found += [Matrix(name, number, count, shape[0] // count, shape[1]) for number in range(count)]
+    return found
+
+
+def owners_of(matrices: Iterable[Matrix], ranks: int) -> dict[Matrix, int]:
+    """Gives each matrix to one rank, so that all have about the same work: the dearest first, to who has the least.
+
+    Returns:
+        The owners, in the order in which all ranks go through the matrices.
+    """
+    costs, owners = [0] * ranks, dict[Matrix, int]()
+    for matrix in sorted(matrices, key=lambda matrix: -matrix.cost):
+        owners[matrix] = costs.index(min(costs))
+        costs[owners[matrix]] += matrix.cost
+    return owners

@@ -113,10 +113,9 @@ def whole(state: State, group: Group) -> dict[str, Tensor]:
     found, zero = {f"weight {name}": value for name, value in state.model.state_dict().items()}, state.strategy.zero
     exact = [("weight", zero.weight_pieces(state.model.state_dict()))] if zero is not None and zero.is_rounded else []
     for kind, pieces in (*exact, ("ema", state.ema.pieces()), ("adam", state.optimizer.pieces())):
-        everything = [piece for rank in group.gather_objects(pieces) for piece in rank]
-        if state.strategy.zero is None:
-            everything = everything[: len(pieces)]  # every rank holds the same
-        found |= {f"{kind} {name}": value for name, value in assemble(everything).items()}
+        held = [piece for rank in group.gather_objects(pieces) for piece in rank]
+        each = {(piece.name, piece.dim, piece.start): piece for piece in held}  # several ranks may hold the same
+        found |= {f"{kind} {name}": value for name, value in assemble(each.values()).items()}
     return {name: value.clone() for name, value in found.items()}
 
 

@@ -4,9 +4,11 @@ Legend: R rows, C columns of a matrix.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
+
+from dithc.comm import Meter
 
 # The rule, and the only place of it: these weights of each block, as so many matrices of equal height one below the other. They
 # are the linear layers between hidden features. q, k and v are three maps that happen to share a product, and so are the six of
@@ -84,11 +86,13 @@ class Holding:
         rank: this one.
         size: number of ranks.
         span: so many neighbouring ranks, the first a multiple of it, together hold everything.
+        meter: counts what travels because of it.
     """
 
     rank: int = 0
     size: int = 1
     span: int = 1
+    meter: Meter = field(default_factory=Meter, compare=False)
 
     def shape(self, name: str, own: Tensor) -> tuple[int, ...]:
         """Of the whole weight, of which the model has this on this rank."""
@@ -98,15 +102,18 @@ class Holding:
         """What a rank holds of a matrix; None for nothing."""
         return Part(0, 0, matrix.rows, matrix.lines)
 
-    def sources(self, matrix: Matrix, owner: int) -> list[int]:
-        """Which ranks' parts make up the matrix at its owner: its own alone where that is all of it."""
-        own = self.part(matrix, owner)
-        if own is not None and own.count == (
-            matrix.size if own.dim is None else (matrix.rows, matrix.columns)[own.dim]
-        ):
+    def parts(self, matrix: Matrix) -> dict[int, Part]:
+        """What each rank holds of a matrix, of those that hold something."""
+        found = ((rank, self.part(matrix, rank)) for rank in range(self.size))
+        return {rank: part for rank, part in found if part is not None}
+
+    def sources(self, matrix: Matrix, owner: int, parts: Mapping[int, Part]) -> list[int]:
+        """The ranks whose parts make up the matrix at its owner: itself alone where it has all of it."""
+        whole = {None: matrix.size, 0: matrix.rows, 1: matrix.columns}
+        if owner in parts and parts[owner].count == whole[parts[owner].dim]:
             return [owner]
         first = owner // self.span * self.span
-        return [rank for rank in range(first, first + self.span) if self.part(matrix, rank) is not None]
+        return [rank for rank in range(first, first + self.span) if rank in parts]
 
 
 def matrices_of(shapes: Mapping[str, tuple[int, ...]]) -> list[Matrix]:

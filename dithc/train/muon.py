@@ -8,9 +8,8 @@ Legend: R rows, C columns of a matrix.
 """
 
 import math
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from dithc import hcops
 from dithc.config import training
 from dithc.tensors import Piece
 from dithc.train.ema import Home
-from dithc.train.matrices import HIDDEN, Holding, Matrix, Part, matrices_of, owners_of
+from dithc.train.matrices import HIDDEN, Holding, Matrix, matrices_of, owners_of
 
 MOMENTUM = "momentum"
 # Root mean square of an update of AdamW in practice, to which those of matrices are scaled (Liu et al. 2025, equation 4): an
@@ -52,8 +51,13 @@ class Muon:
         self.owners = owners_of(matrices, holding.size)
         self.names = frozenset(matrix.name for matrix in matrices)
         self._number = {matrix: number for number, matrix in enumerate(self.owners)}
-        empty = {matrix: torch.empty(matrix.rows, matrix.columns, device="meta") for matrix in self._own(self.names)}
-        self._momentum = {matrix: home(f"{MOMENTUM}.{matrix}", like).zero_() for matrix, like in empty.items()}
+        self._parts = {matrix: holding.parts(matrix) for matrix in self.owners}
+        self._sources = {m: holding.sources(m, owner, self._parts[m]) for m, owner in self.owners.items()}
+        self._momentum = {
+            matrix: home(f"{MOMENTUM}.{matrix}", torch.empty(matrix.rows, matrix.columns, device="meta")).zero_()
+            for matrix, owner in self.owners.items()
+            if owner == holding.rank
+        }
 
     def __str__(self) -> str:
         kinds = Counter(matrix.name.split(".", 2)[2] for matrix in self.owners)
@@ -78,16 +82,19 @@ class Muon:
             used: names of the weights that any rank has a gradient of; the others are left alone.
             scale: factor on each gradient: that of clipping.
         """
-        wholes = self._gather(gradients, used)
-        arriving = [
+        rank = self._holding.rank
+        boxes = self._gather(gradients, used)
+        works: list[Any] = [
             dist.irecv(self._part(matrix, gradients), owner, tag=self._tag(matrix, is_update=True))
             for matrix, owner in self.owners.items()
-            if matrix.name in used and owner != self._holding.rank and self._holds(matrix)
+            if matrix.name in used and owner != rank and rank in self._parts[matrix]
         ]
-        for matrix, whole in wholes.items():
+        while boxes:
+            matrix, parts = boxes.popitem(last=False)
+            whole = self._join(matrix, parts)
             whole.copy_(self._update(matrix, whole.mul_(scale)))
-            arriving += self._deal(matrix, whole, gradients)
-        _wait(arriving)
+            works += self._deal(matrix, whole, gradients)  # on its way while the next one is made
+        self._wait(works)
 
     def _update(self, matrix: Matrix, gradient: Tensor) -> Tensor:
         """(R, C) -> (R, C): momentum with Nesterov's step ahead, orthogonalised, of the size of AdamW's updates."""
@@ -97,66 +104,59 @@ class Muon:
         factor = hcops.optimizer.orthogonalise(ahead, iterations=self._settings.iterations, dtype=self._dtype)
         return factor.float() * (RMS * math.sqrt(max(matrix.rows, matrix.columns)))
 
-    def _gather(self, gradients: Mapping[str, Tensor], used: Collection[str]) -> dict[Matrix, Tensor]:
-        """Whole gradients of the matrices that this rank owns: (R, C) each, its own memory where it has all of it."""
-        rank, works, boxes = self._holding.rank, list[Any](), dict[Matrix, dict[int, Tensor]]()
+    def _gather(
+        self, gradients: Mapping[str, Tensor], used: Collection[str]
+    ) -> "OrderedDict[Matrix, dict[int, Tensor]]":
+        """The parts of the gradients of the matrices that this rank owns, by rank."""
+        rank, works, boxes = self._holding.rank, list[Any](), OrderedDict[Matrix, dict[int, Tensor]]()
         for matrix, owner in self.owners.items():
-            sources = self._holding.sources(matrix, owner) if matrix.name in used else []
+            sources = self._sources[matrix] if matrix.name in used else []
             tag = self._tag(matrix, is_update=False)
             if owner == rank and sources:
                 boxes[matrix] = {source: self._box(matrix, source, gradients) for source in sources}
                 works += [dist.irecv(box, source, tag=tag) for source, box in boxes[matrix].items() if source != rank]
             elif rank in sources:
-                works.append(dist.isend(self._part(matrix, gradients), owner, tag=tag))
-        _wait(works)
-        return {matrix: self._join(matrix, parts) for matrix, parts in boxes.items()}
+                works.append(self._send(self._part(matrix, gradients), owner, tag))
+        self._wait(works)
+        return boxes
 
     def _box(self, matrix: Matrix, source: int, gradients: Mapping[str, Tensor]) -> Tensor:
         """Where a rank's part of a gradient arrives, or is already."""
         if source == self._holding.rank:
             return self._part(matrix, gradients)
-        shape = self._held(matrix, source).of(torch.empty(matrix.rows, matrix.columns, device="meta")).shape
-        return torch.empty(shape)
+        whole = torch.empty(matrix.rows, matrix.columns, device="meta")
+        return torch.empty(self._parts[matrix][source].of(whole).shape)
 
     def _join(self, matrix: Matrix, parts: Mapping[int, Tensor]) -> Tensor:
-        """(R, C), from the parts of ranks."""
+        """(R, C), from the parts of ranks; the memory of a part that is all of it."""
         if len(parts) == 1:
             return next(iter(parts.values())).view(matrix.rows, matrix.columns)
         whole = torch.empty(matrix.rows, matrix.columns)
         for rank, part in parts.items():
-            self._held(matrix, rank).of(whole).copy_(part)
+            self._parts[matrix][rank].of(whole).copy_(part)
         return whole
 
     def _deal(self, matrix: Matrix, update: Tensor, gradients: Mapping[str, Tensor]) -> list[Any]:
         """Gives each rank its part of an update; what is under way still."""
         works = []
-        for rank in range(self._holding.size):
-            held = self._holding.part(matrix, rank)
-            if held is None:
-                continue
+        for rank, held in self._parts[matrix].items():
             if rank != self._holding.rank:
-                part = held.of(update).contiguous()
-                works.append(dist.isend(part, rank, tag=self._tag(matrix, is_update=True)))
+                works.append(self._send(held.of(update).contiguous(), rank, self._tag(matrix, is_update=True)))
             elif (own := self._part(matrix, gradients)).data_ptr() != update.data_ptr():
                 own.copy_(held.of(update))
         return works
 
     def _part(self, matrix: Matrix, tensors: Mapping[str, Tensor]) -> Tensor:
         """What this rank has of a matrix, by the weight's name: a view without gaps."""
-        return tensors[matrix.name][self._held(matrix, self._holding.rank).own]
+        return tensors[matrix.name][self._parts[matrix][self._holding.rank].own]
 
-    def _held(self, matrix: Matrix, rank: int) -> Part:
-        """What a rank that has something of a matrix has of it."""
-        held = self._holding.part(matrix, rank)
-        assert held is not None
-        return held
+    def _send(self, part: Tensor, rank: int, tag: int) -> Any:
+        self._holding.meter.sent(part.nbytes)
+        return dist.isend(part, rank, tag=tag)
 
-    def _holds(self, matrix: Matrix) -> bool:
-        return self._holding.part(matrix, self._holding.rank) is not None
-
-    def _own(self, names: Collection[str]) -> list[Matrix]:
-        rank = self._holding.rank
-        return [matrix for matrix, owner in self.owners.items() if owner == rank and matrix.name in names]
+    def _wait(self, works: list[Any]) -> None:
+        for work in works:
+            self._holding.meter.wait(work)
 
     def _tag(self, matrix: Matrix, *, is_update: bool) -> int:
         return 2 * self._number[matrix] + is_update
@@ -171,18 +171,13 @@ class Muon:
 
     def pieces(self) -> list[Piece]:
         """The same as pieces of `momentum.<name>`, of the weight's shape."""
-        of = partial(Piece, dim=0)
+        held = [(f"{MOMENTUM}.{matrix.name}", matrix, value) for matrix, value in self._momentum.items()]
         return [
-            of(name=f"{MOMENTUM}.{m.name}", values=value, shape=m.weight_shape, start=m.lines.start)
-            for m, value in self._momentum.items()
+            Piece(name=name, values=value, shape=matrix.weight_shape, dim=0, start=matrix.lines.start)
+            for name, matrix, value in held
         ]
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes over saved momenta: whole tensors `momentum.<name>`."""
         for matrix, value in self._momentum.items():
             value.copy_(tensors[f"{MOMENTUM}.{matrix.name}"][matrix.lines])
-
-
-def _wait(works: list[Any]) -> None:
-    for work in works:
-        work.wait()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dithc import hcops
-from dithc.comm import Group
+from dithc.comm import Group, Meter
 from dithc.config import training
 from dithc.hardware import discover
 from dithc.log import logger, problem
@@ -122,8 +122,8 @@ class Strategy:
         """Waits for the gradients of the other shares, after the backward pass of the last micro-batch.
 
         Returns:
-            What the exchange of the step cost, for its metrics, that of weights since the step before included; nothing where
-            nothing is known.
+            What the exchange of the step cost, for its metrics, that of weights and matrices since the step before included;
+            nothing where nothing is known.
         """
         if self._reducer is None:
             return {}
@@ -192,13 +192,14 @@ class Strategy:
     def holding(self) -> Holding:
         """Which rank has what of the matrices among the weights, once `settle` was called."""
         rank, size = self.layout.rank, self.layout.size
+        meter = Meter() if self._reducer is None else self._reducer.meter
         if self.zero is not None:
-            return RunHolding(rank, size, span=size, zero=self.zero)
+            return RunHolding(rank, size, span=size, meter=meter, zero=self.zero)
         if self.shards is not None:
             from dithc.train.strategy_tensor import ShardHolding
 
-            return ShardHolding(rank, size, span=self.layout.tensor_size, shards=self.shards)
-        return Holding(rank, size)
+            return ShardHolding(rank, size, span=self.layout.tensor_size, meter=meter, shards=self.shards)
+        return Holding(rank, size, meter=meter)
 
     def pieces(self, held: list[Piece]) -> list[Piece]:
         """What this rank holds, as pieces of the whole model's tensors."""

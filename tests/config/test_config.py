@@ -114,6 +114,19 @@ def judged(**settings: Any) -> dict[str, Any]:
         ({"runs": {"a": {"dataset": "landscape", "betas": [0.9, 1.0]}}}, ["runs.a.betas.1", "less than 1"]),
         ({"runs": {"a": {"dataset": "landscape", "betas": [0.0, 0.9]}}}, ["runs.a.betas.0", "greater than 0"]),
         ({"runs": {"a": {"dataset": "landscape", "betas": [0.9]}}}, ["runs.a.betas.1", "required"]),
+        ({"runs": {"a": {"dataset": "landscape", "optimizer": {"kind": "lion"}}}}, ["runs.a.optimizer.kind", "muon"]),
+        (
+            {"runs": {"a": {"dataset": "landscape", "optimizer": {"momentum": 0.9}}}},
+            ["runs.a.optimizer", "`momentum` is of no effect", "`kind: muon`"],
+        ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "optimizer": {"iterations": 6}}}},
+            ["runs.a.optimizer", "`iterations` is of no effect", "`kind: muon`"],
+        ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "optimizer": {"kind": "muon", "iterations": 0}}}},
+            ["runs.a.optimizer.iterations", "greater than or equal to 1"],
+        ),
         ({"runs": {"a": {"dataset": "landscape", "lr_schedule": "linear"}}}, ["runs.a.lr_schedule", "cosine"]),
         (
             {"runs": {"a": {"dataset": "landscape", "decay_share": 0.5}}},

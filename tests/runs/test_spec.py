@@ -34,6 +34,7 @@ def test_default_settings_have_the_digest_that_they_always_had() -> None:
     assert digest(spec()) == "d80a4490e632"
     objective = {"predict": "noise", "times": "uniform", "mean": 0.0, "weight": "none", "gamma": 5}
     same = {"objective": objective, "betas": [0.9, 0.999], "lr_schedule": "constant", "decay_share": 0.2}
+    same |= {"optimizer": {"kind": "adamw", "momentum": 0.95, "iterations": 5}}
     assert spec(**same) == spec()
 
 
@@ -66,6 +67,8 @@ def test_two_views_have_the_digest_of_latents_that_knew_no_others() -> None:
         {"objective": {"weight": "min-snr"}},
         {"objective": {"weight": "min-snr", "gamma": 3}},
         {"betas": [0.9, 0.95]},
+        {"optimizer": {"kind": "muon"}},
+        {"optimizer": {"kind": "muon", "iterations": 6}},
         {"lr_schedule": "cosine"},
         {"lr_schedule": "trapezoid"},
         {"lr_schedule": "trapezoid", "decay_share": 0.5},

@@ -70,9 +70,10 @@ def distance(found: Tensor, truth: Tensor) -> float:
 def muon_owned(group: Group) -> None:
     """Each momentum is on one rank, all have about as much to do, and what is replicated is the same on all to the bit."""
     trainer, state = alike(group, muon_of(group))
-    train(trainer, state, until=2)
+    first, second = (row["bytes_moved"] for row in train(trainer, state, until=2))
     own = {name: value for name, value in state.optimizer.state().items() if name.startswith("momentum.")}
     everyone = group.gather_objects({name: value.numel() for name, value in own.items()})
+    assert second - first == 4 * (group.size - 1) * sum(everyone[group.rank].values()), "updates go to all others, once"
     names = [name for rank in everyone for name in rank]
     assert len(names) == len(set(names)) == 2 * 12
     assert sum(sum(rank.values()) for rank in everyone) == 2 * 18 * 32**2

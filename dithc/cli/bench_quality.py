@@ -139,7 +139,7 @@ def _judge(plan: "quality.Plan", folder: Path, steps: dict[str, int], path: Path
         own = quality.run_name(name, seed, steps[name])
         store, step = Store.of_run(last[own])
         config = DiTConfig(**store.open(step).meta["model"])
-        flops[name] = float(flops_per_image(config).training_total * run.global_batch)
+        flops[name] = float(flops_per_image(config).training_total * run.global_batch + run.update_flops)
         for at in quality.points(steps[name]):
             samples = folder / "samples" / quality.point_name(own, at)
             Manifest.read(samples / "manifest.json", stage="sample")

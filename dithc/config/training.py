@@ -307,6 +307,13 @@ class Run(Settings):
         return self.model.parameters * SNAPSHOT_BYTES - self._saved_bytes
 
     @property
+    def update_flops(self) -> int:
+        """Operations of an update beside those by element: products of Newton-Schulz, over all ranks."""
+        width, depth, _ = self.model.shape
+        # An iteration on (R, C), R <= C, takes 2 R^2 C + R^3 multiply-adds: 3 D^3 for each of 10 matrices, 9 for the MLP's 2.
+        return 2 * depth * 48 * width**3 * self.optimizer.iterations if self.optimizer.kind == "muon" else 0
+
+    @property
     def _saved_bytes(self) -> int:
         """Of the second moments that matrices do not have."""
         return self.model.matrix_elements * MOMENT_BYTES if self.optimizer.kind == "muon" else 0

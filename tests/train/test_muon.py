@@ -79,6 +79,17 @@ def test_memory_is_said_to_be_one_moment_less_for_matrices():
     assert adamw.state_bytes - muon.state_bytes == adamw.snapshot_bytes - muon.snapshot_bytes == held[0] - held[1]
 
 
+def test_operations_of_updates_are_those_of_the_matrices():
+    model = {"preset": "DiT-S/2", "hidden_size": WIDTH, "depth": DEPTH, "num_heads": 2}
+    muon = run_of(model=model, optimizer={"kind": "muon", "iterations": 3})
+    matrices = matrices_of(shapes_of(small_dit()))
+    assert muon.update_flops == 2 * 3 * sum(matrix.cost for matrix in matrices)
+    squares, rest = ([m for m in matrices if (m.rows == m.columns) is same] for same in (True, False))
+    assert all(matrix.cost == 3 * WIDTH**3 for matrix in squares)
+    assert all(matrix.cost == 9 * WIDTH**3 for matrix in rest)
+    assert run_of(optimizer={"kind": "adamw"}).update_flops == 0
+
+
 def test_steps_are_those_of_torch():
     ours, theirs = small_dit(), small_dit()
     optimizer = Optimizer(ours, run_of())
@@ -292,7 +303,7 @@ class TestOnSeveralRanks:
         [
             (2, ("muon_sharded", "muon_alone", "muon_owned", "muon_resumed"), {}),
             (4, ("muon_alone", "muon_owned"), {}),
-            (3, ("muon_owned",), {"DITHC_MPI_MODE": "iallreduce"}),
+            (3, ("muon_owned", "muon_sharded"), {"DITHC_MPI_MODE": "iallreduce"}),
             (2, ("muon_owned",), {"DITHC_BACKEND": "gloo"}),
             (2, ("muon_rounded",), {"DITHC_WEIGHTS_WIRE": "bf16"}),
         ],

@@ -115,4 +115,5 @@ def job_of(experiment: "Experiment", args: argparse.Namespace) -> "Job":
         codec_settings=settings,
         codec=args.codec,
         out=args.out,
+        snapshots=tuple(experiment.snapshots_of(evaluation)),
     )

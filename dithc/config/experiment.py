@@ -1,15 +1,18 @@
 """The whole configuration: one experiment, every reference in it checked before the first job starts."""
 
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dithc.averages import LARGEST_MISFIT, Profile, combine
 from dithc.config.base import Gib, Name, Place, Positive, Preset, Seed, Settings, Size, Title
 from dithc.config.codecs import Codec, Extractor, KlVae
 from dithc.config.datasets import Dataset
 from dithc.config.training import (
     FLOW_SAMPLERS,
+    MOST_SNAPSHOTS,
     CheckpointPath,
     Evaluation,
     GradientPath,
@@ -335,6 +338,7 @@ class Experiment(Settings):
                     f"runs.{evaluation.run}.label_dropout is 0"
                 )
             self._solved(name, evaluation)
+            self._averaged(name, evaluation)
         if self.machine.launcher == "srun" and self.machine.ranks_per_node is None:
             raise ValueError("machine.launcher `srun` needs machine.ranks_per_node: its nodes are elsewhere")
         if self.machine.launcher == "none" and self.machine.ranks is not None and self.machine.ranks > 1:
@@ -395,6 +399,44 @@ class Experiment(Settings):
                 f"evaluations.{name}.sampler {evaluation.sampler} does not fit runs.{evaluation.run}, whose objective.predict is "
                 f"{predict}: choose {fitting}"
             )
+
+    def _averaged(self, name: str, evaluation: Evaluation) -> None:
+        """The average of another length can be made of what the run keeps."""
+        run = self.runs[evaluation.run]
+        if evaluation.ema is None:
+            return
+        if run.ema.lengths is None:
+            raise ValueError(
+                f"evaluations.{name}.ema {evaluation.ema} is made of averages that runs.{evaluation.run} does not keep: set its "
+                "`ema.lengths`, such as [0.05, 0.1] (it is then trained anew), or leave `ema` out"
+            )
+        until = self._step_of(evaluation)
+        if (count := until // min(run.kept_every)) > MOST_SNAPSHOTS:
+            raise ValueError(
+                f"evaluations.{name}.ema is made of all kept checkpoints, of which runs.{evaluation.run} has {count} until then: "
+                f"{MOST_SNAPSHOTS} are the most; keep fewer (`keep_every`, `segment`)"
+            )
+        stored = [Profile(step, length) for step in self.snapshots_of(evaluation) for length in run.ema.lengths]
+        misfit = combine(Profile(until, evaluation.ema), stored).misfit
+        if misfit > LARGEST_MISFIT:
+            raise ValueError(
+                f"evaluations.{name}.ema {evaluation.ema} cannot be made of `ema.lengths` {run.ema.lengths} in the "
+                f"{len(stored) // 2} kept checkpoint(s) of runs.{evaluation.run}: its profile would be missed by {misfit:.2f} of "
+                f"its norm, {LARGEST_MISFIT} is the most. Keep more checkpoints (`keep_every`; 8 do for 0.03 to 0.25, 16 for "
+                "0.02), or take a length nearer to those"
+            )
+
+    def _step_of(self, evaluation: Evaluation) -> int:
+        """The last step of the weights that are sampled."""
+        return evaluation.at if isinstance(evaluation.at, int) else self.runs[evaluation.run].steps
+
+    def snapshots_of(self, evaluation: Evaluation) -> list[int]:
+        """Steps of the checkpoints of which the average of another length is made; empty where none is asked for."""
+        if evaluation.ema is None:
+            return []
+        until = self._step_of(evaluation)
+        kept = (range(every, until + 1, every) for every in self.runs[evaluation.run].kept_every)
+        return sorted({until, *chain.from_iterable(kept)})
 
     def _chain(self, name: str) -> None:
         seen = [name]

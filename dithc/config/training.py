@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from dithc.averages import LONGEST, SHORTEST
 from dithc.config.base import Count, Fraction, Gib, Name, Place, Positive, Preset, Rate, Seed, Settings, Size
 
 StrategyName = Literal["cftp", "dp", "dp+tp"]
@@ -17,10 +18,12 @@ Recompute = Literal["none", "block"]
 Predict = Literal["noise", "v", "flow"]
 Augment = Literal["none", "mirror", "dihedral"]
 Beta = Annotated[float, Field(gt=0.0, lt=1.0)]
+Length = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
 
 
 MOST_STEPS = 9_999_999  # file names have seven digits for them
 MOST_SEGMENTS = 10_000  # each is a job, and a manifest
+MOST_SNAPSHOTS = 1000  # whose averages are summed up: each is read whole
 
 FLOW_SAMPLERS = ("euler", "heun")
 
@@ -29,6 +32,7 @@ STATE_BYTES, BF16_COPY_BYTES = 20, 2
 # What an asynchronous checkpoint copies of a weight: weight, two moments, average.
 SNAPSHOT_BYTES = 16
 MOMENT_BYTES = 4  # of these, which muon needs one of for a matrix
+LENGTH_BYTES = 4  # more of both for each of `ema.lengths`
 # Numbers a block keeps of a token for its backward pass, in widths D: two norms, qkv, attention, projection, MLP before and after
 # GELU (4 each), two gates (paper section 4.2; measured 16 to 19).
 KEPT_WIDTHS = 20
@@ -66,6 +70,16 @@ class Ema(Settings):
     """Final decay."""
     warmup: bool = True
     """Use min(decay, (1 + step) / (10 + step)): without it 0.9999 keeps 90 % of the initial weights after 1,000 steps."""
+    lengths: list[Length] | None = Field(default=None, min_length=2, max_length=2)
+    """Two averages more in every checkpoint, such as [0.05, 0.1]: over how much of the training so far, as relative standard
+    deviations of power-function profiles (Karras et al. 2024). `evaluations.*.ema` makes the average of any other length of those
+    in the kept checkpoints; all else (fine-tunings, exports) takes that of `decay`, which stays as it is. None for no more."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Ema":
+        if self.lengths is not None and self.lengths[0] >= self.lengths[1]:
+            raise ValueError(f"`lengths` do not rise: {self.lengths}")
+        return self
 
 
 class Model(Settings):
@@ -286,8 +300,12 @@ class Run(Settings):
 
     def keeps(self, step: int) -> bool:
         """Whether the checkpoint of a step is there when the training has ended."""
-        every = [self.segment_steps, *([self.keep_every] if self.keep_every is not None else [])]
-        return step <= self.steps and (step == self.steps or any(step % one == 0 for one in every))
+        return step <= self.steps and (step == self.steps or any(step % one == 0 for one in self.kept_every))
+
+    @property
+    def kept_every(self) -> list[int]:
+        """The checkpoints of their multiples are there when the training has ended."""
+        return [every for every in (self.segment_steps, self.keep_every) if every is not None]
 
     def image_bytes(self, tokens: int, *, recompute: Recompute | None = None) -> int:
         """What an image of so many tokens keeps for its backward pass."""
@@ -299,12 +317,12 @@ class Run(Settings):
     def state_bytes(self) -> int:
         """Weights, gradients, moments and averages, of a rank that shares none of them."""
         each = STATE_BYTES + (BF16_COPY_BYTES if self.dtype == "bf16" else 0)
-        return self.model.parameters * each - self._saved_bytes
+        return self.model.parameters * (each + self._lengths_bytes) - self._saved_bytes
 
     @property
     def snapshot_bytes(self) -> int:
         """What a checkpoint that is written beside the training copies."""
-        return self.model.parameters * SNAPSHOT_BYTES - self._saved_bytes
+        return self.model.parameters * (SNAPSHOT_BYTES + self._lengths_bytes) - self._saved_bytes
 
     @property
     def update_flops(self) -> int:
@@ -318,6 +336,11 @@ class Run(Settings):
         """Of the second moments that matrices do not have."""
         return self.model.matrix_elements * MOMENT_BYTES if self.optimizer.kind == "muon" else 0
 
+    @property
+    def _lengths_bytes(self) -> int:
+        """Of a weight, in the averages of `ema.lengths`."""
+        return LENGTH_BYTES * len(self.ema.lengths or ())
+
 
 class Evaluation(Settings):
     """Samples of one run compared with real tiles."""
@@ -330,6 +353,9 @@ class Evaluation(Settings):
     of it can look."""
     weights: Literal["ema", "raw"] = "ema"
     """Averaged or raw weights; recorded with the score."""
+    ema: Length | None = None
+    """Length of the average, such as 0.07, made of the two that the run keeps (`ema.lengths`) in all its kept checkpoints until
+    then; none for the average of `ema.decay`."""
     images: int = Field(default=10000, ge=2, le=10**8)
     """Number of generated images."""
     sampler: Literal["ddpm", "ddim", "dpm-solver", "unipc", "euler", "heun"] = "ddpm"
@@ -376,6 +402,10 @@ class Evaluation(Settings):
                 )
             if self.times != sorted(set(self.times), reverse=True):
                 raise ValueError(f"`times` do not fall: {self.times}")
+        if self.ema is not None and self.weights == "raw":
+            raise ValueError("`ema` is the length of an average, and `weights` is raw: leave one of both out")
+        if self.ema is not None and self.at in ("start", "untrained", "codec"):
+            raise ValueError(f"`ema` is of weights while they were trained, and `at` is {self.at}: leave it out")
         if self.guidance_interval is not None:
             low, high = self.guidance_interval
             if low > high:

@@ -15,7 +15,7 @@ RUN_WITHOUT_EFFECT = {
 }
 # Younger than stores that are in use: only what differs from the defaults, with which those were made, is in the digest.
 RUN_YOUNGER = {"objective", "lr_schedule", "decay_share", "betas", "optimizer"}
-EVALUATION_YOUNGER = {"order", "times", "guidance_interval", "guide"}
+EVALUATION_YOUNGER = {"order", "times", "guidance_interval", "guide", "ema"}
 EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}
 # Of no effect on what a codec gives back.
 OF_SAMPLES = {"weights", "sampler", "steps", "guidance", "guidance_channels", *EVALUATION_YOUNGER}
@@ -79,6 +79,8 @@ def _run(experiment: Experiment, name: str) -> dict[str, Any]:
     spec |= (
         {"augment": "dihedral"} if run.augment == "dihedral" else {"flip": run.augment == "mirror"}
     )  # its older name
+    if run.ema.lengths is None:  # younger too
+        del spec["ema"]["lengths"]
     spec |= run.model_dump(mode="json", include=RUN_YOUNGER, exclude_defaults=True)
     return spec if run.lr_schedule == "constant" else spec | {"steps": run.steps}  # to which the others fall
 
@@ -106,7 +108,8 @@ def _sample(experiment: Experiment, name: str) -> dict[str, Any]:
             **evaluation.model_dump(mode="json", exclude=left_out),
         }
     spec = evaluation.model_dump(mode="json", exclude=EVALUATION_ELSEWHERE | EVALUATION_YOUNGER)
-    return spec | evaluation.model_dump(mode="json", include=EVALUATION_YOUNGER, exclude_defaults=True)
+    spec |= evaluation.model_dump(mode="json", include=EVALUATION_YOUNGER, exclude_defaults=True)
+    return spec if evaluation.ema is None else spec | {"snapshots": experiment.snapshots_of(evaluation)}
 
 
 def _extractor(experiment: Experiment, name: str) -> dict[str, Any]:

@@ -54,6 +54,11 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    @staticmethod
+    def average_file(length: float) -> str:
+        """The file with the average of a length, one of the run's `ema.lengths`."""
+        return f"ema-{length}.safetensors"
+
     @classmethod
     def of_run(cls, path: Path) -> tuple[Self, int]:
         """The store and the step that a run's manifest (a file of stage `train`) names.
@@ -167,17 +172,20 @@ class Store:
         """Steps that have a committed checkpoint, ascending; their bytes are not looked at."""
         return sorted(int(path.parent.name.removeprefix("step_")) for path in self.folder.glob(f"step_*/{COMMIT_FILE}"))
 
-    def open(self, step: int, *, manifest: Path | None = None) -> StoredCheckpoint:
+    def open(
+        self, step: int, *, manifest: Path | None = None, files: Collection[str] | None = None
+    ) -> StoredCheckpoint:
         """The checkpoint of `step`, every file's hash verified.
 
         Args:
             step: which.
             manifest: the run's manifest through which the store was found (`of_run`), if it was: the remedy names it.
+            files: that are going to be read, whole or in numbered parts; others are not looked at. None for all.
 
         Raises:
             UserError: it is missing, cut short or altered, or cannot be read.
         """
-        found, faults = self._read(step)
+        found, faults = self._read(step, files=files)
         if found is None:
             raise problem(
                 f"checkpoint {self.path(step)} is damaged",
@@ -187,19 +195,20 @@ class Store:
             )
         return found
 
-    def _read(self, step: int) -> tuple[StoredCheckpoint | None, list[str]]:
+    def _read(self, step: int, *, files: Collection[str] | None = None) -> tuple[StoredCheckpoint | None, list[str]]:
         """A checkpoint, or None with what is wrong with its bytes.
 
         Raises:
             UserError: they are there and cannot be read.
         """
         folder = self.path(step)
+        wanted = ("",) if files is None else tuple(Path(file).stem for file in files)
         faults: list[str] = []
         try:
             content, faults = self.commit_content(plain(folder / COMMIT_FILE).read_text(), step)
             found = StoredCheckpoint(folder, content["step"], content["meta"], content["files"])
             for entry in found.files:
-                if file_entry(folder / entry["path"], relative_to=folder) != entry:
+                if entry["path"].startswith(wanted) and file_entry(folder / entry["path"], relative_to=folder) != entry:
                     faults.append(f"{entry['path']} is cut short or altered")
         except (FileNotFoundError, NotADirectoryError) as error:
             faults.append(f"{Path(str(error.filename)).name} is missing")

@@ -197,7 +197,7 @@ def _way(chosen: training.Evaluation, *, meta: dict[str, Any]) -> dict[str, Any]
     )
     settings = {name: getattr(chosen, name) for name in kept}
     of_network = {name: meta[name] for name in ("step", "dtype", "network_evaluations")}
-    return {**settings, **of_network, "labels": LABELS_NOTE}
+    return {**settings, **of_network, **meta.get("average", {}), "labels": LABELS_NOTE}
 
 
 def _numbers(job: Job, shards: Shards, *, meta: dict[str, Any], ranks: int) -> dict[str, Any]:

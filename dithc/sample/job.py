@@ -20,6 +20,7 @@ class Job:
         tiles: manifest of the tiles; their scaling and display stretch are used.
         codec_settings: the codec that decodes.
         codec: manifest of that codec, where it was trained here.
+        snapshots: steps of the checkpoints of which `evaluation.ema` is made; empty where no length is asked for.
         out: the manifest to write; shards stand beside it.
     """
 
@@ -32,3 +33,4 @@ class Job:
     codec_settings: codecs.Codec
     codec: Path | None
     out: Path
+    snapshots: tuple[int, ...] = ()

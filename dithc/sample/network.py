@@ -9,6 +9,7 @@ from dithc.config import training
 from dithc.log import UserError, logger, problem
 from dithc.model import DiT, DiTConfig
 from dithc.runs import Store
+from dithc.sample.average import average_of
 from dithc.sample.job import Job
 from dithc.tensors import read_tensors
 
@@ -42,8 +43,14 @@ def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
         model = DiT(DiTConfig(**meta["model"]))
     if evaluation.at != "untrained":
         path = checkpoint.weights(evaluation.weights)
+        averaged = None
+        if evaluation.ema is not None:
+            snapshots, manifest = job.snapshots, job.checkpoint
+            averaged, meta["average"] = average_of(
+                store, checkpoint, length=evaluation.ema, snapshots=snapshots, manifest=manifest
+            )
         try:
-            model.load_state_dict(read_tensors(path))
+            model.load_state_dict(read_tensors(path) if averaged is None else averaged)
         except (UserError, RuntimeError) as error:
             raise problem(
                 f"weights {path} do not fit the model that their checkpoint describes",
@@ -66,7 +73,7 @@ def load_guide(job: Job) -> DiT | None:
     if guide is None:
         return None
     log.info("two networks: the one that guidance moves away from, first")
-    return load_network(replace(job, evaluation=job.evaluation.model_copy(update={"at": guide})))[0]
+    return load_network(replace(job, evaluation=job.evaluation.model_copy(update={"at": guide, "ema": None})))[0]
 
 
 def describe(evaluation: training.Evaluation, *, step: int) -> str:
@@ -75,4 +82,5 @@ def describe(evaluation: training.Evaluation, *, step: int) -> str:
         return "real tiles as the codec gives them back"
     if evaluation.at == "untrained":
         return "fresh weights, never trained"
-    return f"{'averaged' if evaluation.weights == 'ema' else 'raw'} weights of step {step}"
+    length = "" if evaluation.ema is None else f" (length {evaluation.ema})"
+    return f"{'averaged' if evaluation.weights == 'ema' else 'raw'} weights{length} of step {step}"

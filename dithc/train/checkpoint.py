@@ -41,6 +41,7 @@ class State:
         held = {
             Store.WEIGHTS["raw"]: whole if zero is None else zero.weight_pieces(weights),
             Store.WEIGHTS["ema"]: self.ema.pieces(),
+            **{Store.average_file(one.length): one.pieces() for one in self.ema.beside},
             OPTIMIZER_FILE: self.optimizer.pieces(),
         }
         return {file: self.strategy.pieces(pieces) for file, pieces in held.items()}
@@ -73,7 +74,7 @@ def facts(
         "dtype": run.dtype,
         "objective": run.objective.model_dump(mode="json"),
         "global_batch": run.global_batch,
-        "ema": run.ema.model_dump(mode="json"),
+        "ema": run.ema.model_dump(mode="json", exclude_none=True),
         "micro_batch": run.micro_batch,
         "ranks": layout.size,
         "strategy": layout.name,
@@ -109,6 +110,8 @@ def take_up(checkpoint: Store.Checkpoint, state: State, *, said: dict[str, Any])
     _load(state.model, cut(read_tensors(weights("raw"))), origin=checkpoint.folder)
     state.strategy.adopt()
     state.ema.load(cut(read_tensors(weights("ema"))))
+    for average in state.ema.beside:
+        average.load(cut(read_tensors(checkpoint.folder / Store.average_file(average.length))))
     state.optimizer.load(cut(read_tensors(checkpoint.folder / OPTIMIZER_FILE)))
     state.step = checkpoint.step
 

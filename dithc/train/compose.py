@@ -250,7 +250,7 @@ def _place(state: State, memory: TrainingMemory) -> None:
     log.info(team.describe())
     weights = list(state.model.parameters())
     gradients = [weight.flat_grad for weight in weights if hasattr(weight, "flat_grad")]
-    kept = [*weights, *state.ema.state.values(), *state.optimizer.state().values(), *gradients]
+    kept = [*weights, *state.ema.tensors(), *state.optimizer.state().values(), *gradients]
     place((tensor.detach() for tensor in kept if not memory.holds(tensor)), nodes=team.nodes)
 
 

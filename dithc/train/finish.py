@@ -89,6 +89,6 @@ def _median_of(rows: list[dict[str, float]], name: str) -> float | None:
 def _ema_note(settings: training.Ema, step: int) -> str:
     share = initial_share(step, decay=settings.decay, warmup=settings.warmup)
     how = "with warm-up" if settings.warmup else "without warm-up"
-    return (
-        f"EMA of decay {settings.decay:g} {how}: {100 * share:.2g} % of the initial weights are left after {step} steps"
-    )
+    beside = f"; beside it averages of lengths {settings.lengths}" if settings.lengths is not None else ""
+    left = f"{100 * share:.2g} % of the initial weights are left after {step} steps"
+    return f"EMA of decay {settings.decay:g} {how}: {left}{beside}"

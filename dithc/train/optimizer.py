@@ -125,7 +125,7 @@ class Optimizer:
         return math.isfinite(norm) and norm * self._gradient_scale <= LARGEST_GRADIENT
 
     def step(self, number: int, *, ema: Ema | None = None) -> float:
-        """Updates the parameters, and the average after them, for optimizer step `number`; returns the learning rate used."""
+        """Updates the parameters, and the averages after them, for optimizer step `number`; returns the learning rate used."""
         rate = learning_rate_at(number, self._settings)
         weights, gradients = self._weights(), self._gradients()
         self._updates += 1
@@ -134,12 +134,14 @@ class Optimizer:
             self._muon.replace(gradients, used=used, scale=self._gradient_scale)
         if self._zero is None:
             self._update(weights, gradients, rate=rate, number=number, ema=ema)
-            return rate
-        self._zero.ready()  # also those of layers that the forward pass left out: nothing changes while it travels
-        for place, names in enumerate(self._zero.names):
-            own = {name: weights[name] for name in names}
-            self._update(own, gradients, rate=rate, number=number, ema=ema)
-            self._zero.send(place)  # on their way while the next bucket is updated
+        else:
+            self._zero.ready()  # also those of layers that the forward pass left out: nothing changes while it travels
+            for place, names in enumerate(self._zero.names):
+                own = {name: weights[name] for name in names}
+                self._update(own, gradients, rate=rate, number=number, ema=ema)
+                self._zero.send(place)  # on their way while the next bucket is updated
+        for average in () if ema is None else ema.beside:
+            average.follow(weights, number)
         return rate
 
     def _update(

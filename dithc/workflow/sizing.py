@@ -222,6 +222,7 @@ def _sample(experiment: Experiment, name: str, ranks: int) -> tuple[float, float
     decoding = min(evaluation.batch, SAMPLED_SHARD) * sizes.side**2 * kept * 4
     held = SAMPLED_SHARD * sizes.side**2 * sizes.bands * 4 * 3
     network = at_once * sizes.tokens * sizes.width * 4 * training.KEPT_WIDTHS + sizes.parameters * 8 * networks
+    network += sizes.parameters * 8 * (evaluation.ema is not None)  # summed in float64
     flops = sizes.flops * evaluation.images * evaluation.steps * (2 if evaluation.guidance != 1.0 else 1)
     if evaluation.at == "codec":
         return TORCH_MB + (decoding + held) / MB, 4 * _codec_pass(experiment, dataset), 0.0

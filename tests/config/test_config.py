@@ -9,6 +9,7 @@ import yaml
 
 from dithc.config import Machine, experiment_of, load
 from dithc.config.generate import defaults_yaml, schema_json
+from dithc.config.training import Run
 from dithc.log import UserError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -165,6 +166,15 @@ def judged(**settings: Any) -> dict[str, Any]:
         (judged(guide="start"), ["`guide` needs `guidance` above 1, it is 1.0"]),
         (judged(guide="start", guidance=2, at="start"), ["`guide: start` needs weights that were trained since"]),
         (judged(guide="start", guidance=2), ["evaluations.x.guide is start", "runs.pretrain has neither"]),
+        (judged(ema=0.07, sampler="heun"), ["evaluations.x.ema 0.07", "runs.pretrain does not keep", "`ema.lengths`"]),
+        (judged(ema=0.07, weights="raw"), ["evaluations.x", "`weights` is raw"]),
+        (judged(ema=0.07, at="start"), ["evaluations.x", "`at` is start"]),
+        (judged(ema=0.3), ["evaluations.x.ema", "less than or equal to 0.28"]),
+        (
+            {"runs": {"a": {"dataset": "landscape", "ema": {"lengths": [0.1, 0.05]}}}},
+            ["runs.a.ema", "`lengths` do not rise"],
+        ),
+        ({"runs": {"a": {"dataset": "landscape", "ema": {"lengths": [0.1]}}}}, ["runs.a.ema.lengths", "at least 2"]),
         ({"seed": -1}, ["seed", "greater than or equal to 0"]),
         ({"results": "r$(touch pwned)"}, ["results", "has $"]),
         ({"store": ""}, ["store", "at least 1 character"]),
@@ -196,6 +206,34 @@ def test_guide_needs_a_fine_tuning_of_what_saw_dropped_labels() -> None:
             load({**demo(), "runs": runs, "evaluations": {"x": {**evaluation, "run": run}}})
     with pytest.raises(UserError, match="saw dropped labels"):
         load({**demo(), "runs": runs, "evaluations": {"x": {**evaluation, "guide": None, "run": "forgot"}}})
+
+
+def test_length_that_the_kept_checkpoints_cannot_make_is_refused_with_how_many_would_do() -> None:
+    def lengthy(ema: float, **run: Any) -> Any:
+        own = {"dataset": "landscape", "steps": 8000, "checkpoint_every": 1, "ema": {"lengths": [0.05, 0.1]}}
+        evaluation = {"run": "a", "ema": ema, "extractor": "landscape-classifier"}
+        return load({**demo(), "runs": {"a": own | run}, "evaluations": {"x": evaluation}})
+
+    for ema in (0.05, 0.07, 0.1):
+        assert lengthy(ema)  # of the last checkpoint alone
+    for ema, every in ((0.15, 1000), (0.25, 1000), (0.02, 500)):
+        with pytest.raises(UserError, match=rf"evaluations.x.ema {ema}[\s\S]*the 1 kept checkpoint[\s\S]*keep_every"):
+            lengthy(ema)
+        assert lengthy(ema, keep_every=every)
+    with pytest.raises(UserError, match=r"runs\.a has 8000 until then: 1000 are the most"):
+        lengthy(0.07, keep_every=1)
+    made = lengthy(0.07, keep_every=3000, segment=4000)
+    assert made.snapshots_of(made.evaluations["x"]) == [3000, 4000, 6000, 8000]
+    assert made.snapshots_of(made.evaluations["x"].model_copy(update={"at": 6000})) == [3000, 4000, 6000]
+    assert made.snapshots_of(made.evaluations["x"].model_copy(update={"ema": None})) == []
+
+
+def test_memory_of_a_run_counts_its_averages() -> None:
+    plain = Run.model_validate({"dataset": "x"})
+    more = Run.model_validate({"dataset": "x", "ema": {"lengths": [0.05, 0.1]}})
+    assert (
+        more.state_bytes - plain.state_bytes == more.snapshot_bytes - plain.snapshot_bytes == 8 * plain.model.parameters
+    )
 
 
 def test_runs_that_start_from_each_other_are_refused() -> None:

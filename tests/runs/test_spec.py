@@ -34,7 +34,7 @@ def test_default_settings_have_the_digest_that_they_always_had() -> None:
     assert digest(spec()) == "d80a4490e632"
     objective = {"predict": "noise", "times": "uniform", "mean": 0.0, "weight": "none", "gamma": 5}
     same = {"objective": objective, "betas": [0.9, 0.999], "lr_schedule": "constant", "decay_share": 0.2}
-    same |= {"optimizer": {"kind": "adamw", "momentum": 0.95, "iterations": 5}}
+    same |= {"optimizer": {"kind": "adamw", "momentum": 0.95, "iterations": 5}, "ema": {"lengths": None}}
     assert spec(**same) == spec()
 
 
@@ -69,6 +69,7 @@ def test_two_views_have_the_digest_of_latents_that_knew_no_others() -> None:
         {"betas": [0.9, 0.95]},
         {"optimizer": {"kind": "muon"}},
         {"optimizer": {"kind": "muon", "iterations": 6}},
+        {"ema": {"decay": 0.9999, "warmup": True, "lengths": [0.05, 0.1]}},
         {"lr_schedule": "cosine"},
         {"lr_schedule": "trapezoid"},
         {"lr_schedule": "trapezoid", "decay_share": 0.5},
@@ -77,7 +78,9 @@ def test_two_views_have_the_digest_of_latents_that_knew_no_others() -> None:
 )
 def test_what_decides_a_result_changes_the_digest(change: dict[str, Any]) -> None:
     found, plain = spec(**change), spec()
-    assert {name: found[name] for name in plain} == plain
+    assert {name: found[name] for name in plain if name not in change} == {
+        name: value for name, value in plain.items() if name not in change
+    }
     assert json.loads(json.dumps({name: found[name] for name in change})) == change  # and nothing of no effect
 
 
@@ -86,3 +89,18 @@ def test_steps_decide_a_result_where_the_learning_rate_falls_to_0_at_the_last() 
     for schedule in ("cosine", "trapezoid"):
         assert spec(lr_schedule=schedule, steps=60) != spec(lr_schedule=schedule, steps=40)
         assert spec(lr_schedule=schedule, segment=20) == spec(lr_schedule=schedule)
+
+
+def test_samples_of_a_length_say_of_which_checkpoints_they_are_made() -> None:
+    base = experiment(keep_every=10, checkpoint_every=10, ema={"lengths": [0.05, 0.1]}).model_dump(exclude_unset=True)
+    base["extractors"] = {"x": {"kind": "squeezenet", "path": "x"}}
+
+    def made(**settings: Any) -> dict[str, Any]:
+        return stage_spec(
+            load({**base, "evaluations": {"e": {"run": "a", "extractor": "x", **settings}}}), "sample", "e"
+        )
+
+    assert made(ema=0.07) == made() | {"ema": 0.07, "snapshots": [10, 20, 30, 40]}
+    assert made(ema=0.07, at=20)["snapshots"] == [10, 20]
+    assert {"ema", "snapshots"}.isdisjoint(made())
+    assert digest(made()) == "0a2fc04eb09b"

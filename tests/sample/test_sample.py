@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from dithc.averages import decay_at
 from dithc.comm import Group
 from dithc.config import training
 from dithc.data import Tiles
@@ -125,6 +127,77 @@ def test_a_step_that_is_kept_is_that_checkpoint(job, trained):
     assert all(torch.equal(left, right) for left, right in zip(model.parameters(), last.parameters(), strict=True))
     with pytest.raises(UserError, match="step 3, whose checkpoint was not kept"):
         load_network(job(at=3))
+
+
+@pytest.fixture(scope="session")
+def lengthy(tmp_path_factory, trained) -> Path:
+    """Manifest of a run that keeps averages of two lengths in each of 12 checkpoints."""
+    root = tmp_path_factory.mktemp("lengthy")
+    settings = {"steps": 12, "checkpoint_every": 1, "keep_every": 1, "ema": {"lengths": [0.05, 0.1]}}
+    model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
+    run = training.Run.model_validate({"dataset": "toy", "model": model, "global_batch": 8, "lr": 1e-2} | settings)
+    out = root / "runs" / "step_0000012.json"
+    one = {"name": "toy", "run": run, "seed": 5, "spec": {}, "latents": trained["latents"], "init": None}
+    assert train(TrainJob(**one, store=root / "store", until=12, out=out), Group()) == 0
+    return out
+
+
+def averaged(store: Store, length: float, *, until: int) -> dict[str, torch.Tensor]:
+    """The average of a length over the weights of every step, in float64."""
+    average: dict[str, torch.Tensor] = {}
+    for step in range(1, until + 1):
+        for name, value in load_file(store.open(step).weights("raw")).items():
+            before = average.setdefault(name, torch.zeros_like(value, dtype=torch.float64))
+            before += (1 - decay_at(step, length=length)) * (value - before)
+    return average
+
+
+@pytest.mark.parametrize("at", ["final", 9])
+def test_average_of_any_length_is_made_of_two_that_were_stored(job, lengthy, at):
+    last = 12 if at == "final" else at
+    store, _ = Store.of_run(lengthy)
+    own = {length: averaged(store, length, until=last) for length in (0.07, 0.05, 0.1)}
+    given = {"checkpoint": lengthy, "snapshots": tuple(range(1, last + 1))}
+    model, meta = load_network(job(at=at, ema=0.07, **given))
+    made = {name: value.double() for name, value in model.state_dict().items()}
+
+    def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+        return float(sum((one[name] - other[name]).square().sum() for name in one) ** 0.5)
+
+    assert apart(made, own[0.07]) < 0.05 * min(apart(own[0.07], own[length]) for length in (0.05, 0.1))
+    assert meta["average"].keys() == {"ema", "ema_misfit", "ema_snapshots"}
+    assert (meta["average"]["ema"], meta["average"]["ema_snapshots"]) == (0.07, last)
+    stored, _ = load_network(job(at=at, ema=0.05, **given))
+    kept = load_file(store.path(last) / Store.average_file(0.05))
+    assert max(float((value - kept[name]).abs().max()) for name, value in stored.state_dict().items()) < 1e-6
+
+
+def test_length_is_named_with_the_images_and_only_then(job, lengthy):
+    given = {"checkpoint": lengthy, "snapshots": (4, 8, 12), "steps": 1, "images": 2}
+    numbers = sample(job("length", ema=0.07, **given), Group())
+    assert numbers["described"] == "averaged weights (length 0.07) of step 12"
+    assert (numbers["ema"], numbers["ema_snapshots"]) == (0.07, 3)
+    assert 0 < numbers["ema_misfit"] < 0.05
+    plain = sample(job("plain", **given), Group())
+    assert {"ema", "ema_misfit", "ema_snapshots"}.isdisjoint(plain)
+    assert not np.array_equal(images(job("length")), images(job("plain")))
+
+
+def test_average_of_a_length_says_what_it_lacks(job, lengthy, trained, tmp_path):
+    with pytest.raises(UserError, match=r"without averages of lengths[\s\S]*`ema.lengths`"):
+        load_network(job(ema=0.07, snapshots=(6,)))
+    store, _ = Store.of_run(lengthy)
+    root = shutil.copytree(lengthy.parents[1], tmp_path / "copy")
+    folder = root / "store" / store.folder.name
+    own = {"checkpoint": root / "runs" / lengthy.name, "ema": 0.07}
+    shutil.rmtree(folder / "step_0000004")
+    with pytest.raises(UserError, match=r"12 checkpoints, and 1 lack[\s\S]*also 4[\s\S]*keep_every"):
+        load_network(job(snapshots=tuple(range(1, 13)), **own))
+    (folder / "step_0000008" / "optimizer.safetensors").write_bytes(b"")  # which nobody reads
+    load_network(job(snapshots=(8, 12), **own))
+    (folder / "step_0000008" / "ema-0.1.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match=r"step_0000008 is damaged[\s\S]*ema-0.1.safetensors is cut short"):
+        load_network(job(snapshots=(8, 12), **own))
 
 
 class SomeTiles(Tiles):

@@ -112,7 +112,8 @@ def whole(state: State, group: Group) -> dict[str, Tensor]:
     state.strategy.ready()
     found, zero = {f"weight {name}": value for name, value in state.model.state_dict().items()}, state.strategy.zero
     exact = [("weight", zero.weight_pieces(state.model.state_dict()))] if zero is not None and zero.is_rounded else []
-    for kind, pieces in (*exact, ("ema", state.ema.pieces()), ("adam", state.optimizer.pieces())):
+    beside = [(f"ema-{one.length}", one.pieces()) for one in state.ema.beside]
+    for kind, pieces in (*exact, ("ema", state.ema.pieces()), *beside, ("adam", state.optimizer.pieces())):
         held = [piece for rank in group.gather_objects(pieces) for piece in rank]
         each = {(piece.name, piece.dim, piece.start): piece for piece in held}  # several ranks may hold the same
         found |= {f"{kind} {name}": value for name, value in assemble(each.values()).items()}
@@ -128,6 +129,8 @@ def load(state: State, tensors: dict[str, Tensor], *, step: int) -> None:
     state.model.load_state_dict(of_kind(tensors, "weight"))
     state.strategy.adopt()
     state.ema.load(of_kind(tensors, "ema"))
+    for average in state.ema.beside:
+        average.load(of_kind(tensors, f"ema-{average.length}"))
     state.optimizer.load(of_kind(tensors, "adam"))
     state.step = step
 
@@ -144,7 +147,8 @@ def losses(rows: list[dict[str, float]]) -> list[float]:
 
 def same_training(group: Group) -> None:
     """Losses, weights, averages and moments with and without ZeRO-1 are the same to the bit."""
-    for changes in ({}, {"dtype": "bf16", "micro_batch": 1}, {"recompute": "block", "clip": None}):
+    lengths = {"ema": {"lengths": [0.05, 0.1]}}
+    for changes in ({}, {"dtype": "bf16", "micro_batch": 1}, {"recompute": "block", "clip": None, **lengths}):
         assert_same_training(group, run_of(group, **changes), until=STEPS)
 
 
@@ -230,7 +234,7 @@ class Late:
 
 def resumed_training(group: Group) -> None:
     """What one began the other continues, to the bit."""
-    run = run_of(group)
+    run = run_of(group, ema={"lengths": [0.05, 0.1]})
     uninterrupted = prepare(group, "none", run)
     train(*uninterrupted, until=STEPS)
     truth = whole(uninterrupted[1], group)

@@ -1,0 +1,84 @@
+"""The average of any length, made of those that a run has stored (Karras et al. 2024, section 3.2).
+
+Legend: K stored averages.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dithc.averages import Profile, combine
+from dithc.log import logger, problem
+from dithc.runs import Store
+from dithc.tensors import read_tensors
+
+NEGLIGIBLE = 2.0**-24  # a share of weights that changes none of them, as fp32 rounds
+log = logger(__name__)
+
+
+def average_of(
+    store: Store, checkpoint: Store.Checkpoint, *, length: float, snapshots: Sequence[int], manifest: Path
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Weights averaged over the training up to a step, by the sum of stored averages that is nearest to that of a length.
+
+    Args:
+        store: of the run.
+        checkpoint: of the last step that counts.
+        length: relative standard deviation of the profile that is wanted.
+        snapshots: steps whose checkpoints are summed, as far as they are not after that.
+        manifest: of the run.
+
+    Returns:
+        The weights, fp32, by name; and what is said of them: `ema`, `ema_misfit` (of the profile, relative), `ema_snapshots`.
+
+    Raises:
+        UserError: a checkpoint is missing or damaged, or holds no averages of lengths.
+    """
+    lengths = checkpoint.meta["ema"].get("lengths")
+    if not lengths:
+        raise problem(
+            f"the average of length {length} of the run in {store.folder}",
+            got="checkpoints without averages of lengths",
+            expected="two of them, as `ema.lengths` of the run says",
+            remedy="pass the manifest of a run that has `ema.lengths`, or leave `ema` out of the evaluation",
+        )
+    step = checkpoint.step
+    steps = sorted({step, *(one for one in snapshots if one <= step)})
+    if missing := sorted(set(steps) - set(store.steps())):
+        raise problem(
+            f"the average of length {length} at step {step} is made of {len(steps)} checkpoints, and {len(missing)} lack",
+            got=f"checkpoints of steps {', '.join(map(str, store.steps())) or 'none'} in {store.folder}",
+            expected=f"also {', '.join(map(str, missing[:10]))}{' and so on' if len(missing) > 10 else ''}",
+            remedy="give the run the `keep_every` and `segment` that it was trained with, leave `ema` out of the evaluation, or "
+            f"delete {manifest} and that folder to train again",
+        )
+    stored = [Profile(one, each) for one in steps for each in lengths]
+    found = combine(Profile(step, length), stored)
+    sums: dict[str, Tensor] = {}
+    for profile, share in zip(stored, found.shares, strict=True):
+        if abs(share) > NEGLIGIBLE:
+            _add(sums, _weights(store, profile, manifest=manifest), share)
+    log.info(
+        f"average of length {length} at step {step}, made of {lengths} in {len(steps)} checkpoint(s); its profile is missed by "
+        f"{found.misfit:.2g} of its norm"
+    )
+    weights = {name: sums.pop(name).float() for name in list(sums)}
+    return weights, {"ema": length, "ema_misfit": found.misfit, "ema_snapshots": len(steps)}
+
+
+def _weights(store: Store, profile: Profile, *, manifest: Path) -> Mapping[str, Tensor]:
+    """A stored average, its bytes verified."""
+    file = Store.average_file(profile.length)
+    return read_tensors(store.open(profile.step, manifest=manifest, files=[file]).folder / file)
+
+
+def _add(sums: dict[str, Tensor], weights: Mapping[str, Tensor], share: float) -> None:
+    """Adds a share of weights to sums in float64."""
+    for name, value in weights.items():
+        if name in sums:
+            sums[name].add_(value, alpha=share)
+        else:
+            sums[name] = value.to(torch.float64).mul_(share)

@@ -1,0 +1,80 @@
+"""Averages of lengths: what is stored of them, at any number of jobs, and that without them nothing is as it was not."""
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from dithc.averages import decay_at
+from dithc.comm import Group
+from dithc.config import training
+from dithc.runs import Manifest, Store
+from dithc.train import DONE, export, train
+from dithc.train.ema import Ema
+from dithc.train.optimizer import Optimizer
+
+LENGTHS = [0.05, 0.1]
+EVERY = {"ema": {"decay": 0.9, "lengths": LENGTHS}, "checkpoint_every": 1, "keep_every": 1}
+
+
+def store_of(job) -> Store:
+    return Store.of_run(job.out)[0]
+
+
+def test_stored_averages_are_those_of_the_weights_after_each_step_and_of_nothing_older(job):
+    one = job(**EVERY)
+    assert train(one, Group()) == DONE
+    folders = [store_of(one).open(step).folder for step in range(7)]
+    weights = [load_file(folder / Store.WEIGHTS["raw"]) for folder in folders]
+    for length in LENGTHS:
+        first = load_file(folders[0] / Store.average_file(length))
+        assert all(torch.equal(first[name], value) for name, value in weights[0].items())
+        for name in weights[0]:
+            average = torch.zeros_like(weights[0][name], dtype=torch.float64)
+            for step in range(1, 7):
+                average += (1 - decay_at(step, length=length)) * (weights[step][name].double() - average)
+                found = load_file(folders[step] / Store.average_file(length))[name]
+                # Three roundings of a step, of numbers as large as the largest weight so far.
+                bound = 3 * step * 2**-24 * max(float(weights[at][name].abs().max()) for at in range(step + 1))
+                assert float((found.double() - average).abs().max()) <= bound, (name, step)
+
+
+def test_training_in_parts_stores_the_same_averages_and_without_lengths_the_same_rest(job, tmp_path):
+    own = {"ema": EVERY["ema"]}
+    whole, first, second = (job(store, until=until, **own) for store, until in (("a", 4), ("b", 2), ("b", 4)))
+    plain = job("plain", until=4, ema={"decay": 0.9})
+    assert [train(one, Group()) for one in (whole, first, second, plain)] == [DONE] * 4
+    found = [
+        {entry["path"]: entry["sha256"] for entry in store_of(one).open(4).files} for one in (whole, second, plain)
+    ]
+    assert found[0] == found[1]
+    assert found[0].keys() - found[2].keys() == {"ema-0.05.safetensors", "ema-0.1.safetensors"}
+    assert all(found[0][path] == value for path, value in found[2].items())
+    assert store_of(plain).open(4).meta["ema"] == {"decay": 0.9, "warmup": True}
+    assert "lengths [0.05, 0.1]" in Manifest.read(whole.out).numbers["ema_note"]
+    assert "lengths" not in Manifest.read(plain.out).numbers["ema_note"]
+    export(whole.out, weights="ema", layout="safetensors", out=tmp_path / "out.safetensors")
+    exponential, taken = load_file(store_of(whole).open(4).weights("ema")), load_file(tmp_path / "out.safetensors")
+    assert all(torch.equal(exponential[name], value) for name, value in taken.items())
+
+
+def test_averages_of_lengths_are_counted_moved_and_follow_weights_without_a_gradient():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    ema = Ema(model, training.Ema(decay=0.5, lengths=LENGTHS))
+    assert sum(value.numel() for value in ema.tensors()) == 3 * sum(value.numel() for value in model.parameters())
+    moved: list[str] = []
+    ema.move(lambda name, value: moved.append(name) or value.clone())
+    assert {name.removesuffix(".0.weight") for name in moved if name.endswith("0.weight")} == {
+        "ema",
+        "ema-0.05",
+        "ema-0.1",
+    }
+    model[1](torch.ones(1, 4)).sum().backward()
+    optimizer = Optimizer(model, training.Run(dataset="none"))
+    for step in (1, 2):
+        with torch.no_grad():
+            model[0].weight.add_(1.0)
+        optimizer.step(step, ema=ema)
+    for average in ema.beside:  # after the first step it is the weights; of the second it has its share
+        expected = model[0].weight.detach() - decay_at(2, length=average.length)
+        torch.testing.assert_close(average.state["0.weight"], expected)

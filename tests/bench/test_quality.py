@@ -55,6 +55,12 @@ def test_score_that_was_there_at_the_first_point_bounds_the_ratio():
     assert (later.value, later.bound) == (pytest.approx(1 / 8), "at most")
 
 
+def test_average_of_a_length_is_a_contender_at_every_point_and_has_the_same_bounds():
+    made = load(plan(candidates=("averages",)).experiment({"baseline": 80, "averages": 80}))
+    assert {made.evaluations[point_name(run_name("averages", 0, 80), at)].ema for at in points(80)} == {0.1}
+    assert {made.evaluations[f"averages-{bound}"].ema for bound in ("untrained", "codec")} == {None}
+
+
 def test_steps_fill_the_budget_by_each_ones_own_step():
     found = calibrated_steps({"a": [0.5, 0.5], "b": [1.0, 3.0]}, budget_seconds=60)
     assert found == {"a": 120, "b": 24}

@@ -134,7 +134,7 @@ class Plan:
             for at in points(steps[name]):
                 evaluations[point_name(run, at)] = judged | {"at": at}
             for bound in ("untrained", "codec"):
-                evaluations.setdefault(f"{name}-{bound}", judged | {"at": bound})
+                evaluations.setdefault(f"{name}-{bound}", judged | {"at": bound, "ema": None})
         return self._experiment(runs, evaluations)
 
     def _judged(self, name: str) -> training.Evaluation:

@@ -104,6 +104,8 @@ def _run(experiment: Experiment, results: Results, name: str) -> RunFacts:
     changes |= settings.objective.model_dump(mode="json", exclude_defaults=True)
     chosen = {"lr_schedule", "decay_share", "betas", "augment"}
     changes |= settings.model_dump(mode="json", include=chosen, exclude_defaults=True)
+    aligned = {} if settings.align is None else settings.align.model_dump(mode="json", exclude_defaults=True)
+    changes |= {f"align.{key}": value for key, value in aligned.items()}
     return RunFacts(
         name=name,
         dataset=settings.dataset,

@@ -357,6 +357,11 @@ class Evaluation(Settings):
     seed: Seed = 0
     """Image i is made from (seed, i), whatever the number of ranks."""
 
+    @property
+    def searches_copies(self) -> bool:
+        """Whether images are generated, and compared with all that was learnt."""
+        return self.at != "codec" and self.real_images is None and self.real_split in ("train", "all")
+
     @model_validator(mode="after")
     def _has_effect(self) -> "Evaluation":
         if self.order is not None and self.sampler not in ("dpm-solver", "unipc"):

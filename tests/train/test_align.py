@@ -229,9 +229,3 @@ class TestOnSeveralRanks:
             ours, truth = ([row.get("align") for row in rows(part)] for part in (several, one))
             assert ours[:8] == pytest.approx(truth[:8], rel=FP32)
             assert ours[8:] == truth[8:] == [None, None]
-
-    @pytest.mark.sampled("several ranks")
-    def test_ranks_that_share_layers_are_refused_before_the_first_step(self, job, tmp_path):
-        done = on_ranks(tmp_path, [ten(job, "tp", strategy="dp+tp", model=DEEP, align=LAYER)])
-        assert done.returncode == 2, done.stderr
-        assert "2 ranks share every layer" in done.stderr

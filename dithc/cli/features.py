@@ -2,7 +2,8 @@
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dithc.config import Experiment
-    from dithc.data import Rows, Tiles
+    from dithc.data import Rows
     from dithc.evaluate import Extractor
 
 SUMMARY = "Extracts features of real tiles (--tiles, --split) or of generated images (--samples), and their statistics."
@@ -39,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--images", default="all", metavar="N", help="how many of them, chosen by the seed (default all)"
     )
+    parser.add_argument(
+        "--turned",
+        action="store_true",
+        help="also of up to 2,048 images (of tiles: those that are not for training) turned and mirrored: to search copies",
+    )
     parser.add_argument("--out", type=Path, required=True, help="manifest to write; features stand beside it")
 
 
@@ -60,25 +66,18 @@ def run(args: argparse.Namespace) -> int:
     if args.trained:
         inputs[str(args.trained)] = Manifest.read(args.trained, stage="extractor").digest
     extractor = _open_extractor(experiment, args.extractor, args.trained)
-    if args.tiles:
-        from dithc.data import Tiles
-
-        tiles = Tiles(args.tiles.parent)
-        rows = _chosen(tiles.rows(args.split), args.images, seed=experiment.seed)
-        batches, total = _tile_batches(tiles, rows), len(rows)
-        stretch = digest(tiles.info["display"])
-    else:
-        batches, total = _sample_batches(args.samples.parent, source), int(source.numbers["images"])
-        stretch = source.numbers["stretch"]
+    images = _of_tiles(args, seed=experiment.seed) if args.tiles else _of_samples(args.samples.parent, source)
     folder = args.out.parent
     numbers = extract(
-        batches,
+        images.batches,
         extractor,
         folder,
-        total=total,
+        total=images.total,
         batch=BATCH,
-        set_hash=digest([source.digest, stretch, *([args.split, args.images] if args.tiles else [])]),
-        stretch=stretch,
+        set_hash=digest([source.digest, images.stretch, *([args.split, args.images] if args.tiles else [])]),
+        stretch=images.stretch,
+        turned=images.not_learnt if args.turned else None,
+        images_of=images.chosen,
     )
     Manifest(
         stage="features",
@@ -86,7 +85,13 @@ def run(args: argparse.Namespace) -> int:
         spec=Manifest.spec_of(experiment, "features", args.extractor),
         inputs=inputs,
         files=Manifest.entries(
-            folder, [*sorted(folder.glob("shard-*")), folder / "stats.npz", folder / "features.json"]
+            folder,
+            [
+                *sorted(folder.glob("shard-*")),
+                folder / "stats.npz",
+                folder / "features.json",
+                *sorted(folder.glob("turned.*")),
+            ],
         ),
         numbers=numbers,
         seconds=time.monotonic() - start,
@@ -128,14 +133,52 @@ def _chosen(rows: "Rows", images: str, *, seed: int) -> "Rows":
     return np.sort(np.random.default_rng(seed).permutation(rows)[: int(images)])
 
 
-def _tile_batches(tiles: "Tiles", rows: "Rows") -> "Iterator[NDArray[np.uint8]]":
-    for first in range(0, len(rows), BATCH):
-        yield tiles.rgb(rows[first : first + BATCH])
+@dataclass(frozen=True)
+class _Images:
+    """A set of images.
+
+    Attributes:
+        batches: all of them, in order.
+        total: how many.
+        stretch: of their display.
+        not_learnt: numbers, which rise, of those that no training saw.
+        chosen: gives images by number.
+    """
+
+    batches: "Iterator[NDArray[np.uint8]]"
+    total: int
+    stretch: str
+    not_learnt: "Rows"
+    chosen: "Callable[[Rows], NDArray[np.uint8]]"
 
 
-def _sample_batches(folder: Path, samples: Manifest) -> "Iterator[NDArray[np.uint8]]":
+def _of_tiles(args: argparse.Namespace, *, seed: int) -> _Images:
     import numpy as np
 
-    for entry in samples.files:
-        if Path(entry["path"]).name.startswith("rgb-"):
-            yield np.load(Manifest.whole(folder / entry["path"]), mmap_mode="r")
+    from dithc.data import Tiles
+
+    tiles = Tiles(args.tiles.parent)
+    rows = _chosen(tiles.rows(args.split), args.images, seed=seed)
+    return _Images(
+        batches=(tiles.rgb(rows[first : first + BATCH]) for first in range(0, len(rows), BATCH)),
+        total=len(rows),
+        stretch=digest(tiles.info["display"]),
+        not_learnt=np.flatnonzero(~np.isin(rows, tiles.rows("train"))),
+        chosen=lambda numbers: tiles.rgb(rows[numbers]),
+    )
+
+
+def _of_samples(folder: Path, samples: Manifest) -> _Images:
+    import numpy as np
+
+    names = [entry["path"] for entry in samples.files if Path(entry["path"]).name.startswith("rgb-")]
+    shards = (np.load(Manifest.whole(folder / name), mmap_mode="r") for name in names)
+    total = int(samples.numbers["images"])
+
+    def chosen(numbers: "Rows") -> "NDArray[np.uint8]":
+        every = [np.load(Manifest.whole(folder / name), mmap_mode="r") for name in names]
+        starts = np.cumsum([0, *map(len, every)])
+        places = np.searchsorted(starts, numbers, side="right") - 1
+        return np.stack([every[place][number - starts[place]] for place, number in zip(places, numbers, strict=True)])
+
+    return _Images(shards, total, samples.numbers["stretch"], np.arange(total), chosen)

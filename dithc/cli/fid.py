@@ -73,7 +73,7 @@ def _is_train(evaluation: "training.Evaluation", path: Path, real: Manifest) -> 
             expected=f"one of {', '.join(real.inputs)}",
             remedy="pass the manifest of the tiles that the features are of, or run `dithc features` again",
         )
-    if evaluation.at == "codec" or evaluation.real_images is not None or evaluation.real_split not in ("train", "all"):
+    if not evaluation.searches_copies:
         return None
     tiles = Tiles(path.parent)
     return np.isin(tiles.rows(evaluation.real_split), tiles.rows("train"))

@@ -122,7 +122,8 @@ class Tiles(Settings):
     size: Size = 256
     """Side of a tile in pixels of the common grid."""
     stride: Size | None = None
-    """Distance of neighbouring tiles in pixels; the tile size if not given (no overlap)."""
+    """Distance of neighbouring tiles in pixels; the tile size if not given (no overlap). Smaller for more, shifted tiles; no
+    pixel of a place is in tiles of two splits."""
     min_valid: Fraction = 0.95
     """A tile with a smaller valid share is rejected."""
     max_cloud: Fraction = 0.1

@@ -175,6 +175,30 @@ class Optimizer(Settings):
         return self
 
 
+class Align(Settings):
+    """A second thing to learn, of the tokens of an early block; without effect on what the network consists of."""
+
+    to: Literal["layer", "latents"]
+    """layer: they point where those of a later block do (LayerSync), at no cost; latents: a small network of their own, which is
+    never part of the weights, tells the clean latents from them (after SRA 2)."""
+    at: Size
+    """The early block; 1 is the first. Published: a quarter of the blocks for a layer, a sixth for latents."""
+    target: Size | None = None
+    """The later block, for `to: layer`; not one of the last, which are about pixels."""
+    weight: float = Field(default=0.2, gt=0.0, le=1000.0)
+    """How much it counts beside the loss."""
+    until: Positive | None = None
+    """Step after which it ends; none for never. It helps early in a training."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Align":
+        if self.to == "latents" and self.target is not None:
+            raise ValueError("`target` is of no effect: it belongs to `to: layer`")
+        if self.to == "layer" and (self.target is None or self.target <= self.at):
+            raise ValueError(f"`to: layer` needs a `target` behind block {self.at}, and it is {self.target}")
+        return self
+
+
 class Run(Settings):
     """One training: a pre-training, or a fine-tuning that starts from another run or from a file."""
 
@@ -219,6 +243,9 @@ class Run(Settings):
     """Compute type; master weights and optimizer state are always fp32."""
     recompute: Recompute = "none"
     """Recompute activations of each block in backward: less memory, the same numbers, about a third more time."""
+    align: Align | None = None
+    """A second thing to learn, within the network; none for the objective alone. `loss` in the metrics stays that of the
+    objective, `align` is what this adds, before its weight."""
     nonfinite: NonFinite = "stop"
     """What to do about a step whose loss or gradient is not finite. stop: end with an error that names it; skip: leave its update
     out and go on; rollback: the same from the newest checkpoint, which also heals weights that are not finite. May be changed
@@ -269,7 +296,15 @@ class Run(Settings):
             )
         self._check_objective()
         self._check_schedule()
+        self._check_align()
         return self
+
+    def _check_align(self) -> None:
+        if self.align is None:
+            return
+        _, depth, _ = self.model.shape
+        if (last := self.align.target or self.align.at) > depth:
+            raise ValueError(f"`align` names block {last}, and the network has {depth}: name 1 to {depth}")
 
     def _check_objective(self) -> None:
         predict = self.objective.predict
@@ -388,6 +423,11 @@ class Evaluation(Settings):
     """Number of real tiles, chosen by the experiment's seed; all of the split if not given."""
     seed: Seed = 0
     """Image i is made from (seed, i), whatever the number of ranks."""
+
+    @property
+    def searches_copies(self) -> bool:
+        """Whether images are generated, and compared with all that was learnt."""
+        return self.at != "codec" and self.real_images is None and self.real_split in ("train", "all")
 
     @model_validator(mode="after")
     def _has_effect(self) -> "Evaluation":

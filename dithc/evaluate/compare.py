@@ -2,19 +2,23 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.evaluate.copies import copied_shares
+from dithc.evaluate.copies import copied_share, evenly, take
 from dithc.evaluate.distance import Floor, few_images, fid, floor, kid
 from dithc.evaluate.shards import STATISTICS_FILE, blocks, read_plan
-from dithc.evaluate.statistics import Statistics
+from dithc.evaluate.statistics import Origin, Statistics
+from dithc.evaluate.turned import read_turned
 from dithc.log import logger, problem
 from dithc.runs import Manifest
 
 log = logger(__name__)
 
+COPIES = ("copies", "copies_held_out", "copies_n")
+NOT_TURNED = "copies were not searched: features of turned images are missing; run the features stage again (--turned)"
 PUBLISHED_N = 10_000  # images a side in the papers whose figures stand beside ours; FID falls as n grows
 
 
@@ -32,8 +36,9 @@ def compare(
     Returns:
         Numbers for a manifest: fid, kid (None without folders), floor (None without a real folder) with the n of its halves,
         n_real, n_generated, num_features, extractor, kind, sha256, resize, stretch, comparable, note, set hashes and warnings;
-        copies, the share of generated images that are copies of train tiles, copies_held_out, the same of the real tiles that
-        were not learnt, which is what chance gives, and copies_n, of how many of each (None without `is_train` or such tiles).
+        copies, the share of generated images that are copies of train tiles however turned, copies_held_out, the same of the
+        real tiles that were not learnt, which is what chance gives, and copies_n, of how many of each (None without `is_train` or
+        such tiles, and with a warning where the features of turned images are missing).
 
     Raises:
         UserError: a set is missing, incomplete or damaged, or the two were made with different extractors.
@@ -43,7 +48,15 @@ def compare(
     score = fid(real, generated)
     kernel = kid(blocks_real, blocks_generated, seed=seed) if blocks_real and blocks_generated else None
     ground = floor(blocks_real, seed=seed) if blocks_real and real.n >= 4 else None
+    copies: dict[str, object] = dict.fromkeys(COPIES)
     warnings = _warnings(real, generated, has_floor=ground is not None)
+    if is_train is not None and blocks_generated and is_train.sum() >= 2:
+        copies |= _copies(
+            _Set(path_to_real, real.origin, blocks_real),
+            _Set(path_to_generated, generated.origin, blocks_generated),
+            is_train=is_train,
+        )
+        warnings += [NOT_TURNED] if copies["copies"] is None else []
     origin = real.origin
     log.info(_sentence(score, real, generated, ground))
     return {
@@ -65,33 +78,43 @@ def compare(
         "set_hash_generated": generated.origin.set_hash,
         "seed": seed,
         "warnings": warnings,
-        **_copies(blocks_real, blocks_generated, is_train),
+        **copies,
     }
 
 
-def _copies(
-    real: Sequence[NDArray[np.float32]], generated: Sequence[NDArray[np.float32]], is_train: NDArray[np.bool_] | None
-) -> dict[str, object]:
-    """The shares of copies, with how many images they are of."""
-    names = ("copies", "copies_held_out", "copies_n")
-    if is_train is None or not generated or is_train.sum() < 2:
-        return dict.fromkeys(names)
-    if len(is_train) != sum(map(len, real)):
+class _Set(NamedTuple):
+    """A folder of features, of what they are, and its shards."""
+
+    folder: Path
+    origin: Origin
+    blocks: Sequence[NDArray[np.float32]]
+
+    @property
+    def size(self) -> int:
+        """Number of images."""
+        return sum(map(len, self.blocks))
+
+
+def _copies(real: _Set, generated: _Set, *, is_train: NDArray[np.bool_]) -> dict[str, object]:
+    """The shares of copies, with how many images they are of; nothing where features of turned images are missing."""
+    if len(is_train) != real.size:
         raise problem(
             "the real features are not of these tiles",
-            got=f"features of {sum(map(len, real))} tiles",
+            got=f"features of {real.size} tiles",
             expected=f"{len(is_train)}, those of the split",
             remedy="run the features stage again",
         )
-    chosen = np.split(is_train, np.cumsum([len(block) for block in real])[:-1])
-    train, others = (
-        [block[rows == wanted] for block, rows in zip(real, chosen, strict=True)] for wanted in (True, False)
-    )
-    if all(is_train):
-        (share,), counts = copied_shares(train, [generated])
-        return dict(zip(names, (share, None, counts), strict=True))
-    (share, chance), counts = copied_shares(train, [generated, others])
-    return dict(zip(names, (share, chance, counts), strict=True))
+    queries = [(generated, evenly(np.arange(generated.size)))]
+    if not all(is_train):
+        queries.append((real, evenly(np.flatnonzero(~is_train))))
+    shares = []
+    for one, rows in queries:
+        turned = read_turned(one.folder, origin=one.origin, rows=rows)
+        if turned is None:
+            return {}
+        shares.append(copied_share([take(one.blocks, rows), *turned], real.blocks, is_train))
+    share, chance = (*shares, None)[:2]
+    return dict(zip(COPIES, (share, chance, [len(rows) for _, rows in queries]), strict=True))
 
 
 def _read(path: Path) -> tuple[Statistics, Sequence[NDArray[np.float32]]]:

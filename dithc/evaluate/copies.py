@@ -1,9 +1,12 @@
-"""Copies of what was learnt: images that lie much nearer to one train tile than to any other (Yoon et al. 2023).
+"""Copies of what was learnt: images that lie much nearer to one train tile than to any other (Yoon et al. 2023), however turned.
+
+A picture of the ground is the same one in 8 orientations, of which features tell little. How far an image is from a train tile is
+therefore the least of the distances of its 8 orientations from that tile; tiles that were not learnt are measured alike.
 
 In float64. Legend: n queries, m train tiles, d features.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,46 +19,59 @@ RATIO = (
 MOST_QUERIES = 2048  # of a set, taken evenly: the error of a share is below 0.011 then
 AT_ONCE = 1024  # train tiles, so that distances to them take tens of MB
 Blocks = Sequence[NDArray[np.floating]]
+Rows = NDArray[np.int64]
 
 
-def copied_shares(train: Blocks, sets: Sequence[Blocks]) -> tuple[list[float], list[int]]:
-    """The share of copies in each set.
+def evenly(rows: Rows) -> Rows:
+    """At most MOST_QUERIES of them."""
+    count = min(len(rows), MOST_QUERIES)
+    chosen: Rows = rows[np.arange(count) * len(rows) // max(count, 1)]
+    return chosen
+
+
+def take(blocks: Blocks, rows: Rows) -> NDArray[np.floating]:
+    """These rows, which rise, of consecutive blocks."""
+    starts = np.cumsum([0, *map(len, blocks)])
+    edges = np.searchsorted(rows, starts)
+    parts = [
+        block[rows[first:last] - start]
+        for block, start, first, last in zip(blocks, starts, edges[:-1], edges[1:], strict=False)
+    ]
+    return np.concatenate(parts)
+
+
+def copied_share(views: Blocks, real: Blocks, is_train: NDArray[np.bool_]) -> float:
+    """The share of copies among some images.
 
     Args:
-        train: features of the train tiles (m, d), in blocks of rows; two rows at least.
-        sets: of features (n, d) likewise, none of them empty.
-
-    Returns:
-        The shares, and how many rows of each set they are of: at most 2,048, taken evenly.
+        views: their features (n, d), in each orientation; not empty.
+        real: features of real tiles (m and others, d), in blocks of rows, read piece by piece.
+        is_train: which of all those rows were learnt; two at least.
     """
-    queries = [_evenly(one) for one in sets]
-    center = queries[0].mean(axis=0)  # lengths from there are small numbers, and their differences round less
-    nearest = _two_nearest(np.concatenate(queries) - center, train, center=center)  # (n of all sets, 2) squared
-    is_copy = nearest[:, 0] < RATIO**2 * nearest[:, 1]
-    counts = [len(one) for one in queries]
-    return [float(part.mean()) for part in np.split(is_copy, np.cumsum(counts)[:-1])], counts
+    nearest = _two_nearest(views, _train(real, is_train))
+    return float((nearest[:, 0] < RATIO**2 * nearest[:, 1]).mean())
 
 
-def _evenly(blocks: Blocks) -> FloatArray:
-    """At most MOST_QUERIES rows of consecutive blocks."""
-    total = sum(map(len, blocks))
-    count = min(total, MOST_QUERIES)
-    chosen = np.arange(count) * total // count
-    starts = np.cumsum([0, *map(len, blocks)])
-    parts = [
-        block[chosen[(chosen >= start) & (chosen < start + len(block))] - start]
-        for start, block in zip(starts, blocks, strict=False)
-    ]
-    return np.concatenate(parts).astype(np.float64)
-
-
-def _two_nearest(queries: FloatArray, train: Blocks, *, center: FloatArray) -> FloatArray:
-    """Squared distances to the nearest and the second nearest train tile, (n, 2)."""
-    best = np.full((len(queries), 2), np.inf)
-    lengths = (queries**2).sum(axis=1)[:, None]  # (n, 1)
-    for block in train:
+def _train(real: Blocks, is_train: NDArray[np.bool_]) -> Iterator[NDArray[np.floating]]:
+    """The rows that were learnt, at most AT_ONCE at a time."""
+    begin = 0
+    for block in real:
         for start in range(0, len(block), AT_ONCE):
-            rows = block[start : start + AT_ONCE] - center  # (m, d)
-            squared = np.maximum(lengths + (rows**2).sum(axis=1) - 2 * (queries @ rows.T), 0.0)  # (n, m)
-            best = np.partition(np.concatenate([best, squared], axis=1), 1, axis=1)[:, :2]
+            part = block[start : start + AT_ONCE]
+            yield part[is_train[begin + start : begin + start + len(part)]]
+        begin += len(block)
+
+
+def _two_nearest(views: Blocks, train: Iterator[NDArray[np.floating]]) -> FloatArray:
+    """Squared distances to the nearest and the second nearest train tile, (n, 2)."""
+    center = views[0].mean(axis=0, dtype=np.float64)  # lengths from there are small numbers, and differences round less
+    lengths = [((view - center) ** 2).sum(axis=1)[:, None] for view in views]  # (n, 1) each
+    best = np.full((len(views[0]), 2), np.inf)
+    for block in train:
+        rows = block - center  # (m, d)
+        least = np.full((len(best), len(rows)), np.inf)
+        for view, own in zip(views, lengths, strict=True):
+            np.minimum(least, own - 2 * ((view - center) @ rows.T), out=least)  # (n, m)
+        squared = np.maximum(least + (rows**2).sum(axis=1), 0.0)
+        best = np.partition(np.concatenate([best, squared], axis=1), 1, axis=1)[:, :2]
     return best

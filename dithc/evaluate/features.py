@@ -4,15 +4,18 @@ Legend: n, N batch, H height, W width, d features.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dithc.evaluate.copies import Rows, evenly
 from dithc.evaluate.extractor import Extractor, require_images
 from dithc.evaluate.shards import INDEX_FILE, STATISTICS_FILE, Plan, blocks, fault, write_index, write_shard
 from dithc.evaluate.statistics import Statistics
+from dithc.evaluate.turned import TURNS, has_turned, remove_turned, write_turned
+from dithc.latents import view_of
 from dithc.log import logger, problem, progress
 
 log = logger(__name__)
@@ -28,6 +31,8 @@ def extract(
     shard_size: int = 4096,
     set_hash: str,
     stretch: str = "",
+    turned: Rows | None = None,
+    images_of: Callable[[Rows], NDArray[np.uint8]] | None = None,
 ) -> dict[str, object]:
     """Extracts the features of a set of images into shards and statistics.
 
@@ -44,6 +49,9 @@ def extract(
         shard_size: images per shard.
         set_hash: hash of the set of images; another one makes every shard stale.
         stretch: name or hash of the fixed display stretch to uint8; two sets with different ones are not compared.
+        turned: numbers, which rise, of images of which at most 2,048, taken evenly, are extracted in the other orientations too
+            (`turned.npy`), for the search of copies; None or empty for none.
+        images_of: gives these images by number.
 
     Returns:
         Numbers for a manifest.
@@ -79,6 +87,7 @@ def extract(
     for block in blocks(plan):
         statistics.update(block)
     statistics.save(out_folder / STATISTICS_FILE)
+    num_turned = _extract_turned(extractor, plan, rows=turned, images_of=images_of, batch=batch)
     write_index(plan)
     seconds = time.monotonic() - start
     extracted = sum(plan.rows(shard) for shard in wanted)
@@ -90,6 +99,7 @@ def extract(
         "extracted": extracted,
         "reused": total - extracted,
         "shards": plan.num_shards,
+        "turned": num_turned,
         "num_features": plan.num_features,
         "extractor": extractor.name,
         "kind": extractor.kind,
@@ -132,6 +142,32 @@ def _extract_shards(
             if sum(map(len, features)) == plan.rows(shard):
                 write_shard(plan, shard, np.concatenate(features))
                 features.clear()
+
+
+def _extract_turned(
+    extractor: Extractor,
+    plan: Plan,
+    *,
+    rows: Rows | None,
+    images_of: Callable[[Rows], NDArray[np.uint8]] | None,
+    batch: int,
+) -> int:
+    """Extracts some images in the other orientations; returns how many."""
+    if rows is None or images_of is None or not len(rows):
+        remove_turned(plan.folder)
+        return 0
+    chosen = evenly(rows)
+    if has_turned(plan.folder, origin=plan.origin, rows=chosen):
+        return len(chosen)
+    features = np.empty((TURNS, len(chosen), plan.num_features), np.float32)
+    with progress(total=len(chosen), label=f"turned features {extractor.kind}", unit="image") as bar:
+        for first in range(0, len(chosen), batch):
+            images = images_of(chosen[first : first + batch])
+            for turn in range(TURNS):
+                features[turn, first : first + batch] = extractor(view_of(images, turn + 1))
+            bar.update(len(images))
+    write_turned(plan.folder, origin=plan.origin, rows=chosen, features=features)
+    return len(chosen)
 
 
 def _groups(batches: Iterable[NDArray[np.uint8]], plan: Plan, *, batch: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:

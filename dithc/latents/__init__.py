@@ -15,5 +15,6 @@ from dithc.latents.codec import Codec, open_codec
 from dithc.latents.codec_training import train_codec
 from dithc.latents.held_out import HeldOut
 from dithc.latents.reader import Latents
+from dithc.latents.views import view_of
 
-__all__ = ["Batches", "Codec", "HeldOut", "Latents", "open_codec", "train_codec"]
+__all__ = ["Batches", "Codec", "HeldOut", "Latents", "open_codec", "train_codec", "view_of"]

@@ -106,6 +106,8 @@ def _run(experiment: Experiment, results: Results, name: str) -> RunFacts:
     changes |= settings.model_dump(mode="json", include=chosen, exclude_defaults=True)
     other = settings.optimizer.model_dump(mode="json", exclude_defaults=True)
     changes |= {"optimizer" if key == "kind" else key: value for key, value in other.items()}
+    aligned = {} if settings.align is None else settings.align.model_dump(mode="json", exclude_defaults=True)
+    changes |= {f"align.{key}": value for key, value in aligned.items()}
     return RunFacts(
         name=name,
         dataset=settings.dataset,

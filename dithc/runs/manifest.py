@@ -17,6 +17,8 @@ from dithc.runs.files import atomic_write, plain, sha256_file
 from dithc.runs.spec import digest, stage_spec
 from dithc.sealed import seal, unseal
 
+UNCOUNTED = (".png", ".json", "turned.npy")
+
 
 def _host() -> dict[str, Any]:
     peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -60,9 +62,9 @@ class Manifest:
     def digest(self) -> str:
         """Digest of the result: the settings, the inputs and the bytes of the files; not of times, hosts and folders.
 
-        Pictures (.png) and descriptions (.json) do not count: they show what the rest decides.
+        Pictures (.png), descriptions (.json) and the features of turned images do not count: they show what the rest decides.
         """
-        counted = [entry for entry in self.files if not entry["path"].endswith((".png", ".json"))]
+        counted = [entry for entry in self.files if not entry["path"].endswith(UNCOUNTED)]
         files = [[Path(entry["path"]).name, entry["sha256"]] for entry in counted]
         return digest({"spec": self.spec, "inputs": sorted(self.inputs.values()), "files": files})
 

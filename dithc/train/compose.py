@@ -18,6 +18,7 @@ from dithc.log import UserError, logger, problem
 from dithc.model import DiT
 from dithc.pages import place
 from dithc.runs import Lease, Manifest, Store, digest, sha256_file
+from dithc.train.align import Alignment
 from dithc.train.checkpoint import State, facts, state_of, take_up
 from dithc.train.finish import write_manifest
 from dithc.train.job import DONE, HELD, STOPPED, Job
@@ -228,7 +229,9 @@ def _trainer(
     memory.join(strategy)
     with memory.paused():
         settle(strategy, source, job.run)
-    state = state_of(model, job.run, strategy, home=memory.home)
+    aligned = job.run.align
+    alignment = None if aligned is None else Alignment(aligned, job.run, model, strategy, seed=job.seed)
+    state = state_of(model, job.run, strategy, home=memory.home, alignment=alignment)
     trainer = Trainer(
         run=job.run,
         source=source,
@@ -237,6 +240,7 @@ def _trainer(
         ema=state.ema,
         group=group,
         memory=memory,
+        alignment=alignment,
     )
     return trainer, state
 

@@ -18,6 +18,7 @@ from dithc.config import training
 from dithc.diffusion import Objective, training_loss
 from dithc.latents import Batches
 from dithc.log import problem
+from dithc.train.align import Alignment
 from dithc.train.ema import Ema
 from dithc.train.memory import TrainingMemory
 from dithc.train.nonfinite import NotFinite
@@ -25,7 +26,7 @@ from dithc.train.nonfinite_search import Search, bad_weights, weights_in_words
 from dithc.train.optimizer import Optimizer
 from dithc.train.strategy import Strategy
 
-PARTS = ("loss", "mse", "vb")
+PARTS, ALIGN = ("loss", "mse", "vb"), "align"
 
 
 class Batch(Protocol):
@@ -88,6 +89,7 @@ class Trainer:
         ema: Ema,
         group: Group,
         memory: TrainingMemory | None = None,
+        alignment: Alignment | None = None,
     ) -> None:
         layout = strategy.layout
         if layout.data_size > run.global_batch:
@@ -100,6 +102,7 @@ class Trainer:
         self.run, self.source, self.strategy = run, source, strategy
         self.optimizer, self.ema, self.group = optimizer, ema, group
         self.memory = memory or TrainingMemory()
+        self.alignment = alignment
         self.objective = Objective.of(run.objective)
         share = partition(run.global_batch, layout.data_size)[layout.data_rank]
         width = run.micro_batch or share.stop - share.start
@@ -110,40 +113,45 @@ class Trainer:
         """Makes optimizer step `number` (1 is the first).
 
         Returns:
-            loss, mse and vb (means over the global batch), grad_norm (before clipping), lr, ema_decay; and with several shares of
-            the batch what `Strategy.finish` tells, and what `TrainingMemory.metrics` does where memory is managed.
+            loss, mse and vb (means over the global batch), grad_norm (before clipping), lr, ema_decay; `align` where it counts,
+            which is no part of `loss`; and with several shares of the batch what `Strategy.finish` tells, and what
+            `TrainingMemory.metrics` does where memory is managed.
 
         Raises:
             NotFinite: the loss or the gradient is not finite, on all ranks at once; the weights are those before the step.
         """
-        self.optimizer.zero()
+        alignment = self._alignment(number)
+        self._forget(alignment)
         if self.memory.tiers is not None:
             with self.span("memory"):
                 self.memory.begin_step()
-        sums = torch.zeros(len(PARTS), dtype=torch.float64)
+        names = PARTS if alignment is None else (*PARTS, ALIGN)
+        sums = torch.zeros(len(names), dtype=torch.float64)
         for part in self._micro_batches:
             with self.strategy.accumulating(last=part is self._micro_batches[-1]):
                 with self.span("forward"):
-                    losses = self._losses(self.source.batch(number - 1, part))
+                    losses = self._losses(self.source.batch(number - 1, part), alignment)
                 with self.span("backward"):
-                    self._backward(losses["loss"])
-            sums += torch.stack([losses[name].detach().double().sum() for name in PARTS])
+                    self._backward(_whole(losses, alignment))
+            sums += torch.stack([losses[name].detach().double().sum() for name in names])
         with self.span("wait for gradients"):
             exchange = self.strategy.finish()
+            is_good = alignment is None or alignment.finish(self.group)
         own_loss = float(sums[0])
         sums /= self.strategy.layout.tensor_size  # ranks that share the layers have the same losses
         with self.span("clip"):
             norm = self.optimizer.clip()
-        overflow = torch.tensor([not self.optimizer.takes(norm)], dtype=torch.float64)
+        overflow = torch.tensor([not (is_good and self.optimizer.takes(norm))], dtype=torch.float64)
         with self.span("loss of all ranks"):
             *totals, overflows = self.group.all_reduce_(torch.cat([sums, overflow])).tolist()
-        loss, mse, vb = (total / self.run.global_batch for total in totals)
-        if not math.isfinite(loss) or overflows:
-            raise self._not_finite(number, own_loss=own_loss, loss=loss, norm=norm)
+        values = {name: total / self.run.global_batch for name, total in zip(names, totals, strict=True)}
+        if not math.isfinite(values["loss"]) or overflows:
+            raise self._not_finite(number, own_loss=own_loss, loss=values["loss"], norm=norm)
         with self.span("update"):
             rate = self.optimizer.step(number, ema=self.ema)
-        decay = self.ema.decay(number)
-        values = {"loss": loss, "mse": mse, "vb": vb, "grad_norm": norm, "lr": rate, "ema_decay": decay}
+            if alignment is not None:
+                alignment.update(number)
+        values |= {"grad_norm": norm, "lr": rate, "ema_decay": self.ema.decay(number)}
         return values | exchange | self.memory.metrics()
 
     def check_weights(self, number: int) -> None:
@@ -171,18 +179,32 @@ class Trainer:
         share = losses.sum() * (self.strategy.scale / self.run.global_batch)
         share.backward()  # type: ignore[no-untyped-call]
 
-    def _losses(self, batch: Batch) -> dict[str, Tensor]:
+    def _alignment(self, number: int) -> Alignment | None:
+        """What counts in a step beside the objective."""
+        return self.alignment if self.alignment is not None and self.alignment.is_on(number) else None
+
+    def _forget(self, alignment: Alignment | None) -> None:
+        """Drops all gradients."""
+        self.optimizer.zero()
+        if alignment is not None:
+            alignment.zero()
+
+    def _losses(self, batch: Batch, alignment: Alignment | None) -> dict[str, Tensor]:
         x_t = self.objective.noisy(batch.x, batch.t, batch.noise)  # (N, C, h, w)
-        with arithmetic(self.run):
+        more: dict[str, Tensor] = {}
+        tapping: AbstractContextManager[list[Tensor]] = nullcontext([]) if alignment is None else alignment.tapping()
+        with arithmetic(self.run), tapping as taps:
             output: Tensor = self.strategy.module(x_t, batch.t, batch.y)  # (N, C or 2C, h, w)
-        return training_loss(
-            output, objective=self.objective, x0=batch.x, x_t=x_t, t=batch.t, noise=batch.noise
-        )  # (N) each
+            if alignment is not None:
+                more[ALIGN] = alignment.losses(taps, batch.x)
+        losses = training_loss(output, objective=self.objective, x0=batch.x, x_t=x_t, t=batch.t, noise=batch.noise)
+        return losses | more  # (N) each
 
     def _not_finite(self, number: int, *, own_loss: float, loss: float, norm: float) -> NotFinite:
         """Computes the step again on every rank, nothing exchanged but within layers that ranks share, to name the place."""
+        alignment = self._alignment(number)
         self.strategy.ready()
-        self.optimizer.zero()
+        self._forget(alignment)
         with Search(self.strategy.module) as search:
             for part in self._micro_batches:
                 with self.strategy.accumulating(last=False):
@@ -191,10 +213,10 @@ class Trainer:
                     if bad and isinstance(self.source, Batches):
                         rows = self.source.rows(number - 1)[bad].tolist()
                         search.found = f"{search.found} (row {', '.join(map(str, rows))} of the latents)"
-                    losses = self._losses(batch)["loss"]
+                    losses = _whole(self._losses(batch, alignment), alignment)
                     search.loss(losses)
                     self._backward(losses)
-        self.optimizer.zero()
+        self._forget(alignment)
         told = self.group.gather_objects((math.isfinite(own_loss), search.in_weights, search.found))
         found = {rank: place for rank, (_, _, place) in enumerate(told)}
         ranks = ", ".join(str(rank) for rank, (good, _, _) in enumerate(told) if not good)
@@ -205,6 +227,11 @@ class Trainer:
             in_weights=any(in_weights for _, in_weights, _ in told),
             found={rank: place for rank, place in found.items() if place},
         )
+
+
+def _whole(losses: Mapping[str, Tensor], alignment: Alignment | None) -> Tensor:
+    """What is learnt of each image (N)."""
+    return losses["loss"] if alignment is None else losses["loss"] + alignment.settings.weight * losses[ALIGN]
 
 
 def _of_gradient(norm: float) -> str:

@@ -65,6 +65,12 @@ class Matrix:
         count = chosen.real_images or "all"
         return f"{self.experiment.runs[chosen.run].dataset}.{chosen.real_split}.{count}.{chosen.extractor}"
 
+    def turned(self, features: str) -> str:
+        """The option of `dithc features` for a set in which copies are searched, or nothing: an evaluation's, or a real one."""
+        chosen = self.experiment.evaluations.items()
+        searched = any(one.searches_copies for name, one in chosen if features in (name, self.real_set(name)))
+        return "--turned" if searched else ""
+
     def sample_input(self, evaluation: str) -> dict[str, list[str]]:
         """What an evaluation's images are made from; an empty list is what it has no need of."""
         chosen, dataset = self.experiment.evaluations[evaluation], self.dataset_of(evaluation)

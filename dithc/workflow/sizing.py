@@ -242,8 +242,9 @@ def _features(experiment: Experiment, name: str, _: int) -> tuple[float, float, 
     images = max((one.images for one in experiment.evaluations.values()), default=0)
     everything = sum(_scene_mb(one)[1] for one in experiment.datasets.values())
     tiles = _all_tiles(experiment)
+    turned = 7 * COPY_QUERIES // 2 if any(one.searches_copies for one in experiment.evaluations.values()) else 0
     flops = 12e9 if experiment.extractors[name].kind in ("inception", "torchscript") else 1e9
-    return 2 * TORCH_MB + 600, flops * max(images, tiles) / CONVOLUTION_SHARE, everything
+    return 2 * TORCH_MB + 600, flops * (max(images, tiles) + turned) / CONVOLUTION_SHARE, everything
 
 
 def _all_tiles(experiment: Experiment) -> float:
@@ -252,10 +253,9 @@ def _all_tiles(experiment: Experiment) -> float:
 
 
 def _fid(experiment: Experiment, name: str, ranks: int) -> tuple[float, float, float]:
-    """Matrices of 2,048 features, 32 MB each; the features of all real tiles, when copies are searched."""
-    tiles = _all_tiles(experiment)
-    flops = 2 * COPY_QUERIES * MOST_FEATURES * tiles / CONVOLUTION_SHARE  # in float64
-    return TORCH_MB + 4 * MOST_FEATURES * tiles / MB, flops, DISK_MB_A_SECOND * 180
+    """Matrices of 2,048 features, 32 MB each: some for the distance, some to search copies, in 8 orientations, piece by piece."""
+    flops = 8 * 2 * COPY_QUERIES * MOST_FEATURES * _all_tiles(experiment) / CONVOLUTION_SHARE  # in float64
+    return TORCH_MB, flops, DISK_MB_A_SECOND * 180
 
 
 def _small(*_: object) -> tuple[float, float, float]:

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dithc.cli import main
-from dithc.runs import Manifest
+from dithc.data import Tiles
+from dithc.runs import Manifest, digest
 
 CONFIG: dict[str, Any] = {
     "name": "tiny",
@@ -47,15 +49,16 @@ class Bench:
         }
         config, dataset = ["--config", str(root / "config.json")], ["--dataset", "set"]
         extractor, tiles = ["--extractor", "own"], ["--tiles", of["tiles"]]
-        features = ["features", *config, *extractor, "--trained", of["extractor"], *tiles]
+        features = ["features", *config, *extractor, "--trained", of["extractor"], "--turned"]
+        samples = ["--samples", str(root / "samples" / "manifest.json")]
         pair = ["--real", of["real"], "--generated", of["generated"]]
         self.words = {
             "synthesize": ["synthesize", *config, *dataset, "--out", of["inputs"]],
             "stage": ["stage", *config, *dataset, "--inputs", of["inputs"], "--out", of["scenes"]],
             "tiles": ["tiles", *config, *dataset, "--scenes", of["scenes"], "--out", of["tiles"]],
             "extractor": ["extractor", *config, *extractor, *tiles, "--out", of["extractor"]],
-            "features": [*features, "--split", "all", "--out", of["real"]],
-            "features of train": [*features, "--split", "train", "--out", of["generated"]],
+            "features": [*features, *tiles, "--split", "all", "--out", of["real"]],
+            "features of samples": [*features, *samples, "--out", of["generated"]],
             "fid": ["fid", *config, "--evaluation", "score", *pair, *tiles, "--out", of["fid"]],
             "report": ["report", *config, "--manifests", of["tiles"], "--out", str(root / "report.html")],
         }
@@ -63,6 +66,17 @@ class Bench:
     def configure(self, *, seed: int) -> None:
         """Writes the configuration with this seed."""
         (self.root / "config.json").write_text(json.dumps({**CONFIG, "seed": seed}))
+
+    def sample(self) -> None:
+        """Writes the train tiles, turned by a quarter, as if they were generated, in two files."""
+        tiles, folder = Tiles(self.root / "tiles"), self.root / "samples"
+        folder.mkdir()
+        images = np.rot90(tiles.rgb(tiles.rows("train")), axes=(2, 3))
+        for number, part in enumerate(np.array_split(images, [5])):
+            np.save(folder / f"rgb-{number:05d}.npy", part)
+        numbers = {"images": len(images), "stretch": digest(tiles.info["display"])}
+        files = Manifest.entries(folder, sorted(folder.iterdir()))
+        Manifest(stage="sample", name="score", spec={}, files=files, numbers=numbers).write(folder / "manifest.json")
 
     def content(self) -> dict[str, bytes]:
         """All files but metrics, which are a log of attempts."""
@@ -75,6 +89,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """The experiment, every verb done."""
     bench = Bench(tmp_path_factory.mktemp("bench"))
     for name, words in bench.words.items():
+        if name == "features of samples":
+            bench.sample()
         assert main(words) == 0, name
     return bench
 
@@ -183,7 +199,7 @@ def test_reader_that_has_gone_is_no_error_to_tell(
 
 
 def test_fid_says_what_of_the_generated_images_is_copied(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    """The images that stand for generated ones are the train tiles."""
+    """The images that stand for generated ones are the train tiles, turned."""
     assert main(bench.words["fid"]) == 0
     numbers = json.loads((bench.root / "fid" / "manifest.json").read_text())["numbers"]
     real = json.loads((bench.root / "real" / "manifest.json").read_text())["numbers"]

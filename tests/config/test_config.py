@@ -112,6 +112,26 @@ def judged(**settings: Any) -> dict[str, Any]:
             {"runs": {"a": {"dataset": "landscape", "objective": {"times": "logit-normal", "std": 0.0}}}},
             ["runs.a.objective.std", "greater than or equal to 0.01"],
         ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "align": {"to": "layer", "at": 3, "target": 3}}}},
+            ["runs.a.align", "needs a `target` behind block 3"],
+        ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "align": {"to": "layer", "at": 3}}}},
+            ["runs.a.align", "it is None"],
+        ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "align": {"to": "latents", "at": 3, "target": 4}}}},
+            ["runs.a.align", "`target` is of no effect", "`to: layer`"],
+        ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "align": {"to": "layer", "at": 8, "target": 13}}}},
+            ["runs.a", "`align` names block 13", "name 1 to 12"],
+        ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "align": {"to": "latents", "at": 2, "weight": 0}}}},
+            ["runs.a.align.weight", "greater than 0"],
+        ),
         ({"runs": {"a": {"dataset": "landscape", "betas": [0.9, 1.0]}}}, ["runs.a.betas.1", "less than 1"]),
         ({"runs": {"a": {"dataset": "landscape", "betas": [0.0, 0.9]}}}, ["runs.a.betas.0", "greater than 0"]),
         ({"runs": {"a": {"dataset": "landscape", "betas": [0.9]}}}, ["runs.a.betas.1", "required"]),

@@ -202,6 +202,35 @@ def test_cloudy_tiles_of_a_product_are_rejected(safe_folder: Path, tmp_path: Pat
     assert [row["reason"] for row in rows_of(tmp_path)] == ["too_cloudy"] * 3 + [None] * 6
 
 
+def _pixels_that_tell_their_place(places: np.ndarray, *, date: int) -> np.ndarray:
+    """A scene (4, H, W) whose bands B and G say which place (H, W) each pixel is of, and R when it was seen."""
+    bands = np.full((4, *places.shape), 100, np.uint16)
+    bands[0], bands[1], bands[2] = 50 + places % 900, 50 + places // 900, 50 + date
+    return bands
+
+
+@pytest.mark.parametrize("stride", [8, 4, 3])
+def test_tiles_that_overlap_share_no_pixel_with_another_split(
+    files: Path, make: Callable[..., Tiles], stride: int
+) -> None:
+    ground = np.arange(160 * 160).reshape(160, 160)
+    left, top, gsd = 400013.0, 4400001.0, 4.0  # neither on a border of cells
+    for date, (y, x) in enumerate(((0, 0), (35, 22))):
+        seen = _pixels_that_tell_their_place(ground[y : y + 96, x : x + 96], date=date)
+        place = (gsd, 0, left + gsd * x, 0, -gsd, top - gsd * y)
+        write_geotiff(files / f"{date}.tif", seen, transform=place, epsg=32650)
+    np.save(files / "unplaced.npy", _pixels_that_tell_their_place(30_000 + ground[:72, :72], date=2))
+    tiles = make(tiles={"size": 8, "stride": stride}, split={"train": 0.6, "val": 0.4, "cell_tiles": 3})
+    found = {}
+    for split in ("train", "val"):
+        pixels = tiles.stored(tiles.rows(split)).astype(np.int64) - 50
+        found[split] = set((pixels[:, 0] + 900 * pixels[:, 1]).flatten().tolist())
+    assert not found["train"] & found["val"]
+    assert min(map(len, found.values())) > 3000
+    distinct, cut_out = len(found["train"]), len(tiles.rows("train")) * 64
+    assert cut_out > 0.7 * distinct * (8 / stride) ** 2
+
+
 def test_dates_of_one_place_are_in_one_split(files: Path, tmp_path: Path, make: Callable[..., Tiles]) -> None:
     for number, date in enumerate(("2020", "2021")):
         write_geotiff(

@@ -87,8 +87,15 @@ def plan_of(job) -> Plan:
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"micro_batch": 32}, {"recompute": "block"}, {"dtype": "bf16"}],
-    ids=["plain", "micro-batches", "recompute", "bf16"],
+    [
+        {},
+        {"micro_batch": 32},
+        {"recompute": "block"},
+        {"dtype": "bf16"},
+        {"align": {"to": "layer", "at": 1, "target": 2}, "micro_batch": 32},
+        {"align": {"to": "latents", "at": 1, "until": 3}},
+    ],
+    ids=["plain", "micro-batches", "recompute", "bf16", "layer", "latents"],
 )
 def test_managed_training_ends_in_the_same_bytes(wide, make_latents, tmp_path, settings):
     settings |= {"latents": make_latents(tmp_path / "held-out", held_out=2)}

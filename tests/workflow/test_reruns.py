@@ -98,6 +98,16 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_copies_are_searched_in_all_orientations(small: Path) -> None:
+    numbers = {
+        name: json.loads(manifest(small, name).read_text())["numbers"] for name in ("features/after", "fid/after")
+    }
+    assert numbers["features/after"]["turned"] == 8
+    assert {path.name for path in files(small, "features/after")} >= {"turned.npy", "turned.json"}
+    assert 0 <= numbers["fid/after"]["copies"] <= 1
+    assert numbers["fid/after"]["copies_n"][0] == 8
+
+
 def test_a_changed_title_makes_the_report_again_and_what_changes_no_result_makes_nothing(small: Path) -> None:
     edit(small, "title: Small", "title: Smaller  # and a comment")
     edit(

@@ -1,0 +1,76 @@
+"""Features of some images of a set in the other 7 orientations, on disk beside its shards: what the search of copies needs more.
+
+`turned.npy` is float32 (7, n, d); `turned.json`, written after it, says of which images of which set.
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.evaluate.copies import Rows
+from dithc.evaluate.statistics import Origin
+from dithc.log import problem
+from dithc.runs import Manifest, atomic_write, replacing, sha256_file
+from dithc.sealed import seal, unseal
+
+ARRAY_FILE, SIDECAR_FILE = "turned.npy", "turned.json"
+TURNS = 7
+
+
+def write_turned(folder: Path, *, origin: Origin, rows: Rows, features: NDArray[np.float32]) -> None:
+    """Writes the array (7, n, d), then what it is of: images `rows` (n) of the set of `origin`."""
+    (folder / SIDECAR_FILE).unlink(missing_ok=True)
+    with replacing(folder / ARRAY_FILE) as temporary, temporary.open("wb") as file:
+        np.save(file, features)
+    atomic_write(
+        folder / SIDECAR_FILE, seal(_identity(origin, rows) | {"file_sha256": sha256_file(folder / ARRAY_FILE)})
+    )
+
+
+def remove_turned(folder: Path) -> None:
+    """Removes what an earlier run left."""
+    for name in (SIDECAR_FILE, ARRAY_FILE):
+        (folder / name).unlink(missing_ok=True)
+
+
+def turned_files(folder: Path) -> list[Path]:
+    """What there is."""
+    return [path for path in (folder / ARRAY_FILE, folder / SIDECAR_FILE) if path.exists()]
+
+
+def has_turned(folder: Path, *, origin: Origin, rows: Rows) -> bool:
+    """Whether a run that was interrupted left just these, whole."""
+    try:
+        found = unseal((folder / SIDECAR_FILE).read_text())
+        return found.pop("file_sha256") == sha256_file(folder / ARRAY_FILE) and found == _identity(origin, rows)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def read_turned(folder: Path, *, origin: Origin, rows: Rows) -> NDArray[np.float32] | None:
+    """The features (7, n, d) of images `rows`, memory-mapped; None where none were extracted.
+
+    Raises:
+        UserError: they are of other images, or damaged.
+    """
+    if not turned_files(folder):
+        return None
+    for path in turned_files(folder):
+        Manifest.whole(path)
+    if not has_turned(folder, origin=origin, rows=rows):
+        raise problem(
+            f"{folder / ARRAY_FILE} cannot be used",
+            got="features of other images than those in which copies are searched, or damaged ones",
+            expected=f"{len(rows)} images of the set beside it, each in {TURNS} orientations",
+            remedy="run the features stage again",
+        )
+    found: NDArray[np.float32] = np.load(folder / ARRAY_FILE, mmap_mode="r")
+    return found
+
+
+def _identity(origin: Origin, rows: Rows) -> dict[str, Any]:
+    said = asdict(origin)
+    return {"rows": rows.tolist(), **{name: said[name] for name in ("sha256", "resize", "set_hash", "stretch")}}

@@ -167,6 +167,8 @@ def _report(content: dict[str, Any]) -> list[str]:
             said = (
                 f"FID {score['fid']:.6g}, floor {score['floor']}, {score['n_generated']} against {score['n_real']} real"
             )
+            if content.get("measure") == "KID":
+                said = f"KID {score['kid']:.4g}, 95 % {score['kid_interval'] or 'not known'}, {said}"
             said += "" if score["comparable"] else ", NOT COMPARABLE with published FID"
         lines.append(f"  {item['name']} ({item['label']}): {said}")
     return lines + [f"  warning: {text}" for text in content["warnings"]]

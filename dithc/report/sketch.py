@@ -6,6 +6,7 @@ from pathlib import Path
 from dithc.log import problem
 from dithc.report import figures
 from dithc.report.curves import read_curve
+from dithc.report.facts import Measure
 from dithc.report.theme import LIGHT
 from dithc.report.timeline import read_timeline
 from dithc.report.timeline_figure import draw_timeline
@@ -37,18 +38,13 @@ def draw_fid(path: Path) -> bytes:
     try:
         content = json.loads(path.read_text())
         titles = {item["name"]: item["title"] for item in content["datasets"]}
+        measure: Measure = content.get("measure", "FID")
         bars: dict[str, list[figures.Bar]] = {}
         for item in content["evaluations"]:
             if item["score"]:
-                bars.setdefault(titles[item["dataset"]], []).append(
-                    figures.Bar(
-                        label=item["label"],
-                        role=figures.role_of(item["at"]),
-                        fid=item["score"]["fid"],
-                        floor=item["score"]["floor"],
-                        comparable=item["score"]["comparable"],
-                    )
-                )
+                role = figures.role_of(item["at"])
+                bar = figures.bar_of(item["score"], label=item["label"], role=role, measure=measure)
+                bars.setdefault(titles[item["dataset"]], []).append(bar)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise problem(
             f"{path} cannot be drawn",
@@ -56,7 +52,7 @@ def draw_fid(path: Path) -> bytes:
             expected="the JSON that `dithc report` writes beside its page",
             remedy="write the report again",
         ) from error
-    return figures.draw_bars(bars, LIGHT)
+    return figures.draw_bars(bars, LIGHT, measure=measure)
 
 
 def draw_plan(path: Path) -> bytes:

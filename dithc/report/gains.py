@@ -1,6 +1,5 @@
 """How far a training has brought KID below its start, with an interval: from the pulls that the FID stage left of both."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ from dithc.config import Experiment
 from dithc.log import problem
 from dithc.report.facts import Gain
 from dithc.report.gather import Result, Results
+from dithc.sealed import parse, plain
 
 NORMAL_95 = 1.959964  # standard errors on either side that hold 95 % of a normal distribution
 PULLS_FILE = "kid.json"
@@ -71,7 +71,7 @@ def _pulls(result: Result) -> tuple[NDArray[np.float64], NDArray[np.float64]] | 
 
 
 def _read(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    content = json.loads(path.read_text())
+    content = parse(plain(path).read_text())
     return np.asarray(content["real"], np.float64), np.asarray(content["generated"], np.float64)
 
 

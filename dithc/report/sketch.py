@@ -1,6 +1,5 @@
 """Single figures of what a person points at: the loss of a training, the scores of a report's JSON."""
 
-import json
 from pathlib import Path
 
 from dithc.log import problem
@@ -10,6 +9,7 @@ from dithc.report.facts import Measure
 from dithc.report.theme import LIGHT
 from dithc.report.timeline import read_timeline
 from dithc.report.timeline_figure import draw_timeline
+from dithc.sealed import parse, plain
 
 
 def draw_loss(metrics: Path, *, store: Path | None = None) -> bytes:
@@ -36,7 +36,7 @@ def draw_fid(path: Path) -> bytes:
         UserError: the file is no such JSON.
     """
     try:
-        content = json.loads(path.read_text())
+        content = parse(plain(path).read_text())
         titles = {item["name"]: item["title"] for item in content["datasets"]}
         measure: Measure = content.get("measure", "FID")
         bars: dict[str, list[figures.Bar]] = {}

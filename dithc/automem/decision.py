@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 from dithc.log import problem
+from dithc.sealed import parse
 
 SCHEMA = 1
 
@@ -186,7 +187,7 @@ class Plan:
             UserError: not JSON, or not a plan.
         """
         try:
-            data = json.loads(text)
+            data = parse(text)
         except ValueError as error:
             raise _unreadable(str(error), "JSON") from error
         if not isinstance(data, dict):

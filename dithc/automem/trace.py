@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dithc.log import problem
+from dithc.sealed import parse
 
 SCHEMA = 1
 
@@ -138,7 +139,7 @@ class Trace:
             UserError: not JSON, or not a trace.
         """
         try:
-            data = json.loads(text)
+            data = parse(text)
         except ValueError as error:
             raise _unreadable(str(error), "JSON") from error
         if not isinstance(data, dict):

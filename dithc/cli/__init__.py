@@ -11,6 +11,7 @@ in `VERBS`; one that writes a folder says which by `folder(args) -> Path`, and n
 
 import argparse
 import errno
+import io
 import logging
 import os
 import resource
@@ -64,6 +65,7 @@ REMEDIES = {
 }
 """What to do about an error of the operating system, by its number."""
 HELD = 76
+STANDARD_ERROR = 2  # the last of the three streams that every program expects to be open
 REMEDY = "check that the path is right and its file system is well, then start again"
 
 __all__ = ["VERBS", "main"]
@@ -92,6 +94,7 @@ def _overview() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit status."""
+    _open_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         print(_overview(), end="")
@@ -118,12 +121,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except BrokenPipeError:
         return 141
-    except (OSError, MemoryError, RuntimeError) as error:
+    except (OSError, MemoryError, RuntimeError, UnicodeEncodeError) as error:
         log, said = logger(f"dithc.{words[0]}"), _told(words[0], error)
         if said is None:
             raise
         log.error(str(said), exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
         return 2
+
+
+def _open_streams() -> None:
+    """Input and outputs that the caller closed lead nowhere, so that no data file gets their numbers; any text can be said."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= STANDARD_ERROR:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdout, sys.stderr = sys.stdout or os.fdopen(1, "w"), sys.stderr or os.fdopen(2, "w")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run(words: Sequence[str]) -> int:
@@ -152,6 +166,13 @@ def _run(words: Sequence[str]) -> int:
 
 def _told(verb: str, error: Exception) -> UserError | None:
     """An error of the operating system, memory that it refused among them, in the words of a user error; None for others."""
+    if isinstance(error, UnicodeEncodeError):
+        return problem(
+            f"dithc {verb} cannot write a name that is no UTF-8",
+            got=ascii(error.object)[:200],
+            expected="names of files and folders in UTF-8",
+            remedy="rename that file or folder",
+        )
     wanted = refusal.asked(error)
     if wanted is None:
         return _unwritable(verb, error) if isinstance(error, OSError) else None

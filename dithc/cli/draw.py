@@ -3,7 +3,6 @@
 Legend: N images, C bands or channels, H, W picture.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from dithc.data import write_png
 from dithc.log import problem
 from dithc.report import draw_fid, draw_loss, draw_plan
 from dithc.runs import atomic_write
+from dithc.sealed import parse, plain
 
 IMAGES = 64  # of a grid
 GAP = 2  # pixels between them
@@ -57,7 +57,7 @@ def _json(path: Path) -> dict[str, Any]:
     """The document at `path`, empty where that is none."""
     if path.suffix != ".json" or not path.is_file():
         return {}
-    content = json.loads(path.read_text())
+    content = parse(plain(path).read_text())
     return content if isinstance(content, dict) else {}
 
 

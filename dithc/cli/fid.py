@@ -22,6 +22,7 @@ EXAMPLE = (
     "--generated results/demo/features/sentinel2-after/manifest.json --tiles results/demo/tiles/sentinel2/manifest.json "
     "--out results/demo/fid/sentinel2-after/manifest.json"
 )
+PULLS_FILE = "kid.json"  # beside the manifest: the pull of every image, of which intervals of differences are made
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--real", type=Path, required=True, help="manifest of the real features")
     parser.add_argument("--generated", type=Path, required=True, help="manifest of the generated features")
     parser.add_argument("--tiles", type=Path, help="manifest of the real tiles, which says what of them is copied")
-    parser.add_argument("--out", type=Path, required=True, help="manifest to write")
+    parser.add_argument("--out", type=Path, required=True, help="manifest to write; the pulls of KID stand beside it")
     parser.add_argument("--json", type=Path, help="also write the numbers alone to this file")
 
 
@@ -46,12 +47,16 @@ def run(args: argparse.Namespace) -> int:
     real, generated = (Manifest.read(path, stage="features") for path in (args.real, args.generated))
     is_train = _is_train(evaluation, args.tiles, real) if args.tiles else None
     numbers = compare(args.real.parent, args.generated.parent, seed=experiment.seed, is_train=is_train)
+    pulls, path_to_pulls = numbers.pop("kid_pulls"), args.out.parent / PULLS_FILE
+    if pulls:
+        atomic_write(path_to_pulls, json.dumps(pulls) + "\n")
     Manifest(
         stage="fid",
         name=args.evaluation,
         spec=Manifest.spec_of(experiment, "fid", args.evaluation),
         inputs={str(args.real): real.digest, str(args.generated): generated.digest},  # which name the tiles
         numbers=numbers,
+        files=Manifest.entries(args.out.parent, [path_to_pulls] if pulls else []),
         seconds=time.monotonic() - start,
     ).write(args.out)
     if args.json:
@@ -86,6 +91,8 @@ def _share(value: float | None) -> str:
 def _table(evaluation: str, numbers: dict[str, Any]) -> str:
     floor = "none" if numbers["floor"] is None else f"{numbers['floor']:.4g} (real half against real half)"
     kid = "none" if numbers["kid"] is None else f"{numbers['kid']:.4g}"
+    if numbers["kid_interval"] is not None:
+        kid += " [{:.4g}, {:.4g}] (95 %)".format(*numbers["kid_interval"])
     rows = {
         "FID": f"{numbers['fid']:.6g}",
         "floor": floor,

@@ -73,7 +73,9 @@ def run(args: argparse.Namespace) -> int:
             if item.score:
                 comparable = "" if item.score.comparable else "  NOT COMPARABLE with published FID"
                 floor = "none" if item.score.floor is None else f"{item.score.floor:.4g}"
-                print(f"{dataset.title:<28} {item.label:<20} FID {item.score.fid:<10.4g} floor {floor}{comparable}")
+                kid = f"KID {item.score.kid:<10.4g} " if facts.measure == "KID" else ""
+                fid = f"FID {item.score.fid:<10.4g} floor {floor}"
+                print(f"{dataset.title:<28} {item.label:<20} {kid}{fid}{comparable}")
     print(f"report: {args.out.resolve()}")
     return 0
 

@@ -1,6 +1,7 @@
 """`dithc run`: runs an experiment through Snakemake, and shows its stages."""
 
 import argparse
+import os
 import re
 import time
 from pathlib import Path
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     folder = _results(args.configfile, more)
     words = [*more, *(["--profile", args.profile] if args.profile else [])]
     words += ["--configfile", *map(str, args.configfile)] if args.configfile else []
-    log = folder / "logs" / f"snakemake-{time.strftime('%Y%m%dT%H%M%S')}.log"
+    log = folder / "logs" / f"snakemake-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
     screen = Screen(goes_on=True)
     with Engine(words, log=log) as engine:
         if args.verbose or any(NO_RUN.fullmatch(word) for word in more):

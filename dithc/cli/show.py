@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.log import UserError, problem, read_metrics
-from dithc.sealed import unseal_lines
+from dithc.sealed import parse, plain, unseal_lines
 
 SUMMARY = (
     "Describes any output: a manifest, a folder of a stage, a shard, a checkpoint, a store, metrics, a report's JSON."
@@ -100,7 +100,7 @@ def _folder(path: Path) -> list[str]:
 
 
 def _document(path: Path) -> list[str]:
-    content = json.loads(path.read_text())
+    content = parse(plain(path).read_text())
     if "stage" in content and "numbers" in content:
         return _manifest(path)
     if "meta" in content and "step" in content:
@@ -151,7 +151,7 @@ def _store(path: Path) -> list[str]:
         size = sum(file.stat().st_size for file in store.path(step).iterdir())
         lines.append(f"  step {step}: {_size(size)}")
     if (path / "spec.json").is_file():
-        settings = json.loads((path / "spec.json").read_text())
+        settings = parse(plain(path / "spec.json").read_text())
         lines += ["settings:", *_values({name: settings[name] for name in settings if name != "seal"})]
     if (path / EVENTS_FILE).is_file():
         lines += ["last events:", *_events(path / EVENTS_FILE)[1:][-5:]]
@@ -167,6 +167,8 @@ def _report(content: dict[str, Any]) -> list[str]:
             said = (
                 f"FID {score['fid']:.6g}, floor {score['floor']}, {score['n_generated']} against {score['n_real']} real"
             )
+            if content.get("measure") == "KID":
+                said = f"KID {score['kid']:.4g}, 95 % {score['kid_interval'] or 'not known'}, {said}"
             said += "" if score["comparable"] else ", NOT COMPARABLE with published FID"
         lines.append(f"  {item['name']} ({item['label']}): {said}")
     return lines + [f"  warning: {text}" for text in content["warnings"]]
@@ -216,7 +218,7 @@ def _weights(path: Path) -> list[str]:
         (length,) = struct.unpack("<Q", file.read(8))
         if length > path.stat().st_size:
             raise ValueError("its head says more bytes than the file has")
-        head: dict[str, Any] = json.loads(file.read(length))
+        head: dict[str, Any] = parse(file.read(length))
     told = head.pop("__metadata__", {})
     lines, total = [], 0
     for name, entry in head.items():

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     finding = find(args.paths)
     _tell(finding)
     if finding.faults and args.repair:
-        _remove(finding)
+        _remove(finding, within=[path if path.is_dir() else path.parent for path in args.paths])
         status = main(["run", "--profile", args.profile, "--configfile", *map(str, files)])
         if status:
             return status
@@ -92,13 +92,17 @@ def _config_of(args: argparse.Namespace) -> list[Path]:
     return files
 
 
-def _remove(finding: "Finding") -> None:
-    """Deletes what is not as it was written."""
+def _remove(finding: "Finding", *, within: list[Path]) -> None:
+    """Deletes what is not as it was written, in the folders that were named: elsewhere a document of others has no say."""
     from dithc.runs import atomic_write
     from dithc.sealed import seal_line, unseal_lines
 
+    folders = [folder.resolve() for folder in within]
     for fault in finding.faults:
         path = Path(fault.path)
+        if not any(path.parent.resolve().is_relative_to(folder) for folder in folders):
+            log.warning(f"{path} stays: it is outside of {', '.join(map(str, within))}; name its folder too")
+            continue
         if fault.goes == "lines":
             rows, _ = unseal_lines(path.read_text(errors="replace"))
             atomic_write(path, "".join(map(seal_line, rows)))

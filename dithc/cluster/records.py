@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from dithc.sealed import parse, plain
+
 JOBS = Path(".snakemake/dithc-jobs")
 
 
@@ -108,7 +110,7 @@ def now() -> float:
 
 def _read(path: Path) -> Record | None:
     try:
-        return Record(**json.loads(path.read_text()))
+        return Record(**parse(plain(path).read_text()))
     except (OSError, ValueError, TypeError):
         return None
 

@@ -21,6 +21,7 @@ log = logger(__name__)
 DRIVER_PID_VARIABLE, DRIVER_HOST_VARIABLE = "DITHC_DRIVER_PID", "DITHC_DRIVER_HOST"
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 STARTS, START_SECONDS, CHILDLESS_SECONDS = 3, 600.0, 5.0
+SOONEST_SECONDS = 0.1  # before them no rank has said anything: Python itself takes longer to start
 LOST_SECONDS = 10.0  # in which the launcher may end ranks of which one has ended, or the others end for the same reason
 UNMET_GRACE_SECONDS = 5.0  # ranks that have not met have nothing to save
 SET_PARENT_DEATH_SIGNAL = 1  # prctl(2), PR_SET_PDEATHSIG
@@ -65,18 +66,20 @@ def supervise(
     _sweep(meet_in)
     for start in range(1, STARTS + 1):
         told: list[signal.Signals] = []
-        before = litter.names()
+        before, began = litter.names(), time.monotonic()
         try:
             variables = {**environment, STARTED_VARIABLE: str(met)}
             status = _supervise_once(line, environment=variables, how=how, met=met, told=told)
-            has_met = met.exists()
+            has_met, soon = met.exists(), time.monotonic() < began + SOONEST_SECONDS
+            # MPICH's mpiexec ends with the number of the signal that ended it at its very start: SIGINT's is that of wrong input.
+            is_launchers = launcher == "mpiexec" and status == signal.SIGINT and soon
             if not has_met and (chosen := _lost(met)[1]):
                 status = chosen  # of a rank; that of the launcher says only that it was ended
         finally:
             for path in (met, _lost_file(met)):
                 path.unlink(missing_ok=True)
             litter.sweep(before)
-        if has_met or told or status in WORDS_OF_THE_COMMAND or start == STARTS:
+        if has_met or told or (status in WORDS_OF_THE_COMMAND and not is_launchers) or start == STARTS:
             break
         log.warning(
             "the ranks did not find each other (status %d): starting them again, %d of %d", status, start + 1, STARTS

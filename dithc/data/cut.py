@@ -25,6 +25,7 @@ from dithc.data.tiles import INFO_FILE, SCHEMA_VERSION, TABLE_FILE, Tiles
 from dithc.data.windows import Cut, Measured, cuts, measure
 from dithc.log import logger, problem, progress
 from dithc.runs import Manifest, atomic_write
+from dithc.sealed import parse
 
 GRID_FILE = "grid.png"
 OWN_FILES = (TABLE_FILE, INFO_FILE, GRID_FILE, "shard-*.npy")
@@ -94,7 +95,7 @@ class _Scenes:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            self.index: dict[str, Any] = json.loads(Manifest.whole(folder / SCENES_INDEX).read_text())
+            self.index: dict[str, Any] = parse(Manifest.whole(folder / SCENES_INDEX).read_text())
             names = ("scene_id", "status", "stack", "row", "label", "height", "width", "crs", "transform")
             columns = read_columns(Manifest.whole(folder / SCENES_TABLE), *names)
         except (OSError, ValueError) as error:

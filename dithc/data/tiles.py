@@ -3,7 +3,6 @@
 Legend: N tiles, C bands, H, W tile.
 """
 
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from dithc.data.split import SPLITS
 from dithc.data.table import read_columns
 from dithc.log import problem
 from dithc.runs import Manifest
+from dithc.sealed import parse
 
 TABLE_FILE, INFO_FILE = "tiles.parquet", "dataset.json"
 SCHEMA_VERSION = 1
@@ -160,7 +160,7 @@ class Tiles:
 def _read_info(folder: Path) -> dict[str, Any]:
     path = folder / INFO_FILE
     try:
-        info: dict[str, Any] = json.loads(Manifest.whole(path).read_text())
+        info: dict[str, Any] = parse(Manifest.whole(path).read_text())
         version = info["schema_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise problem(

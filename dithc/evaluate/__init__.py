@@ -16,7 +16,7 @@ Invariants:
   its `features.json`, which is written last of all.
 
 How to change it: a new extractor is one new file beside `squeezenet.py` and one line in `loading.py`. A new distance is a
-pure function of `Statistics` or of features in `distance.py`, reported by `compare`.
+pure function of `Statistics` or of features beside `distance.py` and `kid.py`, reported by `compare`.
 """
 
 from importlib import import_module

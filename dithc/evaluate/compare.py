@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.evaluate.copies import copied_share, evenly, take
-from dithc.evaluate.distance import Floor, few_images, fid, floor, kid
+from dithc.evaluate.distance import Floor, few_images, fid, floor
+from dithc.evaluate.kid import kid
 from dithc.evaluate.shards import STATISTICS_FILE, blocks, read_plan
 from dithc.evaluate.statistics import Origin, Statistics
 from dithc.evaluate.turned import read_turned
@@ -34,8 +35,9 @@ def compare(
         is_train: (n_real,), which of the real tiles are all those that were learnt; None where they are not among them.
 
     Returns:
-        Numbers for a manifest: fid, kid (None without folders), floor (None without a real folder) with the n of its halves,
-        n_real, n_generated, num_features, extractor, kind, sha256, resize, stretch, comparable, note, set hashes and warnings;
+        Numbers for a manifest: fid, kid with its 95 % interval (None without folders), floor (None without a real folder) with
+        the n of its halves, n_real, n_generated, num_features, extractor, kind, sha256, resize, stretch, comparable, note, set
+        hashes and warnings; kid_pulls, of each image on the kernel distance, for a file beside it (None without the interval);
         copies, the share of generated images that are copies of train tiles however turned, copies_held_out, the same of the
         real tiles that were not learnt, which is what chance gives, and copies_n, of how many of each (None without `is_train` or
         such tiles, and with a warning where the features of turned images are missing).
@@ -61,7 +63,9 @@ def compare(
     log.info(_sentence(score, real, generated, ground))
     return {
         "fid": score,
-        "kid": kernel,
+        "kid": kernel.value if kernel else None,
+        "kid_interval": kernel.interval if kernel else None,
+        "kid_pulls": kernel.pulls if kernel else None,
         "floor": ground.fid if ground else None,
         "floor_n": [ground.n_first, ground.n_second] if ground else None,
         "n_real": real.n,

@@ -1,9 +1,9 @@
-"""Distances between two sets of features: Fréchet (FID), kernel (KID), and the floor that a finite real set puts under FID.
+"""The Fréchet distance between two sets of features (FID), and the floor that a finite real set puts under it.
 
 Pure functions in float64. Legend: n rows, d features.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,6 @@ from dithc.evaluate.statistics import FloatArray, Statistics, require_same
 from dithc.log import logger, problem
 
 log = logger(__name__)
-
-KID_SUBSET = 1000
-KID_SUBSETS = 50
 
 
 @dataclass(frozen=True)
@@ -105,62 +102,3 @@ def floor(features: NDArray[np.floating] | Sequence[NDArray[np.floating]], *, se
         start += len(block)
     value = frechet_distance(first.mean(), first.covariance(), second.mean(), second.covariance())
     return Floor(fid=value, n_first=first.n, n_second=second.n)
-
-
-def kid(
-    a: NDArray[np.floating] | Sequence[NDArray[np.floating]],
-    b: NDArray[np.floating] | Sequence[NDArray[np.floating]],
-    *,
-    seed: int = 0,
-) -> float:
-    """Kernel inception distance: unbiased squared MMD with the kernel (x . y / d + 1)^3 (Binkowski et al. 2018, section 4).
-
-    Unbiased also at small n, so it may be slightly negative. Sets of up to 1,000 rows are used whole; of larger ones the mean
-    over 50 random subsets of 1,000 rows is taken.
-
-    Args:
-        a: (n, d) or blocks of rows.
-        b: (m, d) or blocks of rows.
-        seed: decides the subsets.
-
-    Raises:
-        UserError: a set has fewer than two rows.
-    """
-    blocks_a, blocks_b = ([a] if isinstance(a, np.ndarray) else a), ([b] if isinstance(b, np.ndarray) else b)
-    n_a, n_b = sum(map(len, blocks_a)), sum(map(len, blocks_b))
-    if min(n_a, n_b) < 2:
-        raise problem("too few images for KID", got=f"n = {n_a} and {n_b}", expected="n >= 2", remedy="use more images")
-    generator = np.random.default_rng(seed)
-    subsets = 1 if max(n_a, n_b) <= KID_SUBSET else KID_SUBSETS
-    values = [
-        _mmd2(_rows(blocks_a, _subset(n_a, generator)), _rows(blocks_b, _subset(n_b, generator)))
-        for _ in range(subsets)
-    ]
-    return float(np.mean(values))
-
-
-def _subset(n: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Sorted indices of a random subset, all where there are few."""
-    return np.sort(generator.permutation(n)[:KID_SUBSET]).astype(np.int64)
-
-
-def _rows(blocks: Iterable[NDArray[np.floating]], indices: NDArray[np.int64]) -> FloatArray:
-    """The rows of the given sorted indices out of consecutive blocks."""
-    parts, start = [], 0
-    for block in blocks:
-        inside = indices[(indices >= start) & (indices < start + len(block))] - start
-        parts.append(block[inside].astype(np.float64))
-        start += len(block)
-    return np.concatenate(parts)
-
-
-def _mmd2(x: FloatArray, y: FloatArray) -> float:
-    d = x.shape[1]
-    k_xx, k_yy, k_xy = (_cube(p @ q.T / d + 1) for p, q in ((x, x), (y, y), (x, y)))
-    within_x = (k_xx.sum() - np.trace(k_xx)) / (len(x) * (len(x) - 1))
-    within_y = (k_yy.sum() - np.trace(k_yy)) / (len(y) * (len(y) - 1))
-    return float(within_x + within_y - 2 * k_xy.mean())
-
-
-def _cube(x: FloatArray) -> FloatArray:
-    return x * x * x  # ten times faster than x**3, which calls pow

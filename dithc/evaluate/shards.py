@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dithc.evaluate.statistics import Origin
 from dithc.log import problem
 from dithc.runs import Manifest, atomic_write, replacing, sha256_file
-from dithc.sealed import seal, unseal
+from dithc.sealed import parse, seal, unseal
 
 INDEX_FILE = "features.json"
 STATISTICS_FILE = "stats.npz"
@@ -109,7 +109,7 @@ def read_plan(folder: Path) -> Plan:
     """
     remedy = "run the features stage again; it extracts only what is missing or damaged"
     try:
-        index = json.loads(Manifest.whole(folder / INDEX_FILE).read_text())
+        index = parse(Manifest.whole(folder / INDEX_FILE).read_text())
         plan = Plan(
             folder=folder,
             total=index["total"],

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dithc.log import problem
 from dithc.runs import replacing
+from dithc.sealed import parse
 
 NAMES_SHOWN = 6
 METADATA_KEY = "dithc"
@@ -52,7 +53,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors of a safetensors file, and the metadata that `write_safetensors` put in (empty for files of others)."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            metadata = json.loads((file.metadata() or {}).get(METADATA_KEY, "{}"))
+            metadata = parse((file.metadata() or {}).get(METADATA_KEY, "{}"))
             return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
     except (SafetensorError, RuntimeError, ValueError) as error:
         raise _unreadable(path, error) from error

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dithc.log import problem
+from dithc.sealed import parse, plain
 from dithc.tensors import read_tensors, write_tensors
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "autoencoder.safetensors"
@@ -210,7 +211,7 @@ class Autoencoder(nn.Module):
             UserError: a file is missing, damaged, or of another kind of network; `remedy` says what to do.
         """
         try:
-            said = json.loads((folder / CONFIG_FILE).read_text())
+            said = parse(plain(folder / CONFIG_FILE).read_text())
             if said.pop("format", None) != FORMAT:
                 raise ValueError(f"{CONFIG_FILE} is not of format {FORMAT!r}")
             net = cls(Sizes(**said))

@@ -3,7 +3,6 @@
 Legend: N batch, C bands of the codec, H, W tile; Z latent channels, h, w latent (H, W divided by the factor).
 """
 
-import json
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from dithc.latents.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, au
 from dithc.latents.diffusers_kl import DiffusersKl, digest_of
 from dithc.log import logger, problem
 from dithc.runs import Manifest, digest, sha256_file
+from dithc.sealed import parse, plain
 
 CODEC_FILE = "codec.json"
 log = logger(__name__)
@@ -182,7 +182,7 @@ def _open_kl(folder: Path, info: dict[str, Any]) -> Codec:
         Manifest.whole(folder / name)
     net = Autoencoder.load(folder, remedy=remedy)
     try:
-        said = json.loads((folder / CODEC_FILE).read_text())
+        said = parse(plain(folder / CODEC_FILE).read_text())
         identity, scale, bands, sha256 = str(said["id"]), float(said["scale"]), tuple(said["bands"]), said["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise problem(

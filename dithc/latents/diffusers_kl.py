@@ -13,6 +13,7 @@ from typing import Any, Self
 import torch
 
 from dithc.log import problem
+from dithc.sealed import parse, plain
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "diffusion_pytorch_model.safetensors"
@@ -55,7 +56,7 @@ class DiffusersKl:
             got = f"no {' and no '.join(missing)}" if folder.is_dir() else "no such folder"
             raise problem(f"autoencoder folder {folder} is incomplete", got=got, expected=wanted, remedy=remedy)
         try:
-            kind = json.loads((folder / CONFIG_FILE).read_text()).get("_class_name")
+            kind = parse(plain(folder / CONFIG_FILE).read_text()).get("_class_name")
             if kind != "AutoencoderKL":
                 raise ValueError(f"{CONFIG_FILE} describes {kind!r}")
             net, report = _diffusers().from_pretrained(

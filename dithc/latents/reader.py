@@ -3,7 +3,6 @@
 Legend: N rows, Z latent channels, h, w latent; M stored channels (2 Z for mean and log-variance, Z for mean alone).
 """
 
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from dithc.data import SPLITS, Rows
 from dithc.latents.encode import INDEX_FILE, SCHEMA_VERSION, encode_tiles
 from dithc.log import UserError, problem
 from dithc.runs import Manifest, sha256_file
+from dithc.sealed import parse
 
 REMEDY = "rerun the latents stage of this data set (`dithc latents`)"
 
@@ -137,7 +137,7 @@ class Latents:
     def _index(self) -> dict[str, Any]:
         path = self.folder / INDEX_FILE
         try:
-            info: dict[str, Any] = json.loads(Manifest.whole(path).read_text())
+            info: dict[str, Any] = parse(Manifest.whole(path).read_text())
             version = info["schema_version"]
         except FileNotFoundError:
             raise self._damaged(INDEX_FILE, "no such file", "the index, which is written last of all") from None

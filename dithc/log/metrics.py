@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from dithc.log.messages import logger
-from dithc.sealed import seal_line, unseal_lines
+from dithc.sealed import plain, seal_line, unseal_lines
 
 METRICS_FILE = "metrics.jsonl"
 log = logger(__name__)
@@ -61,12 +61,12 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
     if not path.exists():
         return []
     rows: dict[int, dict[str, float]] = {}
-    written, altered = unseal_lines(path.read_text(errors="replace"))
+    written, altered = unseal_lines(plain(path).read_text(errors="replace"))
     if altered:
         log.warning(f"{path}: {len(altered)} lines are not what was written, and are passed over: {altered[:8]}")
     for row in written:
         try:
-            rows[int(row["step"])] = {name: math.nan if value is None else value for name, value in row.items()}
-        except (ValueError, KeyError, TypeError):
+            rows[int(row["step"])] = {name: math.nan if value is None else float(value) for name, value in row.items()}
+        except (ValueError, KeyError, TypeError, OverflowError):
             continue
     return [rows[step] for step in sorted(rows)]

@@ -13,6 +13,7 @@ from dithc.report.automem import read_automem
 from dithc.report.collect_data import dataset_facts, numbers_of, read_json
 from dithc.report.curves import Curve, read_curve
 from dithc.report.facts import EvaluationFacts, Facts, Origin, RunFacts, Score, Timing
+from dithc.report.gains import gain_of
 from dithc.report.gather import STAGES, Result, Results
 from dithc.report.reference import Reference
 from dithc.report.scaling import ScalingCurve, curves_of, together
@@ -190,6 +191,7 @@ def _evaluation(experiment: Experiment, results: Results, reference: Reference, 
         images_per_second=numbers.get("images_per_second"),
         network_evaluations=numbers.get("network_evaluations"),
         score=_score(compared) if compared else None,
+        gain=gain_of(experiment, results, name),
         paper=reference.fid_of(experiment.datasets[dataset].source.kind),
         grid=samples.file("grid.png") if samples else None,
         **{key: getattr(settings, key) for key in (*same, *guided)},
@@ -210,6 +212,7 @@ def _score(result: Result) -> Score:
             note=str(numbers.get("note") or ""),
             warnings=[str(text) for text in numbers.get("warnings") or []],
             kid=numbers.get("kid"),
+            kid_interval=numbers.get("kid_interval"),
             floor=numbers.get("floor"),
             floor_n=numbers.get("floor_n"),
             copies=numbers.get("copies"),

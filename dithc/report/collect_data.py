@@ -7,7 +7,7 @@ from dithc.config import Experiment
 from dithc.log import problem
 from dithc.report.facts import Band, CodecFacts, DatasetFacts
 from dithc.report.gather import Result, Results
-from dithc.sealed import content_of
+from dithc.sealed import content_of, plain
 
 
 def dataset_facts(experiment: Experiment, results: Results, name: str) -> DatasetFacts:
@@ -87,7 +87,7 @@ def read_json(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        content = content_of(path.read_text())
+        content = content_of(plain(path).read_text())
         return dict(content)
     except (OSError, ValueError, TypeError) as error:
         raise problem(

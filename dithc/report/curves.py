@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.log import logger, read_metrics
-from dithc.sealed import unseal_lines
+from dithc.sealed import plain, unseal_lines
 
 Values = NDArray[np.float64]
 log = logger(__name__)
@@ -81,7 +81,7 @@ def read_resumes(store: Path) -> list[int]:
     if not path.is_file():
         return []
     steps = set()
-    events, altered = unseal_lines(path.read_text(errors="replace"))
+    events, altered = unseal_lines(plain(path).read_text(errors="replace"))
     if altered:
         log.warning(f"{path}: {len(altered)} lines are not what was written, and are passed over: {altered[:8]}")
     for event in events:

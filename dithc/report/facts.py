@@ -101,12 +101,19 @@ class RunFacts:
         return (self.step or 0) * self.global_batch
 
 
+SMALL = (
+    2000  # images: of fewer, the bias of FID is of the size of what is told apart, and KID, which has none, comes first
+)
+Measure = Literal["KID", "FID"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Score:
     """What the FID stage said of an evaluation; a number is None where it could not be computed."""
 
     fid: float
     kid: float | None
+    kid_interval: list[float] | None = None
     floor: float | None
     floor_n: list[int] | None
     n_real: int
@@ -119,6 +126,25 @@ class Score:
     warnings: list[str]
     copies: float | None = None
     copies_held_out: float | None = None
+
+    @property
+    def n(self) -> int:
+        """Images of the smaller set."""
+        return min(self.n_real, self.n_generated)
+
+    def value(self, measure: str) -> float:
+        """The distance in a measure; infinite where KID is not known, which is then not told first."""
+        known = self.fid if measure == "FID" else self.kid
+        return math.inf if known is None else known
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """How far KID fell since the start of the run, which is the evaluation `start`, and the 95 % interval of that."""
+
+    start: str
+    fall: float
+    interval: list[float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +170,7 @@ class EvaluationFacts:
     images_per_second: float | None = None
     network_evaluations: int | None = None
     score: Score | None = None
+    gain: Gain | None = None
     paper: dict[str, float] = field(default_factory=dict)
     grid: Path | None = None
 
@@ -215,6 +242,13 @@ class Facts:
     automem: dict[str, Any] | None = None
 
     @property
+    def measure(self) -> Measure:
+        """What is told first: KID where a set is small and KID is known of all, else FID."""
+        scores = [item.score for item in self.evaluations if item.score]
+        small = any(one.n < SMALL for one in scores)
+        return "KID" if small and all(one.kid is not None for one in scores) else "FID"
+
+    @property
     def seconds(self) -> float:
         """Wall time of all stages together."""
         return sum(timing.seconds for timing in self.timings)
@@ -229,9 +263,9 @@ class Facts:
         )
 
     def best(self, dataset: str) -> EvaluationFacts | None:
-        """The evaluation of samples of a data set with the lowest FID; None where none was scored."""
+        """The evaluation of samples of a data set with the lowest score; None where none was scored."""
         scored = [item for item in self.evaluations_of(dataset) if item.score and item.at != "codec"]
-        return min(scored, key=lambda item: item.score.fid if item.score else 0.0, default=None)
+        return min(scored, key=lambda item: item.score.value(self.measure) if item.score else 0.0, default=None)
 
     def dataset(self, name: str) -> DatasetFacts:
         """The data set of a name."""

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from dithc.log import problem
 from dithc.report.curves import Curve, smooth
-from dithc.report.facts import DatasetFacts, Facts, Score
+from dithc.report.facts import DatasetFacts, Facts, Measure, Score
 from dithc.report.theme import Theme
 from dithc.report.words import score, span
 
@@ -154,11 +154,20 @@ def draw_throughput(facts: Facts, theme: Theme) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One score as a bar; `role` (untrained, start, step, final, codec) decides its colour."""
+    """One score as a bar; `role` (untrained, start, step, final, codec) decides its colour.
+
+    Attributes:
+        value: its length.
+        interval: of 95 %, None where it is not known.
+        beside: what is said beside the value.
+        floor: drawn as a line, None where there is none.
+    """
 
     label: str
     role: str
-    fid: float
+    value: float
+    interval: Sequence[float] | None
+    beside: str
     floor: float | None
     comparable: bool
 
@@ -169,40 +178,47 @@ def role_of(at: str | int) -> str:
 
 
 def draw_fid(facts: Facts, theme: Theme) -> bytes:
-    """FID of each evaluation by data set."""
+    """The score that is told first, of each evaluation by data set."""
     groups: dict[str, list[Bar]] = {}
     for dataset in facts.datasets:
         for item in facts.evaluations_of(dataset.name):
             if item.score:
-                given = item.score
-                bar = Bar(
-                    label=item.label,
-                    role=role_of(item.at),
-                    fid=given.fid,
-                    floor=given.floor,
-                    comparable=given.comparable,
-                )
+                bar = bar_of(asdict(item.score), label=item.label, role=role_of(item.at), measure=facts.measure)
                 groups.setdefault(dataset.title, []).append(bar)
-    return draw_bars(groups, theme)
+    return draw_bars(groups, theme, measure=facts.measure)
 
 
-def draw_bars(groups: Mapping[str, Sequence[Bar]], theme: Theme) -> bytes:
-    """A panel a group with its own scale, and the floor as a dashed line."""
+def bar_of(given: Mapping[str, Any], *, label: str, role: str, measure: Measure) -> Bar:
+    """The bar of a score, given its record as the report's JSON has it."""
+    same: dict[str, Any] = {"label": label, "role": role, "comparable": given["comparable"]}
+    if measure == "FID":
+        return Bar(value=given["fid"], interval=None, beside="", floor=given["floor"], **same)
+    beside = f"FID {score(given['fid'])}, n = {min(given['n_real'], given['n_generated']):,}"
+    return Bar(value=given["kid"], interval=given.get("kid_interval"), beside=beside, floor=None, **same)
+
+
+def draw_bars(groups: Mapping[str, Sequence[Bar]], theme: Theme, *, measure: Measure) -> bytes:
+    """A panel a group with its own scale, intervals as whiskers, and the floor as a dashed line."""
     if not groups:
         return nothing(theme, "no evaluation has been scored")
     most = max(map(len, groups.values()))
     with styled(theme):
         figure, panels = canvas(len(groups), columns=2, height=0.85 + 0.42 * most)
         for panel, (title, bars) in zip(panels, groups.items(), strict=True):
-            _bars(panel, title, bars, theme)
+            _bars(panel, title, bars, theme, measure=measure)
         return as_png(figure)
 
 
-def _bars(panel: Axes, title: str, bars: Sequence[Bar], theme: Theme) -> None:
-    panel.barh(range(len(bars)), [bar.fid for bar in bars], color=[theme.roles[bar.role] for bar in bars], height=0.62)
-    for place, bar in enumerate(bars):
+def _bars(panel: Axes, title: str, bars: Sequence[Bar], theme: Theme, *, measure: Measure) -> None:
+    panel.barh(
+        range(len(bars)), [bar.value for bar in bars], color=[theme.roles[bar.role] for bar in bars], height=0.62
+    )
+    ends = [bar.interval or (bar.value, bar.value) for bar in bars]
+    for place, (bar, (low, high)) in enumerate(zip(bars, ends, strict=True)):
+        if bar.interval:
+            panel.plot([low, high], [place, place], color=theme.ink, linewidth=1.3, marker="|", markersize=7)
         panel.annotate(
-            score(bar.fid), (bar.fid, place), xytext=(5, 0), textcoords="offset points", va="center", fontweight="bold"
+            score(bar.value), (high, place), xytext=(6, 0), textcoords="offset points", va="center", fontweight="bold"
         )
     floors = sorted({bar.floor for bar in bars if bar.floor is not None})
     for floor in floors:
@@ -213,14 +229,21 @@ def _bars(panel: Axes, title: str, bars: Sequence[Bar], theme: Theme) -> None:
             xytext=(4, -1), textcoords="offset points", color=theme.ink, va="bottom",
         )  # fmt: skip
     panel.set_title(title, pad=16)
-    if not all(bar.comparable for bar in bars):
-        panel.set_xlabel("FID, lower is better (NOT comparable with published FID)")
-    else:
-        panel.set_xlabel("FID, lower is better")
-    panel.set_yticks(range(len(bars)), [bar.label for bar in bars])
+    interval = " with 95 % intervals" if any(bar.interval for bar in bars) else ""
+    incomparable = (
+        ""
+        if all(bar.comparable for bar in bars)
+        else " (NOT comparable)"
+        if interval
+        else f" (NOT comparable with published {measure})"
+    )
+    panel.set_xlabel(f"{measure}{interval}, lower is better{incomparable}")
+    panel.set_yticks(range(len(bars)), ["\n".join(filter(None, [bar.label, bar.beside])) for bar in bars])
     panel.tick_params(axis="y", labelcolor=theme.ink)
+    panel.xaxis.set_major_locator(MaxNLocator(6))
     panel.set_ylim(len(bars) - 0.4, -0.6)
-    panel.set_xlim(0, max([bar.fid for bar in bars] + floors) * 1.18)
+    highest, lowest = max([high for _, high in ends] + floors), min(0.0, *(low for low, _ in ends))
+    panel.set_xlim(lowest - 0.03 * (highest - lowest) if lowest else 0.0, highest + 0.18 * (highest - lowest) or 1.0)
     panel.grid(visible=False, axis="y")
 
 
@@ -279,7 +302,7 @@ def draw_bands(datasets: Sequence[DatasetFacts], theme: Theme, *, columns: int =
 
 
 def draw_samples(facts: Facts, theme: Theme) -> bytes:
-    """Real tiles beside generated ones: a row a data set, a column an evaluation, its FID above."""
+    """Real tiles beside generated ones: a row a data set, a column an evaluation, its score above."""
     rows = [(dataset, facts.evaluations_of(dataset.name)) for dataset in facts.datasets]
     rows = [(dataset, items) for dataset, items in rows if dataset.grid and any(item.grid for item in items)]
     if not rows:
@@ -293,14 +316,14 @@ def draw_samples(facts: Facts, theme: Theme) -> bytes:
         for line, (dataset, items) in zip(grid, rows, strict=True):
             _picture(line[0], dataset.grid, f"{dataset.title}\nreal")
             for panel, item in zip(line[1:], items, strict=False):
-                _picture(panel, item.grid, f"{item.label}\n{_said(item.score)}")
+                _picture(panel, item.grid, f"{item.label}\n{_said(item.score, facts.measure)}")
         return as_png(figure)
 
 
-def _said(score_of: Score | None) -> str:
+def _said(score_of: Score | None, measure: Measure) -> str:
     if score_of is None:
-        return "FID not run"
-    return f"FID {score(score_of.fid)}" + ("" if score_of.comparable else ", not comparable")
+        return f"{measure} not run"
+    return f"{measure} {score(score_of.value(measure))}" + ("" if score_of.comparable else ", not comparable")
 
 
 def _picture(panel: Axes, path: Path | None, title: str) -> None:

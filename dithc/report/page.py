@@ -7,12 +7,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dithc.report.automem import automem_parts
-from dithc.report.facts import Facts
+from dithc.report.facts import SMALL, Facts
 from dithc.report.reference import Reference
 from dithc.report.scaling import scaling_parts
 from dithc.report.stepwise import stepwise_parts
 from dithc.report.strategies import strategy_parts
-from dithc.report.words import score, short, span
+from dithc.report.verdict import verdict
+from dithc.report.words import between, score, short, span
 
 TEMPLATE = "report.html"
 GIB = 1 << 30
@@ -40,10 +41,19 @@ def render(
         lstrip_blocks=True,
     )
     environment.filters.update(
-        count=_count, short=_short, score=_score, span=span, millions=_millions, gib=_gib, percent=_percent
+        count=_count,
+        short=_short,
+        score=_score,
+        span=span,
+        millions=_millions,
+        gib=_gib,
+        percent=_percent,
+        between=between,
     )
     return environment.get_template(TEMPLATE).render(
         facts=facts,
+        small=SMALL,
+        measures=sorted(("FID", "KID"), key=lambda name: name != facts.measure),
         reference=reference,
         figures={name: tuple(map(_inline, pair)) for name, pair in figures.items()},
         pictures={name: _inline(content) for name, content in pictures.items()},
@@ -84,29 +94,6 @@ def _gib(value: int | None) -> str:
 
 def _percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f}" if whole else "0"
-
-
-def verdict(facts: Facts, dataset: str) -> str:
-    """How good it is, in one sentence; empty where nothing was scored."""
-    found = [(item, item.score) for item in facts.evaluations_of(dataset) if item.score]
-    scored = [(item, one) for item, one in found if item.at != "codec"]
-    if not scored:
-        return ""
-    *before, (_, last) = scored
-    said = [f"{score(one.fid)} ({item.label})" for item, one in scored]
-    if not before:
-        text = f"FID is {said[0]}"
-    else:
-        falls = all(one.fid > last.fid for _, one in before)
-        verb = "falls from" if falls else "does not fall below all before it: from"
-        text = f"FID {verb} {' and '.join(said[:-1])} to {said[-1]}"
-    floor = (
-        ""
-        if last.floor is None
-        else f"; two halves of the real tiles are {score(last.floor)} apart, which is the floor"
-    )
-    codec = "".join(f"; {item.label} has {score(one.fid)}" for item, one in found if item.at == "codec")
-    return f"{text}{codec}{floor}."
 
 
 def remarks(facts: Facts) -> dict[str, dict[str, list[str]]]:

@@ -58,7 +58,7 @@ def read_reference(path: Path | None) -> Reference:
     if path is None:
         return Reference()
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
         tables = {name: Table(**table) for name, table in content["tables"].items()}
         for name, table in tables.items():
             if any(len(row) != len(table.columns) for row in table.rows):

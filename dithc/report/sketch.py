@@ -1,14 +1,15 @@
 """Single figures of what a person points at: the loss of a training, the scores of a report's JSON."""
 
-import json
 from pathlib import Path
 
 from dithc.log import problem
 from dithc.report import figures
 from dithc.report.curves import read_curve
+from dithc.report.facts import Measure
 from dithc.report.theme import LIGHT
 from dithc.report.timeline import read_timeline
 from dithc.report.timeline_figure import draw_timeline
+from dithc.sealed import parse, plain
 
 
 def draw_loss(metrics: Path, *, store: Path | None = None) -> bytes:
@@ -35,20 +36,15 @@ def draw_fid(path: Path) -> bytes:
         UserError: the file is no such JSON.
     """
     try:
-        content = json.loads(path.read_text())
+        content = parse(plain(path).read_text())
         titles = {item["name"]: item["title"] for item in content["datasets"]}
+        measure: Measure = content.get("measure", "FID")
         bars: dict[str, list[figures.Bar]] = {}
         for item in content["evaluations"]:
             if item["score"]:
-                bars.setdefault(titles[item["dataset"]], []).append(
-                    figures.Bar(
-                        label=item["label"],
-                        role=figures.role_of(item["at"]),
-                        fid=item["score"]["fid"],
-                        floor=item["score"]["floor"],
-                        comparable=item["score"]["comparable"],
-                    )
-                )
+                role = figures.role_of(item["at"])
+                bar = figures.bar_of(item["score"], label=item["label"], role=role, measure=measure)
+                bars.setdefault(titles[item["dataset"]], []).append(bar)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise problem(
             f"{path} cannot be drawn",
@@ -56,7 +52,7 @@ def draw_fid(path: Path) -> bytes:
             expected="the JSON that `dithc report` writes beside its page",
             remedy="write the report again",
         ) from error
-    return figures.draw_bars(bars, LIGHT)
+    return figures.draw_bars(bars, LIGHT, measure=measure)
 
 
 def draw_plan(path: Path) -> bytes:

@@ -1,6 +1,6 @@
 """How the report writes numbers and durations, in figures and on the page alike."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -24,6 +24,12 @@ def with_deviation(numbers: Mapping[str, Any]) -> str:
 def score(value: float) -> str:
     """A score in four significant digits, trailing zeros kept, so that scores line up."""
     return short(value) if abs(value) >= 1000 or 0 < abs(value) < 1e-4 else f"{value:#.4g}".rstrip(".")
+
+
+def between(interval: Sequence[float]) -> str:
+    """An interval in three significant digits."""
+    low, high = (rounded(value, digits=3) for value in interval)
+    return f"[{low}, {high}]"
 
 
 def span(seconds: float) -> str:

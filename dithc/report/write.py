@@ -125,7 +125,7 @@ def numbers(facts: Facts) -> dict[str, Any]:
     content: dict[str, Any] = asdict(replace(facts, runs=[replace(run, curve=None) for run in facts.runs]))
     for run, record in zip(facts.runs, content["runs"], strict=True):
         record["curve"] = _thinned(run.curve) if run.curve else None
-    content["seconds"] = facts.seconds
+    content |= {"seconds": facts.seconds, "measure": facts.measure}
     return dict(_plain(content))
 
 

@@ -1,27 +1,16 @@
 """Files that are either wholly there or not there: atomic writes, flushed to disk, and their hashes."""
 
-import errno
 import hashlib
 import os
 import shutil
 import socket
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dithc.sealed import plain
+
 BLOCK_BYTES = 1 << 20
-
-
-def plain(path: Path) -> Path:
-    """The path of a file that ends: nobody may ever write into a pipe, and a device has no end.
-
-    Raises:
-        OSError: it is another thing, or not there.
-    """
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a plain file", str(path))
-    return path
 
 
 def sha256_file(path: Path) -> str:

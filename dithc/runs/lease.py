@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from dithc.log import UserError, logger, problem
 from dithc.runs.files import atomic_write
+from dithc.sealed import parse, plain
 
 HEARTBEAT_SECONDS = 5.0
 EXPIRES_SECONDS = 45.0
@@ -38,7 +39,7 @@ def _start_time(pid: int) -> str | None:
     """Start time of a process of this host in clock ticks (field 22 of /proc/pid/stat), None if it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a holder whose number is none
         return None
     return None if fields[0] == "Z" else fields[19]
 
@@ -101,13 +102,13 @@ class Lease:
     def _look(self, *, now: float) -> tuple[dict[str, Any], float | None]:
         """Who holds the lease, and its age, None where that is a dead process; `now` is by the clock of its file system."""
         try:
-            text, stat = self.path.read_text(), self.path.stat()
+            text, stat = plain(self.path).read_text(errors="replace"), self.path.stat()
         except FileNotFoundError:
             return UNKNOWN, None
         if self._seen[0] != (seen := (text, stat.st_mtime_ns, stat.st_ino)):
             self._seen = (seen, time.monotonic())
         try:
-            content: dict[str, Any] = UNKNOWN | json.loads(text)
+            content: dict[str, Any] = UNKNOWN | parse(text)
         except (ValueError, TypeError):
             content = UNKNOWN
         here = (content["host"], content["boot"]) == (self.mine["host"], self.mine["boot"])
@@ -128,7 +129,7 @@ class Lease:
         except FileNotFoundError:
             return True
         try:
-            if holder is not UNKNOWN and json.loads(aside.read_text())["id"] != holder["id"]:
+            if holder is not UNKNOWN and parse(plain(aside).read_text())["id"] != holder["id"]:
                 os.link(aside, self.path)
                 return False
             return True
@@ -150,8 +151,8 @@ class Lease:
     def holds(self) -> bool:
         """Whether the lease is still ours; asked before every checkpoint (fencing)."""
         try:
-            return bool(json.loads(self.path.read_text())["id"] == self.mine["id"])
-        except (OSError, ValueError, KeyError):
+            return bool(parse(plain(self.path).read_text())["id"] == self.mine["id"])
+        except (OSError, ValueError, KeyError, TypeError):
             return False
 
     def _renew(self) -> None:

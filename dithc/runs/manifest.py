@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Self
 from dithc.config import Experiment
 from dithc.log import problem
 from dithc.runs.code import code_version
-from dithc.runs.files import atomic_write, plain, sha256_file
+from dithc.runs.files import atomic_write, sha256_file
 from dithc.runs.spec import digest, stage_spec
-from dithc.sealed import seal, unseal
+from dithc.sealed import plain, seal, unseal
 
 UNCOUNTED = (".png", ".json", "turned.npy")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from dithc.log import UserError, logger, problem
-from dithc.runs.files import atomic_write, beside, flush, plain, rename
+from dithc.runs.files import atomic_write, beside, flush, rename
 from dithc.runs.manifest import Manifest, file_entry
-from dithc.sealed import seal, seal_line, unseal
+from dithc.sealed import plain, seal, seal_line, unseal
 
 COMMIT_FILE = "checkpoint.json"
 PIN_FILE = "pinned"

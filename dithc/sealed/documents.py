@@ -1,14 +1,40 @@
-"""A JSON document whose last key holds the SHA-256 of all text before it."""
+"""A JSON document whose last key holds the SHA-256 of all text before it; and JSON of whom it may be, read without surprise."""
 
+import errno
 import json
 import re
+import stat
 from collections.abc import Collection
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 KEY = "seal"
 FORM = f',\n "{KEY}": "{"_" * 64}"\n}}\n'
 TAIL = re.compile(rf'(.*),\n "{KEY}": "([0-9a-f]{{64}})"\n}}\n', re.DOTALL)
+
+
+def plain(path: Path) -> Path:
+    """The path of a file that ends: nobody may ever write into a pipe, and a device has no end.
+
+    Raises:
+        OSError: it is another thing, or not there.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a plain file", str(path))
+    return path
+
+
+def parse(text: str | bytes) -> Any:
+    """The values of a JSON text.
+
+    Raises:
+        ValueError: it is no JSON, or has parts within parts deeper than the reader goes.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("parts within parts, deeper than any document is") from None
 
 
 def seal(content: dict[str, Any], *, allow_nan: bool = False) -> str:
@@ -37,13 +63,13 @@ def unseal(text: str, *, unsealed: Collection[frozenset[str]] = ()) -> dict[str,
     """
     found = TAIL.fullmatch(text)
     if found is None:
-        content = json.loads(text)
+        content = parse(text)
         if not isinstance(content, dict) or content.keys() not in unsealed:
             raise ValueError("it is altered: it has no whole seal")
         return content
     if found.group(2) != _of(found.group(1)):
         raise ValueError("it is altered: its bytes are not those of its seal")
-    content = json.loads(f"{found.group(1)}\n}}")
+    content = parse(f"{found.group(1)}\n}}")
     assert isinstance(content, dict)
     return content
 
@@ -54,7 +80,7 @@ def content_of(text: str) -> Any:
     Raises:
         ValueError: it is no JSON, or has a seal and is altered.
     """
-    return unseal(text) if has_seal(text) else json.loads(text)
+    return unseal(text) if has_seal(text) else parse(text)
 
 
 def has_seal(text: str) -> bool:

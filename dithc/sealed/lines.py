@@ -5,6 +5,8 @@ import re
 from typing import Any
 from zlib import crc32
 
+from dithc.sealed.documents import parse
+
 KEY = "crc"
 FORM = f', "{KEY}": "________"}}'
 TAIL = re.compile(rf'(.*), "{KEY}": "([0-9a-f]{{8}})"}}')
@@ -26,7 +28,7 @@ def unseal_lines(text: str) -> tuple[list[dict[str, Any]], list[int]]:
     for number, line in enumerate(text.split("\n"), start=1):
         found = TAIL.fullmatch(line)
         if found is not None and found.group(2) == _of(found.group(1)):
-            rows.append(json.loads(f"{found.group(1)}}}"))
+            rows.append(parse(f"{found.group(1)}}}"))
             is_sealed = True
         elif found is not None or _is_nearly_sealed(line) or (is_sealed and line.endswith("}")):
             altered.append(number)
@@ -47,7 +49,7 @@ def _is_nearly_sealed(line: str) -> bool:
 
 def _object(line: str) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
+        row = parse(line)
     except ValueError:
         return None
     return row if isinstance(row, dict) else None

@@ -1,6 +1,5 @@
 """Whole tensors by name, out of one file or of several that hold pieces, read when they are asked for."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from dithc.log import UserError, problem
+from dithc.sealed import parse
 from dithc.tensors.files import PIECES_KEY, numbered
 from dithc.tensors.pieces import Piece, assemble
 
@@ -81,7 +81,7 @@ class _Tensors(Mapping[str, Tensor]):
         self._where: dict[str, list[tuple[Any, str, dict[str, Any]]]] = {}
         for file in files:
             handle: Any = safe_open(file, framework="pt")
-            cut: dict[str, dict[str, Any]] = json.loads((handle.metadata() or {}).get(PIECES_KEY, "{}"))
+            cut: dict[str, dict[str, Any]] = parse((handle.metadata() or {}).get(PIECES_KEY, "{}"))
             for key in handle.keys():  # noqa: SIM118  it is no mapping
                 piece = cut.get(key, {})
                 self._where.setdefault(piece.get("name", key), []).append((handle, key, piece))

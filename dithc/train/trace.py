@@ -13,6 +13,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from dithc.comm import Group, traffic
 from dithc.log import logger
 from dithc.runs import Store, replacing
+from dithc.sealed import parse, plain
 from dithc.train.step import Trainer
 
 TRACES_FOLDER = "traces"
@@ -84,7 +85,7 @@ def _complete(path: Path, spans: list[traffic.Span], *, looks: list[tuple[float,
         looks: that clock before and after each event CLOCK of the trace.
         rank: of this process.
     """
-    trace: dict[str, Any] = json.loads(path.read_text())
+    trace: dict[str, Any] = parse(plain(path).read_text())
     marks = [event for event in trace["traceEvents"] if event.get("name") == CLOCK]
     pairs = zip(looks, sorted(marks, key=lambda event: float(event["ts"])), strict=True)
     (before, after), mark = min(pairs, key=lambda pair: pair[0][1] - pair[0][0])

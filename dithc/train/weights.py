@@ -1,6 +1,5 @@
 """Reads weights that other programs wrote: the official DiT's files, safetensors, and folders of diffusers."""
 
-import json
 import re
 import zipfile
 from argparse import Namespace
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from dithc.log import logger, problem
 from dithc.model import DiTConfig, diffusers_keys, official_state
+from dithc.sealed import parse, plain
 from dithc.tensors import read_tensors
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "diffusion_pytorch_model.safetensors"  # of a folder of diffusers
@@ -57,7 +57,7 @@ def _source(path: Path) -> DiTConfig | None:
     try:
         if path.exists() and not path.is_file():
             raise ValueError("no plain file")
-        content = json.loads(path.read_text())
+        content = parse(plain(path).read_text())
         if not isinstance(content, dict):
             raise ValueError(f"a {type(content).__name__} at the top")
     except FileNotFoundError:

@@ -12,6 +12,7 @@ from typing import Any
 from dithc.cluster import Job, Queue, ended_because, queue_of, waits_in_vain
 from dithc.log import logger, problem, setup
 from dithc.runs import Lease, atomic_write
+from dithc.sealed import parse, plain
 from dithc.workflow.jobs import Jobs
 from dithc.workflow.matrix import Matrix
 
@@ -114,7 +115,7 @@ class Driver:
     def _take_up(self, queue: Queue) -> None:
         """Waits for jobs which a driver before this one had submitted."""
         try:
-            before = json.loads(self.record.read_text()).get("name")
+            before = parse(plain(self.record).read_text()).get("name")
         except (OSError, ValueError, AttributeError):
             return
 

@@ -1,6 +1,5 @@
 """One look at the stages of an experiment: the scheduler's word first, then what is on disk."""
 
-import json
 import time
 from datetime import datetime
 from functools import cache
@@ -9,6 +8,7 @@ from typing import Any
 
 from dithc.cluster import Job, Queue, ended_because, waits_in_vain
 from dithc.runs import Manifest, Store, digest
+from dithc.sealed import parse, plain
 from dithc.workflow.matrix import Matrix
 from dithc.workflow.stages import Stage
 from dithc.workflow.standing import Driver, Standing, joined, span
@@ -146,7 +146,7 @@ class Look:
         """Images in finished shards; every shard but the last has as many as the first."""
         shards = sorted((self.base / stage.output).parent.glob("shard-*.json"))
         try:
-            first = int(json.loads(shards[0].read_text())["images"]) if shards else 0
+            first = int(parse(plain(shards[0]).read_text())["images"]) if shards else 0
         except (OSError, ValueError, KeyError, TypeError):
             return 0
         return min(first * len(shards), self.matrix.experiment.evaluations[stage.name].images)
@@ -238,7 +238,7 @@ def _spec(path: Path) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
+        content = parse(plain(path).read_text())
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

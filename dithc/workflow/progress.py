@@ -1,6 +1,5 @@
 """How far an experiment is: every stage, from manifests, logs, the store, the driver's lease and the scheduler's jobs."""
 
-import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from dithc.cluster import Job, Queue, queue_of
 from dithc.log import problem
 from dithc.runs import Lease
+from dithc.sealed import parse, plain
 from dithc.workflow.look import Look, asked
 from dithc.workflow.matrix import Matrix
 from dithc.workflow.stages import stages_of
@@ -112,7 +112,7 @@ class Progress:
         if queue is None:
             return []
         try:
-            name = json.loads((self.folder / "driver.json").read_text()).get("name")
+            name = parse(plain(self.folder / "driver.json").read_text()).get("name")
         except (OSError, ValueError, AttributeError):
             name = None
         jobs = [job for job in queue.jobs(self.base) if name is None or job.name == name]
@@ -165,7 +165,7 @@ class Progress:
     def _read(self) -> Matrix:
         path = self.folder / "config.json"
         try:
-            text = path.read_text()
+            text = plain(path).read_text()
         except OSError as error:
             raise problem(
                 f"nothing to tell of {self.folder}",
@@ -174,7 +174,7 @@ class Progress:
                 remedy="check the path; the folder is made when the first job starts",
             ) from None
         if text != self._text:
-            content = json.loads(text)
+            content = parse(text)
             content.pop("seal", None)
             self._text, self._matrix = text, Matrix(content)
         return self._matrix

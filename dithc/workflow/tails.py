@@ -1,11 +1,12 @@
 """The ends of logs and metrics: what a stage said last, however long the file is."""
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from dithc.sealed import parse, plain
 
 TAIL_BYTES = 1 << 16
 METRICS = "metrics/metrics.jsonl"  # in the store folder of a run
@@ -38,7 +39,7 @@ class Training:
 def tail(path: Path) -> list[str]:
     """The last whole lines of a file; none where it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with plain(path).open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - TAIL_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
@@ -52,7 +53,7 @@ def training_at(store: Path) -> Training | None:
     rows: list[dict[str, Any]] = []
     for line in tail(store / METRICS):
         try:
-            row = json.loads(line)
+            row = parse(line)
             rows.append({"step": int(row["step"]), "time": float(row["time"]), **row})
         except (ValueError, KeyError, TypeError):  # torn by a kill, or still being written
             continue

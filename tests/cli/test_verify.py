@@ -111,3 +111,23 @@ def test_folders_being_written_are_passed_over(results: Path) -> None:
 def test_paths_with_nothing_in_them_are_user_errors(tmp_path: Path) -> None:
     assert main(["verify", str(tmp_path / "gone")]) == 2
     assert main(["verify", str(tmp_path)]) == 2
+
+
+def test_repair_deletes_nothing_outside_of_what_was_named(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("of another project")
+    folder = results / "fid" / "score"
+    folder.mkdir(parents=True)
+    (folder / "inside.bin").write_bytes(b"x")
+    entries = Manifest.entries(folder, [mine, folder / "inside.bin"])
+    Manifest(stage="fid", name="x", spec={}, files=[{**one, "sha256": "0" * 64} for one in entries]).write(
+        folder / "manifest.json"
+    )
+    (results / "config.json").write_text("{}")
+    monkeypatch.setattr("dithc.config.experiment_of", lambda files: None)
+    monkeypatch.setattr("dithc.cli.main", lambda words: 0)
+    assert main(["verify", str(results), "--repair", "--profile", "local"]) == 1
+    assert mine.read_text() == "of another project"
+    assert not (folder / "inside.bin").exists()

@@ -202,6 +202,17 @@ def test_ranks_of_which_one_has_ended_before_they_met_end_with_its_status(monkey
     assert (tmp_path / "started").read_text() == "x\n" * starts
 
 
+@pytest.mark.parametrize(("soonest", "starts"), [(60.0, 3), (0.0, 1)])
+def test_signal_number_of_a_launcher_that_ended_at_its_start_is_not_taken_for_wrong_input(
+    monkeypatch, tmp_path, soonest, starts
+):
+    monkeypatch.setattr("dithc.comm.supervision.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("dithc.comm.supervision.SOONEST_SECONDS", soonest)
+    line = ["bash", "-c", f"echo x >> {tmp_path}/starts; exit 2"]
+    assert supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=tmp_path) == 2
+    assert len((tmp_path / "starts").read_text().split()) == starts
+
+
 def test_rank_that_is_gone_before_all_met_is_noticed_where_mpiexec_does_not(monkeypatch, tmp_path, caplog):
     monkeypatch.setattr("dithc.comm.supervision.LOST_SECONDS", 0.2)
     monkeypatch.setattr("dithc.comm.supervision.STARTS", 1)

@@ -35,7 +35,11 @@ def test_document_holds_what_is_needed_to_judge_the_score(folders: tuple[Path, P
     assert document["floor_n"] == [30, 30]
     assert (document["n_real"], document["n_generated"]) == (60, 40)
     assert (document["sha256"], document["resize"], document["comparable"]) == ("ab" * 32, "none", False)
-    assert document["kid"] > 0
+    low, high = document["kid_interval"]
+    assert low < document["kid"] < high
+    assert [len(document["kid_pulls"][name]) for name in ("real", "generated")] == [60, 40]
+    pulls = np.concatenate(list(document["kid_pulls"].values()))
+    assert high - low == pytest.approx(2 * 1.96 * np.linalg.norm(pulls), rel=1e-4)
     assert document["warnings"] == ["moments of the pixels"]
     json.dumps(document)
 
@@ -44,7 +48,7 @@ def test_statistics_alone_give_the_same_distance_without_floor_and_kid(folders: 
     real, generated = folders
     document = compare(real / "stats.npz", generated / "stats.npz")
     assert document["fid"] == pytest.approx(compare(real, generated)["fid"], rel=1e-12)
-    assert document["kid"] is None
+    assert [document[name] for name in ("kid", "kid_interval", "kid_pulls")] == [None] * 3
     assert document["floor"] is None
     assert any("no real-half" in text for text in document["warnings"])
 

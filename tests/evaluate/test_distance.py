@@ -5,7 +5,7 @@ import pytest
 from scipy import linalg
 
 from dithc.evaluate import Statistics, fid, floor
-from dithc.evaluate.distance import frechet_distance, kid
+from dithc.evaluate.distance import frechet_distance
 from dithc.evaluate.statistics import Origin
 from dithc.log import UserError
 
@@ -109,29 +109,3 @@ def test_floor_falls_as_the_set_grows() -> None:
 def test_floor_needs_four_images() -> None:
     with pytest.raises(UserError, match="n = 3"):
         floor(np.eye(3))
-
-
-def test_kid_equals_the_sum_over_pairs() -> None:
-    x, y = correlated(13, 7, 3), correlated(14, 5, 3)
-    k = lambda a, b: (a @ b / 3 + 1) ** 3  # noqa: E731
-    within_x = np.mean([k(x[i], x[j]) for i in range(7) for j in range(7) if i != j])
-    within_y = np.mean([k(y[i], y[j]) for i in range(5) for j in range(5) if i != j])
-    between = np.mean([k(a, b) for a in x for b in y])
-    assert kid(x, y) == pytest.approx(within_x + within_y - 2 * between, rel=1e-10)
-
-
-def test_kid_is_unbiased_at_small_n() -> None:
-    rng = np.random.default_rng(15)
-    values = [kid(rng.normal(size=(8, 4)), rng.normal(size=(8, 4))) for _ in range(400)]
-    assert abs(np.mean(values)) < 4 * np.std(values) / np.sqrt(len(values))
-
-
-def test_kid_of_large_sets_takes_subsets_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dithc.evaluate.distance.KID_SUBSET", 100)
-    x, y = correlated(16, 1500, 4), correlated(16, 1500, 4) + 1
-    assert kid([x[:700], x[700:]], [y]) == pytest.approx(kid(x, y), rel=1e-9)
-
-
-def test_kid_needs_two_images() -> None:
-    with pytest.raises(UserError, match="KID"):
-        kid(np.ones((1, 3)), np.ones((5, 3)))

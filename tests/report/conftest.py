@@ -26,6 +26,7 @@ BANDS = {
     "gaofen2": ["B", "G", "R", "NIR"],
 }
 FID = {"untrained": 318.427, "start": 171.0853, "final": 48.2619}
+KID = {"untrained": 0.3412, "start": 0.1873, "final": 0.0312}
 
 
 def configuration() -> dict[str, Any]:
@@ -77,7 +78,8 @@ def score(at: str, run: str) -> dict[str, Any]:
         "fid": FID[at] * factor,
         "copies": 0.031 if at == "final" else None,
         "copies_held_out": 0.017 if at == "final" else None,
-        "kid": 0.0312 * factor,
+        "kid": KID[at] * factor,
+        "kid_interval": [KID[at] * factor - 0.0196, KID[at] * factor + 0.0196],
         "floor": 11.8734 * factor,
         "floor_n": [617, 617],
         "n_real": 1234,
@@ -92,6 +94,11 @@ def score(at: str, run: str) -> dict[str, Any]:
     }
 
 
+def pulls() -> dict[str, list[float]]:
+    """Of 1,234 tiles and 256 images, which give every KID a standard error of 0.01."""
+    return {"real": [0.008 / 1234**0.5] * 1234, "generated": [0.006 / 256**0.5] * 256}
+
+
 class Tree:
     """Writes the manifests of the experiment under `root`; `paths` are those written."""
 
@@ -102,6 +109,7 @@ class Tree:
 
     configuration = staticmethod(configuration)
     score = staticmethod(score)
+    pulls = staticmethod(pulls)
     sha256 = SHA
 
     @staticmethod
@@ -211,7 +219,12 @@ class Tree:
         drawn = {"images": settings.images, "images_per_second": 5.1, "weights": "ema"}
         samples = self.write("samples", name, numbers=drawn, inputs=[run], seconds=50.0)
         features = self.write("features", name, inputs=[samples], seconds=6.0)
-        self.write("fid", name, numbers=score(settings.at, settings.run), inputs=[features], seconds=1.0)
+        folder = self.folder("fid", name)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "kid.json").write_text(json.dumps(pulls()))
+        files = Manifest.entries(folder, [folder / "kid.json"])
+        numbers = score(settings.at, settings.run)
+        self.write("fid", name, numbers=numbers, inputs=[features], seconds=1.0, files=files)
 
     def all(self) -> "Tree":
         """Every stage."""

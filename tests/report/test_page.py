@@ -10,10 +10,15 @@ from typing import Any
 
 import pytest
 
+from dithc.log import UserError
 from dithc.report import FIGURES, write_report
+from dithc.report.collect import collect
 from dithc.report.facts import EvaluationFacts, Facts
-from dithc.report.page import verdict
-from dithc.report.words import score
+from dithc.report.gather import gather
+from dithc.report.reference import read_reference
+from dithc.report.verdict import verdict
+from dithc.report.words import between, score
+from dithc.runs import Manifest
 
 REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
 BENCH = {
@@ -105,6 +110,7 @@ def test_every_number_of_the_fid_manifests_appears(tree: Any, page: Page) -> Non
         for key in ("fid", "kid", "floor"):
             assert score(numbers[key]) in page.text
             assert str(numbers[key]) in titles
+        assert between(numbers["kid_interval"]) in page.text
         for text in (f"{numbers['n_real']:,}", f"{numbers['n_generated']:,}", numbers["extractor"], numbers["resize"]):
             assert text in page.text
         assert numbers["sha256"][:12] in page.text
@@ -129,18 +135,124 @@ def test_comparable_scores_are_not_flagged(plant: Any, tmp_path: Path) -> None:
     assert "comparable" in page.words
 
 
-def test_floors_and_verdict_are_said(page: Page) -> None:
-    assert "FID falls from 318.4 (untrained) and 171.1 (before fine-tuning) to 48.26 (after fine-tuning)" in page.text
-    assert "two halves of the real tiles are 11.87 apart" in page.text
+def collected(tree: Any) -> Facts:
+    """What a report of the tree says."""
+    results = gather(tree.experiment, tree.paths)
+    return collect(tree.experiment, results, read_reference(REFERENCE), bench=None, machine=[])
 
 
-def test_codec_alone_is_no_sample(tree: Any, tmp_path: Path) -> None:
-    facts = write_report(tree.experiment, tree.paths, out=tmp_path / "report.html", reference=REFERENCE)
+def grown(facts: Facts, **numbers: Any) -> Facts:
+    """The same with other numbers in every score."""
+    evaluations = [
+        replace(item, score=replace(item.score, **numbers) if item.score else None) for item in facts.evaluations
+    ]
+    return replace(facts, evaluations=evaluations)
+
+
+def test_kid_comes_first_where_sets_are_small(page: Page, out: Path) -> None:
+    course = (
+        "KID falls from 0.3412 [0.322, 0.361] (untrained) and 0.1873 [0.168, 0.207] (before fine-tuning) to 0.03120 "
+        "[0.0116, 0.0508] (after fine-tuning), of 256 generated and 1,234 real images."
+    )
+    fid = "FID falls from 318.4 (untrained) and 171.1 (before fine-tuning) to 48.26 (after fine-tuning); two halves of"
+    assert course in page.text
+    assert fid in page.text
+    assert "two halves of the real tiles are 11.87 apart, which is the floor." in page.text
+    assert "Data set Weights KID FID Floor of FID" in page.text
+    assert "best KID, Sentinel-2" in page.text
+    assert json.loads(out.with_suffix(".json").read_text())["measure"] == "KID"
+
+
+def test_fid_comes_first_from_2000_images_on(tree: Any) -> None:
+    facts = collected(tree)
+    for n, measure in ((1999, "KID"), (2000, "FID")):
+        assert grown(facts, n_real=5000, n_generated=n).measure == measure
+        assert grown(facts, n_real=n, n_generated=5000).measure == measure
+    large = grown(facts, n_real=5000, n_generated=2000)
+    assert verdict(large, "sentinel2").startswith("FID falls from 318.4 (untrained)")
+    assert "KID" not in verdict(large, "sentinel2")
+    assert grown(facts, kid=None).measure == "FID"  # as of statistics alone
+    assert "KID" not in verdict(grown(facts, kid=None), "sentinel2")
+
+
+def test_fall_since_the_start_is_told_with_what_the_same_tiles_and_noise_share(plant: Any, tmp_path: Path) -> None:
+    tree = plant(tmp_path).all()
+    path = next(path for path in tree.paths if path.parts[-3:-1] == ("fid", "sentinel2-start"))
+    content = plant.pulls()
+    content["real"] = [-value for value in content["real"]]  # differs by 0.016 in all; what is generated cancels
+    (path.parent / "kid.json").write_text(json.dumps(content))
+    tree.change(path, files=Manifest.entries(path.parent, [path.parent / "kid.json"]))
+    facts = collected(tree)
+    gains = {item.name: item.gain for item in facts.evaluations if item.gain}
+    assert gains.keys() == {"sentinel2-final", "gaofen2-final"}
+    assert gains["sentinel2-final"].start == "sentinel2-start"
+    assert gains["sentinel2-final"].interval == pytest.approx([0.1561 - 1.96 * 0.016, 0.1561 + 1.96 * 0.016], abs=1e-6)
+    assert gains["gaofen2-final"].interval == pytest.approx([0.1561 * 1.25] * 2)  # every pull is shared
+    text = "KID after fine-tuning is clearly below KID before fine-tuning: it fell by 0.1561, and the 95 % interval of that,"
+    assert f"{text} [0.125, 0.187], excludes 0" in verdict(facts, "sentinel2")
+
+
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [
+        ([-0.01, 0.2], ("is not clearly below KID before", "[-0.01, 0.2], contains 0")),
+        ([-0.2, -0.1], ("is clearly above KID before", "[-0.2, -0.1], excludes 0")),
+    ],
+)
+def test_fall_that_is_none_is_denied(tree: Any, interval: list[float], words: tuple[str, str]) -> None:
+    facts = collected(tree)
+    items = [
+        replace(item, gain=replace(item.gain, interval=interval)) if item.gain else item for item in facts.evaluations
+    ]
+    said = verdict(replace(facts, evaluations=items), "sentinel2")
+    assert all(text in said for text in words)
+
+
+def test_manifests_without_intervals_still_make_a_report(plant: Any, tmp_path: Path) -> None:
+    tree = plant(tmp_path).all()
+    for path in tree.paths:
+        if path.parts[-3] == "fid":
+            numbers = {key: value for key, value in Manifest.read(path).numbers.items() if key != "kid_interval"}
+            tree.change(path, numbers=numbers, files=[])
+    facts = collected(tree)
+    assert facts.measure == "KID"
+    assert not any(item.gain for item in facts.evaluations)
+    assert "KID falls from 0.3412 (untrained) and" in verdict(facts, "sentinel2")
+
+
+def test_fall_is_not_told_across_other_tiles(plant: Any, tmp_path: Path) -> None:
+    tree = plant(tmp_path).all()
+    path = next(path for path in tree.paths if path.parts[-3:-1] == ("fid", "sentinel2-start"))
+    tree.change(path, numbers={**Manifest.read(path).numbers, "set_hash_real": "other"})
+    gains = [item.name for item in collected(tree).evaluations if item.gain]
+    # of the two that are left for it, untrained is of the same tiles
+    assert gains == ["sentinel2-final", "gaofen2-final"]
+    facts = collected(tree)
+    assert next(item.gain for item in facts.evaluations if item.gain).start == "sentinel2-untrained"
+
+
+@pytest.mark.parametrize("damage", ["altered", "of others"])
+def test_pulls_that_are_not_of_these_images_are_refused(plant: Any, tmp_path: Path, damage: str) -> None:
+    tree = plant(tmp_path).all()
+    path = next(path for path in tree.paths if path.parts[-3:-1] == ("fid", "sentinel2-start"))
+    (path.parent / "kid.json").write_text(json.dumps({**plant.pulls(), "real": [0.1]}))
+    if damage == "of others":
+        tree.change(path, files=Manifest.entries(path.parent, [path.parent / "kid.json"]))
+    with pytest.raises(
+        UserError, match="is not what its stage wrote" if damage == "altered" else "not of these images"
+    ):
+        collected(tree)
+
+
+def test_codec_alone_is_no_sample(tree: Any) -> None:
+    facts = collected(tree)
     final = next(item for item in facts.evaluations if item.at == "final" and item.score)
     assert final.score is not None
-    codec = replace(final, at="codec", label="the codec alone", score=replace(final.score, fid=1.5))
+    best = replace(final.score, fid=1.5, kid=-0.001, kid_interval=None)
+    codec = replace(final, at="codec", label="the codec alone", score=best)
     both = replace(facts, evaluations=[codec, *facts.evaluations])
     assert "to 48.26 (after fine-tuning); the codec alone has 1.500; two halves" in verdict(both, final.dataset)
+    assert "real images; the codec alone has -0.001000. KID after" in verdict(both, final.dataset)
     assert both.best(final.dataset) == final
     assert both.evaluations_of(final.dataset)[-1] == codec
 

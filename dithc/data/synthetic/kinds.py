@@ -13,6 +13,7 @@ from dithc.data.synthetic import gaofen2, image_folder, safe_product, sentinel2
 from dithc.data.synthetic.themes import THEMES
 from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, replacing, sha256_file
+from dithc.sealed import parse, plain
 
 GENERATOR_VERSION = 1
 RECORD = "synthetic.json"
@@ -233,7 +234,7 @@ def _is_own(out: Path, found: dict[str, Any], files: dict[str, Any]) -> bool:
 def _found(record: Path) -> dict[str, Any]:
     """The record of an earlier result; empty where there is none to be read."""
     try:
-        content = json.loads(record.read_text(encoding="utf-8"))
+        content = parse(plain(record).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -58,7 +58,8 @@ class Alignment:
         if settings.to == "latents":
             width, patch = model.config.hidden_size, model.config.in_channels * self._patch**2
             self._head = _head(width, patch, seed=seed)
-            self._optimizer = Optimizer(self._head, run, flat=False)
+            plain = run.model_copy(update={"optimizer": training.Optimizer()})  # AdamW: Muon is for blocks
+            self._optimizer = Optimizer(self._head, plain, flat=False)
 
     def is_on(self, step: int) -> bool:
         """Whether it counts in an optimizer step (1 is the first)."""

@@ -144,7 +144,9 @@ def rows(job) -> list[dict[str, float]]:
 
 
 @BOTH
-@pytest.mark.parametrize("settings", [{}, {"dtype": "bf16", "micro_batch": 3}], ids=["plain", "bf16-micro"])
+@pytest.mark.parametrize(
+    "settings", [{"optimizer": {"kind": "muon"}}, {"dtype": "bf16", "micro_batch": 3}], ids=["muon", "bf16-micro"]
+)
 def test_training_that_was_stopped_half_way_equals_an_uninterrupted_one_to_the_bit(job, align, settings):
     settings = {"model": DEEP, "align": align | {"until": 5}} | settings
     whole, first, second = (job(store, until=until, **settings) for store, until in (("a", 6), ("b", 3), ("b", 6)))

@@ -67,11 +67,11 @@ def _steps(plan: "quality.Plan", folder: Path, args: argparse.Namespace) -> dict
     from dithc.bench import quality
     from dithc.log import logger
     from dithc.runs import Manifest, atomic_write
-    from dithc.sealed import seal, unseal
+    from dithc.sealed import plain, seal, unseal
 
     log = logger("dithc.bench")
     path = folder / PLAN_FILE
-    known = unseal(path.read_text())["steps"] if path.exists() else {}
+    known = unseal(plain(path).read_text())["steps"] if path.exists() else {}
     keys = {name: f"{name} {plan.identity(name)} {args.budget_minutes:g} {args.profile}" for name in plan.contenders}
     missing = [name for name in plan.contenders if keys[name] not in known]
     if missing:

@@ -8,7 +8,7 @@ from typing import Any
 from dithc.config import codecs, load
 from dithc.log import logger, problem
 from dithc.runs import Manifest, atomic_write, digest
-from dithc.sealed import seal, unseal
+from dithc.sealed import plain, seal, unseal
 
 SUMMARY = "Trains a KL autoencoder on the train tiles of a data set; its latents are what a diffusion model learns."
 EXAMPLE = (
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 def _trained_already(folder: Path, identity: str) -> dict[str, Any] | None:
     """The numbers of a codec that an earlier run trained from the same settings and tiles, if its files are whole."""
     try:
-        stamp = unseal((folder / STAMP).read_text())
+        stamp = unseal(plain(folder / STAMP).read_text())
         whole = stamp["files"] == Manifest.entries(folder, [folder / name for name in FILES])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,5 +1,6 @@
 """What of results and checkpoints is not as it was written: every document by itself, and every file that one lists."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -105,7 +106,7 @@ def _documents(path: Path) -> list[Path]:
             expected="a manifest, a checkpoint, or a folder with such in it",
             remedy="check the path",
         )
-    found = [document for kind in ("*.json", "*.jsonl") for document in sorted(path.rglob(kind))]
+    found = [file for file in sorted(_below(path)) if file.suffix in (".json", ".jsonl")]
     found = [document for document in found if _counts(document, document.relative_to(path).parts)]
     if not found:
         raise problem(
@@ -115,6 +116,23 @@ def _documents(path: Path) -> list[Path]:
             remedy="point at a results or store folder",
         )
     return found
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Every file below a folder, through links too, each folder once.
+
+    Raises:
+        OSError: a folder cannot be read, and so nothing can be said of what is in it.
+    """
+
+    def stop(error: OSError) -> None:
+        raise error
+
+    seen = set[str]()
+    for here, folders, files in os.walk(folder, onerror=stop, followlinks=True):
+        folders[:] = [name for name in sorted(folders) if os.path.realpath(os.path.join(here, name)) not in seen]
+        seen |= {os.path.realpath(os.path.join(here, name)) for name in folders}
+        yield from (Path(here, name) for name in files)
 
 
 def _counts(document: Path, parts: tuple[str, ...]) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dithc.evaluate.statistics import Origin
 from dithc.log import problem
 from dithc.runs import Manifest, atomic_write, replacing, sha256_file
-from dithc.sealed import parse, seal, unseal
+from dithc.sealed import parse, plain, seal, unseal
 
 INDEX_FILE = "features.json"
 STATISTICS_FILE = "stats.npz"
@@ -76,7 +76,7 @@ def fault(plan: Plan, shard: int) -> str | None:
     if not sidecar.exists() or not array.exists():
         return "it is not there" if not array.exists() else "it has no sidecar: its writing was interrupted"
     try:
-        found = unseal(sidecar.read_text())
+        found = unseal(plain(sidecar).read_text())
     except ValueError:
         return "its sidecar is damaged"
     for name, wanted in plan.identity(shard).items():

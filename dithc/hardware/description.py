@@ -27,6 +27,7 @@ from dithc.hardware.limits import Limits, parse_cpu_list
 from dithc.hardware.machine import Cache, Cluster, Core, HugePages, Machine, Network, Node, Tier, TierKind
 from dithc.hardware.tiers import tiers_of
 from dithc.log import UserError, problem
+from dithc.sealed import plain
 
 HEAD = (
     "# A machine, for Machine.read and DITHC_MACHINE. Sizes in bytes, bandwidths in bytes a second, latencies in ns.\n"
@@ -116,10 +117,10 @@ def _as_yaml(key: str, value: Any) -> Any:
 
 def _content(path: Path) -> "_Keys":
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(plain(path).read_text(encoding="utf-8"))
     except OSError as error:
         got: object = error.strerror or error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         got = " ".join(str(error).split())
     else:
         return _Keys(path, "", content)

@@ -17,7 +17,7 @@ from dithc.latents.codec import Codec
 from dithc.latents.views import NUM_VIEWS, view_of
 from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, replacing, sha256_file
-from dithc.sealed import seal, unseal
+from dithc.sealed import plain, seal, unseal
 
 INDEX_FILE = "index.json"
 SCHEMA_VERSION = 1
@@ -192,7 +192,7 @@ def _entry(path: Path) -> dict[str, Any]:
 def _verified(path: Path, sidecar: Path, origin: dict[str, Any]) -> dict[str, Any] | None:
     """The entry in a sidecar if it is of the same origin and the file has the bytes it tells of."""
     try:
-        said = unseal(sidecar.read_text())
+        said = unseal(plain(sidecar).read_text())
         same = said["origin"] == origin and said["entry"] == _entry(path)
     except (OSError, ValueError, KeyError, TypeError):
         return None

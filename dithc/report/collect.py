@@ -211,8 +211,8 @@ def _score(result: Result) -> Score:
             comparable=bool(numbers["comparable"]),
             note=str(numbers.get("note") or ""),
             warnings=[str(text) for text in numbers.get("warnings") or []],
-            kid=numbers.get("kid"),
-            kid_interval=numbers.get("kid_interval"),
+            kid=None if numbers.get("kid") is None else float(numbers["kid"]),
+            kid_interval=_interval(numbers.get("kid_interval")),
             floor=numbers.get("floor"),
             floor_n=numbers.get("floor_n"),
             copies=numbers.get("copies"),
@@ -225,6 +225,14 @@ def _score(result: Result) -> Score:
             expected="fid, n_real, n_generated, extractor, sha256, resize, comparable",
             remedy="run `dithc fid` again",
         ) from error
+
+
+def _interval(ends: Iterable[float] | None) -> list[float] | None:
+    """Both ends of an interval; one of an earlier version's manifest is None."""
+    if ends is None:
+        return None
+    low, high = map(float, ends)
+    return [low, high]
 
 
 def _run_seconds(segments: list[Result]) -> float:

@@ -1,7 +1,5 @@
 """How far a training has brought KID below its start, with an interval: from the pulls that the FID stage left of both."""
 
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -58,21 +56,20 @@ def _pulls(result: Result) -> tuple[NDArray[np.float64], NDArray[np.float64]] | 
     if not any(entry["path"] == PULLS_FILE for entry in result.manifest.files):
         return None
     path = result.manifest.whole(result.path.parent / PULLS_FILE)
-    real, generated = _read(path)
     counts = [result.numbers["n_real"], result.numbers["n_generated"]]
-    if [len(real), len(generated)] != counts:
+    try:
+        content = parse(plain(path).read_text())
+        real, generated = (np.array(content[name], np.float64) for name in ("real", "generated"))
+        if [real.shape, generated.shape] != [(count,) for count in counts]:
+            raise ValueError(f"pulls of {real.shape} real and {generated.shape} generated images")
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise problem(
             f"{path} is not of these images",
-            got=f"pulls of {len(real)} real and {len(generated)} generated images",
-            expected=f"of {counts[0]} and {counts[1]}",
+            got=f"{type(error).__name__}: {error}",
+            expected=f"pulls of {counts[0]} real and {counts[1]} generated images",
             remedy="run `dithc fid` again",
-        )
+        ) from error
     return real, generated
-
-
-def _read(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    content = parse(plain(path).read_text())
-    return np.asarray(content["real"], np.float64), np.asarray(content["generated"], np.float64)
 
 
 def _squares(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:

@@ -8,6 +8,7 @@ import yaml
 
 from dithc.log import problem
 from dithc.report.scaling import ScalingCurve, curves_of
+from dithc.sealed import plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ def read_reference(path: Path | None) -> Reference:
     if path is None:
         return Reference()
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(plain(path).read_text(encoding="utf-8"))
         tables = {name: Table(**table) for name, table in content["tables"].items()}
         for name, table in tables.items():
             if any(len(row) != len(table.columns) for row in table.rows):

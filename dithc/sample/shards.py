@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dithc.log import problem
 from dithc.runs import atomic_write, replacing, sha256_file
-from dithc.sealed import seal, unseal
+from dithc.sealed import plain, seal, unseal
 
 # Small enough that ranks share a few hundred images evenly, and that a killed job loses minutes; 50,000 images are 782 shards.
 SHARD_IMAGES = 64
@@ -53,7 +53,7 @@ class Shards:
 
     def read_sidecar(self, shard: int) -> dict[str, Any]:
         """The content of a shard's sidecar."""
-        return unseal(self.sidecar(shard).read_text())
+        return unseal(plain(self.sidecar(shard)).read_text())
 
     def fault(self, shard: int) -> str | None:
         """Why a shard does not count; None where it does, "" where there is none yet."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.log import problem
-from dithc.sealed import content_of
+from dithc.sealed import content_of, plain
 from dithc.simulate.workload import Model
 
 
@@ -35,7 +35,7 @@ def read_measured(path: Path, model: str) -> Measured:
         UserError: the file is of another kind or model, or has no step that was measured.
     """
     try:
-        content = content_of(path.read_text())
+        content = content_of(plain(path).read_text())
         found = {"step": _of_step, "scaling": _of_scaling}[content["bench"]](content, model, path)
     except (ValueError, KeyError, TypeError, StopIteration) as error:
         raise problem(

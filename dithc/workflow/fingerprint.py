@@ -9,7 +9,7 @@ from typing import Any
 
 from dithc.log import logger
 from dithc.runs import atomic_write
-from dithc.sealed import content_of, seal
+from dithc.sealed import content_of, plain, seal
 
 SIZED_FILES = 10_000  # of these, in sorted order, the sizes count; of all further ones the names alone
 SAMPLED_FILES = 1_000  # of these also a block of their middle
@@ -78,7 +78,7 @@ class Files:
 
     def _before(self) -> dict[str, str]:
         try:
-            return dict(content_of(self.path.read_text()))
+            return dict(content_of(plain(self.path).read_text()))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError) as error:

@@ -34,7 +34,7 @@ class Matrix:
         """Writes the resolved configuration, which every job reads; called when a real run starts, not by a dry run."""
         text = seal(self.experiment.model_dump(mode="json"))
         path = Path(self.config)
-        if not path.exists() or path.read_text() != text:
+        if not path.is_file() or path.read_bytes() != text.encode():
             atomic_write(path, text)
         self.files.remember()
 

@@ -1,7 +1,9 @@
 """`dithc verify` finds what is missing, cut or altered, and nothing else."""
 
+import errno
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,24 @@ def test_repair_deletes_nothing_outside_of_what_was_named(
     assert main(["verify", str(results), "--repair", "--profile", "local"]) == 1
     assert mine.read_text() == "of another project"
     assert not (folder / "inside.bin").exists()
+
+
+def test_folder_that_cannot_be_read_is_no_verdict(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = os.scandir
+
+    def refused(path: str) -> object:
+        if str(path).endswith("latents"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr("os.scandir", refused)
+    assert main(["verify", str(results)]) == 2
+
+
+def test_folders_behind_links_are_looked_at_once(results: Path, tmp_path: Path) -> None:
+    (results / "latents").rename(tmp_path / "scratch")
+    (results / "latents").symlink_to(tmp_path / "scratch")
+    (results / "latents" / "loop").symlink_to(results)
+    assert main(["verify", str(results)]) == 0
+    next(results.glob("latents/s2/*.npy")).write_bytes(b"x")
+    assert main(["verify", str(results)]) == 1

@@ -239,7 +239,7 @@ def test_pulls_that_are_not_of_these_images_are_refused(plant: Any, tmp_path: Pa
     if damage == "of others":
         tree.change(path, files=Manifest.entries(path.parent, [path.parent / "kid.json"]))
     with pytest.raises(
-        UserError, match="is not what its stage wrote" if damage == "altered" else "not of these images"
+        UserError, match="is not what its stage wrote" if damage == "altered" else "is not of these images"
     ):
         collected(tree)
 

@@ -1,12 +1,14 @@
 """Which files of a source's folder are scenes, in an order that does not depend on the file system."""
 
-from collections.abc import Callable, Collection
+import os
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from dithc.data.files import printable
-from dithc.log import UserError, problem
+from dithc.log import UserError, logger, problem
 
 SHOWN = 5
+log = logger(__name__)
 
 
 def scene_id(path: Path, folder: Path) -> str:
@@ -28,17 +30,39 @@ def list_files(
 
     Raises:
         UserError: `folder` does not exist or holds no such file.
+        OSError: a folder in it cannot be read.
     """
     exists(folder, wanted=wanted)
-    candidates = [folder] if folder.is_file() else sorted(folder.rglob("*"))
-    found = [
-        path
-        for path in candidates
-        if path.suffix.lower() in suffixes and not _hidden(path, folder) and not path.is_dir() and use(path)
-    ]
+    inside = (place / name for place, _, names in walk(folder) for name in names)
+    candidates = [folder] if folder.is_file() else sorted(inside)
+    found = [path for path in candidates if path.suffix.lower() in suffixes and not _hidden(path, folder) and use(path)]
     if not found:
         raise nothing_found(folder, wanted=wanted, remedy=remedy)
     return found
+
+
+def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """`os.walk` that misses nothing in silence: hidden folders are not entered.
+
+    Links to folders are not followed, as they may lead anywhere, and are said; those that the caller takes out are its own.
+
+    Raises:
+        OSError: a folder cannot be read, so that it is unknown what scenes it holds.
+    """
+
+    def stop(error: OSError) -> None:
+        raise error
+
+    links = list[Path]()
+    for place, folders, names in os.walk(folder, onerror=stop):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield Path(place), folders, names
+        links += [Path(place, name) for name in folders if Path(place, name).is_symlink()]
+    if links:
+        log.warning(
+            f"{len(links)} links to folders in {folder} are not followed, such as {links[0]}: what is there is no scene; link "
+            "the files, or name the folder itself in `source.path`"
+        )
 
 
 def check_name(path: Path, folder: Path) -> None:

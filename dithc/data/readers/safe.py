@@ -1,6 +1,5 @@
 """Sentinel-2 products as ESA delivers them: `.SAFE` folders, L1C or L2A, all bands on one grid."""
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,7 +12,7 @@ import numpy as np
 from dithc.config import datasets
 from dithc.data.files import check_inside, check_regular, check_room
 from dithc.data.raster import Grid, RasterInfo, read_raster, regrid
-from dithc.data.readers.listing import exists, nothing_found, scene_id
+from dithc.data.readers.listing import exists, nothing_found, scene_id, walk
 from dithc.data.readers.rasters import TOLERANCE, check_projected, square_pixel
 from dithc.data.readers.safe_metadata import (
     BANDS,
@@ -144,13 +143,15 @@ class SafeReader:
 
 def _products(folder: Path) -> Iterator[Path]:
     """What is a product, or named as one: folders, links to such, and what is neither; does not look inside one for another."""
-    for place, folders, names in os.walk(folder):
-        if place.upper().endswith(".SAFE") or any(METADATA.match(name) for name in names):
+    for place, folders, names in walk(folder):
+        if place.name.upper().endswith(".SAFE") or any(METADATA.match(name) for name in names):
             folders.clear()
-            yield Path(place)
+            yield place
             continue
-        others = [*names, *(name for name in folders if Path(place, name).is_symlink())]
-        yield from (Path(place, name) for name in others if name.upper().endswith(".SAFE") and name != "manifest.safe")
+        linked = [name for name in folders if name.upper().endswith(".SAFE") and (place / name).is_symlink()]
+        folders[:] = [name for name in folders if name not in linked]
+        files = [name for name in names if name.upper().endswith(".SAFE") and name != "manifest.safe"]
+        yield from (place / name for name in (*files, *linked))
 
 
 def _band_files(product: Path, level: Level) -> dict[str, BandFile]:

@@ -9,6 +9,7 @@ from typing import Literal
 from dithc.data.synthetic.safe_metadata import utc
 from dithc.data.synthetic.safe_product import SafeProduct
 from dithc.data.xml import Element, element, write_xml
+from dithc.sealed import plain
 
 ChecksumName = Literal["SHA3-256", "MD5"]
 ALGORITHMS: dict[ChecksumName, str] = {"SHA3-256": "sha3_256", "MD5": "md5"}
@@ -29,7 +30,7 @@ def write_manifest(root: Path, product: SafeProduct) -> None:
     name: ChecksumName = "SHA3-256" if product.index % 2 == 0 else "MD5"
     objects = []
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
-        content = path.read_bytes()
+        content = plain(path).read_bytes()
         href = path.relative_to(root).as_posix()
         identity = f"{path.stem}_{path.parent.name}_Data" if path.suffix == ".jp2" else f"{path.stem}_Metadata"
         checksum = hashlib.new(ALGORITHMS[name], content, usedforsecurity=False).hexdigest()

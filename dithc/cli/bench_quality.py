@@ -145,6 +145,11 @@ def _judge(plan: "quality.Plan", folder: Path, steps: dict[str, int], path: Path
             Manifest.read(samples / "manifest.json", stage="sample")
             pictures[name, at] = np.load(Manifest.whole(samples / "rgb-00000.npy"))
     result = quality.judge(plan, steps=steps, runs=runs, scores=scores, codecs=codecs, flops=flops)
+    result["inputs"] = {  # two results are of the same things where these agree
+        f"{stage}/{path.parent.name}": Manifest.read(path).digest
+        for stage in ("tiles", "codecs", "extractors")
+        for path in sorted((folder / stage).glob("*/manifest.json"))
+    }
     status = tell(result, path or folder / RESULT_FILE, [])
     atomic_write(folder / FIGURE_FILE, quality_figure.draw_quality(result, pictures))
     logger("dithc.bench").info(f"picture: {folder / FIGURE_FILE}")

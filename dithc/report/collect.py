@@ -181,7 +181,7 @@ def _evaluation(experiment: Experiment, results: Results, reference: Reference, 
     dataset = experiment.runs[settings.run].dataset
     samples, compared = results.one("sample", name), results.one("fid", name)
     numbers = numbers_of(samples)
-    same = ("run", "at", "weights", "sampler", "order", "steps", "times", "real_split")
+    same = ("run", "at", "weights", "ema", "sampler", "order", "steps", "times", "real_split")
     guided = ("guidance", "guidance_channels", "guidance_interval", "guide")
     return EvaluationFacts(
         name=name,

@@ -166,6 +166,7 @@ class EvaluationFacts:
     guidance_interval: list[float] | None
     guide: str | None
     real_split: str
+    ema: float | None = None
     images: int | None = None
     images_per_second: float | None = None
     network_evaluations: int | None = None

@@ -11,9 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:  # numpy is loaded where a length is asked for: every job and driver reads the configuration
+    import numpy.typing as npt
+    from numpy import float64
+
+    Float64: TypeAlias = npt.NDArray[float64]
 
 # 0.289 would be the mean of all weights since the start (gamma 0), and 0.005 (gamma 197) is that of the last hundredth.
 SHORTEST, LONGEST = 0.005, 0.28
@@ -24,8 +28,6 @@ LARGEST_MISFIT = 0.2
 # together) then share their weight and do not cancel. Far above the rounding of float64; makes a misfit of 10^-6 at most.
 RIDGE = 1e-12
 
-Float64 = npt.NDArray[np.float64]
-
 
 @cache
 def gamma_of(length: float) -> float:
@@ -33,6 +35,8 @@ def gamma_of(length: float) -> float:
 
     It is the largest root of (gamma + 2)^2 (gamma + 3) = (gamma + 1) / sigma_rel^2 (section 3.1).
     """
+    import numpy as np
+
     share = length**-2
     return float(np.roots([1.0, 7.0, 16.0 - share, 12.0 - share]).real.max())
 
@@ -70,6 +74,8 @@ def combine(wanted: Profile, stored: Sequence[Profile]) -> Combination:
         wanted: the profile.
         stored: K >= 1 of them, all different.
     """
+    import numpy as np
+
     gammas = np.array([gamma_of(one.length) for one in (*stored, wanted)])
     ends = np.array([one.step for one in (*stored, wanted)], dtype=np.float64)
     products = _products(gammas, ends)  # (K + 1, K + 1)
@@ -83,8 +89,10 @@ def combine(wanted: Profile, stored: Sequence[Profile]) -> Combination:
     return Combination(tuple(shares.tolist()), math.sqrt(max(0.0, float(squared))))
 
 
-def _products(gammas: Float64, ends: Float64) -> Float64:
+def _products(gammas: "Float64", ends: "Float64") -> "Float64":
     """Integrals over time of the products of all pairs of profiles (appendix C): (K), (K) -> (K, K)."""
+    import numpy as np
+
     one, other, first, last = gammas[:, None], gammas, np.minimum.outer(ends, ends), ends
     power = one + other + 1.0
     found: Float64 = (one + 1.0) * (other + 1.0) / power / first

@@ -128,10 +128,11 @@ def _below(folder: Path) -> Iterator[Path]:
     def stop(error: OSError) -> None:
         raise error
 
-    seen = set[str]()
+    seen = {os.path.realpath(folder)}
     for here, folders, files in os.walk(folder, onerror=stop, followlinks=True):
-        folders[:] = [name for name in sorted(folders) if os.path.realpath(os.path.join(here, name)) not in seen]
-        seen |= {os.path.realpath(os.path.join(here, name)) for name in folders}
+        new = {os.path.realpath(os.path.join(here, name)): name for name in sorted(folders, reverse=True)}
+        folders[:] = sorted(name for path, name in new.items() if path not in seen)
+        seen |= new.keys()
         yield from (Path(here, name) for name in files)
 
 

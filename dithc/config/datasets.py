@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from dithc.config.base import Band, Fraction, Metres, Name, Place, Positive, Settings, Size, Title
 
+# In the units of the data set, digital numbers or reflectances: far beyond both, and far from what fp32 cannot tell apart.
 Shown = Annotated[float, Field(ge=-(10.0**9), le=10.0**9)]
 
 

@@ -1,6 +1,5 @@
 """The whole configuration: one experiment, every reference in it checked before the first job starts."""
 
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -411,10 +410,10 @@ class Experiment(Settings):
                 "`ema.lengths`, such as [0.05, 0.1] (it is then trained anew), or leave `ema` out"
             )
         until = self._step_of(evaluation)
-        if (count := until // min(run.kept_every)) > MOST_SNAPSHOTS:
+        if (count := until // (run.keep_every or until)) > MOST_SNAPSHOTS:
             raise ValueError(
                 f"evaluations.{name}.ema is made of all kept checkpoints, of which runs.{evaluation.run} has {count} until then: "
-                f"{MOST_SNAPSHOTS} are the most; keep fewer (`keep_every`, `segment`)"
+                f"{MOST_SNAPSHOTS} are the most; keep fewer (`keep_every`)"
             )
         stored = [Profile(step, length) for step in self.snapshots_of(evaluation) for length in run.ema.lengths]
         misfit = combine(Profile(until, evaluation.ema), stored).misfit
@@ -431,12 +430,14 @@ class Experiment(Settings):
         return evaluation.at if isinstance(evaluation.at, int) else self.runs[evaluation.run].steps
 
     def snapshots_of(self, evaluation: Evaluation) -> list[int]:
-        """Steps of the checkpoints of which the average of another length is made; empty where none is asked for."""
+        """Steps of the checkpoints of which the average of another length is made; empty where none is asked for.
+
+        Those at the ends of segments are not among them: where a training is cut into jobs decides no result.
+        """
         if evaluation.ema is None:
             return []
-        until = self._step_of(evaluation)
-        kept = (range(every, until + 1, every) for every in self.runs[evaluation.run].kept_every)
-        return sorted({until, *chain.from_iterable(kept)})
+        until, every = self._step_of(evaluation), self.runs[evaluation.run].keep_every
+        return sorted({until, *(range(every, until + 1, every) if every else ())})
 
     def _chain(self, name: str) -> None:
         seen = [name]

@@ -14,7 +14,7 @@ from dithc.evaluate.copies import Rows
 from dithc.evaluate.statistics import Origin
 from dithc.log import problem
 from dithc.runs import Manifest, atomic_write, replacing, sha256_file
-from dithc.sealed import seal, unseal
+from dithc.sealed import plain, seal, unseal
 
 ARRAY_FILE, SIDECAR_FILE = "turned.npy", "turned.json"
 TURNS = 7
@@ -44,9 +44,9 @@ def turned_files(folder: Path) -> list[Path]:
 def has_turned(folder: Path, *, origin: Origin, rows: Rows) -> bool:
     """Whether a run that was interrupted left just these, whole."""
     try:
-        found = unseal((folder / SIDECAR_FILE).read_text())
+        found = unseal(plain(folder / SIDECAR_FILE).read_text())
         return found.pop("file_sha256") == sha256_file(folder / ARRAY_FILE) and found == _identity(origin, rows)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 

@@ -101,9 +101,8 @@ class RunFacts:
         return (self.step or 0) * self.global_batch
 
 
-SMALL = (
-    2000  # images: of fewer, the bias of FID is of the size of what is told apart, and KID, which has none, comes first
-)
+# Images: of fewer, the bias of FID is of the size of what is told apart, and KID, which has none, comes first.
+SMALL = 2000
 Measure = Literal["KID", "FID"]
 
 

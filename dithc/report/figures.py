@@ -230,13 +230,7 @@ def _bars(panel: Axes, title: str, bars: Sequence[Bar], theme: Theme, *, measure
         )  # fmt: skip
     panel.set_title(title, pad=16)
     interval = " with 95 % intervals" if any(bar.interval for bar in bars) else ""
-    incomparable = (
-        ""
-        if all(bar.comparable for bar in bars)
-        else " (NOT comparable)"
-        if interval
-        else f" (NOT comparable with published {measure})"
-    )
+    incomparable = "" if all(bar.comparable for bar in bars) else " (NOT comparable)"
     panel.set_xlabel(f"{measure}{interval}, lower is better{incomparable}")
     panel.set_yticks(range(len(bars)), ["\n".join(filter(None, [bar.label, bar.beside])) for bar in bars])
     panel.tick_params(axis="y", labelcolor=theme.ink)

@@ -52,7 +52,7 @@ def average_of(
             f"the average of length {length} at step {step} is made of {len(steps)} checkpoints, and {len(missing)} lack",
             got=f"checkpoints of steps {', '.join(map(str, store.steps())) or 'none'} in {store.folder}",
             expected=f"also {', '.join(map(str, missing[:10]))}{' and so on' if len(missing) > 10 else ''}",
-            remedy="give the run the `keep_every` and `segment` that it was trained with, leave `ema` out of the evaluation, or "
+            remedy="give the run the `keep_every` that it was trained with, leave `ema` out of the evaluation, or "
             f"delete {manifest} and that folder to train again",
         )
     stored = [Profile(one, each) for one in steps for each in lengths]

@@ -213,14 +213,12 @@ class Saver:
             save.task.start()
 
     def _committing(self, save: _Save, entries: list[dict[str, Any]]) -> Callable[[Background], None]:
-        keep_every = [every for every in (self.run.segment_steps, self.run.keep_every) if every is not None]
-
         def commit(_: Background) -> None:
             if self._overtaken():
                 raise self._held(save.step)
             self.store.commit(save.step, save.folder, files=entries, meta=save.meta)
             if not self._overtaken():  # all ranks hear of it at the next checkpoint
-                self.store.prune(saved=save.step, keep_last=self.run.keep_last, keep_every=keep_every)
+                self.store.prune(saved=save.step, keep_last=self.run.keep_last, keep_every=self.run.kept_every)
 
         return commit
 

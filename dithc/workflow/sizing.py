@@ -226,7 +226,8 @@ def _sample(experiment: Experiment, name: str, ranks: int) -> tuple[float, float
     flops = sizes.flops * evaluation.images * evaluation.steps * (2 if evaluation.guidance != 1.0 else 1)
     if evaluation.at == "codec":
         return TORCH_MB + (decoding + held) / MB, 4 * _codec_pass(experiment, dataset), 0.0
-    return TORCH_MB + (decoding + held + network) / MB, flops, 0.0
+    read = 2 * 4 * sizes.parameters * len(experiment.snapshots_of(evaluation))  # two averages of each, fp32
+    return TORCH_MB + (decoding + held + network) / MB, flops, read / MB * ranks
 
 
 def _extractor(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:

@@ -100,9 +100,8 @@ class Plan:
         """What a contender's seconds a step depend on, but for the machine."""
         run = self.base.runs[name]
         data = self.base.datasets[run.dataset]
-        return digest(
-            [one.model_dump(mode="json") for one in (run, data, self.base.codecs[data.codec], self.base.machine)]
-        )
+        settings = (run, data, self.base.codecs[data.codec], self.base.machine)
+        return digest([one.model_dump(mode="json", exclude_defaults=True) for one in settings])
 
     def calibrations(self, name: str) -> list[str]:
         """The short trainings that measure a step of a contender."""

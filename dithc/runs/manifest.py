@@ -17,11 +17,8 @@ from dithc.runs.files import atomic_write, sha256_file
 from dithc.runs.spec import digest, stage_spec
 from dithc.sealed import plain, seal, unseal
 
-<<<<<<< HEAD
 UNCOUNTED = (".png", ".json", "turned.npy")
-=======
 TIME = "%Y-%m-%dT%H:%M:%SZ"
->>>>>>> kid
 
 
 def _host() -> dict[str, Any]:

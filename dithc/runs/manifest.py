@@ -18,6 +18,7 @@ from dithc.runs.spec import digest, stage_spec
 from dithc.sealed import plain, seal, unseal
 
 UNCOUNTED = (".png", ".json", "turned.npy")
+TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def _host() -> dict[str, Any]:
@@ -52,7 +53,7 @@ class Manifest:
     code: dict[str, str] = field(default_factory=code_version)
     host: dict[str, Any] = field(default_factory=_host)
     seconds: float = 0.0
-    written: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    written: str = field(default_factory=lambda: time.strftime(TIME, time.gmtime()))
 
     # Files that the manifests which this process read or wrote list, by absolute path: manifest and entry.
     _listed: ClassVar[dict[str, tuple[Path, dict[str, Any]]]] = {}
@@ -97,6 +98,7 @@ class Manifest:
             )
             written = content.pop("digest")
             manifest = cls(**content)
+            manifest._check_kinds()
             if manifest.digest != written:
                 raise ValueError(f"it is altered: its content has digest {manifest.digest}, {written} was written")
         except FileNotFoundError:
@@ -116,6 +118,17 @@ class Manifest:
             )
         manifest._remember(path)
         return manifest
+
+    def _check_kinds(self) -> None:
+        """Raises a ValueError where a field is not of its kind, which a document sealed by others may have."""
+        texts = [self.stage, self.name, *self.inputs.values(), *(entry["path"] for entry in self.files)]
+        texts += [entry["sha256"] for entry in self.files]
+        tables = (self.spec, self.numbers, self.code, self.host)
+        if not all(isinstance(text, str) for text in texts) or not all(isinstance(one, dict) for one in tables):
+            raise ValueError("its fields are of other kinds than those of a manifest")
+        if not 0 <= self.seconds < float("inf"):
+            raise ValueError(f"its wall time is {self.seconds!r}")
+        time.strptime(self.written, TIME)
 
     def _remember(self, path: Path) -> None:
         for entry in self.files:

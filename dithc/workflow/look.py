@@ -191,9 +191,10 @@ def asked(job: Job) -> str:
 def _done(stage: Stage, output: Path) -> Standing:
     content = _read_json(output) if output.suffix == ".json" else {}
     written, seconds, numbers = content.get("written"), content.get("seconds"), content.get("numbers") or {}
-    when = (
-        datetime.fromisoformat(written).timestamp() if isinstance(written, str) and written else output.stat().st_mtime
-    )
+    try:
+        when = datetime.fromisoformat(str(written)).timestamp()
+    except ValueError:  # no manifest, or one without its time
+        when = output.stat().st_mtime
     told = []
     if stage.kind == "run" and numbers.get("loss_last100") is not None:
         told += [f"loss {numbers['loss_last100']:.4f}"]

@@ -1,12 +1,16 @@
 """The manifest: what a stage leaves, its digest, and what can be wrong with it."""
 
 import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dithc.config import load
 from dithc.log import UserError
 from dithc.runs import Manifest, digest
+from dithc.sealed import seal
 
 
 def test_manifest_is_read_as_it_was_written(tmp_path):
@@ -106,3 +110,24 @@ def test_samples_of_settings_that_came_later_keep_their_digest_without_them():
     assert digest(of_samples()) == "f32b75851acd"
     edits = [{"order": 3}, {"steps": 2, "times": [999, 3]}, {"guidance_interval": [0.2, 0.8]}, {"guide": "start"}]
     assert len({digest(of_samples(**edit)) for edit in [{}, *edits]}) == 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seconds": "x"},
+        {"seconds": -1.0},
+        {"written": "<script>"},
+        {"numbers": [1]},
+        {"name": 3},
+        {"inputs": {"a": {}}},
+        {"files": [{"path": "a", "sha256": 3, "bytes": 1}]},
+    ],
+)
+def test_fields_of_other_kinds_are_refused_whoever_sealed_them(change: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    manifest = Manifest(stage="fid", name="x", spec={})
+    content = {**asdict(manifest), **change}
+    path.write_text(seal({**content, "digest": replace(manifest, **change).digest}))
+    with pytest.raises(UserError, match="cannot be read"):
+        Manifest.read(path)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ from dithc.cli.bench_words import Kind, add_json, tell
 
 if TYPE_CHECKING:
     from dithc.bench import quality
+    from dithc.config import training
+    from dithc.model import DiTConfig
 
 PLAN_FILE, FIGURE_FILE, RESULT_FILE = "plan.json", "quality.png", "quality.json"
 
@@ -112,6 +115,14 @@ def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: 
     return run.run(argparse.Namespace(profile=profile, configfile=[path], verbose=False, words=words))
 
 
+def _flops(run: "training.Run", network: "DiTConfig", steps: int) -> float:
+    """Operations of the first steps of a training."""
+    from dithc.model import flops_per_image
+
+    each = flops_per_image(network).training_total * run.global_batch + run.update_flops
+    return float(steps * each + run.align_flops(steps, tokens=network.num_tokens, channels=network.in_channels))
+
+
 def _judge(plan: "quality.Plan", folder: Path, steps: dict[str, int], path: Path | None) -> int:
     """Reads the manifests, draws the picture, prints the table."""
     import numpy as np
@@ -119,7 +130,7 @@ def _judge(plan: "quality.Plan", folder: Path, steps: dict[str, int], path: Path
     from dithc.bench import quality
     from dithc.config import load
     from dithc.log import logger
-    from dithc.model import DiTConfig, flops_per_image
+    from dithc.model import DiTConfig
     from dithc.report import quality_figure
     from dithc.runs import Manifest, Store, atomic_write
 
@@ -139,7 +150,7 @@ def _judge(plan: "quality.Plan", folder: Path, steps: dict[str, int], path: Path
         own = quality.run_name(name, seed, steps[name])
         store, step = Store.of_run(last[own])
         config = DiTConfig(**store.open(step).meta["model"])
-        flops[name] = float(flops_per_image(config).training_total * run.global_batch + run.update_flops)
+        flops[name] = partial(_flops, run, config)
         for at in quality.points(steps[name]):
             samples = folder / "samples" / quality.point_name(own, at)
             Manifest.read(samples / "manifest.json", stage="sample")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module, Parameter
 
+    from dithc.comm.exposure import Meter
     from dithc.comm.mpi import World
     from dithc.comm.reducer import Reducer
     from dithc.comm.sharding import SharedWeights
@@ -109,8 +110,17 @@ class Group:
         distributed.all_gather_object(values, value)
         return values
 
-    def all_reduce_(self, tensor: "Tensor", *, op: Literal["sum", "mean", "max", "min"] = "sum") -> "Tensor":
-        """Combines a tensor over all ranks, in place, and returns it; mean divides the sum by the number of ranks."""
+    def all_reduce_(
+        self,
+        tensor: "Tensor",
+        *,
+        op: Literal["sum", "mean", "max", "min"] = "sum",
+        meter: "Meter | None" = None,
+    ) -> "Tensor":
+        """Combines a tensor over all ranks, in place, and returns it; mean divides the sum by the number of ranks.
+
+        A `meter` counts what it costs.
+        """
         if self.size == 1:
             return tensor
         import torch.distributed as distributed
@@ -121,7 +131,10 @@ class Group:
             "max": distributed.ReduceOp.MAX,
             "min": distributed.ReduceOp.MIN,
         }
-        distributed.all_reduce(tensor, op=operations[op])
+        work = distributed.all_reduce(tensor, op=operations[op], async_op=meter is not None)
+        if meter is not None:
+            meter.sent(tensor.nbytes)
+            meter.wait(work)
         return tensor.div_(self.size) if op == "mean" else tensor
 
     @staticmethod

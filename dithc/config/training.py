@@ -366,6 +366,20 @@ class Run(Settings):
         # An iteration on (R, C), R <= C, takes 2 R^2 C + R^3 multiply-adds: 3 D^3 for each of 10 matrices, 9 for the MLP's 2.
         return 2 * depth * 48 * width**3 * self.optimizer.iterations if self.optimizer.kind == "muon" else 0
 
+    def align_flops(self, steps: int, *, tokens: int, channels: int) -> int:
+        """Operations of the first `steps` steps on the head of `align`, forward and backward, of all images.
+
+        Args:
+            steps: of which those after `align.until` cost nothing.
+            tokens: T of an image.
+            channels: C of its latents.
+        """
+        if self.align is None or self.align.to == "layer":
+            return 0
+        width, _, _ = self.model.shape
+        adds = tokens * (width**2 + width * channels * self.model.patch**2)  # D -> D -> C*p*p
+        return 3 * 2 * adds * self.global_batch * min(steps, self.align.until or steps)
+
     @property
     def _saved_bytes(self) -> int:
         """Of the second moments that matrices do not have."""

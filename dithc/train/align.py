@@ -33,6 +33,8 @@ class Alignment:
 
     Attributes:
         settings: of the run.
+        head: what tells the latents from tokens; None for `to: layer`.
+        norm: of the head's gradient, over all ranks, once `finish` was called; None for `to: layer`.
     """
 
     def __init__(
@@ -54,12 +56,14 @@ class Alignment:
         self._patch = model.config.patch_size
         places = [settings.at] + ([settings.target] if settings.target is not None else [])
         self._blocks = [model.blocks[place - 1] for place in places]
-        self._head, self._optimizer = None, None
+        self.head: nn.Module | None = None
+        self.norm: float | None = None
+        self._optimizer: Optimizer | None = None
         if settings.to == "latents":
             width, patch = model.config.hidden_size, model.config.in_channels * self._patch**2
-            self._head = _head(width, patch, seed=seed)
+            self.head = _head(width, patch, seed=seed)
             plain = run.model_copy(update={"optimizer": training.Optimizer()})  # AdamW: Muon is for blocks
-            self._optimizer = Optimizer(self._head, plain, flat=False)
+            self._optimizer = Optimizer(self.head, plain, flat=False)
 
     def is_on(self, step: int) -> bool:
         """Whether it counts in an optimizer step (1 is the first)."""
@@ -83,23 +87,27 @@ class Alignment:
             taps: what the forward pass of these images left.
             x0: (N, C, height, width), clean latents.
         """
-        if self._head is None:
+        if self.head is None:
             tokens, target = taps
             similarity = functional.cosine_similarity(tokens.float(), target.detach().float(), dim=2)  # (N, T)
             return -similarity.mean(1)  # (N)
         (tokens,) = taps
         patches = hcops.vector.patchify(x0, self._patch)  # (N, T, C*p*p)
-        predicted = self._head(tokens)  # (N, T, C*p*p)
+        predicted = self.head(tokens)  # (N, T, C*p*p)
         return functional.smooth_l1_loss(predicted.float(), patches.float(), reduction="none").mean((1, 2))  # (N)
 
     def finish(self, group: Group) -> bool:
         """After the backward passes of a step: sums the head's gradient over the ranks; whether it can be learnt from."""
-        if self._head is None or self._optimizer is None:
+        if self.head is None or self._optimizer is None:
             return True
-        for weight in self._head.parameters():
-            assert weight.grad is not None
-            group.all_reduce_(weight.grad.div_(self._strategy.scale))
-        return self._optimizer.takes(self._optimizer.clip())
+        gradients = [weight.grad for weight in self.head.parameters() if weight.grad is not None]
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).div_(self._strategy.scale)
+        group.all_reduce_(flat, meter=self._strategy.meter)
+        parts = torch.split(flat, [gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+        self.norm = self._optimizer.clip()
+        return self._optimizer.takes(self.norm)
 
     def update(self, step: int) -> None:
         """Moves the head, after `finish`, at the learning rate of the network."""
@@ -113,17 +121,17 @@ class Alignment:
 
     def pieces(self) -> list[Piece]:
         """The head and the state of its optimizer, which every rank has whole; nothing where there is no head."""
-        if self._head is None or self._optimizer is None:
+        if self.head is None or self._optimizer is None:
             return []
-        weights = [Piece.whole(WEIGHT + name, value) for name, value in self._head.state_dict().items()]
+        weights = [Piece.whole(WEIGHT + name, value) for name, value in self.head.state_dict().items()]
         return weights + self._optimizer.pieces()
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes over what `pieces` gave, whole tensors by name; only where there is a head."""
-        assert self._head is not None
+        assert self.head is not None
         assert self._optimizer is not None
         weights = {name.removeprefix(WEIGHT): tensors[name] for name in tensors if name.startswith(WEIGHT)}
-        self._head.load_state_dict(weights)
+        self.head.load_state_dict(weights)
         self._optimizer.load({name: tensors[name] for name in tensors if not name.startswith(WEIGHT)})
 
 

@@ -3,6 +3,7 @@
 Legend: n images of a micro-batch.
 """
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 MOST_IMAGES_NAMED = 4
+HEAD = "align"  # what names of the head's layers begin with
 
 
 class Search:
@@ -25,21 +27,24 @@ class Search:
         in_weights: whether the weights themselves hold such a number.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module.module if isinstance(module, DistributedDataParallel) else module
+    def __init__(self, module: nn.Module, *, head: nn.Module | None = None) -> None:
+        """Prepares to watch a network, and the head of `align` beside it."""
+        self._layers = dict(_network(module).named_modules())
+        if head is not None:
+            self._layers |= head.named_modules(prefix=HEAD)
+        self._weights = weights_of(module, head)
         self._stack = ExitStack()
         self._part = slice(0, 0)
         self.found: str | None = None
         self.in_weights = False
 
     def __enter__(self) -> Self:
-        bad = bad_weights(self._module)
-        if bad:
+        if bad := bad_weights(self._weights):
             self.in_weights = True
             self.found = weights_in_words(bad)
-        for name, layer in self._module.named_modules():
+        for name, layer in self._layers.items():
             self._until_exit(layer.register_forward_hook(self._layer_hook(name), with_kwargs=True))
-        for name, parameter in self._module.named_parameters():
+        for name, parameter in self._weights.items():
             if parameter.requires_grad:
                 hook = self._gradient_hook(name)
                 self._until_exit(parameter.register_post_accumulate_grad_hook(hook))
@@ -105,15 +110,25 @@ class Search:
         return f"image {', '.join(map(str, numbers[:MOST_IMAGES_NAMED]))}{more} of the global batch"
 
 
-def bad_weights(module: nn.Module) -> list[str]:
-    """Names of the parameters that hold a number that is not finite."""
-    return [name for name, value in module.named_parameters() if not _is_finite(value)]
+def weights_of(module: nn.Module, head: nn.Module | None) -> dict[str, nn.Parameter]:
+    """The parameters of a network, and those of the head of `align` beside it, by name."""
+    beside = {} if head is None else dict(head.named_parameters(prefix=HEAD))
+    return dict(_network(module).named_parameters()) | beside
+
+
+def bad_weights(weights: Mapping[str, Tensor]) -> list[str]:
+    """Names of the weights that hold a number that is not finite."""
+    return [name for name, value in weights.items() if not _is_finite(value)]
 
 
 def weights_in_words(names: list[str]) -> str:
     """Says which weights are not finite."""
     more = f" and of {len(names) - 1} more" if len(names) > 1 else ""
     return f"the weights of {names[0]}{more}, before any layer"
+
+
+def _network(module: nn.Module) -> nn.Module:
+    return module.module if isinstance(module, DistributedDataParallel) else module
 
 
 def _is_finite(values: Tensor) -> bool:

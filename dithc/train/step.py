@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dithc import hcops
 from dithc.cftp import partition
@@ -22,7 +22,7 @@ from dithc.train.align import Alignment
 from dithc.train.ema import Ema
 from dithc.train.memory import TrainingMemory
 from dithc.train.nonfinite import NotFinite
-from dithc.train.nonfinite_search import Search, bad_weights, weights_in_words
+from dithc.train.nonfinite_search import Search, bad_weights, weights_in_words, weights_of
 from dithc.train.optimizer import Optimizer
 from dithc.train.strategy import Strategy
 
@@ -155,17 +155,17 @@ class Trainer:
         return values | exchange | self.memory.metrics()
 
     def check_weights(self, number: int) -> None:
-        """Looks at the weights after step `number`, before they are kept.
+        """Looks at the weights after step `number`, those of the head of `align` included, before they are kept.
 
         Raises:
             NotFinite: they hold a number that is not finite, on any rank; it counts as one of the step that would be next.
         """
         self.strategy.ready()
-        weights = [value.detach() for value in self.strategy.module.parameters()]
-        is_finite = math.isfinite(hcops.optimizer.sum_of_squares(weights))
+        weights = weights_of(self.strategy.module, self._head)
+        is_finite = math.isfinite(hcops.optimizer.sum_of_squares([value.detach() for value in weights.values()]))
         if not self.group.any(not is_finite):
             return
-        names = bad_weights(self.strategy.module)
+        names = bad_weights(weights)
         found = dict(enumerate(self.group.gather_objects(weights_in_words(names) if names else None)))
         raise NotFinite(
             number + 1,
@@ -182,6 +182,10 @@ class Trainer:
     def _alignment(self, number: int) -> Alignment | None:
         """What counts in a step beside the objective."""
         return self.alignment if self.alignment is not None and self.alignment.is_on(number) else None
+
+    @property
+    def _head(self) -> nn.Module | None:
+        return None if self.alignment is None else self.alignment.head
 
     def _forget(self, alignment: Alignment | None) -> None:
         """Drops all gradients."""
@@ -205,7 +209,7 @@ class Trainer:
         alignment = self._alignment(number)
         self.strategy.ready()
         self._forget(alignment)
-        with Search(self.strategy.module) as search:
+        with Search(self.strategy.module, head=self._head) as search:
             for part in self._micro_batches:
                 with self.strategy.accumulating(last=False):
                     batch = self.source.batch(number - 1, part)
@@ -219,11 +223,13 @@ class Trainer:
         self._forget(alignment)
         told = self.group.gather_objects((math.isfinite(own_loss), search.in_weights, search.found))
         found = {rank: place for rank, (_, _, place) in enumerate(told)}
+        head = None if alignment is None else alignment.norm
+        norms = f"gradient norm {norm}" if head is None else f"gradient norm {norm}, that of the head of `align` {head}"
         ranks = ", ".join(str(rank) for rank, (good, _, _) in enumerate(told) if not good)
         return NotFinite(
             number,
-            what=f"the loss of rank {ranks}" if ranks else _of_gradient(norm),
-            got=f"loss {loss}, gradient norm {norm}; first, when computed again: {_places(found)}",
+            what=f"the loss of rank {ranks}" if ranks else _of_gradient(norm, head=head),
+            got=f"loss {loss}, {norms}; first, when computed again: {_places(found)}",
             in_weights=any(in_weights for _, in_weights, _ in told),
             found={rank: place for rank, place in found.items() if place},
         )
@@ -234,11 +240,13 @@ def _whole(losses: Mapping[str, Tensor], alignment: Alignment | None) -> Tensor:
     return losses["loss"] if alignment is None else losses["loss"] + alignment.settings.weight * losses[ALIGN]
 
 
-def _of_gradient(norm: float) -> str:
-    """What is wrong with a gradient that finite losses had."""
-    if math.isfinite(norm):
-        return "the gradient (finite, but its squares are beyond fp32)"
-    return "the gradient (the loss of every rank is finite)"
+def _of_gradient(norm: float, *, head: float | None) -> str:
+    """What is wrong with a gradient that finite losses had, by its norm and that of the head of `align`."""
+    if not math.isfinite(norm):
+        return "the gradient (the loss of every rank is finite)"
+    if head is not None and not math.isfinite(head):
+        return "the gradient of the head of `align` (the loss of every rank is finite)"
+    return "the gradient (finite, but its squares are beyond fp32)"
 
 
 def _places(found: Mapping[int, str | None]) -> str:

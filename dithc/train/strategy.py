@@ -56,6 +56,7 @@ class Strategy:
         layout: which rank does what.
         module: what to call for a forward pass.
         scale: factor on a rank's loss, so that the gradients come out as sums over the shares of the batch.
+        meter: counts what the exchange of a step costs; `finish` empties it.
         zero: which share of the optimizer's state this rank keeps, once `settle` was called; None where it keeps all.
     """
 
@@ -103,6 +104,7 @@ class Strategy:
             self._reducer = Group.reducer(model.parameters(), over=over)
         if self._reducer is not None:
             log.info(f"gradients of {layout.data_size} ranks are summed during the backward pass: {self._reducer}")
+        self.meter = Meter() if self._reducer is None else self._reducer.meter
         self.module: nn.Module = self._parallel or model
 
     @property
@@ -122,11 +124,12 @@ class Strategy:
         """Waits for the gradients of the other shares, after the backward pass of the last micro-batch.
 
         Returns:
-            What the exchange of the step cost, for its metrics, that of weights and matrices since the step before included;
-            nothing where nothing is known.
+            What the exchange of the step cost, for its metrics, that of weights, of matrices and of the head of `align` since the
+            step before included, that of gradients only where dithc's reducer sums them; nothing where nothing was measured.
         """
         if self._reducer is None:
-            return {}
+            measured = self.meter.take().metrics()
+            return measured if any(measured.values()) else {}
         self._reducer.finish()
         return self._reducer.exposure.metrics()
 
@@ -192,14 +195,13 @@ class Strategy:
     def holding(self) -> Holding:
         """Which rank has what of the matrices among the weights, once `settle` was called."""
         rank, size = self.layout.rank, self.layout.size
-        meter = Meter() if self._reducer is None else self._reducer.meter
         if self.zero is not None:
-            return RunHolding(rank, size, span=size, meter=meter, zero=self.zero)
+            return RunHolding(rank, size, span=size, meter=self.meter, zero=self.zero)
         if self.shards is not None:
             from dithc.train.strategy_tensor import ShardHolding
 
-            return ShardHolding(rank, size, span=self.layout.tensor_size, meter=meter, shards=self.shards)
-        return Holding(rank, size, meter=meter)
+            return ShardHolding(rank, size, span=self.layout.tensor_size, meter=self.meter, shards=self.shards)
+        return Holding(rank, size, meter=self.meter)
 
     def pieces(self, held: list[Piece]) -> list[Piece]:
         """What this rank holds, as pieces of the whole model's tensors."""

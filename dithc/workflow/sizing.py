@@ -21,6 +21,7 @@ MB = 1e6
 TORCH_MB, PLAIN_MB = 800, 400
 # Numbers that the Stable Diffusion autoencoder keeps of an image that is only passed through, in (pixels x first width).
 KEPT_CONVOLUTION, SD_WIDTH = 12, 128
+SD_CHANNELS = 4  # of its latents
 VALIDATION_PASSES = 256 * 8  # forward passes of one image: tiles at most, each at so many times
 COPY_QUERIES, MOST_FEATURES = 2 * 2048, 2048  # images whose nearest tiles are searched at most, and numbers of each
 CODEC_CROP = 32  # side of what a training step of a codec sees
@@ -57,6 +58,7 @@ class Geometry:
         tokens: T of an image.
         width: D.
         depth: L.
+        channels: of the latents.
         parameters: of the network, but for its label table.
     """
 
@@ -65,6 +67,7 @@ class Geometry:
     tokens: int
     width: int
     depth: int
+    channels: int
     parameters: int
 
     @property
@@ -103,7 +106,8 @@ def geometry(experiment: Experiment, run: training.Run) -> Geometry:
     width, depth, _ = run.model.shape
     factor = _codec_factor(experiment, dataset.codec)
     tokens = max(1, dataset.tiles.size // (factor * run.model.patch)) ** 2
-    return Geometry(dataset.tiles.size, _bands(dataset), tokens, width, depth, run.model.parameters)
+    bands, channels = _bands(dataset), _codec_channels(experiment, dataset)
+    return Geometry(dataset.tiles.size, bands, tokens, width, depth, channels, run.model.parameters)
 
 
 def source_files(dataset: datasets.Dataset, *, most: int = 100_000) -> tuple[int, int, int]:
@@ -125,6 +129,13 @@ def source_files(dataset: datasets.Dataset, *, most: int = 100_000) -> tuple[int
 def _codec_factor(experiment: Experiment, name: str) -> int:
     codec = experiment.codecs[name]
     return codec.factor if isinstance(codec, codecs.KlVae) else {"pixel": 1, "sd-vae": 8}[codec.kind]
+
+
+def _codec_channels(experiment: Experiment, dataset: datasets.Dataset) -> int:
+    codec = experiment.codecs[dataset.codec]
+    if isinstance(codec, codecs.KlVae):
+        return codec.latent_channels
+    return {"pixel": _bands(dataset), "sd-vae": SD_CHANNELS}[codec.kind]
 
 
 def _bands(dataset: datasets.Dataset) -> int:
@@ -205,6 +216,7 @@ def _train(experiment: Experiment, name: str, ranks: int) -> tuple[float, float,
     state = run.state_bytes + (run.snapshot_bytes if machine.checkpoints == "async" else 0)
     passes = 4 if run.recompute == "block" else 3
     flops = (passes * sizes.flops * run.global_batch + run.update_flops) * run.segment_steps
+    flops += run.align_flops(run.segment_steps, tokens=sizes.tokens, channels=sizes.channels)
     if run.validate_every is not None:
         flops += sizes.flops * VALIDATION_PASSES * (run.segment_steps // run.validate_every + 1)
     checkpoints = run.snapshot_bytes / MB * (run.segment_steps / run.checkpoint_every + 1)

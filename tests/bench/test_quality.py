@@ -9,12 +9,15 @@ from dithc.bench import table
 from dithc.bench.quality import Plan, calibrated_steps, judge
 from dithc.bench.quality.plan import point_name, points, run_name
 from dithc.bench.quality.result import Point, headroom, speedup
+from dithc.cli.bench_quality import _flops
 from dithc.config import experiment_of, load
 from dithc.log import UserError
+from dithc.model import DiT
 from dithc.report.quality_figure import draw_quality
 
 ROOT = Path(__file__).parents[2]
 STEPS = {"baseline": 80, "flow": 160}
+SIZES = {"hidden_size": 32, "depth": 2, "num_heads": 2}
 
 
 def curve(times, *, faster: float = 1.0) -> list[Point]:
@@ -127,7 +130,19 @@ def result():
     for name in chosen.contenders:
         scores[f"{name}-untrained"] = {"fid": 200.0, "floor": 3.0, "n_generated": 64}
         scores[f"{name}-codec"] = {"fid": 5.0}
-    return judge(chosen, steps=STEPS, runs=runs, scores=scores, codecs={}, flops={"baseline": 2.0, "flow": 1.0})
+    flops = {"baseline": lambda step: 2.0 * step, "flow": lambda step: 1.0 * step}
+    return judge(chosen, steps=STEPS, runs=runs, scores=scores, codecs={}, flops=flops)
+
+
+def test_operations_of_a_contender_include_the_head_of_align_until_it_ends():
+    base = load(ROOT / "config" / "experiments" / "quality.yaml")
+    run, network = base.runs["latents"], DiT.from_preset("DiT-S/2", input_size=(8, 8), num_classes=3, **SIZES).config
+    until = run.model_copy(update={"align": run.align.model_copy(update={"until": 4})})
+    head = 6 * 16 * (32 * 32 + 32 * 16) * run.global_batch
+    plain, small = ({"align": None}, {"model": run.model.model_copy(update=SIZES)})
+    for one, steps in ((run, 10), (until, 4)):
+        with_head, without = (one.model_copy(update=small | more) for more in ({}, plain))
+        assert _flops(with_head, network, 10) - _flops(without, network, 10) == steps * head
 
 
 def test_result_has_the_ratio_of_every_seed_their_mean_and_what_bounds_the_scores():

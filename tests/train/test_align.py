@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from dithc.comm import Group
 from dithc.log import UserError, read_metrics
@@ -14,7 +15,9 @@ from dithc.model import DiT
 from dithc.runs import Store
 from dithc.tensors import read_tensors
 from dithc.train import DONE, train
+from dithc.train import align as align_module
 from dithc.train.align import Alignment
+from dithc.train.nonfinite import NotFinite
 from dithc.train.strategy import Strategy
 from dithc.train.strategy_layout import Layout
 from tests.train.conftest import SMALL, small_run
@@ -206,6 +209,66 @@ def test_a_head_whose_gradient_is_not_finite_is_told_of():
             model(x, t, y)
         (alignment.losses(taps, x).sum() * factor).backward()
         assert alignment.finish(Group()) == is_good
+
+
+def test_the_gradient_of_the_head_travels_once_and_is_counted():
+    class Doubling(Group):
+        """Stands in for two ranks that have the same gradients."""
+
+        def all_reduce_(self, tensor, *, op="sum", meter=None):
+            meter.sent(tensor.nbytes)
+            return tensor.mul_(2)
+
+    alignment = aligned(network(), LATENTS)
+    alignment.losses([torch.randn(2, 16, 32)], torch.randn(2, 4, 8, 8)).sum().backward()
+    truth = [2 * weight.grad for weight in alignment.head.parameters()]
+    assert alignment.finish(Doubling())
+    assert all(torch.equal(weight.grad, two) for weight, two in zip(alignment.head.parameters(), truth, strict=True))
+    assert alignment.norm == pytest.approx(float(torch.cat([two.reshape(-1) for two in truth]).norm()))
+    assert alignment._strategy.finish()["bytes_moved"] == 4 * (32 * 32 + 32 + 32 * 16 + 16)
+
+
+def test_operations_of_the_head_are_those_that_torch_counts():
+    alignment, tokens = aligned(network(), LATENTS), torch.randn(2, 16, 32, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        alignment.losses([tokens], torch.randn(2, 4, 8, 8)).sum().backward()
+    run = small_run(model=DEEP, align=LATENTS | {"until": 3}, global_batch=2)
+    each, sizes = counter.get_total_flops(), {"tokens": 16, "channels": 4}
+    assert [run.align_flops(steps, **sizes) for steps in (1, 3, 9)] == [each, 3 * each, 3 * each]
+    assert small_run(model=DEEP, align=LATENTS).align_flops(5, **sizes) == 5 * 4 * each
+    assert small_run(model=DEEP, align=LAYER).align_flops(5, **sizes) == small_run().align_flops(5, **sizes) == 0
+
+
+@pytest.mark.parametrize(("every", "said"), [(1, "at step 2: the weights after step 1, although"), (6, "at step 2")])
+def test_weights_of_the_head_that_are_not_finite_are_found_and_not_kept(job, monkeypatch, every, said):
+    true = Alignment.update
+
+    def update(self, step):
+        true(self, step)
+        self.head[0].weight.detach()[0, 0] = float("nan")
+
+    monkeypatch.setattr(Alignment, "update", update)
+    one = job(model=DEEP, align=LATENTS, checkpoint_every=every)
+    with pytest.raises(
+        NotFinite, match=said + r"[\s\S]*rank 0: the weights of align\.0\.weight, before any layer"
+    ) as caught:
+        train(one, Group())
+    assert caught.value.in_weights
+    assert Store(next(one.store.glob("small-*"))).newest().step == 0
+
+
+def test_a_gradient_of_the_head_alone_that_is_not_finite_is_told_from_that_of_the_network(job, monkeypatch):
+    true = align_module._head
+
+    def head(*sizes, seed):
+        made = true(*sizes, seed=seed)
+        made[0].weight.register_hook(lambda gradient: gradient * float("inf"))
+        return made
+
+    monkeypatch.setattr(align_module, "_head", head)
+    said = r"the gradient of the head of `align` \([\s\S]*norm \d[^,]*, that of the head of `align` (inf|nan);"
+    with pytest.raises(NotFinite, match=said + r"[\s\S]*the gradient of the weight of layer align\.0, in the"):
+        train(job(model=DEEP, align=LATENTS), Group())
 
 
 class TestOnSeveralRanks:

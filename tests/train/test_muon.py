@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,8 @@ from dithc.train.checkpoint import OPTIMIZER_FILE
 from dithc.train.ema import Ema
 from dithc.train.matrices import HIDDEN, Holding, Matrix, matrices_of, owners_of
 from dithc.train.optimizer import Optimizer
+from dithc.train.strategy import Strategy
+from dithc.train.strategy_layout import Layout
 from dithc.train.strategy_tensor import Cut, ShardHolding, Shards
 from dithc.train.zero import Run, RunHolding
 from tests.comm.test_group import run_program
@@ -294,8 +297,38 @@ def test_whole_shapes_follow_from_shards():
     assert holding.shape("blocks.0.adaLN_modulation.1.weight", torch.empty(192, 32)) == (192, 32)
 
 
+def test_what_travels_without_a_reducer_is_told_in_the_step_after_and_kept_no_longer():
+    strategy = Strategy(small_dit(), Layout())
+    assert strategy.finish() == {}
+    for _ in range(2):
+        meter = strategy.holding().meter
+        meter.sent(12)
+        meter.wait(SimpleNamespace(wait=lambda: None, begun=1.0, ended=3.0))
+        told = strategy.finish()
+        assert (told["bytes_moved"], told["communication_seconds"]) == (12, 2.0)
+        assert told["exposed_seconds"] > 0
+        assert strategy.finish() == {}
+
+
 class TestOnSeveralRanks:
     pytestmark = several_ranks
+
+    @pytest.mark.sampled("several ranks")
+    def test_it_trains_the_same_whoever_sums_the_gradients(self, job, tmp_path):
+        settings = {"clip": 0.1, "align": {"to": "latents", "at": 1}, **MUON}
+        ours, theirs = ten(job, "ours", **settings), ten(job, "theirs", gradients="ddp", **settings)
+        done = on_ranks(tmp_path, [ours, theirs])
+        assert done.returncode == 0, done.stderr
+        assert_alike(rows(theirs), rows(ours), tolerance=10 * FP32)
+        truth, found = tensors_of(ours, STEPS), tensors_of(theirs, STEPS)
+        assert found.keys() == truth.keys()
+        for name in (name for name in truth if "momentum." in name):
+            assert (found[name] - truth[name]).norm() < 0.01 * truth[name].norm(), name
+        owners, head = owners_of(matrices_of(shapes_of(small_dit())), 2), WIDTH**2 + WIDTH + WIDTH * 16 + 16
+        moved = 4 * (head + sum(matrix.size for matrix, owner in owners.items() if owner == 0))
+        assert [row.get("bytes_moved") for row in rows(theirs)] == [None, *[moved] * (STEPS - 1)]
+        sums, *others = (row["bytes_moved"] for row in rows(ours))
+        assert others == [sums + moved] * (STEPS - 1)
 
     @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """What the manifests of a comparison say: scores by time, and how much sooner a candidate reaches the baseline's last one."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Any, Literal
@@ -72,7 +72,13 @@ def _reached(points: Sequence[Point], goal: float, axis: str) -> float:
 
 
 def judge(
-    plan: Plan, *, steps: Mapping[str, int], runs: Numbers, scores: Numbers, codecs: Numbers, flops: Mapping[str, float]
+    plan: Plan,
+    *,
+    steps: Mapping[str, int],
+    runs: Numbers,
+    scores: Numbers,
+    codecs: Numbers,
+    flops: Mapping[str, Callable[[int], float]],
 ) -> dict[str, Any]:
     """The result of a comparison.
 
@@ -82,7 +88,7 @@ def judge(
         runs: numbers of the trainings' manifests, by run.
         scores: numbers of FID's manifests, by evaluation.
         codecs: `seconds` of the codec that each contender's data set has, by contender; empty where it is trained by nobody here.
-        flops: of a step of each contender.
+        flops: of each contender until a step.
     """
     kinds = {plan.base.datasets[plan.base.runs[name].dataset].codec for name in plan.contenders}
     before = {
@@ -96,7 +102,7 @@ def judge(
             Point(
                 step=at,
                 seconds=before[name] + at * per_step,
-                flops=at * flops[name],
+                flops=flops[name](at),
                 fid=float(scores[point_name(run, at)]["fid"]),
                 kid=scores[point_name(run, at)]["kid"],
             )

@@ -47,7 +47,7 @@ class Search:
         for name, parameter in self._weights.items():
             if parameter.requires_grad:
                 hook = self._gradient_hook(name)
-                self._until_exit(parameter.register_post_accumulate_grad_hook(hook))
+                self._until_exit(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(

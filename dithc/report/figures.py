@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib
@@ -22,6 +23,7 @@ from dithc.report.words import score, span
 
 DPI = 170
 WIDTH_INCHES = 10.4
+TITLE_SIZE, TITLE_LETTERS_AN_INCH = 8.5, 13.5  # of a picture
 UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
 MAX_POINTS = 1500  # of a raw curve: more than the figure has pixels for
 
@@ -308,9 +310,9 @@ def draw_samples(facts: Facts, theme: Theme) -> bytes:
         for panel in grid.ravel():
             panel.set_axis_off()
         for line, (dataset, items) in zip(grid, rows, strict=True):
-            _picture(line[0], dataset.grid, f"{dataset.title}\nreal")
+            _picture(line[0], dataset.grid, [dataset.title, "real"], columns=columns)
             for panel, item in zip(line[1:], items, strict=False):
-                _picture(panel, item.grid, f"{item.label}\n{_said(item.score, facts.measure)}")
+                _picture(panel, item.grid, [item.label, _said(item.score, facts.measure)], columns=columns)
         return as_png(figure)
 
 
@@ -320,8 +322,10 @@ def _said(score_of: Score | None, measure: Measure) -> str:
     return f"{measure} {score(score_of.value(measure))}" + ("" if score_of.comparable else ", not comparable")
 
 
-def _picture(panel: Axes, path: Path | None, title: str) -> None:
-    panel.set_title(title, fontsize=8.5)
+def _picture(panel: Axes, path: Path | None, title: list[str], *, columns: int) -> None:
+    """A picture below the lines of its title, each broken where it is wider than one of so many columns."""
+    width = int(WIDTH_INCHES / columns * TITLE_LETTERS_AN_INCH)
+    panel.set_title("\n".join(fill(line, width) for line in title), fontsize=TITLE_SIZE)
     if path is not None:
         panel.imshow(imread(path), interpolation="antialiased")
 

@@ -45,7 +45,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     from dithc.bench import quality
     from dithc.config import experiment_of
-    from dithc.log import problem
+    from dithc.log import logger, problem
 
     if not args.budget_minutes > 0:
         raise problem("--budget-minutes", got=args.budget_minutes, expected="a time above 0", remedy="correct it")
@@ -59,44 +59,46 @@ def _run(args: argparse.Namespace) -> int:
         evaluation=args.evaluation,
     )
     folder = Path(plan.base.results, f"{plan.base.name}-quality")
-    steps = _steps(plan, folder, args)
-    if steps is None or _workflow(plan.experiment(steps), folder / "experiment.json", args.profile):
+    seconds = _seconds(plan, folder, args.profile)
+    if seconds is None:
         return 1
-    return _judge(plan, folder, steps, args.json)
+    steps = quality.calibrated_steps(seconds, budget_seconds=60 * args.budget_minutes)
+    logger("dithc.bench").info(
+        f"steps that fill {args.budget_minutes:g} minutes here: "
+        + ", ".join(f"{name} {count:,} of {seconds[name]:.3g} s" for name, count in steps.items())
+    )
+    if _workflow(plan.experiment(steps), folder / "experiment.json", args.profile):
+        return 1
+    return _judge(plan, folder, steps, seconds, args.json)
 
 
-def _steps(plan: "quality.Plan", folder: Path, args: argparse.Namespace) -> dict[str, int] | None:
-    """Steps of each contender: measured once, then kept, so that what is started again goes on; None where that failed."""
+def _seconds(plan: "quality.Plan", folder: Path, profile: str) -> dict[str, float] | None:
+    """Seconds of a step of each contender: measured once, then kept for what is started again; None if that failed."""
     from dithc.bench import quality
-    from dithc.log import logger
     from dithc.runs import Manifest, atomic_write
     from dithc.sealed import plain, seal, unseal
 
-    log = logger("dithc.bench")
     path = folder / PLAN_FILE
-    known = unseal(plain(path).read_text())["steps"] if path.exists() else {}
-    keys = {name: f"{name} {plan.identity(name)} {args.budget_minutes:g} {args.profile}" for name in plan.contenders}
+    known = unseal(plain(path).read_text())["seconds"] if path.exists() else {}
+    keys = {name: f"{name} {plan.identity(name)} {profile}" for name in plan.contenders}
     missing = [name for name in plan.contenders if keys[name] not in known]
     if missing:
-        if _workflow(plan.calibration(), folder / "calibration.json", args.profile, runs_alone=True):
+        beside = [plan.baseline, *(name for name in missing if name != plan.baseline)]
+        if _workflow(plan.calibration(beside), folder / "calibration.json", profile, runs_alone=True):
             return None
         last = f"step_{quality.CALIBRATION_STEPS:07d}.json"
-        seconds = {
+        measured = {
             name: [
                 Manifest.read(folder / "runs" / run / last, stage="train").numbers["seconds_per_step_median"]
-                for run in plan.calibrations(name)
+                for run in plan.calibrations(name, beside)
             ]
-            for name in plan.contenders
+            for name in beside
         }
-        found = quality.calibrated_steps(seconds, budget_seconds=60 * args.budget_minutes)
+        before = known.get(keys[plan.baseline])
+        found = quality.calibrated_seconds(measured, beside=plan.baseline, known=before)
         known |= {keys[name]: found[name] for name in missing}
-        atomic_write(path, seal({"steps": known}))
-    steps = {name: int(known[keys[name]]) for name in plan.contenders}
-    log.info(
-        f"steps that fill {args.budget_minutes:g} minutes here: "
-        + ", ".join(f"{name} {count:,}" for name, count in steps.items())
-    )
-    return steps
+        atomic_write(path, seal({"seconds": known}))
+    return {name: float(known[keys[name]]) for name in plan.contenders}
 
 
 def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: bool = False) -> int:
@@ -123,7 +125,9 @@ def _flops(run: "training.Run", network: "DiTConfig", steps: int) -> float:
     return float(steps * each + run.align_flops(steps, tokens=network.num_tokens, channels=network.in_channels))
 
 
-def _judge(plan: "quality.Plan", folder: Path, steps: dict[str, int], path: Path | None) -> int:
+def _judge(
+    plan: "quality.Plan", folder: Path, steps: dict[str, int], seconds: dict[str, float], path: Path | None
+) -> int:
     """Reads the manifests, draws the picture, prints the table."""
     import numpy as np
 
@@ -155,7 +159,7 @@ def _judge(plan: "quality.Plan", folder: Path, steps: dict[str, int], path: Path
             samples = folder / "samples" / quality.point_name(own, at)
             Manifest.read(samples / "manifest.json", stage="sample")
             pictures[name, at] = np.load(Manifest.whole(samples / "rgb-00000.npy"))
-    result = quality.judge(plan, steps=steps, runs=runs, scores=scores, codecs=codecs, flops=flops)
+    result = quality.judge(plan, steps=steps, seconds=seconds, runs=runs, scores=scores, codecs=codecs, flops=flops)
     result["inputs"] = {  # two results are of the same things where these agree
         f"{stage}/{path.parent.name}": Manifest.read(path).digest
         for stage in ("tiles", "codecs", "extractors")

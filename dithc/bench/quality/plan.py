@@ -1,6 +1,6 @@
 """What is trained and judged: an experiment made of the runs that are compared."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -13,6 +13,7 @@ SHARES = (0.125, 0.25, 0.5, 1.0)
 PARTS = 8  # steps are a multiple of it, so that every share of them is whole
 CALIBRATION_STEPS, CALIBRATION_ROUNDS = 24, 2
 OF_SCHEDULE = ("warmup_steps", "lr_schedule", "decay_share")
+OF_NO_TIME = (*OF_SCHEDULE, "lr", "betas", "weight_decay", "steps", "seed")  # a step takes as long whatever they are
 SAME_SAMPLES = ("images", "seed", "real_split", "real_images", "extractor")
 SAME_TILES = ("source", "tiles", "split", "display")
 
@@ -101,20 +102,24 @@ class Plan:
         run = self.base.runs[name]
         data = self.base.datasets[run.dataset]
         settings = (run, data, self.base.codecs[data.codec], self.base.machine)
-        return digest([one.model_dump(mode="json", exclude_defaults=True) for one in settings])
+        content = [one.model_dump(mode="json", exclude_defaults=True) for one in settings]
+        content[0] = {key: value for key, value in content[0].items() if key not in OF_NO_TIME}
+        return digest(content)
 
-    def calibrations(self, name: str) -> list[str]:
-        """The short trainings that measure a step of a contender."""
-        return [f"calibrate-{name}-{self.identity(name)}-{number}" for number in range(CALIBRATION_ROUNDS)]
+    def calibrations(self, name: str, beside: Sequence[str]) -> list[str]:
+        """The short trainings that measure a step of a contender, in turns with the others of `beside`; of those whose steps
+        take the same time, one measures it for all."""
+        group = digest(sorted({self.identity(one) for one in beside}))
+        return [f"calibrate-{self.identity(name)}-{group}-{number}" for number in range(CALIBRATION_ROUNDS)]
 
-    def calibration(self) -> dict[str, Any]:
-        """The experiment that measures a step of each contender: short trainings, in turns."""
+    def calibration(self, names: Sequence[str]) -> dict[str, Any]:
+        """The experiment that measures a step of each of some contenders: short trainings, in turns."""
         runs: dict[str, Any] = {}
         for number in range(CALIBRATION_ROUNDS):
-            for name in self.contenders:
+            for name in names:
                 run = self._run(name, seed=number, steps=CALIBRATION_STEPS)
                 # A schedule costs nothing, and may need more steps than these.
-                runs[self.calibrations(name)[number]] = {key: run[key] for key in run if key not in OF_SCHEDULE}
+                runs[self.calibrations(name, names)[number]] = {key: run[key] for key in run if key not in OF_SCHEDULE}
         return self._experiment(runs, {})
 
     def experiment(self, steps: Mapping[str, int]) -> dict[str, Any]:
@@ -132,9 +137,18 @@ class Plan:
             judged = self._judged(name).model_dump(mode="json", exclude_unset=True) | {"run": run}
             for at in points(steps[name]):
                 evaluations[point_name(run, at)] = judged | {"at": at}
-            for bound in ("untrained", "codec"):
-                evaluations.setdefault(f"{name}-{bound}", judged | {"at": bound, "ema": None})
+            for bound, of in ((self.untrained, "untrained"), (self.codec_alone(name), "codec")):
+                evaluations.setdefault(bound, judged | {"at": of, "ema": None})
         return self._experiment(runs, evaluations)
+
+    @property
+    def untrained(self) -> str:
+        """The evaluation of fresh weights, those of the baseline."""
+        return f"{self.baseline}-untrained"
+
+    def codec_alone(self, name: str) -> str:
+        """The evaluation of the reconstructions of a contender's codec, which others may have too."""
+        return f"codec-{self.base.datasets[self.base.runs[name].dataset].codec}"
 
     def _judged(self, name: str) -> training.Evaluation:
         """How a contender's samples are made and scored."""
@@ -168,18 +182,33 @@ def point_name(run: str, step: int) -> str:
     return f"{run}-at{step}"
 
 
-def calibrated_steps(seconds: Mapping[str, list[float]], *, budget_seconds: float) -> dict[str, int]:
+def calibrated_seconds(
+    measured: Mapping[str, Sequence[float]], *, beside: str, known: float | None
+) -> dict[str, float]:
+    """Seconds of a step of each contender, as if all had been measured beside each other.
+
+    Args:
+        measured: a step of each, in several trainings that took turns.
+        beside: the contender of `measured` that the others are set in relation to.
+        known: its seconds when it was measured first; None for now. A machine that is slower today is so for all of them.
+    """
+    found = {name: median(each) for name, each in measured.items()}
+    scale = 1.0 if known is None else known / found[beside]
+    return {name: seconds * scale for name, seconds in found.items()}
+
+
+def calibrated_steps(seconds: Mapping[str, float], *, budget_seconds: float) -> dict[str, int]:
     """Steps of each contender that fill a budget of wall time.
 
     Args:
-        seconds: a step of each, in several trainings.
+        seconds: a step of each.
         budget_seconds: of a training.
 
     Raises:
         UserError: the budget is shorter than 8 steps.
     """
-    steps = {name: int(budget_seconds / median(found)) // PARTS * PARTS for name, found in seconds.items()}
-    short = {name: median(seconds[name]) for name, count in steps.items() if count < PARTS}
+    steps = {name: int(budget_seconds / each) // PARTS * PARTS for name, each in seconds.items()}
+    short = {name: seconds[name] for name, count in steps.items() if count < PARTS}
     if short:
         raise problem(
             "budget of the comparison",

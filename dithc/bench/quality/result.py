@@ -75,6 +75,7 @@ def judge(
     plan: Plan,
     *,
     steps: Mapping[str, int],
+    seconds: Mapping[str, float],
     runs: Numbers,
     scores: Numbers,
     codecs: Numbers,
@@ -85,6 +86,7 @@ def judge(
     Args:
         plan: what was compared.
         steps: of each contender.
+        seconds: of a step of each contender, as they were measured beside each other.
         runs: numbers of the trainings' manifests, by run.
         scores: numbers of FID's manifests, by evaluation.
         codecs: `seconds` of the codec that each contender's data set has, by contender; empty where it is trained by nobody here.
@@ -97,11 +99,10 @@ def judge(
     found: dict[tuple[str, int], list[Point]] = {}
     for name, seed in plan.trainings:
         run = run_name(name, seed, steps[name])
-        per_step = float(runs[run]["seconds_per_step_median"])
         found[name, seed] = [
             Point(
                 step=at,
-                seconds=before[name] + at * per_step,
+                seconds=before[name] + at * seconds[name],
                 flops=flops[name](at),
                 fid=float(scores[point_name(run, at)]["fid"]),
                 kid=scores[point_name(run, at)]["kid"],
@@ -130,19 +131,25 @@ def judge(
             "evaluation": plan.evaluation,
         },
         "steps": dict(steps),
+        "seconds_per_step": dict(seconds),
         "seconds_before": before,
-        "limits": {name: _limits(name, scores) for name in plan.contenders},
+        "limits": {name: _limits(plan, name, scores) for name in plan.contenders},
         "trainings": [
-            {"contender": name, "seed": seed, "points": [asdict(point) for point in points]}
+            {
+                "contender": name,
+                "seed": seed,
+                "seconds_per_step": runs[run_name(name, seed, steps[name])]["seconds_per_step_median"],
+                "points": [asdict(point) for point in points],
+            }
             for (name, seed), points in found.items()
         ],
         "ratios": {label: {"by_seed": rows, **_over_seeds(rows)} for label, rows in ratios.items()},
     }
 
 
-def _limits(name: str, scores: Numbers) -> dict[str, Any]:
+def _limits(plan: Plan, name: str, scores: Numbers) -> dict[str, Any]:
     """What bounds a contender's score: fresh weights above; below, its codec, and what two halves of the real set have."""
-    codec, fresh = scores[f"{name}-codec"], scores[f"{name}-untrained"]
+    codec, fresh = scores[plan.codec_alone(name)], scores[plan.untrained]
     return {"codec": codec["fid"], "floor": fresh["floor"], "untrained": fresh["fid"], "n": fresh["n_generated"]}
 
 

@@ -111,6 +111,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # step 20 times slower; 10,000 turns (tens of microseconds) cost nothing measurable on cores of its own.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     setup(level=getattr(logging, os.environ.get("DITHC_LOG", "INFO").upper(), logging.INFO))
+    status = 1
+    try:
+        status = _ended(words)
+    finally:
+        if status:
+            from dithc.comm import tell_of_end
+
+            tell_of_end(status)
+    return status
+
+
+def _ended(words: Sequence[str]) -> int:
+    """Runs a verb, and says in words what ended it; returns the exit status."""
     try:
         return _run(words)
     except KeyboardInterrupt:  # also while the verb is imported

@@ -14,7 +14,8 @@ imported in `mpi.py` only.
 from dithc.comm import launch, traffic
 from dithc.comm.exposure import Meter
 from dithc.comm.group import Group, connect
+from dithc.comm.guard import tell_of_end
 from dithc.comm.probe import probe_mpi
 from dithc.comm.supervision import supervise
 
-__all__ = ["Group", "Meter", "connect", "launch", "probe_mpi", "supervise", "traffic"]
+__all__ = ["Group", "Meter", "connect", "launch", "probe_mpi", "supervise", "tell_of_end", "traffic"]

@@ -54,17 +54,27 @@ def _watch(child: int) -> None:
     for number in FORWARDED:
         signal.signal(number, pass_on)
     _, status = os.waitpid(child, 0)
-    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "?")
     if not os.WIFSIGNALED(status):
-        if chosen := os.waitstatus_to_exitcode(status):
-            _tell_launch(f"rank {rank} ended with status {chosen}\n{chosen}")
+        chosen = os.waitstatus_to_exitcode(status)
+        tell_of_end(chosen)
         os._exit(chosen)
+    rank = _rank()
     ended_by = os.WTERMSIG(status)
     cause = ": out of memory, or killed from outside" if ended_by == signal.SIGKILL else ""
     log.error("rank %s (process %d) was ended by %s%s", rank, child, signal.Signals(ended_by).name, cause)
     _tell_launch(f"rank {rank} was ended by {signal.Signals(ended_by).name}")
     time.sleep(GRACE_SECONDS)
     os._exit(128 + ended_by)
+
+
+def tell_of_end(status: int) -> None:
+    """Tells `dithc launch`, where it started this rank, of a status that is not 0: also before there is a guard."""
+    if status:
+        _tell_launch(f"rank {_rank()} ended with status {status}\n{status}")
+
+
+def _rank() -> str:
+    return next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "?")
 
 
 def _tell_launch(words: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dithc.comm.environment import HYDRA_PROXY
 from dithc.log import read_metrics
 from tests.attack.trainings import Training, hashes, name_of, newest
-from tests.ranks import needs_launcher
+from tests.ranks import launcher, needs_launcher
 
 STEPS = 100_000
 pytestmark = [
@@ -88,6 +88,36 @@ def test_rank_killed_while_ranks_connect_is_started_again_with_all(number, start
     with start("whole", 3) as whole:
         assert whole.end()[0] == 0
     assert hashes(training.out) == hashes(whole.out)
+
+
+INTERRUPTED_ONCE = """
+import os, sys
+from pathlib import Path
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "dithc.cli.train":
+            Path(os.environ["DITHC_TEST_ONCE"]).touch()
+            raise KeyboardInterrupt
+
+if os.environ.get("PMI_RANK") == "1" and not os.path.exists(os.environ["DITHC_TEST_ONCE"]):
+    sys.meta_path.insert(0, Interrupt())
+"""
+
+
+@pytest.mark.sampled("killed ranks")
+def test_rank_interrupted_before_it_has_a_guard_is_started_again_with_all(start, tmp_path, monkeypatch):
+    """Its launcher sees a status and no signal, and waits, as the other rank does."""
+    if launcher().vendor != "mpich":
+        pytest.skip("mpiexec is not MPICH's: others end all ranks with the first")
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED_ONCE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("DITHC_TEST_ONCE", str(tmp_path / "once"))
+    with start("killed", 3) as training:
+        status, said = training.end()
+    assert (tmp_path / "once").exists(), "no rank was interrupted"
+    assert status == 0, said
+    assert "rank 1 ended with status 130 before the ranks had found each other: ending them" in said
 
 
 @pytest.mark.sampled("killed ranks")

@@ -111,14 +111,15 @@ class Model(Settings):
     def parameters(self) -> int:
         """Weights, but for the table of labels."""
         width, depth, _ = self.shape
+        modulations = depth * 6 * width**2
         ends = 3 * width**2 + 512 * width  # timestep, last adaLN, first and last layer
-        return self.matrix_elements + depth * 15 * width + ends
+        return self.matrix_elements + modulations + depth * 15 * width + ends
 
     @property
     def matrix_elements(self) -> int:
-        """Weights of the linear layers of the blocks, without their biases."""
+        """Weights of the linear layers of the blocks between tokens, without their biases."""
         width, depth, _ = self.shape
-        return depth * 18 * width**2  # attention 4 D^2, MLP 8 D^2, adaLN 6 D^2
+        return depth * 12 * width**2  # attention 4 D^2, MLP 8 D^2
 
 
 class Objective(Settings):
@@ -160,8 +161,8 @@ class Optimizer(Settings):
     """What becomes of gradients."""
 
     kind: Literal["adamw", "muon"] = "adamw"
-    """adamw; muon: updates of the matrices of the blocks are made orthogonal, all the rest (biases, embeddings, final layer) is
-    AdamW's. `lr`, `weight_decay` and `clip` mean the same for both, `betas` are AdamW's alone."""
+    """adamw; muon: updates of the matrices between tokens are made orthogonal, all the rest (biases, modulations, embeddings,
+    final layer) is AdamW's. `lr`, `weight_decay` and `clip` mean the same for both, `betas` are AdamW's alone."""
     momentum: Beta = 0.95
     """Decay of the momentum of matrices."""
     iterations: int = Field(default=5, ge=1, le=20)
@@ -363,8 +364,8 @@ class Run(Settings):
     def update_flops(self) -> int:
         """Operations of an update beside those by element: products of Newton-Schulz, over all ranks."""
         width, depth, _ = self.model.shape
-        # An iteration on (R, C), R <= C, takes 2 R^2 C + R^3 multiply-adds: 3 D^3 for each of 10 matrices, 9 for the MLP's 2.
-        return 2 * depth * 48 * width**3 * self.optimizer.iterations if self.optimizer.kind == "muon" else 0
+        # An iteration on (R, C), R <= C, takes 2 R^2 C + R^3 multiply-adds: 3 D^3 for each of 4 matrices, 9 for the MLP's 2.
+        return 2 * depth * 30 * width**3 * self.optimizer.iterations if self.optimizer.kind == "muon" else 0
 
     def align_flops(self, steps: int, *, tokens: int, channels: int) -> int:
         """Operations of the first `steps` steps on the head of `align`, forward and backward, of all images.

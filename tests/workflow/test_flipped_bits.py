@@ -200,5 +200,6 @@ def test_flipped_bits_change_no_result_and_are_found(in_project: Attack, tmp_pat
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)
 def test_a_thousand_flipped_bits_change_no_result_and_are_found(in_project: Attack, tmp_path: Path) -> None:
     assert sum(trials(in_project, 1000, seed=SEED, scratch=tmp_path).values()) == 1000

@@ -379,6 +379,17 @@ class Experiment(Settings):
                 f"runs.{name}.objective.predict is {run.objective.predict}, and runs.{run.init}, its `init`, predicts "
                 f"{before.objective.predict}: give both the same"
             )
+        if run.guide is not None and run.guide.by == "start" and before.label_dropout == 0.0:
+            raise ValueError(
+                f"runs.{name}.guide.by: start moves away from what runs.{run.init} predicts without a label, and its "
+                "`label_dropout` is 0: train it with one, or set `by: self`"
+            )
+        kind = self.datasets[run.dataset].source.kind
+        if run.guide is not None and run.guide.by == "self" and kind != "image-folder":
+            raise ValueError(
+                f"runs.{name}.guide.by: self moves labels apart, and tiles of {kind} all have one: set `by: start` in a "
+                "fine-tuning, or leave `guide` out"
+            )
 
     def _sees(self, name: str, run: Run) -> None:
         """The views that are learnt are encoded."""

@@ -1,6 +1,8 @@
 """Settings of training runs and of their evaluation."""
 
+import math
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -156,6 +158,15 @@ class Objective(Settings):
     def _is_changed(self, name: str) -> bool:
         return bool(getattr(self, name) != type(self).model_fields[name].default)
 
+    def share_between(self, low: float, high: float) -> float:
+        """The share of times, as they are drawn, between two of [0, 1]."""
+        return self._share_below(high) - self._share_below(low)
+
+    def _share_below(self, time: float) -> float:
+        if self.times == "uniform" or time in (0.0, 1.0):
+            return time
+        return NormalDist(self.mean, self.std).cdf(math.log(time / (1 - time)))
+
 
 class Optimizer(Settings):
     """What becomes of gradients."""
@@ -197,6 +208,27 @@ class Align(Settings):
             raise ValueError("`target` is of no effect: it belongs to `to: layer`")
         if self.to == "layer" and (self.target is None or self.target <= self.at):
             raise ValueError(f"`to: layer` needs a `target` behind block {self.at}, and it is {self.target}")
+        return self
+
+
+class Guide(Settings):
+    """Guidance that is learnt: what labelled images ought to give is moved away from a prediction without a label, so that
+    sampling takes one pass where guidance takes two."""
+
+    by: Literal["self", "start"]
+    """Whose prediction without a label that is. self: of the network as it is (Model-guidance); start: of the weights that a
+    fine-tuning starts from, which stay in memory (DogFit)."""
+    scale: float = Field(default=1.5, gt=1.0, lt=2.0)
+    """The target moves by `scale` - 1 of the difference between the predictions with and without a label. As that grows with what
+    is learnt, the end is what `guidance: 1 / (2 - scale)` gives: 1.5 stands for 2, 1.333 for 1.5; at 2 there is no end."""
+    interval: list[Fraction] | None = Field(default=None, min_length=2, max_length=2)
+    """Only between these two times, as shares of the training's: 0 is the least noise, 1 the most. Published: [0, 0.75]; none for
+    all."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Guide":
+        if self.interval is not None and self.interval[0] >= self.interval[1]:
+            raise ValueError(f"`interval` does not rise: {self.interval}")
         return self
 
 
@@ -247,6 +279,9 @@ class Run(Settings):
     align: Align | None = None
     """A second thing to learn, within the network; none for the objective alone. `loss` in the metrics stays that of the
     objective, `align` is what this adds, before its weight."""
+    guide: Guide | None = None
+    """Guidance trained into the network; none for none. `loss` and `mse` in the metrics are then of the moved target; those on
+    held-out tiles (`validate_every`) stay of the plain one."""
     nonfinite: NonFinite = "stop"
     """What to do about a step whose loss or gradient is not finite. stop: end with an error that names it; skip: leave its update
     out and go on; rollback: the same from the newest checkpoint, which also heals weights that are not finite. May be changed
@@ -298,6 +333,7 @@ class Run(Settings):
         self._check_objective()
         self._check_schedule()
         self._check_align()
+        self._check_guide()
         return self
 
     def _check_align(self) -> None:
@@ -306,6 +342,19 @@ class Run(Settings):
         _, depth, _ = self.model.shape
         if (last := self.align.target or self.align.at) > depth:
             raise ValueError(f"`align` names block {last}, and the network has {depth}: name 1 to {depth}")
+
+    def _check_guide(self) -> None:
+        if self.guide is None:
+            return
+        if self.label_dropout == 0.0:
+            raise ValueError(
+                "`guide` moves away from a prediction without a label, and with `label_dropout` 0 there is none: set it to 0.1, "
+                "say, or leave `guide` out"
+            )
+        if self.guide.by == "start" and self.init is None and self.init_file is None:
+            raise ValueError(
+                "`guide.by: start` needs weights to start from: give `init` or `init_file`, or set `by: self`"
+            )
 
     def _check_objective(self) -> None:
         predict = self.objective.predict
@@ -351,8 +400,10 @@ class Run(Settings):
 
     @property
     def state_bytes(self) -> int:
-        """Weights, gradients, moments and averages, of a rank that shares none of them."""
+        """Weights, gradients, moments and averages, of a rank that shares none of them; and the start that guides."""
         each = STATE_BYTES + (BF16_COPY_BYTES if self.dtype == "bf16" else 0)
+        if self.guide is not None and self.guide.by == "start":
+            each += 2 if self.dtype == "bf16" else 4
         return self.model.parameters * (each + self._lengths_bytes) - self._saved_bytes
 
     @property
@@ -380,6 +431,14 @@ class Run(Settings):
         width, _, _ = self.model.shape
         adds = tokens * (width**2 + width * channels * self.model.patch**2)  # D -> D -> C*p*p
         return 3 * 2 * adds * self.global_batch * min(steps, self.align.until or steps)
+
+    @property
+    def guided_share(self) -> float:
+        """Of the images of a step, those that run forward a second time for `guide`; expected, as labels and times are drawn."""
+        if self.guide is None:
+            return 0.0
+        low, high = self.guide.interval or (0.0, 1.0)
+        return (1 - self.label_dropout) * self.objective.share_between(low, high)
 
     @property
     def _saved_bytes(self) -> int:

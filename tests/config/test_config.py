@@ -60,7 +60,7 @@ def guided(run: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]
 
 SENTINEL2 = demo()["datasets"]["landscape"] | {
     "source": {"kind": "sentinel2", "synthetic": {"scenes": 1, "size": 512}},
-    "display": {"bands": ["B04", "B03", "B02"]},
+    "display": {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
 }
 
 
@@ -159,7 +159,7 @@ SENTINEL2 = demo()["datasets"]["landscape"] | {
             ["runs.a.guide.by: start", "runs.b predicts without a label", "`label_dropout` is 0"],
         ),
         (
-            {"datasets": {"landscape": SENTINEL2}, **guided(by="self")},
+            {"datasets": demo()["datasets"] | {"landscape": SENTINEL2}, **guided(by="self")},
             ["runs.a.guide.by: self", "tiles of sentinel2 all have one", "`by: start`"],
         ),
         ({"runs": {"a": {"dataset": "landscape", "betas": [0.9, 1.0]}}}, ["runs.a.betas.1", "less than 1"]),

@@ -121,7 +121,8 @@ def _flops(run: "training.Run", network: "DiTConfig", steps: int) -> float:
     """Operations of the first steps of a training."""
     from dithc.model import flops_per_image
 
-    each = flops_per_image(network).training_total * run.global_batch + run.update_flops
+    image = flops_per_image(network)
+    each = (image.training_total + run.guided_share * image.forward_total) * run.global_batch + run.update_flops
     return float(steps * each + run.align_flops(steps, tokens=network.num_tokens, channels=network.in_channels))
 
 

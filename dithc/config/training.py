@@ -1,12 +1,19 @@
-"""Settings of training runs and of their evaluation."""
+"""Settings of training runs and of their evaluation; those of what is learnt have a file of their own."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from dithc.averages import LONGEST, SHORTEST
-from dithc.config.base import Count, Fraction, Gib, Name, Place, Positive, Preset, Rate, Seed, Settings, Size
+from dithc.config.base import Count, Fraction, Gib, Name, Place, Positive, Rate, Seed, Settings, Size
+from dithc.config.learning import SIZES as SIZES
+from dithc.config.learning import Align as Align
+from dithc.config.learning import Beta, Length
+from dithc.config.learning import Ema as Ema
+from dithc.config.learning import Guide as Guide
+from dithc.config.learning import Model as Model
+from dithc.config.learning import Objective as Objective
+from dithc.config.learning import Optimizer as Optimizer
 
 StrategyName = Literal["cftp", "dp", "dp+tp"]
 GradientPath = Literal["overlapped", "ddp"]
@@ -15,11 +22,7 @@ CheckpointPath = Literal["async", "blocking"]
 AutoMemChoice = Literal["auto", "on", "off"]
 NonFinite = Literal["stop", "skip", "rollback"]
 Recompute = Literal["none", "block"]
-Predict = Literal["noise", "v", "flow"]
 Augment = Literal["none", "mirror", "dihedral"]
-Beta = Annotated[float, Field(gt=0.0, lt=1.0)]
-Length = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
-
 
 MOST_STEPS = 9_999_999  # file names have seven digits for them
 MOST_SEGMENTS = 10_000  # each is a job, and a manifest
@@ -36,9 +39,6 @@ LENGTH_BYTES = 4  # more of both for each of `ema.lengths`
 # Numbers a block keeps of a token for its backward pass, in widths D: two norms, qkv, attention, projection, MLP before and after
 # GELU (4 each), two gates (paper section 4.2; measured 16 to 19).
 KEPT_WIDTHS = 20
-
-# Peebles & Xie, table 1: width, depth, heads.
-SIZES = {"S": (384, 12, 6), "B": (768, 12, 12), "L": (1024, 24, 16), "XL": (1152, 28, 16)}
 
 
 class Memory(Settings):
@@ -60,143 +60,6 @@ class Memory(Settings):
     def _consistent(self) -> "Memory":
         if (self.file_folder is None) != (self.file_gib is None):
             raise ValueError("give both of `file_folder` and `file_gib`, or neither")
-        return self
-
-
-class Ema(Settings):
-    """The exponential moving average of the weights."""
-
-    decay: float = Field(default=0.9999, ge=0.0, lt=1.0)
-    """Final decay."""
-    warmup: bool = True
-    """Use min(decay, (1 + step) / (10 + step)): without it 0.9999 keeps 90 % of the initial weights after 1,000 steps."""
-    lengths: list[Length] | None = Field(default=None, min_length=2, max_length=2)
-    """Two averages more in every checkpoint, such as [0.05, 0.1]: over how much of the training so far, as relative standard
-    deviations of power-function profiles (Karras et al. 2024). `evaluations.*.ema` makes the average of any other length of those
-    in the kept checkpoints; all else (fine-tunings, exports) takes that of `decay`, which stays as it is. None for no more."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "Ema":
-        if self.lengths is not None and self.lengths[0] >= self.lengths[1]:
-            raise ValueError(f"`lengths` do not rise: {self.lengths}")
-        return self
-
-
-class Model(Settings):
-    """The network: a preset, and what differs from it."""
-
-    preset: Preset = "DiT-S/2"
-    """DiT-S, B, L or XL with patch 2, 4 or 8."""
-    learn_sigma: bool = True
-    """Predict the variance as well (doubles the output channels, adds the VLB term)."""
-    hidden_size: Size | None = None
-    """Width, if not the preset's."""
-    depth: Size | None = None
-    """Number of blocks, if not the preset's."""
-    num_heads: Size | None = None
-    """Attention heads, if not the preset's."""
-
-    @property
-    def patch(self) -> int:
-        """Side of a patch in latent pixels."""
-        return int(self.preset.rpartition("/")[2])
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Width, number of blocks, attention heads."""
-        width, depth, heads = SIZES[self.preset.removeprefix("DiT-").rpartition("/")[0]]
-        return self.hidden_size or width, self.depth or depth, self.num_heads or heads
-
-    @property
-    def parameters(self) -> int:
-        """Weights, but for the table of labels."""
-        width, depth, _ = self.shape
-        modulations = depth * 6 * width**2
-        ends = 3 * width**2 + 512 * width  # timestep, last adaLN, first and last layer
-        return self.matrix_elements + modulations + depth * 15 * width + ends
-
-    @property
-    def matrix_elements(self) -> int:
-        """Weights of the linear layers of the blocks between tokens, without their biases."""
-        width, depth, _ = self.shape
-        return depth * 12 * width**2  # attention 4 D^2, MLP 8 D^2
-
-
-class Objective(Settings):
-    """What the network learns of noisy images."""
-
-    predict: Predict = "noise"
-    """What it predicts. noise; v: alpha noise - sigma image, of the same schedule; flow: noise - image on the straight path
-    between both, sampled by euler or heun (without `model.learn_sigma`)."""
-    times: Literal["uniform", "logit-normal"] = "uniform"
-    """Distribution of the times that are learnt, between 0 (image) and 1 (noise): even, or the sigmoid of a normal one."""
-    mean: float = Field(default=0.0, ge=-20.0, le=20.0)
-    """Mean of that normal distribution; above 0 for more noise."""
-    std: float = Field(default=1.0, ge=0.01, le=20.0)
-    """Standard deviation of that normal distribution."""
-    weight: Literal["none", "min-snr"] = "none"
-    """How much a time counts. none: all alike; min-snr: an error of the clean image, whatever is predicted, counts by the
-    signal-to-noise ratio of its time, but by no more than `gamma` (noise and v only)."""
-    gamma: float = Field(default=5.0, gt=0.0, le=10.0**6)
-    """Bound of min-snr."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "Objective":
-        if self.predict == "flow" and self.weight != "none":
-            raise ValueError(
-                f"`weight` {self.weight} is of a noise schedule, and `predict: flow` has none: leave it out"
-            )
-        unused = [name for name in ("mean", "std") if self.times == "uniform" and self._is_changed(name)]
-        unused += ["gamma"] if self.weight == "none" and self._is_changed("gamma") else []
-        if unused:
-            owner = "weight: min-snr" if unused[0] == "gamma" else "times: logit-normal"
-            raise ValueError(f"`{unused[0]}` is of no effect: it belongs to `{owner}`")
-        return self
-
-    def _is_changed(self, name: str) -> bool:
-        return bool(getattr(self, name) != type(self).model_fields[name].default)
-
-
-class Optimizer(Settings):
-    """What becomes of gradients."""
-
-    kind: Literal["adamw", "muon"] = "adamw"
-    """adamw; muon: updates of the matrices between tokens are made orthogonal, all the rest (biases, modulations, embeddings,
-    final layer) is AdamW's. `lr`, `weight_decay` and `clip` mean the same for both, `betas` are AdamW's alone."""
-    momentum: Beta = 0.95
-    """Decay of the momentum of matrices."""
-    iterations: int = Field(default=5, ge=1, le=20)
-    """Iterations of Newton-Schulz, in the run's `dtype`, by which an update becomes orthogonal."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "Optimizer":
-        for name in ("momentum", "iterations"):
-            if self.kind != "muon" and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"`{name}` is of no effect: it belongs to `kind: muon`, not {self.kind}")
-        return self
-
-
-class Align(Settings):
-    """A second thing to learn, of the tokens of an early block; without effect on what the network consists of."""
-
-    to: Literal["layer", "latents"]
-    """layer: they point where those of a later block do (LayerSync), at no cost; latents: a small network of their own, which is
-    never part of the weights, tells the clean latents from them (after SRA 2)."""
-    at: Size
-    """The early block; 1 is the first. Published: a quarter of the blocks for a layer, a sixth for latents."""
-    target: Size | None = None
-    """The later block, for `to: layer`; not one of the last, which are about pixels."""
-    weight: float = Field(default=0.2, gt=0.0, le=1000.0)
-    """How much it counts beside the loss."""
-    until: Positive | None = None
-    """Step after which it ends; none for never. It helps early in a training."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "Align":
-        if self.to == "latents" and self.target is not None:
-            raise ValueError("`target` is of no effect: it belongs to `to: layer`")
-        if self.to == "layer" and (self.target is None or self.target <= self.at):
-            raise ValueError(f"`to: layer` needs a `target` behind block {self.at}, and it is {self.target}")
         return self
 
 
@@ -247,6 +110,9 @@ class Run(Settings):
     align: Align | None = None
     """A second thing to learn, within the network; none for the objective alone. `loss` in the metrics stays that of the
     objective, `align` is what this adds, before its weight."""
+    guide: Guide | None = None
+    """Guidance trained into the network; none for none. `loss` and `mse` in the metrics are then of the moved target; those on
+    held-out tiles (`validate_every`) stay of the plain one."""
     nonfinite: NonFinite = "stop"
     """What to do about a step whose loss or gradient is not finite. stop: end with an error that names it; skip: leave its update
     out and go on; rollback: the same from the newest checkpoint, which also heals weights that are not finite. May be changed
@@ -298,6 +164,7 @@ class Run(Settings):
         self._check_objective()
         self._check_schedule()
         self._check_align()
+        self._check_guide()
         return self
 
     def _check_align(self) -> None:
@@ -306,6 +173,19 @@ class Run(Settings):
         _, depth, _ = self.model.shape
         if (last := self.align.target or self.align.at) > depth:
             raise ValueError(f"`align` names block {last}, and the network has {depth}: name 1 to {depth}")
+
+    def _check_guide(self) -> None:
+        if self.guide is None:
+            return
+        if self.label_dropout == 0.0:
+            raise ValueError(
+                "`guide` moves away from a prediction without a label, and with `label_dropout` 0 there is none: set it to 0.1, "
+                "say, or leave `guide` out"
+            )
+        if self.guide.by == "start" and self.init is None and self.init_file is None:
+            raise ValueError(
+                "`guide.by: start` needs weights to start from: give `init` or `init_file`, or set `by: self`"
+            )
 
     def _check_objective(self) -> None:
         predict = self.objective.predict
@@ -351,8 +231,10 @@ class Run(Settings):
 
     @property
     def state_bytes(self) -> int:
-        """Weights, gradients, moments and averages, of a rank that shares none of them."""
+        """Weights, gradients, moments and averages, of a rank that shares none of them; and the start that guides."""
         each = STATE_BYTES + (BF16_COPY_BYTES if self.dtype == "bf16" else 0)
+        if self.guide is not None and self.guide.by == "start":
+            each += 2 if self.dtype == "bf16" else 4
         return self.model.parameters * (each + self._lengths_bytes) - self._saved_bytes
 
     @property
@@ -380,6 +262,14 @@ class Run(Settings):
         width, _, _ = self.model.shape
         adds = tokens * (width**2 + width * channels * self.model.patch**2)  # D -> D -> C*p*p
         return 3 * 2 * adds * self.global_batch * min(steps, self.align.until or steps)
+
+    @property
+    def guided_share(self) -> float:
+        """Of the images of a step, those that run forward a second time for `guide`; expected, as labels and times are drawn."""
+        if self.guide is None:
+            return 0.0
+        low, high = self.guide.interval or (0.0, 1.0)
+        return (1 - self.label_dropout) * self.objective.share_between(low, high)
 
     @property
     def _saved_bytes(self) -> int:

@@ -2,7 +2,7 @@
 
 What: `Objective` (what a network predicts, at which times, how they count), `Schedule` (tables of a noise schedule, respaced
 at will, with `q_sample`), `training_loss`, `sample` (by name, from `SAMPLERS`), `sample_flow` (likewise, for a flow) and
-`guided` (guidance around a model, by itself without a label or by another).
+`guided` (guidance around a model, by itself without a label or by another; `guidance_offset` trains it in).
 Why: training and sampling share one set of tables; a network appears here only as a callable, so all of this is
 tested against cases with a known answer.
 Invariants:
@@ -18,10 +18,10 @@ schedule is a constructor of `Schedule`; another thing to predict is a class in 
 """
 
 from dithc.diffusion.flow import sample_flow
-from dithc.diffusion.guidance import guided
+from dithc.diffusion.guidance import guidance_offset, guided
 from dithc.diffusion.loss import training_loss
 from dithc.diffusion.objective import Objective
 from dithc.diffusion.samplers import SAMPLERS, sample
 from dithc.diffusion.schedule import Schedule
 
-__all__ = ["SAMPLERS", "Objective", "Schedule", "guided", "sample", "sample_flow", "training_loss"]
+__all__ = ["SAMPLERS", "Objective", "Schedule", "guidance_offset", "guided", "sample", "sample_flow", "training_loss"]

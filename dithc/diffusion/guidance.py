@@ -1,8 +1,9 @@
 """Guidance: a model, labels and a scale made into a `denoise` callable.
 
-Legend: N batch, C channels.
+Legend: N batch, n of them guided, C channels.
 Sources: Ho & Salimans 2022, equation 6, in the form uncond + scale * (cond - uncond); by another model in the place of uncond:
-Zhong et al. 2025 (arXiv 2504.01521); in an interval alone: Kynkaanniemi et al. 2024 (arXiv 2404.07724).
+Zhong et al. 2025 (arXiv 2504.01521); in an interval alone: Kynkaanniemi et al. 2024 (arXiv 2404.07724); trained in: Tang et al.
+2025 (arXiv 2502.12154), Bahram et al. 2025 (arXiv 2508.05685).
 """
 
 import math
@@ -96,3 +97,24 @@ def _in_one_batch(model: Model, labels: Tensor, null_label: int | None, scale: f
 def _of_two(model: Model, guide: Model, labels: Tensor, null_label: int | None) -> Halves:
     away = labels if null_label is None else torch.full_like(labels, null_label)  # (N)
     return lambda x, t: (model(x, t, labels), guide(x, t, away))
+
+
+def guidance_offset(output: Tensor, away: Tensor, rows: Tensor, *, channels: int, scale: float) -> Tensor:
+    """By how much the target of a training moves, for guidance to be learnt: (scale - 1) (labelled - away), without gradient.
+
+    The labelled prediction follows the target that it moves, and comes to rest where guidance 1 / (2 - scale) would have put it:
+    p = e + (scale - 1) (p - a) for p = a + (e - a) / (2 - scale), e being the plain target's mean, and a what is moved away from.
+
+    Args:
+        output: (N, C or 2C, ...), what the network gave for all images.
+        away: (n, C or 2C, ...), what was predicted without a label.
+        rows: (n), the guided ones among the N images.
+        channels: C.
+        scale: between 1 and 2.
+
+    Returns:
+        (N, C, ...) fp32, 0 for images that are not guided.
+    """
+    offset = torch.zeros_like(output[:, :channels], dtype=torch.float32)
+    offset[rows] = (scale - 1) * (output.detach()[rows, :channels].float() - away[:, :channels].float())
+    return offset

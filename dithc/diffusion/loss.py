@@ -20,7 +20,14 @@ SMALLEST_LIKELIHOOD = 1e-12
 
 
 def training_loss(
-    output: Tensor, *, objective: Objective, x0: Tensor, x_t: Tensor, t: Tensor, noise: Tensor
+    output: Tensor,
+    *,
+    objective: Objective,
+    x0: Tensor,
+    x_t: Tensor,
+    t: Tensor,
+    noise: Tensor,
+    offset: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """The loss of each sample.
 
@@ -31,6 +38,7 @@ def training_loss(
         x_t: (N, C, ...), `objective.noisy(x0, t, noise)`.
         t: (N), timesteps.
         noise: (N, C, ...), the noise in x_t.
+        offset: (N, C, ...), by which the prediction ought to be another (see `guidance_offset`); no matter for the variance.
 
     Returns:
         `loss`, `mse` and `vb`, each (N) fp32; loss = mse + vb, where the objective weighs mse in the sum, and vb is 0 where
@@ -41,7 +49,10 @@ def training_loss(
     """
     predicted, raw = (part.float() for part in parts(output, channels=x0.shape[1]))
     x0, x_t, noise = x0.float(), x_t.float(), noise.float()
-    mse = per_sample_mean((objective.target(x0, t, noise) - predicted) ** 2)  # (N)
+    target = objective.target(x0, t, noise)  # (N, C, ...)
+    if offset is not None:
+        target = target + offset
+    mse = per_sample_mean((target - predicted) ** 2)  # (N)
     weighed = objective.weigh(mse, t)  # (N)
     if not raw.shape[1]:
         return {"loss": weighed, "mse": mse, "vb": torch.zeros_like(mse)}

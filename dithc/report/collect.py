@@ -107,8 +107,9 @@ def _run(experiment: Experiment, results: Results, name: str) -> RunFacts:
     changes |= settings.model_dump(mode="json", include=chosen, exclude_defaults=True)
     other = settings.optimizer.model_dump(mode="json", exclude_defaults=True)
     changes |= {"optimizer" if key == "kind" else key: value for key, value in other.items()}
-    aligned = {} if settings.align is None else settings.align.model_dump(mode="json", exclude_defaults=True)
-    changes |= {f"align.{key}": value for key, value in aligned.items()}
+    for part in ("align", "guide"):
+        more = settings.model_dump(mode="json", include={part}, exclude_defaults=True).get(part, {})
+        changes |= {f"{part}.{key}": value for key, value in more.items()}
     return RunFacts(
         name=name,
         dataset=settings.dataset,

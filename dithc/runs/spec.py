@@ -14,7 +14,7 @@ RUN_WITHOUT_EFFECT = {
     "nonfinite",  # decides only whether a training goes on after a bad step; one that stopped may be continued with another
 }
 # Younger than stores that are in use: only what differs from the defaults, with which those were made, is in the digest.
-RUN_YOUNGER = {"objective", "lr_schedule", "decay_share", "betas", "optimizer", "align"}
+RUN_YOUNGER = {"objective", "lr_schedule", "decay_share", "betas", "optimizer", "align", "guide"}
 EVALUATION_YOUNGER = {"order", "times", "guidance_interval", "guide", "ema"}
 EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}
 # Of no effect on what a codec gives back.

@@ -21,6 +21,7 @@ from dithc.runs import Lease, Manifest, Store, digest, sha256_file
 from dithc.train.align import Alignment
 from dithc.train.checkpoint import State, facts, state_of, take_up
 from dithc.train.finish import write_manifest
+from dithc.train.guide import Guide, start_of
 from dithc.train.job import DONE, HELD, STOPPED, Job
 from dithc.train.journal import AttemptLog, Journal
 from dithc.train.loop import loop
@@ -145,7 +146,7 @@ def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
         )
         stack.callback(saver.abandon)
         _resume(store, state, job=job, group=group, saver=saver, pace=pace)
-        _place(state, memory)
+        _place(state, memory, trainer.guide)
         left_out = LeftOut(store, group)
         saver.said["left_out"] = left_out.steps
         back = partial(_back, store, state, job=job, group=group, saver=saver)
@@ -225,12 +226,14 @@ def _trainer(
     job: Job, group: Group, source: Batches, *, model: DiT, layout: Layout, memory: TrainingMemory
 ) -> tuple[Trainer, State]:
     """What makes the steps, and the state of step 0 that it changes."""
+    start = start_of(model, job.run)
     strategy = Strategy(memory.wrap(model, job.run), layout, gradients=job.gradients, sharding=job.sharding)
     memory.join(strategy)
     with memory.paused():
         settle(strategy, source, job.run)
     aligned = job.run.align
     alignment = None if aligned is None else Alignment(aligned, job.run, model, strategy, seed=job.seed)
+    guide = None if job.run.guide is None else Guide(job.run, model, strategy, start=start, memory=memory)
     state = state_of(model, job.run, strategy, home=memory.home, alignment=alignment)
     trainer = Trainer(
         run=job.run,
@@ -241,20 +244,23 @@ def _trainer(
         group=group,
         memory=memory,
         alignment=alignment,
+        guide=guide,
     )
     return trainer, state
 
 
-def _place(state: State, memory: TrainingMemory) -> None:
-    """Weights, average, moments and gradients on the memory of the clusters that update them, and on huge pages.
+def _place(state: State, memory: TrainingMemory, guide: Guide | None) -> None:
+    """Weights, average, moments and gradients on the memory of the clusters that update them, and on huge pages; so are weights
+    that guide.
 
     What lives in a tier of memory is where that tier puts it.
     """
     team = Team.of()
     log.info(team.describe())
     weights = list(state.model.parameters())
+    guiding = [] if guide is None or guide.start is None else guide.start.parameters()
     gradients = [weight.flat_grad for weight in weights if hasattr(weight, "flat_grad")]
-    kept = [*weights, *state.ema.tensors(), *state.optimizer.state().values(), *gradients]
+    kept = [*weights, *guiding, *state.ema.tensors(), *state.optimizer.state().values(), *gradients]
     place((tensor.detach() for tensor in kept if not memory.holds(tensor)), nodes=team.nodes)
 
 

@@ -20,6 +20,7 @@ from dithc.latents import Batches
 from dithc.log import problem
 from dithc.train.align import Alignment
 from dithc.train.ema import Ema
+from dithc.train.guide import Guide
 from dithc.train.memory import TrainingMemory
 from dithc.train.nonfinite import NotFinite
 from dithc.train.nonfinite_search import Search, bad_weights, weights_in_words, weights_of
@@ -90,6 +91,7 @@ class Trainer:
         group: Group,
         memory: TrainingMemory | None = None,
         alignment: Alignment | None = None,
+        guide: Guide | None = None,
     ) -> None:
         layout = strategy.layout
         if layout.data_size > run.global_batch:
@@ -102,7 +104,7 @@ class Trainer:
         self.run, self.source, self.strategy = run, source, strategy
         self.optimizer, self.ema, self.group = optimizer, ema, group
         self.memory = memory or TrainingMemory()
-        self.alignment = alignment
+        self.alignment, self.guide = alignment, guide
         self.objective = Objective.of(run.objective)
         share = partition(run.global_batch, layout.data_size)[layout.data_rank]
         width = run.micro_batch or share.stop - share.start
@@ -196,12 +198,16 @@ class Trainer:
     def _losses(self, batch: Batch, alignment: Alignment | None) -> dict[str, Tensor]:
         x_t = self.objective.noisy(batch.x, batch.t, batch.noise)  # (N, C, h, w)
         more: dict[str, Tensor] = {}
+        with arithmetic(self.run):  # its own: what autocast keeps of weights in a pass without gradients has none
+            away = None if self.guide is None else self.guide.away(x_t, batch.t, batch.y)
         tapping: AbstractContextManager[list[Tensor]] = nullcontext([]) if alignment is None else alignment.tapping()
         with arithmetic(self.run), tapping as taps:
             output: Tensor = self.strategy.module(x_t, batch.t, batch.y)  # (N, C or 2C, h, w)
             if alignment is not None:
                 more[ALIGN] = alignment.losses(taps, batch.x)
-        losses = training_loss(output, objective=self.objective, x0=batch.x, x_t=x_t, t=batch.t, noise=batch.noise)
+        offset = None if self.guide is None or away is None else self.guide.offset(output, *away)  # (N, C, h, w)
+        known = {"x0": batch.x, "x_t": x_t, "t": batch.t, "noise": batch.noise}
+        losses = training_loss(output, objective=self.objective, **known, offset=offset)
         return losses | more  # (N) each
 
     def _not_finite(self, number: int, *, own_loss: float, loss: float, norm: float) -> NotFinite:

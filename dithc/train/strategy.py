@@ -25,6 +25,8 @@ from dithc.train.strategy_layout import Layout, layout_of, sentence
 from dithc.train.zero import RunHolding, Zero
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from dithc.train.strategy_tensor import Shards
 
 log = logger(__name__)
@@ -84,6 +86,7 @@ class Strategy:
         self.scale = 1.0
         self.shards: Shards | None = None
         self._parallel: DistributedDataParallel | None = None
+        self._mesh: DeviceMesh | None = None
         over = None
         if layout.tensor_size > 1:
             # Imported here: loading DTensor's modules takes time and memory that no other strategy needs.
@@ -92,7 +95,8 @@ class Strategy:
             from dithc.train.strategy_tensor import share_layers
 
             mesh = init_device_mesh("cpu", (layout.data_size, layout.tensor_size), mesh_dim_names=MESH)
-            self.shards = share_layers(model, mesh["clusters"])
+            self._mesh = mesh["clusters"]
+            self.shards = share_layers(model, self._mesh)
             over = mesh["dies"].get_group()
             log.info(f"{len(self.shards.cuts)} parameters are cut over {layout.tensor_size} ranks, others replicated")
         if layout.data_size > 1 and gradients == "ddp":
@@ -111,6 +115,13 @@ class Strategy:
     def owns_gradients(self) -> bool:
         """Whether gradients stay where the backward pass leaves them, and are not moved into buffers of another owner."""
         return self._parallel is None and self._reducer is None
+
+    def share(self, other: nn.Module) -> None:
+        """Leaves this rank its share of a second network of the same layers, which is not trained, where ranks share layers."""
+        if self._mesh is not None:
+            from dithc.train.strategy_tensor import share_layers
+
+            share_layers(other, self._mesh)
 
     def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
         """For the forward and backward of a micro-batch: gradients travel in the backward of the last one only."""

@@ -215,7 +215,7 @@ def _train(experiment: Experiment, name: str, ranks: int) -> tuple[float, float,
     activations = at_once * run.image_bytes(sizes.tokens)
     state = run.state_bytes + (run.snapshot_bytes if machine.checkpoints == "async" else 0)
     passes = 4 if run.recompute == "block" else 3
-    flops = (passes * sizes.flops * run.global_batch + run.update_flops) * run.segment_steps
+    flops = ((passes + run.guided_share) * sizes.flops * run.global_batch + run.update_flops) * run.segment_steps
     flops += run.align_flops(run.segment_steps, tokens=sizes.tokens, channels=sizes.channels)
     if run.validate_every is not None:
         flops += sizes.flops * VALIDATION_PASSES * (run.segment_steps // run.validate_every + 1)

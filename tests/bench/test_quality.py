@@ -10,7 +10,7 @@ from dithc.bench.quality import Plan, calibrated_seconds, calibrated_steps, judg
 from dithc.bench.quality.plan import point_name, points, run_name
 from dithc.bench.quality.result import Point, headroom, speedup
 from dithc.cli.bench_quality import _flops
-from dithc.config import experiment_of, load
+from dithc.config import experiment_of, load, training
 from dithc.log import UserError
 from dithc.model import DiT
 from dithc.report.quality_figure import draw_quality
@@ -160,6 +160,14 @@ def test_operations_of_a_contender_include_the_head_of_align_until_it_ends():
     for one, steps in ((run, 10), (until, 4)):
         with_head, without = (one.model_copy(update=small | more) for more in ({}, plain))
         assert _flops(with_head, network, 10) - _flops(without, network, 10) == steps * head
+
+
+def test_operations_of_a_contender_include_the_second_pass_of_guide():
+    base = load(ROOT / "config" / "experiments" / "quality.yaml")
+    network = DiT.from_preset("DiT-S/2", input_size=(8, 8), num_classes=3, **SIZES).config
+    run = base.runs["baseline"].model_copy(update={"label_dropout": 0.5})
+    guided = run.model_copy(update={"guide": training.Guide(by="self", interval=[0.0, 0.5])})
+    assert _flops(guided, network, 12) == pytest.approx(_flops(run, network, 12) * (1 + 0.25 / 3))
 
 
 def test_result_has_the_ratio_of_every_seed_their_mean_and_what_bounds_the_scores():

@@ -53,6 +53,17 @@ def judged(**settings: Any) -> dict[str, Any]:
     return {"evaluations": {"x": {"run": "pretrain", "extractor": "landscape-classifier", **settings}}}
 
 
+def guided(run: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
+    """A run with guidance trained in."""
+    return {"runs": {"a": {"dataset": "landscape", **(run or {}), "guide": settings}}}
+
+
+SENTINEL2 = demo()["datasets"]["landscape"] | {
+    "source": {"kind": "sentinel2", "synthetic": {"scenes": 1, "size": 512}},
+    "display": {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
+}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -131,6 +142,25 @@ def judged(**settings: Any) -> dict[str, Any]:
         (
             {"runs": {"a": {"dataset": "landscape", "align": {"to": "latents", "at": 2, "weight": 0}}}},
             ["runs.a.align.weight", "greater than 0"],
+        ),
+        (guided(by="start"), ["runs.a", "`guide.by: start` needs weights", "`init_file`, or set `by: self`"]),
+        (guided({"label_dropout": 0.0}, by="self"), ["runs.a", "`label_dropout` 0 there is none", "0.1"]),
+        (guided(by="self", scale=1.0), ["runs.a.guide.scale", "greater than 1"]),
+        (guided(by="self", scale=2.0), ["runs.a.guide.scale", "less than 2"]),
+        (guided(by="self", interval=[0.5, 0.5]), ["runs.a.guide", "`interval` does not rise"]),
+        (guided(by="other"), ["runs.a.guide.by", "self", "start"]),
+        (
+            {
+                "runs": {
+                    "b": {"dataset": "landscape", "label_dropout": 0.0},
+                    **guided({"init": "b"}, by="start")["runs"],
+                }
+            },
+            ["runs.a.guide.by: start", "runs.b predicts without a label", "`label_dropout` is 0"],
+        ),
+        (
+            {"datasets": demo()["datasets"] | {"landscape": SENTINEL2}, **guided(by="self")},
+            ["runs.a.guide.by: self", "tiles of sentinel2 all have one", "`by: start`"],
         ),
         ({"runs": {"a": {"dataset": "landscape", "betas": [0.9, 1.0]}}}, ["runs.a.betas.1", "less than 1"]),
         ({"runs": {"a": {"dataset": "landscape", "betas": [0.0, 0.9]}}}, ["runs.a.betas.0", "greater than 0"]),

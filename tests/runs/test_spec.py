@@ -34,7 +34,12 @@ def test_default_settings_have_the_digest_that_they_always_had() -> None:
     assert digest(spec()) == "d80a4490e632"
     objective = {"predict": "noise", "times": "uniform", "mean": 0.0, "weight": "none", "gamma": 5}
     same = {"objective": objective, "betas": [0.9, 0.999], "lr_schedule": "constant", "decay_share": 0.2}
-    same |= {"optimizer": {"kind": "adamw", "momentum": 0.95, "iterations": 5}, "ema": {"lengths": None}, "align": None}
+    same |= {
+        "optimizer": {"kind": "adamw", "momentum": 0.95, "iterations": 5},
+        "ema": {"lengths": None},
+        "align": None,
+        "guide": None,
+    }
     assert spec(**same) == spec()
 
 
@@ -76,6 +81,8 @@ def test_two_views_have_the_digest_of_latents_that_knew_no_others() -> None:
         {"align": {"to": "layer", "at": 2, "target": 4}},
         {"align": {"to": "latents", "at": 2}},
         {"align": {"to": "latents", "at": 2, "until": 9}},
+        {"guide": {"by": "self"}},
+        {"guide": {"by": "self", "scale": 1.4, "interval": [0.0, 0.75]}},
     ],
     ids=str,
 )

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dithc.config import Experiment, load
+from dithc.config import Experiment, load, training
 from dithc.log import UserError
 from dithc.workflow import Workflow
-from dithc.workflow.sizing import START_MINUTES, needs
+from dithc.workflow.sizing import START_MINUTES, Needs, needs
 
 ROOT = Path(__file__).parent.parent.parent
 CLUSTER = {
@@ -43,6 +43,23 @@ def test_time_of_a_training_includes_the_head_of_align() -> None:
     more, less = (needs(one, "train", "latents", ranks_per_node=1, ranks=1, cores=1).minutes for one in (base, plain))
     assert more - less == pytest.approx(head / (rate * 1e9 * 60), abs=1)
     assert more - less > 2
+
+
+def test_time_and_memory_of_a_training_include_the_second_pass_of_guide() -> None:
+    base, rate = load(ROOT / "config" / "experiments" / "quality.yaml"), 1e-3
+    base = base.model_copy(update={"machine": base.machine.model_copy(update={"gflops_per_core": rate})})
+
+    def asked(**guide: Any) -> Needs:
+        changes = {"label_dropout": 0.25, "model": training.Model(preset="DiT-B/2"), "steps": 10}
+        changes["guide"] = training.Guide(**guide) if guide else None
+        runs = base.runs | {"baseline": base.runs["baseline"].model_copy(update=changes)}
+        return needs(base.model_copy(update={"runs": runs}), "train", "baseline", ranks_per_node=1, ranks=1, cores=1)
+
+    plain, guided = asked(), asked(by="self", interval=[0.2, 0.8])
+    start = START_MINUTES  # beside the work: three passes of all images, and of 0.75 x 0.6 of them one more
+    assert (guided.minutes - start) / (plain.minutes - start) == pytest.approx(3.45 / 3, rel=0.02)
+    assert guided.memory_mb == plain.memory_mb
+    assert asked(by="start").memory_mb >= plain.memory_mb + 200  # bf16
 
 
 @pytest.mark.slow

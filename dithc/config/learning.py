@@ -1,0 +1,184 @@
+"""Settings of what a training run learns, and how: parts of `runs.*` that have names of their own."""
+
+import math
+from statistics import NormalDist
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from dithc.averages import LONGEST, SHORTEST
+from dithc.config.base import Fraction, Positive, Preset, Settings, Size
+
+Predict = Literal["noise", "v", "flow"]
+Beta = Annotated[float, Field(gt=0.0, lt=1.0)]
+Length = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
+
+# Peebles & Xie, table 1: width, depth, heads.
+SIZES = {"S": (384, 12, 6), "B": (768, 12, 12), "L": (1024, 24, 16), "XL": (1152, 28, 16)}
+
+
+class Ema(Settings):
+    """The exponential moving average of the weights."""
+
+    decay: float = Field(default=0.9999, ge=0.0, lt=1.0)
+    """Final decay."""
+    warmup: bool = True
+    """Use min(decay, (1 + step) / (10 + step)): without it 0.9999 keeps 90 % of the initial weights after 1,000 steps."""
+    lengths: list[Length] | None = Field(default=None, min_length=2, max_length=2)
+    """Two averages more in every checkpoint, such as [0.05, 0.1]: over how much of the training so far, as relative standard
+    deviations of power-function profiles (Karras et al. 2024). `evaluations.*.ema` makes the average of any other length of those
+    in the kept checkpoints; all else (fine-tunings, exports) takes that of `decay`, which stays as it is. None for no more."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Ema":
+        if self.lengths is not None and self.lengths[0] >= self.lengths[1]:
+            raise ValueError(f"`lengths` do not rise: {self.lengths}")
+        return self
+
+
+class Model(Settings):
+    """The network: a preset, and what differs from it."""
+
+    preset: Preset = "DiT-S/2"
+    """DiT-S, B, L or XL with patch 2, 4 or 8."""
+    learn_sigma: bool = True
+    """Predict the variance as well (doubles the output channels, adds the VLB term)."""
+    hidden_size: Size | None = None
+    """Width, if not the preset's."""
+    depth: Size | None = None
+    """Number of blocks, if not the preset's."""
+    num_heads: Size | None = None
+    """Attention heads, if not the preset's."""
+
+    @property
+    def patch(self) -> int:
+        """Side of a patch in latent pixels."""
+        return int(self.preset.rpartition("/")[2])
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Width, number of blocks, attention heads."""
+        width, depth, heads = SIZES[self.preset.removeprefix("DiT-").rpartition("/")[0]]
+        return self.hidden_size or width, self.depth or depth, self.num_heads or heads
+
+    @property
+    def parameters(self) -> int:
+        """Weights, but for the table of labels."""
+        width, depth, _ = self.shape
+        modulations = depth * 6 * width**2
+        ends = 3 * width**2 + 512 * width  # timestep, last adaLN, first and last layer
+        return self.matrix_elements + modulations + depth * 15 * width + ends
+
+    @property
+    def matrix_elements(self) -> int:
+        """Weights of the linear layers of the blocks between tokens, without their biases."""
+        width, depth, _ = self.shape
+        return depth * 12 * width**2  # attention 4 D^2, MLP 8 D^2
+
+
+class Objective(Settings):
+    """What the network learns of noisy images."""
+
+    predict: Predict = "noise"
+    """What it predicts. noise; v: alpha noise - sigma image, of the same schedule; flow: noise - image on the straight path
+    between both, sampled by euler or heun (without `model.learn_sigma`)."""
+    times: Literal["uniform", "logit-normal"] = "uniform"
+    """Distribution of the times that are learnt, between 0 (image) and 1 (noise): even, or the sigmoid of a normal one."""
+    mean: float = Field(default=0.0, ge=-20.0, le=20.0)
+    """Mean of that normal distribution; above 0 for more noise."""
+    std: float = Field(default=1.0, ge=0.01, le=20.0)
+    """Standard deviation of that normal distribution."""
+    weight: Literal["none", "min-snr"] = "none"
+    """How much a time counts. none: all alike; min-snr: an error of the clean image, whatever is predicted, counts by the
+    signal-to-noise ratio of its time, but by no more than `gamma` (noise and v only)."""
+    gamma: float = Field(default=5.0, gt=0.0, le=10.0**6)
+    """Bound of min-snr."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Objective":
+        if self.predict == "flow" and self.weight != "none":
+            raise ValueError(
+                f"`weight` {self.weight} is of a noise schedule, and `predict: flow` has none: leave it out"
+            )
+        unused = [name for name in ("mean", "std") if self.times == "uniform" and self._is_changed(name)]
+        unused += ["gamma"] if self.weight == "none" and self._is_changed("gamma") else []
+        if unused:
+            owner = "weight: min-snr" if unused[0] == "gamma" else "times: logit-normal"
+            raise ValueError(f"`{unused[0]}` is of no effect: it belongs to `{owner}`")
+        return self
+
+    def _is_changed(self, name: str) -> bool:
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
+
+    def share_between(self, low: float, high: float) -> float:
+        """The share of times, as they are drawn, between two of [0, 1]."""
+        return self._share_below(high) - self._share_below(low)
+
+    def _share_below(self, time: float) -> float:
+        if self.times == "uniform" or time in (0.0, 1.0):
+            return time
+        return NormalDist(self.mean, self.std).cdf(math.log(time / (1 - time)))
+
+
+class Optimizer(Settings):
+    """What becomes of gradients."""
+
+    kind: Literal["adamw", "muon"] = "adamw"
+    """adamw; muon: updates of the matrices between tokens are made orthogonal, all the rest (biases, modulations, embeddings,
+    final layer) is AdamW's. `lr`, `weight_decay` and `clip` mean the same for both, `betas` are AdamW's alone."""
+    momentum: Beta = 0.95
+    """Decay of the momentum of matrices."""
+    iterations: int = Field(default=5, ge=1, le=20)
+    """Iterations of Newton-Schulz, in the run's `dtype`, by which an update becomes orthogonal."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Optimizer":
+        for name in ("momentum", "iterations"):
+            if self.kind != "muon" and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"`{name}` is of no effect: it belongs to `kind: muon`, not {self.kind}")
+        return self
+
+
+class Align(Settings):
+    """A second thing to learn, of the tokens of an early block; without effect on what the network consists of."""
+
+    to: Literal["layer", "latents"]
+    """layer: they point where those of a later block do (LayerSync), at no cost; latents: a small network of their own, which is
+    never part of the weights, tells the clean latents from them (after SRA 2)."""
+    at: Size
+    """The early block; 1 is the first. Published: a quarter of the blocks for a layer, a sixth for latents."""
+    target: Size | None = None
+    """The later block, for `to: layer`; not one of the last, which are about pixels."""
+    weight: float = Field(default=0.2, gt=0.0, le=1000.0)
+    """How much it counts beside the loss."""
+    until: Positive | None = None
+    """Step after which it ends; none for never. It helps early in a training."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Align":
+        if self.to == "latents" and self.target is not None:
+            raise ValueError("`target` is of no effect: it belongs to `to: layer`")
+        if self.to == "layer" and (self.target is None or self.target <= self.at):
+            raise ValueError(f"`to: layer` needs a `target` behind block {self.at}, and it is {self.target}")
+        return self
+
+
+class Guide(Settings):
+    """Guidance that is learnt: what labelled images ought to give is moved away from a prediction without a label, so that
+    sampling takes one pass where guidance takes two."""
+
+    by: Literal["self", "start"]
+    """Whose prediction without a label that is. self: of the network as it is (Model-guidance); start: of the weights that a
+    fine-tuning starts from, which stay in memory (DogFit)."""
+    scale: float = Field(default=1.5, gt=1.0, lt=2.0)
+    """The target moves by `scale` - 1 of the difference between the predictions with and without a label. As that grows with what
+    is learnt, the end is what `guidance: 1 / (2 - scale)` gives: 1.5 stands for 2, 1.333 for 1.5; at 2 there is no end."""
+    interval: list[Fraction] | None = Field(default=None, min_length=2, max_length=2)
+    """Only between these two times, as shares of the training's: 0 is the least noise, 1 the most. Published: [0, 0.75]; none for
+    all."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Guide":
+        if self.interval is not None and self.interval[0] >= self.interval[1]:
+            raise ValueError(f"`interval` does not rise: {self.interval}")
+        return self

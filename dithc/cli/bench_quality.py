@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from dithc.cli.bench_words import Kind, add_json, tell
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from dithc.bench import quality
     from dithc.config import training
     from dithc.model import DiTConfig
@@ -130,8 +133,6 @@ def _judge(
     plan: "quality.Plan", folder: Path, steps: dict[str, int], seconds: dict[str, float], path: Path | None
 ) -> int:
     """Reads the manifests, draws the picture, prints the table."""
-    import numpy as np
-
     from dithc.bench import quality
     from dithc.config import load
     from dithc.log import logger
@@ -146,20 +147,14 @@ def _judge(
         name: Manifest.read(folder / "fid" / name / "manifest.json", stage="fid").numbers
         for name in experiment.evaluations
     }
-    codecs, flops, pictures = {}, {}, {}
+    codecs, flops = {}, {}
     for name in plan.contenders:
         run = plan.base.runs[name]
         codec = folder / "codecs" / plan.base.datasets[run.dataset].codec / "manifest.json"
         codecs[name] = {"seconds": Manifest.read(codec, stage="codec").seconds} if codec.exists() else {}
-        seed = next(seed for one, seed in plan.trainings if one == name)
-        own = quality.run_name(name, seed, steps[name])
-        store, step = Store.of_run(last[own])
+        store, step = Store.of_run(last[_first(plan, name, steps)])
         config = DiTConfig(**store.open(step).meta["model"])
         flops[name] = partial(_flops, run, config)
-        for at in quality.points(steps[name]):
-            samples = folder / "samples" / quality.point_name(own, at)
-            Manifest.read(samples / "manifest.json", stage="sample")
-            pictures[name, at] = np.load(Manifest.whole(samples / "rgb-00000.npy"))
     result = quality.judge(plan, steps=steps, seconds=seconds, runs=runs, scores=scores, codecs=codecs, flops=flops)
     result["inputs"] = {  # two results are of the same things where these agree
         f"{stage}/{path.parent.name}": Manifest.read(path).digest
@@ -167,9 +162,33 @@ def _judge(
         for path in sorted((folder / stage).glob("*/manifest.json"))
     }
     status = tell(result, path or folder / RESULT_FILE, [])
+    pictures = {
+        (name, at): _samples(folder / "samples" / quality.point_name(_first(plan, name, steps), at))
+        for name in quality_figure.shown(result)
+        for at in quality.points(steps[name])
+    }
     atomic_write(folder / FIGURE_FILE, quality_figure.draw_quality(result, pictures))
     logger("dithc.bench").info(f"picture: {folder / FIGURE_FILE}")
     return status
+
+
+def _first(plan: "quality.Plan", name: str, steps: dict[str, int]) -> str:
+    """The run of a contender's first training."""
+    from dithc.bench import quality
+
+    return quality.run_name(name, next(seed for one, seed in plan.trainings if one == name), steps[name])
+
+
+def _samples(folder: Path) -> "NDArray[np.uint8]":
+    """The first images of a sample stage, (N, 3, H, W)."""
+    import numpy as np
+
+    from dithc.report import quality_figure
+    from dithc.runs import Manifest
+
+    Manifest.read(folder / "manifest.json", stage="sample")
+    images = np.load(Manifest.whole(folder / "rgb-00000.npy"), mmap_mode="r")
+    return np.array(images[: quality_figure.IMAGES_SHOWN])
 
 
 QUALITY = Kind("which of several trainings reaches a score first: FID by time, R", _add, _run)

@@ -8,8 +8,8 @@ from dithc.cli.sample import add_inputs, job_of
 from dithc.log import logger, problem
 
 SUMMARY = (
-    "Searches the timesteps at which an evaluation's dpm-solver or unipc, in at most 20 steps, ends nearest to many steps, on "
-    "latents that it does not score; what it prints is a setting of the evaluation."
+    "Searches the timesteps at which an evaluation's dpm-solver, unipc, euler or heun, in at most 20 steps, ends nearest to many "
+    "steps, on latents that it does not score; what it prints is a setting of the evaluation."
 )
 EXAMPLE = (
     "dithc search-sampler --config config/experiments/demo.yaml --evaluation sentinel2-after --checkpoint "

@@ -1,10 +1,11 @@
-"""The samplers of a flow: its velocity followed from noise (time 1) to an image (time 0), in equal intervals of time.
+"""The samplers of a flow: its velocity followed from noise (time 1) to an image (time 0), in intervals of time.
 
 Legend: N batch, C channels.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 
 import torch
@@ -27,6 +28,7 @@ def sample_flow(
     steps: int,
     shape: tuple[int, int, int],
     noise: Noise | Sequence[torch.Generator],
+    times: Sequence[int] | None = None,
     clip: float | None = None,
     on_step: Callable[[int, int], None] | None = None,
 ) -> Tensor:
@@ -39,6 +41,8 @@ def sample_flow(
             and where they are odd in number the last interval is Euler's.
         shape: (C, height, width) of an image.
         noise: a generator for each image, or a function that gives the noise of draw 0.
+        times: 1000 times where each interval begins, falling from 1000, which is noise; the last one ends at 0. Intervals are
+            equal where they are not given.
         clip: bound on the magnitude of the predicted clean image, for data that has one (pixels: 1); None for latents.
         on_step: told after each evaluation how many were made, and of how many.
 
@@ -46,7 +50,7 @@ def sample_flow(
         (N, C, height, width), in the type of the noise.
 
     Raises:
-        UserError: unknown kind, no step, an output of other channels than C.
+        UserError: unknown kind, no step, times of other intervals, an output of other channels than C.
     """
     if kind not in FLOW_SAMPLERS:
         expected = " or ".join(FLOW_SAMPLERS)
@@ -56,7 +60,7 @@ def sample_flow(
     if steps < 1:
         raise problem("sampling steps", got=steps, expected="1 or more", remedy="choose more sampling steps")
     draw = noise if callable(noise) else image_noise(noise, shape)
-    walk = _Walk(velocity=velocity, steps=steps, clip=clip, on_step=on_step)
+    walk = _Walk(velocity=velocity, steps=steps, times=times, clip=clip, on_step=on_step)
     x = FLOW_SAMPLERS[kind](walk, draw(0))
     return x if clip is None else x.clamp(-clip, clip)
 
@@ -67,9 +71,21 @@ class _Walk:
 
     velocity: Denoise
     steps: int
+    times: Sequence[int] | None
     clip: float | None
     on_step: Callable[[int, int], None] | None
     done: int = 0
+
+    def intervals(self, count: int) -> list[tuple[float, float]]:
+        """So many intervals from time 1 to time 0: those of `times`, or equal ones."""
+        if self.times is None:
+            return [(1 - index / count, 1 - (index + 1) / count) for index in range(count)]
+        edges = [*self.times, 0]
+        if len(self.times) != count or edges[0] != TIME_SCALE or any(start <= stop for start, stop in pairwise(edges)):
+            expected = f"{count}, falling from {TIME_SCALE:g} and above 0"
+            remedy = "give one for each interval, or leave `times` out"
+            raise problem("times where intervals begin", got=list(self.times), expected=expected, remedy=remedy)
+        return [(start / TIME_SCALE, stop / TIME_SCALE) for start, stop in pairwise(edges)]
 
     def at(self, x: Tensor, time: float) -> Tensor:
         """The velocity at x (N, C, h, w) and a time in [0, 1], towards noise."""
@@ -87,7 +103,7 @@ class _Walk:
 
 def euler(walk: _Walk, x: Tensor) -> Tensor:
     """Euler's method: the velocity at the beginning of each interval, held over it; of first order."""
-    for start, stop in _intervals(walk.steps):
+    for start, stop in walk.intervals(walk.steps):
         x = x - (start - stop) * walk.at(x, start)
     return x
 
@@ -97,17 +113,12 @@ def heun(walk: _Walk, x: Tensor) -> Tensor:
 
     One interval of Euler's at the end, where evaluations are odd in number, leaves that order as it is.
     """
-    for start, stop in _intervals(-(-walk.steps // 2)):
+    for start, stop in walk.intervals(-(-walk.steps // 2)):
         slope = walk.at(x, start)
         if walk.done < walk.steps:
             slope = (slope + walk.at(x - (start - stop) * slope, stop)) / 2
         x = x - (start - stop) * slope
     return x
-
-
-def _intervals(count: int) -> list[tuple[float, float]]:
-    """Equal intervals from time 1 to time 0."""
-    return [(1 - index / count, 1 - (index + 1) / count) for index in range(count)]
 
 
 FLOW_SAMPLERS: Mapping[str, Callable[[_Walk, Tensor], Tensor]] = MappingProxyType({"euler": euler, "heun": heun})

@@ -61,14 +61,13 @@ def drawing(heights: Sequence[float], *, width: float) -> tuple[Figure, list[Axe
 
 
 def over_pictures(
-    *, top: float, rows: int, columns: int, width: float = WIDTH_INCHES
-) -> tuple[Figure, Axes, list[list[Axes]]]:
-    """A figure with a panel of `top` inches over rows of square places for pictures."""
-    side = width / columns
-    figure = Figure(figsize=(width, top + rows * side * 0.58), layout="constrained")
-    grid = figure.add_gridspec(rows + 1, columns, height_ratios=[top, *[side * 0.58] * rows])
-    places = [[figure.add_subplot(grid[row + 1, column]) for column in range(columns)] for row in range(rows)]
-    return figure, figure.add_subplot(grid[0, :]), places
+    *, tops: Sequence[float], rows: int, columns: int, height: float, width: float = WIDTH_INCHES
+) -> tuple[Figure, list[Axes], list[list[Axes]]]:
+    """A figure of panels of these heights in inches, over rows of places for pictures, `height` inches each."""
+    figure = Figure(figsize=(width, sum(tops) + rows * height), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=[sum(tops), rows * height], squeeze=False)[:, 0]
+    panels = above.subplots(len(tops), 1, height_ratios=tops, squeeze=False)[:, 0]
+    return figure, list(panels), [list(row) for row in below.subplots(rows, columns, squeeze=False)]
 
 
 def nothing(theme: Theme, text: str) -> bytes:

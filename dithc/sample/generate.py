@@ -146,6 +146,7 @@ class Images:
                 steps=chosen.steps,
                 shape=shape,
                 noise=noise,
+                times=chosen.times,
                 clip=clip,
                 on_step=on_step,
             )

@@ -19,13 +19,13 @@ from dithc.sample.generate import Images
 from dithc.sample.job import Job
 from dithc.sample.shards import batches
 
-SOLVERS, MOST_STEPS = ("dpm-solver", "unipc"), 20
+SOLVERS, MOST_STEPS = ("dpm-solver", "unipc", *training.FLOW_SAMPLERS), 20
 SHARES = (0.5, 0.25, 0.125)  # of the distance to its neighbour that a timestep is moved, one after the other
 MOST_SWEEPS = 4  # over all timesteps, with one share
 log = logger(__name__)
 
 Times = tuple[int, ...]
-"""Timesteps of the training, falling."""
+"""Timesteps of the training, falling; of a flow, thousandths of its time."""
 
 
 def search(job: Job, *, latents: int, reference_steps: int) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def search(job: Job, *, latents: int, reference_steps: int) -> dict[str, Any]:
         job: whose evaluation says network, guidance, solver and number of steps, and where the search begins: its `times`, or
             else the solver's own spacing.
         latents: N searched on, and as many that judge.
-        reference_steps: of the reference, by UniPC of third order.
+        reference_steps: of the reference: by UniPC of third order, of a flow by Heun's method.
 
     Returns:
         `times`, and the mean absolute difference from the reference (in units of scaled latents): `searched` on the first half,
@@ -49,11 +49,11 @@ def search(job: Job, *, latents: int, reference_steps: int) -> dict[str, Any]:
     """
     begun = time.monotonic()
     chosen = job.evaluation
-    if chosen.at == "codec" or chosen.sampler not in SOLVERS or not 2 <= chosen.steps <= MOST_STEPS:
+    if chosen.at == "codec" or chosen.sampler not in SOLVERS or chosen.num_times < 2 or chosen.steps > MOST_STEPS:
         raise problem(
             f"evaluation {job.name} has no timesteps to search",
             got=f"{chosen.sampler} in {chosen.steps} steps, at {chosen.at}",
-            expected=f"{' or '.join(SOLVERS)} in 2 to {MOST_STEPS} steps, of a network",
+            expected=f"{' or '.join(SOLVERS)} in 2 to {MOST_STEPS} steps (heun: 3 or more), of a network",
             remedy="change `sampler`, `steps` or `at` of the evaluation",
         )
     if reference_steps < 2 * chosen.steps:
@@ -65,9 +65,9 @@ def search(job: Job, *, latents: int, reference_steps: int) -> dict[str, Any]:
     images, _ = open_images(job, tiles_digest=inputs[str(job.tiles)])
     first, second = (range(chosen.images + part * latents, chosen.images + (part + 1) * latents) for part in (0, 1))
     error, judge = (_Error(images, indices, reference_steps=reference_steps) for indices in (first, second))
-    spacing = _own_spacing(chosen)
+    spacing, least = (_even_times(chosen), 1) if chosen.sampler in training.FLOW_SAMPLERS else (_own_spacing(chosen), 0)
     before = error(spacing)
-    times, after = descend(error, tuple(chosen.times or spacing), report=log.info)
+    times, after = descend(error, tuple(chosen.times or spacing), least=least, report=log.info)
     unseen = {"before": judge(spacing), "after": judge(times)}
     found = {"times": list(times), "searched": {"before": before, "after": after}, "unseen": unseen}
     if unseen["after"] >= unseen["before"]:
@@ -88,7 +88,9 @@ class _Error:
         self._images, self._indices = images, indices
         self._known: dict[Times, float] = {}
         log.info(f"{len(indices)} latents in {reference_steps} steps, from which the difference is taken")
-        self._reference = self._latents(sampler="unipc", order=3, steps=reference_steps, times=None)
+        is_flow = images.evaluation.sampler in training.FLOW_SAMPLERS
+        best: dict[str, Any] = {"sampler": "heun"} if is_flow else {"sampler": "unipc", "order": 3}
+        self._reference = self._latents(**best, steps=reference_steps, times=None)
 
     @property
     def trials(self) -> int:
@@ -96,7 +98,7 @@ class _Error:
 
     def __call__(self, times: Times) -> float:
         if times not in self._known:
-            drawn = self._latents(times=list(times), steps=len(times))
+            drawn = self._latents(times=list(times))
             self._known[times] = float((drawn - self._reference).abs().mean())
         return self._known[times]
 
@@ -111,17 +113,24 @@ def _own_spacing(chosen: training.Evaluation) -> Times:
     return tuple(reversed(Schedule.linear().respaced(chosen.steps, spacing=spacing).timesteps.tolist()))
 
 
+def _even_times(chosen: training.Evaluation) -> Times:
+    """Where equal intervals begin, to a thousandth."""
+    count, start = chosen.num_times, training.FLOW_START
+    return tuple(round(start * (count - index) / count) for index in range(count))
+
+
 def descend(
-    error: Callable[[Times], float], times: Times, *, report: Callable[[str], None] = lambda _: None
+    error: Callable[[Times], float], times: Times, *, least: int = 0, report: Callable[[str], None] = lambda _: None
 ) -> tuple[Times, float]:
     """Moves one timestep after the other towards a neighbour, where that lowers the error, by less and less.
 
     The others first follow, in proportion, since a solver of several steps suffers from strides of unequal length; then each
-    moves alone. The first stays: the path begins in noise. The last may move to 0.
+    moves alone. The first stays: the path begins in noise. The last may move to `least`.
 
     Args:
         error: of timesteps.
         times: where it begins, falling.
+        least: the last timestep there is.
         report: told of each sweep.
 
     Returns:
@@ -132,7 +141,7 @@ def descend(
         for _ in range(MOST_SWEEPS):
             before = lowest
             for index in range(1, len(times)):
-                for moved in _moved(times, index, share, others_follow=others_follow):
+                for moved in _moved(times, index, share, least=least, others_follow=others_follow):
                     if (tried := error(moved)) < lowest:
                         times, lowest = moved, tried
             report(f"moved by {share:g} of the distance: difference {before:.4g} -> {lowest:.4g}, {list(times)}")
@@ -141,17 +150,17 @@ def descend(
     return times, lowest
 
 
-def _moved(times: Times, index: int, share: float, *, others_follow: bool) -> list[Times]:
+def _moved(times: Times, index: int, share: float, *, least: int, others_follow: bool) -> list[Times]:
     """The timesteps with that of `index` nearer to either neighbour, where whole timesteps allow it."""
     here, first = times[index], times[0]
     result = []
-    for neighbour in (times[index - 1], times[index + 1] if index + 1 < len(times) else -1):
+    for neighbour in (times[index - 1], times[index + 1] if index + 1 < len(times) else least - 1):
         place = here + int(share * (neighbour - here))
         before, after = times[:index], times[index + 1 :]
         if others_follow:
             before = tuple(round(first + (time - first) * (place - first) / (here - first)) for time in before)
             after = tuple(round(time * place / here) for time in after)
         moved = (*before, place, *after)
-        if place != here and all(one > other for one, other in pairwise(moved)):
+        if place != here and all(one > other for one, other in pairwise((*moved, least - 1))):
             result.append(moved)
     return result

@@ -133,7 +133,7 @@ def test_wrong_names_and_seeds_are_refused():
             plan(**changes)
 
 
-def result():
+def result(*, copies=0.25):
     chosen = plan()
     factors = {("flow", 0): 2.0, ("flow", 1): 2.2, ("baseline", 2): 1.1, ("baseline", 3): 0.9}
     runs, scores = {}, {}
@@ -143,7 +143,7 @@ def result():
         runs[run] = {"seconds_per_step_median": 7 * per_step}  # of a machine that does more beside: of no effect
         for at in points(STEPS[name]):
             fid = 100 - 10 * math.log(at * per_step * factors.get((name, seed), 1.0))
-            scores[point_name(run, at)] = {"fid": fid, "kid": 0.1}
+            scores[point_name(run, at)] = {"fid": fid, "kid": 0.1, "copies": copies, "copies_held_out": 0.125}
     scores["baseline-untrained"] = {"fid": 200.0, "floor": 3.0, "n_generated": 64}
     scores["codec-f4-z8"] = {"fid": 5.0}
     flops = {"baseline": lambda step: 2.0 * step, "flow": lambda step: 1.0 * step}
@@ -176,9 +176,19 @@ def test_result_has_the_ratio_of_every_seed_their_mean_and_what_bounds_the_score
     assert [row["wall"] for row in found["ratios"]["flow"]["by_seed"]] == pytest.approx([2.0, 2.2])
     assert found["ratios"]["flow"]["flop"] == pytest.approx(2.1)
     assert found["ratios"]["again"]["wall"] == pytest.approx(1.0, abs=0.01)
+    for row in found["ratios"]["flow"]["by_seed"]:
+        assert (row["kid"], row["copies"]) == ([0.1, 0.1], [0.25, 0.25])
+        assert row["headroom"] == pytest.approx([(100 - 10 * math.log(80 * r) - 5) / 195 for r in (1.0, row["wall"])])
+    assert found["limits"]["flow"]["copies"] == 0.125
     assert headroom(5.0, found["limits"]["flow"]) == 0.0
     assert headroom(200.0, found["limits"]["flow"]) == 1.0
     text = table(found)
     assert "flow over baseline: R 2.10 +- 0.14 by wall time" in text
     assert "fresh weights 200, codec alone 5, floor 3, n 64" in text
     assert draw_quality(found, {}).startswith(b"\x89PNG")
+
+
+def test_what_was_not_searched_is_told_as_unknown():
+    assert result(copies=None)["limits"]["flow"]["copies"] is None
+    assert table(result(copies=None)).splitlines()[2].endswith(" -")
+    assert table(result()).splitlines()[2].endswith(" 25%")

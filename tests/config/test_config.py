@@ -202,10 +202,16 @@ SENTINEL2 = demo()["datasets"]["landscape"] | {
         ({"datasets": {"landscape": {**demo()["datasets"]["landscape"], "views": 4}}}, ["views", "2 or 8"]),
         (judged(sampler="ddim", order=2), ["evaluations.x", "`order` is of the samplers", "ddim"]),
         (judged(sampler="unipc", order=4), ["evaluations.x.order", "1, 2 or 3"]),
-        (judged(steps=2, times=[999, 5], sampler="heun"), ["evaluations.x", "`times` are of a noise schedule", "heun"]),
+        (
+            judged(steps=2, times=[1000, 5], sampler="heun"),
+            ["evaluations.x", "2 timesteps", "`steps` is 2", "give heun 1"],
+        ),
+        (judged(steps=2, times=[999, 5], sampler="euler"), ["evaluations.x", "euler begin at 1000, which is noise"]),
+        (judged(steps=2, times=[1000, 0], sampler="euler"), ["evaluations.x", "end above 0"]),
+        (judged(steps=2, times=[1001, 5], sampler="euler"), ["evaluations.x.times", "less than or equal to 1000"]),
         (judged(steps=3, times=[999, 5]), ["evaluations.x", "`times` are 2 timesteps and `steps` is 3"]),
         (judged(steps=3, times=[999, 5, 5]), ["evaluations.x", "`times` do not fall"]),
-        (judged(steps=2, times=[1000, 5]), ["evaluations.x.times", "less than or equal to 999"]),
+        (judged(steps=2, times=[1000, 5]), ["evaluations.x", "less than or equal to 999"]),
         (judged(guidance=2, guidance_interval=[0.6, 0.2]), ["begins at 0.6 and ends before, at 0.2"]),
         (judged(guidance=2, guidance_interval=[0.6]), ["evaluations.x.guidance_interval", "at least 2 items"]),
         (

@@ -129,6 +129,26 @@ def test_guidance_moves_the_velocity_away_from_the_unlabelled_one() -> None:
     torch.testing.assert_close(moved, expected)  # 3 + 2 (1 - 3)
 
 
+@pytest.mark.parametrize(("kind", "steps", "evaluated"), [("euler", 2, [1000, 300]), ("heun", 3, [1000, 300, 300])])
+def test_given_times_are_where_intervals_begin(kind: str, steps: int, evaluated: list[int]) -> None:
+    seen: list[float] = []
+
+    def velocity(x: Tensor, t: Tensor) -> Tensor:
+        seen.append(float(t[0]))
+        return t.reshape(-1, 1, 1, 1).to(x.dtype) / 1000 + torch.zeros_like(x)
+
+    moved = START - draw(kind, steps, velocity=velocity, times=[1000, 300])
+    assert seen == evaluated
+    by_hand = {"euler": 0.7 * 1 + 0.3 * 0.3, "heun": 0.7 * (1 + 0.3) / 2 + 0.3 * 0.3}[kind]
+    torch.testing.assert_close(moved, torch.full_like(moved, by_hand))
+
+
+@pytest.mark.parametrize("times", [[1000], [1000, 500, 200], [900, 500], [1000, 0], [1000, 1000]])
+def test_times_of_other_intervals_are_refused(times: list[int]) -> None:
+    with pytest.raises(UserError, match=r"times where intervals begin[\s\S]*2, falling from 1000 and above 0"):
+        draw("heun", 4, times=times)
+
+
 def test_bad_settings_are_refused() -> None:
     with pytest.raises(UserError, match="euler or heun"):
         draw("ddim", 4)

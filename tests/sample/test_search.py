@@ -1,19 +1,24 @@
-"""Searched timesteps: the search itself on errors that are known, and on a network whose every path is known."""
+"""Searched timesteps: the search itself on errors that are known, and on networks whose every path is known."""
 
 import json
 from contextlib import nullcontext
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from dithc.cli import main
+from dithc.config import training
 from dithc.config.training import Evaluation
-from dithc.diffusion import Schedule
+from dithc.diffusion import Objective, Schedule
 from dithc.diffusion import sample as draw
 from dithc.log import UserError
 from dithc.sample import search
+from dithc.sample.generate import Images
 from dithc.sample.search import descend
+from dithc.sample.seeds import generator_of
 from dithc.sealed import unseal
 
 SCHEDULE = Schedule.linear()
@@ -65,6 +70,44 @@ def test_searched_times_are_nearer_to_many_steps_on_paths_that_were_not_searched
     assert error(times, 1) < 0.5 * error(own, 1)
 
 
+class Gaussian:
+    """A network that knows the velocity of data N(mean, std^2) by channel: paths keep their distance in deviations."""
+
+    config = SimpleNamespace(in_channels=3, size=(2, 2), null_label=1)
+    means = torch.tensor([0.5, -1.0, 0.0]).reshape(3, 1, 1)
+    stds = torch.tensor([0.05, 0.1, 0.2]).reshape(3, 1, 1)
+
+    def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        t = t.reshape(-1, 1, 1, 1) / 1000
+        slope = (t - (1 - t) * self.stds**2) / ((1 - t) ** 2 * self.stds**2 + t**2)
+        return slope * (x - (1 - t) * self.means) - self.means
+
+    def exact(self, noise: Tensor) -> Tensor:
+        return self.means + self.stds * noise
+
+
+@pytest.mark.parametrize(("sampler", "steps"), [("euler", 6), ("heun", 8), ("heun", 7)])
+def test_searched_times_of_a_flow_are_nearer_to_the_exact_paths_of_unseen_noise(
+    job, monkeypatch, sampler, steps
+) -> None:
+    one = job(sampler=sampler, steps=steps, guidance=1.0, images=32)
+    network, objective = Gaussian(), Objective.of(training.Objective(predict="flow"))
+    codec = SimpleNamespace(has_logvar=True, scale=1.0)
+    settings = {"evaluation": one.evaluation, "classes": np.array([0]), "objective": objective, "bf16": False}
+    images = Images(network, codec, **settings)  # type: ignore[arg-type]
+    monkeypatch.setitem(search.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
+    found = search(one, latents=8, reference_steps=400)
+    scored = range(one.evaluation.images)  # on which nothing was searched
+    noise = torch.stack([torch.randn(3, 2, 2, generator=generator_of(0, index)) for index in scored])
+
+    def error(times: list[int] | None) -> float:
+        return float((images.changed(times=times).latents(scored) - network.exact(noise)).abs().mean())
+
+    assert error(found["times"]) < 0.55 * error(None)
+    assert found["unseen"]["after"] < 0.55 * found["unseen"]["before"]
+    assert Evaluation.model_validate(one.evaluation.model_dump() | {"times": found["times"]})
+
+
 def test_search_says_what_it_found_and_images_are_made_with_it(job) -> None:
     settings = {"sampler": "unipc", "steps": 3, "images": 2}
     found = search(job(**settings), latents=2, reference_steps=12)
@@ -93,6 +136,7 @@ def test_search_says_what_it_found_and_images_are_made_with_it(job) -> None:
         ({"sampler": "ddpm", "steps": 3}, 12, "ddpm in 3 steps"),
         ({"sampler": "unipc", "steps": 21}, 50, "unipc in 21 steps"),
         ({"sampler": "unipc", "steps": 1}, 50, "unipc in 1 steps"),
+        ({"sampler": "heun", "steps": 2}, 50, r"heun in 2 steps[\s\S]*heun: 3 or more"),
         ({"sampler": "unipc", "steps": 3, "at": "codec"}, 50, "at codec"),
         ({"sampler": "unipc", "steps": 10}, 19, "steps of the reference"),
     ],

@@ -41,6 +41,18 @@ def make_project(folder: Path) -> Path:
     return folder
 
 
+def processes_in(folder: Path) -> list[str]:
+    """Command lines of living processes that work in a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.readlink(path / "cwd") == str(folder.resolve()) and (path / "stat").read_text().split()[2] != "Z":
+                found.append((path / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     return make_project(tmp_path / "project")

@@ -15,7 +15,7 @@ import pytest
 from dithc.config import experiment_of
 from dithc.runs import Lease
 from dithc.workflow import Progress
-from tests.workflow.conftest import DEMO, LOCAL, REDUCED, ROOT
+from tests.workflow.conftest import DEMO, LOCAL, REDUCED, ROOT, processes_in
 
 pytestmark = pytest.mark.slow
 SYNTHESIZED = "results/demo/inputs/landscape/manifest.json"
@@ -33,18 +33,6 @@ def text_of_snakemake(folder: Path, experiment: str = "demo") -> str:
     return "".join(
         path.read_text() for path in sorted((folder / "results" / experiment / "logs").glob("snakemake-*.log"))
     )
-
-
-def processes_in(folder: Path) -> list[str]:
-    """Command lines of living processes that work in a folder."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if os.readlink(path / "cwd") == str(folder.resolve()) and (path / "stat").read_text().split()[2] != "Z":
-                found.append((path / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue
-    return found
 
 
 def test_status_of_a_finished_experiment(finished: Path) -> None:

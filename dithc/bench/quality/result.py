@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from dithc.bench.quality.plan import SHARES, Plan, point_name, points, run_name
 
+OF_THE_LAST = ("kid", "headroom", "copies")  # of both of a pair, beside their ratio
 Numbers = Mapping[str, Mapping[str, Any]]
 """Numbers of manifests, by name."""
 
@@ -21,6 +22,8 @@ class Point:
         seconds: of training until then, and of what is trained before it where contenders differ in that.
         flops: of training until then.
         fid, kid: of its samples against real tiles; lower is better.
+        headroom: the share that is left of the way from fresh weights to the best that can be had; None without a way.
+        copies: the share of its samples that are copies of what was learnt; None where they were not searched.
     """
 
     step: int
@@ -28,6 +31,8 @@ class Point:
     flops: float
     fid: float
     kid: float | None
+    headroom: float | None = None
+    copies: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,19 +101,21 @@ def judge(
     before = {
         name: float(codecs.get(name, {}).get("seconds", 0.0)) if len(kinds) > 1 else 0.0 for name in plan.contenders
     }
-    found: dict[tuple[str, int], list[Point]] = {}
-    for name, seed in plan.trainings:
-        run = run_name(name, seed, steps[name])
-        found[name, seed] = [
-            Point(
-                step=at,
-                seconds=before[name] + at * seconds[name],
-                flops=flops[name](at),
-                fid=float(scores[point_name(run, at)]["fid"]),
-                kid=scores[point_name(run, at)]["kid"],
-            )
-            for at in points(steps[name])
-        ]
+    limits = {name: _limits(plan, name, scores) for name in plan.contenders}
+
+    def point(name: str, seed: int, at: int) -> Point:
+        numbers = scores[point_name(run_name(name, seed, steps[name]), at)]
+        return Point(
+            step=at,
+            seconds=before[name] + at * seconds[name],
+            flops=flops[name](at),
+            fid=float(numbers["fid"]),
+            kid=numbers["kid"],
+            headroom=headroom(numbers["fid"], limits[name]),
+            copies=numbers.get("copies"),
+        )
+
+    found = {(name, seed): [point(name, seed, at) for at in points(steps[name])] for name, seed in plan.trainings}
     ratios: dict[str, list[dict[str, Any]]] = {}
     for name, label, seed, own in plan.pairs:
         one, other = found[plan.baseline, seed], found[name, own]
@@ -118,7 +125,7 @@ def judge(
                 "wall": (wall := speedup(one, other, axis="seconds")).value,
                 "flop": speedup(one, other, axis="flops").value,
                 "bound": wall.bound,
-                "kid": [one[-1].kid, other[-1].kid],
+                **{key: [getattr(points[-1], key) for points in (one, other)] for key in OF_THE_LAST},
             }
         )
     return {
@@ -133,7 +140,7 @@ def judge(
         "steps": dict(steps),
         "seconds_per_step": dict(seconds),
         "seconds_before": before,
-        "limits": {name: _limits(plan, name, scores) for name in plan.contenders},
+        "limits": limits,
         "trainings": [
             {
                 "contender": name,
@@ -148,9 +155,12 @@ def judge(
 
 
 def _limits(plan: Plan, name: str, scores: Numbers) -> dict[str, Any]:
-    """What bounds a contender's score: fresh weights above; below, its codec, and what two halves of the real set have."""
+    """What bounds a contender's score: fresh weights above; below, its codec, and what two halves of the real set have; and the
+    share of copies that chance gives, among real tiles that were not learnt."""
     codec, fresh = scores[plan.codec_alone(name)], scores[plan.untrained]
-    return {"codec": codec["fid"], "floor": fresh["floor"], "untrained": fresh["fid"], "n": fresh["n_generated"]}
+    chance = next((one["copies_held_out"] for one in scores.values() if one.get("copies") is not None), None)
+    bounds = {"codec": codec["fid"], "floor": fresh["floor"], "untrained": fresh["fid"], "copies": chance}
+    return bounds | {"n": fresh["n_generated"]}
 
 
 def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -175,17 +185,19 @@ def quality_table(result: Mapping[str, Any]) -> str:
     lines = [
         f"{chosen['experiment']}, judged as {chosen['evaluation']}; steps: "
         + ", ".join(f"{name} {count:,}" for name, count in result["steps"].items()),
-        f"{'training':<28}" + "".join(f"{f'FID at {share:g}':>14}" for share in SHARES) + f"{'seconds':>10}{'left':>8}",
+        f"{'training':<28}"
+        + "".join(f"{f'FID at {share:g}':>14}" for share in SHARES)
+        + f"{'seconds':>10}{'left':>8}{'copies':>8}",
     ]
     for training in result["trainings"]:
-        points, limits = training["points"], result["limits"][training["contender"]]
-        left = headroom(points[-1]["fid"], limits)
+        points = training["points"]
+        left, copies = points[-1]["headroom"], points[-1]["copies"]
         who = f"{training['contender']}, seed {training['seed']}"
         lines.append(
             f"{who:<28}"
             + "".join(f"{point['fid']:>14.4g}" for point in points)
             + f"{points[-1]['seconds']:>10.1f}"
-            + (f"{100 * left:>7.0f}%" if left is not None else f"{'-':>8}")
+            + "".join(f"{'-':>8}" if share is None else f"{100 * share:>7.0f}%" for share in (left, copies))
         )
     for name, limits in result["limits"].items():
         floor = "none" if limits["floor"] is None else f"{limits['floor']:.4g}"

@@ -1,0 +1,164 @@
+"""The picture of `dithc bench quality` has room for any number of contenders: no text is cut or covers another."""
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from dithc.report.figures import DPI, styled
+from dithc.report.quality_figure import IMAGES_SHOWN, draw_quality, quality_figure, shown
+from dithc.report.theme import DARK, LIGHT
+
+LONGEST = "x" * 20 + "-a-name-as-long-as-a-configuration-allows-it"
+
+
+def training(name: str, seed: int, speed: float, *, late: float) -> dict[str, Any]:
+    points = [
+        {
+            "step": 800 // part,
+            "seconds": late + 600 / part,
+            "flops": 1.0,
+            "fid": 90 * (speed / part) ** -0.5,
+            "kid": 0.1,
+        }
+        for part in (8, 4, 2, 1)
+    ]
+    return {"contender": name, "seed": seed, "seconds_per_step": 1.0, "points": points}
+
+
+def ratio(values: list[float], bound: str) -> dict[str, Any]:
+    rows = [{"seeds": [seed, seed], "wall": wall, "flop": wall, "bound": bound} for seed, wall in enumerate(values)]
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return {"by_seed": rows, "bound": bound, "wall": float(np.mean(values)), "wall_deviation": deviation}
+
+
+def result(contenders: int, *, seeds: int, alike: bool = False, again: bool = True) -> dict[str, Any]:
+    """Contenders from much later to much sooner than the baseline, or all as soon; some names are as long as they can be."""
+    others = [f"{number}-{LONGEST}"[: 64 if number % 3 == 2 else 9] for number in range(contenders - 1)]
+    speeds = {name: 1.0 if alike else 0.1 * 1.4**number for number, name in enumerate(others)}
+    bounds = {name: "at least" if speed > 8 else "at most" if speed < 0.125 else "" for name, speed in speeds.items()}
+    ratios = {
+        name: ratio([speed * (1 + 0.05 * seed) for seed in range(seeds)], bounds[name])
+        for name, speed in speeds.items()
+    }
+    if again:
+        ratios["again"] = ratio([0.8, 1.1, 1.05][:seeds], "")
+    names = {"baseline": 1.0, **speeds}
+    return {
+        "settings": {"baseline": "baseline"},
+        "steps": dict.fromkeys(names, 800),
+        "limits": {name: {"codec": 1.5, "floor": 0.9, "untrained": 200.0, "n": 64} for name in names},
+        "trainings": [
+            training(name, seed, speed * (1 + 0.05 * seed), late=900.0 * (number % 4 == 3))
+            for number, (name, speed) in enumerate(names.items())
+            for seed in range(seeds)
+        ],
+        "ratios": ratios,
+    }
+
+
+def written(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Bbox, dict[Text, Bbox]]:
+    """The figure's box, and that of every text that is drawn on it, in its pixels."""
+    seen: dict[Text, None] = {}
+    draw = Text.draw
+
+    def spy(self: Text, renderer: Any, *more: Any, **words: Any) -> None:
+        if self.get_visible() and self.get_text():
+            seen[self] = None
+        draw(self, renderer, *more, **words)
+
+    monkeypatch.setattr(Text, "draw", spy)
+    with styled(LIGHT):
+        figure = quality_figure(given, {}, LIGHT)
+        figure.set_dpi(DPI)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+    boxes = {text: Text.get_window_extent(text, canvas.get_renderer()) for text in seen}
+    return figure.bbox, boxes
+
+
+@pytest.mark.parametrize(
+    ("contenders", "seeds", "alike"), [(2, 1, False), (6, 3, False), (19, 1, True), (24, 3, False), (24, 1, False)]
+)
+def test_no_text_is_cut_or_covers_another(contenders, seeds, alike, monkeypatch):
+    page, boxes = written(result(contenders, seeds=seeds, alike=alike), monkeypatch)
+    assert len(boxes) > 2 * contenders
+    for text, box in boxes.items():
+        assert page.x0 <= box.x0 < box.x1 <= page.x1, text.get_text()
+        assert page.y0 <= box.y0 < box.y1 <= page.y1, text.get_text()
+    for (one, box), (other, its) in combinations(boxes.items(), 2):
+        assert not box.overlaps(its), (one.get_text(), other.get_text())
+
+
+def panels(given: dict[str, Any]) -> Iterator[Any]:
+    with styled(LIGHT):
+        yield from quality_figure(given, {}, LIGHT).axes
+
+
+def test_lanes_stand_from_the_best_mean_down_with_each_seed_and_bounds_as_triangles():
+    given = result(24, seeds=3)
+    panel = next(panels(given))
+    lanes = [label.get_text().replace("\n", "") for label in panel.get_yticklabels()]
+    ranked = sorted(given["ratios"], key=lambda name: -given["ratios"][name]["wall"])
+    assert lanes == ["baseline again" if name == "again" else name for name in ranked]
+    assert list(panel.get_yticks()) == sorted(panel.get_yticks())
+    assert panel.yaxis_inverted()
+    marks = [
+        (line.get_marker(), line.get_xdata()[0], line.get_ydata()[0])
+        for line in panel.lines
+        if len(line.get_xdata()) == 1
+    ]
+    for name, place in zip(ranked, panel.get_yticks(), strict=True):
+        own = given["ratios"][name]
+        shape = {"": "o", "at least": ">", "at most": "<"}[own["bound"]]
+        seeds = [(shape, pytest.approx(row["wall"])) for row in own["by_seed"]]
+        assert [(mark, at) for mark, at, where in marks if where == place] == [
+            *seeds,
+            ("D", pytest.approx(own["wall"])),
+        ]
+    (band,) = panel.patches
+    assert (band.get_x(), band.get_x() + band.get_width()) == pytest.approx((0.8, 1.25)), "as far as it is from itself"
+    assert not next(panels(result(6, seeds=1, again=False))).patches
+
+
+def test_baseline_and_both_ends_are_shown_and_all_where_they_are_few():
+    many, few = result(19, seeds=1), result(6, seeds=1)
+    others = list(many["ratios"])[:-1]
+    assert shown(many) == ["baseline", *others[:-4:-1], others[1], others[0]]
+    assert set(shown(few)) == set(few["steps"])
+    lines = list(panels(many))[1].lines
+    coloured = {line.get_color() for line in lines if len(line.get_xdata()) == 4} - {LIGHT.muted}
+    assert coloured == set(LIGHT.palette)
+
+
+def test_figure_grows_with_contenders_and_shows_samples_where_they_are():
+    def height(contenders: int) -> float:
+        with styled(LIGHT):
+            return float(quality_figure(result(contenders, seeds=1), {}, LIGHT).get_figheight())
+
+    assert height(2) < height(6) < height(24)
+    given = result(2, seeds=1)
+    images = np.zeros((IMAGES_SHOWN, 3, 8, 8), np.uint8)
+    with styled(LIGHT):
+        figure = quality_figure(given, {("baseline", 800): images}, LIGHT)
+    assert [len(panel.images) for panel in figure.axes[2:]] == [0, 0, 0, 1, 0, 0, 0, 0]
+
+
+def test_bounds_far_below_the_scores_do_not_flatten_them():
+    given = result(2, seeds=1)
+    for limits in given["limits"].values():
+        limits |= {"codec": 1e-6, "floor": None}
+    panel = list(panels(given))[1]
+    scores = [point["fid"] for one in given["trainings"] for point in one["points"]]
+    assert panel.get_ylim()[0] > min(scores) / 12
+    assert "dashed" not in panel.get_xlabel()
+
+
+def test_figures_follow_the_theme() -> None:
+    given = result(2, seeds=1)
+    assert draw_quality(given, {}, theme=LIGHT) != draw_quality(given, {}, theme=DARK)

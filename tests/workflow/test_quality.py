@@ -1,0 +1,117 @@
+"""`dithc bench quality` from scenes to its picture, killed once on its way: it goes on, and measures no step a second time."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.sealed import unseal
+from tests.sampling import commit_of
+from tests.workflow.conftest import processes_in
+
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(3600)]
+
+SEED = os.environ.get("DITHC_ATTACK_SEED") or commit_of("HEAD") or "0"
+CONTENDERS = ["--candidates", "flow,worse", "--seeds", "0", "--budget-minutes", "0.15"]
+COMPARISON = ["--config", "quality.yaml", *CONTENDERS, "--json", "quality.json"]
+FIRST, LAST = 6, 45  # manifests that are there when it is killed: of the first calibration, of most of the scores
+MOST_SECONDS, LEFT_SECONDS = 1500.0, 120.0
+
+
+def start(folder: Path, said: Path) -> "subprocess.Popen[bytes]":
+    command = [str(Path(sys.executable).parent / "dithc"), "bench", "quality", *COMPARISON]
+    with said.open("wb") as file:
+        return subprocess.Popen(command, cwd=folder, stdout=file, stderr=subprocess.STDOUT, preexec_fn=heed_sigint)
+
+
+def heed_sigint() -> None:
+    """Tests that a shell started in the background have SIGINT ignored, and so would the verb."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def manifests(results: Path) -> list[Path]:
+    return [*results.glob("*/*/manifest.json"), *results.glob("runs/*/step_*.json")]
+
+
+def measured(results: Path) -> dict[str, Any]:
+    """What was measured of steps: the numbers of the short trainings, and the sealed seconds."""
+    found = {
+        str(path): json.loads(path.read_text())["numbers"] for path in results.glob("runs/calibrate-*/step_*.json")
+    }
+    return found | {str(path): path.read_bytes() for path in results.glob("plan.json")}
+
+
+def kill(process: "subprocess.Popen[bytes]", folder: Path, *, hard: bool) -> None:
+    """SIGINT to the verb, or SIGKILL to Snakemake, which drives the jobs; returns when nothing of it runs any more."""
+    if hard:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for child in children:
+            os.kill(int(child), signal.SIGKILL)
+    else:
+        process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=LEFT_SECONDS) != 0
+    end = time.monotonic() + LEFT_SECONDS
+    while left := processes_in(folder):
+        assert time.monotonic() < end, f"still running: {left}"
+        time.sleep(0.2)
+
+
+def test_comparison_that_is_killed_goes_on_to_ratios_and_a_picture_and_times_no_step_again(
+    project: Path, tmp_path: Path
+) -> None:
+    shutil.copy(Path(__file__).parent / "quality.yaml", project)
+    results, said = project / "results" / "quality-quality", tmp_path / "said"
+    draws = random.Random(f"quality {SEED}")
+    count, later, hard = draws.randint(FIRST, LAST), draws.uniform(0.0, 3.0), draws.random() < 0.5
+    process = start(project, said)
+    end = time.monotonic() + MOST_SECONDS
+    while len(manifests(results)) < count:
+        assert process.poll() is None, f"it ended before it was killed:\n{said.read_text()}"
+        assert time.monotonic() < end, said.read_text()
+        time.sleep(0.1)
+    time.sleep(later)
+    kill(process, project, hard=hard)
+    print(f"seed {SEED}: killed with {count} manifests, {later:.1f} s later, {'SIGKILL' if hard else 'SIGINT'}")
+    before = measured(results)
+    assert before, "a calibration was there"
+    assert not (project / "quality.json").exists()
+
+    assert start(project, said).wait(timeout=MOST_SECONDS) == 0, said.read_text()
+    after = measured(results)
+    assert {name: after[name] for name in before} == before
+    check(json.loads((project / "quality.json").read_text()), unseal((results / "plan.json").read_text())["seconds"])
+    assert (results / "quality.png").read_bytes().startswith(b"\x89PNG")
+    assert "flow over baseline: R " in said.read_text()
+
+
+def check(result: dict[str, Any], sealed: dict[str, float]) -> None:
+    """All that a comparison is read for is there, for every seed."""
+    names = ["baseline", "flow", "worse"]
+    assert {(one["contender"], one["seed"]) for one in result["trainings"]} == {(name, 0) for name in names}
+    assert {name: result["seconds_per_step"][name] for name in names} == {
+        name: seconds for name in names for key, seconds in sealed.items() if key.startswith(f"{name} ")
+    }
+    for name in names:
+        limits = result["limits"][name]
+        assert limits["n"] == 8
+        assert all(isinstance(limits[key], float) for key in ("codec", "floor", "untrained"))
+        assert 0 <= limits["copies"] <= 1
+    for training in result["trainings"]:
+        steps, points = result["steps"][training["contender"]], training["points"]
+        assert [point["step"] for point in points] == [steps // 8, steps // 4, steps // 2, steps]
+    assert set(result["ratios"]) == {"flow", "worse"}
+    for ratio in result["ratios"].values():
+        (row,) = ratio["by_seed"]
+        assert row["seeds"] == [0, 0]
+        assert row["wall"] == ratio["wall"] > 0
+        assert row["flop"] == ratio["flop"] > 0
+        assert all(isinstance(value, float) for key in ("kid", "headroom") for value in row[key])
+        assert all(0 <= share <= 1 for share in row["copies"])

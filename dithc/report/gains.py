@@ -44,10 +44,11 @@ def _gain(before: Result, after: Result) -> Gain | None:
     if any(before.numbers.get(key) != after.numbers.get(key) for key in SAME_NUMBERS):
         return None
     pulls = [_pulls(result) for result in (before, after)]
-    if pulls[0] is None or pulls[1] is None:
+    scores = [result.numbers.get("kid") for result in (before, after)]
+    if pulls[0] is None or pulls[1] is None or scores[0] is None or scores[1] is None:
         return None
     variance = sum(_squares(first, second) for first, second in zip(*pulls, strict=True))
-    fall, half = before.numbers["kid"] - after.numbers["kid"], NORMAL_95 * float(np.sqrt(variance))
+    fall, half = scores[0] - scores[1], NORMAL_95 * float(np.sqrt(variance))
     return Gain(start=before.name, fall=fall, interval=[fall - half, fall + half])
 
 

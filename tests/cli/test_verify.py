@@ -124,7 +124,7 @@ def test_repair_deletes_nothing_outside_of_what_was_named(
     folder.mkdir(parents=True)
     (folder / "inside.bin").write_bytes(b"x")
     entries = Manifest.entries(folder, [mine, folder / "inside.bin"])
-    Manifest(stage="fid", name="x", spec={}, files=[{**one, "sha256": "0" * 64} for one in entries]).write(
+    Manifest(stage="extractor", name="x", spec={}, files=[{**one, "sha256": "0" * 64} for one in entries]).write(
         folder / "manifest.json"
     )
     (results / "config.json").write_text("{}")

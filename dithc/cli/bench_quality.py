@@ -78,7 +78,7 @@ def _run(args: argparse.Namespace) -> int:
 def _seconds(plan: "quality.Plan", folder: Path, profile: str) -> dict[str, float] | None:
     """Seconds of a step of each contender: measured once, then kept for what is started again; None if that failed."""
     from dithc.bench import quality
-    from dithc.runs import Manifest, atomic_write
+    from dithc.runs import atomic_write
     from dithc.sealed import plain, seal, unseal
 
     path = folder / PLAN_FILE
@@ -91,10 +91,7 @@ def _seconds(plan: "quality.Plan", folder: Path, profile: str) -> dict[str, floa
             return None
         last = f"step_{quality.CALIBRATION_STEPS:07d}.json"
         measured = {
-            name: [
-                Manifest.read(folder / "runs" / run / last, stage="train").numbers["seconds_per_step_median"]
-                for run in plan.calibrations(name, beside)
-            ]
+            name: [_seconds_per_step(folder / "runs" / run / last) for run in plan.calibrations(name, beside)]
             for name in beside
         }
         before = known.get(keys[plan.baseline])
@@ -102,6 +99,21 @@ def _seconds(plan: "quality.Plan", folder: Path, profile: str) -> dict[str, floa
         known |= {keys[name]: found[name] for name in missing}
         atomic_write(path, seal({"seconds": known}))
     return {name: float(known[keys[name]]) for name in plan.contenders}
+
+
+def _seconds_per_step(path: Path) -> float:
+    from dithc.log import problem
+    from dithc.runs import Manifest
+
+    found: float | None = Manifest.read(path, stage="train").numbers["seconds_per_step_median"]
+    if found is None or found <= 0:
+        raise problem(
+            f"{path}: `numbers.seconds_per_step_median` is no time that was measured",
+            got="null" if found is None else found,
+            expected="seconds above 0; null says that the training's metrics were gone when it ended",
+            remedy="remove that manifest and the folder of its store, then start again",
+        )
+    return found
 
 
 def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: bool = False) -> int:

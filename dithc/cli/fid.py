@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dithc.log import problem
-from dithc.runs import Manifest, atomic_write
+from dithc.runs import Manifest, atomic_write, outcome
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +22,6 @@ EXAMPLE = (
     "--generated results/demo/features/sentinel2-after/manifest.json --tiles results/demo/tiles/sentinel2/manifest.json "
     "--out results/demo/fid/sentinel2-after/manifest.json"
 )
-PULLS_FILE = "kid.json"  # beside the manifest: the pull of every image, of which intervals of differences are made
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     real, generated = (Manifest.read(path, stage="features") for path in (args.real, args.generated))
     is_train = _is_train(evaluation, args.tiles, real) if args.tiles else None
     numbers = compare(args.real.parent, args.generated.parent, seed=experiment.seed, is_train=is_train)
-    pulls, path_to_pulls = numbers.pop("kid_pulls"), args.out.parent / PULLS_FILE
+    pulls, path_to_pulls = numbers.pop("kid_pulls"), args.out.parent / outcome.PULLS_FILE
     if pulls:
         atomic_write(path_to_pulls, json.dumps(pulls) + "\n")
     Manifest(

@@ -3,6 +3,7 @@
 import argparse
 import json
 import shutil
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,12 +51,16 @@ def run(args: argparse.Namespace) -> int:
     from dithc.runs import atomic_write
 
     files = _config_of(args) if args.repair else []
-    if files:
-        experiment_of(files)  # before anything is deleted
-    finding = find(args.paths)
-    _tell(finding)
+    folders = [path if path.is_dir() else path.parent for path in args.paths]
+    with ExitStack() as alone:
+        if files:  # before anything is deleted
+            experiment = experiment_of(files)
+            _keep_out_others(alone, [Path(experiment.results, experiment.name), *folders])
+        finding = find(args.paths)
+        _tell(finding)
+        if finding.faults and args.repair:
+            _remove(finding, within=folders)
     if finding.faults and args.repair:
-        _remove(finding, within=[path if path.is_dir() else path.parent for path in args.paths])
         status = main(["run", "--profile", args.profile, "--configfile", *map(str, files)])
         if status:
             return status
@@ -66,6 +71,24 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         atomic_write(args.json, json.dumps(asdict(finding), indent=1) + "\n")
     return 1 if finding.faults else 0
+
+
+def _keep_out_others(alone: ExitStack, folders: list[Path]) -> None:
+    """Takes the driver's lease, and every other that lies in the folders, until all that is wrong is deleted.
+
+    Args:
+        alone: gives them back, before the workflow makes things again.
+        folders: the experiment's results, and those that were named.
+
+    Raises:
+        UserError: somebody works there; also Snakemake, whose `dithc run` was killed, or a training, whose Snakemake was.
+    """
+    from dithc.runs import Lease
+
+    leases = [Lease(folder, wait_seconds=0.0) for folder in folders[:1] if folder.is_dir()]
+    leases += [lease for folder in folders for lease in Lease.below(folder)]
+    for lease in {lease.path.resolve(): lease for lease in leases}.values():
+        alone.enter_context(lease)
 
 
 def _tell(finding: "Finding") -> None:

@@ -16,7 +16,8 @@ class Synthetic(Settings):
     scenes: Positive = 2
     """Number of scenes; for an image folder, images per class."""
     size: Size = 768
-    """Side of a scene in pixels at its finest resolution; for an image folder, the typical side of an image."""
+    """Side of a scene in pixels at its finest resolution, a multiple of 6 for Sentinel-2; for an image folder, an image's
+    typical side."""
     classes: Size = 4
     """Classes of an image folder; ignored by satellite scenes."""
 
@@ -46,6 +47,16 @@ class Sentinel2(_Source):
     for products of which a part was downloaded. The file of a band's own pixel size is needed in any case."""
     gsd_m: Metres = 10.0
     """Pixel size of the common grid in metres."""
+
+    @model_validator(mode="after")
+    def _grids_end_together(self) -> "Sentinel2":
+        if self.synthetic is not None and (side := self.synthetic.size) % 6:
+            below = side // 6 * 6
+            raise ValueError(
+                f"`synthetic.size` is {side}, no multiple of 6, in which the grids of 10 m, 20 m and 60 m end together: "
+                f"use {below} or {below + 6}"
+            )
+        return self
 
 
 class Sentinel2Array(_Source):

@@ -24,7 +24,7 @@ from dithc.data.table import Kind, TableWriter, read_columns
 from dithc.data.tiles import INFO_FILE, SCHEMA_VERSION, TABLE_FILE, Tiles
 from dithc.data.windows import Cut, Measured, cuts, measure
 from dithc.log import logger, problem, progress
-from dithc.runs import Manifest, atomic_write
+from dithc.runs import Manifest, atomic_write, outcome
 from dithc.sealed import parse
 
 GRID_FILE = "grid.png"
@@ -51,7 +51,7 @@ COLUMNS: dict[str, Kind] = {
 log = logger(__name__)
 
 
-def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) -> dict[str, Any]:
+def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) -> outcome.Tiles:
     """Cuts all scenes and writes shards, `tiles.parquet`, `dataset.json` and `grid.png`.
 
     Args:
@@ -227,7 +227,7 @@ class _Cutter:
         duplicate_of = original if original != tile_id else None
         return {"tile_sha256": digest.hexdigest(), "split": first_split, "duplicate_of": duplicate_of}
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> outcome.Tiles:
         """What goes into the manifest."""
         return {
             "accepted": self.splits.total(),
@@ -262,7 +262,7 @@ def _check_size(size: int, source: _Scenes) -> None:
         )
 
 
-def _check_train(numbers: dict[str, Any]) -> None:
+def _check_train(numbers: outcome.Tiles) -> None:
     if not numbers["splits"]["train"]:
         reasons = ", ".join(f"{count} {reason}" for reason, count in numbers["rejected"].items()) or "none"
         raise problem(
@@ -274,7 +274,7 @@ def _check_train(numbers: dict[str, Any]) -> None:
         )
 
 
-def _info(dataset: datasets.Dataset, source: _Scenes, cutter: _Cutter, numbers: dict[str, Any]) -> dict[str, Any]:
+def _info(dataset: datasets.Dataset, source: _Scenes, cutter: _Cutter, numbers: outcome.Tiles) -> dict[str, Any]:
     index, scaling = source.index, dataset.scaling
     described = cutter.histogram.describe(
         scale=index["scale"], offset=index["offset"], low=scaling.low_percentile, high=scaling.high_percentile

@@ -18,7 +18,7 @@ from dithc.data.readers.listing import scene_id
 from dithc.data.scene import Reason, Refused, Rejection, Scene
 from dithc.data.table import Kind, TableWriter
 from dithc.log import UserError, logger, problem, progress
-from dithc.runs import atomic_write
+from dithc.runs import atomic_write, outcome
 
 SCHEMA_VERSION = 1
 TABLE_FILE, INDEX_FILE = "scenes.parquet", "scenes.json"
@@ -62,7 +62,7 @@ COLUMNS: dict[str, Kind] = {
 log = logger(__name__)
 
 
-def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path) -> dict[str, Any]:
+def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path) -> outcome.Stage:
     """Reads all scenes of a source and writes stacks, `scenes.parquet` and `scenes.json`; one scene is in memory at a time.
 
     Args:
@@ -140,7 +140,7 @@ class Tally:
             text = f"{rejection.path}: {refused.what}; got {refused.got}; expected {refused.expected}; {refused.remedy}"
             self.examples[reason].append(printable(text))
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> outcome.Stage:
         """What goes into the manifest."""
         return {
             "scenes": self.accepted + self.rejected,

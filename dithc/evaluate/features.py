@@ -17,6 +17,7 @@ from dithc.evaluate.statistics import Statistics
 from dithc.evaluate.turned import TURNS, has_turned, remove_turned, write_turned
 from dithc.latents import view_of
 from dithc.log import logger, problem, progress
+from dithc.runs import outcome
 
 log = logger(__name__)
 
@@ -33,7 +34,7 @@ def extract(
     stretch: str = "",
     turned: Rows | None = None,
     images_of: Callable[[Rows], NDArray[np.uint8]] | None = None,
-) -> dict[str, object]:
+) -> outcome.Features:
     """Extracts the features of a set of images into shards and statistics.
 
     A shard that an earlier run finished, and that still has the right hash, extractor, resize and set, is used again; its

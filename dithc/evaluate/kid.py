@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from dithc.evaluate.statistics import FloatArray
 from dithc.log import problem
+from dithc.runs import outcome
 
 SUBSET = 1000
 SUBSETS = 50
-NORMAL_95 = 1.959964  # standard errors on either side that hold 95 % of a normal distribution
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Kid:
         """
         if not len(self.real):
             return None
-        half = NORMAL_95 * float(np.sqrt((self.real**2).sum() + (self.generated**2).sum()))
+        half = outcome.NORMAL_95 * float(np.sqrt((self.real**2).sum() + (self.generated**2).sum()))
         return [self.value - half, self.value + half]
 
     @property

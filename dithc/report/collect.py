@@ -87,9 +87,7 @@ def collect(
 def _run(experiment: Experiment, results: Results, name: str) -> RunFacts:
     settings, segments = experiment.runs[name], results.of("train", name)
     numbers = numbers_of(results.one("train", name))
-    curve = _curve(
-        results.one("train", name), [int(item.numbers.get("step", 0)) for item in segments], settings.global_batch
-    )
+    curve = _curve(results.one("train", name), [item.numbers["step"] for item in segments], settings.global_batch)
     same = (
         "parameters",
         "ranks",
@@ -201,45 +199,21 @@ def _evaluation(experiment: Experiment, results: Results, reference: Reference, 
 
 def _score(result: Result) -> Score:
     numbers = result.numbers
-    try:
-        return Score(
-            fid=float(numbers["fid"]),
-            n_real=int(numbers["n_real"]),
-            n_generated=int(numbers["n_generated"]),
-            extractor=str(numbers["extractor"]),
-            sha256=str(numbers.get("sha256") or numbers["extractor_sha256"]),
-            resize=str(numbers["resize"]),
-            comparable=bool(numbers["comparable"]),
-            note=str(numbers.get("note") or ""),
-            warnings=[str(text) for text in numbers.get("warnings") or []],
-            kid=None if numbers.get("kid") is None else float(numbers["kid"]),
-            kid_interval=_interval(numbers.get("kid_interval")),
-            floor=numbers.get("floor"),
-            floor_n=numbers.get("floor_n"),
-            copies=numbers.get("copies"),
-            copies_held_out=numbers.get("copies_held_out"),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise problem(
-            f"manifest {result.path} lacks what a FID needs to be judged",
-            got=f"{type(error).__name__}: {error}",
-            expected="fid, n_real, n_generated, extractor, sha256, resize, comparable",
-            remedy="run `dithc fid` again",
-        ) from error
-
-
-def _interval(ends: Iterable[float] | None) -> list[float] | None:
-    """Both ends of an interval; one of an earlier version's manifest is None."""
-    if ends is None:
-        return None
-    low, high = map(float, ends)
-    return [low, high]
+    always = ("fid", "n_real", "n_generated", "extractor", "sha256", "resize", "comparable")
+    younger = ("kid", "kid_interval", "floor", "floor_n", "copies", "copies_held_out")
+    known: dict[str, Any] = {key: numbers[key] for key in always} | {key: numbers.get(key) for key in younger}
+    return Score(
+        **known,
+        note=numbers.get("note", ""),
+        warnings=numbers.get("warnings", []),
+    )
 
 
 def _run_seconds(segments: list[Result]) -> float:
     """Wall time of a run: of its jobs, or of its steps where jobs that were stopped left no manifest."""
     jobs = sum(item.manifest.seconds for item in segments)
-    return max([jobs, *(float(item.numbers.get("training_seconds") or 0) for item in segments)])
+    steps: list[float] = [item.numbers.get("training_seconds", 0.0) for item in segments]
+    return max([jobs, *steps])
 
 
 def _timings(experiment: Experiment, results: Results) -> list[Timing]:
@@ -299,8 +273,8 @@ def _warnings(experiment: Experiment, results: Results) -> list[str]:
         texts.append(f"Not run: {said}")
     for name, run in experiment.runs.items():
         reached = results.one("train", name)
-        if reached and int(reached.numbers.get("step", 0)) < run.steps:
-            texts.append(f"Run {name} stands at step {reached.numbers.get('step')} of {run.steps}")
+        if reached and reached.numbers["step"] < run.steps:
+            texts.append(f"Run {name} stands at step {reached.numbers['step']} of {run.steps}")
     return texts
 
 

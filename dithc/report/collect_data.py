@@ -1,5 +1,6 @@
 """The records of data sets and codecs, from the manifests of scenes, tiles, codecs and latents."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,6 @@ def read_json(path: Path | None) -> dict[str, Any]:
         ) from error
 
 
-def numbers_of(result: Result | None) -> dict[str, Any]:
+def numbers_of(result: Result | None) -> Mapping[str, Any]:
     """The numbers of a result; none where it was not run."""
     return result.numbers if result else {}

@@ -7,10 +7,9 @@ from dithc.config import Experiment
 from dithc.log import problem
 from dithc.report.facts import Gain
 from dithc.report.gather import Result, Results
+from dithc.runs import outcome
 from dithc.sealed import parse, plain
 
-NORMAL_95 = 1.959964  # standard errors on either side that hold 95 % of a normal distribution
-PULLS_FILE = "kid.json"
 SAME = {"run", "sampler", "order", "steps", "times", "guidance", "guidance_channels", "guidance_interval", "seed"}
 SAME_NUMBERS = ("set_hash_real", "n_real", "sha256", "resize", "stretch", "seed")
 
@@ -44,18 +43,19 @@ def _gain(before: Result, after: Result) -> Gain | None:
     if any(before.numbers.get(key) != after.numbers.get(key) for key in SAME_NUMBERS):
         return None
     pulls = [_pulls(result) for result in (before, after)]
-    if pulls[0] is None or pulls[1] is None:
+    scores = [result.numbers.get("kid") for result in (before, after)]
+    if pulls[0] is None or pulls[1] is None or scores[0] is None or scores[1] is None:
         return None
     variance = sum(_squares(first, second) for first, second in zip(*pulls, strict=True))
-    fall, half = before.numbers["kid"] - after.numbers["kid"], NORMAL_95 * float(np.sqrt(variance))
+    fall, half = scores[0] - scores[1], outcome.NORMAL_95 * float(np.sqrt(variance))
     return Gain(start=before.name, fall=fall, interval=[fall - half, fall + half])
 
 
 def _pulls(result: Result) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     """Pulls of the real and of the generated images; None where the stage left none."""
-    if not any(entry["path"] == PULLS_FILE for entry in result.manifest.files):
+    if not any(entry["path"] == outcome.PULLS_FILE for entry in result.manifest.files):
         return None
-    path = result.manifest.whole(result.path.parent / PULLS_FILE)
+    path = result.manifest.whole(result.path.parent / outcome.PULLS_FILE)
     counts = [result.numbers["n_real"], result.numbers["n_generated"]]
     try:
         content = parse(plain(path).read_text())

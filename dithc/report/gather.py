@@ -1,6 +1,6 @@
 """Reads the manifests a report is made of, and refuses a mixture of results that do not belong together."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ class Result:
         return self.manifest.name
 
     @property
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> Mapping[str, Any]:
         """What the stage gave."""
         return self.manifest.numbers
 
@@ -49,7 +49,7 @@ class Results:
     def one(self, stage: str, name: str) -> Result | None:
         """The result of a stage for a name; for a run in several segments, the one that went furthest."""
         found = self.of(stage, name)
-        return max(found, key=lambda item: int(item.numbers.get("step", 0)), default=None)
+        return max(found, key=lambda item: item.numbers.get("step") or 0, default=None)
 
     @property
     def code(self) -> dict[str, list[str]]:

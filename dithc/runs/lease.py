@@ -82,6 +82,15 @@ class Lease:
         lease.path = home / f".{real.name}.{LEASE_FILE}"
         return lease
 
+    @classmethod
+    def below(cls, folder: Path) -> list[Self]:
+        """Those whose files lie in a folder or below, held or left behind; for who changes what several write."""
+        leases = []
+        for path in sorted(folder.rglob(f"*{LEASE_FILE}")):
+            leases.append(cls(path.parent, wait_seconds=0.0))
+            leases[-1].path = path
+        return leases
+
     def _take(self) -> dict[str, Any] | None:
         """Takes the lease if it is free; otherwise says who holds it."""
         ours = self.path.with_name(f".lease.{self.mine['host']}.{self.mine['pid']}.{self.mine['id']}")

@@ -5,7 +5,7 @@ import platform
 import resource
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -14,6 +14,7 @@ from dithc.config import Experiment
 from dithc.log import problem
 from dithc.runs.code import code_version
 from dithc.runs.files import atomic_write, sha256_file
+from dithc.runs.outcome import check
 from dithc.runs.spec import digest, stage_spec
 from dithc.sealed import plain, seal, unseal
 
@@ -36,7 +37,7 @@ class Manifest:
         stage: name of the stage, such as `tiles`.
         name: name of the data set, run or evaluation it worked on.
         spec: the semantic settings that decided the result.
-        numbers: what it gave (counts, scores, seconds); JSON values only.
+        numbers: what it gave (counts, scores, seconds), one of `outcome`; JSON values only.
         files: one entry per file it owns: {"path" (relative to the manifest's folder), "sha256", "bytes"}.
         inputs: digest of each input manifest by path.
         code: version of dithc and the hash of its source.
@@ -47,7 +48,7 @@ class Manifest:
     stage: str
     name: str
     spec: dict[str, Any]
-    numbers: dict[str, Any] = field(default_factory=dict)
+    numbers: Mapping[str, Any] = field(default_factory=dict)
     files: list[dict[str, Any]] = field(default_factory=list)
     inputs: dict[str, str] = field(default_factory=dict)
     code: dict[str, str] = field(default_factory=code_version)
@@ -75,9 +76,18 @@ class Manifest:
         self._remember(path)
 
     @staticmethod
-    def spec_of(experiment: Experiment, stage: str, name: str) -> dict[str, Any]:
-        """The semantic settings of a stage, for the manifest's `spec`."""
-        return stage_spec(experiment, stage, name)
+    def check_numbers(numbers: object, *, stage: str, path: Path) -> None:
+        """As `read` does, for who only looks at the document at `path`.
+
+        Raises:
+            UserError: `stage` cannot have written them.
+        """
+        check(numbers, stage=stage, path=path)
+
+    @staticmethod
+    def spec_of(experiment: Experiment, stage: str, name: str, *, of_rule: bool = False) -> dict[str, Any]:
+        """The semantic settings of a stage, for the manifest's `spec`; `of_rule` is that of `stage_spec`."""
+        return stage_spec(experiment, stage, name, of_rule=of_rule)
 
     @staticmethod
     def entries(folder: Path, paths: Iterable[Path]) -> list[dict[str, Any]]:
@@ -89,7 +99,8 @@ class Manifest:
         """Reads a manifest.
 
         Raises:
-            UserError: the file is missing, is altered or no manifest, or is of another stage than `stage`.
+            UserError: the file is missing, is altered or no manifest, is of another stage than `stage`, or holds numbers that
+                its stage cannot have written.
         """
         wanted = f"the manifest of stage {stage!r}" if stage else "a manifest written by dithc"
         try:
@@ -116,6 +127,7 @@ class Manifest:
                 expected=stage,
                 remedy="pass the manifest of that stage",
             )
+        check(manifest.numbers, stage=manifest.stage, path=path)
         manifest._remember(path)
         return manifest
 

@@ -30,7 +30,7 @@ def digest(spec: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-def stage_spec(experiment: Experiment, stage: str, name: str) -> dict[str, Any]:
+def stage_spec(experiment: Experiment, stage: str, name: str, *, of_rule: bool = False) -> dict[str, Any]:
     """The settings of one stage that decide its result; its inputs' settings are in their own manifests.
 
     Left out is what changes only speed, memory or looks (titles, segment lengths, micro-batches, ranks, resources), so
@@ -40,14 +40,10 @@ def stage_spec(experiment: Experiment, stage: str, name: str) -> dict[str, Any]:
         experiment: the whole configuration.
         stage: one of the keys of `SPECS`.
         name: data set, codec, run, extractor or evaluation.
+        of_rule: with looks and the places of files: a rule runs again when it is pointed to other files.
     """
-    spec: dict[str, Any] = _without(PLACES, rule_spec(experiment, stage, name))
-    return _without(LOOKS, spec) if stage == "tiles" else spec
-
-
-def rule_spec(experiment: Experiment, stage: str, name: str) -> dict[str, Any]:
-    """As `stage_spec`, with the places of files: a rule runs again when it is pointed to other files."""
-    return SPECS[stage](experiment, name)
+    spec = SPECS[stage](experiment, name)
+    return spec if of_rule else _without(PLACES | LOOKS if stage == "tiles" else PLACES, spec)
 
 
 def _without(keys: set[str], value: Any) -> Any:

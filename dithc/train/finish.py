@@ -4,11 +4,10 @@ import math
 import os
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
 
 from dithc.config import training
 from dithc.log import read_metrics
-from dithc.runs import Manifest, Store
+from dithc.runs import Manifest, Store, outcome
 from dithc.train.ema import initial_share
 from dithc.train.job import Job
 from dithc.train.journal import METRICS_FOLDER
@@ -41,7 +40,7 @@ def write_manifest(
     ).write(job.out)
 
 
-def _numbers(store: Store, checkpoint: Store.Checkpoint) -> dict[str, Any]:
+def _numbers(store: Store, checkpoint: Store.Checkpoint) -> outcome.Train:
     meta = checkpoint.meta
     rows = [row for row in read_metrics(store.folder / METRICS_FOLDER) if row["step"] <= checkpoint.step]
     losses = [row["loss"] for row in rows if math.isfinite(row["loss"])]  # a step left out has none
@@ -62,7 +61,9 @@ def _numbers(store: Store, checkpoint: Store.Checkpoint) -> dict[str, Any]:
         "images_per_second": meta["global_batch"] / per_step if per_step else None,
         "training_seconds": sum(times),
         "peak_rss_bytes": int(max((row["peak_rss_bytes"] for row in rows), default=0)) or None,
-        **{f"{name}_median": _median_of(rows, name) for name in ("loaded_bytes", "offloaded_bytes", "stall_seconds")},
+        "loaded_bytes_median": _median_of(rows, "loaded_bytes"),
+        "offloaded_bytes_median": _median_of(rows, "offloaded_bytes"),
+        "stall_seconds_median": _median_of(rows, "stall_seconds"),
         "fast_peak_bytes": int(max((row.get("fast_peak_bytes", 0) for row in rows), default=0)) or None,
         "ranks": meta["ranks"],
         "threads": meta["threads"],

@@ -15,6 +15,7 @@ from dithc.runs import Lease, atomic_write
 from dithc.sealed import parse, plain
 from dithc.workflow.jobs import Jobs
 from dithc.workflow.matrix import Matrix
+from dithc.workflow.stages import MANIFESTS
 
 LOOK_SECONDS = 15.0  # a job that waits in vain is named within four looks
 LOOK_VARIABLE = "DITHC_LOOK_SECONDS"
@@ -22,7 +23,6 @@ LOOK_VARIABLE = "DITHC_LOOK_SECONDS"
 PAUSE, PAUSE_GROWS_SECONDS = "next_seconds_between_status_checks", 10.0
 LAST_LINES = 12
 LOCAL = "local"
-STAGES = {"pretrain": "train", "finetune": "train", "features_real": "features", "features_generated": "features"}
 log = logger("dithc.workflow")
 
 
@@ -66,7 +66,7 @@ class Driver:
         setup()
         self._check_profile(executor)
         self._hold()
-        stages = [(STAGES.get(rule, rule), one) for rule, one in planned]
+        stages = [(MANIFESTS.get(rule, rule), one) for rule, one in planned]
         for line in self.jobs.check(stages) if executor != LOCAL else []:
             log.warning(line)
         self.matrix.write_config()

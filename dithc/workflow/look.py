@@ -1,5 +1,6 @@
 """One look at the stages of an experiment: the scheduler's word first, then what is on disk."""
 
+import math
 import time
 from datetime import datetime
 from functools import cache
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.cluster import Job, Queue, ended_because, waits_in_vain
+from dithc.log import UserError
 from dithc.runs import Manifest, Store, digest
 from dithc.sealed import parse, plain
 from dithc.workflow.matrix import Matrix
@@ -56,7 +58,7 @@ class Look:
         if job is not None and job.runs:
             return self._running(stage, where=asked(job))
         if output.exists():
-            return _done(stage, output)
+            return _done(stage, output, log=self.base / stage.log)
         missing = next((path for path in stage.needs if not (self.base / path).exists()), None)
         if missing is not None:
             saved = self._saved(stage)
@@ -188,18 +190,25 @@ def asked(job: Job) -> str:
     return f"{words}: will not start by itself: {vain[0]}; remedy: {vain[1]}" if vain is not None else words
 
 
-def _done(stage: Stage, output: Path) -> Standing:
+def _done(stage: Stage, output: Path, *, log: Path) -> Standing:
+    """A stage whose output is there; one that holds what it cannot have written has failed."""
     content = _read_json(output) if output.suffix == ".json" else {}
-    written, seconds, numbers = content.get("written"), content.get("seconds"), content.get("numbers") or {}
+    written, seconds, numbers = content.get("written"), content.get("seconds"), content.get("numbers", {})
+    try:
+        if content:
+            Manifest.check_numbers(numbers, stage=stage.manifest, path=output)
+    except UserError as error:
+        why = tuple(str(error).splitlines())
+        return Standing(stage=stage, state="failed", words=why[0], why=why, log=log if log.exists() else None)
     try:
         when = datetime.fromisoformat(str(written)).timestamp()
-    except ValueError:  # no manifest, or one without its time
+    except (ValueError, OverflowError):  # no manifest, or one without its time
         when = output.stat().st_mtime
     told = []
     if stage.kind == "run" and numbers.get("loss_last100") is not None:
         told += [f"loss {numbers['loss_last100']:.4f}"]
         told += [f"{numbers['images_per_second']:.1f} images/s"] if numbers.get("images_per_second") else []
-    if stage.rule == "fid" and isinstance(numbers.get("fid"), float):
+    if stage.rule == "fid" and content:
         told += [f"FID {numbers['fid']:.2f}"]
     seconds = numbers.get("training_seconds", seconds) if stage.kind == "run" else seconds
     return Standing(
@@ -207,7 +216,7 @@ def _done(stage: Stage, output: Path) -> Standing:
         state="done",
         words=joined(*told),
         when=when,
-        seconds=seconds if isinstance(seconds, int | float) else None,
+        seconds=seconds if isinstance(seconds, int | float) and 0 <= seconds < math.inf else None,
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.config import experiment_of
-from dithc.runs import atomic_write, rule_spec
+from dithc.runs import Manifest, atomic_write
 from dithc.sealed import seal
 from dithc.workflow.fingerprint import Files
 
@@ -188,9 +188,8 @@ class Matrix:
         Paths of the user's files stand in it as fingerprints of what is there, so that files that are added count, and where they
         stand does not.
         """
-        return json.dumps(
-            self._with_files(rule_spec(self.experiment, stage, name), named=stage == "stage"), sort_keys=True
-        )
+        spec = Manifest.spec_of(self.experiment, stage, name, of_rule=True)
+        return json.dumps(self._with_files(spec, named=stage == "stage"), sort_keys=True)
 
     def _with_files(self, value: Any, *, named: bool) -> Any:
         if not isinstance(value, dict):

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from dithc.workflow.matrix import Matrix
 
+# The stage that a rule's manifest is of, where it has another name.
+MANIFESTS = {"pretrain": "train", "finetune": "train", "features_real": "features", "features_generated": "features"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
@@ -35,6 +38,11 @@ class Stage:
     def key(self) -> str:
         """Rule and wildcards in one word, as the engine's plugin tells them to a scheduler."""
         return "_".join((self.rule, *self.wildcards))
+
+    @property
+    def manifest(self) -> str:
+        """The stage that its manifest is of; the rule's name where it leaves none."""
+        return MANIFESTS.get(self.rule, self.rule)
 
     @property
     def title(self) -> str:

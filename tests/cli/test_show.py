@@ -123,7 +123,8 @@ def test_run_is_drawn_by_its_manifest_store_and_checkpoint(said, tmp_path: Path)
     path = metrics(store.folder / "metrics")
     saved = store.save(30, lambda folder: np.save(folder / "w.npy", np.zeros(9)), meta={})
     manifest = tmp_path / "runs" / "base" / "step_0000030.json"
-    Manifest(stage="train", name="base", spec={}, numbers={"step": 30, "metrics": str(path)}).write(manifest)
+    numbers = {"step": 30, "seconds_per_step_median": 0.5, "metrics": str(path)}
+    Manifest(stage="train", name="base", spec={}, numbers=numbers).write(manifest)
     for number, place in enumerate((manifest, manifest.parent, store.folder, saved.folder)):
         assert said(place, "--png", tmp_path / f"{number}.png")[0] == 0
         assert (tmp_path / f"{number}.png").read_bytes().startswith(PNG)
@@ -191,6 +192,6 @@ def test_unknown_things_are_user_errors(said, tmp_path: Path) -> None:
 
 
 def test_what_has_no_picture_is_a_user_error_and_writes_nothing(said, tmp_path: Path) -> None:
-    Manifest(stage="fid", name="s2", spec={}, numbers={"fid": 1.0}).write(tmp_path / "fid" / "manifest.json")
-    assert said(tmp_path / "fid", "--png", tmp_path / "x.png")[0] == 2
+    Manifest(stage="extractor", name="s2", spec={}, numbers={"loss": 1.0}).write(tmp_path / "own" / "manifest.json")
+    assert said(tmp_path / "own", "--png", tmp_path / "x.png")[0] == 2
     assert not (tmp_path / "x.png").exists()

@@ -24,7 +24,11 @@ def manifest(tmp_path: Path) -> Path:
     (folder / "scores.bin").write_bytes(b"scores")
     path = folder / "manifest.json"
     Manifest(
-        stage="fid", name="höhe", spec={}, files=Manifest.entries(folder, [folder / "scores.bin"]), numbers={"fid": 1.5}
+        stage="codec",
+        name="höhe",
+        spec={},
+        files=Manifest.entries(folder, [folder / "scores.bin"]),
+        numbers={"loss": 1.5},
     ).write(path)
     return path
 

@@ -4,7 +4,10 @@ import errno
 import hashlib
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -124,15 +127,55 @@ def test_repair_deletes_nothing_outside_of_what_was_named(
     folder.mkdir(parents=True)
     (folder / "inside.bin").write_bytes(b"x")
     entries = Manifest.entries(folder, [mine, folder / "inside.bin"])
-    Manifest(stage="fid", name="x", spec={}, files=[{**one, "sha256": "0" * 64} for one in entries]).write(
+    Manifest(stage="extractor", name="x", spec={}, files=[{**one, "sha256": "0" * 64} for one in entries]).write(
         folder / "manifest.json"
     )
-    (results / "config.json").write_text("{}")
-    monkeypatch.setattr("dithc.config.experiment_of", lambda files: None)
-    monkeypatch.setattr("dithc.cli.main", lambda words: 0)
+    workflow = stand_in(results, monkeypatch)
     assert main(["verify", str(results), "--repair", "--profile", "local"]) == 1
     assert mine.read_text() == "of another project"
     assert not (folder / "inside.bin").exists()
+    assert workflow == [[]]
+
+
+def stand_in(results: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Path]]:
+    """An experiment with these results, and a workflow that only notes, each time, the leases that lie there."""
+    runs: list[list[Path]] = []
+
+    def workflow(words: list[str]) -> int:
+        runs.append(list(results.rglob("*lease.json")))
+        return 0
+
+    (results / "config.json").write_text("{}")
+    experiment = SimpleNamespace(results=str(results.parent), name=results.name)
+    monkeypatch.setattr("dithc.config.experiment_of", lambda files: experiment)
+    monkeypatch.setattr("dithc.cli.main", workflow)
+    return runs
+
+
+@pytest.mark.parametrize(
+    "place", [Path("lease.json"), Path("store", "run-0123", "lease.json"), Path("latents", ".s2.lease.json")]
+)
+def test_repair_deletes_nothing_beside_a_process_that_works_there(
+    results: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workflow = stand_in(results, monkeypatch)
+    shard = next(results.rglob("shard-*.npy"))
+    shard.write_bytes(b"x")
+    works = "import sys, pathlib; from dithc.runs import Lease; lease = Lease(pathlib.Path(sys.argv[1]).parent);"
+    works += "lease.path = pathlib.Path(sys.argv[1]); lease.__enter__(); print(flush=True); sys.stdin.read()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", works, str(results / place)], **pipes) as orphan:  # type: ignore[call-overload]
+        try:
+            assert orphan.stdout.readline() == b"\n"
+            assert main(["verify", str(results), "--repair", "--profile", "local"]) == 2
+            assert f"process {orphan.pid} on" in capsys.readouterr().err
+            assert shard.exists()
+            assert not workflow
+        finally:
+            orphan.kill()
+    assert main(["verify", str(results), "--repair", "--profile", "local"]) == 1  # nobody made it again
+    assert not shard.exists()
+    assert workflow == [[]]
 
 
 def test_folder_that_cannot_be_read_is_no_verdict(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:

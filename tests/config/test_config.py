@@ -59,7 +59,7 @@ def guided(run: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]
 
 
 SENTINEL2 = demo()["datasets"]["landscape"] | {
-    "source": {"kind": "sentinel2", "synthetic": {"scenes": 1, "size": 512}},
+    "source": {"kind": "sentinel2", "synthetic": {"scenes": 1, "size": 510}},
     "display": {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
 }
 
@@ -324,6 +324,20 @@ def test_undeclared_offset_of_plain_sentinel2_files_is_refused() -> None:
     content["datasets"]["sentinel2"]["source"] = source
     with pytest.raises(UserError, match="`offset` must be declared"):
         load(content)
+
+
+def test_generated_sentinel2_is_of_a_size_in_which_its_grids_end_together() -> None:
+    content = demo()
+    for name in ("gaofen2", "sentinel2"):  # the first has one grid
+        content["datasets"][name]["source"]["synthetic"]["size"] = 382
+        if name == "gaofen2":
+            load(content)
+    with pytest.raises(
+        UserError, match=r"datasets\.sentinel2\.source[\s\S]*`synthetic.size` is 382[\s\S]*use 378 or 384"
+    ):
+        load(content)
+    content["datasets"]["sentinel2"]["source"]["synthetic"]["size"] = 384
+    load(content)
 
 
 def test_source_is_either_files_or_generated() -> None:

@@ -216,15 +216,20 @@ class Tree:
         settings = self.experiment.evaluations[name]
         quality = {"untrained": 1.0, "start": 0.5, "final": 0.2}[settings.at]
         picture(self.folder("samples", name) / "grid.png", 9, roughness=quality)
-        drawn = {"images": settings.images, "images_per_second": 5.1, "weights": "ema"}
+        drawn = {"images": settings.images, "images_per_second": 5.1, "weights": "ema", "stretch": "0123456789ab"}
         samples = self.write("samples", name, numbers=drawn, inputs=[run], seconds=50.0)
-        features = self.write("features", name, inputs=[samples], seconds=6.0)
+        features = self.features(name, samples)
         folder = self.folder("fid", name)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "kid.json").write_text(json.dumps(pulls()))
         files = Manifest.entries(folder, [folder / "kid.json"])
         numbers = score(settings.at, settings.run)
         self.write("fid", name, numbers=numbers, inputs=[features], seconds=1.0, files=files)
+
+    def features(self, name: str, images: Path) -> Path:
+        """Features of tiles or samples."""
+        numbers = {"extractor": "classifier.safetensors", "sha256": SHA, "resize": "none", "comparable": False}
+        return self.write("features", name, numbers=numbers, inputs=[images], seconds=7.0)
 
     def all(self) -> "Tree":
         """Every stage."""
@@ -233,7 +238,7 @@ class Tree:
         self.write("extractors", "own", inputs=[tiles["landscape"]], seconds=25.0)
         runs = {name: self.run(name) for name in self.experiment.runs}
         for name in ("sentinel2", "gaofen2"):
-            self.write("features", f"{name}.all.own", inputs=[tiles[name]], seconds=8.0)
+            self.features(f"{name}.all.own", tiles[name])
         for name, evaluation in self.experiment.evaluations.items():
             self.evaluation(name, runs[evaluation.run])
         return self

@@ -62,3 +62,14 @@ def test_missing_manifest_ends_with_status_2_and_no_page(planted: Any) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "workflow" / "report").glob("*.rst")), ids=lambda path: path.name)
 def test_captions_have_text(path: Path) -> None:
     assert len(path.read_text().split()) > 5
+
+
+def test_manifest_of_numbers_that_no_stage_writes_ends_with_status_2_and_no_page(
+    planted: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = next(path for path in planted.paths if "fid" in path.parts)
+    planted.change(path, numbers={**planted.score("final", "finetune-sentinel2"), "kid": "low"})
+    words = ["report", "--config", "config.json", "--manifests", *map(str, planted.paths), "--out", "report.html"]
+    assert main(words) == 2
+    assert "`numbers.kid` is not what stage 'fid' writes" in capsys.readouterr().err
+    assert not Path("report.html").exists()

@@ -229,14 +229,16 @@ def test_store_is_found_from_the_manifest_of_a_run(store, tmp_path):
     found = save(store, 7)
     out = tmp_path / "results" / "runs" / "step_0000007.json"
     entries = Manifest.entries(out.parent, [found.weights("raw")])
-    Manifest(stage="train", name="run", spec={}, files=entries).write(out)
+    Manifest(
+        stage="train", name="run", spec={}, numbers={"step": 7, "seconds_per_step_median": 0.5}, files=entries
+    ).write(out)
     again, step = Store.of_run(out)
     assert (again.folder.resolve(), step) == (store.folder.resolve(), 7)
 
 
 def test_manifest_without_a_checkpoint_is_refused(tmp_path):
     out = tmp_path / "manifest.json"
-    Manifest(stage="train", name="run", spec={}).write(out)
+    Manifest(stage="train", name="run", spec={}, numbers={"step": 7, "seconds_per_step_median": 0.5}).write(out)
     with pytest.raises(UserError, match="names no checkpoint"):
         Store.of_run(out)
 

@@ -39,7 +39,7 @@ def obstacle(*, accounting: bool) -> str | None:
 
 
 class Box:
-    """A running Slurm.
+    """A running Slurm. It ends with its block, and with the process that began it, however that went.
 
     Attributes:
         folder: where all of it stands.
@@ -51,8 +51,17 @@ class Box:
         self.folder.chmod(0o755)  # munge wants its socket to be reached by everybody, pytest's folders are not
         self.port = _free_ports(20)
         self.environment = {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf")}
+        self.keeper = keeper(self.folder)
 
     def __enter__(self) -> "Box":
+        try:
+            self._begin()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _begin(self) -> None:
         for name in ("run", "log", "state", "munge", *(f"spool-n{index}" for index in range(1, NODES + 1))):
             (self.folder / name).mkdir(parents=True, mode=0o755)
         (self.folder / "slurm.conf").write_text(self._configuration())
@@ -80,15 +89,12 @@ class Box:
         self.wait(
             lambda: self.run("sinfo", "-h", "-p", "cpu", "-t", "idle", "-o", "%D").strip() == str(NODES), "idle nodes"
         )
-        return self
 
     def __exit__(self, *_: object) -> None:
-        self.run("scancel", "-u", "root", check=False)
-        for process in self.processes():
-            _end(process)
-        if PLACE.is_symlink() and OURS in os.readlink(PLACE):
-            PLACE.unlink()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            self.run("scancel", "-u", "root", check=False)
+        finally:
+            self.keeper.communicate()
 
     def run(self, *line: str, check: bool = True) -> str:
         """What a command of Slurm's prints."""
@@ -234,6 +240,22 @@ class Box:
             self.run("sacctmgr", "-i", "-Q", "add", *words, check=False)
 
 
+def keeper(folder: Path) -> subprocess.Popen[bytes]:
+    """A process that ends a box and removes its folder once its standard input is closed, as the death of its owner does too."""
+    return subprocess.Popen(
+        [sys.executable, __file__, "keep", str(folder)], stdin=subprocess.PIPE, start_new_session=True
+    )
+
+
+def _keep(folder: Path) -> None:
+    sys.stdin.read()
+    for process in processes_of(folder):
+        _end(process)
+    if PLACE.is_symlink() and Path(os.readlink(PLACE)).parent == folder:
+        PLACE.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def processes_of(folder: Path) -> list[int]:
     """Slurm's, munge's and MariaDB's processes that work in a folder."""
     return [number for number in _numbers() if f"{folder}/" in _open_files(number)]
@@ -328,7 +350,9 @@ def _end(number: int) -> None:
     _kill(number)
 
 
-if __name__ == "__main__":  # for a look by hand: python -m tests.slurm.box [accounting]
+if __name__ == "__main__" and sys.argv[1:2] == ["keep"]:
+    _keep(Path(sys.argv[2]))
+elif __name__ == "__main__":  # for a look by hand: python -m tests.slurm.box [accounting]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with Box(accounting="accounting" in sys.argv) as box:
         sys.stdout.write(f"export SLURM_CONF={box.environment['SLURM_CONF']}\n")

@@ -21,7 +21,7 @@ from dithc.train.nonfinite import NotFinite
 from dithc.train.strategy import Strategy
 from dithc.train.strategy_layout import Layout
 from tests.train.conftest import SMALL, small_run
-from tests.train.test_strategies import FP32, assert_alike, on_ranks, several_ranks, ten
+from tests.train.test_strategies import FP32, assert_alike, several_ranks, ten, train_on_ranks
 
 DEEP = SMALL | {"depth": 3}
 LAYER = {"to": "layer", "at": 1, "target": 3, "weight": 0.5}
@@ -287,7 +287,7 @@ class TestOnSeveralRanks:
             one = ten(job, f"{kind}-one", **settings)
             train(one, Group())
             jobs += [(one, ten(job, f"{kind}-{way}", **settings, **how)) for way, how in ways.items()]
-        done = on_ranks(tmp_path, [several for _, several in jobs])
+        done = train_on_ranks(tmp_path, [several for _, several in jobs])
         assert done.returncode == 0, done.stderr
         for one, several in jobs:
             assert_alike(rows(several), rows(one), tolerance=FP32)

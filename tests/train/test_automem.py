@@ -23,7 +23,7 @@ from dithc.train import DONE, STOPPED, background, memory, train
 from dithc.train.checkpoint import OPTIMIZER_FILE
 from dithc.train.memory import PLAN_FILE, TrainingMemory
 from tests.train import faults
-from tests.train.test_strategies import on_ranks, several_ranks
+from tests.train.test_strategies import several_ranks, train_on_ranks
 
 ROOT = Path(__file__).parent.parent.parent
 GIB = 1 << 30
@@ -312,7 +312,7 @@ class TestOnSeveralRanks:
             for name, changes in kinds.items()
             for settings in ({"strategy": "dp", "global_batch": 2 * IMAGES} | changes,)
         ]
-        done = on_ranks(tmp_path, [one for pair in pairs for one in pair])
+        done = train_on_ranks(tmp_path, [one for pair in pairs for one in pair])
         assert done.returncode == 0, done.stderr
         for plain, managed in pairs:
             assert losses(managed) == losses(plain)
@@ -326,7 +326,7 @@ class TestOnSeveralRanks:
             wide(name, strategy="dp+tp", **settings)
             for name, settings in (("plain", {}), ("managed", {"memory": TIGHT}))
         )
-        done = on_ranks(tmp_path, [plain, managed])
+        done = train_on_ranks(tmp_path, [plain, managed])
         assert done.returncode == 0, done.stderr
         assert losses(managed) == losses(plain)
         assert_same_tensors(managed, plain)

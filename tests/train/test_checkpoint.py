@@ -2,9 +2,7 @@
 
 import errno
 import os
-import pickle
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -22,7 +20,7 @@ from dithc.train.background import Background, Cancelled
 from dithc.train.snapshot import share_out
 from dithc.train.step import Trainer
 from dithc.train.stop import Pace
-from tests.ranks import needs_launcher, started
+from tests.ranks import needs_launcher, on_ranks
 from tests.train.conftest import small_run, write_latents
 
 KINDS = ("model", "ema", "optimizer")
@@ -65,10 +63,7 @@ several_ranks = [
 
 
 def on_two_ranks(folder: Path, jobs, *, failing=None, program=PROGRAM) -> "subprocess.CompletedProcess[str]":
-    path = folder / "jobs.pickle"
-    path.write_bytes(pickle.dumps((jobs, failing)))
-    words = [*started(2), sys.executable, "-c", program, path]
-    return subprocess.run(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=600)
+    return on_ranks(program, given=(jobs, failing), folder=folder)
 
 
 def store_of(job) -> Store:

@@ -27,7 +27,7 @@ from dithc.train.step import Trainer, arithmetic
 from dithc.train.strategy import Strategy
 from dithc.train.strategy_layout import Layout
 from tests.train.conftest import SMALL, small_run
-from tests.train.test_strategies import BF16, FP32, assert_alike, on_ranks, several_ranks, ten
+from tests.train.test_strategies import BF16, FP32, assert_alike, several_ranks, ten, train_on_ranks
 
 NULL = 3
 SELF, START = {"by": "self", "scale": 1.4}, {"by": "start", "scale": 1.6}
@@ -361,7 +361,7 @@ class TestOnSeveralRanks:
                 one = make(f"{kind}-{way}-one", **{key: how[key] for key in how if key == "dtype"})
                 train(one, Group())
                 jobs.append((one, make(f"{kind}-{way}", **how)))
-        done = on_ranks(tmp_path, [several for _, several in jobs])
+        done = train_on_ranks(tmp_path, [several for _, several in jobs])
         assert done.returncode == 0, done.stderr
         for one, several in jobs:
             assert_alike(rows(several), rows(one), tolerance=FP32 if one.run.dtype == "fp32" else BF16)

@@ -25,7 +25,7 @@ from dithc.train.strategy_tensor import Cut, ShardHolding, Shards
 from dithc.train.zero import Run, RunHolding
 from tests.comm.test_group import run_program
 from tests.hcops.test_newton_schulz import by_svd
-from tests.train.test_strategies import FP32, STEPS, assert_alike, on_ranks, rows, several_ranks, ten
+from tests.train.test_strategies import FP32, STEPS, assert_alike, rows, several_ranks, ten, train_on_ranks
 
 PROGRAM = Path(__file__).with_name("muon_program.py")
 MUON = {"optimizer": {"kind": "muon"}}
@@ -319,7 +319,7 @@ class TestOnSeveralRanks:
     def test_it_trains_the_same_whoever_sums_the_gradients(self, job, tmp_path):
         settings = {"clip": 0.1, "align": {"to": "latents", "at": 1}, **MUON}
         ours, theirs = ten(job, "ours", **settings), ten(job, "theirs", gradients="ddp", **settings)
-        done = on_ranks(tmp_path, [ours, theirs])
+        done = train_on_ranks(tmp_path, [ours, theirs])
         assert done.returncode == 0, done.stderr
         assert_alike(rows(theirs), rows(ours), tolerance=10 * FP32)
         truth, found = tensors_of(ours, STEPS), tensors_of(theirs, STEPS)
@@ -355,7 +355,7 @@ class TestOnSeveralRanks:
         whole, shared = ten(job, "one", **settings), ten(job, "shared", strategy="dp+tp", **settings)
         begun = ten(job, "parts", until=half, strategy="dp+tp", **settings)
         train(whole, Group())
-        done = on_ranks(tmp_path, [shared, begun], ranks=ranks, dies=dies)
+        done = train_on_ranks(tmp_path, [shared, begun], ranks=ranks, dies=dies)
         assert done.returncode == 0, done.stderr
         ended = ten(job, "parts", **settings)
         train(ended, Group())

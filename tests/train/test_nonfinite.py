@@ -4,10 +4,6 @@ import dataclasses
 import json
 import logging
 import math
-import os
-import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +18,7 @@ from dithc.train import DONE, nonfinite, train
 from dithc.train.journal import Journal
 from dithc.train.nonfinite import LeftOut, NotFinite
 from dithc.train.nonfinite_search import Search
-from tests.ranks import needs_launcher, started
+from tests.ranks import needs_launcher, on_ranks
 from tests.train import faults
 
 ROOT = Path(__file__).parents[2]
@@ -321,15 +317,7 @@ def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
         ("healed", {"kind": "weights", "at": 4, "rank": 1, "times": 1}, job("healed", nonfinite="rollback")),
         ("tensors", bad, job("tensors", nonfinite="rollback", strategy="dp+tp")),
     ]
-    (tmp_path / "jobs.pickle").write_bytes(pickle.dumps(jobs))
-    done = subprocess.run(
-        [*started(2), sys.executable, "-c", PROGRAM, tmp_path / "jobs.pickle"],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        cwd=ROOT,
-    )
+    done = on_ranks(PROGRAM, given=jobs, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     for name, at, *places in (
         ("latents", 4, "the loss of rank 1", "; first, when computed again: rank 1: the latents of image 5 "),

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from dithc.comm import Group
 from dithc.log import read_metrics
 from dithc.runs import Manifest, Store
 from dithc.train import train
-from tests.ranks import needs_launcher, started
+from tests.ranks import needs_launcher, on_ranks, started
 
 STEPS = 400
 THREE_TRAININGS = """
@@ -117,9 +116,7 @@ def test_two_ranks_learn_the_same_as_one(config, latents, tmp_path, job):
 def test_three_ranks_with_unequal_shares_resume_to_the_bit(tmp_path, job):
     """Three ranks are the fewest whose sum depends on its order, and 8 images do not divide by three."""
     jobs = [job("whole", micro_batch=2), job("parts", micro_batch=2, until=3), job("parts", micro_batch=2)]
-    (tmp_path / "jobs.pickle").write_bytes(pickle.dumps(jobs))
-    words = [*started(3), sys.executable, "-c", THREE_TRAININGS, tmp_path / "jobs.pickle"]
-    done = subprocess.run(words, env=environment(), stderr=subprocess.PIPE, text=True)
+    done = on_ranks(THREE_TRAININGS, ranks=3, given=jobs, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert hashes(jobs[0].out) == hashes(jobs[2].out)
 

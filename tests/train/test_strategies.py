@@ -1,9 +1,6 @@
 """cftp, dp and dp+tp train the same: losses, checkpoints, and nothing that grows apart between ranks."""
 
-import os
-import pickle
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,7 @@ from dithc.tensors import assemble, read_tensors
 from dithc.train import train
 from dithc.train.strategy_layout import Layout, layout_of, sentence
 from dithc.train.strategy_tensor import Cut
-from tests.ranks import needs_launcher, started
+from tests.ranks import needs_launcher, on_ranks
 
 STEPS = 10
 # Unit roundoff, times the longest dot product (the MLP's width, 4 x 32), times the linear layers that an activation passes one
@@ -70,11 +67,8 @@ several_ranks = [
 ]
 
 
-def on_ranks(folder: Path, jobs, *, ranks=2, dies=1) -> "subprocess.CompletedProcess[str]":
-    path = folder / "jobs.pickle"
-    path.write_bytes(pickle.dumps((jobs, dies)))
-    words = [*started(ranks), sys.executable, "-c", PROGRAM, path, str(ranks)]
-    return subprocess.run(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+def train_on_ranks(folder: Path, jobs, *, ranks=2, dies=1) -> "subprocess.CompletedProcess[str]":
+    return on_ranks(PROGRAM, ranks=ranks, given=(jobs, dies), folder=folder)
 
 
 def rows(job):
@@ -105,7 +99,7 @@ class TestOnSeveralRanks:
         one = ten(job, "cftp", **settings)
         train(one, Group())
         several = [ten(job, name, strategy=name, **settings) for name in ("dp", "dp+tp")]
-        done = on_ranks(tmp_path, several)
+        done = train_on_ranks(tmp_path, several)
         assert done.returncode == 0, done.stderr
         for name, trained in zip(("dp", "dp+tp"), several, strict=True):
             assert f"strategy {name} (" in done.stderr
@@ -118,7 +112,7 @@ class TestOnSeveralRanks:
         measured = {"latents": make_latents(tmp_path / "held-out", held_out=1), "validate_every": STEPS // 2}
         one, grid = ten(job, "one", **measured), ten(job, "grid", strategy="dp+tp", recompute="block", **measured)
         train(one, Group())
-        done = on_ranks(tmp_path, [grid], ranks=4, dies=2)
+        done = train_on_ranks(tmp_path, [grid], ranks=4, dies=2)
         assert done.returncode == 0, done.stderr
         assert "2 share(s) of the global batch, 2 rank(s) to a layer" in done.stderr
         assert_alike(rows(grid), rows(one), tolerance=FP32)
@@ -135,7 +129,7 @@ class TestOnSeveralRanks:
         train(whole, Group())
         for part in (begun, ended):
             if part is shared:
-                done = on_ranks(tmp_path, [part])
+                done = train_on_ranks(tmp_path, [part])
                 assert done.returncode == 0, done.stderr
             else:
                 train(part, Group())
@@ -153,14 +147,13 @@ class TestOnSeveralRanks:
 
     @pytest.mark.sampled("several ranks")
     def test_what_is_replicated_stays_the_same_on_all_ranks_to_the_bit(self):
-        words = [*started(2), sys.executable, "-c", ALIKE]
-        done = subprocess.run(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+        done = on_ranks(ALIKE)
         assert done.returncode == 0, done.stderr
 
     @pytest.mark.sampled("several ranks")
     def test_heads_that_the_ranks_cannot_share_are_refused(self, job, tmp_path):
         model = {"preset": "DiT-S/2", "hidden_size": 48, "depth": 1, "num_heads": 3}
-        done = on_ranks(tmp_path, [ten(job, "three", strategy="dp+tp", model=model)])
+        done = train_on_ranks(tmp_path, [ten(job, "three", strategy="dp+tp", model=model)])
         assert done.returncode == 2, done.stderr
         assert "heads of the model" in done.stderr
         assert "expected: a multiple of 2" in done.stderr

@@ -2,10 +2,6 @@
 
 import json
 import logging
-import os
-import pickle
-import subprocess
-import sys
 
 import pytest
 
@@ -14,7 +10,7 @@ from dithc.comm.traffic import Span
 from dithc.train import train
 from dithc.train.step import Trainer
 from dithc.train.trace import CLOCK, _lanes
-from tests.ranks import needs_launcher, started
+from tests.ranks import needs_launcher, on_ranks
 
 PHASES = {"forward", "backward", "wait for gradients", "clip", "loss of all ranks", "update"}
 PROGRAM = """
@@ -107,14 +103,7 @@ def test_operations_side_by_side_get_tracks_of_their_own():
 def test_two_ranks_write_a_file_each_in_which_sums_overlap_with_the_backward_pass(job, tmp_path):
     model = {"preset": "DiT-S/2", "hidden_size": 256, "depth": 4, "num_heads": 4}  # gradients of many buckets
     one = job(trace_step=3, until=4, checkpoint_every=4, model=model)
-    (tmp_path / "job.pickle").write_bytes(pickle.dumps(one))
-    done = subprocess.run(
-        [*started(2), sys.executable, "-c", PROGRAM, tmp_path / "job.pickle"],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = on_ranks(PROGRAM, given=one, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     (folder,) = one.store.glob("small-*")
     names = sorted(path.name for path in (folder / "traces").iterdir())

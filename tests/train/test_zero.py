@@ -16,7 +16,7 @@ from dithc.train.optimizer import Optimizer
 from dithc.train.strategy import Strategy
 from dithc.train.strategy_layout import Layout
 from tests.comm.test_group import run_program
-from tests.train.test_strategies import STEPS, on_ranks, rows, several_ranks, ten
+from tests.train.test_strategies import STEPS, rows, several_ranks, ten, train_on_ranks
 
 PROGRAM = Path(__file__).with_name("zero_program.py")
 
@@ -83,7 +83,7 @@ class TestOnSeveralRanks:
             for folder, first, second in (("on", shared, plain), ("off", plain, shared))
             for until, settings in ((half, first), (STEPS, second))
         ]
-        done = on_ranks(tmp_path, [whole, *parts])
+        done = train_on_ranks(tmp_path, [whole, *parts])
         assert done.returncode == 0, done.stderr
         assert done.stderr.count("ZeRO-1: 2 ranks") == 2, "two of the four jobs, said by rank 0"
         truth, wanted = rows(whole), tensors_of(whole)

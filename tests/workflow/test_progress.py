@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dithc.cli import main
 from dithc.cluster import Job
 from dithc.config import experiment_of
 from dithc.log import UserError
@@ -80,6 +81,17 @@ def test_done_stage_says_when_and_how_long(folder: Path) -> None:
     assert line.split()[:4] == ["data", "set", "landscape", "done"]
     assert line.endswith("in 0:48")
     assert "4 of 47 stages done" in lines_of(status)[-1]
+
+
+@pytest.mark.parametrize("numbers", [{"step": "20"}, {"step": 20, "seconds_per_step_median": None, "loss_last100": []}])
+def test_stage_whose_manifest_it_cannot_have_written_has_failed(folder: Path, numbers: dict[str, Any]) -> None:
+    path = folder / "runs/pretrain/step_0000020.json"
+    Manifest(stage="train", name="pretrain", spec={}, numbers=numbers).write(path)
+    status = Progress(folder).look()
+    one = standing(status, "pretrain pretrain to step 20")
+    assert one.state == "failed"
+    assert "is not what stage 'train' writes" in one.words
+    assert main(["status", str(folder)]) == 1
 
 
 def test_training_in_the_middle_tells_step_loss_rate_and_time_left(folder: Path) -> None:

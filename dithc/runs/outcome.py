@@ -1,0 +1,242 @@
+"""What each stage gives: the `numbers` of its manifest, by kind, which hold both who writes them and what is read.
+
+A key that is not `Required` may be missing: versions before it was thought of wrote none. Keys that are not declared are those of
+later versions, and are let through: nobody here reads them.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Required
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
+
+from dithc.log import problem
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
+NORMAL_95 = 1.959964  # standard errors on either side that hold 95 % of a normal distribution
+PULLS_FILE = (
+    "kid.json"  # beside a score's manifest: the pull of every image, of which intervals of differences are made
+)
+MOST_SHOWN = 60  # characters of a value that is of another kind
+BEGINS = "Input should be "  # how pydantic says what it expected
+
+
+class Synthesize(TypedDict, total=False):
+    files: Count
+    bytes: Count
+
+
+class Stage(TypedDict, total=False):
+    scenes: Count
+    accepted: Count
+    rejected: dict[str, Count]
+    notes: dict[str, Count]
+    bands: list[str]
+
+
+class Tiles(TypedDict, total=False):
+    accepted: Count
+    rejected: dict[str, Count]
+    splits: dict[str, Count]
+    duplicates: Count
+    bands: list[str]
+    size: Count
+
+
+class Codec(TypedDict, total=False):
+    steps: Count
+    loss: float
+    psnr_db: float
+    psnr_db_by_band: dict[str, float]
+    psnr_linear_db: float
+    psnr_train_db: float
+    psnr_split: str
+    ssim: float
+    spectral_angle_deg: float | None
+    ndvi_error: float | None
+    parameters: Count
+    compute: str
+    scale: float
+    latent_mean: list[float]
+    latent_std: list[float]
+
+
+class Latents(TypedDict, total=False):
+    count: Count
+    z: Count
+    h: Count
+    w: Count
+    shape: list[Count]
+    num_classes: Count
+    moments: str
+    scale: float
+    mean: list[float]
+    std: list[float]
+    codec: str
+    psnr_db: float
+
+
+class Train(TypedDict, total=False):
+    step: Required[Count]
+    initial_loss: float | None
+    loss_first10: float | None
+    loss_last100: float | None
+    val_loss: float | None
+    seconds_per_step_median: Required[float | None]
+    exposed_seconds_median: float | None
+    overlap_fraction_median: float | None
+    images_per_second: float | None
+    training_seconds: float
+    peak_rss_bytes: Count | None
+    loaded_bytes_median: float | None
+    offloaded_bytes_median: float | None
+    stall_seconds_median: float | None
+    fast_peak_bytes: Count | None
+    ranks: Count
+    threads: Count
+    global_batch: Count
+    parameters: Count
+    dtype: str
+    preset: str
+    model: dict[str, Any]
+    codec: str
+    epochs: float
+    left_out: list[Count]
+    store: str
+    metrics: str
+    ema_note: str
+
+
+class Sample(TypedDict, total=False):
+    images: Required[Count]
+    seconds: float
+    images_per_second: float | None
+    network_evaluations: Count
+    ranks: Count
+    run: str
+    at: str | Count
+    described: str
+    split: str
+    weights: str
+    ema: float
+    ema_misfit: float
+    ema_snapshots: Count
+    sampler: str
+    order: Count | None
+    steps: Count
+    times: list[Count] | None
+    guidance: float
+    guidance_channels: str
+    guidance_interval: Interval | None
+    guide: str | None
+    seed: Count
+    step: Count | None
+    dtype: str
+    labels: str
+    stretch: Required[str]
+    codec: str
+    shape: list[Count]
+
+
+class Extractor(TypedDict, total=False):
+    path: str
+    sha256: str
+    classes: list[int]
+    images: Count
+    steps: Count
+    seed: Count
+    loss: float
+    train_accuracy: float
+
+
+class _Compared(TypedDict, total=False):
+    """What features are of, and what a distance of two sets of them says of both."""
+
+    num_features: Count
+    extractor: Required[str]
+    kind: str
+    sha256: Required[str]
+    resize: Required[str]
+    comparable: Required[bool]
+    note: str
+    stretch: str
+
+
+class Features(_Compared, total=False):
+    n: Count
+    extracted: Count
+    reused: Count
+    shards: Count
+    turned: Count
+    set_hash: str
+    seconds: float
+    images_per_second: float | None
+
+
+class Fid(_Compared, total=False):
+    fid: Required[float]
+    kid: float | None
+    kid_interval: Interval | None
+    floor: float | None
+    floor_n: list[Count] | None
+    n_real: Required[Count]
+    n_generated: Required[Count]
+    set_hash_real: str
+    set_hash_generated: str
+    seed: Count
+    warnings: list[str]
+    copies: float | None
+    copies_held_out: float | None
+    copies_n: list[Count] | None
+
+
+STAGES: dict[str, type] = {
+    "synthesize": Synthesize,
+    "stage": Stage,
+    "tiles": Tiles,
+    "codec": Codec,
+    "latents": Latents,
+    "train": Train,
+    "sample": Sample,
+    "extractor": Extractor,
+    "features": Features,
+    "fid": Fid,
+}
+
+
+@cache
+def _adapter(stage: str) -> TypeAdapter[Any]:
+    """The reader of a stage's numbers, made when the first of its manifests is read."""
+    return TypeAdapter(with_config(ConfigDict(strict=True, allow_inf_nan=False))(STAGES[stage]))
+
+
+def check(numbers: object, *, stage: str, path: Path) -> None:
+    """Refuses numbers that the stage cannot have written, which a document that was sealed by others may hold.
+
+    Args:
+        numbers: of the manifest at `path`, JSON values.
+        stage: that it is of; one that is not declared may hold anything.
+
+    Raises:
+        UserError: a number is missing, or of another kind than declared; the message names file and key.
+    """
+    if stage not in STAGES:
+        return
+    try:
+        _adapter(stage).validate_python(numbers)
+    except ValidationError as error:
+        first, *more = error.errors(include_url=False)
+        key = ".".join(map(str, ("numbers", *first["loc"][:1])))
+        said = [one["msg"].removeprefix(BEGINS) for one in (first, *more) if one["loc"][:1] == first["loc"][:1]]
+        got = json.dumps(first["input"])
+        if first["type"] == "missing":
+            got, said = "no such key", ["one that this stage always writes"]
+        raise problem(
+            f"{path}: `{key}` is not what stage {stage!r} writes",
+            got=got if len(got) <= MOST_SHOWN else f"{got[:MOST_SHOWN]} ...",
+            expected=", or ".join(dict.fromkeys(said)),
+            remedy="remove that manifest and rerun its stage (`dithc verify --repair` does both)",
+        ) from None

@@ -22,11 +22,8 @@ IMAGES_SHOWN = ROWS_SHOWN * COLUMNS_SHOWN
 BEST, WORST = 3, 2  # with the baseline as many as a theme has colours
 BOUNDS = {"": "", "at least": "≥ ", "at most": "≤ "}
 MARKERS = {"": "o", "at least": ">", "at most": "<"}
-LINE_INCHES, NAME_LETTERS, LABEL_LETTERS = (
-    0.17,
-    30,
-    95,
-)  # a line of small type; where names and labels of axes are broken
+LINE_INCHES = 0.17  # of small type
+NAME_LETTERS, LABEL_LETTERS = 30, 95  # where names, and labels of axes, are broken
 BETWEEN_LINES = 0.5  # from one name to the next
 FRAME_INCHES, CURVES_INCHES = 1.0, 3.6  # title and axis of a panel; that of scores, at least
 TICKS_APART = 0.16  # of the axis of time: there is room for a duration

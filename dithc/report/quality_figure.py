@@ -28,6 +28,7 @@ BETWEEN_LINES = 0.5  # from one name to the next
 FRAME_INCHES, CURVES_INCHES = 1.0, 3.6  # title and axis of a panel; that of scores, at least
 TICKS_APART = 0.16  # of the axis of time: there is room for a duration
 FARTHEST = 10.0  # times below the lowest score, what bounds it is left out
+NARROW = 6.0  # times that the end of an axis is its begin
 DASHED, DOTTED = (0, (4, 3)), (0, (1, 2))
 Lines = Mapping[str, Sequence[str]]
 """Names, broken into lines."""
@@ -147,8 +148,9 @@ def _told(ratio: Mapping[str, Any]) -> str:
 
 
 def _number(axis: Any) -> None:
-    """Plain numbers at a logarithmic axis."""
-    axis.get_major_locator().set_params(subs=(1, 2, 5), numticks=12)
+    """Plain numbers at a logarithmic axis, closer where it spans little."""
+    low, high = sorted(axis.get_view_interval())
+    axis.get_major_locator().set_params(subs=(1, 2, 5) if high > NARROW * low else range(1, 10), numticks=12)
     axis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.set_minor_formatter(lambda value, _: "")
 

@@ -159,6 +159,19 @@ def test_bounds_far_below_the_scores_do_not_flatten_them():
     assert "dashed" not in panel.get_xlabel()
 
 
+@pytest.mark.parametrize(("low", "high"), [(5.8, 10.7), (2.1, 4.9), (0.3, 1.1), (3.0, 400.0)])
+def test_scores_have_ticks_however_near_they_are(low, high):
+    given = result(2, seeds=1)
+    for training in given["trainings"]:
+        for point, fid in zip(training["points"], np.geomspace(high, low, 4), strict=True):
+            point["fid"] = float(fid)
+    for limits in given["limits"].values():
+        limits |= {"codec": low, "floor": None}
+    panel = list(panels(given))[1]
+    bottom, top = panel.get_ylim()
+    assert 3 <= sum(bottom <= tick <= top for tick in panel.get_yticks()) <= 10
+
+
 def test_figures_follow_the_theme() -> None:
     given = result(2, seeds=1)
     assert draw_quality(given, {}, theme=LIGHT) != draw_quality(given, {}, theme=DARK)

@@ -4,7 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from dithc.config.base import Name, Place, Positive, Rate, Settings, Size
+from dithc.config.base import Count, Fraction, Name, Place, Positive, Rate, Settings, Size
+
+CROP = 32
+"""Side in pixels of what a codec's training step sees: the cost of a step does not grow with the tile, and more steps gain more
+than larger crops."""
+LEAST_TURNED, LEAST_JUDGED = 2, 4  # side of the smallest latent that has orientations, and of what texture is judged of
 
 
 class PixelCodec(Settings):
@@ -53,6 +58,43 @@ class KlVae(Settings):
     """Peak learning rate of AdamW (linear warm-up, cosine decay)."""
     kl_weight: float = Field(default=1e-6, ge=0.0, le=1000.0)
     """Weight of the KL term beside the reconstruction loss."""
+    equivariance: Fraction = 0.0
+    """Share of the steps on which the latent is turned, or halved by averaging, and decoded to the tile that is changed alike."""
+    latent_noise: Fraction = 0.0
+    """Share of the steps on which noise of random strength is added to the latent, and decoded to the clean tile."""
+    texture_steps: Count = 0
+    """Steps after the training that teach the decoder alone the texture of tiles, against a discriminator; latents stay."""
+
+    @model_validator(mode="after")
+    def _shares(self) -> "KlVae":
+        if self.equivariance + self.latent_noise > 1.0:
+            raise ValueError(
+                f"`equivariance` {self.equivariance} and `latent_noise` {self.latent_noise} are shares of the steps, no step "
+                "is of both: lower one, so that they are 1 together at most"
+            )
+        return self
+
+    def crop(self, size: int) -> int:
+        """Side in pixels of what a step sees of tiles of side `size`; latents of it have whole places."""
+        return min(max(CROP // self.factor, 1) * self.factor, size)
+
+    def check_tiles(self, size: int, key: str) -> None:
+        """Refuses tiles of side `size` of which no step could learn what is asked for.
+
+        Raises:
+            ValueError: it names settings as parts of `key`.
+        """
+        crop = self.crop(size)
+        if self.equivariance and crop // self.factor < LEAST_TURNED:
+            raise ValueError(
+                f"{key}.equivariance {self.equivariance} needs latents that have orientations: a step sees {crop} pixels, one "
+                f"place of a latent at `factor` {self.factor}; lower `factor`, or set `equivariance: 0`"
+            )
+        if self.texture_steps and crop < LEAST_JUDGED:
+            raise ValueError(
+                f"{key}.texture_steps {self.texture_steps} needs tiles of {LEAST_JUDGED} pixels or more, they have {size}: set "
+                "`texture_steps: 0`"
+            )
 
 
 Codec = Annotated[PixelCodec | SdVae | KlVae, Field(discriminator="kind")]

@@ -185,6 +185,7 @@ class Experiment(Settings):
         for name, codec in self.codecs.items():
             if isinstance(codec, KlVae):
                 self._known(f"codecs.{name}.trained_on", codec.trained_on, self.datasets)
+                codec.check_tiles(self.datasets[codec.trained_on].tiles.size, f"codecs.{name}")
         for name, extractor in self.extractors.items():
             if extractor.trained_on is not None:
                 self._known(f"extractors.{name}.trained_on", extractor.trained_on, self.datasets)

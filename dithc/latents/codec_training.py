@@ -18,20 +18,16 @@ from torch.nn import functional
 from dithc.config import codecs
 from dithc.data import Rows, Stretch, Tiles, write_png
 from dithc.latents.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, Sizes, autoencoder_digest
-from dithc.latents.batches import Order, generator
 from dithc.latents.codec import CODEC_FILE, KlCodec
+from dithc.latents.codec_steps import Crops, check_finite, has_bf16, schedule
+from dithc.latents.easier import eased
 from dithc.latents.measures import Pairs, measure
-from dithc.latents.views import view_of
+from dithc.latents.texture import add_texture
 from dithc.log import MetricsWriter, logger, problem, progress
 from dithc.runs import replacing, sha256_file
 
-CROP = 32
-"""Side in pixels of what a training step sees: the cost of a step does not grow with the tile, and more steps gain more
-than larger crops."""
-WARMUP_SHARE = 0.05
 MEASURED_TILES, MEASURED_BATCH = 512, 16
 SHOWN_TILES = 8
-CROP_STREAM = 2
 GRID_FILE, BANDS_FILE = "grid.png", "bands.png"
 METRICS_FOLDER = "metrics"
 log = logger(__name__)
@@ -42,6 +38,7 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
 
     Order, crops, views, noise and initial weights come from the seed. It starts as the linear codec of its size; after training
     the latent channels are made of mean 0 and standard deviation 1 on train tiles; `scale` is one over what was then measured.
+    Last, where `texture_steps` are asked for, its decoder learns texture.
 
     Args:
         settings: section of the configuration.
@@ -52,13 +49,15 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
 
     Returns:
         Numbers for the manifest: steps, loss, what `measure` says of the validation split (or of train tiles, where there is
-        none: `psnr_split`), the same PSNR of the linear codec and on train tiles, parameters, scale, latent mean and std.
+        none: `psnr_split`), the same PSNR of the linear codec, on train tiles and before texture (where there is any),
+        parameters, scale, latent mean and std.
 
     Raises:
         UserError: no train tiles, a tile size that the factor does not divide, a diverged training, or a full disk.
     """
     _check(settings, tiles)
     _remove_earlier(folder)
+    crops = Crops(settings, tiles, seed=seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = Autoencoder(_sizes(settings, tiles))
@@ -67,15 +66,20 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
         net.start_linear(_images(tiles, train))
         linear = _measure(tiles, _given_back(net, tiles, judged, linear=True))
         log.info(f"the linear codec of this size gives {linear['psnr_db']:.2f} dB; training starts there")
-        loss, compute = _optimise(net, settings, tiles, folder, seed=seed)
+        loss, compute = _optimise(net, settings, crops, folder / METRICS_FOLDER, seed=seed)
     net.eval().requires_grad_(False)
     net.standardise(*_moments(net, tiles, train))
     mean, std = _moments(net, tiles, train)
     scale = 1.0 / float(std.square().mean().sqrt())
+    before = {}
+    if settings.texture_steps:
+        before = {"psnr_before_texture_db": _measure(tiles, _given_back(net, tiles, judged))["psnr_db"]}
+        add_texture(net, settings, crops, folder / METRICS_FOLDER, seed=seed)
     numbers = {
         "steps": settings.steps,
         "loss": loss,
         **_measure(tiles, _given_back(net, tiles, judged)),
+        **before,
         "psnr_split": "val" if len(val) else "train",
         "psnr_train_db": _measure(tiles, _given_back(net, tiles, train))["psnr_db"],
         "psnr_linear_db": linear["psnr_db"],
@@ -85,6 +89,10 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
         "latent_mean": mean.tolist(),
         "latent_std": std.tolist(),
     }
+    for earlier in before.values():
+        log.info(
+            f"texture takes the codec from {earlier:.2f} to {numbers['psnr_db']:.2f} dB; judge it by the score of images"
+        )
     _write(net, tiles, folder, scale=scale, numbers=numbers)
     return numbers
 
@@ -128,38 +136,32 @@ def _some(rows: Rows) -> Rows:
     return rows[:: max(1, math.ceil(len(rows) / MEASURED_TILES))]
 
 
-def _optimise(net: Autoencoder, settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int) -> tuple[float, str]:
+def _optimise(net: Autoencoder, settings: codecs.KlVae, crops: Crops, folder: Path, *, seed: int) -> tuple[float, str]:
     """The training loop; returns the mean loss of the last tenth of the steps and the compute type."""
-    bf16 = _has_bf16()
+    bf16 = has_bf16()
     compute = "bf16" if bf16 else "fp32"
     log.info(f"codec computes in {compute}: this CPU {'has' if bf16 else 'lacks'} bf16 instructions")
-    order = Order(tiles.rows("train"), seed=seed)
     optimizer = torch.optim.AdamW(net.parameters(), lr=settings.lr, betas=(0.9, 0.99), weight_decay=0.0)
     losses: list[float] = []
     with (
         progress(total=settings.steps, label="codec", unit="step") as bar,
-        MetricsWriter(folder / METRICS_FOLDER) as metrics,
+        MetricsWriter(folder) as metrics,
     ):
         for step in range(settings.steps):
-            lr = settings.lr * _schedule(step, settings.steps)
+            lr = settings.lr * schedule(step, settings.steps)
             for group in optimizer.param_groups:
                 group["lr"] = lr
-            x = _batch(tiles, order, step, settings, seed=seed)  # (N, C, H, W)
+            x = crops.at(step)  # (N, C, H, W)
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 mean, logvar = net.encode(x)  # (N, Z, h, w) each
                 z = mean + torch.exp(0.5 * logvar) * torch.randn_like(mean)  # (N, Z, h, w)
+                kind, z, x = eased(z, x, settings, seed=seed, step=step)
                 out = net.decode(z)  # (N, C, H, W)
             kl = 0.5 * (mean.square() + logvar.exp() - 1.0 - logvar).mean()  # per number of a latent
             loss = functional.mse_loss(out, x) + settings.kl_weight * kl
             losses.append(float(loss.detach()))
-            metrics.write(step + 1, loss=losses[-1], lr=lr)
-            if not math.isfinite(losses[-1]):
-                raise problem(
-                    f"training of the codec diverged at step {step}",
-                    got=f"loss {losses[-1]}",
-                    expected="a finite loss",
-                    remedy=f"lower the codec's `lr` (now {settings.lr}) or check the tiles for outliers",
-                )
+            metrics.write(step + 1, loss=losses[-1], lr=lr, **({} if kind == "plain" else {f"loss_{kind}": losses[-1]}))
+            check_finite(losses[-1], lr=settings.lr, step=step)
             optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
             torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
@@ -167,34 +169,6 @@ def _optimise(net: Autoencoder, settings: codecs.KlVae, tiles: Tiles, folder: Pa
             bar.update(1, loss=f"{losses[-1]:.4f}")
     last = losses[-max(1, settings.steps // 10) :]
     return sum(last) / len(last), compute
-
-
-def _has_bf16() -> bool:
-    """Whether bf16 convolutions are native here (then 1.5 to 2 times as fast); emulated they are slower than fp32."""
-    able = torch.cpu.get_capabilities()
-    return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16"))
-
-
-def _schedule(step: int, steps: int) -> float:
-    """Factor on the learning rate: linear warm-up over a twentieth of the steps, then half a cosine to 0."""
-    warmup = WARMUP_SHARE * steps + 1.0
-    return min(1.0, (step + 1) / warmup) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
-
-
-def _batch(tiles: Tiles, order: Order, step: int, settings: codecs.KlVae, *, seed: int) -> torch.Tensor:
-    """The crops of a step, float32 (N, C, H, W): each in one of the orientations, corners on the latent's grid."""
-    size, factor = settings.batch, settings.factor
-    epochs, rows = order.at(step * size + np.arange(size, dtype=np.int64))
-    whole = tiles.scaled(rows)  # (N, C, H, W)
-    side = min(CROP // factor * factor or factor, whole.shape[-1])
-    corners = (whole.shape[-1] - side) // factor + 1
-    crops = []
-    for image, epoch, row in zip(whole, epochs.tolist(), rows.tolist(), strict=True):
-        top, left, view = generator(seed=seed, epoch=epoch, row=row, stream=CROP_STREAM).random(3)
-        y, x = int(top * corners) * factor, int(left * corners) * factor
-        crop = image[:, y : y + side, x : x + side]  # (C, side, side)
-        crops.append(view_of(crop, int(view * settings.orientations)))
-    return torch.from_numpy(np.stack(crops))
 
 
 @torch.no_grad()

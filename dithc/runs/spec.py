@@ -15,6 +15,7 @@ RUN_WITHOUT_EFFECT = {
 }
 # Younger than stores that are in use: only what differs from the defaults, with which those were made, is in the digest.
 RUN_YOUNGER = {"objective", "lr_schedule", "decay_share", "betas", "optimizer", "align", "guide"}
+CODEC_YOUNGER = {"equivariance", "latent_noise", "texture_steps"}
 EVALUATION_YOUNGER = {"order", "times", "guidance_interval", "guide", "ema"}
 EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}
 # Of no effect on what a codec gives back.
@@ -82,7 +83,9 @@ def _run(experiment: Experiment, name: str) -> dict[str, Any]:
 
 
 def _codec(experiment: Experiment, name: str) -> dict[str, Any]:
-    return {"seed": experiment.seed, **experiment.codecs[name].model_dump(mode="json")}
+    codec = experiment.codecs[name]
+    younger = codec.model_dump(mode="json", include=CODEC_YOUNGER, exclude_defaults=True)
+    return {"seed": experiment.seed, **codec.model_dump(mode="json", exclude=CODEC_YOUNGER), **younger}
 
 
 def _latents(experiment: Experiment, name: str) -> dict[str, Any]:

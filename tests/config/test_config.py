@@ -22,6 +22,11 @@ def demo() -> dict[str, Any]:
     return content
 
 
+def codec_of(**settings: Any) -> dict[str, Any]:
+    made = {"kind": "kl-vae", "trained_on": "landscape", **settings}
+    return {"codecs": {**demo()["codecs"], "c": made}}
+
+
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_every_experiment_is_valid_and_named_as_its_file(path: Path) -> None:
     assert load(path).name == path.stem
@@ -241,6 +246,11 @@ SENTINEL2 = demo()["datasets"]["landscape"] | {
             {"codecs": {**demo()["codecs"], "c": {"kind": "kl-vae", "trained_on": "x"}}},
             ["codecs.c.trained_on", "landscape"],
         ),
+        (codec_of(equivariance=1.5), ["equivariance", "less than or equal to 1"]),
+        (codec_of(latent_noise=-0.1), ["latent_noise", "greater than or equal to 0"]),
+        (codec_of(texture_steps=-1), ["texture_steps", "greater than or equal to 0"]),
+        (codec_of(equivariance=0.6, latent_noise=0.5), ["codecs.c", "1 together at most", "0.6"]),
+        (codec_of(equivariance=0.1, factor=32), ["codecs.c.equivariance", "lower `factor`"]),
     ],
 )
 def test_mistake_is_named_with_its_key_and_remedy(change: dict[str, Any], words: list[str]) -> None:

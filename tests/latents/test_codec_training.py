@@ -10,7 +10,9 @@ import torch
 
 from dithc.config import codecs
 from dithc.latents import codec_training
+from dithc.latents.batches import Order
 from dithc.latents.codec import open_codec
+from dithc.latents.codec_steps import Crops
 from dithc.latents.codec_training import train_codec
 from dithc.log import UserError, read_metrics
 from tests.latents.conftest import BANDS, FakeTiles
@@ -98,10 +100,10 @@ def test_more_steps_reconstruct_better(tmp_path, fake_tiles):
 
 
 def test_large_tiles_are_learnt_in_crops(monkeypatch, fake_tiles, tmp_path):
-    monkeypatch.setattr(codec_training, "CROP", 8)
-    order = codec_training.Order(np.arange(4), seed=0)
+    monkeypatch.setattr(codecs, "CROP", 8)
+    order = Order(np.arange(4), seed=0)
     tiles = fake_tiles(count=4, size=16)
-    x = codec_training._batch(tiles, order, 0, settings(factor=4), seed=0)
+    x = Crops(settings(factor=4), tiles, seed=0).at(0)
     assert x.shape == (4, 4, 8, 8)
     whole = torch.from_numpy(tiles.scaled(order.at(np.arange(4))[1]))
     for crop, image in zip(x, whole, strict=True):
@@ -121,9 +123,9 @@ def test_tile_size_must_be_a_multiple_of_the_factor(tmp_path, fake_tiles):
 
 
 def test_mirror_images_alone_are_learnt_where_asked(fake_tiles):
-    order = codec_training.Order(np.arange(4), seed=0)
+    order = Order(np.arange(4), seed=0)
     tiles = fake_tiles(count=4, size=16)
-    x = codec_training._batch(tiles, order, 0, settings(orientations=2), seed=0)
+    x = Crops(settings(orientations=2), tiles, seed=0).at(0)
     whole = torch.from_numpy(tiles.scaled(order.at(np.arange(4))[1]))
     for crop, image in zip(x, whole, strict=True):
         assert torch.equal(crop, image) or torch.equal(crop, image.flip(-1))
@@ -143,8 +145,8 @@ def test_tiles_that_are_not_finite_are_refused(tmp_path, fake_tiles):
 
 
 def test_diverged_training_is_an_error_and_leaves_only_its_metrics(tmp_path, fake_tiles, monkeypatch):
-    batch = codec_training._batch
-    monkeypatch.setattr(codec_training, "_batch", lambda *given, **named: batch(*given, **named) * torch.inf)
+    at = Crops.at
+    monkeypatch.setattr(Crops, "at", lambda crops, step: at(crops, step) * torch.inf)
     with pytest.raises(UserError, match="diverged at step 0"):
         train_codec(settings(), fake_tiles(), tmp_path / "out", seed=0)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["metrics"]

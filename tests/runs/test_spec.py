@@ -114,3 +114,24 @@ def test_samples_of_a_length_say_of_which_checkpoints_they_are_made() -> None:
     assert made(ema=0.07, at=20)["snapshots"] == [10, 20]
     assert {"ema", "snapshots"}.isdisjoint(made())
     assert digest(made()) == "0a2fc04eb09b"
+
+
+def codec_spec(stage: str, name: str, **settings: Any) -> dict[str, Any]:
+    """What decides a trained codec, or the latents it makes."""
+    base = experiment().model_dump(exclude_unset=True)
+    base["codecs"]["vae"] = {"kind": "kl-vae", "trained_on": "toy", **settings}
+    base["datasets"]["toy"]["codec"] = "vae"
+    return stage_spec(load(base), stage, name)
+
+
+def test_codec_without_later_settings_has_the_digest_that_it_always_had() -> None:
+    defaults = {"equivariance": 0.0, "latent_noise": 0.0, "texture_steps": 0}
+    for settings in ({}, defaults):
+        assert digest(codec_spec("codec", "vae", **settings)) == "a8e290fe8e41"
+        assert digest(codec_spec("latents", "toy", **settings)) == "804597ab3aaa"
+
+
+@pytest.mark.parametrize("change", [{"equivariance": 0.1}, {"latent_noise": 0.1}, {"texture_steps": 1}])
+def test_easier_latents_and_texture_change_the_digest_of_a_codec(change: dict[str, Any]) -> None:
+    assert codec_spec("codec", "vae", **change) == codec_spec("codec", "vae") | change
+    assert codec_spec("latents", "toy", **change) != codec_spec("latents", "toy")

@@ -1,0 +1,75 @@
+"""What all steps of a codec's training are made of: crops, learning rate, compute type, and that they stay finite.
+
+Legend: N batch, C bands, H, W crop.
+"""
+
+import math
+
+import numpy as np
+import torch
+
+from dithc.config import codecs
+from dithc.data import Tiles
+from dithc.latents.batches import Order, generator
+from dithc.latents.views import view_of
+from dithc.log import problem
+
+CROP_STREAM = 2
+WARMUP_SHARE = 0.05
+
+
+class Crops:
+    """The crops of train tiles that any step sees, from the seed alone: each in one of the orientations, corners on the latent's
+    grid.
+
+    Args:
+        settings: section of the configuration.
+        tiles: data set whose train split is learnt; not empty.
+        seed: any integer.
+    """
+
+    def __init__(self, settings: codecs.KlVae, tiles: Tiles, *, seed: int) -> None:
+        self._settings, self._tiles, self._seed = settings, tiles, seed
+        self._order = Order(tiles.rows("train"), seed=seed)
+
+    def at(self, step: int) -> torch.Tensor:
+        """Those of a step, counted from 0: float32 (N, C, H, W)."""
+        size, factor = self._settings.batch, self._settings.factor
+        epochs, rows = self._order.at(step * size + np.arange(size, dtype=np.int64))
+        whole = self._tiles.scaled(rows)  # (N, C, tile, tile)
+        side = self._settings.crop(whole.shape[-1])
+        corners = (whole.shape[-1] - side) // factor + 1
+        crops = []
+        for image, epoch, row in zip(whole, epochs.tolist(), rows.tolist(), strict=True):
+            top, left, view = generator(seed=self._seed, epoch=epoch, row=row, stream=CROP_STREAM).random(3)
+            y, x = int(top * corners) * factor, int(left * corners) * factor
+            crop = image[:, y : y + side, x : x + side]  # (C, H, W)
+            crops.append(view_of(crop, int(view * self._settings.orientations)))
+        return torch.from_numpy(np.stack(crops))
+
+
+def has_bf16() -> bool:
+    """Whether bf16 convolutions are native here (then 1.5 to 2 times as fast); emulated they are slower than fp32."""
+    able = torch.cpu.get_capabilities()
+    return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16"))
+
+
+def schedule(step: int, steps: int) -> float:
+    """Factor on the learning rate: linear warm-up over a twentieth of the steps, then half a cosine to 0."""
+    warmup = WARMUP_SHARE * steps + 1.0
+    return min(1.0, (step + 1) / warmup) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
+
+
+def check_finite(loss: float, *, lr: float, step: int, of: str = "") -> None:
+    """Ends a training whose loss is no number.
+
+    Raises:
+        UserError: it is NaN or infinite, at this step of the codec's training (or of a part of it).
+    """
+    if not math.isfinite(loss):
+        raise problem(
+            f"training of the codec{of} diverged at step {step}",
+            got=f"loss {loss}",
+            expected="a finite loss",
+            remedy=f"lower the codec's `lr` (now {lr}) or check the tiles for outliers",
+        )

@@ -64,7 +64,6 @@ REMEDIES = {
     errno.EMFILE: "raise the number of open files (`ulimit -n`), then start again",
 }
 """What to do about an error of the operating system, by its number."""
-HELD = 76
 STANDARD_ERROR = 2  # the last of the three streams that every program expects to be open
 REMEDY = "check that the path is right and its file system is well, then start again"
 
@@ -114,6 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status = 1
     try:
         status = _ended(words)
+    except SystemExit as end:  # argparse's: help, or a word that no verb has
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
     finally:
         if status:
             from dithc.comm import tell_of_end
@@ -131,7 +133,7 @@ def _ended(words: Sequence[str]) -> int:
         return 128 + signal.SIGINT
     except UserError as error:
         logger(f"dithc.{words[0]}").error(str(error))
-        return 2
+        return error.status
     except BrokenPipeError:
         return 141
     except (OSError, MemoryError, RuntimeError, UnicodeEncodeError) as error:
@@ -169,12 +171,8 @@ def _run(words: Sequence[str]) -> int:
         return verb.run(args)
     from dithc.runs import Lease
 
-    try:
-        with Lease.beside(folder(args)):
-            return verb.run(args)
-    except Lease.Held as error:
-        logger(f"dithc.{words[0]}").error(str(error))
-        return HELD
+    with Lease.beside(folder(args)):
+        return verb.run(args)
 
 
 def _told(verb: str, error: Exception) -> UserError | None:

@@ -82,11 +82,12 @@ def _seconds(plan: "quality.Plan", folder: Path, profile: str) -> dict[str, floa
     from dithc.sealed import plain, seal, unseal
 
     path = folder / PLAN_FILE
-    known = unseal(plain(path).read_text())["seconds"] if path.exists() else {}
+    known = unseal(plain(path).read_text()).get("seconds", {}) if path.exists() else {}
     keys = {name: f"{name} {plan.identity(name)} {profile}" for name in plan.contenders}
     missing = [name for name in plan.contenders if keys[name] not in known]
     if missing:
-        beside = [plan.baseline, *(name for name in missing if name != plan.baseline)]
+        reference = next((name for name in plan.contenders if keys[name] in known), plan.baseline)
+        beside = [reference, *(name for name in missing if name != reference)]
         if _workflow(plan.calibration(beside), folder / "calibration.json", profile, runs_alone=True):
             return None
         last = f"step_{quality.CALIBRATION_STEPS:07d}.json"
@@ -94,8 +95,7 @@ def _seconds(plan: "quality.Plan", folder: Path, profile: str) -> dict[str, floa
             name: [_seconds_per_step(folder / "runs" / run / last) for run in plan.calibrations(name, beside)]
             for name in beside
         }
-        before = known.get(keys[plan.baseline])
-        found = quality.calibrated_seconds(measured, beside=plan.baseline, known=before)
+        found = quality.calibrated_seconds(measured, beside=reference, known=known.get(keys[reference]))
         known |= {keys[name]: found[name] for name in missing}
         atomic_write(path, seal({"seconds": known}))
     return {name: float(known[keys[name]]) for name in plan.contenders}

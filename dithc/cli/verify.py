@@ -86,7 +86,7 @@ def _keep_out_others(alone: ExitStack, folders: list[Path]) -> None:
     from dithc.runs import Lease
 
     leases = [Lease(folder, wait_seconds=0.0) for folder in folders[:1] if folder.is_dir()]
-    leases += [lease for folder in folders for lease in Lease.below(folder)]
+    leases += [lease for folder in folders for lease in (Lease.beside(folder), *Lease.below(folder))]
     for lease in {lease.path.resolve(): lease for lease in leases}.values():
         alone.enter_context(lease)
 

@@ -215,6 +215,11 @@ class Experiment(Settings):
                     f"evaluations.{name}.guide is {evaluation.guide}, which needs a fine-tuning: "
                     f"runs.{evaluation.run} has neither `init` nor `init_file`"
                 )
+            if evaluation.guidance != 1.0 and run.guide is not None:
+                raise ValueError(
+                    f"evaluations.{name}.guidance {evaluation.guidance} would guide twice: runs.{evaluation.run} has guidance "
+                    "trained in (`guide`); leave `guidance` out"
+                )
             started = self.runs[run.init] if run.init is not None else run
             if evaluation.guide is not None and not (run.label_dropout and started.label_dropout):
                 raise ValueError(

@@ -170,9 +170,10 @@ class Guide(Settings):
     by: Literal["self", "start"]
     """Whose prediction without a label that is. self: of the network as it is (Model-guidance); start: of the weights that a
     fine-tuning starts from, which stay in memory (DogFit)."""
-    scale: float = Field(default=1.5, gt=1.0, lt=2.0)
-    """The target moves by `scale` - 1 of the difference between the predictions with and without a label. As that grows with what
-    is learnt, the end is what `guidance: 1 / (2 - scale)` gives: 1.5 stands for 2, 1.333 for 1.5; at 2 there is no end."""
+    guidance: float = Field(default=2.0, gt=1.0, le=1000.0)
+    """What one pass ends at: the image that this `guidance` of an evaluation would give with two. The target moves by a share of
+    1 - 1 / `guidance` of the difference between the predictions with and without a label (w - 1 of both papers), which grows with
+    what is learnt until it rests there."""
     interval: list[Fraction] | None = Field(default=None, min_length=2, max_length=2)
     """Only between these two times, as shares of the training's: 0 is the least noise, 1 the most. Published: [0, 0.75]; none for
     all."""
@@ -182,3 +183,8 @@ class Guide(Settings):
         if self.interval is not None and self.interval[0] >= self.interval[1]:
             raise ValueError(f"`interval` does not rise: {self.interval}")
         return self
+
+    @property
+    def share(self) -> float:
+        """Of the difference between both predictions, by which the target moves."""
+        return 1 - 1 / self.guidance

@@ -99,22 +99,22 @@ def _of_two(model: Model, guide: Model, labels: Tensor, null_label: int | None) 
     return lambda x, t: (model(x, t, labels), guide(x, t, away))
 
 
-def guidance_offset(output: Tensor, away: Tensor, rows: Tensor, *, channels: int, scale: float) -> Tensor:
-    """By how much the target of a training moves, for guidance to be learnt: (scale - 1) (labelled - away), without gradient.
+def guidance_offset(output: Tensor, away: Tensor, rows: Tensor, *, channels: int, share: float) -> Tensor:
+    """By how much the target of a training moves, for guidance to be learnt: share (labelled - away), without gradient.
 
-    The labelled prediction follows the target that it moves, and comes to rest where guidance 1 / (2 - scale) would have put it:
-    p = e + (scale - 1) (p - a) for p = a + (e - a) / (2 - scale), e being the plain target's mean, and a what is moved away from.
+    The labelled prediction follows the target that it moves, and comes to rest where guidance 1 / (1 - share) would have put it:
+    p = e + share (p - a) for p = a + (e - a) / (1 - share), e being the plain target's mean, and a what is moved away from.
 
     Args:
         output: (N, C or 2C, ...), what the network gave for all images.
         away: (n, C or 2C, ...), what was predicted without a label.
         rows: (n), the guided ones among the N images.
         channels: C.
-        scale: between 1 and 2.
+        share: between 0 and 1.
 
     Returns:
         (N, C, ...) fp32, 0 for images that are not guided.
     """
     offset = torch.zeros_like(output[:, :channels], dtype=torch.float32)
-    offset[rows] = (scale - 1) * (output.detach()[rows, :channels].float() - away[:, :channels].float())
+    offset[rows] = share * (output.detach()[rows, :channels].float() - away[:, :channels].float())
     return offset

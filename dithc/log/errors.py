@@ -2,7 +2,9 @@
 
 
 class UserError(ValueError):
-    """A mistake in input, configuration or environment; the command line prints it without a traceback, status 2."""
+    """A mistake in input, configuration or environment; the command line prints it without a traceback and ends with `status`."""
+
+    status = 2
 
 
 def problem(what: str, *, got: object, expected: object, remedy: str) -> UserError:

@@ -24,7 +24,9 @@ log = logger(__name__)
 
 
 class LeaseHeld(UserError):
-    """Another process works on this folder; the command line exits with status 76."""
+    """Another process works on this folder."""
+
+    status = 76
 
 
 def _boot() -> str | None:

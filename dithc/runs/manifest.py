@@ -76,15 +76,6 @@ class Manifest:
         self._remember(path)
 
     @staticmethod
-    def check_numbers(numbers: object, *, stage: str, path: Path) -> None:
-        """As `read` does, for who only looks at the document at `path`.
-
-        Raises:
-            UserError: `stage` cannot have written them.
-        """
-        check(numbers, stage=stage, path=path)
-
-    @staticmethod
     def spec_of(experiment: Experiment, stage: str, name: str, *, of_rule: bool = False) -> dict[str, Any]:
         """The semantic settings of a stage, for the manifest's `spec`; `of_rule` is that of `stage_spec`."""
         return stage_spec(experiment, stage, name, of_rule=of_rule)

@@ -1,4 +1,4 @@
-"""What each stage gives: the `numbers` of its manifest, by kind, which hold both who writes them and what is read.
+"""What each stage gives: the `numbers` of its manifest, by kind, checked where one is read; and constants of both sides.
 
 A key that is not `Required` may be missing: versions before it was thought of wrote none. Keys that are not declared are those of
 later versions, and are let through: nobody here reads them.
@@ -48,6 +48,7 @@ class Codec(TypedDict, total=False):
     steps: Count
     loss: float
     psnr_db: float
+    psnr_before_texture_db: float
     psnr_db_by_band: dict[str, float]
     psnr_linear_db: float
     psnr_train_db: float

@@ -14,6 +14,7 @@ RUN_WITHOUT_EFFECT = {
     "nonfinite",  # decides only whether a training goes on after a bad step; one that stopped may be continued with another
 }
 # Younger than stores that are in use: only what differs from the defaults, with which those were made, is in the digest.
+MUON_RULE = 2  # which matrices are its (train/matrices.py): 1 had the modulations too
 RUN_YOUNGER = {"objective", "lr_schedule", "decay_share", "betas", "optimizer", "align", "guide"}
 CODEC_YOUNGER = {"equivariance", "latent_noise", "texture_steps"}
 EVALUATION_YOUNGER = {"order", "times", "guidance_interval", "guide", "ema"}
@@ -79,6 +80,8 @@ def _run(experiment: Experiment, name: str) -> dict[str, Any]:
     if run.ema.lengths is None:  # younger too
         del spec["ema"]["lengths"]
     spec |= run.model_dump(mode="json", include=RUN_YOUNGER, exclude_defaults=True)
+    if run.optimizer.kind == "muon":
+        spec["muon_rule"] = MUON_RULE
     return spec if run.lr_schedule == "constant" else spec | {"steps": run.steps}  # to which the others fall
 
 

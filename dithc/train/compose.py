@@ -218,7 +218,8 @@ def _initial_model(job: Job, latents: Latents) -> DiT:
     if job.init is not None:
         start_from_run(model, job.init, weights=job.run.init_weights, codec=latents.info["codec"])
     elif job.run.init_file is not None:
-        start_from_file(model, Path(job.run.init_file), weights=job.run.init_weights)
+        guides = job.run.guide is not None and job.run.guide.by == "start"
+        start_from_file(model, Path(job.run.init_file), weights=job.run.init_weights, guides=guides)
     return model
 
 

@@ -2,10 +2,9 @@
 
 Legend: N images of a micro-batch, n of them guided, C channels.
 Sources: Model-guidance (Tang et al. 2025, arXiv 2502.12154): by the network itself, at times below 0.75. DogFit (Bahram et al.
-2025, arXiv 2508.05685): by the weights before the fine-tuning. The formula was read in public code of both, not in the papers'
-equations. There the labelled prediction, and the network's own without a label, are of the averaged weights; here of the raw
-ones, the labelled one being that of the pass that is trained: a pass less, nothing that ranks which share the average lack, and
-the same point of rest (see `guidance_offset`).
+2025, arXiv 2508.05685): by the weights before the fine-tuning. There the labelled prediction, and the network's own without a
+label, are of the averaged weights; here of the raw ones, the labelled one being that of the pass that is trained: a pass less,
+nothing that ranks which share the average lack, and the same point of rest (see `guidance_offset`).
 """
 
 import copy
@@ -50,7 +49,7 @@ class Guide:
         if start is not None:
             strategy.share(start)
         self.start = start
-        self._scale, self._model, self._memory = run.guide.scale, model, memory or TrainingMemory()
+        self._share, self._model, self._memory = run.guide.share, model, memory or TrainingMemory()
         self._null, self._channels = model.config.null_label, model.config.in_channels
         low, high = run.guide.interval or (0.0, 1.0)
         last = Objective.of(run.objective).last
@@ -77,7 +76,7 @@ class Guide:
 
     def offset(self, output: Tensor, away: Tensor, rows: Tensor) -> Tensor:
         """What the targets move by (N, C, h, w), of the output of the trained pass (N, C or 2C, h, w) and what `away` gave."""
-        return guidance_offset(output, away, rows, channels=self._channels, scale=self._scale)
+        return guidance_offset(output, away, rows, channels=self._channels, share=self._share)
 
 
 def start_of(model: DiT, run: training.Run) -> DiT | None:

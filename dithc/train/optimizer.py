@@ -229,7 +229,7 @@ class Optimizer:
                 "optimizer state of the checkpoint",
                 got=f"{len(set(tensors) - wanted)} unknown and {len(wanted - set(tensors))} missing tensors",
                 expected=f"the moments of this model's parameters, of optimizer {self._settings.optimizer.kind}",
-                remedy="start from the checkpoint of this run, or in an empty store",
+                remedy="start from a checkpoint of this run that this version wrote, or in an empty store",
             )
         self._updates = round(float(tensors["step"]))
         for moment in MOMENTS:

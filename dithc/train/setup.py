@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 
 from dithc.config import training
-from dithc.log import logger
+from dithc.log import logger, problem
 from dithc.model import DiT, DiTConfig, adapt
 from dithc.runs import Store
 from dithc.tensors import read_tensors
@@ -63,13 +63,26 @@ def start_from_run(model: DiT, manifest: Path, *, weights: Weights, codec: str) 
     _say(f"{weights} weights of step {step} in {checkpoint.folder}", changes)
 
 
-def start_from_file(model: DiT, path: Path, *, weights: Weights) -> None:
+def start_from_file(model: DiT, path: Path, *, weights: Weights, guides: bool = False) -> None:
     """Gives `model` the weights that another program wrote (see `read_weights`); says what changed.
 
+    Args:
+        model: changed in place.
+        path: of the file.
+        weights: which of those in the file.
+        guides: what they predict without a label is needed.
+
     Raises:
-        UserError: the file cannot be read, or holds no DiT of this architecture.
+        UserError: the file cannot be read, holds no DiT of this architecture, or none with a null label where that is needed.
     """
     found, source = read_weights(path, model.config, weights=weights)
+    if guides and source is not None and source.null_label is None:
+        raise problem(
+            f"weights in {path}, from which `guide.by: start` is to guide",
+            got="a network without a null label",
+            expected="one that predicts without a label",
+            remedy="start from weights that were trained with dropped labels, or leave `guide` out",
+        )
     state, changes = adapt(found, model, source=source)
     model.load_state_dict(state)
     _say(f"weights in {path}", changes)

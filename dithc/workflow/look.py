@@ -9,7 +9,7 @@ from typing import Any
 
 from dithc.cluster import Job, Queue, ended_because, waits_in_vain
 from dithc.log import UserError
-from dithc.runs import Manifest, Store, digest
+from dithc.runs import Manifest, Store, digest, outcome
 from dithc.sealed import parse, plain
 from dithc.workflow.matrix import Matrix
 from dithc.workflow.stages import Stage
@@ -196,7 +196,7 @@ def _done(stage: Stage, output: Path, *, log: Path) -> Standing:
     written, seconds, numbers = content.get("written"), content.get("seconds"), content.get("numbers", {})
     try:
         if content:
-            Manifest.check_numbers(numbers, stage=stage.manifest, path=output)
+            outcome.check(numbers, stage=stage.manifest, path=output)
     except UserError as error:
         why = tuple(str(error).splitlines())
         return Standing(stage=stage, state="failed", words=why[0], why=why, log=log if log.exists() else None)

@@ -9,11 +9,14 @@ from dithc.bench import table
 from dithc.bench.quality import Plan, calibrated_seconds, calibrated_steps, judge
 from dithc.bench.quality.plan import point_name, points, run_name
 from dithc.bench.quality.result import Point, headroom, speedup
+from dithc.cli import bench_quality
 from dithc.cli.bench_quality import _flops
 from dithc.config import experiment_of, load, training
 from dithc.log import UserError
 from dithc.model import DiT
 from dithc.report.quality_figure import draw_quality
+from dithc.runs import Manifest
+from dithc.sealed import seal
 
 ROOT = Path(__file__).parents[2]
 STEPS = {"baseline": 80, "flow": 160}
@@ -74,6 +77,33 @@ def test_contender_that_comes_later_is_timed_in_relation_to_the_baseline():
     assert calibrated_seconds({"a": [0.5, 0.5], "b": [1.0, 3.0]}, beside="a", known=None) == {"a": 0.5, "b": 2.0}
     busy = calibrated_seconds({"a": [1.4, 1.6], "c": [3.0]}, beside="a", known=0.5)
     assert busy == {"a": pytest.approx(0.5), "c": pytest.approx(1.0)}
+
+
+def test_baseline_that_comes_later_is_timed_beside_what_was_timed_before(tmp_path, monkeypatch):
+    slow = {"flow": 1.0, "baseline": 2.0, "muon": 4.0}  # seconds of a step on the first day; later days are slower
+    day = 1.0
+
+    def trained(content, path, profile, *, runs_alone):
+        assert runs_alone
+        for name, run in content["runs"].items():
+            kind = "muon" if "optimizer" in run else "flow" if "objective" in run else "baseline"
+            numbers = {"step": run["steps"], "seconds_per_step_median": day * slow[kind]}
+            out = path.parent / "runs" / name / f"step_{run['steps']:07d}.json"
+            out.parent.mkdir(parents=True)
+            Manifest(stage="train", name=name, spec={}, numbers=numbers).write(out)
+        return 0
+
+    monkeypatch.setattr(bench_quality, "_workflow", trained)
+    for baseline, candidates in (("flow", ("flow",)), ("baseline", ("flow",)), ("flow", ("muon",))):
+        found = bench_quality._seconds(plan(baseline=baseline, candidates=candidates), tmp_path, "local")
+        assert found == pytest.approx({name: slow[name] for name in {baseline, *candidates}})
+        day *= 3.0
+
+
+def test_times_that_an_earlier_version_kept_are_measured_anew(tmp_path, monkeypatch):
+    (tmp_path / bench_quality.PLAN_FILE).write_text(seal({"steps": {"flow": 80}}))
+    monkeypatch.setattr(bench_quality, "_workflow", lambda *_, **__: 1)
+    assert bench_quality._seconds(plan(), tmp_path, "local") is None
 
 
 def test_plan_is_an_experiment_with_a_point_for_each_share_and_what_bounds_them():

@@ -67,6 +67,17 @@ def test_verb_that_is_interrupted_while_it_is_imported_says_so_without_a_traceba
     assert capsys.readouterr().err.endswith("train: error: interrupted\n")
 
 
+@pytest.mark.parametrize(("words", "status"), [(["train", "--no-such-option"], 2), (["train", "--help"], 0)])
+def test_wrong_option_is_told_to_the_launcher_by_its_own_status(words, status, monkeypatch):
+    """Any other would have it start all ranks again."""
+    told = []
+    monkeypatch.setattr("dithc.comm.tell_of_end", told.append)
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == status
+    assert told == ([status] if status else [])
+
+
 class Slow:
     """A verb that writes a folder and is at it until it is told to end."""
 

@@ -153,7 +153,13 @@ def stand_in(results: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Path]]
 
 
 @pytest.mark.parametrize(
-    "place", [Path("lease.json"), Path("store", "run-0123", "lease.json"), Path("latents", ".s2.lease.json")]
+    "place",
+    [
+        Path("lease.json"),
+        Path("store", "run-0123", "lease.json"),
+        Path("latents", ".s2.lease.json"),
+        Path("..", ".results.lease.json"),
+    ],
 )
 def test_repair_deletes_nothing_beside_a_process_that_works_there(
     results: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -167,7 +173,7 @@ def test_repair_deletes_nothing_beside_a_process_that_works_there(
     with subprocess.Popen([sys.executable, "-c", works, str(results / place)], **pipes) as orphan:  # type: ignore[call-overload]
         try:
             assert orphan.stdout.readline() == b"\n"
-            assert main(["verify", str(results), "--repair", "--profile", "local"]) == 2
+            assert main(["verify", str(results), "--repair", "--profile", "local"]) == 76
             assert f"process {orphan.pid} on" in capsys.readouterr().err
             assert shard.exists()
             assert not workflow

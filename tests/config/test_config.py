@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dithc.config import Machine, experiment_of, load
+from dithc.config import Machine, codecs, experiment_of, load
 from dithc.config.generate import defaults_yaml, schema_json
 from dithc.config.training import Run
 from dithc.log import UserError
@@ -150,10 +150,14 @@ SENTINEL2 = demo()["datasets"]["landscape"] | {
         ),
         (guided(by="start"), ["runs.a", "`guide.by: start` needs weights", "`init_file`, or set `by: self`"]),
         (guided({"label_dropout": 0.0}, by="self"), ["runs.a", "`label_dropout` 0 there is none", "0.1"]),
-        (guided(by="self", scale=1.0), ["runs.a.guide.scale", "greater than 1"]),
-        (guided(by="self", scale=2.0), ["runs.a.guide.scale", "less than 2"]),
+        (guided(by="self", guidance=1.0), ["runs.a.guide.guidance", "greater than 1"]),
         (guided(by="self", interval=[0.5, 0.5]), ["runs.a.guide", "`interval` does not rise"]),
         (guided(by="other"), ["runs.a.guide.by", "self", "start"]),
+        (
+            guided(by="self")
+            | {"evaluations": {"x": {"run": "a", "extractor": "landscape-classifier", "guidance": 2}}},
+            ["evaluations.x.guidance 2.0 would guide twice", "leave `guidance` out"],
+        ),
         (
             {
                 "runs": {
@@ -402,6 +406,13 @@ def test_workflow_without_runs_is_the_demo_on_the_profile_s_machine(monkeypatch:
     assert experiment.name == "demo"
     assert experiment.runs
     assert experiment.machine.ranks == 2
+
+
+def test_tiles_that_no_discriminator_can_judge_are_refused():
+    codec = codecs.KlVae(kind="kl-vae", trained_on="a", factor=1, texture_steps=1)
+    codec.check_tiles(4, "codecs.c")
+    with pytest.raises(ValueError, match=r"codecs.c.texture_steps 1 needs tiles of 4 pixels or more, they have 2"):
+        codec.check_tiles(2, "codecs.c")
 
 
 def test_ranks_follow_from_the_strategy_where_nobody_gives_them():

@@ -73,7 +73,7 @@ def test_number_of_another_kind_is_named(stage: str, wrong: dict[str, Any], tmp_
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_number_that_is_not_finite_is_named(stage: str, key: str, value: float) -> None:
     with pytest.raises(UserError, match=rf"`numbers\.{key}`[\s\S]*a finite number"):
-        Manifest.check_numbers(GOOD[stage][0] | {key: value}, stage=stage, path=Path("manifest.json"))
+        outcome.check(GOOD[stage][0] | {key: value}, stage=stage, path=Path("manifest.json"))
 
 
 def test_verify_names_the_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,7 +82,7 @@ def test_two_views_have_the_digest_of_latents_that_knew_no_others() -> None:
         {"align": {"to": "latents", "at": 2}},
         {"align": {"to": "latents", "at": 2, "until": 9}},
         {"guide": {"by": "self"}},
-        {"guide": {"by": "self", "scale": 1.4, "interval": [0.0, 0.75]}},
+        {"guide": {"by": "self", "guidance": 1.5, "interval": [0.0, 0.75]}},
     ],
     ids=str,
 )

@@ -15,11 +15,11 @@ from dithc import hcops
 from dithc.comm import Group
 from dithc.config import training
 from dithc.diffusion import Objective, training_loss
-from dithc.log import read_metrics
+from dithc.log import UserError, read_metrics
 from dithc.model import DiT
 from dithc.runs import Store
 from dithc.tensors import read_tensors
-from dithc.train import DONE, Job, train
+from dithc.train import DONE, Job, setup, train
 from dithc.train.ema import Ema
 from dithc.train.guide import Guide, start_of
 from dithc.train.optimizer import Optimizer
@@ -30,7 +30,7 @@ from tests.train.conftest import SMALL, small_run
 from tests.train.test_strategies import BF16, FP32, assert_alike, several_ranks, ten, train_on_ranks
 
 NULL = 3
-SELF, START = {"by": "self", "scale": 1.4}, {"by": "start", "scale": 1.6}
+SELF, START = {"by": "self", "guidance": 5 / 3}, {"by": "start", "guidance": 2.5}
 BOTH = pytest.mark.parametrize("guide", [SELF, START], ids=["self", "start"])
 
 
@@ -106,7 +106,7 @@ def exact_loss(run: training.Run, model: DiT, start: DiT | None, images: Images)
     low, high = run.guide.interval or (0.0, 1.0)
     share = images.t.double() / (1000 if predict == "flow" else 999)
     guided = (images.y != NULL) & (low <= share) & (share <= high)
-    moved = plain + (run.guide.scale - 1) * guided.reshape(-1, 1, 1, 1) * (predicted - away).detach()
+    moved = plain + (1 - 1 / run.guide.guidance) * guided.reshape(-1, 1, 1, 1) * (predicted - away).detach()
     errors = ((moved - predicted) ** 2).mean((1, 2, 3))
     snr = (kept / (1 - kept)).flatten()
     weight = torch.clamp(snr, max=5) / (snr + 1) if predict == "v" else torch.ones(6)
@@ -217,8 +217,8 @@ def velocity(x: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize("by", ["self", "start"])
 def test_what_is_learnt_in_one_pass_is_guidance_of_two_normal_classes_in_closed_form(by):
     """The start is one that knows the mixture. Newton's steps, as the loss is quadratic: each halves what is left."""
-    scale, model, draws = 1.5, Bumps(), torch.Generator().manual_seed(0)
-    run = run_of({"by": by, "scale": scale}, "flow")
+    guidance, model, draws = 2.0, Bumps(), torch.Generator().manual_seed(0)
+    run = run_of({"by": by, "guidance": guidance}, "flow")
     guide = Guide(run, model, Strategy(model, Layout()), start=Exact() if by == "start" else None)
     objective, count = Objective.of(run.objective), 40_000
     label = torch.randint(2, (count,), generator=draws)
@@ -242,10 +242,10 @@ def test_what_is_learnt_in_one_pass_is_guidance_of_two_normal_classes_in_closed_
     with torch.no_grad():
         found, free = (model(x.reshape(-1, 1, 1, 1), t, one).reshape(-1).double() for one in (label, none))
     labelled, both = velocity(x, label), velocity(x, none)
-    guided = both + (labelled - both) / (2 - scale)
+    guided = both + guidance * (labelled - both)
     error = (found - guided).square().mean().sqrt()
     assert error < 0.15 * (found - labelled).square().mean().sqrt()
-    assert error < 0.3 * (found - (both + scale * (labelled - both))).square().mean().sqrt()
+    assert error < 0.3 * (found - (both + (2 - 1 / guidance) * (labelled - both))).square().mean().sqrt()
     assert (free - both).square().mean().sqrt() < 0.15 * (free - labelled).square().mean().sqrt()
 
 
@@ -304,7 +304,7 @@ def test_nothing_else_is_in_the_checkpoint_and_the_loss_on_held_out_tiles_stays_
     """One step at learning rate 0: two runs with the same weights."""
     latents = make_latents(tmp_path / "held-out", held_out=2)
     settings = {"latents": latents, "until": 1, "lr": 1e-30, "validate_every": 1, "dtype": "bf16"}
-    one, other = guided("a", guide, **settings), guided("b", guide | {"scale": 1.9}, **settings)
+    one, other = guided("a", guide, **settings), guided("b", guide | {"guidance": 10.0}, **settings)
     assert [train(part, Group()) for part in (one, other)] == [DONE] * 2
     ours, theirs = (read_tensors(checkpoint(part).folder / "model.safetensors") for part in (one, other))
     assert sorted(ours) == sorted(network().state_dict())
@@ -369,3 +369,14 @@ class TestOnSeveralRanks:
 
 def _named(guided, guide, store, **changes):
     return guided(store, guide, **changes)
+
+
+def test_start_without_a_null_label_is_refused_before_the_first_step(job, tmp_path, monkeypatch):
+    """From a file; of a run in the same configuration it is known before."""
+    sizes = {key: SMALL[key] for key in ("hidden_size", "depth", "num_heads")}
+    found = DiT.from_preset("DiT-S/2", **sizes, input_size=8, num_classes=NULL, class_dropout_prob=0.0)
+    (tmp_path / "weights.pt").touch()
+    monkeypatch.setattr(setup, "read_weights", lambda *_, **__: (found.state_dict(), found.config))
+    run = small_run(guide=START, init_file=str(tmp_path / "weights.pt"))
+    with pytest.raises(UserError, match=r"guide\.by: start[\s\S]*a network without a null label[\s\S]*dropped labels"):
+        train(job(run=run), Group())

@@ -187,7 +187,7 @@ def quality_table(result: Mapping[str, Any]) -> str:
         + ", ".join(f"{name} {count:,}" for name, count in result["steps"].items()),
         f"{'training':<28}"
         + "".join(f"{f'FID at {share:g}':>14}" for share in SHARES)
-        + f"{'seconds':>10}{'left':>8}{'copies':>8}",
+        + f"{'KID':>11}{'seconds':>10}{'left':>8}{'copies':>8}",
     ]
     for training in result["trainings"]:
         points = training["points"]
@@ -196,6 +196,7 @@ def quality_table(result: Mapping[str, Any]) -> str:
         lines.append(
             f"{who:<28}"
             + "".join(f"{point['fid']:>14.4g}" for point in points)
+            + (f"{'-':>11}" if points[-1]["kid"] is None else f"{points[-1]['kid']:>11.4g}")
             + f"{points[-1]['seconds']:>10.1f}"
             + "".join(f"{'-':>8}" if share is None else f"{100 * share:>7.0f}%" for share in (left, copies))
         )

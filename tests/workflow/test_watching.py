@@ -133,7 +133,7 @@ def test_run_goes_on_when_nobody_reads_what_it_shows(project: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_reaches_snakemake_and_nothing_is_left_running(project: Path, number: signal.Signals) -> None:
-    (project / "large.yaml").write_text("datasets: {sentinel2: {source: {synthetic: {scenes: 2, size: 512}}}}")
+    (project / "large.yaml").write_text("datasets: {sentinel2: {source: {synthetic: {scenes: 2, size: 510}}}}")
     target = "results/demo/inputs/sentinel2/manifest.json"
     with subprocess.Popen(
         line("run", *LOCAL, "large.yaml", "--", target), cwd=project, stdout=subprocess.PIPE, text=True

@@ -186,7 +186,8 @@ def safe_special(draws: Draws, place: Place) -> Trial:
     path.unlink()
     how = special(draws, path, place)
     skip = path.name != "manifest.safe" and "_10m" in path.name and draws.random() < 0.5
-    return Trial(source={**SAFE, **({"checksum": "skip"} if skip else {})}, did=f"{path.name}: {how}")
+    source = {**SAFE, **({"checksum": "skip"} if skip else {})}
+    return Trial(source=source, did=f"{path.name}: {how}", refused=not skip or "_B" in path.name)  # else it is no band
 
 
 def safe_folder(draws: Draws, place: Place) -> Trial:

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,13 +131,12 @@ def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: 
     return run.run(argparse.Namespace(profile=profile, configfile=[path], verbose=False, words=words))
 
 
-def _flops(run: "training.Run", network: "DiTConfig", steps: int) -> float:
-    """Operations of the first steps of a training."""
+def _flops(run: "training.Run", network: "DiTConfig") -> float:
+    """Operations of a step."""
     from dithc.model import flops_per_image
 
     image = flops_per_image(network)
-    each = (image.training_total + run.guided_share * image.forward_total) * run.global_batch + run.update_flops
-    return float(steps * each + run.align_flops(steps, tokens=network.num_tokens, channels=network.in_channels))
+    return float((image.training_total + run.guided_share * image.forward_total) * run.global_batch + run.update_flops)
 
 
 def _judge(
@@ -166,7 +164,7 @@ def _judge(
         codecs[name] = {"seconds": Manifest.read(codec, stage="codec").seconds} if codec.exists() else {}
         store, step = Store.of_run(last[_first(plan, name, steps)])
         config = DiTConfig(**store.open(step).meta["model"])
-        flops[name] = partial(_flops, run, config)
+        flops[name] = _flops(run, config)
     result = quality.judge(plan, steps=steps, seconds=seconds, runs=runs, scores=scores, codecs=codecs, flops=flops)
     result["inputs"] = {  # two results are of the same things where these agree
         f"{stage}/{path.parent.name}": Manifest.read(path).digest

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module, Parameter
 
-    from dithc.comm.exposure import Meter
     from dithc.comm.mpi import World
     from dithc.comm.reducer import Reducer
     from dithc.comm.sharding import SharedWeights
@@ -110,17 +109,8 @@ class Group:
         distributed.all_gather_object(values, value)
         return values
 
-    def all_reduce_(
-        self,
-        tensor: "Tensor",
-        *,
-        op: Literal["sum", "mean", "max", "min"] = "sum",
-        meter: "Meter | None" = None,
-    ) -> "Tensor":
-        """Combines a tensor over all ranks, in place, and returns it; mean divides the sum by the number of ranks.
-
-        A `meter` counts what it costs.
-        """
+    def all_reduce_(self, tensor: "Tensor", *, op: Literal["sum", "mean", "max", "min"] = "sum") -> "Tensor":
+        """Combines a tensor over all ranks, in place, and returns it; mean divides the sum by the number of ranks."""
         if self.size == 1:
             return tensor
         import torch.distributed as distributed
@@ -131,10 +121,7 @@ class Group:
             "max": distributed.ReduceOp.MAX,
             "min": distributed.ReduceOp.MIN,
         }
-        work = distributed.all_reduce(tensor, op=operations[op], async_op=meter is not None)
-        if meter is not None:
-            meter.sent(tensor.nbytes)
-            meter.wait(work)
+        distributed.all_reduce(tensor, op=operations[op])
         return tensor.div_(self.size) if op == "mean" else tensor
 
     @staticmethod

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from dithc.averages import LONGEST, SHORTEST
-from dithc.config.base import Fraction, Positive, Preset, Settings, Size
+from dithc.config.base import Fraction, Preset, Settings, Size
 
 Predict = Literal["noise", "v", "flow"]
 Beta = Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -136,30 +136,6 @@ class Optimizer(Settings):
         for name in ("momentum", "iterations"):
             if self.kind != "muon" and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"`{name}` is of no effect: it belongs to `kind: muon`, not {self.kind}")
-        return self
-
-
-class Align(Settings):
-    """A second thing to learn, of the tokens of an early block; without effect on what the network consists of."""
-
-    to: Literal["layer", "latents"]
-    """layer: they point where those of a later block do (LayerSync), at no cost; latents: a small network of their own, which is
-    never part of the weights, tells the clean latents from them (after SRA 2)."""
-    at: Size
-    """The early block; 1 is the first. Published: a quarter of the blocks for a layer, a sixth for latents."""
-    target: Size | None = None
-    """The later block, for `to: layer`; not one of the last, which are about pixels."""
-    weight: float = Field(default=0.2, gt=0.0, le=1000.0)
-    """How much it counts beside the loss."""
-    until: Positive | None = None
-    """Step after which it ends; none for never. It helps early in a training."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "Align":
-        if self.to == "latents" and self.target is not None:
-            raise ValueError("`target` is of no effect: it belongs to `to: layer`")
-        if self.to == "layer" and (self.target is None or self.target <= self.at):
-            raise ValueError(f"`to: layer` needs a `target` behind block {self.at}, and it is {self.target}")
         return self
 
 

@@ -7,7 +7,6 @@ from pydantic import Field, model_validator
 
 from dithc.config.base import Count, Fraction, Gib, Name, Place, Positive, Rate, Seed, Settings, Size
 from dithc.config.learning import SIZES as SIZES
-from dithc.config.learning import Align as Align
 from dithc.config.learning import Beta, Length
 from dithc.config.learning import Ema as Ema
 from dithc.config.learning import Guide as Guide
@@ -108,9 +107,6 @@ class Run(Settings):
     """Compute type; master weights and optimizer state are always fp32."""
     recompute: Recompute = "none"
     """Recompute activations of each block in backward: less memory, the same numbers, about a third more time."""
-    align: Align | None = None
-    """A second thing to learn, within the network; none for the objective alone. `loss` in the metrics stays that of the
-    objective, `align` is what this adds, before its weight."""
     guide: Guide | None = None
     """Guidance trained into the network; none for none. `loss` and `mse` in the metrics are then of the moved target; those on
     held-out tiles (`validate_every`) stay of the plain one."""
@@ -164,16 +160,8 @@ class Run(Settings):
             )
         self._check_objective()
         self._check_schedule()
-        self._check_align()
         self._check_guide()
         return self
-
-    def _check_align(self) -> None:
-        if self.align is None:
-            return
-        _, depth, _ = self.model.shape
-        if (last := self.align.target or self.align.at) > depth:
-            raise ValueError(f"`align` names block {last}, and the network has {depth}: name 1 to {depth}")
 
     def _check_guide(self) -> None:
         if self.guide is None:
@@ -249,20 +237,6 @@ class Run(Settings):
         width, depth, _ = self.model.shape
         # An iteration on (R, C), R <= C, takes 2 R^2 C + R^3 multiply-adds: 3 D^3 for each of 4 matrices, 9 for the MLP's 2.
         return 2 * depth * 30 * width**3 * self.optimizer.iterations if self.optimizer.kind == "muon" else 0
-
-    def align_flops(self, steps: int, *, tokens: int, channels: int) -> int:
-        """Operations of the first `steps` steps on the head of `align`, forward and backward, of all images.
-
-        Args:
-            steps: of which those after `align.until` cost nothing.
-            tokens: T of an image.
-            channels: C of its latents.
-        """
-        if self.align is None or self.align.to == "layer":
-            return 0
-        width, _, _ = self.model.shape
-        adds = tokens * (width**2 + width * channels * self.model.patch**2)  # D -> D -> C*p*p
-        return 3 * 2 * adds * self.global_batch * min(steps, self.align.until or steps)
 
     @property
     def guided_share(self) -> float:

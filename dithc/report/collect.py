@@ -105,9 +105,8 @@ def _run(experiment: Experiment, results: Results, name: str) -> RunFacts:
     changes |= settings.model_dump(mode="json", include=chosen, exclude_defaults=True)
     other = settings.optimizer.model_dump(mode="json", exclude_defaults=True)
     changes |= {"optimizer" if key == "kind" else key: value for key, value in other.items()}
-    for part in ("align", "guide"):
-        more = settings.model_dump(mode="json", include={part}, exclude_defaults=True).get(part, {})
-        changes |= {f"{part}.{key}": value for key, value in more.items()}
+    guide = settings.model_dump(mode="json", include={"guide"}, exclude_defaults=True).get("guide", {})
+    changes |= {f"guide.{key}": value for key, value in guide.items()}
     return RunFacts(
         name=name,
         dataset=settings.dataset,

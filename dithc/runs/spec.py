@@ -15,7 +15,7 @@ RUN_WITHOUT_EFFECT = {
 }
 # Younger than stores that are in use: only what differs from the defaults, with which those were made, is in the digest.
 MUON_RULE = 2  # which matrices are its (train/matrices.py): 1 had the modulations too
-RUN_YOUNGER = {"objective", "lr_schedule", "decay_share", "betas", "optimizer", "align", "guide"}
+RUN_YOUNGER = {"objective", "lr_schedule", "decay_share", "betas", "optimizer", "guide"}
 CODEC_YOUNGER = {"equivariance", "latent_noise", "texture_steps"}
 EVALUATION_YOUNGER = {"order", "times", "guidance_interval", "guide", "ema"}
 EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}

@@ -19,8 +19,7 @@ Invariants:
 - All ranks leave together, with one status: 0 done, 75 stopped and saved, 76 another trainer holds the run.
 How to change it: a strategy is a branch of `strategy.py` (which rank does what is in `strategy_layout.py`, the sharing of
 layers in `strategy_tensor.py`); what a checkpoint holds is in `checkpoint.py`, how it is written in `saving.py`; in which memory
-a rank keeps what is decided in `memory.py` and nowhere else; a new metric is a key of `Trainer.step`; what is learnt beside
-the objective, within the network, is in `align.py`.
+a rank keeps what is decided in `memory.py` and nowhere else; a new metric is a key of `Trainer.step`.
 `tests/train/golden_losses.json` pins the numbers: regenerate it only for a change of mathematics.
 """
 

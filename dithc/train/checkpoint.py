@@ -13,14 +13,12 @@ from dithc.log import logger, problem
 from dithc.model import DiT
 from dithc.runs import Store
 from dithc.tensors import Piece, read_tensors
-from dithc.train.align import Alignment
 from dithc.train.ema import Ema, Home, anywhere
 from dithc.train.optimizer import Optimizer
 from dithc.train.strategy import Strategy
 from dithc.train.strategy_layout import Layout
 
 OPTIMIZER_FILE = "optimizer.safetensors"
-ALIGN_FILE = "align.safetensors"  # only where there is something to keep
 SAME_ON_RESUME = ("codec", "latent", "model", "seed", "global_batch")
 log = logger(__name__)
 
@@ -33,7 +31,6 @@ class State:
     ema: Ema
     optimizer: Optimizer
     strategy: Strategy
-    alignment: Alignment | None = None
     step: int = 0
 
     def pieces(self) -> dict[str, list[Piece]]:
@@ -47,19 +44,15 @@ class State:
             **{Store.average_file(one.length): one.pieces() for one in self.ema.beside},
             OPTIMIZER_FILE: self.optimizer.pieces(),
         }
-        if self.alignment is not None and (head := self.alignment.pieces()):
-            held[ALIGN_FILE] = head
         return {file: self.strategy.pieces(pieces) for file, pieces in held.items()}
 
 
-def state_of(
-    model: DiT, run: training.Run, strategy: Strategy, *, home: Home = anywhere, alignment: Alignment | None = None
-) -> State:
+def state_of(model: DiT, run: training.Run, strategy: Strategy, *, home: Home = anywhere) -> State:
     """The state of a training at step 0, from a model that the strategy has prepared and settled, in memory that `home` gives."""
     flat, zero = strategy.owns_gradients and run.micro_batch is not None, strategy.zero
     holding = strategy.holding()
     optimizer = Optimizer(model, run, flat=flat, norm=strategy.norm, zero=zero, holding=holding, home=home)
-    return State(model, Ema(model, run.ema, zero=zero, home=home), optimizer, strategy, alignment)
+    return State(model, Ema(model, run.ema, zero=zero, home=home), optimizer, strategy)
 
 
 def facts(
@@ -120,8 +113,6 @@ def take_up(checkpoint: Store.Checkpoint, state: State, *, said: dict[str, Any])
     for average in state.ema.beside:
         average.load(cut(read_tensors(checkpoint.folder / Store.average_file(average.length))))
     state.optimizer.load(cut(read_tensors(checkpoint.folder / OPTIMIZER_FILE)))
-    if state.alignment is not None and state.alignment.pieces():
-        state.alignment.load(read_tensors(checkpoint.folder / ALIGN_FILE))
     state.step = checkpoint.step
 
 

@@ -18,7 +18,6 @@ from dithc.log import UserError, logger, problem
 from dithc.model import DiT
 from dithc.pages import place
 from dithc.runs import Lease, Manifest, Store, digest, sha256_file
-from dithc.train.align import Alignment
 from dithc.train.checkpoint import State, facts, state_of, take_up
 from dithc.train.finish import write_manifest
 from dithc.train.guide import Guide, start_of
@@ -232,10 +231,8 @@ def _trainer(
     memory.join(strategy)
     with memory.paused():
         settle(strategy, source, job.run)
-    aligned = job.run.align
-    alignment = None if aligned is None else Alignment(aligned, job.run, model, strategy, seed=job.seed)
     guide = None if job.run.guide is None else Guide(job.run, model, strategy, start=start, memory=memory)
-    state = state_of(model, job.run, strategy, home=memory.home, alignment=alignment)
+    state = state_of(model, job.run, strategy, home=memory.home)
     trainer = Trainer(
         run=job.run,
         source=source,
@@ -244,7 +241,6 @@ def _trainer(
         ema=state.ema,
         group=group,
         memory=memory,
-        alignment=alignment,
         guide=guide,
     )
     return trainer, state

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 MOST_IMAGES_NAMED = 4
-HEAD = "align"  # what names of the head's layers begin with
 
 
 class Search:
@@ -27,12 +26,9 @@ class Search:
         in_weights: whether the weights themselves hold such a number.
     """
 
-    def __init__(self, module: nn.Module, *, head: nn.Module | None = None) -> None:
-        """Prepares to watch a network, and the head of `align` beside it."""
+    def __init__(self, module: nn.Module) -> None:
         self._layers = dict(_network(module).named_modules())
-        if head is not None:
-            self._layers |= head.named_modules(prefix=HEAD)
-        self._weights = weights_of(module, head)
+        self._weights = weights_of(module)
         self._stack = ExitStack()
         self._part = slice(0, 0)
         self.found: str | None = None
@@ -110,10 +106,9 @@ class Search:
         return f"image {', '.join(map(str, numbers[:MOST_IMAGES_NAMED]))}{more} of the global batch"
 
 
-def weights_of(module: nn.Module, head: nn.Module | None) -> dict[str, nn.Parameter]:
-    """The parameters of a network, and those of the head of `align` beside it, by name."""
-    beside = {} if head is None else dict(head.named_parameters(prefix=HEAD))
-    return dict(_network(module).named_parameters()) | beside
+def weights_of(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of a network by name."""
+    return dict(_network(module).named_parameters())
 
 
 def bad_weights(weights: Mapping[str, Tensor]) -> list[str]:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dithc import hcops
 from dithc.cftp import partition
@@ -18,7 +18,6 @@ from dithc.config import training
 from dithc.diffusion import Objective, training_loss
 from dithc.latents import Batches
 from dithc.log import problem
-from dithc.train.align import Alignment
 from dithc.train.ema import Ema
 from dithc.train.guide import Guide
 from dithc.train.memory import TrainingMemory
@@ -27,7 +26,7 @@ from dithc.train.nonfinite_search import Search, bad_weights, weights_in_words, 
 from dithc.train.optimizer import Optimizer
 from dithc.train.strategy import Strategy
 
-PARTS, ALIGN = ("loss", "mse", "vb"), "align"
+PARTS = ("loss", "mse", "vb")
 
 
 class Batch(Protocol):
@@ -90,7 +89,6 @@ class Trainer:
         ema: Ema,
         group: Group,
         memory: TrainingMemory | None = None,
-        alignment: Alignment | None = None,
         guide: Guide | None = None,
     ) -> None:
         layout = strategy.layout
@@ -104,7 +102,7 @@ class Trainer:
         self.run, self.source, self.strategy = run, source, strategy
         self.optimizer, self.ema, self.group = optimizer, ema, group
         self.memory = memory or TrainingMemory()
-        self.alignment, self.guide = alignment, guide
+        self.guide = guide
         self.objective = Objective.of(run.objective)
         share = partition(run.global_batch, layout.data_size)[layout.data_rank]
         width = run.micro_batch or share.stop - share.start
@@ -115,55 +113,49 @@ class Trainer:
         """Makes optimizer step `number` (1 is the first).
 
         Returns:
-            loss, mse and vb (means over the global batch), grad_norm (before clipping), lr, ema_decay; `align` where it counts,
-            which is no part of `loss`; and with several shares of the batch what `Strategy.finish` tells, and what
-            `TrainingMemory.metrics` does where memory is managed.
+            loss, mse and vb (means over the global batch), grad_norm (before clipping), lr, ema_decay; and with several shares of
+            the batch what `Strategy.finish` tells, and what `TrainingMemory.metrics` does where memory is managed.
 
         Raises:
             NotFinite: the loss or the gradient is not finite, on all ranks at once; the weights are those before the step.
         """
-        alignment = self._alignment(number)
-        self._forget(alignment)
+        self.optimizer.zero()
         if self.memory.tiers is not None:
             with self.span("memory"):
                 self.memory.begin_step()
-        names = PARTS if alignment is None else (*PARTS, ALIGN)
-        sums = torch.zeros(len(names), dtype=torch.float64)
+        sums = torch.zeros(len(PARTS), dtype=torch.float64)
         for part in self._micro_batches:
             with self.strategy.accumulating(last=part is self._micro_batches[-1]):
                 with self.span("forward"):
-                    losses = self._losses(self.source.batch(number - 1, part), alignment)
+                    losses = self._losses(self.source.batch(number - 1, part))
                 with self.span("backward"):
-                    self._backward(_whole(losses, alignment))
-            sums += torch.stack([losses[name].detach().double().sum() for name in names])
+                    self._backward(losses["loss"])
+            sums += torch.stack([losses[name].detach().double().sum() for name in PARTS])
         with self.span("wait for gradients"):
             exchange = self.strategy.finish()
-            is_good = alignment is None or alignment.finish(self.group)
         own_loss = float(sums[0])
         sums /= self.strategy.layout.tensor_size  # ranks that share the layers have the same losses
         with self.span("clip"):
             norm = self.optimizer.clip()
-        overflow = torch.tensor([not (is_good and self.optimizer.takes(norm))], dtype=torch.float64)
+        overflow = torch.tensor([not self.optimizer.takes(norm)], dtype=torch.float64)
         with self.span("loss of all ranks"):
             *totals, overflows = self.group.all_reduce_(torch.cat([sums, overflow])).tolist()
-        values = {name: total / self.run.global_batch for name, total in zip(names, totals, strict=True)}
+        values = {name: total / self.run.global_batch for name, total in zip(PARTS, totals, strict=True)}
         if not math.isfinite(values["loss"]) or overflows:
             raise self._not_finite(number, own_loss=own_loss, loss=values["loss"], norm=norm)
         with self.span("update"):
             rate = self.optimizer.step(number, ema=self.ema)
-            if alignment is not None:
-                alignment.update(number)
         values |= {"grad_norm": norm, "lr": rate, "ema_decay": self.ema.decay(number)}
         return values | exchange | self.memory.metrics()
 
     def check_weights(self, number: int) -> None:
-        """Looks at the weights after step `number`, those of the head of `align` included, before they are kept.
+        """Looks at the weights after step `number`, before they are kept.
 
         Raises:
             NotFinite: they hold a number that is not finite, on any rank; it counts as one of the step that would be next.
         """
         self.strategy.ready()
-        weights = weights_of(self.strategy.module, self._head)
+        weights = weights_of(self.strategy.module)
         is_finite = math.isfinite(hcops.optimizer.sum_of_squares([value.detach() for value in weights.values()]))
         if not self.group.any(not is_finite):
             return
@@ -181,41 +173,21 @@ class Trainer:
         share = losses.sum() * (self.strategy.scale / self.run.global_batch)
         share.backward()  # type: ignore[no-untyped-call]
 
-    def _alignment(self, number: int) -> Alignment | None:
-        """What counts in a step beside the objective."""
-        return self.alignment if self.alignment is not None and self.alignment.is_on(number) else None
-
-    @property
-    def _head(self) -> nn.Module | None:
-        return None if self.alignment is None else self.alignment.head
-
-    def _forget(self, alignment: Alignment | None) -> None:
-        """Drops all gradients."""
-        self.optimizer.zero()
-        if alignment is not None:
-            alignment.zero()
-
-    def _losses(self, batch: Batch, alignment: Alignment | None) -> dict[str, Tensor]:
+    def _losses(self, batch: Batch) -> dict[str, Tensor]:
         x_t = self.objective.noisy(batch.x, batch.t, batch.noise)  # (N, C, h, w)
-        more: dict[str, Tensor] = {}
         with arithmetic(self.run):  # its own: what autocast keeps of weights in a pass without gradients has none
             away = None if self.guide is None else self.guide.away(x_t, batch.t, batch.y)
-        tapping: AbstractContextManager[list[Tensor]] = nullcontext([]) if alignment is None else alignment.tapping()
-        with arithmetic(self.run), tapping as taps:
+        with arithmetic(self.run):
             output: Tensor = self.strategy.module(x_t, batch.t, batch.y)  # (N, C or 2C, h, w)
-            if alignment is not None:
-                more[ALIGN] = alignment.losses(taps, batch.x)
         offset = None if self.guide is None or away is None else self.guide.offset(output, *away)  # (N, C, h, w)
         known = {"x0": batch.x, "x_t": x_t, "t": batch.t, "noise": batch.noise}
-        losses = training_loss(output, objective=self.objective, **known, offset=offset)
-        return losses | more  # (N) each
+        return training_loss(output, objective=self.objective, **known, offset=offset)  # (N) each
 
     def _not_finite(self, number: int, *, own_loss: float, loss: float, norm: float) -> NotFinite:
         """Computes the step again on every rank, nothing exchanged but within layers that ranks share, to name the place."""
-        alignment = self._alignment(number)
         self.strategy.ready()
-        self._forget(alignment)
-        with Search(self.strategy.module, head=self._head) as search:
+        self.optimizer.zero()
+        with Search(self.strategy.module) as search:
             for part in self._micro_batches:
                 with self.strategy.accumulating(last=False):
                     batch = self.source.batch(number - 1, part)
@@ -223,35 +195,26 @@ class Trainer:
                     if bad and isinstance(self.source, Batches):
                         rows = self.source.rows(number - 1)[bad].tolist()
                         search.found = f"{search.found} (row {', '.join(map(str, rows))} of the latents)"
-                    losses = _whole(self._losses(batch, alignment), alignment)
+                    losses = self._losses(batch)["loss"]
                     search.loss(losses)
                     self._backward(losses)
-        self._forget(alignment)
+        self.optimizer.zero()
         told = self.group.gather_objects((math.isfinite(own_loss), search.in_weights, search.found))
         found = {rank: place for rank, (_, _, place) in enumerate(told)}
-        head = None if alignment is None else alignment.norm
-        norms = f"gradient norm {norm}" if head is None else f"gradient norm {norm}, that of the head of `align` {head}"
         ranks = ", ".join(str(rank) for rank, (good, _, _) in enumerate(told) if not good)
         return NotFinite(
             number,
-            what=f"the loss of rank {ranks}" if ranks else _of_gradient(norm, head=head),
-            got=f"loss {loss}, {norms}; first, when computed again: {_places(found)}",
+            what=f"the loss of rank {ranks}" if ranks else _of_gradient(norm),
+            got=f"loss {loss}, gradient norm {norm}; first, when computed again: {_places(found)}",
             in_weights=any(in_weights for _, in_weights, _ in told),
             found={rank: place for rank, place in found.items() if place},
         )
 
 
-def _whole(losses: Mapping[str, Tensor], alignment: Alignment | None) -> Tensor:
-    """What is learnt of each image (N)."""
-    return losses["loss"] if alignment is None else losses["loss"] + alignment.settings.weight * losses[ALIGN]
-
-
-def _of_gradient(norm: float, *, head: float | None) -> str:
-    """What is wrong with a gradient that finite losses had, by its norm and that of the head of `align`."""
+def _of_gradient(norm: float) -> str:
+    """What is wrong with a gradient that finite losses had, by its norm."""
     if not math.isfinite(norm):
         return "the gradient (the loss of every rank is finite)"
-    if head is not None and not math.isfinite(head):
-        return "the gradient of the head of `align` (the loss of every rank is finite)"
     return "the gradient (finite, but its squares are beyond fp32)"
 
 

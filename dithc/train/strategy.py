@@ -135,8 +135,8 @@ class Strategy:
         """Waits for the gradients of the other shares, after the backward pass of the last micro-batch.
 
         Returns:
-            What the exchange of the step cost, for its metrics, that of weights, of matrices and of the head of `align` since the
-            step before included, that of gradients only where dithc's reducer sums them; nothing where nothing was measured.
+            What the exchange of the step cost, for its metrics, that of weights and of matrices since the step before
+            included, that of gradients only where dithc's reducer sums them; nothing where nothing was measured.
         """
         if self._reducer is None:
             measured = self.meter.take().metrics()

@@ -227,7 +227,6 @@ def _train(experiment: Experiment, name: str, ranks: int) -> tuple[float, float,
     state = run.state_bytes + (run.snapshot_bytes if machine.checkpoints == "async" else 0)
     passes = 4 if run.recompute == "block" else 3
     flops = ((passes + run.guided_share) * sizes.flops * run.global_batch + run.update_flops) * run.segment_steps
-    flops += run.align_flops(run.segment_steps, tokens=sizes.tokens, channels=sizes.channels)
     if run.validate_every is not None:
         flops += sizes.flops * VALIDATION_PASSES * (run.segment_steps // run.validate_every + 1)
     checkpoints = run.snapshot_bytes / MB * (run.segment_steps / run.checkpoint_every + 1)

@@ -128,26 +128,6 @@ SENTINEL2 = demo()["datasets"]["landscape"] | {
             {"runs": {"a": {"dataset": "landscape", "objective": {"times": "logit-normal", "std": 0.0}}}},
             ["runs.a.objective.std", "greater than or equal to 0.01"],
         ),
-        (
-            {"runs": {"a": {"dataset": "landscape", "align": {"to": "layer", "at": 3, "target": 3}}}},
-            ["runs.a.align", "needs a `target` behind block 3"],
-        ),
-        (
-            {"runs": {"a": {"dataset": "landscape", "align": {"to": "layer", "at": 3}}}},
-            ["runs.a.align", "it is None"],
-        ),
-        (
-            {"runs": {"a": {"dataset": "landscape", "align": {"to": "latents", "at": 3, "target": 4}}}},
-            ["runs.a.align", "`target` is of no effect", "`to: layer`"],
-        ),
-        (
-            {"runs": {"a": {"dataset": "landscape", "align": {"to": "layer", "at": 8, "target": 13}}}},
-            ["runs.a", "`align` names block 13", "name 1 to 12"],
-        ),
-        (
-            {"runs": {"a": {"dataset": "landscape", "align": {"to": "latents", "at": 2, "weight": 0}}}},
-            ["runs.a.align.weight", "greater than 0"],
-        ),
         (guided(by="start"), ["runs.a", "`guide.by: start` needs weights", "`init_file`, or set `by: self`"]),
         (guided({"label_dropout": 0.0}, by="self"), ["runs.a", "`label_dropout` 0 there is none", "0.1"]),
         (guided(by="self", guidance=1.0), ["runs.a.guide.guidance", "greater than 1"]),

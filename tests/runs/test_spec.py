@@ -37,7 +37,6 @@ def test_default_settings_have_the_digest_that_they_always_had() -> None:
     same |= {
         "optimizer": {"kind": "adamw", "momentum": 0.95, "iterations": 5},
         "ema": {"lengths": None},
-        "align": None,
         "guide": None,
     }
     assert spec(**same) == spec()
@@ -78,9 +77,6 @@ def test_two_views_have_the_digest_of_latents_that_knew_no_others() -> None:
         {"lr_schedule": "cosine"},
         {"lr_schedule": "trapezoid"},
         {"lr_schedule": "trapezoid", "decay_share": 0.5},
-        {"align": {"to": "layer", "at": 2, "target": 4}},
-        {"align": {"to": "latents", "at": 2}},
-        {"align": {"to": "latents", "at": 2, "until": 9}},
         {"guide": {"by": "self"}},
         {"guide": {"by": "self", "guidance": 1.5, "interval": [0.0, 0.75]}},
     ],

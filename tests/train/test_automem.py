@@ -92,11 +92,9 @@ def plan_of(job) -> Plan:
         {"micro_batch": 32},
         {"recompute": "block"},
         {"dtype": "bf16"},
-        {"align": {"to": "layer", "at": 1, "target": 2}, "micro_batch": 32},
-        {"align": {"to": "latents", "at": 1, "until": 3}},
         {"guide": {"by": "self"}, "micro_batch": 32},
     ],
-    ids=["plain", "micro-batches", "recompute", "bf16", "layer", "latents", "guide"],
+    ids=["plain", "micro-batches", "recompute", "bf16", "guide"],
 )
 def test_managed_training_ends_in_the_same_bytes(wide, make_latents, tmp_path, settings):
     settings |= {"latents": make_latents(tmp_path / "held-out", held_out=2)}

@@ -37,18 +37,6 @@ def workflow(name: str = "demo", **changes: Any) -> Workflow:
 STAGES = {"inputs": "synthesize", "scenes": "stage", "codecs": "codec", "samples": "sample", "extractors": "extractor"}
 
 
-def test_time_of_a_training_includes_the_head_of_align() -> None:
-    base, rate = load(ROOT / "config" / "experiments" / "quality.yaml"), 1e-3
-    base = base.model_copy(update={"machine": base.machine.model_copy(update={"gflops_per_core": rate})})
-    run, codec = base.runs["latents"], base.codecs[base.datasets[base.runs["latents"].dataset].codec]
-    width, tokens = 256, (64 // (codec.factor * run.model.patch)) ** 2
-    head = 6 * tokens * (width**2 + width * codec.latent_channels * run.model.patch**2) * run.global_batch * run.steps
-    plain = base.model_copy(update={"runs": base.runs | {"latents": run.model_copy(update={"align": None})}})
-    more, less = (needs(one, "train", "latents", ranks_per_node=1, ranks=1, cores=1).minutes for one in (base, plain))
-    assert more - less == pytest.approx(head / (rate * 1e9 * 60), abs=1)
-    assert more - less > 2
-
-
 def test_time_and_memory_of_a_training_include_the_second_pass_of_guide() -> None:
     base, rate = load(ROOT / "config" / "experiments" / "quality.yaml"), 1e-3
     base = base.model_copy(update={"machine": base.machine.model_copy(update={"gflops_per_core": rate})})

@@ -1,7 +1,7 @@
 """What the manifests of a comparison say: scores by time, and how much sooner a candidate reaches the baseline's last one."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Any, Literal
@@ -84,7 +84,7 @@ def judge(
     runs: Numbers,
     scores: Numbers,
     codecs: Numbers,
-    flops: Mapping[str, Callable[[int], float]],
+    flops: Mapping[str, float],
 ) -> dict[str, Any]:
     """The result of a comparison.
 
@@ -95,7 +95,7 @@ def judge(
         runs: numbers of the trainings' manifests, by run.
         scores: numbers of FID's manifests, by evaluation.
         codecs: `seconds` of the codec that each contender's data set has, by contender; empty where it is trained by nobody here.
-        flops: of each contender until a step.
+        flops: of a step of each contender.
     """
     kinds = {plan.base.datasets[plan.base.runs[name].dataset].codec for name in plan.contenders}
     before = {
@@ -108,7 +108,7 @@ def judge(
         return Point(
             step=at,
             seconds=before[name] + at * seconds[name],
-            flops=flops[name](at),
+            flops=at * flops[name],
             fid=float(numbers["fid"]),
             kid=numbers["kid"],
             headroom=headroom(numbers["fid"], limits[name]),

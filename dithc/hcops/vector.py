@@ -29,11 +29,9 @@ def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6, *, rms: bo
         (N, T, D), in autocast's type where autocast is on and a fast back end serves, since a linear layer reads it next;
         else in the widest type of the inputs.
     """
-    if rms:
-        return reference.adarms(x, shift, scale, eps)
-    if reference_serves("adaln", x=x, shift=shift, scale=scale):
-        return reference.adaln(x, shift, scale, eps)
-    return custom.ADALN(*_of_adaln(x, shift, scale, eps))
+    if reference_serves("adarms" if rms else "adaln", x=x, shift=shift, scale=scale):
+        return (reference.adarms if rms else reference.adaln)(x, shift, scale, eps)
+    return (custom.ADARMS if rms else custom.ADALN)(*_of_adaln(x, shift, scale, eps))
 
 
 def adaln_and_stream(
@@ -45,14 +43,10 @@ def adaln_and_stream(
     pass of its own, on its own threads, which then stay busy waiting for more where ours want to run. The second output is a
     view of x, and torch refuses to change it in place.
     """
-    if rms:
-        return reference.adarms(x, shift, scale, eps), x
-    if reference_serves("adaln", x=x, shift=shift, scale=scale):
-        return reference.adaln(x, shift, scale, eps), x
-    inputs = _of_adaln(x, shift, scale, eps)
-    if custom.traced(x):
-        return custom.ADALN(*inputs), x
-    out, stream = custom.AdalnAndStream.apply(*inputs)  # type: ignore[no-untyped-call]
+    if reference_serves("adarms" if rms else "adaln", x=x, shift=shift, scale=scale) or custom.traced(x):
+        return adaln(x, shift, scale, eps, rms=rms), x
+    node = custom.AdarmsAndStream if rms else custom.AdalnAndStream
+    out, stream = node.apply(*_of_adaln(x, shift, scale, eps))  # type: ignore[no-untyped-call]
     return out, stream
 
 
@@ -105,13 +99,17 @@ def rotate_heads(
         UserError: tensors that do not go together; the message names the argument.
     """
     rotation_of("rotate_heads", qkv, num_heads, cos, sin, query_weight, key_weight)
-    return reference.rotate_heads(qkv, num_heads, cos, sin, query_weight, key_weight, eps)
+    given = {"cos": cos, "sin": sin, "query_weight": query_weight, "key_weight": key_weight}
+    if reference_serves("rotate_heads", qkv=qkv, **given):
+        return reference.rotate_heads(qkv, num_heads, cos, sin, query_weight, key_weight, eps)
+    cos, sin, query_weight, key_weight = (None if t is None else dense(t.float()) for t in given.values())
+    return custom.ROTATE_HEADS(dense(qkv), num_heads, cos, sin, query_weight, key_weight, eps)
 
 
 def swiglu(x: Tensor) -> Tensor:
     """silu(x[..., :E]) * x[..., E:] (Shazeer 2020, equation 6): (N, T, 2E) to (N, T, E), in x's type."""
     halves_of("swiglu", "x", x)
-    return reference.swiglu(x)
+    return reference.swiglu(x) if reference_serves("swiglu", x=x) else custom.SWIGLU(dense(x))
 
 
 def silu(x: Tensor) -> Tensor:

@@ -84,6 +84,19 @@ def _streams(*sizes: tuple[int, int, int]) -> tuple[dict[str, tuple[int, ...]], 
     return tuple({"residual": (n, t, d), "shift": (n, d), "scale": (n, d)} for n, t, d in sizes)
 
 
+def _heads(*sizes: tuple[int, int, int, int]) -> tuple[dict[str, tuple[int, ...]], ...]:
+    return tuple({"qkv": (n, t, 3 * h * k), "query_weight": (k,), "key_weight": (k,)} for n, t, h, k in sizes)
+
+
+def _rotated(qkv: Tensor, query_weight: Tensor | None, key_weight: Tensor | None, *, turn: bool = True) -> Tensor:
+    """Two heads, or as many as the weights leave; the angles are those of no model, each another."""
+    t, d = qkv.shape[1], qkv.shape[2] // 3
+    heads = 2 if query_weight is None else d // len(query_weight)
+    angles = torch.arange(t * (d // heads // 2), dtype=torch.float32).reshape(t, -1) if turn else None
+    cos, sin = (None, None) if angles is None else (angles.cos(), angles.sin())
+    return vector.rotate_heads(qkv, heads, cos=cos, sin=sin, query_weight=query_weight, key_weight=key_weight)
+
+
 def _any(*shapes: tuple[int, ...]) -> tuple[dict[str, tuple[int, ...]], ...]:
     return tuple({"x": shape} for shape in shapes)
 
@@ -112,6 +125,21 @@ CASES = {
         _longest,
     ),
     "adaln": Case(vector.adaln, _streams((1, 1, 8), (2, 3, 5), (3, 65, 33), (2, 70, 384)), _longest),
+    "adarms": Case(
+        lambda x, shift, scale: vector.adaln(x, shift, scale, rms=True),
+        _streams((1, 1, 8), (2, 3, 5), (3, 65, 33), (2, 70, 384)),
+        _longest,
+    ),
+    "rotate_heads": Case(
+        lambda qkv, query, key: _rotated(qkv, query, key),
+        _heads((1, 1, 1, 2), (2, 3, 2, 6), (3, 65, 3, 72), (2, 70, 6, 64)),
+        _longest,
+    ),
+    "rotate_heads without norm": Case(lambda qkv: _rotated(qkv, None, None), _any((2, 5, 24), (2, 40, 216)), _longest),
+    "rotate_heads without rotation": Case(
+        lambda qkv, query, key: _rotated(qkv, query, key, turn=False), _heads((2, 3, 2, 5), (2, 40, 2, 36)), _longest
+    ),
+    "swiglu": Case(vector.swiglu, _any((1, 1, 2), (2, 3, 10), (2, 5, 2064)), lambda _: 1),
     "gate_residual": Case(
         vector.gate_residual,
         tuple({"residual": s, "gate": (s[0], s[2]), "y": s} for s in ((1, 1, 1), (2, 3, 5), (3, 70, 64))),
@@ -138,7 +166,7 @@ CASES = {
     "unpatchify": Case(lambda x: vector.unpatchify(x, 2, 2), _any((1, 2, 4), (2, 6, 12)), lambda _: 1),
 }
 # Under autocast: masters of the weights, and the residual stream.
-STAYS_FP32 = ("weight", "bias", "weight2", "bias2", "residual")
+STAYS_FP32 = ("weight", "bias", "weight2", "bias2", "query_weight", "key_weight", "residual")
 MODES = ("fp32", "bf16", "autocast")
 
 
@@ -229,6 +257,9 @@ OPS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "adaln": lambda: (_leaf(2, 3, 8), _leaf(2, 8), _leaf(2, 8), 1e-6, torch.float32),
     "gate_residual": lambda: (_leaf(2, 3, 8), _leaf(2, 8), _leaf(2, 3, 8)),
     "attention": lambda: (_leaf(2, 5, 24), 2),
+    "adarms": lambda: (_leaf(2, 3, 8), _leaf(2, 8), _leaf(2, 8), 1e-6, torch.float32),
+    "rotate_heads": lambda: (_leaf(2, 5, 24), 2, torch.randn(5, 2), torch.randn(5, 2), _leaf(4), _leaf(4), 1e-6),
+    "swiglu": lambda: (_leaf(2, 3, 10),),
     "silu": lambda: (_leaf(3, 5),),
     "gelu": lambda: (_leaf(3, 5),),
     "softmax": lambda: (_leaf(3, 5),),
@@ -243,6 +274,14 @@ OPS: dict[str, Callable[[], tuple[Any, ...]]] = {
         *(torch.randn(2, 3, 8), torch.randn(2, 3, 8), torch.randn(2, 8)),
         *(torch.randn(2, 3), torch.rand(2, 3), torch.randn(2, 3, 8)),
     ),
+    "adarms_backward": lambda: (
+        *(torch.randn(2, 3, 8), torch.randn(2, 3, 8), torch.randn(2, 8), torch.rand(2, 3), torch.randn(2, 3, 8)),
+    ),
+    "rotate_heads_backward": lambda: (
+        *(torch.randn(2, 5, 24), torch.randn(2, 5, 24), 2, torch.randn(5, 2), torch.randn(5, 2)),
+        *(torch.randn(4), torch.randn(4), 1e-6),
+    ),
+    "swiglu_backward": lambda: (torch.randn(2, 3, 5), torch.randn(2, 3, 10)),
     "gate_residual_backward": lambda: (torch.randn(2, 3, 8), torch.randn(2, 8), torch.randn(2, 3, 8)),
     "attention_backward": lambda: (
         *(torch.randn(2, 5, 8), torch.randn(2, 5, 24), torch.randn(2, 5, 8), torch.randn(2, 2, 5)),

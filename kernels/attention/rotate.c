@@ -58,6 +58,9 @@ static void rotate(void *arguments, int thread, int num_threads) {
         b.dout = b.dout == NULL ? NULL : hc_at(b.dout, row * row_elements, b.type);
         b.out = hc_out_at(b.out, row * row_elements, b.type);
         b.out_dweights = job->sums == NULL ? NULL : job->sums + unit * 4 * half;
+        if (b.out_dweights != NULL) {
+            memset(b.out_dweights, 0, (size_t)(4 * half) * sizeof(float));
+        }
         if (job->backward) {
             job->kernels->rotate_heads_backward(&b);
         } else {

@@ -14,13 +14,13 @@
 typedef struct {
     int64_t rows, heads, width;
     float eps;
-    int type;                         /* of qkv, out and dout */
-    const float *cos, *sin;           /* of each row, width / 2; NULL: no rotation */
-    const float *weights;             /* q's, then k's; NULL: no norm */
-    const void *qkv;                  /* backward without norm: not read */
-    void *out;                        /* the rotated, or the gradient to qkv */
-    const void *dout;                 /* backward only */
-    float *out_dweights;              /* backward with norm: the sums over the rows and heads */
+    int type;               /* of qkv, out and dout */
+    const float *cos, *sin; /* of each row, width / 2; NULL: no rotation */
+    const float *weights;   /* q's, then k's; NULL: no norm */
+    const void *qkv;        /* backward without norm: not read */
+    void *out;              /* the rotated, or the gradient to qkv */
+    const void *dout;       /* backward only */
+    float *out_dweights;    /* backward with norm: the sums over the rows and heads are added to it */
 } hc_rotate_block;
 
 typedef void hc_rotate_heads_forward_kernel(const hc_rotate_block *block);

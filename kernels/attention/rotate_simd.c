@@ -162,11 +162,6 @@ HC_INLINE void backward_head_(const hc_rotate_block *b, head h, float *dweight) 
 /* All heads of q, then those of k, row after row; what is constant here is constant in the loops. */
 HC_INLINE void rows_(const hc_rotate_block *b, int backward, int type, int norm, int turn) HC_STREAMING_OK {
     const int64_t width = b->width, half = (width + 1) / 2;
-    if (backward && norm) {
-        for (int64_t i = 0; i < 4 * half; i++) {
-            b->out_dweights[i] = 0.0f;
-        }
-    }
     for (int64_t row = 0; row < b->rows; row++) {
         const int64_t angles = row * (width / 2);
         for (int64_t number = 0; number < 2 * b->heads; number++) {

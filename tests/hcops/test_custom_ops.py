@@ -214,14 +214,15 @@ def test_forward_and_gradients_are_those_of_float64(server: str, name: str, mode
             assert within(gradient, expected, mode=mode, length=length), f"{shapes}: gradient of {argument}"
 
 
+@pytest.mark.parametrize("rms", [False, True])
 @pytest.mark.parametrize("uses", ["both", "norm", "stream"])
 @pytest.mark.parametrize("server", [*SERVERS, "reference"], indirect=True)
-def test_gradient_of_the_stream_is_added_to_that_of_the_norm(server: str, uses: str) -> None:
+def test_gradient_of_the_stream_is_added_to_that_of_the_norm(server: str, uses: str, rms: bool) -> None:
     leaves, _ = make(CASES["adaln"], 3, "fp32")
     together, apart = [leaf.detach().clone().requires_grad_() for leaf in leaves], leaves
-    out, stream = vector.adaln_and_stream(*together)
+    out, stream = vector.adaln_and_stream(*together, rms=rms)
     assert torch.equal(stream, together[0])
-    pairs = ((out, stream), (vector.adaln(*apart), apart[0]))
+    pairs = ((out, stream), (vector.adaln(*apart, rms=rms), apart[0]))
     for norm, x in pairs:
         loss = {"both": (norm * x.exp()).sum(), "norm": norm.square().sum(), "stream": x.square().sum()}[uses]
         loss.backward()
@@ -324,15 +325,16 @@ def test_both_ways_through_torch_give_the_same_bits(name: str, fast: None) -> No
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("name", ["adaln", "rotate_heads"])
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
-def test_sums_over_tokens_repeat_bit_by_bit_on_any_number_of_threads(server: str) -> None:
-    leaves, _ = make(CASES["adaln"], 3, "fp32")
+def test_sums_over_tokens_repeat_bit_by_bit_on_any_number_of_threads(server: str, name: str) -> None:
+    leaves, _ = make(CASES[name], 3, "fp32")
     before = torch.get_num_threads()
     found = []
     try:
         for threads, _ in itertools.product((1, 2), range(50)):
             torch.set_num_threads(threads)
-            out = vector.adaln(*leaves)
+            out = CASES[name].call(*leaves)
             found.append(torch.autograd.grad(out, leaves, out.detach()))
     finally:
         torch.set_num_threads(before)
@@ -397,6 +399,22 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         "mlp, argument weight2",
     ),
+    "heads of an odd width": (lambda: _rotate(_leaf(1, 2, 18), 2), "rotate_heads, argument num_heads"),
+    "cosines of other tokens": (lambda: _rotate(_leaf(1, 3, 24), 2), "rotate_heads, argument cos"),
+    "sines of another type": (
+        lambda: _rotate(_leaf(1, 2, 24), 2, sin=torch.zeros(2, 2).double()),
+        "rotate_heads, argument sin",
+    ),
+    "cosines without sines": (lambda: _rotate(_leaf(1, 2, 24), 2, sin=None), "rotate_heads, argument cos, sin"),
+    "weight of one norm": (
+        lambda: _rotate(_leaf(1, 2, 24), 2, query_weight=_leaf(4)),
+        "rotate_heads, argument query_weight, key_weight",
+    ),
+    "length of a norm's weight": (
+        lambda: _rotate(_leaf(1, 2, 24), 2, query_weight=_leaf(4), key_weight=_leaf(8)),
+        "rotate_heads, argument key_weight",
+    ),
+    "half a gate": (lambda: vector.swiglu(_leaf(1, 2, 5)), "swiglu, argument x"),
     "heads that do not divide": (lambda: hcops.attention(_leaf(1, 2, 12), 3), "attention, argument num_heads"),
     "no width": (lambda: hcops.attention(_leaf(1, 2, 0), 3), "attention, argument qkv"),
     "width without q, k and v": (lambda: hcops.attention(_leaf(1, 2, 10), 2), "attention, argument qkv"),
@@ -422,6 +440,12 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "two shapes": (lambda: vector.mse(_leaf(2, 3), _leaf(2, 4)), "mse, argument y"),
     "misaligned memory": (lambda: vector.silu(_misaligned()), "argument x(.|\n)*multiple of 4 bytes"),
 }
+
+
+def _rotate(qkv: Tensor, num_heads: int, **changes: Tensor | None) -> Tensor:
+    """With tables for two tokens and heads of width 4."""
+    given = {"cos": torch.zeros(2, 2), "sin": torch.zeros(2, 2), "query_weight": None, "key_weight": None}
+    return vector.rotate_heads(qkv, num_heads, **(given | changes))
 
 
 def _misaligned() -> Tensor:

@@ -366,6 +366,27 @@ def test_no_rows_give_no_rows_and_no_gradient(server: str) -> None:
     assert vector.silu(torch.empty(0, 3)).shape == (0, 3)
 
 
+@pytest.mark.parametrize("shape", [(2, 0), (0, 3)])
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
+def test_no_tokens_give_no_tokens_and_weights_of_heads_a_gradient_of_zeros(server: str, shape: tuple[int, int]) -> None:
+    qkv, query, key = torch.randn(*shape, 24, requires_grad=True), _leaf(4), _leaf(4)
+    out = _rotate(qkv, 2, cos=torch.ones(shape[1], 2), sin=torch.ones(shape[1], 2), query_weight=query, key_weight=key)
+    out.sum().backward()
+    assert out.shape == qkv.grad.shape == qkv.shape
+    assert torch.equal(query.grad, torch.zeros(4))
+    assert torch.equal(key.grad, torch.zeros(4))
+    assert vector.swiglu(torch.empty(*shape, 8)).shape == (*shape, 4)
+
+
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
+def test_heads_without_norm_and_rotation_are_copied(server: str) -> None:
+    qkv = torch.randn(3, 2, 24).transpose(0, 1).requires_grad_()
+    out = _rotate(qkv, 2, cos=None, sin=None)
+    assert torch.equal(out, qkv)
+    dout = torch.randn(3, 2, 24).transpose(0, 1)
+    assert torch.equal(torch.autograd.grad(out, qkv, dout)[0], dout)
+
+
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "whole numbers": (
         lambda: hcops.linear(torch.ones(2, 3, dtype=torch.int64), torch.randn(4, 3)),

@@ -4,6 +4,7 @@
 
 #include "activation/activation.h"
 #include "attention/attention.h"
+#include "attention/rotate.h"
 #include "ceiling/ceiling.h"
 #include "exchange/exchange.h"
 #include "gemm/epilogue.h"

@@ -50,6 +50,24 @@ static int map_backward(hc_context *context, const int64_t *words) {
     return hc_map_backward(context, INT(0), words[1], TYPED(2), TYPED(4), TYPED(6));
 }
 
+static int swiglu_forward(hc_context *context, const int64_t *words) {
+    return hc_swiglu_forward(context, words[0], words[1], TYPED(2), TYPED(4));
+}
+
+static int swiglu_backward(hc_context *context, const int64_t *words) {
+    return hc_swiglu_backward(context, words[0], words[1], TYPED(2), TYPED(4), TYPED(6));
+}
+
+static int rotate_heads_forward(hc_context *context, const int64_t *words) {
+    return hc_rotate_heads_forward(context, words[0], words[1], words[2], words[3], real(words[4]), AT(5), AT(6), AT(7), AT(8),
+                                   AT(9), TYPED(10));
+}
+
+static int rotate_heads_backward(hc_context *context, const int64_t *words) {
+    return hc_rotate_heads_backward(context, words[0], words[1], words[2], words[3], real(words[4]), AT(5), AT(6), AT(7), AT(8),
+                                    AT(9), AT(10), TYPED(11), AT(13), AT(14));
+}
+
 static const struct {
     int (*run)(hc_context *context, const int64_t *words);
     int64_t num_words;
@@ -62,6 +80,10 @@ static const struct {
     [HC_STEP_ATTENTION_BACKWARD] = {attention_backward, 14},
     [HC_STEP_MAP] = {map, 6},
     [HC_STEP_MAP_BACKWARD] = {map_backward, 8},
+    [HC_STEP_SWIGLU_FORWARD] = {swiglu_forward, 6},
+    [HC_STEP_SWIGLU_BACKWARD] = {swiglu_backward, 8},
+    [HC_STEP_ROTATE_HEADS_FORWARD] = {rotate_heads_forward, 12},
+    [HC_STEP_ROTATE_HEADS_BACKWARD] = {rotate_heads_backward, 15},
 };
 #define NUM_STEPS ((int64_t)(sizeof(STEPS) / sizeof(STEPS[0])))
 

@@ -1,4 +1,4 @@
-"""Raw matrix kernels of the C back end: linear layers and attention. Tensors in, tensors out, no autograd.
+"""Raw matrix kernels of the C back end: linear layers, attention and the heads before it. Tensors in, tensors out, no autograd.
 
 Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features.
 Outputs of a megabyte and more live in the pool of huge pages.
@@ -12,7 +12,18 @@ from torch.nn import functional
 
 from dithc import native
 from dithc.hcops.c_library import functions, pool, run_recorded
-from dithc.hcops.checks import TYPES, array, condition, fp32, heads_of, shape_of, stream, typed, wrong_shape
+from dithc.hcops.checks import (
+    TYPES,
+    array,
+    condition,
+    fp32,
+    heads_of,
+    rotation_of,
+    shape_of,
+    stream,
+    typed,
+    wrong_shape,
+)
 from dithc.hcops.tuning import Blocking, Choice, Layout, choice
 
 Needs = Sequence[bool]
@@ -138,6 +149,56 @@ def mlp_forward(
     hidden, before = linear_gelu_forward(x, weight1, bias1, dtype, keep=keep)
     out, y = linear_gate_residual_forward(hidden, weight2, bias2, gate, residual, dtype, keep=keep)
     return out, hidden, before, y  # (N, T, F), (N, T, 4D), (N, T, 4D), (N, T, F)
+
+
+def rotate_heads_forward(
+    qkv: Tensor,
+    num_heads: int,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """qkv (N, T, 3D), cos and sin (T, K / 2) fp32 or None, weights (K) fp32 or None."""
+    op, given = "rotate_heads", (cos, sin, query_weight, key_weight)
+    n, t, _, k = _heads(op, qkv, num_heads)
+    rotation_of(op, qkv, num_heads, *given)
+    address, code = array(op, "qkv", qkv)
+    out = pool().empty(qkv.shape, qkv.dtype)
+    functions().hc_rotate_heads_forward(
+        *(native.context(), n, t, num_heads, k, eps, *_constants(op, *given), address, out.data_ptr(), code)
+    )
+    return out  # (N, T, 3D)
+
+
+def rotate_heads_backward(
+    dout: Tensor,
+    qkv: Tensor | None,
+    num_heads: int,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The gradients to qkv, in its type, and to the weights, fp32; without weights qkv may be None."""
+    op, given = "rotate_heads_backward", (cos, sin, query_weight, key_weight)
+    n, t, _, k = _heads(op, dout, num_heads)
+    rotation_of(op, dout, num_heads, *given)
+    address, code = array(op, "dout", dout)
+    dqkv = pool().empty(dout.shape, dout.dtype)
+    dquery = dkey = source = None
+    if query_weight is not None:
+        assert qkv is not None, "the gradient of a norm needs its input"
+        shape_of(op, "qkv", qkv, dout.shape)
+        source = typed(op, "qkv", qkv, dout.dtype)
+        dquery, dkey = torch.empty(k), torch.empty(k)
+    functions().hc_rotate_heads_backward(
+        *(native.context(), n, t, num_heads, k, eps, *_constants(op, *given), address, source, dqkv.data_ptr(), code),
+        *(_address(dquery), _address(dkey)),
+    )
+    return dqkv, dquery, dkey  # (N, T, 3D), (K), (K)
 
 
 def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
@@ -283,6 +344,14 @@ def _torch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.d
     run_recorded()
     with torch.autocast("cpu", enabled=False):
         return functional.linear(x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+
+
+def _constants(
+    op: str, cos: Tensor | None, sin: Tensor | None, query_weight: Tensor | None, key_weight: Tensor | None
+) -> tuple[int | None, ...]:
+    """The addresses of the tables and weights of a rotation."""
+    named = {"cos": cos, "sin": sin, "query_weight": query_weight, "key_weight": key_weight}
+    return tuple(None if tensor is None else fp32(op, name, tensor) for name, tensor in named.items())
 
 
 def _heads(op: str, qkv: Tensor, num_heads: int) -> tuple[int, int, int, int]:

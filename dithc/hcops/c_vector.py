@@ -1,6 +1,7 @@
 """Raw kernels of the C back end that are bound by memory: functions of elements, of rows, and of all parameters.
 
-Legend: N batch, T tokens, D width, C channels, R and S rows and columns of patches, p side of a patch (T = R * S).
+Legend: N batch, T tokens, D width, E width of a hidden layer, C channels, R and S rows and columns of patches, p side of a patch
+(T = R * S).
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,18 @@ from torch import Tensor
 
 from dithc import native
 from dithc.hcops.c_library import functions, pool
-from dithc.hcops.checks import TYPES, array, condition, fp32, patches_of, shape_of, stream, typed, wrong_shape
+from dithc.hcops.checks import (
+    TYPES,
+    array,
+    condition,
+    fp32,
+    halves_of,
+    patches_of,
+    shape_of,
+    stream,
+    typed,
+    wrong_shape,
+)
 from dithc.log import problem
 
 # Numbers of hc_function.
@@ -21,21 +33,14 @@ def adaln_forward(
     x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x (N, T, D), shift and scale (N, D) of one type and stride; `dtype` is that of the result."""
-    n, t, d = stream("adaln", "x", x)
-    x_address, x_type = array("adaln", "x", x)
-    shift_address, shift_type, shift_stride = condition("adaln", "shift", shift, (n, d))
-    scale_address, _, stride = condition("adaln", "scale", scale, (n, d))
-    if shift.dtype != scale.dtype or (stride != shift_stride and n > 1):
-        raise wrong_shape(
-            "adaln", "shift", shift, expected=f"type and strides of scale: {scale.dtype}, {scale.stride()}"
-        )
-    out = pool().empty(x.shape, dtype)
-    mean, rstd = torch.empty((n, t)), torch.empty((n, t))
-    functions().hc_adaln_forward(
-        *(native.context(), n, t, d, eps, x_address, x_type, shift_address, scale_address, shift_type, stride),
-        *(out.data_ptr(), TYPES[dtype], mean.data_ptr(), rstd.data_ptr()),
-    )
-    return out, mean, rstd  # (N, T, D), (N, T), (N, T)
+    mean = torch.empty(x.shape[:-1])
+    return _adaln("adaln", x, shift, scale, eps, dtype, mean)  # type: ignore[return-value]
+
+
+def adarms_forward(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """As `adaln_forward`, of RMSNorm, which has no mean."""
+    out, _, rstd = _adaln("adarms", x, shift, scale, eps, dtype, None)
+    return out, rstd  # (N, T, D), (N, T)
 
 
 def adaln_backward(
@@ -45,24 +50,14 @@ def adaln_backward(
 
     `dstream` (N, T, D) is added to dx: what comes back to x beside the norm.
     """
-    op = "adaln_backward"
-    n, t, d = stream(op, "x", x)
-    shape_of(op, "dy", dy, (n, t, d))
-    shape_of(op, "mean", mean, (n, t))
-    shape_of(op, "rstd", rstd, (n, t))
-    scale_address, scale_type, stride = condition(op, "scale", scale, (n, d))
-    if dstream is not None:
-        shape_of(op, "dstream", dstream, (n, t, d))
-    dx = pool().empty(x.shape, x.dtype)
-    dshift, dscale = scale.new_empty((n, d)), scale.new_empty((n, d))
-    x_address, x_type = array(op, "x", x)
-    functions().hc_adaln_backward(
-        *(native.context(), n, t, d, *array(op, "dy", dy), x_address, x_type, scale_address, scale_type, stride),
-        *(fp32(op, "mean", mean), fp32(op, "rstd", rstd)),
-        *((None, 0) if dstream is None else array(op, "dstream", dstream)),
-        *(dx.data_ptr(), x_type, dshift.data_ptr(), dscale.data_ptr(), scale_type),
-    )
-    return dx, dshift, dscale  # (N, T, D), (N, D), (N, D)
+    return _adaln_backward("adaln_backward", dy, x, scale, mean, rstd, dstream)
+
+
+def adarms_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, rstd: Tensor, dstream: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `adaln_backward`, of `adarms_forward`."""
+    return _adaln_backward("adarms_backward", dy, x, scale, None, rstd, dstream)
 
 
 def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
@@ -134,6 +129,30 @@ def silu_forward(x: Tensor) -> Tensor:
 def silu_backward(dy: Tensor, x: Tensor) -> Tensor:
     """dy and x of one shape."""
     return _map_backward("silu_backward", SILU, dy, x)
+
+
+def swiglu_forward(x: Tensor) -> Tensor:
+    """x (N, T, 2E), gates before values."""
+    halves_of("swiglu", "x", x)
+    n, t, both = x.shape
+    address, code = array("swiglu", "x", x)
+    out = pool().empty((n, t, both // 2), x.dtype)
+    functions().hc_swiglu_forward(native.context(), n * t, both // 2, address, code, out.data_ptr(), code)
+    return out  # (N, T, E)
+
+
+def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
+    """dy (N, T, E) and x (N, T, 2E)."""
+    op = "swiglu_backward"
+    halves_of(op, "x", x)
+    n, t, both = x.shape
+    shape_of(op, "dy", dy, (n, t, both // 2))
+    address, code = array(op, "x", x)
+    dx = pool().empty(x.shape, x.dtype)
+    functions().hc_swiglu_backward(
+        native.context(), n * t, both // 2, *array(op, "dy", dy), address, code, dx.data_ptr(), code
+    )
+    return dx  # (N, T, 2E)
 
 
 def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float, *, out: Tensor | None = None) -> Tensor:
@@ -258,6 +277,47 @@ def adamw_forward(
         *(native.context(), settings, len(weights), counts.data_ptr()),
         *(None if addresses is None else addresses.data_ptr() for addresses in arrays),
     )
+
+
+def _adaln(
+    op: str, x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, mean: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Of RMSNorm where there is no `mean` to be written."""
+    n, t, d = stream(op, "x", x)
+    x_address, x_type = array(op, "x", x)
+    shift_address, shift_type, shift_stride = condition(op, "shift", shift, (n, d))
+    scale_address, _, stride = condition(op, "scale", scale, (n, d))
+    if shift.dtype != scale.dtype or (stride != shift_stride and n > 1):
+        raise wrong_shape(op, "shift", shift, expected=f"type and strides of scale: {scale.dtype}, {scale.stride()}")
+    out, rstd = pool().empty(x.shape, dtype), torch.empty((n, t))
+    functions().hc_adaln_forward(
+        *(native.context(), n, t, d, eps, x_address, x_type, shift_address, scale_address, shift_type, stride),
+        *(out.data_ptr(), TYPES[dtype], None if mean is None else mean.data_ptr(), rstd.data_ptr()),
+    )
+    return out, mean, rstd  # (N, T, D), (N, T), (N, T)
+
+
+def _adaln_backward(
+    op: str, dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor | None, rstd: Tensor, dstream: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    n, t, d = stream(op, "x", x)
+    shape_of(op, "dy", dy, (n, t, d))
+    if mean is not None:
+        shape_of(op, "mean", mean, (n, t))
+    shape_of(op, "rstd", rstd, (n, t))
+    scale_address, scale_type, stride = condition(op, "scale", scale, (n, d))
+    if dstream is not None:
+        shape_of(op, "dstream", dstream, (n, t, d))
+    dx = pool().empty(x.shape, x.dtype)
+    dshift, dscale = scale.new_empty((n, d)), scale.new_empty((n, d))
+    x_address, x_type = array(op, "x", x)
+    functions().hc_adaln_backward(
+        *(native.context(), n, t, d, *array(op, "dy", dy), x_address, x_type, scale_address, scale_type, stride),
+        *(None if mean is None else fp32(op, "mean", mean), fp32(op, "rstd", rstd)),
+        *((None, 0) if dstream is None else array(op, "dstream", dstream)),
+        *(dx.data_ptr(), x_type, dshift.data_ptr(), dscale.data_ptr(), scale_type),
+    )
+    return dx, dshift, dscale  # (N, T, D), (N, D), (N, D)
 
 
 def _map(op: str, function: int, x: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """What raw kernels demand of their tensors: an error that names operator and argument, before a pointer is used.
 
-Legend: N batch, D width.
+Legend: N batch, T tokens, D width, K head width, E width of a hidden layer.
 """
 
 import torch
@@ -83,6 +83,48 @@ def heads_of(op: str, qkv: Tensor, num_heads: int) -> None:
     if num_heads < 1 or (three // 3) % num_heads:
         remedy = "choose a number of heads that divides the width"
         raise problem(_where(op, "num_heads"), got=num_heads, expected=f"a divisor of D = {three // 3}", remedy=remedy)
+
+
+def rotation_of(
+    op: str,
+    qkv: Tensor,
+    num_heads: int,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+) -> None:
+    """Checks heads as `heads_of`, tables (T, K / 2) fp32 and weights (K): both of a pair, or neither.
+
+    Raises:
+        UserError: they do not go together; the message names the argument at fault.
+    """
+    heads_of(op, qkv, num_heads)
+    tokens, width = qkv.shape[1], qkv.shape[2] // (3 * num_heads)
+    for names, pair in (("cos, sin", (cos, sin)), ("query_weight, key_weight", (query_weight, key_weight))):
+        if (pair[0] is None) != (pair[1] is None):
+            raise problem(_where(op, names), got="one of them", expected="both, or neither", remedy="give both")
+    if cos is not None and width % 2:
+        remedy = "choose a number of heads that leaves each an even width"
+        raise problem(_where(op, "num_heads"), got=f"heads of width {width}", expected="pairs to rotate", remedy=remedy)
+    for name, table in (("cos", cos), ("sin", sin)):
+        if table is not None:
+            shape_of(op, name, table, (tokens, width // 2))
+            if table.dtype is not torch.float32:
+                raise problem(_where(op, name), got=table.dtype, expected=torch.float32, remedy="convert it with .to()")
+    for name, weight in (("query_weight", query_weight), ("key_weight", key_weight)):
+        if weight is not None:
+            shape_of(op, name, weight, (width,))
+
+
+def halves_of(op: str, name: str, x: Tensor) -> None:
+    """Checks that x is (N, T, 2E).
+
+    Raises:
+        UserError: it is not.
+    """
+    if stream(op, name, x)[2] % 2:
+        raise wrong_shape(op, name, x, expected="(N, T, 2E)")
 
 
 def patches_of(op: str, name: str, tensor: Tensor, p: int, order: int, *, rows: int | None = None) -> None:

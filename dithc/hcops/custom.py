@@ -155,6 +155,11 @@ ADALN = Operator(
     "(Tensor x, Tensor shift, Tensor scale, float eps, ScalarType dtype) -> (Tensor, Tensor, Tensor)",
     *(fakes.adaln, gradients.keep_adaln, gradients.adaln, 3),
 )
+ADARMS = Operator(
+    "adarms",
+    "(Tensor x, Tensor shift, Tensor scale, float eps, ScalarType dtype) -> (Tensor, Tensor)",
+    *(fakes.adarms, gradients.keep_adarms, gradients.adarms, 2),
+)
 GATE_RESIDUAL = Operator(
     "gate_residual",
     "(Tensor x, Tensor gate, Tensor y) -> Tensor",
@@ -165,6 +170,13 @@ ATTENTION = Operator(
     "(Tensor qkv, SymInt num_heads) -> (Tensor, Tensor)",
     *(fakes.attention, gradients.keep_attention, gradients.attention, 2),
 )
+ROTATE_HEADS = Operator(
+    "rotate_heads",
+    "(Tensor qkv, SymInt num_heads, Tensor? cos, Tensor? sin, Tensor? query_weight, Tensor? key_weight, float eps) "
+    "-> Tensor",
+    *(fakes.rotate_heads, gradients.keep_rotate_heads, gradients.rotate_heads),
+)
+SWIGLU = Operator("swiglu", "(Tensor x) -> Tensor", fakes.swiglu, gradients.keep_input, gradients.swiglu)
 SILU = Operator("silu", "(Tensor x) -> Tensor", fakes.same, gradients.keep_input, gradients.silu)
 GELU = Operator("gelu", "(Tensor x) -> Tensor", fakes.same, gradients.keep_input, gradients.gelu)
 SOFTMAX = Operator("softmax", "(Tensor x) -> Tensor", fakes.same, gradients.keep_output, gradients.softmax)
@@ -193,16 +205,32 @@ class AdalnAndStream(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-        say_default()
-        outputs = raw("adaln_forward")(x, *others)
-        ctx.direct = True
-        ctx.set_materialize_grads(False)
-        gradients.keep_adaln(ctx, (x, *others), outputs)
-        return outputs[0], x
+        return _norm_and_stream(ctx, "adaln_forward", gradients.keep_adaln, (x, *others))
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, dstream: Tensor | None) -> gradients.Gradients:
         return gradients.adaln_and_stream(ctx, dy, dstream)
+
+
+class AdarmsAndStream(torch.autograd.Function):
+    """The same with RMSNorm."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+        return _norm_and_stream(ctx, "adarms_forward", gradients.keep_adarms, (x, *others))
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, dstream: Tensor | None) -> gradients.Gradients:
+        return gradients.adarms_and_stream(ctx, dy, dstream)
+
+
+def _norm_and_stream(ctx: Any, name: str, keep: Callable[..., None], inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+    say_default()
+    outputs = raw(name)(*inputs)
+    ctx.direct = True
+    ctx.set_materialize_grads(False)
+    keep(ctx, inputs, outputs)
+    return outputs[0], inputs[0]
 
 
 _PAIR = "(Tensor dy, Tensor saved) -> Tensor"
@@ -220,6 +248,17 @@ for _name, _schema, _fake in (
         fakes.adaln_backward,
     ),
     (
+        "adarms_backward",
+        "(Tensor dy, Tensor x, Tensor scale, Tensor rstd, Tensor? dstream=None) -> (Tensor, Tensor, Tensor)",
+        fakes.adarms_backward,
+    ),
+    (
+        "rotate_heads_backward",
+        "(Tensor dout, Tensor? qkv, SymInt num_heads, Tensor? cos, Tensor? sin, Tensor? query_weight, Tensor? key_weight, "
+        "float eps) -> (Tensor, Tensor, Tensor)",
+        fakes.rotate_heads_backward,
+    ),
+    (
         "gate_residual_backward",
         "(Tensor dout, Tensor gate, Tensor y, *, ScalarType dtype) -> (Tensor, Tensor)",
         fakes.gate_residual_backward,
@@ -229,6 +268,7 @@ for _name, _schema, _fake in (
         "(Tensor dout, Tensor qkv, Tensor out, Tensor lse, SymInt num_heads) -> Tensor",
         lambda dout, qkv, out, lse, num_heads: torch.empty_like(qkv),
     ),
+    ("swiglu_backward", _PAIR, fakes.like_second),
     ("silu_backward", _PAIR, fakes.like_second),
     ("gelu_backward", _PAIR, fakes.like_second),
     ("exp_backward", _PAIR, fakes.like_second),

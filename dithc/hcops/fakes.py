@@ -59,6 +59,16 @@ def adaln_backward(
     return x.new_empty(x.shape), scale.new_empty(scale.shape), scale.new_empty(scale.shape)
 
 
+def adarms(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape, dtype=dtype), x.new_empty(x.shape[:-1], dtype=torch.float32)  # (N, T, D), (N, T)
+
+
+def adarms_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, rstd: Tensor, dstream: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    return x.new_empty(x.shape), scale.new_empty(scale.shape), scale.new_empty(scale.shape)
+
+
 def gate_residual(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
     wider = torch.promote_types(torch.promote_types(x.dtype, y.dtype), gate.dtype)
     return x.new_empty(x.shape, dtype=wider)  # (N, T, D)
@@ -66,6 +76,29 @@ def gate_residual(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
 
 def gate_residual_backward(dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return y.new_empty(y.shape, dtype=dtype), gate.new_empty(gate.shape)  # (N, T, D), (N, D)
+
+
+def rotate_heads(qkv: Tensor, num_heads: int, *_: Tensor | float | None) -> Tensor:
+    return qkv.new_empty(qkv.shape)  # (N, T, 3D)
+
+
+def rotate_heads_backward(
+    dout: Tensor,
+    qkv: Tensor | None,
+    num_heads: int,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    if query_weight is None or key_weight is None:
+        return dout.new_empty(dout.shape), dout.new_empty(0), dout.new_empty(0)
+    return dout.new_empty(dout.shape), torch.empty_like(query_weight), torch.empty_like(key_weight)
+
+
+def swiglu(x: Tensor) -> Tensor:
+    return x.new_empty((*x.shape[:-1], x.shape[-1] // 2))  # (N, T, E)
 
 
 def attention(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:

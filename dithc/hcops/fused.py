@@ -4,7 +4,7 @@ Between two kernels Python, autograd and modules take 0.2 to 0.3 milliseconds ea
 the caches of all that they need; the more cores, the more of a step that is. So a block runs its C kernels as one call forward
 and two backward. What they make between them lives until they have run.
 
-Legend: N batch, T tokens, D width, E width of the hidden layer, F output features, H heads.
+Legend: N batch, T tokens, D width, E width of the hidden layer, F output features, H heads, K head width (D = H * K).
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from dithc.hcops.route import compute_type, dense, obstacle, reference_serves, r
 
 # The operators whose raw kernels they are made of.
 PARTS_OF_MLP = ("mlp", "linear", "linear_gelu", "linear_gate_residual", "gate_residual")
-PARTS_OF_BLOCK = (*PARTS_OF_MLP, "silu", "adaln", "attention")
+PARTS_OF_BLOCK = (*PARTS_OF_MLP, "silu", "adaln", "attention", "adarms", "rotate_heads", "swiglu")
 
 # The linear layers of a block, as `BlockWeights` has them.
 MODULATION, QKV, PROJECTION, HIDDEN, OUT = range(5)
@@ -74,7 +74,7 @@ def mlp(
 
 
 class BlockWeights(NamedTuple):
-    """The parameters of a block, each weight (out, in) before its bias (out)."""
+    """The parameters of a block, each weight (out, in) before its bias (out), then those of the norms of q and k, if any."""
 
     modulation: Tensor  # (6D, D)
     modulation_bias: Tensor
@@ -82,10 +82,33 @@ class BlockWeights(NamedTuple):
     qkv_bias: Tensor
     projection: Tensor  # (D, D)
     projection_bias: Tensor
-    hidden: Tensor  # (E, D)
+    hidden: Tensor  # (E, D), or (2E, D) with SwiGLU
     hidden_bias: Tensor
     out: Tensor  # (D, E)
     out_bias: Tensor
+    query: Tensor | None = None  # (K) fp32
+    key: Tensor | None = None
+
+    @property
+    def layers(self) -> tuple[Tensor, ...]:
+        """Weights and biases of the linear layers."""
+        return self[: 2 * NUM_LAYERS]  # type: ignore[return-value]
+
+    @property
+    def norms(self) -> tuple[Tensor, ...]:
+        """Those of q and k, if any."""
+        return tuple(weight for weight in (self.query, self.key) if weight is not None)
+
+
+class _Kind(NamedTuple):
+    """What a block is made of beside its weights: the arguments of `block`."""
+
+    num_heads: int
+    eps: float
+    rms: bool
+    swiglu: bool
+    cos: Tensor | None
+    sin: Tensor | None
 
 
 def block_serves(x: Tensor, c: Tensor, weights: BlockWeights) -> bool:
@@ -93,21 +116,35 @@ def block_serves(x: Tensor, c: Tensor, weights: BlockWeights) -> bool:
     asks for a gradient or nothing does."""
     if custom.traced(x) or any(backend_of(part) != "c" for part in PARTS_OF_BLOCK):
         return False
-    if any(type(weight) is not Parameter or not weight.is_contiguous() for weight in weights):
+    parameters = (*weights.layers, *weights.norms)
+    if any(type(weight) is not Parameter or not weight.is_contiguous() for weight in parameters):
         return False
-    wanted = {tensor.requires_grad for tensor in (x, c, *weights)}
+    if any(weight.dtype is not torch.float32 for weight in weights.norms):
+        return False
+    wanted = {tensor.requires_grad for tensor in (x, c, *parameters)}
     if torch.is_grad_enabled() and len(wanted) > 1:
         return False
     if torch.is_autocast_enabled("cpu"):
         one_type = torch.promote_types(x.dtype, torch.get_autocast_dtype("cpu")) is x.dtype
     else:
-        one_type = all(tensor.dtype is x.dtype for tensor in (c, *weights))
+        one_type = all(tensor.dtype is x.dtype for tensor in (c, *weights.layers))
     if not one_type:
         return False
     return obstacle("block", {"x": x, "c": c, **weights._asdict()}) is None
 
 
-def block(x: Tensor, c: Tensor, weights: BlockWeights, *, num_heads: int, eps: float = 1e-6) -> Tensor:
+def block(
+    x: Tensor,
+    c: Tensor,
+    weights: BlockWeights,
+    *,
+    num_heads: int,
+    eps: float = 1e-6,
+    rms: bool = False,
+    swiglu: bool = False,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
+) -> Tensor:
     """One block of a DiT with adaLN-Zero (Peebles & Xie 2023, section 3.2): for what `block_serves` has agreed to.
 
     The same kernels with the same arguments as the operators called one by one, and so the same bits. Weights with an
@@ -116,19 +153,24 @@ def block(x: Tensor, c: Tensor, weights: BlockWeights, *, num_heads: int, eps: f
     Args:
         x: (N, T, D), the residual stream.
         c: (N, D), the condition.
-        weights: all of them parameters.
+        weights: all of them parameters; with those of the norms of q and k, heads are normed as in `vector.rotate_heads`.
         num_heads: H.
-        eps: of both norms.
+        eps: of all norms.
+        rms: RMSNorm in place of LayerNorm, as in `vector.adaln`.
+        swiglu: SwiGLU in place of GELU, as `vector.swiglu`.
+        cos: (T, K / 2) fp32, of the rotation of q and k as in `vector.rotate_heads`; None for none.
+        sin: as cos.
 
     Returns:
         (N, T, D), in the type that the residual connections give it: an fp32 stream stays fp32.
     """
     say_default()
+    kind = _Kind(num_heads, eps, rms, swiglu, cos, sin)
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
     if torch.is_grad_enabled() and x.requires_grad:
-        out: Tensor = dithc_block.apply(x, c, *weights, num_heads, eps, dtype)  # type: ignore[no-untyped-call]
+        out: Tensor = dithc_block.apply(x, c, *weights, kind, dtype)  # type: ignore[no-untyped-call]
         return out
-    alone: Tensor = _forward(dense(x), dense(c), weights, num_heads, eps, dtype, keep=False)[0]
+    alone: Tensor = _forward(dense(x), dense(c), weights, kind, dtype, keep=False)[0]
     return alone
 
 
@@ -137,13 +179,13 @@ class dithc_block(torch.autograd.Function):  # the name is what a profiler shows
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, c: Tensor, *others: Any) -> Tensor:
-        *given, ctx.num_heads, eps, ctx.dtype = others
+        *given, ctx.kind, ctx.dtype = others
         weights = BlockWeights(*given)
         ctx.direct = True
-        ctx.parameters = [gradients.flat_parameter(ctx, weight) for weight in weights[::2]]
+        ctx.parameters = [gradients.flat_parameter(ctx, weight) for weight in weights.layers[::2]]
         x, c = dense(x), dense(c)
-        out, *kept = _forward(x, c, weights, ctx.num_heads, eps, ctx.dtype, keep=True)
-        ctx.save_for_backward(x, c, *weights[::2], *kept)
+        out, *kept = _forward(x, c, weights, ctx.kind, ctx.dtype, keep=True)
+        ctx.save_for_backward(x, c, *weights.layers[::2], weights.query, weights.key, *kept)
         first: Tensor = out
         return first
 
@@ -155,14 +197,14 @@ class dithc_block(torch.autograd.Function):  # the name is what a profiler shows
         except BaseException:
             layers.abandon()
             raise
-        return dx, dc, *layers.gradients, None, None, None
+        return dx, dc, *layers.gradients, None, None
 
 
 class _Layers:
     """The linear layers of a node in its backward pass.
 
     Attributes:
-        gradients: of each weight and bias, of the layers that were called.
+        gradients: of each weight and bias, of the layers that were called; those of the norms of q and k go there as well.
     """
 
     def __init__(self, ctx: Any) -> None:
@@ -188,45 +230,73 @@ class _Layers:
 
 
 def _forward(
-    x: Tensor, c: Tensor, weights: BlockWeights, num_heads: int, eps: float, dtype: torch.dtype, *, keep: bool
+    x: Tensor, c: Tensor, weights: BlockWeights, kind: _Kind, dtype: torch.dtype, *, keep: bool
 ) -> tuple[Any, ...]:
     """The result, and behind it what `_backward` needs, in its order; without `keep` only what is made in any case."""
     w = weights
-    linear, adaln, gated = raw("linear_forward"), raw("adaln_forward"), raw("linear_gate_residual_forward")
-    with_gelu = raw("linear_gelu_forward")
+    linear, gated = raw("linear_forward"), raw("linear_gate_residual_forward")
+    norm = raw("adarms_forward" if kind.rms else "adaln_forward")
     with sequence():
         active = raw("silu_forward")(c)  # (N, D)
         modulation = linear(active, w.modulation, w.modulation_bias, dtype)  # (N, 6D)
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(NUM_CONDITIONS, dim=1)  # (N, D) each
-        normed_a, mean_a, rstd_a = adaln(x, shift_a, scale_a, eps, dtype)  # (N, T, D), (N, T) twice
+        normed_a, *of_norm_a = norm(x, shift_a, scale_a, kind.eps, dtype)  # (N, T, D), (N, T) once or twice
         qkv = linear(normed_a, w.qkv, w.qkv_bias, dtype)  # (N, T, 3D)
-        mixed, lse = raw("attention_forward")(qkv, num_heads)  # (N, T, D), (N, H, T)
+        heads = _rotated(qkv, weights, kind)  # (N, T, 3D)
+        mixed, lse = raw("attention_forward")(heads, kind.num_heads)  # (N, T, D), (N, H, T)
         stream, branch_a = gated(mixed, w.projection, w.projection_bias, gate_a, x, dtype, keep=keep)  # (N, T, D) each
-        normed_m, mean_m, rstd_m = adaln(stream, shift_m, scale_m, eps, dtype)
-        hidden, before = with_gelu(normed_m, w.hidden, w.hidden_bias, dtype, keep=keep)  # (N, T, E) each
+        normed_m, *of_norm_m = norm(stream, shift_m, scale_m, kind.eps, dtype)
+        if kind.swiglu:
+            before = linear(normed_m, w.hidden, w.hidden_bias, dtype)  # (N, T, 2E)
+            hidden = raw("swiglu_forward")(before)  # (N, T, E)
+        else:
+            hidden, before = raw("linear_gelu_forward")(
+                normed_m, w.hidden, w.hidden_bias, dtype, keep=keep
+            )  # (N, T, E)
         out, branch_m = gated(hidden, w.out, w.out_bias, gate_m, stream, dtype, keep=keep)  # (N, T, D) each
-    of_attention = (normed_a, mean_a, rstd_a, qkv, mixed, lse, branch_a)
-    return out, active, modulation, *of_attention, stream, normed_m, mean_m, rstd_m, hidden, before, branch_m
+    kept = qkv if w.query is not None and heads is not qkv else None  # a rotation alone goes back without it
+    of_attention = (normed_a, kept, heads, mixed, lse, branch_a)
+    return out, active, modulation, *of_attention, stream, normed_m, hidden, before, branch_m, *of_norm_a, *of_norm_m
+
+
+def _rotated(qkv: Tensor, weights: BlockWeights, kind: _Kind) -> Tensor:
+    """qkv as attention takes it: itself, where there is nothing to be done."""
+    if kind.cos is None and weights.query is None:
+        return qkv
+    constants = (kind.cos, kind.sin, weights.query, weights.key)
+    heads: Tensor = raw("rotate_heads_forward")(qkv, kind.num_heads, *constants, kind.eps)
+    return heads
 
 
 def _backward(ctx: Any, dout: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:
     """The gradients of x and c; those of the weights are left with `layers`."""
     x, c, *rest = ctx.saved_tensors
-    weights, (active, modulation, *rest) = rest[:NUM_LAYERS], rest[NUM_LAYERS:]
-    normed_a, mean_a, rstd_a, qkv, mixed, lse, branch_a = rest[:7]
-    stream, normed_m, mean_m, rstd_m, hidden, before, branch_m = rest[7:]
+    weights, (query, key, active, modulation, *rest) = rest[:NUM_LAYERS], rest[NUM_LAYERS:]
+    normed_a, qkv, heads, mixed, lse, branch_a, stream, normed_m, hidden, before, branch_m, *of_norms = rest
+    of_norm_a, of_norm_m = of_norms[: len(of_norms) // 2], of_norms[len(of_norms) // 2 :]
     _, scale_a, gate_a, _, scale_m, gate_m = modulation.chunk(NUM_CONDITIONS, dim=1)  # (N, D) each
-    adaln, gate = gradients.kernel(ctx, "adaln_backward"), gradients.kernel(ctx, "gate_residual_backward")
+    kind, gate = ctx.kind, gradients.kernel(ctx, "gate_residual_backward")
+    norm = gradients.kernel(ctx, "adarms_backward" if kind.rms else "adaln_backward")
     with sequence():
         dbranch_m, dgate_m = gate(dout, gate_m, branch_m, dtype=ctx.dtype)  # (N, T, D), (N, D)
-        dbefore = layers(OUT, dbranch_m, hidden, weights[OUT], gelu_at=before)  # (N, T, E)
+        if kind.swiglu:
+            dhidden = layers(OUT, dbranch_m, hidden, weights[OUT])  # (N, T, E)
+            dbefore = gradients.kernel(ctx, "swiglu_backward")(dhidden, before)  # (N, T, 2E)
+        else:
+            dbefore = layers(OUT, dbranch_m, hidden, weights[OUT], gelu_at=before)  # (N, T, E)
         dnormed_m = layers(HIDDEN, dbefore, normed_m, weights[HIDDEN])  # (N, T, D)
-        dstream, dshift_m, dscale_m = adaln(dnormed_m, stream, scale_m, mean_m, rstd_m, dout)
+        dstream, dshift_m, dscale_m = norm(dnormed_m, stream, scale_m, *of_norm_m, dout)
         dbranch_a, dgate_a = gate(dstream, gate_a, branch_a, dtype=ctx.dtype)
         dmixed = layers(PROJECTION, dbranch_a, mixed, weights[PROJECTION])  # (N, T, D)
-        dqkv = gradients.kernel(ctx, "attention_backward")(dmixed, qkv, mixed, lse, ctx.num_heads)  # (N, T, 3D)
+        dheads = gradients.kernel(ctx, "attention_backward")(dmixed, heads, mixed, lse, kind.num_heads)  # (N, T, 3D)
+        dqkv = dheads
+        if kind.cos is not None or query is not None:
+            turn_back = gradients.kernel(ctx, "rotate_heads_backward")
+            dqkv, *layers.gradients[2 * NUM_LAYERS :] = turn_back(
+                *(dheads, qkv, kind.num_heads, kind.cos, kind.sin, query, key, kind.eps)
+            )
         dnormed_a = layers(QKV, dqkv, normed_a, weights[QKV])
-        dx, dshift_a, dscale_a = adaln(dnormed_a, x, scale_a, mean_a, rstd_a, dstream)
+        dx, dshift_a, dscale_a = norm(dnormed_a, x, scale_a, *of_norm_a, dstream)
     dmodulation = torch.cat([dshift_a, dscale_a, dgate_a, dshift_m, dscale_m, dgate_m], dim=1)  # (N, 6D)
     with sequence():
         dactive = layers(MODULATION, dmodulation, active, weights[MODULATION])

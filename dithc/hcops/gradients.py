@@ -112,18 +112,32 @@ def keep_adaln(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -
 
 
 def adaln(ctx: Any, dy: Tensor) -> Gradients:
-    x, scale, mean, rstd = ctx.saved_tensors
-    dx, dshift, dscale = kernel(ctx, "adaln_backward")(_dense(dy), x, scale, mean, rstd)
-    return dx, dshift, dscale, None, None
+    return _of_norm(ctx, "adaln_backward", dy, None)
 
 
 def adaln_and_stream(ctx: Any, dy: Tensor | None, dstream: Tensor | None) -> Gradients:
     """As `adaln`; what comes back along the stream is added in the same pass over memory."""
+    return _of_norm(ctx, "adaln_backward", dy, dstream)
+
+
+def keep_adarms(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
+    x, _shift, scale, _eps, _dtype = inputs
+    ctx.save_for_backward(x, scale, outputs[1])
+
+
+def adarms(ctx: Any, dy: Tensor) -> Gradients:
+    return _of_norm(ctx, "adarms_backward", dy, None)
+
+
+def adarms_and_stream(ctx: Any, dy: Tensor | None, dstream: Tensor | None) -> Gradients:
+    return _of_norm(ctx, "adarms_backward", dy, dstream)
+
+
+def _of_norm(ctx: Any, name: str, dy: Tensor | None, dstream: Tensor | None) -> Gradients:
     if dy is None:
         return dstream, None, None, None, None
-    x, scale, mean, rstd = ctx.saved_tensors
-    addend = None if dstream is None else _dense(dstream)
-    dx, dshift, dscale = kernel(ctx, "adaln_backward")(_dense(dy), x, scale, mean, rstd, addend)
+    addend = () if dstream is None else (_dense(dstream),)
+    dx, dshift, dscale = kernel(ctx, name)(_dense(dy), *ctx.saved_tensors, *addend)
     return dx, dshift, dscale, None, None
 
 
@@ -151,6 +165,21 @@ def attention(ctx: Any, dout: Tensor) -> Gradients:
     return kernel(ctx, "attention_backward")(_dense(dout), qkv, out, lse, ctx.num_heads), None
 
 
+def keep_rotate_heads(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
+    """Of qkv only the norm asks; a rotation alone goes back without it."""
+    qkv, ctx.num_heads, cos, sin, query_weight, key_weight, ctx.eps = inputs
+    ctx.save_for_backward(None if query_weight is None else qkv, cos, sin, query_weight, key_weight)
+
+
+def rotate_heads(ctx: Any, dout: Tensor) -> Gradients:
+    qkv, cos, sin, query_weight, key_weight = ctx.saved_tensors
+    dqkv, dquery, dkey = kernel(ctx, "rotate_heads_backward")(
+        _dense(dout), qkv, ctx.num_heads, cos, sin, query_weight, key_weight, ctx.eps
+    )
+    of_weights = (None, None) if query_weight is None else (dquery, dkey)
+    return dqkv, None, None, None, *of_weights, None
+
+
 def keep_input(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(inputs[0])
 
@@ -165,6 +194,10 @@ def silu(ctx: Any, dy: Tensor) -> Gradients:
 
 def gelu(ctx: Any, dy: Tensor) -> Gradients:
     return (kernel(ctx, "gelu_backward")(_dense(dy), *ctx.saved_tensors),)
+
+
+def swiglu(ctx: Any, dy: Tensor) -> Gradients:
+    return (kernel(ctx, "swiglu_backward")(_dense(dy), *ctx.saved_tensors),)
 
 
 def softmax(ctx: Any, dy: Tensor) -> Gradients:

@@ -135,17 +135,14 @@ def adaln_forward(
     x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x (N, T, D), shift and scale (N, D); `dtype` is that of the result."""
-    op = "adaln"
-    n, t, d = _stream(op, "x", x)
-    source, out = flat(op, "x", x), torch.empty(x.shape, dtype=dtype)
-    shifts, scales = _condition(op, "shift", shift, (n, d)), _condition(op, "scale", scale, (n, d))
-    mean, rstd = torch.empty((n, t)), torch.empty((n, t))
-    run(
-        *(numba_loops.adaln_forward, n * t, t, d, np.float32(eps), source, shifts, scales, flat(op, "out", out)),
-        *(flat(op, "mean", mean), flat(op, "rstd", rstd)),
-        elements=x.numel(),
-    )
+    mean = torch.empty(x.shape[:-1])
+    out, rstd = _adaln("adaln", x, shift, scale, eps, dtype, mean)
     return out, mean, rstd  # (N, T, D), (N, T), (N, T)
+
+
+def adarms_forward(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """As `adaln_forward`, of RMSNorm, which has no mean."""
+    return _adaln("adarms", x, shift, scale, eps, dtype, None)  # (N, T, D), (N, T)
 
 
 def adaln_backward(
@@ -155,26 +152,14 @@ def adaln_backward(
 
     `dstream` (N, T, D) is added to dx: what comes back to x beside the norm.
     """
-    op = "adaln_backward"
-    n, t, d = _stream(op, "x", x)
-    shape_of(op, "dy", dy, (n, t, d))
-    shape_of(op, "mean", mean, (n, t))
-    shape_of(op, "rstd", rstd, (n, t))
-    fp32(op, "mean", mean)
-    fp32(op, "rstd", rstd)
-    addend: Array = NO_FP32
-    if dstream is not None:
-        shape_of(op, "dstream", dstream, (n, t, d))
-        addend = flat(op, "dstream", dstream)
-    dx, blocks = torch.empty_like(x), -(-t // TOKENS_PER_BLOCK)
-    dshift, dscale = np.empty(n * blocks * d, np.float32), np.empty(n * blocks * d, np.float32)
-    run(
-        *(numba_loops.adaln_backward, n * blocks, t, d, flat(op, "dy", dy), flat(op, "x", x)),
-        *(_condition(op, "scale", scale, (n, d)), flat(op, "mean", mean), flat(op, "rstd", rstd)),
-        *(addend, flat(op, "dx", dx), dshift, dscale),
-        elements=x.numel(),
-    )
-    return dx, _add_blocks(dshift, (n, blocks, d)).to(scale.dtype), _add_blocks(dscale, (n, blocks, d)).to(scale.dtype)
+    return _adaln_backward("adaln_backward", dy, x, scale, mean, rstd, dstream)
+
+
+def adarms_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, rstd: Tensor, dstream: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `adaln_backward`, of `adarms_forward`."""
+    return _adaln_backward("adarms_backward", dy, x, scale, None, rstd, dstream)
 
 
 def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
@@ -205,7 +190,7 @@ def gate_residual_backward(
         *(_condition(op, "gate", gate, (n, d)), flat(op, "y", y), flat(op, "dy", dy), dgate),
         elements=y.numel(),
     )
-    return dy, _add_blocks(dgate, (n, blocks, d)).to(gate.dtype)  # (N, T, D), (N, D)
+    return dy, add_blocks(dgate, (n, blocks, d)).to(gate.dtype)  # (N, T, D), (N, D)
 
 
 def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
@@ -261,6 +246,56 @@ def either(op: str, name: str, tensor: Tensor, compute: torch.dtype = torch.floa
     if tensor.dtype == torch.bfloat16:
         return NO_FP32, row, BF16  # type: ignore[return-value]
     return row, NO_BF16, ROUNDED if compute == torch.bfloat16 else FP32  # type: ignore[return-value]
+
+
+def add_blocks(sums: NDArray[np.float32], shape: tuple[int, int, int]) -> Tensor:
+    """Rows of partial sums (groups, blocks, width) added up in order to (groups, width)."""
+    groups, blocks, width = shape
+    out = torch.empty((groups, width))
+    elements = sums.size if groups > 1 else ELEMENTS_PER_THREAD
+    run(numba_loops.add_blocks, groups, blocks, width, sums, out.view(-1).numpy(), elements=elements)
+    return out
+
+
+def _adaln(
+    op: str, x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, mean: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Of RMSNorm where there is no `mean` to be written."""
+    n, t, d = _stream(op, "x", x)
+    source, out = flat(op, "x", x), torch.empty(x.shape, dtype=dtype)
+    shifts, scales = _condition(op, "shift", shift, (n, d)), _condition(op, "scale", scale, (n, d))
+    rstd = torch.empty((n, t))
+    run(
+        *(numba_loops.adaln_forward, n * t, t, d, np.float32(eps), source, shifts, scales, flat(op, "out", out)),
+        *(NO_FP32 if mean is None else flat(op, "mean", mean), flat(op, "rstd", rstd)),
+        elements=x.numel(),
+    )
+    return out, rstd  # (N, T, D), (N, T)
+
+
+def _adaln_backward(
+    op: str, dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor | None, rstd: Tensor, dstream: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    n, t, d = _stream(op, "x", x)
+    shape_of(op, "dy", dy, (n, t, d))
+    for name, statistic in (("mean", mean), ("rstd", rstd)):
+        if statistic is not None:
+            shape_of(op, name, statistic, (n, t))
+            fp32(op, name, statistic)
+    addend: Array = NO_FP32
+    if dstream is not None:
+        shape_of(op, "dstream", dstream, (n, t, d))
+        addend = flat(op, "dstream", dstream)
+    dx, blocks = torch.empty_like(x), -(-t // TOKENS_PER_BLOCK)
+    dshift, dscale = np.empty(n * blocks * d, np.float32), np.empty(n * blocks * d, np.float32)
+    means = NO_FP32 if mean is None else flat(op, "mean", mean)
+    run(
+        *(numba_loops.adaln_backward, n * blocks, t, d, flat(op, "dy", dy), flat(op, "x", x)),
+        *(_condition(op, "scale", scale, (n, d)), means, flat(op, "rstd", rstd)),
+        *(addend, flat(op, "dx", dx), dshift, dscale),
+        elements=x.numel(),
+    )
+    return dx, add_blocks(dshift, (n, blocks, d)).to(scale.dtype), add_blocks(dscale, (n, blocks, d)).to(scale.dtype)
 
 
 def _condition(op: str, name: str, tensor: Tensor, shape: tuple[int, int]) -> NDArray[np.float32]:
@@ -349,15 +384,7 @@ def _sum_of_rows(x: Array, rows: int, width: int) -> Tensor:
     blocks = -(-rows // TOKENS_PER_BLOCK)
     sums = np.empty(blocks * width, np.float32)
     run(numba_loops.column_sums, blocks, rows, width, x, sums, elements=x.size)
-    return _add_blocks(sums, (1, blocks, width))[0]
-
-
-def _add_blocks(sums: NDArray[np.float32], shape: tuple[int, int, int]) -> Tensor:
-    groups, blocks, width = shape
-    out = torch.empty((groups, width))
-    elements = sums.size if groups > 1 else ELEMENTS_PER_THREAD
-    run(numba_loops.add_blocks, groups, blocks, width, sums, out.view(-1).numpy(), elements=elements)
-    return out
+    return add_blocks(sums, (1, blocks, width))[0]
 
 
 def _output_of_linear(op: str, x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:

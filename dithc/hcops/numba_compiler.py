@@ -43,7 +43,7 @@ type_of = cast(Callable[[Any], Any], numba.typeof)
 declared = cast(Callable[[Any, Any, str], Any], cgutils.get_or_insert_function)
 
 # Every file with compiled functions.
-SOURCES = ("numba_compiler.py", "numba_math.py", "numba_loops.py", "numba_matrix.py")
+SOURCES = ("numba_compiler.py", "numba_math.py", "numba_loops.py", "numba_matrix.py", "numba_heads.py")
 
 FEATURES = binding.get_host_cpu_features()
 # fp32 lanes of the widest vector of this processor.

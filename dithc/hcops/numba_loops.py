@@ -80,6 +80,26 @@ def silu_backward(begin: int, end: int, dout: Array, x: Array, dx: Array) -> Non
 
 
 @Kernel
+def swiglu_forward(begin: int, end: int, width: int, x: Array, out: Array) -> None:
+    """Rows of out = silu(gate) value; a row of x is `width` gates, then as many values."""
+    for row in range(begin, end):
+        at = row * width
+        for j in range(width):
+            store(out, at + j, silu(load(x, 2 * at + j)) * load(x, 2 * at + width + j))
+
+
+@Kernel
+def swiglu_backward(begin: int, end: int, width: int, dout: Array, x: Array, dx: Array) -> None:
+    """Rows of dgate = dout value silu'(gate) and dvalue = dout silu(gate)."""
+    for row in range(begin, end):
+        at = row * width
+        for j in range(width):
+            store(dx, 2 * at + j, load(dout, at + j) * load(x, 2 * at + width + j) * silu_gradient(load(x, 2 * at + j)))
+        for j in range(width):
+            store(dx, 2 * at + width + j, load(dout, at + j) * silu(load(x, 2 * at + j)))
+
+
+@Kernel
 def scale_add(begin: int, end: int, alpha: np.float32, x: Array, beta: np.float32, y: Array, out: Array) -> None:
     """out = alpha x + beta y."""
     for i in range(begin, end):
@@ -115,17 +135,21 @@ def adaln_forward(
     begin: int, end: int, tokens: int, width: int, eps: np.float32,
     x: Array, shift: Fp32, scale: Fp32, out: Array, means: Fp32, rstds: Fp32,
 ) -> None:  # fmt: skip
-    """Rows of out = (x - mean) rstd (1 + scale) + shift; the variance from deviations, not from squares."""
+    """Rows of out = (x - mean) rstd (1 + scale) + shift; the variance from deviations, not from squares.
+
+    Where means is empty the mean counts as 0: then it is RMSNorm.
+    """
     for row in range(begin, end):
         at, condition = row * width, row // tokens * width
-        mean = _sum(x, at, width) / np.float32(width)
+        mean = _sum(x, at, width) / np.float32(width) if means.size else ZERO
         variance = _sum_of_squared_deviations(x, at, width, mean) / np.float32(width)
         rstd = ONE / np.sqrt(variance + eps)
         for j in range(width):
             normalised = (load(x, at + j) - mean) * rstd
             value = multiply_add(normalised, ONE + read(scale, condition + j), read(shift, condition + j))
             store(out, at + j, value)
-        write(means, row, mean)
+        if means.size:
+            write(means, row, mean)
         write(rstds, row, rstd)
 
 
@@ -154,7 +178,7 @@ def adaln_backward(
     dstream: Array, dx: Array, dshift: Fp32, dscale: Fp32,
 ) -> None:  # fmt: skip
     """Blocks of tokens: dx (plus dstream where that is not empty), and in rows of dshift and dscale each block's sums of
-    dout and of dout * normalised."""
+    dout and of dout * normalised. Where means is empty, of RMSNorm."""
     blocks = (tokens + TOKENS_PER_BLOCK - 1) // TOKENS_PER_BLOCK
     for block in range(begin, end):
         image, first = block // blocks, block % blocks * TOKENS_PER_BLOCK
@@ -164,8 +188,10 @@ def adaln_backward(
             write(dscale, sums + j, ZERO)
         for token in range(first, min(first + TOKENS_PER_BLOCK, tokens)):
             row = image * tokens + token
-            at, mean, rstd = row * width, read(means, row), read(rstds, row)
-            a = _sum_of_modulated(dout, at, width, scale, condition) / np.float32(width)
+            at, rstd, mean, a = row * width, read(rstds, row), ZERO, ZERO
+            if means.size:
+                mean = read(means, row)
+                a = _sum_of_modulated(dout, at, width, scale, condition) / np.float32(width)
             b = _sum_of_modulated_normalised(dout, x, at, width, scale, condition, mean, rstd) / np.float32(width)
             for j in range(width):
                 write(dshift, sums + j, read(dshift, sums + j) + load(dout, at + j))

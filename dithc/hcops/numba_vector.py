@@ -2,7 +2,8 @@
 
 The same functions as `c_vector.py`.
 
-Legend: N batch, C channels, R and S rows and columns of patches, p side of a patch, T tokens (T = R * S).
+Legend: N batch, C channels, R and S rows and columns of patches, p side of a patch, T tokens (T = R * S), E width of a hidden
+layer.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dithc.hcops import numba_loops
-from dithc.hcops.checks import fp32, shape_of, wrong_shape
+from dithc.hcops.checks import fp32, halves_of, shape_of, wrong_shape
 from dithc.hcops.numba_backend import NO_BF16, NO_FP32, flat
 from dithc.hcops.numba_compiler import Kernel
 from dithc.hcops.numba_loops import ADAMW_BLOCK, ELEMENTS_PER_BLOCK
@@ -62,6 +63,28 @@ def silu_forward(x: Tensor) -> Tensor:
 def silu_backward(dy: Tensor, x: Tensor) -> Tensor:
     """dy and x of one shape."""
     return _map_backward("silu_backward", numba_loops.silu_backward, dy, x)
+
+
+def swiglu_forward(x: Tensor) -> Tensor:
+    """x (N, T, 2E), gates before values."""
+    op = "swiglu"
+    halves_of(op, "x", x)
+    n, t, both = x.shape
+    out = x.new_empty((n, t, both // 2))
+    run(numba_loops.swiglu_forward, n * t, both // 2, flat(op, "x", x), flat(op, "out", out), elements=x.numel())
+    return out  # (N, T, E)
+
+
+def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
+    """dy (N, T, E) and x (N, T, 2E)."""
+    op = "swiglu_backward"
+    halves_of(op, "x", x)
+    n, t, both = x.shape
+    shape_of(op, "dy", dy, (n, t, both // 2))
+    dx = torch.empty_like(x)
+    arrays = flat(op, "dy", dy), flat(op, "x", x), flat(op, "dx", dx)
+    run(numba_loops.swiglu_backward, n * t, both // 2, *arrays, elements=x.numel())
+    return dx  # (N, T, 2E)
 
 
 def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) -> Tensor:

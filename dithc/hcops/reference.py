@@ -45,6 +45,12 @@ def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
     return normalised * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)  # (N, T, D)
 
 
+def adarms(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """x (N, T, D), shift and scale (N, D)."""
+    normalised = F.rms_norm(x, (x.shape[-1],), eps=eps)  # (N, T, D)
+    return normalised * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)  # (N, T, D)
+
+
 def gate_residual(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
     """x and y (N, T, D), gate (N, D)."""
     return x + gate.unsqueeze(1) * y  # (N, T, D)
@@ -59,9 +65,44 @@ def attention(qkv: Tensor, num_heads: int) -> Tensor:
     return mixed.transpose(1, 2).reshape(num_images, num_tokens, width // 3)  # (N, T, D)
 
 
+def rotate_heads(
+    qkv: Tensor,
+    num_heads: int,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """qkv (N, T, 3D), cos and sin (T, K / 2), weights (K); computed in fp32 at least, rounded once."""
+    wide = qkv.to(torch.promote_types(qkv.dtype, torch.float32))
+    num_images, num_tokens, width = qkv.shape
+    heads = wide.reshape(num_images, num_tokens, 3, num_heads, width // (3 * num_heads))  # (N, T, 3, H, K)
+    query, key, value = heads.unbind(2)  # (N, T, H, K) each
+    if query_weight is not None and key_weight is not None:
+        query = F.rms_norm(query, query.shape[-1:], eps=eps) * query_weight  # (N, T, H, K)
+        key = F.rms_norm(key, key.shape[-1:], eps=eps) * key_weight  # (N, T, H, K)
+    if cos is not None and sin is not None:
+        query, key = _rotated(query, cos, sin), _rotated(key, cos, sin)
+    return torch.stack((query, key, value), dim=2).reshape(qkv.shape).to(qkv.dtype)  # (N, T, 3D)
+
+
+def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """heads (N, T, H, K)."""
+    even, odd = heads[..., 0::2], heads[..., 1::2]  # (N, T, H, K / 2) each
+    cos, sin = cos.detach().unsqueeze(1), sin.detach().unsqueeze(1)  # (T, 1, K / 2) each
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=4).flatten(3)  # (N, T, H, K)
+
+
 def silu(x: Tensor) -> Tensor:
     """x of any shape."""
     return F.silu(x)
+
+
+def swiglu(x: Tensor) -> Tensor:
+    """x (N, T, 2E)."""
+    gate, value = x.chunk(2, dim=-1)  # (N, T, E) each
+    return F.silu(gate) * value  # (N, T, E)
 
 
 def gelu(x: Tensor) -> Tensor:

@@ -46,8 +46,11 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("linear_gate_residual", "reference", "torch's GEMM, then multiply and add"),
     Kernel("mlp", "reference", "torch's GEMMs, then torch's tanh GELU, multiply and add"),
     Kernel("adaln", "reference", "torch's layer norm, then multiply and add"),
+    Kernel("adarms", "reference", "torch's RMS norm, then multiply and add"),
     Kernel("gate_residual", "reference", "torch's multiply and add"),
     Kernel("attention", "reference", "torch's scaled dot-product attention"),
+    Kernel("rotate_heads", "reference", "torch's RMS norm, multiply and add, then a copy"),
+    Kernel("swiglu", "reference", "torch's SiLU and multiply"),
     Kernel("silu", "reference", "torch's SiLU"),
     Kernel("gelu", "reference", "torch's tanh GELU"),
     Kernel("softmax", "reference", "torch's softmax"),
@@ -64,11 +67,13 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("linear_gate_residual", "numba", "blocked GEMM with bias, gate and residual in its end"),
     Kernel("mlp", "numba", "both layers; the GELU's gradient in the end of the second one's product"),
     Kernel("adaln", "numba", "norm and modulation in one pass over a token"),
+    Kernel("adarms", "numba", "norm and modulation in one pass over a token"),
     Kernel("gate_residual", "numba", "one pass"),
+    Kernel("rotate_heads", "numba", "norm and rotation in one pass over a token"),
     Kernel("attention", "numba", "blocks of scores that stay in cache, no T x T array"),
     *(
         Kernel(op, "numba", "one pass")
-        for op in ("silu", "gelu", "softmax", "mse", "patchify", "unpatchify", "exp", "tanh", "scale_add")
+        for op in ("swiglu", "silu", "gelu", "softmax", "mse", "patchify", "unpatchify", "exp", "tanh", "scale_add")
     ),
     Kernel("sum_of_squares", "numba", "one pass"),
     Kernel("adamw", "numba", "clipping, moments, update and average in one pass"),
@@ -77,8 +82,11 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("linear_gate_residual", "c", "packed GEMM with bias, gate and residual in its end", _PRODUCTS),
     Kernel("mlp", "c", "both layers; the GELU's gradient in the end of the second one's product", _PRODUCTS),
     Kernel("adaln", "c", "norm and modulation in one pass over a token", ("adaln*", "add_blocks")),
+    Kernel("adarms", "c", "norm and modulation in one pass over a token", ("adaln*", "add_blocks")),
     Kernel("gate_residual", "c", "one pass", ("gate_residual*", "add_blocks")),
     Kernel("attention", "c", "flash attention: blocks of scores that stay in cache", ("attention*", *_PRODUCTS[:2])),
+    Kernel("rotate_heads", "c", "norm and rotation in one pass over a token", ("rotate_heads*", "add_blocks")),
+    Kernel("swiglu", "c", "one pass", ("swiglu*",)),
     Kernel("silu", "c", "one pass", _MAP),
     Kernel("gelu", "c", "one pass", _MAP),
     Kernel("softmax", "c", "one pass over a row", ("softmax*",)),
@@ -174,7 +182,7 @@ def _modules(backend: str) -> tuple[object, ...]:
 
         return c_backend, c_vector
     if backend == "numba":
-        from dithc.hcops import numba_backend, numba_vector
+        from dithc.hcops import numba_backend, numba_heads, numba_vector
 
-        return numba_backend, numba_vector
+        return numba_backend, numba_vector, numba_heads
     return (reference,)

@@ -1,50 +1,52 @@
 """The operators that are bound by memory as callers see them, each with a gradient.
 
-Legend: N batch, T tokens, D width, C channels, R and S rows and columns of patches (T = R * S), p side of a patch.
+Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), E width of a hidden layer, C channels, R and S rows and
+columns of patches (T = R * S), p side of a patch.
 """
 
 import torch
 from torch import Tensor
 
 from dithc.hcops import custom, reference
-from dithc.hcops.checks import patches_of
+from dithc.hcops.checks import halves_of, patches_of, rotation_of
 from dithc.hcops.route import dense, reference_serves, rows_dense
 
 # The order of the elements of a patch: (C, p, p), what the patch embedding reads; (p, p, C), what the last layer writes.
 CHANNELS_FIRST, CHANNELS_LAST = 0, 1
 
 
-def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6) -> Tensor:
-    """LayerNorm(x) * (1 + scale) + shift, the norm over D and without weights of its own (Peebles & Xie, section 3.2).
+def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6, *, rms: bool = False) -> Tensor:
+    """norm(x) * (1 + scale) + shift, the norm over D and without weights of its own (Peebles & Xie, section 3.2).
 
     Args:
         x: (N, T, D).
         shift: (N, D).
         scale: (N, D).
-        eps: added to the variance.
+        eps: added to the variance, or to the mean square.
+        rms: the norm is x / sqrt(mean(x^2) + eps) (Zhang & Sennrich 2019, equation 4) in place of LayerNorm.
 
     Returns:
         (N, T, D), in autocast's type where autocast is on and a fast back end serves, since a linear layer reads it next;
         else in the widest type of the inputs.
     """
-    if reference_serves("adaln", x=x, shift=shift, scale=scale):
-        return reference.adaln(x, shift, scale, eps)
-    return custom.ADALN(*_of_adaln(x, shift, scale, eps))
+    if reference_serves("adarms" if rms else "adaln", x=x, shift=shift, scale=scale):
+        return (reference.adarms if rms else reference.adaln)(x, shift, scale, eps)
+    return (custom.ADARMS if rms else custom.ADALN)(*_of_adaln(x, shift, scale, eps))
 
 
-def adaln_and_stream(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
+def adaln_and_stream(
+    x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6, *, rms: bool = False
+) -> tuple[Tensor, Tensor]:
     """`adaln`, and x itself: what uses the residual stream next to the norm should take this x.
 
     Then the gradient that comes back along the stream is added in the backward pass of the norm; torch would add the two in a
     pass of its own, on its own threads, which then stay busy waiting for more where ours want to run. The second output is a
     view of x, and torch refuses to change it in place.
     """
-    if reference_serves("adaln", x=x, shift=shift, scale=scale):
-        return reference.adaln(x, shift, scale, eps), x
-    inputs = _of_adaln(x, shift, scale, eps)
-    if custom.traced(x):
-        return custom.ADALN(*inputs), x
-    out, stream = custom.AdalnAndStream.apply(*inputs)  # type: ignore[no-untyped-call]
+    if reference_serves("adarms" if rms else "adaln", x=x, shift=shift, scale=scale) or custom.traced(x):
+        return adaln(x, shift, scale, eps, rms=rms), x
+    node = custom.AdarmsAndStream if rms else custom.AdalnAndStream
+    out, stream = node.apply(*_of_adaln(x, shift, scale, eps))  # type: ignore[no-untyped-call]
     return out, stream
 
 
@@ -64,6 +66,50 @@ def gate_residual(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
     if reference_serves("gate_residual", x=x, gate=gate, y=y):
         return reference.gate_residual(x, gate, y)
     return custom.GATE_RESIDUAL(dense(x), rows_dense(gate), dense(y))
+
+
+def rotate_heads(
+    qkv: Tensor,
+    num_heads: int,
+    *,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    eps: float = 1e-6,
+) -> Tensor:
+    """What stands between q, k and v and attention: a norm of each head of q and k, then its rotation by place; v stays.
+
+    The norm is RMSNorm over K (Henry et al. 2020, Dehghani et al. 2023: bounded scores); in the rotation of token t the pair
+    (2i, 2i + 1) turns by the angle (t, i), so that scores depend on differences of places (Su et al. 2021, equation 34).
+
+    Args:
+        qkv: (N, T, 3D), as `attention` takes it.
+        num_heads: H, a divisor of D.
+        cos: (T, K / 2) fp32, of the angles, a constant: no gradient is made for it; None for no rotation.
+        sin: as cos.
+        query_weight: (K), of the norm of q; None for no norm.
+        key_weight: (K), of the norm of k; None where query_weight is.
+        eps: added to the mean square.
+
+    Returns:
+        (N, T, 3D) in qkv's type.
+
+    Raises:
+        UserError: tensors that do not go together; the message names the argument.
+    """
+    rotation_of("rotate_heads", qkv, num_heads, cos, sin, query_weight, key_weight)
+    given = {"cos": cos, "sin": sin, "query_weight": query_weight, "key_weight": key_weight}
+    if reference_serves("rotate_heads", qkv=qkv, **given):
+        return reference.rotate_heads(qkv, num_heads, cos, sin, query_weight, key_weight, eps)
+    cos, sin, query_weight, key_weight = (None if t is None else dense(t.float()) for t in given.values())
+    return custom.ROTATE_HEADS(dense(qkv), num_heads, cos, sin, query_weight, key_weight, eps)
+
+
+def swiglu(x: Tensor) -> Tensor:
+    """silu(x[..., :E]) * x[..., E:] (Shazeer 2020, equation 6): (N, T, 2E) to (N, T, E), in x's type."""
+    halves_of("swiglu", "x", x)
+    return reference.swiglu(x) if reference_serves("swiglu", x=x) else custom.SWIGLU(dense(x))
 
 
 def silu(x: Tensor) -> Tensor:

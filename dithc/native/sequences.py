@@ -22,6 +22,10 @@ STEPS = (
     "hc_attention_backward",
     "hc_map",
     "hc_map_backward",
+    "hc_swiglu_forward",
+    "hc_swiglu_backward",
+    "hc_rotate_heads_forward",
+    "hc_rotate_heads_backward",
 )
 
 

@@ -207,6 +207,16 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     ),
     "hc_map": (c_void_p, c_int, c_int64, *_ARRAY, *_ARRAY),
     "hc_map_backward": (c_void_p, c_int, c_int64, *_ARRAY, *_ARRAY, *_ARRAY),
+    "hc_swiglu_forward": (c_void_p, c_int64, c_int64, *_ARRAY, *_ARRAY),
+    "hc_swiglu_backward": (c_void_p, c_int64, c_int64, *_ARRAY, *_ARRAY, *_ARRAY),
+    "hc_rotate_heads_forward": (
+        *(c_void_p, c_int64, c_int64, c_int64, c_int64, c_float),
+        *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, *_ARRAY),
+    ),
+    "hc_rotate_heads_backward": (
+        *(c_void_p, c_int64, c_int64, c_int64, c_int64, c_float),
+        *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, *_ARRAY, c_void_p, c_void_p),
+    ),
     "hc_scale_add": (c_void_p, c_int64, c_float, *_ARRAY, c_float, *_ARRAY, *_ARRAY),
     "hc_softmax_forward": (c_void_p, c_int64, c_int64, *_ARRAY, *_ARRAY),
     "hc_softmax_backward": (c_void_p, c_int64, c_int64, *_ARRAY, *_ARRAY, *_ARRAY),

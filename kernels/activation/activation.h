@@ -1,4 +1,4 @@
-/* Types of the elementwise and softmax kernels that are compiled once per instruction set, and the errors of the functions.
+/* Types of the elementwise, SwiGLU and softmax kernels that are compiled once per instruction set, and the errors of the functions.
  *
  * Largest errors of simd/math.h on AVX-512 against float64: of every fp32 number with 2^-14 <= |x| < 256, and of every 101st of
  * all others. The other instruction sets differ by two units in the last place (ulp) at most. Errors are in ulp of the exact
@@ -38,6 +38,13 @@ typedef void hc_scale_add_kernel(int64_t count, float alpha, const void *x, int 
 typedef void hc_scaled_difference_kernel(int64_t count, float factor, const void *x, int x_type, const void *y, int y_type,
                                          void *out, int out_type, int pass_caches);
 
+/* Rows of 2 `columns` elements, gates before values, to rows of `columns`: out = silu(gate) value; and the gradient to them. */
+typedef void hc_swiglu_forward_kernel(int64_t rows, int64_t columns, const void *x, int x_type, void *out, int out_type,
+                                      int pass_caches);
+
+typedef void hc_swiglu_backward_kernel(int64_t rows, int64_t columns, const void *dout, int dout_type, const void *x,
+                                       int x_type, void *out_dx, int dx_type, int pass_caches);
+
 typedef void hc_softmax_forward_kernel(int64_t rows, int64_t columns, const void *x, int x_type, void *out, int out_type);
 
 typedef void hc_softmax_backward_kernel(int64_t rows, int64_t columns, const void *dout, int dout_type, const void *y,
@@ -48,6 +55,8 @@ typedef void hc_softmax_backward_kernel(int64_t rows, int64_t columns, const voi
     hc_map_backward_kernel hc_map_backward_##isa;                                                                          \
     hc_scale_add_kernel hc_scale_add_##isa;                                                                                \
     hc_scaled_difference_kernel hc_scaled_difference_##isa;                                                                \
+    hc_swiglu_forward_kernel hc_swiglu_forward_##isa;                                                                      \
+    hc_swiglu_backward_kernel hc_swiglu_backward_##isa;                                                                    \
     hc_softmax_forward_kernel hc_softmax_forward_##isa;                                                                    \
     hc_softmax_backward_kernel hc_softmax_backward_##isa;
 HC_DECLARE(ref)

@@ -22,7 +22,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Raised whenever a function below changes; the caller compares it with the one it was written for. */
-#define HC_ABI_VERSION 8
+#define HC_ABI_VERSION 9
 
 typedef enum {
     HC_OK = 0,
@@ -311,12 +311,13 @@ int hc_gemm_cut(hc_context *context, const hc_gemm_arguments *arguments, int thr
 /* --------------------------------------------------------------------------------------------------------------- adaLN */
 
 /* out[n, t, :] = (x - mean) * rstd * (1 + scale[n, :]) + shift[n, :], mean and variance over D, rstd = 1 / sqrt(variance + eps).
- * shift and scale: rows of D elements, condition_stride apart. out_mean, out_rstd: (N, T). */
+ * shift and scale: rows of D elements, condition_stride apart. out_mean, out_rstd: (N, T). out_mean NULL: the norm is RMSNorm
+ * (Zhang & Sennrich 2019, equation 4), out = x * rstd * (1 + scale) + shift, rstd = 1 / sqrt(mean of x^2 + eps). */
 int hc_adaln_forward(hc_context *context, int64_t n, int64_t t, int64_t d, float eps, const void *x, int x_type,
                      const void *shift, const void *scale, int condition_type, int64_t condition_stride, void *out,
                      int out_type, float *out_mean, float *out_rstd);
 
-/* dx (N, T, D), dshift and dscale (N, D) contiguous. dstream: NULL, or (N, T, D), which is added to dx: what comes back to x
+/* dx (N, T, D), dshift and dscale (N, D) contiguous. mean NULL: the norm was RMSNorm. dstream: NULL, or (N, T, D), which is added to dx: what comes back to x
  * beside the norm. Sums over tokens are in a fixed order: first within blocks of tokens of a fixed length, then over the blocks. */
 int hc_adaln_backward(hc_context *context, int64_t n, int64_t t, int64_t d, const void *dout, int dout_type, const void *x,
                       int x_type, const void *scale, int condition_type, int64_t condition_stride, const float *mean,
@@ -352,6 +353,23 @@ int hc_attention_backward(hc_context *context, int64_t n, int64_t t, int64_t h, 
                           const void *qkv, int qkv_type, const void *out, int out_type, const float *lse, void *out_dqkv,
                           int dqkv_type, int compute);
 
+/* -------------------------------------------------------------------------------------------------------- rotate heads */
+
+/* What stands between q, k, v and attention. Each head of q and k, a row x of K numbers: first x * rstd * weight with rstd = 1 /
+ * sqrt(mean of x^2 + eps) (RMSNorm), unless the weights are NULL; then for K even its pairs (2i, 2i + 1) are turned by the angle
+ * of (token, i), (a, b) -> (a cos - b sin, a sin + b cos) (Su et al. 2021, equation 34), unless cos and sin are NULL. v is copied.
+ * qkv and out (N, T, 3, H, K) of one type, not the same memory; cos and sin (T, K / 2), query_weight and key_weight (K). */
+int hc_rotate_heads_forward(hc_context *context, int64_t n, int64_t t, int64_t h, int64_t k, float eps, const float *cos,
+                            const float *sin, const float *query_weight, const float *key_weight, const void *qkv, void *out,
+                            int type);
+
+/* The gradients to qkv and to the weights; without weights qkv is not read and may be NULL, as out_dquery_weight and
+ * out_dkey_weight then are. Sums over heads and tokens are in a fixed order: within blocks of tokens of a fixed length, token by
+ * token and head by head, then over the blocks. */
+int hc_rotate_heads_backward(hc_context *context, int64_t n, int64_t t, int64_t h, int64_t k, float eps, const float *cos,
+                             const float *sin, const float *query_weight, const float *key_weight, const void *dout,
+                             const void *qkv, void *out_dqkv, int type, float *out_dquery_weight, float *out_dkey_weight);
+
 /* --------------------------------------------------------------------------------------------------------- elementwise */
 
 /* Errors against float64 over all finite fp32: see the table in activation/activation.h. */
@@ -369,6 +387,12 @@ int hc_map(hc_context *context, int function, int64_t count, const void *x, int 
  * y, or 1 - y^2. */
 int hc_map_backward(hc_context *context, int function, int64_t count, const void *dout, int dout_type, const void *x,
                     int x_type, void *out_dx, int dx_type);
+
+/* SwiGLU (Shazeer 2020, equation 6): rows of 2 * columns elements to rows of `columns`, out[i, j] = silu(x[i, j]) *
+ * x[i, columns + j]; and its gradient to x. */
+int hc_swiglu_forward(hc_context *context, int64_t rows, int64_t columns, const void *x, int x_type, void *out, int out_type);
+int hc_swiglu_backward(hc_context *context, int64_t rows, int64_t columns, const void *dout, int dout_type, const void *x,
+                       int x_type, void *out_dx, int dx_type);
 
 /* out[i] = alpha * x[i] + beta * y[i]; y may be NULL with beta 0. */
 int hc_scale_add(hc_context *context, int64_t count, float alpha, const void *x, int x_type, float beta, const void *y,
@@ -423,7 +447,11 @@ typedef enum {
     HC_STEP_ATTENTION_FORWARD = 4,
     HC_STEP_ATTENTION_BACKWARD = 5,
     HC_STEP_MAP = 6,
-    HC_STEP_MAP_BACKWARD = 7
+    HC_STEP_MAP_BACKWARD = 7,
+    HC_STEP_SWIGLU_FORWARD = 8,
+    HC_STEP_SWIGLU_BACKWARD = 9,
+    HC_STEP_ROTATE_HEADS_FORWARD = 10,
+    HC_STEP_ROTATE_HEADS_BACKWARD = 11
 } hc_step;
 
 /* Operators one after the other: for each its hc_step, then its words. Stops at the first that fails, with its status; what

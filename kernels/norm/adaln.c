@@ -1,4 +1,4 @@
-/* adaLN: checks, and the cut of the tokens among threads. */
+/* adaLN, of LayerNorm or of RMSNorm: checks, and the cut of the tokens among threads. */
 #include <stddef.h>
 
 #include "norm/blocks.h"
@@ -21,7 +21,7 @@ static void forward(void *arguments, int thread, int num_threads) {
         b.out = hc_out_at(b.out, row * b.columns, b.out_type);
         b.shift = hc_at(b.shift, image * job->condition_stride, b.condition_type);
         b.scale = hc_at(b.scale, image * job->condition_stride, b.condition_type);
-        b.out_mean += row;
+        b.out_mean = b.out_mean == NULL ? NULL : b.out_mean + row;
         b.out_rstd += row;
         job->kernels->adaln_forward(&b);
     }
@@ -33,7 +33,7 @@ int hc_adaln_forward(hc_context *context, int64_t n, int64_t t, int64_t d, float
     const int64_t count = hc_count(n, t, d);
     if (!hc_is_context(context) || count < 0 || hc_count(n, condition_stride, 1) < 0 || !hc_is_array(x, count, x_type) ||
         !hc_is_array(shift, count, condition_type) || !hc_is_array(scale, count, condition_type) ||
-        !hc_is_array(out, count, out_type) || (n * t > 0 && (out_mean == NULL || out_rstd == NULL))) {
+        !hc_is_array(out, count, out_type) || (n * t > 0 && out_rstd == NULL)) {
         return HC_BAD_ARGUMENT;
     }
     if (count == 0) {
@@ -75,7 +75,7 @@ static void backward(void *arguments, int thread, int num_threads) {
         b.scale = hc_at(b.scale, image * job->condition_stride, b.condition_type);
         b.dstream = b.dstream == NULL ? NULL : hc_at(b.dstream, row * d, b.dstream_type);
         b.out_dx = hc_out_at(b.out_dx, row * d, b.dx_type);
-        b.mean += row;
+        b.mean = b.mean == NULL ? NULL : b.mean + row;
         b.rstd += row;
         b.out_dshift = job->sums + unit * 2 * d;
         b.out_dscale = b.out_dshift + d;
@@ -95,7 +95,7 @@ int hc_adaln_backward(hc_context *context, int64_t n, int64_t t, int64_t d, cons
         !hc_is_array(dout, count, dout_type) || !hc_is_array(x, count, x_type) || !hc_is_array(scale, count, condition_type) ||
         !hc_is_array(dstream, dstream == NULL ? 0 : count, dstream_type) || !hc_is_array(out_dx, count, dx_type) ||
         !hc_is_array(out_dshift, conditions, dcondition_type) ||
-        !hc_is_array(out_dscale, conditions, dcondition_type) || (count > 0 && (mean == NULL || rstd == NULL))) {
+        !hc_is_array(out_dscale, conditions, dcondition_type) || (count > 0 && rstd == NULL)) {
         return HC_BAD_ARGUMENT;
     }
     if (conditions == 0) {

@@ -1,7 +1,8 @@
-/* adaLN: LayerNorm without weights, scaled and shifted by the condition, and its gradients.
+/* adaLN: LayerNorm or RMSNorm without weights, scaled and shifted by the condition, and its gradients.
  *
  * D columns; xh = (x - mean) rstd; forward out = xh (1 + scale) + shift. Backward, with g = dout (1 + scale):
- * dx = rstd (g - sum(g) / D - xh sum(g xh) / D), dshift = sum over rows of dout, dscale = sum over rows of dout xh. */
+ * dx = rstd (g - sum(g) / D - xh sum(g xh) / D), dshift = sum over rows of dout, dscale = sum over rows of dout xh.
+ * RMSNorm is the same with mean = 0, and without sum(g), which came from the mean. */
 #include <float.h>
 #include <math.h>
 
@@ -66,6 +67,31 @@ HC_INLINE row_statistics statistics_(const void *x, int64_t start, int64_t next,
     return (row_statistics){mean, error, 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + eps)};
 }
 
+/* The same for RMSNorm: one pass, four chains of additions. */
+HC_INLINE row_statistics mean_square_(const void *x, int64_t start, int64_t next, int64_t columns, int type,
+                                      float eps) HC_STREAMING_OK {
+    const int64_t lanes = hc_lanes();
+    hc_vf a = hc_zero(), b = a, c = a, d = a;
+    int64_t i = 0;
+    for (; i + 4 * lanes <= columns; i += 4 * lanes) {
+        const hc_vf v = hc_load_as(x, start + i, type), w = hc_load_as(x, start + i + lanes, type);
+        const hc_vf y = hc_load_as(x, start + i + 2 * lanes, type), z = hc_load_as(x, start + i + 3 * lanes, type);
+        ask_for_(x, next + i, type);
+        ask_for_(x, next + i + 2 * lanes, type);
+        a = hc_fma(v, v, a);
+        b = hc_fma(w, w, b);
+        c = hc_fma(y, y, c);
+        d = hc_fma(z, z, d);
+    }
+    for (; i < columns; i += lanes) {
+        const int64_t n = columns - i < lanes ? columns - i : lanes;
+        const hc_vf v = hc_load_some(x, start + i, n, n == lanes, type);
+        a = hc_fma(v, v, a);
+    }
+    const float square = hc_sum(hc_add(hc_add(a, b), hc_add(c, d))) * (1.0f / (float)columns);
+    return (row_statistics){0.0f, 0.0f, square <= FLT_MAX ? 1.0f / sqrtf(square + eps) : NAN};
+}
+
 HC_INLINE void forward_vector_(const hc_adaln_forward_block *b, int64_t start, row_statistics s, int64_t i, int64_t n,
                                int whole, int pass_caches) HC_STREAMING_OK {
     const hc_vf factor = hc_add(hc_set(1.0f), hc_load_some(b->scale, i, n, whole, b->condition_type));
@@ -90,7 +116,8 @@ HC_KERNEL_FUNCTION void HC_NAME(adaln_forward)(const hc_adaln_forward_block *blo
             continue;
         }
         const int64_t next = row_of_(visit + 1, quarter) * b.columns;
-        const row_statistics s = statistics_(b.x, start, next, b.columns, b.x_type, b.eps);
+        const row_statistics s = b.out_mean == NULL ? mean_square_(b.x, start, next, b.columns, b.x_type, b.eps)
+                                                    : statistics_(b.x, start, next, b.columns, b.x_type, b.eps);
         int64_t i = 0;
         for (; i + lanes <= b.columns; i += lanes) {
             forward_vector_(&b, start, s, i, lanes, 1, pass_caches);
@@ -98,7 +125,9 @@ HC_KERNEL_FUNCTION void HC_NAME(adaln_forward)(const hc_adaln_forward_block *blo
         if (i < b.columns) {
             forward_vector_(&b, start, s, i, b.columns - i, 0, 0);
         }
-        b.out_mean[row] = s.mean + s.error;
+        if (b.out_mean != NULL) {
+            b.out_mean[row] = s.mean + s.error;
+        }
         b.out_rstd[row] = s.rstd;
     }
     hc_stream_end();
@@ -158,11 +187,11 @@ HC_INLINE void add_group_(const hc_adaln_backward_block *b, row_group *r, int ro
         hc_store_some(b->out_dshift, i, n, at.whole, 0, HC_F32, dshift);
         hc_store_some(b->out_dscale, i, n, at.whole, 0, HC_F32, dscale);
     }
-    const float inverse = 1.0f / (float)b->columns;
-    r->mean_g[0] = hc_sum(g0) * inverse;
-    r->mean_g[1] = hc_sum(g1) * inverse;
-    r->mean_g[2] = hc_sum(g2) * inverse;
-    r->mean_g[3] = hc_sum(g3) * inverse;
+    const float inverse = 1.0f / (float)b->columns, of_mean = b->mean == NULL ? 0.0f : inverse;
+    r->mean_g[0] = hc_sum(g0) * of_mean;
+    r->mean_g[1] = hc_sum(g1) * of_mean;
+    r->mean_g[2] = hc_sum(g2) * of_mean;
+    r->mean_g[3] = hc_sum(g3) * of_mean;
     r->mean_g_xh[0] = hc_sum(gx0) * inverse;
     r->mean_g_xh[1] = hc_sum(gx1) * inverse;
     r->mean_g_xh[2] = hc_sum(gx2) * inverse;
@@ -198,7 +227,7 @@ HC_INLINE void backward_group_(const hc_adaln_backward_block *b, int64_t row, in
     row_group group;
     for (int i = 0; i < rows; i++) {
         group.start[i] = (row + i * step) * b->columns;
-        group.mean[i] = b->mean[row + i * step];
+        group.mean[i] = b->mean == NULL ? 0.0f : b->mean[row + i * step];
         group.rstd[i] = b->rstd[row + i * step];
     }
     add_group_(b, &group, rows, first);

@@ -16,7 +16,7 @@ typedef struct {
     const void *x, *shift, *scale;
     void *out;
     int x_type, condition_type, out_type, pass_caches;
-    float *out_mean, *out_rstd; /* of each row */
+    float *out_mean, *out_rstd; /* of each row; out_mean NULL: the norm is RMSNorm */
 } hc_adaln_forward_block;
 
 typedef struct {
@@ -24,7 +24,7 @@ typedef struct {
     const void *dout, *x, *scale, *dstream; /* dstream: NULL, or added to dx */
     void *out_dx;
     int dout_type, x_type, condition_type, dstream_type, dx_type, pass_caches;
-    const float *mean, *rstd;         /* of each row */
+    const float *mean, *rstd;       /* of each row; mean NULL: the norm was RMSNorm */
     float *out_dshift, *out_dscale; /* the sums over the rows */
 } hc_adaln_backward_block;
 

@@ -76,6 +76,19 @@ HC_INLINE void hc_stream_bf16_pair(uint16_t *p, hc_vf even, hc_vf odd) {
     _mm256_stream_si256((__m256i *)p, hc_pair_to_bf16_(even, odd));
 }
 
+/* A shuffle works within halves of 4 lanes; their quarters are put in order after it, or the halves picked. */
+HC_INLINE hc_vf hc_in_order_(hc_vf v) {
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), _MM_SHUFFLE(3, 1, 2, 0)));
+}
+HC_INLINE hc_vf hc_evens(hc_vf a, hc_vf b) { return hc_in_order_(_mm256_shuffle_ps(a, b, _MM_SHUFFLE(2, 0, 2, 0))); }
+HC_INLINE hc_vf hc_odds(hc_vf a, hc_vf b) { return hc_in_order_(_mm256_shuffle_ps(a, b, _MM_SHUFFLE(3, 1, 3, 1))); }
+HC_INLINE hc_vf hc_zip_first(hc_vf even, hc_vf odd) {
+    return _mm256_permute2f128_ps(_mm256_unpacklo_ps(even, odd), _mm256_unpackhi_ps(even, odd), 0x20);
+}
+HC_INLINE hc_vf hc_zip_second(hc_vf even, hc_vf odd) {
+    return _mm256_permute2f128_ps(_mm256_unpacklo_ps(even, odd), _mm256_unpackhi_ps(even, odd), 0x31);
+}
+
 HC_INLINE void hc_stream(float *p, hc_vf v) { _mm256_stream_ps(p, v); }
 HC_INLINE void hc_stream_bf16(uint16_t *p, hc_vf v) { _mm_stream_si128((__m128i *)p, hc_to_bf16_(v)); }
 HC_INLINE void hc_stream_end(void) { _mm_sfence(); }

@@ -69,6 +69,24 @@ HC_INLINE void hc_stream_bf16_pair(uint16_t *p, hc_vf even, hc_vf odd) {
     _mm512_stream_si512((__m512i *)p, hc_pair_to_bf16_(even, odd));
 }
 
+/* Numbers from 16 on are lanes of the second vector. */
+HC_INLINE hc_vf hc_evens(hc_vf a, hc_vf b) {
+    const __m512i lanes = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    return _mm512_permutex2var_ps(a, lanes, b);
+}
+HC_INLINE hc_vf hc_odds(hc_vf a, hc_vf b) {
+    const __m512i lanes = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    return _mm512_permutex2var_ps(a, lanes, b);
+}
+HC_INLINE hc_vf hc_zip_first(hc_vf even, hc_vf odd) {
+    const __m512i lanes = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    return _mm512_permutex2var_ps(even, lanes, odd);
+}
+HC_INLINE hc_vf hc_zip_second(hc_vf even, hc_vf odd) {
+    const __m512i lanes = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    return _mm512_permutex2var_ps(even, lanes, odd);
+}
+
 HC_INLINE void hc_stream(float *p, hc_vf v) { _mm512_stream_ps(p, v); }
 HC_INLINE void hc_stream_bf16(uint16_t *p, hc_vf v) { _mm256_stream_si256((__m256i *)p, hc_to_bf16_(v)); }
 HC_INLINE void hc_stream_end(void) { _mm_sfence(); }

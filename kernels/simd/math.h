@@ -100,15 +100,19 @@ HC_INLINE hc_vf hc_silu(hc_vf x) HC_STREAMING_OK { return hc_div(x, hc_add(hc_se
 
 /* s (1 + b slope (1 - s)), the gradient of b s with s = 1 / (1 + e) and 1 - s = e s. e is finite. Adding 0 x turns an infinite x
  * into the nan that PyTorch gives, and changes nothing else. */
-HC_INLINE hc_vf hc_gated_gradient_(hc_vf x, hc_vf e, hc_vf bounded_slope) HC_STREAMING_OK {
-    const hc_vf one = hc_set(1.0f);
-    const hc_vf s = hc_div(one, hc_add(one, e));
-    return hc_fma(x, hc_zero(), hc_mul(s, hc_fma(bounded_slope, hc_mul(e, s), one)));
+HC_INLINE hc_vf hc_gradient_of_gated_(hc_vf x, hc_vf e, hc_vf s, hc_vf bounded_slope) HC_STREAMING_OK {
+    return hc_fma(x, hc_zero(), hc_mul(s, hc_fma(bounded_slope, hc_mul(e, s), hc_set(1.0f))));
 }
 
-/* d silu / dx. Beyond +-87 it is 1, or less than 2^-118 from 0. */
+HC_INLINE hc_vf hc_gated_gradient_(hc_vf x, hc_vf e, hc_vf bounded_slope) HC_STREAMING_OK {
+    const hc_vf one = hc_set(1.0f);
+    return hc_gradient_of_gated_(x, e, hc_div(one, hc_add(one, e)), bounded_slope);
+}
+
+/* d silu / dx. Beyond the bound it is 1, or less than 2^-118 from 0. */
+#define HC_SILU_BOUND 87.0f
 HC_INLINE hc_vf hc_silu_gradient(hc_vf x) HC_STREAMING_OK {
-    const hc_vf b = hc_within(x, 87.0f);
+    const hc_vf b = hc_within(x, HC_SILU_BOUND);
     return hc_gated_gradient_(x, hc_exp_bounded_(hc_negate(b)), b);
 }
 

@@ -75,6 +75,11 @@ HC_INLINE void hc_store_bf16_pair(uint16_t *p, hc_vf even, hc_vf odd) {
 }
 HC_INLINE void hc_stream_bf16_pair(uint16_t *p, hc_vf even, hc_vf odd) { hc_store_bf16_pair(p, even, odd); }
 
+HC_INLINE hc_vf hc_evens(hc_vf a, hc_vf b) { return vuzp1q_f32(a, b); }
+HC_INLINE hc_vf hc_odds(hc_vf a, hc_vf b) { return vuzp2q_f32(a, b); }
+HC_INLINE hc_vf hc_zip_first(hc_vf even, hc_vf odd) { return vzip1q_f32(even, odd); }
+HC_INLINE hc_vf hc_zip_second(hc_vf even, hc_vf odd) { return vzip2q_f32(even, odd); }
+
 /* Arm has no store past the caches for one vector (only for pairs, and as a hint). */
 HC_INLINE void hc_stream(float *p, hc_vf v) { hc_store(p, v); }
 HC_INLINE void hc_stream_bf16(uint16_t *p, hc_vf v) { hc_store_bf16(p, v); }

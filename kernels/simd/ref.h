@@ -52,6 +52,23 @@ HC_INLINE void hc_store_bf16_pair(uint16_t *p, hc_vf even, hc_vf odd) {
 }
 HC_INLINE void hc_stream_bf16_pair(uint16_t *p, hc_vf even, hc_vf odd) { hc_store_bf16_pair(p, even, odd); }
 
+HC_INLINE hc_vf hc_evens(hc_vf a, hc_vf b) {
+    (void)b;
+    return a;
+}
+HC_INLINE hc_vf hc_odds(hc_vf a, hc_vf b) {
+    (void)a;
+    return b;
+}
+HC_INLINE hc_vf hc_zip_first(hc_vf even, hc_vf odd) {
+    (void)odd;
+    return even;
+}
+HC_INLINE hc_vf hc_zip_second(hc_vf even, hc_vf odd) {
+    (void)even;
+    return odd;
+}
+
 HC_INLINE void hc_stream(float *p, hc_vf v) { *p = v; }
 HC_INLINE void hc_stream_bf16(uint16_t *p, hc_vf v) { hc_store_bf16(p, v); }
 HC_INLINE void hc_stream_end(void) {}

@@ -12,6 +12,8 @@
  *   hc_load_bf16_even(p) hc_load_bf16_odd(p)     elements 0, 2, 4, ... and 1, 3, 5, ... of 2 hc_lanes() of them
  *   hc_store_bf16_pair(p, even, odd)             stores what these loaded; two vectors of bf16 so cost a third of one by one
  *   hc_stream_bf16_pair(p, even, odd)            p aligned to 2 hc_lanes() elements
+ *   hc_evens(a, b) hc_odds(a, b)                 lanes 0, 2, 4, ... and 1, 3, 5, ... of a and behind them of b
+ *   hc_zip_first(even, odd) hc_zip_second(even, odd)   undo that: a and b
  *   hc_stream(p, v) hc_stream_bf16(p, v)         stores past the caches; p aligned to hc_lanes() elements; hc_stream_end() after
  *                                                the last one and before another thread reads
  *   hc_prefetch(p) hc_prefetch_far(p)            into the first and the second level of the cache, to be read; any address

@@ -69,6 +69,11 @@ HC_INLINE void hc_store_bf16_pair(uint16_t *p, hc_vf even, hc_vf odd) HC_STREAMI
 }
 HC_INLINE void hc_stream_bf16_pair(uint16_t *p, hc_vf even, hc_vf odd) HC_STREAMING_OK { hc_store_bf16_pair(p, even, odd); }
 
+HC_INLINE hc_vf hc_evens(hc_vf a, hc_vf b) HC_STREAMING_OK { return svuzp1_f32(a, b); }
+HC_INLINE hc_vf hc_odds(hc_vf a, hc_vf b) HC_STREAMING_OK { return svuzp2_f32(a, b); }
+HC_INLINE hc_vf hc_zip_first(hc_vf even, hc_vf odd) HC_STREAMING_OK { return svzip1_f32(even, odd); }
+HC_INLINE hc_vf hc_zip_second(hc_vf even, hc_vf odd) HC_STREAMING_OK { return svzip2_f32(even, odd); }
+
 HC_INLINE void hc_stream(float *p, hc_vf v) HC_STREAMING_OK { svstnt1_f32(hc_all_(), p, v); }
 HC_INLINE void hc_stream_bf16(uint16_t *p, hc_vf v) HC_STREAMING_OK { hc_store_bf16(p, v); }
 HC_INLINE void hc_stream_end(void) HC_STREAMING_OK {}

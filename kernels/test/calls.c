@@ -79,6 +79,26 @@ static int map_backward(hc_context *context, const hc_case *one) {
     return hc_map_backward(context, (int)INT(0), INT(1), TYPED(0), TYPED(1), TYPED(2));
 }
 
+static int swiglu_forward(hc_context *context, const hc_case *one) {
+    return hc_swiglu_forward(context, INT(0), INT(1), TYPED(0), TYPED(1));
+}
+
+static int swiglu_backward(hc_context *context, const hc_case *one) {
+    return hc_swiglu_backward(context, INT(0), INT(1), TYPED(0), TYPED(1), TYPED(2));
+}
+
+/* arrays: cos sin query_weight key_weight qkv out */
+static int rotate_heads_forward(hc_context *context, const hc_case *one) {
+    return hc_rotate_heads_forward(context, INT(0), INT(1), INT(2), INT(3), REAL(0), ARRAY(0), ARRAY(1), ARRAY(2), ARRAY(3),
+                                   ARRAY(4), TYPED(5));
+}
+
+/* arrays: cos sin query_weight key_weight dout qkv dqkv dquery_weight dkey_weight */
+static int rotate_heads_backward(hc_context *context, const hc_case *one) {
+    return hc_rotate_heads_backward(context, INT(0), INT(1), INT(2), INT(3), REAL(0), ARRAY(0), ARRAY(1), ARRAY(2), ARRAY(3),
+                                    ARRAY(4), ARRAY(5), TYPED(6), ARRAY(7), ARRAY(8));
+}
+
 static int scale_add(hc_context *context, const hc_case *one) {
     return hc_scale_add(context, INT(0), REAL(0), TYPED(0), REAL(1), TYPED(1), TYPED(2));
 }
@@ -149,6 +169,10 @@ static const struct {
     OPERATOR(attention_backward),
     OPERATOR(map),
     OPERATOR(map_backward),
+    OPERATOR(swiglu_forward),
+    OPERATOR(swiglu_backward),
+    OPERATOR(rotate_heads_forward),
+    OPERATOR(rotate_heads_backward),
     OPERATOR(scale_add),
     OPERATOR(softmax_forward),
     OPERATOR(softmax_backward),

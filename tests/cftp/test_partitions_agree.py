@@ -45,6 +45,17 @@ def adaln() -> list[Tensor]:
     return [y.detach(), x.grad, shift.grad, scale.grad]
 
 
+def rotate_heads() -> list[Tensor]:
+    qkv, query, key = (
+        drawn(*shape, seed=i).requires_grad_() for i, shape in enumerate([(3, 150, 3 * 2 * 66), (66,), (66,)])
+    )
+    angles = drawn(150, 33, seed=7)
+    weights = {"query_weight": query, "key_weight": key}
+    y = hcops.vector.rotate_heads(qkv, 2, cos=angles.cos(), sin=angles.sin(), **weights)
+    y.backward(drawn(*y.shape, seed=9))
+    return [y.detach(), qkv.grad, query.grad, key.grad]
+
+
 def adamw() -> list[Tensor]:
     shapes = [(300, 211), (7,), (5000, 9), (1,), (1025,)]
     weights, gradients, first, second, averages = (
@@ -79,14 +90,14 @@ def results_on(monkeypatch, use_backend) -> Callable[..., list[Tensor]]:
         native.library().hc_context_destroy(context)
 
 
-@pytest.mark.parametrize("operator", [linear, attention, adaln, adamw])
+@pytest.mark.parametrize("operator", [linear, attention, adaln, rotate_heads, adamw])
 def test_bits_are_those_of_the_last_time_on_a_fixed_partition(operator, results_on):
     for partition in PARTITIONS:
         first, again = results_on(operator, *partition), results_on(operator, *partition)
         assert all(torch.equal(*pair) for pair in zip(first, again, strict=True)), partition
 
 
-@pytest.mark.parametrize("operator", [linear, attention, adaln, adamw])
+@pytest.mark.parametrize("operator", [linear, attention, adaln, rotate_heads, adamw])
 def test_numbers_agree_across_partitions(operator, results_on):
     right = results_on(operator, *PARTITIONS[0])
     for partition in PARTITIONS[1:]:

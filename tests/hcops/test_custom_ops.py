@@ -84,6 +84,19 @@ def _streams(*sizes: tuple[int, int, int]) -> tuple[dict[str, tuple[int, ...]], 
     return tuple({"residual": (n, t, d), "shift": (n, d), "scale": (n, d)} for n, t, d in sizes)
 
 
+def _heads(*sizes: tuple[int, int, int, int]) -> tuple[dict[str, tuple[int, ...]], ...]:
+    return tuple({"qkv": (n, t, 3 * h * k), "query_weight": (k,), "key_weight": (k,)} for n, t, h, k in sizes)
+
+
+def _rotated(qkv: Tensor, query_weight: Tensor | None, key_weight: Tensor | None, *, turn: bool = True) -> Tensor:
+    """Two heads, or as many as the weights leave; the angles are those of no model, each another."""
+    t, d = qkv.shape[1], qkv.shape[2] // 3
+    heads = 2 if query_weight is None else d // len(query_weight)
+    angles = torch.arange(t * (d // heads // 2), dtype=torch.float32).reshape(t, -1) if turn else None
+    cos, sin = (None, None) if angles is None else (angles.cos(), angles.sin())
+    return vector.rotate_heads(qkv, heads, cos=cos, sin=sin, query_weight=query_weight, key_weight=key_weight)
+
+
 def _any(*shapes: tuple[int, ...]) -> tuple[dict[str, tuple[int, ...]], ...]:
     return tuple({"x": shape} for shape in shapes)
 
@@ -112,6 +125,21 @@ CASES = {
         _longest,
     ),
     "adaln": Case(vector.adaln, _streams((1, 1, 8), (2, 3, 5), (3, 65, 33), (2, 70, 384)), _longest),
+    "adarms": Case(
+        lambda x, shift, scale: vector.adaln(x, shift, scale, rms=True),
+        _streams((1, 1, 8), (2, 3, 5), (3, 65, 33), (2, 70, 384)),
+        _longest,
+    ),
+    "rotate_heads": Case(
+        lambda qkv, query, key: _rotated(qkv, query, key),
+        _heads((1, 1, 1, 2), (2, 3, 2, 6), (3, 65, 3, 72), (2, 70, 6, 64)),
+        _longest,
+    ),
+    "rotate_heads without norm": Case(lambda qkv: _rotated(qkv, None, None), _any((2, 5, 24), (2, 40, 216)), _longest),
+    "rotate_heads without rotation": Case(
+        lambda qkv, query, key: _rotated(qkv, query, key, turn=False), _heads((2, 3, 2, 5), (2, 40, 2, 36)), _longest
+    ),
+    "swiglu": Case(vector.swiglu, _any((1, 1, 2), (2, 3, 10), (2, 5, 2064)), lambda _: 1),
     "gate_residual": Case(
         vector.gate_residual,
         tuple({"residual": s, "gate": (s[0], s[2]), "y": s} for s in ((1, 1, 1), (2, 3, 5), (3, 70, 64))),
@@ -138,7 +166,7 @@ CASES = {
     "unpatchify": Case(lambda x: vector.unpatchify(x, 2, 2), _any((1, 2, 4), (2, 6, 12)), lambda _: 1),
 }
 # Under autocast: masters of the weights, and the residual stream.
-STAYS_FP32 = ("weight", "bias", "weight2", "bias2", "residual")
+STAYS_FP32 = ("weight", "bias", "weight2", "bias2", "query_weight", "key_weight", "residual")
 MODES = ("fp32", "bf16", "autocast")
 
 
@@ -186,14 +214,15 @@ def test_forward_and_gradients_are_those_of_float64(server: str, name: str, mode
             assert within(gradient, expected, mode=mode, length=length), f"{shapes}: gradient of {argument}"
 
 
+@pytest.mark.parametrize("rms", [False, True])
 @pytest.mark.parametrize("uses", ["both", "norm", "stream"])
 @pytest.mark.parametrize("server", [*SERVERS, "reference"], indirect=True)
-def test_gradient_of_the_stream_is_added_to_that_of_the_norm(server: str, uses: str) -> None:
+def test_gradient_of_the_stream_is_added_to_that_of_the_norm(server: str, uses: str, rms: bool) -> None:
     leaves, _ = make(CASES["adaln"], 3, "fp32")
     together, apart = [leaf.detach().clone().requires_grad_() for leaf in leaves], leaves
-    out, stream = vector.adaln_and_stream(*together)
+    out, stream = vector.adaln_and_stream(*together, rms=rms)
     assert torch.equal(stream, together[0])
-    pairs = ((out, stream), (vector.adaln(*apart), apart[0]))
+    pairs = ((out, stream), (vector.adaln(*apart, rms=rms), apart[0]))
     for norm, x in pairs:
         loss = {"both": (norm * x.exp()).sum(), "norm": norm.square().sum(), "stream": x.square().sum()}[uses]
         loss.backward()
@@ -229,6 +258,9 @@ OPS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "adaln": lambda: (_leaf(2, 3, 8), _leaf(2, 8), _leaf(2, 8), 1e-6, torch.float32),
     "gate_residual": lambda: (_leaf(2, 3, 8), _leaf(2, 8), _leaf(2, 3, 8)),
     "attention": lambda: (_leaf(2, 5, 24), 2),
+    "adarms": lambda: (_leaf(2, 3, 8), _leaf(2, 8), _leaf(2, 8), 1e-6, torch.float32),
+    "rotate_heads": lambda: (_leaf(2, 5, 24), 2, torch.randn(5, 2), torch.randn(5, 2), _leaf(4), _leaf(4), 1e-6),
+    "swiglu": lambda: (_leaf(2, 3, 10),),
     "silu": lambda: (_leaf(3, 5),),
     "gelu": lambda: (_leaf(3, 5),),
     "softmax": lambda: (_leaf(3, 5),),
@@ -243,6 +275,14 @@ OPS: dict[str, Callable[[], tuple[Any, ...]]] = {
         *(torch.randn(2, 3, 8), torch.randn(2, 3, 8), torch.randn(2, 8)),
         *(torch.randn(2, 3), torch.rand(2, 3), torch.randn(2, 3, 8)),
     ),
+    "adarms_backward": lambda: (
+        *(torch.randn(2, 3, 8), torch.randn(2, 3, 8), torch.randn(2, 8), torch.rand(2, 3), torch.randn(2, 3, 8)),
+    ),
+    "rotate_heads_backward": lambda: (
+        *(torch.randn(2, 5, 24), torch.randn(2, 5, 24), 2, torch.randn(5, 2), torch.randn(5, 2)),
+        *(torch.randn(4), torch.randn(4), 1e-6),
+    ),
+    "swiglu_backward": lambda: (torch.randn(2, 3, 5), torch.randn(2, 3, 10)),
     "gate_residual_backward": lambda: (torch.randn(2, 3, 8), torch.randn(2, 8), torch.randn(2, 3, 8)),
     "attention_backward": lambda: (
         *(torch.randn(2, 5, 8), torch.randn(2, 5, 24), torch.randn(2, 5, 8), torch.randn(2, 2, 5)),
@@ -285,15 +325,16 @@ def test_both_ways_through_torch_give_the_same_bits(name: str, fast: None) -> No
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("name", ["adaln", "rotate_heads"])
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
-def test_sums_over_tokens_repeat_bit_by_bit_on_any_number_of_threads(server: str) -> None:
-    leaves, _ = make(CASES["adaln"], 3, "fp32")
+def test_sums_over_tokens_repeat_bit_by_bit_on_any_number_of_threads(server: str, name: str) -> None:
+    leaves, _ = make(CASES[name], 3, "fp32")
     before = torch.get_num_threads()
     found = []
     try:
         for threads, _ in itertools.product((1, 2), range(50)):
             torch.set_num_threads(threads)
-            out = vector.adaln(*leaves)
+            out = CASES[name].call(*leaves)
             found.append(torch.autograd.grad(out, leaves, out.detach()))
     finally:
         torch.set_num_threads(before)
@@ -323,6 +364,27 @@ def test_no_rows_give_no_rows_and_no_gradient(server: str) -> None:
     assert not weight.grad.any()
     assert not bias.grad.any()
     assert vector.silu(torch.empty(0, 3)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("shape", [(2, 0), (0, 3)])
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
+def test_no_tokens_give_no_tokens_and_weights_of_heads_a_gradient_of_zeros(server: str, shape: tuple[int, int]) -> None:
+    qkv, query, key = torch.randn(*shape, 24, requires_grad=True), _leaf(4), _leaf(4)
+    out = _rotate(qkv, 2, cos=torch.ones(shape[1], 2), sin=torch.ones(shape[1], 2), query_weight=query, key_weight=key)
+    out.sum().backward()
+    assert out.shape == qkv.grad.shape == qkv.shape
+    assert torch.equal(query.grad, torch.zeros(4))
+    assert torch.equal(key.grad, torch.zeros(4))
+    assert vector.swiglu(torch.empty(*shape, 8)).shape == (*shape, 4)
+
+
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
+def test_heads_without_norm_and_rotation_are_copied(server: str) -> None:
+    qkv = torch.randn(3, 2, 24).transpose(0, 1).requires_grad_()
+    out = _rotate(qkv, 2, cos=None, sin=None)
+    assert torch.equal(out, qkv)
+    dout = torch.randn(3, 2, 24).transpose(0, 1)
+    assert torch.equal(torch.autograd.grad(out, qkv, dout)[0], dout)
 
 
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
@@ -358,6 +420,22 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         "mlp, argument weight2",
     ),
+    "heads of an odd width": (lambda: _rotate(_leaf(1, 2, 18), 2), "rotate_heads, argument num_heads"),
+    "cosines of other tokens": (lambda: _rotate(_leaf(1, 3, 24), 2), "rotate_heads, argument cos"),
+    "sines of another type": (
+        lambda: _rotate(_leaf(1, 2, 24), 2, sin=torch.zeros(2, 2).double()),
+        "rotate_heads, argument sin",
+    ),
+    "cosines without sines": (lambda: _rotate(_leaf(1, 2, 24), 2, sin=None), "rotate_heads, argument cos, sin"),
+    "weight of one norm": (
+        lambda: _rotate(_leaf(1, 2, 24), 2, query_weight=_leaf(4)),
+        "rotate_heads, argument query_weight, key_weight",
+    ),
+    "length of a norm's weight": (
+        lambda: _rotate(_leaf(1, 2, 24), 2, query_weight=_leaf(4), key_weight=_leaf(8)),
+        "rotate_heads, argument key_weight",
+    ),
+    "half a gate": (lambda: vector.swiglu(_leaf(1, 2, 5)), "swiglu, argument x"),
     "heads that do not divide": (lambda: hcops.attention(_leaf(1, 2, 12), 3), "attention, argument num_heads"),
     "no width": (lambda: hcops.attention(_leaf(1, 2, 0), 3), "attention, argument qkv"),
     "width without q, k and v": (lambda: hcops.attention(_leaf(1, 2, 10), 2), "attention, argument qkv"),
@@ -383,6 +461,12 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "two shapes": (lambda: vector.mse(_leaf(2, 3), _leaf(2, 4)), "mse, argument y"),
     "misaligned memory": (lambda: vector.silu(_misaligned()), "argument x(.|\n)*multiple of 4 bytes"),
 }
+
+
+def _rotate(qkv: Tensor, num_heads: int, **changes: Tensor | None) -> Tensor:
+    """With tables for two tokens and heads of width 4."""
+    given = {"cos": torch.zeros(2, 2), "sin": torch.zeros(2, 2), "query_weight": None, "key_weight": None}
+    return vector.rotate_heads(qkv, num_heads, **(given | changes))
 
 
 def _misaligned() -> Tensor:

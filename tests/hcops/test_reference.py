@@ -69,6 +69,55 @@ def test_gate_residual_and_silu_are_their_formulas() -> None:
     torch.testing.assert_close(hcops.vector.silu(x), x * torch.sigmoid(x))
 
 
+def _rotate(qkv: Tensor, query_weight: Tensor | None = None, key_weight: Tensor | None = None) -> Tensor:
+    """Heads of width 4."""
+    angles = torch.arange(2.0 * qkv.shape[1]).reshape(-1, 2)
+    weights = {"query_weight": query_weight, "key_weight": key_weight}
+    return hcops.vector.rotate_heads(qkv, qkv.shape[2] // 12, cos=angles.cos(), sin=angles.sin(), **weights)
+
+
+def test_adaln_with_rms_divides_by_the_root_of_the_mean_square() -> None:
+    x, shift, scale = _double(2, 3, 8), _double(2, 8), _double(2, 8)
+    expected = x / torch.sqrt((x**2).mean(-1, keepdim=True) + 1e-6) * (1 + scale[:, None]) + shift[:, None]
+    torch.testing.assert_close(hcops.vector.adaln(x, shift, scale, rms=True), expected)
+
+
+def test_swiglu_is_the_second_half_gated_by_the_first() -> None:
+    x = _double(2, 3, 8)
+    torch.testing.assert_close(hcops.vector.swiglu(x), x[..., :4] * torch.sigmoid(x[..., :4]) * x[..., 4:])
+
+
+def test_rotated_pairs_are_complex_numbers_times_a_phase_and_v_stays() -> None:
+    qkv = _double(2, 3, 24)
+    out = _rotate(qkv)
+    angles = torch.arange(6.0, dtype=torch.float64).reshape(3, 1, 2)
+    phase = torch.polar(torch.ones_like(angles), angles)  # (T, 1, K / 2)
+    for part in (0, 1):
+        heads = qkv[..., 8 * part : 8 * part + 8].reshape(2, 3, 2, 2, 2)
+        expected = torch.view_as_real(torch.view_as_complex(heads.contiguous()) * phase).reshape(2, 3, 8)
+        torch.testing.assert_close(out[..., 8 * part : 8 * part + 8], expected, rtol=1e-6, atol=1e-6)  # fp32 tables
+    assert torch.equal(out[..., 16:], qkv[..., 16:])
+
+
+def test_scores_of_rotated_heads_depend_on_differences_of_places_alone() -> None:
+    q, k = _double(1, 1, 4), _double(1, 1, 4)
+    qkv = torch.cat([q, k, k], dim=2).expand(1, 9, 12).contiguous()
+    angles = torch.arange(9.0)[:, None] * torch.tensor([1.0, 0.1])
+    weights = {"query_weight": None, "key_weight": None}
+    out = hcops.vector.rotate_heads(qkv, 1, cos=angles.cos(), sin=angles.sin(), **weights)[0]
+    scores = out[:, :4] @ out[:, 4:8].T
+    for apart in range(-4, 5):
+        along = scores.diagonal(apart)
+        torch.testing.assert_close(along, along[:1].expand_as(along), rtol=1e-5, atol=1e-5)
+
+
+def test_normed_heads_have_the_length_of_their_weight() -> None:
+    qkv, weight = 100 * _double(2, 3, 24), torch.full((4,), 3.0, dtype=torch.float64)
+    out = _rotate(qkv, weight, 2 * weight).reshape(2, 3, 3, 2, 4).square().mean(-1).sqrt()
+    torch.testing.assert_close(out[:, :, 0], torch.full((2, 3, 2), 3.0, dtype=torch.float64), rtol=1e-5, atol=0)
+    torch.testing.assert_close(out[:, :, 1], torch.full((2, 3, 2), 6.0, dtype=torch.float64), rtol=1e-5, atol=0)
+
+
 CASES = {
     "linear": lambda: (hcops.linear, (_double(2, 3, 4), _double(5, 4), _double(5))),
     "linear_gelu": lambda: (lambda *a: hcops.linear(*a, gelu=True), (_double(2, 3, 4), _double(5, 4), _double(5))),
@@ -81,6 +130,12 @@ CASES = {
         (_double(2, 3, 4), _double(6, 4), _double(6), _double(5, 6), _double(5), _double(2, 5), _double(2, 3, 5)),
     ),
     "adaln": lambda: (hcops.vector.adaln, (_double(2, 3, 4), _double(2, 4), _double(2, 4))),
+    "adarms": lambda: (
+        lambda *a: hcops.vector.adaln(*a, rms=True),
+        (_double(2, 3, 4), _double(2, 4), _double(2, 4)),
+    ),
+    "rotate_heads": lambda: (_rotate, (_double(2, 3, 24), _double(4), _double(4))),
+    "swiglu": lambda: (hcops.vector.swiglu, (_double(2, 3, 8),)),
     "gate_residual": lambda: (hcops.vector.gate_residual, (_double(2, 3, 4), _double(2, 4), _double(2, 3, 4))),
     "attention": lambda: (lambda qkv: hcops.attention(qkv, 2), (_double(2, 3, 12),)),
     "silu": lambda: (hcops.vector.silu, (_double(2, 3),)),

@@ -246,6 +246,41 @@ def test_scale_add(isa, length, x_type, out_type):
         close(alone.tensor(), terms[0], 0)
 
 
+# ---------------------------------------------------------------------------------------------------------------- SwiGLU
+
+
+def swiglu(isa, x: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+    rows, both = x.shape
+    out, dx = Out((rows, both // 2), x.dtype), Out((rows, both), x.dtype)
+    context, code = native.context(isa=isa), TYPES[x.dtype]
+    native.library().hc_swiglu_forward(context, rows, both // 2, *put(x), out.address(), code)
+    native.library().hc_swiglu_backward(context, rows, both // 2, *put(dout), *put(x), dx.address(), code)
+    return out.tensor(), dx.tensor()
+
+
+def test_swiglu_of_gates_of_any_size_stays_within_the_error_of_silu(isa):
+    gate = adversarial()[adversarial().abs() < 1e18]
+    value, dout = random(gate.shape, seed=1), random(gate.shape, seed=2)
+    out, dx = swiglu(isa, torch.cat([gate, value])[None], dout[None])
+    g, v, d = gate.double(), value.double(), dout.double()
+    exact = FUNCTIONS[SILU][0](g)
+    bound = 4 * ulp(exact) + 3e-36  # beyond the bound of the exponential sigmoid stays at e^-87
+    close(out[0], exact * v, bound * v.abs())
+    close(dx[0, len(gate) :], exact * d, (bound + 4 * ONE * exact.abs()) * d.abs() + 2e-38 * g.abs() * d.abs())
+    slope = GRADIENTS[SILU](g)
+    close(dx[0, : len(gate)], d * v * slope, (3e-7 + 8 * ONE * slope.abs()) * (d * v).abs())
+
+
+@pytest.mark.parametrize("columns", [64, 65])
+@pytest.mark.parametrize("x_type", [F32, BF16])
+def test_swiglu_larger_than_the_caches_takes_the_same_values(isa, x_type, columns):
+    rows = 40_000
+    x, dout = random((rows, 2 * columns), x_type), random((rows, columns), x_type, seed=1)
+    whole = swiglu(isa, x, dout)
+    parts = swiglu(isa, x[:100].contiguous(), dout[:100].contiguous())
+    assert all(torch.equal(few, many[:100]) for few, many in zip(parts, whole, strict=True))
+
+
 # --------------------------------------------------------------------------------------------------------------- softmax
 
 
@@ -376,6 +411,20 @@ def test_adaln_carries_inf_and_nan_only_through_their_row(isa):
     assert dx[0, bad].isnan().all()
     assert torch.isfinite(dx[0, ~bad]).all()
     assert torch.isfinite(dshift).all()
+
+
+def test_rms_norm_carries_inf_nan_and_squares_beyond_fp32_only_through_their_row(isa):
+    x = random((1, 6, 72))
+    x[0, 1, 3], x[0, 4, 70], x[0, 5, 0] = torch.inf, torch.nan, 1e20
+    zeros, out, rstd = torch.zeros(1, 72), Out((1, 6, 72)), Out((1, 6))
+    native.library().hc_adaln_forward(
+        *(native.context(isa=isa), 1, 6, 72, 1e-6, *put(x), zeros.data_ptr(), *put(zeros), 72),
+        *(out.address(), 0, None, rstd.address()),
+    )
+    bad = torch.tensor([False, True, False, False, True, True])
+    assert torch.equal(out.tensor()[0].isnan().all(1), bad)
+    assert torch.equal(torch.isfinite(out.tensor()[0]).all(1), ~bad)
+    assert torch.equal(rstd.tensor()[0].isnan(), bad)
 
 
 @pytest.mark.parametrize("x_type", [F32, BF16])
@@ -600,6 +649,8 @@ def test_sizes_whose_product_is_no_number_of_bytes_are_refused(sizes):
         lambda: handle.hc_gate_residual_forward(context, n, t, d, *array, *array, 0, *array, *array),
         lambda: handle.hc_gate_residual_backward(context, n, t, d, *array, *array, 0, *array, *array, *array),
         lambda: handle.hc_attention_forward(context, n, t, d, 8, *array, *array, address, 0),
+        lambda: handle.hc_rotate_heads_forward(context, n, t, d, 8, 1e-6, *(address,) * 6, 0),
+        lambda: handle.hc_rotate_heads_backward(context, n, t, d, 8, 1e-6, *(address,) * 7, 0, address, address),
         lambda: handle.hc_attention_backward(context, n, t, d, 8, *array, *array, *array, address, *array, 0),
         lambda: handle.hc_patchify(context, n, 1, t, 1, d, 0, *array, *array),
         lambda: handle.hc_unpatchify(context, 1, n, t, d, 1, 0, *array, *array),
@@ -624,6 +675,8 @@ def test_counts_and_strides_that_are_no_number_of_bytes_are_refused():
         lambda: handle.hc_scale_add(context, large, 1.0, *array, 0.0, None, 0, *array),
         lambda: handle.hc_softmax_forward(context, 2**30, 2**29, *array, *array),
         lambda: handle.hc_softmax_backward(context, 2**29, 2**30, *array, *array, *array),
+        lambda: handle.hc_swiglu_forward(context, 2**30, 2**29, *array, *array),
+        lambda: handle.hc_swiglu_backward(context, 2**29, 2**30, *array, *array, *array),
         lambda: handle.hc_mse_forward(context, 2**30, 2**30, *array, *array, address),
         lambda: handle.hc_mse_backward(context, 2**30, 2**30, address, *array, *array, *array),
         lambda: handle.hc_adaln_forward(

@@ -77,6 +77,103 @@ def adaln_backward(
     return Case("adaln_backward", [n, t, d, stride], arrays, label="and stream" if with_stream else "")
 
 
+def adarms(rng: np.random.Generator) -> Iterator[Case]:
+    """adaLN without a mean, which is RMSNorm."""
+    for d, (x_kind, small_kind), (n, t) in itertools.product(WIDTHS, PAIRS, ((1, 1), (2, 9), (1, 37))):
+        if n * t * d > 10000 and small_kind != x_kind:
+            continue
+        x = given(rng.standard_normal((n, t, d)) * 2 + 0.5, x_kind)
+        shift_array, shift, stride = conditions(rng, n, d, small_kind)
+        scale_array, scale, _ = conditions(rng, n, d, small_kind)
+        rstd = 1 / np.sqrt((x.values**2).mean(2) + EPS)
+        normal = x.values * rstd[..., None]
+        out, relative = normal * (1 + scale) + shift, (d + 16) * ONE
+        bound = relative * (np.abs(normal * (1 + scale)) + np.abs(normal)) + 2 * ONE * np.abs(shift)
+        arrays = [
+            x,
+            shift_array,
+            scale_array,
+            wanted(out, bound, small_kind),
+            absent(),
+            wanted(rstd, relative * rstd, "f32"),
+        ]
+        yield Case("adaln_forward", [n, t, d, stride], arrays, [EPS], label="rms")
+        dout, rstds = given(rng.standard_normal((n, t, d)), small_kind), given(rstd, "f32")
+        r = rstds.values[..., None]
+        normal, g = x.values * r, dout.values * (1 + scale)
+        dx = r * (g - normal * (g * normal).mean(2, keepdims=True))
+        size = r * (np.abs(g) + np.abs(normal) * np.abs(g * normal).mean(2, keepdims=True))
+        terms = np.abs(dout.values)
+        arrays = [dout, x, scale_array, absent(), rstds, absent(), wanted(dx, relative * size, x_kind),
+                  wanted(dout.values.sum(1), (t + 4) * ONE * terms.sum(1), small_kind),
+                  wanted((dout.values * normal).sum(1), (t + 8) * ONE * (terms * np.abs(normal)).sum(1), small_kind)]  # fmt: skip
+        yield Case("adaln_backward", [n, t, d, stride], arrays, label="rms")
+
+
+def rotate_heads(rng: np.random.Generator) -> Iterator[Case]:
+    """Widths of heads around two vectors of each length, an odd one where nothing turns, and more tokens than a block."""
+    shapes = ((1, 1, 1, 2), (2, 3, 2, 6), (1, 5, 3, 8), (1, 37, 2, 30), (2, 4, 1, 64), (1, 3, 2, 72), (1, 2, 1, 258))
+    kinds: tuple[Kind, ...] = ("f32", "bf16")
+    for (n, t, h, k), kind, (norm, turn) in itertools.product(shapes, kinds, ((1, 1), (1, 0), (0, 1))):
+        yield from rotation(rng, (n, t, h, k - (not turn)), kind, norm=bool(norm), turn=bool(turn))
+
+
+def rotation(
+    rng: np.random.Generator, shape: tuple[int, int, int, int], kind: Kind, *, norm: bool, turn: bool
+) -> Iterator[Case]:
+    n, t, h, k = shape
+    angles = rng.uniform(-4, 4, (t, k // 2))
+    tables = [given(of(angles), "f32") if turn else absent() for of in (np.cos, np.sin)]
+    weights = [given(1 + 0.5 * rng.standard_normal(k), "f32") if norm else absent() for _ in range(2)]
+    cos, sin = (
+        (table.values[:, None] for table in tables) if turn else (np.ones((t, 1, k // 2)), np.zeros((t, 1, k // 2)))
+    )
+    w = np.stack([weight.values if norm else np.ones(k) for weight in weights])[:, None]  # (2, 1, K)
+    qkv, dout = (given(rng.standard_normal((n, t, 3, h, k)) * 2, kind) for _ in range(2))
+    x, v = qkv.values[:, :, :2], qkv.values[:, :, 2:]
+    rstd = 1 / np.sqrt((x**2).mean(-1, keepdims=True) + EPS) if norm else np.ones((n, t, 2, h, 1))
+    xh, relative = x * rstd, (k + 24) * ONE
+    out, size = turned(w * xh, cos[:, None], sin[:, None])
+    expected = wanted(np.concatenate([out, v], 2), np.concatenate([relative * size, 0 * v], 2) + 1e-40, kind)
+    label = f"{'norm' if norm else ''} {'turn' if turn else ''}"
+    yield Case("rotate_heads_forward", shape, [*tables, *weights, qkv, expected], [EPS], label=label)
+    back, reach = turned(dout.values[:, :, :2], cos[:, None], -sin[:, None])
+    dx, bound = back, relative * reach
+    if norm:
+        dx = rstd * (w * back - xh * (w * back * xh).mean(-1, keepdims=True))
+        bound = relative * rstd * (np.abs(w) * reach + np.abs(xh) * (np.abs(w * xh) * reach).mean(-1, keepdims=True))
+    dqkv = np.concatenate([dx, dout.values[:, :, 2:]], 2)
+    dw, terms = (back * xh).sum((0, 1, 3)), (reach * np.abs(xh)).sum((0, 1, 3))
+    of_weights = [wanted(dw[i], (n * t * h + k + 24) * ONE * terms[i], "f32") if norm else absent() for i in range(2)]
+    arrays = [*tables, *weights, dout, qkv if norm else absent(kind),
+              wanted(dqkv, np.concatenate([bound, 0 * v], 2) + 1e-40, kind), *of_weights]  # fmt: skip
+    yield Case("rotate_heads_backward", shape, arrays, [EPS], label=label)
+
+
+def turned(heads: Float, cos: Float, sin: Float) -> tuple[Float, Float]:
+    """Heads (N, T, 2, H, K) with pairs rotated by angles (T, 1, 1, K / 2), and the sizes of what was added; an odd K has none."""
+    if heads.shape[-1] % 2:
+        return heads, np.abs(heads)
+    a, b = heads[..., 0::2], heads[..., 1::2]
+    out = np.stack([a * cos - b * sin, a * sin + b * cos], -1).reshape(heads.shape)
+    size = np.stack([np.abs(a * cos) + np.abs(b * sin), np.abs(a * sin) + np.abs(b * cos)], -1).reshape(heads.shape)
+    return out, size
+
+
+def swiglu(rng: np.random.Generator) -> Iterator[Case]:
+    for columns, (x_kind, out_kind), rows in itertools.product(LENGTHS, PAIRS, (1, 3)):
+        x = given(rng.standard_normal((rows, 2 * columns)) * 3, x_kind)
+        gate, value = x.values[:, :columns], x.values[:, columns:]
+        silu = gate * sigmoid(gate)
+        out = wanted(silu * value, 8 * ONE * np.abs(gate * value), out_kind)
+        yield Case("swiglu_forward", [rows, columns], [x, out])
+        dout = given(rng.standard_normal((rows, columns)), out_kind)
+        slope = sigmoid(gate) * (1 + gate * (1 - sigmoid(gate)))
+        dx = np.concatenate([dout.values * value * slope, dout.values * silu], 1)
+        bound = ONE * np.concatenate([16 * np.abs(dout.values * value), 8 * np.abs(dout.values * gate)], 1)
+        yield Case("swiglu_backward", [rows, columns], [dout, x, wanted(dx, bound, x_kind)])
+
+
 def gate_residual(rng: np.random.Generator) -> Iterator[Case]:
     for d, (x_kind, small_kind), (n, t) in itertools.product(WIDTHS, PAIRS, ((1, 1), (2, 9), (1, 37))):
         if n * t * d > 10000 and small_kind != x_kind:
@@ -246,9 +343,21 @@ def refused(rng: np.random.Generator) -> Iterator[Case]:
     yield Case("map_backward", [4, 4], [x, x, out], status=-1, label="no such gradient")
     yield Case("softmax_forward", [2, -2], [x, out], status=-1, label="negative columns")
     yield Case("patchify", [1, 1, 2, 2, 1, 7], [x, out], status=-1, label="no such order")
+    yield Case("swiglu_forward", [1, -2], [x, out], status=-1, label="negative columns")
+    none = absent()
+    for ints, tables, label in (
+        ([1, 1, 0, 4], (none, none), "no heads"),
+        ([1, 1, 1, 3], (x, x), "pairs of an odd width"),
+        ([1, 1, 1, 2], (x, none), "no sin"),
+    ):
+        yield Case("rotate_heads_forward", ints, [*tables, none, none, x, out], [EPS], status=-1, label=label)
+    yield Case(
+        "rotate_heads_forward", [1, 1, 1, 1], [none, none, x, none, x, out], [EPS], status=-1, label="one weight"
+    )
 
 
 def vector_cases() -> list[Case]:
     rng = np.random.default_rng(4)
-    groups = (adaln, gate_residual, functions, scaled_sums, softmax, patches, losses, sums_of_squares, adamw, refused)
+    groups = (adaln, gate_residual, functions, scaled_sums, softmax, patches, losses, sums_of_squares, adamw, refused,
+              adarms, swiglu, rotate_heads)  # fmt: skip
     return [case for group in groups for case in group(rng)]

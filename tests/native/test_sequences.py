@@ -28,6 +28,12 @@ def _randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> to
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
+def _constants() -> tuple[torch.Tensor, ...]:
+    """cos, sin, and the weights of q and k of `rotate_heads`."""
+    half = D // HEADS // 2
+    return _randn(T, half), _randn(T, half, seed=1), _randn(2 * half), _randn(2 * half, seed=1)
+
+
 BF16 = torch.bfloat16
 STREAM, ROWS, QKV = (N, T, D), (N, D), (N, T, 3 * D)
 # A call of each function that a sequence takes, with arguments of different types and sizes: what stood in the wrong place shows.
@@ -49,6 +55,14 @@ CALLS = {
     ),
     "hc_map": lambda: c_vector.gelu_forward(_randn(*STREAM)),
     "hc_map_backward": lambda: c_vector.silu_backward(_randn(*STREAM, dtype=BF16), _randn(*STREAM)),
+    "hc_swiglu_forward": lambda: c_vector.swiglu_forward(_randn(*STREAM, dtype=BF16)),
+    "hc_swiglu_backward": lambda: c_vector.swiglu_backward(_randn(N, T, D // 2, dtype=BF16), _randn(*STREAM)),
+    "hc_rotate_heads_forward": lambda: c_backend.rotate_heads_forward(
+        _randn(*QKV, dtype=BF16), HEADS, *_constants(), 0.25
+    ),
+    "hc_rotate_heads_backward": lambda: c_backend.rotate_heads_backward(
+        _randn(*QKV, dtype=BF16), _randn(*QKV, dtype=BF16, seed=1), HEADS, *_constants(), 0.25
+    ),
 }
 
 

@@ -92,7 +92,7 @@ class Model(Settings):
     def _consistent(self) -> "Model":
         width, _, heads = self.shape
         if width % heads:
-            raise ValueError(f"`hidden_size` {width} is no multiple of `num_heads` {heads}")
+            raise ValueError(f"hidden_size {width} is no multiple of num_heads {heads}")
         if self.block.position == "rope" and width // heads % 4:
             raise ValueError(
                 f"`position: rope` rotates pairs of a head, half of them with the row and half with the column, and `num_heads` "

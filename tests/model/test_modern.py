@@ -16,9 +16,11 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from dithc import hcops
+from dithc.config import training
 from dithc.log import UserError
 from dithc.model import PRESETS, DiT, DiTConfig, adapt, diffusers_keys, flops_per_image
 from dithc.model.embed import rotary_tables
+from dithc.train.matrices import matrices_of
 
 SMALL = {"hidden_size": 24, "num_heads": 3, "depth": 2, "input_size": (4, 6), "num_classes": 3, "in_channels": 2}
 KINDS: list[dict[str, Any]] = [
@@ -182,6 +184,19 @@ def test_family_has_the_sizes_of_the_original_and_its_arithmetic(name: str) -> N
     assert modern.mlp_width % 16 == 0
     ours, theirs = flops_per_image(modern).forward_total, flops_per_image(original).forward_total
     assert theirs <= ours < 1.01 * theirs
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_settings_know_how_many_weights_the_blocks_have(kind: dict[str, Any]) -> None:
+    sizes = {"hidden_size": 64, "num_heads": 4, "depth": 3}
+    networks = [DiT.from_preset("DiT-S/2", **sizes, **changes) for changes in ({}, kind)]
+    before, after = (sum(value.numel() for value in network.parameters()) for network in networks)
+    original, settings = training.Model(**sizes), training.Model(**sizes, **kind)
+    assert settings.parameters - original.parameters == after - before
+    matrices = matrices_of({name: tuple(value.shape) for name, value in networks[1].named_parameters()})
+    assert settings.matrix_elements == sum(matrix.size for matrix in matrices)
+    run = training.Run(dataset="a", model=settings, optimizer=training.Optimizer(kind="muon"))
+    assert run.update_flops == 2 * run.optimizer.iterations * sum(matrix.cost for matrix in matrices)
 
 
 def test_options_change_no_other_initial_weight_and_their_own_are_ones() -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -40,6 +41,20 @@ def test_finetuning_starts_from_the_weights_it_is_told(job, base, kind):
     expected = load_file(store.open(step).weights(kind))
     assert all(torch.equal(value, expected[name]) for name, value in initial(tuned).items())
     assert str(base.out) in Manifest.read(tuned.out).inputs
+
+
+def test_finetuning_of_other_blocks_starts_from_them_and_from_no_others(job):
+    model = {"preset": "ModernDiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
+    guide = {"label_dropout": 0.5, "guide": {"by": "start"}}
+    before = job("before", until=2, model=model)
+    assert train(before, Group()) == DONE
+    tuned = job("tuned", until=2, model=model, init=before.out, **guide)
+    tuned = replace(tuned, run=tuned.run.model_copy(update={"init": "before"}))
+    assert train(tuned, Group()) == DONE
+    expected = load_file(Store.of_run(before.out)[0].open(2).weights("ema"))
+    assert all(torch.equal(value, expected[name]) for name, value in initial(tuned).items())
+    with pytest.raises(UserError, match="kind of block"):
+        train(job("other", until=1, init=before.out), Group())
 
 
 def test_start_does_not_depend_on_where_results_stand(job, base, tmp_path):

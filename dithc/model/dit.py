@@ -122,7 +122,8 @@ class Block(nn.Module):
         if not all(is_plain(layer, kind) for layer, kind in zip(layers, kinds, strict=True)):
             return None
         values: list[Any] = [value for layer in layers for value in (layer.weight, layer.bias)]
-        return hcops.fused.BlockWeights(*values, attention.q_norm, attention.k_norm)
+        values += [attention.q_norm, attention.k_norm]
+        return hcops.fused.BlockWeights(*values)
 
 
 class Attention(nn.Module):

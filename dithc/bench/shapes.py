@@ -42,7 +42,7 @@ def module_layers(config: DiTConfig, *, batch: int) -> list[Layer]:
     return [
         Layer("qkv", tokens, width, 3 * width),
         Layer("out", tokens, width, width),
-        Layer("up", tokens, width, config.mlp_width),
+        Layer("up", tokens, width, config.mlp_rows),
         Layer("down", tokens, config.mlp_width, width),
         Layer("condition", batch, width, 6 * width),
     ]

@@ -56,7 +56,7 @@ def add_steps(parser: argparse.ArgumentParser, *, rounds: int, of: str, warmup: 
 
 def preset(name: str) -> str:
     """The preset's whole name."""
-    return f"DiT-{name.removeprefix('DiT-')}"
+    return name if "DiT-" in name else f"DiT-{name}"
 
 
 def override(text: str) -> tuple[str, Any]:

@@ -5,7 +5,7 @@ Unknown keys are refused, values do not change, every field is documented; no nu
 
 import unicodedata
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -45,10 +45,14 @@ Metres = Annotated[float, Field(gt=0.0, le=100_000.0)]
 Gib = Annotated[float, Field(gt=0.0, le=10.0**6)]
 Rate = Annotated[float, Field(gt=0.0, le=1.0)]  # of learning
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=64)]  # part of file names
-Preset = Annotated[str, Field(pattern=r"^DiT-(S|B|L|XL)/[248]$")]
+Preset = Annotated[str, Field(pattern=r"^(Modern)?DiT-(S|B|L|XL)/[248]$")]
 Band = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=32)]
 Title = Annotated[str, Field(max_length=500), AfterValidator(_one_line)]
 Place = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_path)]
+
+
+def _is_truth(annotation: object) -> bool:
+    return annotation is bool or bool in get_args(annotation)
 
 
 class Settings(BaseModel):
@@ -63,6 +67,6 @@ class Settings(BaseModel):
         for name, value in content.items() if isinstance(content, Mapping) else ():
             field = cls.model_fields.get(name) if isinstance(name, str) else None
             values = value if isinstance(value, list) else [value]
-            if field is not None and field.annotation is not bool and any(isinstance(one, bool) for one in values):
+            if field is not None and not _is_truth(field.annotation) and any(isinstance(one, bool) for one in values):
                 raise ValueError(f"`{name}` is {value!r}, where neither true nor false is expected")
         return content

@@ -262,9 +262,6 @@ class Experiment(Settings):
                 f"datasets.{run.dataset}.tiles.size {dataset.tiles.size} is no multiple of {factor * patch}: the codec "
                 f"shrinks by {factor} and runs.{name} cuts patches of {patch}"
             )
-        width, _, heads = run.model.shape
-        if width % heads:
-            raise ValueError(f"runs.{name}.model: hidden_size {width} is no multiple of num_heads {heads}")
 
     def _learns(self, name: str, run: Run) -> None:
         """What the initial weights have learnt is what the run goes on to learn."""
@@ -273,6 +270,11 @@ class Experiment(Settings):
             raise ValueError(
                 f"runs.{name}.objective.predict is {run.objective.predict}, and runs.{run.init}, its `init`, predicts "
                 f"{before.objective.predict}: give both the same"
+            )
+        if before.model.block != run.model.block:
+            raise ValueError(
+                f"runs.{name}.model has blocks of {run.model.block}, and runs.{run.init}, its `init`, of {before.model.block}: "
+                "weights mean something in blocks of their kind alone; give both the same"
             )
         if run.guide is not None and run.guide.by == "start" and before.label_dropout == 0.0:
             raise ValueError(

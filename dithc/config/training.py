@@ -6,13 +6,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from dithc.config.base import Count, Fraction, Gib, Name, Place, Positive, Rate, Seed, Settings, Size
+from dithc.config.learning import FAMILIES as FAMILIES
 from dithc.config.learning import SIZES as SIZES
 from dithc.config.learning import Beta, Length
+from dithc.config.learning import BlockKind as BlockKind
 from dithc.config.learning import Ema as Ema
 from dithc.config.learning import Guide as Guide
+from dithc.config.learning import MlpKind as MlpKind
 from dithc.config.learning import Model as Model
+from dithc.config.learning import Norm as Norm
 from dithc.config.learning import Objective as Objective
 from dithc.config.learning import Optimizer as Optimizer
+from dithc.config.learning import Position as Position
+from dithc.config.learning import swiglu_width as swiglu_width
 
 StrategyName = Literal["cftp", "dp", "dp+tp"]
 GradientPath = Literal["overlapped", "ddp"]
@@ -36,9 +42,6 @@ STATE_BYTES, BF16_COPY_BYTES = 20, 2
 SNAPSHOT_BYTES = 16
 MOMENT_BYTES = 4  # of these, which muon needs one of for a matrix
 LENGTH_BYTES = 4  # more of both for each of `ema.lengths`
-# Numbers a block keeps of a token for its backward pass, in widths D: two norms, qkv, attention, projection, MLP before and after
-# GELU (4 each), two gates (paper section 4.2; measured 16 to 19).
-KEPT_WIDTHS = 20
 
 
 class Memory(Settings):
@@ -185,6 +188,11 @@ class Run(Settings):
                 f"`init_file` holds a network that predicts noise, and `objective.predict` is {predict}: set it to noise, or "
                 "leave `init_file` out"
             )
+        if self.init_file is not None and self.model.block != BlockKind():
+            raise ValueError(
+                f"`init_file` holds a network of the original blocks ({BlockKind()}), and `model` has others "
+                f"({self.model.block}), in which its weights mean nothing: take a preset DiT-..., or start from a run by `init`"
+            )
 
     def _check_schedule(self) -> None:
         if self.lr_schedule != "trapezoid" and self.decay_share != type(self).model_fields["decay_share"].default:
@@ -216,7 +224,7 @@ class Run(Settings):
         """What an image of so many tokens keeps for its backward pass."""
         width, depth, _ = self.model.shape
         kept_blocks = 2 if (recompute or self.recompute) == "block" else depth
-        return tokens * width * (2 if self.dtype == "bf16" else 4) * (kept_blocks * KEPT_WIDTHS + depth)
+        return tokens * width * (2 if self.dtype == "bf16" else 4) * (kept_blocks * self.model.kept_widths + depth)
 
     @property
     def state_bytes(self) -> int:
@@ -235,8 +243,11 @@ class Run(Settings):
     def update_flops(self) -> int:
         """Operations of an update beside those by element: products of Newton-Schulz, over all ranks."""
         width, depth, _ = self.model.shape
-        # An iteration on (R, C), R <= C, takes 2 R^2 C + R^3 multiply-adds: 3 D^3 for each of 4 matrices, 9 for the MLP's 2.
-        return 2 * depth * 30 * width**3 * self.optimizer.iterations if self.optimizer.kind == "muon" else 0
+        # An iteration on (R, C), R <= C, takes 2 R^2 C + R^3 multiply-adds: 3 D^3 for each of 4 matrices, and those of the MLP, 2
+        # or with a gate 3 of (D, E).
+        of_mlp = (3 if self.model.block.mlp == "swiglu" else 2) * (2 * self.model.mlp_width + width) * width**2
+        adds = depth * (12 * width**3 + of_mlp) * self.optimizer.iterations
+        return 2 * adds if self.optimizer.kind == "muon" else 0
 
     @property
     def guided_share(self) -> float:

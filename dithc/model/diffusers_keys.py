@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dithc.config import training
 from dithc.log import UserError, problem
 from dithc.model.embed import position_embedding
 from dithc.model.presets import DiTConfig
@@ -87,6 +88,8 @@ def settings(config: DiTConfig) -> dict[str, Any]:
     if config.null_label is None:
         got = f"{config.num_classes} classes, trained without label dropout"
         raise _cannot_hold("a label table without a row for the null label", got=got, expected="label_dropout above 0")
+    if config.block != training.BlockKind():
+        raise _cannot_hold("blocks of another kind", got=config.block, expected=training.BlockKind())
     if config.mlp_width != 4 * config.hidden_size:
         raise _cannot_hold("another width of the MLP", got=config.mlp_width, expected=4 * config.hidden_size)
     return {
@@ -208,7 +211,7 @@ def _refuse_different(copies: State) -> None:
 
 
 def _cannot_hold(what: str, *, got: object, expected: object) -> UserError:
-    remedy = "export it as safetensors or official"
+    remedy = "export it as safetensors"
     return problem(f"diffusers' {CLASS} cannot hold {what}", got=got, expected=expected, remedy=remedy)
 
 

@@ -1,6 +1,6 @@
 """The network: tokens through blocks with adaLN-Zero, and back to an image (Peebles & Xie 2023, figure 3).
 
-Legend: N batch, C channels, T tokens, D width, p side of a patch.
+Legend: N batch, C channels, T tokens, D width, K head width, E width of the hidden layer of the MLP, p side of a patch.
 """
 
 from typing import Any, Self
@@ -18,10 +18,12 @@ from dithc.model.embed import (
     Silu,
     TimestepEmbedder,
     position_embedding,
+    rotary_tables,
 )
 from dithc.model.presets import DiTConfig, preset
 
 EMBEDDING_STD = 0.02
+Rotary = tuple[Tensor | None, Tensor | None]  # cosines and sines (T, K/2), constants; or nothing
 
 
 class DiT(nn.Module):
@@ -39,8 +41,9 @@ class DiT(nn.Module):
         self.t_embedder = TimestepEmbedder(width)
         self.y_embedder = LabelEmbedder(config.num_classes + (config.null_label is not None), width)
         self.pos_embed = nn.Parameter(torch.empty(1, config.num_tokens, width), requires_grad=False)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
-        self.final_layer = FinalLayer(width, config.patch_size**2 * config.out_channels)
+        rotary = rotary_tables(config.head_width, config.grid) if config.position == "rope" else (None, None)
+        self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.depth))
+        self.final_layer = FinalLayer(width, config.patch_size**2 * config.out_channels, rms=config.norm == "rms")
         initialise(self)
 
     @classmethod
@@ -81,23 +84,27 @@ class DiT(nn.Module):
 class Block(nn.Module):
     """Attention and MLP, each behind a norm shifted, scaled and gated by the condition c."""
 
-    def __init__(self, config: DiTConfig) -> None:
+    def __init__(self, config: DiTConfig, rotary: Rotary = (None, None)) -> None:
         super().__init__()
         width = config.hidden_size
-        self.attn = Attention(width, config.num_heads)
-        self.mlp = Mlp(width, config.mlp_width)
+        self.kind = config.block
+        self.attn = Attention(width, config.num_heads, rotary=rotary, norm=config.qk_norm)
+        self.mlp = (GatedMlp if config.mlp == "swiglu" else Mlp)(width, config.mlp_width)
         self.adaLN_modulation = nn.Sequential(Silu(), Linear(width, 6 * width))
 
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
         """x (N, T, D), c (N, D)."""
-        weights = self._weights()
+        weights, rms = self._weights(), self.kind.norm == "rms"
         if weights is not None and hcops.fused.block_serves(x, c, weights):
-            return hcops.fused.block(x, c, weights, num_heads=self.attn.num_heads)
+            (cos, sin), swiglu = self.attn.rotary, self.kind.mlp == "swiglu"
+            return hcops.fused.block(
+                x, c, weights, num_heads=self.attn.num_heads, rms=rms, swiglu=swiglu, cos=cos, sin=sin
+            )
         modulation: Tensor = self.adaLN_modulation(c)  # (N, 6D)
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, dim=1)  # (N, D) each
-        normed, x = hcops.vector.adaln_and_stream(x, shift_a, scale_a)  # (N, T, D) each
+        normed, x = hcops.vector.adaln_and_stream(x, shift_a, scale_a, rms=rms)  # (N, T, D) each
         x = self.attn(normed, gate=gate_a, residual=x)  # (N, T, D)
-        normed, x = hcops.vector.adaln_and_stream(x, shift_m, scale_m)  # (N, T, D) each
+        normed, x = hcops.vector.adaln_and_stream(x, shift_m, scale_m, rms=rms)  # (N, T, D) each
         out: Tensor = self.mlp(normed, gate=gate_m, residual=x)
         return out  # (N, T, D)
 
@@ -106,28 +113,39 @@ class Block(nn.Module):
         if nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]
             return None
         condition, attention, mlp = self.adaLN_modulation, self.attn, self.mlp
-        wholes = is_plain(condition, nn.Sequential), is_plain(attention, Attention), is_plain(mlp, Mlp)
+        kind, first = (GatedMlp, Linear) if self.kind.mlp == "swiglu" else (Mlp, LinearGelu)
+        wholes = is_plain(condition, nn.Sequential), is_plain(attention, Attention), is_plain(mlp, kind)
         if not all(wholes) or [type(part) for part in condition] != [Silu, Linear] or not is_plain(condition[0], Silu):
             return None
-        layers = (condition[1], attention.qkv, attention.proj, mlp.fc1, mlp.fc2)
-        if not all(is_plain(layer, kind) for layer, kind in zip(layers, LAYERS, strict=True)):
+        layers = (condition[1], attention.qkv, attention.proj, *mlp.layers)
+        kinds = (Linear, Linear, Linear, first, Linear)
+        if not all(is_plain(layer, kind) for layer, kind in zip(layers, kinds, strict=True)):
             return None
         values: list[Any] = [value for layer in layers for value in (layer.weight, layer.bias)]
+        values += [attention.q_norm, attention.k_norm]
         return hcops.fused.BlockWeights(*values)
 
 
 class Attention(nn.Module):
     """Self-attention over all tokens of an image, and the gated residual connection behind it."""
 
-    def __init__(self, width: int, num_heads: int) -> None:
+    def __init__(self, width: int, num_heads: int, *, rotary: Rotary = (None, None), norm: bool = False) -> None:
         super().__init__()
         self.num_heads = num_heads
+        self.rotary = rotary
+        self.q_norm, self.k_norm = (nn.Parameter(torch.ones(width // num_heads)) if norm else None for _ in range(2))
         self.qkv = Linear(width, 3 * width)
         self.proj = Linear(width, width)
 
     def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
         """residual + gate * (the mixed x); x and residual (N, T, D), gate (N, D)."""
-        out: Tensor = self.proj(hcops.attention(self.qkv(x), self.num_heads), gate=gate, residual=residual)
+        qkv = self.qkv(x)  # (N, T, 3D)
+        (cos, sin), (q_norm, k_norm) = self.rotary, (self.q_norm, self.k_norm)
+        if cos is not None or q_norm is not None:
+            qkv = hcops.vector.rotate_heads(
+                qkv, self.num_heads, cos=cos, sin=sin, query_weight=q_norm, key_weight=k_norm
+            )
+        out: Tensor = self.proj(hcops.attention(qkv, self.num_heads), gate=gate, residual=residual)
         return out  # (N, T, D)
 
 
@@ -138,6 +156,11 @@ class Mlp(nn.Module):
         super().__init__()
         self.fc1 = LinearGelu(width, hidden)
         self.fc2 = Linear(hidden, width)
+
+    @property
+    def layers(self) -> tuple[nn.Linear, nn.Linear]:
+        """Both, in the order in which they run."""
+        return self.fc1, self.fc2
 
     def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
         """residual + gate * (x through both layers); x and residual (N, T, D), gate (N, D)."""
@@ -150,28 +173,45 @@ class Mlp(nn.Module):
         return out  # (N, T, D)
 
 
+class GatedMlp(nn.Module):
+    """Two linear layers with a SwiGLU between (Shazeer 2020), and the gated residual connection behind them."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate_up = Linear(width, 2 * hidden)  # the rows whose SiLU gates, then those that are gated
+        self.fc2 = Linear(hidden, width)
+
+    @property
+    def layers(self) -> tuple[nn.Linear, nn.Linear]:
+        """Both, in the order in which they run."""
+        return self.gate_up, self.fc2
+
+    def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
+        """residual + gate * (x through both layers); x and residual (N, T, D), gate (N, D)."""
+        hidden = hcops.vector.swiglu(self.gate_up(x))  # (N, T, E)
+        out: Tensor = self.fc2(hidden, gate=gate, residual=residual)
+        return out  # (N, T, D)
+
+
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether nobody outside (a subclass, a hook, another forward pass) has to see the calls of a module."""
     hooks = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
     return type(module) is kind and "forward" not in module.__dict__ and not any(hooks)
 
 
-# Of a block, in the order of `hcops.fused.BlockWeights`.
-LAYERS = (Linear, Linear, Linear, LinearGelu, Linear)
-
-
 class FinalLayer(nn.Module):
     """Norm shifted and scaled by the condition, then tokens to the pixels of their patches."""
 
-    def __init__(self, width: int, out_features: int) -> None:
+    def __init__(self, width: int, out_features: int, *, rms: bool = False) -> None:
         super().__init__()
+        self.rms = rms
         self.linear = Linear(width, out_features)
         self.adaLN_modulation = nn.Sequential(Silu(), Linear(width, 2 * width))
 
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
         """x (N, T, D), c (N, D)."""
         shift, scale = self.adaLN_modulation(c).chunk(2, dim=1)  # (N, D) each
-        patches: Tensor = self.linear(hcops.vector.adaln(x, shift, scale))
+        patches: Tensor = self.linear(hcops.vector.adaln(x, shift, scale, rms=self.rms))
         return patches  # (N, T, p*p*out)
 
 

@@ -96,6 +96,24 @@ def timestep_features(t: Tensor) -> Tensor:
     return torch.cat([torch.cos(angles), torch.sin(angles)], dim=1)  # (N, 2 * half)
 
 
+def rotary_tables(head_width: int, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Cosines and sines by which queries and keys are rotated at each token of a grid of (rows, columns), from fp64.
+
+    Of the K/2 pairs of a head the first half turns with the row and the second with the column (axial RoPE, as in EVA-02, Fang et
+    al. 2023, and LightningDiT, arXiv 2501.01423), each at K/4 frequencies falling geometrically from 1 radian a patch towards
+    1 / MAX_PERIOD: the frequencies of RoPE (Su et al. 2021, section 3.2.2), with the period that both papers keep.
+
+    Returns:
+        (T, K/2) each, fp32.
+    """
+    quarter = head_width // 4
+    frequencies = MAX_PERIOD ** (-torch.arange(quarter, dtype=torch.float64) / quarter)  # (K/4)
+    rows, columns = (torch.arange(side, dtype=torch.float64)[:, None] * frequencies for side in grid)
+    half = (*grid, quarter)
+    angles = torch.cat([rows[:, None].expand(half), columns[None].expand(half)], dim=2).flatten(0, 1)  # (T, K/2)
+    return angles.cos().float(), angles.sin().float()
+
+
 def position_embedding(width: int, grid: tuple[int, int]) -> Tensor:
     """The fixed 2-D sine-cosine embedding of a grid of (rows, columns), computed in fp64.
 

@@ -34,7 +34,7 @@ class Flops(NamedTuple):
 def flops_per_image(config: DiTConfig) -> Flops:
     """Counts the matrix products of one image through the model that `config` describes."""
     width, tokens, area = config.hidden_size, config.num_tokens, config.patch_size**2
-    per_token = 4 * width * width + 2 * width * config.mlp_width  # qkv and proj; fc1 and fc2
+    per_token = 4 * width * width + width * (config.mlp_rows + config.mlp_width)  # qkv and proj; both layers of the MLP
     block = tokens * per_token + 6 * width * width  # and adaLN
     ends = tokens * area * (config.in_channels + config.out_channels) * width  # x_embedder, final layer
     condition = NUM_FREQUENCIES * width + width * width + 2 * width * width  # t_embedder; final adaLN

@@ -1,9 +1,9 @@
 """What a DiT is made of, checked, and the sizes of the paper by name."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 from dithc.config import training
 from dithc.log import UserError, problem
@@ -24,7 +24,12 @@ class DiTConfig:
         learn_sigma: whether the output holds a variance for each channel, 2C channels in all.
         class_dropout_prob: the share of labels that the trainer drops, in [0, 1); above 0 the label table has one more
             row, the null label.
-        mlp_ratio: width of the hidden layer of the MLP over `hidden_size`.
+        mlp_ratio: width of the hidden layer of the MLP over `hidden_size`; of a SwiGLU, that of one with its arithmetic.
+        norm: before each modulation: LayerNorm, or RMSNorm (Zhang & Sennrich 2019), both without weights of their own.
+        mlp: two layers with a GELU between, or with a SwiGLU (Shazeer 2020).
+        position: the position embedding alone, or rotated queries and keys as well (`rotary_tables`), whose heads are then a
+            multiple of 4 wide.
+        qk_norm: whether queries and keys have RMS norms, each with weights (K) that all heads share.
     """
 
     hidden_size: int
@@ -37,6 +42,10 @@ class DiTConfig:
     learn_sigma: bool = True
     class_dropout_prob: float = 0.1
     mlp_ratio: float = 4.0
+    norm: training.Norm = "layer"
+    mlp: training.MlpKind = "gelu"
+    position: training.Position = "sincos"
+    qk_norm: bool = False
 
     def __post_init__(self) -> None:
         given = self.input_size
@@ -50,6 +59,16 @@ class DiTConfig:
         if self.hidden_size % self.num_heads or self.hidden_size % 4:
             expected = f"a multiple of 4 (position embedding) and of num_heads = {self.num_heads}"
             raise _wrong("hidden_size", got=self.hidden_size, expected=expected)
+        for name, known in (("norm", training.Norm), ("mlp", training.MlpKind), ("position", training.Position)):
+            if getattr(self, name) not in get_args(known):
+                raise _wrong(name, got=repr(getattr(self, name)), expected=" or ".join(get_args(known)))
+        if not isinstance(self.qk_norm, bool):
+            raise _wrong("qk_norm", got=repr(self.qk_norm), expected="True or False")
+        if self.position == "rope" and self.head_width % 4:
+            expected = (
+                "a number that leaves each head a multiple of 4 wide, for pairs that turn with row and column (rope)"
+            )
+            raise _wrong("num_heads", got=f"{self.num_heads}, heads {self.head_width} wide", expected=expected)
         if not 0 <= self.class_dropout_prob < 1:
             raise _wrong("class_dropout_prob", got=self.class_dropout_prob, expected="a share in [0, 1)")
         if self.mlp_width < 1:
@@ -67,6 +86,11 @@ class DiTConfig:
         return self.size[0] // self.patch_size, self.size[1] // self.patch_size
 
     @property
+    def head_width(self) -> int:
+        """K."""
+        return self.hidden_size // self.num_heads
+
+    @property
     def num_tokens(self) -> int:
         """T."""
         return self.grid[0] * self.grid[1]
@@ -78,8 +102,25 @@ class DiTConfig:
 
     @property
     def mlp_width(self) -> int:
-        """Width of the hidden layer of the MLP."""
-        return int(self.hidden_size * self.mlp_ratio)
+        """E, the width of the hidden layer of the MLP."""
+        width = int(self.hidden_size * self.mlp_ratio)
+        return training.swiglu_width(width) if self.mlp == "swiglu" else width
+
+    @property
+    def mlp_rows(self) -> int:
+        """Of the first weight of the MLP: E, or 2E of a SwiGLU."""
+        return self.mlp_width * (2 if self.mlp == "swiglu" else 1)
+
+    @property
+    def block(self) -> training.BlockKind:
+        """What the blocks consist of."""
+        return training.BlockKind(**{name: getattr(self, name) for name in training.BlockKind._fields})
+
+    def described(self) -> dict[str, Any]:
+        """The fields as JSON has them; those of the block where they are not the original's, as older files have none."""
+        original = training.BlockKind()._asdict()
+        fields = {name: value for name, value in asdict(self).items() if original.get(name) != value}
+        return fields | {"input_size": list(self.size)}
 
     @property
     def null_label(self) -> int | None:
@@ -93,7 +134,8 @@ def _wrong(name: str, *, got: object, expected: str) -> UserError:
 
 PRESETS: Mapping[str, DiTConfig] = MappingProxyType(
     {
-        f"DiT-{size}/{patch}": DiTConfig(hidden_size=width, depth=depth, num_heads=heads, patch_size=patch)
+        f"{family}-{size}/{patch}": DiTConfig(width, depth, heads, patch, **block._asdict())
+        for family, block in training.FAMILIES.items()
         for size, (width, depth, heads) in training.SIZES.items()
         for patch in (2, 4, 8)
     }

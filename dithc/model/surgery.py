@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from dithc.config import training
 from dithc.log import UserError, problem
 from dithc.model.dit import DiT
 from dithc.model.presets import DiTConfig
@@ -45,13 +46,14 @@ def adapt(state: Mapping[str, Tensor], model: DiT, *, source: DiTConfig | None =
         state: weights of a DiT under the official names.
         model: the model to fit; what is fresh in the result is taken from its own (initial) weights.
         source: the configuration the checkpoint was trained with, where it is known. Without it the last row of the label
-            table is taken to be the null label, as in the released checkpoints, and num_heads goes unchecked.
+            table is taken to be the null label and blocks to be of the original kind, as in the released checkpoints, and
+            num_heads goes unchecked.
 
     Returns:
         A state that `model.load_state_dict` accepts strictly, and a sentence for each change (empty: loaded as it is).
 
     Raises:
-        UserError: the checkpoint differs in width, depth, patch, heads or MLP, or keys are missing or unknown.
+        UserError: the checkpoint differs in the kind of block, width, depth, patch, heads or MLP, or keys are missing or unknown.
     """
     own = {key: value.detach() for key, value in model.state_dict().items()}
     _refuse_other_architecture(state, own, model.config, source)
@@ -95,6 +97,9 @@ def official_state(checkpoint: object, *, weights: Literal["ema", "model"] = "em
 
 
 def _refuse_other_architecture(state: Mapping[str, Tensor], own: State, new: DiTConfig, old: DiTConfig | None) -> None:
+    kind = training.BlockKind() if old is None else old.block
+    if kind != new.block:
+        raise _misfit("kind of block", got=kind, expected=new.block)
     if PATCH in state and state[PATCH].dim() == 4:
         if state[PATCH].shape[0] != new.hidden_size:
             raise _misfit("hidden_size", got=state[PATCH].shape[0], expected=new.hidden_size)

@@ -100,6 +100,7 @@ def _run(experiment: Experiment, results: Results, name: str) -> RunFacts:
         "images_per_second",
     )
     changes: dict[str, Any] = {key: getattr(settings.model, key) for key in ("hidden_size", "depth", "num_heads")}
+    changes |= settings.model.block_changes
     changes |= settings.objective.model_dump(mode="json", exclude_defaults=True)
     chosen = {"lr_schedule", "decay_share", "betas", "augment"}
     changes |= settings.model_dump(mode="json", include=chosen, exclude_defaults=True)

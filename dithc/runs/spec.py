@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from dithc.config import Experiment, datasets
+from dithc.config import Experiment, datasets, training
 
 DIGEST_LENGTH = 12
 RUN_WITHOUT_EFFECT = {
@@ -79,6 +79,10 @@ def _run(experiment: Experiment, name: str) -> dict[str, Any]:
     )  # its older name
     if run.ema.lengths is None:  # younger too
         del spec["ema"]["lengths"]
+    blocks = set(training.BlockKind._fields)  # younger too
+    spec["model"] = {
+        name: value for name, value in spec["model"].items() if name not in blocks
+    } | run.model.block_changes
     spec |= run.model_dump(mode="json", include=RUN_YOUNGER, exclude_defaults=True)
     if run.optimizer.kind == "muon":
         spec["muon_rule"] = MUON_RULE

@@ -1,7 +1,7 @@
 """What a checkpoint of a training holds, and how it is taken up again; how it is written is in `saving.py`."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def facts(
     trainable = sum(value.numel() for value in model.parameters())
     return {
         "seed": seed,
-        "model": asdict(model.config) | {"input_size": list(model.config.size)},
+        "model": model.config.described(),
         "num_classes": model.config.num_classes,
         "codec": codec,
         "latent": {"shape": [model.config.in_channels, *model.config.size], "scale": scale},

@@ -39,12 +39,14 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
         step, tensors, bytes (of the weights), what the network predicts, and the model's settings.
 
     Raises:
-        UserError: the checkpoint is damaged, diffusers' class cannot hold the model, or `out` cannot be written.
+        UserError: the checkpoint is damaged, the other program cannot hold the model, or `out` cannot be written.
     """
     store, step = Store.of_run(manifest)
     checkpoint = store.open(step, manifest=manifest)
     config = DiTConfig(**checkpoint.meta["model"])
     settings = diffusers_keys.settings(config) if layout == "diffusers" else {}
+    if config.block != training.BlockKind():
+        _tell_of_blocks(config, layout)
     _refuse_other_folder(out, replaceable={CONFIG_FILE, WEIGHTS_FILE} if layout == "diffusers" else set())
     chosen = dict(read_tensors(checkpoint.weights(weights)))
     if layout == "diffusers":
@@ -84,6 +86,22 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
     size = weights_file(out).stat().st_size
     facts = {"step": step, "tensors": len(chosen), "bytes": size, "predicts": predicts}
     return facts | {"model": checkpoint.meta["model"]}
+
+
+def _tell_of_blocks(config: DiTConfig, layout: Layout) -> None:
+    """Refuses the layout of a program that knows the original blocks alone, and warns of others.
+
+    Raises:
+        UserError: the original code cannot hold this model.
+    """
+    if layout == "official":
+        raise problem(
+            "the original DiT code cannot hold blocks of another kind",
+            got=config.block,
+            expected=training.BlockKind(),
+            remedy="export it as safetensors",
+        )
+    log.warning(f"the network has blocks of {config.block}, which no file of weights says: who reads it has to know")
 
 
 def _refuse_other_folder(out: Path, *, replaceable: set[str]) -> None:

@@ -11,7 +11,8 @@ from torch import Tensor
 from dithc.comm import Meter
 
 # The rule, and the only place of it: these weights of each block, as so many matrices of equal height one below the other. They
-# are the linear layers between tokens. q, k and v are three maps that happen to share a product: each is a matrix. One factor of
+# are the linear layers between tokens. q, k and v are three maps that happen to share a product: each is a matrix, and so are
+# a gate and what it gates. One factor of
 # the stack, of orthogonal columns, would tie them together: its singular values say nothing of those of the parts, and a part of
 # small gradients (k beside v) would keep a small update. What is not named here is AdamW's: biases, the network's ends
 # (embeddings, the final layer; Jordan et al. 2024), and every modulation: its inputs are conditions, one an image and close to a
@@ -22,6 +23,7 @@ HIDDEN = {
     "attn.qkv.weight": 3,
     "attn.proj.weight": 1,
     "mlp.fc1.weight": 1,
+    "mlp.gate_up.weight": 2,
     "mlp.fc2.weight": 1,
 }
 

@@ -26,8 +26,7 @@ def fresh_model(run: training.Run, *, shape: tuple[int, int, int], num_classes: 
         seed: seed of the weights.
     """
     chosen = run.model
-    sizes = {name: getattr(chosen, name) for name in ("hidden_size", "depth", "num_heads")}
-    overrides = {name: value for name, value in sizes.items() if value is not None}
+    width, depth, heads = chosen.shape
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = DiT.from_preset(
@@ -37,7 +36,10 @@ def fresh_model(run: training.Run, *, shape: tuple[int, int, int], num_classes: 
             num_classes=num_classes,
             learn_sigma=chosen.learn_sigma,
             class_dropout_prob=run.label_dropout,
-            **overrides,
+            hidden_size=width,
+            depth=depth,
+            num_heads=heads,
+            **chosen.block._asdict(),
         )
     count = sum(value.numel() for value in model.parameters())
     log.info(f"{chosen.preset} with {count:,} parameters, {model.config.num_tokens} tokens, {num_classes} classes")

@@ -1,8 +1,9 @@
 """Tensor parallelism of a DiT over processes: torch's `parallelize_module`, with the operators of `hcops` on the shards.
 
-Column-parallel layers (qkv by heads, fc1) keep rows of their weight, row-parallel ones behind them (proj, fc2) columns; the sum
-over ranks, and that of the gradients on the way back, is what DTensor makes of Partial -> Replicate (Shoeybi et al. 2019,
-Megatron-LM, section 3). Everything else is replicated: all ranks of a group compute the same from the same.
+Column-parallel layers (qkv by heads, the first of the MLP) keep rows of their weight, row-parallel ones behind them (proj, fc2)
+columns; the sum over ranks, and that of the gradients on the way back, is what DTensor makes of Partial -> Replicate (Shoeybi et
+al. 2019, Megatron-LM, section 3). Everything else is replicated: all ranks of a group compute the same from the same; but norms
+of queries and keys are replicated weights of shared heads, and their gradients are summed.
 
 Legend: N batch, T tokens, D width, F output features of a layer, P ranks of a group.
 """
@@ -28,6 +29,7 @@ from dithc.train.matrices import Holding, Matrix, Part
 from dithc.train.optimizer import MOMENTS
 
 PACKED = 3  # q, k and v stand one after the other in the rows of the weight of qkv, each head by head
+GATED = 2  # a gate and what it gates in those of gate_up: a rank has both of a hidden feature
 
 
 @dataclass(frozen=True)
@@ -156,12 +158,13 @@ def share_layers(model: nn.Module, mesh: DeviceMesh) -> Shards:
     shards = Shards(mesh.get_group(), mesh.get_local_rank(), mesh.size())
     whole = {id(value): name for name, value in model.named_parameters()}
     column, row = partial(ColumnShared, shards, whole), partial(RowShared, shards, whole)
+    gated = model.config.mlp == "swiglu"
     plan: dict[str, ParallelStyle] = {
         "blocks.*.attn": FewerHeads(),
         "blocks.*.attn.qkv": column(parts=PACKED),
         "blocks.*.attn.proj": row(),
-        "blocks.*.mlp.fc1": column(),
         "blocks.*.mlp.fc2": row(),
+        **({"blocks.*.mlp.gate_up": column(parts=GATED)} if gated else {"blocks.*.mlp.fc1": column()}),
     }
     parallelize_module(model, mesh, plan)
     return shards
@@ -184,6 +187,9 @@ class FewerHeads(ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         attention: Any = module
         attention.num_heads //= device_mesh.size()
+        for weight in (attention.q_norm, attention.k_norm):
+            if weight is not None and weight.requires_grad:
+                weight.register_hook(partial(_sum_over, device_mesh.get_group()))
         return module
 
 
@@ -235,6 +241,13 @@ def _enter(mesh: DeviceMesh, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Ten
     (x,) = inputs
     whole = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
     return (whole.to_local(grad_placements=[Partial()]),)
+
+
+def _sum_over(group: ProcessGroup, gradient: Tensor) -> Tensor:
+    """The sum over the ranks of the gradients of their heads."""
+    summed = gradient.contiguous().clone()
+    distributed.all_reduce(summed, group=group)
+    return summed
 
 
 def _row_forward(

@@ -235,15 +235,16 @@ def _train(experiment: Experiment, name: str, ranks: int) -> tuple[float, float,
 
 def _sample(experiment: Experiment, name: str, ranks: int) -> tuple[float, float, float]:
     evaluation = experiment.evaluations[name]
-    sizes = geometry(experiment, experiment.runs[evaluation.run])
+    run = experiment.runs[evaluation.run]
+    sizes = geometry(experiment, run)
     networks = 2 if evaluation.guide is not None else 1
     # Two networks see an image one after the other, one network both of its halves together.
     at_once = min(evaluation.batch, SAMPLED_SHARD) * (2 if evaluation.guidance != 1.0 and networks == 1 else 1)
-    dataset = experiment.datasets[experiment.runs[evaluation.run].dataset]
+    dataset = experiment.datasets[run.dataset]
     kept, _ = _convolutions(experiment, dataset)
     decoding = min(evaluation.batch, SAMPLED_SHARD) * sizes.side**2 * kept * 4
     held = SAMPLED_SHARD * sizes.side**2 * sizes.bands * 4 * 3
-    network = at_once * sizes.tokens * sizes.width * 4 * training.KEPT_WIDTHS + sizes.parameters * 8 * networks
+    network = at_once * sizes.tokens * sizes.width * 4 * run.model.kept_widths + sizes.parameters * 8 * networks
     network += sizes.parameters * 8 * (evaluation.ema is not None)  # summed in float64
     flops = sizes.flops * evaluation.images * evaluation.steps * (2 if evaluation.guidance != 1.0 else 1)
     if evaluation.at == "codec":

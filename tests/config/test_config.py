@@ -92,6 +92,35 @@ SENTINEL2 = demo()["datasets"]["landscape"] | {
         ),
         ({"runs": {"a": {"dataset": "landscape", "model": {"num_heads": 5}}}}, ["hidden_size 384", "num_heads 5"]),
         (
+            {"runs": {"a": {"dataset": "landscape", "model": {"hidden_size": 40, "num_heads": 4, "position": "rope"}}}},
+            ["runs.a.model", "are 10 wide", "no multiple of 4", "`position: sincos`"],
+        ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "model": {"qk_norm": 1.5}}}},
+            ["runs.a.model.qk_norm", "boolean"],
+        ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "model": {"norm": True}}}},
+            ["runs.a.model", "`norm` is True"],
+        ),
+        (
+            {"runs": {"a": {"dataset": "landscape", "model": {"norm": "rms"}, "init_file": "DiT.pt"}}},
+            ["runs.a", "original blocks", "norm rms, mlp gelu", "a run by `init`"],
+        ),
+        (
+            {
+                "runs": {
+                    "a": {"dataset": "landscape"},
+                    "b": {"dataset": "landscape", "init": "a", "model": {"preset": "ModernDiT-S/2"}},
+                }
+            },
+            [
+                "runs.b.model has blocks of norm rms, mlp swiglu",
+                "runs.a, its `init`, of norm layer",
+                "give both the same",
+            ],
+        ),
+        (
             {"evaluations": {"x": {"run": "pretrain", "at": 121, "extractor": "landscape-classifier"}}},
             ["evaluations.x.at is step 121", "runs.pretrain does not keep"],
         ),

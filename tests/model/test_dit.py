@@ -50,7 +50,8 @@ def test_parameter_counts_are_those_of_the_paper(name: str, count: int) -> None:
 
 
 def test_presets_are_every_size_with_every_patch() -> None:
-    assert list(PRESETS) == [f"DiT-{size}/{patch}" for size in ("S", "B", "L", "XL") for patch in (2, 4, 8)]
+    sizes = [f"DiT-{size}/{patch}" for size in ("S", "B", "L", "XL") for patch in (2, 4, 8)]
+    assert list(PRESETS) == [*sizes, *(f"Modern{name}" for name in sizes)]
 
 
 def test_state_dictionary_has_the_official_names_and_shapes() -> None:

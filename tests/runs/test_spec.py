@@ -38,8 +38,17 @@ def test_default_settings_have_the_digest_that_they_always_had() -> None:
         "optimizer": {"kind": "adamw", "momentum": 0.95, "iterations": 5},
         "ema": {"lengths": None},
         "guide": None,
+        "model": {"norm": "layer", "mlp": "gelu", "position": "sincos", "qk_norm": False},
     }
     assert spec(**same) == spec()
+
+
+@pytest.mark.parametrize("change", [{"norm": "rms"}, {"mlp": "swiglu"}, {"position": "rope"}, {"qk_norm": True}])
+def test_blocks_of_another_kind_are_in_the_digest_where_they_are_not_the_preset_s(change: dict[str, Any]) -> None:
+    plain = spec()["model"]
+    assert spec(model=change)["model"] == plain | change
+    family = {"preset": "ModernDiT-S/2", "qk_norm": True}
+    assert spec(model=family | change)["model"] == plain | family
 
 
 def test_measuring_changes_no_digest() -> None:

@@ -93,8 +93,9 @@ def plan_of(job) -> Plan:
         {"recompute": "block"},
         {"dtype": "bf16"},
         {"guide": {"by": "self"}, "micro_batch": 32},
+        {"model": MODEL | {"preset": "ModernDiT-S/2", "qk_norm": True}, "micro_batch": 32},
     ],
-    ids=["plain", "micro-batches", "recompute", "bf16", "guide"],
+    ids=["plain", "micro-batches", "recompute", "bf16", "guide", "modern"],
 )
 def test_managed_training_ends_in_the_same_bytes(wide, make_latents, tmp_path, settings):
     settings |= {"latents": make_latents(tmp_path / "held-out", held_out=2)}

@@ -165,6 +165,18 @@ def test_what_diffusers_cannot_hold_is_refused_and_nothing_is_written(job, tmp_p
     assert not (tmp_path / "new").exists()
 
 
+def test_blocks_that_other_programs_do_not_know_are_exported_as_safetensors_alone(job, tmp_path, caplog):
+    model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2, "position": "rope"}
+    one = job("rotated", until=1, model=model)
+    train(one, Group())
+    for layout in ("official", "diffusers"):
+        with pytest.raises(UserError, match=r"blocks of another kind\n.*rope"):
+            export(one.out, weights="ema", layout=layout, out=tmp_path / "new" / "weights")
+    assert not (tmp_path / "new").exists()
+    export(one.out, weights="ema", layout="safetensors", out=tmp_path / "weights.safetensors")
+    assert "position rope, qk_norm false, which no file of weights says" in caplog.text
+
+
 @pytest.mark.parametrize("layout", ["safetensors", "official", "diffusers"])
 def test_export_never_replaces_a_folder_of_other_things(base, tmp_path, layout):
     (tmp_path / "results").mkdir()

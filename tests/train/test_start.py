@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from dithc.cli import main
 from dithc.comm import Group
+from dithc.config import training
 from dithc.log import UserError
 from dithc.model import DiT, DiTConfig
 from dithc.runs import Manifest, Store
@@ -40,6 +41,19 @@ def test_finetuning_starts_from_the_weights_it_is_told(job, base, kind):
     expected = load_file(store.open(step).weights(kind))
     assert all(torch.equal(value, expected[name]) for name, value in initial(tuned).items())
     assert str(base.out) in Manifest.read(tuned.out).inputs
+
+
+def test_finetuning_of_other_blocks_starts_from_them_and_from_no_others(job):
+    model = {"preset": "ModernDiT-S/2", "qk_norm": True, "hidden_size": 32, "depth": 2, "num_heads": 2}
+    before = job("before", until=2, model=model)
+    assert train(before, Group()) == DONE
+    run = before.run.model_copy(update={"init": "before", "guide": training.Guide(by="start")})
+    tuned = job("tuned", until=2, init=before.out, run=run)
+    assert train(tuned, Group()) == DONE
+    expected = load_file(Store.of_run(before.out)[0].open(2).weights("ema"))
+    assert all(torch.equal(value, expected[name]) for name, value in initial(tuned).items())
+    with pytest.raises(UserError, match="kind of block"):
+        train(job("other", until=1, init=before.out, run=tune_run(job)), Group())
 
 
 def test_start_does_not_depend_on_where_results_stand(job, base, tmp_path):

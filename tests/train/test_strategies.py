@@ -43,7 +43,7 @@ from dithc.comm import connect
 from dithc.train.rehearse import Rehearsal, _trainer
 with connect(2, timeout_seconds=600) as group:
     torch.set_num_threads(1)
-    model = {"preset": "DiT-S/2", "hidden_size": 64, "depth": 2, "num_heads": 2}
+    model = KIND | {"hidden_size": 64, "depth": 2, "num_heads": 2}
     trainer = _trainer(Rehearsal(model=model, batch=2, dtype="bf16", strategy="dp+tp"), group)
     for number in range(1, 4):
         trainer.step(number)
@@ -60,6 +60,8 @@ with connect(2, timeout_seconds=600) as group:
         assert (one[name] == two[name]) == (parameter not in cut), name
 """
 
+MODERN = {"preset": "ModernDiT-S/2", "qk_norm": True, "hidden_size": 32, "depth": 2, "num_heads": 2}
+MUON = {"optimizer": {"kind": "muon"}}
 several_ranks = [
     pytest.mark.slow,
     pytest.mark.mpi,
@@ -146,8 +148,35 @@ class TestOnSeveralRanks:
             torch.testing.assert_close(ema[1][key], value, rtol=0, atol=1e-4)
 
     @pytest.mark.sampled("several ranks")
-    def test_what_is_replicated_stays_the_same_on_all_ranks_to_the_bit(self):
-        done = on_ranks(ALIKE)
+    @pytest.mark.parametrize("optimizer", [{}, MUON], ids=["adamw", "muon"])
+    def test_other_kinds_of_blocks_train_as_one_however_ranks_share_them(self, job, tmp_path, optimizer):
+        """A rank has whole hidden features of a gated MLP, and the norms of its heads are those of all heads."""
+        settings = {"model": MODERN, "clip": 0.1, "micro_batch": 3, **optimizer}
+        one = ten(job, "one", **settings)
+        several = [
+            ten(job, "layers", strategy="dp+tp", **settings),
+            ten(job, "state", strategy="dp", sharding="zero1", **settings),
+            ten(job, "ddp", strategy="dp", gradients="ddp", **settings),
+        ]
+        train(one, Group())
+        done = train_on_ranks(tmp_path, several)
+        assert done.returncode == 0, done.stderr
+        folders = [Store.of_run(job.out)[0].open(STEPS).folder for job in (one, *several)]
+        truth, *others = (
+            {**read_tensors(f / "model.safetensors"), **read_tensors(f / "optimizer.safetensors")} for f in folders
+        )
+        for trained, found in zip(several, others, strict=True):
+            assert_alike(rows(trained), rows(one), tolerance=10 * FP32)
+            assert found.keys() == truth.keys()
+            for name, value in truth.items():
+                assert found[name].shape == value.shape, name
+                if name.startswith(("exp_avg.", "momentum.")):
+                    assert (found[name] - value).norm() < 0.01 * value.norm() + 1e-9, name
+
+    @pytest.mark.sampled("several ranks")
+    @pytest.mark.parametrize("model", [{"preset": "DiT-S/2"}, {"preset": "ModernDiT-S/2", "qk_norm": True}], ids=str)
+    def test_what_is_replicated_stays_the_same_on_all_ranks_to_the_bit(self, model):
+        done = on_ranks(ALIKE.replace("KIND", repr(model)))
         assert done.returncode == 0, done.stderr
 
     @pytest.mark.sampled("several ranks")

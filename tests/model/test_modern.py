@@ -1,0 +1,309 @@
+"""Blocks of other kinds than the original: against an independent implementation in float64, and what refuses them.
+
+The truth below is written from the formulas alone, image by image and head by head: RMSNorm (Zhang & Sennrich 2019, equation 4),
+SwiGLU (Shazeer 2020, equation 6), rotations as products of complex numbers (Su et al. 2021, equation 12).
+Legend: T tokens, D width, H heads, K head width.
+"""
+
+import cmath
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from dithc import hcops, native
+from dithc.config import training
+from dithc.log import UserError
+from dithc.model import PRESETS, DiT, DiTConfig, adapt, diffusers_keys, flops_per_image
+from dithc.model.embed import rotary_tables
+from dithc.train.matrices import matrices_of
+
+SMALL = {"hidden_size": 24, "num_heads": 3, "depth": 2, "input_size": (4, 6), "num_classes": 3, "in_channels": 2}
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"norm": "rms"},
+    {"mlp": "swiglu"},
+    {"position": "rope"},
+    {"qk_norm": True},
+    {"norm": "rms", "mlp": "swiglu", "position": "rope", "qk_norm": True},
+]
+NORM_EPS = 1e-6
+
+
+def shaken(dtype: torch.dtype = torch.float32, **overrides: Any) -> DiT:
+    """A small model away from its initial zeros and ones."""
+    torch.manual_seed(0)
+    model = DiT.from_preset("DiT-S/2", **{**SMALL, **overrides})
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.2 * torch.randn_like(parameter)
+    return model.to(dtype)
+
+
+def inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    """Timesteps are small: their sines are taken in fp32 by design."""
+    x = torch.randn(3, 2, 4, 6, generator=torch.Generator().manual_seed(1))
+    return x.to(dtype), torch.tensor([0.0, 0.5, 1.0], dtype=dtype), torch.tensor([0, 2, 3])
+
+
+class Truth:
+    """The network in float64, from its weights under their names."""
+
+    def __init__(self, model: DiT) -> None:
+        self.config = model.config
+        self.weights = {name: value.detach().double().requires_grad_() for name, value in model.named_parameters()}
+
+    def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([self.image(*one) for one in zip(x.double(), t.tolist(), y.tolist(), strict=True)])
+
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        return x @ self.weights[f"{name}.weight"].flatten(1).T + self.weights[f"{name}.bias"]
+
+    def image(self, image: Tensor, time: float, label: int) -> Tensor:
+        p, (rows, columns) = self.config.patch_size, self.config.grid
+        corners = [(row, column) for row in range(rows) for column in range(columns)]
+        cut = [image[:, r * p : (r + 1) * p, c * p : (c + 1) * p].flatten() for r, c in corners]
+        tokens = self.linear("x_embedder.proj", torch.stack(cut)) + self.weights["pos_embed"][0]  # (T, D)
+        angles = torch.tensor([time * 10_000 ** (-i / 128) for i in range(128)], dtype=torch.float64)
+        hidden = self.linear("t_embedder.mlp.0", torch.cat([angles.cos(), angles.sin()]))
+        condition = self.linear("t_embedder.mlp.2", hidden / (1 + (-hidden).exp()))
+        condition = condition + self.weights["y_embedder.embedding_table.weight"][label]  # (D)
+        condition = condition / (1 + (-condition).exp())
+        for number in range(self.config.depth):
+            tokens = self.block(f"blocks.{number}", tokens, condition)
+        shift, scale = self.linear("final_layer.adaLN_modulation.1", condition).chunk(2)
+        patches = self.linear("final_layer.linear", self.norm(tokens) * (1 + scale) + shift)
+        out = torch.zeros(self.config.out_channels, rows * p, columns * p, dtype=torch.float64)
+        for (r, c), patch in zip(corners, patches, strict=True):
+            out[:, r * p : (r + 1) * p, c * p : (c + 1) * p] = patch.view(p, p, -1).permute(2, 0, 1)
+        return out
+
+    def norm(self, x: Tensor) -> Tensor:
+        centred = x if self.config.norm == "rms" else x - x.mean(-1, keepdim=True)
+        return centred / ((centred**2).mean(-1, keepdim=True) + NORM_EPS).sqrt()
+
+    def block(self, name: str, x: Tensor, condition: Tensor) -> Tensor:
+        parts = self.linear(f"{name}.adaLN_modulation.1", condition).chunk(6)
+        x = x + parts[2] * self.attention(f"{name}.attn", self.norm(x) * (1 + parts[1]) + parts[0])
+        return x + parts[5] * self.mlp(f"{name}.mlp", self.norm(x) * (1 + parts[4]) + parts[3])
+
+    def attention(self, name: str, x: Tensor) -> Tensor:
+        width = self.config.hidden_size // self.config.num_heads
+        q, k, v = (part.split(width, dim=1) for part in self.linear(f"{name}.qkv", x).chunk(3, dim=1))
+        heads = []
+        for query, key, value in zip(q, k, v, strict=True):  # (T, K) each
+            query, key = self.turned(f"{name}.q_norm", query), self.turned(f"{name}.k_norm", key)
+            heads.append(torch.softmax(query @ key.T / math.sqrt(width), dim=1) @ value)
+        return self.linear(f"{name}.proj", torch.cat(heads, dim=1))
+
+    def turned(self, norm: str, head: Tensor) -> Tensor:
+        """(T, K), each token divided by its root mean square and turned by its place."""
+        if self.config.qk_norm:
+            head = head / ((head**2).mean(1, keepdim=True) + NORM_EPS).sqrt() * self.weights[norm]
+        if self.config.position == "sincos":
+            return head
+        columns, quarter = self.config.grid[1], head.shape[1] // 4
+        pairs = torch.view_as_complex(head.unflatten(1, (-1, 2)))  # (T, K/2)
+        steps = [10_000 ** (-i / quarter) for i in range(quarter)]
+        turns = [
+            [cmath.exp(1j * place * step) for place in divmod(token, columns) for step in steps]
+            for token in range(len(head))
+        ]
+        return torch.view_as_real(pairs * torch.tensor(turns, dtype=torch.complex128)).flatten(1)
+
+    def mlp(self, name: str, x: Tensor) -> Tensor:
+        if self.config.mlp == "swiglu":
+            gate, up = self.linear(f"{name}.gate_up", x).chunk(2, dim=1)
+            hidden = gate / (1 + (-gate).exp()) * up
+        else:
+            h = self.linear(f"{name}.fc1", x)
+            hidden = h / 2 * (1 + (math.sqrt(2 / math.pi) * (h + 0.044715 * h**3)).tanh())
+        return self.linear(f"{name}.fc2", hidden)
+
+
+def gradients_of(out: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of a sum whose terms differ in sign and size."""
+    weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+    names = [name for name in named if name != "pos_embed"]
+    found = torch.autograd.grad((out * weights).sum(), [named[name] for name in names])
+    return dict(zip(names, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "tolerance"),
+    [*((kind, torch.float64, 1e-6) for kind in KINDS), (KINDS[-1], torch.float32, 3e-5)],
+    ids=str,
+)
+def test_network_and_its_gradients_are_those_of_the_formulas(kind, dtype, tolerance) -> None:
+    """In float64 what is left are timesteps and rotations, whose sines are in fp32; in fp32 the default back end serves."""
+    model = shaken(dtype, **kind)
+    truth = Truth(model)
+    out, expected = model(*inputs(dtype)), truth(*inputs())
+    assert (out.double() - expected).norm() < tolerance * expected.norm()
+    found, wanted = gradients_of(out, dict(model.named_parameters())), gradients_of(expected, truth.weights)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert value.norm() > 0, name
+        assert (found[name].double() - value).norm() < tolerance * value.norm(), name
+
+
+def test_scores_depend_on_differences_of_rows_and_of_columns_alone() -> None:
+    cos, sin = rotary_tables(16, (5, 4))
+    pairs = torch.complex(cos, sin).view(5, 4, 8)
+    head = torch.randn(16, generator=torch.Generator().manual_seed(2)).view(8, 2)
+    scores = torch.einsum("p,rcp,p,sdp->rcsd", *_complex(head), pairs, *_complex(head.flip(0)), pairs.conj()).real
+    torch.testing.assert_close(scores[:4, :3, :4, :3], scores[1:, 1:, 1:, 1:], rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(scores[0, 0, 1, 0], scores[0, 0, 0, 1])  # a row is no column
+
+
+def _complex(head: Tensor) -> list[Tensor]:
+    return [torch.view_as_complex(head.contiguous())]
+
+
+def test_pairs_turn_by_row_then_by_column_at_falling_frequencies() -> None:
+    cos, sin = rotary_tables(8, (2, 3))
+    assert cos.shape == sin.shape == (6, 4)
+    assert cos.dtype == sin.dtype == torch.float32
+    angles = [[row, row / 100, column, column / 100] for row in range(2) for column in range(3)]
+    torch.testing.assert_close(torch.atan2(sin, cos), torch.tensor(angles))
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("Modern")])
+def test_family_has_the_sizes_of_the_original_and_its_arithmetic(name: str) -> None:
+    modern, original = PRESETS[name], PRESETS[name.removeprefix("Modern")]
+    assert modern.block == ("rms", "swiglu", "rope", False)
+    assert (modern.hidden_size, modern.depth, modern.num_heads) == (
+        original.hidden_size,
+        original.depth,
+        original.num_heads,
+    )
+    assert modern.mlp_width % 16 == 0
+    ours, theirs = flops_per_image(modern).forward_total, flops_per_image(original).forward_total
+    assert theirs <= ours < 1.01 * theirs
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_settings_know_how_many_weights_the_blocks_have(kind: dict[str, Any]) -> None:
+    sizes = {"hidden_size": 64, "num_heads": 4, "depth": 3}
+    networks = [DiT.from_preset("DiT-S/2", **sizes, **changes) for changes in ({}, kind)]
+    before, after = (sum(value.numel() for value in network.parameters()) for network in networks)
+    original, settings = training.Model(**sizes), training.Model(**sizes, **kind)
+    assert settings.parameters - original.parameters == after - before
+    matrices = matrices_of({name: tuple(value.shape) for name, value in networks[1].named_parameters()})
+    assert settings.matrix_elements == sum(matrix.size for matrix in matrices)
+    run = training.Run(dataset="a", model=settings, optimizer=training.Optimizer(kind="muon"))
+    assert run.update_flops == 2 * run.optimizer.iterations * sum(matrix.cost for matrix in matrices)
+
+
+def test_options_change_no_other_initial_weight_and_their_own_are_ones() -> None:
+    """A run that differs in a norm or a rotation alone starts from the same numbers."""
+    torch.manual_seed(0)
+    original = DiT.from_preset("DiT-S/2", **SMALL).state_dict()
+    torch.manual_seed(0)
+    state = DiT.from_preset("DiT-S/2", **SMALL, norm="rms", position="rope", qk_norm=True).state_dict()
+    added = {f"blocks.{block}.attn.{part}_norm" for block in range(2) for part in "qk"}
+    assert state.keys() - original.keys() == added
+    assert all(torch.equal(state[name], value) for name, value in original.items())
+    assert all(state[name].shape == (8,) and bool((state[name] == 1).all()) for name in added)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        ({"norm": "batch"}, "norm"),
+        ({"mlp": "relu"}, "mlp"),
+        ({"position": "none"}, "position"),
+        ({"qk_norm": 1}, "qk_norm"),
+        ({"position": "rope", "num_heads": 4}, "num_heads"),
+    ],
+)
+def test_impossible_blocks_are_refused_by_name(overrides: dict[str, Any], named: str) -> None:
+    with pytest.raises(UserError, match=f"model setting {named}"):
+        DiT.from_preset("DiT-S/2", **{**SMALL, **overrides})
+
+
+def test_blocks_are_in_plain_values_only_where_they_are_not_the_original() -> None:
+    """Checkpoints that know of no blocks go on being those of this network."""
+    assert not {"norm", "mlp", "position", "qk_norm"} & shaken().config.described().keys()
+    config = shaken(**KINDS[-1]).config
+    values = json.loads(json.dumps(config.described()))
+    assert {name: values[name] for name in KINDS[-1]} == KINDS[-1]
+    assert DiTConfig(**values) == config
+
+
+@pytest.mark.parametrize("kind", KINDS[1:], ids=str)
+def test_weights_of_blocks_of_another_kind_are_refused(kind: dict[str, Any]) -> None:
+    """Norms and rotations leave no trace among names and shapes: weights of unknown origin are of the original kind."""
+    modern, original = shaken(**kind), shaken()
+    for model, source in ((modern, original), (original, modern)):
+        with pytest.raises(UserError, match="kind of block"):
+            adapt(source.state_dict(), model, source=source.config)
+    with pytest.raises(UserError, match="kind of block"):
+        adapt(original.state_dict(), modern)
+    assert adapt(modern.state_dict(), shaken(**kind), source=modern.config)[1] == []
+    with pytest.raises(UserError, match="blocks of another kind"):
+        diffusers_keys.settings(shaken(**{**SMALL, **kind, "input_size": 8}).config)
+
+
+def test_compiled_network_is_one_graph_of_the_same_numbers() -> None:
+    torch._dynamo.reset()
+    model = shaken(**KINDS[-1])
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    found, expected = compiled(*inputs()), model(*inputs())
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    ours, truth = (gradients_of(out, dict(model.named_parameters())) for out in (found, expected))
+    for name, value in truth.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-4, atol=1e-5)
+    torch._dynamo.reset()
+
+
+@pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_blocks_are_one_node_each_of_the_bits_of_their_operators(kind: dict[str, Any], monkeypatch) -> None:
+    model, results = shaken(**kind), []
+    with hcops.use("c"), torch.autocast("cpu", torch.bfloat16):
+        for is_one in (True, False):
+            out = model(*inputs())
+            names = str(nodes_of(out))
+            assert names.count("dithc_block") == (2 if is_one else 0)
+            results.append([out, *gradients_of(out.float(), dict(model.named_parameters())).values()])
+            monkeypatch.setattr(hcops.fused, "block_serves", lambda *_: False)
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+def nodes_of(out: Tensor) -> list[str]:
+    """Names of the nodes of autograd behind a tensor."""
+    found, ahead = {}, [out.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is not None and node not in found:
+            found[node] = node.name()
+            ahead += [before for before, _ in node.next_functions]
+    return list(found.values())
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_arithmetic_is_what_torch_counts(kind: dict[str, Any]) -> None:
+    model = shaken(**kind)
+    x, t, y = inputs()
+    with (
+        hcops.use("reference"),
+        FlopCounterMode(display=False) as counter,
+        torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+    ):
+        model(x[:1], t[:1], y[:1])
+    assert counter.get_total_flops() == flops_per_image(model.config).forward_total
+
+
+def test_autocast_stays_near_fp32_and_keeps_the_stream_in_fp32() -> None:
+    model, streams = shaken(**KINDS[-1]), []
+    model.blocks[1].register_forward_pre_hook(lambda module, given: streams.append(given[0].dtype))
+    exact = model(*inputs())
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = model(*inputs())
+    assert streams == [torch.float32] * 2
+    assert (exact - rounded).norm() < 0.05 * exact.norm()

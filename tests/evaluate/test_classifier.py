@@ -9,8 +9,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dithc.evaluate import load_extractor, train_classifier
+from dithc.evaluate import fid, load_extractor, train_classifier
 from dithc.evaluate.classifier import Classifier
+from dithc.evaluate.defects import DEFECTS
+from dithc.evaluate.statistics import Statistics
+from dithc.evaluate.weights import read_safetensors
 from dithc.log import UserError, read_metrics
 
 
@@ -39,11 +42,43 @@ def test_classifier_learns_and_its_features_tell_the_classes_apart(tmp_path: Pat
     assert apart > 2 * features[labels == 3].std(axis=0).mean()
 
 
-def test_same_seed_gives_the_same_file_and_leaves_the_global_generator_alone(tmp_path: Path) -> None:
+def test_defects_are_learnt_of_one_class_and_features_are_of_all_stages(tmp_path: Path) -> None:
+    images, _ = striped(96)
+    path = tmp_path / "c"
+    numbers = train_classifier(
+        images, np.zeros(96, dtype=np.int64), path=path, steps=80, seed=1, batch=32, defects=True
+    )
+    assert numbers["defects"] == list(DEFECTS)
+    assert 3 / len(DEFECTS) < numbers["defects_told"] <= 1  # three times what guessing gives
+    extractor = load_extractor("classifier", path)
+    assert extractor.num_features == 32 + 64 + 128
+    assert f"defects told {numbers['defects_told']:.3f}" in extractor.note
+    features = extractor(images)
+    network = Classifier(1, len(DEFECTS))
+    network.load_state_dict(read_safetensors(path)[0])
+    x = torch.from_numpy(images).double() / 127.5 - 1
+    for stage, columns in enumerate(np.split(features, [32, 96], axis=1)):
+        conv, norm = network.convs[stage].double(), network.norms[stage].double()
+        x = torch.relu(norm(conv(x)))
+        np.testing.assert_allclose(columns, x.mean(dim=(2, 3)).detach().numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_file_without_defects_says_nothing_of_them_and_has_the_features_that_it_always_had(tmp_path: Path) -> None:
+    images, labels = striped(24)
+    numbers = train_classifier(images, labels, path=tmp_path / "c", steps=4, batch=16)
+    state, metadata = read_safetensors(tmp_path / "c")
+    assert set(metadata) == {"kind", "note", "classes", "images", "steps", "seed", "loss", "train_accuracy"}
+    assert not [name for name in (*state, *numbers) if "defects" in name]
+    assert state["head.weight"].shape == (2, 128)
+    assert load_extractor("classifier", tmp_path / "c").num_features == 128
+
+
+@pytest.mark.parametrize("defects", [False, True])
+def test_same_seed_gives_the_same_file_and_leaves_the_global_generator_alone(tmp_path: Path, defects: bool) -> None:
     images, labels = striped(24)
     before = torch.random.get_rng_state()
     for name, seed in (("a", 7), ("b", 7), ("c", 8)):
-        train_classifier(images, labels, path=tmp_path / name, steps=4, seed=seed, batch=16)
+        train_classifier(images, labels, path=tmp_path / name, steps=4, seed=seed, batch=16, defects=defects)
     a, b, c = ((tmp_path / name).read_bytes() for name in "abc")
     assert a == b
     assert a != c

@@ -120,8 +120,8 @@ class Extractor(Settings):
     batch: Size = 32
     """Tiles a training step of the `classifier`."""
     defects: bool = False
-    """The `classifier` learns to tell defects of images too (blocks, blur, noise and others), of random level, and its features are
-    those of all its stages: it sees what a classifier of clean tiles has no need to. Its data set may have one class."""
+    """The `classifier` learns to tell defects of random level too (blocks, blur, noise and others), and its features are of all
+    its stages: it sees what a classifier of clean tiles has no need to. Its data set may have one class."""
 
     @model_validator(mode="after")
     def _origin(self) -> "Extractor":

@@ -175,9 +175,7 @@ def load(path: Path) -> Extractor:
     )
 
 
-def _require_trainable(
-    images: NDArray[np.uint8], labels: NDArray[np.integer], *, least: int
-) -> NDArray[np.integer]:
+def _require_trainable(images: NDArray[np.uint8], labels: NDArray[np.integer], *, least: int) -> NDArray[np.integer]:
     require_images(images)
     if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
         raise problem(

@@ -63,6 +63,35 @@ def test_defects_are_learnt_of_one_class_and_features_are_of_all_stages(tmp_path
         np.testing.assert_allclose(columns, x.mean(dim=(2, 3)).detach().numpy(), rtol=1e-3, atol=1e-4)
 
 
+def fields(n: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Smooth fields with straight edges, of a warm (class 1) or a cold colour (class 0)."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % 2
+    places = np.linspace(-1, 1, 32)
+    angles = rng.uniform(0, np.pi, (n, 1, 1))
+    edges = (np.cos(angles) * places[:, None] + np.sin(angles) * places > rng.uniform(-0.5, 0.5, (n, 1, 1))) * 60.0
+    warm = np.where(labels == 1, 40, -40)[:, None, None, None] * np.array([1, 0, -1])[:, None, None]
+    images = 90 + edges[:, None] + warm + rng.normal(0, 10, (n, 3, 1, 1)) + rng.normal(0, 3, (n, 3, 32, 32))
+    return np.clip(images, 0, 255).astype(np.uint8), labels
+
+
+def test_a_judge_of_defects_sees_a_lattice_that_a_classifier_of_clean_tiles_does_not(tmp_path: Path) -> None:
+    images, labels = fields(256, seed=0)
+    real, others = (fields(256, seed=seed)[0] for seed in (1, 2))
+    shifts = np.random.default_rng(3).normal(0, 8, (256, 3, 4, 4)).repeat(8, axis=2).repeat(8, axis=3)
+    blocky = np.clip(others + shifts, 0, 255).astype(np.uint8)
+    over_floor = []
+    for defects in (False, True):
+        path = tmp_path / str(defects)
+        train_classifier(images, labels, path=path, steps=120, batch=32, defects=defects)
+        extractor = load_extractor("classifier", path)
+        sets = [Statistics(extractor.num_features) for _ in range(3)]
+        for one, pixels in zip(sets, (real, others, blocky), strict=True):
+            one.update(extractor(pixels))
+        over_floor.append(fid(sets[0], sets[2]) / fid(sets[0], sets[1]))
+    assert over_floor[1] > 4 * over_floor[0], over_floor
+
+
 def test_a_file_without_defects_says_nothing_of_them_and_has_the_features_that_it_always_had(tmp_path: Path) -> None:
     images, labels = striped(24)
     numbers = train_classifier(images, labels, path=tmp_path / "c", steps=4, batch=16)

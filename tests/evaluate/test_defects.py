@@ -32,7 +32,9 @@ def blocks(images: torch.Tensor, side: int) -> np.ndarray:
 def test_mosaic_has_the_averages_of_blocks(side: int) -> None:
     images = pictures()
     found = blocks(DEFECTS[f"mosaic-{side}"](images, generator()), side)
-    np.testing.assert_allclose(found, np.broadcast_to(blocks(images, side).mean(-1, keepdims=True), found.shape), rtol=1e-5)
+    np.testing.assert_allclose(
+        found, np.broadcast_to(blocks(images, side).mean(-1, keepdims=True), found.shape), rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("side", [2, 4, 8])

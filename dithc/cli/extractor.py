@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
         steps=settings.steps,
         batch=settings.batch,
         seed=experiment.seed,
+        defects=settings.defects,
     )
     Manifest(
         stage="extractor",

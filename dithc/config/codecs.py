@@ -119,6 +119,9 @@ class Extractor(Settings):
     """Training steps of the `classifier`."""
     batch: Size = 32
     """Tiles a training step of the `classifier`."""
+    defects: bool = False
+    """The `classifier` learns to tell defects of random level too (blocks, blur, noise and others), and its features are of all
+    its stages: it sees what a classifier of clean tiles has no need to. Its data set may have one class."""
 
     @model_validator(mode="after")
     def _origin(self) -> "Extractor":
@@ -127,6 +130,10 @@ class Extractor(Settings):
         if self.kind != "classifier" and (self.path is None or self.trained_on is not None):
             raise ValueError(
                 f"a `{self.kind}` extractor needs `path` (its weights on this machine) and no `trained_on`"
+            )
+        if self.defects and self.kind != "classifier":
+            raise ValueError(
+                f"`defects` is what a `classifier` learns; a `{self.kind}` extractor is read from its file as it is: leave it out"
             )
         if self.trust != (self.kind == "torchscript"):
             raise ValueError(

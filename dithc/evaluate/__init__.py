@@ -15,8 +15,9 @@ Invariants:
 - A shard counts only with its sidecar, which is written last and carries the hash of the bytes; a folder counts only with
   its `features.json`, which is written last of all.
 
-How to change it: a new extractor is one new file beside `squeezenet.py` and one line in `loading.py`. A new distance is a
-pure function of `Statistics` or of features beside `distance.py` and `kid.py`, reported by `compare`.
+How to change it: a new extractor is one new file beside `squeezenet.py` and one line in `loading.py`. A new defect is a function
+and a line in `defects.py`, learnt by the classifiers that are trained from then on. A new distance is a pure function of
+`Statistics` or of features beside `distance.py` and `kid.py`, reported by `compare`.
 """
 
 from importlib import import_module

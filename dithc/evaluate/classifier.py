@@ -1,9 +1,9 @@
 """A small classifier that the workflow trains on its own tiles, as a feature extractor where no published network is at hand.
 
-Its features tell the classes of one data set apart and nothing more: distances in them rank models of one experiment, and are
-not comparable with published FID or with another classifier.
+Its features tell the classes of one data set apart and, where it is asked for, defects of images; nothing more: distances in
+them rank models of one experiment, and are not comparable with published FID or with another classifier.
 
-Legend: N batch, C channels, H height, W width, K classes, d = 128 features.
+Legend: N batch, C channels, H height, W width, K classes, D defects, d features: 128, with defects 224.
 """
 
 import glob
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dithc.evaluate.defects import DEFECTS, damaged
 from dithc.evaluate.extractor import Extractor, require_images
 from dithc.evaluate.weights import fill, read_safetensors, require_file, write_safetensors
 from dithc.log import MetricsWriter, logger, problem, progress
@@ -27,7 +28,6 @@ log = logger(__name__)
 KIND = "dithc-classifier"
 METRICS_FOLDER = "metrics"
 WIDTHS = (32, 64, 128)
-NUM_FEATURES = WIDTHS[-1]
 NUM_GROUPS = 8
 LEARNING_RATE = 2e-3
 WEIGHT_DECAY = 1e-2
@@ -35,26 +35,31 @@ NOTE = "features of a small classifier trained on this experiment's own tiles: n
 
 
 class Classifier(nn.Module):
-    """Three convolutions of stride 2 with group normalisation, average over positions, one linear layer.
+    """Three convolutions of stride 2 with group normalisation, averages over positions, one linear layer for the classes.
 
-    Group normalisation makes a feature independent of the other images of the batch.
+    Group normalisation makes a feature independent of the other images of the batch. With defects there is a layer for their
+    levels, and features are the averages of all stages: textures are in the first ones.
     """
 
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self, num_classes: int, num_defects: int = 0) -> None:
         super().__init__()
+        self.num_features = sum(WIDTHS) if num_defects else WIDTHS[-1]
         self.convs = nn.ModuleList(
             nn.Conv2d(width_in, width, 3, stride=2, padding=1)
             for width_in, width in zip((3, *WIDTHS[:-1]), WIDTHS, strict=True)
         )
         self.norms = nn.ModuleList(nn.GroupNorm(NUM_GROUPS, width) for width in WIDTHS)
-        self.head = nn.Linear(NUM_FEATURES, num_classes)
+        self.head = nn.Linear(self.num_features, num_classes)
+        self.defects = nn.Linear(self.num_features, num_defects) if num_defects else None
 
     def features(self, images: Tensor) -> Tensor:
         """Features (N, d) of pixels 0..255 (N, 3, H, W)."""
         x = images.float() / 127.5 - 1  # (N, 3, H, W), -1..1
+        stages: list[Tensor] = []
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = functional.relu(norm(conv(x)))  # (N, C, H / 2, W / 2)
-        return x.mean(dim=(2, 3))  # (N, d)
+            stages.append(x.mean(dim=(2, 3)))  # (N, C)
+        return torch.cat(stages, dim=1) if self.defects else stages[-1]  # (N, d)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.features(images))  # type: ignore[no-any-return]  # (N, K)
@@ -68,6 +73,7 @@ def train_classifier(
     steps: int = 400,
     seed: int = 0,
     batch: int = 64,
+    defects: bool = False,
 ) -> dict[str, object]:
     """Trains the classifier and writes it as safetensors with its metadata.
 
@@ -80,18 +86,21 @@ def train_classifier(
         steps: number of optimizer steps.
         seed: of the initial weights, the order and the flips.
         batch: images per step.
+        defects: most images of a step get a defect (`defects.py`), whose kind and level are learnt beside the class; one class is
+            enough then.
 
     Returns:
-        Numbers for a manifest: path, sha256, classes, images, steps, train_accuracy (0..1, on all images at the end), loss.
+        Numbers for a manifest: path, sha256, classes, images, steps, train_accuracy (0..1, on all images at the end), loss; with
+        defects their names, and `defects_told`, the share of them (0..1, on all images at the end) that are told rightly.
 
     Raises:
-        UserError: wrong images, unequal lengths, fewer than two classes, or training diverged.
+        UserError: wrong images, unequal lengths, nothing to tell apart, or training diverged.
         OSError: the disk is full or not writable; an earlier file at `path` is intact.
     """
-    classes = _require_trainable(images, labels)
+    classes = _require_trainable(images, labels, least=1 if defects else 2)
     targets = torch.from_numpy(np.searchsorted(classes, labels).astype(np.int64))  # (N,)
     generator = torch.Generator().manual_seed(seed)
-    network = _initial(len(classes), generator)
+    network = _initial(len(classes), len(DEFECTS) if defects else 0, generator)
     loss = math.nan
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     order = torch.empty(0, dtype=torch.int64)
@@ -111,7 +120,7 @@ def train_classifier(
             lr = LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
             for group in optimizer.param_groups:
                 group["lr"] = lr
-            error = functional.cross_entropy(network(pixels), targets[rows])
+            error = _loss(network, pixels, targets[rows], generator)
             optimizer.zero_grad(set_to_none=True)
             error.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -127,6 +136,9 @@ def train_classifier(
         "loss": loss,
         "train_accuracy": accuracy,
     }
+    if defects:
+        told = _defects_told(network, images, generator, batch=batch)
+        numbers |= {"defects": list(DEFECTS), "defects_told": told}
     _require_learnt(loss, accuracy, num_classes=len(classes), numbers=numbers)
     write_safetensors(path, network.state_dict(), metadata={"kind": KIND, "note": NOTE, **numbers})
     return {"path": str(path), "sha256": sha256_file(path), **numbers}
@@ -148,21 +160,22 @@ def load(path: Path) -> Extractor:
             expected=f"kind {KIND!r} in the file's metadata",
             remedy="train one on the experiment's tiles, or name another kind of extractor",
         )
-    network = Classifier(len(metadata["classes"])).eval()
+    network = Classifier(len(metadata["classes"]), len(metadata.get("defects", ()))).eval()
     fill(network, state, path=path, hint="train the classifier again")
+    told = f", defects told {metadata['defects_told']:.3f}" if "defects" in metadata else ""
     return Extractor(
         name=path.name,
         kind="classifier",
         sha256=sha256_file(path),
-        num_features=NUM_FEATURES,
+        num_features=network.num_features,
         resize="none",
         comparable=False,
-        note=f"{NOTE} (train accuracy {metadata['train_accuracy']:.3f})",
+        note=f"{NOTE} (train accuracy {metadata['train_accuracy']:.3f}{told})",
         network=network.features,
     )
 
 
-def _require_trainable(images: NDArray[np.uint8], labels: NDArray[np.integer]) -> NDArray[np.integer]:
+def _require_trainable(images: NDArray[np.uint8], labels: NDArray[np.integer], *, least: int) -> NDArray[np.integer]:
     require_images(images)
     if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
         raise problem(
@@ -172,12 +185,12 @@ def _require_trainable(images: NDArray[np.uint8], labels: NDArray[np.integer]) -
             remedy="give one integer class per image",
         )
     classes = np.unique(labels)
-    if len(classes) < 2:
+    if len(classes) < least:
         raise problem(
             "the classifier has nothing to tell apart",
             got=f"{len(classes)} class(es) in {len(labels)} images",
             expected="at least two classes",
-            remedy="train it on several data sets together (one class each), or use another extractor",
+            remedy="let it learn defects too (`defects: true`), which one class is enough for, or use another extractor",
         )
     if min(images.shape[2:]) < 8:
         raise problem(
@@ -189,17 +202,28 @@ def _require_trainable(images: NDArray[np.uint8], labels: NDArray[np.integer]) -
     return classes
 
 
-def _initial(num_classes: int, generator: torch.Generator) -> Classifier:
+def _loss(network: Classifier, pixels: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+    """Cross entropy of the classes (N,), and of the levels of defects, which it makes, summed over these."""
+    if network.defects is None:
+        return functional.cross_entropy(network(pixels), targets)
+    pixels, levels = damaged(pixels.float(), generator)  # (N, 3, H, W), (N, D)
+    features = network.features(pixels)  # (N, d)
+    told = functional.binary_cross_entropy_with_logits(network.defects(features), levels) * len(DEFECTS)
+    return functional.cross_entropy(network.head(features), targets) + told
+
+
+def _initial(num_classes: int, num_defects: int, generator: torch.Generator) -> Classifier:
     """A network whose weights depend on the generator alone; the global random state stays as it was."""
     with torch.random.fork_rng(devices=[]):
-        network = Classifier(num_classes)
+        network = Classifier(num_classes, num_defects)
     for conv in network.convs:
         assert isinstance(conv, nn.Conv2d)
         assert conv.bias is not None
         nn.init.kaiming_normal_(conv.weight, nonlinearity="relu", generator=generator)
         nn.init.zeros_(conv.bias)
-    nn.init.normal_(network.head.weight, std=NUM_FEATURES**-0.5, generator=generator)
-    nn.init.zeros_(network.head.bias)
+    for layer in [network.head] if network.defects is None else [network.head, network.defects]:
+        nn.init.normal_(layer.weight, std=network.num_features**-0.5, generator=generator)
+        nn.init.zeros_(layer.bias)
     return network
 
 
@@ -210,6 +234,19 @@ def _accuracy(network: Classifier, images: NDArray[np.uint8], targets: Tensor, *
         scores = network(torch.from_numpy(np.array(images[first : first + batch])))  # (batch, K)
         right += int((scores.argmax(dim=1) == targets[first : first + batch]).sum())
     return right / len(images)
+
+
+@torch.inference_mode()
+def _defects_told(network: Classifier, images: NDArray[np.uint8], generator: torch.Generator, *, batch: int) -> float:
+    assert network.defects is not None
+    right = spoilt = 0
+    for first in range(0, len(images), batch):
+        pixels, levels = damaged(torch.from_numpy(np.array(images[first : first + batch])).float(), generator)
+        has_one = levels.amax(dim=1) > 0  # (batch,)
+        told = network.defects(network.features(pixels)).argmax(dim=1)  # (batch,)
+        right += int((told == levels.argmax(dim=1))[has_one].sum())
+        spoilt += int(has_one.sum())
+    return right / max(spoilt, 1)
 
 
 def _require_learnt(loss: float, accuracy: float, *, num_classes: int, numbers: dict[str, object]) -> None:

@@ -149,6 +149,8 @@ class Extractor(TypedDict, total=False):
     seed: Count
     loss: float
     train_accuracy: float
+    defects: list[str]
+    defects_told: float
 
 
 class _Compared(TypedDict, total=False):

@@ -17,6 +17,7 @@ RUN_WITHOUT_EFFECT = {
 MUON_RULE = 2  # which matrices are its (train/matrices.py): 1 had the modulations too
 RUN_YOUNGER = {"objective", "lr_schedule", "decay_share", "betas", "optimizer", "guide"}
 CODEC_YOUNGER = {"equivariance", "latent_noise", "texture_steps"}
+EXTRACTOR_YOUNGER = {"defects"}
 EVALUATION_YOUNGER = {"order", "times", "guidance_interval", "guide", "ema"}
 EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}
 # Of no effect on what a codec gives back.
@@ -119,7 +120,13 @@ def _sample(experiment: Experiment, name: str) -> dict[str, Any]:
 
 
 def _extractor(experiment: Experiment, name: str) -> dict[str, Any]:
-    return {"seed": experiment.seed, **experiment.extractors[name].model_dump(mode="json", exclude={"trust"})}
+    extractor = experiment.extractors[name]
+    younger = extractor.model_dump(mode="json", include=EXTRACTOR_YOUNGER, exclude_defaults=True)
+    return {
+        "seed": experiment.seed,
+        **extractor.model_dump(mode="json", exclude={"trust", *EXTRACTOR_YOUNGER}),
+        **younger,
+    }
 
 
 SPECS: dict[str, Callable[[Experiment, str], dict[str, Any]]] = {

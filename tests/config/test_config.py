@@ -81,6 +81,10 @@ SENTINEL2 = demo()["datasets"]["landscape"] | {
         ({"machine": {"launcher": "none", "ranks_per_node": 2}}, ["launcher", "one rank"]),
         ({"machine": {"launcher": "mpiexec", "ranks_per_node": 5}}, ["global_batch", "5 ranks"]),
         ({"extractors": {"x": {"kind": "inception"}}}, ["extractors.x", "path"]),
+        (
+            {"extractors": {"x": {"kind": "inception", "path": "x.pth", "defects": True}}},
+            ["extractors.x", "`defects`", "leave it out"],
+        ),
         ({"machine": {"memory": {"file_folder": "/scratch"}}}, ["machine.memory", "file_gib"]),
         ({"runs": {"a": {"dataset": "landscape", "lr": -1e-4}}}, ["runs.a.lr", "greater than 0"]),
         ({"runs": {"a": {"dataset": "landscape", "lr": float("nan")}}}, ["runs.a.lr", "finite number"]),

@@ -9,8 +9,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dithc.evaluate import load_extractor, train_classifier
+from dithc.evaluate import classifier, defects, fid, load_extractor, train_classifier
 from dithc.evaluate.classifier import Classifier
+from dithc.evaluate.defects import DEFECTS
+from dithc.evaluate.statistics import Statistics
+from dithc.evaluate.weights import read_safetensors
 from dithc.log import UserError, read_metrics
 
 
@@ -39,11 +42,78 @@ def test_classifier_learns_and_its_features_tell_the_classes_apart(tmp_path: Pat
     assert apart > 2 * features[labels == 3].std(axis=0).mean()
 
 
-def test_same_seed_gives_the_same_file_and_leaves_the_global_generator_alone(tmp_path: Path) -> None:
+def test_one_class_is_enough_with_defects_and_features_are_of_all_stages(tmp_path: Path) -> None:
+    images, _ = striped(48)
+    path = tmp_path / "c"
+    numbers = train_classifier(images, np.zeros(48, dtype=np.int64), path=path, steps=8, batch=32, defects=True)
+    assert numbers["defects"] == list(DEFECTS)
+    assert 0 <= numbers["defects_told"] <= 1
+    extractor = load_extractor("classifier", path)
+    assert extractor.num_features == 32 + 64 + 128
+    assert f"defects told {numbers['defects_told']:.3f}" in extractor.note
+    features = extractor(images)
+    network = Classifier(1, len(DEFECTS))
+    network.load_state_dict(read_safetensors(path)[0])
+    x = torch.from_numpy(images).double() / 127.5 - 1
+    for stage, columns in enumerate(np.split(features, [32, 96], axis=1)):
+        conv, norm = network.convs[stage].double(), network.norms[stage].double()
+        x = torch.relu(norm(conv(x)))
+        np.testing.assert_allclose(columns, x.mean(dim=(2, 3)).detach().numpy(), rtol=1e-3, atol=1e-4)
+
+
+def fields(n: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Smooth fields with straight edges, of a warm (class 1) or a cold colour (class 0)."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % 2
+    places = np.linspace(-1, 1, 32)
+    angles = rng.uniform(0, np.pi, (n, 1, 1))
+    edges = (np.cos(angles) * places[:, None] + np.sin(angles) * places > rng.uniform(-0.5, 0.5, (n, 1, 1))) * 60.0
+    warm = np.where(labels == 1, 40, -40)[:, None, None, None] * np.array([1, 0, -1])[:, None, None]
+    images = 90 + edges[:, None] + warm + rng.normal(0, 10, (n, 3, 1, 1)) + rng.normal(0, 3, (n, 3, 32, 32))
+    return np.clip(images, 0, 255).astype(np.uint8), labels
+
+
+def test_a_judge_of_defects_tells_them_and_sees_a_lattice_that_a_classifier_of_clean_tiles_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {name: DEFECTS[name] for name in ("lattice-8", "blur-8", "noise")}  # all of them take a thousand steps
+    for module in (defects, classifier):
+        monkeypatch.setattr(module, "DEFECTS", few)
+    images, labels = fields(256, seed=0)
+    real, others = (fields(256, seed=seed)[0] for seed in (1, 2))
+    shifts = np.random.default_rng(3).normal(0, 8, (256, 3, 4, 4)).repeat(8, axis=2).repeat(8, axis=3)
+    blocky = np.clip(others + shifts, 0, 255).astype(np.uint8)
+    over_floor = []
+    for steps, with_defects in ((60, False), (200, True)):
+        numbers = train_classifier(images, labels, path=tmp_path / "c", steps=steps, batch=32, defects=with_defects)
+        extractor = load_extractor("classifier", tmp_path / "c")
+        sets = [Statistics(extractor.num_features) for _ in range(3)]
+        for one, pixels in zip(sets, (real, others, blocky), strict=True):
+            one.update(extractor(pixels))
+        over_floor.append(fid(sets[0], sets[2]) / fid(sets[0], sets[1]))
+    assert numbers["train_accuracy"] > 0.95
+    assert numbers["defects_told"] > 0.7  # a third by guessing
+    assert over_floor[1] > 3 * over_floor[0], over_floor
+
+
+def test_a_file_without_defects_says_nothing_of_them_and_has_the_features_that_it_always_had(tmp_path: Path) -> None:
+    images, labels = striped(24)
+    numbers = train_classifier(images, labels, path=tmp_path / "c", steps=4, batch=16)
+    state, metadata = read_safetensors(tmp_path / "c")
+    assert set(metadata) == {"kind", "note", "classes", "images", "steps", "seed", "loss", "train_accuracy"}
+    assert not [name for name in (*state, *numbers) if "defects" in name]
+    assert state["head.weight"].shape == (2, 128)
+    assert load_extractor("classifier", tmp_path / "c").num_features == 128
+
+
+@pytest.mark.parametrize("with_defects", [False, True])
+def test_same_seed_gives_the_same_file_and_leaves_the_global_generator_alone(
+    tmp_path: Path, with_defects: bool
+) -> None:
     images, labels = striped(24)
     before = torch.random.get_rng_state()
     for name, seed in (("a", 7), ("b", 7), ("c", 8)):
-        train_classifier(images, labels, path=tmp_path / name, steps=4, seed=seed, batch=16)
+        train_classifier(images, labels, path=tmp_path / name, steps=4, seed=seed, batch=16, defects=with_defects)
     a, b, c = ((tmp_path / name).read_bytes() for name in "abc")
     assert a == b
     assert a != c

@@ -140,3 +140,17 @@ def test_codec_without_later_settings_has_the_digest_that_it_always_had() -> Non
 def test_easier_latents_and_texture_change_the_digest_of_a_codec(change: dict[str, Any]) -> None:
     assert codec_spec("codec", "vae", **change) == codec_spec("codec", "vae") | change
     assert codec_spec("latents", "toy", **change) != codec_spec("latents", "toy")
+
+
+def extractor_spec(stage: str, **settings: Any) -> dict[str, Any]:
+    """What decides a trained extractor, or its features."""
+    base = experiment().model_dump(exclude_unset=True)
+    base["extractors"] = {"x": {"kind": "classifier", "trained_on": "toy", **settings}}
+    return stage_spec(load(base), stage, "x")
+
+
+@pytest.mark.parametrize("stage", ["extractor", "features"])
+def test_defects_change_the_digest_of_an_extractor_and_their_absence_does_not(stage: str) -> None:
+    for settings in ({}, {"defects": False}):
+        assert digest(extractor_spec(stage, **settings)) == "c5e508944886"
+    assert extractor_spec(stage, defects=True) == extractor_spec(stage) | {"defects": True}

@@ -1,0 +1,123 @@
+"""Defects of images, made on purpose and of random level: what a judge learns to tell, whatever else it tells apart.
+
+Every defect is a function of whole images to wholly spoilt ones; its level is the share of the way there. To tell images apart by
+kind and level of a distortion teaches features of quality without an opinion of anyone (Madhusudana et al., Image Quality
+Assessment using Contrastive Learning, arXiv 2110.13266, section III). Blocks begin at the corner of an image, as a network's
+patches do.
+
+Legend: N batch, C channels, H height, W width, D defects.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional
+
+SHARE = 0.8  # of images that get a defect
+STRENGTH = 64.0  # standard deviation of what is added to pixels of 0..255 at level 1
+LEAST_CONTRAST = 0.3
+
+Defect = Callable[[Tensor, Generator], Tensor]
+
+
+def damaged(images: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Images of another brightness and contrast each, most of which have one defect.
+
+    Args:
+        images: float (N, C, H, W), 0..255.
+        generator: decides who has which, and all of it.
+
+    Returns:
+        Images of the same shape and range, and the level of every defect of each, 0..1 (N, D).
+    """
+    count = len(images)
+    images = _another_display(images, generator)
+    kinds = torch.randint(len(DEFECTS), (count,), generator=generator)  # (N,)
+    levels = torch.rand(count, generator=generator) * (torch.rand(count, generator=generator) < SHARE)  # (N,)
+    spoilt = images.clone()
+    for number, defect in enumerate(DEFECTS.values()):
+        chosen = torch.nonzero(kinds == number).flatten()
+        if len(chosen):
+            part = images[chosen]
+            spoilt[chosen] = torch.lerp(part, defect(part, generator), levels[chosen].view(-1, 1, 1, 1))
+    return spoilt.clamp(0, 255), levels[:, None] * functional.one_hot(kinds, len(DEFECTS))
+
+
+def _another_display(images: Tensor, generator: Generator) -> Tensor:
+    """As displays of other data sets would show them: what is bright on one is dark on another."""
+    share = LEAST_CONTRAST + (1 - LEAST_CONTRAST) * torch.rand(len(images), 1, 1, 1, generator=generator)
+    grey = 255 * torch.rand(len(images), 1, 1, 1, generator=generator)
+    return torch.lerp(grey, images, share)
+
+
+def _averages(images: Tensor, side: int) -> Tensor:
+    """Averages of blocks, at the far border of what is left there (N, C, H / side, W / side)."""
+    return functional.avg_pool2d(images, side, ceil_mode=True)
+
+
+def _spread(blocks: Tensor, side: int, like: Tensor) -> Tensor:
+    """One value over all pixels of a block (N, C, H, W)."""
+    wide = blocks.repeat_interleave(side, dim=2).repeat_interleave(side, dim=3)
+    return wide[:, :, : like.shape[2], : like.shape[3]]
+
+
+def _mosaic(side: int) -> Defect:
+    """Blocks of one colour."""
+    return lambda images, _: _spread(_averages(images, side), side, like=images)
+
+
+def _lattice(side: int) -> Defect:
+    """Blocks that do not fit each other: each is shifted in every channel."""
+
+    def defect(images: Tensor, generator: Generator) -> Tensor:
+        shifts = STRENGTH * torch.randn(_averages(images, side).shape, generator=generator)
+        return images + _spread(shifts, side, like=images)
+
+    return defect
+
+
+def _shuffle(side: int) -> Defect:
+    """Whole blocks in another order: each is right, what they show together is not."""
+
+    def defect(images: Tensor, generator: Generator) -> Tensor:
+        rows, columns = images.shape[2] // side, images.shape[3] // side
+        whole = images[:, :, : rows * side, : columns * side]
+        blocks = whole.unflatten(3, (columns, side)).unflatten(2, (rows, side))  # (N, C, rows, side, columns, side)
+        blocks = blocks.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)  # (N, rows columns, C, side, side)
+        order = torch.rand(blocks.shape[:2], generator=generator).argsort(dim=1)  # (N, rows columns)
+        mixed = blocks[torch.arange(len(images))[:, None], order]
+        spoilt = images.clone()
+        spoilt[:, :, : rows * side, : columns * side] = (
+            mixed.unflatten(1, (rows, columns)).permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+        )
+        return spoilt
+
+    return defect
+
+
+def _blur(side: int) -> Defect:
+    """What is smaller than a block is gone, without edges of blocks."""
+    return lambda images, _: functional.interpolate(
+        _averages(images, side), size=images.shape[2:], mode="bilinear", align_corners=False
+    )
+
+
+def _noise(images: Tensor, generator: Generator) -> Tensor:
+    return images + STRENGTH * torch.randn(images.shape, generator=generator)
+
+
+def _ringing(images: Tensor, generator: Generator) -> Tensor:
+    """Edges overshoot."""
+    return images + 2 * (images - _blur(2)(images, generator))
+
+
+DEFECTS: dict[str, Defect] = {
+    **{f"mosaic-{side}": _mosaic(side) for side in (2, 4, 8)},
+    **{f"lattice-{side}": _lattice(side) for side in (2, 4, 8)},
+    **{f"shuffle-{side}": _shuffle(side) for side in (4, 8, 16)},
+    **{f"blur-{side}": _blur(side) for side in (2, 4, 8)},
+    "noise": _noise,
+    "ringing": _ringing,
+}
+"""All of them, by name; the file of a judge names those that it learnt, in this order."""

@@ -59,7 +59,7 @@ class Classifier(nn.Module):
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = functional.relu(norm(conv(x)))  # (N, C, H / 2, W / 2)
             stages.append(x.mean(dim=(2, 3)))  # (N, C)
-        return torch.cat(stages, dim=1) if self.defects else stages[-1]  # (N, d)
+        return stages[-1] if self.defects is None else torch.cat(stages, dim=1)  # (N, d)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.features(images))  # type: ignore[no-any-return]  # (N, K)
@@ -265,3 +265,9 @@ def _require_learnt(loss: float, accuracy: float, *, num_classes: int, numbers: 
         )
     else:
         log.info(f"classifier: train accuracy {accuracy:.3f} over {num_classes} classes, loss {loss:.3f}")
+    told = numbers.get("defects_told")
+    if isinstance(told, float) and told < 2 / len(DEFECTS):
+        log.warning(
+            f"classifier: {told:.3f} of the defects are told rightly, of {len(DEFECTS)} kinds, which is close to guessing; "
+            "distances in its features will say little of them: train longer"
+        )

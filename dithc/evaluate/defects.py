@@ -81,15 +81,15 @@ def _shuffle(side: int) -> Defect:
     """Whole blocks in another order: each is right, what they show together is not."""
 
     def defect(images: Tensor, generator: Generator) -> Tensor:
-        rows, columns = images.shape[2] // side, images.shape[3] // side
-        whole = images[:, :, : rows * side, : columns * side]
-        blocks = whole.unflatten(3, (columns, side)).unflatten(2, (rows, side))  # (N, C, rows, side, columns, side)
-        blocks = blocks.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)  # (N, rows columns, C, side, side)
+        count, channels, height, width = images.shape
+        rows, columns = height // side, width // side
+        whole = images[:, :, : rows * side, : columns * side].reshape(count, channels, rows, side, columns, side)
+        blocks = whole.permute(0, 2, 4, 1, 3, 5).reshape(count, rows * columns, channels, side, side)
         order = torch.rand(blocks.shape[:2], generator=generator).argsort(dim=1)  # (N, rows columns)
-        mixed = blocks[torch.arange(len(images))[:, None], order]
+        mixed = blocks[torch.arange(count)[:, None], order].reshape(count, rows, columns, channels, side, side)
         spoilt = images.clone()
-        spoilt[:, :, : rows * side, : columns * side] = (
-            mixed.unflatten(1, (rows, columns)).permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+        spoilt[:, :, : rows * side, : columns * side] = mixed.permute(0, 3, 1, 4, 2, 5).reshape(
+            count, channels, rows * side, columns * side
         )
         return spoilt
 

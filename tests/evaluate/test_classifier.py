@@ -42,10 +42,13 @@ def test_classifier_learns_and_its_features_tell_the_classes_apart(tmp_path: Pat
     assert apart > 2 * features[labels == 3].std(axis=0).mean()
 
 
-def test_one_class_is_enough_with_defects_and_features_are_of_all_stages(tmp_path: Path) -> None:
+def test_one_class_is_enough_with_defects_and_features_are_of_all_stages(
+    tmp_path: Path, lines: pytest.LogCaptureFixture
+) -> None:
     images, _ = striped(48)
     path = tmp_path / "c"
     numbers = train_classifier(images, np.zeros(48, dtype=np.int64), path=path, steps=8, batch=32, defects=True)
+    assert "of 14 kinds, which is close to guessing" in lines.text  # eight steps are none
     assert numbers["defects"] == list(DEFECTS)
     assert 0 <= numbers["defects_told"] <= 1
     extractor = load_extractor("classifier", path)

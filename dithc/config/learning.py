@@ -33,7 +33,7 @@ class BlockKind(NamedTuple):
 
 
 # By the first part of a preset's name.
-FAMILIES = {"DiT": BlockKind(), "ModernDiT": BlockKind("rms", "swiglu", "rope", qk_norm=True)}
+FAMILIES = {"DiT": BlockKind(), "ModernDiT": BlockKind("rms", "swiglu", "rope")}
 # A SwiGLU has three products where a GELU has two: 2/3 of the width is the same arithmetic. Rounded up to whole vectors of 16
 # fp32 that is 0.8 % more of it for tokens 256 wide, 0.2 % for 1024, none for 384, 768 and 1152.
 SWIGLU_MULTIPLE = 16
@@ -67,8 +67,8 @@ class Model(Settings):
     """The network: a preset, and what differs from it."""
 
     preset: Preset = "DiT-S/2"
-    """DiT-S, B, L or XL with patch 2, 4 or 8. ModernDiT-S, ...: of the same sizes, with blocks of `norm: rms`, `mlp: swiglu`,
-    `position: rope` and `qk_norm: true`."""
+    """DiT-S, B, L or XL with patch 2, 4 or 8. ModernDiT-S, ...: of the same sizes, with blocks of `norm: rms`, `mlp: swiglu`
+    and `position: rope`."""
     learn_sigma: bool = True
     """Predict the variance as well (doubles the output channels, adds the VLB term)."""
     hidden_size: Size | None = None
@@ -86,7 +86,8 @@ class Model(Settings):
     """How the network knows places, if not the preset's. sincos: by a table that is added to the tokens; rope: by that table, and
     by queries and keys that are rotated with row and column."""
     qk_norm: bool | None = None
-    """Whether queries and keys have norms, if not the preset's: attention cannot grow without bound in long trainings."""
+    """Whether queries and keys have norms (no preset's have): attention cannot grow without bound. For long trainings of large
+    networks; short ones learn no faster with it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Model":

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from dithc import hcops
-from dithc.config import training
 from dithc.log import problem
 from dithc.model.embed import (
     LabelEmbedder,
@@ -95,12 +94,14 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
         """x (N, T, D), c (N, D)."""
-        weights = self._weights()
+        weights, rms = self._weights(), self.kind.norm == "rms"
         if weights is not None and hcops.fused.block_serves(x, c, weights):
-            return hcops.fused.block(x, c, weights, num_heads=self.attn.num_heads)
+            (cos, sin), swiglu = self.attn.rotary, self.kind.mlp == "swiglu"
+            return hcops.fused.block(
+                x, c, weights, num_heads=self.attn.num_heads, rms=rms, swiglu=swiglu, cos=cos, sin=sin
+            )
         modulation: Tensor = self.adaLN_modulation(c)  # (N, 6D)
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, dim=1)  # (N, D) each
-        rms = self.kind.norm == "rms"
         normed, x = hcops.vector.adaln_and_stream(x, shift_a, scale_a, rms=rms)  # (N, T, D) each
         x = self.attn(normed, gate=gate_a, residual=x)  # (N, T, D)
         normed, x = hcops.vector.adaln_and_stream(x, shift_m, scale_m, rms=rms)  # (N, T, D) each
@@ -108,18 +109,20 @@ class Block(nn.Module):
         return out  # (N, T, D)
 
     def _weights(self) -> hcops.fused.BlockWeights | None:
-        """The parameters, where the block is of the original kind and nobody outside has to see the calls of the parts."""
-        if self.kind != training.BlockKind() or nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]
+        """The parameters, where nobody outside has to see the calls of the parts."""
+        if nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]
             return None
-        condition, attention = self.adaLN_modulation, self.attn
-        mlp: Any = self.mlp
-        wholes = is_plain(condition, nn.Sequential), is_plain(attention, Attention), is_plain(mlp, Mlp)
+        condition, attention, mlp = self.adaLN_modulation, self.attn, self.mlp
+        kind, first = (GatedMlp, Linear) if self.kind.mlp == "swiglu" else (Mlp, LinearGelu)
+        wholes = is_plain(condition, nn.Sequential), is_plain(attention, Attention), is_plain(mlp, kind)
         if not all(wholes) or [type(part) for part in condition] != [Silu, Linear] or not is_plain(condition[0], Silu):
             return None
-        layers = (condition[1], attention.qkv, attention.proj, mlp.fc1, mlp.fc2)
-        if not all(is_plain(layer, kind) for layer, kind in zip(layers, LAYERS, strict=True)):
+        layers = (condition[1], attention.qkv, attention.proj, *mlp.layers)
+        kinds = (Linear, Linear, Linear, first, Linear)
+        if not all(is_plain(layer, kind) for layer, kind in zip(layers, kinds, strict=True)):
             return None
         values: list[Any] = [value for layer in layers for value in (layer.weight, layer.bias)]
+        values += [attention.q_norm, attention.k_norm]
         return hcops.fused.BlockWeights(*values)
 
 
@@ -154,6 +157,11 @@ class Mlp(nn.Module):
         self.fc1 = LinearGelu(width, hidden)
         self.fc2 = Linear(hidden, width)
 
+    @property
+    def layers(self) -> tuple[nn.Linear, nn.Linear]:
+        """Both, in the order in which they run."""
+        return self.fc1, self.fc2
+
     def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
         """residual + gate * (x through both layers); x and residual (N, T, D), gate (N, D)."""
         first, second = self.fc1, self.fc2
@@ -173,6 +181,11 @@ class GatedMlp(nn.Module):
         self.gate_up = Linear(width, 2 * hidden)  # the rows whose SiLU gates, then those that are gated
         self.fc2 = Linear(hidden, width)
 
+    @property
+    def layers(self) -> tuple[nn.Linear, nn.Linear]:
+        """Both, in the order in which they run."""
+        return self.gate_up, self.fc2
+
     def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
         """residual + gate * (x through both layers); x and residual (N, T, D), gate (N, D)."""
         hidden = hcops.vector.swiglu(self.gate_up(x))  # (N, T, E)
@@ -184,10 +197,6 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether nobody outside (a subclass, a hook, another forward pass) has to see the calls of a module."""
     hooks = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
     return type(module) is kind and "forward" not in module.__dict__ and not any(hooks)
-
-
-# Of a block, in the order of `hcops.fused.BlockWeights`.
-LAYERS = (Linear, Linear, Linear, LinearGelu, Linear)
 
 
 class FinalLayer(nn.Module):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from dithc import hcops
+from dithc import hcops, native
 from dithc.config import training
 from dithc.log import UserError
 from dithc.model import PRESETS, DiT, DiTConfig, adapt, diffusers_keys, flops_per_image
@@ -175,7 +175,7 @@ def test_pairs_turn_by_row_then_by_column_at_falling_frequencies() -> None:
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("Modern")])
 def test_family_has_the_sizes_of_the_original_and_its_arithmetic(name: str) -> None:
     modern, original = PRESETS[name], PRESETS[name.removeprefix("Modern")]
-    assert modern.block == ("rms", "swiglu", "rope", True)
+    assert modern.block == ("rms", "swiglu", "rope", False)
     assert (modern.hidden_size, modern.depth, modern.num_heads) == (
         original.hidden_size,
         original.depth,
@@ -259,6 +259,31 @@ def test_compiled_network_is_one_graph_of_the_same_numbers() -> None:
     for name, value in truth.items():
         torch.testing.assert_close(ours[name], value, rtol=1e-4, atol=1e-5)
     torch._dynamo.reset()
+
+
+@pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_blocks_are_one_node_each_of_the_bits_of_their_operators(kind: dict[str, Any], monkeypatch) -> None:
+    model, results = shaken(**kind), []
+    with hcops.use("c"), torch.autocast("cpu", torch.bfloat16):
+        for is_one in (True, False):
+            out = model(*inputs())
+            names = str(nodes_of(out))
+            assert names.count("dithc_block") == (2 if is_one else 0)
+            results.append([out, *gradients_of(out.float(), dict(model.named_parameters())).values()])
+            monkeypatch.setattr(hcops.fused, "block_serves", lambda *_: False)
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+def nodes_of(out: Tensor) -> list[str]:
+    """Names of the nodes of autograd behind a tensor."""
+    found, ahead = {}, [out.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is not None and node not in found:
+            found[node] = node.name()
+            ahead += [before for before, _ in node.next_functions]
+    return list(found.values())
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

@@ -47,7 +47,7 @@ def test_default_settings_have_the_digest_that_they_always_had() -> None:
 def test_blocks_of_another_kind_are_in_the_digest_where_they_are_not_the_preset_s(change: dict[str, Any]) -> None:
     plain = spec()["model"]
     assert spec(model=change)["model"] == plain | change
-    family = {"preset": "ModernDiT-S/2"}
+    family = {"preset": "ModernDiT-S/2", "qk_norm": True}
     assert spec(model=family | change)["model"] == plain | family
 
 

@@ -93,7 +93,7 @@ def plan_of(job) -> Plan:
         {"recompute": "block"},
         {"dtype": "bf16"},
         {"guide": {"by": "self"}, "micro_batch": 32},
-        {"model": MODEL | {"preset": "ModernDiT-S/2"}, "micro_batch": 32},
+        {"model": MODEL | {"preset": "ModernDiT-S/2", "qk_norm": True}, "micro_batch": 32},
     ],
     ids=["plain", "micro-batches", "recompute", "bf16", "guide", "modern"],
 )

@@ -44,7 +44,7 @@ def test_finetuning_starts_from_the_weights_it_is_told(job, base, kind):
 
 
 def test_finetuning_of_other_blocks_starts_from_them_and_from_no_others(job):
-    model = {"preset": "ModernDiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
+    model = {"preset": "ModernDiT-S/2", "qk_norm": True, "hidden_size": 32, "depth": 2, "num_heads": 2}
     before = job("before", until=2, model=model)
     assert train(before, Group()) == DONE
     run = before.run.model_copy(update={"init": "before", "guide": training.Guide(by="start")})

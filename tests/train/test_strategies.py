@@ -43,7 +43,7 @@ from dithc.comm import connect
 from dithc.train.rehearse import Rehearsal, _trainer
 with connect(2, timeout_seconds=600) as group:
     torch.set_num_threads(1)
-    model = {"preset": "DiT-S/2", "hidden_size": 64, "depth": 2, "num_heads": 2}
+    model = KIND | {"hidden_size": 64, "depth": 2, "num_heads": 2}
     trainer = _trainer(Rehearsal(model=model, batch=2, dtype="bf16", strategy="dp+tp"), group)
     for number in range(1, 4):
         trainer.step(number)
@@ -60,7 +60,7 @@ with connect(2, timeout_seconds=600) as group:
         assert (one[name] == two[name]) == (parameter not in cut), name
 """
 
-MODERN = {"preset": "ModernDiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
+MODERN = {"preset": "ModernDiT-S/2", "qk_norm": True, "hidden_size": 32, "depth": 2, "num_heads": 2}
 MUON = {"optimizer": {"kind": "muon"}}
 several_ranks = [
     pytest.mark.slow,
@@ -174,9 +174,9 @@ class TestOnSeveralRanks:
                     assert (found[name] - value).norm() < 0.01 * value.norm() + 1e-9, name
 
     @pytest.mark.sampled("several ranks")
-    @pytest.mark.parametrize("preset", ["DiT-S/2", "ModernDiT-S/2"])
-    def test_what_is_replicated_stays_the_same_on_all_ranks_to_the_bit(self, preset):
-        done = on_ranks(ALIKE.replace("DiT-S/2", preset))
+    @pytest.mark.parametrize("model", [{"preset": "DiT-S/2"}, {"preset": "ModernDiT-S/2", "qk_norm": True}], ids=str)
+    def test_what_is_replicated_stays_the_same_on_all_ranks_to_the_bit(self, model):
+        done = on_ranks(ALIKE.replace("KIND", repr(model)))
         assert done.returncode == 0, done.stderr
 
     @pytest.mark.sampled("several ranks")

@@ -37,10 +37,10 @@ def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job):
     assert len(losses[0]) == 6
 
 
-@pytest.mark.parametrize("family", ["DiT", "ModernDiT"])
-def test_bf16_with_recomputation_resumes_to_the_bit(job, family):
+@pytest.mark.parametrize("kind", [{"preset": "DiT-S/2"}, {"preset": "ModernDiT-S/2", "qk_norm": True}], ids=str)
+def test_bf16_with_recomputation_resumes_to_the_bit(job, kind):
     settings = {"dtype": "bf16", "recompute": "block", "micro_batch": 3, "warmup_steps": 4}
-    settings |= {"model": {"preset": f"{family}-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}}
+    settings |= {"model": {"hidden_size": 32, "depth": 2, "num_heads": 2, **kind}}
     whole, first, second = (job(store, until=until, **settings) for store, until in (("a", 6), ("b", 3), ("b", 6)))
     assert [train(part, Group()) for part in (whole, first, second)] == [DONE] * 3
     assert hashes(whole) == hashes(second)

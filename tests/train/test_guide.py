@@ -127,7 +127,7 @@ def test_loss_and_gradient_are_those_of_the_formula_in_float64(guide, predict, m
     truth = exact_loss(run, exact, other, Source(predict).all)
     truth.backward()
     trainer = trainer_of(run, model, start)
-    losses = trainer._losses(trainer.source.all, None)
+    losses = trainer._losses(trainer.source.all)
     ((losses["loss"] - losses["vb"]).sum() / 6).backward()
     for (name, weight), (_, right) in zip(model.named_parameters(), exact.named_parameters(), strict=True):
         if right.grad is not None:
@@ -165,7 +165,7 @@ def test_in_bf16_every_weight_has_its_gradient_and_the_start_predicts_the_same_b
         for guide in (None, SELF):
             model = network(learn_sigma=False)
             trainer = trainer_of(run_of(guide, "flow", dtype="bf16"), model)
-            trainer._losses(trainer.source.all, None)["loss"].sum().backward()
+            trainer._losses(trainer.source.all)["loss"].sum().backward()
             reached.append([name for name, weight in model.named_parameters() if weight.grad is not None])
         assert reached[0] == reached[1]
         run = run_of(START, dtype="bf16")

@@ -256,7 +256,7 @@ def agreement(first: Sequence[float], other: Sequence[float], *, tolerance: floa
 
 def _tolerance(config: DiTConfig, dtype: Precision) -> float:
     """Relative: the roundings of a layer's output, once for each layer; fp32 sums round at every term of the longest product."""
-    terms = config.mlp_width if dtype == "fp32" else 1
+    terms = max(config.mlp_rows, config.mlp_width) if dtype == "fp32" else 1
     return ROUNDOFF[dtype] * terms * config.depth
 
 

@@ -158,7 +158,7 @@ class Model(Settings):
     def kept_widths(self) -> int:
         """Numbers that a block keeps of a token for its backward pass, in widths D: two norms, qkv, attention, projection, MLP
         before and after what is not linear (8 for a GELU and for a SwiGLU), two gates (paper section 4.2; measured 16 to 19); qkv
-        once more where it is rotated or normed."""
+        once more where it is rotated or normed, though fast kernels do with the rotated one."""
         return 20 + (3 if self.block.position == "rope" or self.block.qk_norm else 0)
 
 

@@ -40,7 +40,9 @@ def damaged(images: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         chosen = torch.nonzero(kinds == number).flatten()
         if len(chosen):
             part = images[chosen]
-            spoilt[chosen] = torch.lerp(part, defect(part, generator), levels[chosen].view(-1, 1, 1, 1))
+            wholly = defect(part, generator)
+            levels[chosen] *= (wholly != part).flatten(1).any(dim=1)  # as small tiles have no blocks to shuffle
+            spoilt[chosen] = torch.lerp(part, wholly, levels[chosen].view(-1, 1, 1, 1))
     return spoilt.clamp(0, 255), levels[:, None] * functional.one_hot(kinds, len(DEFECTS))
 
 

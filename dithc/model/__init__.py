@@ -13,7 +13,7 @@ Invariants:
   of the original kind. Kinds do not mix: weights mean nothing in blocks of another one, and norms and rotations leave no trace in
   names and shapes, so a kind stands in each checkpoint beside its weights and is compared.
 - Initial weights come from torch's global generator: seed it before construction.
-How to change it: a new size is a line of `PRESETS`; a new field of `DiTConfig` needs its check there, its effect in
+How to change it: a new size is a line of `training.SIZES`; a new field of `DiTConfig` needs its check there, its effect in
 `dit.py`, and its term in `flops.py`; a new difference that fine-tuning must bridge is a step in `surgery.py`.
 """
 

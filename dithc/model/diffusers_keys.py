@@ -89,7 +89,8 @@ def settings(config: DiTConfig) -> dict[str, Any]:
         got = f"{config.num_classes} classes, trained without label dropout"
         raise _cannot_hold("a label table without a row for the null label", got=got, expected="label_dropout above 0")
     if config.block != training.BlockKind():
-        raise _cannot_hold("blocks of another kind", got=config.block, expected=training.BlockKind())
+        remedy = "export it as safetensors"
+        raise _cannot_hold("blocks of another kind", got=config.block, expected=training.BlockKind(), remedy=remedy)
     if config.mlp_width != 4 * config.hidden_size:
         raise _cannot_hold("another width of the MLP", got=config.mlp_width, expected=4 * config.hidden_size)
     return {
@@ -210,8 +211,9 @@ def _refuse_different(copies: State) -> None:
             )
 
 
-def _cannot_hold(what: str, *, got: object, expected: object) -> UserError:
-    remedy = "export it as safetensors"
+def _cannot_hold(
+    what: str, *, got: object, expected: object, remedy: str = "export it as safetensors or official"
+) -> UserError:
     return problem(f"diffusers' {CLASS} cannot hold {what}", got=got, expected=expected, remedy=remedy)
 
 

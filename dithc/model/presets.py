@@ -119,8 +119,8 @@ class DiTConfig:
     def described(self) -> dict[str, Any]:
         """The fields as JSON has them; those of the block where they are not the original's, as older files have none."""
         original = training.BlockKind()._asdict()
-        fields = {name: value for name, value in asdict(self).items() if original.get(name) != value}
-        return fields | {"input_size": list(self.size)}
+        own = {name: value for name, value in asdict(self).items() if original.get(name) != value}
+        return own | {"input_size": list(self.size)}
 
     @property
     def null_label(self) -> int | None:

@@ -25,7 +25,7 @@ PATCH = "x_embedder.proj.weight"
 POSITIONS = "pos_embed"
 LABELS = "y_embedder.embedding_table.weight"
 HEAD = ("final_layer.linear.weight", "final_layer.linear.bias")
-MLP = "blocks.0.mlp.fc1.weight"
+MLP = "blocks.0.mlp.fc2.weight"
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ def _refuse_other_architecture(state: Mapping[str, Tensor], own: State, new: DiT
     depth = len({key.split(".")[1] for key in state if key.startswith("blocks.")})
     if depth and depth != new.depth:
         raise _misfit("depth", got=depth, expected=new.depth)
-    if MLP in state and state[MLP].shape[0] != new.mlp_width:
-        raise _misfit("width of the MLP", got=state[MLP].shape[0], expected=new.mlp_width)
+    if MLP in state and state[MLP].shape[1] != new.mlp_width:
+        raise _misfit("width of the MLP", got=state[MLP].shape[1], expected=new.mlp_width)
     if old is not None and old.num_heads != new.num_heads:
         raise _misfit("num_heads", got=old.num_heads, expected=new.num_heads)
     missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())

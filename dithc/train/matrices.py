@@ -11,13 +11,12 @@ from torch import Tensor
 from dithc.comm import Meter
 
 # The rule, and the only place of it: these weights of each block, as so many matrices of equal height one below the other. They
-# are the linear layers between tokens. q, k and v are three maps that happen to share a product: each is a matrix, and so are
-# a gate and what it gates. One factor of
-# the stack, of orthogonal columns, would tie them together: its singular values say nothing of those of the parts, and a part of
-# small gradients (k beside v) would keep a small update. What is not named here is AdamW's: biases, the network's ends
-# (embeddings, the final layer; Jordan et al. 2024), and every modulation: its inputs are conditions, one an image and close to a
-# curve of times, so that most directions of its gradient hold noise alone, which an orthogonal update makes as large as the rest
-# (with it, a held-out loss of 1.164 after 160 steps of the run `flow` of config/experiments/quality.yaml; without it 1.125; AdamW
+# are the linear layers between tokens. q, k and v are three maps that happen to share a product: each is a matrix, and so are a
+# gate and what it gates. One factor of the stack, of orthogonal columns, would tie them together: its singular values say nothing
+# of those of the parts, and a part of small gradients (k beside v) would keep a small update.
+# What is not named here is AdamW's: biases, the network's ends (embeddings, the final layer; Jordan et al. 2024), and every
+# modulation: its inputs are conditions, one an image and close to a curve of times, so that most directions of its gradient hold
+# noise alone, which an orthogonal update makes as large as the rest (with it, a held-out loss of 1.164 after 160 steps of the run `flow` of config/experiments/quality.yaml; without it 1.125; AdamW
 # 1.137).
 HIDDEN = {
     "attn.qkv.weight": 3,

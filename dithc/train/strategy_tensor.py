@@ -245,7 +245,7 @@ def _enter(mesh: DeviceMesh, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Ten
 
 def _sum_over(group: ProcessGroup, gradient: Tensor) -> Tensor:
     """The sum over the ranks of the gradients of their heads."""
-    summed = gradient.contiguous().clone()
+    summed = gradient.clone(memory_format=torch.contiguous_format)
     distributed.all_reduce(summed, group=group)
     return summed
 

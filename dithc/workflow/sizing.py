@@ -60,6 +60,7 @@ class Geometry:
         width: D.
         depth: L.
         channels: of the latents.
+        elements: of the weights between tokens.
         parameters: of the network, but for its label table.
     """
 
@@ -69,12 +70,13 @@ class Geometry:
     width: int
     depth: int
     channels: int
+    elements: int
     parameters: int
 
     @property
     def flops(self) -> float:
         """Floating-point operations of one forward pass of one image: products with weights, and attention."""
-        return 2.0 * self.tokens * self.depth * (12 * self.width**2 + 2 * self.tokens * self.width)
+        return 2.0 * self.tokens * (self.elements + self.depth * 2 * self.tokens * self.width)
 
 
 def needs(experiment: Experiment, stage: str, name: str, *, ranks_per_node: int, ranks: int, cores: int) -> Needs:
@@ -108,7 +110,8 @@ def geometry(experiment: Experiment, run: training.Run) -> Geometry:
     factor = _codec_factor(experiment, dataset.codec)
     tokens = max(1, dataset.tiles.size // (factor * run.model.patch)) ** 2
     bands, channels = _bands(dataset), _codec_channels(experiment, dataset)
-    return Geometry(dataset.tiles.size, bands, tokens, width, depth, channels, run.model.parameters)
+    model = run.model
+    return Geometry(dataset.tiles.size, bands, tokens, width, depth, channels, model.matrix_elements, model.parameters)
 
 
 def source_files(dataset: datasets.Dataset, *, most: int = 100_000) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-/* Types of the elementwise, SwiGLU and softmax kernels that are compiled once per instruction set, and the errors of the functions.
+/* Types of the elementwise, SwiGLU and softmax kernels that are compiled once per instruction set, and the functions' errors.
  *
  * Largest errors of simd/math.h on AVX-512 against float64: of every fp32 number with 2^-14 <= |x| < 256, and of every 101st of
  * all others. The other instruction sets differ by two units in the last place (ulp) at most. Errors are in ulp of the exact

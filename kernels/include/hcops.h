@@ -317,8 +317,8 @@ int hc_adaln_forward(hc_context *context, int64_t n, int64_t t, int64_t d, float
                      const void *shift, const void *scale, int condition_type, int64_t condition_stride, void *out,
                      int out_type, float *out_mean, float *out_rstd);
 
-/* dx (N, T, D), dshift and dscale (N, D) contiguous. mean NULL: the norm was RMSNorm. dstream: NULL, or (N, T, D), which is added to dx: what comes back to x
- * beside the norm. Sums over tokens are in a fixed order: first within blocks of tokens of a fixed length, then over the blocks. */
+/* dx (N, T, D), dshift and dscale (N, D) contiguous. mean NULL: the norm was RMSNorm. dstream: NULL, or (N, T, D), which is added
+ * to dx: what comes back to x beside the norm. Sums over tokens are in a fixed order: first within blocks of tokens of a fixed length, then over the blocks. */
 int hc_adaln_backward(hc_context *context, int64_t n, int64_t t, int64_t d, const void *dout, int dout_type, const void *x,
                       int x_type, const void *scale, int condition_type, int64_t condition_stride, const float *mean,
                       const float *rstd, const void *dstream, int dstream_type, void *out_dx, int dx_type, void *out_dshift,

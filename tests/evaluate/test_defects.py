@@ -98,7 +98,7 @@ def test_levels_are_the_share_of_the_way_to_the_spoilt_image(monkeypatch: pytest
 
 
 def test_an_image_has_one_defect_at_most_and_as_many_have_none_as_is_said() -> None:
-    images = pictures(4000, 8, 8)
+    images = pictures(1000, 64, 64)  # of which each defect changes something
     spoilt, levels = damaged(images, generator())
     assert spoilt.shape == images.shape
     assert (spoilt.min() >= 0, spoilt.max() <= 255) == (True, True)
@@ -109,6 +109,14 @@ def test_an_image_has_one_defect_at_most_and_as_many_have_none_as_is_said() -> N
     drawn = levels[levels > 0].double()
     assert abs(drawn.mean().item() - 0.5) < 5 * (1 / 12 / len(drawn)) ** 0.5
     assert bool(((levels > 0).sum(dim=0) > 0).all())  # each of them occurs
+
+
+def test_a_defect_that_changes_nothing_has_no_level() -> None:
+    """Tiles of 8 pixels have no two blocks of 8 or 16 to shuffle."""
+    images = 255 * torch.rand(400, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    _, levels = damaged(images, torch.Generator().manual_seed(1))
+    learnt = {name for name, level in zip(DEFECTS, levels.amax(dim=0), strict=True) if level > 0}
+    assert set(DEFECTS) - learnt == {"shuffle-8", "shuffle-16"}
 
 
 def test_the_generator_decides_everything_and_the_images_stay() -> None:

@@ -16,8 +16,8 @@ from dithc.comm import Meter
 # of those of the parts, and a part of small gradients (k beside v) would keep a small update.
 # What is not named here is AdamW's: biases, the network's ends (embeddings, the final layer; Jordan et al. 2024), and every
 # modulation: its inputs are conditions, one an image and close to a curve of times, so that most directions of its gradient hold
-# noise alone, which an orthogonal update makes as large as the rest (with it, a held-out loss of 1.164 after 160 steps of the run `flow` of config/experiments/quality.yaml; without it 1.125; AdamW
-# 1.137).
+# noise alone, which an orthogonal update makes as large as the rest (with it, a held-out loss of 1.164 after 160 steps of the run
+# `flow` of config/experiments/quality.yaml; without it 1.125; AdamW 1.137).
 HIDDEN = {
     "attn.qkv.weight": 3,
     "attn.proj.weight": 1,

@@ -7,7 +7,7 @@ bytes of all tensors without a gap.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,18 @@ class TensorFile:
 
     Attributes:
         pieces: contiguous, in the order of the file.
+        said: what else its metadata says, by name.
     """
 
     pieces: tuple[Piece, ...]
+    said: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, pieces: Iterable[Piece]) -> "TensorFile":
+    def of(cls, pieces: Iterable[Piece], *, said: Mapping[str, str] | None = None) -> "TensorFile":
         """Puts pieces in order: wide types first, so that each begins at a multiple of its width, then by name and place."""
         held = [piece for piece in pieces if piece.is_whole or piece.values.numel()]
-        return cls(tuple(sorted(held, key=lambda piece: (-piece.values.element_size(), piece.name, piece.start))))
+        held.sort(key=lambda piece: (-piece.values.element_size(), piece.name, piece.start))
+        return cls(tuple(held), said or {})
 
     @property
     def num_bytes(self) -> int:
@@ -65,7 +68,7 @@ class TensorFile:
             at = stop
             if not piece.is_whole:
                 cut[key] = {"name": piece.name, "shape": list(piece.shape), "dim": piece.dim, "start": piece.start}
-        said = {"format": "pt"} | ({PIECES_KEY: json.dumps(cut, separators=(",", ":"))} if cut else {})
+        said = {"format": "pt", **self.said} | ({PIECES_KEY: json.dumps(cut, separators=(",", ":"))} if cut else {})
         text = json.dumps({"__metadata__": said, **tensors}, separators=(",", ":")).encode()
         text += b" " * (-len(text) % ALIGNMENT)
         return len(text).to_bytes(8, "little") + text
@@ -102,13 +105,13 @@ def write_file(path: Path, content: TensorFile, *, check: Callable[[], None] = l
     return {"path": path.name, "sha256": digest.hexdigest(), "bytes": size}
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes a file of whole tensors.
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], *, said: Mapping[str, str] | None = None) -> None:
+    """Writes a file of whole tensors; `said` goes into its metadata.
 
     Raises:
         OSError: the disk is full or not writable.
     """
-    write_file(path, TensorFile.of(Piece.whole(name, value) for name, value in tensors.items()))
+    write_file(path, TensorFile.of((Piece.whole(name, value) for name, value in tensors.items()), said=said))
 
 
 def numbered(name: str, number: int, count: int) -> str:

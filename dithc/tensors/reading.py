@@ -37,6 +37,19 @@ def read_tensors(path: Path) -> Mapping[str, Tensor]:
         raise _unreadable(path, error) from error
 
 
+def read_metadata(path: Path) -> dict[str, str]:
+    """What the metadata of a safetensors file says, or that of the first of its numbered parts.
+
+    Raises:
+        UserError: the file is missing, cut short or of another format.
+    """
+    try:
+        with safe_open(files_of(path)[0], framework="pt") as file:
+            return dict(file.metadata() or {})
+    except DAMAGE as error:
+        raise _unreadable(path, error) from error
+
+
 def _unreadable(path: Path, error: Exception) -> UserError:
     if isinstance(error, UserError):
         return error

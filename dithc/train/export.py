@@ -11,7 +11,7 @@ from dithc.log import logger, problem
 from dithc.model import DiTConfig, diffusers_keys
 from dithc.runs import Store, replacing
 from dithc.tensors import read_tensors, write_tensors
-from dithc.train.weights import CONFIG_FILE, FREQUENCIES, WEIGHTS_FILE, weights_file
+from dithc.train.weights import CONFIG_FILE, FREQUENCIES, WEIGHTS_FILE, network_kind, weights_file
 
 Layout = Literal["safetensors", "official", "diffusers"]
 SAME_FREQUENCIES = "block.norm1.emb.time_proj.downscale_freq_shift = 0"
@@ -47,6 +47,10 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
     settings = diffusers_keys.settings(config) if layout == "diffusers" else {}
     if config.block != training.BlockKind():
         _tell_of_blocks(config, layout)
+    predicts = training.Objective(
+        **checkpoint.meta.get("objective", {})
+    ).predict  # older checkpoints are of the default
+    kind = network_kind(predicts, config.block)
     _refuse_other_folder(out, replaceable={CONFIG_FILE, WEIGHTS_FILE} if layout == "diffusers" else set())
     chosen = dict(read_tensors(checkpoint.weights(weights)))
     if layout == "diffusers":
@@ -54,14 +58,14 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
     try:
         with replacing(out) as temporary:
             if layout == "safetensors":
-                write_tensors(temporary, chosen)
+                write_tensors(temporary, chosen, said=kind)
             elif layout == "official":
                 both = {"model": dict(read_tensors(checkpoint.weights("raw"))), "ema": chosen}
-                torch.save(both if weights == "ema" else chosen, temporary)
+                torch.save(both | kind if weights == "ema" else chosen, temporary)
             else:
                 temporary.mkdir()
                 (temporary / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")
-                write_tensors(temporary / WEIGHTS_FILE, chosen)
+                write_tensors(temporary / WEIGHTS_FILE, chosen, said=kind)
     except (OSError, RuntimeError) as error:  # torch.save wraps the system's error in a RuntimeError
         raise problem(
             f"weights could not be written to {out}",
@@ -75,13 +79,10 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
             f"{FREQUENCIES}. For the outputs of this model set {SAME_FREQUENCIES} for each block of "
             "model.transformer_blocks after loading"
         )
-    predicts = training.Objective(
-        **checkpoint.meta.get("objective", {})
-    ).predict  # older checkpoints are of the default
     if predicts != "noise":
         log.warning(
-            f"the network predicts {predicts}, which no file of weights says: programs that expect noise make no images of it, "
-            f"and diffusers' DiTPipeline does with a scheduler of {SCHEDULERS[predicts]}"
+            f"the network predicts {predicts}, which no other program reads from a file: those that expect noise make no images "
+            f"of it, and diffusers' DiTPipeline does with a scheduler of {SCHEDULERS[predicts]}"
         )
     size = weights_file(out).stat().st_size
     facts = {"step": step, "tensors": len(chosen), "bytes": size, "predicts": predicts}
@@ -101,7 +102,9 @@ def _tell_of_blocks(config: DiTConfig, layout: Layout) -> None:
             expected=training.BlockKind(),
             remedy="export it as safetensors",
         )
-    log.warning(f"the network has blocks of {config.block}, which no file of weights says: who reads it has to know")
+    log.warning(
+        f"the network has blocks of {config.block}, which no other program reads from the file: who uses it has to know"
+    )
 
 
 def _refuse_other_folder(out: Path, *, replaceable: set[str]) -> None:

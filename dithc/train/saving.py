@@ -18,6 +18,7 @@ from dithc.train.background import Background, Cancelled
 from dithc.train.checkpoint import State
 from dithc.train.snapshot import Key, Snapshot, key_of, share_out
 from dithc.train.stop import Pace
+from dithc.train.weights import network_kind
 
 log = logger(__name__)
 
@@ -198,7 +199,8 @@ class Saver:
             self._share = share_out(self.group.gather_objects(held))[self.group.rank]
         return {
             numbered(file, self.group.rank, self.group.size): TensorFile.of(
-                piece for piece in parts if key_of(file, piece) in self._share
+                (piece for piece in parts if key_of(file, piece) in self._share),
+                said=network_kind(self.run.objective.predict, self.run.model.block),
             )
             for file, parts in pieces.items()
         }

@@ -78,7 +78,7 @@ class Snapshot:
                 copy.copy_(piece.values.detach())
                 pieces.append(replace(piece, values=copy))
                 at = stop
-            copies[name] = TensorFile(tuple(pieces))
+            copies[name] = TensorFile(tuple(pieces), content.said)
             at = _aligned(at)
         return copies
 

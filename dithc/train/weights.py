@@ -1,25 +1,40 @@
-"""Reads weights that other programs wrote: the official DiT's files, safetensors, and folders of diffusers."""
+"""Reads weights that other programs wrote: the official DiT's files, safetensors, and folders of diffusers.
+
+Names and shapes of weights do not tell what a network predicts, nor that its blocks have another norm or rotate their heads.
+So files of dithc say it where it is not noise and the original blocks, which is what every program takes it to be.
+"""
 
 import re
 import zipfile
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from dithc.config import training
 from dithc.log import logger, problem
 from dithc.model import DiTConfig, diffusers_keys, official_state
 from dithc.sealed import parse, plain
-from dithc.tensors import read_tensors
+from dithc.tensors import read_metadata, read_tensors
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "diffusion_pytorch_model.safetensors"  # of a folder of diffusers
 FREQUENCIES = (
     "diffusers' DiTTransformer2DModel spaces the frequencies of the timestep by i / 127, the official DiT and dithc by "
     "i / 128; outputs differ by some percent, how many depends on the weights"
 )
+PREDICT = "predict"
+ORIGINAL = {PREDICT: training.Objective().predict, **training.BlockKind()._asdict()}
+KIND_PREFIX = "dithc."  # of the names in a file's metadata
 log = logger(__name__)
+
+
+def network_kind(predict: str, block: training.BlockKind) -> dict[str, str]:
+    """What a file of weights has to say of its network: by name, what is not noise and the original blocks."""
+    own = {PREDICT: predict, **block._asdict()}
+    return {f"{KIND_PREFIX}{name}": str(value).lower() for name, value in own.items() if value != ORIGINAL[name]}
 
 
 def weights_file(path: Path) -> Path:
@@ -41,15 +56,32 @@ def read_weights(
         weights: which of those in a dictionary of several.
 
     Raises:
-        UserError: it cannot be read, or holds no weights of a DiT.
+        UserError: it cannot be read, holds no weights of a DiT, or says that they are of a network that predicts something
+            else than noise or has other blocks (which `init_file` does not take).
     """
     file = weights_file(path)
-    content: Any = read_tensors(file) if file.suffix == ".safetensors" else _unpickle(file)
+    is_safetensors = file.suffix == ".safetensors"
+    content: Any = read_tensors(file) if is_safetensors else _unpickle(file)
+    _refuse_other_kind(path, read_metadata(file) if is_safetensors else content)
     if not diffusers_keys.are_diffusers_keys(content):
         return official_state(content, weights="ema" if weights == "ema" else "model"), None
     source = _source(file.with_name(CONFIG_FILE))
     log.info(f"weights for diffusers: {FREQUENCIES}; right for weights that were converted from official ones")
     return diffusers_keys.from_diffusers(content, source or config), source
+
+
+def _refuse_other_kind(path: Path, said: Any) -> None:
+    """Refuses weights which a file of dithc says to be of another kind: they would fit, and mean nothing."""
+    if not isinstance(said, Mapping):
+        return
+    kind = {str(name).removeprefix(KIND_PREFIX): said[name] for name in said if str(name).startswith(KIND_PREFIX)}
+    if kind:
+        raise problem(
+            f"weights in {path} have the expected names and shapes, and are of a network of another kind",
+            got=", ".join(f"{name} {value}" for name, value in sorted(kind.items())),
+            expected=f"{PREDICT} {ORIGINAL[PREDICT]}, {training.BlockKind()}",
+            remedy="start from its run by `init`, which takes up its kind, or choose another file",
+        )
 
 
 def _source(path: Path) -> DiTConfig | None:

@@ -174,7 +174,7 @@ def test_blocks_that_other_programs_do_not_know_are_exported_as_safetensors_alon
             export(one.out, weights="ema", layout=layout, out=tmp_path / "new" / "weights")
     assert not (tmp_path / "new").exists()
     export(one.out, weights="ema", layout="safetensors", out=tmp_path / "weights.safetensors")
-    assert "position rope, qk_norm false, which no file of weights says" in caplog.text
+    assert "position rope, qk_norm false, which no other program reads" in caplog.text
 
 
 @pytest.mark.parametrize("layout", ["safetensors", "official", "diffusers"])

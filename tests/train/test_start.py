@@ -14,7 +14,9 @@ from dithc.log import UserError
 from dithc.model import DiT, DiTConfig
 from dithc.runs import Manifest, Store
 from dithc.sealed import seal, unseal
+from dithc.tensors import read_metadata
 from dithc.train import DONE, export, train
+from tests.train.conftest import SMALL
 
 
 @pytest.fixture
@@ -98,6 +100,39 @@ def test_start_from_a_file_says_that_its_codec_is_unknown(job, base, tmp_path, c
     export(base.out, weights="ema", layout="safetensors", out=path)
     train(job("tuned", until=1, run=job().run.model_copy(update={"init_file": str(path)})), Group())
     assert "does not say on latents of which codec" in caplog.text
+
+
+@pytest.mark.parametrize("layout", ["safetensors", "official", "diffusers", "checkpoint"])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"objective": {"predict": "flow"}}, "predict flow\n"),
+        ({"model": SMALL | {"learn_sigma": False, "position": "rope", "norm": "rms"}}, "norm rms, position rope\n"),
+    ],
+)
+def test_file_of_a_network_of_another_kind_is_no_start_although_names_and_shapes_fit(
+    job, tmp_path, layout, changes, words
+):
+    one = job("other", until=1, **{"model": SMALL | {"learn_sigma": False}} | changes)
+    train(one, Group())
+    if layout == "checkpoint":
+        store, step = Store.of_run(one.out)
+        path = store.open(step).weights("raw")
+    elif layout != "safetensors" and "objective" not in changes:
+        return  # such blocks are not exported to other programs
+    else:
+        path = tmp_path / {"safetensors": "w.safetensors", "official": "w.pt", "diffusers": "transformer"}[layout]
+        export(one.out, weights="ema", layout=layout, out=path)
+    run = job().run.model_copy(update={"init_file": str(path), "model": training.Model(**SMALL, learn_sigma=False)})
+    with pytest.raises(UserError, match=rf"network of another kind\n.*got: +{words}"):
+        train(job("tuned", until=1, run=run), Group())
+
+
+def test_files_of_the_original_network_say_nothing_that_others_do_not_know(base, tmp_path):
+    export(base.out, weights="ema", layout="safetensors", out=tmp_path / "w.safetensors")
+    store, step = Store.of_run(base.out)
+    for path in (tmp_path / "w.safetensors", store.open(step).weights("ema")):
+        assert read_metadata(path) == {"format": "pt"}
 
 
 def test_model_loads_exported_weights_strictly(base, tmp_path):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 SUMMARY = "Writes a checkpoint's weights for other programs: safetensors, the original DiT code, diffusers."
 EXAMPLE = (
-    "dithc export --checkpoint results/demo/runs/sentinel2/step_0000700.json --format official --out sentinel2.pt\n"
-    "  dithc export --checkpoint results/demo/runs/sentinel2/step_0000700.json --format diffusers --out transformer"
+    "dithc export --checkpoint results/demo/runs/sentinel2/step_0000400.json --format official --out sentinel2.pt\n"
+    "  dithc export --checkpoint results/demo/runs/sentinel2/step_0000400.json --format diffusers --out transformer"
 )
 
 

@@ -12,7 +12,7 @@ SUMMARY = (
 EXAMPLE = (
     "dithc train --config config/experiments/demo.yaml --run pretrain "
     "--latents results/demo/latents/landscape/manifest.json --store store --until 120 "
-    "--out results/demo/runs/pretrain/step_0000120.json"
+    "--out results/demo/runs/pretrain/step_0000080.json"
 )
 
 

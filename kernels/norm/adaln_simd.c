@@ -89,7 +89,7 @@ HC_INLINE row_statistics mean_square_(const void *x, int64_t start, int64_t next
         a = hc_fma(v, v, a);
     }
     const float square = hc_sum(hc_add(hc_add(a, b), hc_add(c, d))) * (1.0f / (float)columns);
-    return (row_statistics){0.0f, 0.0f, square <= FLT_MAX ? 1.0f / sqrtf(square + eps) : NAN};
+    return (row_statistics){0.0f, 0.0f, 1.0f / sqrtf(square + eps)};
 }
 
 HC_INLINE void forward_vector_(const hc_adaln_forward_block *b, int64_t start, row_statistics s, int64_t i, int64_t n,

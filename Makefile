@@ -90,7 +90,8 @@ run: env
 COMMIT ?= HEAD
 # One thread each: two workers of two threads wait for each other. make test-all has two, as before.
 THREADS := 1
-PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(THREADS)} $(BIN)/python -m pytest -n $(WORKERS)
+# Hundreds of processes start: without its compiled form each would compile dithc again, wherever writing that is switched off.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(THREADS)} $(BIN)/python -m pytest -n $(WORKERS)
 test: CHOICE := -m "not long" --sample $(COMMIT)
 test-all: THREADS := 2
 test test-all: env lint

@@ -5,10 +5,11 @@ the pool of huge pages for hcops, in torch's memory for torch. Where an operator
 torch.autograd.grad from an output that is kept, so a backward pass is timed alone. In bf16 the way of hcops is the model's: fp32
 weights under autocast, rounded inside the product; torch's matrices are bf16 already, which spares it a cast that training pays.
 
-Legend: N batch, T tokens, D width, H heads, K head width; M rows of a matrix, F output features.
+Legend: N batch, T tokens, D width, H heads, K head width, E width of a hidden layer; M rows of a matrix, F output features.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,8 +27,8 @@ from dithc.model import PRESETS
 # Batches of the speeds to reach; another model is measured at the smaller one.
 BATCHES = {"DiT-XL/2": 4, "DiT-S/2": 16}
 OTHER_BATCH = 4
-# Width and tokens of the memory-bound cases: those of DiT-XL/2.
-WIDTH, TOKENS = 1152, 256
+# Width, tokens and heads of the memory-bound cases, and the hidden width of a SwiGLU: those of DiT-XL/2 and ModernDiT-XL/2.
+WIDTH, TOKENS, HEADS, HIDDEN = 1152, 256, 16, 3072
 # (heads, head width, images) of DiT-S/2 and DiT-XL/2.
 ATTENTION_SHAPES = ((6, 64, 16), (16, 72, 4))
 PARAMETER_SHAPE = (4608, 1152)
@@ -134,9 +135,9 @@ def attention(dtype: Precision) -> Iterator[Case]:
         )
 
 
-def _images(size_bytes: int) -> int:
-    """Images whose fp32 activation of (N, T, D) has about `size_bytes`."""
-    return max(1, size_bytes // (FP32_BYTES * TOKENS * WIDTH))
+def _images(size_bytes: int, width: int) -> int:
+    """Images whose fp32 activation of (N, T, width) has about `size_bytes`."""
+    return max(1, size_bytes // (FP32_BYTES * TOKENS * width))
 
 
 def _elements(images: int) -> int:
@@ -156,7 +157,7 @@ def silu(dtype: Precision, size_bytes: int) -> Case:
 def _elementwise(
     op: str, dtype: Precision, size_bytes: int, ours: Callable[[Tensor], Tensor], eager: Callable[[Tensor], Tensor]
 ) -> Case:
-    images = _images(size_bytes)
+    images = _images(size_bytes, WIDTH)
     x = random(images, TOKENS, WIDTH, dtype=TYPES[dtype])  # (N, T, D)
     dout = random(images, TOKENS, WIDTH, dtype=TYPES[dtype], seed=1)  # (N, T, D)
     return _memory_bound(
@@ -170,25 +171,37 @@ def _elementwise(
 
 
 def adaln(dtype: Precision, size_bytes: int) -> Case:
+    """The modulated LayerNorm of the original blocks."""
+    return _modulated_norm("adaln", dtype, size_bytes, hcops.vector.adaln, reference.adaln)
+
+
+def adarms(dtype: Precision, size_bytes: int) -> Case:
+    """The modulated RMSNorm of newer ones."""
+    return _modulated_norm("adarms", dtype, size_bytes, partial(hcops.vector.adaln, rms=True), reference.adarms)
+
+
+def _modulated_norm(
+    op: str, dtype: Precision, size_bytes: int, ours: Callable[..., Tensor], theirs: Callable[..., Tensor]
+) -> Case:
     """The residual stream is fp32; in bf16 the result is, as the linear layer behind it wants it."""
-    images, out_bytes = _images(size_bytes), TYPES[dtype].itemsize
+    images, out_bytes = _images(size_bytes, WIDTH), TYPES[dtype].itemsize
     inputs = [random(images, TOKENS, WIDTH)]  # (N, T, D)
     inputs += [random(images, WIDTH, dtype=TYPES[dtype], seed=seed) for seed in (1, 2)]  # (N, D)
     dout = random(images, TOKENS, WIDTH, seed=3)  # (N, T, D)
-    eager = lambda x, shift, scale: reference.adaln(x, shift, scale, 1e-6).to(TYPES[dtype])  # noqa: E731  # the linear layer's cast
+    eager = lambda x, shift, scale: theirs(x, shift, scale, 1e-6).to(TYPES[dtype])  # noqa: E731  # the linear layer's cast
     return _memory_bound(
-        "adaln",
+        op,
         dtype,
         images,
         work=_elements(images) * (3 * FP32_BYTES + 2 * out_bytes),
         counted="forward reads x, writes y; backward reads dy and x, writes dx; (N, D) and (N, T) arrays are not counted",
-        ways={"hcops": our_passes(hcops.vector.adaln, inputs, dout), "eager": passes(eager, inputs, dout)},
+        ways={"hcops": our_passes(ours, inputs, dout), "eager": passes(eager, inputs, dout)},
     )
 
 
 def gate_residual(dtype: Precision, size_bytes: int) -> Case:
     """The residual stream is fp32; gate and branch have the type of the case."""
-    images, branch_bytes = _images(size_bytes), TYPES[dtype].itemsize
+    images, branch_bytes = _images(size_bytes, WIDTH), TYPES[dtype].itemsize
     inputs = [
         random(images, TOKENS, WIDTH),  # (N, T, D)
         random(images, WIDTH, dtype=TYPES[dtype], seed=1),  # (N, D)
@@ -205,6 +218,47 @@ def gate_residual(dtype: Precision, size_bytes: int) -> Case:
             "hcops": our_passes(hcops.vector.gate_residual, inputs, dout),
             "eager": passes(reference.gate_residual, inputs, dout),
         },
+    )
+
+
+def rotate_heads(dtype: Precision, size_bytes: int) -> Case:
+    """The rotation of q and k by place, without their norms, as in the presets with rotation."""
+    images = _images(size_bytes, 3 * WIDTH)
+    qkv = random(images, TOKENS, 3 * WIDTH, dtype=TYPES[dtype])  # (N, T, 3D)
+    dout = random(images, TOKENS, 3 * WIDTH, dtype=TYPES[dtype], seed=1)  # (N, T, 3D)
+    angles = random(TOKENS, WIDTH // HEADS // 2, seed=2)  # (T, K / 2)
+    cos, sin = angles.cos(), angles.sin()
+    named: dict[str, Any] = {"cos": cos, "sin": sin, "query_weight": None, "key_weight": None}
+    return _memory_bound(
+        "rotate_heads",
+        dtype,
+        images,
+        work=4 * 3 * _elements(images) * TYPES[dtype].itemsize,
+        counted="forward reads qkv, writes its like; backward reads dout, writes dqkv; (T, K / 2) tables are not counted",
+        ways={
+            "hcops": our_passes(lambda x: hcops.vector.rotate_heads(x, HEADS, **named), [qkv], dout),
+            "eager": passes(lambda x: reference.rotate_heads(x, HEADS, cos, sin, None, None, 1e-6), [qkv], dout),
+        },
+        sizes={"D": WIDTH, "H": HEADS, "K": WIDTH // HEADS},
+    )
+
+
+def swiglu(dtype: Precision, size_bytes: int) -> Case:
+    """The gated hidden layer: gates and values in one array, as one product makes them."""
+    images = _images(size_bytes, 2 * HIDDEN)
+    x = random(images, TOKENS, 2 * HIDDEN, dtype=TYPES[dtype])  # (N, T, 2E)
+    dout = random(images, TOKENS, HIDDEN, dtype=TYPES[dtype], seed=1)  # (N, T, E)
+    return _memory_bound(
+        "swiglu",
+        dtype,
+        images,
+        work=8 * images * TOKENS * HIDDEN * TYPES[dtype].itemsize,
+        counted="forward reads gates and values, writes y; backward reads dy, gates and values, writes the gradients of both",
+        ways={
+            "hcops": our_passes(hcops.vector.swiglu, [x], dout),
+            "eager": passes(reference.swiglu, [x], dout),
+        },
+        sizes={"E": HIDDEN},
     )
 
 
@@ -272,8 +326,10 @@ def _memory_bound(
     work: float,
     counted: str,
     ways: Mapping[str, Mapping[str, Run]],
+    sizes: Mapping[str, int] | None = None,
 ) -> Case:
-    shape = {"N": images, "T": TOKENS, "D": WIDTH}
+    """A case of (N, T, D) arrays, where `sizes` does not say otherwise."""
+    shape = {"N": images, "T": TOKENS} | dict(sizes or {"D": WIDTH})
     return Case(
         op=op,
         group="memory-bound",
@@ -290,8 +346,11 @@ def _memory_bound(
 MEMORY_BOUND: Mapping[str, Callable[[Precision, int], Case]] = {
     "gelu": gelu,
     "adaln": adaln,
+    "adarms": adarms,
     "gate_residual": gate_residual,
+    "rotate_heads": rotate_heads,
     "silu": silu,
+    "swiglu": swiglu,
     "adamw": adamw,
 }
 OPS = ("gemm", "attention", *MEMORY_BOUND)

@@ -9,7 +9,8 @@ MIB = 1 << 20
 
 
 def _add_ops(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ops", help="of gemm, attention, gelu, adaln, gate_residual, silu, adamw (default: all)")
+    ops = "gemm, attention, gelu, adaln, adarms, gate_residual, rotate_heads, silu, swiglu, adamw"
+    parser.add_argument("--ops", help=f"of {ops} (default: all)")
     parser.add_argument("--models", default="DiT-XL/2,DiT-S/2", help="presets for gemm (default DiT-XL/2,DiT-S/2)")
     parser.add_argument("--dtype", choices=("fp32", "bf16", "both"), default="both", help="(default both)")
     parser.add_argument("--backend", choices=("c", "numba", "reference"), help="of hcops (default: the active one)")

@@ -211,3 +211,11 @@ class Dataset(Settings):
     data set train again where this is changed."""
     max_rejected: Fraction = 0.5
     """If a larger share of scene files is unreadable or contradictory, staging ends with an error."""
+
+    @property
+    def one_class(self) -> bool:
+        """Whether all tiles have one class, as far as it is known before a scene is read: only folders of pictures have more."""
+        source = self.source
+        if source.kind != "image-folder" or source.classes == "one":
+            return True
+        return source.synthetic is not None and source.synthetic.classes == 1

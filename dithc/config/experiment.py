@@ -189,6 +189,7 @@ class Experiment(Settings):
         for name, extractor in self.extractors.items():
             if extractor.trained_on is not None:
                 self._known(f"extractors.{name}.trained_on", extractor.trained_on, self.datasets)
+                self._told_apart(name, extractor, self.datasets[extractor.trained_on])
         for name, run in self.runs.items():
             self._known(f"runs.{name}.dataset", run.dataset, self.datasets)
             self._chain(name)
@@ -251,6 +252,14 @@ class Experiment(Settings):
                 f"datasets.{name}.display.bands {', '.join(dataset.display.bands)}: the source has {', '.join(known)}"
             )
 
+    def _told_apart(self, name: str, extractor: Extractor, dataset: Dataset) -> None:
+        """A classifier has something to tell apart; how many classes a user's folders are is only known once they are read."""
+        if dataset.one_class and not extractor.defects:
+            raise ValueError(
+                f"extractors.{name} tells classes apart, and tiles of datasets.{extractor.trained_on} all have one: set "
+                "`defects: true`, which one class is enough for, or train it on an image folder of two classes or more"
+            )
+
     def _fits(self, name: str, run: Run) -> None:
         """A tile becomes a whole number of patches."""
         dataset = self.datasets[run.dataset]
@@ -281,11 +290,10 @@ class Experiment(Settings):
                 f"runs.{name}.guide.by: start moves away from what runs.{run.init} predicts without a label, and its "
                 "`label_dropout` is 0: train it with one, or set `by: self`"
             )
-        kind = self.datasets[run.dataset].source.kind
-        if run.guide is not None and run.guide.by == "self" and kind != "image-folder":
+        if run.guide is not None and run.guide.by == "self" and self.datasets[run.dataset].one_class:
             raise ValueError(
-                f"runs.{name}.guide.by: self moves labels apart, and tiles of {kind} all have one: set `by: start` in a "
-                "fine-tuning, or leave `guide` out"
+                f"runs.{name}.guide.by: self moves labels apart, and tiles of datasets.{run.dataset} all have one: set "
+                "`by: start` in a fine-tuning, or leave `guide` out"
             )
 
     def _sees(self, name: str, run: Run) -> None:

@@ -5,13 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from textwrap import fill
+from textwrap import wrap
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.image import imread, imsave
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -23,7 +25,8 @@ from dithc.report.words import score, span
 
 DPI = 170
 WIDTH_INCHES = 10.4
-TITLE_SIZE, TITLE_LETTERS_AN_INCH = 8.5, 13.5  # of a picture
+TITLE_SIZE = 8.5  # of a picture
+LINE_INCHES, BETWEEN_TITLES = 0.17, 0.15  # of small type, in inches: a line, what stays free beside it
 UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
 MAX_POINTS = 1500  # of a raw curve: more than the figure has pixels for
 
@@ -302,17 +305,13 @@ def draw_samples(facts: Facts, theme: Theme) -> bytes:
     rows = [(dataset, items) for dataset, items in rows if dataset.grid and any(item.grid for item in items)]
     if not rows:
         return nothing(theme, "no samples have been generated")
-    columns = 1 + max(len(items) for _, items in rows)
+    pictures = [
+        [(dataset.grid, dataset.title, "real")]
+        + [(item.grid, item.label, _said(item.score, facts.measure)) for item in items]
+        for dataset, items in rows
+    ]
     with styled(theme):
-        figure = Figure(figsize=(WIDTH_INCHES, (WIDTH_INCHES / columns + 0.5) * len(rows)), layout="constrained")
-        grid = figure.subplots(len(rows), columns, squeeze=False)
-        for panel in grid.ravel():
-            panel.set_axis_off()
-        for line, (dataset, items) in zip(grid, rows, strict=True):
-            _picture(line[0], dataset.grid, [dataset.title, "real"], columns=columns)
-            for panel, item in zip(line[1:], items, strict=False):
-                _picture(panel, item.grid, [item.label, _said(item.score, facts.measure)], columns=columns)
-        return as_png(figure)
+        return as_png(samples_figure(pictures))
 
 
 def _said(score_of: Score | None, measure: Measure) -> str:
@@ -321,12 +320,35 @@ def _said(score_of: Score | None, measure: Measure) -> str:
     return f"{measure} {score(score_of.value(measure))}" + ("" if score_of.comparable else ", not comparable")
 
 
-def _picture(panel: Axes, path: Path | None, title: list[str], *, columns: int) -> None:
-    """A picture below the lines of its title, each broken where it is wider than one of so many columns."""
-    width = int(WIDTH_INCHES / columns * TITLE_LETTERS_AN_INCH)
-    panel.set_title("\n".join(fill(line, width) for line in title), fontsize=TITLE_SIZE)
-    if path is not None:
-        panel.imshow(imread(path), interpolation="antialiased")
+def samples_figure(rows: Sequence[Sequence[tuple[Path | None, str, str]]]) -> Figure:
+    """Rows of pictures, each below both lines of its title, which are broken where they are wider; to be made inside `styled`."""
+    columns = max(len(row) for row in rows)
+    side = WIDTH_INCHES / columns
+    titles = [[title_lines(name, side) + title_lines(said, side) for _, name, said in row] for row in rows]
+    height = side + LINE_INCHES * (1 + max(len(lines) for row in titles for lines in row))
+    figure = Figure(figsize=(WIDTH_INCHES, height * len(rows)), layout="constrained")
+    grid = figure.subplots(len(rows), columns, squeeze=False)
+    for panel in grid.ravel():
+        panel.set_axis_off()
+    for panels, row, row_titles in zip(grid, rows, titles, strict=True):
+        for panel, (path, _, _), lines in zip(panels, row, row_titles, strict=False):
+            panel.set_title("\n".join(lines), fontsize=TITLE_SIZE)
+            panel.set_anchor("N")  # below its title: the layout leaves room for what is above the place
+            if path is not None:
+                panel.imshow(imread(path), interpolation="antialiased")
+    return figure
+
+
+def title_lines(text: str, inches: float) -> list[str]:
+    """Lines of a title that leave something free beside them over a picture of that width."""
+    font = FontProperties(size=TITLE_SIZE, weight="bold")  # the type of titles in all themes
+    renderer: Any = RendererAgg(1, 1, DPI)  # type: ignore[no-untyped-call]
+    for letters in range(len(text), 1, -1):
+        lines = wrap(text, letters)
+        widths = [renderer.get_text_width_height_descent(line, font, ismath=False)[0] for line in lines]  # dots
+        if max(widths) <= (inches - BETWEEN_TITLES) * DPI:
+            return lines
+    return list(text)
 
 
 def thumbnail(path: Path, *, max_side: int) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.report.figures import TITLE_LETTERS_AN_INCH, TITLE_SIZE, WIDTH_INCHES, as_png, over_pictures, styled
+from dithc.report.figures import LINE_INCHES, TITLE_SIZE, WIDTH_INCHES, as_png, over_pictures, styled, title_lines
 from dithc.report.scaling_figure import spaced
 from dithc.report.theme import LIGHT, Theme
 from dithc.report.words import score, span
@@ -22,7 +22,6 @@ IMAGES_SHOWN = ROWS_SHOWN * COLUMNS_SHOWN
 BEST, WORST = 3, 2  # with the baseline as many as a theme has colours
 BOUNDS = {"": "", "at least": "≥ ", "at most": "≤ "}
 MARKERS = {"": "o", "at least": ">", "at most": "<"}
-LINE_INCHES = 0.17  # of small type
 NAME_LETTERS, LABEL_LETTERS = 30, 95  # where names, and labels of axes, are broken
 BETWEEN_LINES = 0.5  # from one name to the next
 FRAME_INCHES, CURVES_INCHES = 1.0, 3.6  # title and axis of a panel; that of scores, at least
@@ -97,8 +96,7 @@ def _ranked(result: Mapping[str, Any]) -> list[str]:
 
 def _title(name: str, point: Mapping[str, Any], side: float) -> list[str]:
     """Lines over a picture of `side` inches."""
-    text = f"{name}, step {point['step']:,}: FID {score(point['fid'])}"
-    return wrap(text, int(side * TITLE_LETTERS_AN_INCH))
+    return title_lines(f"{name}, step {point['step']:,}: FID {score(point['fid'])}", side)
 
 
 def _inches(names: Lines) -> float:

@@ -1,4 +1,6 @@
 /* SwiGLU: rows [gate | value] of 2E elements to silu(gate) value of E, and its gradients. */
+#include <float.h>
+
 #include "activation/activation.h"
 #include "simd/math.h"
 
@@ -72,15 +74,19 @@ HC_KERNEL_FUNCTION void HC_NAME(swiglu_forward)(int64_t rows, int64_t columns, c
     }
 }
 
-/* exp(-b) where b is the gate within bounds beyond which silu' is 0 or 1 to fp32; 1 / (1 + that). */
+/* Where exp(-gate) has become inf: there the sigmoid is 0, which no finite gate multiplies into a number that is none. */
+#define GATE_BOUND 89.0f
+
+/* exp(-b) where b is the gate within bounds beyond which silu' is 0 or 1; 1 / (1 + that). */
 HC_INLINE hc_vf power_(hc_vf bounded) HC_STREAMING_OK { return hc_exp_bounded_(hc_negate(bounded)); }
 HC_INLINE hc_vf sigmoid_(hc_vf power) HC_STREAMING_OK { return hc_div(hc_set(1.0f), hc_add(hc_set(1.0f), power)); }
+HC_INLINE hc_vf finite_(hc_vf power) HC_STREAMING_OK { return hc_min(hc_set(FLT_MAX), power); }
 
 /* What one vector of gates gives to both gradients, from one exponential and one division. */
 #define GRADIENTS(dgate, dvalue, dout, gate, value)                                                 \
     do {                                                                                            \
-        const hc_vf b_ = hc_within(gate, HC_SILU_BOUND), e_ = power_(b_), s_ = sigmoid_(e_);        \
-        dgate = hc_mul(hc_mul(dout, value), hc_gradient_of_gated_(gate, e_, s_, b_));               \
+        const hc_vf b_ = hc_within(gate, GATE_BOUND), e_ = power_(b_), s_ = sigmoid_(e_);           \
+        dgate = hc_mul(hc_mul(dout, value), hc_gradient_of_gated_(gate, finite_(e_), s_, b_));      \
         dvalue = hc_mul(dout, hc_mul(gate, s_));                                                    \
     } while (0)
 

@@ -3,7 +3,6 @@
  * K numbers a head, w its weight; xh = x rstd with rstd = 1 / sqrt(sum(x^2) / K + eps); out = R (w xh), R the rotation of pairs.
  * Backward, with h = R^T dout: dx = rstd (w h - xh sum(w h xh) / K), dw = sum over rows and heads of h xh. A head is read twice,
  * the second time from the first level of the cache. */
-#include <float.h>
 #include <math.h>
 
 #include "attention/rotate.h"
@@ -74,10 +73,8 @@ HC_INLINE void add_each_(float *p, place at, hc_vf a, hc_vf b) HC_STREAMING_OK {
     }
 }
 
-/* 1 / sqrt(mean + eps); 1 / sqrt(inf) = 0 would hide that the head has left the numbers. */
-HC_INLINE float rstd_(float mean, float eps) HC_STREAMING_OK {
-    return mean <= FLT_MAX ? 1.0f / sqrtf(mean + eps) : NAN;
-}
+/* 0 of a head whose squares are more than fp32 holds: it becomes zeros, as in PyTorch. */
+HC_INLINE float rstd_(float mean, float eps) HC_STREAMING_OK { return 1.0f / sqrtf(mean + eps); }
 
 /* One head: its elements, its part of the tables and its weight. */
 typedef struct {

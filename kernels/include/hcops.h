@@ -312,7 +312,8 @@ int hc_gemm_cut(hc_context *context, const hc_gemm_arguments *arguments, int thr
 
 /* out[n, t, :] = (x - mean) * rstd * (1 + scale[n, :]) + shift[n, :], mean and variance over D, rstd = 1 / sqrt(variance + eps).
  * shift and scale: rows of D elements, condition_stride apart. out_mean, out_rstd: (N, T). out_mean NULL: the norm is RMSNorm
- * (Zhang & Sennrich 2019, equation 4), out = x * rstd * (1 + scale) + shift, rstd = 1 / sqrt(mean of x^2 + eps). */
+ * (Zhang & Sennrich 2019, equation 4), out = x * rstd * (1 + scale) + shift, rstd = 1 / sqrt(mean of x^2 + eps), which is 0 where
+ * the sum of x^2 is more than fp32 holds, as in PyTorch. */
 int hc_adaln_forward(hc_context *context, int64_t n, int64_t t, int64_t d, float eps, const void *x, int x_type,
                      const void *shift, const void *scale, int condition_type, int64_t condition_stride, void *out,
                      int out_type, float *out_mean, float *out_rstd);

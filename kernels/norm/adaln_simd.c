@@ -67,17 +67,15 @@ HC_INLINE row_statistics statistics_(const void *x, int64_t start, int64_t next,
     return (row_statistics){mean, error, 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + eps)};
 }
 
-/* The same for RMSNorm: one pass, four chains of additions. */
-HC_INLINE row_statistics mean_square_(const void *x, int64_t start, int64_t next, int64_t columns, int type,
-                                      float eps) HC_STREAMING_OK {
+/* The same for RMSNorm: one pass, four chains of additions. The next row is not asked for: the second pass asks memory for
+ * nothing either, but this one would wait for both (fp32, out of cache, D = 1152, one core: 5 to 15 % slower with it). */
+HC_INLINE row_statistics mean_square_(const void *x, int64_t start, int64_t columns, int type, float eps) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes();
     hc_vf a = hc_zero(), b = a, c = a, d = a;
     int64_t i = 0;
     for (; i + 4 * lanes <= columns; i += 4 * lanes) {
         const hc_vf v = hc_load_as(x, start + i, type), w = hc_load_as(x, start + i + lanes, type);
         const hc_vf y = hc_load_as(x, start + i + 2 * lanes, type), z = hc_load_as(x, start + i + 3 * lanes, type);
-        ask_for_(x, next + i, type);
-        ask_for_(x, next + i + 2 * lanes, type);
         a = hc_fma(v, v, a);
         b = hc_fma(w, w, b);
         c = hc_fma(y, y, c);
@@ -89,7 +87,7 @@ HC_INLINE row_statistics mean_square_(const void *x, int64_t start, int64_t next
         a = hc_fma(v, v, a);
     }
     const float square = hc_sum(hc_add(hc_add(a, b), hc_add(c, d))) * (1.0f / (float)columns);
-    return (row_statistics){0.0f, 0.0f, square <= FLT_MAX ? 1.0f / sqrtf(square + eps) : NAN};
+    return (row_statistics){0.0f, 0.0f, 1.0f / sqrtf(square + eps)};
 }
 
 HC_INLINE void forward_vector_(const hc_adaln_forward_block *b, int64_t start, row_statistics s, int64_t i, int64_t n,
@@ -116,7 +114,7 @@ HC_KERNEL_FUNCTION void HC_NAME(adaln_forward)(const hc_adaln_forward_block *blo
             continue;
         }
         const int64_t next = row_of_(visit + 1, quarter) * b.columns;
-        const row_statistics s = b.out_mean == NULL ? mean_square_(b.x, start, next, b.columns, b.x_type, b.eps)
+        const row_statistics s = b.out_mean == NULL ? mean_square_(b.x, start, b.columns, b.x_type, b.eps)
                                                     : statistics_(b.x, start, next, b.columns, b.x_type, b.eps);
         int64_t i = 0;
         for (; i + lanes <= b.columns; i += lanes) {

@@ -14,12 +14,12 @@ from dithc.hcops.table import obstacle
 from dithc.log import UserError
 from dithc.model import PRESETS
 
-MEMORY_BOUND = ("gelu", "adaln", "gate_residual", "silu", "adamw")
+MEMORY_BOUND = ("gelu", "adaln", "adarms", "gate_residual", "rotate_heads", "silu", "swiglu", "adamw")
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """A model of 4 tokens and width 16, heads of 8, one tensor of few weights, no loops."""
+    """A model of 4 tokens and width 16, heads of 8, hidden layers of 24, one tensor of few weights, no loops."""
     config = PRESETS["DiT-S/2"]
     tiny = type(config)(hidden_size=16, depth=1, num_heads=2, patch_size=2, input_size=4)
     monkeypatch.setattr(operators, "PRESETS", {"tiny": tiny})
@@ -27,6 +27,8 @@ def small(monkeypatch):
     monkeypatch.setattr(ops, "ATTENTION_SHAPES", ((2, 8, 1),))
     monkeypatch.setattr(operators, "WIDTH", 16)
     monkeypatch.setattr(operators, "TOKENS", 4)
+    monkeypatch.setattr(operators, "HEADS", 2)
+    monkeypatch.setattr(operators, "HIDDEN", 24)
     monkeypatch.setattr(operators, "PARAMETER_SHAPE", (8, 16))
     monkeypatch.setattr(ops, "SECONDS_PER_TIME", 1e-6)
 
@@ -38,7 +40,7 @@ def settings(**changes):
 def test_every_operator_has_times_ratios_and_spreads():
     result = bench_ops(settings())
     assert {row["op"] for row in result["cases"]} == {"gemm", "attention", *MEMORY_BOUND}
-    assert len(result["cases"]) == 2 * (15 + 1 + 4) + 1  # AdamW is fp32 in any training
+    assert len(result["cases"]) == 2 * (15 + 1 + 7) + 1  # AdamW is fp32 in any training
     for row in result["cases"]:
         assert {"hcops", "eager"} <= set(row["contenders"])
         for contender in row["contenders"].values():
@@ -112,20 +114,47 @@ def test_contenders_have_the_same_parts(backend, op, use_backend):
             run()
 
 
+@pytest.mark.parametrize("backend", ["numba", "c"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("op", ["adaln", "adarms", "gate_residual", "rotate_heads", "swiglu"])
+def test_contenders_compute_the_same(backend, dtype, op, use_backend):
+    use_backend(backend)
+    with precision(dtype):
+        ways = operators.MEMORY_BOUND[op](dtype, 4096).ways
+        outputs = [[parts["forward"](), *parts["backward"]()] for parts in ways.values()]
+    largest = 2e-5 if dtype == "fp32" else 0.1  # of numbers below 10
+    for own, other in zip(*outputs, strict=True):
+        torch.testing.assert_close(own.float(), other.float(), rtol=0, atol=largest)
+
+
 def test_the_bytes_of_an_ideal_implementation():
-    images = 4096 // (4 * 4 * 16)
-    elements = images * 4 * 16
+    tokens, heads, gates = (4096 // (4 * width) // 4 * 4 for width in (16, 3 * 16, 2 * 24))  # of whole images of 4
     expected = {
-        ("gelu", "fp32"): 5 * 4,
-        ("gelu", "bf16"): 5 * 2,
-        ("adaln", "fp32"): 5 * 4,
-        ("adaln", "bf16"): 3 * 4 + 2 * 2,
-        ("gate_residual", "fp32"): 6 * 4,
-        ("gate_residual", "bf16"): 3 * 4 + 3 * 2,
+        ("gelu", "fp32"): 5 * 4 * tokens * 16,
+        ("gelu", "bf16"): 5 * 2 * tokens * 16,
+        ("adaln", "fp32"): 5 * 4 * tokens * 16,
+        ("adaln", "bf16"): (3 * 4 + 2 * 2) * tokens * 16,
+        ("adarms", "fp32"): 5 * 4 * tokens * 16,
+        ("adarms", "bf16"): (3 * 4 + 2 * 2) * tokens * 16,
+        ("gate_residual", "fp32"): 6 * 4 * tokens * 16,
+        ("gate_residual", "bf16"): (3 * 4 + 3 * 2) * tokens * 16,
+        ("rotate_heads", "fp32"): 4 * 4 * heads * 3 * 16,  # q, k and v: read, written; read, written
+        ("rotate_heads", "bf16"): 4 * 2 * heads * 3 * 16,
+        ("swiglu", "fp32"): (3 + 5) * 4 * gates * 24,  # reads 2E, writes E; reads E and 2E, writes 2E
+        ("swiglu", "bf16"): (3 + 5) * 2 * gates * 24,
     }
-    for (op, dtype), per_element in expected.items():
+    for (op, dtype), num_bytes in expected.items():
         with precision(dtype):
-            assert operators.MEMORY_BOUND[op](dtype, 4096).work == per_element * elements
+            assert operators.MEMORY_BOUND[op](dtype, 4096).work == num_bytes
+
+
+def test_the_sizes_are_those_of_the_presets(monkeypatch):
+    monkeypatch.undo()
+    for name in ("DiT-XL/2", "ModernDiT-XL/2"):
+        config = PRESETS[name]
+        sizes = config.hidden_size, config.num_tokens, config.num_heads
+        assert sizes == (operators.WIDTH, operators.TOKENS, operators.HEADS)
+    assert config.mlp_width == operators.HIDDEN
 
 
 def test_the_verb_prints_a_table_and_writes_json(tmp_path, capsys):
@@ -134,6 +163,9 @@ def test_the_verb_prints_a_table_and_writes_json(tmp_path, capsys):
     assert main(["bench", "ops", *words, "--backend", "reference", "--json", str(path)]) == 0
     assert "x eager" in capsys.readouterr().out
     assert json.loads(path.read_text())["bench"] == "ops"
+    with pytest.raises(SystemExit):
+        main(["bench", "ops", "--help"])
+    assert f"of {', '.join(operators.OPS)} (default" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,15 @@ def judged(**settings: Any) -> dict[str, Any]:
     return {"evaluations": {"x": {"run": "pretrain", "extractor": "landscape-classifier", **settings}}}
 
 
+def judge(source: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    """A classifier of the tiles of a source."""
+    dataset = demo()["datasets"]["landscape"] | {"source": source}
+    return {
+        "datasets": demo()["datasets"] | {"x": dataset},
+        "extractors": demo()["extractors"] | {"x": {"kind": "classifier", "trained_on": "x", **settings}},
+    }
+
+
 def guided(run: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
     """A run with guidance trained in."""
     return {"runs": {"a": {"dataset": "landscape", **(run or {}), "guide": settings}}}
@@ -67,6 +76,13 @@ SENTINEL2 = demo()["datasets"]["landscape"] | {
     "source": {"kind": "sentinel2", "synthetic": {"scenes": 1, "size": 510}},
     "display": {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
 }
+
+
+ONE_CLASS: list[dict[str, Any]] = [
+    {"kind": "image-folder", "path": "pictures", "classes": "one"},
+    {"kind": "image-folder", "synthetic": {"classes": 1}},
+    {"kind": "gaofen2", "path": "scenes", "bands": ["R", "G", "B"]},
+]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +198,11 @@ SENTINEL2 = demo()["datasets"]["landscape"] | {
         ),
         (
             {"datasets": demo()["datasets"] | {"landscape": SENTINEL2}, **guided(by="self")},
-            ["runs.a.guide.by: self", "tiles of sentinel2 all have one", "`by: start`"],
+            ["runs.a.guide.by: self", "tiles of datasets.landscape all have one", "`by: start`"],
+        ),
+        *(
+            (judge(source), ["extractors.x", "tiles of datasets.x all have one", "`defects: true`"])
+            for source in ONE_CLASS
         ),
         ({"runs": {"a": {"dataset": "landscape", "betas": [0.9, 1.0]}}}, ["runs.a.betas.1", "less than 1"]),
         ({"runs": {"a": {"dataset": "landscape", "betas": [0.0, 0.9]}}}, ["runs.a.betas.0", "greater than 0"]),
@@ -275,6 +295,13 @@ def test_mistake_is_named_with_its_key_and_remedy(change: dict[str, Any], words:
         load({**demo(), **change})
     for word in [*words, "got:", "expected:", "remedy:"]:
         assert word in str(caught.value)
+
+
+def test_a_classifier_of_one_class_learns_defects_and_folders_of_a_user_may_hold_more() -> None:
+    accepted = [judge(source, defects=True) for source in ONE_CLASS]
+    accepted += [judge({"kind": "image-folder", "path": "pictures"}), judge({"kind": "image-folder", "synthetic": {}})]
+    for change in accepted:
+        assert "x" in load({**demo(), **change}).extractors
 
 
 def test_guide_needs_a_fine_tuning_of_what_saw_dropped_labels() -> None:

@@ -88,7 +88,7 @@ def test_a_judge_of_defects_tells_them_and_sees_a_lattice_that_a_classifier_of_c
     blocky = np.clip(others + shifts, 0, 255).astype(np.uint8)
     over_floor = []
     for steps, with_defects in ((60, False), (200, True)):
-        numbers = train_classifier(images, labels, path=tmp_path / "c", steps=steps, batch=32, defects=with_defects)
+        numbers = train_classifier(images, labels, path=tmp_path / "c", steps=steps, batch=16, defects=with_defects)
         extractor = load_extractor("classifier", tmp_path / "c")
         sets = [Statistics(extractor.num_features) for _ in range(3)]
         for one, pixels in zip(sets, (real, others, blocky), strict=True):

@@ -232,6 +232,41 @@ def test_gradient_of_the_stream_is_added_to_that_of_the_norm(server: str, uses: 
             torch.testing.assert_close(one.grad, two.grad, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("server", [*SERVERS, "reference"], indirect=True)
+def test_swiglu_of_the_largest_gates_has_the_limits_of_silu(server: str, dtype: torch.dtype) -> None:
+    gate = torch.tensor([-3e38, -1e36, -1e35, -1e30, -1000.0, -90.0, -80.0, 1e30, 1e38], dtype=dtype)
+    value, dout = torch.full_like(gate, 2.0), torch.full_like(gate, -1.5)
+    gate, value = gate[None, None], value[None, None]  # (N, T, E) each
+    x = torch.cat([gate, value], dim=2).requires_grad_()
+    vector.swiglu(x).backward(dout[None, None])
+    exact = gate.double() / (1 + torch.exp(-gate.double()))
+    slope = torch.where(gate < 0, exact, 1.0)  # to fp32, beyond 80
+    wanted = torch.cat([-3.0 * slope, -1.5 * exact], dim=2).to(dtype)
+    close = {"rtol": 0.02, "atol": 1e-36}  # 2 %: at -80 the slope is not -80 sigmoid(-80), but -79
+    torch.testing.assert_close(x.grad, wanted, **close)
+    assert x.grad[0, 0, 9:14].eq(0).all()
+    for gate_out in (-torch.inf, torch.inf, torch.nan):  # as in PyTorch: inf has no slope, and -inf no sigmoid
+        x = torch.tensor([[[gate_out, 2.0]]], dtype=dtype, requires_grad=True)
+        vector.swiglu(x).backward(torch.ones(1, 1, 1, dtype=dtype))
+        assert x.grad.isnan().flatten().tolist() == [True, gate_out != torch.inf]
+
+
+@pytest.mark.parametrize("server", [*SERVERS, "reference"], indirect=True)
+def test_rms_norm_of_squares_beyond_fp32_is_pytorchs(server: str) -> None:
+    x = torch.tensor([[[1e20, -1e20, 3.0, 0.0], [1e19, -1e19, 1e19, 1e19], [1e18, -1e18, 0.0, 0.0]]])  # (N, T, D)
+    exact = torch.nn.functional.rms_norm(x, (4,), eps=1e-6)
+    assert exact[0, :2].eq(0).all()
+    zeros, ones = torch.zeros(1, 4), torch.ones(4)
+    x.requires_grad_()
+    normed = vector.adaln(x, zeros, zeros, rms=True)
+    heads = _rotate(torch.cat([x, x, x], dim=2), 1, cos=None, sin=None, query_weight=ones, key_weight=ones)
+    for out in (normed, heads[..., :4], heads[..., 4:8]):
+        torch.testing.assert_close(out, exact)
+        (dx,) = torch.autograd.grad(out.sum(), x, retain_graph=True)
+        assert dx[0, :2].eq(0).all()
+
+
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
 def test_types_under_autocast_are_those_of_the_model(server: str) -> None:
     stream, modulation = torch.randn(2, 3, 8), torch.randn(2, 16).bfloat16()

@@ -259,14 +259,15 @@ def swiglu(isa, x: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def test_swiglu_of_gates_of_any_size_stays_within_the_error_of_silu(isa):
-    gate = adversarial()[adversarial().abs() < 1e18]
+    gate = adversarial()
+    gate = gate[gate < 1e37]  # with the largest ones even value times gate is no number
     value, dout = random(gate.shape, seed=1), random(gate.shape, seed=2)
     out, dx = swiglu(isa, torch.cat([gate, value])[None], dout[None])
     g, v, d = gate.double(), value.double(), dout.double()
     exact = FUNCTIONS[SILU][0](g)
-    bound = 4 * ulp(exact) + 3e-36  # beyond the bound of the exponential sigmoid stays at e^-87
+    bound = 4 * ulp(exact) + 3e-37  # below -88.7 the exponential is inf and the sigmoid 0
     close(out[0], exact * v, bound * v.abs())
-    close(dx[0, len(gate) :], exact * d, (bound + 4 * ONE * exact.abs()) * d.abs() + 2e-38 * g.abs() * d.abs())
+    close(dx[0, len(gate) :], exact * d, (bound + 4 * ONE * exact.abs()) * d.abs())
     slope = GRADIENTS[SILU](g)
     close(dx[0, : len(gate)], d * v * slope, (3e-7 + 8 * ONE * slope.abs()) * (d * v).abs())
 
@@ -413,7 +414,7 @@ def test_adaln_carries_inf_and_nan_only_through_their_row(isa):
     assert torch.isfinite(dshift).all()
 
 
-def test_rms_norm_carries_inf_nan_and_squares_beyond_fp32_only_through_their_row(isa):
+def test_rms_norm_of_inf_nan_and_squares_beyond_fp32_gives_what_pytorch_gives(isa):
     x = random((1, 6, 72))
     x[0, 1, 3], x[0, 4, 70], x[0, 5, 0] = torch.inf, torch.nan, 1e20
     zeros, out, rstd = torch.zeros(1, 72), Out((1, 6, 72)), Out((1, 6))
@@ -421,10 +422,9 @@ def test_rms_norm_carries_inf_nan_and_squares_beyond_fp32_only_through_their_row
         *(native.context(isa=isa), 1, 6, 72, 1e-6, *put(x), zeros.data_ptr(), *put(zeros), 72),
         *(out.address(), 0, None, rstd.address()),
     )
-    bad = torch.tensor([False, True, False, False, True, True])
-    assert torch.equal(out.tensor()[0].isnan().all(1), bad)
-    assert torch.equal(torch.isfinite(out.tensor()[0]).all(1), ~bad)
-    assert torch.equal(rstd.tensor()[0].isnan(), bad)
+    torch.testing.assert_close(out.tensor(), torch.nn.functional.rms_norm(x, (72,), eps=1e-6), equal_nan=True)
+    assert torch.equal(out.tensor()[0, 5], torch.zeros(72))
+    assert torch.equal(rstd.tensor()[0, [1, 5]], torch.zeros(2))
 
 
 @pytest.mark.parametrize("x_type", [F32, BF16])

@@ -1,18 +1,15 @@
 """The picture of `dithc bench quality` has room for any number of contenders: no text is cut or covers another."""
 
 from collections.abc import Iterator
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.text import Text
-from matplotlib.transforms import Bbox
 
-from dithc.report.figures import DPI, styled
+from dithc.report.figures import styled
 from dithc.report.quality_figure import IMAGES_SHOWN, draw_quality, quality_figure, shown
 from dithc.report.theme import DARK, LIGHT
+from tests.report.texts import assert_legible, written
 
 LONGEST = "x" * 20 + "-a-name-as-long-as-a-configuration-allows-it"
 
@@ -62,37 +59,14 @@ def result(contenders: int, *, seeds: int, alike: bool = False, again: bool = Tr
     }
 
 
-def written(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Bbox, dict[Text, Bbox]]:
-    """The figure's box, and that of every text that is drawn on it, in its pixels."""
-    seen: dict[Text, None] = {}
-    draw = Text.draw
-
-    def spy(self: Text, renderer: Any, *more: Any, **words: Any) -> None:
-        if self.get_visible() and self.get_text():
-            seen[self] = None
-        draw(self, renderer, *more, **words)
-
-    monkeypatch.setattr(Text, "draw", spy)
-    with styled(LIGHT):
-        figure = quality_figure(given, {}, LIGHT)
-        figure.set_dpi(DPI)
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()
-    boxes = {text: Text.get_window_extent(text, canvas.get_renderer()) for text in seen}
-    return figure.bbox, boxes
-
-
 @pytest.mark.parametrize(
     ("contenders", "seeds", "alike"), [(2, 1, False), (6, 3, False), (19, 1, True), (24, 3, False), (24, 1, False)]
 )
 def test_no_text_is_cut_or_covers_another(contenders, seeds, alike, monkeypatch):
-    page, boxes = written(result(contenders, seeds=seeds, alike=alike), monkeypatch)
+    given = result(contenders, seeds=seeds, alike=alike)
+    page, boxes = written(lambda: quality_figure(given, {}, LIGHT), monkeypatch)
     assert len(boxes) > 2 * contenders
-    for text, box in boxes.items():
-        assert page.x0 <= box.x0 < box.x1 <= page.x1, text.get_text()
-        assert page.y0 <= box.y0 < box.y1 <= page.y1, text.get_text()
-    for (one, box), (other, its) in combinations(boxes.items(), 2):
-        assert not box.overlaps(its), (one.get_text(), other.get_text())
+    assert_legible(page, boxes)
 
 
 def panels(given: dict[str, Any]) -> Iterator[Any]:

@@ -1,0 +1,28 @@
+"""The report's samples: pictures in rows below titles that are legible whatever names they have."""
+
+import numpy as np
+import pytest
+from matplotlib.image import imsave
+
+from dithc.report.figures import samples_figure, title_lines
+from tests.report.texts import assert_legible, written
+
+NAMES = ("a" * 64, "WARMUP-MODERN-MUON-MODEL-XL", "fine-tuning, average of 0.05, guidance 1.5", "codec", "MMMM " * 20)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 5, 9])
+def test_titles_of_any_length_are_whole_and_apart_from_their_neighbours(columns, tmp_path, monkeypatch):
+    path = tmp_path / "grid.png"
+    imsave(path, np.zeros((8, 8, 3), np.uint8))
+    row = [(path, NAMES[place % len(NAMES)], "KID 0.1234, not comparable") for place in range(columns)]
+    page, boxes = written(lambda: samples_figure([row, row[:1], row[::-1]]), monkeypatch)
+    assert len(boxes) == 2 * columns + 1
+    assert_legible(page, boxes, apart_inches=0.05)
+
+
+def test_lines_of_a_title_hold_its_words_in_order():
+    assert title_lines("short", 3.0) == ["short"]
+    lines = title_lines("one two three four five six", 1.0)
+    assert (len(lines) > 1, " ".join(lines)) == (True, "one two three four five six")
+    assert "".join(title_lines("x" * 40, 1.0)) == "x" * 40
+    assert title_lines("wide", 0.0) == list("wide"), "where not even a letter fits"

@@ -10,6 +10,9 @@ from dithc.config.base import Band, Fraction, Metres, Name, Place, Positive, Set
 Shown = Annotated[float, Field(ge=-(10.0**9), le=10.0**9)]
 
 
+Sentinel2Band = Literal["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
+
+
 class Synthetic(Settings):
     """A generated input instead of files of the user's (`dithc synthesize`)."""
 
@@ -46,7 +49,16 @@ class Sentinel2(_Source):
     """Files that manifest.safe lists and that need not be there, as patterns of their paths in the product: `*/QI_DATA/*`, or `*`
     for products of which a part was downloaded. The file of a band's own pixel size is needed in any case."""
     gsd_m: Metres = 10.0
-    """Pixel size of the common grid in metres."""
+    """Pixel size of the common grid in metres. Where a product has a band at several sizes, the file of this size is read, or the
+    next finer one; a band is brought to a finer grid from its own pixel size alone, never from a coarser copy."""
+    bands: list[Sentinel2Band] | None = Field(default=None, min_length=1, max_length=13)
+    """Bands to read, in this order; all of the product's level in the order B01 to B12 if not given."""
+
+    @model_validator(mode="after")
+    def _bands_once(self) -> "Sentinel2":
+        if self.bands is not None and len(set(self.bands)) < len(self.bands):
+            raise ValueError(f"`bands` names a band twice: {', '.join(self.bands)}")
+        return self
 
     @model_validator(mode="after")
     def _grids_end_together(self) -> "Sentinel2":

@@ -1,22 +1,25 @@
 """Sentinel-2 products as ESA delivers them: `.SAFE` folders, L1C or L2A, all bands on one grid."""
 
-import re
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from math import copysign
 from pathlib import Path
 
 import numpy as np
 
 from dithc.config import datasets
-from dithc.data.files import check_inside, check_regular, check_room
+from dithc.data.files import check_room
 from dithc.data.raster import Grid, RasterInfo, read_raster, regrid
-from dithc.data.readers.listing import exists, nothing_found, scene_id, walk
+from dithc.data.readers.listing import exists, nothing_found, scene_id
 from dithc.data.readers.rasters import TOLERANCE, check_projected, square_pixel
+from dithc.data.readers.safe_files import (
+    LEVEL_BANDS,
+    NATIVE_GSD_M,
+    SCENE_CLASSIFICATION,
+    BandFile,
+    band_files,
+    products,
+)
 from dithc.data.readers.safe_metadata import (
-    BANDS,
-    METADATA,
     Level,
     ProductMetadata,
     combined_sha256,
@@ -29,31 +32,13 @@ from dithc.data.readers.safe_metadata import (
 from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Place, Reason, Refused, Scene, located, stored_reflectance
 from dithc.log import logger, problem
 
-FILE = re.compile(r"_(B(?:0[1-9]|1[0-2]|8A)|SCL)(?:_(10|20|60)m)?\.(?:jp2|tiff?)$", re.IGNORECASE)
-NATIVE_GSD_M = {band: 10.0 if band in {"B02", "B03", "B04", "B08"} else 20.0 for band in BANDS} | {
-    "B01": 60.0,
-    "B09": 60.0,
-    "B10": 60.0,
-    "SCL": 20.0,
-}
-LEVEL_BANDS: dict[Level, list[str]] = {"L1C": BANDS, "L2A": [band for band in BANDS if band != "B10"]}
 NODATA, SATURATED = 0, 65535
-SCENE_CLASSIFICATION = "SCL"
 INVALID_CLASSES = (0, 1)
 """No data, saturated or defective."""
 CLOUD_CLASSES = (3, 8, 9, 10)
 """Cloud shadow, cloud of medium and high probability, thin cirrus: pixels that do not show the ground's reflectance."""
 STRIP_ROWS = 1024
 log = logger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BandFile:
-    """The finest file of a band, and the pixel size that its name (or, at level L1C, the band) promises."""
-
-    band: str
-    path: Path
-    gsd_m: float
 
 
 class SafeReader:
@@ -63,7 +48,8 @@ class SafeReader:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
         wanted = "Sentinel-2 products: unpacked folders *.SAFE with MTD_MSIL1C.xml or MTD_MSIL2A.xml in them"
         exists(folder, wanted=wanted)
-        self.paths = sorted(_products(folder)) if folder.is_dir() else []
+        self.paths = sorted(products(folder)) if folder.is_dir() else []
+        self._check_bands()
         if not self.paths:
             remedy = "unpack .zip products; for loose band stacks (GeoTIFF, .npy) use `kind: sentinel2-array`"
             raise nothing_found(folder, wanted=wanted, remedy=remedy)
@@ -80,12 +66,24 @@ class SafeReader:
                 remedy="make a data set for each level, with a folder of its own",
             )
 
+    def _check_bands(self) -> None:
+        """Refuses a grid that is finer than every band of `bands`: all pixels would be invented."""
+        bands = self.source.bands or NATIVE_GSD_M
+        finest = min(NATIVE_GSD_M[band] for band in bands)
+        if self.source.bands and finest > self.source.gsd_m:
+            raise problem(
+                "the grid is finer than every band that is asked for (`source.bands`)",
+                got=f"`gsd_m: {self.source.gsd_m:g}` for {', '.join(bands)}",
+                expected=f"`gsd_m` of {finest:g} or more",
+                remedy=f"set `gsd_m: {finest:g}`, or take a finer band with them",
+            )
+
     def read(self, path: Path) -> Scene:
         """Reads one product as int16 reflectance (C, H, W) on the grid of its finest band, or of `gsd_m`."""
-        files = _band_files(path, level_of(path))
+        files = band_files(path, level_of(path), bands=self.source.bands, gsd_m=self.source.gsd_m)
         notes = self._verify(path, [metadata_file(path), *(file.path for file in files.values())])
         metadata = read_metadata(path)
-        bands = LEVEL_BANDS[metadata.level]
+        bands: list[str] = [*(self.source.bands or LEVEL_BANDS[metadata.level])]
         classes = files.pop(SCENE_CLASSIFICATION, None)
         first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
         grid = _common_grid(_checked(first)[1], gsd_m=self.source.gsd_m)
@@ -139,70 +137,6 @@ class SafeReader:
                 what=f"a value of {file.band}",
             )
         mask[invalid] = Mask.INVALID
-
-
-def _products(folder: Path) -> Iterator[Path]:
-    """What is a product, or named as one: folders, links to such, and what is neither; does not look inside one for another."""
-    for place, folders, names in walk(folder):
-        if place.name.upper().endswith(".SAFE") or any(METADATA.match(name) for name in names):
-            folders.clear()
-            yield place
-            continue
-        linked = [name for name in folders if name.upper().endswith(".SAFE") and (place / name).is_symlink()]
-        folders[:] = [name for name in folders if name not in linked]
-        files = [name for name in names if name.upper().endswith(".SAFE") and name != "manifest.safe"]
-        yield from (place / name for name in (*files, *linked))
-
-
-def _band_files(product: Path, level: Level) -> dict[str, BandFile]:
-    """The finest file of every band of the level (and of the classification, where there is one).
-
-    Raises:
-        Refused: a band has no file of its own pixel size, or two, or the product has several granules.
-        UserError: a band's file is no regular file inside the product.
-    """
-    granules = sorted(path for path in product.glob("GRANULE/*/IMG_DATA") if path.is_dir())
-    for granule in granules:
-        check_inside(granule, product)
-    if len(granules) > 1:
-        raise Refused(
-            Reason.WRONG_LAYOUT,
-            "the product has several granules (the format before December 2016)",
-            got=f"{len(granules)} folders GRANULE/*/IMG_DATA",
-            expected="one granule in a product",
-            remedy="download the product reprocessed (Collection 1), or one folder per granule",
-        )
-    files: dict[str, BandFile] = {}
-    for path in sorted(path for granule in granules for path in granule.rglob("*")):
-        match = FILE.search(path.name)
-        if match is None:
-            continue
-        band = match[1].upper()
-        gsd_m = float(match[2]) if match[2] else NATIVE_GSD_M[band]
-        if band in files and gsd_m == files[band].gsd_m:
-            raise Refused(
-                Reason.WRONG_LAYOUT,
-                f"the product has two files of {band} at {gsd_m:g} m",
-                got=f"{files[band].path.name} and {path.name}",
-                expected="one file of a band and pixel size",
-                remedy="remove the one that is not of the product",
-            )
-        if band not in files or gsd_m < files[band].gsd_m:
-            files[band] = BandFile(band=band, path=path, gsd_m=gsd_m)
-    own = {band: NATIVE_GSD_M[band] for band in LEVEL_BANDS[level]}
-    own |= {band: NATIVE_GSD_M[band] for band in {SCENE_CLASSIFICATION} & files.keys()}
-    missing = [band for band, gsd_m in own.items() if band not in files or files[band].gsd_m > gsd_m]
-    if missing:
-        raise Refused(
-            Reason.MISSING_BAND,
-            f"the product lacks {'a band' if len(missing) == 1 else 'bands'}",
-            got="no file in GRANULE/*/IMG_DATA for " + ", ".join(f"{band} at {own[band]:g} m" for band in missing),
-            expected=f"the {len(LEVEL_BANDS[level])} bands of {level}, each at its own pixel size",
-            remedy="download or unpack the product again",
-        )
-    for band in own:
-        check_regular(files[band].path, inside=product)
-    return {band: files[band] for band in files if band in own}
 
 
 def _checked(file: BandFile) -> tuple[Array, RasterInfo]:

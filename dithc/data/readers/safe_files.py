@@ -1,0 +1,146 @@
+"""Which files of a Sentinel-2 product are read: one of each band, as near to the common grid as there is."""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dithc.data.files import check_inside, check_regular
+from dithc.data.readers.listing import walk
+from dithc.data.readers.safe_metadata import BANDS, METADATA, Level
+from dithc.data.scene import Reason, Refused
+
+FILE = re.compile(r"_(B(?:0[1-9]|1[0-2]|8A)|SCL)(?:_(10|20|60)m)?\.(?:jp2|tiff?)$", re.IGNORECASE)
+NATIVE_GSD_M = {band: 10.0 if band in {"B02", "B03", "B04", "B08"} else 20.0 for band in BANDS} | {
+    "B01": 60.0,
+    "B09": 60.0,
+    "B10": 60.0,
+}
+SCENE_CLASSIFICATION = "SCL"
+OWN_GSD_M = NATIVE_GSD_M | {SCENE_CLASSIFICATION: 20.0}
+GRIDS_M = (10.0, 20.0, 60.0)
+LEVEL_BANDS: dict[Level, list[str]] = {"L1C": BANDS, "L2A": [band for band in BANDS if band != "B10"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BandFile:
+    """The file of a band that is read, and the pixel size that its name (or, at level L1C, the band) promises."""
+
+    band: str
+    path: Path
+    gsd_m: float
+
+
+def products(folder: Path) -> Iterator[Path]:
+    """What is a product, or named as one: folders, links to such, and what is neither; does not look inside one for another."""
+    for place, folders, names in walk(folder):
+        if place.name.upper().endswith(".SAFE") or any(METADATA.match(name) for name in names):
+            folders.clear()
+            yield place
+            continue
+        linked = [name for name in folders if name.upper().endswith(".SAFE") and (place / name).is_symlink()]
+        folders[:] = [name for name in folders if name not in linked]
+        files = [name for name in names if name.upper().endswith(".SAFE") and name != "manifest.safe"]
+        yield from (place / name for name in (*files, *linked))
+
+
+def band_files(product: Path, level: Level, *, bands: Sequence[str] | None, gsd_m: float) -> dict[str, BandFile]:
+    """One file of every band (and of the classification, where there is one): of the grid's pixel size, or else the next finer.
+
+    Args:
+        product: its folder.
+        level: decides which bands there are.
+        bands: those to read; all of the level where None.
+        gsd_m: pixel size of the grid. A band whose own pixel size is coarser comes from its finest file.
+
+    Raises:
+        Refused: a band has no file that is fine enough, or two of one size; or the product has several granules.
+        UserError: a band's file is no regular file inside the product.
+    """
+    wanted = [*(bands or LEVEL_BANDS[level])]
+    if alien := [band for band in wanted if band not in LEVEL_BANDS[level]]:
+        raise Refused(
+            Reason.MISSING_BAND,
+            f"level {level} has no {', '.join(alien)}",
+            got=f"`bands: [{', '.join(wanted)}]`",
+            expected=f"some of {', '.join(LEVEL_BANDS[level])}",
+            remedy=f"leave {', '.join(alien)} out of `bands` of the source, or use L1C products",
+        )
+    there = _files(_granule(product))
+    asked = [*wanted, *({SCENE_CLASSIFICATION} & there.keys())]
+    missing = [name for name in asked if not _serves(there.get(name, {}), name, gsd_m)]
+    if missing:
+        raise _lacking(there, missing, wanted, level=level, gsd_m=gsd_m)
+    chosen = {}
+    for name in asked:
+        fine = [size for size in there[name] if size <= gsd_m]
+        size = max(fine) if fine else min(there[name])
+        chosen[name] = BandFile(band=name, path=there[name][size], gsd_m=size)
+        check_regular(chosen[name].path, inside=product)
+    return chosen
+
+
+def _granule(product: Path) -> Path | None:
+    granules = sorted(path for path in product.glob("GRANULE/*/IMG_DATA") if path.is_dir())
+    for granule in granules:
+        check_inside(granule, product)
+    if len(granules) > 1:
+        raise Refused(
+            Reason.WRONG_LAYOUT,
+            "the product has several granules (the format before December 2016)",
+            got=f"{len(granules)} folders GRANULE/*/IMG_DATA",
+            expected="one granule in a product",
+            remedy="download the product reprocessed (Collection 1), or one folder per granule",
+        )
+    return granules[0] if granules else None
+
+
+def _files(granule: Path | None) -> dict[str, dict[float, Path]]:
+    """Files of each band by their pixel size."""
+    files: dict[str, dict[float, Path]] = {}
+    for path in sorted(granule.rglob("*")) if granule else ():
+        match = FILE.search(path.name)
+        if match is None:
+            continue
+        band = match[1].upper()
+        gsd_m = float(match[2]) if match[2] else OWN_GSD_M[band]
+        first = files.setdefault(band, {}).setdefault(gsd_m, path)
+        if first != path:
+            raise Refused(
+                Reason.WRONG_LAYOUT,
+                f"the product has two files of {band} at {gsd_m:g} m",
+                got=f"{first.name} and {path.name}",
+                expected="one file of a band and pixel size",
+                remedy="remove the one that is not of the product",
+            )
+    return files
+
+
+def _serves(sizes: Collection[float], name: str, gsd_m: float) -> bool:
+    """Whether a band with files of these pixel sizes is fine enough for a grid."""
+    return min(sizes, default=float("inf")) <= max(gsd_m, OWN_GSD_M[name])
+
+
+def _lacking(
+    there: dict[str, dict[float, Path]], missing: list[str], wanted: list[str], *, level: Level, gsd_m: float
+) -> Refused:
+    """What is missing, and which settings suit the files that are there: the finest grid that has most of the bands."""
+    remedy, most = "download or unpack the product again", 0
+    for grid in sorted({gsd_m, *(size for size in GRIDS_M if size > gsd_m)}):
+        usable = [band for band in wanted if _serves(there.get(band, {}), band, grid)]
+        classified = _serves(there.get(SCENE_CLASSIFICATION, {OWN_GSD_M[SCENE_CLASSIFICATION]: None}), "SCL", grid)
+        if not classified or len(usable) <= most or min(NATIVE_GSD_M[band] for band in usable) > grid:
+            continue
+        most = len(usable)
+        settings = [f"`gsd_m: {grid:g}`"] if grid != gsd_m else []
+        settings += [f"`bands: [{', '.join(usable)}]`"] if usable != wanted else []
+        remedy += f"; or set {' and '.join(settings)}, which the files that are there suit"
+    return Refused(
+        Reason.MISSING_BAND,
+        f"the product lacks {'a band' if len(missing) == 1 else 'bands'}",
+        got="no file in GRANULE/*/IMG_DATA for "
+        + ", ".join(f"{name} at {max(gsd_m, OWN_GSD_M[name]):g} m" for name in missing)
+        + " or finer",
+        expected=f"{', '.join(wanted)} of {level}, each at its own pixel size or that of the grid ({gsd_m:g} m)",
+        remedy=remedy,
+    )

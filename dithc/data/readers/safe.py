@@ -113,14 +113,20 @@ class SafeReader:
         )
 
     def _verify(self, product: Path, used: list[Path]) -> tuple[str, ...]:
-        """Compares the product with its manifest; notes where it lacks files that it may lack."""
+        """Compares the product with its manifest; notes where files that are not used are absent or damaged."""
         if self.source.checksum == "skip":
             return ()
         listed = listed_files(product)
         if listed is None:
             log.warning(f"{product.name} has no manifest.safe: its files cannot be checked, only their hashes are kept")
             return ()
-        return ("incomplete",) if verify_files(product, listed, used=used, may_lack=self.source.may_lack) else ()
+        absent, damaged = verify_files(product, listed, used=used, may_lack=self.source.may_lack)
+        if damaged:
+            more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+            log.warning(
+                f"{product.name} is damaged beside what is read: {damaged[0]}{more} is not what manifest.safe lists"
+            )
+        return (*(["incomplete"] if absent else []), *(["damaged-beside"] if damaged else []))
 
     def _band(self, file: BandFile, grid: Grid, metadata: ProductMetadata, *, into: Array, mask: Array) -> None:
         """Reads a band onto the grid as stored reflectance, and marks in `mask` where it is not valid."""

@@ -181,8 +181,10 @@ def listed_files(product: Path) -> dict[str, tuple[str, str]] | None:
     return listed
 
 
-def verify_files(product: Path, listed: dict[str, tuple[str, str]], *, used: list[Path], may_lack: list[str]) -> int:
-    """Compares every file of the product with the manifest: those that are used must be listed, those listed be there.
+def verify_files(
+    product: Path, listed: dict[str, tuple[str, str]], *, used: list[Path], may_lack: list[str]
+) -> tuple[int, list[str]]:
+    """Compares every file of the product with the manifest: those that are used must be listed and whole, those listed be there.
 
     One altered byte of a JPEG 2000 file decodes without an error to wrong pixels: only the checksum sees it.
 
@@ -193,28 +195,23 @@ def verify_files(product: Path, listed: dict[str, tuple[str, str]], *, used: lis
         may_lack: patterns of paths of files that are listed and need not be there.
 
     Returns:
-        How many of those are not there.
+        How many of those are not there, and the names of files that are not used and not what is listed.
 
     Raises:
-        Refused: a checksum differs, its algorithm is unknown, a used file is not listed, or a listed one is not there.
+        Refused: a used file is not listed, its checksum differs or is of an unknown algorithm, or a listed one is not there.
         UserError: a listed file is no regular file inside the product.
     """
     names = [path.relative_to(product).as_posix() for path in used]
     absent = [name for name in listed if name not in names and not os.path.lexists(product / name)]
-    for name in [*names, *(name for name in listed if name not in names and name not in absent)]:
+    for name in names:
         if name not in listed:
             raise _mismatch(
                 product, product / name, got="a file that manifest.safe does not list", expected="a listed file"
             )
-        kind, expected = listed[name]
-        if kind.upper() not in ALGORITHMS:
-            raise _mismatch(
-                product, product / name, got=f"checksum {kind!r}", expected=f"one of {', '.join(ALGORITHMS)}"
-            )
-        with open_regular(product / name, inside=product) as file:
-            got = hashlib.file_digest(file, ALGORITHMS[kind.upper()]).hexdigest()
-        if got != expected:
-            raise _mismatch(product, product / name, got=f"{kind} {got}", expected=expected)
+        if differs := _difference(product / name, *listed[name], product=product):
+            raise _mismatch(product, product / name, got=differs[0], expected=differs[1])
+    beside = [name for name in listed if name not in names and name not in absent]
+    damaged = [name for name in beside if _difference(product / name, *listed[name], product=product)]
     needed = [name for name in absent if not any(fnmatchcase(name, pattern) for pattern in may_lack)]
     if needed:
         raise Refused(
@@ -224,7 +221,16 @@ def verify_files(product: Path, listed: dict[str, tuple[str, str]], *, used: lis
             expected="the whole product",
             remedy="download or unpack it again; `may_lack` of the source says what need not be there, such as `*/QI_DATA/*`",
         )
-    return len(absent)
+    return len(absent), damaged
+
+
+def _difference(path: Path, kind: str, expected: str, *, product: Path) -> tuple[str, str] | None:
+    """What was got and what was expected, where a file's checksum is not the one that is listed."""
+    if kind.upper() not in ALGORITHMS:
+        return f"checksum {kind!r}", f"one of {', '.join(ALGORITHMS)}"
+    with open_regular(path, inside=product) as file:
+        got = hashlib.file_digest(file, ALGORITHMS[kind.upper()]).hexdigest()
+    return None if got == expected else (f"{kind} {got}", expected)
 
 
 def _mismatch(product: Path, path: Path, *, got: str, expected: str) -> Refused:

@@ -49,7 +49,6 @@ COLUMNS: dict[str, Kind] = {
     "tile_sha256": "text",
     "duplicate_of": "text",
 }
-COUNTED = ("accepted", "rejected", "splits", "duplicates", "pixels", "pixels_outside")
 log = logger(__name__)
 
 
@@ -299,7 +298,9 @@ def _info(dataset: datasets.Dataset, source: _Scenes, cutter: _Cutter, numbers: 
         **{name: index[name] for name in same},
         "size": dataset.tiles.size,
         "stride": dataset.tiles.stride or dataset.tiles.size,
-        "counts": {name: numbers[name] for name in COUNTED},
+        "counts": {
+            name: numbers[name] for name in ("accepted", "rejected", "splits", "duplicates", "pixels", "pixels_outside")
+        },
         "statistics": [{"band": band, **values} for band, values in zip(index["bands"], described, strict=True)],
         "scaling": scaling.model_dump(mode="json"),
         "display": dataset.display.model_dump(mode="json"),

@@ -170,7 +170,7 @@ def test_sources_without_later_settings_have_the_digest_that_they_always_had() -
     assert digest(stage_of(**array)) == "d52a3a36f15e"
 
 
-@pytest.mark.parametrize("change", [{"bands": ["B02", "B03", "B04"]}, {"gsd_m": 20.0}])
+@pytest.mark.parametrize("change", [{"bands": ["B02", "B03", "B04"]}, {"gsd_m": 20.0}, {"clouds": {"classes": [9]}}])
 def test_other_bands_and_grids_change_the_digest_of_scenes(change: dict[str, Any]) -> None:
     assert digest(stage_of(kind="sentinel2", **change)) != digest(stage_of(kind="sentinel2"))
 

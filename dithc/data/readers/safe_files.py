@@ -1,30 +1,32 @@
 """Which files of a Sentinel-2 product are read: one of each band, as near to the common grid as there is."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dithc.config import datasets
 from dithc.data.files import check_inside, check_regular
 from dithc.data.readers.listing import walk
 from dithc.data.readers.safe_metadata import BANDS, METADATA, Level
 from dithc.data.scene import Reason, Refused
 
 FILE = re.compile(r"_(B(?:0[1-9]|1[0-2]|8A)|SCL)(?:_(10|20|60)m)?\.(?:jp2|tiff?)$", re.IGNORECASE)
+MASK_FILE = re.compile(r"(?:(MSK_CLDPRB)_(20|60)m|(MSK_CLASSI)_B00)\.(?:jp2|tiff?)$", re.IGNORECASE)
 NATIVE_GSD_M = {band: 10.0 if band in {"B02", "B03", "B04", "B08"} else 20.0 for band in BANDS} | {
     "B01": 60.0,
     "B09": 60.0,
     "B10": 60.0,
 }
-SCENE_CLASSIFICATION = "SCL"
-OWN_GSD_M = NATIVE_GSD_M | {SCENE_CLASSIFICATION: 20.0}
+SCENE_CLASSIFICATION, CLOUD_PROBABILITY, CLASSI = "SCL", "MSK_CLDPRB", "MSK_CLASSI"
+OWN_GSD_M = NATIVE_GSD_M | {SCENE_CLASSIFICATION: 20.0, CLOUD_PROBABILITY: 20.0, CLASSI: 60.0}
 GRIDS_M = (10.0, 20.0, 60.0)
 LEVEL_BANDS: dict[Level, list[str]] = {"L1C": BANDS, "L2A": [band for band in BANDS if band != "B10"]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BandFile:
-    """The file of a band that is read, and the pixel size that its name (or, at level L1C, the band) promises."""
+    """The file of a band or mask that is read, and the pixel size that its name (or, at level L1C, the band) promises."""
 
     band: str
     path: Path
@@ -44,20 +46,21 @@ def products(folder: Path) -> Iterator[Path]:
         yield from (place / name for name in (*files, *linked))
 
 
-def band_files(product: Path, level: Level, *, bands: Sequence[str] | None, gsd_m: float) -> dict[str, BandFile]:
-    """One file of every band (and of the classification, where there is one): of the grid's pixel size, or else the next finer.
+def band_files(product: Path, level: Level, *, source: datasets.Sentinel2) -> dict[str, BandFile]:
+    """One file of every band, of the classification where there is one, and of the masks that are asked for.
+
+    It is that of the grid's pixel size, or else the next finer; of a band whose own pixels are coarser than the grid, the finest.
 
     Args:
         product: its folder.
         level: decides which bands there are.
-        bands: those to read; all of the level where None.
-        gsd_m: pixel size of the grid. A band whose own pixel size is coarser comes from its finest file.
+        source: says which of them are read (all of the level if it does not), the grid and the masks.
 
     Raises:
-        Refused: a band has no file that is fine enough, or two of one size; or the product has several granules.
-        UserError: a band's file is no regular file inside the product.
+        Refused: a band or mask has no file that is fine enough, or two of one size; or the product has several granules.
+        UserError: a file is no regular file inside the product.
     """
-    wanted = [*(bands or LEVEL_BANDS[level])]
+    wanted: list[str] = [*(source.bands or LEVEL_BANDS[level])]
     if alien := [band for band in wanted if band not in LEVEL_BANDS[level]]:
         raise Refused(
             Reason.MISSING_BAND,
@@ -66,18 +69,41 @@ def band_files(product: Path, level: Level, *, bands: Sequence[str] | None, gsd_
             expected=f"some of {', '.join(LEVEL_BANDS[level])}",
             remedy=f"leave {', '.join(alien)} out of `bands` of the source, or use L1C products",
         )
-    there = _files(_granule(product))
+    gsd_m, granule = source.gsd_m, _granule(product)
+    there = _files(granule)
     asked = [*wanted, *({SCENE_CLASSIFICATION} & there.keys())]
     missing = [name for name in asked if not _serves(there.get(name, {}), name, gsd_m)]
     if missing:
         raise _lacking(there, missing, wanted, level=level, gsd_m=gsd_m)
+    masks = _masks(granule, source.clouds)
     chosen = {}
-    for name in asked:
-        fine = [size for size in there[name] if size <= gsd_m]
-        size = max(fine) if fine else min(there[name])
-        chosen[name] = BandFile(band=name, path=there[name][size], gsd_m=size)
+    for name, sizes in ({name: there[name] for name in asked} | masks).items():
+        fine = [size for size in sizes if size <= gsd_m]
+        size = max(fine) if fine else min(sizes)
+        chosen[name] = BandFile(band=name, path=sizes[size], gsd_m=size)
         check_regular(chosen[name].path, inside=product)
     return chosen
+
+
+def _masks(granule: Path | None, clouds: datasets.ProductClouds) -> dict[str, dict[float, Path]]:
+    """Files by pixel size of the quality masks that are asked for, which lie beside the folder of images."""
+    wanted = {CLOUD_PROBABILITY: clouds.probability is not None, CLASSI: clouds.classi}
+    found: dict[str, dict[float, Path]] = {name: {} for name, asked in wanted.items() if asked}
+    for path in sorted(granule.parent.glob("QI_DATA/*")) if granule and found else ():
+        match = MASK_FILE.search(path.name)
+        name = match and (match[1] or match[3]).upper()
+        if match and name in found:
+            found[name].setdefault(float(match[2] or OWN_GSD_M[name]), path)
+    if absent := [name for name, sizes in found.items() if not sizes]:
+        settings = {CLOUD_PROBABILITY: "clouds.probability", CLASSI: "clouds.classi"}
+        raise Refused(
+            Reason.INCOMPLETE,
+            f"the product has no file of {' and '.join(absent)}",
+            got="none in GRANULE/*/QI_DATA",
+            expected="MSK_CLDPRB_20m of L2A, MSK_CLASSI_B00 of products from baseline 04.00 on",
+            remedy=f"download it whole, or leave {' and '.join(f'`{settings[name]}`' for name in absent)} out of the source",
+        )
+    return found
 
 
 def _granule(product: Path) -> Path | None:

@@ -61,7 +61,7 @@ class ProductClouds(Clouds):
 
 
 class Sentinel2(_Source):
-    """Sentinel-2 products as ESA delivers them: `.SAFE` folders, L1C or L2A."""
+    """Sentinel-2 products as ESA delivers them: `.SAFE` folders or zip files of them, L1C or L2A."""
 
     kind: Literal["sentinel2"]
     """Selects this reader."""

@@ -289,8 +289,8 @@ def test_two_levels_in_one_folder_are_an_error(safe_folder: Path) -> None:
 def test_folder_without_product_is_an_error_that_names_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="an empty folder"):
         read_all(tmp_path)
-    (tmp_path / "product.zip").touch()
-    with pytest.raises(UserError, match=r"(?s)product\.zip.*unpack"):
+    (tmp_path / "product.tar").touch()
+    with pytest.raises(UserError, match=r"(?s)product\.tar.*unpack"):
         read_all(tmp_path)
     with pytest.raises(UserError, match="not there"):
         read_all(tmp_path / "absent")

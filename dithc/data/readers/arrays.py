@@ -65,7 +65,7 @@ class Sentinel2ArrayReader:
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
-            sha256=combined_sha256(path.parent, [path, *masked]) if masked else sha256_file(path),
+            sha256=combined_sha256({one.name: one for one in (path, *masked)}) if masked else sha256_file(path),
             pixels=pixels,
             mask=located_mask,
             place=raw.place,

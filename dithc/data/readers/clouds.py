@@ -93,7 +93,7 @@ def user_mask(scene: Path) -> Path:
     Raises:
         Refused: there is none, or several.
     """
-    name = scene.name if scene.is_dir() and scene.suffix.upper() != ".SAFE" else scene.stem
+    name = scene.name if scene.is_dir() and scene.suffix.upper() != ".SAFE" else scene.stem.removesuffix(".SAFE")
     found = [path for suffix in SUFFIXES if (path := scene.with_name(f"{name}_mask{suffix}")).is_file()]
     if len(found) != 1:
         raise Refused(

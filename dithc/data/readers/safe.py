@@ -1,4 +1,4 @@
-"""Sentinel-2 products as ESA delivers them: `.SAFE` folders, L1C or L2A, all bands on one grid."""
+"""Sentinel-2 products as ESA delivers them: `.SAFE` folders or zip files, L1C or L2A, all bands on one grid."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -8,6 +8,7 @@ import numpy as np
 from dithc.config import datasets
 from dithc.data.files import check_room
 from dithc.data.raster import Grid
+from dithc.data.readers.archive import SUFFIX, unpacked
 from dithc.data.readers.clouds import mark_clouds, mark_user_mask, user_mask, widen
 from dithc.data.readers.listing import exists, nothing_found, scene_id
 from dithc.data.readers.safe_files import (
@@ -17,6 +18,7 @@ from dithc.data.readers.safe_files import (
     SCENE_CLASSIFICATION,
     BandFile,
     band_files,
+    packed_product,
     products,
 )
 from dithc.data.readers.safe_grid import NODATA, SATURATED, common_grid, on_grid, read_file
@@ -31,7 +33,7 @@ from dithc.data.readers.safe_metadata import (
     verify_files,
 )
 from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Place, Refused, Scene, located, stored_reflectance
-from dithc.log import logger, problem
+from dithc.log import UserError, logger, problem
 
 STRIP_ROWS = 1024
 log = logger(__name__)
@@ -42,16 +44,20 @@ class SafeReader:
 
     def __init__(self, source: datasets.Sentinel2, folder: Path) -> None:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
-        wanted = "Sentinel-2 products: unpacked folders *.SAFE with MTD_MSIL1C.xml or MTD_MSIL2A.xml in them"
+        wanted = (
+            "Sentinel-2 products: folders *.SAFE with MTD_MSIL1C.xml or MTD_MSIL2A.xml in them, or zip files of such"
+        )
         exists(folder, wanted=wanted)
-        self.paths = sorted(products(folder)) if folder.is_dir() else []
+        self.paths = sorted(products(folder))
         self._check_bands()
         if not self.paths:
-            remedy = "unpack .zip products; for loose band stacks (GeoTIFF, .npy) use `kind: sentinel2-array`"
+            remedy = (
+                "unpack other archives than .zip; for loose band stacks (GeoTIFF, .npy) use `kind: sentinel2-array`"
+            )
             raise nothing_found(folder, wanted=wanted, remedy=remedy)
         levels: dict[Path, Level] = {}
         for path in self.paths:
-            with suppress(Refused, OSError):  # what is no product is a row of its own, when it is read
+            with suppress(Refused, UserError, OSError):  # what is no product is a row of its own, when it is read
                 levels[path] = level_of(path)
         by_level = {wanted: [path for path, level in levels.items() if level == wanted] for wanted in LEVEL_BANDS}
         if all(by_level.values()):
@@ -75,10 +81,16 @@ class SafeReader:
             )
 
     def read(self, path: Path) -> Scene:
-        """Reads one product as int16 reflectance (C, H, W) on the grid of its finest band, or of `gsd_m`."""
-        files = band_files(path, level_of(path), source=self.source)
-        notes = self._verify(path, [metadata_file(path), *(file.path for file in files.values())])
-        metadata = read_metadata(path)
+        """Reads one product, a folder or a zip file, as int16 reflectance (C, H, W) on the grid of `gsd_m`."""
+        if path.suffix.lower() != SUFFIX:
+            return self._read(path, path)
+        with unpacked(path) as folder:
+            return self._read(path, packed_product(folder))
+
+    def _read(self, path: Path, product: Path) -> Scene:
+        files = band_files(product, level_of(product), source=self.source)
+        notes = self._verify(product, [metadata_file(product), *(file.path for file in files.values())])
+        metadata = read_metadata(product)
         bands: list[str] = [*(self.source.bands or LEVEL_BANDS[metadata.level])]
         first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
         grid = common_grid(read_file(first)[1], gsd_m=self.source.gsd_m)
@@ -88,14 +100,18 @@ class SafeReader:
         for index, band in enumerate(bands):
             self._band(files[band], grid, metadata, into=stored[index], mask=mask)
         place = Place(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
-        used = [*(file.path for file in files.values()), *self._mask(path, files, grid, place, mask)]
+        read = {file.path.relative_to(product).as_posix(): file.path for file in files.values()}
+        read |= self._mask(path, files, grid, place, mask)
+        masks = {SCENE_CLASSIFICATION, CLOUD_PROBABILITY} & files.keys()
+        if metadata.level == "L2A" and not masks and not self.source.clouds.beside:
+            log.warning(f"{path.name} has no scene classification (SCL): its clouds are not masked")
         pixels, located_mask = located(
             stored, mask, bands=bands, place=place, units="reflectance", scale=REFLECTANCE_SCALE
         )
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
-            sha256=combined_sha256(path, used),
+            sha256=combined_sha256(read),
             pixels=pixels,
             mask=located_mask,
             place=place,
@@ -103,16 +119,14 @@ class SafeReader:
             notes=notes,
         )
 
-    def _mask(self, product: Path, files: dict[str, BandFile], grid: Grid, place: Place, mask: Array) -> list[Path]:
-        """Marks clouds in the mask (H, W); gives the files outside of the product that were read for it."""
-        clouds, own = self.source.clouds, [user_mask(product)] if self.source.clouds.beside else []
-        if not own and not {SCENE_CLASSIFICATION, CLOUD_PROBABILITY} & files.keys() and level_of(product) == "L2A":
-            log.warning(f"{product.name} has no scene classification (SCL): its clouds are not masked")
+    def _mask(self, path: Path, files: dict[str, BandFile], grid: Grid, place: Place, mask: Array) -> dict[str, Path]:
+        """Marks clouds in the mask (H, W); gives the files outside of the product that were read for it, by name."""
+        clouds, own = self.source.clouds, [user_mask(path)] if self.source.clouds.beside else []
         mark_clouds(files, clouds, grid, mask)
-        for path in own:
-            mark_user_mask(path, place, mask)
+        for beside in own:
+            mark_user_mask(beside, place, mask)
         widen(mask, buffer_m=clouds.buffer_m, gsd_m=place.gsd_m)
-        return own
+        return {f"../{beside.name}": beside for beside in own}
 
     def _verify(self, product: Path, used: list[Path]) -> tuple[str, ...]:
         """Compares the product with its manifest; notes where files that are not used are absent or damaged."""

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from dithc.config import datasets
 from dithc.data.files import check_inside, check_regular
+from dithc.data.readers.archive import SUFFIX, names_in
 from dithc.data.readers.listing import walk
 from dithc.data.readers.safe_metadata import BANDS, METADATA, Level
 from dithc.data.scene import Reason, Refused
+from dithc.log import UserError, logger
 
 FILE = re.compile(r"_(B(?:0[1-9]|1[0-2]|8A)|SCL)(?:_(10|20|60)m)?\.(?:jp2|tiff?)$", re.IGNORECASE)
 MASK_FILE = re.compile(r"(?:(MSK_CLDPRB)_(20|60)m|(MSK_CLASSI)_B00)\.(?:jp2|tiff?)$", re.IGNORECASE)
@@ -20,8 +22,10 @@ NATIVE_GSD_M = {band: 10.0 if band in {"B02", "B03", "B04", "B08"} else 20.0 for
 }
 SCENE_CLASSIFICATION, CLOUD_PROBABILITY, CLASSI = "SCL", "MSK_CLDPRB", "MSK_CLASSI"
 OWN_GSD_M = NATIVE_GSD_M | {SCENE_CLASSIFICATION: 20.0, CLOUD_PROBABILITY: 20.0, CLASSI: 60.0}
+PACKED = re.compile(r"^S2[A-D]_.*\.zip$", re.IGNORECASE)
 GRIDS_M = (10.0, 20.0, 60.0)
 LEVEL_BANDS: dict[Level, list[str]] = {"L1C": BANDS, "L2A": [band for band in BANDS if band != "B10"]}
+log = logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +38,62 @@ class BandFile:
 
 
 def products(folder: Path) -> Iterator[Path]:
-    """What is a product, or named as one: folders, links to such, and what is neither; does not look inside one for another."""
+    """What is a product, or named as one: folders, zip files, links to such, and what is neither.
+
+    Does not look inside a folder that is one for another; a zip file beside the folder that it holds is left alone.
+    """
+    if not folder.is_dir():
+        yield from [folder] if _is_packed(folder) else []
+        return
     for place, folders, names in walk(folder):
         if place.name.upper().endswith(".SAFE") or any(METADATA.match(name) for name in names):
             folders.clear()
             yield place
             continue
         linked = [name for name in folders if name.upper().endswith(".SAFE") and (place / name).is_symlink()]
+        there = {Path(name).stem.upper() for name in folders}
         folders[:] = [name for name in folders if name not in linked]
         files = [name for name in names if name.upper().endswith(".SAFE") and name != "manifest.safe"]
-        yield from (place / name for name in (*files, *linked))
+        packed = [name for name in names if name.lower().endswith(SUFFIX) and _is_packed(place / name)]
+        if twice := [name for name in packed if _stem(name) in there]:
+            log.info(
+                f"{len(twice)} zip files lie beside the folders that they hold, such as {twice[0]}: the folders are read"
+            )
+        yield from (place / name for name in (*files, *linked, *(name for name in packed if name not in twice)))
+
+
+def _stem(name: str) -> str:
+    return name[: -len(SUFFIX)].upper().removesuffix(".SAFE")
+
+
+def _is_packed(path: Path) -> bool:
+    """Whether a zip file is named as a product, or holds one."""
+    if path.suffix.lower() != SUFFIX:
+        return False
+    if PACKED.match(path.name):
+        return True
+    try:
+        return any(METADATA.match(name.rpartition("/")[2]) for name in names_in(path))
+    except (OSError, ValueError, UserError):
+        return False
+
+
+def packed_product(folder: Path) -> Path:
+    """The product in a folder that was unpacked.
+
+    Raises:
+        Refused: there is none, or several.
+    """
+    found = [path for path in products(folder) if path.is_dir()]
+    if len(found) != 1:
+        raise Refused(
+            Reason.WRONG_LAYOUT,
+            f"the zip file holds {'several products' if found else 'no product'}",
+            got=", ".join(path.name for path in found) or ", ".join(path.name for path in sorted(folder.iterdir())[:5]),
+            expected="one folder *.SAFE, as it is delivered",
+            remedy="download it again, or unpack it",
+        )
+    return found[0]
 
 
 def band_files(product: Path, level: Level, *, source: datasets.Sentinel2) -> dict[str, BandFile]:

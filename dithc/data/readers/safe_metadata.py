@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import nan
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dithc.data.files import check_regular, open_regular
+from dithc.data.readers.archive import SUFFIX, names_in
 from dithc.data.scene import Reason, Refused
 from dithc.data.xml import Element, find_all, find_text, read_xml
 from dithc.runs import sha256_file
@@ -72,7 +74,13 @@ def metadata_file(product: Path) -> Path:
 
 
 def level_of(product: Path) -> Level:
-    """Level of a product, by the name of its metadata file."""
+    """Level of a product, a folder or a zip file, by the name of its metadata file."""
+    if product.suffix.lower() == SUFFIX:
+        names = [name.rpartition("/")[2] for name in names_in(product)]
+        found = [name for name in names if METADATA.match(name)]
+        if not found:
+            raise OSError("the zip file has no MTD_MSIL1C.xml or MTD_MSIL2A.xml")
+        return "L1C" if "L1C" in found[0].upper() else "L2A"
     return "L1C" if "L1C" in metadata_file(product).name.upper() else "L2A"
 
 
@@ -243,9 +251,9 @@ def _mismatch(product: Path, path: Path, *, got: str, expected: str) -> Refused:
     )
 
 
-def combined_sha256(product: Path, paths: list[Path]) -> str:
-    """One SHA-256 for several files of a product: over their relative paths and hashes, in sorted order."""
+def combined_sha256(files: Mapping[str, Path]) -> str:
+    """One SHA-256 for several files of a scene: over their names, relative to it, and hashes, in sorted order."""
     digest = hashlib.sha256()
-    for path in sorted(paths):
-        digest.update(f"{os.path.relpath(path, product)} {sha256_file(path)}\n".encode())
+    for name in sorted(files, key=Path):
+        digest.update(f"{name} {sha256_file(files[name])}\n".encode())
     return digest.hexdigest()

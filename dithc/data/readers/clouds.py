@@ -22,6 +22,8 @@ ABSENT = 255
 CLEAR, CLOUDY = 0, (1, 1024, 2048, 3072)
 """Numbers of a user's mask; the latter three are bits 10 (opaque) and 11 (cirrus) of QA60."""
 SUFFIXES = (".npy", ".tif", ".tiff")
+ENDINGS = (*SUFFIXES, ".jp2", ".safe", ".zip")
+"""Of scenes, beside whose names without them masks are looked for; other dots belong to the name of a granule."""
 
 
 def mark_clouds(files: Mapping[str, BandFile], clouds: datasets.ProductClouds, grid: Grid, mask: Array) -> None:
@@ -93,7 +95,7 @@ def user_mask(scene: Path) -> Path:
     Raises:
         Refused: there is none, or several.
     """
-    name = scene.name if scene.is_dir() and scene.suffix.upper() != ".SAFE" else scene.stem.removesuffix(".SAFE")
+    name = (scene.stem if scene.suffix.lower() in ENDINGS else scene.name).removesuffix(".SAFE")
     found = [path for suffix in SUFFIXES if (path := scene.with_name(f"{name}_mask{suffix}")).is_file()]
     if len(found) != 1:
         raise Refused(

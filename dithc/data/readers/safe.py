@@ -18,6 +18,7 @@ from dithc.data.readers.safe_files import (
     SCENE_CLASSIFICATION,
     BandFile,
     band_files,
+    granules,
     packed_product,
     products,
 )
@@ -32,7 +33,7 @@ from dithc.data.readers.safe_metadata import (
     read_metadata,
     verify_files,
 )
-from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Place, Refused, Scene, located, stored_reflectance
+from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Place, Reason, Refused, Scene, located, stored_reflectance
 from dithc.log import UserError, logger, problem
 
 STRIP_ROWS = 1024
@@ -49,6 +50,7 @@ class SafeReader:
         )
         exists(folder, wanted=wanted)
         self.paths = sorted(products(folder))
+        self._product_of: dict[Path, Path] = {}
         self._check_bands()
         if not self.paths:
             remedy = (
@@ -67,6 +69,11 @@ class SafeReader:
                 expected="one level in a data set",
                 remedy="make a data set for each level, with a folder of its own",
             )
+        for product in self.paths:
+            if len(parts := granules(product)) > 1:
+                self._product_of |= dict.fromkeys(parts, product)
+        whole = set(self.paths) - set(self._product_of.values())
+        self.paths = sorted({*whole, *self._product_of})
 
     def _check_bands(self) -> None:
         """Refuses a grid that is finer than every band of `bands`: all pixels would be invented."""
@@ -82,14 +89,26 @@ class SafeReader:
 
     def read(self, path: Path) -> Scene:
         """Reads one product, a folder or a zip file, as int16 reflectance (C, H, W) on the grid of `gsd_m`."""
+        if path in self._product_of:
+            return self._read(path, self._product_of[path], path)
         if path.suffix.lower() != SUFFIX:
-            return self._read(path, path)
+            return self._read(path, path, next(iter(granules(path)), None))
         with unpacked(path) as folder:
-            return self._read(path, packed_product(folder))
+            product = packed_product(folder)
+            if len(parts := granules(product)) > 1:
+                raise Refused(
+                    Reason.WRONG_LAYOUT,
+                    "the zip file holds several granules (the format before December 2016), of which each is a scene",
+                    got=f"{len(parts)} folders GRANULE/*/IMG_DATA",
+                    expected="one granule in a zip file",
+                    remedy="unpack it: in a folder each granule is read as a scene",
+                )
+            return self._read(path, product, next(iter(parts), None))
 
-    def _read(self, path: Path, product: Path) -> Scene:
-        files = band_files(product, level_of(product), source=self.source)
-        notes = self._verify(product, [metadata_file(product), *(file.path for file in files.values())])
+    def _read(self, path: Path, product: Path, granule: Path | None) -> Scene:
+        files = band_files(product, granule, level_of(product), source=self.source)
+        beside = {part.name for part in granules(product)} - {granule.name} if granule else set()
+        notes = self._verify(product, beside, [metadata_file(product), *(file.path for file in files.values())])
         metadata = read_metadata(product)
         bands: list[str] = [*(self.source.bands or LEVEL_BANDS[metadata.level])]
         first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
@@ -101,7 +120,7 @@ class SafeReader:
             self._band(files[band], grid, metadata, into=stored[index], mask=mask)
         place = Place(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
         read = {file.path.relative_to(product).as_posix(): file.path for file in files.values()}
-        read |= self._mask(path, files, grid, place, mask)
+        read |= self._mask(product.with_name(path.name) if path in self._product_of else path, files, grid, place, mask)
         masks = {SCENE_CLASSIFICATION, CLOUD_PROBABILITY} & files.keys()
         if metadata.level == "L2A" and not masks and not self.source.clouds.beside:
             log.warning(f"{path.name} has no scene classification (SCL): its clouds are not masked")
@@ -128,14 +147,15 @@ class SafeReader:
         widen(mask, buffer_m=clouds.buffer_m, gsd_m=place.gsd_m)
         return {f"../{beside.name}": beside for beside in own}
 
-    def _verify(self, product: Path, used: list[Path]) -> tuple[str, ...]:
-        """Compares the product with its manifest; notes where files that are not used are absent or damaged."""
+    def _verify(self, product: Path, others: set[str], used: list[Path]) -> tuple[str, ...]:
+        """Compares the product, but for granules that are other scenes, with its manifest; notes what is absent or damaged."""
         if self.source.checksum == "skip":
             return ()
         listed = listed_files(product)
         if listed is None:
             log.warning(f"{product.name} has no manifest.safe: its files cannot be checked, only their hashes are kept")
             return ()
+        listed = {name: entry for name, entry in listed.items() if not others & {*name.split("/")[1:2]}}
         absent, damaged = verify_files(product, listed, used=used, may_lack=self.source.may_lack)
         if damaged:
             more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""

@@ -13,7 +13,8 @@ from dithc.data.readers.safe_metadata import BANDS, METADATA, Level
 from dithc.data.scene import Reason, Refused
 from dithc.log import UserError, logger
 
-FILE = re.compile(r"_(B(?:0[1-9]|1[0-2]|8A)|SCL)(?:_(10|20|60)m)?\.(?:jp2|tiff?)$", re.IGNORECASE)
+FILE = re.compile(r"_(B(?:0[1-9]|1[0-2]|8A)|SCL)(?:_L2A_TL_\w+?)?(?:_(10|20|60)m)?\.(?:jp2|tiff?)$", re.IGNORECASE)
+"""Before December 2016 the classification was called `S2A_USER_SCL_L2A_TL_..._20m.jp2`."""
 MASK_FILE = re.compile(r"(?:(MSK_CLDPRB)_(20|60)m|(MSK_CLASSI)_B00)\.(?:jp2|tiff?)$", re.IGNORECASE)
 NATIVE_GSD_M = {band: 10.0 if band in {"B02", "B03", "B04", "B08"} else 20.0 for band in BANDS} | {
     "B01": 60.0,
@@ -78,6 +79,11 @@ def _is_packed(path: Path) -> bool:
         return False
 
 
+def granules(product: Path) -> list[Path]:
+    """Folders of a product with images: one, but for the format before December 2016, where each is a scene by itself."""
+    return sorted(path.parent for path in product.glob("GRANULE/*/IMG_DATA") if path.is_dir())
+
+
 def packed_product(folder: Path) -> Path:
     """The product in a folder that was unpacked.
 
@@ -96,18 +102,19 @@ def packed_product(folder: Path) -> Path:
     return found[0]
 
 
-def band_files(product: Path, level: Level, *, source: datasets.Sentinel2) -> dict[str, BandFile]:
+def band_files(product: Path, granule: Path | None, level: Level, *, source: datasets.Sentinel2) -> dict[str, BandFile]:
     """One file of every band, of the classification where there is one, and of the masks that are asked for.
 
     It is that of the grid's pixel size, or else the next finer; of a band whose own pixels are coarser than the grid, the finest.
 
     Args:
         product: its folder.
+        granule: the folder in it whose images are read; None where there is none.
         level: decides which bands there are.
         source: says which of them are read (all of the level if it does not), the grid and the masks.
 
     Raises:
-        Refused: a band or mask has no file that is fine enough, or two of one size; or the product has several granules.
+        Refused: a band or mask has no file that is fine enough, or two of one size.
         UserError: a file is no regular file inside the product.
     """
     wanted: list[str] = [*(source.bands or LEVEL_BANDS[level])]
@@ -119,7 +126,9 @@ def band_files(product: Path, level: Level, *, source: datasets.Sentinel2) -> di
             expected=f"some of {', '.join(LEVEL_BANDS[level])}",
             remedy=f"leave {', '.join(alien)} out of `bands` of the source, or use L1C products",
         )
-    gsd_m, granule = source.gsd_m, _granule(product)
+    gsd_m = source.gsd_m
+    if granule is not None:
+        check_inside(granule / "IMG_DATA", product)
     there = _files(granule)
     asked = [*wanted, *({SCENE_CLASSIFICATION} & there.keys())]
     missing = [name for name in asked if not _serves(there.get(name, {}), name, gsd_m)]
@@ -139,7 +148,7 @@ def _masks(granule: Path | None, clouds: datasets.ProductClouds) -> dict[str, di
     """Files by pixel size of the quality masks that are asked for, which lie beside the folder of images."""
     wanted = {CLOUD_PROBABILITY: clouds.probability is not None, CLASSI: clouds.classi}
     found: dict[str, dict[float, Path]] = {name: {} for name, asked in wanted.items() if asked}
-    for path in sorted(granule.parent.glob("QI_DATA/*")) if granule and found else ():
+    for path in sorted(granule.glob("QI_DATA/*")) if granule and found else ():
         match = MASK_FILE.search(path.name)
         name = match and (match[1] or match[3]).upper()
         if match and name in found:
@@ -156,25 +165,10 @@ def _masks(granule: Path | None, clouds: datasets.ProductClouds) -> dict[str, di
     return found
 
 
-def _granule(product: Path) -> Path | None:
-    granules = sorted(path for path in product.glob("GRANULE/*/IMG_DATA") if path.is_dir())
-    for granule in granules:
-        check_inside(granule, product)
-    if len(granules) > 1:
-        raise Refused(
-            Reason.WRONG_LAYOUT,
-            "the product has several granules (the format before December 2016)",
-            got=f"{len(granules)} folders GRANULE/*/IMG_DATA",
-            expected="one granule in a product",
-            remedy="download the product reprocessed (Collection 1), or one folder per granule",
-        )
-    return granules[0] if granules else None
-
-
 def _files(granule: Path | None) -> dict[str, dict[float, Path]]:
     """Files of each band by their pixel size."""
     files: dict[str, dict[float, Path]] = {}
-    for path in sorted(granule.rglob("*")) if granule else ():
+    for path in sorted(granule.glob("IMG_DATA/**/*")) if granule else ():
         match = FILE.search(path.name)
         if match is None:
             continue

@@ -20,7 +20,8 @@ Level = Literal["L1C", "L2A"]
 
 BANDS = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
 """In the order of the attribute `band_id` of the product's XML."""
-METADATA = re.compile(r"^MTD_MSI(L1C|L2A)\.xml$", re.IGNORECASE)
+METADATA = re.compile(r"^(?:MTD_MSI(?:L1C|L2A)|S2[A-D]_[A-Z]{4}_MTD_SAF(?:L1C|L2A)(?:_.*)?)\.xml$", re.IGNORECASE)
+"""The latter before December 2016."""
 OFFSET_BASELINE = 4.0
 """From this processing baseline on, every product has offsets."""
 ADD_OFFSET: dict[Level, str] = {"L1C": "RADIO_ADD_OFFSET", "L2A": "BOA_ADD_OFFSET"}

@@ -59,10 +59,9 @@ def unpacked(path: Path) -> Iterator[Path]:
         except Refused as error:
             texts = {key: getattr(error, key).replace(name, str(path)) for key in ("got", "expected", "remedy")}
             raise Refused(error.reason, error.what.replace(name, str(path)), **texts) from error
-        except (UserError, OSError) as error:
-            raise (UserError if isinstance(error, UserError) else OSError)(
-                str(error).replace(name, str(path))
-            ) from error
+        except (UserError, OSError, ValueError) as error:
+            kind = UserError if isinstance(error, UserError) else OSError
+            raise kind(str(error).replace(name, str(path))) from error
 
 
 def _judged(entries: list[zipfile.ZipInfo], path: Path, folder: Path) -> list[zipfile.ZipInfo]:

@@ -15,8 +15,8 @@ from dithc.data.scene import Array, Mask, Place, Reason, Refused
 
 INVALID_CLASSES = (0, 1)
 """Of the scene classification: no data, saturated or defective."""
-OPAQUE, CIRRUS = 0, 1
-"""Layers of MSK_CLASSI; the third is snow."""
+OPAQUE_AND_CIRRUS = 2
+"""The first layers of MSK_CLASSI; the third is snow."""
 ABSENT = 255
 """Outside of a mask, and no data in a user's."""
 CLEAR, CLOUDY = 0, (1, 1024, 2048, 3072)
@@ -41,8 +41,8 @@ def mark_clouds(files: Mapping[str, BandFile], clouds: datasets.ProductClouds, g
         assert clouds.probability is not None
         _mark(mask, (percent >= clouds.probability) & (percent != ABSENT))
     if CLASSI in files:
-        layers = _layers(files[CLASSI], grid)
-        _mark(mask, (layers[OPAQUE] == 1) | (layers[CIRRUS] == 1))
+        for layer in _layers(files[CLASSI], grid, most=OPAQUE_AND_CIRRUS):
+            _mark(mask, layer == 1)
 
 
 def mark_user_mask(path: Path, place: Place, mask: Array) -> None:
@@ -113,11 +113,11 @@ def is_user_mask(path: Path) -> bool:
     return path.stem.endswith("_mask") and path.suffix.lower() in SUFFIXES
 
 
-def _layers(file: BandFile, grid: Grid) -> list[Array]:
-    """Layers of a mask on the grid, each (H, W), nearest pixel; `ABSENT` outside."""
+def _layers(file: BandFile, grid: Grid, *, most: int = 1) -> list[Array]:
+    """The first layers of a mask on the grid, each (H, W), nearest pixel; `ABSENT` outside."""
     layers, info = read_file(file)
     check_cover(info, grid, band=file.band)
-    return [regrid(layer, transform=info.transform, grid=grid, how="nearest", nodata=ABSENT) for layer in layers]
+    return [regrid(layer, transform=info.transform, grid=grid, how="nearest", nodata=ABSENT) for layer in layers[:most]]
 
 
 def _mark(mask: Array, cloudy: Array) -> None:

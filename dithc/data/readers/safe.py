@@ -72,8 +72,7 @@ class SafeReader:
         for product in self.paths:
             if len(parts := granules(product)) > 1:
                 self._product_of |= dict.fromkeys(parts, product)
-        whole = set(self.paths) - set(self._product_of.values())
-        self.paths = sorted({*whole, *self._product_of})
+        self.paths = sorted({*self.paths, *self._product_of} - {*self._product_of.values()})
 
     def _check_bands(self) -> None:
         """Refuses a grid that is finer than every band of `bands`: all pixels would be invented."""
@@ -107,8 +106,7 @@ class SafeReader:
 
     def _read(self, path: Path, product: Path, granule: Path | None) -> Scene:
         files = band_files(product, granule, level_of(product), source=self.source)
-        beside = {part.name for part in granules(product)} - {granule.name} if granule else set()
-        notes = self._verify(product, beside, [metadata_file(product), *(file.path for file in files.values())])
+        notes = self._verify(product, granule, [metadata_file(product), *(file.path for file in files.values())])
         metadata = read_metadata(product)
         bands: list[str] = [*(self.source.bands or LEVEL_BANDS[metadata.level])]
         first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
@@ -147,7 +145,7 @@ class SafeReader:
         widen(mask, buffer_m=clouds.buffer_m, gsd_m=place.gsd_m)
         return {f"../{beside.name}": beside for beside in own}
 
-    def _verify(self, product: Path, others: set[str], used: list[Path]) -> tuple[str, ...]:
+    def _verify(self, product: Path, granule: Path | None, used: list[Path]) -> tuple[str, ...]:
         """Compares the product, but for granules that are other scenes, with its manifest; notes what is absent or damaged."""
         if self.source.checksum == "skip":
             return ()
@@ -155,7 +153,8 @@ class SafeReader:
         if listed is None:
             log.warning(f"{product.name} has no manifest.safe: its files cannot be checked, only their hashes are kept")
             return ()
-        listed = {name: entry for name, entry in listed.items() if not others & {*name.split("/")[1:2]}}
+        others = tuple(f"GRANULE/{other.name}/" for other in granules(product) if other != granule)
+        listed = {name: entry for name, entry in listed.items() if not name.startswith(others)}
         absent, damaged = verify_files(product, listed, used=used, may_lack=self.source.may_lack)
         if damaged:
             more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""

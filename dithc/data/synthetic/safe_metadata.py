@@ -1,6 +1,6 @@
 """Metadata of an invented Sentinel-2 product and its granules, with the element names of real ones of its baseline."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from dithc.data.raster import reproject_points
@@ -39,8 +39,9 @@ PERCENTAGES = (
 SCHEMA = "https://psd-14.sentinel2.eo.esa.int/PSD"
 
 
-def product_document(product: SafeProduct, *, scl_percent: tuple[float, ...]) -> Element:
+def product_document(granules: Sequence[SafeProduct], *, scl_percent: tuple[float, ...]) -> Element:
     """The product's; `scl_percent` is the share of each of the 12 scene classes in percent."""
+    product = granules[0]
     latitudes, longitudes = footprint(product)
     corners = " ".join(f"{lat:.9f} {lon:.9f}" for lat, lon in zip(latitudes, longitudes, strict=True))
     geometry = element("Product_Footprint", element("Global_Footprint", element("EXT_POS_LIST", text=corners)))
@@ -53,7 +54,7 @@ def product_document(product: SafeProduct, *, scl_percent: tuple[float, ...]) ->
     space = {"n1": f"{SCHEMA}/User_Product_Level-{level}.xsd"}
     return element(
         f"n1:Level-{level}_User_Product",
-        element("n1:General_Info", _product_info(product), _image_characteristics(product), namespaces=space),
+        element("n1:General_Info", _product_info(granules), _image_characteristics(product), namespaces=space),
         element("n1:Geometric_Info", element("Product_Footprint", geometry), system, namespaces=space),
         element(
             "n1:Quality_Indicators_Info",
@@ -130,16 +131,10 @@ def preview_name(product: SafeProduct) -> str:
     return f"T{product.tile}_{product.sensed:%Y%m%dT%H%M%S}_PVI.jp2"
 
 
-def _product_info(product: SafeProduct) -> Element:
+def _product_info(granules: Sequence[SafeProduct]) -> Element:
+    product = granules[0]
     satellite = f"Sentinel-{product.satellite[1:]}"
     datatake = f"G{product.satellite}_{product.sensed:%Y%m%dT%H%M%S}_{product.absolute_orbit:06d}_N{product.baseline}"
-    images = [element("IMAGE_FILE", text=image) for image in images_of(product)]
-    strip = f"{product.satellite}_OPER_MSI_{product.level}_DS_DITHC_{product.generated:%Y%m%dT%H%M%S}"
-    granule = {
-        "datastripIdentifier": f"{strip}_N{product.baseline}",
-        "granuleIdentifier": _granule_identity(product),
-        "imageFormat": "JPEG2000",
-    }
     return element(
         "Product_Info",
         element("PRODUCT_START_TIME", text=utc(product.sensed)),
@@ -163,8 +158,19 @@ def _product_info(product: SafeProduct) -> Element:
             element("PRODUCT_FORMAT", text="SAFE" if product.variant.long_names else "SAFE_COMPACT"),
             attributes={"completeSingleTile": "true"},
         ),
-        element("Product_Organisation", element("Granule_List", element("Granule", *images, attributes=granule))),
+        element("Product_Organisation", element("Granule_List", *map(_granule, granules))),
     )
+
+
+def _granule(product: SafeProduct) -> Element:
+    images = [element("IMAGE_FILE", text=image) for image in images_of(product)]
+    strip = f"{product.satellite}_OPER_MSI_{product.level}_DS_DITHC_{product.generated:%Y%m%dT%H%M%S}"
+    identity = {
+        "datastripIdentifier": f"{strip}_N{product.baseline}",
+        "granuleIdentifier": _granule_identity(product),
+        "imageFormat": "JPEG2000",
+    }
+    return element("Granule", *images, attributes=identity)
 
 
 def images_of(product: SafeProduct) -> list[str]:

@@ -53,7 +53,7 @@ def write_product(folder: Path, granules: Sequence[SafeProduct], *, seed: int) -
     root = folder / product.name
     for granule in granules:
         percent = _write_granule(root, granule, seed=seed)
-    write_xml(root / product.metadata, product_document(product, scl_percent=percent))
+    write_xml(root / product.metadata, product_document(granules, scl_percent=percent))
     write_manifest(root, product)
 
 

@@ -11,7 +11,7 @@ SUMMARY = (
     "Writes small generated inputs with the structure of real ones; the same arguments give the same bytes. Either "
     "--kind and its options with --out FOLDER, or --config and --dataset with --out MANIFEST (files stand in `files/` beside it)."
 )
-OPTIONS = ("seed", "scenes", "size", "classes", "gsd")
+OPTIONS = ("seed", "scenes", "size", "classes", "gsd", "product")
 EXAMPLE = "dithc synthesize --kind sentinel2 --out my-scenes --seed 1 --scenes 2 --size 768"
 
 
@@ -28,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scenes", type=int, help="products, or pictures a class (default 1)")
     parser.add_argument("--size", type=int, help="side in pixels (default 768; pictures: the crop, 256)")
     parser.add_argument("--classes", type=int, help="image-folder only: number of classes, 1 to 8 (default 4)")
+    parser.add_argument(
+        "--product", help="sentinel2 only: l2a (default), l2a-5, l2a-2, l1c, l1c-2 or l1c-granules: level and baseline"
+    )
     parser.add_argument("--gsd", type=float, help="gaofen2 only: metres per pixel (default 4)")
 
 

@@ -10,6 +10,9 @@ from dithc.config.base import Band, Fraction, Metres, Name, Place, Positive, Set
 Shown = Annotated[float, Field(ge=-(10.0**9), le=10.0**9)]
 
 
+Sentinel2Band = Literal["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
+
+
 class Synthetic(Settings):
     """A generated input instead of files of the user's (`dithc synthesize`)."""
 
@@ -35,8 +38,30 @@ class _Source(Settings):
         return self
 
 
+class Clouds(Settings):
+    """Which pixels of a scene count as cloud; `tiles.max_cloud` says how many a tile may have."""
+
+    beside: bool = False
+    """Read a mask of your own for each scene: `NAME_mask.npy` or `NAME_mask.tif` beside `NAME.SAFE`, `NAME.npy` or `NAME.tif`, on
+    the scene's pixels; 0 is clear, 255 no data, 1 or a number of QA60 (1024, 2048, 3072) cloud. Each scene must have one."""
+    buffer_m: float = Field(default=0.0, ge=0.0, le=10_000.0)
+    """Metres around each cloudy pixel, to all four sides and corners, that count as cloud too."""
+
+
+class ProductClouds(Clouds):
+    """Which pixels of a product count as cloud, by its own masks or by one of yours; what is said by any of them counts."""
+
+    classes: list[Annotated[int, Field(ge=2, le=11)]] = Field(default=[3, 8, 9, 10], max_length=10)
+    """Classes of the scene classification (SCL, L2A) that count as cloud: by default cloud shadow (3), clouds of medium and high
+    probability (8, 9) and thin cirrus (10); 2 is dark ground, 11 snow."""
+    probability: int | None = Field(default=None, ge=1, le=100)
+    """Percent of cloud probability (MSK_CLDPRB, L2A) from which on a pixel counts as cloud; the mask is not read if not given."""
+    classi: bool = False
+    """Count opaque clouds and cirrus of MSK_CLASSI as cloud, the raster mask of L1C products from baseline 04.00 on."""
+
+
 class Sentinel2(_Source):
-    """Sentinel-2 products as ESA delivers them: `.SAFE` folders, L1C or L2A."""
+    """Sentinel-2 products as ESA delivers them: `.SAFE` folders or zip files of them, L1C or L2A."""
 
     kind: Literal["sentinel2"]
     """Selects this reader."""
@@ -46,7 +71,18 @@ class Sentinel2(_Source):
     """Files that manifest.safe lists and that need not be there, as patterns of their paths in the product: `*/QI_DATA/*`, or `*`
     for products of which a part was downloaded. The file of a band's own pixel size is needed in any case."""
     gsd_m: Metres = 10.0
-    """Pixel size of the common grid in metres."""
+    """Pixel size of the common grid in metres. Where a product has a band at several sizes, the file of this size is read, or the
+    next finer one; a band is brought to a finer grid from its own pixel size alone, never from a coarser copy."""
+    bands: list[Sentinel2Band] | None = Field(default=None, min_length=1, max_length=13)
+    """Bands to read, in this order; all of the product's level in the order B01 to B12 if not given."""
+    clouds: ProductClouds = ProductClouds()
+    """Which pixels count as cloud."""
+
+    @model_validator(mode="after")
+    def _bands_once(self) -> "Sentinel2":
+        if self.bands is not None and len(set(self.bands)) < len(self.bands):
+            raise ValueError(f"`bands` names a band twice: {', '.join(self.bands)}")
+        return self
 
     @model_validator(mode="after")
     def _grids_end_together(self) -> "Sentinel2":
@@ -81,6 +117,14 @@ class Sentinel2Array(_Source):
     """Stored value that means no data; none when the file itself says or there is none."""
     gsd_m: Metres = 10.0
     """Pixel size in metres of files without georeference."""
+    clouds: Clouds = Clouds()
+    """Which pixels count as cloud; without a mask beside the files, none."""
+
+    @model_validator(mode="after")
+    def _buffer_has_clouds(self) -> "Sentinel2Array":
+        if self.clouds.buffer_m and not self.clouds.beside:
+            raise ValueError("`clouds.buffer_m` has no effect without masks: set `clouds.beside` too")
+        return self
 
     @model_validator(mode="after")
     def _not_generated(self) -> "Sentinel2Array":
@@ -210,7 +254,8 @@ class Dataset(Settings):
     run needs and which take four times the disk; 2 views that are there already are not encoded again, but finished runs of this
     data set train again where this is changed."""
     max_rejected: Fraction = 0.5
-    """If a larger share of scene files is unreadable or contradictory, staging ends with an error."""
+    """If a larger share of scene files cannot be used, staging ends with an error; for a file that contradicts a declared offset
+    it ends in any case."""
 
     @property
     def one_class(self) -> bool:

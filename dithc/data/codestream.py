@@ -1,7 +1,9 @@
-"""Whether a JPEG 2000 file is whole: every tile part where the header before it says, none missing, the end at the end.
+"""Whether a JPEG 2000 file is whole: every tile part where the header before it says, none missing, the end at the end,
+no page of zeros in the place of data.
 
 Decoders are lenient: what is missing of a tile becomes wrong pixels, in some builds and settings without an error. Marker
-codes, segments and boxes are those of ISO/IEC 15444-1, annexes A and I; nothing of the image is decoded here.
+codes, segments and boxes are those of ISO/IEC 15444-1, annexes A and I; nothing of the image is decoded here, so that single
+altered bytes of its data pass: the format has no checksum, and only one of the whole file sees them.
 """
 
 import struct
@@ -9,22 +11,26 @@ from collections import Counter
 from pathlib import Path
 from typing import BinaryIO
 
-SOC, SIZ, SOT, EOC = 0xFF4F, 0xFF51, 0xFF90, 0xFFD9
+SOC, SIZ, COD, SOT, EOC = 0xFF4F, 0xFF51, 0xFF52, 0xFF90, 0xFFD9
 MOST_BOXES, MOST_SEGMENTS, MOST_PARTS = 1000, 100_000, 1 << 20
 """Far above what encoders write; a file made of empty ones must not keep the reader busy."""
+HOLE_BYTES, CHUNK_BYTES = 4096, 1 << 22
+"""A page: what a download that was preallocated, or a failing disk, leaves as zeros. Coded data has no such run (the coder
+adapts to zeros within a few bytes), except for empty packets, of which each is a byte of zero."""
 
 
 def check_codestream(path: Path) -> None:
-    """Follows the tile parts of the file's codestream from the first to the end marker; costs a small read for each.
+    """Follows the tile parts of the file's codestream from the first to the end marker, and reads it once for holes.
 
     Raises:
-        OSError: one is missing, longer than the file, or the end marker is not behind the last.
+        OSError: one is missing, longer than the file, or the end marker is not behind the last; or there is a hole in one.
     """
     with path.open("rb") as file:
         try:
             start, end = _codestream(file, size=path.stat().st_size)
-            num_tiles, first = _main_header(file, start)
+            num_tiles, num_packets, first = _main_header(file, start)
             _tile_parts(file, first, end, num_tiles=num_tiles)
+            _no_hole(file, first, end, longer_than=max(HOLE_BYTES - 1, num_packets))
         except struct.error as error:
             raise OSError("the JPEG 2000 file is cut short: it ends within a header") from error
 
@@ -55,18 +61,36 @@ def _codestream(file: BinaryIO, *, size: int) -> tuple[int, int]:
     raise OSError("the JPEG 2000 file has no codestream among its boxes")
 
 
-def _main_header(file: BinaryIO, start: int) -> tuple[int, int]:
-    """Number of tiles, and where the first tile part begins."""
-    marker, size, _, _, right, bottom, _, _, width, height, left, top = _read(file, start, ">HHHHIIIIIIII")
+def _main_header(file: BinaryIO, start: int) -> tuple[int, int, int]:
+    """Number of tiles, most packets of one, and where the first tile part begins."""
+    found = _read(file, start, ">HHHHIIIIIIIIH")
+    marker, size, _, _, right, bottom, _, _, width, height, left, top, components = found
     if (marker, size) != (SOC, SIZ) or not width or not height:
         raise OSError("the JPEG 2000 codestream does not begin with its size")
-    place = start + 2
+    tile = min(width, right - left), min(height, bottom - top)
+    place, num_packets = start + 2, 0
     for _ in range(MOST_SEGMENTS):
         marker, length = _read(file, place, ">HH")
         if marker == SOT:
-            return -(-(right - left) // width) * -(-(bottom - top) // height), place
+            return -(-(right - left) // width) * -(-(bottom - top) // height), num_packets, place
+        if marker == COD:
+            num_packets = components * _packets(file, place + 4, tile)
         place += 2 + length
     raise OSError("the JPEG 2000 codestream has no tiles")
+
+
+def _packets(file: BinaryIO, place: int, tile: tuple[int, int]) -> int:
+    """Most packets of a component of a tile (width, height): one for each layer, resolution and precinct (A.6.1, B.6)."""
+    style, _, layers, _, levels = _read(file, place, ">BBHBB")
+    sizes = _read(file, place + 10, f">{levels + 1}B") if style & 1 else (0xFF,) * (levels + 1)
+    count = 0
+    for level, size in enumerate(sizes):
+        scale = levels - level
+        wide, high = (
+            (side >> scale >> power) + 2 for side, power in zip(tile, (size & 15, size >> 4), strict=True)
+        )  # one begun at either end
+        count += wide * high
+    return layers * count
 
 
 def _tile_parts(file: BinaryIO, place: int, end: int, *, num_tiles: int) -> None:
@@ -94,3 +118,16 @@ def _tile_parts(file: BinaryIO, place: int, end: int, *, num_tiles: int) -> None
         raise OSError(
             f"the JPEG 2000 codestream lacks parts of tiles: {len(parts) - len(lacking)} of {num_tiles} are whole"
         )
+
+
+def _no_hole(file: BinaryIO, place: int, end: int, *, longer_than: int) -> None:
+    """Refuses a run of more than `longer_than` bytes of zero between two places."""
+    hole, kept = bytes(longer_than + 1), b""
+    file.seek(place)
+    while place < end and (chunk := file.read(min(CHUNK_BYTES, end - place))):
+        found = (kept + chunk).find(hole)
+        if found >= 0:
+            at = place - len(kept) + found
+            raise OSError(f"the JPEG 2000 codestream has a hole: {len(hole)} bytes of zero and more from byte {at}")
+        place += len(chunk)
+        kept = (kept + chunk)[-longer_than:]

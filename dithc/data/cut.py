@@ -6,6 +6,7 @@ Legend: N tiles, C bands, S side of a tile; H, W scene.
 import hashlib
 import json
 from collections import Counter
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from dithc.data.stage import TABLE_FILE as SCENES_TABLE
 from dithc.data.statistics import Histogram
 from dithc.data.table import Kind, TableWriter, read_columns
 from dithc.data.tiles import INFO_FILE, SCHEMA_VERSION, TABLE_FILE, Tiles
-from dithc.data.windows import Cut, Measured, cuts, measure
+from dithc.data.windows import Cut, Measured, covered_length, cuts, measure
 from dithc.log import logger, problem, progress
 from dithc.runs import Manifest, atomic_write, outcome
 from dithc.sealed import parse
@@ -61,7 +62,7 @@ def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) 
         seed: decides the split of every cell.
 
     Returns:
-        Numbers for the manifest: accepted, rejected by reason, splits, duplicates, bands, size.
+        Numbers for the manifest: accepted, rejected by reason, splits, duplicates, pixels and those in no tile, bands, size.
 
     Raises:
         UserError: no scene is as large as a tile, no train tile is left, a display band is missing, or the disk is full.
@@ -81,6 +82,11 @@ def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) 
         info = _info(dataset, source, cutter, numbers) | {"shards": shards, "seed": seed}
         atomic_write(temporary / INFO_FILE, json.dumps(info, indent=1) + "\n")
         draw_grid(Tiles(temporary), temporary / GRID_FILE)
+    if cutter.outside:
+        log.info(
+            f"{cutter.outside} of {cutter.pixels} pixels ({cutter.outside / cutter.pixels:.1%}) are in no tile of "
+            f"{dataset.tiles.size}: edges of scenes; a smaller `tiles.size` or `tiles.stride` reaches more"
+        )
     for split in cutter.splitter.wanted():
         if not numbers["splits"][split]:
             log.warning(
@@ -137,19 +143,24 @@ class _Cutter:
         self.reasons: Counter[str] = Counter()
         self.splits: Counter[str] = Counter()
         self.duplicates = 0
+        self.pixels = self.outside = 0
         self._seen: dict[bytes, tuple[str, str]] = {}
 
     def stack(self, number: int, bar: progress) -> None:
         """Cuts all scenes of a stack."""
         pixels, mask = self.source.stack(number)
         first, size = self.source.firsts[number], self.settings.size
+        stride = self.settings.stride or size
+        covered = prod(covered_length(side, size=size, stride=stride) for side in mask.shape[1:])
+        self.pixels += mask.size
+        self.outside += mask.size - len(mask) * covered
         if min(pixels.shape[2:]) < size:
             for position in range(first, first + len(pixels)):
                 self._small(position)
             bar.update(len(pixels))
             return
         last = 0
-        for cut in cuts(pixels, mask, size=size, stride=self.settings.stride or size):
+        for cut in cuts(pixels, mask, size=size, stride=stride):
             self._tiles(cut, first)
             bar.update(cut.scene[-1] - last, tiles=str(sum(self.splits.values())))
             last = cut.scene[-1]
@@ -234,6 +245,8 @@ class _Cutter:
             "rejected": dict(self.reasons),
             "splits": {name: self.splits[name] for name in SPLITS},
             "duplicates": self.duplicates,
+            "pixels": self.pixels,
+            "pixels_outside": self.outside,
             "bands": self.source.index["bands"],
             "size": self.settings.size,
         }
@@ -285,7 +298,9 @@ def _info(dataset: datasets.Dataset, source: _Scenes, cutter: _Cutter, numbers: 
         **{name: index[name] for name in same},
         "size": dataset.tiles.size,
         "stride": dataset.tiles.stride or dataset.tiles.size,
-        "counts": {name: numbers[name] for name in ("accepted", "rejected", "splits", "duplicates")},
+        "counts": {
+            name: numbers[name] for name in ("accepted", "rejected", "splits", "duplicates", "pixels", "pixels_outside")
+        },
         "statistics": [{"band": band, **values} for band, values in zip(index["bands"], described, strict=True)],
         "scaling": scaling.model_dump(mode="json"),
         "display": dataset.display.model_dump(mode="json"),

@@ -74,7 +74,7 @@ def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path) -> outco
         Numbers for the manifest: scenes, accepted, rejected by reason, notes, bands.
 
     Raises:
-        UserError: there are no scenes, too many were refused, or the disk is full.
+        UserError: there are no scenes, too many were refused, one contradicts what is declared, or the disk is full.
     """
     scenes = read_scenes(dataset.source, folder)
     with whole_folder(out, own=OWN_FILES) as temporary:
@@ -92,6 +92,8 @@ def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path) -> outco
                     tally.accept(scene)
                     table.add(**_accepted_row(scene, folder, *stacks.append(scene)))
                 bar.update(1, rejected=str(tally.rejected))
+        if dataset.source.kind == "sentinel2-array":
+            _check_declared(folder, tally)
         if not tally.accepted or tally.rejected > dataset.max_rejected * len(scenes):
             raise _too_many(folder, tally, len(scenes), dataset.max_rejected)
         atomic_write(temporary / INDEX_FILE, json.dumps(_index(dataset, scenes, stacks, tally), indent=1) + "\n")
@@ -281,6 +283,19 @@ def _index(dataset: datasets.Dataset, scenes: Scenes, stacks: Stacks, tally: Tal
         "counts": tally.numbers(),
         "stacks": stacks.entries,
     }
+
+
+def _check_declared(folder: Path, tally: Tally) -> None:
+    """Refuses a data set some of whose files contradict the offset that is declared: the others are then as doubtful."""
+    reason = str(Reason.OFFSET_CONTRADICTION)
+    if not tally.reasons[reason]:
+        return
+    raise problem(
+        f"{tally.reasons[reason]} of {tally.accepted + tally.rejected} files in {folder} contradict the declared offset",
+        got="".join(f"\n    {text}" for text in tally.examples[reason]),
+        expected="an offset that fits every file: where some contradict it, others may be wrong and not show it",
+        remedy="do what each line says; files of two kinds belong in two data sets, and a single odd file out of the folder",
+    )
 
 
 def _too_many(folder: Path, tally: Tally, total: int, most: float) -> UserError:

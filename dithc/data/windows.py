@@ -51,6 +51,12 @@ def cuts(pixels: Array, mask: Array, *, size: int, stride: int) -> Iterator[Cut]
             )
 
 
+def covered_length(side: int, *, size: int, stride: int) -> int:
+    """How many of a scene's rows (or columns) are in some tile; 0 where the scene is smaller than one."""
+    count = max(0, (side - size) // stride + 1)
+    return (count - 1) * min(stride, size) + size if count else 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """Per tile: share of valid and of cloudy pixels (N,), mean and deviation of each band's valid pixels (N, C)."""

@@ -40,6 +40,8 @@ class Tiles(TypedDict, total=False):
     rejected: dict[str, Count]
     splits: dict[str, Count]
     duplicates: Count
+    pixels: Count
+    pixels_outside: Count
     bands: list[str]
     size: Count
 

@@ -16,6 +16,8 @@ RUN_WITHOUT_EFFECT = {
 # Younger than stores that are in use: only what differs from the defaults, with which those were made, is in the digest.
 MUON_RULE = 2  # which matrices are its (train/matrices.py): 1 had the modulations too
 RUN_YOUNGER = {"objective", "lr_schedule", "decay_share", "betas", "optimizer", "guide"}
+SOURCE_YOUNGER = {"sentinel2": {"bands", "clouds"}, "sentinel2-array": {"clouds"}}
+COARSE_RULE = 2  # which files of a Sentinel-2 product are read for grids of more than 10 m: 1 had the finest always
 CODEC_YOUNGER = {"equivariance", "latent_noise", "texture_steps"}
 EXTRACTOR_YOUNGER = {"defects"}
 EVALUATION_YOUNGER = {"order", "times", "guidance_interval", "guide", "ema"}
@@ -64,6 +66,16 @@ def _synthesize(experiment: Experiment, name: str) -> dict[str, Any]:
     assert source.synthetic is not None
     gsd = {"gsd_m": source.gsd_m} if source.kind == "gaofen2" else {}
     return {"kind": source.kind, "seed": experiment.seed, **gsd, **source.synthetic.model_dump(mode="json")}
+
+
+def _stage(experiment: Experiment, name: str) -> dict[str, Any]:
+    source = _source(experiment, name)
+    younger = SOURCE_YOUNGER.get(source.kind, set())
+    spec = source.model_dump(mode="json", exclude=younger)
+    spec |= source.model_dump(mode="json", include=younger, exclude_defaults=True)
+    if source.kind == "sentinel2" and source.gsd_m > 10.0:
+        spec["files"] = COARSE_RULE
+    return {"source": spec}
 
 
 def _tiles(experiment: Experiment, name: str) -> dict[str, Any]:
@@ -131,7 +143,7 @@ def _extractor(experiment: Experiment, name: str) -> dict[str, Any]:
 
 SPECS: dict[str, Callable[[Experiment, str], dict[str, Any]]] = {
     "synthesize": _synthesize,
-    "stage": lambda experiment, name: {"source": _source(experiment, name).model_dump(mode="json")},
+    "stage": _stage,
     "tiles": _tiles,
     "codec": _codec,
     "latents": _latents,

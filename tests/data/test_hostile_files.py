@@ -3,6 +3,7 @@
 import os
 import socket
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ import pytest
 import rasterio
 
 from dithc.config import datasets
-from dithc.data.codestream import check_codestream
+from dithc.data.codestream import EOC, HOLE_BYTES, check_codestream
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Reason, Refused, Rejection, Scene
 from dithc.log import UserError
 
 BANDS = ["B02", "B03", "B04", "B08"]
+END_MARKER = EOC.to_bytes(2)
 GRID: dict[str, Any] = {"transform": (10.0, 0.0, 300000.0, 0.0, -10.0, 4600020.0), "epsg": 32632}
 
 
@@ -60,16 +62,68 @@ def tiled_jp2(tmp_path: Path, land: np.ndarray) -> Path:
     return path
 
 
-@pytest.mark.parametrize("tail", ["cut", "zeros"])
+TAILS: dict[str, Callable[[bytes, int], bytes]] = {
+    "cut": lambda content, at: content[:at],
+    "ended": lambda content, at: content[:at] + END_MARKER,
+    "zeros": lambda content, at: content[:at] + bytes(len(content) - at),
+    "zeros-ended": lambda content, at: content[:at] + bytes(len(content) - at - 2) + END_MARKER,
+}
+
+
+@pytest.mark.parametrize("tail", TAILS)
 def test_jpeg_2000_that_is_not_whole_is_refused_wherever_it_ends(
     tiled_jp2: Path, tail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GDAL_NUM_THREADS", "ALL_CPUS")
     content = tiled_jp2.read_bytes()
-    for at in np.linspace(1, len(content) - 1, 60).astype(int).tolist():
-        tiled_jp2.write_bytes(content[:at] + (bytes(len(content) - at) if tail == "zeros" else b""))
+    for at in np.linspace(1, len(content) - HOLE_BYTES - 2, 60).astype(int).tolist():
+        tiled_jp2.write_bytes(TAILS[tail](content, at))
         with pytest.raises(OSError):
             read_raster(tiled_jp2)
+
+
+def test_page_of_zeros_in_jpeg_2000_is_refused_wherever_it_lies(tiled_jp2: Path) -> None:
+    content = tiled_jp2.read_bytes()
+    first = content.index(b"\xff\x90")
+    for at in np.linspace(first, len(content) - HOLE_BYTES, 30).astype(int).tolist():
+        tiled_jp2.write_bytes(content[:at] + bytes(HOLE_BYTES) + content[at + HOLE_BYTES :])
+        with pytest.raises(OSError, match=r"hole|damaged|cut short"):
+            read_raster(tiled_jp2)
+
+
+@pytest.mark.parametrize("precinct", [16, 256])
+def test_empty_packets_of_jpeg_2000_are_no_hole(tmp_path: Path, precinct: int) -> None:
+    """Where the picture is the middle of its range nothing is coded: 0x80 a precinct by OpenJPEG, 0x00 by other encoders."""
+    path = tmp_path / "empty.jp2"
+    options = {"QUALITY": "100", "REVERSIBLE": "YES", "BLOCKXSIZE": 1280, "BLOCKYSIZE": 1280, "RESOLUTIONS": 1}
+    options |= {"CODEBLOCK_WIDTH": 16, "CODEBLOCK_HEIGHT": 16, "PRECINCTS": f"{{{precinct},{precinct}}}"}
+    place = {"crs": "EPSG:32632", "transform": rasterio.Affine(*GRID["transform"])}
+    shape = {"count": 1, "height": 1280, "width": 1280, "dtype": "uint16"}
+    with rasterio.open(path, "w", driver="JP2OpenJPEG", **shape, **place, **options) as target:
+        target.write(np.full((1, 1280, 1280), 32768, np.uint16))
+    content = path.read_bytes()
+    data = content.index(b"\xff\x93") + 2
+    path.write_bytes(content[:data] + content[data:].replace(b"\x80", b"\0"))
+    assert (bytes(HOLE_BYTES) in path.read_bytes()) == (precinct == 16)
+    assert (read_raster(path)[0] == 32768).all()
+
+
+@pytest.mark.parametrize("compress", ["none", "lzw", "deflate", "zstd"])
+def test_tiled_geotiff_that_is_cut_short_is_refused_wherever_it_ends(
+    tmp_path: Path, land: np.ndarray, compress: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GDAL_NUM_THREADS", "ALL_CPUS")
+    path = tmp_path / "tiled.tif"
+    options = {"tiled": True, "blockxsize": 64, "blockysize": 64, "compress": compress}
+    place = {"crs": "EPSG:32632", "transform": rasterio.Affine(*GRID["transform"])}
+    shape = {"count": 4, "height": 160, "width": 144, "dtype": "uint16"}
+    with rasterio.open(path, "w", driver="GTiff", **shape, **place, **options) as target:
+        target.write(land)
+    content = path.read_bytes()
+    for at in np.linspace(1, len(content) - 1, 40).astype(int).tolist():
+        path.write_bytes(content[:at])
+        with pytest.raises(OSError):
+            read_raster(path)
 
 
 @pytest.mark.parametrize("cut", [False, True])

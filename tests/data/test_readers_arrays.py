@@ -158,6 +158,31 @@ def test_offset_taken_off_twice_is_refused(tmp_path: Path, land: np.ndarray) -> 
     assert "offset: 0" in refused.remedy
 
 
+@pytest.mark.parametrize(("share", "fits"), [(0.05, True), (0.33, False)])
+def test_share_of_a_band_that_no_ground_can_reflect_is_refused(
+    tmp_path: Path, land: np.ndarray, share: float, fits: bool
+) -> None:
+    """Its median is that of ordinary ground: water is in a part of the picture."""
+    declared = land + 1000
+    declared[3].flat[: int(share * declared[3].size)] = 700
+    np.save(tmp_path / "scene.npy", declared)
+    if fits:
+        read_one(tmp_path, offset=-1000.0)
+    else:
+        refused = refusal(tmp_path, offset=-1000.0)
+        assert refused.reason == Reason.OFFSET_CONTRADICTION
+        assert "33%" in refused.got
+        assert "offset: 0" in refused.remedy
+    read_one(tmp_path, offset=-1000.0, check_offset=False)
+
+
+def test_values_far_below_zero_without_an_offset_are_no_matter_of_an_offset(tmp_path: Path, land: np.ndarray) -> None:
+    spoilt = land.astype(np.int16)
+    spoilt[1] = -9999
+    np.save(tmp_path / "scene.npy", spoilt)
+    assert "nodata" in refusal(tmp_path, offset=0.0).remedy
+
+
 def test_value_beyond_the_stored_type_is_refused(tmp_path: Path, land: np.ndarray) -> None:
     land[0, 0, 0] = 40000
     np.save(tmp_path / "scene.npy", land)
@@ -199,6 +224,13 @@ def test_real_chips_are_all_accepted(real_data: Callable[[str], Path]) -> None:
     scenes = read_all(real_data("s2_l2a_12band_chips"), bands=L2A, layout="hwc")
     assert all(isinstance(scene, Scene) for scene in scenes)
     assert len(scenes) == 480
+
+
+def test_real_chips_with_an_offset_that_they_do_not_have_are_refused(real_data: Callable[[str], Path]) -> None:
+    folder = real_data("s2_l2a_12band_chips")
+    found = read_all(folder, bands=L2A, units="dn", offset=-1000.0, layout="hwc")
+    passed = [scene.scene_id for scene in found if isinstance(scene, Scene)]
+    assert len(passed) <= 2
 
 
 def test_real_pair_with_an_undeclared_offset_is_flagged_either_way(real_data: Callable[[str], Path]) -> None:

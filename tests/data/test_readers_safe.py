@@ -125,17 +125,34 @@ def test_truncated_jp2_is_a_read_error(safe_folder: Path, safe_product: Path) ->
     assert refusal(safe_folder, checksum="skip").reason == Reason.READ_ERROR
 
 
-@pytest.mark.parametrize("place", ["B03_10m", "metadata", "unused"])
-def test_one_altered_byte_is_a_checksum_mismatch(safe_folder: Path, safe_product: Path, place: str) -> None:
-    chosen = {"metadata": safe_product / "MTD_MSIL2A.xml", "unused": band(safe_product, "B03_60m")}
-    path = chosen.get(place) or band(safe_product, place)
+def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
+
+
+@pytest.mark.parametrize("place", ["B03_10m", "metadata", "SCL_20m"])
+def test_one_altered_byte_is_a_checksum_mismatch(safe_folder: Path, safe_product: Path, place: str) -> None:
+    path = safe_product / "MTD_MSIL2A.xml" if place == "metadata" else band(safe_product, place)
+    flip(path)
     refused = refusal(safe_folder)
     assert refused.reason == Reason.CHECKSUM_MISMATCH
     assert path.name in refused.what
     assert "checksum: skip" in refused.remedy
+
+
+def test_altered_byte_of_a_file_that_is_not_read_is_noted_and_changes_nothing(
+    safe_folder: Path, safe_product: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = read_one(safe_folder)
+    flip(band(safe_product, "B03_60m"))
+    flip(next(safe_product.glob("GRANULE/*/MTD_TL.xml")))
+    with caplog.at_level("WARNING"):
+        after = read_one(safe_folder)
+    assert after.notes == ("damaged-beside",)
+    assert "MTD_TL.xml and 1 more" in caplog.text or "_B03_60m.jp2 and 1 more" in caplog.text
+    np.testing.assert_array_equal(before.pixels.values, after.pixels.values)
+    assert refusal(safe_folder, gsd_m=60.0).reason == Reason.CHECKSUM_MISMATCH
 
 
 def test_sha3_checksums_are_verified_by_their_attribute(safe_folder: Path, safe_product: Path) -> None:
@@ -272,8 +289,8 @@ def test_two_levels_in_one_folder_are_an_error(safe_folder: Path) -> None:
 def test_folder_without_product_is_an_error_that_names_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="an empty folder"):
         read_all(tmp_path)
-    (tmp_path / "product.zip").touch()
-    with pytest.raises(UserError, match=r"(?s)product\.zip.*unpack"):
+    (tmp_path / "product.tar").touch()
+    with pytest.raises(UserError, match=r"(?s)product\.tar.*unpack"):
         read_all(tmp_path)
     with pytest.raises(UserError, match="not there"):
         read_all(tmp_path / "absent")

@@ -102,6 +102,21 @@ def test_too_many_unusable_files_end_with_status_2_and_leave_earlier_output(
     assert not list(tmp_path.glob(".out*"))
 
 
+def test_a_file_that_contradicts_the_declared_offset_is_not_left_out_as_a_bad_file_is(
+    files: Path, tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config(source=array_source(files), max_rejected=1.0)
+    (files / "0.npy").write_bytes(b"no array")
+    assert stage(path, tmp_path / "out") == 0
+    before = content(tmp_path / "out")
+    np.save(files / "1.npy", land() + 1000)
+    assert stage(path, tmp_path / "out") == 2
+    said = capsys.readouterr().err
+    for word in ("1 of 5 files", "contradict the declared offset", "1.npy", "offset: -1000", "two data sets"):
+        assert word in said
+    assert content(tmp_path / "out") == before
+
+
 def test_disk_full_ends_with_status_2_and_leaves_earlier_output(
     files: Path, tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,25 @@ def test_every_tile_holds_the_pixels_of_its_place(files: Path, tmp_path: Path, m
         np.testing.assert_allclose(row["std"], pixels.std((1, 2)))
 
 
+@pytest.mark.parametrize("stride", [None, 5, 11])
+def test_pixels_that_no_tile_reaches_are_counted_and_said(
+    files: Path, tmp_path: Path, make: Callable[..., Tiles], capsys: pytest.CaptureFixture[str], stride: int | None
+) -> None:
+    sides = {"a.npy": (20, 33), "b.npy": (8, 8), "c.npy": (7, 40), "d.npy": (24, 16)}
+    for seed, (name, shape) in enumerate(sides.items()):
+        np.save(files / name, scene(seed, *shape))
+    tiles = make(tiles={"size": 8, "stride": stride}, split={"train": 1.0, "val": 0.0})
+    reached = {name: np.zeros(shape, dtype=bool) for name, shape in sides.items()}
+    for row in rows_of(tmp_path):
+        if row["reason"] != "smaller_than_tile":
+            reached[row["scene_id"]][row["y"] : row["y"] + 8, row["x"] : row["x"] + 8] = True
+    outside = sum(int((~one).sum()) for one in reached.values())
+    numbers = Manifest.read(tmp_path / "tiles" / "manifest.json", stage="tiles").numbers
+    for counts in (numbers, tiles.info["counts"]):
+        assert (counts["pixels_outside"], counts["pixels"]) == (outside, 20 * 33 + 64 + 280 + 384)
+    assert f"{outside} of {20 * 33 + 64 + 280 + 384} pixels" in capsys.readouterr().err
+
+
 def test_rows_may_be_asked_for_in_any_order_and_over_shards(
     files: Path, make: Callable[..., Tiles], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,3 +154,27 @@ def test_defects_change_the_digest_of_an_extractor_and_their_absence_does_not(st
     for settings in ({}, {"defects": False}):
         assert digest(extractor_spec(stage, **settings)) == "c5e508944886"
     assert extractor_spec(stage, defects=True) == extractor_spec(stage) | {"defects": True}
+
+
+def stage_of(**source: Any) -> dict[str, Any]:
+    """What decides the scenes of a source."""
+    shown = {"bands": ["B04", "B03", "B02"], "low": 0, "high": 1}
+    dataset = {"title": "A", "codec": "pixel", "display": shown, "source": {"path": "x", **source}}
+    experiment = load({"codecs": {"pixel": {"kind": "pixel"}}, "datasets": {"a": dataset}})
+    return stage_spec(experiment, "stage", "a")
+
+
+def test_sources_without_later_settings_have_the_digest_that_they_always_had() -> None:
+    assert digest(stage_of(kind="sentinel2")) == "a8a1b843667d"
+    array = {"kind": "sentinel2-array", "bands": ["B04", "B03", "B02"], "units": "dn", "offset": 0.0}
+    assert digest(stage_of(**array)) == "d52a3a36f15e"
+
+
+@pytest.mark.parametrize("change", [{"bands": ["B02", "B03", "B04"]}, {"gsd_m": 20.0}, {"clouds": {"classes": [9]}}])
+def test_other_bands_and_grids_change_the_digest_of_scenes(change: dict[str, Any]) -> None:
+    assert digest(stage_of(kind="sentinel2", **change)) != digest(stage_of(kind="sentinel2"))
+
+
+def test_scenes_of_a_coarser_grid_say_by_which_rule_their_files_were_chosen() -> None:
+    assert stage_of(kind="sentinel2", gsd_m=20.0)["source"]["files"] == 2
+    assert "files" not in stage_of(kind="sentinel2", gsd_m=5.0)["source"]

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import nan
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dithc.data.files import check_regular, open_regular
+from dithc.data.readers.archive import SUFFIX, names_in
 from dithc.data.scene import Reason, Refused
 from dithc.data.xml import Element, find_all, find_text, read_xml
 from dithc.runs import sha256_file
@@ -18,7 +20,8 @@ Level = Literal["L1C", "L2A"]
 
 BANDS = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
 """In the order of the attribute `band_id` of the product's XML."""
-METADATA = re.compile(r"^MTD_MSI(L1C|L2A)\.xml$", re.IGNORECASE)
+METADATA = re.compile(r"^(?:MTD_MSI(?:L1C|L2A)|S2[A-D]_[A-Z]{4}_MTD_SAF(?:L1C|L2A)(?:_.*)?)\.xml$", re.IGNORECASE)
+"""The latter before December 2016."""
 OFFSET_BASELINE = 4.0
 """From this processing baseline on, every product has offsets."""
 ADD_OFFSET: dict[Level, str] = {"L1C": "RADIO_ADD_OFFSET", "L2A": "BOA_ADD_OFFSET"}
@@ -72,7 +75,13 @@ def metadata_file(product: Path) -> Path:
 
 
 def level_of(product: Path) -> Level:
-    """Level of a product, by the name of its metadata file."""
+    """Level of a product, a folder or a zip file, by the name of its metadata file."""
+    if product.suffix.lower() == SUFFIX:
+        names = [name.rpartition("/")[2] for name in names_in(product)]
+        found = [name for name in names if METADATA.match(name)]
+        if not found:
+            raise OSError("the zip file has no MTD_MSIL1C.xml or MTD_MSIL2A.xml")
+        return "L1C" if "L1C" in found[0].upper() else "L2A"
     return "L1C" if "L1C" in metadata_file(product).name.upper() else "L2A"
 
 
@@ -181,8 +190,10 @@ def listed_files(product: Path) -> dict[str, tuple[str, str]] | None:
     return listed
 
 
-def verify_files(product: Path, listed: dict[str, tuple[str, str]], *, used: list[Path], may_lack: list[str]) -> int:
-    """Compares every file of the product with the manifest: those that are used must be listed, those listed be there.
+def verify_files(
+    product: Path, listed: dict[str, tuple[str, str]], *, used: list[Path], may_lack: list[str]
+) -> tuple[int, list[str]]:
+    """Compares every file of the product with the manifest: those that are used must be listed and whole, those listed be there.
 
     One altered byte of a JPEG 2000 file decodes without an error to wrong pixels: only the checksum sees it.
 
@@ -193,28 +204,23 @@ def verify_files(product: Path, listed: dict[str, tuple[str, str]], *, used: lis
         may_lack: patterns of paths of files that are listed and need not be there.
 
     Returns:
-        How many of those are not there.
+        How many of those are not there, and the names of files that are not used and not what is listed.
 
     Raises:
-        Refused: a checksum differs, its algorithm is unknown, a used file is not listed, or a listed one is not there.
+        Refused: a used file is not listed, its checksum differs or is of an unknown algorithm, or a listed one is not there.
         UserError: a listed file is no regular file inside the product.
     """
     names = [path.relative_to(product).as_posix() for path in used]
     absent = [name for name in listed if name not in names and not os.path.lexists(product / name)]
-    for name in [*names, *(name for name in listed if name not in names and name not in absent)]:
+    for name in names:
         if name not in listed:
             raise _mismatch(
                 product, product / name, got="a file that manifest.safe does not list", expected="a listed file"
             )
-        kind, expected = listed[name]
-        if kind.upper() not in ALGORITHMS:
-            raise _mismatch(
-                product, product / name, got=f"checksum {kind!r}", expected=f"one of {', '.join(ALGORITHMS)}"
-            )
-        with open_regular(product / name, inside=product) as file:
-            got = hashlib.file_digest(file, ALGORITHMS[kind.upper()]).hexdigest()
-        if got != expected:
-            raise _mismatch(product, product / name, got=f"{kind} {got}", expected=expected)
+        if differs := _difference(product / name, *listed[name], product=product):
+            raise _mismatch(product, product / name, got=differs[0], expected=differs[1])
+    beside = [name for name in listed if name not in names and name not in absent]
+    damaged = [name for name in beside if _difference(product / name, *listed[name], product=product)]
     needed = [name for name in absent if not any(fnmatchcase(name, pattern) for pattern in may_lack)]
     if needed:
         raise Refused(
@@ -224,7 +230,16 @@ def verify_files(product: Path, listed: dict[str, tuple[str, str]], *, used: lis
             expected="the whole product",
             remedy="download or unpack it again; `may_lack` of the source says what need not be there, such as `*/QI_DATA/*`",
         )
-    return len(absent)
+    return len(absent), damaged
+
+
+def _difference(path: Path, kind: str, expected: str, *, product: Path) -> tuple[str, str] | None:
+    """What was got and what was expected, where a file's checksum is not the one that is listed."""
+    if kind.upper() not in ALGORITHMS:
+        return f"checksum {kind!r}", f"one of {', '.join(ALGORITHMS)}"
+    with open_regular(path, inside=product) as file:
+        got = hashlib.file_digest(file, ALGORITHMS[kind.upper()]).hexdigest()
+    return None if got == expected else (f"{kind} {got}", expected)
 
 
 def _mismatch(product: Path, path: Path, *, got: str, expected: str) -> Refused:
@@ -237,9 +252,9 @@ def _mismatch(product: Path, path: Path, *, got: str, expected: str) -> Refused:
     )
 
 
-def combined_sha256(product: Path, paths: list[Path]) -> str:
-    """One SHA-256 for several files of a product: over their relative paths and hashes, in sorted order."""
+def combined_sha256(files: Mapping[str, Path]) -> str:
+    """One SHA-256 for several files of a scene: over their names, relative to it, and hashes, in sorted order."""
     digest = hashlib.sha256()
-    for path in sorted(paths):
-        digest.update(f"{os.path.relpath(path, product)} {sha256_file(path)}\n".encode())
+    for name in sorted(files, key=Path):
+        digest.update(f"{name} {sha256_file(files[name])}\n".encode())
     return digest.hexdigest()

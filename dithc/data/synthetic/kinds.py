@@ -21,6 +21,7 @@ RECORD = "synthetic.json"
 SENTINEL2_SIZES = (96, 10_980)
 SIZES = (16, 16_384)
 GRIDS_M = (0.5, 30.0)
+DEFAULT_PRODUCT = "l2a"
 
 Step = Callable[[Path], None]
 
@@ -43,6 +44,7 @@ class Request:
         size: side of a scene in pixels (Sentinel-2: of 10 m), or the crop that pictures are meant for.
         classes: number of class folders; None but for `IMAGE_FOLDER`.
         gsd: metres per pixel; None but for `GAOFEN2`.
+        product: key of `safe_product.VARIANTS`; None but for `SENTINEL2`.
     """
 
     kind: Kind
@@ -51,6 +53,7 @@ class Request:
     size: int
     classes: int | None
     gsd: float | None
+    product: str | None
 
     def record(self) -> dict[str, Any]:
         return {
@@ -61,6 +64,7 @@ class Request:
             "size": self.size,
             "classes": self.classes,
             "gsd": self.gsd,
+            **({} if self.product in (None, DEFAULT_PRODUCT) else {"product": self.product}),
         }
 
 
@@ -73,6 +77,7 @@ def synthesize(
     size: int | None = None,
     classes: int | None = None,
     gsd: float | None = None,
+    product: str | None = None,
     replace: bool = False,
 ) -> Path:
     """Writes invented inputs into the folder `out`, unless it already holds exactly these.
@@ -85,6 +90,8 @@ def synthesize(
         size: side in pixels; by default 768 (satellites) or 256 (pictures). Sentinel-2 needs a multiple of 6.
         classes: only for image-folder: number of classes, by default 4.
         gsd: only for gaofen2: metres per pixel, by default 4.
+        product: only for sentinel2: level and baseline, `l2a` (04.00) by default; `l2a-5` (05.11), `l2a-2` (02.14), `l1c`
+            (05.11), `l1c-2` (02.09), or `l1c-granules`, two granules each in the format before December 2016.
         replace: whether an earlier result of other arguments, of an older generator, or with files missing or cut short is
             replaced (when the new one is complete); content that the generator did not write is refused all the same.
 
@@ -94,7 +101,7 @@ def synthesize(
     Raises:
         UserError: an argument is out of range or does not belong to the kind, or `out` holds something else.
     """
-    request = _checked(kind, seed=seed, scenes=scenes, size=size, classes=classes, gsd=gsd)
+    request = _checked(kind, seed=seed, scenes=scenes, size=size, classes=classes, gsd=gsd, product=product)
     remove_leftovers(out)
     if _is_complete(out, request, replace=replace):
         logger(__name__).info(f"{out} already holds these invented inputs: left as it is")
@@ -121,8 +128,16 @@ def _steps(request: Request) -> list[Step]:
     seed = request.seed
     match request.kind:
         case Kind.SENTINEL2:
-            products = [safe_product.SafeProduct(index=i, size=request.size) for i in numbers]
-            return [partial(sentinel2.write_product, product=product, seed=seed) for product in products]
+            variant = safe_product.VARIANTS[request.product or DEFAULT_PRODUCT]
+            each = safe_product.GRANULES if variant.long_names else 1
+            products = [
+                [
+                    safe_product.SafeProduct(index=i * each + part, size=request.size, variant=variant)
+                    for part in range(each)
+                ]
+                for i in numbers
+            ]
+            return [partial(sentinel2.write_product, granules=granules, seed=seed) for granules in products]
         case Kind.GAOFEN2:
             scenes = [gaofen2.GaofenScene(index=i, size=request.size, gsd=request.gsd or 4.0) for i in numbers]
             return [partial(gaofen2.write_scene, scene=scene, seed=seed) for scene in scenes]
@@ -139,7 +154,16 @@ def _steps(request: Request) -> list[Step]:
             return [*steps, partial(image_folder.write_class_index, classes=classes)]
 
 
-def _checked(kind: str, *, seed: int, scenes: int, size: int | None, classes: int | None, gsd: float | None) -> Request:
+def _checked(
+    kind: str,
+    *,
+    seed: int,
+    scenes: int,
+    size: int | None,
+    classes: int | None,
+    gsd: float | None,
+    product: str | None,
+) -> Request:
     """The request with its defaults, every number within its range."""
     if kind not in list(Kind):
         raise problem(
@@ -151,9 +175,19 @@ def _checked(kind: str, *, seed: int, scenes: int, size: int | None, classes: in
     chosen = Kind(kind)
     _belongs("classes", classes, chosen, Kind.IMAGE_FOLDER)
     _belongs("gsd", gsd, chosen, Kind.GAOFEN2)
+    _belongs("product", product, chosen, Kind.SENTINEL2)
+    if product is not None and product not in safe_product.VARIANTS:
+        raise problem(
+            "this kind of product cannot be invented",
+            got=product,
+            expected=" or ".join(safe_product.VARIANTS),
+            remedy="set --product to one of these",
+        )
     satellite = chosen is not Kind.IMAGE_FOLDER
     side = size if size is not None else (768 if satellite else 256)
     limits = {Kind.SENTINEL2: safe_product.MAX_PRODUCTS, Kind.GAOFEN2: gaofen2.MAX_SCENES, Kind.IMAGE_FOLDER: 10**6}
+    if product is not None and safe_product.VARIANTS[product].long_names:
+        limits[chosen] //= safe_product.GRANULES
     _within("seed", seed, 0, 2**63 - 1)
     _within("scenes", scenes, 1, limits[chosen])
     _within("size", side, *(SENTINEL2_SIZES if chosen is Kind.SENTINEL2 else SIZES))
@@ -170,7 +204,7 @@ def _checked(kind: str, *, seed: int, scenes: int, size: int | None, classes: in
     if chosen is Kind.GAOFEN2:
         gsd = 4.0 if gsd is None else gsd
         _within("gsd", gsd, *GRIDS_M)
-    return Request(kind=chosen, seed=seed, scenes=scenes, size=side, classes=classes, gsd=gsd)
+    return Request(kind=chosen, seed=seed, scenes=scenes, size=side, classes=classes, gsd=gsd, product=product)
 
 
 def _belongs(option: str, value: object, kind: Kind, owner: Kind) -> None:

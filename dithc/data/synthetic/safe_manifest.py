@@ -27,7 +27,7 @@ class DataObject:
 
 def write_manifest(root: Path, product: SafeProduct) -> None:
     """Lists every file below `root`, which must be complete but for the manifest."""
-    name: ChecksumName = "SHA3-256" if product.index % 2 == 0 else "MD5"
+    name: ChecksumName = "SHA3-256" if product.datatake % 2 == 0 else "MD5"
     objects = []
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
         content = plain(path).read_bytes()
@@ -57,7 +57,7 @@ def manifest_document(product: SafeProduct, objects: Iterable[DataObject], *, ch
         ),
         element("dataObjectSection", *(_data_object(entry, checksum_name) for entry in objects)),
         namespaces=space,
-        attributes={"version": "esa/safe/sentinel/1.1/sentinel-2/msi/archive_l2a_user_product"},
+        attributes={"version": f"esa/safe/sentinel/1.1/sentinel-2/msi/archive_{product.level.lower()}_user_product"},
     )
 
 

@@ -1,14 +1,13 @@
-"""MTD_MSIL2A.xml and MTD_TL.xml of an invented Sentinel-2 product, with the element names of real ones of baseline 04.00."""
+"""Metadata of an invented Sentinel-2 product and its granules, with the element names of real ones of its baseline."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from dithc.data.raster import reproject_points
-from dithc.data.synthetic.safe_product import SafeProduct, layers
+from dithc.data.synthetic.safe_product import LEVEL1C_GSD_M, SafeProduct, layers
 from dithc.data.xml import Element, element
 
 QUANTIFICATION = 10_000
-ADD_OFFSET = -1_000
 NODATA, SATURATED = 0, 65_535
 RESOLUTIONS = (10, 20, 60)
 
@@ -40,8 +39,9 @@ PERCENTAGES = (
 SCHEMA = "https://psd-14.sentinel2.eo.esa.int/PSD"
 
 
-def product_document(product: SafeProduct, *, scl_percent: tuple[float, ...]) -> Element:
-    """MTD_MSIL2A.xml; `scl_percent` is the share of each of the 12 scene classes in percent."""
+def product_document(granules: Sequence[SafeProduct], *, scl_percent: tuple[float, ...]) -> Element:
+    """The product's; `scl_percent` is the share of each of the 12 scene classes in percent."""
+    product = granules[0]
     latitudes, longitudes = footprint(product)
     corners = " ".join(f"{lat:.9f} {lon:.9f}" for lat, lon in zip(latitudes, longitudes, strict=True))
     geometry = element("Product_Footprint", element("Global_Footprint", element("EXT_POS_LIST", text=corners)))
@@ -50,10 +50,11 @@ def product_document(product: SafeProduct, *, scl_percent: tuple[float, ...]) ->
         element("GEO_TABLES", text="EPSG", attributes={"version": 1}),
         element("HORIZONTAL_CS_TYPE", text="GEOGRAPHIC"),
     )
-    space = {"n1": f"{SCHEMA}/User_Product_Level-2A.xsd"}
+    level = product.level[1:]
+    space = {"n1": f"{SCHEMA}/User_Product_Level-{level}.xsd"}
     return element(
-        "n1:Level-2A_User_Product",
-        element("n1:General_Info", _product_info(product), _image_characteristics(), namespaces=space),
+        f"n1:Level-{level}_User_Product",
+        element("n1:General_Info", _product_info(granules), _image_characteristics(product), namespaces=space),
         element("n1:Geometric_Info", element("Product_Footprint", geometry), system, namespaces=space),
         element(
             "n1:Quality_Indicators_Info",
@@ -66,18 +67,17 @@ def product_document(product: SafeProduct, *, scl_percent: tuple[float, ...]) ->
 
 
 def tile_document(product: SafeProduct, *, scl_percent: tuple[float, ...], sun: tuple[float, float]) -> Element:
-    """MTD_TL.xml; `sun` is zenith and azimuth in degrees."""
-    space = {"n1": f"{SCHEMA}/S2_PDI_Level-2A_Tile_Metadata.xsd"}
+    """The granule's; `sun` is zenith and azimuth in degrees."""
+    level = product.level[1:]
+    space = {"n1": f"{SCHEMA}/S2_PDI_Level-{level}_Tile_Metadata.xsd"}
     masks = [
-        element(
-            "MASK_FILENAME", text=product.quality(f"MSK_CLDPRB_{resolution}m.jp2"), attributes={"type": "MSK_CLDPRB"}
-        )
-        for resolution in (20, 60)
+        element("MASK_FILENAME", text=product.quality(name), attributes={"type": name[:10]})
+        for name in masks_of(product)
     ]
     cloudy = element("CLOUDY_PIXEL_PERCENTAGE", text=f"{_cloudy(scl_percent):.6f}")
     angle = {"unit": "deg"}
     return element(
-        "n1:Level-2A_Tile_ID",
+        f"n1:Level-{level}_Tile_ID",
         element(
             "n1:General_Info",
             element("TILE_ID", text=_granule_identity(product), attributes={"metadataLevel": "Brief"}),
@@ -110,6 +110,13 @@ def tile_document(product: SafeProduct, *, scl_percent: tuple[float, ...], sun: 
     )
 
 
+def masks_of(product: SafeProduct) -> list[str]:
+    """Names of a granule's raster masks of clouds; those of level L1C were polygons before the offsets came."""
+    if product.level == "L2A":
+        return ["MSK_CLDPRB_20m.jp2", "MSK_CLDPRB_60m.jp2"]
+    return ["MSK_CLASSI_B00.jp2"] if product.offset else []
+
+
 def footprint(product: SafeProduct) -> tuple[list[float], list[float]]:
     """Latitudes and longitudes of the closed outline, in degrees."""
     left, top = product.left_top
@@ -124,27 +131,18 @@ def preview_name(product: SafeProduct) -> str:
     return f"T{product.tile}_{product.sensed:%Y%m%dT%H%M%S}_PVI.jp2"
 
 
-def _product_info(product: SafeProduct) -> Element:
+def _product_info(granules: Sequence[SafeProduct]) -> Element:
+    product = granules[0]
     satellite = f"Sentinel-{product.satellite[1:]}"
-    datatake = f"G{product.satellite}_{product.sensed:%Y%m%dT%H%M%S}_{product.absolute_orbit:06d}_N04.00"
-    images = [
-        element("IMAGE_FILE", text=product.image(layer, resolution))
-        for resolution in RESOLUTIONS
-        for layer in layers(resolution)
-    ]
-    granule = {
-        "datastripIdentifier": f"{product.satellite}_OPER_MSI_L2A_DS_DITHC_{product.generated:%Y%m%dT%H%M%S}_N04.00",
-        "granuleIdentifier": _granule_identity(product),
-        "imageFormat": "JPEG2000",
-    }
+    datatake = f"G{product.satellite}_{product.sensed:%Y%m%dT%H%M%S}_{product.absolute_orbit:06d}_N{product.baseline}"
     return element(
         "Product_Info",
         element("PRODUCT_START_TIME", text=utc(product.sensed)),
         element("PRODUCT_STOP_TIME", text=utc(product.sensed)),
         element("PRODUCT_URI", text=product.name),
-        element("PROCESSING_LEVEL", text="Level-2A"),
-        element("PRODUCT_TYPE", text="S2MSI2A"),
-        element("PROCESSING_BASELINE", text="04.00"),
+        element("PROCESSING_LEVEL", text=f"Level-{product.level[1:]}"),
+        element("PRODUCT_TYPE", text=f"S2MSI{product.level[1:]}"),
+        element("PROCESSING_BASELINE", text=product.baseline),
         element("GENERATION_TIME", text=utc(product.generated)),
         element(
             "Datatake",
@@ -157,14 +155,32 @@ def _product_info(product: SafeProduct) -> Element:
         ),
         element(
             "Query_Options",
-            element("PRODUCT_FORMAT", text="SAFE_COMPACT"),
+            element("PRODUCT_FORMAT", text="SAFE" if product.variant.long_names else "SAFE_COMPACT"),
             attributes={"completeSingleTile": "true"},
         ),
-        element("Product_Organisation", element("Granule_List", element("Granule", *images, attributes=granule))),
+        element("Product_Organisation", element("Granule_List", *map(_granule, granules))),
     )
 
 
-def _image_characteristics() -> Element:
+def _granule(product: SafeProduct) -> Element:
+    images = [element("IMAGE_FILE", text=image) for image in images_of(product)]
+    strip = f"{product.satellite}_OPER_MSI_{product.level}_DS_DITHC_{product.generated:%Y%m%dT%H%M%S}"
+    identity = {
+        "datastripIdentifier": f"{strip}_N{product.baseline}",
+        "granuleIdentifier": _granule_identity(product),
+        "imageFormat": "JPEG2000",
+    }
+    return element("Granule", *images, attributes=identity)
+
+
+def images_of(product: SafeProduct) -> list[str]:
+    """Paths of all images of a granule, without their extension."""
+    if product.level == "L1C":
+        return [product.image(band, gsd) for band, gsd in sorted(LEVEL1C_GSD_M.items())]
+    return [product.image(layer, resolution) for resolution in RESOLUTIONS for layer in layers(resolution)]
+
+
+def _image_characteristics(product: SafeProduct) -> Element:
     special = [
         element(
             "Special_Values",
@@ -173,6 +189,11 @@ def _image_characteristics() -> Element:
         )
         for name, value in (("NODATA", NODATA), ("SATURATED", SATURATED))
     ]
+    spectral = element("Spectral_Information_List", *(_spectral(index) for index in range(len(SPECTRAL_BANDS))))
+    if product.level == "L1C":
+        quantification = element("QUANTIFICATION_VALUE", text=QUANTIFICATION, attributes={"unit": "none"})
+        offsets = _offsets(product, "Radiometric_Offset_List", "RADIO_ADD_OFFSET")
+        return element("Product_Image_Characteristics", *special, quantification, *offsets, spectral)
     quantities = (("BOA", QUANTIFICATION, "none"), ("AOT", "1000.0", "none"), ("WVP", "1000.0", "cm"))
     classes = [
         element(
@@ -192,16 +213,17 @@ def _image_characteristics() -> Element:
                 for name, value, unit in quantities
             ),
         ),
-        element(
-            "BOA_ADD_OFFSET_VALUES_LIST",
-            *(
-                element("BOA_ADD_OFFSET", text=ADD_OFFSET, attributes={"band_id": index})
-                for index in range(len(SPECTRAL_BANDS))
-            ),
-        ),
-        element("Spectral_Information_List", *(_spectral(index) for index in range(len(SPECTRAL_BANDS)))),
+        *_offsets(product, "BOA_ADD_OFFSET_VALUES_LIST", "BOA_ADD_OFFSET"),
+        spectral,
         element("Scene_Classification_List", *classes),
     )
+
+
+def _offsets(product: SafeProduct, name: str, each: str) -> list[Element]:
+    """The list of offsets by band; none before baseline 04.00."""
+    bands = range(len(SPECTRAL_BANDS))
+    offsets = [element(each, text=product.offset, attributes={"band_id": index}) for index in bands]
+    return [element(name, *offsets)] if product.offset else []
 
 
 def _spectral(index: int) -> Element:
@@ -263,7 +285,8 @@ def _cloudy(scl_percent: tuple[float, ...]) -> float:
 
 def _granule_identity(product: SafeProduct) -> str:
     stamp = f"{product.generated:%Y%m%dT%H%M%S}"
-    return f"{product.satellite}_OPER_MSI_L2A_TL_DITHC_{stamp}_A{product.absolute_orbit:06d}_T{product.tile}_N04.00"
+    orbit = f"A{product.absolute_orbit:06d}"
+    return f"{product.satellite}_OPER_MSI_{product.level}_TL_DITHC_{stamp}_{orbit}_T{product.tile}_N{product.baseline}"
 
 
 def utc(moment: datetime) -> str:

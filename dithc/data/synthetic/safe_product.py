@@ -1,8 +1,9 @@
-"""Which Sentinel-2 products are invented: their place, date, names and files, as the real naming rules have it."""
+"""Which Sentinel-2 products are invented: level, baseline, place, date, names and files, as the real naming rules have it."""
 
 import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Literal, NamedTuple
 
 # Level 2A delivers these bands per resolution (metres); B10 is not part of Level 2A. The first folder that a band's
 # native resolution matches holds the measured pixels, the others hold copies.
@@ -11,22 +12,72 @@ BANDS_BY_RESOLUTION: dict[int, tuple[str, ...]] = {
     20: ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B8A", "B11", "B12"),
     60: ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B8A", "B09", "B11", "B12"),
 }
+LEVEL1C_GSD_M = {
+    **dict.fromkeys(("B02", "B03", "B04", "B08"), 10),
+    **dict.fromkeys(("B05", "B06", "B07", "B8A", "B11", "B12"), 20),
+    **dict.fromkeys(("B01", "B09", "B10"), 60),
+}
 # Squares of 100 km inside MGRS latitude band T (40 to 48 degrees north) and well inside each of three UTM zones.
 ZONES = (50, 51, 52)
 EASTINGS_KM = (300, 400, 500, 600)
 NORTHINGS_KM = tuple(range(4500, 5300, 100))
 MAX_PRODUCTS = len(ZONES) * len(EASTINGS_KM) * len(NORTHINGS_KM)
 FIRST_PASS = datetime(2022, 4, 1, 3, 5, 51)
+FIRST_LONG = datetime(2016, 4, 2, 3, 5, 51)
 PROCESSING_SECONDS = 15_103
 GRID_M = 60
+OFFSET_BASELINE = "04.00"
+
+
+class Variant(NamedTuple):
+    """What a product is: its level, its processing baseline, and whether it has the long names of before December 2016."""
+
+    level: Literal["L1C", "L2A"]
+    baseline: str
+    long_names: bool = False
+
+
+VARIANTS = {
+    "l2a": Variant("L2A", "04.00"),
+    "l2a-5": Variant("L2A", "05.11"),
+    "l2a-2": Variant("L2A", "02.14"),
+    "l1c": Variant("L1C", "05.11"),
+    "l1c-2": Variant("L1C", "02.09"),
+    "l1c-granules": Variant("L1C", "02.02", long_names=True),
+}
+GRANULES = 2  # of a product with long names: they are adjacent squares
 
 
 @dataclass(frozen=True)
 class SafeProduct:
-    """One Level 2A product; `index` decides place and date, `size` is its side in pixels of 10 m."""
+    """One granule of a product; `index` decides place and date, `size` is its side in pixels of 10 m.
+
+    Attributes:
+        index: of the granule; but for long names a product has one, so that it is that of the product.
+        variant: what kind of product.
+    """
 
     index: int
     size: int
+    variant: Variant = VARIANTS["l2a"]
+
+    @property
+    def level(self) -> Literal["L1C", "L2A"]:
+        return self.variant.level
+
+    @property
+    def baseline(self) -> str:
+        return self.variant.baseline
+
+    @property
+    def offset(self) -> int:
+        """Added to a digital number before it is divided by the quantification."""
+        return -1000 if self.baseline >= OFFSET_BASELINE else 0
+
+    @property
+    def datatake(self) -> int:
+        """Number of the pass that sees it: granules of a product are seen in one."""
+        return self.index // GRANULES if self.variant.long_names else self.index
 
     @property
     def zone(self) -> int:
@@ -57,11 +108,14 @@ class SafeProduct:
 
     @property
     def satellite(self) -> str:
-        return "S2A" if self.index % 2 == 0 else "S2B"
+        if self.variant.long_names:
+            return "S2A"  # the others were launched later
+        flying = 3 if self.baseline >= "05.11" else 2
+        return ("S2A", "S2B", "S2C")[self.index % flying]
 
     @property
     def sensed(self) -> datetime:
-        return FIRST_PASS + timedelta(days=5 * self.index)
+        return (FIRST_LONG if self.variant.long_names else FIRST_PASS) + timedelta(days=5 * self.datatake)
 
     @property
     def generated(self) -> datetime:
@@ -73,23 +127,49 @@ class SafeProduct:
 
     @property
     def absolute_orbit(self) -> int:
-        return 35_389 + 71 * self.index
+        return (4_065 if self.variant.long_names else 35_389) + 71 * self.datatake
 
     @property
     def name(self) -> str:
+        if self.variant.long_names:
+            passed = f"V{stamp(self.sensed)}_{stamp(self.sensed)}"
+            return f"S2A_OPER_PRD_MSI{self.level}_DTHC_{stamp(self.generated)}_R{self.relative_orbit:03d}_{passed}.SAFE"
         return (
-            f"{self.satellite}_MSIL2A_{stamp(self.sensed)}_N0400_R{self.relative_orbit:03d}"
-            f"_T{self.tile}_{stamp(self.generated)}.SAFE"
+            f"{self.satellite}_MSI{self.level}_{stamp(self.sensed)}_N{self.baseline.replace('.', '')}"
+            f"_R{self.relative_orbit:03d}_T{self.tile}_{stamp(self.generated)}.SAFE"
         )
 
     @property
+    def metadata(self) -> str:
+        """Name of the product's metadata file."""
+        if self.variant.long_names:
+            return self.name.replace("PRD_MSI", "MTD_SAF").replace(".SAFE", ".xml")
+        return f"MTD_MSI{self.level}.xml"
+
+    @property
     def granule(self) -> str:
-        return f"L2A_T{self.tile}_A{self.absolute_orbit:06d}_{stamp(self.sensed)}"
+        if self.variant.long_names:
+            return f"{self._long_name}_N{self.baseline}"
+        return f"{self.level}_T{self.tile}_A{self.absolute_orbit:06d}_{stamp(self.sensed)}"
+
+    @property
+    def granule_metadata(self) -> str:
+        """Path of the granule's metadata file inside the product."""
+        name = self._long_name.replace("_MSI_", "_MTD_") if self.variant.long_names else "MTD_TL"
+        return f"GRANULE/{self.granule}/{name}.xml"
+
+    @property
+    def _long_name(self) -> str:
+        return f"S2A_OPER_MSI_{self.level}_TL_DTHC_{stamp(self.generated)}_A{self.absolute_orbit:06d}_T{self.tile}"
 
     def image(self, layer: str, resolution: int) -> str:
         """Path of an image inside the product, without its extension; `layer` is a band, SCL, AOT, WVP or TCI."""
-        file = f"T{self.tile}_{stamp(self.sensed)}_{layer}_{resolution}m"
-        return f"GRANULE/{self.granule}/IMG_DATA/R{resolution}m/{file}"
+        if self.variant.long_names:
+            return f"GRANULE/{self.granule}/IMG_DATA/{self._long_name}_{layer}"
+        file = f"T{self.tile}_{stamp(self.sensed)}_{layer}"
+        if self.level == "L1C":
+            return f"GRANULE/{self.granule}/IMG_DATA/{file}"
+        return f"GRANULE/{self.granule}/IMG_DATA/R{resolution}m/{file}_{resolution}m"
 
     def quality(self, file: str) -> str:
         """Path of a file of the quality folder inside the product."""

@@ -1,27 +1,28 @@
-"""Writes invented Sentinel-2 Level 2A products: folders, JPEG 2000 bands on three grids, scene classes, XML, manifest."""
+"""Writes invented Sentinel-2 products: folders, JPEG 2000 bands on three grids, scene classes, masks, XML, manifest."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dithc.data.raster import north_up, write_geotiff
+from dithc.data.raster import Driver, north_up, write_geotiff
 from dithc.data.synthetic.cover import VEGETATION, Cover, Landscape, is_any
 from dithc.data.synthetic.landscape import SUN_AZIMUTH_DEGREES, SUN_ZENITH_DEGREES, grow
 from dithc.data.synthetic.noise import F32, Grid, Mask, fractal, generator, shifted
 from dithc.data.synthetic.safe_manifest import write_manifest
 from dithc.data.synthetic.safe_metadata import (
-    ADD_OFFSET,
     QUANTIFICATION,
     RESOLUTIONS,
     SATURATED,
     SCENE_CLASSES,
+    masks_of,
     preview_name,
     product_document,
     tile_document,
 )
-from dithc.data.synthetic.safe_product import BANDS_BY_RESOLUTION, SafeProduct
+from dithc.data.synthetic.safe_product import BANDS_BY_RESOLUTION, LEVEL1C_GSD_M, SafeProduct
 from dithc.data.synthetic.spectra import BANDS, reflectance
 from dithc.data.synthetic.themes import COUNTRYSIDE
 from dithc.data.xml import write_xml
@@ -30,39 +31,62 @@ LEVEL2A_BANDS = tuple(band for band in BANDS if band != "B10")
 NATIVE_60M = ("B01", "B09")
 # Top of the true-colour picture that real products carry: reflectance 0.3558 becomes 255.
 TRUE_COLOUR_WHITE = 0.3558
+# Of the 13 bands: share of the ground's light that clear air lets through, reflectance of the air itself, brightness of clouds.
+CLEAR_AIR = np.array((0.78, 0.82, 0.86, 0.9, 0.92, 0.93, 0.94, 0.95, 0.95, 0.5, 0.0, 0.96, 0.96), np.float32)
+PATH = np.array((0.10, 0.075, 0.045, 0.028, 0.022, 0.018, 0.014, 0.012, 0.01, 0.006, 0.0012, 0.002, 0.001), np.float32)
+SEEN_CLOUD = np.array((1, 1, 1, 1, 1, 1, 1, 1, 1, 0.5, 0.05, 0.8, 0.7), np.float32)
+QA60_OPAQUE, QA60_CIRRUS = 1 << 10, 1 << 11
 SCL = {name: index for index, name in enumerate(SCENE_CLASSES)}
 
 
-def write_product(folder: Path, product: SafeProduct, *, seed: int) -> None:
+def write_product(folder: Path, granules: Sequence[SafeProduct], *, seed: int) -> None:
     """Writes one product into `folder`.
 
     Scene 0, 2, 4, ... have an unseen corner (DN 0) as at the edge of an orbit; of every three scenes the second has no
-    cloud. Digital numbers are reflectance * 10000 + 1000, as in baseline 04.00; checksums are SHA3-256 or, in every second
-    product, MD5.
+    cloud. Digital numbers are reflectance * 10000, from baseline 04.00 on + 1000; checksums are SHA3-256 or, in every second
+    product, MD5. Level L1C of before that baseline has no raster mask of clouds: QA60 lies beside it, `NAME_mask.tif`.
+
+    Args:
+        granules: one, or those of a product with long names.
     """
+    product = granules[0]
+    root = folder / product.name
+    for granule in granules:
+        percent = _write_granule(root, granule, seed=seed)
+    write_xml(root / product.metadata, product_document(granules, scl_percent=percent))
+    write_manifest(root, product)
+
+
+def _write_granule(root: Path, product: SafeProduct, *, seed: int) -> tuple[float, ...]:
+    """Writes a granule's images and metadata; gives the share of each scene class in percent."""
     grid = Grid(product.size, product.size, 10.0)
     land = grow(generator(seed, 0, product.index, 0), grid, COUNTRYSIDE)
-    image = reflectance(land, generator(seed, 0, product.index, 1), bands=LEVEL2A_BANDS)  # (12, H, W)
+    bands = LEVEL2A_BANDS if product.level == "L2A" else BANDS
+    image = reflectance(land, generator(seed, 0, product.index, 1), bands=bands)  # (C, H, W)
     weather = generator(seed, 0, product.index, 2)
-    image -= _overcorrection(weather, grid)
+    over = _overcorrection(weather, grid)
+    image = image - over if product.level == "L2A" else _with_air(image)
     opacity, bright, shadow = _cloud(weather, grid, present=product.index % 3 != 1)
     image *= 1 - np.float32(0.55) * shadow
-    image += opacity * (bright - image)
+    seen = np.ones(len(bands), np.float32) if product.level == "L2A" else SEEN_CLOUD
+    image += opacity * (bright * seen[:, None, None] - image)
     unseen = _unseen_corner(weather, grid, present=product.index % 2 == 0)
-    root = folder / product.name
-    writer = _Images(root, product, unseen)
-    writer.bands(image)
     scene_classes = _scene_classes(land, opacity, shadow, unseen)
-    writer.classes(scene_classes)
-    writer.atmosphere(weather, grid)
-    writer.true_colour(image[[LEVEL2A_BANDS.index(band) for band in ("B04", "B03", "B02")]])
-    writer.cloud_probability(opacity)
+    writer = _Images(root, product, unseen)
+    if product.level == "L2A":
+        writer.bands(image)
+        writer.classes(scene_classes)
+        writer.atmosphere(weather, grid)
+        writer.true_colour(image[[LEVEL2A_BANDS.index(band) for band in ("B04", "B03", "B02")]])
+        writer.cloud_probability(opacity)
+    else:
+        writer.level1c(image)
+        writer.cloud_mask(opacity)
     counts = np.bincount(scene_classes.ravel(), minlength=len(SCL))
     percent = tuple(float(count) * 100 / scene_classes.size for count in counts)
-    write_xml(root / "MTD_MSIL2A.xml", product_document(product, scl_percent=percent))
     tile = tile_document(product, scl_percent=percent, sun=(SUN_ZENITH_DEGREES, SUN_AZIMUTH_DEGREES))
-    write_xml(root / "GRANULE" / product.granule / "MTD_TL.xml", tile)
-    write_manifest(root, product)
+    write_xml(root / product.granule_metadata, tile)
+    return percent
 
 
 class _Images:
@@ -79,8 +103,27 @@ class _Images:
                 measured = image[LEVEL2A_BANDS.index(band)]
                 native = max(resolution, 60 if band in NATIVE_60M else 10)
                 coarse = _mean(measured, native // 10).repeat(native // resolution, 0).repeat(native // resolution, 1)
-                numbers = np.clip(np.rint(coarse * QUANTIFICATION - ADD_OFFSET), 1, SATURATED - 1).astype(np.uint16)
+                numbers = self._numbers(coarse)
                 self._image(band, resolution, numbers[None])
+
+    def level1c(self, image: F32) -> None:
+        """Reflectance at the top of the atmosphere (13, H, W) at 10 m, each band at its own pixel size."""
+        for band, gsd in LEVEL1C_GSD_M.items():
+            self._image(band, gsd, self._numbers(_mean(image[BANDS.index(band)], gsd // 10))[None])
+
+    def _numbers(self, values: F32) -> npt.NDArray[np.uint16]:
+        return np.clip(np.rint(values * QUANTIFICATION - self.product.offset), 1, SATURATED - 1).astype(np.uint16)
+
+    def cloud_mask(self, opacity: F32) -> None:
+        """Opaque clouds and cirrus: in MSK_CLASSI at 60 m, or before it as QA60 beside the product at 10 m."""
+        opaque, cirrus = opacity > 0.25, (opacity > 0.05) & (opacity <= 0.25)
+        for name in masks_of(self.product):
+            layers = [_mean(layer.astype(np.float32), 6) > 0.5 for layer in (opaque, cirrus, np.zeros_like(opaque))]
+            self._write(self.product.quality(name), 60, np.stack(layers).astype(np.uint8))
+        if not masks_of(self.product):
+            name = self.product.granule if self.product.variant.long_names else self.root.stem
+            flags = np.where(opaque, QA60_OPAQUE, np.where(cirrus, QA60_CIRRUS, 0)).astype(np.uint16)
+            self._write(f"../{name}_mask.tif", 10, flags[None])
 
     def classes(self, scene_classes: npt.NDArray[np.uint8]) -> None:
         """The most frequent class below each coarse pixel: along the unseen edge it is 0 where bands still have values."""
@@ -120,7 +163,8 @@ class _Images:
         left, top = self.product.left_top
         seen = np.where(self.unseen[resolution], 0, array).astype(array.dtype)
         transform = north_up(left=left, top=top, gsd=float(resolution))
-        write_geotiff(path, seen, transform=transform, epsg=self.product.epsg, driver="JP2OpenJPEG", verify=True)
+        driver: Driver = "JP2OpenJPEG" if path.suffix == ".jp2" else "GTiff"
+        write_geotiff(path, seen, transform=transform, epsg=self.product.epsg, driver=driver, verify=True)
 
 
 def _mean(layer: F32, factor: int) -> F32:
@@ -128,6 +172,11 @@ def _mean(layer: F32, factor: int) -> F32:
     height, width = layer.shape
     blocks = layer.reshape(height // factor, factor, width // factor, factor)
     return np.asarray(blocks.mean(axis=(1, 3), dtype=np.float32))
+
+
+def _with_air(image: F32) -> F32:
+    """Surface reflectance (13, H, W) seen through clear air: path radiance falls with the wavelength, B10 sees no ground."""
+    return np.asarray(image * CLEAR_AIR[:, None, None] + PATH[:, None, None], dtype=np.float32)
 
 
 def _overcorrection(rng: np.random.Generator, grid: Grid) -> F32:

@@ -1,0 +1,129 @@
+"""Zip files as archives deliver products: judged by their directory, then unpacked for as long as they are read."""
+
+import shutil
+import stat
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from dithc.data.files import open_regular
+from dithc.data.scene import Reason, Refused
+from dithc.log import UserError
+
+SUFFIX = ".zip"
+MOST_FILES, MOST_RATIO = 100_000, 100
+"""Products have some hundreds of files, those of many granules some thousands; XML is packed by 20, JPEG 2000 hardly at all."""
+SPARE_BYTES = 1 << 30
+BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, UnicodeError)
+"""What zipfile comes to by a damaged, encrypted or mad archive, beside OSError and ValueError."""
+
+
+def names_in(path: Path) -> list[str]:
+    """Names of the files in a zip file, as its directory says.
+
+    Raises:
+        OSError: it is no zip file, or cut short.
+        UserError: it is no regular file.
+    """
+    try:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            return archive.namelist()
+    except BROKEN as error:
+        raise OSError(f"the zip file cannot be read: {error}") from error
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Path]:
+    """A folder with what is in a zip file, removed again at the end; it stands where TMPDIR says.
+
+    Errors that name files in it name them below the zip file instead.
+
+    Raises:
+        Refused: a name leads out of it, an entry is no plain file, or it is larger than it may be.
+        OSError: it is damaged: every entry is compared with its checksum.
+    """
+    with tempfile.TemporaryDirectory(prefix="dithc-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        try:
+            try:
+                with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+                    entries = _judged(archive.infolist(), path, folder)
+                    for entry in entries:
+                        _unpack(archive, entry, folder)
+            except BROKEN as error:
+                raise OSError(f"the zip file is damaged: {error}") from error
+            yield folder
+        except Refused as error:
+            texts = {key: getattr(error, key).replace(name, str(path)) for key in ("got", "expected", "remedy")}
+            raise Refused(error.reason, error.what.replace(name, str(path)), **texts) from error
+        except (UserError, OSError, ValueError) as error:
+            kind = UserError if isinstance(error, UserError) else OSError
+            raise kind(str(error).replace(name, str(path))) from error
+
+
+def _judged(entries: list[zipfile.ZipInfo], path: Path, folder: Path) -> list[zipfile.ZipInfo]:
+    """The entries, if all of them may be unpacked: by their names, kinds and sizes, and by what is left of the disk."""
+    if odd := next((entry for entry in entries if not _is_plain(entry)), None):
+        raise _hostile(
+            path,
+            got=f"the entry {odd.filename!r}",
+            expected="plain files and folders with relative names that stay inside, not encrypted",
+        )
+    names = [entry.filename.rstrip("/") for entry in entries]
+    if len(set(names)) < len(names) or len(names) > MOST_FILES:
+        raise _hostile(
+            path, got=f"{len(names)} entries of {len(set(names))} names", expected=f"each once, {MOST_FILES} at most"
+        )
+    packed, real = (
+        (sum(sizes) for sizes in zip(*((one.compress_size, one.file_size) for one in entries), strict=True))
+        if entries
+        else (0, 0)
+    )
+    size = path.stat().st_size
+    if packed > size or real > MOST_RATIO * size:
+        raise _hostile(
+            path,
+            got=f"{real} bytes in {size}, of which its entries take {packed}",
+            expected=f"at most {MOST_RATIO} times its size",
+        )
+    free = shutil.disk_usage(folder).free - SPARE_BYTES
+    if real > free:
+        raise Refused(
+            Reason.READ_ERROR,
+            f"there is no room to unpack {path.name}",
+            got=f"{max(0, free) / 2**30:.1f} GiB in {tempfile.gettempdir()}, but for 1 GiB that is left alone",
+            expected=f"{real / 2**30:.1f} GiB",
+            remedy="let the variable TMPDIR name a folder with room, or unpack the product yourself",
+        )
+    return entries
+
+
+def _is_plain(entry: zipfile.ZipInfo) -> bool:
+    name, kind = entry.orig_filename, stat.S_IFMT(entry.external_attr >> 16)
+    inside = not name.startswith("/") and not {"", ".", ".."} & set(name.rstrip("/").split("/"))
+    return (
+        inside and not set("\\\0:") & set(name) and kind in (0, stat.S_IFREG, stat.S_IFDIR) and not entry.flag_bits & 1
+    )
+
+
+def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path) -> None:
+    """Writes one entry; zipfile gives no more bytes than the directory says, and compares the checksum at their end."""
+    target = folder / PurePosixPath(entry.filename)
+    if entry.is_dir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with archive.open(entry) as source, target.open("xb") as file:
+        shutil.copyfileobj(source, file, 1 << 20)
+        if file.tell() != entry.file_size:
+            raise OSError(f"the zip file is cut short: {entry.filename} has {file.tell()} of {entry.file_size} bytes")
+
+
+def _hostile(path: Path, *, got: str, expected: str) -> Refused:
+    remedy = "download it again; if it is yours, pack the product's folder as it is (zip -r)"
+    return Refused(
+        Reason.READ_ERROR, f"{path.name} is no zip file of a product", got=got, expected=expected, remedy=remedy
+    )

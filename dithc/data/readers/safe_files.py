@@ -1,0 +1,216 @@
+"""Which files of a Sentinel-2 product are read: one of each band, as near to the common grid as there is."""
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dithc.config import datasets
+from dithc.data.files import check_inside, check_regular
+from dithc.data.readers.archive import SUFFIX, names_in
+from dithc.data.readers.listing import walk
+from dithc.data.readers.safe_metadata import BANDS, METADATA, Level
+from dithc.data.scene import Reason, Refused
+from dithc.log import UserError, logger
+
+FILE = re.compile(r"_(B(?:0[1-9]|1[0-2]|8A)|SCL)(?:_L2A_TL_\w+?)?(?:_(10|20|60)m)?\.(?:jp2|tiff?)$", re.IGNORECASE)
+"""Before December 2016 the classification was called `S2A_USER_SCL_L2A_TL_..._20m.jp2`."""
+MASK_FILE = re.compile(r"(?:(MSK_CLDPRB)_(20|60)m|(MSK_CLASSI)_B00)\.(?:jp2|tiff?)$", re.IGNORECASE)
+NATIVE_GSD_M = {band: 10.0 if band in {"B02", "B03", "B04", "B08"} else 20.0 for band in BANDS} | {
+    "B01": 60.0,
+    "B09": 60.0,
+    "B10": 60.0,
+}
+SCENE_CLASSIFICATION, CLOUD_PROBABILITY, CLASSI = "SCL", "MSK_CLDPRB", "MSK_CLASSI"
+OWN_GSD_M = NATIVE_GSD_M | {SCENE_CLASSIFICATION: 20.0, CLOUD_PROBABILITY: 20.0, CLASSI: 60.0}
+PACKED = re.compile(r"^S2[A-D]_.*\.zip$", re.IGNORECASE)
+GRIDS_M = (10.0, 20.0, 60.0)
+LEVEL_BANDS: dict[Level, list[str]] = {"L1C": BANDS, "L2A": [band for band in BANDS if band != "B10"]}
+log = logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BandFile:
+    """The file of a band or mask that is read, and the pixel size that its name (or, at level L1C, the band) promises."""
+
+    band: str
+    path: Path
+    gsd_m: float
+
+
+def products(folder: Path) -> Iterator[Path]:
+    """What is a product, or named as one: folders, zip files, links to such, and what is neither.
+
+    Does not look inside a folder that is one for another; a zip file beside the folder that it holds is left alone.
+    """
+    if not folder.is_dir():
+        yield from [folder] if _is_packed(folder) else []
+        return
+    for place, folders, names in walk(folder):
+        if place.name.upper().endswith(".SAFE") or any(METADATA.match(name) for name in names):
+            folders.clear()
+            yield place
+            continue
+        linked = [name for name in folders if name.upper().endswith(".SAFE") and (place / name).is_symlink()]
+        there = {Path(name).stem.upper() for name in folders}
+        folders[:] = [name for name in folders if name not in linked]
+        files = [name for name in names if name.upper().endswith(".SAFE") and name != "manifest.safe"]
+        packed = [name for name in names if name.lower().endswith(SUFFIX) and _is_packed(place / name)]
+        if twice := [name for name in packed if _stem(name) in there]:
+            log.info(
+                f"{len(twice)} zip files lie beside the folders that they hold, such as {twice[0]}: the folders are read"
+            )
+        yield from (place / name for name in (*files, *linked, *(name for name in packed if name not in twice)))
+
+
+def _stem(name: str) -> str:
+    return name[: -len(SUFFIX)].upper().removesuffix(".SAFE")
+
+
+def _is_packed(path: Path) -> bool:
+    """Whether a zip file is named as a product, or holds one."""
+    if path.suffix.lower() != SUFFIX:
+        return False
+    if PACKED.match(path.name):
+        return True
+    try:
+        return any(METADATA.match(name.rpartition("/")[2]) for name in names_in(path))
+    except (OSError, ValueError, UserError):
+        return False
+
+
+def granules(product: Path) -> list[Path]:
+    """Folders of a product with images: one, but for the format before December 2016, where each is a scene by itself."""
+    return sorted(path.parent for path in product.glob("GRANULE/*/IMG_DATA") if path.is_dir())
+
+
+def packed_product(folder: Path) -> Path:
+    """The product in a folder that was unpacked.
+
+    Raises:
+        Refused: there is none, or several.
+    """
+    found = [path for path in products(folder) if path.is_dir()]
+    if len(found) != 1:
+        raise Refused(
+            Reason.WRONG_LAYOUT,
+            f"the zip file holds {'several products' if found else 'no product'}",
+            got=", ".join(path.name for path in found) or ", ".join(path.name for path in sorted(folder.iterdir())[:5]),
+            expected="one folder *.SAFE, as it is delivered",
+            remedy="download it again, or unpack it",
+        )
+    return found[0]
+
+
+def band_files(product: Path, granule: Path | None, level: Level, *, source: datasets.Sentinel2) -> dict[str, BandFile]:
+    """One file of every band, of the classification where there is one, and of the masks that are asked for.
+
+    It is that of the grid's pixel size, or else the next finer; of a band whose own pixels are coarser than the grid, the finest.
+
+    Args:
+        product: its folder.
+        granule: the folder in it whose images are read; None where there is none.
+        level: decides which bands there are.
+        source: says which of them are read (all of the level if it does not), the grid and the masks.
+
+    Raises:
+        Refused: a band or mask has no file that is fine enough, or two of one size.
+        UserError: a file is no regular file inside the product.
+    """
+    wanted: list[str] = [*(source.bands or LEVEL_BANDS[level])]
+    if alien := [band for band in wanted if band not in LEVEL_BANDS[level]]:
+        raise Refused(
+            Reason.MISSING_BAND,
+            f"level {level} has no {', '.join(alien)}",
+            got=f"`bands: [{', '.join(wanted)}]`",
+            expected=f"some of {', '.join(LEVEL_BANDS[level])}",
+            remedy=f"leave {', '.join(alien)} out of `bands` of the source, or use L1C products",
+        )
+    gsd_m = source.gsd_m
+    if granule is not None:
+        check_inside(granule / "IMG_DATA", product)
+    there = _files(granule)
+    asked = [*wanted, *({SCENE_CLASSIFICATION} & there.keys())]
+    missing = [name for name in asked if not _serves(there.get(name, {}), name, gsd_m)]
+    if missing:
+        raise _lacking(there, missing, wanted, level=level, gsd_m=gsd_m)
+    masks = _masks(granule, source.clouds)
+    chosen = {}
+    for name, sizes in ({name: there[name] for name in asked} | masks).items():
+        fine = [size for size in sizes if size <= gsd_m]
+        size = max(fine) if fine else min(sizes)
+        chosen[name] = BandFile(band=name, path=sizes[size], gsd_m=size)
+        check_regular(chosen[name].path, inside=product)
+    return chosen
+
+
+def _masks(granule: Path | None, clouds: datasets.ProductClouds) -> dict[str, dict[float, Path]]:
+    """Files by pixel size of the quality masks that are asked for, which lie beside the folder of images."""
+    wanted = {CLOUD_PROBABILITY: clouds.probability is not None, CLASSI: clouds.classi}
+    found: dict[str, dict[float, Path]] = {name: {} for name, asked in wanted.items() if asked}
+    for path in sorted(granule.glob("QI_DATA/*")) if granule and found else ():
+        match = MASK_FILE.search(path.name)
+        name = match and (match[1] or match[3]).upper()
+        if match and name in found:
+            found[name].setdefault(float(match[2] or OWN_GSD_M[name]), path)
+    if absent := [name for name, sizes in found.items() if not sizes]:
+        settings = {CLOUD_PROBABILITY: "clouds.probability", CLASSI: "clouds.classi"}
+        raise Refused(
+            Reason.INCOMPLETE,
+            f"the product has no file of {' and '.join(absent)}",
+            got="none in GRANULE/*/QI_DATA",
+            expected="MSK_CLDPRB_20m of L2A, MSK_CLASSI_B00 of products from baseline 04.00 on",
+            remedy=f"download it whole, or leave {' and '.join(f'`{settings[name]}`' for name in absent)} out of the source",
+        )
+    return found
+
+
+def _files(granule: Path | None) -> dict[str, dict[float, Path]]:
+    """Files of each band by their pixel size."""
+    files: dict[str, dict[float, Path]] = {}
+    for path in sorted(granule.glob("IMG_DATA/**/*")) if granule else ():
+        match = FILE.search(path.name)
+        if match is None:
+            continue
+        band = match[1].upper()
+        gsd_m = float(match[2]) if match[2] else OWN_GSD_M[band]
+        first = files.setdefault(band, {}).setdefault(gsd_m, path)
+        if first != path:
+            raise Refused(
+                Reason.WRONG_LAYOUT,
+                f"the product has two files of {band} at {gsd_m:g} m",
+                got=f"{first.name} and {path.name}",
+                expected="one file of a band and pixel size",
+                remedy="remove the one that is not of the product",
+            )
+    return files
+
+
+def _serves(sizes: Collection[float], name: str, gsd_m: float) -> bool:
+    """Whether a band with files of these pixel sizes is fine enough for a grid."""
+    return min(sizes, default=float("inf")) <= max(gsd_m, OWN_GSD_M[name])
+
+
+def _lacking(
+    there: dict[str, dict[float, Path]], missing: list[str], wanted: list[str], *, level: Level, gsd_m: float
+) -> Refused:
+    """What is missing, and which settings suit the files that are there: the finest grid that has most of the bands."""
+    remedy, most = "download or unpack the product again", 0
+    for grid in sorted({gsd_m, *(size for size in GRIDS_M if size > gsd_m)}):
+        usable = [band for band in wanted if _serves(there.get(band, {}), band, grid)]
+        classified = _serves(there.get(SCENE_CLASSIFICATION, {OWN_GSD_M[SCENE_CLASSIFICATION]: None}), "SCL", grid)
+        if not classified or len(usable) <= most or min(NATIVE_GSD_M[band] for band in usable) > grid:
+            continue
+        most = len(usable)
+        settings = [f"`gsd_m: {grid:g}`"] if grid != gsd_m else []
+        settings += [f"`bands: [{', '.join(usable)}]`"] if usable != wanted else []
+        remedy += f"; or set {' and '.join(settings)}, which the files that are there suit"
+    return Refused(
+        Reason.MISSING_BAND,
+        f"the product lacks {'a band' if len(missing) == 1 else 'bands'}",
+        got="no file in GRANULE/*/IMG_DATA for "
+        + ", ".join(f"{name} at {max(gsd_m, OWN_GSD_M[name]):g} m" for name in missing)
+        + " or finer",
+        expected=f"{', '.join(wanted)} of {level}, each at its own pixel size or that of the grid ({gsd_m:g} m)",
+        remedy=remedy,
+    )

@@ -1,0 +1,229 @@
+"""Which pixels of a scene count as cloud: the product's own masks, the user's, and what is near."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dithc.config import datasets
+from dithc.data.raster import read_raster, write_geotiff
+from dithc.data.readers import read_scenes
+from dithc.data.scene import Mask, Reason, Refused, Rejection, Scene
+
+BANDS = ["B02", "B03", "B04"]
+L1C = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
+
+
+def product(folder: Path, *, checksum: str = "skip", gsd_m: float = 10.0, **clouds: Any) -> Scene | Refused:
+    source = datasets.Sentinel2(
+        kind="sentinel2", path="x", checksum=checksum, bands=BANDS, gsd_m=gsd_m, clouds=datasets.ProductClouds(**clouds)
+    )
+    (found,) = read_scenes(source, folder)
+    return found.refused if isinstance(found, Rejection) else found
+
+
+def arrays(folder: Path, *, bands: list[str] = BANDS, **clouds: Any) -> list[Scene | Refused]:
+    source = datasets.Sentinel2Array(
+        kind="sentinel2-array", path="x", bands=bands, units="dn", offset=0.0, clouds=datasets.Clouds(**clouds)
+    )
+    return [found.refused if isinstance(found, Rejection) else found for found in read_scenes(source, folder)]
+
+
+def mask_of(found: Scene | Refused) -> np.ndarray:
+    assert isinstance(found, Scene), found
+    return found.mask.values
+
+
+def refused(found: Scene | Refused, reason: Reason) -> Refused:
+    assert isinstance(found, Refused)
+    assert found.reason == reason
+    return found
+
+
+def layer(safe: Path, pattern: str) -> Path:
+    return next(safe.glob(f"GRANULE/*/{pattern}"))
+
+
+def rewrite(path: Path, pixels: np.ndarray) -> None:
+    """Writes a file of a product again, as GeoTIFF under its old name."""
+    _, info = read_raster(path)
+    path.unlink()
+    write_geotiff(path, pixels, transform=info.transform, epsg=info.epsg)
+
+
+@pytest.fixture
+def classes(safe_product: Path) -> np.ndarray:
+    """Scene classes drawn at 20 m, on the 10 m grid (H, W)."""
+    drawn = np.random.default_rng(0).integers(0, 12, (1, 48, 48)).astype(np.uint8)
+    rewrite(layer(safe_product, "IMG_DATA/R20m/*_SCL_20m.jp2"), drawn)
+    return drawn[0].repeat(2, 0).repeat(2, 1)
+
+
+@pytest.mark.parametrize("chosen", [[3, 8, 9, 10], [], [2], [9, 11]])
+def test_classes_that_count_as_cloud_are_those_of_the_setting(
+    safe_folder: Path, classes: np.ndarray, chosen: list[int]
+) -> None:
+    mask = mask_of(product(safe_folder, classes=chosen))
+    np.testing.assert_array_equal(mask == Mask.CLOUD, np.isin(classes, chosen))
+    np.testing.assert_array_equal(mask == Mask.INVALID, classes < 2)
+
+
+@pytest.mark.parametrize("wrong", [[0], [1], [12]])
+def test_no_data_is_no_class_of_clouds(wrong: list[int]) -> None:
+    with pytest.raises(ValueError, match="classes"):
+        datasets.ProductClouds(classes=wrong)
+
+
+@pytest.mark.parametrize(("gsd_m", "file"), [(10.0, "20m"), (60.0, "60m")])
+def test_probability_counts_from_its_threshold_on(
+    safe_folder: Path, safe_product: Path, gsd_m: float, file: str
+) -> None:
+    path = layer(safe_product, f"QI_DATA/MSK_CLDPRB_{file}.jp2")
+    percent = np.random.default_rng(1).integers(0, 101, read_raster(path)[0].shape).astype(np.uint8)
+    rewrite(path, percent)
+    mask = mask_of(product(safe_folder, classes=[], probability=40, gsd_m=gsd_m))
+    factor = int(file[:2]) // int(gsd_m)
+    wanted = (percent[0] >= 40).repeat(factor, 0).repeat(factor, 1)
+    np.testing.assert_array_equal(mask == Mask.CLOUD, wanted & (mask != Mask.INVALID))
+    assert wanted.any()
+
+
+def test_mask_that_is_read_is_verified_and_one_that_is_not_is_noted(safe_folder: Path, safe_product: Path) -> None:
+    path = layer(safe_product, "QI_DATA/MSK_CLDPRB_20m.jp2")
+    content = bytearray(path.read_bytes())
+    content[-10] ^= 1
+    path.write_bytes(content)
+    found = product(safe_folder, checksum="verify")
+    assert isinstance(found, Scene)
+    assert found.notes == ("damaged-beside",)
+    refused(product(safe_folder, checksum="verify", probability=40), Reason.CHECKSUM_MISMATCH)
+
+
+@pytest.mark.parametrize("setting", [{"probability": 40}, {"classi": True}])
+def test_mask_that_the_product_lacks_is_refused_with_its_setting(
+    safe_folder: Path, safe_product: Path, setting: dict[str, Any]
+) -> None:
+    for path in safe_product.glob("GRANULE/*/QI_DATA/MSK_CL*"):
+        path.unlink()
+    assert f"clouds.{next(iter(setting))}" in refused(product(safe_folder, **setting), Reason.INCOMPLETE).remedy
+
+
+def test_opaque_clouds_and_cirrus_of_msk_classi_count_and_snow_does_not(safe_folder: Path, safe_product: Path) -> None:
+    layers = np.zeros((3, 16, 16), np.uint8)
+    layers[0, 2], layers[1, :, 5], layers[2, 9] = 1, 1, 1
+    place = read_raster(layer(safe_product, "IMG_DATA/R60m/*_B02_60m.jp2"))[1]
+    path = layer(safe_product, "QI_DATA") / "MSK_CLASSI_B00.jp2"
+    write_geotiff(path, layers, transform=place.transform, epsg=place.epsg, driver="JP2OpenJPEG")
+    mask = mask_of(product(safe_folder, classes=[], classi=True))
+    np.testing.assert_array_equal(mask == Mask.CLOUD, layers[:2].any(0).repeat(6, 0).repeat(6, 1))
+    path.unlink()
+    write_geotiff(path, layers[:2], transform=place.transform, epsg=place.epsg)
+    refused(product(safe_folder, classi=True), Reason.WRONG_DTYPE)
+
+
+@pytest.mark.parametrize(("buffer_m", "reach"), [(1.0, 1), (20.0, 2), (45.0, 5)])
+def test_buffer_reaches_so_far_around_every_cloud_and_never_over_no_data(
+    safe_folder: Path, safe_product: Path, buffer_m: float, reach: int
+) -> None:
+    drawn = np.full((1, 48, 48), 4, np.uint8)
+    drawn[0, 3, 0], drawn[0, 30, 31], drawn[0, 29] = 9, 8, 0
+    rewrite(layer(safe_product, "IMG_DATA/R20m/*_SCL_20m.jp2"), drawn)
+    before = mask_of(product(safe_folder))
+    after = mask_of(product(safe_folder, buffer_m=buffer_m))
+    wanted = before.copy()
+    for y, x in np.argwhere(before == Mask.CLOUD):
+        near = wanted[max(0, y - reach) : y + reach + 1, max(0, x - reach) : x + reach + 1]
+        near[near == Mask.VALID] = Mask.CLOUD
+    np.testing.assert_array_equal(after, wanted)
+    assert (after[58:60] == Mask.INVALID).all()
+
+
+@pytest.mark.parametrize("suffix", ["npy", "tif", "tif without place"])
+def test_mask_of_the_user_beside_a_product_is_added(safe_folder: Path, safe_product: Path, suffix: str) -> None:
+    before = mask_of(product(safe_folder))
+    own = np.zeros((96, 96), np.uint8)
+    own[10:20], own[80:82, :50], own[90, 90] = 1, 255, 1
+    path = safe_folder / f"{safe_product.stem}_mask.{suffix[:3]}"
+    info = read_raster(layer(safe_product, "IMG_DATA/R10m/*_B02_10m.jp2"))[1]
+    if suffix == "npy":
+        np.save(path, own)
+    else:
+        write_geotiff(path, own[None], transform=info.transform, epsg=info.epsg)
+    wanted = before.copy()
+    wanted[(own == 1) & (before == Mask.VALID)] = Mask.CLOUD
+    wanted[own == 255] = Mask.INVALID
+    np.testing.assert_array_equal(mask_of(product(safe_folder, beside=True)), wanted)
+    np.testing.assert_array_equal(mask_of(product(safe_folder)), before)
+    if suffix != "npy":
+        write_geotiff(path, own[None], transform=(10.0, 0.0, 0.0, 0.0, -10.0, 0.0), epsg=info.epsg)
+        assert "another place" in refused(product(safe_folder, beside=True), Reason.GRID_MISMATCH).got
+
+
+def test_mask_of_the_user_changes_the_hash_of_the_scene(safe_folder: Path, safe_product: Path) -> None:
+    hashes = set()
+    for value in (0, 1):
+        np.save(safe_folder / f"{safe_product.stem}_mask.npy", np.full((96, 96), value, np.uint8))
+        found = product(safe_folder, beside=True)
+        assert isinstance(found, Scene)
+        hashes.add(found.sha256)
+    assert len(hashes) == 2
+
+
+def test_mask_that_is_absent_twice_there_or_of_other_pixels_or_numbers_is_refused(
+    safe_folder: Path, safe_product: Path
+) -> None:
+    assert "_mask.npy" in refused(product(safe_folder, beside=True), Reason.INCOMPLETE).expected
+    path = safe_folder / f"{safe_product.stem}_mask.npy"
+    np.save(path, np.zeros((95, 96), np.uint8))
+    refused(product(safe_folder, beside=True), Reason.GRID_MISMATCH)
+    np.save(path, np.full((96, 96), 0.4))
+    assert "threshold" in refused(product(safe_folder, beside=True), Reason.UNITS_CONTRADICTION).remedy
+    path.write_bytes(path.read_bytes()[:2000])
+    refused(product(safe_folder, beside=True), Reason.READ_ERROR)
+    np.save(path, np.zeros((96, 96), bool))
+    assert isinstance(product(safe_folder, beside=True), Scene)
+    path.with_suffix(".tif").touch()
+    assert "several" in refused(product(safe_folder, beside=True), Reason.INCOMPLETE).what
+
+
+def test_masks_beside_arrays_are_no_scenes_and_mark_them(tmp_path: Path) -> None:
+    land = np.random.default_rng(0).integers(300, 900, (3, 20, 24)).astype(np.uint16)
+    cloudy = np.zeros((20, 24), np.uint16)
+    cloudy[4, 4], cloudy[7, 7], cloudy[0, 0] = 1024, 2048, 255
+    np.save(tmp_path / "a.npy", land)
+    np.save(tmp_path / "a_mask.npy", cloudy)
+    (found,) = arrays(tmp_path, beside=True, buffer_m=10.0)
+    assert isinstance(found, Scene)
+    wanted = np.full((20, 24), Mask.VALID, np.uint8)
+    wanted[3:6, 3:6] = wanted[6:9, 6:9] = Mask.CLOUD
+    wanted[0, 0] = Mask.INVALID
+    np.testing.assert_array_equal(found.mask.values, wanted)
+    assert [type(one) for one in arrays(tmp_path)] == [Scene, Refused]
+
+
+def test_buffer_of_arrays_without_masks_is_refused_with_the_configuration() -> None:
+    with pytest.raises(ValueError, match=r"clouds\.beside"):
+        datasets.Sentinel2Array(
+            kind="sentinel2-array",
+            path="x",
+            bands=BANDS,
+            units="dn",
+            offset=0.0,
+            clouds=datasets.Clouds(buffer_m=10.0),
+        )
+
+
+def test_real_qa60_beside_real_bands_marks_what_it_says(real_data: Callable[[str], Path], tmp_path: Path) -> None:
+    for path in real_data("s2_l1c_13band_chips").glob("*.tif"):
+        pixels, info = read_raster(path)
+        write_geotiff(tmp_path / path.name, pixels[:13], transform=info.transform, epsg=info.epsg)
+        quality = np.nan_to_num(pixels[13]).astype(np.uint16)
+        write_geotiff(tmp_path / f"{path.stem}_mask.tif", quality[None], transform=info.transform, epsg=info.epsg)
+        assert set(np.unique(quality)) <= {0, 1024, 2048, 3072}
+    for found in arrays(tmp_path, bands=L1C, beside=True):
+        assert isinstance(found, Scene)
+        quality = read_raster(tmp_path / f"{Path(found.scene_id).stem}_mask.tif")[0][0]
+        mask = found.mask.values
+        np.testing.assert_array_equal(mask == Mask.CLOUD, (quality > 0) & (mask != Mask.INVALID))

@@ -1,0 +1,160 @@
+"""Which bands of a Sentinel-2 product are read, from which of their files, and what is said where there is none."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from dithc.config import datasets
+from dithc.data.raster import read_raster, write_geotiff
+from dithc.data.readers import read_scenes
+from dithc.data.scene import Reason, Refused, Rejection, Scene
+from dithc.log import UserError
+
+L2A = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B11", "B12"]
+
+
+def read(folder: Path, **settings: Any) -> Scene | Refused:
+    source = datasets.Sentinel2(kind="sentinel2", path=str(folder), **{"checksum": "skip", **settings})
+    (found,) = read_scenes(source, folder)
+    return found.refused if isinstance(found, Rejection) else found
+
+
+def staged(folder: Path, **settings: Any) -> Scene:
+    found = read(folder, **settings)
+    assert isinstance(found, Scene), found
+    return found
+
+
+def keep(product: Path, *resolutions: str) -> None:
+    for folder in product.glob("GRANULE/*/IMG_DATA/R*"):
+        if folder.name not in resolutions:
+            shutil.rmtree(folder)
+
+
+def digital(product: Path, name: str) -> np.ndarray:
+    return read_raster(next(product.glob(f"GRANULE/*/IMG_DATA/*/*_{name}.jp2")))[0][0].astype(int)
+
+
+def advice(refused: Refused) -> list[dict[str, Any]]:
+    """The settings that a remedy names, each alternative by itself."""
+    return [
+        {key: value for setting in re.findall("`([^`]*)`", part) for key, value in yaml.safe_load(setting).items()}
+        for part in refused.remedy.split("; or set ")[1:]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("resolution", "gsd_m", "lacks"), [("R60m", 60.0, ["B08"]), ("R20m", 20.0, ["B08", "B09"])], ids=["60", "20"]
+)
+def test_product_of_one_coarse_resolution_is_refused_at_10_m_and_its_advice_can_be_followed(
+    safe_folder: Path, safe_product: Path, resolution: str, gsd_m: float, lacks: list[str]
+) -> None:
+    keep(safe_product, resolution)
+    refused = read(safe_folder)
+    assert isinstance(refused, Refused)
+    assert refused.reason == Reason.MISSING_BAND
+    assert "B02 at 10 m" in refused.got
+    followed = advice(refused)
+    assert {"gsd_m": gsd_m, "bands": [band for band in L2A if band not in lacks]} in followed
+    for settings in followed:
+        scene = staged(safe_folder, **settings)
+        assert scene.place.gsd_m == settings["gsd_m"] == gsd_m
+        for band in settings["bands"]:
+            stored = scene.pixels.sel(band=band).values
+            np.testing.assert_array_equal(stored, digital(safe_product, f"{band}_{resolution[1:]}") - 1000)
+    again = read(safe_folder, gsd_m=gsd_m)
+    assert isinstance(again, Refused)
+    own = {"B08": f"{gsd_m:g}", "B09": "60"}
+    assert again.got.endswith(f"for {', '.join(f'{band} at {own[band]} m' for band in lacks)} or finer")
+
+
+def test_what_a_product_of_60_m_suits_is_whole_where_the_bands_asked_for_have_files(
+    safe_folder: Path, safe_product: Path
+) -> None:
+    keep(safe_product, "R60m")
+    refused = read(safe_folder, bands=["B8A", "B04"])
+    assert isinstance(refused, Refused)
+    assert advice(refused) == [{"gsd_m": 60}]
+
+
+@pytest.mark.parametrize("gsd_m", [20.0, 60.0])
+def test_coarse_grid_is_read_from_files_of_its_size_and_the_others_from_finer_ones(
+    safe_folder: Path, safe_product: Path, gsd_m: float
+) -> None:
+    for path in safe_product.glob("GRANULE/*/IMG_DATA/R10m/*.jp2"):
+        if "_B08_" not in path.name:
+            path.write_bytes(b"not read")
+    scene = staged(safe_folder, gsd_m=gsd_m)
+    assert scene.pixels.shape == (12, 960 // int(gsd_m), 960 // int(gsd_m))
+    for band in ("B02", "B8A", "B12"):
+        np.testing.assert_array_equal(
+            scene.pixels.sel(band=band).values, digital(safe_product, f"{band}_{gsd_m:g}m") - 1000
+        )
+    fine = digital(safe_product, "B08_10m") - 1000
+    assert abs(scene.pixels.sel(band="B08").values.mean() - fine.mean()) < 0.02 * abs(fine.mean())
+    assert isinstance(read(safe_folder), Refused)
+
+
+def test_bands_come_in_the_order_asked_for_with_their_own_offsets(safe_folder: Path, safe_product: Path) -> None:
+    path = safe_product / "MTD_MSIL2A.xml"
+    path.write_text(path.read_text().replace('band_id="8">-1000', 'band_id="8">-900'))
+    whole, some = staged(safe_folder), staged(safe_folder, bands=["B8A", "B02", "B11"])
+    assert some.pixels.band.values.tolist() == ["B8A", "B02", "B11"]
+    assert some.facts["offsets"] == [-900.0, -1000.0, -1000.0]
+    for band in ("B8A", "B02", "B11"):
+        np.testing.assert_array_equal(some.pixels.sel(band=band).values, whole.pixels.sel(band=band).values)
+
+
+def test_only_the_files_of_the_bands_asked_for_are_needed(safe_folder: Path, safe_product: Path) -> None:
+    keep(safe_product, "R10m")
+    assert isinstance(read(safe_folder), Refused)
+    assert staged(safe_folder, bands=["B04", "B08"]).pixels.shape == (2, 96, 96)
+    settings = {"bands": ["B04", "B08"], "checksum": "verify"}
+    refused = read(safe_folder, **settings)
+    assert isinstance(refused, Refused)
+    assert "may_lack" in refused.remedy
+    assert isinstance(read(safe_folder, **settings, may_lack=["*"]), Scene)
+
+
+def test_bands_that_the_level_lacks_are_refused_with_their_names(safe_folder: Path) -> None:
+    refused = read(safe_folder, bands=["B04", "B10"])
+    assert isinstance(refused, Refused)
+    assert refused.reason == Reason.MISSING_BAND
+    assert "L2A has no B10" in refused.what
+
+
+def test_grid_finer_than_every_band_asked_for_is_refused_before_anything_is_read(safe_folder: Path) -> None:
+    with pytest.raises(UserError, match="gsd_m: 20"):
+        read(safe_folder, bands=["B05", "B01"])
+    assert staged(safe_folder, bands=["B05", "B01"], gsd_m=20.0).pixels.shape == (2, 48, 48)
+
+
+@pytest.mark.parametrize("bands", [[], ["B02", "B02"], ["B2"], ["B13"], ["SCL"]])
+def test_bands_that_are_none_or_named_twice_are_refused_with_the_configuration(bands: list[str]) -> None:
+    with pytest.raises(ValueError, match="bands"):
+        datasets.Sentinel2(kind="sentinel2", path="x", bands=bands)
+
+
+def test_level_1c_at_60_m_averages_its_finer_bands(safe_folder: Path, tmp_path: Path) -> None:
+    product = tmp_path / "products" / "S2B_MSIL1C_X.SAFE"
+    shutil.rmtree(next(safe_folder.glob("*.SAFE")))
+    images = product / "GRANULE" / "L1C_X" / "IMG_DATA"
+    images.mkdir(parents=True)
+    (product / "MTD_MSIL1C.xml").write_text(
+        "<a><PROCESSING_BASELINE>02.09</PROCESSING_BASELINE><QUANTIFICATION_VALUE>10000</QUANTIFICATION_VALUE></a>"
+    )
+    fine = np.random.default_rng(0).integers(500, 4000, (1, 96, 96)).astype(np.uint16)
+    coarse = fine.reshape(1, 16, 6, 16, 6).mean((2, 4)).astype(np.uint16)
+    for name, pixels, gsd in (("B04", fine, 10.0), ("B10", coarse, 60.0)):
+        place = {"transform": (gsd, 0.0, 3e5, 0.0, -gsd, 46e5), "epsg": 32632}
+        write_geotiff(images / f"T32TLL_20160101T000000_{name}.tif", pixels, **place)
+    scene = staged(safe_folder, bands=["B10", "B04"], gsd_m=60.0)
+    np.testing.assert_array_equal(scene.pixels.sel(band="B10").values, coarse[0])
+    assert (
+        np.abs(scene.pixels.sel(band="B04").values[1:-1, 1:-1] - coarse[0, 1:-1, 1:-1]).mean() < 150
+    )  # a triangle, no box

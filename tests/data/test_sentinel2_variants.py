@@ -1,0 +1,154 @@
+"""Every kind of Sentinel-2 product that is invented, staged: level, baseline, satellite, and the format before December 2016."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dithc.cli import main
+from dithc.config import datasets
+from dithc.data import synthesize
+from dithc.data.raster import read_raster
+from dithc.data.readers import read_scenes
+from dithc.data.scene import Mask, Reason, Refused, Rejection, Scene
+from dithc.data.synthetic.safe_product import VARIANTS, SafeProduct
+from dithc.data.table import read_rows
+from dithc.log import UserError
+
+LEVEL1C = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
+
+
+@pytest.fixture(scope="session")
+def invented(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A folder with one product of a variant."""
+    root = tmp_path_factory.mktemp("variants")
+
+    def make(variant: str) -> Path:
+        synthesize("sentinel2", root / variant, seed=5, scenes=1, size=96, product=variant)
+        return root / variant
+
+    return make
+
+
+def read(folder: Path, **settings: Any) -> list[Scene | Refused]:
+    source = datasets.Sentinel2(kind="sentinel2", path="x", **settings)
+    return [found.refused if isinstance(found, Rejection) else found for found in read_scenes(source, folder)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_is_staged_with_what_it_says_of_itself(
+    invented: Callable[[str], Path], tmp_path: Path, config: Callable[..., Path], variant: str
+) -> None:
+    folder, kind = invented(variant), VARIANTS[variant]
+    shown = {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3}
+    path = config(source={"kind": "sentinel2", "path": str(folder)}, display=shown, max_rejected=0.0)
+    out = tmp_path / "out"
+    assert main(["stage", "--config", str(path), "--dataset", "set", "--out", str(out / "manifest.json")]) == 0
+    rows = read_rows(out / "scenes.parquet")
+    assert len(rows) == (2 if kind.long_names else 1)
+    for row in rows:
+        assert (row["status"], row["level"], row["baseline"]) == ("accepted", kind.level, kind.baseline)
+        assert row["offsets"] == [-1000.0 if kind.baseline >= "04" else 0.0] * (13 if kind.level == "L1C" else 12)
+        assert row["offset_source"] == ("xml" if kind.baseline >= "04" else "none")
+        assert row["satellite"] == "Sentinel-2A"
+        assert row["product_id"] in row["path"]
+        stored = np.load(out / f"stack-{row['stack']:05d}.npy")[row["row"]]
+        images = folder / row["path"] / ("IMG_DATA" if kind.long_names else "GRANULE")
+        (file,) = [
+            found for found in images.rglob("*_B04*.jp2") if "_20m" not in found.name and "_60m" not in found.name
+        ]
+        digital = read_raster(file)[0][0].astype(int)
+        seen = digital > 0
+        band = LEVEL1C.index("B04")
+        np.testing.assert_array_equal(stored[band][seen], digital[seen] + int(row["offsets"][band]))
+
+
+def test_granules_of_a_product_are_scenes_at_their_own_places(invented: Callable[[str], Path]) -> None:
+    folder = invented("l1c-granules")
+    one, other = read(folder)
+    assert isinstance(one, Scene)
+    assert isinstance(other, Scene)
+    assert one.place.transform != other.place.transform
+    assert one.scene_id.split("/")[:2] == other.scene_id.split("/")[:2]
+    assert one.sha256 != other.sha256
+
+
+def test_damage_of_one_granule_leaves_the_other_as_it_is(tmp_path: Path) -> None:
+    synthesize("sentinel2", tmp_path / "files", seed=5, scenes=1, size=96, product="l1c-granules")
+    first = min((tmp_path / "files").glob("*.SAFE/GRANULE/*"))
+    image = next(first.glob("IMG_DATA/*_B08.jp2"))
+    image.write_bytes(image.read_bytes()[:-200])
+    spoilt, whole = read(tmp_path / "files")
+    assert isinstance(spoilt, Refused)
+    assert spoilt.reason == Reason.CHECKSUM_MISMATCH
+    assert isinstance(whole, Scene)
+    assert whole.notes == ()
+
+
+def test_zip_file_of_several_granules_is_to_be_unpacked(invented: Callable[[str], Path], tmp_path: Path) -> None:
+    import shutil
+
+    folder = invented("l1c-granules")
+    product = next(folder.glob("*.SAFE"))
+    shutil.make_archive(str(tmp_path / "files" / product.stem), "zip", folder, product.name)
+    (found,) = read(tmp_path / "files")
+    assert isinstance(found, Refused)
+    assert "unpack it" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("variant", "clouds"), [("l1c", {"classi": True}), ("l1c-2", {"beside": True}), ("l1c-granules", {"beside": True})]
+)
+def test_clouds_of_level_1c_are_masked_by_msk_classi_or_qa60(
+    invented: Callable[[str], Path], variant: str, clouds: dict[str, Any]
+) -> None:
+    plain, *_ = read(invented(variant))
+    masked, *_ = read(invented(variant), clouds=datasets.ProductClouds(**clouds))
+    assert isinstance(plain, Scene)
+    assert isinstance(masked, Scene)
+    assert not (plain.mask.values == Mask.CLOUD).any()
+    cloudy, blue = masked.mask.values == Mask.CLOUD, masked.pixels.sel(band="B02").values
+    assert 0.01 < cloudy.mean() < 0.3
+    assert np.median(blue[cloudy]) > 2 * np.median(blue[masked.mask.values == Mask.VALID])
+
+
+@pytest.mark.parametrize("variant", ["l1c-2", "l1c-granules", "l2a-2"])
+def test_masks_that_came_with_baseline_4_are_missing_before(invented: Callable[[str], Path], variant: str) -> None:
+    for found in read(invented(variant), clouds=datasets.ProductClouds(classi=True)):
+        assert isinstance(found, Refused)
+        assert "clouds.classi" in found.remedy
+
+
+def test_old_name_of_the_scene_classification_is_known(invented: Callable[[str], Path], tmp_path: Path) -> None:
+    import shutil
+
+    product = next(invented("l2a-2").glob("*.SAFE"))
+    copy = tmp_path / "files" / product.name
+    shutil.copytree(product, copy)
+    (before,) = read(tmp_path / "files", checksum="skip")
+    (images,) = copy.glob("GRANULE/*/IMG_DATA")
+    for size in ("20m", "60m"):
+        (path,) = images.glob(f"R{size}/*_SCL_{size}.jp2")
+        path.rename(images / f"S2A_USER_SCL_L2A_TL_DTHC_20160402T071734_A004065_T50TLL_{size}.jp2")
+    (after,) = read(tmp_path / "files", checksum="skip")
+    assert isinstance(before, Scene)
+    assert isinstance(after, Scene)
+    np.testing.assert_array_equal(before.mask.values, after.mask.values)
+
+
+def test_third_satellite_flies_with_late_baselines_only() -> None:
+    flying = {
+        name: {SafeProduct(index=i, size=96, variant=kind).satellite for i in range(6)}
+        for name, kind in VARIANTS.items()
+    }
+    assert flying["l1c"] == flying["l2a-5"] == {"S2A", "S2B", "S2C"}
+    assert flying["l2a"] == flying["l1c-2"] == {"S2A", "S2B"}
+    assert flying["l1c-granules"] == {"S2A"}
+
+
+@pytest.mark.parametrize("arguments", [{"kind": "gaofen2", "product": "l1c"}, {"kind": "sentinel2", "product": "l3"}])
+def test_products_that_cannot_be_invented_are_refused(tmp_path: Path, arguments: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="--product"):
+        synthesize(out=tmp_path / "files", **arguments)

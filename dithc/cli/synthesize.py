@@ -18,7 +18,9 @@ EXAMPLE = "dithc synthesize --kind sentinel2 --out my-scenes --seed 1 --scenes 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--kind", choices=("sentinel2", "gaofen2", "image-folder"), help="what to generate")
+    what.add_argument(
+        "--kind", choices=("sentinel2", "gaofen2", "gaofen2-raw", "image-folder"), help="what to generate"
+    )
     what.add_argument("--config", type=Path, help="configuration file of an experiment")
     parser.add_argument("--dataset", help="with --config: name in the section `datasets`")
     parser.add_argument(
@@ -26,9 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, help="chooses the landscapes (default 0)")
     parser.add_argument("--scenes", type=int, help="products, or pictures a class (default 1)")
-    parser.add_argument("--size", type=int, help="side in pixels (default 768; pictures: the crop, 256)")
+    parser.add_argument(
+        "--size", type=int, help="side in pixels (default 768; gaofen2-raw 256; pictures: the crop, 256)"
+    )
     parser.add_argument("--classes", type=int, help="image-folder only: number of classes, 1 to 8 (default 4)")
-    parser.add_argument("--gsd", type=float, help="gaofen2 only: metres per pixel (default 4)")
+    parser.add_argument("--gsd", type=float, help="gaofen2 and gaofen2-raw only: metres per pixel (default 4 and 3.24)")
 
 
 def folder(args: argparse.Namespace) -> Path:

@@ -8,6 +8,8 @@ from dithc.config.base import Band, Fraction, Metres, Name, Place, Positive, Set
 
 # In the units of the data set, digital numbers or reflectances: far beyond both, and far from what fp32 cannot tell apart.
 Shown = Annotated[float, Field(ge=-(10.0**9), le=10.0**9)]
+Coefficient = Annotated[float, Field(ge=-(10.0**6), le=10.0**6)]
+PUBLISHED_BANDS = 4  # of the multispectral cameras of Gaofen-1, -2 and -6
 
 
 class Synthetic(Settings):
@@ -99,8 +101,19 @@ class Sentinel2Array(_Source):
         return self
 
 
+class Coefficients(Settings):
+    """A calibration of the user's own, in the place of the published one: one number for each of `bands`."""
+
+    gain: list[Coefficient] = Field(min_length=1, max_length=64)
+    """Radiance (W m-2 sr-1 um-1) of a digital number."""
+    offset: list[Coefficient] | None = Field(default=None, min_length=1, max_length=64)
+    """Radiance of the digital number 0; 0 where it is not given."""
+    irradiance: list[Coefficient] | None = Field(default=None, min_length=1, max_length=64)
+    """Sunlight above the air at one astronomical unit (W m-2 um-1), for reflectance; the published where it is not given."""
+
+
 class Gaofen2(_Source):
-    """Gaofen-2 multispectral scenes: orthorectified 4-band GeoTIFF (with its XML), or .npy cut from one."""
+    """Gaofen-2 scenes: orthorectified 4-band GeoTIFF (with its XML), .npy cut from one, or products of level 1A."""
 
     kind: Literal["gaofen2"]
     """Selects this reader."""
@@ -111,7 +124,53 @@ class Gaofen2(_Source):
     layout: Literal["chw", "hwc"] = "chw"
     """Order of axes in .npy files; GeoTIFF is always chw."""
     gsd_m: Metres = 4.0
-    """Pixel size in metres of files without georeference; recorded with every tile."""
+    """Pixel size in metres of files without georeference, and that to which products of level 1A are brought; recorded with every
+    tile."""
+    height_m: float | None = Field(default=None, ge=-1000.0, le=9000.0)
+    """Takes products of level 1A, folders or .tar.gz with their .rpb, and brings them to the ground at this height in metres
+    above the WGS84 ellipsoid; where `dem` is given too, it is added to its heights (most DEMs count from the geoid)."""
+    dem: Place | None = None
+    """Takes products of level 1A and brings them to the ground that this GeoTIFF of heights in metres describes."""
+    calibrate: Literal["none", "radiance", "reflectance"] = "none"
+    """What is stored: digital numbers as they are, radiance (W m-2 sr-1 um-1), or reflectance above the air, by the coefficients
+    that the producer published for satellite, camera and year."""
+    coefficients: Coefficients | None = None
+    """Calibration in the place of the published one."""
+
+    @property
+    def takes_raw(self) -> bool:
+        """Whether products of level 1A are scenes: not before it is said how high the ground is."""
+        return self.height_m is not None or self.dem is not None
+
+    @model_validator(mode="after")
+    def _calibrated_alike(self) -> "Gaofen2":
+        given = self.coefficients
+        if self.calibrate == "none":
+            if given is not None:
+                raise ValueError("`coefficients` have no effect: set `calibrate: radiance` or `reflectance`")
+            return self
+        if self.units != "dn":
+            raise ValueError(
+                f"`calibrate: {self.calibrate}` needs digital numbers (`units: dn`): a stretched byte has lost them"
+            )
+        lists = {} if given is None else given.model_dump(exclude_none=True)
+        wrong = next((name for name, values in lists.items() if len(values) != len(self.bands)), None)
+        if wrong is not None:
+            raise ValueError(f"`coefficients.{wrong}` has not one number for each of the {len(self.bands)} `bands`")
+        if len(self.bands) != PUBLISHED_BANDS and {"gain", "irradiance"} - lists.keys():
+            raise ValueError(
+                f"coefficients are published for 4 bands, and `bands` has {len(self.bands)}: give all `coefficients`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _raw_or_not(self) -> "Gaofen2":
+        if self.synthetic is not None and self.takes_raw:
+            raise ValueError(
+                "`height_m` and `dem` have no effect on generated scenes, which lie on the ground already; "
+                "`dithc synthesize --kind gaofen2-raw` writes products of level 1A, for `path`"
+            )
+        return self
 
 
 class ImageFolder(_Source):

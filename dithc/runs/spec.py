@@ -16,6 +16,7 @@ RUN_WITHOUT_EFFECT = {
 # Younger than stores that are in use: only what differs from the defaults, with which those were made, is in the digest.
 MUON_RULE = 2  # which matrices are its (train/matrices.py): 1 had the modulations too
 RUN_YOUNGER = {"objective", "lr_schedule", "decay_share", "betas", "optimizer", "guide"}
+SOURCE_YOUNGER = {"height_m", "dem", "calibrate", "coefficients"}
 CODEC_YOUNGER = {"equivariance", "latent_noise", "texture_steps"}
 EXTRACTOR_YOUNGER = {"defects"}
 EVALUATION_YOUNGER = {"order", "times", "guidance_interval", "guide", "ema"}
@@ -23,7 +24,7 @@ EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}
 # Of no effect on what a codec gives back.
 OF_SAMPLES = {"weights", "sampler", "steps", "guidance", "guidance_channels", *EVALUATION_YOUNGER}
 # Where something stands, or whether it was checked, does not decide a result: the hashes of the bytes are in the manifests.
-PLACES = {"path", "init_file", "checksum", "may_lack"}
+PLACES = {"path", "init_file", "dem", "checksum", "may_lack"}
 LOOKS = {"display"}  # of tiles; nothing that is learnt sees it, but for the SD VAE, whose latents name it
 
 
@@ -64,6 +65,12 @@ def _synthesize(experiment: Experiment, name: str) -> dict[str, Any]:
     assert source.synthetic is not None
     gsd = {"gsd_m": source.gsd_m} if source.kind == "gaofen2" else {}
     return {"kind": source.kind, "seed": experiment.seed, **gsd, **source.synthetic.model_dump(mode="json")}
+
+
+def _stage(experiment: Experiment, name: str) -> dict[str, Any]:
+    source = _source(experiment, name)
+    younger = source.model_dump(mode="json", include=SOURCE_YOUNGER, exclude_defaults=True)
+    return {"source": {**source.model_dump(mode="json", exclude=SOURCE_YOUNGER), **younger}}
 
 
 def _tiles(experiment: Experiment, name: str) -> dict[str, Any]:
@@ -131,7 +138,7 @@ def _extractor(experiment: Experiment, name: str) -> dict[str, Any]:
 
 SPECS: dict[str, Callable[[Experiment, str], dict[str, Any]]] = {
     "synthesize": _synthesize,
-    "stage": lambda experiment, name: {"source": _source(experiment, name).model_dump(mode="json")},
+    "stage": _stage,
     "tiles": _tiles,
     "codec": _codec,
     "latents": _latents,

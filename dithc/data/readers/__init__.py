@@ -20,6 +20,7 @@ from dithc.data.readers.image_folder import ImageFolderReader
 from dithc.data.readers.listing import check_name, scene_id
 from dithc.data.readers.safe import SafeReader
 from dithc.data.scene import Reason, Refused, Rejection, Scene
+from dithc.data.table import Kind
 from dithc.log import UserError
 
 __all__ = ["Scenes", "read_scenes"]
@@ -40,11 +41,13 @@ class Scenes:
 
     Attributes:
         classes: names of the classes that labels index.
+        columns: facts of these scenes alone, for their table, beside those that all have.
     """
 
     def __init__(self, reader: Reader, folder: Path) -> None:
         self._reader, self._folder = reader, folder
         self.classes = reader.classes
+        self.columns: dict[str, Kind] = getattr(reader, "columns", {})
 
     def __len__(self) -> int:
         return len(self._reader.paths)

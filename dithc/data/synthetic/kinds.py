@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.data.npy import remove_leftovers
-from dithc.data.synthetic import gaofen2, image_folder, safe_product, sentinel2
+from dithc.data.synthetic import gaofen2, gaofen2_raw, image_folder, safe_product, sentinel2
 from dithc.data.synthetic.themes import THEMES
 from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, replacing, sha256_file
@@ -20,6 +20,7 @@ RECORD = "synthetic.json"
 # The side of a Sentinel-2 tile is 10980 pixels; below 96 its 60 m bands have hardly any pixels.
 SENTINEL2_SIZES = (96, 10_980)
 SIZES = (16, 16_384)
+RAW_SIZES = (16, 2_048)  # of the multispectral image; the panchromatic one has four times the side
 GRIDS_M = (0.5, 30.0)
 
 Step = Callable[[Path], None]
@@ -30,7 +31,13 @@ class Kind(StrEnum):
 
     SENTINEL2 = "sentinel2"
     GAOFEN2 = "gaofen2"
+    GAOFEN2_RAW = "gaofen2-raw"
     IMAGE_FOLDER = "image-folder"
+
+
+DEFAULT_SIZES = {Kind.SENTINEL2: 768, Kind.GAOFEN2: 768, Kind.GAOFEN2_RAW: 256, Kind.IMAGE_FOLDER: 256}
+DEFAULT_GRIDS_M = {Kind.GAOFEN2: 4.0, Kind.GAOFEN2_RAW: 3.24}
+LIMITS = {Kind.SENTINEL2: SENTINEL2_SIZES, Kind.GAOFEN2_RAW: RAW_SIZES}
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Request:
         scenes: products, or pictures a class.
         size: side of a scene in pixels (Sentinel-2: of 10 m), or the crop that pictures are meant for.
         classes: number of class folders; None but for `IMAGE_FOLDER`.
-        gsd: metres per pixel; None but for `GAOFEN2`.
+        gsd: metres per pixel, of the multispectral image; None but for `GAOFEN2` and `GAOFEN2_RAW`.
     """
 
     kind: Kind
@@ -78,13 +85,13 @@ def synthesize(
     """Writes invented inputs into the folder `out`, unless it already holds exactly these.
 
     Args:
-        kind: a `Kind`: sentinel2, gaofen2 or image-folder.
+        kind: a `Kind`: sentinel2, gaofen2, gaofen2-raw or image-folder.
         out: folder to make; it must be absent, empty, or hold an earlier result of the same arguments.
         seed: chooses the landscapes; other seeds give other ones.
         scenes: number of products, or of pictures a class.
-        size: side in pixels; by default 768 (satellites) or 256 (pictures). Sentinel-2 needs a multiple of 6.
+        size: side in pixels; by default 768 (satellites) or 256 (raw Gaofen-2, pictures). Sentinel-2 needs a multiple of 6.
         classes: only for image-folder: number of classes, by default 4.
-        gsd: only for gaofen2: metres per pixel, by default 4.
+        gsd: only for gaofen2 and gaofen2-raw: metres per pixel, by default 4 and 3.24.
         replace: whether an earlier result of other arguments, of an older generator, or with files missing or cut short is
             replaced (when the new one is complete); content that the generator did not write is refused all the same.
 
@@ -126,6 +133,9 @@ def _steps(request: Request) -> list[Step]:
         case Kind.GAOFEN2:
             scenes = [gaofen2.GaofenScene(index=i, size=request.size, gsd=request.gsd or 4.0) for i in numbers]
             return [partial(gaofen2.write_scene, scene=scene, seed=seed) for scene in scenes]
+        case Kind.GAOFEN2_RAW:
+            scenes = [gaofen2.GaofenScene(index=i, size=request.size, gsd=request.gsd or 3.24) for i in numbers]
+            return [partial(gaofen2_raw.write_product, scene=scene, seed=seed) for scene in scenes]
         case Kind.IMAGE_FOLDER:
             classes = request.classes or 1
             photographs = [
@@ -149,14 +159,13 @@ def _checked(kind: str, *, seed: int, scenes: int, size: int | None, classes: in
             remedy="set --kind to one of these",
         )
     chosen = Kind(kind)
-    _belongs("classes", classes, chosen, Kind.IMAGE_FOLDER)
-    _belongs("gsd", gsd, chosen, Kind.GAOFEN2)
-    satellite = chosen is not Kind.IMAGE_FOLDER
-    side = size if size is not None else (768 if satellite else 256)
-    limits = {Kind.SENTINEL2: safe_product.MAX_PRODUCTS, Kind.GAOFEN2: gaofen2.MAX_SCENES, Kind.IMAGE_FOLDER: 10**6}
+    _belongs("classes", classes, chosen, [Kind.IMAGE_FOLDER])
+    _belongs("gsd", gsd, chosen, list(DEFAULT_GRIDS_M))
+    side = size if size is not None else DEFAULT_SIZES[chosen]
+    limits = {Kind.SENTINEL2: safe_product.MAX_PRODUCTS, Kind.IMAGE_FOLDER: 10**6}
     _within("seed", seed, 0, 2**63 - 1)
-    _within("scenes", scenes, 1, limits[chosen])
-    _within("size", side, *(SENTINEL2_SIZES if chosen is Kind.SENTINEL2 else SIZES))
+    _within("scenes", scenes, 1, limits.get(chosen, gaofen2.MAX_SCENES))
+    _within("size", side, *LIMITS.get(chosen, SIZES))
     if chosen is Kind.SENTINEL2 and side % 6:
         raise problem(
             "--size does not fit the three grids of Sentinel-2",
@@ -167,18 +176,18 @@ def _checked(kind: str, *, seed: int, scenes: int, size: int | None, classes: in
     if chosen is Kind.IMAGE_FOLDER:
         classes = 4 if classes is None else classes
         _within("classes", classes, 1, len(THEMES))
-    if chosen is Kind.GAOFEN2:
-        gsd = 4.0 if gsd is None else gsd
+    if chosen in DEFAULT_GRIDS_M:
+        gsd = DEFAULT_GRIDS_M[chosen] if gsd is None else gsd
         _within("gsd", gsd, *GRIDS_M)
     return Request(kind=chosen, seed=seed, scenes=scenes, size=side, classes=classes, gsd=gsd)
 
 
-def _belongs(option: str, value: object, kind: Kind, owner: Kind) -> None:
-    if value is not None and kind is not owner:
+def _belongs(option: str, value: object, kind: Kind, owners: list[Kind]) -> None:
+    if value is not None and kind not in owners:
         raise problem(
             f"--{option} has no meaning for {kind}",
             got=f"--{option} {value}",
-            expected=f"--{option} only with --kind {owner}",
+            expected=f"--{option} only with --kind {' or '.join(owners)}",
             remedy="leave it out",
         )
 

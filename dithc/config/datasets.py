@@ -10,6 +10,7 @@ from dithc.config.base import Band, Fraction, Metres, Name, Place, Positive, Set
 Shown = Annotated[float, Field(ge=-(10.0**9), le=10.0**9)]
 Coefficient = Annotated[float, Field(ge=-(10.0**6), le=10.0**6)]
 PUBLISHED_BANDS = 4  # of the multispectral cameras of Gaofen-1, -2 and -6
+SHARPENED_GSD_M = 2.0  # half of a multispectral pixel of Gaofen-2 and more: nothing is left to sharpen
 
 
 class Synthetic(Settings):
@@ -136,6 +137,10 @@ class Gaofen2(_Source):
     that the producer published for satellite, camera and year."""
     coefficients: Coefficients | None = None
     """Calibration in the place of the published one."""
+    pansharpen: Literal["none", "gsa"] = "none"
+    """`gsa`: sharpens the bands of a product of level 1A with its panchromatic image, at `gsd_m` (adaptive Gram-Schmidt)."""
+    max_shift: float = Field(default=1.0, gt=0.0, le=100.0)
+    """Pixels of the multispectral image by which the panchromatic one may lie beside it; by more, it is rejected."""
 
     @property
     def takes_raw(self) -> bool:
@@ -169,6 +174,17 @@ class Gaofen2(_Source):
             raise ValueError(
                 "`height_m` and `dem` have no effect on generated scenes, which lie on the ground already; "
                 "`dithc synthesize --kind gaofen2-raw` writes products of level 1A, for `path`"
+            )
+        if self.pansharpen == "none":
+            return self
+        if not self.takes_raw:
+            raise ValueError("`pansharpen` takes products of level 1A: say how high the ground is (`height_m`, `dem`)")
+        if self.units != "dn":
+            raise ValueError("`pansharpen` takes products of level 1A, whose numbers are `units: dn`")
+        if self.gsd_m > SHARPENED_GSD_M:
+            raise ValueError(
+                f"`pansharpen` has no effect at `gsd_m: {self.gsd_m:g}`: choose {SHARPENED_GSD_M:g} or less, "
+                "the panchromatic pixel is 0.8 m"
             )
         return self
 

@@ -41,6 +41,7 @@ class Reason(StrEnum):
     OFFSET_CONTRADICTION = "offset_contradiction"
     OVERFLOW = "overflow"
     NOT_CALIBRATED = "not_calibrated"
+    MISREGISTERED = "misregistered"
 
     SMALLER_THAN_TILE = "smaller_than_tile"
     TOO_LITTLE_VALID = "too_little_valid"

@@ -16,7 +16,7 @@ RUN_WITHOUT_EFFECT = {
 # Younger than stores that are in use: only what differs from the defaults, with which those were made, is in the digest.
 MUON_RULE = 2  # which matrices are its (train/matrices.py): 1 had the modulations too
 RUN_YOUNGER = {"objective", "lr_schedule", "decay_share", "betas", "optimizer", "guide"}
-SOURCE_YOUNGER = {"height_m", "dem", "calibrate", "coefficients"}
+SOURCE_YOUNGER = {"height_m", "dem", "calibrate", "coefficients", "pansharpen", "max_shift"}
 CODEC_YOUNGER = {"equivariance", "latent_noise", "texture_steps"}
 EXTRACTOR_YOUNGER = {"defects"}
 EVALUATION_YOUNGER = {"order", "times", "guidance_interval", "guide", "ema"}

@@ -31,11 +31,18 @@ FACTS = {
     "sensing_time": ("CenterTime", "ReceiveTime"),
     "level": ("ProductLevel",),
 }
+SHARPENED: dict[str, Kind] = {
+    "pansharpened": "text",
+    "pan_shift_m": "floats",
+    "ergas": "float",
+    "sam_degrees": "float",
+    "q": "float",
+}
 log = logger(__name__)
 
 
 class Gaofen2Reader:
-    """Reads the multispectral files under a folder; the panchromatic file of a product is left alone.
+    """Reads the multispectral files under a folder; the panchromatic file of a product is taken for sharpening alone.
 
     Attributes:
         columns: of the table of scenes, that only these settings have.
@@ -47,6 +54,8 @@ class Gaofen2Reader:
         self.columns: dict[str, Kind] = {"orthorectified": "text"} if source.takes_raw else {}
         if source.calibrate != "none":
             self.columns["gains"] = "floats"
+        if source.pansharpen != "none":
+            self.columns |= SHARPENED
         self.ground = Orthorectifier(source) if source.takes_raw else None
         found = list_files(
             folder,
@@ -66,7 +75,7 @@ class Gaofen2Reader:
     def read(self, path: Path) -> Scene:
         """Reads one file; the mask is invalid where every band is 0 (outside the footprint) or the file's no data."""
         source = self.source
-        with opened_product(path, pan=False) as image:
+        with opened_product(path, pan=source.pansharpen != "none") as image:
             raw, facts = self._read(image)
             wanted = DTYPES[source.units]
             if raw.pixels.dtype != wanted:
@@ -104,6 +113,14 @@ class Gaofen2Reader:
         coefficients = rpc_beside(path)
         if info.crs is None and coefficients is not None:
             return self.ground.to_ground(path, pixels, info, coefficients)
+        if source.pansharpen != "none":
+            raise Refused(
+                Reason.CRS_WRONG,
+                "only products of level 1A are sharpened",
+                got=f"an image in {info.crs}",
+                expected="multispectral and panchromatic images with their .rpb",
+                remedy="point `source.path` at the products of level 1A, or set `pansharpen: none`",
+            )
         return placed(pixels, info, bands=source.bands, gsd_m=source.gsd_m, georeferenced=True), {}
 
 

@@ -1,8 +1,13 @@
-"""Gaofen products of level 1A: images in the sensor's own geometry, brought to the ground by their coefficients."""
+"""Gaofen products of level 1A: images in the sensor's own geometry, brought to the ground by their coefficients.
+
+Where asked, the bands are sharpened: both images go to one grid at the panchromatic pixel size and to one whose pixels are a
+whole number of these, on which they are compared.
+"""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,16 +17,21 @@ import numpy as np
 from dithc.config import datasets
 from dithc.data.files import check_room
 from dithc.data.ground import Heights, opened_heights, ortho_grid, orthorectify
-from dithc.data.raster import Grid, RasterInfo
+from dithc.data.pansharpen import F32, Mask, averaged, gsa, judgeable, reduced_resolution
+from dithc.data.raster import Grid, RasterInfo, read_raster, reproject_points
 from dithc.data.readers.rasters import Raw, as_chw
-from dithc.data.rpc import Rpc, check_covers, read_rpc
+from dithc.data.registration import shift_between
+from dithc.data.rpc import Rpc, check_covers, read_rpc, rpc_beside
 from dithc.data.scene import Array, Place, Reason, Refused
 from dithc.data.tarball import unpack
+from dithc.log import logger
 
 PRODUCT = re.compile(r"(GF[126][A-D]?_PMS[12]?_[EW][\d.]+_[NS][\d.]+_\d{8}_L1A\d+)(?=[-_.]|$)")
 MULTISPECTRAL = re.compile(r"-(?:MSS[12]?|MUX)\.tiff?$", re.IGNORECASE)
 PANCHROMATIC = re.compile(r"-PAN[12]?\.tiff?$", re.IGNORECASE)
 SIDECAR = re.compile(r"-(?:MSS[12]?|MUX|PAN[12]?)(?:\.xml|\.rpb|_rpc\.txt)$", re.IGNORECASE)
+
+log = logger(__name__)
 
 
 def product_of(path: Path) -> str | None:
@@ -68,7 +78,7 @@ def opened_product(path: Path, *, pan: bool) -> Iterator[Path]:
 
 
 class Orthorectifier:
-    """Brings images of level 1A to the ground as a data set's settings say; keeps the DEM open."""
+    """Brings images of level 1A to the ground as a data set's settings say."""
 
     def __init__(self, source: datasets.Gaofen2) -> None:
         self.source = source
@@ -77,12 +87,75 @@ class Orthorectifier:
         """The multispectral image (C, h, w) on a UTM grid of `gsd_m`, and what was done, for the table."""
         as_chw(pixels, bands=self.source.bands, layout="chw")
         rpc = _rpc(coefficients, info)
+        facts: dict[str, Any] = {"orthorectified": self.said}
         with self._heights() as heights:
-            grid = ortho_grid(
-                rpc, shape=(info.height, info.width), gsd_m=self.source.gsd_m, multiple=1, heights=heights
+            if self.source.pansharpen == "none":
+                grid = ortho_grid(rpc, shape=pixels.shape[1:], gsd_m=self.source.gsd_m, multiple=1, heights=heights)
+                pixels = on_grid(path, pixels, rpc, grid=grid, heights=heights)
+            else:
+                pixels, measured, grid = self._sharpened(path, pixels, rpc, heights)
+                facts |= measured
+        return Raw(pixels=pixels, place=place_of(grid), nodata=None), facts
+
+    def _sharpened(self, path: Path, pixels: Array, rpc: Rpc, heights: Heights) -> tuple[Array, dict[str, Any], Grid]:
+        """The image at the panchromatic pixel size (C, H, W), what was measured, and its grid."""
+        pan, pan_rpc = _panchromatic(path)
+        native_m = pixel_m(rpc)
+        ratio = max(2, round(native_m / self.source.gsd_m))
+        grid = ortho_grid(rpc, shape=pixels.shape[1:], gsd_m=self.source.gsd_m, multiple=ratio, heights=heights)
+        fine_pan = on_grid(path, pan, pan_rpc, grid=grid, heights=heights)[0]
+        height, width = grid.shape
+        check_room(
+            path, len(pixels) * height * width * 10, said=f"{len(pixels)} x {height} x {width}, to be sharpened,"
+        )
+        fine = on_grid(path, pixels, rpc, grid=grid, heights=heights)
+        coarse = on_grid(path, pixels, rpc, grid=coarser(grid, ratio), heights=heights).astype(np.float32)
+        valid = fine.any(axis=0) & (fine_pan > 0)
+        coarse_valid = coarse.any(axis=0) & (averaged(valid.astype(np.float32), ratio) == 1.0)
+        if not coarse_valid.any():
+            raise Refused(
+                Reason.MISREGISTERED,
+                "the multispectral and the panchromatic image have no place in common",
+                got=f"{int(valid.sum())} pixels of both",
+                expected="two images of one place",
+                remedy="look at the product's files: each has the coefficients of its own name",
             )
-            pixels = on_grid(path, pixels, rpc, grid=grid, heights=heights)
-        return Raw(pixels=pixels, place=place_of(grid), nodata=None), {"orthorectified": self.said}
+        float_pan = fine_pan.astype(np.float32)
+        coarse_pan = averaged(float_pan, ratio)
+        facts = self._registered(
+            path, coarse, coarse_pan, coarse_valid, step_m=ratio * self.source.gsd_m, native_m=native_m
+        )
+        facts |= _judged(path, coarse, float_pan, coarse_valid, ratio=ratio)
+        sharp = gsa(
+            fine.astype(np.float32),
+            float_pan,
+            coarse_bands=coarse,
+            coarse_pan=coarse_pan,
+            valid=valid,
+            coarse_valid=coarse_valid,
+        )
+        limits = np.iinfo(fine.dtype)
+        return np.where(valid, np.clip(np.rint(sharp), 1, limits.max), 0).astype(fine.dtype), facts, grid
+
+    def _registered(
+        self, path: Path, bands: F32, pan: F32, valid: Mask, *, step_m: float, native_m: float
+    ) -> dict[str, Any]:
+        """How far the panchromatic image lies beside the bands, refused beyond `max_shift`; on a grid of `step_m`."""
+        found = shift_between(bands.mean(axis=0, dtype=np.float64), pan.astype(np.float64), valid)
+        if found is None:
+            log.warning(f"{path.name}: too little is seen to tell whether the panchromatic image lies upon the bands")
+            return {"pansharpened": "gsa"}
+        east, south = found.right * step_m, found.down * step_m
+        if np.hypot(east, south) > self.source.max_shift * native_m:
+            raise Refused(
+                Reason.MISREGISTERED,
+                "the panchromatic image lies beside the multispectral one",
+                got=f"{east:.2f} m to the east and {south:.2f} m to the south, in {found.windows} windows",
+                expected=f"at most {self.source.max_shift:g} pixels of {native_m:.2f} m (`max_shift`)",
+                remedy="give a better `dem` or height (both cameras look from another side), use `pansharpen: none`, or raise "
+                "`max_shift` if blurred edges do not matter",
+            )
+        return {"pansharpened": "gsa", "pan_shift_m": [east, south]}
 
     def _heights(self) -> Any:
         dem = None if self.source.dem is None else Path(self.source.dem)
@@ -93,6 +166,62 @@ class Orthorectifier:
         """What the ground was taken for."""
         height = f"{self.source.height_m or 0.0:g} m"
         return height if self.source.dem is None else f"{Path(self.source.dem).name} + {height}"
+
+
+def _panchromatic(path: Path) -> tuple[Array, Rpc]:
+    """The other image of a product (1, h, w), and its geometry."""
+    name = MULTISPECTRAL.sub("", path.name)
+    found = [
+        one for one in sorted(path.parent.iterdir()) if PANCHROMATIC.sub("", one.name) == name and one.name != name
+    ]
+    coefficients = rpc_beside(found[0]) if len(found) == 1 else None
+    if coefficients is None:
+        raise Refused(
+            Reason.INCOMPLETE,
+            "there is nothing to sharpen the product with",
+            got=", ".join(one.name for one in found) or f"no panchromatic image {name}-PAN....tiff",
+            expected="one panchromatic image with its .rpb beside the multispectral one",
+            remedy="unpack the whole product, or set `pansharpen: none`",
+        )
+    pixels, info = read_raster(found[0])
+    if info.count != 1 or pixels.dtype.kind != "u":
+        raise Refused(
+            Reason.WRONG_DTYPE,
+            "the panchromatic image is none",
+            got=f"{info.count} bands of {info.dtype}",
+            expected="one band of digital numbers",
+            remedy="unpack the product again",
+        )
+    return pixels, _rpc(coefficients, info)
+
+
+def _judged(path: Path, bands: F32, pan: F32, valid: Mask, *, ratio: int) -> dict[str, Any]:
+    """The error of sharpening where the truth is known, one step coarser: into the log and the table."""
+    if not judgeable(valid, ratio):
+        return {}
+    sharp, plain = reduced_resolution(bands, pan, ratio=ratio, coarse_valid=valid)
+    log.info(
+        f"{path.name} sharpened at reduced resolution (ratio {ratio}): ERGAS {sharp.ergas:.2f}, spectral angle "
+        f"{sharp.sam_degrees:.2f} degrees, Q {sharp.q:.3f}; interpolated alone {plain.ergas:.2f}, {plain.sam_degrees:.2f}, "
+        f"{plain.q:.3f}"
+    )
+    return {"ergas": sharp.ergas, "sam_degrees": sharp.sam_degrees, "q": sharp.q}
+
+
+def pixel_m(rpc: Rpc) -> float:
+    """Side of a pixel on the ground in metres: the root of its area, in the middle of the image."""
+    lines, samples = rpc.line_off + np.array([0.0, 1.0, 0.0]), rpc.samp_off + np.array([0.0, 0.0, 1.0])
+    longitudes, latitudes = rpc.locate(lines, samples, np.full(3, rpc.height_off))
+    xs, ys = reproject_points(longitudes.tolist(), latitudes.tolist(), source_epsg=4326, target_epsg=rpc.epsg)
+    down, right = np.array([xs[1] - xs[0], ys[1] - ys[0]]), np.array([xs[2] - xs[0], ys[2] - ys[0]])
+    return float(abs(down[0] * right[1] - down[1] * right[0]) ** 0.5)
+
+
+def coarser(grid: Grid, ratio: int) -> Grid:
+    """The grid of the same corner whose pixels are `ratio` by `ratio` of this one's."""
+    a, b, c, d, e, f = grid.transform
+    height, width = grid.shape
+    return replace(grid, transform=(a * ratio, b, c, d, e * ratio, f), shape=(height // ratio, width // ratio))
 
 
 def _rpc(path: Path, info: RasterInfo) -> Rpc:

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
-        "--kind", choices=("sentinel2", "gaofen2", "gaofen2-raw", "image-folder"), help="what to generate"
+        "--kind", choices=("sentinel2", "gaofen2", "gaofen2-raw", "geotiff", "image-folder"), help="what to generate"
     )
     what.add_argument("--config", type=Path, help="configuration file of an experiment")
     parser.add_argument("--dataset", help="with --config: name in the section `datasets`")
@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--size", type=int, help="side in pixels (default 768; gaofen2-raw 256; pictures: the crop, 256)"
     )
     parser.add_argument("--classes", type=int, help="image-folder only: number of classes, 1 to 8 (default 4)")
-    parser.add_argument("--gsd", type=float, help="gaofen2 and gaofen2-raw only: metres per pixel (default 4 and 3.24)")
+    parser.add_argument(
+        "--gsd", type=float, help="gaofen2, gaofen2-raw, geotiff: metres per pixel (default 4, 3.24, 30)"
+    )
 
 
 def folder(args: argparse.Namespace) -> Path:
@@ -66,7 +68,7 @@ def _for_dataset(args: argparse.Namespace) -> int:
     start = time.monotonic()
     experiment = load(args.config)
     source = named(experiment.datasets, args.dataset or "", key="datasets").source
-    if source.synthetic is None or source.kind == "sentinel2-array":
+    if source.synthetic is None or source.kind in ("sentinel2-array", "geotiff"):
         raise problem(
             f"datasets.{args.dataset} cannot be generated",
             got=f"kind {source.kind}, path {source.path}",

@@ -9,6 +9,7 @@ from dithc.config.base import Band, Fraction, Metres, Name, Place, Positive, Set
 # In the units of the data set, digital numbers or reflectances: far beyond both, and far from what fp32 cannot tell apart.
 Shown = Annotated[float, Field(ge=-(10.0**9), le=10.0**9)]
 Coefficient = Annotated[float, Field(ge=-(10.0**6), le=10.0**6)]
+Wavelength = Annotated[float, Field(ge=100.0, le=20_000.0)]
 PUBLISHED_BANDS = 4  # of the multispectral cameras of Gaofen-1, -2 and -6
 SHARPENED_GSD_M = 2.0  # half of a multispectral pixel of Gaofen-2 and more: nothing is left to sharpen
 
@@ -189,6 +190,60 @@ class Gaofen2(_Source):
         return self
 
 
+class GeoTiff(_Source):
+    """Rasters of any other sensor, which the configuration describes: Landsat, PlanetScope, Gaofen-1 and -6, aerial."""
+
+    kind: Literal["geotiff"]
+    """Selects this reader."""
+    sensor: Title = ""
+    """What took them, for the table of scenes."""
+    bands: list[Band] = Field(min_length=1, max_length=64)
+    """Names of the bands in the files' order."""
+    suffixes: list[Title] | None = Field(default=None, min_length=1, max_length=64)
+    """Where each band is a file of its own, how the names end, in the order of `bands`: `_SR_B4.TIF`. What stands before is the
+    scene."""
+    wavelengths_nm: list[Wavelength] | None = Field(default=None, min_length=1, max_length=64)
+    """Middle of each band in nanometres, for the table of scenes."""
+    units: Literal["dn", "byte", "reflectance", "radiance"]
+    """What a number is, after `scale` and `offset`: a digital number (uint16 alone), a byte (uint8 alone), reflectance 0 to 1, or
+    radiance (W m-2 sr-1 um-1)."""
+    scale: Coefficient | list[Coefficient] = 1.0
+    """Reflectance or radiance of a step of the stored numbers; one, or one for each band. 2.75e-5 for Landsat's Collection 2."""
+    offset: Coefficient | list[Coefficient] = 0.0
+    """Reflectance or radiance of the stored number 0; one, or one for each band. -0.2 for Landsat's Collection 2."""
+    nodata: float | None = None
+    """Stored value that means no data, in the place of what a file says of itself."""
+    gsd_m: Metres | None = None
+    """Pixel size in metres of files without georeference; where it is not given, they are rejected."""
+
+    @model_validator(mode="after")
+    def _not_generated(self) -> "GeoTiff":
+        if self.synthetic is not None:
+            raise ValueError(
+                "a geotiff is not generated with an experiment: `dithc synthesize --kind geotiff`, and `path`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_for_each_band(self) -> "GeoTiff":
+        for name in ("suffixes", "wavelengths_nm", "scale", "offset"):
+            values = getattr(self, name)
+            if isinstance(values, list) and len(values) != len(self.bands):
+                raise ValueError(f"`{name}` has {len(values)} values, and there are {len(self.bands)} `bands`")
+        if self.suffixes is not None and len({suffix.lower() for suffix in self.suffixes}) < len(self.suffixes):
+            raise ValueError("two bands have the same end in `suffixes`")
+        if not all(suffix.lower().endswith((".tif", ".tiff", ".jp2")) for suffix in self.suffixes or []):
+            raise ValueError("each of `suffixes` ends with .tif, .tiff or .jp2, such as `_SR_B4.TIF`")
+        if self.units in ("dn", "byte") and (self.scale != 1.0 or self.offset != 0.0):
+            raise ValueError(
+                f"`scale` and `offset` have no effect on `units: {self.units}`, which are kept as they are stored"
+            )
+        steps = self.scale if isinstance(self.scale, list) else [self.scale]
+        if 0.0 in steps:
+            raise ValueError("`scale` is 0, which leaves nothing of the numbers")
+        return self
+
+
 class ImageFolder(_Source):
     """Pictures in class folders, as ImageNet has them."""
 
@@ -200,7 +255,7 @@ class ImageFolder(_Source):
     """`folders`: each sub-folder is a class, in sorted order; `one`: all pictures are of one class."""
 
 
-Source = Annotated[Sentinel2 | Sentinel2Array | Gaofen2 | ImageFolder, Field(discriminator="kind")]
+Source = Annotated[Sentinel2 | Sentinel2Array | Gaofen2 | GeoTiff | ImageFolder, Field(discriminator="kind")]
 
 
 class Tiles(Settings):

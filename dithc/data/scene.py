@@ -164,7 +164,7 @@ def located(
 
 
 def stored_physical(values: Array, *, scale: float, invalid: Array, units: Units) -> Array:
-    """Physical values (C, H, W) as int16 in steps of `scale`; 0 where invalid.
+    """Physical values, (H, W) or with bands before, as int16 in steps of `scale`; 0 where invalid.
 
     Raises:
         Refused: a valid value does not fit in int16, or is no number.

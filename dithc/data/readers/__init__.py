@@ -16,6 +16,7 @@ from typing import Protocol
 from dithc.config import datasets
 from dithc.data.readers.arrays import Sentinel2ArrayReader
 from dithc.data.readers.gaofen2 import Gaofen2Reader
+from dithc.data.readers.geotiff import GeoTiffReader
 from dithc.data.readers.image_folder import ImageFolderReader
 from dithc.data.readers.listing import check_name, scene_id
 from dithc.data.readers.safe import SafeReader
@@ -100,6 +101,8 @@ def _reader(source: datasets.Source, folder: Path) -> Reader:
             return Sentinel2ArrayReader(source, folder)
         case datasets.Gaofen2():
             return Gaofen2Reader(source, folder)
+        case datasets.GeoTiff():
+            return GeoTiffReader(source, folder)
         case datasets.ImageFolder():
             return ImageFolderReader(source, folder)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.data.npy import remove_leftovers
-from dithc.data.synthetic import gaofen2, gaofen2_raw, image_folder, safe_product, sentinel2
+from dithc.data.synthetic import gaofen2, gaofen2_raw, geotiff, image_folder, safe_product, sentinel2
 from dithc.data.synthetic.themes import THEMES
 from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, replacing, sha256_file
@@ -32,11 +32,13 @@ class Kind(StrEnum):
     SENTINEL2 = "sentinel2"
     GAOFEN2 = "gaofen2"
     GAOFEN2_RAW = "gaofen2-raw"
+    GEOTIFF = "geotiff"
     IMAGE_FOLDER = "image-folder"
 
 
-DEFAULT_SIZES = {Kind.SENTINEL2: 768, Kind.GAOFEN2: 768, Kind.GAOFEN2_RAW: 256, Kind.IMAGE_FOLDER: 256}
-DEFAULT_GRIDS_M = {Kind.GAOFEN2: 4.0, Kind.GAOFEN2_RAW: 3.24}
+DEFAULT_SIZES = {Kind.GAOFEN2_RAW: 256, Kind.IMAGE_FOLDER: 256}
+DEFAULT_SIZE = 768
+DEFAULT_GRIDS_M = {Kind.GAOFEN2: 4.0, Kind.GAOFEN2_RAW: 3.24, Kind.GEOTIFF: 30.0}
 LIMITS = {Kind.SENTINEL2: SENTINEL2_SIZES, Kind.GAOFEN2_RAW: RAW_SIZES}
 
 
@@ -49,7 +51,7 @@ class Request:
         scenes: products, or pictures a class.
         size: side of a scene in pixels (Sentinel-2: of 10 m), or the crop that pictures are meant for.
         classes: number of class folders; None but for `IMAGE_FOLDER`.
-        gsd: metres per pixel, of the multispectral image; None but for `GAOFEN2` and `GAOFEN2_RAW`.
+        gsd: metres per pixel, of the multispectral image; None but for those of `DEFAULT_GRIDS_M`.
     """
 
     kind: Kind
@@ -85,13 +87,13 @@ def synthesize(
     """Writes invented inputs into the folder `out`, unless it already holds exactly these.
 
     Args:
-        kind: a `Kind`: sentinel2, gaofen2, gaofen2-raw or image-folder.
+        kind: a `Kind`: sentinel2, gaofen2, gaofen2-raw, geotiff or image-folder.
         out: folder to make; it must be absent, empty, or hold an earlier result of the same arguments.
         seed: chooses the landscapes; other seeds give other ones.
         scenes: number of products, or of pictures a class.
         size: side in pixels; by default 768 (satellites) or 256 (raw Gaofen-2, pictures). Sentinel-2 needs a multiple of 6.
         classes: only for image-folder: number of classes, by default 4.
-        gsd: only for gaofen2 and gaofen2-raw: metres per pixel, by default 4 and 3.24.
+        gsd: only for gaofen2, gaofen2-raw and geotiff: metres per pixel, by default 4, 3.24 and 30.
         replace: whether an earlier result of other arguments, of an older generator, or with files missing or cut short is
             replaced (when the new one is complete); content that the generator did not write is refused all the same.
 
@@ -136,6 +138,9 @@ def _steps(request: Request) -> list[Step]:
         case Kind.GAOFEN2_RAW:
             scenes = [gaofen2.GaofenScene(index=i, size=request.size, gsd=request.gsd or 3.24) for i in numbers]
             return [partial(gaofen2_raw.write_product, scene=scene, seed=seed) for scene in scenes]
+        case Kind.GEOTIFF:
+            scenes = [gaofen2.GaofenScene(index=i, size=request.size, gsd=request.gsd or 30.0) for i in numbers]
+            return [partial(geotiff.write_scene, scene=scene, seed=seed) for scene in scenes]
         case Kind.IMAGE_FOLDER:
             classes = request.classes or 1
             photographs = [
@@ -161,7 +166,7 @@ def _checked(kind: str, *, seed: int, scenes: int, size: int | None, classes: in
     chosen = Kind(kind)
     _belongs("classes", classes, chosen, [Kind.IMAGE_FOLDER])
     _belongs("gsd", gsd, chosen, list(DEFAULT_GRIDS_M))
-    side = size if size is not None else DEFAULT_SIZES[chosen]
+    side = size if size is not None else DEFAULT_SIZES.get(chosen, DEFAULT_SIZE)
     limits = {Kind.SENTINEL2: safe_product.MAX_PRODUCTS, Kind.IMAGE_FOLDER: 10**6}
     _within("seed", seed, 0, 2**63 - 1)
     _within("scenes", scenes, 1, limits.get(chosen, gaofen2.MAX_SCENES))

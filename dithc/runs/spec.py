@@ -16,7 +16,7 @@ RUN_WITHOUT_EFFECT = {
 # Younger than stores that are in use: only what differs from the defaults, with which those were made, is in the digest.
 MUON_RULE = 2  # which matrices are its (train/matrices.py): 1 had the modulations too
 RUN_YOUNGER = {"objective", "lr_schedule", "decay_share", "betas", "optimizer", "guide"}
-SOURCE_YOUNGER = {"height_m", "dem", "calibrate", "coefficients", "pansharpen", "max_shift"}
+SOURCE_YOUNGER = {"gaofen2": {"height_m", "dem", "calibrate", "coefficients", "pansharpen", "max_shift"}}
 CODEC_YOUNGER = {"equivariance", "latent_noise", "texture_steps"}
 EXTRACTOR_YOUNGER = {"defects"}
 EVALUATION_YOUNGER = {"order", "times", "guidance_interval", "guide", "ema"}
@@ -69,8 +69,10 @@ def _synthesize(experiment: Experiment, name: str) -> dict[str, Any]:
 
 def _stage(experiment: Experiment, name: str) -> dict[str, Any]:
     source = _source(experiment, name)
-    younger = source.model_dump(mode="json", include=SOURCE_YOUNGER, exclude_defaults=True)
-    return {"source": {**source.model_dump(mode="json", exclude=SOURCE_YOUNGER), **younger}}
+    younger = SOURCE_YOUNGER.get(source.kind, set())
+    spec = source.model_dump(mode="json", exclude=younger)
+    spec |= source.model_dump(mode="json", include=younger, exclude_defaults=True)
+    return {"source": spec}
 
 
 def _tiles(experiment: Experiment, name: str) -> dict[str, Any]:

@@ -200,3 +200,55 @@ def test_products_are_staged_to_tiles(raw_gaofen: Path, dem: str, tmp_path: Path
     assert {row["orthorectified"] for row in rows} == {"120 m"}
     assert {row["offset_source"] for row in rows} == {"published for 2020"}
     assert cut_tiles(dataset, tmp_path / "scenes", out=tmp_path / "tiles", seed=0)["accepted"] >= 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_damaged_archive_is_refused_or_gives_the_same_pixels(raw_gaofen: Path, seed: int) -> None:
+    archive = next((raw_gaofen / "products").glob("*.tar.gz"))
+    whole = archive.read_bytes()
+    pixels = read_one(archive, height_m=120.0).pixels.values
+    rng = np.random.default_rng(seed)
+    for _ in range(15):
+        content = bytearray(whole)
+        kind = rng.integers(3)
+        if kind == 0:
+            content[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        elif kind == 1:
+            del content[rng.integers(len(content)) :]
+        else:
+            start = int(rng.integers(len(content)))
+            content[start : start + 50] = bytes(50)
+        archive.write_bytes(bytes(content))
+        (scene,) = read_all(archive, height_m=120.0)
+        if isinstance(scene, Scene):  # a byte that means nothing, as of the time in gzip's header
+            np.testing.assert_array_equal(scene.pixels.values, pixels)
+        else:
+            assert scene.refused.reason == Reason.READ_ERROR
+            assert scene.refused.remedy
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_product_with_a_damaged_file_is_refused_or_its_pixels_are_numbers(product: Path, seed: int) -> None:
+    """Text has no checksum: another digit of a coefficient is another geometry, which is taken where it leads to the ground."""
+    rng = np.random.default_rng(100 + seed)
+    files = [next(product.glob(f"*-MSS1.{ending}")) for ending in ("tiff", "rpb", "xml")]
+    for _ in range(12):
+        path = files[rng.integers(len(files))]
+        whole = path.read_bytes()
+        content = bytearray(whole)
+        kind = rng.integers(3)
+        if kind == 0:
+            content[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        elif kind == 1:
+            del content[rng.integers(len(content)) :]
+        else:
+            content[: rng.integers(len(content))] = b"x" * 5
+        path.write_bytes(bytes(content))
+        (scene,) = read_all(product, height_m=120.0)
+        if isinstance(scene, Scene):
+            assert scene.pixels.shape[0] == 4
+            assert max(scene.pixels.shape) < 4000
+        else:
+            assert scene.refused.what
+            assert scene.refused.remedy
+        path.write_bytes(whole)

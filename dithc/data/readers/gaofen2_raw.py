@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dithc.config import datasets
-from dithc.data.files import check_room
+from dithc.data.files import room_bytes
 from dithc.data.ground import Heights, opened_heights, ortho_grid, orthorectify
 from dithc.data.pansharpen import F32, Mask, averaged, gsa, judgeable, reduced_resolution
 from dithc.data.raster import Grid, RasterInfo, read_raster, reproject_points
@@ -31,6 +31,8 @@ MULTISPECTRAL = re.compile(r"-(?:MSS[12]?|MUX)\.tiff?$", re.IGNORECASE)
 PANCHROMATIC = re.compile(r"-PAN[12]?\.tiff?$", re.IGNORECASE)
 SIDECAR = re.compile(r"-(?:MSS[12]?|MUX|PAN[12]?)(?:\.xml|\.rpb|_rpc\.txt)$", re.IGNORECASE)
 
+SHARPENING_BYTES = 12
+"""Of a band and pixel: as stored, interpolated and sharpened in fp32, and what numpy makes in between."""
 log = logger(__name__)
 
 
@@ -103,11 +105,8 @@ class Orthorectifier:
         native_m = pixel_m(rpc)
         ratio = max(2, round(native_m / self.source.gsd_m))
         grid = ortho_grid(rpc, shape=pixels.shape[1:], gsd_m=self.source.gsd_m, multiple=ratio, heights=heights)
+        check_memory(path, grid, bytes_each=SHARPENING_BYTES * len(pixels))
         fine_pan = on_grid(path, pan, pan_rpc, grid=grid, heights=heights)[0]
-        height, width = grid.shape
-        check_room(
-            path, len(pixels) * height * width * 10, said=f"{len(pixels)} x {height} x {width}, to be sharpened,"
-        )
         fine = on_grid(path, pixels, rpc, grid=grid, heights=heights)
         coarse = on_grid(path, pixels, rpc, grid=coarser(grid, ratio), heights=heights).astype(np.float32)
         valid = fine.any(axis=0) & (fine_pan > 0)
@@ -232,10 +231,25 @@ def _rpc(path: Path, info: RasterInfo) -> Rpc:
 
 def on_grid(path: Path, pixels: Array, rpc: Rpc, *, grid: Grid, heights: Heights) -> Array:
     """An image on a grid (C, H, W), after a look at the memory."""
+    check_memory(path, grid, bytes_each=len(pixels) * pixels.dtype.itemsize)
+    return orthorectify(pixels, rpc, grid=grid, heights=heights)
+
+
+def check_memory(path: Path, grid: Grid, *, bytes_each: int) -> None:
+    """Refuses a grid whose pixels, of `bytes_each`, are too many for the memory of this machine.
+
+    Raises:
+        Refused: they are more than `room_bytes`.
+    """
     height, width = grid.shape
-    said = f"{len(pixels)} x {height} x {width} of {pixels.dtype} on the ground"
-    check_room(path, len(pixels) * height * width * pixels.dtype.itemsize, said=said)
-    return np.ascontiguousarray(orthorectify(pixels, rpc, grid=grid, heights=heights))
+    if height * width * bytes_each > room_bytes():
+        raise Refused(
+            Reason.READ_ERROR,
+            "the product is too large on the ground for the memory here",
+            got=f"{height} x {width} pixels of {grid.transform[0]:g} m: {height * width * bytes_each / 2**30:.1f} GiB",
+            expected=f"at most {room_bytes() / 2**30:.1f} GiB: half of the memory that may be used here, and 32 GiB",
+            remedy="raise `gsd_m`, or stage it where there is more memory",
+        )
 
 
 def place_of(grid: Grid) -> Place:

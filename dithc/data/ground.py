@@ -47,7 +47,10 @@ class Heights:
         """
         part = self.values
         if self.grid is not None:
-            xs, ys = warp_points(CRS.from_epsg(4326), self.grid.crs, longitudes.tolist(), latitudes.tolist())
+            with _told("its geometry leads off the Earth"):
+                xs, ys = warp_points(CRS.from_epsg(4326), self.grid.crs, longitudes.tolist(), latitudes.tolist())
+            if not np.isfinite([xs, ys]).all():
+                raise OSError("its geometry leads where the DEM (`source.dem`) has no coordinates")
             columns, rows = ~Affine(*self.grid.transform) * (np.array(xs), np.array(ys))
             rows, columns = np.sort(rows), np.sort(columns)
             part = part[max(floor(rows[0]), 0) : ceil(rows[-1]) + 1, max(floor(columns[0]), 0) : ceil(columns[-1]) + 1]
@@ -99,7 +102,7 @@ def ortho_grid(rpc: Rpc, *, shape: tuple[int, int], gsd_m: float, multiple: int,
 
     Raises:
         UserError: the geometry leads nowhere.
-        OSError: the DEM lies elsewhere.
+        OSError: it leads off the Earth, or the DEM lies elsewhere.
     """
     sides = [np.linspace(-0.5, side - 0.5, BORDER_POINTS) for side in shape]
     lines, samples = (points.ravel() for points in np.meshgrid(*sides, indexing="ij"))
@@ -108,7 +111,10 @@ def ortho_grid(rpc: Rpc, *, shape: tuple[int, int], gsd_m: float, multiple: int,
         ends = [rpc.locate(lines, samples, np.full_like(lines, height)) for height in (low, high)]
         longitudes, latitudes = (np.concatenate(parts) for parts in zip(*ends, strict=True))
         low, high = heights.extremes(longitudes, latitudes)
-    xs, ys = reproject_points(longitudes.tolist(), latitudes.tolist(), source_epsg=4326, target_epsg=rpc.epsg)
+    with _told("its geometry leads off the Earth"):
+        xs, ys = reproject_points(longitudes.tolist(), latitudes.tolist(), source_epsg=4326, target_epsg=rpc.epsg)
+    if not np.isfinite([xs, ys]).all():
+        raise OSError("its geometry leads off the Earth")
     step = gsd_m * multiple
     left, right, bottom, top = floor(min(xs) / step), ceil(max(xs) / step), floor(min(ys) / step), ceil(max(ys) / step)
     return Grid(
@@ -132,25 +138,33 @@ def orthorectify(pixels: npt.NDArray[Any], rpc: Rpc, *, grid: Grid, heights: Hei
         (C, H, W) of `grid.shape`, same dtype.
     """
     target = np.zeros((len(pixels), *grid.shape), dtype=pixels.dtype)  # (C, H, W)
-    try:
-        with rasterio.Env(**READING):
-            reproject(
-                pixels,
-                target,
-                rpcs=_rasterio_rpc(rpc),
-                src_crs=CRS.from_epsg(4326),
-                src_nodata=0,
-                dst_transform=Affine(*grid.transform),
-                dst_crs=grid.crs,
-                dst_nodata=0,
-                resampling=Resampling.bilinear,
-                tolerance=0.0,  # every pixel's own height, none interpolated along a row
-                UNIFIED_SRC_NODATA="YES",
-                **heights.options,
-            )
-    except rasterio.errors.RasterioError as error:
-        raise OSError(f"it cannot be orthorectified: {error}") from error
+    with _told("it cannot be orthorectified"), rasterio.Env(**READING):
+        reproject(
+            pixels,
+            target,
+            rpcs=_rasterio_rpc(rpc),
+            src_crs=CRS.from_epsg(4326),
+            src_nodata=0,
+            dst_transform=Affine(*grid.transform),
+            dst_crs=grid.crs,
+            dst_nodata=0,
+            resampling=Resampling.bilinear,
+            tolerance=0.0,  # every pixel's own height, none interpolated along a row
+            UNIFIED_SRC_NODATA="YES",
+            **heights.options,
+        )
     return target
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Whatever GDAL comes to with coefficients of no camera, as an OSError that says what."""
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        raise OSError(f"{what}: {error}") from error
 
 
 def _rasterio_rpc(rpc: Rpc) -> RPC:

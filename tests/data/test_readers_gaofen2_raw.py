@@ -1,5 +1,6 @@
 """Products of level 1A: where their pixels come to lie on the ground, against a camera and a terrain that are known."""
 
+import re
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -159,6 +160,25 @@ def test_coefficients_of_the_panchromatic_image_are_noticed(product: Path) -> No
     shutil.copy(next(product.glob("*-PAN1.rpb")), next(product.glob("*-MSS1.rpb")))
     (refused,) = refusals(product, height_m=120.0)
     assert "another image" in refused.refused.what
+
+
+@pytest.mark.parametrize("value", ["1e300", "0.0", "-1.5", "1e5"])
+def test_coefficients_that_lead_elsewhere_are_refused(product: Path, dem: str, value: str) -> None:
+    """Each of the large ones in turn: no digit of them may be wrong unnoticed by much, and nothing ends in a traceback."""
+    path = next(product.glob("*-MSS1.rpb"))
+    whole = path.read_text()
+    for number in ("lineScale", "sampScale", "latScale", "longScale", "latOffset", "longOffset"):
+        path.write_text(re.sub(rf"{number} = [^;]*;", f"{number} = {value};", whole))
+        (refused,) = refusals(product, dem=dem)
+        assert refused.refused.reason in (Reason.READ_ERROR, Reason.GRID_MISMATCH)
+        assert refused.refused.remedy
+
+
+def test_an_xml_of_another_place_is_noticed(product: Path) -> None:
+    xml = next(product.glob("*-MSS1.xml"))
+    xml.write_text(re.sub(r"(LeftLatitude>)40\.", r"\g<1>41.", xml.read_text()))
+    (refused,) = refusals(product, height_m=120.0)
+    assert refused.refused.reason == Reason.GRID_MISMATCH
 
 
 def test_an_orthorectified_image_stays_as_it_is_whatever_lies_beside_it(product: Path) -> None:

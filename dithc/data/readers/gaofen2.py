@@ -76,11 +76,11 @@ class Gaofen2Reader:
         """Reads one file; the mask is invalid where every band is 0 (outside the footprint) or the file's no data."""
         source = self.source
         with opened_product(path, pan=source.pansharpen != "none") as image:
-            raw, facts = self._read(image)
+            metadata = _metadata(image)
+            raw, facts = self._read(image, metadata)
             wanted = DTYPES[source.units]
             if raw.pixels.dtype != wanted:
                 raise _wrong_type(raw.pixels, wanted=wanted, units=source.units)
-            metadata = _metadata(image)
         invalid = (raw.pixels == 0).all(axis=0)  # (H, W)
         if raw.nodata is not None:
             invalid |= (raw.pixels == raw.nodata).any(axis=0)
@@ -104,7 +104,7 @@ class Gaofen2Reader:
             facts=_facts(metadata) | facts,
         )
 
-    def _read(self, path: Path) -> tuple[Raw, dict[str, Any]]:
+    def _read(self, path: Path, metadata: Element | None) -> tuple[Raw, dict[str, Any]]:
         source = self.source
         if path.suffix.lower() == ".npy" or self.ground is None:
             raw = read_pixels(path, bands=source.bands, layout=source.layout, gsd_m=source.gsd_m, georeferenced=True)
@@ -112,7 +112,7 @@ class Gaofen2Reader:
         pixels, info = read_raster(path)
         coefficients = rpc_beside(path)
         if info.crs is None and coefficients is not None:
-            return self.ground.to_ground(path, pixels, info, coefficients)
+            return self.ground.to_ground(path, pixels, info, coefficients, metadata)
         if source.pansharpen != "none":
             raise Refused(
                 Reason.CRS_WRONG,

@@ -24,6 +24,7 @@ from dithc.data.registration import shift_between
 from dithc.data.rpc import Rpc, check_covers, read_rpc, rpc_beside
 from dithc.data.scene import Array, Place, Reason, Refused
 from dithc.data.tarball import unpack
+from dithc.data.xml import Element, find_text
 from dithc.log import logger
 
 PRODUCT = re.compile(r"(GF[126][A-D]?_PMS[12]?_[EW][\d.]+_[NS][\d.]+_\d{8}_L1A\d+)(?=[-_.]|$)")
@@ -31,6 +32,9 @@ MULTISPECTRAL = re.compile(r"-(?:MSS[12]?|MUX)\.tiff?$", re.IGNORECASE)
 PANCHROMATIC = re.compile(r"-PAN[12]?\.tiff?$", re.IGNORECASE)
 SIDECAR = re.compile(r"-(?:MSS[12]?|MUX|PAN[12]?)(?:\.xml|\.rpb|_rpc\.txt)$", re.IGNORECASE)
 
+CORNERS = ("TopLeft", "TopRight", "BottomRight", "BottomLeft")
+FARTHEST_CORNER = 0.15
+"""Of the image's side: 3,000 m of height seen from 20 degrees aside move a corner by 5 %."""
 SHARPENING_BYTES = 12
 """Of a band and pixel: as stored, interpolated and sharpened in fp32, and what numpy makes in between."""
 log = logger(__name__)
@@ -85,10 +89,14 @@ class Orthorectifier:
     def __init__(self, source: datasets.Gaofen2) -> None:
         self.source = source
 
-    def to_ground(self, path: Path, pixels: Array, info: RasterInfo, coefficients: Path) -> tuple[Raw, dict[str, Any]]:
+    def to_ground(
+        self, path: Path, pixels: Array, info: RasterInfo, coefficients: Path, metadata: Element | None
+    ) -> tuple[Raw, dict[str, Any]]:
         """The multispectral image (C, h, w) on a UTM grid of `gsd_m`, and what was done, for the table."""
         as_chw(pixels, bands=self.source.bands, layout="chw")
         rpc = _rpc(coefficients, info)
+        if metadata is not None:
+            _check_corners(rpc, metadata, height=info.height, width=info.width)
         facts: dict[str, Any] = {"orthorectified": self.said}
         with self._heights() as heights:
             if self.source.pansharpen == "none":
@@ -227,6 +235,31 @@ def _rpc(path: Path, info: RasterInfo) -> Rpc:
     rpc = read_rpc(path)
     check_covers(rpc, path, height=info.height, width=info.width)
     return rpc
+
+
+def _check_corners(rpc: Rpc, metadata: Element, *, height: int, width: int) -> None:
+    """Refuses coefficients that put the image's corners elsewhere than its XML does: digits have no checksum.
+
+    Raises:
+        Refused: they do, by more than hills can.
+    """
+    told = [[find_text(metadata, f"{corner}{axis}") for corner in CORNERS] for axis in ("Longitude", "Latitude")]
+    try:
+        longitudes, latitudes = (np.array([float(text or "") for text in texts]) for texts in told)
+    except ValueError:
+        return  # an XML without them
+    with np.errstate(all="ignore"):
+        lines, samples = rpc.project(longitudes, latitudes, np.full(4, rpc.height_off))
+    down, right = lines - np.array([0, 0, height, height]), samples - np.array([0, width, width, 0])
+    far = float(np.hypot(down, right).max())
+    if not far <= FARTHEST_CORNER * max(height, width):
+        raise Refused(
+            Reason.GRID_MISMATCH,
+            "the coefficients and the XML of the product contradict each other",
+            got=f"corners that lie {far:.0f} pixels apart in an image of {height} x {width}",
+            expected=f"at most {FARTHEST_CORNER:.0%} of its side",
+            remedy="unpack or download the product again: one of its files is damaged or another product's",
+        )
 
 
 def on_grid(path: Path, pixels: Array, rpc: Rpc, *, grid: Grid, heights: Heights) -> Array:

@@ -18,7 +18,9 @@ EXAMPLE = "dithc synthesize --kind sentinel2 --out my-scenes --seed 1 --scenes 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--kind", choices=("sentinel2", "gaofen2", "image-folder"), help="what to generate")
+    what.add_argument(
+        "--kind", choices=("sentinel2", "gaofen2", "gaofen2-raw", "geotiff", "image-folder"), help="what to generate"
+    )
     what.add_argument("--config", type=Path, help="configuration file of an experiment")
     parser.add_argument("--dataset", help="with --config: name in the section `datasets`")
     parser.add_argument(
@@ -26,12 +28,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, help="chooses the landscapes (default 0)")
     parser.add_argument("--scenes", type=int, help="products, or pictures a class (default 1)")
-    parser.add_argument("--size", type=int, help="side in pixels (default 768; pictures: the crop, 256)")
+    parser.add_argument(
+        "--size", type=int, help="side in pixels (default 768; gaofen2-raw 256; pictures: the crop, 256)"
+    )
     parser.add_argument("--classes", type=int, help="image-folder only: number of classes, 1 to 8 (default 4)")
     parser.add_argument(
         "--product", help="sentinel2 only: l2a (default), l2a-5, l2a-2, l1c, l1c-2 or l1c-granules: level and baseline"
     )
-    parser.add_argument("--gsd", type=float, help="gaofen2 only: metres per pixel (default 4)")
+    parser.add_argument(
+        "--gsd", type=float, help="gaofen2, gaofen2-raw, geotiff: metres per pixel (default 4, 3.24, 30)"
+    )
 
 
 def folder(args: argparse.Namespace) -> Path:
@@ -65,7 +71,7 @@ def _for_dataset(args: argparse.Namespace) -> int:
     start = time.monotonic()
     experiment = load(args.config)
     source = named(experiment.datasets, args.dataset or "", key="datasets").source
-    if source.synthetic is None or source.kind == "sentinel2-array":
+    if source.synthetic is None or source.kind in ("sentinel2-array", "geotiff"):
         raise problem(
             f"datasets.{args.dataset} cannot be generated",
             got=f"kind {source.kind}, path {source.path}",

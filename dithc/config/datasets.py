@@ -8,6 +8,10 @@ from dithc.config.base import Band, Fraction, Metres, Name, Place, Positive, Set
 
 # In the units of the data set, digital numbers or reflectances: far beyond both, and far from what fp32 cannot tell apart.
 Shown = Annotated[float, Field(ge=-(10.0**9), le=10.0**9)]
+Coefficient = Annotated[float, Field(ge=-(10.0**6), le=10.0**6)]
+Wavelength = Annotated[float, Field(ge=100.0, le=20_000.0)]
+PUBLISHED_BANDS = 4  # of the multispectral cameras of Gaofen-1, -2 and -6
+SHARPENED_GSD_M = 2.0  # half of a multispectral pixel of Gaofen-2 and more: nothing is left to sharpen
 
 
 Sentinel2Band = Literal["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
@@ -143,8 +147,19 @@ class Sentinel2Array(_Source):
         return self
 
 
+class Coefficients(Settings):
+    """A calibration of the user's own, in the place of the published one: one number for each of `bands`."""
+
+    gain: list[Coefficient] = Field(min_length=1, max_length=64)
+    """Radiance (W m-2 sr-1 um-1) of a digital number."""
+    offset: list[Coefficient] | None = Field(default=None, min_length=1, max_length=64)
+    """Radiance of the digital number 0; 0 where it is not given."""
+    irradiance: list[Coefficient] | None = Field(default=None, min_length=1, max_length=64)
+    """Sunlight above the air at one astronomical unit (W m-2 um-1), for reflectance; the published where it is not given."""
+
+
 class Gaofen2(_Source):
-    """Gaofen-2 multispectral scenes: orthorectified 4-band GeoTIFF (with its XML), or .npy cut from one."""
+    """Gaofen-2 scenes: orthorectified 4-band GeoTIFF (with its XML), .npy cut from one, or products of level 1A."""
 
     kind: Literal["gaofen2"]
     """Selects this reader."""
@@ -155,7 +170,122 @@ class Gaofen2(_Source):
     layout: Literal["chw", "hwc"] = "chw"
     """Order of axes in .npy files; GeoTIFF is always chw."""
     gsd_m: Metres = 4.0
-    """Pixel size in metres of files without georeference; recorded with every tile."""
+    """Pixel size in metres of files without georeference, and that to which products of level 1A are brought; recorded with every
+    tile."""
+    height_m: float | None = Field(default=None, ge=-1000.0, le=9000.0)
+    """Takes products of level 1A, folders or .tar.gz with their .rpb, and brings them to the ground at this height in metres
+    above the WGS84 ellipsoid; where `dem` is given too, it is added to its heights (most DEMs count from the geoid)."""
+    dem: Place | None = None
+    """Takes products of level 1A and brings them to the ground that this GeoTIFF of heights in metres describes."""
+    calibrate: Literal["none", "radiance", "reflectance"] = "none"
+    """What is stored: digital numbers as they are, radiance (W m-2 sr-1 um-1), or reflectance above the air, by the coefficients
+    that the producer published for satellite, camera and year."""
+    coefficients: Coefficients | None = None
+    """Calibration in the place of the published one."""
+    pansharpen: Literal["none", "gsa"] = "none"
+    """`gsa`: sharpens the bands of a product of level 1A with its panchromatic image, at `gsd_m` (adaptive Gram-Schmidt)."""
+    max_shift: float = Field(default=1.0, gt=0.0, le=100.0)
+    """Pixels of the multispectral image by which the panchromatic one may lie beside it; by more, it is rejected."""
+
+    @property
+    def takes_raw(self) -> bool:
+        """Whether products of level 1A are scenes: not before it is said how high the ground is."""
+        return self.height_m is not None or self.dem is not None
+
+    @model_validator(mode="after")
+    def _calibrated_alike(self) -> "Gaofen2":
+        given = self.coefficients
+        if self.calibrate == "none":
+            if given is not None:
+                raise ValueError("`coefficients` have no effect: set `calibrate: radiance` or `reflectance`")
+            return self
+        if self.units != "dn":
+            raise ValueError(
+                f"`calibrate: {self.calibrate}` needs digital numbers (`units: dn`): a stretched byte has lost them"
+            )
+        lists = {} if given is None else given.model_dump(exclude_none=True)
+        wrong = next((name for name, values in lists.items() if len(values) != len(self.bands)), None)
+        if wrong is not None:
+            raise ValueError(f"`coefficients.{wrong}` has not one number for each of the {len(self.bands)} `bands`")
+        if len(self.bands) != PUBLISHED_BANDS and {"gain", "irradiance"} - lists.keys():
+            raise ValueError(
+                f"coefficients are published for 4 bands, and `bands` has {len(self.bands)}: give all `coefficients`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _raw_or_not(self) -> "Gaofen2":
+        if self.synthetic is not None and self.takes_raw:
+            raise ValueError(
+                "`height_m` and `dem` have no effect on generated scenes, which lie on the ground already; "
+                "`dithc synthesize --kind gaofen2-raw` writes products of level 1A, for `path`"
+            )
+        if self.pansharpen == "none":
+            return self
+        if not self.takes_raw:
+            raise ValueError("`pansharpen` takes products of level 1A: say how high the ground is (`height_m`, `dem`)")
+        if self.units != "dn":
+            raise ValueError("`pansharpen` takes products of level 1A, whose numbers are `units: dn`")
+        if self.gsd_m > SHARPENED_GSD_M:
+            raise ValueError(
+                f"`pansharpen` has no effect at `gsd_m: {self.gsd_m:g}`: choose {SHARPENED_GSD_M:g} or less, "
+                "the panchromatic pixel is 0.8 m"
+            )
+        return self
+
+
+class GeoTiff(_Source):
+    """Rasters of any other sensor, which the configuration describes: Landsat, PlanetScope, Gaofen-1 and -6, aerial."""
+
+    kind: Literal["geotiff"]
+    """Selects this reader."""
+    sensor: Title = ""
+    """What took them, for the table of scenes."""
+    bands: list[Band] = Field(min_length=1, max_length=64)
+    """Names of the bands in the files' order."""
+    suffixes: list[Title] | None = Field(default=None, min_length=1, max_length=64)
+    """Where each band is a file of its own, how the names end, in the order of `bands`: `_SR_B4.TIF`. What stands before is the
+    scene."""
+    wavelengths_nm: list[Wavelength] | None = Field(default=None, min_length=1, max_length=64)
+    """Middle of each band in nanometres, for the table of scenes."""
+    units: Literal["dn", "byte", "reflectance", "radiance"]
+    """What a number is, after `scale` and `offset`: a digital number (uint16 alone), a byte (uint8 alone), reflectance 0 to 1, or
+    radiance (W m-2 sr-1 um-1)."""
+    scale: Coefficient | list[Coefficient] = 1.0
+    """Reflectance or radiance of a step of the stored numbers; one, or one for each band. 2.75e-5 for Landsat's Collection 2."""
+    offset: Coefficient | list[Coefficient] = 0.0
+    """Reflectance or radiance of the stored number 0; one, or one for each band. -0.2 for Landsat's Collection 2."""
+    nodata: float | None = None
+    """Stored value that means no data, in the place of what a file says of itself."""
+    gsd_m: Metres | None = None
+    """Pixel size in metres of files without georeference; where it is not given, they are rejected."""
+
+    @model_validator(mode="after")
+    def _not_generated(self) -> "GeoTiff":
+        if self.synthetic is not None:
+            raise ValueError(
+                "a geotiff is not generated with an experiment: `dithc synthesize --kind geotiff`, and `path`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_for_each_band(self) -> "GeoTiff":
+        for name in ("suffixes", "wavelengths_nm", "scale", "offset"):
+            values = getattr(self, name)
+            if isinstance(values, list) and len(values) != len(self.bands):
+                raise ValueError(f"`{name}` has {len(values)} values, and there are {len(self.bands)} `bands`")
+        if self.suffixes is not None and len({suffix.lower() for suffix in self.suffixes}) < len(self.suffixes):
+            raise ValueError("two bands have the same end in `suffixes`")
+        if not all(suffix.lower().endswith((".tif", ".tiff", ".jp2")) for suffix in self.suffixes or []):
+            raise ValueError("each of `suffixes` ends with .tif, .tiff or .jp2, such as `_SR_B4.TIF`")
+        if self.units in ("dn", "byte") and (self.scale != 1.0 or self.offset != 0.0):
+            raise ValueError(
+                f"`scale` and `offset` have no effect on `units: {self.units}`, which are kept as they are stored"
+            )
+        steps = self.scale if isinstance(self.scale, list) else [self.scale]
+        if 0.0 in steps:
+            raise ValueError("`scale` is 0, which leaves nothing of the numbers")
+        return self
 
 
 class ImageFolder(_Source):
@@ -169,7 +299,7 @@ class ImageFolder(_Source):
     """`folders`: each sub-folder is a class, in sorted order; `one`: all pictures are of one class."""
 
 
-Source = Annotated[Sentinel2 | Sentinel2Array | Gaofen2 | ImageFolder, Field(discriminator="kind")]
+Source = Annotated[Sentinel2 | Sentinel2Array | Gaofen2 | GeoTiff | ImageFolder, Field(discriminator="kind")]
 
 
 class Tiles(Settings):

@@ -1,4 +1,4 @@
-"""The one place rasterio enters: georeferenced rasters, written, read back exactly, and brought onto another grid.
+"""Where rasterio enters (and in `ground.py`): georeferenced rasters, written, read back exactly, and brought onto another grid.
 
 Two drivers open files, chosen by a file's first bytes, and nothing but the file itself is read: GDAL would follow what stands
 beside it or is written in it to other files and to the network.
@@ -80,8 +80,8 @@ def write_geotiff(
     path: Path,
     array_chw: npt.NDArray[Any],
     *,
-    transform: GeoTransform,
-    epsg: int,
+    transform: GeoTransform | None,
+    epsg: int | None,
     nodata: float | None = None,
     driver: Driver = "GTiff",
     verify: bool = False,
@@ -91,8 +91,9 @@ def write_geotiff(
     Args:
         path: file to write; its folder exists.
         array_chw: (C, H, W), any dtype the driver stores losslessly (GTiff: all; JP2OpenJPEG: uint8, uint16, int16).
-        transform: affine coefficients (a, b, c, d, e, f): x = a*col + b*row + c, y = d*col + e*row + f.
-        epsg: code of the coordinate reference system.
+        transform: affine coefficients (a, b, c, d, e, f): x = a*col + b*row + c, y = d*col + e*row + f; None for an image
+            without georeference.
+        epsg: code of the coordinate reference system; None likewise.
         nodata: value written as the file's nodata; Sentinel-2 JP2 files carry none (their metadata says 0).
         verify: read the file back and compare every pixel, so that a full disk or a lossy codec cannot pass unnoticed.
 
@@ -104,13 +105,15 @@ def write_geotiff(
         raise ValueError(f"write_geotiff takes an array (C, H, W), got the shape {array_chw.shape}; add the band axis")
     count, height, width = array_chw.shape
     profile = {"count": count, "height": height, "width": width, "dtype": array_chw.dtype, "nodata": nodata}
-    place = {"crs": CRS.from_epsg(epsg), "transform": Affine(*transform)}
+    place = {} if epsg is None or transform is None else {"crs": CRS.from_epsg(epsg), "transform": Affine(*transform)}
     try:
-        with rasterio.open(path, "w", driver=driver, **profile, **place, **CREATION_OPTIONS[driver]) as target:
-            target.write(array_chw)
-        if verify:
-            with rasterio.Env(**READING), rasterio.open(path, driver=driver) as source:
-                same = np.array_equal(source.read(), array_chw)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
+            with rasterio.open(path, "w", driver=driver, **profile, **place, **CREATION_OPTIONS[driver]) as target:
+                target.write(array_chw)
+            if verify:
+                with rasterio.Env(**READING), rasterio.open(path, driver=driver) as source:
+                    same = np.array_equal(source.read(), array_chw)
     except rasterio.errors.RasterioError as error:
         raise OSError(f"cannot write {path} with GDAL driver {driver}: {error}") from error
     if verify and not same:

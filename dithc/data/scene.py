@@ -12,10 +12,13 @@ import xarray
 from dithc.data.raster import GeoTransform
 
 Array = npt.NDArray[Any]
-Units = Literal["reflectance", "dn", "byte"]
+Units = Literal["reflectance", "radiance", "dn", "byte"]
 
 REFLECTANCE_SCALE = 1e-4
 """Reflectance is stored as int16 in units of Sentinel-2's own digital numbers, whatever the file's quantification."""
+
+RADIANCE_SCALE = 0.02
+"""Radiance (W m-2 sr-1 um-1) is stored as int16 in these steps, an eighth of a digital number of Gaofen-2; up to 655."""
 
 
 class Reason(StrEnum):
@@ -37,6 +40,8 @@ class Reason(StrEnum):
     UNITS_CONTRADICTION = "units_contradiction"
     OFFSET_CONTRADICTION = "offset_contradiction"
     OVERFLOW = "overflow"
+    NOT_CALIBRATED = "not_calibrated"
+    MISREGISTERED = "misregistered"
 
     SMALLER_THAN_TILE = "smaller_than_tile"
     TOO_LITTLE_VALID = "too_little_valid"
@@ -156,6 +161,26 @@ def located(
         xarray.DataArray(pixels, dims=("band", "y", "x"), coords={"band": bands, "y": y, "x": x}, attrs=attributes),
         xarray.DataArray(mask, dims=("y", "x"), coords={"y": y, "x": x}, name="mask"),
     )
+
+
+def stored_physical(values: Array, *, scale: float, invalid: Array, units: Units) -> Array:
+    """Physical values, (H, W) or with bands before, as int16 in steps of `scale`; 0 where invalid.
+
+    Raises:
+        Refused: a valid value does not fit in int16, or is no number.
+    """
+    steps = np.rint(np.where(invalid, 0.0, values / scale))
+    low, high = steps.min(), steps.max()
+    limits = np.iinfo(np.int16)
+    if not (limits.min <= low and high <= limits.max):
+        raise Refused(
+            Reason.OVERFLOW,
+            f"a {units} does not fit the stored type int16",
+            got=f"{low * scale:.4g} to {high * scale:.4g}",
+            expected=f"{limits.min * scale:.4g} to {limits.max * scale:.4g}",
+            remedy="check the coefficients, `units`, and which value means no data",
+        )
+    return steps.astype(np.int16)
 
 
 def stored_reflectance(digital: Array, *, offset: float, per_unit: float, invalid: Array, what: str) -> Array:

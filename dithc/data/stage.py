@@ -80,7 +80,7 @@ def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path) -> outco
     with whole_folder(out, own=OWN_FILES) as temporary:
         tally = Tally()
         with (
-            TableWriter(temporary / TABLE_FILE, columns=COLUMNS) as table,
+            TableWriter(temporary / TABLE_FILE, columns=COLUMNS | scenes.columns) as table,
             Stacks(temporary) as stacks,
             progress(total=len(scenes), label="scenes", unit="scene") as bar,
         ):

@@ -16,7 +16,11 @@ RUN_WITHOUT_EFFECT = {
 # Younger than stores that are in use: only what differs from the defaults, with which those were made, is in the digest.
 MUON_RULE = 2  # which matrices are its (train/matrices.py): 1 had the modulations too
 RUN_YOUNGER = {"objective", "lr_schedule", "decay_share", "betas", "optimizer", "guide"}
-SOURCE_YOUNGER = {"sentinel2": {"bands", "clouds"}, "sentinel2-array": {"clouds"}}
+SOURCE_YOUNGER = {
+    "sentinel2": {"bands", "clouds"},
+    "sentinel2-array": {"clouds"},
+    "gaofen2": {"height_m", "dem", "calibrate", "coefficients", "pansharpen", "max_shift"},
+}
 COARSE_RULE = 2  # which files of a Sentinel-2 product are read for grids of more than 10 m: 1 had the finest always
 CODEC_YOUNGER = {"equivariance", "latent_noise", "texture_steps"}
 EXTRACTOR_YOUNGER = {"defects"}
@@ -25,7 +29,7 @@ EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}
 # Of no effect on what a codec gives back.
 OF_SAMPLES = {"weights", "sampler", "steps", "guidance", "guidance_channels", *EVALUATION_YOUNGER}
 # Where something stands, or whether it was checked, does not decide a result: the hashes of the bytes are in the manifests.
-PLACES = {"path", "init_file", "checksum", "may_lack"}
+PLACES = {"path", "init_file", "dem", "checksum", "may_lack"}
 LOOKS = {"display"}  # of tiles; nothing that is learnt sees it, but for the SD VAE, whose latents name it
 
 

@@ -20,6 +20,9 @@ def check_inputs(experiment: Experiment, rules: Set[str]) -> None:
     wanted: dict[str, str | None] = {}
     if "stage" in rules:
         wanted |= {f"datasets.{name}.source.path": one.source.path for name, one in experiment.datasets.items()}
+        wanted |= {
+            f"datasets.{name}.source.dem": getattr(one.source, "dem", None) for name, one in experiment.datasets.items()
+        }
     if rules & {"latents", "sample"}:
         wanted |= {f"codecs.{name}.path": getattr(one, "path", None) for name, one in experiment.codecs.items()}
     if rules & {"features_real", "features_generated"}:

@@ -11,7 +11,7 @@ from dithc.runs import Manifest, atomic_write
 from dithc.sealed import seal
 from dithc.workflow.fingerprint import Files
 
-PATHS = {"path", "init_file"}  # keys of settings that name files of the user's
+PATHS = {"path", "init_file", "dem"}  # keys of settings that name files of the user's
 
 
 class Matrix:

@@ -59,3 +59,16 @@ def safe_folder(_safe_products: Path, tmp_path: Path) -> Path:
 def safe_product(safe_folder: Path) -> Path:
     """The product in `safe_folder`."""
     return next(safe_folder.glob("*.SAFE"))
+
+
+@pytest.fixture(scope="session")
+def _raw_gaofen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("raw") / "gaofen"
+    synthesize("gaofen2-raw", folder, seed=5, scenes=2, size=48)
+    return folder
+
+
+@pytest.fixture
+def raw_gaofen(_raw_gaofen: Path, tmp_path: Path) -> Path:
+    """Two generated Gaofen-2 products of level 1A, `products/` with a folder and a .tar.gz, and their `terrain/`, to spoil."""
+    return Path(shutil.copytree(_raw_gaofen, tmp_path / "gaofen"))

@@ -51,6 +51,25 @@ def test_blocks_of_another_kind_are_in_the_digest_where_they_are_not_the_preset_
     assert spec(model=family | change)["model"] == plain | family
 
 
+def source_spec(**source: Any) -> dict[str, Any]:
+    dataset = {
+        "title": "Toy",
+        "source": {"kind": "gaofen2", "path": "scenes", **source},
+        "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+        "codec": "pixel",
+    }
+    return stage_spec(load({"codecs": {"pixel": {"kind": "pixel"}}, "datasets": {"toy": dataset}}), "stage", "toy")
+
+
+def test_scenes_staged_before_products_of_level_1a_were_taken_keep_their_digest() -> None:
+    plain = {"kind": "gaofen2", "synthetic": None, "bands": ["B", "G", "R", "NIR"], "units": "dn", "layout": "chw"}
+    assert source_spec() == {"source": {**plain, "gsd_m": 4.0}}
+    assert source_spec(calibrate="none", pansharpen="none", max_shift=1.0, dem=None) == source_spec()
+    assert source_spec(height_m=20.0)["source"]["height_m"] == 20.0
+    assert source_spec(dem="a.tif") == source_spec(dem="b.tif")  # where it stands; what it holds is the rule's to watch
+    assert source_spec(calibrate="radiance") != source_spec()
+
+
 def test_measuring_changes_no_digest() -> None:
     assert spec(validate_every=5) == spec()
 

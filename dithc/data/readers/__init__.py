@@ -16,10 +16,12 @@ from typing import Protocol
 from dithc.config import datasets
 from dithc.data.readers.arrays import Sentinel2ArrayReader
 from dithc.data.readers.gaofen2 import Gaofen2Reader
+from dithc.data.readers.geotiff import GeoTiffReader
 from dithc.data.readers.image_folder import ImageFolderReader
 from dithc.data.readers.listing import check_name, scene_id
 from dithc.data.readers.safe import SafeReader
 from dithc.data.scene import Reason, Refused, Rejection, Scene
+from dithc.data.table import Kind
 from dithc.log import UserError
 
 __all__ = ["Scenes", "read_scenes"]
@@ -40,11 +42,13 @@ class Scenes:
 
     Attributes:
         classes: names of the classes that labels index.
+        columns: facts of these scenes alone, for their table, beside those that all have.
     """
 
     def __init__(self, reader: Reader, folder: Path) -> None:
         self._reader, self._folder = reader, folder
         self.classes = reader.classes
+        self.columns: dict[str, Kind] = getattr(reader, "columns", {})
 
     def __len__(self) -> int:
         return len(self._reader.paths)
@@ -97,6 +101,8 @@ def _reader(source: datasets.Source, folder: Path) -> Reader:
             return Sentinel2ArrayReader(source, folder)
         case datasets.Gaofen2():
             return Gaofen2Reader(source, folder)
+        case datasets.GeoTiff():
+            return GeoTiffReader(source, folder)
         case datasets.ImageFolder():
             return ImageFolderReader(source, folder)
 

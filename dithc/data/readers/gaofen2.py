@@ -1,21 +1,29 @@
-"""Gaofen-2 multispectral scenes: orthorectified 4-band GeoTIFF with its XML, or .npy cut from one."""
+"""Gaofen-2 multispectral scenes: orthorectified 4-band GeoTIFF with its XML, .npy cut from one, or products of level 1A."""
 
 import re
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dithc.config import datasets
+from dithc.data.calibration import Acquisition, calibrate
+from dithc.data.raster import read_raster
+from dithc.data.readers.gaofen2_raw import Orthorectifier, is_archive, opened_product, product_of
 from dithc.data.readers.listing import list_files, scene_id
-from dithc.data.readers.rasters import SUFFIXES, read_pixels
-from dithc.data.scene import Mask, Reason, Refused, Scene, located
-from dithc.data.xml import find_text, read_xml
+from dithc.data.readers.rasters import SUFFIXES, Raw, placed, read_pixels
+from dithc.data.rpc import rpc_beside
+from dithc.data.scene import Array, Mask, Reason, Refused, Scene, Units, located
+from dithc.data.table import Kind
+from dithc.data.xml import Element, find_text, read_xml
 from dithc.log import logger
 from dithc.runs import sha256_file
 
 DTYPES = {"dn": "uint16", "byte": "uint8"}
 PANCHROMATIC = re.compile(r"(?:^|[-_])PAN\d?(?:$|[-_.])", re.IGNORECASE)
+ARCHIVES = {".gz", ".tgz"}
 FACTS = {
     "product_id": ("ProductID",),
     "satellite": ("SatelliteID",),
@@ -23,66 +31,136 @@ FACTS = {
     "sensing_time": ("CenterTime", "ReceiveTime"),
     "level": ("ProductLevel",),
 }
+SHARPENED: dict[str, Kind] = {
+    "pansharpened": "text",
+    "pan_shift_m": "floats",
+    "ergas": "float",
+    "sam_degrees": "float",
+    "q": "float",
+}
 log = logger(__name__)
 
 
 class Gaofen2Reader:
-    """Reads the multispectral files under a folder; the panchromatic file of a product is left alone."""
+    """Reads the multispectral files under a folder; the panchromatic file of a product is taken for sharpening alone.
+
+    Attributes:
+        columns: of the table of scenes, that only these settings have.
+    """
 
     def __init__(self, source: datasets.Gaofen2, folder: Path) -> None:
         self.source, self.folder = source, folder
         self.classes: list[str] = [source.kind]
-        self.paths = list_files(
+        self.columns: dict[str, Kind] = {"orthorectified": "text"} if source.takes_raw else {}
+        if source.calibrate != "none":
+            self.columns["gains"] = "floats"
+        if source.pansharpen != "none":
+            self.columns |= SHARPENED
+        self.ground = Orthorectifier(source) if source.takes_raw else None
+        found = list_files(
             folder,
-            suffixes=SUFFIXES,
-            use=lambda path: not PANCHROMATIC.search(path.stem),
+            suffixes=SUFFIXES | (ARCHIVES if source.takes_raw else set()),
+            use=lambda path: not PANCHROMATIC.search(path.stem) and (path.suffix not in ARCHIVES or is_archive(path)),
             wanted=f"{len(source.bands)}-band GeoTIFF (.tif, .tiff) or .npy files of multispectral scenes",
-            remedy="point `source.path` at a folder with the orthorectified MSS files; unpack .tar.gz products first",
+            remedy="point `source.path` at a folder with the orthorectified MSS files; for products of level 1A as they are "
+            "delivered (GF2_..._L1A....tar.gz) set `height_m` or `dem`; unpack .tar.gz of other names first",
         )
+        unpacked = {product_of(path) for path in found if not is_archive(path)}
+        self.paths = [path for path in found if not is_archive(path) or product_of(path) not in unpacked]
+        if len(self.paths) < len(found):
+            log.info(
+                f"{len(found) - len(self.paths)} archives in {folder} are not read: their products lie there unpacked"
+            )
 
     def read(self, path: Path) -> Scene:
         """Reads one file; the mask is invalid where every band is 0 (outside the footprint) or the file's no data."""
         source = self.source
-        raw = read_pixels(path, bands=source.bands, layout=source.layout, gsd_m=source.gsd_m, georeferenced=True)
-        wanted = DTYPES[source.units]
-        if raw.pixels.dtype != wanted:
-            fitting = {kind: units for units, kind in DTYPES.items()}.get(str(raw.pixels.dtype))
-            raise Refused(
-                Reason.WRONG_DTYPE,
-                "the type of the pixels contradicts the declared units",
-                got=f"{raw.pixels.dtype}, values {raw.pixels.min()} to {raw.pixels.max()}",
-                expected=f"{wanted} for `units: {source.units}`",
-                remedy=f"set `units: {fitting}`"
-                if fitting
-                else "save it as uint16 (digital numbers) or uint8 (stretched)",
-            )
+        with opened_product(path, pan=source.pansharpen != "none") as image:
+            metadata = _metadata(image)
+            raw, facts = self._read(image, metadata)
+            wanted = DTYPES[source.units]
+            if raw.pixels.dtype != wanted:
+                raise _wrong_type(raw.pixels, wanted=wanted, units=source.units)
         invalid = (raw.pixels == 0).all(axis=0)  # (H, W)
         if raw.nodata is not None:
             invalid |= (raw.pixels == raw.nodata).any(axis=0)
+        pixels, scale = np.ascontiguousarray(raw.pixels), 1.0
+        units: Units = source.units
+        if source.calibrate != "none":
+            done = calibrate(pixels, invalid, source=source, of=_acquisition(metadata))
+            pixels, units, scale = done.pixels, done.units, done.scale
+            facts |= done.facts
         mask = np.where(invalid, Mask.INVALID, Mask.VALID).astype(np.uint8)
-        pixels, located_mask = located(
-            np.ascontiguousarray(raw.pixels), mask, bands=source.bands, place=raw.place, units=source.units
+        located_pixels, located_mask = located(
+            pixels, mask, bands=source.bands, place=raw.place, units=units, scale=scale
         )
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
             sha256=sha256_file(path),
-            pixels=pixels,
+            pixels=located_pixels,
             mask=located_mask,
             place=raw.place,
-            facts=self._facts(path),
+            facts=_facts(metadata) | facts,
         )
 
-    def _facts(self, path: Path) -> dict[str, Any]:
-        """What the XML beside the file says; nothing for .npy and for files that came without."""
-        if path.suffix.lower() == ".npy":
-            return {}
-        beside = [path.with_suffix(suffix) for suffix in (".xml", ".XML")]
-        found = next((xml for xml in beside if xml.exists()), None)
-        if found is None:
-            log.warning(f"{path} has no XML beside it: its satellite, sensor and time stay unknown")
-            return {}
-        root = read_xml(found)
-        return {
-            fact: next(filter(None, (find_text(root, name) for name in names)), None) for fact, names in FACTS.items()
-        }
+    def _read(self, path: Path, metadata: Element | None) -> tuple[Raw, dict[str, Any]]:
+        source = self.source
+        if path.suffix.lower() == ".npy" or self.ground is None:
+            raw = read_pixels(path, bands=source.bands, layout=source.layout, gsd_m=source.gsd_m, georeferenced=True)
+            return raw, {}
+        pixels, info = read_raster(path)
+        coefficients = rpc_beside(path)
+        if info.crs is None and coefficients is not None:
+            return self.ground.to_ground(path, pixels, info, coefficients, metadata)
+        if source.pansharpen != "none":
+            raise Refused(
+                Reason.CRS_WRONG,
+                "only products of level 1A are sharpened",
+                got=f"an image in {info.crs}",
+                expected="multispectral and panchromatic images with their .rpb",
+                remedy="point `source.path` at the products of level 1A, or set `pansharpen: none`",
+            )
+        return placed(pixels, info, bands=source.bands, gsd_m=source.gsd_m, georeferenced=True), {}
+
+
+def _wrong_type(pixels: Array, *, wanted: str, units: str) -> Refused:
+    fitting = {kind: units for units, kind in DTYPES.items()}.get(str(pixels.dtype))
+    return Refused(
+        Reason.WRONG_DTYPE,
+        "the type of the pixels contradicts the declared units",
+        got=f"{pixels.dtype}, values {pixels.min()} to {pixels.max()}",
+        expected=f"{wanted} for `units: {units}`",
+        remedy=f"set `units: {fitting}`" if fitting else "save it as uint16 (digital numbers) or uint8 (stretched)",
+    )
+
+
+def _metadata(path: Path) -> Element | None:
+    """The XML beside the file; None for .npy and for files that came without."""
+    if path.suffix.lower() == ".npy":
+        return None
+    beside = [path.with_suffix(suffix) for suffix in (".xml", ".XML")]
+    found = next((xml for xml in beside if xml.exists()), None)
+    if found is None:
+        log.warning(f"{path} has no XML beside it: its satellite, sensor and time stay unknown")
+        return None
+    return read_xml(found)
+
+
+def _facts(root: Element | None) -> dict[str, Any]:
+    """What the XML says; nothing where there is none."""
+    if root is None:
+        return {}
+    return {fact: next(filter(None, (find_text(root, name) for name in names)), None) for fact, names in FACTS.items()}
+
+
+def _acquisition(root: Element | None) -> Acquisition:
+    if root is None:
+        return Acquisition()
+    facts = _facts(root)
+    time = zenith = None
+    with suppress(ValueError):
+        time = datetime.fromisoformat(facts["sensing_time"] or "")
+    with suppress(ValueError):
+        zenith = float(find_text(root, "SolarZenith") or "")
+    return Acquisition(satellite=facts["satellite"], sensor=facts["sensor"], time=time, solar_zenith=zenith)

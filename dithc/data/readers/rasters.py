@@ -46,7 +46,11 @@ def read_pixels(
     """
     if path.suffix.lower() == ".npy":
         return Raw(pixels=as_chw(read_npy(path), bands=bands, layout=layout), place=Place(gsd_m=gsd_m), nodata=None)
-    pixels, info = read_raster(path)
+    return placed(*read_raster(path), bands=bands, gsd_m=gsd_m, georeferenced=georeferenced)
+
+
+def placed(pixels: Array, info: RasterInfo, *, bands: list[str], gsd_m: float, georeferenced: bool) -> Raw:
+    """What `read_raster` gave, checked as `read_pixels` does."""
     pixels = as_chw(pixels, bands=bands, layout="chw")
     return Raw(pixels=pixels, place=_place(info, gsd_m=gsd_m, georeferenced=georeferenced), nodata=info.nodata)
 
@@ -102,7 +106,8 @@ def _place(info: RasterInfo, *, gsd_m: float, georeferenced: bool) -> Place:
                 "the raster has no coordinate reference system",
                 got=f"transform {info.transform}, {info.points} control points, no system",
                 expected="an orthorectified GeoTIFF in a projected system, such as UTM",
-                remedy="orthorectify it (gdalwarp with RPC and a DEM), or cut it to .npy if its place does not matter",
+                remedy="orthorectify it: with its .rpb beside it set `height_m` or `dem` (kind gaofen2), else with gdalwarp; or "
+                "cut it to .npy if its place does not matter",
             )
         return Place(gsd_m=gsd_m)
     check_projected(info)

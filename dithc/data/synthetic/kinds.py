@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.data.npy import remove_leftovers
-from dithc.data.synthetic import gaofen2, image_folder, safe_product, sentinel2
+from dithc.data.synthetic import gaofen2, gaofen2_raw, geotiff, image_folder, safe_product, sentinel2
 from dithc.data.synthetic.themes import THEMES
 from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, replacing, sha256_file
@@ -20,6 +20,7 @@ RECORD = "synthetic.json"
 # The side of a Sentinel-2 tile is 10980 pixels; below 96 its 60 m bands have hardly any pixels.
 SENTINEL2_SIZES = (96, 10_980)
 SIZES = (16, 16_384)
+RAW_SIZES = (16, 2_048)  # of the multispectral image; the panchromatic one has four times the side
 GRIDS_M = (0.5, 30.0)
 DEFAULT_PRODUCT = "l2a"
 
@@ -31,7 +32,15 @@ class Kind(StrEnum):
 
     SENTINEL2 = "sentinel2"
     GAOFEN2 = "gaofen2"
+    GAOFEN2_RAW = "gaofen2-raw"
+    GEOTIFF = "geotiff"
     IMAGE_FOLDER = "image-folder"
+
+
+DEFAULT_SIZES = {Kind.GAOFEN2_RAW: 256, Kind.IMAGE_FOLDER: 256}
+DEFAULT_SIZE = 768
+DEFAULT_GRIDS_M = {Kind.GAOFEN2: 4.0, Kind.GAOFEN2_RAW: 3.24, Kind.GEOTIFF: 30.0}
+LIMITS = {Kind.SENTINEL2: SENTINEL2_SIZES, Kind.GAOFEN2_RAW: RAW_SIZES}
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,7 @@ class Request:
         scenes: products, or pictures a class.
         size: side of a scene in pixels (Sentinel-2: of 10 m), or the crop that pictures are meant for.
         classes: number of class folders; None but for `IMAGE_FOLDER`.
-        gsd: metres per pixel; None but for `GAOFEN2`.
+        gsd: metres per pixel, of the multispectral image; None but for those of `DEFAULT_GRIDS_M`.
         product: key of `safe_product.VARIANTS`; None but for `SENTINEL2`.
     """
 
@@ -83,13 +92,13 @@ def synthesize(
     """Writes invented inputs into the folder `out`, unless it already holds exactly these.
 
     Args:
-        kind: a `Kind`: sentinel2, gaofen2 or image-folder.
+        kind: a `Kind`: sentinel2, gaofen2, gaofen2-raw, geotiff or image-folder.
         out: folder to make; it must be absent, empty, or hold an earlier result of the same arguments.
         seed: chooses the landscapes; other seeds give other ones.
         scenes: number of products, or of pictures a class.
-        size: side in pixels; by default 768 (satellites) or 256 (pictures). Sentinel-2 needs a multiple of 6.
+        size: side in pixels; by default 768 (satellites) or 256 (raw Gaofen-2, pictures). Sentinel-2 needs a multiple of 6.
         classes: only for image-folder: number of classes, by default 4.
-        gsd: only for gaofen2: metres per pixel, by default 4.
+        gsd: only for gaofen2, gaofen2-raw and geotiff: metres per pixel, by default 4, 3.24 and 30.
         product: only for sentinel2: level and baseline, `l2a` (04.00) by default; `l2a-5` (05.11), `l2a-2` (02.14), `l1c`
             (05.11), `l1c-2` (02.09), or `l1c-granules`, two granules each in the format before December 2016.
         replace: whether an earlier result of other arguments, of an older generator, or with files missing or cut short is
@@ -141,6 +150,12 @@ def _steps(request: Request) -> list[Step]:
         case Kind.GAOFEN2:
             scenes = [gaofen2.GaofenScene(index=i, size=request.size, gsd=request.gsd or 4.0) for i in numbers]
             return [partial(gaofen2.write_scene, scene=scene, seed=seed) for scene in scenes]
+        case Kind.GAOFEN2_RAW:
+            scenes = [gaofen2.GaofenScene(index=i, size=request.size, gsd=request.gsd or 3.24) for i in numbers]
+            return [partial(gaofen2_raw.write_product, scene=scene, seed=seed) for scene in scenes]
+        case Kind.GEOTIFF:
+            scenes = [gaofen2.GaofenScene(index=i, size=request.size, gsd=request.gsd or 30.0) for i in numbers]
+            return [partial(geotiff.write_scene, scene=scene, seed=seed) for scene in scenes]
         case Kind.IMAGE_FOLDER:
             classes = request.classes or 1
             photographs = [
@@ -173,9 +188,9 @@ def _checked(
             remedy="set --kind to one of these",
         )
     chosen = Kind(kind)
-    _belongs("classes", classes, chosen, Kind.IMAGE_FOLDER)
-    _belongs("gsd", gsd, chosen, Kind.GAOFEN2)
-    _belongs("product", product, chosen, Kind.SENTINEL2)
+    _belongs("classes", classes, chosen, [Kind.IMAGE_FOLDER])
+    _belongs("gsd", gsd, chosen, list(DEFAULT_GRIDS_M))
+    _belongs("product", product, chosen, [Kind.SENTINEL2])
     if product is not None and product not in safe_product.VARIANTS:
         raise problem(
             "this kind of product cannot be invented",
@@ -183,14 +198,13 @@ def _checked(
             expected=" or ".join(safe_product.VARIANTS),
             remedy="set --product to one of these",
         )
-    satellite = chosen is not Kind.IMAGE_FOLDER
-    side = size if size is not None else (768 if satellite else 256)
-    limits = {Kind.SENTINEL2: safe_product.MAX_PRODUCTS, Kind.GAOFEN2: gaofen2.MAX_SCENES, Kind.IMAGE_FOLDER: 10**6}
+    side = size if size is not None else DEFAULT_SIZES.get(chosen, DEFAULT_SIZE)
+    limits = {Kind.SENTINEL2: safe_product.MAX_PRODUCTS, Kind.IMAGE_FOLDER: 10**6}
     if product is not None and safe_product.VARIANTS[product].long_names:
         limits[chosen] //= safe_product.GRANULES
     _within("seed", seed, 0, 2**63 - 1)
-    _within("scenes", scenes, 1, limits[chosen])
-    _within("size", side, *(SENTINEL2_SIZES if chosen is Kind.SENTINEL2 else SIZES))
+    _within("scenes", scenes, 1, limits.get(chosen, gaofen2.MAX_SCENES))
+    _within("size", side, *LIMITS.get(chosen, SIZES))
     if chosen is Kind.SENTINEL2 and side % 6:
         raise problem(
             "--size does not fit the three grids of Sentinel-2",
@@ -201,18 +215,18 @@ def _checked(
     if chosen is Kind.IMAGE_FOLDER:
         classes = 4 if classes is None else classes
         _within("classes", classes, 1, len(THEMES))
-    if chosen is Kind.GAOFEN2:
-        gsd = 4.0 if gsd is None else gsd
+    if chosen in DEFAULT_GRIDS_M:
+        gsd = DEFAULT_GRIDS_M[chosen] if gsd is None else gsd
         _within("gsd", gsd, *GRIDS_M)
     return Request(kind=chosen, seed=seed, scenes=scenes, size=side, classes=classes, gsd=gsd, product=product)
 
 
-def _belongs(option: str, value: object, kind: Kind, owner: Kind) -> None:
-    if value is not None and kind is not owner:
+def _belongs(option: str, value: object, kind: Kind, owners: list[Kind]) -> None:
+    if value is not None and kind not in owners:
         raise problem(
             f"--{option} has no meaning for {kind}",
             got=f"--{option} {value}",
-            expected=f"--{option} only with --kind {owner}",
+            expected=f"--{option} only with --kind {' or '.join(owners)}",
             remedy="leave it out",
         )
 

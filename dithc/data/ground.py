@@ -1,0 +1,180 @@
+"""Images in the sensor's own geometry brought to the ground: heights, grids, and GDAL's transformer by rational polynomials."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from math import ceil, floor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import rasterio
+from rasterio.crs import CRS
+from rasterio.enums import Resampling
+from rasterio.rpc import RPC
+from rasterio.transform import Affine
+from rasterio.warp import reproject
+from rasterio.warp import transform as warp_points
+
+from dithc.data.raster import READING, Grid, north_up, read_raster, reproject_points
+from dithc.data.rpc import Rpc
+from dithc.log import UserError, problem
+
+BORDER_POINTS = 11
+"""Points along each side of an image that is brought to the ground, to find the box that holds it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heights:
+    """Heights of the ground above the WGS84 ellipsoid (`opened_heights`).
+
+    Attributes:
+        options: as GDAL's transformer takes them.
+        values: of the DEM (H, W), NaN where it has none, with what was added; one where there is no DEM.
+        grid: of the DEM; None where there is none.
+    """
+
+    options: dict[str, Any]
+    values: npt.NDArray[np.float32]
+    grid: Grid | None = None
+
+    def extremes(self, longitudes: npt.NDArray[Any], latitudes: npt.NDArray[Any]) -> tuple[float, float]:
+        """Least and greatest height in the box around these points.
+
+        Raises:
+            OSError: the DEM has no height there.
+        """
+        part = self.values
+        if self.grid is not None:
+            with _told("its geometry leads off the Earth"):
+                xs, ys = warp_points(CRS.from_epsg(4326), self.grid.crs, longitudes.tolist(), latitudes.tolist())
+            if not np.isfinite([xs, ys]).all():
+                raise OSError("its geometry leads where the DEM (`source.dem`) has no coordinates")
+            columns, rows = ~Affine(*self.grid.transform) * (np.array(xs), np.array(ys))
+            rows, columns = np.sort(rows), np.sort(columns)
+            part = part[max(floor(rows[0]), 0) : ceil(rows[-1]) + 1, max(floor(columns[0]), 0) : ceil(columns[-1]) + 1]
+        if not np.isfinite(part).any():
+            raise OSError("the DEM (`source.dem`) has no height where the image lies")
+        return float(np.nanmin(part)), float(np.nanmax(part))
+
+
+@contextmanager
+def opened_heights(dem: Path | None, *, height_m: float) -> Iterator[Heights]:
+    """Heights for `orthorectify`: those of a DEM with `height_m` added, or `height_m` everywhere where there is no DEM.
+
+    Raises:
+        UserError: the DEM is no raster of one band with a coordinate reference system.
+    """
+    if dem is None:
+        yield Heights(options={"RPC_HEIGHT": height_m}, values=np.full((1, 1), height_m, np.float32))
+        return
+    try:
+        heights, info = read_raster(dem)
+    except OSError as error:
+        raise _no_dem(dem, got=str(error)) from error
+    if info.crs is None or info.count != 1:
+        raise _no_dem(dem, got=f"{info.count} bands, coordinate reference system {info.crs}")
+    values = heights[0].astype(np.float32) + np.float32(height_m)
+    if info.nodata is not None:
+        values[heights[0] == info.nodata] = np.nan
+    if not np.isfinite(values).any():
+        raise _no_dem(dem, got="no height anywhere")
+    grid = Grid(crs=info.crs, epsg=info.epsg, transform=info.transform, shape=values.shape)
+    profile = {"count": 1, "height": info.height, "width": info.width, "dtype": "float32", "nodata": np.nan}
+    place = {"crs": CRS.from_user_input(info.crs), "transform": Affine(*info.transform)}
+    with rasterio.Env(**READING), rasterio.MemoryFile() as memory:
+        with memory.open(driver="GTiff", **profile, **place) as target:
+            target.write(values, 1)
+        # No shift between vertical systems: it would depend on grids that may be installed or not; `height_m` says it.
+        options = {"RPC_DEM": memory.name, "RPC_DEM_APPLY_VDATUM_SHIFT": "NO"}
+        yield Heights(options=options, values=values, grid=grid)
+
+
+def ortho_grid(rpc: Rpc, *, shape: tuple[int, int], gsd_m: float, multiple: int, heights: Heights) -> Grid:
+    """The north-up grid in UTM that holds an image of this geometry, its sides whole multiples of `multiple` pixels of `gsd_m`.
+
+    The corner is a whole multiple too, so that grids of several dates have the same pixels.
+
+    Args:
+        rpc: its geometry.
+        shape: lines and samples of the image.
+
+    Raises:
+        UserError: the geometry leads nowhere.
+        OSError: it leads off the Earth, or the DEM lies elsewhere.
+    """
+    sides = [np.linspace(-0.5, side - 0.5, BORDER_POINTS) for side in shape]
+    lines, samples = (points.ravel() for points in np.meshgrid(*sides, indexing="ij"))
+    low, high = float(np.nanmin(heights.values)), float(np.nanmax(heights.values))
+    for _ in range(2):  # the heights of the whole DEM at first, then those of the box that they lead to
+        ends = [rpc.locate(lines, samples, np.full_like(lines, height)) for height in (low, high)]
+        longitudes, latitudes = (np.concatenate(parts) for parts in zip(*ends, strict=True))
+        low, high = heights.extremes(longitudes, latitudes)
+    with _told("its geometry leads off the Earth"):
+        xs, ys = reproject_points(longitudes.tolist(), latitudes.tolist(), source_epsg=4326, target_epsg=rpc.epsg)
+    if not np.isfinite([xs, ys]).all():
+        raise OSError("its geometry leads off the Earth")
+    step = gsd_m * multiple
+    left, right, bottom, top = floor(min(xs) / step), ceil(max(xs) / step), floor(min(ys) / step), ceil(max(ys) / step)
+    return Grid(
+        crs=f"EPSG:{rpc.epsg}",
+        epsg=rpc.epsg,
+        transform=north_up(left=left * step, top=top * step, gsd=gsd_m),
+        shape=((top - bottom) * multiple, (right - left) * multiple),
+    )
+
+
+def orthorectify(pixels: npt.NDArray[Any], rpc: Rpc, *, grid: Grid, heights: Heights) -> npt.NDArray[Any]:
+    """Brings an image in the sensor's geometry onto a grid on the ground, each pixel at the height of its place.
+
+    Bilinear, over as many pixels as one of a coarser grid holds. Pixels of 0 in all bands are no data and take no part; a pixel
+    of the grid that sees none of the image, or lies outside of the DEM, is 0 in all bands.
+
+    Args:
+        pixels: (C, h, w).
+
+    Returns:
+        (C, H, W) of `grid.shape`, same dtype.
+    """
+    target = np.zeros((len(pixels), *grid.shape), dtype=pixels.dtype)  # (C, H, W)
+    with _told("it cannot be orthorectified"), rasterio.Env(**READING):
+        reproject(
+            pixels,
+            target,
+            rpcs=_rasterio_rpc(rpc),
+            src_crs=CRS.from_epsg(4326),
+            src_nodata=0,
+            dst_transform=Affine(*grid.transform),
+            dst_crs=grid.crs,
+            dst_nodata=0,
+            resampling=Resampling.bilinear,
+            tolerance=0.0,  # every pixel's own height, none interpolated along a row
+            UNIFIED_SRC_NODATA="YES",
+            **heights.options,
+        )
+    return target
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Whatever GDAL comes to with coefficients of no camera, as an OSError that says what."""
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        raise OSError(f"{what}: {error}") from error
+
+
+def _rasterio_rpc(rpc: Rpc) -> RPC:
+    return RPC(**{name: list(value) if isinstance(value, tuple) else value for name, value in asdict(rpc).items()})
+
+
+def _no_dem(path: Path, *, got: str) -> UserError:
+    return problem(
+        f"{path} (`source.dem`) cannot be used as heights",
+        got=got,
+        expected="a GeoTIFF of one band, heights in metres, with its coordinate reference system",
+        remedy="correct `source.dem`, or give one height with `source.height_m`",
+    )

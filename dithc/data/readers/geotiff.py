@@ -1,0 +1,145 @@
+"""Rasters of any sensor that the configuration describes: one file a scene, or one for each band."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from dithc.config import datasets
+from dithc.data.raster import RasterInfo, read_raster
+from dithc.data.readers.listing import list_files, scene_id
+from dithc.data.readers.rasters import Raw, placed
+from dithc.data.scene import (
+    RADIANCE_SCALE,
+    REFLECTANCE_SCALE,
+    Array,
+    Mask,
+    Reason,
+    Refused,
+    Scene,
+    located,
+    stored_physical,
+)
+from dithc.data.table import Kind
+from dithc.runs import sha256_file
+
+SUFFIXES = {".tif", ".tiff", ".jp2"}
+DTYPES = {"dn": "uint16", "byte": "uint8"}
+STEPS = {"reflectance": REFLECTANCE_SCALE, "radiance": RADIANCE_SCALE}
+
+
+class GeoTiffReader:
+    """Reads what the configuration describes and nothing that it does not: every band by name, units, scale and no data.
+
+    Attributes:
+        columns: of the table of scenes, that only these settings have.
+    """
+
+    def __init__(self, source: datasets.GeoTiff, folder: Path) -> None:
+        self.source, self.folder = source, folder
+        self.classes: list[str] = [source.kind]
+        self.columns: dict[str, Kind] = {} if source.wavelengths_nm is None else {"wavelengths_nm": "floats"}
+        first = None if source.suffixes is None else source.suffixes[0]
+        self.paths = list_files(
+            folder,
+            suffixes=SUFFIXES if first is None else {Path(first).suffix.lower()},
+            use=lambda path: first is None or path.name.lower().endswith(first.lower()),
+            wanted=f"GeoTIFF files of {len(source.bands)} bands" if first is None else f"GeoTIFF files *{first}",
+            remedy="put the files there, or correct `source.path` and `source.suffixes`",
+        )
+
+    def read(self, path: Path) -> Scene:
+        """Reads the scene of one file, or of the files that begin as this one does."""
+        source = self.source
+        paths = self._files(path)
+        raw = self._raw(paths)
+        invalid = self._invalid(raw)  # (H, W)
+        pixels = self._stored(raw.pixels, invalid)
+        mask = np.where(invalid, Mask.INVALID, Mask.VALID).astype(np.uint8)
+        scale = STEPS.get(source.units, 1.0)
+        located_pixels, located_mask = located(
+            pixels, mask, bands=source.bands, place=raw.place, units=source.units, scale=scale
+        )
+        sums = [sha256_file(one) for one in paths]
+        facts = {"sensor": source.sensor or None}
+        wavelengths = {} if source.wavelengths_nm is None else {"wavelengths_nm": source.wavelengths_nm}
+        return Scene(
+            scene_id=scene_id(path, self.folder),
+            path=path,
+            sha256=sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest(),
+            pixels=located_pixels,
+            mask=located_mask,
+            place=raw.place,
+            facts={**facts, **wavelengths},
+        )
+
+    def _files(self, path: Path) -> list[Path]:
+        """The files of a scene, in the order of the bands; file names are compared without regard to case."""
+        suffixes = self.source.suffixes
+        if suffixes is None:
+            return [path]
+        stem = path.name[: -len(suffixes[0])]
+        beside = {one.name.lower(): one for one in path.parent.iterdir()}
+        wanted = [f"{stem}{suffix}" for suffix in suffixes]
+        missing = [name for name in wanted if name.lower() not in beside]
+        if missing:
+            raise Refused(
+                Reason.MISSING_BAND,
+                "a band of the scene is not there",
+                got=f"no {', '.join(missing)}",
+                expected=f"{len(wanted)} files {stem}*",
+                remedy="download them too, or take the scene out of the folder",
+            )
+        return [beside[name.lower()] for name in wanted]
+
+    def _raw(self, paths: list[Path]) -> Raw:
+        source = self.source
+        georeferenced = source.gsd_m is None
+        read = [read_raster(path) for path in paths]
+        for path, (_, info) in zip(paths, read, strict=True):
+            _check_alike(path, info, read[0][1])
+        together = np.concatenate([pixels for pixels, _ in read])
+        return placed(together, read[0][1], bands=source.bands, gsd_m=source.gsd_m or 1.0, georeferenced=georeferenced)
+
+    def _invalid(self, raw: Raw) -> Array:
+        """Where a band has no data (H, W): no number, or the declared value, or else the file's own."""
+        pixels = raw.pixels
+        invalid = ~np.isfinite(pixels) if pixels.dtype.kind == "f" else np.zeros(pixels.shape, dtype=bool)
+        nodata = raw.nodata if self.source.nodata is None else self.source.nodata
+        if nodata is not None:
+            invalid |= pixels == nodata
+        return np.asarray(invalid.any(axis=0))
+
+    def _stored(self, pixels: Array, invalid: Array) -> Array:
+        """Pixels in the type that a data set holds: as they are, or physical values in steps."""
+        source = self.source
+        if source.units in DTYPES:
+            if pixels.dtype != DTYPES[source.units]:
+                raise Refused(
+                    Reason.WRONG_DTYPE,
+                    "the type of the pixels contradicts the declared units",
+                    got=f"{pixels.dtype}, values {pixels.min()} to {pixels.max()}",
+                    expected=f"{DTYPES[source.units]} for `units: {source.units}`",
+                    remedy="set `units` to what the numbers are (reflectance and radiance take any type), or save them again",
+                )
+            return np.ascontiguousarray(pixels)
+        scales, offsets = (np.broadcast_to(value, len(pixels)).tolist() for value in (source.scale, source.offset))
+        stored = np.empty(pixels.shape, dtype=np.int16)
+        for band, target, scale, offset in zip(pixels, stored, scales, offsets, strict=True):
+            values = band * np.float64(scale) + offset  # (H, W)
+            target[:] = stored_physical(values, scale=STEPS[source.units], invalid=invalid, units=source.units)
+        return stored
+
+
+def _check_alike(path: Path, info: RasterInfo, first: RasterInfo) -> None:
+    """Refuses a band's file that does not lie on the grid of the first, or holds something else."""
+    for name in ("count", "height", "width", "dtype", "crs", "transform", "nodata"):
+        got, expected = getattr(info, name), getattr(first, name)
+        if got != expected and not (got != got and expected != expected):  # NaN is no data in both
+            raise Refused(
+                Reason.GRID_MISMATCH,
+                "a band differs from the first one of the scene",
+                got=f"{path.name}: {name} {got}",
+                expected=f"{expected}",
+                remedy="bring the bands onto one grid (gdalwarp -tr -te), or name those of one pixel size alone",
+            )

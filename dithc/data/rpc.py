@@ -1,0 +1,204 @@
+"""Rational polynomial coefficients: where on the ground a pixel of an image in the sensor's own geometry lies.
+
+Line and sample are quotients of cubic polynomials of longitude, latitude and height above the ellipsoid, all normalised to
+about [-1, 1] (NIMA, The Compendium of Controlled Extensions for the NITF, STDI-0002, 8.2.4: RPC00B). Read from the `.rpb` of
+the producer or an `_rpc.txt`; GDAL reads neither here, as it is kept from files beside a raster.
+"""
+
+import re
+from dataclasses import dataclass, fields
+from math import isfinite
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.data.files import open_regular
+from dithc.log import UserError, problem
+
+F64 = npt.NDArray[np.float64]
+TERMS = 20
+STEP = 1e-4
+"""Of the normalised coordinates, for differences: a pixel or less."""
+NEWTON_STEPS = 20
+CLOSE_PIXELS = 1e-4
+MOST_BYTES = 1 << 16
+"""Twenty times the largest of either format."""
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+ENDINGS = (".rpb", ".RPB", "_rpc.txt", "_RPC.TXT", "_rpc.TXT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rpc:
+    """Coefficients of one image; field names are those of the RPC00B extension in small letters.
+
+    Attributes:
+        line_num_coeff: coefficients of the line's numerator, in the order of RPC00B; the others likewise.
+        line_off: line of the middle, where 0 is the centre of the first pixel; `samp_off` likewise.
+        height_off: metres above the WGS84 ellipsoid.
+    """
+
+    line_off: float
+    samp_off: float
+    lat_off: float
+    long_off: float
+    height_off: float
+    line_scale: float
+    samp_scale: float
+    lat_scale: float
+    long_scale: float
+    height_scale: float
+    line_num_coeff: tuple[float, ...]
+    line_den_coeff: tuple[float, ...]
+    samp_num_coeff: tuple[float, ...]
+    samp_den_coeff: tuple[float, ...]
+
+    def project(self, longitude: F64, latitude: F64, height: F64) -> tuple[F64, F64]:
+        """Line and sample of points on the ground (degrees, metres above the ellipsoid), any one shape."""
+        x = (longitude - self.long_off) / self.long_scale
+        y = (latitude - self.lat_off) / self.lat_scale
+        z = (height - self.height_off) / self.height_scale
+        terms = _terms(x, y, z)
+        line = _sum(self.line_num_coeff, terms) / _sum(self.line_den_coeff, terms)
+        sample = _sum(self.samp_num_coeff, terms) / _sum(self.samp_den_coeff, terms)
+        return line * self.line_scale + self.line_off, sample * self.samp_scale + self.samp_off
+
+    def locate(self, line: F64, sample: F64, height: F64) -> tuple[F64, F64]:
+        """Longitude and latitude of pixels whose ground lies at these heights, by Newton's method.
+
+        Raises:
+            UserError: there is no such place, so that the coefficients are those of no camera.
+        """
+        longitude, latitude = np.full_like(line, self.long_off), np.full_like(line, self.lat_off)
+        far = np.inf
+        for _ in range(NEWTON_STEPS):
+            with np.errstate(all="ignore"):
+                at = self.project(longitude, latitude, height)
+                down, right = line - at[0], sample - at[1]
+                far = float(np.hypot(down, right).max())
+                if far < CLOSE_PIXELS or not isfinite(far):
+                    break
+                by_x = self.project(longitude + STEP * self.long_scale, latitude, height)
+                by_y = self.project(longitude, latitude + STEP * self.lat_scale, height)
+                line_x, sample_x, line_y, sample_y = by_x[0] - at[0], by_x[1] - at[1], by_y[0] - at[0], by_y[1] - at[1]
+                area = (line_x * sample_y - line_y * sample_x) / STEP
+                longitude = longitude + (down * sample_y - right * line_y) / area * self.long_scale
+                latitude = latitude + (right * line_x - down * sample_x) / area * self.lat_scale
+        if not far < CLOSE_PIXELS:
+            raise problem(
+                "the coefficients lead to no place on the ground",
+                got=f"pixels missed by {far:g} after {NEWTON_STEPS} steps",
+                expected="one place for every pixel at a height",
+                remedy="unpack or download the product again",
+            )
+        return longitude, latitude
+
+    @property
+    def epsg(self) -> int:
+        """The UTM zone of its middle on the ground."""
+        zone = int((self.long_off + 180.0) // 6.0) % 60 + 1
+        return (32600 if self.lat_off >= 0.0 else 32700) + zone
+
+
+def _terms(x: F64, y: F64, z: F64) -> list[F64]:
+    """The 20 terms in the order of RPC00B; x is the longitude, y the latitude, z the height."""
+    xx, yy, zz = x * x, y * y, z * z
+    second = [x * y, x * z, y * z, xx, yy, zz]
+    third = [x * y * z, x * xx, x * yy, x * zz, xx * y, y * yy, y * zz, xx * z, yy * z, z * zz]
+    return [np.ones_like(x), x, y, z, *second, *third]
+
+
+def _sum(coefficients: tuple[float, ...], terms: list[F64]) -> F64:
+    total = np.zeros_like(terms[0])
+    for coefficient, term in zip(coefficients, terms, strict=True):
+        if coefficient:
+            total += coefficient * term
+    return total
+
+
+def rpc_beside(raster: Path) -> Path | None:
+    """The file of coefficients beside a raster; None where there is none."""
+    candidates = (raster.with_name(f"{raster.stem}{ending}") for ending in ENDINGS)
+    return next((path for path in candidates if path.exists()), None)
+
+
+def read_rpc(path: Path) -> Rpc:
+    """Reads `.rpb` (as Gaofen products have it) or `_rpc.txt`, whichever the text is.
+
+    Raises:
+        UserError: it is no regular file, a number is missing or not finite, or a scale is not positive.
+    """
+    with open_regular(path) as file:
+        text = file.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise _refused(path, got=f"more than {MOST_BYTES} bytes")
+    found = _numbers(text.decode("latin-1"))
+    values: dict[str, float | tuple[float, ...]] = {}
+    for field in fields(Rpc):
+        numbers = found.get(field.name, ())
+        wanted = TERMS if field.name.endswith("coeff") else 1
+        if len(numbers) != wanted:
+            raise _refused(path, got=f"{len(numbers)} numbers for {field.name}, where {wanted} belong")
+        if not all(map(isfinite, numbers)) or (field.name.endswith("scale") and numbers[0] <= 0.0):
+            raise _refused(path, got=f"{field.name} {numbers[0]:g}")
+        values[field.name] = numbers if wanted > 1 else numbers[0]
+    rpc = Rpc(**values)  # type: ignore[arg-type]
+    if not (abs(rpc.lat_off) <= 84.0 and abs(rpc.long_off) <= 180.0):
+        raise _refused(path, got=f"latitude {rpc.lat_off:g}, longitude {rpc.long_off:g}")
+    return rpc
+
+
+def _numbers(text: str) -> dict[str, tuple[float, ...]]:
+    """Numbers by name in one spelling: `lineOffset = 1;`, `lineNumCoef = (1, 2);`, `LINE_OFF: 1`, `LINE_NUM_COEFF_1: 1`."""
+    found: dict[str, tuple[float, ...]] = {}
+    for name, listed, single in re.findall(rf"(\w+)\s*=\s*(?:\(([^()]*)\)|({NUMBER}))\s*;", text):
+        numbers = tuple(float(number) for number in re.findall(NUMBER, listed or single))
+        found[_spelled(name)] = numbers
+    for name, number in re.findall(rf"^\s*([A-Z_]+?)(?:_\d+)?\s*:\s*({NUMBER})", text, re.MULTILINE):
+        found[name.lower()] = (*found.get(name.lower(), ()), float(number))
+    return found
+
+
+def _spelled(name: str) -> str:
+    """`lineNumCoef` as line_num_coeff, `longOffset` as long_off."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    return re.sub(r"_coef$", "_coeff", re.sub(r"_offset$", "_off", words))
+
+
+def rpb_text(rpc: Rpc) -> str:
+    """The coefficients as an `.rpb` file, in the producer's layout."""
+    names = {field.name: re.sub(r"_(\w)", lambda found: found[1].upper(), field.name) for field in fields(Rpc)}
+    lines = ['satId = "XXX";', 'bandId = "XXX";', 'SpecId = "XXX";', "BEGIN_GROUP = IMAGE"]
+    lines += ["\terrBias =   1.0;", "\terrRand =    0.0;"]
+    for field, name in names.items():
+        value = getattr(rpc, field)
+        if isinstance(value, tuple):
+            numbers = ",\n".join(f"\t\t\t{number:+.16E}" for number in value)
+            lines.append(f"\t{name.removesuffix('f')} = (\n{numbers});")
+        else:
+            lines.append(f"\t{name}set = {value!r};" if name.endswith("Off") else f"\t{name} = {value!r};")
+    return "\n".join([*lines, "END_GROUP = IMAGE", "END;", ""])
+
+
+def check_covers(rpc: Rpc, path: Path, *, height: int, width: int) -> None:
+    """Refuses coefficients whose middle lies outside of the image: those of the other camera, or of another cut.
+
+    Raises:
+        UserError: they do not belong to an image of `height` lines of `width` pixels.
+    """
+    if not (0.0 <= rpc.line_off <= height and 0.0 <= rpc.samp_off <= width):
+        raise problem(
+            f"the coefficients in {path} are those of another image",
+            got=f"their middle at line {rpc.line_off:g}, pixel {rpc.samp_off:g} of {height} x {width} pixels",
+            expected="a middle inside of the image",
+            remedy="unpack the product again: each image has the file of its own name, and is not cut",
+        )
+
+
+def _refused(path: Path, *, got: str) -> UserError:
+    return problem(
+        f"the coefficients in {path} cannot be used",
+        got=got,
+        expected="10 offsets and scales and 4 x 20 finite coefficients of a place between 84 degrees south and north",
+        remedy="unpack or download the product again",
+    )

@@ -1,0 +1,274 @@
+"""Products of level 1A: where their pixels come to lie on the ground, against a camera and a terrain that are known."""
+
+import re
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.ndimage
+
+from dithc.config import datasets
+from dithc.data import cut_tiles, stage_scenes
+from dithc.data.raster import read_raster, write_geotiff
+from dithc.data.readers import read_scenes
+from dithc.data.scene import Reason, Rejection, Scene
+from dithc.data.synthetic.gaofen2 import GaofenScene
+from dithc.data.synthetic.gaofen2_raw import RATIO, RawProduct
+from dithc.data.table import read_rows
+from dithc.log import UserError
+
+SIZE, SEED, GSD_M = 48, 5, 3.24
+METRES = 20.0
+"""Steps of a coordinate image a metre."""
+
+
+def read_all(folder: Path, **settings: Any) -> list[Scene | Rejection]:
+    return list(read_scenes(datasets.Gaofen2(kind="gaofen2", path=str(folder), **settings), folder))
+
+
+def read_one(folder: Path, **settings: Any) -> Scene:
+    (scene,) = read_all(folder, **settings)
+    assert isinstance(scene, Scene), scene.refused
+    return scene
+
+
+def refusals(folder: Path, **settings: Any) -> list[Rejection]:
+    return [scene for scene in read_all(folder, **settings) if isinstance(scene, Rejection)]
+
+
+@pytest.fixture
+def product(raw_gaofen: Path) -> Path:
+    """The folder of the product that is not packed."""
+    return next(path for path in (raw_gaofen / "products").iterdir() if path.is_dir())
+
+
+@pytest.fixture
+def dem(raw_gaofen: Path, product: Path) -> str:
+    return str(raw_gaofen / "terrain" / f"{product.name}.tif")
+
+
+def geolocation_error_px(scene: Scene, left: float, top: float) -> npt.NDArray[np.float64]:
+    """Distance (n,) in pixels of where a pixel says that it is from where it lies, away from the image's border."""
+    values = scene.pixels.values.astype(np.float64)
+    x, y = left + values[0] / METRES, top - values[1] / METRES
+    gsd_m = scene.place.gsd_m
+    right, down = (x - scene.pixels.x.values) / gsd_m, (y - scene.pixels.y.values[:, None]) / gsd_m
+    inner = scipy.ndimage.binary_erosion(scene.mask.values > 0, iterations=3)
+    assert inner.sum() > 100
+    return np.asarray(np.hypot(right, down)[inner])
+
+
+@pytest.fixture
+def coordinates(product: Path) -> tuple[float, float]:
+    """Puts into the image what the camera saw where: metres right and below of the land's corner, which is returned."""
+    made = RawProduct(GaofenScene(index=0, size=SIZE, gsd=GSD_M), SEED)
+    lines, samples = np.mgrid[0:SIZE, 0:SIZE].astype(np.float64)
+    x, y = made.seen((lines + 0.5) * RATIO - 0.5, (samples + 0.5) * RATIO - 0.5)
+    left, top = made.corner
+    bands = np.rint(np.stack([x - left, top - y, np.ones_like(x), np.ones_like(x)]) * METRES).astype(np.uint16)
+    write_geotiff(product / "new.tif", bands, transform=None, epsg=None)
+    (product / "new.tif").replace(next(product.glob("*-MSS1.tiff")))  # over it, GDAL would delete what lies beside it
+    return left, top
+
+
+@pytest.mark.parametrize("gsd_m", [2.0, 3.24, 4.0, 8.0])
+def test_pixels_lie_within_half_a_pixel_of_the_truth(
+    product: Path, dem: str, coordinates: tuple[float, float], gsd_m: float
+) -> None:
+    error = geolocation_error_px(read_one(product, dem=dem, gsd_m=gsd_m), *coordinates)
+    rmse = float(np.sqrt((error**2).mean()))
+    print(f"geolocation error at {gsd_m} m: RMSE {rmse:.3f} px, greatest {error.max():.3f} px")
+    assert rmse <= 0.1  # half a pixel is what is asked for; steps of 0.05 m are 0.025 px at 2 m
+    assert error.max() <= 0.5
+
+
+def test_the_dem_is_what_brings_them_there(product: Path, dem: str, coordinates: tuple[float, float]) -> None:
+    """At one height hills are out of place; the height of the land's middle leaves a pixel, none at all leaves six."""
+    errors = [geolocation_error_px(read_one(product, height_m=height), *coordinates).mean() for height in (120.0, 0.0)]
+    assert errors[0] > 0.5
+    assert errors[1] > 4.0
+
+
+def test_a_constant_is_added_to_the_dem(
+    product: Path, dem: str, coordinates: tuple[float, float], tmp_path: Path
+) -> None:
+    heights, info = read_raster(Path(dem))
+    low = tmp_path / "geoid.tif"
+    write_geotiff(low, heights + np.float32(33.0), transform=info.transform, epsg=info.epsg)
+    assert geolocation_error_px(read_one(product, dem=str(low), height_m=-33.0), *coordinates).max() < 0.5
+
+
+def test_ground_that_the_dem_does_not_cover_is_invalid(product: Path, dem: str, tmp_path: Path) -> None:
+    heights, info = read_raster(Path(dem))
+    whole = read_one(product, dem=dem)
+    half = tmp_path / "half.tif"
+    heights[:, :, heights.shape[2] // 2 :] = -9999
+    write_geotiff(half, heights, transform=info.transform, epsg=info.epsg, nodata=-9999)
+    scene = read_one(product, dem=str(half))
+    assert 0.2 < (scene.mask.values > 0).sum() / (whole.mask.values > 0).sum() < 0.8
+    elsewhere = tmp_path / "elsewhere.tif"
+    a, b, c, d, e, f = info.transform
+    write_geotiff(elsewhere, heights, transform=(a, b, c + 90_000, d, e, f), epsg=info.epsg)
+    (refused,) = refusals(product, dem=str(elsewhere))
+    assert "no height where the image lies" in refused.refused.got
+
+
+def test_a_packed_product_is_read_as_an_unpacked_one(raw_gaofen: Path, tmp_path: Path) -> None:
+    archive = next((raw_gaofen / "products").glob("*.tar.gz"))
+    packed = read_one(archive, height_m=120.0)
+    with tarfile.open(archive) as content:
+        content.extractall(tmp_path / "unpacked", filter="data")
+    unpacked = read_one(tmp_path / "unpacked", height_m=120.0)
+    np.testing.assert_array_equal(packed.pixels.values, unpacked.pixels.values)
+    assert packed.facts == unpacked.facts
+    assert packed.facts["satellite"] == "GF2"
+    assert packed.facts["orthorectified"] == "120 m"
+    assert packed.scene_id == archive.name
+
+
+def test_a_product_that_lies_there_packed_and_unpacked_is_one_scene(raw_gaofen: Path) -> None:
+    folder = raw_gaofen / "products"
+    archive = next(folder.glob("*.tar.gz"))
+    with tarfile.open(archive) as content:
+        content.extractall(folder / archive.name.removesuffix(".tar.gz"), filter="data")
+    assert len(read_all(folder, height_m=120.0)) == 2
+
+
+def test_nothing_is_orthorectified_unasked(raw_gaofen: Path, product: Path) -> None:
+    """As it was before: packed products are no scenes, images without a system are refused; now with what to set."""
+    (refused,) = refusals(raw_gaofen / "products")
+    assert refused.refused.reason == Reason.CRS_MISSING
+    assert "`height_m` or `dem`" in refused.refused.remedy
+    shutil.rmtree(product)
+    with pytest.raises(UserError, match="set `height_m` or `dem`"):
+        read_all(raw_gaofen / "products")
+
+
+def test_an_image_without_coefficients_is_refused(product: Path) -> None:
+    next(product.glob("*-MSS1.rpb")).unlink()
+    (refused,) = refusals(product, height_m=120.0)
+    assert refused.refused.reason == Reason.CRS_MISSING
+    assert "gdalwarp" in refused.refused.remedy
+
+
+def test_coefficients_of_the_panchromatic_image_are_noticed(product: Path) -> None:
+    shutil.copy(next(product.glob("*-PAN1.rpb")), next(product.glob("*-MSS1.rpb")))
+    (refused,) = refusals(product, height_m=120.0)
+    assert "another image" in refused.refused.what
+
+
+@pytest.mark.parametrize("value", ["1e300", "0.0", "-1.5", "1e5"])
+def test_coefficients_that_lead_elsewhere_are_refused(product: Path, dem: str, value: str) -> None:
+    """Each of the large ones in turn: no digit of them may be wrong unnoticed by much, and nothing ends in a traceback."""
+    path = next(product.glob("*-MSS1.rpb"))
+    whole = path.read_text()
+    for number in ("lineScale", "sampScale", "latScale", "longScale", "latOffset", "longOffset"):
+        path.write_text(re.sub(rf"{number} = [^;]*;", f"{number} = {value};", whole))
+        (refused,) = refusals(product, dem=dem)
+        assert refused.refused.reason in (Reason.READ_ERROR, Reason.GRID_MISMATCH)
+        assert refused.refused.remedy
+
+
+def test_an_xml_of_another_place_is_noticed(product: Path) -> None:
+    xml = next(product.glob("*-MSS1.xml"))
+    xml.write_text(re.sub(r"(LeftLatitude>)40\.", r"\g<1>41.", xml.read_text()))
+    (refused,) = refusals(product, height_m=120.0)
+    assert refused.refused.reason == Reason.GRID_MISMATCH
+
+
+def test_an_orthorectified_image_stays_as_it_is_whatever_lies_beside_it(product: Path) -> None:
+    image = next(product.glob("*-MSS1.tiff"))
+    numbers = np.full((4, 60, 60), 300, np.uint16)
+    write_geotiff(image, numbers, transform=(4.0, 0.0, 500_000.0, 0.0, -4.0, 4_400_000.0), epsg=32650)
+    np.testing.assert_array_equal(read_one(product, height_m=0.0).pixels.values, numbers)
+
+
+@pytest.mark.parametrize(
+    "name", ["GF2_PMS2_E116.4_N40.0_20200506_L1A14660053001", "GF1_PMS1_W72.3_S36.7_20180506_L1A0002"]
+)
+def test_ids_of_any_length_are_products(raw_gaofen: Path, name: str) -> None:
+    archive = next((raw_gaofen / "products").glob("*.tar.gz"))
+    renamed = archive.rename(archive.with_name(f"{name}.tar.gz"))
+    assert len(refusals(raw_gaofen / "products", height_m=120.0)) == 0
+    assert len(read_all(renamed, height_m=120.0)) == 1
+
+
+def test_damaged_products_are_refused_each_with_a_reason(raw_gaofen: Path) -> None:
+    archive = next((raw_gaofen / "products").glob("*.tar.gz"))
+    whole = archive.read_bytes()
+    for spoilt in (whole[: len(whole) // 2], whole[:40], b"", b"no archive" * 50, whole[:5000] + whole[5100:]):
+        archive.write_bytes(spoilt)
+        (refused,) = refusals(archive, height_m=120.0)
+        assert refused.refused.reason == Reason.READ_ERROR
+        assert refused.refused.remedy
+
+
+def test_products_are_staged_to_tiles(raw_gaofen: Path, dem: str, tmp_path: Path, config: Callable[..., Path]) -> None:
+    source = {"kind": "gaofen2", "path": str(raw_gaofen / "products"), "height_m": 120.0, "calibrate": "reflectance"}
+    parts = {"display": {"bands": ["R", "G", "B"], "low": 0.0, "high": 0.3}, "tiles": {"size": 16}, "codec": "none"}
+    dataset = datasets.Dataset.model_validate(
+        {"title": "raw", "source": source, "split": {"train": 1.0, "val": 0.0}, **parts}
+    )
+    numbers = stage_scenes(dataset, raw_gaofen / "products", out=tmp_path / "scenes")
+    assert numbers["accepted"] == 2
+    rows = read_rows(tmp_path / "scenes" / "scenes.parquet")
+    assert {row["orthorectified"] for row in rows} == {"120 m"}
+    assert {row["offset_source"] for row in rows} == {"published for 2020"}
+    assert cut_tiles(dataset, tmp_path / "scenes", out=tmp_path / "tiles", seed=0)["accepted"] >= 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_damaged_archive_is_refused_or_gives_the_same_pixels(raw_gaofen: Path, seed: int) -> None:
+    archive = next((raw_gaofen / "products").glob("*.tar.gz"))
+    whole = archive.read_bytes()
+    pixels = read_one(archive, height_m=120.0).pixels.values
+    rng = np.random.default_rng(seed)
+    for _ in range(15):
+        content = bytearray(whole)
+        kind = rng.integers(3)
+        if kind == 0:
+            content[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        elif kind == 1:
+            del content[rng.integers(len(content)) :]
+        else:
+            start = int(rng.integers(len(content)))
+            content[start : start + 50] = bytes(50)
+        archive.write_bytes(bytes(content))
+        (scene,) = read_all(archive, height_m=120.0)
+        if isinstance(scene, Scene):  # a byte that means nothing, as of the time in gzip's header
+            np.testing.assert_array_equal(scene.pixels.values, pixels)
+        else:
+            assert scene.refused.reason == Reason.READ_ERROR
+            assert scene.refused.remedy
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_product_with_a_damaged_file_is_refused_or_its_pixels_are_numbers(product: Path, seed: int) -> None:
+    """Text has no checksum: another digit of a coefficient is another geometry, which is taken where it leads to the ground."""
+    rng = np.random.default_rng(100 + seed)
+    files = [next(product.glob(f"*-MSS1.{ending}")) for ending in ("tiff", "rpb", "xml")]
+    for _ in range(12):
+        path = files[rng.integers(len(files))]
+        whole = path.read_bytes()
+        content = bytearray(whole)
+        kind = rng.integers(3)
+        if kind == 0:
+            content[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        elif kind == 1:
+            del content[rng.integers(len(content)) :]
+        else:
+            content[: rng.integers(len(content))] = b"x" * 5
+        path.write_bytes(bytes(content))
+        (scene,) = read_all(product, height_m=120.0)
+        if isinstance(scene, Scene):
+            assert scene.pixels.shape[0] == 4
+            assert max(scene.pixels.shape) < 4000
+        else:
+            assert scene.refused.what
+            assert scene.refused.remedy
+        path.write_bytes(whole)

@@ -1,0 +1,166 @@
+"""Rasters of a sensor that the configuration describes: what it says is done, and what contradicts it is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rasterio.errors import NotGeoreferencedWarning
+
+from dithc.config import datasets
+from dithc.data import Tiles, cut_tiles, stage_scenes, synthesize
+from dithc.data.raster import read_raster, write_geotiff
+from dithc.data.readers import read_scenes
+from dithc.data.scene import Reason, Rejection, Scene
+from dithc.data.synthetic.geotiff import BANDS, OFFSET, SCALE
+from dithc.data.table import read_rows
+from dithc.log import UserError
+
+LANDSAT = {"bands": list(BANDS), "units": "reflectance", "scale": SCALE, "offset": OFFSET, "sensor": "OLI"}
+PLACE: dict[str, Any] = {"transform": (30.0, 0.0, 500_000.0, 0.0, -30.0, 4_400_000.0), "epsg": 32650}
+
+
+def read_all(folder: Path, **settings: Any) -> list[Scene | Rejection]:
+    source = datasets.GeoTiff.model_validate({"kind": "geotiff", "path": str(folder), **settings})
+    return list(read_scenes(source, folder))
+
+
+def read_one(folder: Path, **settings: Any) -> Scene:
+    (scene,) = read_all(folder, **settings)
+    assert isinstance(scene, Scene), scene.refused
+    return scene
+
+
+def refusal(folder: Path, **settings: Any) -> Rejection:
+    (scene,) = read_all(folder, **settings)
+    assert isinstance(scene, Rejection)
+    return scene
+
+
+@pytest.fixture
+def rasters(tmp_path: Path) -> Path:
+    synthesize("geotiff", tmp_path / "files", seed=2, scenes=1, size=64)
+    return tmp_path / "files"
+
+
+def test_reflectance_is_scale_times_number_plus_offset(rasters: Path) -> None:
+    scene = read_one(rasters, **LANDSAT)
+    numbers, info = read_raster(next(rasters.glob("*.tif")))
+    valid = numbers[0] > 0
+    expected = numbers.astype(np.float64) * 2.75e-5 - 0.2
+    np.testing.assert_allclose(scene.pixels.values[:, valid] * 1e-4, expected[:, valid], atol=5.1e-5)
+    np.testing.assert_array_equal(scene.mask.values > 0, valid)
+    assert not valid.all()  # the file's own value for no data
+    assert scene.pixels.attrs["units"] == "reflectance"
+    assert scene.place.crs == info.crs
+    assert scene.place.gsd_m == 30.0
+    assert scene.facts["sensor"] == "OLI"
+
+
+def test_files_of_one_band_each_are_one_scene(rasters: Path, tmp_path: Path) -> None:
+    whole, numbers = read_one(rasters, **LANDSAT), read_raster(next(rasters.glob("*.tif")))
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    for number, band in enumerate(numbers[0], start=2):
+        info = numbers[1]
+        write_geotiff(
+            apart / f"LC08_x_SR_B{number}.TIF", band[None], transform=info.transform, epsg=info.epsg, nodata=0
+        )
+    (apart / "LC08_x_QA_PIXEL.TIF").touch()
+    suffixes = [f"_sr_b{number}.tif" for number in range(2, 8)]
+    scene = read_one(apart, suffixes=suffixes, **LANDSAT)
+    np.testing.assert_array_equal(scene.pixels.values, whole.pixels.values)
+    assert scene.scene_id == "LC08_x_SR_B2.TIF"
+    write_geotiff(apart / "LC08_x_SR_B5.TIF", numbers[0][:1, :32, :32], **PLACE)
+    assert refusal(apart, suffixes=suffixes, **LANDSAT).refused.reason == Reason.GRID_MISMATCH
+    (apart / "LC08_x_SR_B5.TIF").unlink()
+    assert refusal(apart, suffixes=suffixes, **LANDSAT).refused.reason == Reason.MISSING_BAND
+
+
+def test_each_band_may_have_its_own_scale(tmp_path: Path) -> None:
+    """As products whose metadata has a coefficient for each band: PlanetScope's analytic radiance."""
+    write_geotiff(tmp_path / "x.tif", np.full((2, 8, 8), 1000, np.uint16), **PLACE)
+    scene = read_one(tmp_path, bands=["B", "R"], units="radiance", scale=[0.01, 0.02], offset=[0.0, -1.0])
+    np.testing.assert_allclose(scene.pixels.values[:, 0, 0] * scene.pixels.attrs["scale"], [10.0, 19.0])
+
+
+@pytest.mark.parametrize(("units", "dtype"), [("dn", np.uint16), ("byte", np.uint8)])
+def test_numbers_are_kept_as_they_are(tmp_path: Path, units: str, dtype: Any) -> None:
+    numbers = np.arange(3 * 8 * 8).reshape(3, 8, 8).astype(dtype)
+    write_geotiff(tmp_path / "x.tif", numbers, **PLACE)
+    scene = read_one(tmp_path, bands=["R", "G", "B"], units=units)
+    np.testing.assert_array_equal(scene.pixels.values, numbers)
+    assert scene.mask.values.all()  # no value was said to mean no data
+    other = "byte" if units == "dn" else "dn"
+    assert refusal(tmp_path, bands=["R", "G", "B"], units=other).refused.reason == Reason.WRONG_DTYPE
+
+
+def test_no_data_is_what_is_declared_before_what_a_file_says(tmp_path: Path) -> None:
+    values = np.full((1, 8, 8), 0.25, np.float32)
+    values[0, 0, 0], values[0, 1, 1], values[0, 2, 2] = np.nan, -9999.0, 0.0
+    write_geotiff(tmp_path / "x.tif", values, nodata=0.0, **PLACE)
+    taken = {"bands": ["R"], "units": "reflectance"}
+    invalid = read_one(tmp_path, nodata=-9999.0, **taken).mask.values == 0
+    assert sorted(zip(*np.nonzero(invalid), strict=True)) == [(0, 0), (1, 1)]
+    (refused,) = read_all(tmp_path, **taken)  # -9999 is a reflectance then
+    assert isinstance(refused, Rejection)
+    assert refused.refused.reason == Reason.OVERFLOW
+
+
+@pytest.mark.filterwarnings(f"ignore::{NotGeoreferencedWarning.__module__}.NotGeoreferencedWarning")
+def test_files_without_a_place_need_a_declared_pixel_size(tmp_path: Path) -> None:
+    write_geotiff(tmp_path / "x.tif", np.full((1, 8, 8), 9, np.uint8), transform=None, epsg=None)
+    assert refusal(tmp_path, bands=["R"], units="byte").refused.reason == Reason.CRS_MISSING
+    assert read_one(tmp_path, bands=["R"], units="byte", gsd_m=0.25).place.gsd_m == 0.25
+
+
+def test_another_number_of_bands_is_refused(rasters: Path) -> None:
+    assert refusal(rasters, **{**LANDSAT, "bands": ["a", "b"]}).refused.reason == Reason.BAND_COUNT
+
+
+def test_a_folder_of_other_names_says_what_was_looked_for(rasters: Path) -> None:
+    with pytest.raises(UserError, match=r"\*_SR_B2\.TIF"):
+        read_all(rasters, suffixes=[f"_SR_B{n}.TIF" for n in range(2, 8)], **LANDSAT)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"scale": [1.0, 2.0]},
+        {"scale": 0.0},
+        {"wavelengths_nm": [500.0]},
+        {"suffixes": ["_a.tif", "_A.tif", "_c.tif"]},
+        {"suffixes": ["_a", "_b", "_c"]},
+        {"units": "dn", "scale": 0.1},
+        {"units": "byte", "offset": 1.0},
+        {"path": None, "synthetic": {}},
+    ],
+)
+def test_descriptions_that_contradict_themselves_are_refused(wrong: dict[str, Any]) -> None:
+    right = {"kind": "geotiff", "path": "x", "bands": ["R", "G", "B"], "units": "reflectance"}
+    datasets.GeoTiff.model_validate(right)
+    with pytest.raises(ValueError, match=r"scale|bands|suffixes|offset|synthesize"):
+        datasets.GeoTiff.model_validate({**right, **wrong})
+
+
+def test_a_described_sensor_is_staged_to_tiles(tmp_path: Path) -> None:
+    synthesize("geotiff", tmp_path / "files", seed=2, scenes=2, size=64)
+    source = {
+        "kind": "geotiff",
+        "path": str(tmp_path / "files"),
+        **LANDSAT,
+        "wavelengths_nm": [482, 561, 655, 865, 1609, 2201],
+    }
+    parts = {"display": {"bands": ["red", "green", "blue"], "low": 0.0, "high": 0.3}, "codec": "none"}
+    split = {"train": 1.0, "val": 0.0}
+    dataset = datasets.Dataset.model_validate(
+        {"title": "six bands", "source": source, "tiles": {"size": 16}, "split": split, **parts}
+    )
+    stage_scenes(dataset, tmp_path / "files", out=tmp_path / "scenes")
+    rows = read_rows(tmp_path / "scenes" / "scenes.parquet")
+    assert rows[0]["wavelengths_nm"] == [482, 561, 655, 865, 1609, 2201]
+    cut_tiles(dataset, tmp_path / "scenes", out=tmp_path / "tiles", seed=0)
+    tiles = Tiles(tmp_path / "tiles")
+    assert len(tiles.rows("all")) >= 20
+    numbers = tiles.stored(tiles.rows("all"))
+    assert 0.2 < np.median(numbers[:, 3]) * 1e-4 < 0.5  # near infrared of green land

@@ -15,6 +15,7 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_DOOR_NAMES = 300, 60, 8
 ENTRANCES = {
     "rasterio": ("dithc/data/raster.py", "dithc/data/ground.py"),
     "PIL": ("dithc/data/pictures.py",),
+    "zarr": ("dithc/products/zarr_store.py",),
     "lxml": ("dithc/data/xml.py",),
     "pyarrow": ("dithc/data/table.py",),
     "diffusers": ("dithc/latents/diffusers_kl.py",),

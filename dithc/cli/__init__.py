@@ -45,7 +45,7 @@ VERBS = {
     "tune": "find the fastest way to make each matrix product here",
     "verify": "re-hash what a manifest lists",
     "show": "describe and draw any output of dithc",
-    "export": "write a checkpoint's weights for other programs",
+    "export": "write weights, or images, for other programs",
     "launch": "start ranks with the machine's launcher",
 }
 

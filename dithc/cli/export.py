@@ -1,27 +1,41 @@
-"""`dithc export`: writes a checkpoint's weights for other programs."""
+"""`dithc export`: writes a checkpoint's weights, generated images or real tiles for other programs."""
 
 import argparse
 from pathlib import Path
+from typing import Any, Literal
 
-SUMMARY = "Writes a checkpoint's weights for other programs: safetensors, the original DiT code, diffusers."
+from dithc.log import problem
+
+SUMMARY = (
+    "Writes for other programs: a checkpoint's weights (safetensors, the original DiT code, diffusers), or generated images and "
+    "real tiles (GeoTIFF, zarr)."
+)
 EXAMPLE = (
     "dithc export --checkpoint results/demo/runs/sentinel2/step_0000400.json --format official --out sentinel2.pt\n"
-    "  dithc export --checkpoint results/demo/runs/sentinel2/step_0000400.json --format diffusers --out transformer"
+    "  dithc export --checkpoint results/demo/runs/sentinel2/step_0000400.json --format diffusers --out transformer\n"
+    "  dithc export --samples results/demo/samples/sentinel2-after/manifest.json --format geotiff --select 0:100 --out products"
 )
+WEIGHTS = ("safetensors", "official", "diffusers")
+IMAGES = ("geotiff", "zarr")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
-    parser.add_argument("--checkpoint", type=Path, required=True, metavar="MANIFEST", help="manifest of a run")
-    parser.add_argument("--weights", choices=("ema", "raw"), default="ema", help="averaged or raw weights (ema)")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--checkpoint", type=Path, metavar="MANIFEST", help="manifest of a run: its weights")
+    what.add_argument("--samples", type=Path, metavar="MANIFEST", help="manifest of generated images")
+    what.add_argument("--tiles", type=Path, metavar="MANIFEST", help="manifest of real tiles")
     parser.add_argument(
         "--format",
-        choices=("safetensors", "official", "diffusers"),
-        default="safetensors",
-        help="one safetensors file with the official names; a .pt file as the original DiT code reads it; or a folder that "
-        "diffusers' DiTTransformer2DModel.from_pretrained opens (safetensors)",
+        choices=(*WEIGHTS, *IMAGES),
+        help="of weights: one safetensors file with the official names (if not given); a .pt file as the original DiT code reads "
+        "it (official); or a folder that diffusers' DiTTransformer2DModel.from_pretrained opens. Of images: a folder of "
+        "cloud-optimised GeoTIFF files (if not given), or one with a zarr store, in the units and integers of their data set, "
+        "with bands, scale, seeds and checkpoint",
     )
-    parser.add_argument("--out", type=Path, required=True, help="file to write; for diffusers the folder")
+    parser.add_argument("--weights", choices=("ema", "raw"), help="averaged or raw weights of a checkpoint (ema)")
+    parser.add_argument("--select", metavar="FIRST:END", help="which images, END left out; either may be missing (all)")
+    parser.add_argument("--out", type=Path, required=True, help="file to write; for diffusers and images the folder")
 
 
 def folder(args: argparse.Namespace) -> Path:
@@ -31,8 +45,33 @@ def folder(args: argparse.Namespace) -> Path:
 
 def run(args: argparse.Namespace) -> int:
     """Exports."""
+    of_weights = args.checkpoint is not None
+    formats = WEIGHTS if of_weights else IMAGES
+    layout: Any = args.format or formats[0]
+    unused = "--select" if of_weights and args.select else "--weights" if not of_weights and args.weights else None
+    if layout not in formats or unused:
+        what = "weights of a checkpoint" if of_weights else "images"
+        raise problem(
+            f"{unused or f'--format {layout}'} is not for {what}",
+            got=unused or layout,
+            expected=f"of {what}: --format {' | '.join(formats)}, and {'--weights' if of_weights else '--select'}",
+            remedy=f"leave out {unused}" if unused else "choose one of those, or export something else",
+        )
+    if not of_weights:
+        return _images(args, layout)
     from dithc.train import export
 
-    written = export(args.checkpoint, weights=args.weights, layout=args.format, out=args.out)
+    written = export(args.checkpoint, weights=args.weights or "ema", layout=layout, out=args.out)
     print(f"{args.out}: step {written['step']}, {written['tensors']} tensors, {written['bytes']} bytes")
+    return 0
+
+
+def _images(args: argparse.Namespace, layout: Any) -> int:
+    from dithc.products import write
+
+    stage: Literal["sample", "tiles"] = "sample" if args.samples else "tiles"
+    numbers = write(args.samples or args.tiles, stage=stage, layout=layout, out=args.out, select=args.select or ":")
+    print(
+        f"{args.out}: {numbers['images']} images, {sum(numbers['clipped'].values())} of {numbers['values']} values clipped"
+    )
     return 0

@@ -1,6 +1,6 @@
 """Settings of codecs, which turn tiles into latents and back, and of feature extractors."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -114,7 +114,8 @@ class Extractor(Settings):
     trained_on: Name | None = None
     """Data set on which the `classifier` is trained."""
     resize: Literal["legacy-pytorch", "clean"] = "legacy-pytorch"
-    """How pictures are resized for the network: as pytorch-fid does, or antialiased as clean-fid does."""
+    """How pictures are resized for the network: as pytorch-fid does (bilinear), or bicubic and antialiased as clean-fid does,
+    which is what a `squeezenet` does where none is named."""
     steps: Positive = 300
     """Training steps of the `classifier`."""
     batch: Size = 32
@@ -122,6 +123,13 @@ class Extractor(Settings):
     defects: bool = False
     """The `classifier` learns to tell defects of random level too (blocks, blur, noise and others), and its features are of all
     its stages: it sees what a classifier of clean tiles has no need to. Its data set may have one class."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resize_of_kind(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("kind") == "squeezenet":
+            return {"resize": "clean"} | given
+        return given
 
     @model_validator(mode="after")
     def _origin(self) -> "Extractor":

@@ -1,8 +1,9 @@
 """Scenes to tiles: what training will learn, each step of it a folder of memory-mapped arrays and a table.
 
 What: `stage_scenes` reads every file of a source onto one grid (one reader per kind in `readers/`), `cut_tiles` cuts, splits
-by place and measures, `Tiles` reads that folder back and `Stretch` holds its fixed maps; `synthesize` generates inputs for
-machines without data; `write_png` writes a picture.
+by place and measures, `Tiles` reads that folder back and `Stretch` holds its fixed maps; `products` reads scenes back and writes
+images as other programs want them, with bands, units and places; `synthesize` generates inputs for machines without data;
+`write_png` writes a picture.
 Why: scenes are large, of many shapes and sometimes wrong; training wants one long array of equal samples and no surprises.
 Invariants: a file that cannot be trusted is a row with its reason, never a silent skip; offsets come from metadata or are
 declared, never guessed; places decide the split, so all dates and overlaps of a place go together; statistics, scaling and
@@ -21,31 +22,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dithc.data import products
     from dithc.data.cut import cut_tiles
     from dithc.data.pictures import write_png
-    from dithc.data.split import SPLITS
     from dithc.data.stage import stage_scenes
     from dithc.data.synthetic import synthesize
     from dithc.data.tiles import Rows, Stretch, Tiles
 
 _HOMES = {
-    "SPLITS": "split",
     "Rows": "tiles",
     "Stretch": "tiles",
     "Tiles": "tiles",
     "cut_tiles": "cut",
+    "products": "products",
     "stage_scenes": "stage",
     "synthesize": "synthetic",
     "write_png": "pictures",
 }
 
-__all__ = ["SPLITS", "Rows", "Stretch", "Tiles", "cut_tiles", "stage_scenes", "synthesize", "write_png"]
+__all__ = ["Rows", "Stretch", "Tiles", "cut_tiles", "products", "stage_scenes", "synthesize", "write_png"]
 
 
 def __getattr__(name: str) -> object:
     """Loads a name of the door from its module on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    home = import_module(f"{__name__}.{_HOMES[name]}")
+    found: object = home if name == _HOMES[name] else getattr(home, name)
     globals()[name] = found
     return found

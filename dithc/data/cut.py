@@ -10,23 +10,19 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dithc.config import datasets
 from dithc.data.grid import draw_grid
-from dithc.data.npy import ShardWriter, open_npy, whole_folder
+from dithc.data.npy import ShardWriter, whole_folder
 from dithc.data.raster import GeoTransform
 from dithc.data.scene import Array, Reason
+from dithc.data.scenes import Scenes
 from dithc.data.split import SPLITS, Ints, Splitter
-from dithc.data.stage import INDEX_FILE as SCENES_INDEX
-from dithc.data.stage import TABLE_FILE as SCENES_TABLE
 from dithc.data.statistics import Histogram
-from dithc.data.table import Kind, TableWriter, read_columns
+from dithc.data.table import Kind, TableWriter
 from dithc.data.tiles import INFO_FILE, SCHEMA_VERSION, TABLE_FILE, Tiles
 from dithc.data.windows import Cut, Measured, covered_length, cuts, measure
 from dithc.log import logger, problem, progress
-from dithc.runs import Manifest, atomic_write, outcome
-from dithc.sealed import parse
+from dithc.runs import atomic_write, outcome
 
 GRID_FILE = "grid.png"
 OWN_FILES = (TABLE_FILE, INFO_FILE, GRID_FILE, "shard-*.npy")
@@ -67,7 +63,7 @@ def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) 
     Raises:
         UserError: no scene is as large as a tile, no train tile is left, a display band is missing, or the disk is full.
     """
-    source = _Scenes(scenes)
+    source = Scenes(scenes)
     _check_display(dataset, source.index["bands"])
     _check_size(dataset.tiles.size, source)
     with whole_folder(out, own=OWN_FILES) as temporary:
@@ -95,45 +91,11 @@ def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) 
     return numbers
 
 
-class _Scenes:
-    """The output of the stage `scenes`: stacks by number, and the columns of accepted scenes in (stack, row) order."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        try:
-            self.index: dict[str, Any] = parse(Manifest.whole(folder / SCENES_INDEX).read_text())
-            names = ("scene_id", "status", "stack", "row", "label", "height", "width", "crs", "transform")
-            columns = read_columns(Manifest.whole(folder / SCENES_TABLE), *names)
-        except (OSError, ValueError) as error:
-            raise problem(
-                f"the scenes in {folder} cannot be read",
-                got=error,
-                expected="what `dithc stage` wrote",
-                remedy="run `dithc stage` again",
-            ) from error
-        order = sorted(
-            (position for position, status in enumerate(columns["status"]) if status == "accepted"),
-            key=lambda position: (columns["stack"][position], columns["row"][position]),
-        )
-        self.columns = {name: [values[position] for position in order] for name, values in columns.items()}
-        self.count = len(order)
-        counts = [stack["count"] for stack in self.index["stacks"]]
-        self.firsts = np.concatenate([[0], np.cumsum(counts)]).astype(int).tolist()
-
-    def stack(self, number: int) -> tuple[Array, Array]:
-        """Pixels (n, C, H, W) and mask (n, H, W) of a stack, memory-mapped."""
-        entry = self.index["stacks"][number]
-        return (
-            open_npy(Manifest.whole(self.folder / entry["file"]), count=entry["count"]),
-            open_npy(Manifest.whole(self.folder / entry["mask"]), count=entry["count"]),
-        )
-
-
 class _Cutter:
     """Cuts stacks one after the other; what it has seen decides on duplicates, and the train tiles on statistics."""
 
     def __init__(
-        self, dataset: datasets.Dataset, source: _Scenes, folder: Path, table: TableWriter, *, seed: int
+        self, dataset: datasets.Dataset, source: Scenes, folder: Path, table: TableWriter, *, seed: int
     ) -> None:
         self.settings, self.source, self.table = dataset.tiles, source, table
         self.splitter = Splitter(dataset.split, seed=seed)
@@ -263,7 +225,7 @@ def _check_display(dataset: datasets.Dataset, bands: list[str]) -> None:
         )
 
 
-def _check_size(size: int, source: _Scenes) -> None:
+def _check_size(size: int, source: Scenes) -> None:
     heights, widths = source.columns["height"], source.columns["width"]
     if all(min(sides) < size for sides in zip(heights, widths, strict=True)):
         largest = max(zip(heights, widths, strict=True), key=min)
@@ -287,7 +249,7 @@ def _check_train(numbers: outcome.Tiles) -> None:
         )
 
 
-def _info(dataset: datasets.Dataset, source: _Scenes, cutter: _Cutter, numbers: outcome.Tiles) -> dict[str, Any]:
+def _info(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: outcome.Tiles) -> dict[str, Any]:
     index, scaling = source.index, dataset.scaling
     described = cutter.histogram.describe(
         scale=index["scale"], offset=index["offset"], low=scaling.low_percentile, high=scaling.high_percentile

@@ -4,6 +4,7 @@ Legend: N tiles, C bands, H, W tile.
 """
 
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,6 +71,7 @@ class Tiles:
     manifest lists is compared with it when it is first read.
 
     Attributes:
+        SPLITS: names of splits; a split's place among them is its number in files.
         info: content of `dataset.json`.
         count: number of accepted tiles (N).
         stretch: the data set's fixed maps.
@@ -77,6 +79,8 @@ class Tiles:
     Raises:
         UserError: a file is missing, cut short, or contradicts `dataset.json`.
     """
+
+    SPLITS = SPLITS
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -96,27 +100,35 @@ class Tiles:
                     remedy=REMEDY,
                 )
 
-    @cached_property
-    def _columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Split (index in `SPLITS`) and label of accepted tiles."""
+    def accepted(self, *names: str) -> dict[str, list[Any]]:
+        """Columns of `tiles.parquet`, of the accepted tiles alone.
+
+        Raises:
+            UserError: the table cannot be read, or contradicts `dataset.json`.
+        """
         try:
-            table = read_columns(Manifest.whole(self.folder / TABLE_FILE), "status", "split", "label")
+            table = read_columns(Manifest.whole(self.folder / TABLE_FILE), "status", *names)
         except OSError as error:
             raise problem(
                 f"{self.folder / TABLE_FILE} cannot be read", got=error, expected="a parquet table", remedy=REMEDY
             ) from error
-        chosen = np.array([status == "accepted" for status in table["status"]], dtype=bool)
-        if chosen.sum() != self.count:
+        chosen = [status == "accepted" for status in table["status"]]
+        if sum(chosen) != self.count:
             raise problem(
                 f"{self.folder / TABLE_FILE} contradicts {INFO_FILE}",
-                got=f"{chosen.sum()} accepted tiles",
+                got=f"{sum(chosen)} accepted tiles",
                 expected=self.count,
                 remedy=REMEDY,
             )
+        return {name: list(compress(table[name], chosen)) for name in names}
+
+    @cached_property
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Split (index in `SPLITS`) and label of accepted tiles."""
+        columns = self.accepted("split", "label")
         numbers = {name: number for number, name in enumerate(SPLITS)}
-        splits = [numbers[split] for split, accepted in zip(table["split"], chosen, strict=True) if accepted]
-        labels = [label for label, accepted in zip(table["label"], chosen, strict=True) if accepted]
-        return {"split": np.array(splits, np.uint8), "label": np.array(labels, np.int32)}
+        splits = [numbers[split] for split in columns["split"]]
+        return {"split": np.array(splits, np.uint8), "label": np.array(columns["label"], np.int32)}
 
     @property
     def labels(self) -> npt.NDArray[np.int32]:

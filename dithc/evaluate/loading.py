@@ -17,8 +17,8 @@ def load_extractor(kind: Kind, path: Path, *, resize: Resize | None = None, trus
         kind: `inception` (the FID's own network), `squeezenet` (Caffe's v1.0), `torchscript` (any network that keeps the contract
             in `scripted.py`) or `classifier` (trained by this workflow).
         path: the weights file. Nothing is ever downloaded.
-        resize: `legacy-pytorch` or `clean`; None means `legacy-pytorch` for inception and squeezenet. The other two kinds take
-            images as they are and say so where a mode is named.
+        resize: `legacy-pytorch` or `clean`; None means `legacy-pytorch` for inception and `clean` for squeezenet. The other two
+            kinds take images as they are and say so where a mode is named.
         trust: the user knows where a `torchscript` file is from; the code in it runs with the user's rights.
 
     Raises:

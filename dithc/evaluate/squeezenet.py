@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dithc.evaluate.extractor import FID_SUITE_RESIZE, Extractor, Resize, resize_images
+from dithc.evaluate.extractor import Extractor, Resize, resize_images
 from dithc.evaluate.weights import fill, read_safetensors, require_file
 from dithc.runs import sha256_file
 
 IMAGE_SIZE = 227
+# Tiles are enlarged for it, and the kernel decides: bilinear instead of bicubic moves features of 64-px tiles by 12 %.
+RESIZE: Resize = "clean"
 NUM_FEATURES = 512
 NUM_CLASSES = 1000
 BGR_MEAN = (104.0, 117.0, 123.0)
@@ -95,7 +97,7 @@ def load(path: Path, *, resize: Resize | None) -> Extractor:
         UserError: the file is missing, damaged or of another structure.
     """
     network = load_network(path)
-    mode = resize or FID_SUITE_RESIZE
+    mode = resize or RESIZE
 
     def features(images: Tensor) -> Tensor:
         return network(resize_images(images, size=IMAGE_SIZE, mode=mode))  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dithc.data import SPLITS, Rows, Tiles
+from dithc.data import Rows, Tiles
 from dithc.latents.codec import Codec
 from dithc.latents.views import NUM_VIEWS, view_of
 from dithc.log import logger, problem, progress
@@ -153,7 +153,7 @@ class _Maker:
         splits = np.empty(self.tiles.count, np.uint8)
         order: tuple[Literal["train", "val", "test"], ...] = ("train", "val", "test")
         for split in order:
-            splits[self.tiles.rows(split)] = SPLITS.index(split)
+            splits[self.tiles.rows(split)] = Tiles.SPLITS.index(split)
         entries = {}
         columns: dict[str, npt.NDArray[Any]] = {"labels": self.tiles.labels.astype(np.int32), "splits": splits}
         for name, column in columns.items():

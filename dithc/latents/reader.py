@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dithc.data import SPLITS, Rows
+from dithc.data import Rows, Tiles
 from dithc.latents.encode import INDEX_FILE, SCHEMA_VERSION, encode_tiles
 from dithc.log import UserError, problem
 from dithc.runs import Manifest, sha256_file
@@ -91,7 +91,7 @@ class Latents:
         """Rows of a split in ascending order, int64."""
         if split == "all":
             return np.arange(self.count, dtype=np.int64)
-        return np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int64)
+        return np.flatnonzero(self._splits == Tiles.SPLITS.index(split)).astype(np.int64)
 
     def moments(self, rows: Rows, *, views: Rows | None = None) -> npt.NDArray[np.float16]:
         """Stored rows, in the order asked.

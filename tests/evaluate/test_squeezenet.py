@@ -90,6 +90,27 @@ def test_feature_is_the_mean_of_the_last_maps(path_to_weights: Path) -> None:
     np.testing.assert_allclose(extractor(images), maps.mean(dim=(2, 3)).numpy(), rtol=1e-5, atol=1e-5)
 
 
+def test_resize_is_bicubic_where_none_is_named(shared_data: Path, path_to_weights: Path) -> None:
+    """As Pillow enlarges in float, which is clean-fid's way; the other mode is another measure, and says so."""
+    images, _ = photographs(shared_data / "imagenet_sample", count=6, size=64)
+    network = load_network(path_to_weights)
+    enlarged = [
+        [
+            np.asarray(Image.fromarray(band.astype(np.float32)).resize((227, 227), Image.Resampling.BICUBIC))
+            for band in image
+        ]
+        for image in images
+    ]
+    with torch.inference_mode():
+        wanted = network(torch.from_numpy(np.array(enlarged)).clamp(0, 255)).numpy()
+    away = {}
+    for resize in (None, "legacy-pytorch"):
+        extractor = load_extractor("squeezenet", path_to_weights, resize=resize)
+        away[extractor.resize] = np.linalg.norm(extractor(images) - wanted) / np.linalg.norm(wanted)
+    assert away["clean"] < 1e-3
+    assert away["legacy-pytorch"] > 0.02
+
+
 def test_truncated_weights_are_refused(path_to_weights: Path, tmp_path: Path) -> None:
     (tmp_path / "half.safetensors").write_bytes(path_to_weights.read_bytes()[: 2**20])
     with pytest.raises(UserError, match="cannot be read"):

@@ -168,6 +168,18 @@ def extractor_spec(stage: str, **settings: Any) -> dict[str, Any]:
     return stage_spec(load(base), stage, "x")
 
 
+def test_resize_of_squeezenet_changed_by_default_has_another_digest_and_the_former_has_its_own() -> None:
+    """Features of the one are never taken for the other's; all other kinds are as they were."""
+    files = {"trained_on": None, "path": "x"}
+    former = digest(extractor_spec("features", kind="squeezenet", resize="legacy-pytorch", **files))
+    assert former == "20da4780df3f"  # of `{kind: squeezenet, path}` before
+    unnamed, clean = (
+        digest(extractor_spec("features", kind="squeezenet", **files, **one)) for one in ({}, {"resize": "clean"})
+    )
+    assert unnamed == clean == "d3088f67611b"
+    assert digest(extractor_spec("features", kind="inception", **files)) == "420961f9bf24"
+
+
 @pytest.mark.parametrize("stage", ["extractor", "features"])
 def test_defects_change_the_digest_of_an_extractor_and_their_absence_does_not(stage: str) -> None:
     for settings in ({}, {"defects": False}):

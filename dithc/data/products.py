@@ -1,0 +1,183 @@
+"""What leaves the room as products: bands with their units, the integers that hold their values, and files of them.
+
+Legend: N images, C bands, H, W image.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.data.npy import open_npy, whole_folder
+from dithc.data.raster import BandLabel, GeoTransform, write_cog
+from dithc.data.scene import Array, Mask
+from dithc.data.scenes import Scenes
+
+__all__ = ["Bands", "Image", "Mask", "Scenes", "marked", "open_npy", "whole_folder", "write_geotiff"]
+
+Colour = Literal["red", "green", "blue"]
+COLOURS: tuple[Colour, ...] = get_args(Colour)
+NODATA = {"int16": -32768, "uint16": 65535}
+"""Value that means no data, beyond what sensors deliver; bytes have none to spare."""
+# Centres of bands in nm. Sentinel-2A: its MTD_MSIL2A.xml (Spectral_Information); B and C differ by less than 17 nm. Gaofen-2:
+# middles of 450-520, 520-590, 630-690 and 770-890 nm, the sensor's published ranges.
+SENTINEL2_NM = {
+    "B01": 442.7,
+    "B02": 492.7,
+    "B03": 559.8,
+    "B04": 664.6,
+    "B05": 704.1,
+    "B06": 740.5,
+    "B07": 782.8,
+    "B08": 832.8,
+    "B8A": 864.7,
+    "B09": 945.1,
+    "B10": 1373.5,
+    "B11": 1613.7,
+    "B12": 2202.4,
+}
+WAVELENGTHS_NM: dict[str, dict[str, float]] = {
+    "sentinel2": SENTINEL2_NM,
+    "sentinel2-array": SENTINEL2_NM,
+    "gaofen2": {"B": 485.0, "G": 555.0, "R": 660.0, "NIR": 830.0},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bands:
+    """The bands of a set of images and how their values are stored: physical = stored * scale + offset.
+
+    Attributes:
+        names: of the bands (C).
+        units: of physical values: `reflectance`, `dn` or `byte`.
+        dtype: of stored numbers: int16, uint16 or uint8.
+        scale: of each band.
+        offset: of each band.
+        wavelengths_nm: centre of each band, None where it is not known.
+        shown: numbers of the bands that are displayed as red, green and blue.
+    """
+
+    names: tuple[str, ...]
+    units: str
+    dtype: str
+    scale: tuple[float, ...]
+    offset: tuple[float, ...]
+    wavelengths_nm: tuple[float | None, ...]
+    shown: tuple[int, ...]
+
+    @classmethod
+    def of(cls, info: dict[str, Any]) -> "Bands":
+        """Those of a data set, stored as its source stores them; from its dataset.json, or the scenes' index."""
+        names, known = tuple(info["bands"]), WAVELENGTHS_NM.get(info.get("kind", ""), {})
+        return cls(
+            names=names,
+            units=info.get("units", ""),
+            dtype=info["dtype"],
+            scale=(float(info["scale"]),) * len(names),
+            offset=(float(info["offset"]),) * len(names),
+            wavelengths_nm=tuple(known.get(name) for name in names),
+            shown=tuple(names.index(name) for name in info["display"]["bands"]) if "display" in info else (),
+        )
+
+    @classmethod
+    def displayed(cls, info: dict[str, Any]) -> "Bands":
+        """The display bands of a data set as bytes, for codecs that see and give pictures; the display stretch is the scale."""
+        low, high = (np.broadcast_to(np.asarray(info["display"][end], float), 3) for end in ("low", "high"))
+        names, known = tuple(info["display"]["bands"]), WAVELENGTHS_NM.get(info.get("kind", ""), {})
+        return cls(
+            names=names,
+            units=info.get("units", ""),
+            dtype="uint8",
+            scale=tuple(((high - low) / 255).tolist()),
+            offset=tuple(low.tolist()),
+            wavelengths_nm=tuple(known.get(name) for name in names),
+            shown=(0, 1, 2),
+        )
+
+    @property
+    def nodata(self) -> int | None:
+        """Stored number that means no data; None where the type has none to spare."""
+        return NODATA.get(self.dtype)
+
+    def physical(self, stored: Array) -> npt.NDArray[np.float32]:
+        """Stored numbers (..., C, H, W) as float32 in `units`."""
+        scale, offset = (np.array(values, np.float32)[:, None, None] for values in (self.scale, self.offset))
+        values: npt.NDArray[np.float32] = stored.astype(np.float32) * scale + offset
+        return values
+
+    def stored(self, physical: Array) -> tuple[Array, npt.NDArray[np.int64]]:
+        """Values in `units` (N, C, H, W) as the nearest stored numbers, and how many of each band (C) were beyond the type.
+
+        Those are clipped to its ends; `nodata` is beyond.
+        """
+        scale, offset = (np.array(values, np.float64)[:, None, None] for values in (self.scale, self.offset))
+        return self.kept(np.rint((physical.astype(np.float64) - offset) / scale))
+
+    def kept(self, numbers: Array) -> tuple[Array, npt.NDArray[np.int64]]:
+        """Whole numbers (N, C, H, W) in the stored type, and how many of each band (C) were clipped to its ends."""
+        limits = np.iinfo(np.dtype(self.dtype))
+        low = limits.min + (self.nodata == limits.min)
+        high = limits.max - (self.nodata == limits.max)
+        clipped = ((numbers < low) | (numbers > high)).sum(axis=(0, 2, 3), dtype=np.int64)  # (C,)
+        return np.clip(numbers, low, high).astype(self.dtype), clipped  # (N, C, H, W)
+
+    def labels(self) -> list[BandLabel]:
+        """What a file says of each band."""
+        shown = {band: COLOURS[place] for place, band in enumerate(self.shown)}
+        columns = zip(self.names, self.scale, self.offset, self.wavelengths_nm, strict=True)
+        return [
+            BandLabel(
+                name=name, units=self.units, scale=scale, offset=offset, wavelength_nm=nm, shown=shown.get(number)
+            )
+            for number, (name, scale, offset, nm) in enumerate(columns)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """One image of a product.
+
+    Attributes:
+        name: of its file, without a suffix.
+        pixels: (C, H, W), stored numbers.
+        tags: what is said of it.
+        valid: (H, W), where it has data; None for everywhere.
+        crs: where it is; None for generated images, which are nowhere.
+        transform: affine coefficients, with `crs`.
+    """
+
+    name: str
+    pixels: Array
+    tags: dict[str, str]
+    valid: npt.NDArray[np.bool_] | None = None
+    crs: str | None = None
+    transform: GeoTransform | None = None
+
+
+def marked(image: Image, *, bands: Bands) -> Array:
+    """The pixels (C, H, W) of an image, those that are not valid with the number that means no data, if there is one."""
+    if image.valid is None or bands.nodata is None:
+        return image.pixels
+    return np.where(image.valid, image.pixels, np.array(bands.nodata, image.pixels.dtype))
+
+
+def write_geotiff(folder: Path, image: Image, *, bands: Bands) -> Path:
+    """Writes an image as a cloud-optimised GeoTIFF; returns its path.
+
+    Raises:
+        OSError: the disk is full or not writable.
+    """
+    path = folder / f"{image.name}.tif"
+    write_cog(
+        path,
+        marked(image, bands=bands),
+        bands=bands.labels(),
+        tags=image.tags,
+        nodata=bands.nodata,
+        valid=image.valid if bands.nodata is None else None,
+        crs=image.crs,
+        transform=image.transform,
+    )
+    return path

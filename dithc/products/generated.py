@@ -1,0 +1,71 @@
+"""Generated images of an evaluation, read back in the units of their data set.
+
+Legend: N images, C bands, H, W image.
+"""
+
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.data import Rows, Tiles, products
+from dithc.log import problem
+from dithc.products.inputs import needed_input
+from dithc.products.lazy import Joined
+from dithc.runs import Manifest
+from dithc.sealed import plain, unseal
+
+PICTURES = "sd-vae-"  # codecs that see and give the display bands as they are shown
+
+
+class Generated:
+    """The samples of a manifest.
+
+    Attributes:
+        path: of the manifest.
+        manifest: of the stage `sample`.
+        info: of the data set (dataset.json) whose scaling they have.
+        bands: theirs.
+        shape: (N, C, H, W).
+        count: N.
+
+    Raises:
+        UserError: the manifest, or the tiles that it was made with, are missing or damaged, or contradict each other.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.manifest = path, Manifest.read(path, stage="sample")
+        tiles = Tiles(needed_input(path, self.manifest, stage="tiles")[0].parent)
+        self.info, self._stretch = tiles.info, tiles.stretch
+        self._pictures = str(self.manifest.numbers.get("codec", "")).startswith(PICTURES)
+        self.bands = products.Bands.displayed(self.info) if self._pictures else products.Bands.of(self.info)
+        self._joined = Joined([path.parent / name for name in self._named(".npy")])
+        self.shape, self.count = self._joined.shape, self._joined.shape[0]
+        if self.shape[1] != len(self.bands.names):
+            raise problem(
+                f"the images of {path} are of other bands than their data set",
+                got=f"{self.shape[1]} bands",
+                expected=f"{len(self.bands.names)} ({', '.join(self.bands.names)})",
+                remedy="run `dithc sample` again",
+            )
+
+    def physical(self, rows: Rows) -> npt.NDArray[np.float32]:
+        """Images (n, C, H, W) in the units of the data set: the inverse of its scaling to [-1, 1]; of a picture, of its display.
+
+        Beyond [-1, 1], which the scaling clips on the way in, it goes on as a straight line.
+        """
+        scaled = self._joined.read(rows, ())
+        if self._pictures:
+            return self.bands.physical(scaled.astype(np.float32) * np.float32(127.5) + np.float32(127.5))
+        return self._stretch.unscale(scaled)
+
+    @cached_property
+    def labels(self) -> npt.NDArray[np.int32]:
+        """Class of each image (N,)."""
+        sidecars = [unseal(plain(Manifest.whole(self.path.parent / name)).read_text()) for name in self._named(".json")]
+        return np.concatenate([np.array(sidecar["labels"], np.int32) for sidecar in sidecars])
+
+    def _named(self, suffix: str) -> list[str]:
+        names = [entry["path"] for entry in self.manifest.files]
+        return sorted(name for name in names if name.startswith("shard-") and name.endswith(suffix))

@@ -1,0 +1,124 @@
+"""Images of a manifest one by one, as they go into files: generated ones, and real tiles beside them.
+
+Legend: C bands, H, W image.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.data import Tiles, products
+from dithc.log import logger
+from dithc.products.generated import Generated
+from dithc.products.inputs import input_of, needed_input
+from dithc.products.reading import tile_places
+from dithc.runs import Manifest
+
+Clipped = npt.NDArray[np.int64]
+OF_SAMPLES = ("run", "at", "described", "weights", "step", "seed", "codec", "sampler", "steps", "guidance")
+log = logger(__name__)
+
+
+class Samples:
+    """Generated images of a manifest.
+
+    Attributes:
+        manifest: theirs.
+        bands: of each image.
+        shape: (C, H, W) of an image.
+        labels: class of each image.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._made = Generated(path)
+        self.manifest, self.bands = self._made.manifest, self._made.bands
+        self.shape, self.labels = self._made.shape[1:], self._made.labels
+
+    @cached_property
+    def tags(self) -> dict[str, str]:
+        """What is said of all of them."""
+        said = {"evaluation": self.manifest.name}
+        said |= {name: self.manifest.numbers[name] for name in OF_SAMPLES if name in self.manifest.numbers}
+        if trained := input_of(self._made.path, self.manifest, stage="train"):
+            said["checkpoint"] = trained[1].digest
+        elif self.manifest.numbers.get("step") is not None:
+            log.warning(f"the digest of the checkpoint is not among the tags: {self._made.path}'s is not found")
+        return _tags(said, manifest=self.manifest, info=self._made.info)
+
+    def images(self, numbers: Sequence[int]) -> Iterator[tuple[products.Image, Clipped]]:
+        """Images by number, and how many values of each band were clipped."""
+        for number in numbers:
+            pixels, clipped = self.bands.stored(self._made.physical(np.array([number])))  # (1, C, H, W), (C,)
+            tags = _of_image(number, int(self.labels[number]), self._made.info)
+            yield products.Image(name=f"image-{number:06d}", pixels=pixels[0], tags=self.tags | tags), clipped
+
+
+class RealTiles:
+    """Accepted tiles of a manifest, with their place and mask; attributes as those of `Samples`."""
+
+    def __init__(self, path: Path) -> None:
+        self.manifest = Manifest.read(path, stage="tiles")
+        self._tiles = Tiles(path.parent)
+        self._scenes = products.Scenes(needed_input(path, self.manifest, stage="stage")[0].parent)
+        self.bands, self.labels = products.Bands.of(self._tiles.info), self._tiles.labels
+        size = self._tiles.info["size"]
+        self.shape = (len(self.bands.names), size, size)
+        self._columns = self._tiles.accepted("tile_id", "scene_id", "y", "x", "split", "valid_frac")
+        self._places = tile_places(self._columns, self._scenes)
+        self._numbers = {scene_id: number for number, scene_id in enumerate(self._scenes.columns["scene_id"])}
+
+    @cached_property
+    def tags(self) -> dict[str, str]:
+        """What is said of all of them."""
+        return _tags({"dataset": self.manifest.name}, manifest=self.manifest, info=self._tiles.info)
+
+    def images(self, numbers: Sequence[int]) -> Iterator[tuple[products.Image, Clipped]]:
+        """Tiles by number, and how many values of each band were clipped: those that the file needs to say `no data`."""
+        for number in numbers:
+            pixels, valid = self._tiles.stored(np.array([number])), self._valid(number)  # (1, C, S, S), (S, S)
+            kept, clipped = self.bands.kept(pixels if valid is None else np.where(valid, pixels, 0))
+            crs, transform = self._places[number]
+            tags = {name: str(self._columns[name][number]) for name in ("tile_id", "scene_id", "split")}
+            tags = _upper(tags) | _of_image(number, int(self.labels[number]), self._tiles.info)
+            yield (
+                products.Image(
+                    name=f"tile-{number:06d}",
+                    pixels=kept[0],
+                    tags=self.tags | tags,
+                    valid=valid,
+                    crs=crs,
+                    transform=transform,
+                ),
+                clipped,
+            )
+
+    def _valid(self, number: int) -> npt.NDArray[np.bool_] | None:
+        """Where a tile has data (S, S), from the mask of its scene; None for everywhere."""
+        if self._columns["valid_frac"][number] == 1.0:
+            return None
+        scene = self._numbers[self._columns["scene_id"][number]]
+        y, x, size = self._columns["y"][number], self._columns["x"][number], self.shape[1]
+        mask = self._scenes.mask_of(scene)[y : y + size, x : x + size]
+        return np.asarray(mask != products.Mask.INVALID)
+
+
+def _tags(said: dict[str, Any], *, manifest: Manifest, info: dict[str, Any]) -> dict[str, str]:
+    said = {"version": version("dithc"), "stage": manifest.stage, "manifest": manifest.digest, **said}
+    if info.get("gsd_m"):  # pictures have none
+        said["gsd_m"] = info["gsd_m"]
+    return {"TIFFTAG_SOFTWARE": f"dithc {said['version']}"} | _upper(said)
+
+
+def _of_image(number: int, label: int, info: dict[str, Any]) -> dict[str, str]:
+    said: dict[str, Any] = {"index": number, "label": label}
+    classes = info.get("classes", [])
+    return _upper(said | ({"class": classes[label]} if label < len(classes) else {}))
+
+
+def _upper(said: dict[str, Any]) -> dict[str, str]:
+    return {f"DITHC_{name.upper()}": str(value) for name, value in said.items() if value is not None}

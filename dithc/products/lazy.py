@@ -1,0 +1,81 @@
+"""Arrays that are read when they are indexed, in the form that xarray takes from readers of files.
+
+Legend: n rows that are asked for, of all images.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray
+from xarray.backends import BackendArray
+from xarray.core import indexing
+
+from dithc.data import Rows, products
+from dithc.runs import Manifest
+
+Array = npt.NDArray[Any]
+Key = int | slice | Array
+Read = Callable[[Rows, tuple[Key, ...]], Array]
+"""(numbers of images (n), what is wanted of each other axis) -> (n, ...)."""
+
+
+class Lazy(BackendArray):
+    """An array whose first axis is images.
+
+    Args:
+        shape: of the whole.
+        dtype: of what `read` gives.
+        read: reads what was indexed; no key is an integer.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: npt.DTypeLike, read: Read) -> None:
+        self.shape, self.dtype, self._read = shape, np.dtype(dtype), read
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._index)
+
+    def _index(self, key: tuple[Key, ...]) -> Array:
+        first, *rest = (slice(one, one + 1) if isinstance(one, int | np.integer) else one for one in key)
+        block = self._read(np.arange(self.shape[0], dtype=np.int64)[first], tuple(rest))
+        return block[tuple(0 if isinstance(one, int | np.integer) else slice(None) for one in key)]
+
+
+def variable(dims: Sequence[str], shape: tuple[int, ...], dtype: npt.DTypeLike, read: Read) -> xarray.Variable:
+    """A variable of `Lazy`."""
+    return xarray.Variable(dims, indexing.LazilyIndexedArray(Lazy(shape, dtype, read)))
+
+
+def taken(block: Array, rest: tuple[Key, ...]) -> Array:
+    """What is wanted of each axis of a block but the first."""
+    for axis, key in enumerate(rest, start=1):
+        block = block[(slice(None),) * axis + (key,)]
+    return block
+
+
+class Joined:
+    """Arrays in several files, one behind the other; a file's bytes are compared with its manifest when they are first read.
+
+    Attributes:
+        shape: of the whole, images first.
+        dtype: of them all.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths, self._parts = paths, [products.open_npy(path) for path in paths]
+        self._ends = np.cumsum([len(part) for part in self._parts])
+        self.shape = (int(self._ends[-1]), *self._parts[0].shape[1:])
+        self.dtype = self._parts[0].dtype
+
+    def read(self, rows: Rows, rest: tuple[Key, ...]) -> Array:
+        """Rows in the order asked, and of each what is wanted of the other axes."""
+        places = np.searchsorted(self._ends, rows, side="right")
+        for place in np.unique(places):
+            Manifest.whole(self._paths[place])
+        starts = [end - len(part) for end, part in zip(self._ends, self._parts, strict=True)]
+        blocks = [
+            taken(self._parts[place][row - starts[place]][None], rest) for place, row in zip(places, rows, strict=True)
+        ]
+        return np.concatenate(blocks) if blocks else taken(np.empty((0, *self.shape[1:]), self.dtype), rest)

@@ -1,0 +1,216 @@
+"""The output of a stage as an xarray.DataArray.
+
+Legend: N images, C bands, H, W image; Z latent channels, h, w latent.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xarray
+
+from dithc.data import Rows, Tiles, products
+from dithc.log import logger, problem
+from dithc.products.generated import Generated
+from dithc.products.inputs import input_of
+from dithc.products.lazy import Joined, Key, taken, variable
+from dithc.runs import Manifest
+
+Array = npt.NDArray[Any]
+IMAGE_DIMS = ("image", "band", "y", "x")
+SAID = ("described", "run", "at", "step", "seed", "codec", "extractor", "kind", "resize", "sha256", "split")
+log = logger(__name__)
+
+
+class Content(NamedTuple):
+    """Of a stage: its array, the coordinates that go with it, and what else is said of it."""
+
+    array: xarray.Variable
+    coordinates: dict[str, Any]
+    attributes: dict[str, Any]
+
+
+def read(manifest: Path | str, *, image: int | None = None) -> xarray.DataArray:
+    """Opens the output of a stage; pixels are read from disk when they are asked for.
+
+    Args:
+        manifest: of the stage `stage` (scenes), `tiles`, `latents`, `sample` or `features`.
+        image: number of one image, the others are left out; scenes of several shapes can be opened no other way. What has a
+            place then has coordinates `y` and `x`, of pixel centres.
+
+    Returns:
+        Scenes, tiles and samples: (image, band, y, x) float32 in the units of the data set, with the names of the bands;
+        latents: (image, moment, channel, y, x) float16 of the tiles themselves, not yet scaled; features: (image, feature)
+        float32. `label` and the like go along the images; of scenes `mask` (0 no data, 1 valid, 2 cloud), of scenes and tiles
+        `crs`, and `left`, `top`, `dx`, `dy` in its units (the outer corner, and a pixel; no grid is rotated). Attributes:
+        stage, name, digest, units, and what the stage says of itself.
+
+    Raises:
+        UserError: there is no such manifest or image, a file is damaged, the stage has no arrays, or the data set that samples
+            are scaled by is not found.
+    """
+    path = Path(manifest)
+    content = Manifest.read(path)
+    if content.stage not in STAGES:
+        raise problem(
+            f"{path} has no arrays", got=f"stage {content.stage!r}", expected=", ".join(STAGES), remedy="open another"
+        )
+    opened = STAGES[content.stage](path, content, image)
+    said = {name: content.numbers[name] for name in SAID if content.numbers.get(name) is not None}
+    attributes = {"stage": content.stage, "name": content.name, "digest": content.digest} | said | opened.attributes
+    whole = xarray.Dataset({content.stage: opened.array}, coords=opened.coordinates)[content.stage]
+    whole.attrs = attributes
+    return whole if image is None else _one(whole, image, path)
+
+
+def _one(whole: xarray.DataArray, image: int, path: Path) -> xarray.DataArray:
+    numbers = whole.coords["image"].values
+    if image not in numbers:
+        raise problem(
+            f"{path} has no image {image}",
+            got=image,
+            expected=f"0 to {numbers.max(initial=0)}",
+            remedy="give another number",
+        )
+    chosen = whole.sel(image=image)
+    if "dx" in chosen.coords and np.isfinite(chosen.coords["dx"]):
+        left, top, dx, dy = (float(chosen.coords[name]) for name in ("left", "top", "dx", "dy"))
+        x, y = left + dx * (np.arange(chosen.sizes["x"]) + 0.5), top + dy * (np.arange(chosen.sizes["y"]) + 0.5)
+        chosen = chosen.assign_coords(x=x, y=y)
+    return chosen
+
+
+def _scenes(path: Path, _: Manifest, image: int | None) -> Content:
+    scenes = products.Scenes(path.parent)
+    bands = products.Bands.of(scenes.index)
+    sides = list(zip(scenes.columns["height"], scenes.columns["width"], strict=True))
+    if image is None and len(set(sides)) > 1:
+        raise problem(
+            f"the scenes of {path} are not one array",
+            got=f"{len(sides)} scenes of {len(set(sides))} shapes",
+            expected="scenes of one shape, or the number of one of them",
+            remedy="open them one by one: image=0 and so on",
+        )
+    chosen = np.arange(scenes.count)
+    if image is not None and 0 <= image < scenes.count:
+        chosen = chosen[image : image + 1]
+    height, width = sides[chosen[0]]
+
+    def pixels(rows: Rows, rest: tuple[Key, ...]) -> Array:
+        band, *window = rest
+        stored = [taken(scenes.pixels_of(number)[None], (slice(None), *window)) for number in chosen[rows]]
+        return taken(bands.physical(np.concatenate(stored)), (band,))
+
+    def masks(rows: Rows, rest: tuple[Key, ...]) -> Array:
+        return np.concatenate([taken(scenes.mask_of(number)[None], rest) for number in chosen[rows]])
+
+    array = variable(IMAGE_DIMS, (len(chosen), len(bands.names), height, width), np.float32, pixels)
+    mask = variable(("image", "y", "x"), (len(chosen), height, width), np.uint8, masks)
+    columns = {name: [scenes.columns[name][number] for number in chosen] for name in ("scene_id", "label")}
+    places = [(scenes.columns["crs"][number], scenes.columns["transform"][number]) for number in chosen]
+    coordinates = {**_along(columns), **_located(places), "mask": mask}
+    return Content(array, {"image": chosen, **coordinates, "band": list(bands.names)}, _said(bands, scenes.index))
+
+
+def _tiles(path: Path, manifest: Manifest, _: int | None) -> Content:
+    tiles = Tiles(path.parent)
+    bands, size = products.Bands.of(tiles.info), tiles.info["size"]
+
+    def pixels(rows: Rows, rest: tuple[Key, ...]) -> Array:
+        return taken(bands.physical(tiles.stored(rows)), rest)
+
+    columns = tiles.accepted("tile_id", "scene_id", "y", "x", "split", "label")
+    coordinates = _along({name: columns[name] for name in ("tile_id", "split", "label")})
+    found = input_of(path, manifest, stage="stage")
+    if found is None:
+        log.warning(f"where the tiles of {path} are is not known: the scenes they were cut from are not found")
+    else:
+        scenes = products.Scenes(found[0].parent)
+        coordinates |= _located(tile_places(columns, scenes))
+    array = variable(IMAGE_DIMS, (tiles.count, len(bands.names), size, size), np.float32, pixels)
+    everything = {"image": np.arange(tiles.count), **coordinates, "band": list(bands.names)}
+    return Content(array, everything, _said(bands, tiles.info))
+
+
+def tile_places(columns: dict[str, list[Any]], scenes: products.Scenes) -> list[tuple[str | None, Any]]:
+    """System and affine coefficients of each tile, from those of its scene; columns scene_id, y, x."""
+    of_scene = dict(
+        zip(
+            scenes.columns["scene_id"],
+            zip(scenes.columns["crs"], scenes.columns["transform"], strict=True),
+            strict=True,
+        )
+    )
+    places: list[tuple[str | None, Any]] = []
+    for scene_id, y, x in zip(columns["scene_id"], columns["y"], columns["x"], strict=True):
+        crs, transform = of_scene[scene_id]
+        if transform is not None:
+            a, b, c, d, e, f = transform
+            transform = (a, b, c + a * x + b * y, d, e, f + d * x + e * y)
+        places.append((crs, transform))
+    return places
+
+
+def _samples(path: Path, _: Manifest, __: int | None) -> Content:
+    made = Generated(path)
+    array = variable(IMAGE_DIMS, made.shape, np.float32, lambda rows, rest: taken(made.physical(rows), rest))
+    coordinates = {"image": np.arange(made.count), **_along({"label": made.labels}), "band": list(made.bands.names)}
+    return Content(array, coordinates, _said(made.bands, made.info))
+
+
+def _latents(path: Path, _: Manifest, __: int | None) -> Content:
+    from dithc.latents import Latents
+
+    latents = Latents(path.parent)
+    moments = ["mean", "logvar"] if latents.has_logvar else ["mean"]
+    shape = (latents.count, len(moments), *latents.shape)
+
+    def numbers(rows: Rows, rest: tuple[Key, ...]) -> Array:
+        return taken(latents.moments(rows).reshape(len(rows), *shape[1:]), rest)
+
+    names = np.empty(latents.count, dtype=object)
+    for split in ("train", "val", "test"):
+        names[latents.rows(split)] = split
+    coordinates = {"image": np.arange(latents.count), **_along({"label": latents.labels, "split": names.tolist()})}
+    array = variable(("image", "moment", "channel", "y", "x"), shape, np.float16, numbers)
+    return Content(array, coordinates | {"moment": moments}, {"scale": latents.scale, "codec": latents.info["codec"]})
+
+
+def _features(path: Path, manifest: Manifest, _: int | None) -> Content:
+    names = [entry["path"] for entry in manifest.files]
+    joined = Joined([path.parent / name for name in names if name.startswith("shard-") and name.endswith(".npy")])
+    array = variable(("image", "feature"), joined.shape, joined.dtype, joined.read)
+    return Content(array, {"image": np.arange(joined.shape[0])}, {})
+
+
+def _along(columns: dict[str, Any]) -> dict[str, Any]:
+    return {name: ("image", np.asarray(values)) for name, values in columns.items()}
+
+
+def _located(places: list[tuple[str | None, Any]]) -> dict[str, Any]:
+    """Coordinates of where images are: x = left + dx * column, y = top + dy * row; none where no image is anywhere."""
+    if all(transform is None for _, transform in places):
+        return {}
+    nowhere = (np.nan,) * 6
+    a, _, c, _, e, f = np.array([transform or nowhere for _, transform in places], np.float64).T
+    return _along({"crs": [crs or "" for crs, _ in places], "left": c, "top": f, "dx": a, "dy": e})
+
+
+def _said(bands: products.Bands, info: dict[str, Any]) -> dict[str, Any]:
+    """Attributes of images; of the scale and offset with which they are stored, one number where all bands have the same."""
+    scale, offset = (list(dict.fromkeys(values)) for values in (bands.scale, bands.offset))
+    said = {"units": bands.units, "gsd_m": info.get("gsd_m"), "classes": info.get("classes")}
+    said |= {"scale": scale[0] if len(scale) == 1 else list(bands.scale)}
+    said |= {"offset": offset[0] if len(offset) == 1 else list(bands.offset)}
+    return {name: value for name, value in said.items() if value is not None}
+
+
+STAGES: dict[str, Callable[[Path, Manifest, int | None], Content]] = {
+    "stage": _scenes,
+    "tiles": _tiles,
+    "latents": _latents,
+    "sample": _samples,
+    "features": _features,
+}

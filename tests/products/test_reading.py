@@ -1,0 +1,166 @@
+"""What is opened has the values of its stage, with names, labels and places, and only what is asked for is read."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dithc
+from dithc.log import UserError
+from dithc.runs import Manifest
+from tests.products.conftest import BANDS, GSD, IMAGES, LEFT, OFFSET, SIDE, SIZE, TOP, digital_numbers
+from tests.products.test_writing import physical
+
+
+def reflectance(seed: int) -> np.ndarray:
+    dn = digital_numbers(seed).astype(float)
+    return np.where(dn == 0, 0.0, (dn + OFFSET) * 1e-4)
+
+
+def test_samples_have_the_values_of_the_inverse_scaling(samples, tiles):
+    opened = dithc.open(samples)
+    assert (opened.dims, opened.shape) == (("image", "band", "y", "x"), (IMAGES, 3, SIZE, SIZE))
+    assert opened.band.values.tolist() == BANDS
+    assert opened.label.values.tolist() == [0] * IMAGES
+    wanted = physical(tiles)
+    np.testing.assert_allclose(opened.values, wanted, rtol=2**-21, atol=2**-22)
+    said = {
+        "stage": "sample",
+        "name": "some",
+        "units": "reflectance",
+        "scale": 1e-4,
+        "seed": 11,
+        "step": 7,
+        "gsd_m": 10.0,
+    }
+    assert {name: opened.attrs[name] for name in said} == said
+    assert opened.attrs["digest"] == Manifest.read(samples).digest
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        (65,),
+        (slice(60, 70, 3), slice(None), 4),
+        ([69, 0, 64, 64], 1),
+        (slice(None, None, -7), slice(1, 3), slice(2, 9, 2), [0, 15, 3]),
+        (slice(0, 0),),
+        (-1, -1, -1, -1),
+    ],
+)
+def test_any_part_is_that_part_of_the_whole(samples, key):
+    opened = dithc.open(samples)
+    part = opened[key].values
+    numpy_key = [np.arange(size)[one] for size, one in zip(opened.shape, (*key, *[slice(None)] * 4), strict=False)]
+    whole = opened.values[np.ix_(*map(np.atleast_1d, numpy_key))]
+    np.testing.assert_array_equal(part, whole.reshape(part.shape))
+
+
+def test_only_the_shard_that_is_asked_for_is_read(results, tmp_path):
+    root = Path(shutil.copytree(results, tmp_path / "copy"))
+    shard = root / "samples/some/shard-00001.npy"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
+    opened = dithc.open(root / "samples/some/manifest.json")
+    assert np.isfinite(opened[:64].values).all()
+    with pytest.raises(UserError, match="is not what its stage wrote"):
+        opened[64].load()
+
+
+def test_tiles_and_scenes_are_at_their_places(tiles, scenes):
+    whole, cut = dithc.open(scenes), dithc.open(tiles)
+    assert (whole.shape, cut.shape) == ((2, 3, SIDE, SIDE), (8, 3, SIZE, SIZE))
+    for number in range(2):
+        np.testing.assert_allclose(whole[number].values, reflectance(number), atol=1e-6)
+        np.testing.assert_array_equal(whole.mask[number].values == 0, digital_numbers(number)[0] == 0)
+    assert cut.crs.values.tolist() == ["EPSG:32650"] * 8
+    assert set(cut.split.values) == {"train"}
+    assert cut.tile_id.values[6] == "scene1.tif/00016_00000"
+    one, scene = dithc.open(tiles, image=6), dithc.open(scenes, image=1)
+    assert one.dims == ("band", "y", "x")
+    assert (float(one.x[0]), float(one.y[0])) == (LEFT + 1000 + GSD / 2, TOP - GSD * SIZE - GSD / 2)
+    there = scene.sel(x=one.x, y=one.y)  # by coordinates alone
+    np.testing.assert_array_equal(there.values, one.values)
+
+
+def test_tiles_whose_scenes_are_gone_have_no_place(results, tmp_path, capsys):
+    shutil.copytree(results / "tiles", tmp_path / "tiles")
+    manifest = Manifest.read(tmp_path / "tiles/set/manifest.json")
+    manifest.inputs.update(dict.fromkeys(list(manifest.inputs), "0" * 12))
+    manifest.write(tmp_path / "tiles/set/manifest.json")
+    opened = dithc.open(tmp_path / "tiles/set/manifest.json")
+    assert "crs" not in opened.coords
+    assert opened.shape[0] == 8
+
+
+def test_scenes_of_several_shapes_are_opened_one_by_one(scenes, tmp_path):
+    import json
+
+    import pyarrow.parquet
+
+    folder = Path(shutil.copytree(scenes.parent, tmp_path / "set"))
+    (folder / "manifest.json").unlink()
+    table = pyarrow.parquet.read_table(folder / "scenes.parquet").to_pylist()
+    table[1] |= {"stack": 1, "row": 0, "height": 20}
+    pixels, mask = np.load(folder / "stack-00000.npy"), np.load(folder / "stack-00000.mask.npy")
+    index = json.loads((folder / "scenes.json").read_text())
+    index["stacks"] = []
+    for number, height in enumerate((SIDE, 20)):
+        names = {"file": f"stack-0000{number}.npy", "mask": f"stack-0000{number}.mask.npy"}
+        np.save(folder / names["file"], pixels[number : number + 1, :, :height])
+        np.save(folder / names["mask"], mask[number : number + 1, :height])
+        index["stacks"].append(names | {"count": 1})
+    (folder / "scenes.json").write_text(json.dumps(index))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(table), folder / "scenes.parquet")
+    Manifest(stage="stage", name="set", spec={}).write(folder / "manifest.json")
+    with pytest.raises(UserError, match="2 scenes of 2 shapes"):
+        dithc.open(folder / "manifest.json")
+    np.testing.assert_allclose(dithc.open(folder / "manifest.json", image=1).values, reflectance(1)[:, :20], atol=1e-6)
+
+
+@pytest.mark.parametrize("stage", ["scenes", "tiles", "samples"])
+@pytest.mark.parametrize("image", [-1, 70])
+def test_image_that_is_not_there_is_refused(request, stage, image):
+    with pytest.raises(UserError, match=f"has no image {image}"):
+        dithc.open(request.getfixturevalue(stage), image=image)
+
+
+def test_latents_have_their_moments(tiles, tmp_path):
+    from dithc.config import codecs
+    from dithc.data import Tiles
+    from dithc.latents import Latents, open_codec
+
+    data = Tiles(tiles.parent)
+    codec = open_codec(codecs.PixelCodec(kind="pixel"), info=data.info)
+    Latents.encode(data, codec, tmp_path / "latents", tiles_digest="any")
+    Manifest(stage="latents", name="set", spec={}).write(tmp_path / "latents/manifest.json")
+    opened = dithc.open(tmp_path / "latents/manifest.json")
+    assert (opened.dims, opened.shape) == (("image", "moment", "channel", "y", "x"), (8, 1, 3, SIZE, SIZE))
+    np.testing.assert_array_equal(opened.sel(moment="mean").values, data.scaled(data.rows("all")).astype(np.float16))
+    assert opened.split.values.tolist() == ["train"] * 8
+
+
+def test_features_are_rows(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
+    for shard, part in enumerate((rows[:4], rows[4:])):
+        np.save(tmp_path / f"shard-0000{shard}.npy", part)
+    (tmp_path / "shard-00000.json").write_text("{}")
+    numbers = {"extractor": "w", "sha256": "aa", "resize": "clean", "comparable": False}
+    files = Manifest.entries(tmp_path, sorted(tmp_path.glob("shard-*")))
+    Manifest(stage="features", name="f", spec={}, numbers=numbers, files=files).write(tmp_path / "manifest.json")
+    opened = dithc.open(str(tmp_path / "manifest.json"))
+    np.testing.assert_array_equal(opened.values, rows)
+    assert (opened.dims, opened.attrs["resize"]) == (("image", "feature"), "clean")
+
+
+def test_stage_without_arrays_is_refused(results):
+    with pytest.raises(UserError, match="has no arrays"):
+        dithc.open(results / "runs/one/step_0000007.json")
+
+
+def test_dithc_is_imported_without_what_opening_takes():
+    import subprocess
+    import sys
+
+    code = "import sys, dithc; sys.exit(bool({'xarray', 'rasterio', 'torch', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

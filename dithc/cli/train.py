@@ -11,7 +11,7 @@ SUMMARY = (
 )
 EXAMPLE = (
     "dithc train --config config/experiments/demo.yaml --run pretrain "
-    "--latents results/demo/latents/landscape/manifest.json --store store --until 120 "
+    "--latents results/demo/latents/landscape/manifest.json --store store --until 80 "
     "--out results/demo/runs/pretrain/step_0000080.json"
 )
 

@@ -9,6 +9,7 @@ from dithc.config.base import Band, Fraction, Metres, Name, Place, Positive, Set
 # In the units of the data set, digital numbers or reflectances: far beyond both, and far from what fp32 cannot tell apart.
 Shown = Annotated[float, Field(ge=-(10.0**9), le=10.0**9)]
 Coefficient = Annotated[float, Field(ge=-(10.0**6), le=10.0**6)]
+Above0 = Annotated[float, Field(gt=0.0, le=10.0**6)]
 Wavelength = Annotated[float, Field(ge=100.0, le=20_000.0)]
 PUBLISHED_BANDS = 4  # of the multispectral cameras of Gaofen-1, -2 and -6
 SHARPENED_GSD_M = 2.0  # half of a multispectral pixel of Gaofen-2 and more: nothing is left to sharpen
@@ -150,11 +151,11 @@ class Sentinel2Array(_Source):
 class Coefficients(Settings):
     """A calibration of the user's own, in the place of the published one: one number for each of `bands`."""
 
-    gain: list[Coefficient] = Field(min_length=1, max_length=64)
+    gain: list[Above0] = Field(min_length=1, max_length=64)
     """Radiance (W m-2 sr-1 um-1) of a digital number."""
     offset: list[Coefficient] | None = Field(default=None, min_length=1, max_length=64)
     """Radiance of the digital number 0; 0 where it is not given."""
-    irradiance: list[Coefficient] | None = Field(default=None, min_length=1, max_length=64)
+    irradiance: list[Above0] | None = Field(default=None, min_length=1, max_length=64)
     """Sunlight above the air at one astronomical unit (W m-2 um-1), for reflectance; the published where it is not given."""
 
 

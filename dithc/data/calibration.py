@@ -50,15 +50,19 @@ def calibrate(pixels: Array, invalid: Array, *, source: datasets.Gaofen2, of: Ac
         Refused: there are no coefficients for what was acquired, or the metadata does not say what is needed.
     """
     gain, offset, said = _coefficients(source, of)
-    values = pixels * gain[:, None, None] + offset[:, None, None]  # (C, H, W), radiance
     facts: dict[str, Any] = {"offset_source": said, "offsets": offset.tolist(), "gains": gain.tolist()}
     if source.calibrate == "radiance":
         units: Units = "radiance"
-        scale = RADIANCE_SCALE
+        scale, per_radiance = RADIANCE_SCALE, np.ones(len(gain))
     else:
         units, scale = "reflectance", REFLECTANCE_SCALE
-        values *= (pi / _sunlight(source, of))[:, None, None]
-    stored = stored_physical(values, scale=scale, invalid=invalid, units=units)
+        per_radiance = pi / _sunlight(source, of)
+    stored = np.empty(pixels.shape, dtype=np.int16)  # (C, H, W)
+    for band, target, *numbers in zip(pixels, stored, gain, offset, per_radiance, strict=True):
+        values = (band * numbers[0] + numbers[1]) * numbers[
+            2
+        ]  # (H, W), a band at a time: float64 takes four times the room
+        target[:] = stored_physical(values, scale=scale, invalid=invalid, units=units)
     return Calibrated(pixels=stored, units=units, scale=scale, facts=facts)
 
 

@@ -151,11 +151,14 @@ def read_rpc(path: Path) -> Rpc:
 def _numbers(text: str) -> dict[str, tuple[float, ...]]:
     """Numbers by name in one spelling: `lineOffset = 1;`, `lineNumCoef = (1, 2);`, `LINE_OFF: 1`, `LINE_NUM_COEFF_1: 1`."""
     found: dict[str, tuple[float, ...]] = {}
-    for name, listed, single in re.findall(rf"(\w+)\s*=\s*(?:\(([^()]*)\)|({NUMBER}))\s*;", text):
+    for name, listed, single in re.findall(rf"\b(\w{{1,40}})[ \t]*=\s*(?:\(([^()]*)\)|({NUMBER}))\s*;", text):
         numbers = tuple(float(number) for number in re.findall(NUMBER, listed or single))
         found[_spelled(name)] = numbers
-    for name, number in re.findall(rf"^\s*([A-Z_]+?)(?:_\d+)?\s*:\s*({NUMBER})", text, re.MULTILINE):
-        found[name.lower()] = (*found.get(name.lower(), ()), float(number))
+    listed_alone = rf"^[ \t]*([A-Z_]{{1,40}}?)(?:_(\d{{1,2}}))?[ \t]*:[ \t]*({NUMBER})"
+    for name, index, number in re.findall(listed_alone, text, re.MULTILINE):
+        earlier = found.get(name.lower(), ())
+        in_order = not index or int(index) == len(earlier) + 1  # those that are not are too few, and refused
+        found[name.lower()] = (*earlier, float(number)) if in_order else ()
     return found
 
 

@@ -5,14 +5,14 @@ name alone; entries that leave the archive, links and devices, and archives that
 """
 
 import gzip
-import shutil
 import tarfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from dithc.data.files import open_regular, room_bytes
+from dithc.data.files import check_room, open_regular
+from dithc.data.unpacking import check_disk
 from dithc.log import UserError, problem
 
 MOST_ENTRIES = 1000
@@ -21,6 +21,23 @@ MOST_UNFOLDING = 100
 SLACK_BYTES = 16 << 20
 """Images unfold two- to fourfold; a plain one of zeros, gzip's most, a thousandfold."""
 BLOCK_BYTES = 1 << 20
+MOST_NAME_BYTES = 1 << 16
+NAME_TYPES = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+
+
+class _Entry(tarfile.TarInfo):
+    """An entry whose long name, which is read whole before the entry can be judged, has an end."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in NAME_TYPES and self.size > MOST_NAME_BYTES:
+            raise tarfile.ReadError(f"a name of {self.size} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
 
 
 def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> list[Path]:
@@ -35,14 +52,15 @@ def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> lis
 
     Raises:
         OSError: it is cut short or damaged.
-        UserError: an entry is none that a product has, the archive unfolds too far, or there is no room for what is wanted.
+        UserError: an entry is none that a product has, the archive unfolds too far, or what is wanted is larger than the memory.
+        NoRoom: the disk has no room for it.
     """
     limit = archive.stat().st_size * MOST_UNFOLDING + SLACK_BYTES
     written: dict[str, Path] = {}
     try:
         with open_regular(archive) as file, gzip.GzipFile(fileobj=file) as content:
             total = 0
-            with tarfile.open(fileobj=content, mode="r|") as entries:
+            with tarfile.open(fileobj=content, mode="r|", tarinfo=_Entry) as entries:
                 for number, entry in enumerate(entries):
                     total += entry.size
                     _check(archive, entry, number=number, total=total, limit=limit)
@@ -51,7 +69,8 @@ def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> lis
                         continue
                     if name in written:
                         raise _refused(archive, got=f"two files {name}")
-                    _check_room(archive, entry.size, folder)
+                    check_room(archive, entry.size, said=name)
+                    check_disk(archive, entry.size, folder)
                     source = entries.extractfile(entry)
                     assert source is not None, "a regular file has content"
                     written[name] = folder / name
@@ -59,7 +78,7 @@ def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> lis
             while content.read(BLOCK_BYTES):  # the padding, and the checksum behind it
                 total += BLOCK_BYTES
                 _check_total(archive, total, entries=len(written), limit=limit)
-    except (tarfile.TarError, zlib.error, EOFError) as error:
+    except (tarfile.TarError, zlib.error, EOFError, RecursionError) as error:
         raise OSError(f"the archive is cut short or damaged: {error}") from error
     return sorted(written.values())
 
@@ -77,17 +96,6 @@ def _check(archive: Path, entry: tarfile.TarInfo, *, number: int, total: int, li
 def _check_total(archive: Path, total: int, *, entries: int, limit: int) -> None:
     if entries > MOST_ENTRIES or total > limit:
         raise _refused(archive, got=f"{entries} entries of {total} bytes, {archive.stat().st_size} packed")
-
-
-def _check_room(archive: Path, num_bytes: int, folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if num_bytes > min(free, room_bytes()):
-        raise problem(
-            f"{archive} cannot be unpacked",
-            got=f"a file of {num_bytes / 2**30:.1f} GiB",
-            expected=f"at most {min(free, room_bytes()) / 2**30:.1f} GiB: half of the memory, what is free in {folder.parent}",
-            remedy="set TMPDIR to a folder with more room, or unpack it yourself",
-        )
 
 
 def _copy(source: IO[bytes], target: Path, size: int) -> None:

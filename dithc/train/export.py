@@ -32,7 +32,8 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
         layout: `safetensors` holds the chosen weights under the official names. `official` is written by torch.save: with
             the averaged weights the dictionary {"model": raw, "ema": averaged}, of which the original code takes the
             latter; with the raw weights the bare state, as released files are, since from a dictionary the average would
-            be taken. `diffusers` is a folder that `DiTTransformer2DModel.from_pretrained` opens.
+            be taken (of a network that does not predict noise a dictionary all the same, which says so). `diffusers`
+            is a folder that `DiTTransformer2DModel.from_pretrained` opens.
         out: the file (for diffusers, the folder) to write; it appears whole or not at all.
 
     Returns:
@@ -61,7 +62,8 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
                 write_tensors(temporary, chosen, said=kind)
             elif layout == "official":
                 both = {"model": dict(read_tensors(checkpoint.weights("raw"))), "ema": chosen}
-                torch.save(both | kind if weights == "ema" else chosen, temporary)
+                alone = {"model": chosen, **kind} if kind else chosen
+                torch.save(both | kind if weights == "ema" else alone, temporary)
             else:
                 temporary.mkdir()
                 (temporary / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")

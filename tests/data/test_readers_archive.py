@@ -1,5 +1,6 @@
 """Products in zip files: the same scene as from the folder, and nothing of a hostile archive believed or left behind."""
 
+import errno
 import os
 import shutil
 import stat
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from dithc.config import datasets
+from dithc.data import unpacking
 from dithc.data.readers import archive, read_scenes
 from dithc.data.readers.archive import unpacked
 from dithc.data.scene import Reason, Refused, Rejection, Scene
@@ -218,11 +220,47 @@ def test_size_that_the_directory_says_wrongly_is_refused(tmp_path: Path, claimed
         pass
 
 
-def test_archive_that_does_not_fit_the_disk_is_refused_with_the_variable_that_helps(
+def test_archive_that_does_not_fit_the_disk_ends_staging_with_the_variable_that_helps(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "SPARE_BYTES", 1 << 60)
-    assert "TMPDIR" in refusal(packed.parent).remedy
+    monkeypatch.setattr(unpacking, "SPARE_BYTES", 1 << 60)
+    with pytest.raises(UserError, match="TMPDIR"):
+        read_all(packed.parent)
+
+
+def test_disk_that_becomes_full_ends_staging(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(archive.shutil, "copyfileobj", full)
+    with pytest.raises(UserError, match=r"no room to unpack[\s\S]*TMPDIR"):
+        read_all(packed.parent)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_packings_that_unfold_without_bound_are_refused(tmp_path: Path, method: int) -> None:
+    path = tmp_path / "S2A_X.zip"
+    with zipfile.ZipFile(path, "w", method) as target:
+        target.writestr(ENTRY, b"x" * 100)
+    with pytest.raises(Refused, match="deflated"), unpacked(path):
+        pass
+
+
+def test_entry_with_a_second_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "S2A_X.zip"
+    with zipfile.ZipFile(path, "w") as target:
+        target.writestr(ENTRY, b"x")
+    whole = zipfile.ZipFile.infolist
+
+    def renamed(self: zipfile.ZipFile) -> list[zipfile.ZipInfo]:  # as newer versions do for the field 0x7075
+        entries = whole(self)
+        entries[0].filename = "../../evil"
+        return entries
+
+    monkeypatch.setattr(zipfile.ZipFile, "infolist", renamed)
+    with pytest.raises(Refused, match="stay inside"), unpacked(path):
+        pass
+    assert not (tmp_path.parent / "evil").exists()
 
 
 def test_archive_of_two_products_or_none_is_a_row(packed: Path, safe_folder: Path, safe_product: Path) -> None:

@@ -131,6 +131,21 @@ def test_a_packed_product_is_read_as_an_unpacked_one(raw_gaofen: Path, tmp_path:
     assert packed.scene_id == archive.name
 
 
+def test_errors_of_a_packed_product_are_the_same_in_every_run(raw_gaofen: Path, tmp_path: Path) -> None:
+    """They are in a table whose hash counts: no folder that has another name each time."""
+    archive = next((raw_gaofen / "products").glob("*.tar.gz"))
+    with tarfile.open(archive) as content:
+        content.extractall(tmp_path / "unpacked", filter="data")
+    for path in (tmp_path / "unpacked").rglob("*.rpb"):
+        path.write_text("lineOffset = 1;")
+    with tarfile.open(archive, "w:gz") as content:
+        content.add(tmp_path / "unpacked", archive.name.removesuffix(".tar.gz"))
+    said = [str(refusals(archive, height_m=120.0)[0].refused) for _ in range(2)]
+    assert said[0] == said[1]
+    assert "dithc-" not in said[0]
+    assert archive.name in said[0]
+
+
 def test_a_product_that_lies_there_packed_and_unpacked_is_one_scene(raw_gaofen: Path) -> None:
     folder = raw_gaofen / "products"
     archive = next(folder.glob("*.tar.gz"))

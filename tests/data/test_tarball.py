@@ -3,6 +3,7 @@
 import gzip
 import io
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,3 +108,25 @@ def test_an_altered_byte_anywhere_is_an_error(tmp_path: Path, pack: Callable[...
     archive.write_bytes(other[:-8] + good[-8:])
     with pytest.raises(OSError, match=r"damaged|CRC"):
         unpack(archive, tmp_path / "out", wanted=wanted)
+
+
+def test_name_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """A header that says of the next entry that its name has 64 MiB, which unfold from 64 KiB."""
+    info, content = entry("././@LongLink", b"a" * (1 << 26), type=tarfile.GNUTYPE_LONGNAME)
+    with gzip.open(tmp_path / "x.tar.gz", "wb") as file:
+        file.write(info.tobuf(tarfile.GNU_FORMAT) + content)
+    (tmp_path / "out").mkdir()
+    tracemalloc.start()
+    with pytest.raises(OSError, match="a name of 67108864 bytes"):
+        unpack(tmp_path / "x.tar.gz", tmp_path / "out", wanted=wanted)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    tracemalloc.stop()
+
+
+def test_names_of_names_without_end_are_refused(tmp_path: Path) -> None:
+    info, content = entry("././@LongLink", b"a" * 512, type=tarfile.GNUTYPE_LONGNAME)
+    with gzip.open(tmp_path / "x.tar.gz", "wb") as file:
+        file.write((info.tobuf(tarfile.GNU_FORMAT) + content) * 3000)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(OSError, match="damaged"):
+        unpack(tmp_path / "x.tar.gz", tmp_path / "out", wanted=wanted)

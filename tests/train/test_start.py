@@ -102,7 +102,7 @@ def test_start_from_a_file_says_that_its_codec_is_unknown(job, base, tmp_path, c
     assert "does not say on latents of which codec" in caplog.text
 
 
-@pytest.mark.parametrize("layout", ["safetensors", "official", "diffusers", "checkpoint"])
+@pytest.mark.parametrize("layout", ["safetensors", "official", "raw official", "diffusers", "checkpoint"])
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -121,8 +121,9 @@ def test_file_of_a_network_of_another_kind_is_no_start_although_names_and_shapes
     elif layout != "safetensors" and "objective" not in changes:
         return  # such blocks are not exported to other programs
     else:
+        weights, layout = ("raw", "official") if layout == "raw official" else ("ema", layout)
         path = tmp_path / {"safetensors": "w.safetensors", "official": "w.pt", "diffusers": "transformer"}[layout]
-        export(one.out, weights="ema", layout=layout, out=path)
+        export(one.out, weights=weights, layout=layout, out=path)
     run = job().run.model_copy(update={"init_file": str(path), "model": training.Model(**SMALL, learn_sigma=False)})
     with pytest.raises(UserError, match=rf"network of another kind\n.*got: +{words}"):
         train(job("tuned", until=1, run=run), Group())

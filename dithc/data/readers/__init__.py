@@ -22,6 +22,7 @@ from dithc.data.readers.listing import check_name, scene_id
 from dithc.data.readers.safe import SafeReader
 from dithc.data.scene import Reason, Refused, Rejection, Scene
 from dithc.data.table import Kind
+from dithc.data.unpacking import NoRoom
 from dithc.log import UserError
 
 __all__ = ["Scenes", "read_scenes"]
@@ -61,6 +62,8 @@ class Scenes:
         try:
             check_name(path, self._folder)
             return self._reader.read(path)
+        except NoRoom:
+            raise
         except Refused as error:
             refused = error
         except UserError as error:

@@ -2,7 +2,6 @@
 
 import shutil
 import stat
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -11,12 +10,11 @@ from pathlib import Path, PurePosixPath
 
 from dithc.data.files import open_regular
 from dithc.data.scene import Reason, Refused
-from dithc.log import UserError
+from dithc.data.unpacking import check_disk, scratch
 
 SUFFIX = ".zip"
 MOST_FILES, MOST_RATIO = 100_000, 100
 """Products have some hundreds of files, those of many granules some thousands; XML is packed by 20, JPEG 2000 hardly at all."""
-SPARE_BYTES = 1 << 30
 BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, UnicodeError)
 """What zipfile comes to by a damaged, encrypted or mad archive, beside OSError and ValueError."""
 
@@ -43,25 +41,18 @@ def unpacked(path: Path) -> Iterator[Path]:
 
     Raises:
         Refused: a name leads out of it, an entry is no plain file, or it is larger than it may be.
+        NoRoom: the disk has no room for it.
         OSError: it is damaged: every entry is compared with its checksum.
     """
-    with tempfile.TemporaryDirectory(prefix="dithc-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with scratch(path) as folder:
         try:
-            try:
-                with open_regular(path) as file, zipfile.ZipFile(file) as archive:
-                    entries = _judged(archive.infolist(), path, folder)
-                    for entry in entries:
-                        _unpack(archive, entry, folder)
-            except BROKEN as error:
-                raise OSError(f"the zip file is damaged: {error}") from error
-            yield folder
-        except Refused as error:
-            texts = {key: getattr(error, key).replace(name, str(path)) for key in ("got", "expected", "remedy")}
-            raise Refused(error.reason, error.what.replace(name, str(path)), **texts) from error
-        except (UserError, OSError, ValueError) as error:
-            kind = UserError if isinstance(error, UserError) else OSError
-            raise kind(str(error).replace(name, str(path))) from error
+            with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+                entries = _judged(archive.infolist(), path, folder)
+                for entry in entries:
+                    _unpack(archive, entry, folder)
+        except BROKEN as error:
+            raise OSError(f"the zip file is damaged: {error}") from error
+        yield folder
 
 
 def _judged(entries: list[zipfile.ZipInfo], path: Path, folder: Path) -> list[zipfile.ZipInfo]:
@@ -70,7 +61,7 @@ def _judged(entries: list[zipfile.ZipInfo], path: Path, folder: Path) -> list[zi
         raise _hostile(
             path,
             got=f"the entry {odd.filename!r}",
-            expected="plain files and folders with relative names that stay inside, not encrypted",
+            expected="plain files and folders with relative names that stay inside, stored or deflated, not encrypted",
         )
     names = [entry.filename.rstrip("/") for entry in entries]
     if len(set(names)) < len(names) or len(names) > MOST_FILES:
@@ -89,23 +80,22 @@ def _judged(entries: list[zipfile.ZipInfo], path: Path, folder: Path) -> list[zi
             got=f"{real} bytes in {size}, of which its entries take {packed}",
             expected=f"at most {MOST_RATIO} times its size",
         )
-    free = shutil.disk_usage(folder).free - SPARE_BYTES
-    if real > free:
-        raise Refused(
-            Reason.READ_ERROR,
-            f"there is no room to unpack {path.name}",
-            got=f"{max(0, free) / 2**30:.1f} GiB in {tempfile.gettempdir()}, but for 1 GiB that is left alone",
-            expected=f"{real / 2**30:.1f} GiB",
-            remedy="let the variable TMPDIR name a folder with room, or unpack the product yourself",
-        )
+    check_disk(path, real, folder)
     return entries
 
 
 def _is_plain(entry: zipfile.ZipInfo) -> bool:
+    """Other ways of packing than deflate can unfold a block of a megabyte to gigabytes before its size is looked at; and of an
+    entry with two names (newer zipfile takes one from an extra field) one could be judged and the other written."""
     name, kind = entry.orig_filename, stat.S_IFMT(entry.external_attr >> 16)
+    known = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) and name == entry.filename
     inside = not name.startswith("/") and not {"", ".", ".."} & set(name.rstrip("/").split("/"))
     return (
-        inside and not set("\\\0:") & set(name) and kind in (0, stat.S_IFREG, stat.S_IFDIR) and not entry.flag_bits & 1
+        known
+        and inside
+        and not set("\\\0:") & set(name)
+        and kind in (0, stat.S_IFREG, stat.S_IFDIR)
+        and not entry.flag_bits & 1
     )
 
 

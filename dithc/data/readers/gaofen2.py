@@ -60,7 +60,9 @@ class Gaofen2Reader:
         found = list_files(
             folder,
             suffixes=SUFFIXES | (ARCHIVES if source.takes_raw else set()),
-            use=lambda path: not PANCHROMATIC.search(path.stem) and (path.suffix not in ARCHIVES or is_archive(path)),
+            use=lambda path: (
+                not PANCHROMATIC.search(path.stem) and (path.suffix.lower() not in ARCHIVES or is_archive(path))
+            ),
             wanted=f"{len(source.bands)}-band GeoTIFF (.tif, .tiff) or .npy files of multispectral scenes",
             remedy="point `source.path` at a folder with the orthorectified MSS files; for products of level 1A as they are "
             "delivered (GF2_..._L1A....tar.gz) set `height_m` or `dem`; unpack .tar.gz of other names first",

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from dithc.data.registration import shift_between
 from dithc.data.rpc import Rpc, check_covers, read_rpc, rpc_beside
 from dithc.data.scene import Array, Place, Reason, Refused
 from dithc.data.tarball import unpack
+from dithc.data.unpacking import scratch
 from dithc.data.xml import Element, find_text
 from dithc.log import logger
 
@@ -70,8 +70,8 @@ def opened_product(path: Path, *, pan: bool) -> Iterator[Path]:
     def wanted(name: str) -> bool:
         return bool(MULTISPECTRAL.search(name) or SIDECAR.search(name) or (pan and PANCHROMATIC.search(name)))
 
-    with TemporaryDirectory(prefix="dithc-") as folder:
-        found = [one for one in unpack(path, Path(folder), wanted=wanted) if MULTISPECTRAL.search(one.name)]
+    with scratch(path) as folder:
+        found = [one for one in unpack(path, folder, wanted=wanted) if MULTISPECTRAL.search(one.name)]
         if len(found) != 1:
             raise Refused(
                 Reason.INCOMPLETE,
@@ -94,6 +94,14 @@ class Orthorectifier:
     ) -> tuple[Raw, dict[str, Any]]:
         """The multispectral image (C, h, w) on a UTM grid of `gsd_m`, and what was done, for the table."""
         as_chw(pixels, bands=self.source.bands, layout="chw")
+        if info.nodata not in (None, 0):
+            raise Refused(
+                Reason.READ_ERROR,
+                "an image of level 1A declares another value for no data than 0",
+                got=f"{info.nodata:g}",
+                expected="none, or 0: it would be interpolated into the pixels beside it",
+                remedy="take the product as it was delivered, or write 0 there (gdal_calc.py)",
+            )
         rpc = _rpc(coefficients, info)
         if metadata is not None:
             _check_corners(rpc, metadata, height=info.height, width=info.width)

@@ -123,6 +123,14 @@ class GeoTiffReader:
                     remedy="set `units` to what the numbers are (reflectance and radiance take any type), or save them again",
                 )
             return np.ascontiguousarray(pixels)
+        if pixels.dtype.kind not in "iuf":
+            raise Refused(
+                Reason.WRONG_DTYPE,
+                "the pixels are no plain numbers",
+                got=str(pixels.dtype),
+                expected="integers or floating-point numbers",
+                remedy="convert the raster, such as to its magnitude",
+            )
         scales, offsets = (np.broadcast_to(value, len(pixels)).tolist() for value in (source.scale, source.offset))
         stored = np.empty(pixels.shape, dtype=np.int16)
         for band, target, scale, offset in zip(pixels, stored, scales, offsets, strict=True):

@@ -52,7 +52,7 @@ def products(folder: Path) -> Iterator[Path]:
             yield place
             continue
         linked = [name for name in folders if name.upper().endswith(".SAFE") and (place / name).is_symlink()]
-        there = {Path(name).stem.upper() for name in folders}
+        there = {Path(name).stem.upper() for name in folders if name.upper().endswith(".SAFE")}
         folders[:] = [name for name in folders if name not in linked]
         files = [name for name in names if name.upper().endswith(".SAFE") and name != "manifest.safe"]
         packed = [name for name in names if name.lower().endswith(SUFFIX) and _is_packed(place / name)]

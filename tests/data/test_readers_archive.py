@@ -83,6 +83,17 @@ def test_zip_file_beside_its_folder_is_not_read_twice(safe_folder: Path, packed:
     assert read_one(safe_folder).scene_id.endswith(".SAFE")
 
 
+def test_folder_of_the_same_name_hides_a_zip_file_only_if_the_product_is_in_it(
+    safe_product: Path, packed: Path
+) -> None:
+    beside = packed.with_suffix("")
+    beside.mkdir()
+    (beside / "preview.jpg").write_bytes(b"x")
+    assert [scene.path for scene in read_all(packed.parent)] == [packed]
+    shutil.copytree(safe_product, beside / safe_product.name)
+    assert [scene.path for scene in read_all(packed.parent)] == [beside / safe_product.name]
+
+
 def test_zip_files_of_other_things_are_no_scenes(safe_folder: Path) -> None:
     with zipfile.ZipFile(safe_folder / "notes.zip", "w") as target:
         target.writestr("notes.txt", "x")

@@ -52,11 +52,11 @@ def products(folder: Path) -> Iterator[Path]:
             yield place
             continue
         linked = [name for name in folders if name.upper().endswith(".SAFE") and (place / name).is_symlink()]
-        there = {Path(name).stem.upper() for name in folders if name.upper().endswith(".SAFE")}
+        there = {Path(name).stem.upper(): place / name for name in folders}
         folders[:] = [name for name in folders if name not in linked]
         files = [name for name in names if name.upper().endswith(".SAFE") and name != "manifest.safe"]
         packed = [name for name in names if name.lower().endswith(SUFFIX) and _is_packed(place / name)]
-        if twice := [name for name in packed if _stem(name) in there]:
+        if twice := [name for name in packed if _is_unpacked(there.get(_stem(name)))]:
             log.info(
                 f"{len(twice)} zip files lie beside the folders that they hold, such as {twice[0]}: the folders are read"
             )
@@ -65,6 +65,16 @@ def products(folder: Path) -> Iterator[Path]:
 
 def _stem(name: str) -> str:
     return name[: -len(SUFFIX)].upper().removesuffix(".SAFE")
+
+
+def _is_unpacked(folder: Path | None) -> bool:
+    """Whether a folder is named as a product, or holds one as an unpacked zip file does."""
+    if folder is None or folder.suffix.upper() == ".SAFE":
+        return folder is not None
+    try:
+        return any(one.name.upper().endswith(".SAFE") or METADATA.match(one.name) for one in folder.iterdir())
+    except OSError:  # what cannot be listed is not read either
+        return False
 
 
 def _is_packed(path: Path) -> bool:

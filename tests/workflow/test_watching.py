@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import select
 import shutil
 import signal
 import subprocess
@@ -152,12 +153,19 @@ def test_signal_reaches_snakemake_and_nothing_is_left_running(project: Path, num
 
 
 def test_terminal_shows_what_runs_in_place(project: Path) -> None:
+    go, log = project / "go", project / "results/demo/logs/synthesize/landscape.log"
+    # The stage waits until it was seen running, however fast the machine is.
+    (project / "hold.sh").write_text(f"touch {log}\nwhile [ ! -e {go} ]; do sleep 0.05; done\n")
     here, there = pty.openpty()
-    words = line("run", *LOCAL, "--", SYNTHESIZED)
+    words = line("run", *LOCAL, "--", SYNTHESIZED, "--config", "machine={launcher: none, prologue: hold.sh}")
     with subprocess.Popen(words, cwd=project, stdout=there, stderr=there, env={**os.environ, "COLUMNS": "80"}) as child:
         os.close(there)
-        said = b""
+        said, limit = b"", time.monotonic() + 120
         while True:
+            if b"\x1b[36mrunning\x1b[0m" in said or time.monotonic() > limit:
+                go.touch()
+            if not select.select([here], [], [], 1.0)[0]:
+                continue
             try:
                 part = os.read(here, 4096)
             except OSError:  # the other end is closed

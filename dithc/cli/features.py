@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     inputs = {str(images_from): source.digest}
     if args.trained:
         inputs[str(args.trained)] = Manifest.read(args.trained, stage="extractor").digest
-    extractor = _open_extractor(experiment, args.extractor, args.trained)
+    extractor = open_extractor(experiment, args.extractor, args.trained)
     images = _of_tiles(args, seed=experiment.seed) if args.tiles else _of_samples(args.samples.parent, source)
     folder = args.out.parent
     numbers = extract(
@@ -99,7 +99,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _open_extractor(experiment: "Experiment", name: str, trained: Path | None) -> "Extractor":
+def open_extractor(experiment: "Experiment", name: str, trained: Path | None) -> "Extractor":
+    """An extractor of the configuration.
+
+    Args:
+        experiment: the configuration.
+        name: in its section `extractors`.
+        trained: the manifest of one that the workflow trains.
+
+    Raises:
+        UserError: no such name, no manifest of a trained one, or weights that cannot be read.
+    """
     from dithc.config import named
     from dithc.evaluate import load_extractor
 

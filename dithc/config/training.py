@@ -295,6 +295,10 @@ class Evaluation(Settings):
     """Timesteps of the training to visit, falling, as many as `steps`, such as `dithc search-sampler` finds; of euler and heun,
     thousandths of time where intervals begin, from 1000: as many as `steps`, of heun half of that. Spread as suits the sampler if
     not given."""
+    epsilon_scaling: float = Field(default=0.0, ge=-0.5, le=0.5)
+    """How much more noise is taken out than the network predicts: its noise counts 1 + this x (1 - time), where time is 1 at pure
+    noise and 0 at the image. `dithc search-sampler --epsilon-scaling` finds it for a network of one's own, some hundredths; 0 for
+    the noise as predicted (Ning et al. 2024)."""
     guidance: float = Field(default=1.0, ge=0.0, le=1000.0)
     """Classifier-free guidance scale; 1 is none."""
     guidance_channels: Literal["all", "first3"] = "all"

@@ -80,14 +80,26 @@ class Objective(ABC):
         """The noise (N, C, ...) in x (N, C, ...) at t (N), from what the network predicts, which is linear in it."""
         return predicted
 
-    def as_noise(self, denoise: Denoise) -> Denoise:
-        """A callable that gives noise, and behind it what else there is, from one that gives what the network predicts."""
+    def sampled(self, denoise: Denoise, *, epsilon_scaling: float = 0.0) -> Denoise:
+        """What samplers walk by: the noise, and behind it what else there is; of a flow the velocity.
+
+        Args:
+            denoise: (x (N, C, ...), t (N)) -> what the network predicts, C or 2C channels.
+            epsilon_scaling: a: the predicted noise counts 1 + a (1 - t / last) times. The image that is predicted with it loses
+                more noise, the more the nearer it is: what few steps and a network that is not perfect leave (Ning et al. 2024,
+                section 4, where noise is divided by k t + b).
+        """
 
         def converted(x: Tensor, t: Tensor) -> Tensor:
             predicted, rest = parts(denoise(x, t).to(x.dtype), channels=x.shape[1])
-            return torch.cat([self.noise(predicted, x, t), rest], dim=1)  # (N, C or 2C, ...)
+            return torch.cat([self._scaled(predicted, x, t, epsilon_scaling), rest], dim=1)  # (N, C or 2C, ...)
 
         return converted
+
+    def _scaled(self, predicted: Tensor, x: Tensor, t: Tensor, scaling: float) -> Tensor:
+        noise = self.noise(predicted, x, t)
+        left = 1 - t.to(noise.dtype).reshape(-1, *(1,) * (x.dim() - 1)) / self.last
+        return noise * (1 + scaling * left) if scaling else noise
 
 
 class _Noise(Objective):
@@ -154,6 +166,10 @@ class _Flow(Objective):
 
     def noise(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
         return x + self._left(t, x) * predicted
+
+    def _scaled(self, predicted: Tensor, x: Tensor, t: Tensor, scaling: float) -> Tensor:
+        # With x = (1 - t) x0 + t noise, noise of 1 + a (1 - t) times as much has a velocity of a noise more.
+        return predicted + scaling * self.noise(predicted, x, t) if scaling else predicted
 
     def _left(self, t: Tensor, like: Tensor) -> Tensor:
         """1 - time, what is left of the image (N, 1, ...)."""

@@ -17,14 +17,15 @@ Invariants:
 
 How to change it: a new extractor is one new file beside `squeezenet.py` and one line in `loading.py`. A new defect is a function
 and a line in `defects.py`, learnt by the classifiers that are trained from then on. A new distance is a pure function of
-`Statistics` or of features beside `distance.py` and `kid.py`, reported by `compare`.
+`Statistics` or of features beside `distance.py` and `kernel_distance.py`, reported by `compare`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dithc.evaluate.compare import compare
-from dithc.evaluate.distance import fid, floor
+from dithc.evaluate.distance import fid
+from dithc.evaluate.kernel_distance import kid
 from dithc.evaluate.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from dithc.evaluate.features import extract
     from dithc.evaluate.loading import load_extractor
 
-__all__ = ["Extractor", "Statistics", "compare", "extract", "fid", "floor", "load_extractor", "train_classifier"]
+__all__ = ["Extractor", "Statistics", "compare", "extract", "fid", "kid", "load_extractor", "train_classifier"]
 
 # What needs torch is imported when it is asked for: to compare features takes a fraction of a second, torch two.
 NEEDS_TORCH = {

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dithc.evaluate.copies import copied_share, evenly, take
 from dithc.evaluate.distance import Floor, few_images, fid, floor
-from dithc.evaluate.kid import kid
+from dithc.evaluate.kernel_distance import kid
 from dithc.evaluate.shards import STATISTICS_FILE, blocks, read_plan
 from dithc.evaluate.statistics import Origin, Statistics
 from dithc.evaluate.turned import read_turned

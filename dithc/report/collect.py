@@ -180,7 +180,7 @@ def _evaluation(experiment: Experiment, results: Results, reference: Reference, 
     dataset = experiment.runs[settings.run].dataset
     samples, compared = results.one("sample", name), results.one("fid", name)
     numbers = numbers_of(samples)
-    same = ("run", "at", "weights", "ema", "sampler", "order", "steps", "times", "real_split")
+    same = ("run", "at", "weights", "ema", "sampler", "order", "steps", "times", "epsilon_scaling", "real_split")
     guided = ("guidance", "guidance_channels", "guidance_interval", "guide")
     return EvaluationFacts(
         name=name,

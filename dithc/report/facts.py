@@ -161,6 +161,7 @@ class EvaluationFacts:
     order: int | None
     steps: int
     times: list[int] | None
+    epsilon_scaling: float
     guidance: float
     guidance_channels: str
     guidance_interval: list[float] | None
@@ -180,7 +181,8 @@ class EvaluationFacts:
         """How noise became images, in words."""
         order = f", order {self.order}" if self.order is not None else ""
         times = ", chosen times" if self.times is not None else ""
-        return f"{self.sampler} {self.steps}{order}{times}"
+        scaling = f", epsilon scaling {self.epsilon_scaling:g}" if self.epsilon_scaling else ""
+        return f"{self.sampler} {self.steps}{order}{times}{scaling}"
 
     @property
     def guided(self) -> str:

@@ -10,7 +10,18 @@ from dithc.report.gather import Result, Results
 from dithc.runs import outcome
 from dithc.sealed import parse, plain
 
-SAME = {"run", "sampler", "order", "steps", "times", "guidance", "guidance_channels", "guidance_interval", "seed"}
+SAME = {
+    "run",
+    "sampler",
+    "order",
+    "steps",
+    "times",
+    "epsilon_scaling",
+    "guidance",
+    "guidance_channels",
+    "guidance_interval",
+    "seed",
+}
 SAME_NUMBERS = ("set_hash_real", "n_real", "sha256", "resize", "stretch", "seed")
 
 

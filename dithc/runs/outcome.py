@@ -129,6 +129,7 @@ class Sample(TypedDict, total=False):
     order: Count | None
     steps: Count
     times: list[Count] | None
+    epsilon_scaling: float
     guidance: float
     guidance_channels: str
     guidance_interval: Interval | None

@@ -24,7 +24,7 @@ SOURCE_YOUNGER = {
 COARSE_RULE = 2  # which files of a Sentinel-2 product are read for grids of more than 10 m: 1 had the finest always
 CODEC_YOUNGER = {"equivariance", "latent_noise", "texture_steps"}
 EXTRACTOR_YOUNGER = {"defects"}
-EVALUATION_YOUNGER = {"order", "times", "guidance_interval", "guide", "ema"}
+EVALUATION_YOUNGER = {"order", "times", "epsilon_scaling", "guidance_interval", "guide", "ema"}
 EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}
 # Of no effect on what a codec gives back.
 OF_SAMPLES = {"weights", "sampler", "steps", "guidance", "guidance_channels", *EVALUATION_YOUNGER}

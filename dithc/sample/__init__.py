@@ -1,7 +1,8 @@
 """Sampling: a checkpoint and seeds made into images; who makes them does not matter.
 
 What: `sample(job, group)` draws the images of an evaluation into resumable shards, a picture and a manifest; `search(job)` finds
-the timesteps at which few steps of its solver come nearest to many.
+the timesteps at which few steps of its solver come nearest to many, `search_scaling(job)` how much more noise they should take
+out.
 Why: 10,000 images take hours on many dies; any rank must be able to make any of them, twice if need be, and always get the
 same picture.
 Invariants:
@@ -19,6 +20,6 @@ in `shards.py`.
 
 from dithc.sample.compose import sample
 from dithc.sample.job import Job
-from dithc.sample.search import search
+from dithc.sample.search import search, search_scaling
 
-__all__ = ["Job", "sample", "search"]
+__all__ = ["Job", "sample", "search", "search_scaling"]

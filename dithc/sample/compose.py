@@ -190,6 +190,7 @@ def _way(chosen: training.Evaluation, *, meta: dict[str, Any]) -> dict[str, Any]
         "order",
         "steps",
         "times",
+        "epsilon_scaling",
         "guidance",
         "guidance_channels",
         "guidance_interval",

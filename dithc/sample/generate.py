@@ -137,6 +137,7 @@ class Images:
             guide=guide,
             interval=(interval[0] * last, interval[1] * last) if interval is not None else None,
         )
+        denoise = self.objective.sampled(denoise, epsilon_scaling=chosen.epsilon_scaling)
         # Pixels are clipped to [-1, 1] in the training data, so their prediction may be; latents have no bound.
         clip = None if self.codec.has_logvar else self.codec.scale
         if self.objective.schedule is None:
@@ -152,7 +153,7 @@ class Images:
             )
         return diffusion.sample(
             chosen.sampler,
-            denoise=self.objective.as_noise(denoise),
+            denoise=denoise,
             schedule=self.objective.schedule,
             steps=chosen.steps,
             shape=shape,

@@ -1,6 +1,6 @@
-"""Searches the timesteps at which a few steps of a solver end nearest to many, on a network of the user's own.
+"""Searches what a few steps of a solver do best with, on a network of the user's own: their timesteps, and epsilon scaling.
 
-Legend: N latents, S timesteps.
+Legend: N latents or images, S timesteps.
 """
 
 import time
@@ -8,7 +8,10 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from dithc.config import training
@@ -21,6 +24,7 @@ from dithc.sample.shards import batches
 
 SOLVERS, MOST_STEPS = ("dpm-solver", "unipc", *training.FLOW_SAMPLERS), 20
 SHARES = (0.5, 0.25, 0.125)  # of the distance to its neighbour that a timestep is moved, one after the other
+MOST_SCALING, SCALING_WITHIN, MOST_TRIALS = 0.2, 0.005, 12
 MOST_SWEEPS = 4  # over all timesteps, with one share
 log = logger(__name__)
 
@@ -164,3 +168,61 @@ def _moved(times: Times, index: int, share: float, *, least: int, others_follow:
         if place != here and all(one > other for one, other in pairwise((*moved, least - 1))):
             result.append(moved)
     return result
+
+
+def search_scaling(job: Job, *, score: Callable[[npt.NDArray[np.uint8]], float], images: int) -> dict[str, Any]:
+    """Searches the epsilon scaling of an evaluation by a score of its images, the rest of its settings as they are.
+
+    The images have seeds of the evaluation that it does not score; half of them are searched on, always from the same noise, and
+    the others judge what was found. Bounded scalar minimisation (Brent 1973, section 5.8), by `scipy.optimize`.
+
+    Args:
+        job: whose evaluation says network, guidance, solver and steps; its own `epsilon_scaling` is not looked at.
+        score: of images as they are shown, uint8 (N, 3, H, W); the lower the better.
+        images: N searched on, and as many that judge.
+
+    Returns:
+        `epsilon_scaling`, 0 where nothing was better; and the score: `searched` on the first half, `unseen` on the second;
+        `before` at 0, `after` with it. How it was found beside them.
+
+    Raises:
+        UserError: an evaluation that samples nothing.
+    """
+    begun = time.monotonic()
+    chosen = job.evaluation
+    if chosen.at == "codec":
+        raise problem(
+            f"evaluation {job.name} has no noise to scale",
+            got="at: codec",
+            expected="an evaluation that samples a network",
+            remedy="name another evaluation",
+        )
+    inputs = inputs_of(job)
+    opened, _ = open_images(job, tiles_digest=inputs[str(job.tiles)])
+    halves = [range(chosen.images + part * images, chosen.images + (part + 1) * images) for part in (0, 1)]
+
+    def score_at(scaling: float, indices: Sequence[int]) -> float:
+        changed = opened.changed(epsilon_scaling=scaling)
+        parts = [changed.codec.to_rgb(changed.images(part)) for part in batches(indices, chosen.batch)]
+        found = score(np.concatenate(parts))  # of uint8 (N, 3, H, W)
+        log.info(f"epsilon scaling {scaling:.3f}: {found:.6g}")
+        return found
+
+    before = score_at(0.0, halves[0])
+    options = {"xatol": SCALING_WITHIN, "maxiter": MOST_TRIALS}
+    best = minimize_scalar(lambda x: score_at(float(x), halves[0]), bounds=(0.0, MOST_SCALING), options=options)
+    scaling = round(float(best.x), 3) if best.fun < before else 0.0
+    unseen = {"before": score_at(0.0, halves[1]), "after": score_at(scaling, halves[1])}
+    if unseen["after"] > unseen["before"]:
+        log.warning("on images that were not searched on, this scaling is no better: search on more of them")
+    return {
+        "epsilon_scaling": scaling,
+        "searched": {"before": before, "after": min(before, float(best.fun))},
+        "unseen": unseen,
+        "evaluation": job.name,
+        "spec": job.spec,
+        "inputs": inputs,
+        "images": images,
+        "trials": int(best.nfev) + 1,
+        "seconds": round(time.monotonic() - begun, 3),
+    }

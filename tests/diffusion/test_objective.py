@@ -64,6 +64,30 @@ def test_noise_is_read_back_from_what_is_predicted(predict: str) -> None:
     torch.testing.assert_close(kind.noise(kind.target(x0, t, noise), x_t, t), noise)
 
 
+@pytest.mark.parametrize("predict", ["noise", "v", "flow"])
+def test_scaled_noise_counts_more_towards_the_image(predict: str) -> None:
+    """The noise and the clean image that samplers see still make the noisy one, and the noise is that of the formula."""
+    kind, (x0, noise) = objective(predict=predict), images()
+    t = T.double() if predict == "flow" else T
+    x_t = kind.noisy(x0, t, noise)
+    walked = kind.sampled(lambda x, t: kind.target(x0, t, noise), epsilon_scaling=0.1)(x_t, t)
+    time = t.double().reshape(-1, 1, 1, 1) / (1000 if predict == "flow" else 999)
+    scaled = (1 + 0.1 * (1 - time)) * noise
+    if predict == "flow":  # the velocity is the difference of noise and clean image
+        torch.testing.assert_close(x_t - time * walked, x_t - time * (scaled - (x_t - time * scaled) / (1 - time)))
+        torch.testing.assert_close(x_t + (1 - time) * walked, scaled)
+    else:
+        torch.testing.assert_close(walked, scaled)
+
+
+def test_noise_as_predicted_keeps_its_bits() -> None:
+    kind, (x, _) = objective(), images(dtype=torch.float32)
+    output = torch.cat([x, 2 * x], dim=1)
+    assert torch.equal(kind.sampled(lambda x, t: output)(x, T), output)
+    walked = kind.sampled(lambda x, t: output, epsilon_scaling=0.1)(x, T)
+    assert torch.equal(walked[:, 3:], output[:, 3:])  # a learned variance is not noise
+
+
 def test_velocity_is_the_slope_of_the_path_from_image_to_noise() -> None:
     kind, (x0, noise) = objective(predict="flow"), images(3)
     start, end = torch.zeros(3), torch.full((3,), 1000.0)

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dithc.evaluate import Extractor, compare, extract, floor
+from dithc.evaluate import Extractor, compare, extract
+from dithc.evaluate.distance import floor
 from dithc.log import UserError
 
 

@@ -269,6 +269,7 @@ def test_solver_and_guidance_are_said_in_full() -> None:
         "order": None,
         "steps": 50,
         "times": None,
+        "epsilon_scaling": 0.0,
         "real_split": "all",
         "guidance": 1.0,
         "guidance_channels": "all",
@@ -276,9 +277,13 @@ def test_solver_and_guidance_are_said_in_full() -> None:
         "guide": None,
     }
     few = {"sampler": "unipc", "order": 3, "steps": 2, "times": [999, 40], "guidance": 1.5, "network_evaluations": 3}
-    where = {"guidance_interval": [0.1, 0.75], "guide": "start"}
+    where = {"guidance_interval": [0.1, 0.75], "guide": "start", "epsilon_scaling": 0.06}
     said = [EvaluationFacts(**{**plain, **change}) for change in ({}, few, few | where)]
-    assert [item.solver for item in said] == ["ddim 50", *["unipc 2, order 3, chosen times"] * 2]
+    assert [item.solver for item in said] == [
+        "ddim 50",
+        "unipc 2, order 3, chosen times",
+        "unipc 2, order 3, chosen times, epsilon scaling 0.06",
+    ]
     assert [item.guided for item in said] == [
         "",
         "guidance 1.5, all; 3 evaluations",

@@ -15,7 +15,7 @@ from dithc.config.training import Evaluation
 from dithc.diffusion import Objective, Schedule
 from dithc.diffusion import sample as draw
 from dithc.log import UserError
-from dithc.sample import search
+from dithc.sample import search, search_scaling
 from dithc.sample.generate import Images
 from dithc.sample.search import descend
 from dithc.sample.seeds import generator_of
@@ -86,15 +86,19 @@ class Gaussian:
         return self.means + self.stds * noise
 
 
+def images_of(network: object, evaluation: Evaluation) -> Images:
+    codec = SimpleNamespace(has_logvar=True, scale=1.0, decode=lambda x: x, to_rgb=lambda x: x.numpy())
+    settings = {"classes": np.array([0]), "objective": Objective.of(training.Objective(predict="flow")), "bf16": False}
+    return Images(network, codec, evaluation=evaluation, **settings)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("sampler", "steps"), [("euler", 6), ("heun", 8), ("heun", 7)])
 def test_searched_times_of_a_flow_are_nearer_to_the_exact_paths_of_unseen_noise(
     job, monkeypatch, sampler, steps
 ) -> None:
     one = job(sampler=sampler, steps=steps, guidance=1.0, images=32)
-    network, objective = Gaussian(), Objective.of(training.Objective(predict="flow"))
-    codec = SimpleNamespace(has_logvar=True, scale=1.0)
-    settings = {"evaluation": one.evaluation, "classes": np.array([0]), "objective": objective, "bf16": False}
-    images = Images(network, codec, **settings)  # type: ignore[arg-type]
+    network = Gaussian()
+    images = images_of(network, one.evaluation)
     monkeypatch.setitem(search.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
     found = search(one, latents=8, reference_steps=400)
     scored = range(one.evaluation.images)  # on which nothing was searched
@@ -106,6 +110,42 @@ def test_searched_times_of_a_flow_are_nearer_to_the_exact_paths_of_unseen_noise(
     assert error(found["times"]) < 0.55 * error(None)
     assert found["unseen"]["after"] < 0.55 * found["unseen"]["before"]
     assert Evaluation.model_validate(one.evaluation.model_dump() | {"times": found["times"]})
+
+
+class Short(Gaussian):
+    """A network that sees too little of the noise, the less the nearer to the image: what a scaling of 0.06 makes good."""
+
+    def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        velocity = super().__call__(x, t, y)
+        left = 1 - t.reshape(-1, 1, 1, 1) / 1000
+        noise = (x + left * velocity) / (1 + 0.06 * left)
+        return velocity - 0.06 * noise
+
+
+@pytest.mark.parametrize(("network", "expected"), [(Short(), 0.06), (Gaussian(), 0.0)])
+def test_searched_scaling_makes_good_what_a_network_does_not_see(job, monkeypatch, network, expected) -> None:
+    one = job(sampler="heun", steps=60, guidance=1.0, images=32)
+    images = images_of(network, one.evaluation)
+    monkeypatch.setitem(search.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
+    seen: list[np.ndarray] = []
+
+    def score(drawn: np.ndarray) -> float:
+        seen.append(drawn)
+        away = (drawn - network.means.numpy()) / network.stds.numpy()
+        return float((np.std(away) - 1) ** 2)
+
+    found = search_scaling(one, score=score, images=256)
+    assert found["epsilon_scaling"] == pytest.approx(expected, abs=0.01)
+    assert found["searched"]["after"] <= found["searched"]["before"]
+    assert found["trials"] + 2 == len(seen)
+    assert Evaluation.model_validate(one.evaluation.model_dump() | {"epsilon_scaling": found["epsilon_scaling"]})
+    scored = images.latents(range(32)).numpy()
+    assert not any(np.array_equal(scored[0], image) for drawn in (seen[0], seen[-1]) for image in drawn)
+
+
+def test_codec_alone_has_no_scaling_to_search(job) -> None:
+    with pytest.raises(UserError, match="has no noise to scale"):
+        search_scaling(job(sampler="unipc", steps=3, at="codec"), score=lambda drawn: 0.0, images=2)
 
 
 def test_search_says_what_it_found_and_images_are_made_with_it(job) -> None:
@@ -172,3 +212,31 @@ def test_verb_prints_the_setting_and_seals_what_was_found(trained, tmp_path, mon
     assert capsys.readouterr().out == f"times: {found['times']}\n"
     assert Evaluation.model_validate(evaluation | {"times": found["times"]}).times == found["times"]
     assert main([*words, "--count", "0"]) == 2
+    real = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
+    asked: list[int] = []
+
+    class Tiles:
+        def __init__(self, folder) -> None: ...
+        def rows(self, split: str) -> np.ndarray:
+            assert split == "train"
+            return np.arange(len(real))
+
+        def rgb(self, rows: np.ndarray) -> np.ndarray:
+            asked.extend(rows)
+            return real[rows]
+
+    monkeypatch.setattr("dithc.data.Tiles", Tiles)
+    means = lambda images: images.mean((2, 3)).astype(np.float32)  # noqa: E731
+    monkeypatch.setattr("dithc.cli.features.open_extractor", lambda experiment, name, trained: means)
+    words[words.index("2")] = "16"
+    assert main([*words, "--epsilon-scaling"]) == 0
+    found = unseal(out.read_text())
+    assert capsys.readouterr().out == f"epsilon_scaling: {found['epsilon_scaling']}\n"
+    assert sorted(asked) == list(range(len(real)))
+    assert found["images"] == 16
+    words[words.index("16")] = "15"
+    assert main([*words, "--epsilon-scaling"]) == 2
+    real = real[:15]
+    words[words.index("15")] = "16"
+    assert main([*words, "--epsilon-scaling"]) == 2
+    assert "15 in the split train" in capsys.readouterr().err

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dithc.evaluate.kid import Kid, kid
+from dithc.evaluate.kernel_distance import Kid, kid
 from dithc.log import UserError
 
 D = 8  # features of the normal sets
@@ -84,7 +84,7 @@ def test_interval_of_a_difference_holds_the_truth_where_tiles_and_noise_are_shar
 
 
 def test_kid_of_large_sets_takes_subsets_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dithc.evaluate.kid.SUBSET", 100)
+    monkeypatch.setattr("dithc.evaluate.kernel_distance.SUBSET", 100)
     x, y = correlated(16, 1500, 4), correlated(16, 1500, 4) + 1
     found, same = kid([x[:700], x[700:]], [y]), kid(x, y)
     assert found.value == pytest.approx(same.value, rel=1e-9)
@@ -92,8 +92,8 @@ def test_kid_of_large_sets_takes_subsets_across_blocks(monkeypatch: pytest.Monke
 
 
 def test_interval_of_subsets_holds_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dithc.evaluate.kid.SUBSET", 40)
-    monkeypatch.setattr("dithc.evaluate.kid.SUBSETS", 20)
+    monkeypatch.setattr("dithc.evaluate.kernel_distance.SUBSET", 40)
+    monkeypatch.setattr("dithc.evaluate.kernel_distance.SUBSETS", 20)
     rng = np.random.default_rng(21)
     intervals = [
         kid(rng.normal(size=(200, D)), rng.normal(size=(150, D)) + 0.5, seed=seed).interval for seed in range(400)

@@ -100,5 +100,6 @@ def _kid_from_training(experiment: "Experiment", args: argparse.Namespace) -> "C
             expected=f"{LEAST_IMAGES} or more",
             remedy="search the timesteps alone, or stage more scenes",
         )
+    log.info(f"features of {len(rows)} tiles of the training")
     real = features(tiles.rgb(np.sort(rows)))
     return lambda images: kid(real, features(images), seed=experiment.seed).value

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dithc.config import training
 from dithc.diffusion import SAMPLERS, Schedule
-from dithc.log import logger, problem
+from dithc.log import logger, problem, progress
 from dithc.sample.compose import inputs_of, open_images
 from dithc.sample.generate import Images
 from dithc.sample.job import Job
@@ -202,8 +202,11 @@ def search_scaling(job: Job, *, score: Callable[[npt.NDArray[np.uint8]], float],
     halves = [range(chosen.images + part * images, chosen.images + (part + 1) * images) for part in (0, 1)]
 
     def score_at(scaling: float, indices: Sequence[int]) -> float:
-        changed = opened.changed(epsilon_scaling=scaling)
-        parts = [changed.codec.to_rgb(changed.images(part)) for part in batches(indices, chosen.batch)]
+        changed, parts = opened.changed(epsilon_scaling=scaling), []
+        with progress(total=len(indices), label=f"epsilon scaling {scaling:.3f}", unit="image") as bar:
+            for part in batches(indices, chosen.batch):
+                parts.append(changed.codec.to_rgb(changed.images(part)))
+                bar.update(len(part))
         found = score(np.concatenate(parts))  # of uint8 (N, 3, H, W)
         log.info(f"epsilon scaling {scaling:.3f}: {found:.6g}")
         return found

@@ -13,10 +13,10 @@ from typing import Any
 from dithc.config import datasets
 from dithc.data.grid import draw_grid
 from dithc.data.npy import ShardWriter, whole_folder
-from dithc.data.raster import GeoTransform
+from dithc.data.placing import Placed, place_tiles
 from dithc.data.scene import Array, Reason
 from dithc.data.scenes import Scenes
-from dithc.data.split import SPLITS, Ints, Splitter
+from dithc.data.split import SPLITS, Splitter
 from dithc.data.statistics import Histogram
 from dithc.data.table import Kind, TableWriter
 from dithc.data.tiles import INFO_FILE, SCHEMA_VERSION, TABLE_FILE, Tiles
@@ -78,16 +78,7 @@ def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) 
         info = _info(dataset, source, cutter, numbers) | {"shards": shards, "seed": seed}
         atomic_write(temporary / INFO_FILE, json.dumps(info, indent=1) + "\n")
         draw_grid(Tiles(temporary), temporary / GRID_FILE)
-    if cutter.outside:
-        log.info(
-            f"{cutter.outside} of {cutter.pixels} pixels ({cutter.outside / cutter.pixels:.1%}) are in no tile of "
-            f"{dataset.tiles.size}: edges of scenes; a smaller `tiles.size` or `tiles.stride` reaches more"
-        )
-    for split in cutter.splitter.wanted():
-        if not numbers["splits"][split]:
-            log.warning(
-                f"no tile of {dataset.title!r} is in split {split!r}: {source.count} scenes have too few places"
-            )
+    _tell(dataset, source, cutter, numbers)
     return numbers
 
 
@@ -105,7 +96,7 @@ class _Cutter:
         self.reasons: Counter[str] = Counter()
         self.splits: Counter[str] = Counter()
         self.duplicates = 0
-        self.pixels = self.outside = 0
+        self.pixels = self.outside = self.moved = 0
         self._seen: dict[bytes, tuple[str, str]] = {}
 
     def stack(self, number: int, bar: progress) -> None:
@@ -122,7 +113,8 @@ class _Cutter:
             bar.update(len(pixels))
             return
         last = 0
-        for cut in cuts(pixels, mask, size=size, stride=stride):
+        places = (self._placed(first + row, mask.shape[1:]) for row in range(len(pixels)))
+        for cut in cuts(pixels, mask, places, size=size, stride=stride):
             self._tiles(cut, first)
             bar.update(cut.scene[-1] - last, tiles=str(sum(self.splits.values())))
             last = cut.scene[-1]
@@ -137,8 +129,7 @@ class _Cutter:
     def _tiles(self, cut: Cut, first: int) -> None:
         """Judges tiles, writes the accepted ones, and a row for each."""
         measured = measure(cut)
-        places = [self._place(first + row, cut.y[i : i + 1], cut.x[i : i + 1]) for i, row in enumerate(cut.scene)]
-        rows = [self._row(cut, measured, i, first + row, places[i]) for i, row in enumerate(cut.scene)]
+        rows = [self._row(cut, measured, i, first + row) for i, row in enumerate(cut.scene)]
         accepted = [i for i, row in enumerate(rows) if row["status"] == "accepted"]
         written = self.shards.append(cut.pixels[accepted])
         for i, (shard, shard_row) in zip(accepted, written, strict=True):
@@ -149,17 +140,22 @@ class _Cutter:
         for row in rows:
             self.table.add(**row)
 
-    def _place(self, position: int, y: Ints, x: Ints) -> tuple[str, str | None]:
-        columns = self.source.columns
-        transform: GeoTransform | None = columns["transform"][position] and tuple(columns["transform"][position])
+    def _placed(self, position: int, shape: tuple[int, int]) -> Placed:
+        columns, size = self.source.columns, self.settings.size
+        transform = columns["transform"][position]
         place = columns["scene_id"][position] if transform is None else columns["crs"][position]
-        cells, splits = self.splitter.assign(y, x, size=self.settings.size, place=place, transform=transform)
-        return cells[0], splits[0]
+        placed = place_tiles(
+            self.splitter,
+            shape,
+            size=size,
+            stride=self.settings.stride or size,
+            place=place,
+            transform=transform and tuple(transform),
+        )
+        self.moved += placed.moved
+        return placed
 
-    def _row(
-        self, cut: Cut, measured: Measured, i: int, position: int, place: tuple[str, str | None]
-    ) -> dict[str, Any]:
-        cell, split = place
+    def _row(self, cut: Cut, measured: Measured, i: int, position: int) -> dict[str, Any]:
         scale, offset = self.source.index["scale"], self.source.index["offset"]
         scene_id = self.source.columns["scene_id"][position]
         row: dict[str, Any] = {
@@ -167,13 +163,14 @@ class _Cutter:
             "scene_id": scene_id,
             "y": int(cut.y[i]),
             "x": int(cut.x[i]),
-            "cell": cell,
+            "cell": cut.cells[i],
             "label": self.source.columns["label"][position],
             "valid_frac": float(measured.valid_frac[i]),
             "cloud_frac": float(measured.cloud_frac[i]),
             "mean": (measured.mean[i] * scale + offset).tolist(),
             "std": (measured.std[i] * scale).tolist(),
         }
+        split = cut.splits[i]
         reason = self._reason(measured, i, split)
         if reason is not None:
             self.reasons[str(reason)] += 1
@@ -207,6 +204,7 @@ class _Cutter:
             "rejected": dict(self.reasons),
             "splits": {name: self.splits[name] for name in SPLITS},
             "duplicates": self.duplicates,
+            "moved": self.moved,
             "pixels": self.pixels,
             "pixels_outside": self.outside,
             "bands": self.source.index["bands"],
@@ -249,6 +247,24 @@ def _check_train(numbers: outcome.Tiles) -> None:
         )
 
 
+def _tell(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: outcome.Tiles) -> None:
+    """Says what a person would want to know of the numbers, or change."""
+    if cutter.outside:
+        log.info(
+            f"{cutter.outside} of {cutter.pixels} pixels ({cutter.outside / cutter.pixels:.1%}) are in no tile of "
+            f"{dataset.tiles.size}: edges of scenes; a smaller `tiles.size` or `tiles.stride` reaches more"
+        )
+    for split in cutter.splitter.wanted():
+        if not numbers["splits"][split]:
+            log.warning(
+                f"no tile of {dataset.title!r} is in split {split!r}: {source.count} scenes have too few places"
+            )
+    if dataset.split.cell_m is not None and not any(source.columns["transform"]):
+        log.warning(f"no scene of {dataset.title!r} has a georeference: `split.cell_m` and `buffer_m` have no effect")
+    if across := numbers["rejected"].get(Reason.ACROSS_SPLITS, 0) + cutter.moved:
+        log.info(f"{across} tiles touched two splits: {cutter.moved} of them were moved into one, the others rejected")
+
+
 def _info(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: outcome.Tiles) -> dict[str, Any]:
     index, scaling = source.index, dataset.scaling
     described = cutter.histogram.describe(
@@ -261,7 +277,8 @@ def _info(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: o
         "size": dataset.tiles.size,
         "stride": dataset.tiles.stride or dataset.tiles.size,
         "counts": {
-            name: numbers[name] for name in ("accepted", "rejected", "splits", "duplicates", "pixels", "pixels_outside")
+            name: numbers[name]
+            for name in ("accepted", "rejected", "splits", "duplicates", "moved", "pixels", "pixels_outside")
         },
         "statistics": [{"band": band, **values} for band, values in zip(index["bands"], described, strict=True)],
         "scaling": scaling.model_dump(mode="json"),

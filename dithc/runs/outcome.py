@@ -40,6 +40,7 @@ class Tiles(TypedDict, total=False):
     rejected: dict[str, Count]
     splits: dict[str, Count]
     duplicates: Count
+    moved: Count
     pixels: Count
     pixels_outside: Count
     bands: list[str]

@@ -6,21 +6,21 @@ Legend: N tiles, C bands, S side of a tile; H, W scene.
 import hashlib
 import json
 from collections import Counter
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from dithc.config import datasets
 from dithc.data.grid import draw_grid
+from dithc.data.near import Near
 from dithc.data.npy import ShardWriter, whole_folder
-from dithc.data.placing import Placed, place_tiles
 from dithc.data.scene import Array, Reason
 from dithc.data.scenes import Scenes
 from dithc.data.split import SPLITS, Splitter
 from dithc.data.statistics import Histogram
 from dithc.data.table import Kind, TableWriter
-from dithc.data.tiles import INFO_FILE, SCHEMA_VERSION, TABLE_FILE, Tiles
-from dithc.data.windows import Cut, Measured, covered_length, cuts, measure
+from dithc.data.tiles import INFO_FILE, SCHEMA_VERSION, TABLE_FILE, Stretch, Tiles
+from dithc.data.walk import Walk
+from dithc.data.windows import Cut, Measured
 from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, outcome
 
@@ -45,6 +45,8 @@ COLUMNS: dict[str, Kind] = {
     "tile_sha256": "text",
     "duplicate_of": "text",
 }
+LARGE_GROUP = 0.1
+"""Share of all cells in one group of near duplicates from which on a person should know."""
 log = logger(__name__)
 
 
@@ -88,37 +90,30 @@ class _Cutter:
     def __init__(
         self, dataset: datasets.Dataset, source: Scenes, folder: Path, table: TableWriter, *, seed: int
     ) -> None:
-        self.settings, self.source, self.table = dataset.tiles, source, table
-        self.splitter = Splitter(dataset.split, seed=seed)
+        self.source, self.table = source, table
+        self.near = find_near(dataset, source, seed=seed)
+        self.splitter = Splitter(dataset.split, seed=seed, joined=None if self.near is None else self.near.joined())
+        self.walk = Walk(dataset.tiles, source, self.splitter)
         size, bands, dtype = dataset.tiles.size, len(source.index["bands"]), source.index["dtype"]
         self.shards = ShardWriter(folder, "shard", shape=(bands, size, size), dtype=dtype)
         self.histogram = Histogram(bands, dtype)
         self.reasons: Counter[str] = Counter()
         self.splits: Counter[str] = Counter()
         self.duplicates = 0
-        self.pixels = self.outside = self.moved = 0
         self._seen: dict[bytes, tuple[str, str]] = {}
 
     def stack(self, number: int, bar: progress) -> None:
         """Cuts all scenes of a stack."""
-        pixels, mask = self.source.stack(number)
-        first, size = self.source.firsts[number], self.settings.size
-        stride = self.settings.stride or size
-        covered = prod(covered_length(side, size=size, stride=stride) for side in mask.shape[1:])
-        self.pixels += mask.size
-        self.outside += mask.size - len(mask) * covered
-        if min(pixels.shape[2:]) < size:
-            for position in range(first, first + len(pixels)):
-                self._small(position)
-            bar.update(len(pixels))
-            return
-        last = 0
-        places = (self._placed(first + row, mask.shape[1:]) for row in range(len(pixels)))
-        for cut in cuts(pixels, mask, places, size=size, stride=stride):
-            self._tiles(cut, first)
-            bar.update(cut.scene[-1] - last, tiles=str(sum(self.splits.values())))
-            last = cut.scene[-1]
-        bar.update(len(pixels) - last)
+        first, last = self.source.firsts[number : number + 2]
+        seen, any_tile = 0, False
+        for cut, measured in self.walk.stack(number):
+            any_tile = True
+            self._tiles(cut, measured, first)
+            bar.update(cut.scene[-1] - seen, tiles=str(sum(self.splits.values())))
+            seen = cut.scene[-1]
+        for position in () if any_tile else range(first, last):
+            self._small(position)
+        bar.update(last - first - seen)
 
     def _small(self, position: int) -> None:
         reason = str(Reason.SMALLER_THAN_TILE)
@@ -126,9 +121,8 @@ class _Cutter:
         scene = {name: self.source.columns[name][position] for name in ("scene_id", "label")}
         self.table.add(tile_id=scene["scene_id"], status="rejected", reason=reason, **scene)
 
-    def _tiles(self, cut: Cut, first: int) -> None:
-        """Judges tiles, writes the accepted ones, and a row for each."""
-        measured = measure(cut)
+    def _tiles(self, cut: Cut, measured: Measured, first: int) -> None:
+        """Writes the accepted tiles, and a row for each."""
         rows = [self._row(cut, measured, i, first + row) for i, row in enumerate(cut.scene)]
         accepted = [i for i, row in enumerate(rows) if row["status"] == "accepted"]
         written = self.shards.append(cut.pixels[accepted])
@@ -139,21 +133,6 @@ class _Cutter:
             self.histogram.add(cut.pixels[train], measured.valid[train])
         for row in rows:
             self.table.add(**row)
-
-    def _placed(self, position: int, shape: tuple[int, int]) -> Placed:
-        columns, size = self.source.columns, self.settings.size
-        transform = columns["transform"][position]
-        place = columns["scene_id"][position] if transform is None else columns["crs"][position]
-        placed = place_tiles(
-            self.splitter,
-            shape,
-            size=size,
-            stride=self.settings.stride or size,
-            place=place,
-            transform=transform and tuple(transform),
-        )
-        self.moved += placed.moved
-        return placed
 
     def _row(self, cut: Cut, measured: Measured, i: int, position: int) -> dict[str, Any]:
         scale, offset = self.source.index["scale"], self.source.index["offset"]
@@ -171,22 +150,12 @@ class _Cutter:
             "std": (measured.std[i] * scale).tolist(),
         }
         split = cut.splits[i]
-        reason = self._reason(measured, i, split)
+        reason = self.walk.reason(measured, i) or (Reason.ACROSS_SPLITS if split is None else None)
         if reason is not None:
             self.reasons[str(reason)] += 1
             return row | {"status": "rejected", "reason": str(reason)}
         assert split is not None
         return row | {"status": "accepted", **self._identity(cut.pixels[i], row["tile_id"], split)}
-
-    def _reason(self, measured: Measured, i: int, split: str | None) -> Reason | None:
-        settings = self.settings
-        if measured.valid_frac[i] < settings.min_valid or not measured.valid_frac[i]:
-            return Reason.TOO_LITTLE_VALID
-        if measured.cloud_frac[i] > settings.max_cloud:
-            return Reason.TOO_CLOUDY
-        if measured.std[i].max() <= settings.min_std:
-            return Reason.CONSTANT
-        return Reason.ACROSS_SPLITS if split is None else None
 
     def _identity(self, pixels: Array, tile_id: str, split: str) -> dict[str, Any]:
         """Hash and split of an accepted tile; the same pixels seen before decide the split, whatever their place."""
@@ -199,17 +168,42 @@ class _Cutter:
 
     def numbers(self) -> outcome.Tiles:
         """What goes into the manifest."""
-        return {
+        numbers: outcome.Tiles = {
             "accepted": self.splits.total(),
             "rejected": dict(self.reasons),
             "splits": {name: self.splits[name] for name in SPLITS},
             "duplicates": self.duplicates,
-            "moved": self.moved,
-            "pixels": self.pixels,
-            "pixels_outside": self.outside,
+            "moved": self.walk.moved,
+            "pixels": self.walk.pixels,
+            "pixels_outside": self.walk.outside,
             "bands": self.source.index["bands"],
-            "size": self.settings.size,
+            "size": self.walk.settings.size,
         }
+        if self.near is not None:
+            numbers["compared"], numbers["groups"] = self.near.compared, self.near.groups
+            numbers["largest_group"] = self.near.largest
+        return numbers
+
+
+def find_near(dataset: datasets.Dataset, source: Scenes, *, seed: int) -> Near | None:
+    """Looks at all tiles once before they are cut, where near duplicates are to be in one split."""
+    if dataset.split.duplicates != "near":
+        return None
+    near, walk = Near(), Walk(dataset.tiles, source, Splitter(dataset.split, seed=seed))
+    stretch = Stretch(
+        {
+            **source.index,
+            "statistics": [{"low": 0.0, "high": 1.0}] * len(source.index["bands"]),
+            "display": dataset.display.model_dump(),
+        }
+    )
+    with progress(total=len(source.index["stacks"]), label="near duplicates", unit="stack") as bar:
+        for number in range(len(source.index["stacks"])):
+            for cut, measured in walk.stack(number):
+                chosen = [i for i in range(len(cut.scene)) if walk.reason(measured, i) is None]
+                near.add(stretch.display(stretch.physical(cut.pixels[chosen])), [cut.cells[i] for i in chosen])
+            bar.update(1)
+    return near
 
 
 def _check_display(dataset: datasets.Dataset, bands: list[str]) -> None:
@@ -249,10 +243,10 @@ def _check_train(numbers: outcome.Tiles) -> None:
 
 def _tell(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: outcome.Tiles) -> None:
     """Says what a person would want to know of the numbers, or change."""
-    if cutter.outside:
+    if cutter.walk.outside:
         log.info(
-            f"{cutter.outside} of {cutter.pixels} pixels ({cutter.outside / cutter.pixels:.1%}) are in no tile of "
-            f"{dataset.tiles.size}: edges of scenes; a smaller `tiles.size` or `tiles.stride` reaches more"
+            f"{cutter.walk.outside} of {cutter.walk.pixels} pixels ({cutter.walk.outside / cutter.walk.pixels:.1%}) are in "
+            f"no tile of {dataset.tiles.size}: edges of scenes; a smaller `tiles.size` or `tiles.stride` reaches more"
         )
     for split in cutter.splitter.wanted():
         if not numbers["splits"][split]:
@@ -261,8 +255,17 @@ def _tell(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: o
             )
     if dataset.split.cell_m is not None and not any(source.columns["transform"]):
         log.warning(f"no scene of {dataset.title!r} has a georeference: `split.cell_m` and `buffer_m` have no effect")
-    if across := numbers["rejected"].get(Reason.ACROSS_SPLITS, 0) + cutter.moved:
-        log.info(f"{across} tiles touched two splits: {cutter.moved} of them were moved into one, the others rejected")
+    if cutter.near is not None:
+        log.info(f"{cutter.near.compared} tiles compared with each other, {cutter.near.groups} groups of cells joined")
+        if cutter.near.largest > LARGE_GROUP * cutter.near.cells:
+            log.warning(
+                f"{cutter.near.largest} of {cutter.near.cells} cells of {dataset.title!r} have tiles that look the same and "
+                "are in one split: most of the set may be copies; `split.duplicates: exact` joins the same pixels alone"
+            )
+    if across := numbers["rejected"].get(Reason.ACROSS_SPLITS, 0) + cutter.walk.moved:
+        log.info(
+            f"{across} tiles touched two splits: {cutter.walk.moved} of them were moved into one, the others rejected"
+        )
 
 
 def _info(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: outcome.Tiles) -> dict[str, Any]:

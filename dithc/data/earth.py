@@ -27,7 +27,7 @@ def _authalic(latitudes: Floats) -> Floats:
     return found
 
 
-POLE = float(_authalic(np.float64(90.0)))
+POLE = float(_authalic(np.array(90.0)))
 RADIUS_M = SEMI_MAJOR_M * np.sqrt(POLE / 2)
 """Of the sphere that has the Earth's area (equation 3-13)."""
 
@@ -41,17 +41,20 @@ class EarthGrid:
     def rows(self, latitudes: Floats) -> Ints:
         """The row of each latitude, of any shape."""
         beta = np.arcsin(np.clip(_authalic(latitudes) / POLE, -1.0, 1.0))
-        return np.floor(RADIUS_M * beta / self.side_m).astype(np.int64)
+        found: Ints = np.floor(RADIUS_M * beta / self.side_m).astype(np.int64)
+        return found
 
     def count(self, rows: Ints) -> Ints:
         """Cells of each row: as many as make its area over theirs, at least one."""
         ends = np.clip(np.stack([rows, rows + 1]) * self.side_m / RADIUS_M, -np.pi / 2, np.pi / 2)
         area = 2 * np.pi * RADIUS_M**2 * (np.sin(ends[1]) - np.sin(ends[0]))
-        return np.maximum(np.rint(area / self.side_m**2), 1).astype(np.int64)
+        found: Ints = np.maximum(np.rint(area / self.side_m**2), 1).astype(np.int64)
+        return found
 
     def columns(self, rows: Ints, longitudes: Floats) -> Ints:
         """The column of each longitude in its row; not wrapped at 180 degrees, so that what is west of another stays so."""
-        return np.floor((longitudes + 180.0) / 360.0 * self.count(rows)).astype(np.int64)
+        found: Ints = np.floor((longitudes + 180.0) / 360.0 * self.count(rows)).astype(np.int64)
+        return found
 
     def cells(self, longitudes: Floats, latitudes: Floats) -> tuple[Ints, Ints]:
         """Row and column of the cells that points are in, of any shape."""

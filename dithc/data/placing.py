@@ -14,7 +14,7 @@ PARTS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """The tiles of a scene: row and column of their first pixels (n,), cells and splits; the last `moved` are not of the lattice."""
+    """The tiles of a scene: row and column of their first pixels (n,), cells and splits; the last `moved` left the lattice."""
 
     y: Ints
     x: Ints

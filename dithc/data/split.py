@@ -22,8 +22,8 @@ class Splitter:
     """Assigns cells to splits.
 
     With `cell_m` a cell is one of the grid over the whole Earth (`earth.py`), the same for every coordinate reference system and
-    pixel size. Otherwise it is a square of `cell_tiles` tiles in the scene's coordinate reference system: the same place on another
-    date, or in an overlapping scene, is in the same cell. Without georeference it is a square within the scene.
+    pixel size. Otherwise it is a square of `cell_tiles` tiles in the scene's system. Either way the same place on another date,
+    or in an overlapping scene, is in the same cell. Without georeference a cell is a square within the scene.
 
     Args:
         settings: shares and the size of a cell.

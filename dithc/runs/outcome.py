@@ -41,6 +41,9 @@ class Tiles(TypedDict, total=False):
     splits: dict[str, Count]
     duplicates: Count
     moved: Count
+    compared: Count
+    groups: Count
+    largest_group: Count
     pixels: Count
     pixels_outside: Count
     bands: list[str]

@@ -9,10 +9,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dithc.config import datasets
+from dithc.data.conditions import Conditions
 from dithc.data.grid import draw_grid
 from dithc.data.near import Near
-from dithc.data.npy import ShardWriter, whole_folder
+from dithc.data.npy import NpyWriter, ShardWriter, whole_folder
 from dithc.data.scene import Array, Reason
 from dithc.data.scenes import Scenes
 from dithc.data.split import SPLITS, Splitter
@@ -25,7 +28,8 @@ from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, outcome
 
 GRID_FILE = "grid.png"
-OWN_FILES = (TABLE_FILE, INFO_FILE, GRID_FILE, "shard-*.npy")
+COLUMN_FILES = {"split": "split.column.npy", "label": "label.column.npy", "conditions": "conditions.column.npy"}
+OWN_FILES = (TABLE_FILE, INFO_FILE, GRID_FILE, "shard-*.npy", *COLUMN_FILES.values())
 COLUMNS: dict[str, Kind] = {
     "tile_id": "text",
     "status": "text",
@@ -69,12 +73,14 @@ def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) 
     _check_display(dataset, source.index["bands"])
     _check_size(dataset.tiles.size, source)
     with whole_folder(out, own=OWN_FILES) as temporary:
-        with TableWriter(temporary / TABLE_FILE, columns=COLUMNS) as table:
-            cutter = _Cutter(dataset, source, temporary, table, seed=seed)
+        conditions = Conditions(source, size=dataset.tiles.size)
+        with TableWriter(temporary / TABLE_FILE, columns=COLUMNS | conditions.columns) as table:
+            cutter = _Cutter(dataset, source, temporary, table, conditions, seed=seed)
             with progress(total=source.count, label="tiles", unit="scene") as bar:
                 for number in range(len(source.index["stacks"])):
                     cutter.stack(number, bar)
             shards = cutter.shards.close()
+            cutter.columns.close()
         numbers = cutter.numbers()
         _check_train(numbers)
         info = _info(dataset, source, cutter, numbers) | {"shards": shards, "seed": seed}
@@ -88,15 +94,24 @@ class _Cutter:
     """Cuts stacks one after the other; what it has seen decides on duplicates, and the train tiles on statistics."""
 
     def __init__(
-        self, dataset: datasets.Dataset, source: Scenes, folder: Path, table: TableWriter, *, seed: int
+        self,
+        dataset: datasets.Dataset,
+        source: Scenes,
+        folder: Path,
+        table: TableWriter,
+        conditions: Conditions,
+        *,
+        seed: int,
     ) -> None:
-        self.source, self.table = source, table
+        self.source, self.table, self.conditions = source, table, conditions
+        self.columns = _Columns(folder, conditions)
         self.near = find_near(dataset, source, seed=seed)
         self.splitter = Splitter(dataset.split, seed=seed, joined=None if self.near is None else self.near.joined())
         self.walk = Walk(dataset.tiles, source, self.splitter)
         size, bands, dtype = dataset.tiles.size, len(source.index["bands"]), source.index["dtype"]
         self.shards = ShardWriter(folder, "shard", shape=(bands, size, size), dtype=dtype)
-        self.histogram = Histogram(bands, dtype)
+        self.histograms = {split: Histogram(bands, dtype) for split in SPLITS}
+        self.counted: Counter[str] = Counter()  # pixels of each split, valid or not
         self.reasons: Counter[str] = Counter()
         self.splits: Counter[str] = Counter()
         self.duplicates = 0
@@ -123,14 +138,20 @@ class _Cutter:
 
     def _tiles(self, cut: Cut, measured: Measured, first: int) -> None:
         """Writes the accepted tiles, and a row for each."""
-        rows = [self._row(cut, measured, i, first + row) for i, row in enumerate(cut.scene)]
+        scenes = [first + row for row in cut.scene]
+        conditions = self.conditions.of(scenes, cut.y, cut.x)
+        rows = [self._row(cut, measured, i, scene) for i, scene in enumerate(scenes)]
+        for i, row in enumerate(rows):
+            row |= {name: values[i] for name, values in conditions.items()}
         accepted = [i for i, row in enumerate(rows) if row["status"] == "accepted"]
         written = self.shards.append(cut.pixels[accepted])
         for i, (shard, shard_row) in zip(accepted, written, strict=True):
             rows[i] |= {"shard": shard, "row": shard_row}
-        train = [i for i in accepted if rows[i]["split"] == "train"]
-        if train:
-            self.histogram.add(cut.pixels[train], measured.valid[train])
+        self.columns.append([rows[i] for i in accepted])
+        for split, histogram in self.histograms.items():
+            if chosen := [i for i in accepted if rows[i]["split"] == split]:
+                histogram.add(cut.pixels[chosen], measured.valid[chosen])
+                self.counted[split] += measured.valid[chosen].size
         for row in rows:
             self.table.add(**row)
 
@@ -183,6 +204,35 @@ class _Cutter:
             numbers["compared"], numbers["groups"] = self.near.compared, self.near.groups
             numbers["largest_group"] = self.near.largest
         return numbers
+
+
+class _Columns:
+    """Columns of the accepted tiles in files of their own: `label`, `split`, and what a model takes as `conditions`."""
+
+    def __init__(self, folder: Path, conditions: Conditions) -> None:
+        self._conditions = conditions
+        kinds: dict[str, tuple[tuple[int, ...], str]] = {"split": ((), "uint8"), "label": ((), "int32")}
+        if conditions.model:
+            kinds["conditions"] = (len(conditions.model),), "float32"
+        self._files = {
+            name: NpyWriter(folder / COLUMN_FILES[name], shape=shape, dtype=dtype)
+            for name, (shape, dtype) in kinds.items()
+        }
+
+    def append(self, rows: list[dict[str, Any]]) -> None:
+        self._files["split"].append(np.array([SPLITS.index(row["split"]) for row in rows], np.uint8))
+        self._files["label"].append(np.array([row["label"] for row in rows], np.int32))
+        if "conditions" in self._files:
+            columns = {name: [row[name] for row in rows] for name in self._conditions.columns}
+            self._files["conditions"].append(self._conditions.ready(columns))
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {name: COLUMN_FILES[name] for name in self._files}
 
 
 def find_near(dataset: datasets.Dataset, source: Scenes, *, seed: int) -> Near | None:
@@ -270,9 +320,13 @@ def _tell(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: o
 
 def _info(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: outcome.Tiles) -> dict[str, Any]:
     index, scaling = source.index, dataset.scaling
-    described = cutter.histogram.describe(
-        scale=index["scale"], offset=index["offset"], low=scaling.low_percentile, high=scaling.high_percentile
-    )
+    units = {"scale": index["scale"], "offset": index["offset"]}
+    described = cutter.histograms["train"].describe(**units, low=scaling.low_percentile, high=scaling.high_percentile)
+    ranges = {
+        split: histogram.ranges(described, pixels=cutter.counted[split], **units)
+        for split, histogram in cutter.histograms.items()
+        if cutter.counted[split]
+    }
     same = ("kind", "bands", "units", "scale", "offset", "dtype", "gsd_m", "classes")
     return {
         "schema_version": SCHEMA_VERSION,
@@ -284,6 +338,12 @@ def _info(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: o
             for name in ("accepted", "rejected", "splits", "duplicates", "moved", "pixels", "pixels_outside")
         },
         "statistics": [{"band": band, **values} for band, values in zip(index["bands"], described, strict=True)],
+        "ranges": {
+            split: [{"band": band, **values} for band, values in zip(index["bands"], found, strict=True)]
+            for split, found in ranges.items()
+        },
+        "columns": cutter.columns.names,
+        "conditions": cutter.conditions.model,
         "scaling": scaling.model_dump(mode="json"),
         "display": dataset.display.model_dump(mode="json"),
         "split": dataset.split.model_dump(mode="json"),

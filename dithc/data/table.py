@@ -58,6 +58,18 @@ class TableWriter:
             self._writer.close()
 
 
+def column_names(path: Path) -> list[str]:
+    """Names of the columns of a table.
+
+    Raises:
+        OSError: the file is missing or no whole parquet file.
+    """
+    try:
+        return list(pyarrow.parquet.read_schema(path).names)
+    except pyarrow.ArrowInvalid as error:
+        raise OSError(f"{path} is no whole parquet file: {error}") from error
+
+
 def read_columns(path: Path, *names: str) -> dict[str, list[Any]]:
     """The named columns of a table (all if none is named), each as a list in row order.
 

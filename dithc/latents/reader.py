@@ -25,8 +25,8 @@ Split = Literal["train", "val", "test", "all"]
 class Latents:
     """The latents of a data set, in the order of its accepted tiles.
 
-    Opening reads the index and compares sizes, which is cheap at any number of rows; a shard is mapped, and its bytes are compared
-    with what was written (SHA-256), when its first row is asked for; `verify` hashes every byte.
+    Opening reads the index and compares sizes, which is cheap at any number of rows; a shard is mapped, and its bytes are
+    compared with what was written (SHA-256), when its first row is asked for; `verify` hashes every byte.
 
     Args:
         folder: what `Latents.encode` wrote.

@@ -61,6 +61,15 @@ class EarthGrid:
         rows = self.rows(latitudes)
         return rows, self.columns(rows, longitudes) % self.count(rows)
 
+    def bounds(self, row: int, column: int) -> tuple[float, float, float, float]:
+        """West, south, east and north of a cell in degrees (Snyder's series 3-18, good to a millimetre)."""
+        beta = np.clip(np.array([row, row + 1]) * self.side_m / RADIUS_M, -np.pi / 2, np.pi / 2)
+        e2, e4, e6 = ECCENTRICITY_2, ECCENTRICITY_2**2, ECCENTRICITY_2**3
+        terms = (e2 / 3 + 31 * e4 / 180 + 517 * e6 / 5040, 23 * e4 / 360 + 251 * e6 / 3780, 761 * e6 / 45360)
+        south, north = np.degrees(beta + sum(term * np.sin(2 * k * beta) for k, term in enumerate(terms, start=1)))
+        width = 360.0 / int(self.count(np.array(row)))
+        return column * width - 180.0, float(south), (column + 1) * width - 180.0, float(north)
+
     def touched(self, longitudes: Floats, latitudes: Floats, *, buffer_m: float) -> tuple[Ints, Ints, Ints]:
         """All cells that places touch: those of the box of longitudes and latitudes around the points of each.
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from dithc.data.earth import EarthGrid
 from dithc.data.npy import check_length, open_npy
 from dithc.data.split import SPLITS
 from dithc.data.table import read_columns
@@ -117,6 +118,28 @@ class Tiles:
                 remedy=REMEDY,
             )
         return {name: list(compress(table[name], chosen)) for name in names}
+
+    def table(self, *names: str, most: int) -> dict[str, list[Any]]:
+        """Columns of `tiles.parquet`, of accepted and rejected tiles; where there are more than `most`, of parts taken evenly.
+
+        Raises:
+            UserError: the table cannot be read.
+        """
+        try:
+            return read_columns(Manifest.whole(self.folder / TABLE_FILE), *names, most=most)
+        except OSError as error:
+            raise problem(
+                f"{self.folder / TABLE_FILE} cannot be read", got=error, expected="a parquet table", remedy=REMEDY
+            ) from error
+
+    @staticmethod
+    def bounds(cell: str) -> tuple[float, float, float, float] | None:
+        """West, south, east and north in degrees of a cell that a tile's row names; None of one that is not in metres."""
+        side, _, place = cell.partition("m/")
+        row, _, column = place.partition("/")
+        if not (row.lstrip("-").isdigit() and column.isdigit()):
+            return None
+        return EarthGrid(side_m=float(side)).bounds(int(row), int(column))
 
     @cached_property
     def _columns(self) -> dict[str, npt.NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""The picture of a data set of tiles: a map by split, ranges of every band by split, and examples of every fate under their masks.
+"""The picture of a data set of tiles: a map by split, ranges of every band by split, and examples of every fate, masks on them.
 
 Legend: S side of a tile.
 """
@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.data import Tiles, products
-from dithc.report.figures import as_png, over_pictures, styled
+from dithc.report.figures import Figure, as_png, over_pictures, styled
 from dithc.report.theme import LIGHT, Theme
-from dithc.report.tiles import EXAMPLES, REJECTED, Bounds, TileSet, read_tiles
+from dithc.report.tiles import EXAMPLES, REJECTED, Bounds, Fate, TileSet, read_tiles
 
 MAP_INCHES, RANGES_INCHES, LINE_INCHES, PICTURE_INCHES = 4.3, 2.6, 0.17, 1.22
 MOST_PLACES = 5000
@@ -20,6 +20,8 @@ MOST_PLACES = 5000
 DEGREE_KM = 111.2
 SMALL = 7.5  # size of type
 NUMBERS = ("min", "p1", "median", "p99", "max")
+BESIDE: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 8.5}  # of a row of pictures
+MASKS = {products.Mask.CLOUD: "cloud", products.Mask.INVALID: "no data"}
 SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
 
 
@@ -34,47 +36,56 @@ def draw_tiles(folder: Path, *, title: str, scenes: Path | None = None) -> bytes
     Raises:
         UserError: a file is missing or damaged.
     """
-    return draw_tile_set(read_tiles(folder, title=title, scenes=scenes), LIGHT)
+    tiles = read_tiles(folder, title=title, scenes=scenes)
+    with styled(LIGHT):
+        return as_png(tiles_figure(tiles, LIGHT))
 
 
-def draw_tile_set(tiles: TileSet, theme: Theme) -> bytes:
-    """PNG of what `read_tiles` read; a map only where tiles have places, ranges only where they are known."""
+def tiles_figure(tiles: TileSet, theme: Theme) -> Figure:
+    """A map where tiles have places, ranges where they are known, a row of pictures for each fate; to be made in `styled`."""
     fates = [fate for fate in tiles.fates if fate.pictures]
     lines = 1 + sum(map(len, tiles.ranges.values()))
     tops = {"map": MAP_INCHES} if tiles.places else {}
     tops |= {"ranges": RANGES_INCHES, "table": LINE_INCHES * (lines + 2)} if tiles.ranges else {}
-    with styled(theme):
-        figure, above, rows = over_pictures(
-            tops=list(tops.values()) or [0.3], rows=max(len(fates), 1), columns=EXAMPLES + 1, height=PICTURE_INCHES
+    figure, above, rows = over_pictures(
+        tops=list(tops.values()) or [0.3], rows=max(len(fates), 1), columns=EXAMPLES + 1, height=PICTURE_INCHES
+    )
+    panels = dict(zip(tops, above, strict=False))
+    colours = dict(zip((*Tiles.SPLITS, REJECTED), (*_of_splits(theme), theme.muted), strict=True))
+    if not tops:
+        above[0].set_axis_off()
+    if "map" in panels:
+        _map(panels["map"], tiles, colours, theme)
+    if "ranges" in panels:
+        _ranges(panels["ranges"], tiles, colours)
+        _table(panels["table"], tiles, theme)
+    above[0].set_title(f"{tiles.title}\n" + above[0].get_title(loc="left"))
+    for panel in (panel for row in rows for panel in row):
+        panel.set_axis_off()
+    for row, fate in zip(rows, fates, strict=False):
+        _row(row, fate, colours[fate.name] if fate.accepted else theme.ink, theme)
+    return figure
+
+
+def _row(panels: list[Any], fate: Fate, colour: str, theme: Theme) -> None:
+    """What became of tiles in words, then pictures with their masks on them, whose colours the words explain."""
+    lines = [fate.name.replace("_", "\n"), f"{fate.count:,}"]
+    panels[0].text(1.0, 0.5, "\n".join(lines if fate.accepted else ["rejected:", *lines]), color=colour, **BESIDE)
+    said = []
+    for panel, (picture, mask) in zip(panels[1:], fate.pictures, strict=False):
+        panel.imshow(picture, interpolation="nearest")
+        if mask is not None and (mask != products.Mask.VALID).any():
+            panel.imshow(_overlay(mask, theme), interpolation="nearest")
+            said += np.unique(mask).tolist()
+    legend = [
+        (name, shade)
+        for value, name, shade in zip(MASKS, MASKS.values(), _of_masks(theme), strict=True)
+        if value in said
+    ]
+    for place, (name, shade) in enumerate(legend):
+        panels[0].text(
+            1.0, 0.03 + 0.14 * place, f"■ {name}", color=shade, **(BESIDE | {"va": "bottom", "fontsize": SMALL})
         )
-        panels = dict(zip(tops, above, strict=False))
-        colours = dict(zip((*Tiles.SPLITS, REJECTED), (*_of_splits(theme), theme.muted), strict=True))
-        if not tops:
-            above[0].set_axis_off()
-        if "map" in panels:
-            _map(panels["map"], tiles, colours, theme)
-        if "ranges" in panels:
-            _ranges(panels["ranges"], tiles, colours)
-            _table(panels["table"], tiles, theme)
-        above[0].set_title(f"{tiles.title}\n" + above[0].get_title(loc="left"))
-        masks = False
-        for row, fate in zip(rows, fates, strict=False):
-            for panel in row:
-                panel.set_axis_off()
-            said = fate.name.replace("_", " ") if fate.accepted else "rejected:\n" + fate.name.replace("_", " ")
-            colour = colours[fate.name] if fate.accepted else theme.ink
-            row[0].text(1.0, 0.5, f"{said}\n{fate.count:,}", ha="right", va="center", color=colour, fontsize=9)
-            for panel, (picture, mask) in zip(row[1:], fate.pictures, strict=False):
-                panel.imshow(picture, interpolation="nearest")
-                if mask is not None and (mask != products.Mask.VALID).any():
-                    panel.imshow(_overlay(mask, theme), interpolation="nearest")
-                    masks = True
-        if masks:
-            for place, (name, colour) in enumerate(zip(("cloud", "no data"), _of_masks(theme), strict=True)):
-                rows[0][0].text(
-                    1.0, 0.95 - 0.18 * place, f"■ {name}", ha="right", va="top", color=colour, fontsize=SMALL
-                )
-        return as_png(figure)
 
 
 def _of_splits(theme: Theme) -> tuple[str, str, str]:
@@ -86,7 +97,7 @@ def _of_masks(theme: Theme) -> tuple[str, str]:
 
 
 def _overlay(mask: npt.NDArray[np.uint8], theme: Theme) -> npt.NDArray[np.float64]:
-    """Colours (S, S, 4) that let the picture through where it is valid, half where it is cloudy, hardly where there is no data."""
+    """Colours (S, S, 4) that let the picture through where it is valid, half where it is cloudy, hardly without data."""
     layer = np.zeros((*mask.shape, 4))
     for value, colour, opacity in zip(
         (products.Mask.CLOUD, products.Mask.INVALID), _of_masks(theme), (0.5, 0.85), strict=True

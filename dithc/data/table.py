@@ -86,8 +86,8 @@ def read_columns(path: Path, *names: str, most: int | None = None) -> dict[str, 
             table = pyarrow.parquet.read_table(path, columns=list(names) or None)
         else:
             with pyarrow.parquet.ParquetFile(path) as file:
-                groups = max(1, most * file.num_row_groups // max(1, file.metadata.num_rows))
-                chosen = sorted({i * file.num_row_groups // groups for i in range(min(groups, file.num_row_groups))})
+                groups = min(file.num_row_groups, max(1, most * file.num_row_groups // max(1, file.metadata.num_rows)))
+                chosen = [i * file.num_row_groups // groups for i in range(groups)]
                 table = file.read_row_groups(
                     chosen, columns=[name for name in file.schema_arrow.names if name in names]
                 )

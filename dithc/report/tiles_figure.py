@@ -14,13 +14,13 @@ from dithc.report.figures import Figure, as_png, over_pictures, styled
 from dithc.report.theme import LIGHT, Theme
 from dithc.report.tiles import EXAMPLES, REJECTED, Bounds, Fate, TileSet, read_tiles
 
-MAP_INCHES, RANGES_INCHES, LINE_INCHES, PICTURE_INCHES = 4.3, 2.6, 0.17, 1.22
+MAP_INCHES, RANGES_INCHES, LINE_INCHES, PICTURE_INCHES, TITLE_INCHES = 4.3, 2.6, 0.17, 1.22, 0.8
 MOST_PLACES = 5000
 """Tiles of a kind on the map, taken evenly."""
 DEGREE_KM = 111.2
 SMALL = 7.5  # size of type
 NUMBERS = ("min", "p1", "median", "p99", "max")
-BESIDE: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 8.5}  # of a row of pictures
+BESIDE: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 8.5}  # of a row of pictures
 MASKS = {products.Mask.CLOUD: "cloud", products.Mask.INVALID: "no data"}
 SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
 
@@ -48,7 +48,7 @@ def tiles_figure(tiles: TileSet, theme: Theme) -> Figure:
     tops = {"map": MAP_INCHES} if tiles.places else {}
     tops |= {"ranges": RANGES_INCHES, "table": LINE_INCHES * (lines + 2)} if tiles.ranges else {}
     figure, above, rows = over_pictures(
-        tops=list(tops.values()) or [0.3], rows=max(len(fates), 1), columns=EXAMPLES + 1, height=PICTURE_INCHES
+        tops=list(tops.values()) or [TITLE_INCHES], rows=max(len(fates), 1), columns=EXAMPLES + 1, height=PICTURE_INCHES
     )
     panels = dict(zip(tops, above, strict=False))
     colours = dict(zip((*Tiles.SPLITS, REJECTED), (*_of_splits(theme), theme.muted), strict=True))
@@ -59,7 +59,7 @@ def tiles_figure(tiles: TileSet, theme: Theme) -> Figure:
     if "ranges" in panels:
         _ranges(panels["ranges"], tiles, colours)
         _table(panels["table"], tiles, theme)
-    above[0].set_title(f"{tiles.title}\n" + above[0].get_title(loc="left"))
+    above[0].set_title("\n".join(filter(None, (tiles.title, above[0].get_title(loc="left")))))
     for panel in (panel for row in rows for panel in row):
         panel.set_axis_off()
     for row, fate in zip(rows, fates, strict=False):
@@ -70,7 +70,7 @@ def tiles_figure(tiles: TileSet, theme: Theme) -> Figure:
 def _row(panels: list[Any], fate: Fate, colour: str, theme: Theme) -> None:
     """What became of tiles in words, then pictures with their masks on them, whose colours the words explain."""
     lines = [fate.name.replace("_", "\n"), f"{fate.count:,}"]
-    panels[0].text(1.0, 0.5, "\n".join(lines if fate.accepted else ["rejected:", *lines]), color=colour, **BESIDE)
+    panels[0].text(1.0, 1.0, "\n".join(lines if fate.accepted else ["rejected:", *lines]), color=colour, **BESIDE)
     said = []
     for panel, (picture, mask) in zip(panels[1:], fate.pictures, strict=False):
         panel.imshow(picture, interpolation="nearest")
@@ -83,9 +83,7 @@ def _row(panels: list[Any], fate: Fate, colour: str, theme: Theme) -> None:
         if value in said
     ]
     for place, (name, shade) in enumerate(legend):
-        panels[0].text(
-            1.0, 0.03 + 0.14 * place, f"■ {name}", color=shade, **(BESIDE | {"va": "bottom", "fontsize": SMALL})
-        )
+        panels[0].text(1.0, 0.14 * place, f"■ {name}", color=shade, **(BESIDE | {"va": "bottom", "fontsize": SMALL}))
 
 
 def _of_splits(theme: Theme) -> tuple[str, str, str]:

@@ -149,3 +149,20 @@ def test_a_tile_at_a_pole_is_in_no_split_and_one_off_the_earth_is_an_error() -> 
 def test_settings_without_effect_are_refused() -> None:
     with pytest.raises(ValidationError, match="buffer_m"):
         datasets.Split(buffer_m=100.0)
+
+
+@pytest.mark.parametrize("side", [900.0, 10_000.0, 777_777.0])
+def test_bounds_of_a_cell_hold_its_points_and_no_others(side: float) -> None:
+    grid, random = EarthGrid(side_m=side), np.random.default_rng(1)
+    rows, columns = grid.cells(random.uniform(-180, 180, 200), random.uniform(-89.9, 89.9, 200))
+    for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
+        west, south, east, north = grid.bounds(row, column)
+        inside, outside = np.array([0.001, 0.5, 0.999]), np.array([-0.001, 1.001])
+        at = (west + inside * (east - west), np.full(3, (south + north) / 2))
+        up = (np.full(3, (west + east) / 2), south + inside * (north - south))
+        for points in (at, up):
+            assert [set(part.tolist()) for part in grid.cells(*points)] == [{row}, {column}]
+        if abs(south) < 80 and abs(north) < 80:
+            assert row not in grid.rows(south + outside * (north - south))
+        if grid.count(np.array(row)) > 1:
+            assert column not in grid.cells(west + outside * (east - west), np.full(2, (south + north) / 2))[1]

@@ -15,7 +15,7 @@ from dithc.data import Tiles, write_png
 from dithc.data.pictures import read_rgb
 from dithc.data.raster import write_geotiff
 from dithc.data.statistics import Histogram
-from dithc.data.table import read_rows
+from dithc.data.table import TableWriter, read_columns, read_rows
 from dithc.log import UserError
 from dithc.runs import Manifest
 
@@ -133,6 +133,17 @@ def test_statistics_are_those_of_train_tiles_only(files: Path, make: Callable[..
         expected = [values.mean(), values.std(), *np.percentile(values, [0.5, 1, 99, 99.5, 5, 90])]
         names = ("mean", "std", "p0.5", "p1", "p99", "p99.5", "low", "high")
         np.testing.assert_allclose([told[name] for name in names], expected, rtol=1e-12)
+
+
+def test_of_a_long_table_parts_are_read_taken_evenly(tmp_path: Path) -> None:
+    with TableWriter(tmp_path / "table", columns={"number": "int"}) as table:
+        for number in range(40_000):
+            table.add(number=number)
+    everything = list(range(40_000))
+    assert read_columns(tmp_path / "table", "number", "absent", most=10**6) == {"number": everything}
+    found = read_columns(tmp_path / "table", "number", most=17_000)["number"]
+    assert found == everything[:8192] + everything[2 * 8192 : 3 * 8192]
+    assert read_columns(tmp_path / "table", "number", most=1)["number"] == everything[:8192]
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.uint16, np.uint8])

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.data import Tiles, products
-from dithc.report.figures import Figure, as_png, over_pictures, styled
+from dithc.report.figures import as_png, over_pictures, styled
 from dithc.report.theme import LIGHT, Theme
 from dithc.report.tiles import EXAMPLES, REJECTED, Bounds, Fate, TileSet, read_tiles
 
@@ -41,8 +41,8 @@ def draw_tiles(folder: Path, *, title: str, scenes: Path | None = None) -> bytes
         return as_png(tiles_figure(tiles, LIGHT))
 
 
-def tiles_figure(tiles: TileSet, theme: Theme) -> Figure:
-    """A map where tiles have places, ranges where they are known, a row of pictures for each fate; to be made in `styled`."""
+def tiles_figure(tiles: TileSet, theme: Theme) -> Any:
+    """The figure: a map where tiles have places, ranges where known, pictures of each fate; to be made in `styled`."""
     fates = [fate for fate in tiles.fates if fate.pictures]
     lines = 1 + sum(map(len, tiles.ranges.values()))
     tops = {"map": MAP_INCHES} if tiles.places else {}

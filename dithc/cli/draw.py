@@ -10,15 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.data import write_png
-from dithc.log import problem
-from dithc.report import draw_fid, draw_loss, draw_plan
-from dithc.runs import atomic_write
+from dithc.log import logger, problem
+from dithc.products import input_of
+from dithc.report import draw_fid, draw_loss, draw_plan, draw_tiles
+from dithc.runs import Manifest, atomic_write
 from dithc.sealed import parse, plain
 
 IMAGES = 64  # of a grid
 GAP = 2  # pixels between them
 MAX_SIDE = 2048  # pixels of a grid; larger pictures are thinned, not averaged: this is a look, not a product
 VISIBLE = (("B04", "B03", "B02"), ("R", "G", "B"))
+log = logger(__name__)
 ARRAYS = ("rgb-00000.npy", "shard-00000.npy", "stack-00000.npy")
 
 
@@ -40,6 +42,8 @@ def draw(path: Path, target: Path) -> None:
         atomic_write(target, draw_plan(path))
     elif (metrics := _metrics_of(path, content)) is not None:
         atomic_write(target, draw_loss(metrics, store=metrics.parent.parent))
+    elif content.get("stage") == "tiles":
+        atomic_write(target, _tiles(path))
     elif whole and (folder / "grid.png").is_file():
         atomic_write(target, (folder / "grid.png").read_bytes())
     elif (array := _array_of(path, folder, whole=whole)) is not None:
@@ -51,6 +55,15 @@ def draw(path: Path, target: Path) -> None:
             expected="images (scenes, tiles, latents, samples, .npy), a run's metrics, a report's JSON, or a plan of memory",
             remedy="leave out --png",
         )
+
+
+def _tiles(path: Path) -> bytes:
+    """The picture of a data set by its manifest; where its scenes are gone, without what was cut of them alone."""
+    manifest = Manifest.read(path, stage="tiles")
+    scenes = input_of(path, manifest, stage="stage")
+    if scenes is None:
+        log.warning(f"the scenes of {path} are not found: neither rejected tiles nor masks are drawn")
+    return draw_tiles(path.parent, title=manifest.name, scenes=scenes and scenes[0].parent)
 
 
 def _json(path: Path) -> dict[str, Any]:

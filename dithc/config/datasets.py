@@ -327,12 +327,27 @@ class Split(Settings):
     val: Fraction = 0.05
     """Share of cells for validation; the rest is for test."""
     cell_tiles: Size = 4
-    """Side of a geographic cell in tiles; a cell is never split, a tile across two splits is rejected."""
+    """Side of a geographic cell in tiles; a cell is never split, a tile across two splits is rejected. With `cell_m`, of scenes
+    without georeference alone."""
+    cell_m: float | None = Field(default=None, ge=10.0, le=1_000_000.0)
+    """Side of a geographic cell in metres. Cells are then those of one grid over the Earth, the same for all zones, pixel sizes
+    and dates, and a tile across two splits is moved, by half its side at most, to where it is in one."""
+    buffer_m: float = Field(default=0.0, ge=0.0, le=100_000.0)
+    """Metres that lie between tiles of two splits, at least; needs `cell_m`."""
+    duplicates: Literal["exact", "near"] = "exact"
+    """Tiles that go to one split wherever they are: of the same pixels, or also those that look the same, brighter or compressed
+    otherwise; with `near`, the cells of such tiles are joined."""
 
     @model_validator(mode="after")
     def _at_most_all(self) -> "Split":
         if self.train + self.val > 1.0:
             raise ValueError(f"train + val is {self.train + self.val}, more than 1")
+        return self
+
+    @model_validator(mode="after")
+    def _buffer_in_metres(self) -> "Split":
+        if self.buffer_m and self.cell_m is None:
+            raise ValueError("`buffer_m` has no effect without cells in metres: set `cell_m` too")
         return self
 
 
@@ -387,6 +402,12 @@ class Dataset(Settings):
     max_rejected: Fraction = 0.5
     """If a larger share of scene files cannot be used, staging ends with an error; for a file that contradicts a declared offset
     it ends in any case."""
+
+    @model_validator(mode="after")
+    def _cells_have_places(self) -> "Dataset":
+        if self.split.cell_m is not None and self.source.kind == "image-folder":
+            raise ValueError("`split.cell_m` has no effect on an image-folder, whose pictures have no place")
+        return self
 
     @property
     def one_class(self) -> bool:

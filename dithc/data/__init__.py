@@ -6,7 +6,8 @@ images as other programs want them, with bands, units and places; `synthesize` g
 `write_png` writes a picture.
 Why: scenes are large, of many shapes and sometimes wrong; training wants one long array of equal samples and no surprises.
 Invariants: a file that cannot be trusted is a row with its reason, never a silent skip; offsets come from metadata or are
-declared, never guessed; places decide the split, so all dates and overlaps of a place go together; statistics, scaling and
+declared, never guessed; places decide the split, so all dates and overlaps of a place go together (`earth`, `split`, `placing`;
+`near` joins places that look the same); statistics, scaling and
 the display stretch are fixed per data set, from train tiles only; a folder with its final name is complete; no torch here;
 what a user's file says is judged before it is believed: regular files alone are opened (`files.py`), sizes compared with the
 memory before anything is allocated, JPEG 2000 files followed to their end (`codestream.py`); GDAL reads nothing

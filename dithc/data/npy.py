@@ -165,6 +165,26 @@ def remove_leftovers(folder: Path) -> None:
             shutil.rmtree(path)
 
 
+def check_length(path: Path, held: int) -> None:
+    """Looks, without opening it, whether a .npy file holds that many bytes after its header, which is a multiple of 64 long.
+
+    Raises:
+        UserError: the file is missing, cut short or longer.
+    """
+    try:
+        header = os.stat(path).st_size - held
+        got = "whole" if header in (64, 128, 192) else f"{header + held} bytes"
+    except OSError as error:
+        got = str(error)
+    if got != "whole":
+        raise problem(
+            f"{path} cannot be read",
+            got=got,
+            expected=f"the whole array that its stage wrote, {held} bytes after a header of 64 or 128",
+            remedy="remove the folder's manifest.json and run the stage again",
+        )
+
+
 def open_npy(path: Path, *, count: int | None = None) -> npt.NDArray[Any]:
     """Maps a .npy file into memory, read-only.
 

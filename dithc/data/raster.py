@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,6 +76,23 @@ def reproject_points(
     """Points from one coordinate system to another; always (x or longitude, y or latitude)."""
     xs, ys = warp_points(CRS.from_epsg(source_epsg), CRS.from_epsg(target_epsg), first, second)
     return list(xs), list(ys)
+
+
+def degrees(
+    xs: npt.NDArray[Any], ys: npt.NDArray[Any], *, crs: str
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Longitudes and latitudes (WGS84) of points (N,) of a system (`EPSG:n` or well-known text); NaN where there are none."""
+    try:
+        found = np.array(warp_points(_system(crs), _system("EPSG:4326"), xs.tolist(), ys.tolist()))
+    except Exception:  # GDAL's own have no public ancestor: one of them is outside of the system
+        found = np.full((2, len(xs)), np.nan)
+    found[:, ~np.isfinite(found).all(0)] = np.nan
+    return found[0], found[1]
+
+
+@lru_cache(maxsize=256)
+def _system(crs: str) -> CRS:
+    return CRS.from_user_input(crs)
 
 
 def write_geotiff(

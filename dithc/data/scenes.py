@@ -11,12 +11,14 @@ import numpy as np
 from dithc.data.npy import open_npy
 from dithc.data.scene import Array
 from dithc.data.stage import INDEX_FILE, TABLE_FILE
-from dithc.data.table import read_columns
+from dithc.data.table import column_names, read_columns
 from dithc.log import problem
 from dithc.runs import Manifest
 from dithc.sealed import parse
 
 COLUMNS = ("scene_id", "status", "stack", "row", "label", "height", "width", "crs", "transform")
+FACTS = ("gsd_m", "sensing_time", "satellite", "sensor", "sun_elevation", "sun_azimuth")
+"""Which some sources have."""
 
 
 class Scenes:
@@ -36,7 +38,8 @@ class Scenes:
         self.folder = folder
         try:
             self.index: dict[str, Any] = parse(Manifest.whole(folder / INDEX_FILE).read_text())
-            columns = read_columns(Manifest.whole(folder / TABLE_FILE), *COLUMNS)
+            table = Manifest.whole(folder / TABLE_FILE)
+            columns = read_columns(table, *COLUMNS, *(name for name in column_names(table) if name in FACTS))
         except (OSError, ValueError) as error:
             raise problem(
                 f"the scenes in {folder} cannot be read",

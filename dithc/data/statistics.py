@@ -41,6 +41,42 @@ class Histogram:
         """
         return [self._band(counts, scale=scale, offset=offset, low=low, high=high) for counts in self.counts]
 
+    def ranges(
+        self, described: list[dict[str, float]], *, pixels: int, scale: float, offset: float
+    ) -> list[dict[str, float]]:
+        """Least, percentiles 1, 50 and 99, greatest of each band in physical units, and three shares.
+
+        Args:
+            described: of the train tiles, whose `low` and `high` are the ends of the scaling.
+            pixels: of all tiles that were counted, valid or not.
+            scale: physical = stored * scale + offset.
+            offset: see `scale`.
+
+        Returns:
+            For each band min, p1, median, p99, max; `invalid`, the share of pixels without data; `below` and `above`, the shares
+            of valid pixels beyond the ends of the scaling, which the codec sees clipped. `invalid` alone where none is valid.
+        """
+        return [
+            self._range(counts, band, pixels=pixels, scale=scale, offset=offset)
+            for counts, band in zip(self.counts, described, strict=True)
+        ]
+
+    def _range(
+        self, counts: npt.NDArray[np.int64], band: dict[str, float], *, pixels: int, scale: float, offset: float
+    ) -> dict[str, float]:
+        total = int(counts.sum())
+        if not total:
+            return {"invalid": 1.0}
+        at = {"min": 0.0, "p1": 1.0, "median": 50.0, "p99": 99.0, "max": 100.0}
+        physical = (np.arange(BINS) + self.lowest) * scale + offset
+        slack = scale * 1e-6  # `low` and `high` are stored numbers, or between two of them
+        return {
+            **{name: self._percentile(counts, percent) * scale + offset for name, percent in at.items()},
+            "invalid": 1.0 - total / pixels,
+            "below": float(counts[physical < band["low"] - slack].sum() / total),
+            "above": float(counts[physical > band["high"] + slack].sum() / total),
+        }
+
     def _band(
         self, counts: npt.NDArray[np.int64], *, scale: float, offset: float, low: float, high: float
     ) -> dict[str, float]:

@@ -58,14 +58,39 @@ class TableWriter:
             self._writer.close()
 
 
-def read_columns(path: Path, *names: str) -> dict[str, list[Any]]:
-    """The named columns of a table (all if none is named), each as a list in row order.
+def column_names(path: Path) -> list[str]:
+    """Names of the columns of a table.
 
     Raises:
         OSError: the file is missing or no whole parquet file.
     """
     try:
-        table = pyarrow.parquet.read_table(path, columns=list(names) or None)
+        return list(pyarrow.parquet.read_schema(path).names)
+    except pyarrow.ArrowInvalid as error:
+        raise OSError(f"{path} is no whole parquet file: {error}") from error
+
+
+def read_columns(path: Path, *names: str, most: int | None = None) -> dict[str, list[Any]]:
+    """The named columns of a table (all if none is named), each as a list in row order.
+
+    Args:
+        path: of the table.
+        names: those that it lacks are left out where `most` is given, and an error else.
+        most: rows, about; of a longer table, groups of rows taken evenly.
+
+    Raises:
+        OSError: the file is missing or no whole parquet file.
+    """
+    try:
+        if most is None:
+            table = pyarrow.parquet.read_table(path, columns=list(names) or None)
+        else:
+            with pyarrow.parquet.ParquetFile(path) as file:
+                groups = min(file.num_row_groups, max(1, most * file.num_row_groups // max(1, file.metadata.num_rows)))
+                chosen = [i * file.num_row_groups // groups for i in range(groups)]
+                table = file.read_row_groups(
+                    chosen, columns=[name for name in file.schema_arrow.names if name in names]
+                )
     except pyarrow.ArrowInvalid as error:
         raise OSError(f"{path} is no whole parquet file: {error}") from error
     return {name: table.column(name).to_pylist() for name in table.column_names}

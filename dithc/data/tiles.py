@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dithc.data.npy import open_npy
+from dithc.data.earth import EarthGrid
+from dithc.data.npy import check_length, open_npy
 from dithc.data.split import SPLITS
 from dithc.data.table import read_columns
 from dithc.log import problem
@@ -67,8 +68,9 @@ class Stretch:
 
 
 class Tiles:
-    """A finished data set of tiles; shards are memory-mapped, a row is the number of an accepted tile. A file that the
-    manifest lists is compared with it when it is first read.
+    """A finished data set of tiles; a row is the number of an accepted tile. Opening looks at the sizes of shards, which is cheap
+    at any number of tiles; they are mapped when their first row is asked for. A file that the manifest lists is compared with it
+    when it is first read.
 
     Attributes:
         SPLITS: names of splits; a split's place among them is its number in files.
@@ -86,19 +88,14 @@ class Tiles:
         self.folder = folder
         self.info = _read_info(folder)
         counts = [shard["count"] for shard in self.info["shards"]]
-        self._shards = [open_npy(folder / shard["file"], count=shard["count"]) for shard in self.info["shards"]]
+        self._shards: dict[int, npt.NDArray[Any]] = {}
         self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self.count = int(self._starts[-1])
         self.stretch = Stretch(self.info)
-        shape = (len(self.info["bands"]), self.info["size"], self.info["size"])
-        for shard, entry in zip(self._shards, self.info["shards"], strict=True):
-            if shard.shape[1:] != shape or shard.dtype != self.info["dtype"]:
-                raise problem(
-                    f"{folder / entry['file']} contradicts {INFO_FILE}",
-                    got=f"{shard.dtype} {shard.shape[1:]}",
-                    expected=f"{self.info['dtype']} {shape}",
-                    remedy=REMEDY,
-                )
+        self._shape = (len(self.info["bands"]), self.info["size"], self.info["size"])
+        each = int(np.prod(self._shape)) * np.dtype(self.info["dtype"]).itemsize
+        for shard in self.info["shards"]:
+            check_length(folder / shard["file"], shard["count"] * each)
 
     def accepted(self, *names: str) -> dict[str, list[Any]]:
         """Columns of `tiles.parquet`, of the accepted tiles alone.
@@ -122,13 +119,41 @@ class Tiles:
             )
         return {name: list(compress(table[name], chosen)) for name in names}
 
+    def table(self, *names: str, most: int) -> dict[str, list[Any]]:
+        """Columns of `tiles.parquet`, of accepted and rejected tiles; where there are more than `most`, of parts taken evenly.
+
+        Raises:
+            UserError: the table cannot be read.
+        """
+        try:
+            return read_columns(Manifest.whole(self.folder / TABLE_FILE), *names, most=most)
+        except OSError as error:
+            raise problem(
+                f"{self.folder / TABLE_FILE} cannot be read", got=error, expected="a parquet table", remedy=REMEDY
+            ) from error
+
+    @staticmethod
+    def bounds(cell: str) -> tuple[float, float, float, float] | None:
+        """West, south, east and north in degrees of a cell that a tile's row names; None of one that is not in metres."""
+        side, _, place = cell.partition("m/")
+        row, _, column = place.partition("/")
+        if not (row.lstrip("-").isdigit() and column.isdigit()):
+            return None
+        return EarthGrid(side_m=float(side)).bounds(int(row), int(column))
+
     @cached_property
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Split (index in `SPLITS`) and label of accepted tiles."""
+        """Split (index in `SPLITS`) and label of accepted tiles, mapped; read from the table where an older version wrote it."""
+        if "columns" in self.info:
+            return {name: self.column(name) for name in ("split", "label")}
         columns = self.accepted("split", "label")
         numbers = {name: number for number, name in enumerate(SPLITS)}
         splits = [numbers[split] for split in columns["split"]]
         return {"split": np.array(splits, np.uint8), "label": np.array(columns["label"], np.int32)}
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """What a file of its own has for each accepted tile, mapped: `split`, `label`, or `conditions` where they are known."""
+        return np.asarray(open_npy(Manifest.whole(self.folder / self.info["columns"][name]), count=self.count))
 
     @property
     def labels(self) -> npt.NDArray[np.int32]:
@@ -144,13 +169,27 @@ class Tiles:
     def stored(self, rows: Rows) -> npt.NDArray[Any]:
         """Tiles as stored, (n, C, H, W), in the order of `rows`."""
         rows = np.asarray(rows, dtype=np.int64)
-        tiles = np.empty((len(rows), *self._shards[0].shape[1:]), dtype=self._shards[0].dtype)
+        tiles = np.empty((len(rows), *self._shape), dtype=self.info["dtype"])
         shards = np.searchsorted(self._starts, rows, side="right") - 1
         for number in np.unique(shards):
             here = shards == number
-            Manifest.whole(self.folder / self.info["shards"][number]["file"])
-            tiles[here] = self._shards[number][rows[here] - self._starts[number]]
+            tiles[here] = self._shard(int(number))[rows[here] - self._starts[number]]
         return tiles  # (n, C, H, W)
+
+    def _shard(self, number: int) -> npt.NDArray[Any]:
+        entry = self.info["shards"][number]
+        path = Manifest.whole(self.folder / entry["file"])
+        if number not in self._shards:
+            shard = open_npy(path, count=entry["count"])
+            if shard.shape[1:] != self._shape or shard.dtype != self.info["dtype"]:
+                raise problem(
+                    f"{path} contradicts {INFO_FILE}",
+                    got=f"{shard.dtype} {shard.shape[1:]}",
+                    expected=f"{self.info['dtype']} {self._shape}",
+                    remedy=REMEDY,
+                )
+            self._shards[number] = shard
+        return self._shards[number]
 
     def scaled(self, rows: Rows) -> npt.NDArray[np.float32]:
         """Tiles as the codec sees them, float32 (n, C, H, W) in [-1, 1]."""

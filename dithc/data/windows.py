@@ -3,51 +3,63 @@
 Legend: N tiles, C bands, S side of a tile; H, W scene.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
+from dithc.data.earth import Ints
+from dithc.data.placing import Placed
 from dithc.data.scene import Array, Mask
-from dithc.data.split import Ints
+from dithc.data.split import Splits
 
 SCENES_AT_ONCE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """Some tiles: pixels (N, C, S, S), mask (N, S, S), row of the scene in its stack, and place in the scene."""
+    """Some tiles: pixels (N, C, S, S), mask (N, S, S), row of the scene in its stack, place in the scene, cell and split."""
 
     pixels: Array
     mask: Array
     scene: list[int]
     y: Ints
     x: Ints
+    cells: list[str]
+    splits: Splits
 
 
-def cuts(pixels: Array, mask: Array, *, size: int, stride: int) -> Iterator[Cut]:
-    """All tiles of a stack: many scenes at once where a scene is one tile, else a row of tiles at a time."""
-    count, _, height, width = pixels.shape
-    tops, lefts = (np.arange(0, side - size + 1, stride, dtype=np.int64) for side in (height, width))
-    if len(tops) * len(lefts) == 1:
-        for first in range(0, count, SCENES_AT_ONCE):
-            part = slice(first, first + SCENES_AT_ONCE)
-            scene = list(range(count)[part])
-            zero = np.zeros(len(scene), dtype=np.int64)
-            chosen = np.ascontiguousarray(pixels[part, :, :size, :size])
-            yield Cut(pixels=chosen, mask=mask[part, :size, :size], scene=scene, y=zero, x=zero)
-        return
-    for scene_row in range(count):
-        for top in tops.tolist():
-            strip = pixels[scene_row, :, top : top + size]  # (C, S, W)
-            windows = np.lib.stride_tricks.sliding_window_view(strip, size, axis=2)[:, :, ::stride]  # (C, S, N, S)
-            strip_mask = np.lib.stride_tricks.sliding_window_view(mask[scene_row, top : top + size], size, axis=1)
+def cuts(pixels: Array, mask: Array, places: Iterable[Placed], *, size: int, stride: int) -> Iterator[Cut]:
+    """All tiles of a stack, scene by scene as `places` has them: many at once where a scene is one tile, else rows of tiles."""
+    of_scenes = enumerate(places)
+    if max(mask.shape[1:]) < size + stride:
+        while part := list(islice(of_scenes, SCENES_AT_ONCE)):
+            scenes = [scene for scene, _ in part]
+            chosen = slice(scenes[0], scenes[-1] + 1)
+            zero = np.zeros(len(part), dtype=np.int64)
             yield Cut(
-                pixels=np.ascontiguousarray(windows.transpose(2, 0, 1, 3)),  # (N, C, S, S)
-                mask=strip_mask[:, ::stride].transpose(1, 0, 2),  # (N, S, S)
-                scene=[scene_row] * len(lefts),
-                y=np.full(len(lefts), top, dtype=np.int64),
-                x=lefts,
+                pixels=np.ascontiguousarray(pixels[chosen, :, :size, :size]),
+                mask=mask[chosen, :size, :size],
+                scene=scenes,
+                y=zero,
+                x=zero,
+                cells=[placed.cells[0] for _, placed in part],
+                splits=[placed.splits[0] for _, placed in part],
+            )
+        return
+    for scene, placed in of_scenes:
+        for run in np.split(np.arange(len(placed.y)), np.flatnonzero(np.diff(placed.y)) + 1):
+            y, x = placed.y[run], placed.x[run]
+            strip, strip_mask = pixels[scene, :, y[0] : y[0] + size], mask[scene, y[0] : y[0] + size]
+            yield Cut(
+                pixels=np.stack([strip[:, :, left : left + size] for left in x.tolist()]),  # (N, C, S, S)
+                mask=np.stack([strip_mask[:, left : left + size] for left in x.tolist()]),  # (N, S, S)
+                scene=[scene] * len(run),
+                y=y,
+                x=x,
+                cells=[placed.cells[i] for i in run],
+                splits=[placed.splits[i] for i in run],
             )
 
 

@@ -62,8 +62,11 @@ class Order:
     def at(self, positions: Rows) -> tuple[Rows, Rows]:
         """Epoch and row of each position of the stream, which starts at 0."""
         epochs, places = np.divmod(positions, len(self.rows))
-        found = [self._epoch(int(epoch))[place] for epoch, place in zip(epochs, places, strict=True)]
-        return epochs, np.array(found, dtype=np.int64)
+        found = np.empty(len(positions), np.int64)
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            found[here] = self._epoch(epoch)[places[here]]
+        return epochs, found
 
     def _epoch(self, epoch: int) -> Rows:
         if epoch not in self._epochs:
@@ -168,7 +171,9 @@ def sampled(
     latents: Latents, rows: Rows, *, views: Rows, posterior: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
     """Scaled samples of the posteriors of rows, float32 (n, Z, h, w), with standard normal noise of that shape."""
-    moments = latents.moments(rows, views=views).astype(np.float32)  # (n, M, h, w)
+    moments = (
+        torch.from_numpy(latents.moments(rows, views=views)).float().numpy()
+    )  # (n, M, h, w), faster than numpy's cast
     if not latents.has_logvar:
         return moments * np.float32(latents.scale)  # (n, Z, h, w)
     mean, logvar = np.split(moments, 2, axis=1)  # (n, Z, h, w) each

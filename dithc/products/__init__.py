@@ -11,7 +11,8 @@ How to change it: a stage with arrays is a function in `reading.py`; a format is
 `writing.Format`.
 """
 
+from dithc.products.inputs import input_of
 from dithc.products.reading import read
 from dithc.products.writing import write
 
-__all__ = ["read", "write"]
+__all__ = ["input_of", "read", "write"]

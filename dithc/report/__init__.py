@@ -1,7 +1,8 @@
 """The report: manifests, metrics and pictures of an experiment become one HTML page that opens without network.
 
 What: `write_report` reads the manifests of every stage, checks that they belong together, and writes the page, its numbers as
-JSON and its figures as PNG files. `draw_loss`, `draw_fid` and `draw_plan` draw one figure of what a person points at.
+JSON and its figures as PNG files. `draw_loss`, `draw_fid`, `draw_plan` and `draw_tiles` draw one figure of what a person points
+at.
 Why: a group leader must see in one look what was trained on what, how it went and how good it is; a reviewer must find for
 every number the manifest, the code and the machine behind it.
 Flow: gather (manifests, checked) -> collect (records: facts) -> figures (PNG) and page (HTML) -> write.
@@ -19,6 +20,7 @@ How to change it: a new fact is a field in `facts.py`, filled in `collect.py` (d
 """
 
 from dithc.report.sketch import draw_fid, draw_loss, draw_plan
+from dithc.report.tiles_figure import draw_tiles
 from dithc.report.write import FIGURES, write_report
 
-__all__ = ["FIGURES", "draw_fid", "draw_loss", "draw_plan", "write_report"]
+__all__ = ["FIGURES", "draw_fid", "draw_loss", "draw_plan", "draw_tiles", "write_report"]

@@ -36,6 +36,9 @@ def dataset_facts(experiment: Experiment, results: Results, name: str) -> Datase
         bands=_bands(info),
         codec=_codec(experiment, results, name),
         grid=tiles.file("grid.png") if tiles else None,
+        ranges=info.get("ranges") or {},
+        tiles_folder=tiles.path.parent if tiles else None,
+        scenes_folder=scenes.path.parent if scenes else None,
     )
 
 

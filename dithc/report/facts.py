@@ -64,6 +64,9 @@ class DatasetFacts:
     bands: list[Band] = field(default_factory=list)
     codec: CodecFacts
     grid: Path | None = None
+    ranges: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    tiles_folder: Path | None = None
+    scenes_folder: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

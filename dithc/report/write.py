@@ -20,6 +20,7 @@ from dithc.report.reference import read_reference
 from dithc.report.scaling_figure import draw_scaling
 from dithc.report.stepwise_figure import draw_stepwise
 from dithc.report.theme import DARK, LIGHT, Theme
+from dithc.report.tiles_figure import draw_tiles
 from dithc.report.timeline_figure import draw_memory
 from dithc.runs import Manifest, atomic_write
 from dithc.sealed import seal
@@ -108,7 +109,7 @@ def write_report(
 
 
 def _pictures(facts: Facts) -> dict[str, bytes]:
-    """The grids, no larger than they are shown."""
+    """The grids, no larger than they are shown, and of tiles that were measured by split their places, values and fates."""
     wanted: dict[str, tuple[Path | None, int]] = {}
     for dataset in facts.datasets:
         wanted[f"real {dataset.name}"] = (dataset.grid, LARGE_SIDE)
@@ -117,7 +118,12 @@ def _pictures(facts: Facts) -> dict[str, bytes]:
         wanted[f"codec bands {dataset.codec.name}"] = (dataset.codec.bands, 2 * LARGE_SIDE)
     for item in facts.evaluations:
         wanted[f"samples {item.name}"] = (item.grid, LARGE_SIDE)
-    return {name: figures.thumbnail(path, max_side=side) for name, (path, side) in wanted.items() if path}
+    pictures = {name: figures.thumbnail(path, max_side=side) for name, (path, side) in wanted.items() if path}
+    for dataset in facts.datasets:
+        if dataset.tiles_folder is not None and dataset.ranges:
+            drawn = draw_tiles(dataset.tiles_folder, title=dataset.title, scenes=dataset.scenes_folder)
+            pictures[f"places {dataset.name}"] = drawn
+    return pictures
 
 
 def numbers(facts: Facts) -> dict[str, Any]:

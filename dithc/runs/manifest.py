@@ -18,7 +18,7 @@ from dithc.runs.outcome import check
 from dithc.runs.spec import digest, stage_spec
 from dithc.sealed import plain, seal, unseal
 
-UNCOUNTED = (".png", ".json", "turned.npy")
+UNCOUNTED = (".png", ".json", "turned.npy", ".column.npy")
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -64,7 +64,8 @@ class Manifest:
     def digest(self) -> str:
         """Digest of the result: the settings, the inputs and the bytes of the files; not of times, hosts and folders.
 
-        Pictures (.png), descriptions (.json) and the features of turned images do not count: they show what the rest decides.
+        Pictures (.png), descriptions (.json), the features of turned images and columns of a table (.column.npy) do not count:
+        they show what the rest decides.
         """
         counted = [entry for entry in self.files if not entry["path"].endswith(UNCOUNTED)]
         files = [[Path(entry["path"]).name, entry["sha256"]] for entry in counted]

@@ -40,6 +40,10 @@ class Tiles(TypedDict, total=False):
     rejected: dict[str, Count]
     splits: dict[str, Count]
     duplicates: Count
+    moved: Count
+    compared: Count
+    groups: Count
+    largest_group: Count
     pixels: Count
     pixels_outside: Count
     bands: list[str]

@@ -22,6 +22,7 @@ SOURCE_YOUNGER = {
     "gaofen2": {"height_m", "dem", "calibrate", "coefficients", "pansharpen", "max_shift"},
 }
 COARSE_RULE = 2  # which files of a Sentinel-2 product are read for grids of more than 10 m: 1 had the finest always
+SPLIT_YOUNGER = {"cell_m", "buffer_m", "duplicates"}
 CODEC_YOUNGER = {"equivariance", "latent_noise", "texture_steps"}
 EXTRACTOR_YOUNGER = {"defects"}
 EVALUATION_YOUNGER = {"order", "times", "epsilon_scaling", "guidance_interval", "guide", "ema"}
@@ -83,8 +84,11 @@ def _stage(experiment: Experiment, name: str) -> dict[str, Any]:
 
 
 def _tiles(experiment: Experiment, name: str) -> dict[str, Any]:
-    parts = {"tiles", "split", "scaling", "display"}
-    return {"seed": experiment.seed, **experiment.datasets[name].model_dump(mode="json", include=parts)}
+    dataset = experiment.datasets[name]
+    spec = dataset.model_dump(mode="json", include={"tiles", "scaling", "display"})
+    split = dataset.split.model_dump(mode="json", exclude=SPLIT_YOUNGER)
+    split |= dataset.split.model_dump(mode="json", include=SPLIT_YOUNGER, exclude_defaults=True)
+    return {"seed": experiment.seed, **spec, "split": split}
 
 
 def _run(experiment: Experiment, name: str) -> dict[str, Any]:

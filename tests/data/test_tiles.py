@@ -15,7 +15,7 @@ from dithc.data import Tiles, write_png
 from dithc.data.pictures import read_rgb
 from dithc.data.raster import write_geotiff
 from dithc.data.statistics import Histogram
-from dithc.data.table import read_rows
+from dithc.data.table import TableWriter, read_columns, read_rows
 from dithc.log import UserError
 from dithc.runs import Manifest
 
@@ -133,6 +133,17 @@ def test_statistics_are_those_of_train_tiles_only(files: Path, make: Callable[..
         expected = [values.mean(), values.std(), *np.percentile(values, [0.5, 1, 99, 99.5, 5, 90])]
         names = ("mean", "std", "p0.5", "p1", "p99", "p99.5", "low", "high")
         np.testing.assert_allclose([told[name] for name in names], expected, rtol=1e-12)
+
+
+def test_of_a_long_table_parts_are_read_taken_evenly(tmp_path: Path) -> None:
+    with TableWriter(tmp_path / "table", columns={"number": "int"}) as table:
+        for number in range(40_000):
+            table.add(number=number)
+    everything = list(range(40_000))
+    assert read_columns(tmp_path / "table", "number", "absent", most=10**6) == {"number": everything}
+    found = read_columns(tmp_path / "table", "number", most=17_000)["number"]
+    assert found == everything[:8192] + everything[2 * 8192 : 3 * 8192]
+    assert read_columns(tmp_path / "table", "number", most=1)["number"] == everything[:8192]
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.uint16, np.uint8])
@@ -378,7 +389,7 @@ def test_disk_full_ends_with_status_2_and_leaves_earlier_output(
     assert not list(tmp_path.glob(".tiles*"))
 
 
-@pytest.mark.parametrize("spoil", ["cut", "missing", "info", "version", "table"])
+@pytest.mark.parametrize("spoil", ["cut", "missing", "info", "version", "table", "column", "header"])
 def test_spoilt_data_set_is_refused_with_a_remedy(
     files: Path, tmp_path: Path, make: Callable[..., Tiles], spoil: str
 ) -> None:
@@ -397,8 +408,66 @@ def test_spoilt_data_set_is_refused_with_a_remedy(
             info.write_text(json.dumps(json.loads(info.read_text()) | {"schema_version": 99}))
         case "table":
             os.truncate(table, table.stat().st_size // 2)
+        case "column":
+            os.truncate(folder / "split.column.npy", 130)
+        case "header":
+            shard.write_bytes(shard.read_bytes().replace(b"'<u2'", b"'<i2'", 1))
+
+    def use() -> None:
+        tiles = Tiles(folder)
+        tiles.stored(tiles.rows("train"))
+        tiles.accepted("tile_id")
+
+    folder = folder.rename(tmp_path / "moved")  # where no manifest that was read lists what is wrong
     with pytest.raises(UserError, match=r"(?s)got:.*expected:.*remedy:"):
-        Tiles(folder).rows("train")
+        use()
+
+
+def test_splits_and_labels_are_mapped_and_those_of_older_folders_read_from_the_table(
+    files: Path, tmp_path: Path, make: Callable[..., Tiles]
+) -> None:
+    for number in range(6):
+        np.save(files / f"{number}.npy", scene(number))
+    tiles = make(split={"train": 0.5, "val": 0.25, "cell_tiles": 1})
+    accepted = [row for row in rows_of(tmp_path) if row["status"] == "accepted"]
+    (tmp_path / "tiles" / "tiles.parquet").rename(tmp_path / "table")  # not looked at
+    assert [tiles.SPLITS[number] for number in tiles.column("split")] == [row["split"] for row in accepted]
+    found = {split: tiles.rows(split).tolist() for split in tiles.SPLITS}
+    assert sorted(row for rows in found.values() for row in rows) == list(range(tiles.count))
+    assert not tiles.labels.flags.owndata
+    (tmp_path / "table").rename(tmp_path / "tiles" / "tiles.parquet")
+    folder = (tmp_path / "tiles").rename(tmp_path / "older")
+    info = folder / "dataset.json"
+    info.write_text(
+        json.dumps({name: value for name, value in json.loads(info.read_text()).items() if name != "columns"})
+    )
+    older = Tiles(folder)
+    assert {split: older.rows(split).tolist() for split in older.SPLITS} == found
+    np.testing.assert_array_equal(older.labels, tiles.labels)
+
+
+def test_ranges_are_those_of_each_split_with_the_shares_that_are_clipped_or_invalid(
+    files: Path, make: Callable[..., Tiles]
+) -> None:
+    for number in range(12):
+        pixels = scene(number) + number * 10
+        pixels[:, :2, :3] = 0
+        np.save(files / f"{number}.npy", pixels)
+    tiles = make(
+        split={"train": 0.5, "val": 0.25, "cell_tiles": 1},
+        scaling={"low_percentile": 5.0, "high_percentile": 90.0},
+        tiles={"size": 8, "min_valid": 0.5},
+    )
+    assert set(tiles.info["ranges"]) == set(tiles.SPLITS)
+    for split, bands in tiles.info["ranges"].items():
+        stored = tiles.stored(tiles.rows(split)).astype(np.float64)
+        valid = stored[:, 0] > 0
+        for number, (told, scaled) in enumerate(zip(bands, tiles.info["statistics"], strict=True)):
+            values = stored[:, number][valid]
+            expected = [values.min(), *np.percentile(values, [1, 50, 99]), values.max(), 1 - valid.mean()]
+            expected += [(values < scaled["low"]).mean(), (values > scaled["high"]).mean()]
+            names = ("min", "p1", "median", "p99", "max", "invalid", "below", "above")
+            np.testing.assert_allclose([told[name] for name in names], expected, rtol=1e-12, err_msg=split)
 
 
 def test_manifest_of_another_stage_is_refused(

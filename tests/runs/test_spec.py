@@ -187,12 +187,18 @@ def test_defects_change_the_digest_of_an_extractor_and_their_absence_does_not(st
     assert extractor_spec(stage, defects=True) == extractor_spec(stage) | {"defects": True}
 
 
-def stage_of(**source: Any) -> dict[str, Any]:
-    """What decides the scenes of a source."""
+def stage_of(*, stage: str = "stage", split: dict[str, Any] | None = None, **source: Any) -> dict[str, Any]:
+    """What decides the scenes of a source, or their tiles."""
     shown = {"bands": ["B04", "B03", "B02"], "low": 0, "high": 1}
-    dataset = {"title": "A", "codec": "pixel", "display": shown, "source": {"path": "x", **source}}
+    dataset = {
+        "title": "A",
+        "codec": "pixel",
+        "display": shown,
+        "source": {"path": "x", **source},
+        "split": split or {},
+    }
     experiment = load({"codecs": {"pixel": {"kind": "pixel"}}, "datasets": {"a": dataset}})
-    return stage_spec(experiment, "stage", "a")
+    return stage_spec(experiment, stage, "a")
 
 
 def test_sources_without_later_settings_have_the_digest_that_they_always_had() -> None:
@@ -209,3 +215,10 @@ def test_other_bands_and_grids_change_the_digest_of_scenes(change: dict[str, Any
 def test_scenes_of_a_coarser_grid_say_by_which_rule_their_files_were_chosen() -> None:
     assert stage_of(kind="sentinel2", gsd_m=20.0)["source"]["files"] == 2
     assert "files" not in stage_of(kind="sentinel2", gsd_m=5.0)["source"]
+
+
+def test_tiles_without_later_settings_have_the_digest_that_they_always_had_and_cells_in_metres_another() -> None:
+    assert digest(stage_of(stage="tiles", kind="sentinel2")) == "53f55a7039fe"
+    for split in ({"cell_m": 1e4}, {"cell_m": 1e4, "buffer_m": 9.0}, {"duplicates": "near"}):
+        found = stage_of(stage="tiles", kind="sentinel2", split=split)["split"]
+        assert found == stage_of(stage="tiles", kind="sentinel2")["split"] | split

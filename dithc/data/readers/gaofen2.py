@@ -52,6 +52,8 @@ class Gaofen2Reader:
         self.source, self.folder = source, folder
         self.classes: list[str] = [source.kind]
         self.columns: dict[str, Kind] = {"orthorectified": "text"} if source.takes_raw else {}
+        if source.takes_raw or any(folder.rglob("*.[xX][mM][lL]")):
+            self.columns |= {"sun_elevation": "float", "sun_azimuth": "float"}
         if source.calibrate != "none":
             self.columns["gains"] = "floats"
         if source.pansharpen != "none":
@@ -153,7 +155,17 @@ def _facts(root: Element | None) -> dict[str, Any]:
     """What the XML says; nothing where there is none."""
     if root is None:
         return {}
-    return {fact: next(filter(None, (find_text(root, name) for name in names)), None) for fact, names in FACTS.items()}
+    found = {fact: next(filter(None, (find_text(root, name) for name in names)), None) for fact, names in FACTS.items()}
+    return {**found, **_sun(root)}
+
+
+def _sun(root: Element) -> dict[str, float]:
+    """Elevation and azimuth of the sun, in degrees; nothing where the XML says none that can be."""
+    with suppress(ValueError):
+        zenith, azimuth = (float(find_text(root, name) or "") for name in ("SolarZenith", "SolarAzimuth"))
+        if 0.0 <= zenith <= 180.0 and 0.0 <= azimuth <= 360.0:
+            return {"sun_elevation": 90.0 - zenith, "sun_azimuth": azimuth}
+    return {}
 
 
 def _acquisition(root: Element | None) -> Acquisition:

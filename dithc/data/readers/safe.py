@@ -31,9 +31,11 @@ from dithc.data.readers.safe_metadata import (
     listed_files,
     metadata_file,
     read_metadata,
+    sun_angles,
     verify_files,
 )
 from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Place, Reason, Refused, Scene, located, stored_reflectance
+from dithc.data.table import Kind
 from dithc.log import UserError, logger, problem
 
 STRIP_ROWS = 1024
@@ -45,6 +47,7 @@ class SafeReader:
 
     def __init__(self, source: datasets.Sentinel2, folder: Path) -> None:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
+        self.columns: dict[str, Kind] = {"sun_elevation": "float", "sun_azimuth": "float"}
         wanted = (
             "Sentinel-2 products: folders *.SAFE with MTD_MSIL1C.xml or MTD_MSIL2A.xml in them, or zip files of such"
         )
@@ -132,7 +135,11 @@ class SafeReader:
             pixels=pixels,
             mask=located_mask,
             place=place,
-            facts={**metadata.facts, "offsets": [metadata.offsets[band] for band in bands]},
+            facts={
+                **metadata.facts,
+                **({} if notes else sun_angles(granule)),
+                "offsets": [metadata.offsets[band] for band in bands],
+            },
             notes=notes,
         )
 

@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import nan
@@ -14,6 +15,7 @@ from dithc.data.files import check_regular, open_regular
 from dithc.data.readers.archive import SUFFIX, names_in
 from dithc.data.scene import Reason, Refused
 from dithc.data.xml import Element, find_all, find_text, read_xml
+from dithc.log import UserError
 from dithc.runs import sha256_file
 
 Level = Literal["L1C", "L2A"]
@@ -158,6 +160,19 @@ def _number(text: str, *, name: str) -> float:
 def _altered(what: str, *, got: str, expected: str) -> Refused:
     remedy = "download the product again; its metadata was altered"
     return Refused(Reason.READ_ERROR, what, got=got, expected=expected, remedy=remedy)
+
+
+def sun_angles(granule: Path | None) -> dict[str, float]:
+    """Mean elevation and azimuth of the sun, in degrees, by a granule's metadata; nothing where it says none that can be."""
+    found: dict[str, float] = {}
+    for path in sorted(granule.glob("*.xml")) if granule is not None else ():
+        with suppress(OSError, UserError, ValueError):
+            check_regular(path, inside=granule)
+            for sun in find_all(read_xml(path), "Mean_Sun_Angle"):
+                zenith, azimuth = (float(find_text(sun, name) or "") for name in ("ZENITH_ANGLE", "AZIMUTH_ANGLE"))
+                if 0.0 <= zenith <= 180.0 and 0.0 <= azimuth <= 360.0:
+                    found = {"sun_elevation": 90.0 - zenith, "sun_azimuth": azimuth}
+    return found
 
 
 def listed_files(product: Path) -> dict[str, tuple[str, str]] | None:

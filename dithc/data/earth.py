@@ -1,0 +1,105 @@
+"""One grid over the whole Earth: rows between parallels, each cut into cells of one area, about as wide as they are high.
+
+A cylindrical grid of equal areas would have cells half as wide and twice as high at 60 degrees as where it is true.
+
+Legend: N places, P points of each; longitudes and latitudes in degrees (WGS84).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.floating[Any]]
+
+SEMI_MAJOR_M, ECCENTRICITY_2 = 6378137.0, 0.00669437999014
+"""WGS84: the equator's radius and the squared eccentricity; its least radius of curvature is a (1 - e^2), at the equator."""
+WIDEST_DEGREES = 90.0
+"""Longitudes that a place may span to either side of its middle; more is at a pole, which has all of them."""
+
+
+def _authalic(latitudes: Floats) -> Floats:
+    """q of Snyder, Map Projections - A Working Manual (1987), equation 3-12: its sine of the authalic latitude times q(90)."""
+    e, sine = np.sqrt(ECCENTRICITY_2), np.sin(np.radians(latitudes))
+    found: Floats = (1 - ECCENTRICITY_2) * (sine / (1 - ECCENTRICITY_2 * sine**2) + np.arctanh(e * sine) / e)
+    return found
+
+
+POLE = float(_authalic(np.array(90.0)))
+RADIUS_M = SEMI_MAJOR_M * np.sqrt(POLE / 2)
+"""Of the sphere that has the Earth's area (equation 3-13)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarthGrid:
+    """Cells of `side_m` x `side_m` square metres; a cell is a row, counted from the equator, and a column, from 180 W."""
+
+    side_m: float
+
+    def rows(self, latitudes: Floats) -> Ints:
+        """The row of each latitude, of any shape."""
+        beta = np.arcsin(np.clip(_authalic(latitudes) / POLE, -1.0, 1.0))
+        found: Ints = np.floor(RADIUS_M * beta / self.side_m).astype(np.int64)
+        return found
+
+    def count(self, rows: Ints) -> Ints:
+        """Cells of each row: as many as make its area over theirs, at least one."""
+        ends = np.clip(np.stack([rows, rows + 1]) * self.side_m / RADIUS_M, -np.pi / 2, np.pi / 2)
+        area = 2 * np.pi * RADIUS_M**2 * (np.sin(ends[1]) - np.sin(ends[0]))
+        found: Ints = np.maximum(np.rint(area / self.side_m**2), 1).astype(np.int64)
+        return found
+
+    def columns(self, rows: Ints, longitudes: Floats) -> Ints:
+        """The column of each longitude in its row; not wrapped at 180 degrees, so that what is west of another stays so."""
+        found: Ints = np.floor((longitudes + 180.0) / 360.0 * self.count(rows)).astype(np.int64)
+        return found
+
+    def cells(self, longitudes: Floats, latitudes: Floats) -> tuple[Ints, Ints]:
+        """Row and column of the cells that points are in, of any shape."""
+        rows = self.rows(latitudes)
+        return rows, self.columns(rows, longitudes) % self.count(rows)
+
+    def bounds(self, row: int, column: int) -> tuple[float, float, float, float]:
+        """West, south, east and north of a cell in degrees (Snyder's series 3-18, good to a millimetre)."""
+        beta = np.clip(np.array([row, row + 1]) * self.side_m / RADIUS_M, -np.pi / 2, np.pi / 2)
+        e2, e4, e6 = ECCENTRICITY_2, ECCENTRICITY_2**2, ECCENTRICITY_2**3
+        terms = (e2 / 3 + 31 * e4 / 180 + 517 * e6 / 5040, 23 * e4 / 360 + 251 * e6 / 3780, 761 * e6 / 45360)
+        south, north = np.degrees(beta + sum(term * np.sin(2 * k * beta) for k, term in enumerate(terms, start=1)))
+        width = 360.0 / int(self.count(np.array(row)))
+        return column * width - 180.0, float(south), (column + 1) * width - 180.0, float(north)
+
+    def touched(self, longitudes: Floats, latitudes: Floats, *, buffer_m: float) -> tuple[Ints, Ints, Ints]:
+        """All cells that places touch: those of the box of longitudes and latitudes around the points of each.
+
+        Args:
+            longitudes: (N, P), the first of which is in the middle of its place.
+            latitudes: (N, P).
+            buffer_m: metres by which boxes are grown to all sides.
+
+        Returns:
+            Number of the place, row and column of each pair of a place and a cell that it touches; none of a place at a pole.
+        """
+        middle = longitudes[:, :1]
+        around = (longitudes - middle + 180.0) % 360.0 - 180.0  # (N, P)
+        grow = np.degrees(buffer_m / (SEMI_MAJOR_M * (1 - ECCENTRICITY_2)))
+        south, north = latitudes.min(1) - grow, latitudes.max(1) + grow  # (N,)
+        shrink = np.cos(np.radians(np.minimum(np.maximum(abs(south), abs(north)), 90.0)))
+        with np.errstate(divide="ignore"):
+            wide = np.degrees(buffer_m / (SEMI_MAJOR_M * shrink)) if buffer_m else np.zeros_like(shrink)
+        west, east = around.min(1) - wide, around.max(1) + wide
+        number = np.flatnonzero(np.maximum(-west, east) <= WIDEST_DEGREES)
+        bottom, top = self.rows(south[number]), self.rows(north[number])
+        number, rows = _ranges(number, bottom, top)
+        west, east = west + middle[:, 0], east + middle[:, 0]
+        places = np.arange(len(rows), dtype=np.int64)
+        pair, columns = _ranges(places, self.columns(rows, west[number]), self.columns(rows, east[number]))
+        return number[pair], rows[pair], columns % self.count(rows[pair])
+
+
+def _ranges(numbers: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """Each number as often as its range has values, and the values of all ranges, first to last."""
+    lengths = last - first + 1
+    starts = np.cumsum(lengths) - lengths
+    return np.repeat(numbers, lengths), np.arange(lengths.sum()) - np.repeat(starts - first, lengths)

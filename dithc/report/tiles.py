@@ -1,0 +1,122 @@
+"""What is drawn of a data set of tiles: examples of every fate with their masks, places by split, ranges of every band.
+
+Legend: N tiles, S side of a tile.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.data import Tiles, products
+
+EXAMPLES = 8
+"""Tiles that are shown of each fate."""
+MOST_ROWS = 200_000
+"""Of the table that are looked at; of a longer one, parts taken evenly."""
+COLUMNS = ("status", "reason", "split", "scene_id", "y", "x", "shard", "row", "cell", "lon", "lat")
+REJECTED = "rejected"
+Bounds = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fate:
+    """What became of tiles: a split, or the reason of a rejection; how many; pictures (S, S, 3), each with its mask (S, S)."""
+
+    name: str
+    count: int
+    accepted: bool
+    pictures: list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8] | None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileSet:
+    """A data set as it is drawn.
+
+    Attributes:
+        title: of the figure.
+        fates: of its tiles, splits first.
+        places: longitude and latitude (N, 2) of tiles by split, and by `REJECTED`; empty without georeference.
+        side_m: of a tile on the ground; 0 for pictures.
+        cells: bounds in degrees and split of cells in metres.
+        units: of `ranges`.
+        ranges: by split, as `dataset.json` has them.
+    """
+
+    title: str
+    fates: list[Fate]
+    places: dict[str, npt.NDArray[np.float64]]
+    side_m: float
+    cells: list[tuple[Bounds, str]]
+    units: str
+    ranges: dict[str, list[dict[str, Any]]]
+
+
+def read_tiles(folder: Path, *, title: str, scenes: Path | None) -> TileSet:
+    """Reads a folder of the stage `tiles`.
+
+    Args:
+        folder: of the tiles.
+        title: of the data set.
+        scenes: folder of the scenes, of which rejected tiles and masks are cut; without it accepted tiles alone are shown.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+    tiles = Tiles(folder)
+    source = None if scenes is None else products.Scenes(scenes)
+    table = tiles.table(*COLUMNS, most=MOST_ROWS)
+    fate_of = [
+        split if status == "accepted" else reason for status, split, reason in _zip(table, "status", "split", "reason")
+    ]
+    counts = tiles.info["counts"]
+    fates = []
+    for name, count in (counts["splits"] | counts["rejected"]).items():
+        rows = [i for i, fate in enumerate(fate_of) if fate == name]
+        chosen = [rows[i] for i in np.linspace(0, len(rows) - 1, min(EXAMPLES, len(rows))).round().astype(int)]
+        accepted = name in tiles.SPLITS
+        pictures = [_picture(tiles, source, {key: table[key][i] for key in table}) for i in chosen]
+        if count:
+            fates.append(Fate(name=name, count=count, accepted=accepted, pictures=[one for one in pictures if one]))
+    splits = dict.fromkeys(_zip(table, "cell", "split", "status"))
+    cells = [(tiles.bounds(cell), split) for cell, split, status in splits if cell and status == "accepted"]
+    return TileSet(
+        title=title,
+        fates=fates,
+        places=_places(table, [fate if fate in tiles.SPLITS else REJECTED for fate in fate_of]),
+        side_m=tiles.info["size"] * (tiles.info["gsd_m"] or 0.0),
+        cells=[(bounds, split) for bounds, split in cells if bounds is not None],
+        units=tiles.info.get("units", ""),
+        ranges=tiles.info.get("ranges", {}),
+    )
+
+
+def _zip(table: dict[str, list[Any]], *names: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(table[name] for name in names), strict=True))
+
+
+def _places(table: dict[str, list[Any]], kinds: list[str]) -> dict[str, npt.NDArray[np.float64]]:
+    if "lon" not in table:
+        return {}
+    points = np.array([table["lon"], table["lat"]], np.float64).T  # (N, 2), NaN for None
+    known, kind = np.isfinite(points).all(axis=1), np.array(kinds)
+    return {name: points[known & (kind == name)] for name in dict.fromkeys(kinds) if (known & (kind == name)).any()}
+
+
+def _picture(
+    tiles: Tiles, source: products.Scenes | None, row: dict[str, Any]
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8] | None] | None:
+    """A tile as it is displayed, with its mask where the scenes are there; None of a rejected one where they are not."""
+    size = tiles.info["size"]
+    if source is None:
+        if row["status"] != "accepted":
+            return None
+        number = sum(shard["count"] for shard in tiles.info["shards"][: row["shard"]]) + row["row"]
+        return tiles.rgb(np.array([number]))[0].transpose(1, 2, 0), None
+    scene, y, x = source.columns["scene_id"].index(row["scene_id"]), row["y"] or 0, row["x"] or 0
+    pixels = source.pixels_of(scene)[:, y : y + size, x : x + size]
+    mask = np.asarray(source.mask_of(scene)[y : y + size, x : x + size])
+    shown = tiles.display(tiles.stretch.physical(pixels[np.newaxis]))[0].transpose(1, 2, 0)
+    return shown, mask

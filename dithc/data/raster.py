@@ -218,6 +218,7 @@ class RasterInfo:
         transform: affine coefficients (a, b, c, d, e, f).
         nodata: value the file declares as no data.
         points: number of control points that stand in the place of a grid.
+        unit: of the numbers, where the file says one.
     """
 
     driver: str
@@ -231,6 +232,7 @@ class RasterInfo:
     transform: GeoTransform
     nodata: float | None
     points: int
+    unit: str
 
 
 def read_raster(path: Path) -> tuple[npt.NDArray[Any], RasterInfo]:
@@ -349,6 +351,7 @@ def _info(source: Any) -> RasterInfo:
         transform=tuple(source.transform)[:6],
         nodata=source.nodata,
         points=len(source.gcps[0]),
+        unit=(source.units[0] or "").strip(),
     )
 
 

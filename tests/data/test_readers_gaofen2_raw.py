@@ -1,5 +1,6 @@
 """Products of level 1A: where their pixels come to lie on the ground, against a camera and a terrain that are known."""
 
+import hashlib
 import re
 import shutil
 import tarfile
@@ -10,10 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import rasterio
 import scipy.ndimage
 
 from dithc.config import datasets
-from dithc.data import cut_tiles, stage_scenes
+from dithc.data import cut_tiles, ground, stage_scenes
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Reason, Rejection, Scene
@@ -113,14 +115,74 @@ def test_ground_that_the_dem_does_not_cover_is_invalid(product: Path, dem: str, 
     assert 0.2 < (scene.mask.values > 0).sum() / (whole.mask.values > 0).sum() < 0.8
     elsewhere = tmp_path / "elsewhere.tif"
     a, b, c, d, e, f = info.transform
-    write_geotiff(elsewhere, heights, transform=(a, b, c + 90_000, d, e, f), epsg=info.epsg)
+    write_geotiff(elsewhere, heights, transform=(a, b, c + 90_000, d, e, f), epsg=info.epsg, nodata=-9999)
     (refused,) = refusals(product, dem=str(elsewhere))
     assert "no height where the image lies" in refused.refused.got
+
+
+def test_a_dem_that_cannot_be_one_ends_staging_before_a_scene_is_read(product: Path, dem: str, tmp_path: Path) -> None:
+    """All scenes need it: one error that says what to do, in the place of as many rejections as there are products."""
+    heights, info = read_raster(Path(dem))
+    place: dict[str, Any] = {"transform": info.transform, "epsg": info.epsg}
+    path = tmp_path / "wrong.tif"
+    wrong: list[tuple[npt.NDArray[Any], dict[str, Any], str]] = [
+        (np.where(heights > 130, -32768, heights).astype(np.int16), place, "no data None"),
+        (heights * np.float32(100.0), place, "heights of"),  # centimetres
+        (np.full_like(heights, np.nan), place, "no height anywhere"),
+        (np.full_like(heights, np.inf), place, "no height anywhere"),
+        (heights.astype(np.complex64), place, "complex64"),
+        (np.repeat(heights, 2, axis=0), place, "2 bands"),
+        (heights, {"transform": None, "epsg": None}, "system None"),
+    ]
+    for values, where, said in wrong:
+        write_geotiff(path, values, **where)
+        with pytest.raises(UserError, match=said) as told:
+            read_scenes(datasets.Gaofen2(kind="gaofen2", path="x", dem=str(path)), product)
+        assert all(word in str(told.value) for word in ("source.dem", "expected:", "remedy:"))
+    write_geotiff(path, heights, **place)
+    with rasterio.open(path, "r+") as raster:
+        raster.units = ("ft",)
+    with pytest.raises(UserError, match="heights in 'ft'"):
+        read_scenes(datasets.Gaofen2(kind="gaofen2", path="x", dem=str(path)), product)
+    whole = Path(dem).read_bytes()
+    for spoilt in (whole[: len(whole) // 2], b"", b"no raster" * 99):
+        path.write_bytes(spoilt)
+        with pytest.raises(UserError, match=r"source\.dem"):
+            read_scenes(datasets.Gaofen2(kind="gaofen2", path="x", dem=str(path)), product)
+
+
+def test_a_dem_is_read_once_for_all_products(raw_gaofen: Path, dem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[Path]()
+
+    def counted(path: Path) -> Any:
+        read.append(path)
+        return read_raster(path)
+
+    monkeypatch.setattr(ground, "read_raster", counted)
+    assert len(read_all(raw_gaofen / "products", dem=dem)) == 2
+    assert read == [Path(dem)]
+
+
+@pytest.mark.parametrize("pansharpen", ["none", "gsa"])
+def test_the_hash_of_an_unpacked_product_is_of_every_file_that_is_read(product: Path, pansharpen: str) -> None:
+    settings = {"height_m": 120.0, **({"pansharpen": "gsa", "gsd_m": 0.81} if pansharpen == "gsa" else {})}
+    names = [f"{product.name}-{ending}" for ending in ("MSS1.rpb", "MSS1.tiff", "MSS1.xml", "PAN1.rpb", "PAN1.tiff")]
+    assert sorted(path.name for path in product.iterdir()) == sorted([*names, f"{product.name}-PAN1.xml"])
+    read = names if pansharpen == "gsa" else names[:3]
+    digest = hashlib.sha256()
+    for name in read:
+        digest.update(f"{name} {hashlib.sha256((product / name).read_bytes()).hexdigest()}\n".encode())
+    assert read_one(product, **settings).sha256 == digest.hexdigest()
+    if pansharpen == "none":
+        for name in names[3:]:
+            (product / name).write_bytes(b"not read")
+        assert read_one(product, **settings).sha256 == digest.hexdigest()
 
 
 def test_a_packed_product_is_read_as_an_unpacked_one(raw_gaofen: Path, tmp_path: Path) -> None:
     archive = next((raw_gaofen / "products").glob("*.tar.gz"))
     packed = read_one(archive, height_m=120.0)
+    assert packed.sha256 == hashlib.sha256(archive.read_bytes()).hexdigest()
     with tarfile.open(archive) as content:
         content.extractall(tmp_path / "unpacked", filter="data")
     unpacked = read_one(tmp_path / "unpacked", height_m=120.0)

@@ -11,9 +11,10 @@ import numpy as np
 from dithc.config import datasets
 from dithc.data.calibration import Acquisition, calibrate
 from dithc.data.raster import read_raster
-from dithc.data.readers.gaofen2_raw import Orthorectifier, is_archive, opened_product, product_of
+from dithc.data.readers.gaofen2_raw import Orthorectifier, is_archive, opened_product, panchromatic_files, product_of
 from dithc.data.readers.listing import list_files, scene_id
 from dithc.data.readers.rasters import SUFFIXES, Raw, placed, read_pixels
+from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.rpc import rpc_beside
 from dithc.data.scene import Array, Mask, Reason, Refused, Scene, Units, located
 from dithc.data.table import Kind
@@ -78,8 +79,10 @@ class Gaofen2Reader:
         """Reads one file; the mask is invalid where every band is 0 (outside the footprint) or the file's no data."""
         source = self.source
         with opened_product(path, pan=source.pansharpen != "none") as image:
-            metadata = _metadata(image)
+            xml = _xml_of(image)
+            metadata = None if xml is None else read_xml(xml)
             raw, facts = self._read(image, metadata)
+            sha256 = self._sha256(path, xml) if "orthorectified" in facts else sha256_file(path)
             wanted = DTYPES[source.units]
             if raw.pixels.dtype != wanted:
                 raise _wrong_type(raw.pixels, wanted=wanted, units=source.units)
@@ -99,7 +102,7 @@ class Gaofen2Reader:
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
-            sha256=sha256_file(path),
+            sha256=sha256,
             pixels=located_pixels,
             mask=located_mask,
             place=raw.place,
@@ -125,6 +128,13 @@ class Gaofen2Reader:
             )
         return placed(pixels, info, bands=source.bands, gsd_m=source.gsd_m, georeferenced=True), {}
 
+    def _sha256(self, path: Path, xml: Path | None) -> str:
+        """Of an archive, or of all files of an unpacked product of level 1A that were read."""
+        if is_archive(path):
+            return sha256_file(path)
+        sharpened = panchromatic_files(path) if self.source.pansharpen != "none" else ()
+        return combined_sha256({one.name: one for one in (path, rpc_beside(path), xml, *sharpened) if one is not None})
+
 
 def _wrong_type(pixels: Array, *, wanted: str, units: str) -> Refused:
     fitting = {kind: units for units, kind in DTYPES.items()}.get(str(pixels.dtype))
@@ -137,7 +147,7 @@ def _wrong_type(pixels: Array, *, wanted: str, units: str) -> Refused:
     )
 
 
-def _metadata(path: Path) -> Element | None:
+def _xml_of(path: Path) -> Path | None:
     """The XML beside the file; None for .npy and for files that came without."""
     if path.suffix.lower() == ".npy":
         return None
@@ -145,8 +155,7 @@ def _metadata(path: Path) -> Element | None:
     found = next((xml for xml in beside if xml.exists()), None)
     if found is None:
         log.warning(f"{path} has no XML beside it: its satellite, sensor and time stay unknown")
-        return None
-    return read_xml(found)
+    return found
 
 
 def _facts(root: Element | None) -> dict[str, Any]:

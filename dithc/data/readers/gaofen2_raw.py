@@ -15,7 +15,7 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.data.files import room_bytes
-from dithc.data.ground import Heights, opened_heights, ortho_grid, orthorectify
+from dithc.data.ground import Heights, ortho_grid, orthorectify, read_heights
 from dithc.data.pansharpen import F32, Mask, averaged, gsa, judgeable, reduced_resolution
 from dithc.data.raster import Grid, RasterInfo, read_raster, reproject_points
 from dithc.data.readers.rasters import Raw, as_chw
@@ -84,10 +84,16 @@ def opened_product(path: Path, *, pan: bool) -> Iterator[Path]:
 
 
 class Orthorectifier:
-    """Brings images of level 1A to the ground as a data set's settings say."""
+    """Brings images of level 1A to the ground as a data set's settings say; the DEM is read once, for all of them.
+
+    Raises:
+        UserError: the DEM cannot be used.
+    """
 
     def __init__(self, source: datasets.Gaofen2) -> None:
         self.source = source
+        dem = None if source.dem is None else Path(source.dem)
+        self.heights = read_heights(dem, height_m=source.height_m or 0.0)
 
     def to_ground(
         self, path: Path, pixels: Array, info: RasterInfo, coefficients: Path, metadata: Element | None
@@ -106,13 +112,12 @@ class Orthorectifier:
         if metadata is not None:
             _check_corners(rpc, metadata, height=info.height, width=info.width)
         facts: dict[str, Any] = {"orthorectified": self.said}
-        with self._heights() as heights:
-            if self.source.pansharpen == "none":
-                grid = ortho_grid(rpc, shape=pixels.shape[1:], gsd_m=self.source.gsd_m, multiple=1, heights=heights)
-                pixels = on_grid(path, pixels, rpc, grid=grid, heights=heights)
-            else:
-                pixels, measured, grid = self._sharpened(path, pixels, rpc, heights)
-                facts |= measured
+        if self.source.pansharpen == "none":
+            grid = ortho_grid(rpc, shape=pixels.shape[1:], gsd_m=self.source.gsd_m, multiple=1, heights=self.heights)
+            pixels = on_grid(path, pixels, rpc, grid=grid, heights=self.heights)
+        else:
+            pixels, measured, grid = self._sharpened(path, pixels, rpc, self.heights)
+            facts |= measured
         return Raw(pixels=pixels, place=place_of(grid), nodata=None), facts
 
     def _sharpened(self, path: Path, pixels: Array, rpc: Rpc, heights: Heights) -> tuple[Array, dict[str, Any], Grid]:
@@ -172,10 +177,6 @@ class Orthorectifier:
             )
         return {"pansharpened": "gsa", "pan_shift_m": [east, south]}
 
-    def _heights(self) -> Any:
-        dem = None if self.source.dem is None else Path(self.source.dem)
-        return opened_heights(dem, height_m=self.source.height_m or 0.0)
-
     @property
     def said(self) -> str:
         """What the ground was taken for."""
@@ -183,8 +184,12 @@ class Orthorectifier:
         return height if self.source.dem is None else f"{Path(self.source.dem).name} + {height}"
 
 
-def _panchromatic(path: Path) -> tuple[Array, Rpc]:
-    """The other image of a product (1, h, w), and its geometry."""
+def panchromatic_files(path: Path) -> tuple[Path, Path]:
+    """The other image of a product, and its coefficients.
+
+    Raises:
+        Refused: there is not one of both.
+    """
     name = MULTISPECTRAL.sub("", path.name)
     found = [
         one for one in sorted(path.parent.iterdir()) if PANCHROMATIC.sub("", one.name) == name and one.name != name
@@ -198,7 +203,13 @@ def _panchromatic(path: Path) -> tuple[Array, Rpc]:
             expected="one panchromatic image with its .rpb beside the multispectral one",
             remedy="unpack the whole product, or set `pansharpen: none`",
         )
-    pixels, info = read_raster(found[0])
+    return found[0], coefficients
+
+
+def _panchromatic(path: Path) -> tuple[Array, Rpc]:
+    """The other image of a product (1, h, w), and its geometry."""
+    image, coefficients = panchromatic_files(path)
+    pixels, info = read_raster(image)
     if info.count != 1 or pixels.dtype.kind != "u":
         raise Refused(
             Reason.WRONG_DTYPE,

@@ -75,10 +75,10 @@ def read_heights(dem: Path | None, *, height_m: float) -> Heights:
         return Heights(options={"RPC_HEIGHT": height_m}, values=np.full((1, 1), height_m, np.float32))
     try:
         heights, info = read_raster(dem)
-        grid = Grid(crs=info.crs or "", epsg=info.epsg, transform=info.transform, shape=(info.height, info.width))
-        values = _judged(dem, heights, info) + np.float32(height_m)
-    except OSError as error:
-        raise _no_dem(dem, got=str(error)) from error
+    except (OSError, UserError) as error:  # of the four lines of the latter, what it is and what was got
+        raise _no_dem(dem, got=": ".join(line.strip() for line in str(error).splitlines()[:2])) from error
+    values = _judged(dem, heights, info) + np.float32(height_m)
+    grid = Grid(crs=info.crs or "", epsg=info.epsg, transform=info.transform, shape=values.shape)
     profile = {"count": 1, "height": info.height, "width": info.width, "dtype": "float32", "nodata": np.nan}
     place = {"crs": CRS.from_user_input(grid.crs), "transform": Affine(*info.transform)}
     memory = rasterio.MemoryFile()

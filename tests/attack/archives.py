@@ -82,7 +82,9 @@ def zip_directory(draws: Draws, place: Place) -> Trial:
     if both:
         struct.pack_into(form, content, struct.unpack_from("<I", content, entry + 42)[0] + LOCALS[name], value)
     (place.files / good.name).write_bytes(content)
-    return Trial(source=SAFE, did=f"{name} {old} is {value}{', in both' if both else ''}", like="packed")
+    harmless = name == "packed" or (name == "flags" and not value & 0b1000001)  # no password: its content is compared
+    did = f"{name} {old} is {value}{', in both' if both else ''}"
+    return Trial(source=SAFE, did=did, like="packed", refused=not harmless)
 
 
 def zip_entry(draws: Draws, place: Place) -> Trial:

@@ -88,7 +88,7 @@ def contradicts(text: str, xml: str, *, side: int) -> bool:
 
 
 def raw_bytes(draws: Draws, place: Place) -> Trial:
-    """Damage of a file of an unpacked product: of pixels it is seen, of text and of what an image says of itself where it can be."""
+    """Damage of a file of an unpacked product: of pixels it is seen, of text and of an image's own words where it can be."""
     root, like = raw(place)
     sharpened = draws.random() < 0.3
     ending = draws.choice(
@@ -216,7 +216,7 @@ def raw_metadata(draws: Draws, place: Place) -> Trial:
         "year": (re.sub(r"(Time>)2020", rf"\g<1>{year}", text).encode(), True),
         "no time": (re.sub(r"<(Center|Receive)Time>[^<]*</\w+>", "", text).encode(), True),
         "time": (re.sub(r"(<(?:Center|Receive)Time>)[^<]*<", r"\g<1>noon<", text).encode(), True),
-        "satellite": (told("SatelliteID", draws.choice(["GF1", "GF6", "", "S2A", "GF2 "])), True),
+        "satellite": (told("SatelliteID", draws.choice(["GF1", "GF6", "", "S2A", "GF9"])), True),
         "camera": (told("SensorID", draws.choice(["PMS2", "WFV1", "", "pms1"])), True),
         "sun": (told("SolarZenith", draws.choice(["nan", "inf", "-1", "90", "1e300", "", "ten"])), True),
         "corner": (

@@ -129,12 +129,11 @@ def band_file(draws: Draws, place: Place) -> Trial:
     write_geotiff(place.files / "new.tif", values, **where)
     path.unlink()
     (place.files / "new.tif").rename(path)
-    finest_moved = how in ("moved", "cut", "another zone") and "B02_10m" in path.name
     return Trial(
         source={**SAFE, "checksum": "skip"},
         truth=SAFE,
         did=f"{path.name}: {how}",
-        refused=not (how == "nothing" and "SCL" not in path.name) or finest_moved,
+        refused=not (how == "nothing" and "SCL" not in path.name),
         expected=(lambda _, mask: not mask.any()) if how == "nothing" else None,
     )
 
@@ -259,7 +258,7 @@ def names(draws: Draws, place: Place) -> Trial:
         "long": (lambda: root.rename(root.with_name("x" * 240 + ".SAFE")), False),
         "no suffix": (lambda: root.rename(root.with_name("product")), False),
         "no granule": (lambda: shutil.rmtree(root / "GRANULE"), True),
-        "two granules": (lambda: shutil.copytree(granule, granule.with_name("L2A_copy")), True),
+        "a granule more": (lambda: shutil.copytree(granule, granule.with_name("L2A_copy")), True),
         "granule renamed": (lambda: granule.rename(granule.with_name("x")), True),
         "both levels": (lambda: shutil.copy(metadata_of(root), root / "MTD_MSIL1C.xml"), True),
         "no metadata": (lambda: metadata_of(root).unlink(), True),
@@ -269,7 +268,9 @@ def names(draws: Draws, place: Place) -> Trial:
     how = draws.choice(sorted(ways))
     do, refused = ways[how]
     do()
-    return Trial(source=SAFE, did=how, refused=refused)
+    # The granule that the manifest lists stays a scene, and that which it does not list is none.
+    kept = (granule.relative_to(place.files).as_posix(),) if how == "a granule more" else ()
+    return Trial(source=SAFE, did=how, refused=refused, kept=kept)
 
 
 def forbidden(draws: Draws, place: Place) -> Trial:

@@ -166,8 +166,8 @@ def test_a_dem_is_read_once_for_all_products(raw_gaofen: Path, dem: str, monkeyp
 @pytest.mark.parametrize("pansharpen", ["none", "gsa"])
 def test_the_hash_of_an_unpacked_product_is_of_every_file_that_is_read(product: Path, pansharpen: str) -> None:
     settings = {"height_m": 120.0, **({"pansharpen": "gsa", "gsd_m": 0.81} if pansharpen == "gsa" else {})}
-    names = [f"{product.name}-{ending}" for ending in ("MSS1.rpb", "MSS1.tiff", "MSS1.xml", "PAN1.rpb", "PAN1.tiff")]
-    assert sorted(path.name for path in product.iterdir()) == sorted([*names, f"{product.name}-PAN1.xml"])
+    names = sorted(path.name for path in product.iterdir())
+    assert [name[-8:] for name in names] == ["MSS1.rpb", "SS1.tiff", "MSS1.xml", "PAN1.rpb", "AN1.tiff", "PAN1.xml"]
     read = names if pansharpen == "gsa" else names[:3]
     digest = hashlib.sha256()
     for name in read:
@@ -249,6 +249,57 @@ def test_coefficients_that_lead_elsewhere_are_refused(product: Path, dem: str, v
         (refused,) = refusals(product, dem=dem)
         assert refused.refused.reason in (Reason.READ_ERROR, Reason.GRID_MISMATCH)
         assert refused.refused.remedy
+
+
+def test_an_image_that_is_not_as_large_as_its_xml_says_is_refused(product: Path) -> None:
+    """What was cut at its right or below keeps its geometry, and would be a smaller scene without a word."""
+    for ending, count in (("MSS1", 4), ("PAN1", 1)):
+        image = next(product.glob(f"*-{ending}.tiff"))
+        whole, (pixels, _) = image.read_bytes(), read_raster(image)
+        assert len(pixels) == count
+        for other in (pixels[:, :-1], pixels[:, :, :-1], np.pad(pixels, ((0, 0), (0, 1), (0, 0)))):
+            write_geotiff(product / "new.tif", other, transform=None, epsg=None)
+            (product / "new.tif").replace(image)
+            (refused,) = refusals(product, height_m=120.0, pansharpen="gsa", gsd_m=0.81)
+            assert refused.refused.reason == Reason.GRID_MISMATCH
+            assert "that its XML says" in refused.refused.expected
+        image.write_bytes(whole)
+    assert read_one(product, height_m=120.0, pansharpen="gsa", gsd_m=0.81).facts["pansharpened"] == "gsa"
+
+
+def test_a_panchromatic_image_of_another_type_is_none(product: Path) -> None:
+    image = next(product.glob("*-PAN1.tiff"))
+    pixels, _ = read_raster(image)
+    write_geotiff(product / "new.tif", (pixels // 4).astype(np.uint8), transform=None, epsg=None)
+    (product / "new.tif").replace(image)
+    (refused,) = refusals(product, height_m=120.0, pansharpen="gsa", gsd_m=0.81)
+    assert refused.refused.reason == Reason.WRONG_DTYPE
+    assert refused.refused.expected.startswith("one band of uint16")
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "is_read"),
+    [
+        ("CenterTime", "2019-05-01 03:00:00", False),
+        ("CenterTime", "2020-05-05 03:00:00", False),
+        ("CenterTime", "2020-05-02 01:00:00", True),  # the zone of a clock
+        ("SensorID", "PMS2", False),
+        ("SensorID", "pms1", True),
+        ("SatelliteID", "GF1", False),
+        ("SatelliteID", "GF-2", True),
+        ("SatelliteID", "", True),
+    ],
+)
+def test_an_xml_of_another_camera_or_day_than_the_name_says_is_noticed(
+    product: Path, name: str, other: str, is_read: bool
+) -> None:
+    xml = next(product.glob("*-MSS1.xml"))
+    xml.write_text(re.sub(f"(<{name}>)[^<]*<", rf"\g<1>{other}<", xml.read_text()))
+    (scene,) = read_all(product, height_m=120.0)
+    assert isinstance(scene, Scene) == is_read
+    if isinstance(scene, Rejection):
+        assert other in scene.refused.got
+        assert scene.refused.expected == "GF2, PMS1, 20200501"
 
 
 def test_an_xml_of_another_place_is_noticed(product: Path) -> None:

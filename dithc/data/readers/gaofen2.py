@@ -2,7 +2,7 @@
 
 import re
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,15 @@ import numpy as np
 from dithc.config import datasets
 from dithc.data.calibration import Acquisition, calibrate
 from dithc.data.raster import read_raster
-from dithc.data.readers.gaofen2_raw import Orthorectifier, is_archive, opened_product, panchromatic_files, product_of
+from dithc.data.readers.gaofen2_raw import (
+    PRODUCT,
+    Orthorectifier,
+    is_archive,
+    opened_product,
+    panchromatic_files,
+    product_of,
+    xml_beside,
+)
 from dithc.data.readers.listing import list_files, scene_id
 from dithc.data.readers.rasters import SUFFIXES, Raw, placed, read_pixels
 from dithc.data.readers.safe_metadata import combined_sha256
@@ -25,6 +33,7 @@ from dithc.runs import sha256_file
 DTYPES = {"dn": "uint16", "byte": "uint8"}
 PANCHROMATIC = re.compile(r"(?:^|[-_])PAN\d?(?:$|[-_.])", re.IGNORECASE)
 ARCHIVES = {".gz", ".tgz"}
+MOST_APART = timedelta(days=2)
 FACTS = {
     "product_id": ("ProductID",),
     "satellite": ("SatelliteID",),
@@ -81,6 +90,7 @@ class Gaofen2Reader:
         with opened_product(path, pan=source.pansharpen != "none") as image:
             xml = _xml_of(image)
             metadata = None if xml is None else read_xml(xml)
+            _check_name(image, _facts(metadata))
             raw, facts = self._read(image, metadata)
             sha256 = self._sha256(path, xml) if "orthorectified" in facts else sha256_file(path)
             wanted = DTYPES[source.units]
@@ -151,8 +161,7 @@ def _xml_of(path: Path) -> Path | None:
     """The XML beside the file; None for .npy and for files that came without."""
     if path.suffix.lower() == ".npy":
         return None
-    beside = [path.with_suffix(suffix) for suffix in (".xml", ".XML")]
-    found = next((xml for xml in beside if xml.exists()), None)
+    found = xml_beside(path)
     if found is None:
         log.warning(f"{path} has no XML beside it: its satellite, sensor and time stay unknown")
     return found
@@ -163,6 +172,30 @@ def _facts(root: Element | None) -> dict[str, Any]:
     if root is None:
         return {}
     return {fact: next(filter(None, (find_text(root, name) for name in names)), None) for fact, names in FACTS.items()}
+
+
+def _check_name(path: Path, facts: dict[str, Any]) -> None:
+    """Refuses a product whose name and XML say different things of what was taken when: calibrations go by them.
+
+    Raises:
+        Refused: another satellite, camera or day, by more than the zones of the clock.
+    """
+    named = PRODUCT.match(path.name)
+    if named is None:
+        return
+    told = [re.sub(r"[^A-Z0-9]", "", (facts.get(name) or "").upper()) for name in ("satellite", "sensor")]
+    same = all(not one or one == other for one, other in zip(told, named.group(2, 3), strict=True))
+    with suppress(ValueError):
+        taken = datetime.fromisoformat(facts.get("sensing_time") or "").replace(tzinfo=None)
+        same &= abs(taken - datetime.strptime(f"{named[4]}12", "%Y%m%d%H")) <= MOST_APART
+    if not same:
+        raise Refused(
+            Reason.READ_ERROR,
+            "the name of the product and its XML contradict each other",
+            got=", ".join(str(facts.get(name)) for name in ("satellite", "sensor", "sensing_time")),
+            expected=", ".join(named.group(2, 3, 4)),
+            remedy="unpack or download the product again: its XML is damaged or another product's",
+        )
 
 
 def _acquisition(root: Element | None) -> Acquisition:

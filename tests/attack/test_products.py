@@ -101,10 +101,8 @@ class Range:
         return self.truths[key]
 
     def stage(self, source: dict[str, Any], folder: Path) -> Answer:
-        bands = source.get("bands") or {"sentinel2": ["B04", "B03", "B02"], "gaofen2": ["R", "G", "B"]}.get(
-            source["kind"], ["R", "G", "B"]
-        )
-        display = {"bands": (bands * 3)[:3], "low": 0.0, "high": 0.3}
+        named = {"image-folder": ["R", "G", "B"], "gaofen2": ["R", "G", "B"]}.get(source["kind"], ["B04", "B03", "B02"])
+        display = {"bands": source.get("bands", named)[:3], "low": 0.0, "high": 0.3}
         data = {
             "title": "A set",
             "codec": "none",
@@ -128,11 +126,10 @@ class Range:
             address=f"http://127.0.0.1:{self.listener.getsockname()[1]}/x",
         )
         for folder in (place.files.parent, place.outside):
-            for path, folders, _ in os.walk(folder):  # what forbids to be read forbids to be removed
+            for path, folders, _ in os.walk(folder):  # what may not be read may not be removed
                 for name in folders:
-                    os.chmod(os.path.join(path, name), 0o700, follow_symlinks=True) if not os.path.islink(
-                        os.path.join(path, name)
-                    ) else None
+                    if not os.path.islink(os.path.join(path, name)):
+                        os.chmod(os.path.join(path, name), 0o700)
             shutil.rmtree(folder, ignore_errors=True)
         place.files.mkdir(parents=True)
         place.outside.mkdir()

@@ -144,7 +144,7 @@ def array_numbers(draws: Draws, place: Place) -> Trial:
     land = np.load(place.of("array") / "good.npy")
     path = place.files / "b.npy"
     how = draws.choice(
-        ["big endian", "fortran", "nan", "fraction", "negative", "text", "bool", "half", "offset", "last"]
+        ["big endian", "fortran", "nan", "fraction", "negative", "text", "bool", "offset", "last"]
     )
     refused, expected = True, None
     if how == "big endian":
@@ -170,7 +170,6 @@ def array_numbers(draws: Draws, place: Place) -> Trial:
             "negative": land.astype(np.int32) - 5000,
             "text": land.astype("S5"),
             "bool": land > 500,
-            "half": np.where(land > 500, np.inf, land).astype(np.float16),
             "offset": land + 1000,
             "last": np.moveaxis(land, 0, 2),
         }

@@ -143,9 +143,7 @@ def array_numbers(draws: Draws, place: Place) -> Trial:
     copied(place, "good.npy")
     land = np.load(place.of("array") / "good.npy")
     path = place.files / "b.npy"
-    how = draws.choice(
-        ["big endian", "fortran", "nan", "fraction", "negative", "text", "bool", "offset", "last"]
-    )
+    how = draws.choice(["big endian", "fortran", "nan", "fraction", "negative", "text", "bool", "offset", "last"])
     refused, expected = True, None
     if how == "big endian":
         np.save(path, land.astype(">u2"))

@@ -1,8 +1,11 @@
 """Products of level 1A: where their pixels come to lie on the ground, against a camera and a terrain that are known."""
 
 import hashlib
+import pickle
 import re
 import shutil
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -161,6 +164,17 @@ def test_a_dem_is_read_once_for_all_products(raw_gaofen: Path, dem: str, monkeyp
     monkeypatch.setattr(ground, "read_raster", counted)
     assert len(read_all(raw_gaofen / "products", dem=dem)) == 2
     assert read == [Path(dem)]
+
+
+def test_a_reader_of_another_process_reads_the_dem_itself(product: Path, dem: str) -> None:
+    scenes = read_scenes(datasets.Gaofen2(kind="gaofen2", path="x", dem=dem), product)
+    packed = pickle.dumps(scenes)
+    assert len(packed) < 10_000  # no heights in it
+    read = "import pickle, sys; (scene,) = pickle.load(sys.stdin.buffer); sys.stdout.buffer.write(scene.pixels.values.tobytes())"
+    done = subprocess.run([sys.executable, "-c", read], input=packed, capture_output=True, check=True)
+    (scene,) = scenes
+    assert isinstance(scene, Scene)
+    assert done.stdout == scene.pixels.values.tobytes()
 
 
 @pytest.mark.parametrize("pansharpen", ["none", "gsa"])

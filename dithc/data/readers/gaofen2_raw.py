@@ -97,6 +97,9 @@ class Orthorectifier:
         dem = None if source.dem is None else Path(source.dem)
         self.heights = read_heights(dem, height_m=source.height_m or 0.0)
 
+    def __reduce__(self) -> tuple[type["Orthorectifier"], tuple[datasets.Gaofen2]]:
+        return Orthorectifier, (self.source,)  # another process reads the DEM for itself
+
     def to_ground(
         self, path: Path, pixels: Array, info: RasterInfo, coefficients: Path, metadata: Element | None
     ) -> tuple[Raw, dict[str, Any]]:

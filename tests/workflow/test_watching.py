@@ -143,7 +143,7 @@ def test_signal_reaches_snakemake_and_nothing_is_left_running(project: Path, num
         stdout=subprocess.PIPE,
         text=True,
     ) as child:
-        limit = time.monotonic() + 120
+        limit = time.monotonic() + 240
         while not list(inputs.rglob("*.SAFE")):
             assert time.monotonic() < limit
             assert child.poll() is None, child.communicate()

@@ -1,5 +1,6 @@
 """Images in the sensor's own geometry brought to the ground: heights, grids, and GDAL's transformer by rational polynomials."""
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -17,17 +18,20 @@ from rasterio.transform import Affine
 from rasterio.warp import reproject
 from rasterio.warp import transform as warp_points
 
-from dithc.data.raster import READING, Grid, north_up, read_raster, reproject_points
+from dithc.data.raster import READING, Grid, RasterInfo, north_up, read_raster, reproject_points
 from dithc.data.rpc import Rpc
 from dithc.log import UserError, problem
 
 BORDER_POINTS = 11
 """Points along each side of an image that is brought to the ground, to find the box that holds it."""
+METRE = ("", "m", "metre", "metres", "meter", "meters")
+LOWEST_M, HIGHEST_M = -1000.0, 9000.0
+"""The shore of the Dead Sea lies at -430, Everest's top at 8849; values for no data that nobody declared lie beyond."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Heights:
-    """Heights of the ground above the WGS84 ellipsoid (`opened_heights`).
+    """Heights of the ground above the WGS84 ellipsoid (`read_heights`).
 
     Attributes:
         options: as GDAL's transformer takes them.
@@ -59,36 +63,61 @@ class Heights:
         return float(np.nanmin(part)), float(np.nanmax(part))
 
 
-@contextmanager
-def opened_heights(dem: Path | None, *, height_m: float) -> Iterator[Heights]:
+def read_heights(dem: Path | None, *, height_m: float) -> Heights:
     """Heights for `orthorectify`: those of a DEM with `height_m` added, or `height_m` everywhere where there is no DEM.
 
+    The DEM is read whole, once, and stays in the memory of this process for as long as what is returned.
+
     Raises:
-        UserError: the DEM is no raster of one band with a coordinate reference system.
+        UserError: the DEM is no raster of one band of heights in metres with a coordinate reference system.
     """
     if dem is None:
-        yield Heights(options={"RPC_HEIGHT": height_m}, values=np.full((1, 1), height_m, np.float32))
-        return
+        return Heights(options={"RPC_HEIGHT": height_m}, values=np.full((1, 1), height_m, np.float32))
     try:
         heights, info = read_raster(dem)
-    except OSError as error:
-        raise _no_dem(dem, got=str(error)) from error
-    if info.crs is None or info.count != 1:
-        raise _no_dem(dem, got=f"{info.count} bands, coordinate reference system {info.crs}")
-    values = heights[0].astype(np.float32) + np.float32(height_m)
+    except (OSError, UserError) as error:  # of the four lines of the latter, what it is and what was got
+        raise _no_dem(dem, got=": ".join(line.strip() for line in str(error).splitlines()[:2])) from error
+    values = _judged(dem, heights, info) + np.float32(height_m)
+    grid = Grid(crs=info.crs or "", epsg=info.epsg, transform=info.transform, shape=values.shape)
+    profile = {"count": 1, "height": info.height, "width": info.width, "dtype": "float32", "nodata": np.nan}
+    place = {"crs": CRS.from_user_input(grid.crs), "transform": Affine(*info.transform)}
+    memory = rasterio.MemoryFile()
+    with rasterio.Env(**READING), memory.open(driver="GTiff", **profile, **place) as target:
+        target.write(values, 1)
+    # No shift between vertical systems: it would depend on grids that may be installed or not; `height_m` says it.
+    options = {"RPC_DEM": memory.name, "RPC_DEM_APPLY_VDATUM_SHIFT": "NO"}
+    found = Heights(options=options, values=values, grid=grid)
+    weakref.finalize(found, memory.close)
+    return found
+
+
+def _judged(dem: Path, heights: npt.NDArray[Any], info: RasterInfo) -> npt.NDArray[np.float32]:
+    """Heights (H, W) as numbers in metres, NaN where there is none.
+
+    Raises:
+        UserError: they cannot be such.
+    """
+    if info.crs is None or info.count != 1 or heights.dtype.kind not in "iuf":
+        raise _no_dem(dem, got=f"{info.count} bands of {info.dtype}, coordinate reference system {info.crs}")
+    if info.unit.lower() not in METRE:
+        raise _no_dem(dem, got=f"heights in {info.unit!r}")
+    a, b, c, d, e, f = info.transform
+    if not (np.isfinite([a, b, c, d, e, f]).all() and a * e - b * d):
+        raise _no_dem(dem, got=f"transform {info.transform}, which is no grid")
+    values: npt.NDArray[np.float32] = heights[0].astype(np.float32)
     if info.nodata is not None:
         values[heights[0] == info.nodata] = np.nan
-    if not np.isfinite(values).any():
+    values[~np.isfinite(values)] = np.nan
+    if np.isnan(values).all():
         raise _no_dem(dem, got="no height anywhere")
-    grid = Grid(crs=info.crs, epsg=info.epsg, transform=info.transform, shape=values.shape)
-    profile = {"count": 1, "height": info.height, "width": info.width, "dtype": "float32", "nodata": np.nan}
-    place = {"crs": CRS.from_user_input(info.crs), "transform": Affine(*info.transform)}
-    with rasterio.Env(**READING), rasterio.MemoryFile() as memory:
-        with memory.open(driver="GTiff", **profile, **place) as target:
-            target.write(values, 1)
-        # No shift between vertical systems: it would depend on grids that may be installed or not; `height_m` says it.
-        options = {"RPC_DEM": memory.name, "RPC_DEM_APPLY_VDATUM_SHIFT": "NO"}
-        yield Heights(options=options, values=values, grid=grid)
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    if low < LOWEST_M or high > HIGHEST_M:
+        raise _no_dem(
+            dem,
+            got=f"heights of {low:g} to {high:g}, no data {info.nodata}",
+            remedy="write the value that means no data into the file (gdal_edit -a_nodata), or bring the heights to metres",
+        )
+    return values
 
 
 def ortho_grid(rpc: Rpc, *, shape: tuple[int, int], gsd_m: float, multiple: int, heights: Heights) -> Grid:
@@ -171,10 +200,12 @@ def _rasterio_rpc(rpc: Rpc) -> RPC:
     return RPC(**{name: list(value) if isinstance(value, tuple) else value for name, value in asdict(rpc).items()})
 
 
-def _no_dem(path: Path, *, got: str) -> UserError:
+def _no_dem(
+    path: Path, *, got: str, remedy: str = "correct `source.dem`, or give one height with `source.height_m`"
+) -> UserError:
     return problem(
         f"{path} (`source.dem`) cannot be used as heights",
         got=got,
-        expected="a GeoTIFF of one band, heights in metres, with its coordinate reference system",
-        remedy="correct `source.dem`, or give one height with `source.height_m`",
+        expected=f"a GeoTIFF of one band, heights of {LOWEST_M:g} to {HIGHEST_M:g} metres, with its coordinate reference system",
+        remedy=remedy,
     )

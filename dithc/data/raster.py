@@ -26,6 +26,7 @@ from rasterio.windows import Window
 
 from dithc.data.codestream import check_codestream
 from dithc.data.files import check_room, open_regular
+from dithc.data.tiff import check_blocks
 from dithc.hardware import Limits
 from dithc.log import UserError, problem
 
@@ -236,6 +237,7 @@ class RasterInfo:
         transform: affine coefficients (a, b, c, d, e, f).
         nodata: value the file declares as no data.
         points: number of control points that stand in the place of a grid.
+        unit: of the numbers, where the file says one.
     """
 
     driver: str
@@ -249,6 +251,7 @@ class RasterInfo:
     transform: GeoTransform
     nodata: float | None
     points: int
+    unit: str
 
 
 def read_raster(path: Path) -> tuple[npt.NDArray[Any], RasterInfo]:
@@ -272,8 +275,10 @@ def read_raster(path: Path) -> tuple[npt.NDArray[Any], RasterInfo]:
             warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
             with _opened(path, driver) as source:
                 info = _info(source)
-                _check_size(path, source)
+                block_bytes = _check_size(path, source)
                 _check_sidecars(path, info)
+                if driver == "GTiff":
+                    check_blocks(path, block_bytes=block_bytes)
                 blocks = [block for _, block in source.block_windows(1)] if driver == "JP2OpenJPEG" else []
                 pixels = source.read() if len(blocks) < 2 else None
             return _decoded(path, driver, info, blocks) if pixels is None else pixels, info
@@ -300,15 +305,21 @@ def _opened(path: Path, driver: Driver) -> Iterator[Any]:
         yield source
 
 
-def _check_size(path: Path, source: Any) -> None:
-    """Judges what the header says before anything is allocated: the pixels, and the blocks in which they are decoded."""
+def _check_size(path: Path, source: Any) -> int:
+    """Judges what the header says before anything is allocated: the pixels, and the blocks in which they are decoded.
+
+    Returns:
+        Most bytes of a block of all bands.
+    """
     if len(set(source.dtypes)) > 1:
         raise OSError(f"its bands are of several types: {', '.join(source.dtypes)}")
     height, width = (max(sides) for sides in zip((source.height, source.width), *source.block_shapes, strict=True))
     said = f"{source.count} x {source.height} x {source.width} of {source.dtypes[0]}"
     if (height, width) != (source.height, source.width):
         said += f" in blocks of {' x '.join(map(str, source.block_shapes[0]))}"
-    check_room(path, source.count * height * width * np.dtype(source.dtypes[0]).itemsize, said=said)
+    pixel_bytes = source.count * np.dtype(source.dtypes[0]).itemsize
+    check_room(path, height * width * pixel_bytes, said=said)
+    return int(max(rows * columns for rows, columns in source.block_shapes) * pixel_bytes)
 
 
 def _check_sidecars(path: Path, info: RasterInfo) -> None:
@@ -367,6 +378,7 @@ def _info(source: Any) -> RasterInfo:
         transform=tuple(source.transform)[:6],
         nodata=source.nodata,
         points=len(source.gcps[0]),
+        unit=(source.units[0] or "").strip(),
     )
 
 

@@ -5,6 +5,7 @@ about [-1, 1] (NIMA, The Compendium of Controlled Extensions for the NITF, STDI-
 the producer or an `_rpc.txt`; GDAL reads neither here, as it is kept from files beside a raster.
 """
 
+import os
 import re
 from dataclasses import dataclass, fields
 from math import isfinite
@@ -117,9 +118,21 @@ def _sum(coefficients: tuple[float, ...], terms: list[F64]) -> F64:
 
 
 def rpc_beside(raster: Path) -> Path | None:
-    """The file of coefficients beside a raster; None where there is none."""
+    """The file of coefficients beside a raster; None where there is none.
+
+    Raises:
+        UserError: there are several, and they say different things.
+    """
     candidates = (raster.with_name(f"{raster.stem}{ending}") for ending in ENDINGS)
-    return next((path for path in candidates if path.exists()), None)
+    found = [path for path in candidates if os.path.lexists(path)]
+    if any(read_rpc(path) != read_rpc(found[0]) for path in found[1:]):
+        raise problem(
+            f"two files beside {raster} say different things of its geometry",
+            got=", ".join(path.name for path in found),
+            expected="one file of coefficients",
+            remedy="take those out of the folder that are not of the image",
+        )
+    return found[0] if found else None
 
 
 def read_rpc(path: Path) -> Rpc:
@@ -153,7 +166,7 @@ def _numbers(text: str) -> dict[str, tuple[float, ...]]:
     found: dict[str, tuple[float, ...]] = {}
     for name, listed, single in re.findall(rf"\b(\w{{1,40}})[ \t]*=\s*(?:\(([^()]*)\)|({NUMBER}))\s*;", text):
         numbers = tuple(float(number) for number in re.findall(NUMBER, listed or single))
-        found[_spelled(name)] = numbers
+        found[_spelled(name)] = numbers if found.get(_spelled(name), numbers) == numbers else ()
     listed_alone = rf"^[ \t]*([A-Z_]{{1,40}}?)(?:_(\d{{1,2}}))?[ \t]*:[ \t]*({NUMBER})"
     for name, index, number in re.findall(listed_alone, text, re.MULTILINE):
         earlier = found.get(name.lower(), ())

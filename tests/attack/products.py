@@ -46,6 +46,8 @@ NUMBERS = [
 ]
 READ = re.compile(r"MTD_MSIL2A|_(B0[2348]_10m|(B0[1567]|B8A|B1[12]|SCL)_20m|B09_60m)\.jp2$")
 """Files of a product that are read on the 10 m grid; of the others, damage is noted."""
+KEPT = ("a.npy", "a.png")
+"""Good files beside a hostile one (`copied`)."""
 Draws = random.Random
 
 
@@ -55,13 +57,23 @@ class Trial:
 
     Attributes:
         refused: whether reading the good pixels would be wrong, too.
-        beside: whether a good file stands beside, whose row must be as ever.
+        kept: names of scenes whose rows must be as ever.
+        like: the good input that what is accepted must equal, below the folder of good ones; that of the kind if empty.
+        truth: what the reader is told of that one, if that is something else than `source`.
+        note: a word that a scene must carry that is accepted.
+        altered: whether other pixels may come of it, as the file itself says others and has no checksum.
+        expected: judges the pixels (C, H, W) and the mask (H, W) of what is accepted, in the place of `like`.
     """
 
     source: dict[str, Any]
     did: str
     refused: bool = True
-    beside: bool = False
+    kept: tuple[str, ...] = ()
+    like: str = ""
+    truth: dict[str, Any] | None = None
+    note: str = ""
+    altered: bool = False
+    expected: Callable[[Any, Any], bool] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,24 +85,61 @@ class Place:
     outside: Path
     address: str
 
+    def of(self, name: str) -> Path:
+        """The good input of this name, made when it is first asked for."""
+        folder = self.good / name
+        if not folder.exists():
+            MAKERS[name](folder)
+        return folder
 
-def make_good(folder: Path) -> None:
-    """One good input of each kind: a product, arrays, rasters of several tiles, pictures."""
-    synthesize("sentinel2", folder / "safe", seed=3, scenes=1, size=96)
+
+def make_array(folder: Path) -> None:
+    """One land as an array and as rasters of several tiles."""
     draws = np.random.default_rng(0)
     land = (np.array([400, 600, 350, 2500])[:, None, None] * draws.uniform(0.5, 1.5, (4, 160, 144))).astype(np.uint16)
-    (folder / "array").mkdir()
-    np.save(folder / "array" / "good.npy", land)
-    write_geotiff(folder / "array" / "good.tif", land, **GRID)
+    folder.mkdir()
+    np.save(folder / "good.npy", land)
+    write_geotiff(folder / "good.tif", land, **GRID)
     options = {"QUALITY": "100", "REVERSIBLE": "YES", "YCBCR420": "NO", "BLOCKXSIZE": 64, "BLOCKYSIZE": 64}
     place = {"crs": "EPSG:32632", "transform": rasterio.Affine(*GRID["transform"])}
     shape = {"count": 4, "height": 160, "width": 144, "dtype": "uint16"}
-    with rasterio.open(folder / "array" / "good.jp2", "w", driver="JP2OpenJPEG", **shape, **place, **options) as target:
+    with rasterio.open(folder / "good.jp2", "w", driver="JP2OpenJPEG", **shape, **place, **options) as target:
         target.write(land)
-    (folder / "pictures").mkdir()
-    picture = Image.fromarray(draws.integers(0, 256, (48, 40, 3), dtype=np.uint8))
+
+
+def make_pictures(folder: Path) -> None:
+    """One picture in several formats."""
+    folder.mkdir()
+    picture = Image.fromarray(np.random.default_rng(1).integers(0, 256, (48, 40, 3), dtype=np.uint8))
     for name in ("good.png", "good.jpg", "good.webp", "good.tif", "good.bmp"):
-        picture.save(folder / "pictures" / name)
+        picture.save(folder / name)
+
+
+def make_packed(folder: Path) -> None:
+    """A product in a zip file."""
+    synthesize("sentinel2", folder, seed=3, scenes=1, size=96)
+    source = next(folder.glob("*.SAFE"))
+    shutil.make_archive(str(source.with_suffix("")), "zip", folder, source.name)
+    shutil.rmtree(source)
+    (folder / "synthetic.json").unlink()
+
+
+MAKERS: dict[str, Callable[[Path], object]] = {
+    "safe": lambda folder: synthesize("sentinel2", folder, seed=3, scenes=1, size=96),
+    **{
+        variant: lambda folder, variant=variant: synthesize(  # type: ignore[misc]
+            "sentinel2", folder, seed=3, scenes=1, size=96, product=variant
+        )
+        for variant in ("l2a-2", "l2a-5", "l1c", "l1c-2", "l1c-granules")
+    },
+    "packed": make_packed,
+    "array": make_array,
+    "pictures": make_pictures,
+    "raw": lambda folder: synthesize("gaofen2-raw", folder, seed=5, scenes=2, size=48),
+    "gaofen": lambda folder: synthesize("gaofen2", folder, seed=5, scenes=1, size=48),
+    "geotiff": lambda folder: synthesize("geotiff", folder, seed=5, scenes=1, size=48),
+}
+"""Good inputs by name: products of every kind, arrays, rasters of several tiles, pictures."""
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -99,9 +148,9 @@ def replace(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def product(place: Place) -> Path:
+def product(place: Place, variant: str = "safe") -> Path:
     """A copy of the good product."""
-    source = next((place.good / "safe").glob("*.SAFE"))
+    source = next(place.of(variant).glob("*.SAFE"))
     return Path(shutil.copytree(source, place.files / source.name, copy_function=os.link))
 
 
@@ -111,10 +160,10 @@ def file_of(draws: Draws, folder: Path, pattern: str = "*") -> Path:
 
 def copied(place: Place, name: str) -> bytes:
     """The good array or picture of this name, beside which the hostile one will stand."""
-    folder = "array" if (place.good / "array" / name).exists() else "pictures"
-    beside = "good.npy" if folder == "array" else "good.png"
-    shutil.copy(place.good / folder / beside, place.files / "beside").rename(place.files / f"a{Path(beside).suffix}")
-    return (place.good / folder / name).read_bytes()
+    folder = next(folder for folder in (place.of("array"), place.of("pictures")) if (folder / name).exists())
+    beside = Path("good.npy" if folder.name == "array" else "good.png")
+    shutil.copy(folder / beside, place.files / "beside").rename(place.files / f"a{beside.suffix}")
+    return (folder / name).read_bytes()
 
 
 def spoilt(draws: Draws, content: bytes) -> tuple[bytes, str]:
@@ -150,12 +199,13 @@ def special(draws: Draws, path: Path, place: Place) -> str:
 
 def safe_bytes(draws: Draws, place: Place) -> Trial:
     path = file_of(draws, product(place))
-    content, did = spoilt(draws, path.read_bytes())
+    whole = path.read_bytes()
+    content, did = spoilt(draws, whole)
     replace(path, content)
+    listed = content != whole and path.name != "manifest.safe"
+    read = READ.search(path.name) is not None
     return Trial(
-        source=SAFE,
-        did=f"{path.name}: {did}",
-        refused=READ.search(path.name) is not None and not did.startswith(("zeros", "hole")),
+        source=SAFE, did=f"{path.name}: {did}", refused=listed and read, note="damaged-beside" if listed else ""
     )
 
 
@@ -263,14 +313,14 @@ def raster_bytes(draws: Draws, place: Place) -> Trial:
     at = draws.randrange(1, len(content))
     tail = draws.choice([b"", bytes(len(content) - at)])
     (place.files / "b.jp2").write_bytes(content[:at] + tail)
-    return Trial(source=ARRAY, did=f"{'zeros' if tail else 'cut'} at {at} of {len(content)}", beside=True)
+    return Trial(source=ARRAY, did=f"{'zeros' if tail else 'cut'} at {at} of {len(content)}", kept=KEPT)
 
 
 def raster_cut(draws: Draws, place: Place) -> Trial:
     content = copied(place, "good.tif")
     at = draws.randrange(1, len(content))
     (place.files / "b.tif").write_bytes(content[:at])
-    return Trial(source=ARRAY, did=f"cut at {at} of {len(content)}", beside=True)
+    return Trial(source=ARRAY, did=f"cut at {at} of {len(content)}", kept=KEPT)
 
 
 def raster_georeference(draws: Draws, place: Place) -> Trial:
@@ -281,7 +331,7 @@ def raster_georeference(draws: Draws, place: Place) -> Trial:
     (place.files / "b.tif").write_bytes(
         content.replace(good, struct.pack("<3d", side, draws.choice([side, 10.0]), 0.0))
     )
-    return Trial(source=ARRAY, did=f"pixels of {side}", beside=True)
+    return Trial(source=ARRAY, did=f"pixels of {side}", kept=KEPT)
 
 
 def raster_network(draws: Draws, place: Place) -> Trial:
@@ -309,7 +359,7 @@ def raster_network(draws: Draws, place: Place) -> Trial:
         (place.files / f"b.tif{how}").write_text(
             f"<PAMDataset>{domain}</PAMDataset>" if how == ".aux.xml" else document
         )
-    return Trial(source=ARRAY, did=f"{how}: {target}", refused=how == "document", beside=True)
+    return Trial(source=ARRAY, did=f"{how}: {target}", refused=how == "document", kept=KEPT)
 
 
 def raster_huge(draws: Draws, place: Place) -> Trial:
@@ -320,7 +370,7 @@ def raster_huge(draws: Draws, place: Place) -> Trial:
         blocks = {"blockxsize": 8192, "blockysize": 8192, "SPARSE_OK": "YES", "BIGTIFF": "YES"}
         with rasterio.open(place.files / "b.tif", "w", driver="GTiff", crs="EPSG:32632", **shape, **blocks):
             pass
-        return Trial(source=ARRAY, did="sparse TIFF", beside=True)
+        return Trial(source=ARRAY, did="sparse TIFF", kept=KEPT)
     content = bytearray(copied(place, "good.jp2"))
     size, header = content.index(b"\xff\x51") + 6, content.index(b"ihdr") + 4
     struct.pack_into(">II", content, size, side, side)
@@ -328,7 +378,7 @@ def raster_huge(draws: Draws, place: Place) -> Trial:
     tile = draws.choice([64, side])
     struct.pack_into(">II", content, size + 16, tile, tile)
     (place.files / "b.jp2").write_bytes(content)
-    return Trial(source=ARRAY, did=f"JP2 of {side}, tiles of {tile}", beside=True)
+    return Trial(source=ARRAY, did=f"JP2 of {side}, tiles of {tile}", kept=KEPT)
 
 
 def array_header(draws: Draws, place: Place) -> Trial:
@@ -361,13 +411,13 @@ def array_header(draws: Draws, place: Place) -> Trial:
     version = draws.choice([b"\x01\x00", b"\x02\x00", b"\x03\x00", b"\x09\x00"])
     size = struct.pack("<H" if version == b"\x01\x00" else "<I", len(header) + 1)
     (place.files / "b.npy").write_bytes(b"\x93NUMPY" + version + size + header + b"\n" + content[128:])
-    return Trial(source=ARRAY, did=header.decode()[:80], beside=True)
+    return Trial(source=ARRAY, did=header.decode()[:80], kept=KEPT)
 
 
 def array_other(draws: Draws, place: Place) -> Trial:
     """Archives, objects, numbers that do not fit, and bytes too many or too few, under the name of an array."""
     content, path = copied(place, "good.npy"), place.files / "b.npy"
-    land = np.load(place.good / "array" / "good.npy")
+    land = np.load(place.of("array") / "good.npy")
     how = draws.choice(["npz", "wrap", "objects", "cut", "added", "garbage"])
     if how == "npz":
         np.savez(place.files / "b.npz", land)
@@ -385,7 +435,7 @@ def array_other(draws: Draws, place: Place) -> Trial:
     else:
         changed = content[: draws.randrange(len(content))] if how == "cut" else content + b"\0" * draws.randrange(1, 99)
         path.write_bytes(draws.randbytes(500) if how == "garbage" else changed)
-    return Trial(source=ARRAY, did=how, beside=True)
+    return Trial(source=ARRAY, did=how, kept=KEPT)
 
 
 def special_name(draws: Draws, place: Place) -> Trial:
@@ -395,10 +445,10 @@ def special_name(draws: Draws, place: Place) -> Trial:
     suffix = draws.choice([".tif", ".npy", ".jp2"] if source is ARRAY else [".png", ".JPEG", ".webp"])
     if draws.random() < 0.3:
         Path(os.fsdecode(os.fsencode(place.files) + b"/\xff\xfe" + suffix.encode())).write_bytes(content)
-        return Trial(source=source, did=f"a name that is not UTF-8{suffix}", beside=True)
+        return Trial(source=source, did=f"a name that is not UTF-8{suffix}", kept=KEPT)
     path = place.files / f"b{suffix}"
     how = special(draws, path, place)
-    return Trial(source=source, did=f"{how}{suffix}", refused=how != "folder", beside=True)
+    return Trial(source=source, did=f"{how}{suffix}", refused=how != "folder", kept=KEPT)
 
 
 def picture_bytes(draws: Draws, place: Place) -> Trial:
@@ -417,7 +467,7 @@ def picture_bytes(draws: Draws, place: Place) -> Trial:
     )
     (place.files / f"b{Path(name).suffix}").write_bytes(changed)
     return Trial(
-        source=PICTURES, did=f"{name}: {len(changed)} bytes, {changed[:12]!r}", refused=len(changed) != at, beside=True
+        source=PICTURES, did=f"{name}: {len(changed)} bytes, {changed[:12]!r}", refused=len(changed) != at, kept=KEPT
     )
 
 
@@ -425,7 +475,7 @@ def picture_thin(draws: Draws, place: Place) -> Trial:
     """A picture whose short side is one pixel: brought to 256 pixels, the long one takes more than the memory."""
     copied(place, "good.png")
     Image.new("RGB", (draws.randrange(100_000, 400_000), 1)).save(place.files / "b.png")
-    return Trial(source={**PICTURES, "size": 256}, did="thin", beside=True)
+    return Trial(source={**PICTURES, "size": 256}, did="thin", kept=KEPT)
 
 
 GENERATORS: list[Callable[[Draws, Place], Trial]] = [

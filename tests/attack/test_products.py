@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import select
 import shutil
 import socket
@@ -13,13 +12,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests import sampling
-from tests.attack.products import ARRAY, GENERATORS, PICTURES, SAFE, Place, Trial, make_good
+from tests.attack import archives, gaofen, products, rasters, safe
+from tests.attack.products import Draws, Place, Trial
 
 ROOT = Path(__file__).parent.parent.parent
-FEW, ALL = 2 * len(GENERATORS), 30 * len(GENERATORS)
+GENERATORS = [one for module in (products, safe, archives, gaofen, rasters) for one in module.GENERATORS]
+FEW, ALL = 36, 30 * len(GENERATORS)
+LIKE = {
+    "sentinel2": "safe",
+    "sentinel2-array": "array",
+    "image-folder": "pictures",
+    "gaofen2": "gaofen",
+    "geotiff": "geotiff",
+}
+OWN = {"config.json", "log", "good", "trial", "outside", "room"}
 PATIENCE_SECONDS = 300  # a machine with other work; what hangs, hangs for ever
 Answer = dict[str, Any]
 
@@ -27,8 +37,9 @@ Answer = dict[str, Any]
 class Child:
     """A process that stages what it is told, kept for many trials and made again when one of them ended it."""
 
-    def __init__(self, log: Path) -> None:
-        threads = {
+    def __init__(self, log: Path, *, room: Path) -> None:
+        settings = {
+            "TMPDIR": str(room),
             "GDAL_NUM_THREADS": "ALL_CPUS",
             "OPJ_NUM_THREADS": "4",
             "GDAL_HTTP_TIMEOUT": "5",
@@ -37,7 +48,7 @@ class Child:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.attack.products_child"],
             cwd=ROOT,
-            env=os.environ | threads,
+            env=os.environ | settings,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log.open("ab"),
@@ -68,32 +79,30 @@ class Range:
     """Where trials take place: good inputs, a child, and a socket that counts who calls."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.good = folder, folder / "good"
+        self.folder, self.good, self.room = folder, folder / "good", folder / "room" / "temporary"
         self.good.mkdir()
-        make_good(self.good)
+        self.room.mkdir(parents=True)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.listener.setblocking(False)
-        self.child = Child(folder / "log")
-        self.truth = {
-            source["kind"]: set(self.read(source, self.folder_of(source)).values())
-            for source in (SAFE, ARRAY, PICTURES)
-        }
-        assert all(len(pixels) == 1 for kind, pixels in self.truth.items() if kind != "image-folder"), self.truth
+        self.child = Child(folder / "log", room=self.room)
+        self.truths: dict[str, dict[str, Any]] = {}
+        self.outcomes: Counter[tuple[str, str]] = Counter()
 
-    def folder_of(self, source: dict[str, Any]) -> Path:
-        return self.good / {"sentinel2": "safe", "sentinel2-array": "array", "image-folder": "pictures"}[source["kind"]]
-
-    def read(self, source: dict[str, Any], folder: Path) -> dict[str, str]:
-        answer = self.stage(source, folder)
-        assert answer["status"] == 0, answer["text"]
-        return dict(answer["scenes"])
+    def truth(self, trial: Trial, place: Place) -> dict[str, Any]:
+        """What the good input gives, by scene."""
+        source = trial.truth or trial.source
+        name, _, below = (trial.like or LIKE[source["kind"]]).partition("/")
+        key = json.dumps([name, below, source], sort_keys=True)
+        if key not in self.truths:
+            answer = self.stage(source, place.of(name) / below)
+            assert answer["status"] == 0, answer["text"]
+            assert not any("refused" in found for found in answer["scenes"].values()), answer
+            self.truths[key] = answer["scenes"]
+        return self.truths[key]
 
     def stage(self, source: dict[str, Any], folder: Path) -> Answer:
-        display = {
-            "bands": ["B04", "B03", "B02"] if "image" not in source["kind"] else ["R", "G", "B"],
-            "low": 0.0,
-            "high": 0.3,
-        }
+        named = {"image-folder": ["R", "G", "B"], "gaofen2": ["R", "G", "B"]}.get(source["kind"], ["B04", "B03", "B02"])
+        display = {"bands": source.get("bands", named)[:3], "low": 0.0, "high": 0.3}
         data = {
             "title": "A set",
             "codec": "none",
@@ -105,11 +114,11 @@ class Range:
         config.write_text(json.dumps({"seed": 0, "datasets": {"set": data}, "codecs": {"none": {"kind": "pixel"}}}))
         shutil.rmtree(out, ignore_errors=True)
         if self.child.process.returncode is not None:
-            self.child = Child(self.folder / "log")
+            self.child = Child(self.folder / "log", room=self.room)
         return self.child.ask(config, out)
 
-    def try_one(self, generator: Callable[[random.Random, Place], Trial], seed: str) -> str:
-        """Makes a hostile input, stages it, and judges what came of it: a word where that was wrong, else empty."""
+    def place(self) -> Place:
+        """Folders for the next trial, empty."""
         place = Place(
             good=self.good,
             files=self.folder / "trial" / "files",
@@ -117,33 +126,77 @@ class Range:
             address=f"http://127.0.0.1:{self.listener.getsockname()[1]}/x",
         )
         for folder in (place.files.parent, place.outside):
+            for path, folders, _ in os.walk(folder):  # what may not be read may not be removed
+                for name in folders:
+                    if not os.path.islink(os.path.join(path, name)):
+                        os.chmod(os.path.join(path, name), 0o700)
             shutil.rmtree(folder, ignore_errors=True)
         place.files.mkdir(parents=True)
         place.outside.mkdir()
         os.mkfifo(place.outside / "pipe")
-        trial = generator(random.Random(seed), place)
+        return place
+
+    def try_one(self, generator: Callable[[Draws, Place], Trial], seed: str) -> str:
+        """Makes a hostile input, stages it, and judges what came of it: a word where that was wrong, else empty."""
+        place = self.place()
+        trial = generator(Draws(seed), place)
+        truth = self.truth(trial, place)
         before = self.seen()
         answer = self.stage(trial.source, place.files)
-        wrong = self.judged(trial, answer) or ("it changed files" if self.seen() != before else "")
+        wrong = (
+            self.judged(trial, answer, truth) or ("it changed files" if self.seen() != before else "") or self.left()
+        )
+        self.outcomes[generator.__name__, "wrong" if wrong else came_of(trial, answer)] += 1
         return f"{generator.__name__} {seed}, {trial.did}: {wrong}\n{answer['text'][-1500:]}" if wrong else ""
 
-    def judged(self, trial: Trial, answer: Answer) -> str:
+    def judged(self, trial: Trial, answer: Answer, truth: dict[str, Any]) -> str:
         if answer["status"] not in (0, 2) or "Traceback" in answer["text"]:
             return f"status {answer['status']}"
         if self.called():
             return "it called the network"
         if answer["status"] == 2:
-            return "" if "remedy:" in answer["text"] and not trial.beside else "an error, not a row with a reason"
-        scenes, truth = answer["scenes"], self.truth[trial.source["kind"]]
-        accepted = {name for name, found in scenes.items() if not found.startswith("refused")}
-        if trial.source.get("size") != 256 and any(scenes[name] not in truth for name in accepted):
-            return f"it read other pixels: {scenes}"
-        good = {name for name in scenes if name in ("a.npy", "a.png")}
-        if trial.beside and good - accepted:
+            lines = all(f"\n  {word}:" in answer["text"] for word in ("got", "expected", "remedy"))
+            return "" if lines and not trial.kept else "an error, not a row with a reason, or not in four lines"
+        scenes = answer["scenes"]
+        accepted = {name for name, found in scenes.items() if "refused" not in found}
+        kept = {name for name in scenes if name in trial.kept}
+        if kept - accepted:
             return "the good file beside it was refused"
-        if trial.refused and (accepted - good or (trial.beside and len(scenes) < 2)):
+        if trial.kept and len(kept) < min(1, len(trial.kept)):
+            return f"the good file beside it has no row: {scenes}"
+        if trial.refused and (accepted - kept or len(scenes) <= len(kept)):
             return f"it was used, or has no row: {scenes}"
+        for name in accepted:
+            if told := self.differs(trial, name in kept, scenes[name], truth.get(name), list(truth.values())):
+                return f"{told}: {scenes}, not {truth}"
         return ""
+
+    def differs(
+        self,
+        trial: Trial,
+        kept: bool,
+        found: dict[str, Any],
+        named: dict[str, Any] | None,
+        all_of: list[dict[str, Any]],
+    ) -> str:
+        """How an accepted scene is not what it must be; empty where it is."""
+        if trial.note and not kept and trial.note not in found["notes"].split():
+            return f"it does not say {trial.note}"
+        if trial.expected is not None and not kept:
+            file, mask, row = found["at"]
+            pixels, valid = (np.load(self.folder / "out" / name)[row] for name in (file, mask))
+            return "" if trial.expected(pixels, valid) else "it read other pixels than are expected"
+        if trial.altered and not kept:
+            return ""
+        fitting = [named] if named is not None else all_of
+        same = any(all(found[key] == one[key] for key in ("pixels", "place")) for one in fitting)
+        return "" if same else "it read other pixels, or at another place"
+
+    def left(self) -> str:
+        """What stands where nothing should."""
+        names = [path.name for path in self.folder.iterdir() if path.name not in OWN | {"out"}]
+        names += [path.name for path in self.room.parent.rglob("*") if path != self.room]
+        return f"it left {names}" if names else ""
 
     def called(self) -> bool:
         try:
@@ -171,13 +224,28 @@ def shooting_range(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
     made.listener.close()
 
 
+def came_of(trial: Trial, answer: Answer) -> str:
+    """What came of a trial in which nothing was wrong."""
+    if answer["status"] == 2:
+        return "error"
+    scenes = {name: found for name, found in answer["scenes"].items() if name not in trial.kept}
+    if not scenes or any("refused" in found for found in scenes.values()):
+        return "rejected" if scenes else "left alone"
+    if trial.altered:
+        return "as it says"
+    return "noted" if any(found["notes"] for found in scenes.values()) else "as it was"
+
+
 def attack(shooting_range: Range, *, trials: int, seed: str) -> None:
-    wrong = []
+    drawn = Draws(seed).sample(GENERATORS, len(GENERATORS))
+    found = []
     for number in range(trials):
-        generator = GENERATORS[number % len(GENERATORS)]
-        wrong.append(shooting_range.try_one(generator, f"{seed}-{number}"))
-    found = [text for text in wrong if text]
+        if text := shooting_range.try_one(drawn[number % len(drawn)], f"{seed}-{number}"):
+            found.append(text)
     by_kind = Counter(text.split(" ", 1)[0] for text in found)
+    for name in sorted({name for name, _ in shooting_range.outcomes}):
+        counts = {word: count for (of, word), count in sorted(shooting_range.outcomes.items()) if of == name}
+        print(f"{name:24} {', '.join(f'{count} {word}' for word, count in counts.items())}")
     assert not found, f"{len(found)} of {trials} trials, seed {seed}: {dict(by_kind)}\n" + "\n".join(found[:8])
 
 

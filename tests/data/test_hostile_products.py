@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dithc.config import datasets
+from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Reason, Refused, Rejection, Scene
 
@@ -184,3 +185,17 @@ def test_real_product_cut_to_its_bands_lacks_what_its_manifest_lists(
     with pytest.raises(Refused, match="QI_DATA"):
         verify_files(product, there, used=[], may_lack=[])
     assert verify_files(product, there, used=[], may_lack=["*.gml", "*.tif", "*.xml", "*"]) == (len(there), [])
+
+
+@pytest.mark.parametrize("change", ["cut", "moved"])
+def test_a_band_of_another_area_is_refused_also_where_it_is_the_finest(
+    safe_folder: Path, safe_product: Path, change: str
+) -> None:
+    """The grid is that of the finest band: a cut one would make a smaller scene without a word."""
+    (path,) = images(safe_product, "R10m/*_B02_10m.jp2")
+    pixels, info = read_raster(path)
+    a, b, c, d, e, f = info.transform
+    cut, left = (pixels[:, :48], c) if change == "cut" else (pixels, c + 2 * a)
+    write_geotiff(path.with_suffix(".tif"), cut, transform=(a, b, left, d, e, f), epsg=info.epsg)
+    path.unlink()
+    assert refusal(safe_folder, checksum="skip").reason == Reason.GRID_MISMATCH

@@ -11,7 +11,7 @@ import scipy.ndimage
 
 from dithc.config import datasets
 from dithc.data import stage_scenes
-from dithc.data.ground import opened_heights, orthorectify
+from dithc.data.ground import orthorectify, read_heights
 from dithc.data.pansharpen import averaged, gsa, judgeable, quality, reduced_resolution
 from dithc.data.raster import Grid, read_raster
 from dithc.data.readers import read_scenes
@@ -127,10 +127,10 @@ def test_a_product_is_sharpened_towards_what_a_fine_camera_would_have_seen(produ
     assert 0 < scene.facts["ergas"] < 10
     made = RawProduct(GaofenScene(index=0, size=SIZE, gsd=GSD_M), SEED)
     grid = Grid(crs="EPSG:32650", epsg=32650, transform=scene.place.transform or (0,) * 6, shape=scene.pixels.shape[1:])
-    with opened_heights(Path(dem), height_m=0.0) as heights:
-        truth = orthorectify(digital_numbers(made.photographed()), made.rpc(pan=True), grid=grid, heights=heights)
-        coarse, info_rpc = _multispectral(product)
-        plain = orthorectify(coarse, info_rpc, grid=grid, heights=heights)
+    heights = read_heights(Path(dem), height_m=0.0)
+    truth = orthorectify(digital_numbers(made.photographed()), made.rpc(pan=True), grid=grid, heights=heights)
+    coarse, info_rpc = _multispectral(product)
+    plain = orthorectify(coarse, info_rpc, grid=grid, heights=heights)
     inner = scipy.ndimage.binary_erosion((scene.mask.values > 0) & truth.any(axis=0) & plain.any(axis=0), iterations=8)
     sharp, interpolated = (
         quality(image.astype(np.float32), truth.astype(np.float32), ratio=4, valid=inner)

@@ -1,7 +1,11 @@
 """Products of level 1A: where their pixels come to lie on the ground, against a camera and a terrain that are known."""
 
+import hashlib
+import pickle
 import re
 import shutil
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import rasterio
 import scipy.ndimage
 
 from dithc.config import datasets
-from dithc.data import cut_tiles, stage_scenes
+from dithc.data import cut_tiles, ground, stage_scenes
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Reason, Rejection, Scene
@@ -113,14 +118,85 @@ def test_ground_that_the_dem_does_not_cover_is_invalid(product: Path, dem: str, 
     assert 0.2 < (scene.mask.values > 0).sum() / (whole.mask.values > 0).sum() < 0.8
     elsewhere = tmp_path / "elsewhere.tif"
     a, b, c, d, e, f = info.transform
-    write_geotiff(elsewhere, heights, transform=(a, b, c + 90_000, d, e, f), epsg=info.epsg)
+    write_geotiff(elsewhere, heights, transform=(a, b, c + 90_000, d, e, f), epsg=info.epsg, nodata=-9999)
     (refused,) = refusals(product, dem=str(elsewhere))
     assert "no height where the image lies" in refused.refused.got
+
+
+def test_a_dem_that_cannot_be_one_ends_staging_before_a_scene_is_read(product: Path, dem: str, tmp_path: Path) -> None:
+    """All scenes need it: one error that says what to do, in the place of as many rejections as there are products."""
+    heights, info = read_raster(Path(dem))
+    place: dict[str, Any] = {"transform": info.transform, "epsg": info.epsg}
+    path = tmp_path / "wrong.tif"
+    wrong: list[tuple[npt.NDArray[Any], dict[str, Any], str]] = [
+        (np.where(heights > 130, -32768, heights).astype(np.int16), place, "no data None"),
+        (heights * np.float32(100.0), place, "heights of"),  # centimetres
+        (np.full_like(heights, np.nan), place, "no height anywhere"),
+        (np.full_like(heights, np.inf), place, "no height anywhere"),
+        (heights.astype(np.complex64), place, "complex64"),
+        (np.repeat(heights, 2, axis=0), place, "2 bands"),
+        (heights, {"transform": None, "epsg": None}, "system None"),
+    ]
+    for values, where, said in wrong:
+        write_geotiff(path, values, **where)
+        with pytest.raises(UserError, match=said) as told:
+            read_scenes(datasets.Gaofen2(kind="gaofen2", path="x", dem=str(path)), product)
+        assert all(word in str(told.value) for word in ("source.dem", "expected:", "remedy:"))
+    write_geotiff(path, heights, **place)
+    with rasterio.open(path, "r+") as raster:
+        raster.units = ("ft",)
+    with pytest.raises(UserError, match="heights in 'ft'"):
+        read_scenes(datasets.Gaofen2(kind="gaofen2", path="x", dem=str(path)), product)
+    whole = Path(dem).read_bytes()
+    for spoilt in (whole[: len(whole) // 2], b"", b"no raster" * 99):
+        path.write_bytes(spoilt)
+        with pytest.raises(UserError, match=r"source\.dem"):
+            read_scenes(datasets.Gaofen2(kind="gaofen2", path="x", dem=str(path)), product)
+
+
+def test_a_dem_is_read_once_for_all_products(raw_gaofen: Path, dem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[Path]()
+
+    def counted(path: Path) -> Any:
+        read.append(path)
+        return read_raster(path)
+
+    monkeypatch.setattr(ground, "read_raster", counted)
+    assert len(read_all(raw_gaofen / "products", dem=dem)) == 2
+    assert read == [Path(dem)]
+
+
+def test_a_reader_of_another_process_reads_the_dem_itself(product: Path, dem: str) -> None:
+    scenes = read_scenes(datasets.Gaofen2(kind="gaofen2", path="x", dem=dem), product)
+    packed = pickle.dumps(scenes)
+    assert len(packed) < 10_000  # no heights in it
+    read = "import pickle, sys; (scene,) = pickle.load(sys.stdin.buffer); sys.stdout.buffer.write(scene.pixels.values.tobytes())"
+    done = subprocess.run([sys.executable, "-c", read], input=packed, capture_output=True, check=True)
+    (scene,) = scenes
+    assert isinstance(scene, Scene)
+    assert done.stdout == scene.pixels.values.tobytes()
+
+
+@pytest.mark.parametrize("pansharpen", ["none", "gsa"])
+def test_the_hash_of_an_unpacked_product_is_of_every_file_that_is_read(product: Path, pansharpen: str) -> None:
+    settings = {"height_m": 120.0, **({"pansharpen": "gsa", "gsd_m": 0.81} if pansharpen == "gsa" else {})}
+    names = sorted(path.name for path in product.iterdir())
+    assert [name[-8:] for name in names] == ["MSS1.rpb", "SS1.tiff", "MSS1.xml", "PAN1.rpb", "AN1.tiff", "PAN1.xml"]
+    read = names if pansharpen == "gsa" else names[:3]
+    digest = hashlib.sha256()
+    for name in read:
+        digest.update(f"{name} {hashlib.sha256((product / name).read_bytes()).hexdigest()}\n".encode())
+    assert read_one(product, **settings).sha256 == digest.hexdigest()
+    if pansharpen == "none":
+        for name in names[3:]:
+            (product / name).write_bytes(b"not read")
+        assert read_one(product, **settings).sha256 == digest.hexdigest()
 
 
 def test_a_packed_product_is_read_as_an_unpacked_one(raw_gaofen: Path, tmp_path: Path) -> None:
     archive = next((raw_gaofen / "products").glob("*.tar.gz"))
     packed = read_one(archive, height_m=120.0)
+    assert packed.sha256 == hashlib.sha256(archive.read_bytes()).hexdigest()
     with tarfile.open(archive) as content:
         content.extractall(tmp_path / "unpacked", filter="data")
     unpacked = read_one(tmp_path / "unpacked", height_m=120.0)
@@ -187,6 +263,57 @@ def test_coefficients_that_lead_elsewhere_are_refused(product: Path, dem: str, v
         (refused,) = refusals(product, dem=dem)
         assert refused.refused.reason in (Reason.READ_ERROR, Reason.GRID_MISMATCH)
         assert refused.refused.remedy
+
+
+def test_an_image_that_is_not_as_large_as_its_xml_says_is_refused(product: Path) -> None:
+    """What was cut at its right or below keeps its geometry, and would be a smaller scene without a word."""
+    for ending, count in (("MSS1", 4), ("PAN1", 1)):
+        image = next(product.glob(f"*-{ending}.tiff"))
+        whole, (pixels, _) = image.read_bytes(), read_raster(image)
+        assert len(pixels) == count
+        for other in (pixels[:, :-1], pixels[:, :, :-1], np.pad(pixels, ((0, 0), (0, 1), (0, 0)))):
+            write_geotiff(product / "new.tif", other, transform=None, epsg=None)
+            (product / "new.tif").replace(image)
+            (refused,) = refusals(product, height_m=120.0, pansharpen="gsa", gsd_m=0.81)
+            assert refused.refused.reason == Reason.GRID_MISMATCH
+            assert "that its XML says" in refused.refused.expected
+        image.write_bytes(whole)
+    assert read_one(product, height_m=120.0, pansharpen="gsa", gsd_m=0.81).facts["pansharpened"] == "gsa"
+
+
+def test_a_panchromatic_image_of_another_type_is_none(product: Path) -> None:
+    image = next(product.glob("*-PAN1.tiff"))
+    pixels, _ = read_raster(image)
+    write_geotiff(product / "new.tif", (pixels // 4).astype(np.uint8), transform=None, epsg=None)
+    (product / "new.tif").replace(image)
+    (refused,) = refusals(product, height_m=120.0, pansharpen="gsa", gsd_m=0.81)
+    assert refused.refused.reason == Reason.WRONG_DTYPE
+    assert refused.refused.expected.startswith("one band of uint16")
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "is_read"),
+    [
+        ("CenterTime", "2019-05-01 03:00:00", False),
+        ("CenterTime", "2020-05-05 03:00:00", False),
+        ("CenterTime", "2020-05-02 01:00:00", True),  # the zone of a clock
+        ("SensorID", "PMS2", False),
+        ("SensorID", "pms1", True),
+        ("SatelliteID", "GF1", False),
+        ("SatelliteID", "GF-2", True),
+        ("SatelliteID", "", True),
+    ],
+)
+def test_an_xml_of_another_camera_or_day_than_the_name_says_is_noticed(
+    product: Path, name: str, other: str, is_read: bool
+) -> None:
+    xml = next(product.glob("*-MSS1.xml"))
+    xml.write_text(re.sub(f"(<{name}>)[^<]*<", rf"\g<1>{other}<", xml.read_text()))
+    (scene,) = read_all(product, height_m=120.0)
+    assert isinstance(scene, Scene) == is_read
+    if isinstance(scene, Rejection):
+        assert other in scene.refused.got
+        assert scene.refused.expected == "GF2, PMS1, 20200501"
 
 
 def test_an_xml_of_another_place_is_noticed(product: Path) -> None:

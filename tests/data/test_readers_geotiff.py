@@ -77,6 +77,38 @@ def test_files_of_one_band_each_are_one_scene(rasters: Path, tmp_path: Path) -> 
     assert refusal(apart, suffixes=suffixes, **LANDSAT).refused.reason == Reason.MISSING_BAND
 
 
+def test_names_are_taken_letter_by_letter_and_in_other_letters_only_where_that_is_clear(tmp_path: Path) -> None:
+    taken = {"bands": ["a", "b"], "units": "byte", "suffixes": ["_B1.tif", "_B2.tif"]}
+    number = {"x_B1.tif": 1, "x_B2.tif": 2, "x_b2.TIF": 3, "X_B1.tif": 4, "X_b2.tif": 5}
+    for name, value in number.items():
+        write_geotiff(tmp_path / name, np.full((1, 8, 8), value, np.uint8), **PLACE)
+    first, second = read_all(tmp_path, **taken)
+    assert isinstance(first, Scene)
+    assert isinstance(second, Scene)
+    assert (first.scene_id, first.pixels.values[:, 0, 0].tolist()) == ("X_B1.tif", [4, 5])
+    assert (second.scene_id, second.pixels.values[:, 0, 0].tolist()) == ("x_B1.tif", [1, 2])
+    (tmp_path / "x_B2.tif").rename(tmp_path / "x_B2.Tif")  # now two are alike, and neither is as declared
+    _, refused = read_all(tmp_path, **taken)
+    assert isinstance(refused, Rejection)
+    assert refused.refused.got == "x_B1.tif, x_B2.Tif, x_b2.TIF"
+    (tmp_path / "x_B2.Tif").unlink()
+    (tmp_path / "x_b2.TIF").unlink()
+    _, refused = read_all(tmp_path, **taken)  # that of another scene, X, is none of this one
+    assert isinstance(refused, Rejection)
+    assert refused.refused.reason == Reason.MISSING_BAND
+
+
+def test_two_first_bands_of_one_scene_are_one_scene_and_a_row_that_says_so(tmp_path: Path) -> None:
+    taken = {"bands": ["a", "b"], "units": "byte", "suffixes": ["_B1.tif", "_B2.tif"]}
+    for name, value in {"x_B1.tif": 1, "x_b1.tif": 7, "x_B2.tif": 2}.items():
+        write_geotiff(tmp_path / name, np.full((1, 8, 8), value, np.uint8), **PLACE)
+    scene, refused = read_all(tmp_path, **taken)
+    assert isinstance(scene, Scene)
+    assert scene.pixels.values[:, 0, 0].tolist() == [1, 2]
+    assert isinstance(refused, Rejection)
+    assert refused.refused.got == "x_B1.tif, x_b1.tif"
+
+
 def test_each_band_may_have_its_own_scale(tmp_path: Path) -> None:
     """As products whose metadata has a coefficient for each band: PlanetScope's analytic radiance."""
     write_geotiff(tmp_path / "x.tif", np.full((2, 8, 8), 1000, np.uint16), **PLACE)

@@ -87,3 +87,20 @@ def test_real_pictures_are_all_read(real_data: Callable[[str], Path]) -> None:
         for scene in open_folder(path, size=64, classes="one"):
             assert isinstance(scene, Scene)
             assert scene.pixels.shape == (3, 64, 64)
+
+
+@pytest.mark.parametrize("leads_to", [".", "..", "/", "a", "a/deeper"])
+def test_class_folders_that_hold_the_same_pictures_are_refused(pictures: Path, leads_to: str) -> None:
+    """Links make it so: pictures would have two labels, and a link to the root of the machine be followed."""
+    (pictures / "a" / "deeper").mkdir()
+    (pictures / "z").symlink_to(leads_to)
+    with pytest.raises(UserError, match="in another class folder too") as told:
+        open_folder(pictures)
+    assert "remedy:" in str(told.value)
+
+
+def test_links_to_class_folders_elsewhere_are_classes(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    chosen = tmp_path_factory.mktemp("chosen")
+    for name in ("a", "b"):
+        (chosen / name).symlink_to(pictures / name)
+    assert [scene.scene_id for scene in open_folder(chosen, size=16)] == ["a/1.png", "a/2.png", "b/1.png", "b/grey.png"]

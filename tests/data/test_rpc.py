@@ -129,12 +129,29 @@ def test_coefficients_of_the_other_camera_are_noticed(tmp_path: Path) -> None:
         check_covers(rpc(), tmp_path, height=1727, width=1825)
 
 
-def test_the_file_beside_a_raster_is_found_by_either_name(tmp_path: Path) -> None:
-    assert rpc_beside(tmp_path / "image.tiff") is None
-    (tmp_path / "image_rpc.txt").touch()
-    assert rpc_beside(tmp_path / "image.tiff") == tmp_path / "image_rpc.txt"
-    (tmp_path / "image.rpb").touch()
-    assert rpc_beside(tmp_path / "image.tiff") == tmp_path / "image.rpb"
+def test_the_file_beside_a_raster_is_found_by_either_name_and_two_must_say_the_same(tmp_path: Path) -> None:
+    image, one = tmp_path / "image.tiff", rpc()
+    assert rpc_beside(image) is None
+    (tmp_path / "image_rpc.txt").write_text(rpb_text(one))
+    assert rpc_beside(image) == tmp_path / "image_rpc.txt"
+    (tmp_path / "image.rpb").write_text(rpb_text(one).replace("\n", "\r\n"))
+    assert rpc_beside(image) == tmp_path / "image.rpb"
+    (tmp_path / "image.rpb").write_text(rpb_text(Rpc(**{**vars(one), "line_off": one.line_off + 1})))
+    with pytest.raises(UserError, match=r"image\.rpb, image_rpc\.txt"):
+        rpc_beside(image)
+
+
+def test_a_number_that_is_there_twice_and_differs_is_refused(tmp_path: Path) -> None:
+    path, one = tmp_path / "x.rpb", rpc()
+    text = rpb_text(one)
+    for name in ("lineOffset", "latScale"):
+        entry = next(line for line in text.splitlines() if line.strip().startswith(name))
+        path.write_text(text.replace(entry, f"{entry}\n{entry}"))
+        assert read_rpc(path) == one
+        for other in (f"{entry}\n\t{name} = 7.5;", f"\t{name} = 7.5;\n{entry}", f"{entry}\n\t{name} = 7.5;\n{entry}"):
+            path.write_text(text.replace(entry, other))
+            with pytest.raises(UserError, match="0 numbers for"):
+                read_rpc(path)
 
 
 @pytest.mark.parametrize(

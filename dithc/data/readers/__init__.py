@@ -22,7 +22,7 @@ from dithc.data.readers.listing import check_name, scene_id
 from dithc.data.readers.safe import SafeReader
 from dithc.data.scene import Reason, Refused, Rejection, Scene
 from dithc.data.table import Kind
-from dithc.data.unpacking import NoRoom
+from dithc.data.unpacking import NoRoom, remove_abandoned
 from dithc.log import UserError
 
 __all__ = ["Scenes", "read_scenes"]
@@ -91,8 +91,9 @@ def read_scenes(source: datasets.Source, folder: Path) -> Scenes:
     """Lists the scene files of a source under `folder` (a folder or one file) and gives them to be read in sorted order.
 
     Raises:
-        UserError: the path does not exist, or nothing under it is of this kind.
+        UserError: the path does not exist, nothing under it is of this kind, or a file that all scenes need cannot be used.
     """
+    remove_abandoned()
     return Scenes(_reader(source, folder), folder)
 
 

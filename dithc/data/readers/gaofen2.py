@@ -2,7 +2,7 @@
 
 import re
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,18 @@ import numpy as np
 from dithc.config import datasets
 from dithc.data.calibration import Acquisition, calibrate
 from dithc.data.raster import read_raster
-from dithc.data.readers.gaofen2_raw import Orthorectifier, is_archive, opened_product, product_of
+from dithc.data.readers.gaofen2_raw import (
+    PRODUCT,
+    Orthorectifier,
+    is_archive,
+    opened_product,
+    panchromatic_files,
+    product_of,
+    xml_beside,
+)
 from dithc.data.readers.listing import list_files, scene_id
 from dithc.data.readers.rasters import SUFFIXES, Raw, placed, read_pixels
+from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.rpc import rpc_beside
 from dithc.data.scene import Array, Mask, Reason, Refused, Scene, Units, located
 from dithc.data.table import Kind
@@ -24,6 +33,7 @@ from dithc.runs import sha256_file
 DTYPES = {"dn": "uint16", "byte": "uint8"}
 PANCHROMATIC = re.compile(r"(?:^|[-_])PAN\d?(?:$|[-_.])", re.IGNORECASE)
 ARCHIVES = {".gz", ".tgz"}
+MOST_APART = timedelta(days=2)
 FACTS = {
     "product_id": ("ProductID",),
     "satellite": ("SatelliteID",),
@@ -80,8 +90,11 @@ class Gaofen2Reader:
         """Reads one file; the mask is invalid where every band is 0 (outside the footprint) or the file's no data."""
         source = self.source
         with opened_product(path, pan=source.pansharpen != "none") as image:
-            metadata = _metadata(image)
+            xml = _xml_of(image)
+            metadata = None if xml is None else read_xml(xml)
+            _check_name(image, _facts(metadata))
             raw, facts = self._read(image, metadata)
+            sha256 = self._sha256(path, xml) if "orthorectified" in facts else sha256_file(path)
             wanted = DTYPES[source.units]
             if raw.pixels.dtype != wanted:
                 raise _wrong_type(raw.pixels, wanted=wanted, units=source.units)
@@ -101,7 +114,7 @@ class Gaofen2Reader:
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
-            sha256=sha256_file(path),
+            sha256=sha256,
             pixels=located_pixels,
             mask=located_mask,
             place=raw.place,
@@ -127,6 +140,13 @@ class Gaofen2Reader:
             )
         return placed(pixels, info, bands=source.bands, gsd_m=source.gsd_m, georeferenced=True), {}
 
+    def _sha256(self, path: Path, xml: Path | None) -> str:
+        """Of an archive, or of all files of an unpacked product of level 1A that were read."""
+        if is_archive(path):
+            return sha256_file(path)
+        sharpened = panchromatic_files(path) if self.source.pansharpen != "none" else ()
+        return combined_sha256({one.name: one for one in (path, rpc_beside(path), xml, *sharpened) if one is not None})
+
 
 def _wrong_type(pixels: Array, *, wanted: str, units: str) -> Refused:
     fitting = {kind: units for units, kind in DTYPES.items()}.get(str(pixels.dtype))
@@ -139,16 +159,14 @@ def _wrong_type(pixels: Array, *, wanted: str, units: str) -> Refused:
     )
 
 
-def _metadata(path: Path) -> Element | None:
+def _xml_of(path: Path) -> Path | None:
     """The XML beside the file; None for .npy and for files that came without."""
     if path.suffix.lower() == ".npy":
         return None
-    beside = [path.with_suffix(suffix) for suffix in (".xml", ".XML")]
-    found = next((xml for xml in beside if xml.exists()), None)
+    found = xml_beside(path)
     if found is None:
         log.warning(f"{path} has no XML beside it: its satellite, sensor and time stay unknown")
-        return None
-    return read_xml(found)
+    return found
 
 
 def _facts(root: Element | None) -> dict[str, Any]:
@@ -166,6 +184,30 @@ def _sun(root: Element) -> dict[str, float]:
         if 0.0 <= zenith <= 180.0 and 0.0 <= azimuth <= 360.0:
             return {"sun_elevation": 90.0 - zenith, "sun_azimuth": azimuth}
     return {}
+
+
+def _check_name(path: Path, facts: dict[str, Any]) -> None:
+    """Refuses a product whose name and XML say different things of what was taken when: calibrations go by them.
+
+    Raises:
+        Refused: another satellite, camera or day, by more than the zones of the clock.
+    """
+    named = PRODUCT.match(path.name)
+    if named is None:
+        return
+    told = [re.sub(r"[^A-Z0-9]", "", (facts.get(name) or "").upper()) for name in ("satellite", "sensor")]
+    same = all(not one or one == other for one, other in zip(told, named.group(2, 3), strict=True))
+    with suppress(ValueError):
+        taken = datetime.fromisoformat(facts.get("sensing_time") or "").replace(tzinfo=None)
+        same &= abs(taken - datetime.strptime(f"{named[4]}12", "%Y%m%d%H")) <= MOST_APART
+    if not same:
+        raise Refused(
+            Reason.READ_ERROR,
+            "the name of the product and its XML contradict each other",
+            got=", ".join(str(facts.get(name)) for name in ("satellite", "sensor", "sensing_time")),
+            expected=", ".join(named.group(2, 3, 4)),
+            remedy="unpack or download the product again: its XML is damaged or another product's",
+        )
 
 
 def _acquisition(root: Element | None) -> Acquisition:

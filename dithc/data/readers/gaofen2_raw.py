@@ -4,6 +4,7 @@ Where asked, the bands are sharpened: both images go to one grid at the panchrom
 whole number of these, on which they are compared.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.data.files import room_bytes
-from dithc.data.ground import Heights, opened_heights, ortho_grid, orthorectify
+from dithc.data.ground import Heights, ortho_grid, orthorectify, read_heights
 from dithc.data.pansharpen import F32, Mask, averaged, gsa, judgeable, reduced_resolution
 from dithc.data.raster import Grid, RasterInfo, read_raster, reproject_points
 from dithc.data.readers.rasters import Raw, as_chw
@@ -24,10 +25,11 @@ from dithc.data.rpc import Rpc, check_covers, read_rpc, rpc_beside
 from dithc.data.scene import Array, Place, Reason, Refused
 from dithc.data.tarball import unpack
 from dithc.data.unpacking import scratch
-from dithc.data.xml import Element, find_text
+from dithc.data.xml import Element, find_text, read_xml
 from dithc.log import logger
 
-PRODUCT = re.compile(r"(GF[126][A-D]?_PMS[12]?_[EW][\d.]+_[NS][\d.]+_\d{8}_L1A\d+)(?=[-_.]|$)")
+PRODUCT = re.compile(r"((GF[126][A-D]?)_(PMS[12]?)_[EW][\d.]+_[NS][\d.]+_(\d{8})_L1A\d+)(?=[-_.]|$)")
+"""Satellite, camera and day are in the name."""
 MULTISPECTRAL = re.compile(r"-(?:MSS[12]?|MUX)\.tiff?$", re.IGNORECASE)
 PANCHROMATIC = re.compile(r"-PAN[12]?\.tiff?$", re.IGNORECASE)
 SIDECAR = re.compile(r"-(?:MSS[12]?|MUX|PAN[12]?)(?:\.xml|\.rpb|_rpc\.txt)$", re.IGNORECASE)
@@ -84,10 +86,19 @@ def opened_product(path: Path, *, pan: bool) -> Iterator[Path]:
 
 
 class Orthorectifier:
-    """Brings images of level 1A to the ground as a data set's settings say."""
+    """Brings images of level 1A to the ground as a data set's settings say; the DEM is read once, for all of them.
+
+    Raises:
+        UserError: the DEM cannot be used.
+    """
 
     def __init__(self, source: datasets.Gaofen2) -> None:
         self.source = source
+        dem = None if source.dem is None else Path(source.dem)
+        self.heights = read_heights(dem, height_m=source.height_m or 0.0)
+
+    def __reduce__(self) -> tuple[type["Orthorectifier"], tuple[datasets.Gaofen2]]:
+        return Orthorectifier, (self.source,)  # another process reads the DEM for itself
 
     def to_ground(
         self, path: Path, pixels: Array, info: RasterInfo, coefficients: Path, metadata: Element | None
@@ -102,22 +113,19 @@ class Orthorectifier:
                 expected="none, or 0: it would be interpolated into the pixels beside it",
                 remedy="take the product as it was delivered, or write 0 there (gdal_calc.py)",
             )
-        rpc = _rpc(coefficients, info)
-        if metadata is not None:
-            _check_corners(rpc, metadata, height=info.height, width=info.width)
+        rpc = _rpc(coefficients, info, metadata)
         facts: dict[str, Any] = {"orthorectified": self.said}
-        with self._heights() as heights:
-            if self.source.pansharpen == "none":
-                grid = ortho_grid(rpc, shape=pixels.shape[1:], gsd_m=self.source.gsd_m, multiple=1, heights=heights)
-                pixels = on_grid(path, pixels, rpc, grid=grid, heights=heights)
-            else:
-                pixels, measured, grid = self._sharpened(path, pixels, rpc, heights)
-                facts |= measured
+        if self.source.pansharpen == "none":
+            grid = ortho_grid(rpc, shape=pixels.shape[1:], gsd_m=self.source.gsd_m, multiple=1, heights=self.heights)
+            pixels = on_grid(path, pixels, rpc, grid=grid, heights=self.heights)
+        else:
+            pixels, measured, grid = self._sharpened(path, pixels, rpc, self.heights)
+            facts |= measured
         return Raw(pixels=pixels, place=place_of(grid), nodata=None), facts
 
     def _sharpened(self, path: Path, pixels: Array, rpc: Rpc, heights: Heights) -> tuple[Array, dict[str, Any], Grid]:
         """The image at the panchromatic pixel size (C, H, W), what was measured, and its grid."""
-        pan, pan_rpc = _panchromatic(path)
+        pan, pan_rpc = _panchromatic(path, dtype=str(pixels.dtype))
         native_m = pixel_m(rpc)
         ratio = max(2, round(native_m / self.source.gsd_m))
         grid = ortho_grid(rpc, shape=pixels.shape[1:], gsd_m=self.source.gsd_m, multiple=ratio, heights=heights)
@@ -172,10 +180,6 @@ class Orthorectifier:
             )
         return {"pansharpened": "gsa", "pan_shift_m": [east, south]}
 
-    def _heights(self) -> Any:
-        dem = None if self.source.dem is None else Path(self.source.dem)
-        return opened_heights(dem, height_m=self.source.height_m or 0.0)
-
     @property
     def said(self) -> str:
         """What the ground was taken for."""
@@ -183,8 +187,18 @@ class Orthorectifier:
         return height if self.source.dem is None else f"{Path(self.source.dem).name} + {height}"
 
 
-def _panchromatic(path: Path) -> tuple[Array, Rpc]:
-    """The other image of a product (1, h, w), and its geometry."""
+def xml_beside(raster: Path) -> Path | None:
+    """The metadata beside an image; None where there is none."""
+    beside = (raster.with_suffix(suffix) for suffix in (".xml", ".XML"))
+    return next((path for path in beside if os.path.lexists(path)), None)
+
+
+def panchromatic_files(path: Path) -> list[Path]:
+    """The other image of a product, its coefficients, and its metadata where there is any.
+
+    Raises:
+        Refused: there is not one of both.
+    """
     name = MULTISPECTRAL.sub("", path.name)
     found = [
         one for one in sorted(path.parent.iterdir()) if PANCHROMATIC.sub("", one.name) == name and one.name != name
@@ -198,16 +212,23 @@ def _panchromatic(path: Path) -> tuple[Array, Rpc]:
             expected="one panchromatic image with its .rpb beside the multispectral one",
             remedy="unpack the whole product, or set `pansharpen: none`",
         )
-    pixels, info = read_raster(found[0])
-    if info.count != 1 or pixels.dtype.kind != "u":
+    metadata = xml_beside(found[0])
+    return [found[0], coefficients] + ([] if metadata is None else [metadata])
+
+
+def _panchromatic(path: Path, *, dtype: str) -> tuple[Array, Rpc]:
+    """The other image of a product (1, h, w), of the same type, and its geometry."""
+    image, coefficients, *metadata = panchromatic_files(path)
+    pixels, info = read_raster(image)
+    if info.count != 1 or info.dtype != dtype or info.nodata not in (None, 0):
         raise Refused(
             Reason.WRONG_DTYPE,
             "the panchromatic image is none",
-            got=f"{info.count} bands of {info.dtype}",
-            expected="one band of digital numbers",
+            got=f"{info.count} bands of {info.dtype}, no data {info.nodata}",
+            expected=f"one band of {dtype}, where 0 is no data",
             remedy="unpack the product again",
         )
-    return pixels, _rpc(coefficients, info)
+    return pixels, _rpc(coefficients, info, read_xml(metadata[0]) if metadata else None)
 
 
 def _judged(path: Path, bands: F32, pan: F32, valid: Mask, *, ratio: int) -> dict[str, Any]:
@@ -239,10 +260,27 @@ def coarser(grid: Grid, ratio: int) -> Grid:
     return replace(grid, transform=(a * ratio, b, c, d, e * ratio, f), shape=(height // ratio, width // ratio))
 
 
-def _rpc(path: Path, info: RasterInfo) -> Rpc:
+def _rpc(path: Path, info: RasterInfo, metadata: Element | None) -> Rpc:
+    """Coefficients of an image, after a look at what its metadata says of it."""
     rpc = read_rpc(path)
     check_covers(rpc, path, height=info.height, width=info.width)
+    if metadata is not None:
+        _check_size(metadata, height=info.height, width=info.width)
+        _check_corners(rpc, metadata, height=info.height, width=info.width)
     return rpc
+
+
+def _check_size(metadata: Element, *, height: int, width: int) -> None:
+    """Refuses an image that is not as large as its XML says: what was cut or padded lies elsewhere, or is not whole.
+
+    Raises:
+        Refused: it is not.
+    """
+    told = [find_text(metadata, name) for name in ("HeightInPixels", "WidthInPixels")]
+    if any(text and text != str(side) for text, side in zip(told, (height, width), strict=True)):
+        raise _contradiction(
+            got=f"an image of {height} x {width} pixels", expected=f"the {told[0]} x {told[1]} that its XML says"
+        )
 
 
 def _check_corners(rpc: Rpc, metadata: Element, *, height: int, width: int) -> None:
@@ -261,13 +299,20 @@ def _check_corners(rpc: Rpc, metadata: Element, *, height: int, width: int) -> N
     down, right = lines - np.array([0, 0, height, height]), samples - np.array([0, width, width, 0])
     far = float(np.hypot(down, right).max())
     if not far <= FARTHEST_CORNER * max(height, width):
-        raise Refused(
-            Reason.GRID_MISMATCH,
-            "the coefficients and the XML of the product contradict each other",
+        raise _contradiction(
             got=f"corners that lie {far:.0f} pixels apart in an image of {height} x {width}",
             expected=f"at most {FARTHEST_CORNER:.0%} of its side",
-            remedy="unpack or download the product again: one of its files is damaged or another product's",
         )
+
+
+def _contradiction(*, got: str, expected: str) -> Refused:
+    return Refused(
+        Reason.GRID_MISMATCH,
+        "the files of the product contradict each other",
+        got=got,
+        expected=expected,
+        remedy="unpack or download the product again: one of its files is damaged or another product's",
+    )
 
 
 def on_grid(path: Path, pixels: Array, rpc: Rpc, *, grid: Grid, heights: Heights) -> Array:

@@ -74,23 +74,38 @@ class GeoTiffReader:
         )
 
     def _files(self, path: Path) -> list[Path]:
-        """The files of a scene, in the order of the bands; file names are compared without regard to case."""
+        """The files of a scene, in the order of the bands; where no end of a name is as declared, it may be in other letters.
+
+        Raises:
+            Refused: one is not there, or it is not clear which.
+        """
         suffixes = self.source.suffixes
         if suffixes is None:
             return [path]
         stem = path.name[: -len(suffixes[0])]
-        beside = {one.name.lower(): one for one in path.parent.iterdir()}
-        wanted = [f"{stem}{suffix}" for suffix in suffixes]
-        missing = [name for name in wanted if name.lower() not in beside]
-        if missing:
+        names = sorted(one.name for one in path.parent.iterdir())
+        alike = {
+            one: [name for name in names if name.startswith(stem) and name.lower() == f"{stem}{one}".lower()]
+            for one in suffixes
+        }
+        found = [[name for name in alike[one] if name == f"{stem}{one}"] or alike[one] for one in suffixes]
+        if missing := [f"{stem}{one}" for one, fitting in zip(suffixes, found, strict=True) if not fitting]:
             raise Refused(
                 Reason.MISSING_BAND,
                 "a band of the scene is not there",
                 got=f"no {', '.join(missing)}",
-                expected=f"{len(wanted)} files {stem}*",
+                expected=f"{len(suffixes)} files {stem}*",
                 remedy="download them too, or take the scene out of the folder",
             )
-        return [beside[name.lower()] for name in wanted]
+        if twice := next((fitting for fitting in found if len(fitting) > 1 or path.name not in found[0]), None):
+            raise Refused(
+                Reason.WRONG_LAYOUT,
+                "it is not clear which files are the scene's",
+                got=", ".join(sorted({path.name, *twice})),
+                expected="one file of a band, or one whose name ends as `suffixes` say, letter by letter",
+                remedy="take the others out of the folder",
+            )
+        return [path.with_name(fitting[0]) for fitting in found]
 
     def _raw(self, paths: list[Path]) -> Raw:
         source = self.source

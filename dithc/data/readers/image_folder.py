@@ -9,6 +9,7 @@ from dithc.data.files import check_room, printable
 from dithc.data.pictures import center_crop, read_rgb
 from dithc.data.readers.listing import exists, list_files, nothing_found, scene_id
 from dithc.data.scene import Mask, Place, Scene, located
+from dithc.log import UserError, problem
 from dithc.runs import sha256_file
 
 SUFFIXES = {".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
@@ -28,11 +29,12 @@ class ImageFolderReader:
             self.paths = list_files(folder, suffixes=SUFFIXES, wanted=wanted, remedy=REMEDY)
             self._labels = dict.fromkeys(self.paths, 0)
             return
-        folders = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+        inside = folder.iterdir() if folder.is_dir() else ()
+        folders = sorted(path for path in inside if path.is_dir() and not path.name.startswith("."))
+        _check_apart(folder, folders)
         found = {
             path: list_files(path, suffixes=SUFFIXES, wanted=wanted, remedy="remove the empty folder; " + REMEDY)
             for path in folders
-            if not path.name.startswith(".")
         }
         if not found:
             raise nothing_found(folder, wanted=f"a folder per class, with {wanted}", remedy=REMEDY)
@@ -66,3 +68,29 @@ class ImageFolderReader:
             label=self._labels[path],
             notes=tuple(note for note, holds in notes.items() if holds),
         )
+
+
+def _check_apart(folder: Path, folders: list[Path]) -> None:
+    """Refuses class folders of which one lies in another, or that hold the source itself, as links can: pictures of two labels.
+
+    Raises:
+        UserError: there is such a one.
+    """
+    owners: dict[Path, Path] = {}
+    places = [(path, path.resolve()) for path in folders]
+    for path, place in places:
+        if owners.setdefault(place, path) != path:
+            raise _within(path, owners[place])
+    for path, place in [(folder, folder.resolve()), *places]:
+        around = next((owners[one] for one in place.parents if one in owners), owners.get(place, path))
+        if around != path:
+            raise _within(path, around)
+
+
+def _within(inner: Path, outer: Path) -> UserError:
+    return problem(
+        f"what is in {printable(str(inner))} is in another class folder too",
+        got=f"{printable(str(outer))}, which leads to {printable(str(outer.resolve()))}",
+        expected="class folders apart, so that a picture has one label",
+        remedy="remove the link, or let it lead to a folder of one class",
+    )

@@ -79,6 +79,7 @@ def on_grid(native: Array, info: RasterInfo, grid: Grid, *, band: str) -> tuple[
 
 
 def check_cover(info: RasterInfo, grid: Grid, *, band: str) -> None:
+    """Refuses a file of another system, or of another area by more than half a pixel of its own or of the grid."""
     if info.crs != grid.crs:
         raise Refused(
             Reason.CRS_MIXED,
@@ -89,13 +90,13 @@ def check_cover(info: RasterInfo, grid: Grid, *, band: str) -> None:
         )
     own = Grid(crs=grid.crs, epsg=grid.epsg, transform=info.transform, shape=(info.height, info.width))
     (left, right, bottom, top), (wanted_left, wanted_right, wanted_bottom, wanted_top) = own.bounds, grid.bounds
-    slack = abs(info.transform[0]) / 2
-    covers = left <= wanted_left + slack and right >= wanted_right - slack
-    if not (covers and bottom <= wanted_bottom + slack and top >= wanted_top - slack):
+    slack = max(abs(info.transform[0]), grid.transform[0]) / 2
+    same = abs(left - wanted_left) <= slack and abs(right - wanted_right) <= slack
+    if not (same and abs(bottom - wanted_bottom) <= slack and abs(top - wanted_top) <= slack):
         raise Refused(
             Reason.GRID_MISMATCH,
-            f"{band} does not cover the area of the finest band",
+            f"{band} and the finest band are not of the same area",
             got=f"x {left:g} to {right:g}, y {bottom:g} to {top:g}",
-            expected=f"at least x {wanted_left:g} to {wanted_right:g}, y {wanted_bottom:g} to {wanted_top:g}",
+            expected=f"x {wanted_left:g} to {wanted_right:g}, y {wanted_bottom:g} to {wanted_top:g}",
             remedy="use the original product; this one was cut band by band",
         )

@@ -1,0 +1,88 @@
+"""Whether the deflated blocks of a TIFF file are whole: each ends where it says, with the checksum of what it unfolds to.
+
+Decoders stop when they have the pixels of a block, before its checksum, so that altered bytes become wrong pixels without an
+error. Tags and types are those of TIFF 6.0, sections 2 and 8, and BigTIFF; a block is a zlib stream (RFC 1950), whose last four
+bytes are the Adler-32 of its content. Other ways of packing, and none, have no checksum: what is altered there cannot be seen.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+COMPRESSION, DEFLATE = 259, ((8,), (32946,))
+OFFSETS, LENGTHS = (273, 324), (279, 325)
+"""Of strips, of tiles."""
+TYPES = {3: ("H", 2), 4: ("I", 4), 13: ("I", 4), 16: ("Q", 8), 18: ("Q", 8)}
+CHUNK_BYTES = 1 << 20
+
+
+def check_blocks(path: Path, *, block_bytes: int) -> None:
+    """Unfolds every block of the first image of a file, and compares its checksum.
+
+    Args:
+        path: a TIFF file that a decoder could open.
+        block_bytes: most bytes that a block unfolds to.
+
+    Raises:
+        OSError: a block is cut short, damaged, or larger.
+    """
+    with path.open("rb") as file:
+        try:
+            blocks = list(_blocks(file, size=path.stat().st_size))
+        except struct.error as error:
+            raise OSError("the TIFF file is cut short: it ends within its directory") from error
+        for number, (offset, length) in enumerate(blocks):
+            if length:  # a block that is not there is of no data
+                _check_block(file, offset, length, said=f"block {number} of {len(blocks)}", most=block_bytes)
+
+
+def _check_block(file: BinaryIO, offset: int, length: int, *, said: str, most: int) -> None:
+    file.seek(offset)
+    packed, stream, total = file.read(length), zlib.decompressobj(), 0
+    try:
+        while not stream.eof and total <= most:
+            part = stream.decompress(packed, CHUNK_BYTES)
+            packed = stream.unconsumed_tail
+            if not part and not packed:
+                break
+            total += len(part)
+    except zlib.error as error:
+        raise OSError(f"{said} of the TIFF file is damaged: {error}") from error
+    if not stream.eof:
+        raise OSError(f"{said} of the TIFF file is cut short or damaged: it does not end after {total} bytes of pixels")
+
+
+def _blocks(file: BinaryIO, *, size: int) -> Iterator[tuple[int, int]]:
+    """First byte and length of each deflated block; none where blocks are packed otherwise.
+
+    Raises:
+        struct.error: the file ends before.
+    """
+    order = "<" if file.read(2) == b"II" else ">"
+    is_big = _read(file, 2, "H", order=order) == (43,)
+    (first,) = _read(file, 8 if is_big else 4, "Q" if is_big else "I", order=order)
+    (count,) = _read(file, first, "Q" if is_big else "H", order=order)
+    start, step = (first + 8, 20) if is_big else (first + 2, 12)
+    entries = {}
+    for number in range(count):
+        tag, kind, length = _read(file, start + number * step, "HHQ" if is_big else "HHI", order=order)
+        entries[tag] = kind, length, start + number * step + (12 if is_big else 8)
+
+    def values(tag: int) -> tuple[int, ...]:
+        kind, length, place = entries.get(tag, (0, 0, 0))
+        if kind not in TYPES:
+            return ()
+        letter, width = TYPES[kind]
+        if width * length > (8 if is_big else 4):
+            (place,) = _read(file, place, "Q" if is_big else "I", order=order)
+        return _read(file, place, f"{min(length, size)}{letter}", order=order)
+
+    for offsets, lengths in zip(OFFSETS, LENGTHS, strict=True) if values(COMPRESSION) in DEFLATE else ():
+        yield from zip(values(offsets), values(lengths), strict=False)
+
+
+def _read(file: BinaryIO, place: int, form: str, *, order: str) -> tuple[int, ...]:
+    file.seek(place)
+    return struct.unpack(f"{order}{form}", file.read(struct.calcsize(f"{order}{form}")))

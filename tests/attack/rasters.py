@@ -1,0 +1,234 @@
+"""Hostile rasters of described sensors, arrays and pictures: values that are no numbers, other types and grids, odd folders."""
+
+import os
+import shutil
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import rasterio
+from PIL import Image
+
+from dithc.data.raster import write_geotiff
+from tests.attack.gaofen import data_of
+from tests.attack.products import ARRAY, KEPT, PICTURES, Draws, Place, Trial, copied, special, spoilt
+
+BANDS = ["blue", "green", "red", "nir", "swir1", "swir2"]
+LANDSAT: dict[str, Any] = {"kind": "geotiff", "bands": BANDS, "units": "reflectance", "scale": 2.75e-5, "offset": -0.2}
+SUFFIXES = [f"_B{number}.tif" for number in range(2, 8)]
+APART = {**LANDSAT, "suffixes": SUFFIXES}
+
+
+def good_raster(place: Place) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+    """Pixels of the good raster, and what `write_geotiff` is told of its place."""
+    with rasterio.open(next(place.of("geotiff").glob("*.tif"))) as raster:
+        return raster.read(), {
+            "transform": tuple(raster.transform)[:6],
+            "epsg": raster.crs.to_epsg(),
+            "nodata": raster.nodata,
+        }
+
+
+def described(draws: Draws, place: Place) -> Trial:
+    """A raster of another type, number of bands, system or grid than was described."""
+    pixels, here = good_raster(place)
+    a, b, c, d, e, f = here["transform"]
+    ways: dict[str, tuple[npt.NDArray[Any], dict[str, Any]]] = {
+        "complex": (pixels.astype(np.complex64), here),
+        "five bands": (pixels[:5], here),
+        "seven bands": (np.concatenate([pixels, pixels[:1]]), here),
+        "no system": (pixels, {"transform": None, "epsg": None}),
+        "degrees": (pixels, {**here, "epsg": 4326}),
+        "feet": (pixels, {**here, "epsg": 2263}),
+        "rotated": (pixels, {**here, "transform": (a, 1.0, c, 1.0, e, f)}),
+        "not square": (pixels, {**here, "transform": (a, b, c, d, 2 * e, f)}),
+        "nowhere": (pixels, {**here, "transform": (a, b, draws.choice([float("nan"), 1e300]), d, e, f)}),
+        "no data": (np.zeros_like(pixels), here),
+        "too bright": (pixels.astype(np.uint32) * 1000, here),
+        "no numbers": (np.full(pixels.shape, np.nan, np.float32), here),
+    }
+    how = draws.choice([*sorted(ways), "special", "forbidden"])
+    path = place.files / "scene.tif"
+    if how in ways:
+        values, where = ways[how]
+        write_geotiff(path, values, **where)
+    elif how == "forbidden":
+        write_geotiff(path, pixels, **here)
+        path.chmod(0)
+    else:
+        how = special(draws, path, place)
+    return Trial(source=LANDSAT, did=how)
+
+
+def described_numbers(draws: Draws, place: Place) -> Trial:
+    """Single values that are no numbers: they are not valid, in any band, and all others are what they were."""
+    pixels, here = good_raster(place)
+    values = pixels.astype(draws.choice(["float32", "float64"]))
+    odd = np.array([draws.choice([np.nan, np.inf, -np.inf]) for _ in range(20)])
+    places = tuple(np.array([draws.randrange(side) for _ in range(20)]) for side in values.shape)
+    values[places] = odd
+    path = place.files / "scene.tif"
+    write_geotiff(path, values, **here)
+    bad = ~np.isfinite(values).all(axis=0) | (values == here["nodata"]).any(axis=0)
+    steps = np.rint((np.where(bad, 0, values).astype(np.float64) * 2.75e-5 - 0.2) / 1e-4)
+
+    def expected(stored: npt.NDArray[Any], mask: npt.NDArray[Any]) -> bool:
+        return np.array_equal(mask == 0, bad) and np.array_equal(stored[:, ~bad], steps[:, ~bad])
+
+    return Trial(source=LANDSAT, did=f"{values.dtype}", refused=False, expected=expected)
+
+
+def described_bytes(draws: Draws, place: Place) -> Trial:
+    """Damage of a raster: of its pixels it is seen; of its few words on itself only where they cannot be."""
+    good = next(place.of("geotiff").glob("*.tif"))
+    whole = good.read_bytes()
+    content, did = spoilt(draws, whole)
+    (place.files / good.name).write_bytes(content)
+    at = next((i for i, (old, new) in enumerate(zip(whole, content, strict=False)) if old != new), len(content))
+    in_pixels = any(begin <= at < end for begin, end in data_of(good))
+    return Trial(
+        source=LANDSAT,
+        did=did,
+        refused=did.startswith("cut") and len(content) < data_of(good)[-1][1],
+        altered=not in_pixels and not did.startswith("cut"),
+    )
+
+
+def bands_apart(draws: Draws, place: Place) -> Trial:
+    """Bands in files of their own: one absent, twice there in other letters, of another grid, type or scene, or no file."""
+    pixels, here = good_raster(place)
+    a, b, c, d, e, f = here["transform"]
+    for suffix, band in zip(SUFFIXES, pixels, strict=True):
+        write_geotiff(place.files / f"x{suffix}", band[None], **here)
+    number = draws.randrange(1, 6)
+    path = place.files / f"x{SUFFIXES[number]}"
+    upper = path.with_name(f"x{SUFFIXES[number].upper()}")
+    band = pixels[number : number + 1]
+    ways: dict[str, tuple[Callable[[], object], bool]] = {
+        "absent": (path.unlink, True),
+        "renamed": (lambda: path.rename(path.with_name(f"y{SUFFIXES[number]}")), True),
+        "another scene's": (lambda: path.rename(path.with_name(f"X{SUFFIXES[number]}")), True),
+        "other letters": (lambda: path.rename(upper), False),
+        "both": (lambda: write_geotiff(upper, band // 2, **here), False),
+        "two alike": (
+            lambda: (
+                path.rename(upper),
+                shutil.copy(upper, path.with_suffix(".Tif")),
+                write_geotiff(upper, band // 2, **here),
+            ),
+            True,
+        ),
+        "moved": (lambda: write_geotiff(path, band, **{**here, "transform": (a, b, c + a, d, e, f)}), True),
+        "zone": (lambda: write_geotiff(path, band, **{**here, "epsg": here["epsg"] + 1}), True),
+        "shape": (lambda: write_geotiff(path, band[:, :-1], **here), True),
+        "type": (lambda: write_geotiff(path, band.astype(np.float32), **here), True),
+        "two bands": (lambda: write_geotiff(path, band.repeat(2, axis=0), **here), True),
+        "no data": (lambda: write_geotiff(path, band, **{**here, "nodata": 7}), True),
+        "special": (lambda: (path.unlink(), special(draws, path, place)), True),
+        "forbidden": (lambda: path.chmod(0), True),
+        "empty": (lambda: path.write_bytes(b""), True),
+    }
+    how = draws.choice(sorted(ways))
+    do, refused = ways[how]
+    do()
+    return Trial(source=APART, truth=LANDSAT, did=f"{path.name}: {how}", refused=refused)
+
+
+def array_numbers(draws: Draws, place: Place) -> Trial:
+    """Arrays of other types, orders and values: read as what they say, or refused, and what is no number is not valid."""
+    copied(place, "good.npy")
+    land = np.load(place.of("array") / "good.npy")
+    path = place.files / "b.npy"
+    how = draws.choice(["big endian", "fortran", "nan", "fraction", "negative", "text", "bool", "offset", "last"])
+    refused, expected = True, None
+    if how == "big endian":
+        np.save(path, land.astype(">u2"))
+        refused = False
+    elif how == "fortran":
+        np.save(path, np.asfortranarray(land))
+        refused = False
+    elif how == "nan":
+        values = land.astype(np.float32)
+        spots = tuple(np.array([draws.randrange(side) for _ in range(20)]) for side in values.shape)
+        values[spots] = draws.choice([np.nan, np.inf, -np.inf])
+        np.save(path, values)
+        bad = ~np.isfinite(values).all(axis=0)
+        refused = False
+
+        def expected(stored: npt.NDArray[Any], mask: npt.NDArray[Any]) -> bool:
+            return np.array_equal(mask == 0, bad) and np.array_equal(stored[:, ~bad], land[:, ~bad])
+
+    else:
+        others: dict[str, npt.NDArray[Any]] = {
+            "fraction": land / 10_000,
+            "negative": land.astype(np.int32) - 5000,
+            "text": land.astype("S5"),
+            "bool": land > 500,
+            "offset": land + 1000,
+            "last": np.moveaxis(land, 0, 2),
+        }
+        np.save(path, others[how])
+    kept = () if how in ("negative", "offset") else KEPT  # a file that contradicts the offset ends staging
+    return Trial(source=ARRAY, did=how, refused=refused, expected=expected, kept=kept)
+
+
+def picture_values(draws: Draws, place: Place) -> Trial:
+    """A picture with another bit somewhere: PNG has checksums, and shows it; of JPEG any picture may come."""
+    name = draws.choice(["good.png", "good.png", "good.jpg", "good.webp", "good.bmp"])
+    content = bytearray(copied(place, name))
+    at = draws.randrange(len(content))
+    content[at] ^= 1 << draws.randrange(8)
+    how = "bit"
+    if name == "good.png" and draws.random() < 0.3:  # a header that lies, with its checksum right
+        how = "header"
+        struct.pack_into(
+            ">II", content, 16, *draws.choice([(40, 47), (40, 49), (0, 48), (2**31, 1), (2**31 - 1, 2**31 - 1)])
+        )
+        struct.pack_into(">I", content, 29, zlib.crc32(content[12:29]))
+    (place.files / f"b{Path(name).suffix}").write_bytes(content)
+    return Trial(
+        source=PICTURES,
+        did=f"{name}: {how} at {at}",
+        refused=False,
+        kept=KEPT,
+        altered=name != "good.png" or how == "header",
+    )
+
+
+def picture_folders(draws: Draws, place: Place) -> Trial:
+    """Class folders that are links, empty, forbidden, or of odd names; the good one beside keeps its label."""
+    good = place.files / "a"
+    good.mkdir()
+    shutil.copy(place.of("pictures") / "good.png", good / "a.png")
+    how = draws.choice(["link", "empty", "forbidden", "latin-1", "file", "loop", "forbidden file", "pipe", "mode"])
+    source = {**PICTURES, "classes": "folders"}
+    other = place.files / "b"
+    if how == "link":
+        other.symlink_to(draws.choice(["/", "/dev", place.outside, "nowhere"]))
+    elif how == "loop":
+        other.symlink_to(place.files)
+    elif how == "file":
+        other.write_bytes(b"x")
+    elif how == "latin-1":
+        Path(os.fsdecode(os.fsencode(place.files) + b"/\xff\xfe")).mkdir()
+        shutil.copy(good / "a.png", Path(os.fsdecode(os.fsencode(place.files) + b"/\xff\xfe")) / "b.png")
+    else:
+        other.mkdir()
+        if how == "forbidden":
+            other.chmod(0)
+        elif how == "forbidden file":
+            shutil.copy(good / "a.png", other / "b.png").chmod(0)
+        elif how == "pipe":
+            os.mkfifo(other / "b.png")
+        elif how == "mode":
+            Image.fromarray(np.full((48, 40), 0.5, np.float32)).save(other / "b.tif")
+    return Trial(source=source, truth=PICTURES, did=how, refused=False)
+
+
+GENERATORS = [
+    *(described, described_numbers, described_bytes, bands_apart, array_numbers, picture_values, picture_folders),
+]

@@ -12,7 +12,7 @@ from typing import Any
 
 from dithc.config import datasets
 from dithc.data.grid import draw_grid
-from dithc.data.npy import ShardWriter, whole_folder
+from dithc.data.npy import ShardWriter, release, whole_folder
 from dithc.data.raster import GeoTransform
 from dithc.data.scene import Array, Reason
 from dithc.data.scenes import Scenes
@@ -124,6 +124,7 @@ class _Cutter:
         last = 0
         for cut in cuts(pixels, mask, size=size, stride=stride):
             self._tiles(cut, first)
+            release(pixels)
             bar.update(cut.scene[-1] - last, tiles=str(sum(self.splits.values())))
             last = cut.scene[-1]
         bar.update(len(pixels) - last)

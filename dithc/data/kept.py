@@ -110,8 +110,11 @@ class Record:
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self.stacks.__exit__(kind, *rest)
-        with suppress(OSError) if kind is not None else suppress():
+        try:
             self._file.close()
+        except OSError:  # a second error (the disk is full) must not hide the first
+            if kind is None:
+                raise
 
 
 @dataclass(frozen=True)
@@ -218,15 +221,18 @@ def partial_folder(out: Path, *, settings: str) -> Iterator[tuple[Path, list[Kep
     partial = folder.with_name(f".{folder.name}.partial")
     partial.mkdir(parents=True, exist_ok=True)
     try:
-        kept = _left(partial, settings=settings)
+        if kept := _left(partial, settings=settings):
+            log.info(
+                f"{sum(map(len, kept))} scenes were read by a run that did not end: those that are the same are taken"
+            )
         yield partial, [*kept, Kept(folder, settings=settings)]
     except BaseException as error:
         if isinstance(error, UserError) and getattr(error.__cause__, "errno", None) in NO_SPACE:
             shutil.rmtree(partial)
-        with suppress(OSError):
-            partial.rmdir()
-        if partial.exists():
+        elif _left(partial, settings=settings):
             log.info(f"what was read is kept in {partial} for the next run")
+        else:
+            partial.rmdir()
         raise
     shutil.rmtree(partial)
 
@@ -243,8 +249,6 @@ def _left(partial: Path, *, settings: str) -> list[Kept]:
             kept.append(found)
         else:
             shutil.rmtree(old)
-    if kept:
-        log.info(f"{sum(map(len, kept))} scenes were read by a run that did not end: those that are the same are taken")
     return kept
 
 

@@ -4,6 +4,7 @@ import errno
 import glob
 import io
 import math
+import mmap
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -197,6 +198,12 @@ def open_npy(path: Path, *, count: int | None = None) -> npt.NDArray[Any]:
             remedy="remove the folder's manifest.json and run the stage again",
         )
     return array
+
+
+def release(array: npt.NDArray[Any]) -> None:
+    """Lets go of the memory that a mapped file takes (`open_npy`); what is looked at again is read again."""
+    if isinstance(array.base, mmap.mmap):
+        array.base.madvise(mmap.MADV_DONTNEED)
 
 
 def read_npy(path: Path) -> npt.NDArray[Any]:

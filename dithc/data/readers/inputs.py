@@ -7,6 +7,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 
 LENGTH = 16
+ENDS = (".", "_", "-")
 
 
 class Beside:
@@ -20,14 +21,14 @@ class Beside:
 
         Args:
             path: of the scene.
-            stem: how they begin; the scene's name without its last suffix if it is not given.
+            stem: how they begin; if it is not given, the scene's name without its last suffix, and then one of `ENDS`.
         """
-        stem = path.stem if stem is None else stem
+        ends, stem = ("",) if stem is not None else ENDS, path.stem if stem is None else stem
         if path.parent not in self._names:
             self._names[path.parent] = sorted(os.listdir(path.parent))
         names = self._names[path.parent]
         alike = takewhile(lambda name: name.startswith(stem), islice(names, bisect_left(names, stem), None))
-        return [path.with_name(name) for name in alike]
+        return [path.with_name(name) for name in alike if name.startswith(ends, len(stem))]
 
 
 def below(folder: Path) -> list[Path]:

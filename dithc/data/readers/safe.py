@@ -1,8 +1,8 @@
 """Sentinel-2 products as ESA delivers them: `.SAFE` folders or zip files, L1C or L2A, all bands on one grid."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +51,7 @@ from dithc.data.scene import (
 from dithc.log import UserError, logger, problem
 
 FULL_SIDE = 10_980
+Decoded = tuple[Array, RasterInfo]
 log = logger(__name__)
 
 
@@ -146,9 +147,10 @@ class SafeReader:
         mask = np.full(grid.shape, Mask.VALID, dtype=np.uint8)  # (H, W)
         decoded = _decoded([files[band] for band in bands], {first.band: whole})
         del whole
-        for index, (native, info) in enumerate(decoded):
-            self._band(bands[index], native, info, grid, metadata, into=stored[index], mask=mask)
-            self.canvas.release()
+        with closing(decoded):
+            for index, (native, info) in enumerate(decoded):
+                self._band(bands[index], native, info, grid, metadata, into=stored[index], mask=mask)
+                self.canvas.release()
         place = Place(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
         read = {file.path.relative_to(product).as_posix(): file.path for file in files.values()}
         read |= self._mask(product.with_name(path.name) if path in self._product_of else path, files, grid, place, mask)
@@ -220,7 +222,7 @@ class SafeReader:
             mask[rows][invalid] = Mask.INVALID
 
 
-def _decoded(files: list[BandFile], known: dict[str, tuple[Array, RasterInfo]]) -> Iterator[tuple[Array, RasterInfo]]:
+def _decoded(files: list[BandFile], known: dict[str, Decoded]) -> Generator[Decoded, None, None]:
     """Gives the pixels (h, w) of files, each decoded by another thread while the one before is worked on.
 
     Args:
@@ -229,7 +231,7 @@ def _decoded(files: list[BandFile], known: dict[str, tuple[Array, RasterInfo]]) 
     """
     with ThreadPoolExecutor(1) as pool:
 
-        def begin(number: int) -> Future[tuple[Array, RasterInfo]] | None:
+        def begin(number: int) -> Future[Decoded] | None:
             wanted = number < len(files) and files[number].band not in known
             return pool.submit(read_file, files[number]) if wanted else None
 

@@ -192,7 +192,10 @@ def _programs(settings: StagingSettings, folder: Path, *, threads: int) -> dict[
         files = sorted(path for path in source.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png"))
         shown = {"bands": ["R", "G", "B"], "low": 0.0, "high": 255.0}
     data = {"title": "bench", "codec": "none", "source": {**kind, "path": str(source.resolve())}, "display": shown}
-    data |= {"tiles": {"size": TILE, "min_valid": 0.0, "max_cloud": 1.0}, "split": {"train": 1.0, "val": 0.0}}  # all are written
+    data |= {
+        "tiles": {"size": TILE, "min_valid": 0.0, "max_cloud": 1.0},
+        "split": {"train": 1.0, "val": 0.0},
+    }  # all are written
     config = {"datasets": {"set": data}, "codecs": {"none": {"kind": "pixel"}}}
     atomic_write(folder / "config.json", json.dumps(config))
     atomic_write(folder / "files.json", json.dumps([str(path.resolve()) for path in files]))

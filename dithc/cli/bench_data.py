@@ -32,8 +32,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from dithc.bench import table
-    from dithc.bench.staging import StagingSettings, bench_staging
+    from dithc.bench import staging, table
     from dithc.runs import atomic_write
     from dithc.sealed import seal
 
@@ -43,8 +42,8 @@ def _run(args: argparse.Namespace) -> int:
             raise problem(f"--{name} is wrong", got=value, expected="1 or more", remedy="give another number")
     size = args.size or (2196 if args.of == "product" else 400)
     places = {"folder": args.folder, "inputs": args.inputs}
-    settings = StagingSettings(of=args.of, size=size, rounds=args.rounds, threads=args.threads, **places)
-    result = bench_staging(settings)
+    settings = staging.StagingSettings(of=args.of, size=size, rounds=args.rounds, threads=args.threads, **places)
+    result = staging.bench_staging(settings)
     print(table(result))
     if args.json:
         atomic_write(args.json, seal(result))

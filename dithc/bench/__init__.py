@@ -1,8 +1,9 @@
 """Measurements: what operators and training steps cost next to what this machine can do; the search for what costs least.
 
 What: `ops.bench_ops`, `step.bench_step`, `strategies.bench_strategies` and `scaling.bench_scaling` measure, and so do the files
-`stepwise` (what each part adds), `automem` (what tiers of memory give) and `collectives`; `tune` searches blocking for matrix
-products and keeps what it finds, `show_tuning` reads that, and `table` makes any of their results readable.
+`stepwise` (what each part adds), `automem` (what tiers of memory give), `staging` (scenes to tiles) and `collectives`;
+`tune` searches blocking for matrix products and keeps what it finds, `show_tuning` reads that, and `table` makes any of their
+results readable.
 Why: a time alone says nothing on a shared machine; the contenders take turns inside one run, and the ceilings
 (multiply-adds in registers, a copy) are measured in the same minute.
 Invariants: warm-up is not counted; every number comes with its spread and repeats; the result holds the machine, the

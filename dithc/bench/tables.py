@@ -9,6 +9,7 @@ from dithc.bench.collectives import collectives_table
 from dithc.bench.quality import quality_table
 from dithc.bench.record import GIGA
 from dithc.bench.scaling_table import scaling_table
+from dithc.bench.staging_table import staging_table
 from dithc.bench.stepwise_table import stepwise_table
 from dithc.bench.strategies_table import strategies_table
 
@@ -129,6 +130,7 @@ TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "automem": automem_table,
     "collectives": collectives_table,
     "checkpoint": checkpoint_table,
+    "data": staging_table,
     "ops": ops_table,
     "quality": quality_table,
     "scaling": scaling_table,

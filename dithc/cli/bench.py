@@ -4,6 +4,7 @@ import argparse
 
 from dithc.cli.bench_automem import AUTOMEM
 from dithc.cli.bench_checkpoint import CHECKPOINT
+from dithc.cli.bench_data import DATA
 from dithc.cli.bench_here import OPS, STEP
 from dithc.cli.bench_quality import QUALITY
 from dithc.cli.bench_training import TRAINING
@@ -23,6 +24,7 @@ KINDS = {
     "training": TRAINING,
     "checkpoint": CHECKPOINT,
     "quality": QUALITY,
+    "data": DATA,
 }
 
 

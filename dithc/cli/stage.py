@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset", required=True, help="name in the section `datasets`")
     parser.add_argument("--inputs", type=Path, nargs="?", help="manifest of the generated input, if it is generated")
     parser.add_argument("--out", type=Path, required=True, help="manifest to write; the stacks stand beside it")
+    parser.add_argument("--threads", type=int, default=1, help="cores; with several, processes read scenes (default 1)")
 
 
 def folder(args: argparse.Namespace) -> Path:
@@ -29,11 +30,15 @@ def folder(args: argparse.Namespace) -> Path:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Stages; what an earlier run left stays as it was unless all goes well."""
+    """Stages; what an earlier run left stays as it was unless all goes well, and scenes that it read are not read again."""
     from dithc.config import load, named
     from dithc.data import stage_scenes
 
     start = time.monotonic()
+    if args.threads < 1:
+        raise problem(
+            "--threads is wrong", got=args.threads, expected="1 or more", remedy="leave it out, or give cores"
+        )
     experiment = load(args.config)
     dataset = named(experiment.datasets, args.dataset, key="datasets")
     inputs = {}
@@ -53,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
             remedy="pass --inputs MANIFEST",
         )
     folder = args.out.parent
-    numbers = stage_scenes(dataset, source, out=folder)
+    numbers = stage_scenes(dataset, source, out=folder, threads=args.threads)
     names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     Manifest(
         stage="stage",

@@ -1,6 +1,7 @@
 """Scenes to tiles: what training will learn, each step of it a folder of memory-mapped arrays and a table.
 
-What: `stage_scenes` reads every file of a source onto one grid (one reader per kind in `readers/`), `cut_tiles` cuts, splits
+What: `stage_scenes` reads every file of a source onto one grid (one reader per kind in `readers/`; `gather.py` decides which are
+read, and by which process, `kept.py` what of earlier runs is taken, `stacks.py` lays them out), `cut_tiles` cuts, splits
 by place and measures, `Tiles` reads that folder back and `Stretch` holds its fixed maps; `products` reads scenes back and writes
 images as other programs want them, with bands, units and places; `synthesize` generates inputs for machines without data;
 `write_png` writes a picture.

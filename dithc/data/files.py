@@ -83,13 +83,18 @@ def check_room(path: Path, num_bytes: int, *, said: str) -> None:
         )
 
 
-@cache
 def room_bytes() -> int:
     """Most bytes of pixels of one scene: half of the memory that this process may use, at most `SCENE_BYTES`."""
+    return min(2 * SCENE_BYTES, memory_bytes()) // 2
+
+
+@cache
+def memory_bytes() -> int:
+    """The memory that this process may use: of the machine, of its control group, by its limits."""
     of_machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     soft = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
     limits = [limit for limit in soft if limit != resource.RLIM_INFINITY]
-    return min(2 * SCENE_BYTES, of_machine, Limits.read().memory_limit_bytes or of_machine, *limits) // 2
+    return min(of_machine, Limits.read().memory_limit_bytes or of_machine, *limits)
 
 
 def printable(text: str) -> str:

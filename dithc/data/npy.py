@@ -2,7 +2,9 @@
 
 import errno
 import glob
+import io
 import math
+import mmap
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -36,12 +38,12 @@ class NpyWriter:
         self._header()
 
     def _header(self) -> None:
-        description = {
-            "descr": np.lib.format.dtype_to_descr(self.dtype),
-            "fortran_order": False,
-            "shape": (self.count, *self.shape),
-        }
-        np.lib.format.write_array_header_1_0(self._file, description)
+        self._file.write(_header_of((self.count, *self.shape), self.dtype))
+
+    @staticmethod
+    def header_bytes(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
+        """Length of the header of a file (n, *shape), whatever n is."""
+        return len(_header_of((0, *shape), np.dtype(dtype)))
 
     def append(self, samples: npt.NDArray[Any]) -> None:
         """Appends samples (n, *shape) of the declared dtype."""
@@ -50,8 +52,9 @@ class NpyWriter:
         self._file.write(np.ascontiguousarray(samples).data)
         self.count += len(samples)
 
-    def close(self) -> None:
-        """Writes the final header and flushes to disk."""
+    def close(self, *, count: int | None = None) -> None:
+        """Writes the final header, of `count` samples where others will write them, and flushes to disk."""
+        self.count = self.count if count is None else count
         self._file.seek(0)
         self._header()
         self._file.flush()
@@ -62,6 +65,13 @@ class NpyWriter:
         """Lets go of a file that will not be completed; a second error (the disk is full) must not hide the first."""
         with suppress(OSError):
             self._file.close()
+
+
+def _header_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    written = io.BytesIO()
+    np.lib.format.write_array_header_1_0(written, description)
+    return written.getvalue()
 
 
 class ShardWriter:
@@ -208,6 +218,12 @@ def open_npy(path: Path, *, count: int | None = None) -> npt.NDArray[Any]:
             remedy="remove the folder's manifest.json and run the stage again",
         )
     return array
+
+
+def release(array: npt.NDArray[Any]) -> None:
+    """Lets go of the memory that a mapped file takes (`open_npy`); what is looked at again is read again."""
+    if isinstance(array.base, mmap.mmap):
+        array.base.madvise(mmap.MADV_DONTNEED)
 
 
 def read_npy(path: Path) -> npt.NDArray[Any]:

@@ -47,7 +47,8 @@ SIGNATURES: dict[bytes, Driver] = {
     b"\0\0\0\x0cjP  ": "JP2OpenJPEG",
     b"\xff\x4f\xff\x51": "JP2OpenJPEG",
 }
-READING = {
+READING: dict[str, str | int] = {
+    "GDAL_CACHEMAX": 128 << 20,  # bytes; else a twentieth of the machine, for blocks that are read once
     "GDAL_NUM_THREADS": "1",  # GDAL's own threads lose the errors of the tiles that they decode
     "GTIFF_IGNORE_READ_ERRORS": "NO",
     "GDAL_ERROR_ON_LIBJPEG_WARNING": "YES",

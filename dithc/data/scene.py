@@ -58,6 +58,17 @@ class Mask(IntEnum):
     CLOUD = 2
 
 
+class Canvas:
+    """Where a reader paints the pixels of a scene, a band at a time: in memory, or (`stacks.FileCanvas`) in their final file."""
+
+    def blank(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        """An array for the pixels (C, H, W) of one scene, to be filled."""
+        return np.empty(shape, dtype)
+
+    def release(self) -> None:
+        """Says that what was painted so far is not looked at again."""
+
+
 class Refused(Exception):
     """Raised by a reader for a file that must not be used; staging records it and goes on."""
 

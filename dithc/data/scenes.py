@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dithc.data.npy import open_npy
-from dithc.data.scene import Array
+from dithc.data.scene import Array, Mask
 from dithc.data.stage import INDEX_FILE, TABLE_FILE
 from dithc.data.table import column_names, read_columns
 from dithc.log import problem
@@ -58,7 +58,7 @@ class Scenes:
 
     def stack(self, number: int) -> tuple[Array, Array]:
         """Pixels (n, C, H, W) and mask (n, H, W) of a stack, memory-mapped."""
-        return self._open(number, "file"), self._open(number, "mask")
+        return self._open(number, "file"), self._mask(number)
 
     def pixels_of(self, scene: int) -> Array:
         """Pixels (C, H, W) of a scene by its number, memory-mapped."""
@@ -69,12 +69,19 @@ class Scenes:
     def mask_of(self, scene: int) -> Array:
         """Mask (H, W) of a scene by its number, memory-mapped."""
         stack, row = self._place(scene)
-        mask: Array = self._open(stack, "mask")[row]
+        mask: Array = self._mask(stack)[row]
         return mask
 
     def _place(self, scene: int) -> tuple[int, int]:
         stack = int(np.searchsorted(self.firsts, scene, side="right")) - 1
         return stack, scene - self.firsts[stack]
+
+    def _mask(self, number: int) -> Array:
+        """Mask (n, H, W) of a stack: of one without a file every pixel is valid, and nothing of it stands in memory."""
+        if self.index["stacks"][number]["mask"] is not None:
+            return self._open(number, "mask")
+        count, _, height, width = self._open(number, "file").shape
+        return np.broadcast_to(np.uint8(Mask.VALID), (count, height, width))
 
     def _open(self, number: int, kind: str) -> Array:
         entry = self.index["stacks"][number]

@@ -1,74 +1,47 @@
 """The stage `scenes`: every file of a source read once, checked, and stacked with scenes of its shape; a row for each."""
 
 import json
-import os
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dithc.config import datasets
 from dithc.data.files import printable
-from dithc.data.npy import SHARD_BYTES, NpyWriter, whole_folder
+from dithc.data.gather import gather
+from dithc.data.kept import Found, Record, partial_folder
+from dithc.data.npy import whole_folder
 from dithc.data.readers import Scenes, read_scenes
-from dithc.data.readers.listing import scene_id
-from dithc.data.scene import Reason, Refused, Rejection, Scene
-from dithc.data.table import Kind, TableWriter
+from dithc.data.readers.inputs import state_of
+from dithc.data.rows import COLUMNS, rejected_row
+from dithc.data.scene import Reason, Refused, Rejection
+from dithc.data.stacks import Stacks, link
+from dithc.data.table import TableWriter
 from dithc.log import UserError, logger, problem, progress
-from dithc.runs import atomic_write, outcome
+from dithc.runs import Manifest, atomic_write, digest, outcome
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""2: a stack of which every pixel is valid has no mask (null in the index); 1 had one for each."""
 TABLE_FILE, INDEX_FILE = "scenes.parquet", "scenes.json"
 OWN_FILES = (TABLE_FILE, INDEX_FILE, "stack-*.npy")
-SCENES_PER_STACK = 4096
-OPEN_STACKS = 16
-"""Shapes that grow at once; a data set where every scene has its own shape must not hold a file open for each."""
 EXAMPLES_PER_REASON = 2
 SAME_GSD = 0.01
-COLUMNS: dict[str, Kind] = {
-    "scene_id": "text",
-    "status": "text",
-    "reason": "text",
-    "what": "text",
-    "got": "text",
-    "expected": "text",
-    "remedy": "text",
-    "stack": "int",
-    "row": "int",
-    "path": "text",
-    "sha256": "text",
-    "label": "int",
-    "n_bands": "int",
-    "height": "int",
-    "width": "int",
-    "gsd_m": "float",
-    "crs": "text",
-    "crs_epsg": "int",
-    "transform": "floats",
-    "valid_frac": "float",
-    "product_id": "text",
-    "satellite": "text",
-    "sensor": "text",
-    "sensing_time": "text",
-    "baseline": "text",
-    "level": "text",
-    "offset_source": "text",
-    "offsets": "floats",
-    "notes": "text",
-}
+DECODERS = ("rasterio", "pillow", "numpy")
 log = logger(__name__)
 
 
-def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path) -> outcome.Stage:
-    """Reads all scenes of a source and writes stacks, `scenes.parquet` and `scenes.json`; one scene is in memory at a time.
+def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path, threads: int = 1) -> outcome.Stage:
+    """Reads all scenes of a source and writes stacks, `scenes.parquet` and `scenes.json`.
+
+    A scene that the stage in `out`, or one that did not end, has read with the same settings is taken from there, as long as its
+    files are the same. What is written is the same to the byte, whatever was taken and however many threads read.
 
     Args:
         dataset: the data set; its `source` says what the files are, its `max_rejected` how many may be refused.
         folder: folder (or file) of the source.
         out: folder to make; what it held before is replaced when all is well, and untouched otherwise.
+        threads: cores to read with; with several, and several scenes, processes read.
 
     Returns:
         Numbers for the manifest: scenes, accepted, rejected by reason, notes, bands.
@@ -76,30 +49,43 @@ def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path) -> outco
     Raises:
         UserError: there are no scenes, too many were refused, one contradicts what is declared, or the disk is full.
     """
-    scenes = read_scenes(dataset.source, folder)
-    with whole_folder(out, own=OWN_FILES) as temporary:
-        tally = Tally()
+    scenes, settings = read_scenes(dataset.source, folder), _settings(dataset.source)
+    with partial_folder(out, settings=settings) as (partial, kept), whole_folder(out, own=OWN_FILES) as temporary:
+        tally, growing = Tally(), partial / "now"
+        growing.mkdir()
         with (
-            TableWriter(temporary / TABLE_FILE, columns=COLUMNS | scenes.columns) as table,
-            Stacks(temporary) as stacks,
+            TableWriter(growing / TABLE_FILE, columns=COLUMNS | scenes.columns) as table,
+            Record(growing, settings=settings) as record,
             progress(total=len(scenes), label="scenes", unit="scene") as bar,
         ):
-            for scene in _consistent(scenes, tally):
+            for found, state in gather(scenes, kept, partial=partial, settings=settings, threads=threads):
+                scene = _consistent(found, tally)
                 if isinstance(scene, Rejection):
                     tally.refuse(scene)
-                    table.add(**_rejected_row(scene, folder))
+                    table.add(**rejected_row(scene, folder))
                 else:
                     tally.accept(scene)
-                    table.add(**_accepted_row(scene, folder, *stacks.append(scene)))
+                    placed = record.add(scene, state)
+                    table.add(**scene.row, stack=placed.stack, row=placed.row)
                 bar.update(1, rejected=str(tally.rejected))
         if dataset.source.kind == "sentinel2-array":
             _check_declared(folder, tally)
         if not tally.accepted or tally.rejected > dataset.max_rejected * len(scenes):
             raise _too_many(folder, tally, len(scenes), dataset.max_rejected)
-        atomic_write(temporary / INDEX_FILE, json.dumps(_index(dataset, scenes, stacks, tally), indent=1) + "\n")
+        atomic_write(growing / INDEX_FILE, json.dumps(_index(dataset, scenes, record.stacks, tally), indent=1) + "\n")
+        for path in sorted(growing.iterdir()):
+            link(path, temporary / path.name)
     for reason, count in tally.reasons.items():
         log.warning(f"{count} of {len(scenes)} scenes rejected: {reason}, such as {tally.examples[reason][0]}")
     return tally.numbers()
+
+
+def _settings(source: datasets.Source) -> str:
+    """Digest of all that decides what becomes of a scene's files, beside these."""
+    dem = getattr(source, "dem", None)
+    ground = dem and state_of([Path(dem)], relative_to=Path(dem).parent)
+    code = {**Manifest.code_here(), **{name: version(name) for name in DECODERS}}
+    return digest({"source": source.model_dump(mode="json", exclude={"path"}), "ground": ground, "code": code})
 
 
 @dataclass(kw_only=True)
@@ -107,7 +93,7 @@ class Tally:
     """What was counted while reading.
 
     Attributes:
-        first: the first accepted scene (without its pixels), with which all others must agree.
+        first: kind of the first accepted scene, with which all others must agree.
         reasons: refused scenes by reason.
         examples: some texts for each reason.
         notes: accepted scenes by note, such as `grayscale`.
@@ -124,14 +110,11 @@ class Tally:
         """Refused scenes of all reasons."""
         return self.reasons.total()
 
-    def accept(self, scene: Scene) -> None:
+    def accept(self, scene: Found) -> None:
         """Counts an accepted scene."""
         self.accepted += 1
         self.notes.update(scene.notes)
-        if not self.first:
-            names = ("units", "scale", "offset", "gsd_m")
-            self.first = {name: scene.pixels.attrs[name] for name in names}
-            self.first |= {"bands": scene.pixels.band.values.tolist(), "dtype": str(scene.pixels.dtype)}
+        self.first = self.first or scene.kind
 
     def refuse(self, rejection: Rejection) -> None:
         """Counts a refused scene."""
@@ -153,76 +136,17 @@ class Tally:
         }
 
 
-class Stacks:
-    """Writes scenes of one shape behind each other: `stack-00000.npy` (n, C, H, W) and `stack-00000.mask.npy` (n, H, W)."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.entries: list[dict[str, Any]] = []
-        self._open: OrderedDict[tuple[int, ...], tuple[int, NpyWriter, NpyWriter]] = OrderedDict()
-
-    def append(self, scene: Scene) -> tuple[int, int]:
-        """Appends a scene; returns (stack, row)."""
-        shape = scene.pixels.shape
-        if shape in self._open and self._full(shape):
-            self._close(shape)
-        if shape not in self._open:
-            self._start(shape, scene.pixels.dtype)
-        self._open.move_to_end(shape)
-        number, pixels, mask = self._open[shape]
-        pixels.append(scene.pixels.values[np.newaxis])
-        mask.append(scene.mask.values[np.newaxis])
-        return number, pixels.count - 1
-
-    def _full(self, shape: tuple[int, ...]) -> bool:
-        pixels = self._open[shape][1]
-        bytes_each = int(np.prod(shape)) * pixels.dtype.itemsize
-        return pixels.count >= SCENES_PER_STACK or (pixels.count + 1) * bytes_each > SHARD_BYTES
-
-    def _start(self, shape: tuple[int, ...], dtype: Any) -> None:
-        if len(self._open) == OPEN_STACKS:
-            self._close(next(iter(self._open)))
-        number = len(self.entries)
-        stem = f"stack-{number:05d}"
-        self.entries.append({"file": f"{stem}.npy", "mask": f"{stem}.mask.npy", "count": 0})
-        self._open[shape] = (
-            number,
-            NpyWriter(self.folder / f"{stem}.npy", shape=shape, dtype=dtype),
-            NpyWriter(self.folder / f"{stem}.mask.npy", shape=shape[1:], dtype=np.uint8),
-        )
-
-    def _close(self, shape: tuple[int, ...]) -> None:
-        number, pixels, mask = self._open.pop(shape)
-        pixels.close()
-        mask.close()
-        self.entries[number]["count"] = pixels.count
-
-    def __enter__(self) -> "Stacks":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        while self._open:
-            shape = next(iter(self._open))
-            if kind is None:
-                self._close(shape)
-            else:
-                for writer in self._open.pop(shape)[1:]:
-                    writer.discard()
+def _consistent(found: Found | Rejection, tally: Tally) -> Found | Rejection:
+    """The scene; one whose bands, type or pixel size differ from the first accepted one becomes a rejection."""
+    refused = _contradiction(found.kind, tally.first) if isinstance(found, Found) and tally.first else None
+    if refused is None or isinstance(found, Rejection):
+        return found
+    return Rejection(scene_id=found.scene_id, path=found.path, refused=refused)
 
 
-def _consistent(scenes: Iterable[Scene | Rejection], tally: Tally) -> Iterable[Scene | Rejection]:
-    """Passes scenes on; one whose bands, type or pixel size differ from the first accepted one becomes a rejection."""
-    for scene in scenes:
-        refused = _contradiction(scene, tally.first) if isinstance(scene, Scene) and tally.first else None
-        if refused is not None:
-            yield Rejection(scene_id=scene.scene_id, path=scene.path, refused=refused)
-        else:
-            yield scene
-
-
-def _contradiction(scene: Scene, first: dict[str, Any]) -> Refused | None:
-    bands, gsd_m = scene.pixels.band.values.tolist(), scene.pixels.attrs["gsd_m"]
-    assert str(scene.pixels.dtype) == first["dtype"], "a reader gave two types"
+def _contradiction(kind: dict[str, Any], first: dict[str, Any]) -> Refused | None:
+    bands, gsd_m = kind["bands"], kind["gsd_m"]
+    assert kind["dtype"] == first["dtype"], "a reader gave two types"
     remedy = "keep files of one kind in a data set; make another data set for the others"
     if bands != first["bands"]:
         what, got, expected = "the bands differ from those of the scenes before", ", ".join(bands), first["bands"]
@@ -232,46 +156,6 @@ def _contradiction(scene: Scene, first: dict[str, Any]) -> Refused | None:
         remedy += ", or resample them (gdalwarp -tr)"
         return Refused(Reason.RESOLUTION_MISMATCH, what, got=f"{got:g} m", expected=f"{expected:g} m", remedy=remedy)
     return None
-
-
-def _accepted_row(scene: Scene, folder: Path, stack: int, row: int) -> dict[str, Any]:
-    place = scene.place
-    return {
-        "scene_id": scene.scene_id,
-        "status": "accepted",
-        "stack": stack,
-        "row": row,
-        "path": scene_id(scene.path, folder),
-        "sha256": scene.sha256,
-        "label": scene.label,
-        "n_bands": scene.pixels.sizes["band"],
-        "height": scene.pixels.sizes["y"],
-        "width": scene.pixels.sizes["x"],
-        "gsd_m": place.gsd_m,
-        "crs": place.crs,
-        "crs_epsg": place.epsg,
-        "transform": None if place.transform is None else list(place.transform),
-        "valid_frac": float((scene.mask.values != 0).mean()),
-        "notes": " ".join(scene.notes),
-        **scene.facts,
-    }
-
-
-def _rejected_row(rejection: Rejection, folder: Path) -> dict[str, Any]:
-    """The row of a refused scene; like all rows it does not say where the source's folder stands."""
-    refused = rejection.refused
-    path = scene_id(rejection.path, folder)
-    told = {
-        name: printable(getattr(refused, name).replace(str(rejection.path), path).replace(f"{folder}{os.sep}", ""))
-        for name in ("what", "got", "expected", "remedy")
-    }
-    return {
-        "scene_id": rejection.scene_id,
-        "status": "rejected",
-        "path": path,
-        "reason": str(refused.reason),
-        **told,
-    }
 
 
 def _index(dataset: datasets.Dataset, scenes: Scenes, stacks: Stacks, tally: Tally) -> dict[str, Any]:

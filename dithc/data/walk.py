@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from math import prod
 
 from dithc.config import datasets
+from dithc.data.npy import release
 from dithc.data.placing import Placed, place_tiles
 from dithc.data.scene import Reason
 from dithc.data.scenes import Scenes
@@ -36,7 +37,9 @@ class Walk:
             first = self.source.firsts[number]
             places = (self._placed(first + row, mask.shape[1:]) for row in range(len(pixels)))
             for cut in cuts(pixels, mask, places, size=size, stride=self.stride):
-                yield cut, measure(cut)
+                measured = measure(cut)
+                release(pixels)
+                yield cut, measured
 
     def _placed(self, position: int, shape: tuple[int, int]) -> Placed:
         columns = self.source.columns

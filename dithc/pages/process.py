@@ -30,12 +30,12 @@ def reset_peak_rss(*, proc: Path = Path("/proc")) -> bool:
     return True
 
 
-def pss_bytes(*, proc: Path = Path("/proc")) -> int | None:
-    """Proportional size: pages shared by n processes count 1/n, so a sum over ranks counts each page once.
+def pss_bytes(process: int | str = "self", *, proc: Path = Path("/proc")) -> int | None:
+    """Proportional size of a process: pages shared by n processes count 1/n, so a sum over ranks counts each page once.
 
     None where the kernel has no smaps_rollup.
     """
-    return _field_bytes(proc / "self/smaps_rollup", key="Pss:")
+    return _field_bytes(proc / str(process) / "smaps_rollup", key="Pss:")
 
 
 def available_bytes(*, root: Path = Path("/")) -> int | None:

@@ -82,6 +82,11 @@ class Manifest:
         return stage_spec(experiment, stage, name, of_rule=of_rule)
 
     @staticmethod
+    def code_here() -> dict[str, str]:
+        """Version and hash of the code that runs, as in `code`."""
+        return code_version()
+
+    @staticmethod
     def entries(folder: Path, paths: Iterable[Path]) -> list[dict[str, Any]]:
         """The `files` of a manifest that will stand in `folder`."""
         return [file_entry(path, relative_to=folder) for path in paths]

@@ -10,6 +10,7 @@ from dithc.workflow.sizing import Needs, needs
 
 # Left of a node for the engine that starts a job, and for the operating system.
 RESERVED_MB = 500
+READING_CORES = 16  # of a job that reads scenes, one for each process, where `resources` asks for no other number
 RANKED = ("train", "sample")  # stages whose jobs are started as ranks
 RESUMED = ("train", "sample")  # stages that stop before the end of their walltime, and go on in another job
 MEMORY_REMEDY = {
@@ -37,6 +38,8 @@ class Jobs:
 
     def threads(self, stage: str) -> int:
         """Cores of a stage's job on a node, all ranks of it together."""
+        if stage == "stage":
+            return min(self.experiment.resources_of(stage).cpus or READING_CORES, self.cores)
         if stage not in RANKED:
             return min(self.experiment.resources_of(stage).cpus or self.cores, self.cores)
         ranks = self.machine.launched_per_node
@@ -163,12 +166,17 @@ class Jobs:
         return notes
 
     def _sized(self, stage: str, name: str) -> Needs:
-        machine = self.machine
-        return needs(
-            self.experiment,
-            stage,
-            name,
-            ranks_per_node=machine.launched_per_node or 1,
-            ranks=machine.ranks or machine.nodes,
-            cores=self.threads(stage),
-        )
+        machine, cores = self.machine, self.threads(stage)
+        most = (machine.node_memory_mb or 0) - RESERVED_MB
+        while True:
+            found = needs(
+                self.experiment,
+                stage,
+                name,
+                ranks_per_node=machine.launched_per_node or 1,
+                ranks=machine.ranks or machine.nodes,
+                cores=cores,
+            )
+            if stage != "stage" or cores == 1 or most < 0 or found.memory_mb <= most:
+                return found
+            cores -= 1  # processes that read scenes are not more than have room

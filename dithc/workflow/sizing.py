@@ -28,6 +28,7 @@ COPY_QUERIES, MOST_FEATURES = 2 * 2048, 2048  # images whose nearest tiles are s
 JUDGE_WIDTH, KEPT_JUDGED, JUDGED_PASSES, TEXTURED_PASSES = 64, 300, 8, 4
 # Scenes of a full Sentinel-2 product on its 10 m grid: 10,980 squared.
 FULL_SIDE = 10_980
+READING_BYTES = 5  # of a pixel of that grid, half of what a process takes that reads it band by band
 SAMPLED_SHARD = 64  # images that `dithc sample` holds until they are written
 START_MINUTES = 2.0
 DISK_MB_A_SECOND = 20.0
@@ -95,6 +96,8 @@ def needs(experiment: Experiment, stage: str, name: str, *, ranks_per_node: int,
         return Needs(4 * TORCH_MB, 60)
     megabytes, flops, disk_mb = rule(experiment, name, ranks)
     is_shared = stage in ("train", "sample")
+    if stage == "stage":
+        megabytes *= min(cores, max(1, _scenes(experiment.datasets[name])))
     flops_a_second = (
         experiment.machine.gflops_per_core * 1e9 * cores * (max(1, ranks // ranks_per_node) if is_shared else 1)
     )
@@ -167,8 +170,28 @@ def _synthesize(experiment: Experiment, name: str, _: int) -> tuple[float, float
 
 
 def _stage(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
+    """Of one process; as many as there are cores read scenes."""
+    dataset = experiment.datasets[name]
+    one, everything = _scene_mb(dataset)
+    if dataset.source.kind == "sentinel2" and dataset.source.synthetic is None:
+        one = READING_BYTES * FULL_SIDE**2 / MB
+    return PLAIN_MB + 2.2 * one, 0.0, 4 * everything
+
+
+def _tiles(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
     one, everything = _scene_mb(experiment.datasets[name])
     return PLAIN_MB + 2.2 * one, 0.0, 4 * everything
+
+
+def _scenes(dataset: datasets.Dataset) -> int:
+    """Number of scenes at most: of files, or of Sentinel-2's products."""
+    made, root = dataset.source.synthetic, dataset.source.path
+    if made is not None:
+        return made.scenes * (made.classes if dataset.source.kind == "image-folder" else 1)
+    if dataset.source.kind != "sentinel2" or root is None:
+        return source_files(dataset)[0]
+    products = [folder for folder, _, _ in os.walk(root) if folder.upper().endswith(".SAFE")]
+    return len(products) + sum(name.lower().endswith(".zip") for _, _, names in os.walk(root) for name in names)
 
 
 def _convolutions(experiment: Experiment, dataset: datasets.Dataset) -> tuple[float, float]:
@@ -293,7 +316,7 @@ def _small(*_: object) -> tuple[float, float, float]:
 _RULES: dict[str, Callable[[Experiment, str, int], tuple[float, float, float]]] = {
     "synthesize": _synthesize,
     "stage": _stage,
-    "tiles": _stage,
+    "tiles": _tiles,
     "codec": _codec,
     "latents": _latents,
     "train": _train,

@@ -46,9 +46,11 @@ def staged(out: Path) -> dict[str, Any]:
             found[row["scene_id"]] = {"refused": row["reason"]}
         else:
             entry = stacks[row["stack"]]
-            arrays = [np.load(out / entry[name])[row["row"]] for name in ("file", "mask")]
+            pixels = np.load(out / entry["file"])[row["row"]]
+            whole = np.ones(pixels.shape[1:], np.uint8)  # a stack whose pixels are all valid has no mask
+            mask = whole if entry["mask"] is None else np.load(out / entry["mask"])[row["row"]]
             found[row["scene_id"]] = {
-                "pixels": hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest(),
+                "pixels": hashlib.sha256(pixels.tobytes() + mask.tobytes()).hexdigest(),
                 "place": repr([row["crs"], row["transform"], row["label"], row["height"], row["width"]]),
                 "notes": row["notes"],
                 "at": [entry["file"], entry["mask"], row["row"]],

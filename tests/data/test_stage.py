@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from dithc.cli import main
-from dithc.data import stage as stage_module
-from dithc.data import synthesize
+from dithc.data import stacks, synthesize
 from dithc.data.raster import write_geotiff
 from dithc.data.table import read_rows
 from dithc.runs import Manifest
@@ -99,7 +98,7 @@ def test_too_many_unusable_files_end_with_status_2_and_leave_earlier_output(
     for word in ("3 of 5", "all_nodata", "0.npy", "got:", "expected:", "remedy:", "max_rejected"):
         assert word in said
     assert content(tmp_path / "out") == before
-    assert not list(tmp_path.glob(".out*"))
+    assert [path.name for path in tmp_path.glob(".out*")] == [".out.partial"], "what was read is kept for the next run"
 
 
 def test_a_file_that_contradicts_the_declared_offset_is_not_left_out_as_a_bad_file_is(
@@ -148,7 +147,7 @@ def test_file_size_limit_met_while_writing_leaves_earlier_output(
     def full(self: object, samples: np.ndarray) -> None:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
-    monkeypatch.setattr(stage_module.NpyWriter, "append", full)
+    monkeypatch.setattr(stacks.NpyWriter, "append", full)
     assert stage(path, tmp_path / "out") == 2
     assert "File too large" in capsys.readouterr().err
     assert content(tmp_path / "out") == before
@@ -197,8 +196,8 @@ def test_scene_of_another_pixel_size_is_rejected(tmp_path: Path, config: Config)
 def test_stacks_are_closed_when_too_many_shapes_grow_at_once(
     tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage_module, "OPEN_STACKS", 2)
-    monkeypatch.setattr(stage_module, "SCENES_PER_STACK", 2)
+    monkeypatch.setattr(stacks, "OPEN_STACKS", 2)
+    monkeypatch.setattr(stacks, "SCENES_PER_STACK", 2)
     folder = tmp_path / "files"
     folder.mkdir()
     for number, side in enumerate([8, 9, 10, 8, 8, 8, 10]):
@@ -270,7 +269,7 @@ def test_leftovers_of_a_killed_run_are_removed_and_not_listed(files: Path, tmp_p
     (out / ".manifest.json.tmp.host.1").touch()
     assert stage(path, out) == 0
     listed = {entry["path"] for entry in Manifest.read(out / "manifest.json").files}
-    assert listed == {path.name for path in out.iterdir()} - {"manifest.json"}
+    assert listed == {path.name for path in out.iterdir()} - {"manifest.json", ".scenes.jsonl"}
     assert not [name for name in listed if name.startswith(".")]
 
 

@@ -14,13 +14,13 @@ rule stage:
         "prepare"
     conda:
         "../envs/dithc.yaml"
-    threads: 1
+    threads: W.jobs.threads("stage")
     resources:
-        node_cores=1,
+        node_cores=W.jobs.threads("stage"),
         mem_mb=lambda wc: W.jobs.mem_mb("stage", wc.dataset),
         runtime=lambda wc: W.jobs.runtime("stage", wc.dataset),
     params:
         config=W.config,
         spec=lambda wc: W.spec("stage", wc.dataset),
     shell:
-        "dithc stage --config {params.config:q} --dataset {wildcards.dataset} --inputs {input:q} --out {output:q} 2>&1 | tee -i {log:q}"
+        "dithc stage --config {params.config:q} --dataset {wildcards.dataset} --inputs {input:q} --threads {threads} --out {output:q} 2>&1 | tee -i {log:q}"

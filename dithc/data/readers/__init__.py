@@ -18,18 +18,28 @@ from dithc.data.readers.arrays import Sentinel2ArrayReader
 from dithc.data.readers.gaofen2 import Gaofen2Reader
 from dithc.data.readers.geotiff import GeoTiffReader
 from dithc.data.readers.image_folder import ImageFolderReader
+from dithc.data.readers.inputs import state_of
 from dithc.data.readers.listing import check_name, scene_id
 from dithc.data.readers.safe import SafeReader
-from dithc.data.scene import Reason, Refused, Rejection, Scene
+from dithc.data.scene import Canvas, Reason, Refused, Rejection, Scene
 from dithc.data.table import Kind
 from dithc.data.unpacking import NoRoom, remove_abandoned
 from dithc.log import UserError
 
 __all__ = ["Scenes", "read_scenes"]
 
+SCENE_MEMORY_BYTES = 256 << 20
+UNFOLDED = 12
+"""What a file holds may be packed to a third, and stand in memory as numbers of four bytes."""
+
 
 class Reader(Protocol):
-    """What a kind's reader offers."""
+    """What a kind's reader offers; it can be pickled, as several processes read with copies of it.
+
+    It may also have `columns`, facts of its scenes alone for their table; `inputs(path)`, all files that decide what is read of a
+    path, without which its scenes are read anew in every run; `memory_bytes`, what reading one takes at most; and `canvas`, which
+    is set before each scene and where large ones are painted.
+    """
 
     paths: list[Path]
     classes: list[str]
@@ -42,12 +52,13 @@ class Scenes:
     """The scenes of a source: its length is the number of files; iterating reads them, one at a time.
 
     Attributes:
+        folder: of the source.
         classes: names of the classes that labels index.
         columns: facts of these scenes alone, for their table, beside those that all have.
     """
 
     def __init__(self, reader: Reader, folder: Path) -> None:
-        self._reader, self._folder = reader, folder
+        self._reader, self.folder = reader, folder
         self.classes = reader.classes
         self.columns: dict[str, Kind] = getattr(reader, "columns", {})
 
@@ -55,12 +66,42 @@ class Scenes:
         return len(self._reader.paths)
 
     def __iter__(self) -> Iterator[Scene | Rejection]:
-        for path in self._reader.paths:
-            yield self._one(path)
+        for position in range(len(self)):
+            yield self.read(position, Canvas())
+
+    def path(self, position: int) -> Path:
+        """Of a scene, by its place in the order."""
+        return self._reader.paths[position]
+
+    def scene_id(self, position: int) -> str:
+        """Name of a scene, by its place in the order."""
+        return scene_id(self.path(position), self.folder)
+
+    def look(self, position: int) -> tuple[str | None, int]:
+        """What is seen of a scene's files without reading them, None where they are not known; and their bytes."""
+        inputs = getattr(self._reader, "inputs", None)
+        path = self.path(position)
+        try:
+            found: list[Path] = [path] if inputs is None else inputs(path)
+        except (Refused, UserError, OSError):  # told when it is read
+            return None, 0
+        state, size = state_of(found, relative_to=path.parent)
+        return (None if inputs is None else state), size
+
+    def memory_bytes(self, largest: int) -> int:
+        """Most memory that reading one scene takes, where the largest has so many bytes of files."""
+        stated: int | None = getattr(self._reader, "memory_bytes", None)
+        return stated or max(SCENE_MEMORY_BYTES, UNFOLDED * largest)
+
+    def read(self, position: int, canvas: Canvas) -> Scene | Rejection:
+        """Reads a scene, by its place in the order; a large one may be painted on the canvas."""
+        if hasattr(self._reader, "canvas"):
+            self._reader.canvas = canvas
+        return self._one(self.path(position))
 
     def _one(self, path: Path) -> Scene | Rejection:
         try:
-            check_name(path, self._folder)
+            check_name(path, self.folder)
             return self._reader.read(path)
         except NoRoom:
             raise
@@ -84,7 +125,7 @@ class Scenes:
                 expected="a whole file of this kind",
                 remedy="copy or download it again, or take it out of the folder",
             )
-        return Rejection(scene_id=scene_id(path, self._folder), path=path, refused=refused)
+        return Rejection(scene_id=scene_id(path, self.folder), path=path, refused=refused)
 
 
 def read_scenes(source: datasets.Source, folder: Path) -> Scenes:

@@ -6,6 +6,7 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.data.readers.clouds import is_user_mask, mark_user_mask, user_mask, widen
+from dithc.data.readers.inputs import Beside
 from dithc.data.readers.listing import list_files, scene_id
 from dithc.data.readers.rasters import SUFFIXES, Raw, read_pixels
 from dithc.data.readers.safe_metadata import combined_sha256
@@ -30,6 +31,7 @@ class Sentinel2ArrayReader:
 
     def __init__(self, source: datasets.Sentinel2Array, folder: Path) -> None:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
+        self._beside = Beside()
         self.paths = list_files(
             folder,
             suffixes=SUFFIXES,
@@ -37,6 +39,10 @@ class Sentinel2ArrayReader:
             wanted=f"GeoTIFF or .npy files with {len(source.bands)} bands",
             remedy="put the files there or correct `source.path`; for .SAFE products use `kind: sentinel2`",
         )
+
+    def inputs(self, path: Path) -> list[Path]:
+        """The file, its mask, and whatever else is named as it is."""
+        return self._beside(path)
 
     def read(self, path: Path) -> Scene:
         """Reads one file and checks that its values fit what is declared."""

@@ -10,7 +10,7 @@ from dithc.config import datasets
 from dithc.data.npy import read_npy
 from dithc.data.raster import Grid, read_raster, regrid
 from dithc.data.readers.safe_files import CLASSI, CLOUD_PROBABILITY, SCENE_CLASSIFICATION, BandFile
-from dithc.data.readers.safe_grid import check_cover, read_file
+from dithc.data.readers.safe_grid import STRIP_ROWS, check_cover, read_file
 from dithc.data.scene import Array, Mask, Place, Reason, Refused
 
 INVALID_CLASSES = (0, 1)
@@ -34,8 +34,10 @@ def mark_clouds(files: Mapping[str, BandFile], clouds: datasets.ProductClouds, g
     """
     if SCENE_CLASSIFICATION in files:
         (classes,) = _layers(files[SCENE_CLASSIFICATION], grid)
-        _mark(mask, np.isin(classes, clouds.classes))
-        mask[np.isin(classes, (*INVALID_CLASSES, ABSENT))] = Mask.INVALID
+        for top in range(0, len(mask), STRIP_ROWS):  # a strip at a time: numpy looks classes up with 8 bytes a pixel
+            rows = slice(top, top + STRIP_ROWS)
+            _mark(mask[rows], np.isin(classes[rows], clouds.classes))
+            mask[rows][np.isin(classes[rows], (*INVALID_CLASSES, ABSENT))] = Mask.INVALID
     if CLOUD_PROBABILITY in files:
         (percent,) = _layers(files[CLOUD_PROBABILITY], grid)
         assert clouds.probability is not None

@@ -10,6 +10,7 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.data.calibration import Acquisition, calibrate
+from dithc.data.files import memory_bytes
 from dithc.data.raster import read_raster
 from dithc.data.readers.gaofen2_raw import (
     PRODUCT,
@@ -20,6 +21,7 @@ from dithc.data.readers.gaofen2_raw import (
     product_of,
     xml_beside,
 )
+from dithc.data.readers.inputs import Beside
 from dithc.data.readers.listing import list_files, scene_id
 from dithc.data.readers.rasters import SUFFIXES, Raw, placed, read_pixels
 from dithc.data.readers.safe_metadata import combined_sha256
@@ -61,6 +63,9 @@ class Gaofen2Reader:
     def __init__(self, source: datasets.Gaofen2, folder: Path) -> None:
         self.source, self.folder = source, folder
         self.classes: list[str] = [source.kind]
+        self._beside = Beside()
+        # On the ground a product of level 1A may be as large as there is memory for: two would not have it.
+        self.memory_bytes = memory_bytes() if source.takes_raw else None
         self.columns: dict[str, Kind] = {"orthorectified": "text"} if source.takes_raw else {}
         if source.takes_raw or any(folder.rglob("*.[xX][mM][lL]")):
             self.columns |= {"sun_elevation": "float", "sun_azimuth": "float"}
@@ -85,6 +90,10 @@ class Gaofen2Reader:
             log.info(
                 f"{len(found) - len(self.paths)} archives in {folder} are not read: their products lie there unpacked"
             )
+
+    def inputs(self, path: Path) -> list[Path]:
+        """The file and all that is named as it is, or of a product of level 1A all files of it."""
+        return self._beside(path, product_of(path) if self.source.takes_raw else None)
 
     def read(self, path: Path) -> Scene:
         """Reads one file; the mask is invalid where every band is 0 (outside the footprint) or the file's no data."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.data.raster import RasterInfo, read_raster
+from dithc.data.readers.inputs import Beside
 from dithc.data.readers.listing import list_files, scene_id
 from dithc.data.readers.rasters import Raw, placed
 from dithc.data.scene import (
@@ -38,6 +39,7 @@ class GeoTiffReader:
     def __init__(self, source: datasets.GeoTiff, folder: Path) -> None:
         self.source, self.folder = source, folder
         self.classes: list[str] = [source.kind]
+        self._beside = Beside()
         self.columns: dict[str, Kind] = {} if source.wavelengths_nm is None else {"wavelengths_nm": "floats"}
         first = None if source.suffixes is None else source.suffixes[0]
         self.paths = list_files(
@@ -47,6 +49,13 @@ class GeoTiffReader:
             wanted=f"GeoTIFF files of {len(source.bands)} bands" if first is None else f"GeoTIFF files *{first}",
             remedy="put the files there, or correct `source.path` and `source.suffixes`",
         )
+
+    def inputs(self, path: Path) -> list[Path]:
+        """The files of all bands, and whatever else is named as they are."""
+        suffixes = self.source.suffixes
+        if suffixes is None:
+            return self._beside(path)
+        return sorted({*self._beside(path, path.name[: -len(suffixes[0])]), *self._files(path)})
 
     def read(self, path: Path) -> Scene:
         """Reads the scene of one file, or of the files that begin as this one does."""

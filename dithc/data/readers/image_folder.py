@@ -42,6 +42,10 @@ class ImageFolderReader:
         self._labels = {picture: label for label, pictures in enumerate(found.values()) for picture in pictures}
         self.paths = list(self._labels)
 
+    def inputs(self, path: Path) -> list[Path]:
+        """The picture alone."""
+        return [path]
+
     def read(self, path: Path) -> Scene:
         """Reads one picture as (3, size, size) uint8; grayscale and enlarged ones are noted, so that they are counted."""
         size = self.source.size

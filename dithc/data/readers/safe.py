@@ -1,15 +1,18 @@
 """Sentinel-2 products as ESA delivers them: `.SAFE` folders or zip files, L1C or L2A, all bands on one grid."""
 
-from contextlib import suppress
+from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
 
 from dithc.config import datasets
 from dithc.data.files import check_room
-from dithc.data.raster import Grid
+from dithc.data.raster import Grid, RasterInfo
 from dithc.data.readers.archive import SUFFIX, unpacked
 from dithc.data.readers.clouds import mark_clouds, mark_user_mask, user_mask, widen
+from dithc.data.readers.inputs import below
 from dithc.data.readers.listing import exists, nothing_found, scene_id
 from dithc.data.readers.safe_files import (
     CLOUD_PROBABILITY,
@@ -34,16 +37,35 @@ from dithc.data.readers.safe_metadata import (
     sun_angles,
     verify_files,
 )
-from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Place, Reason, Refused, Scene, located, stored_reflectance
+from dithc.data.scene import (
+    REFLECTANCE_SCALE,
+    Array,
+    Canvas,
+    Mask,
+    Place,
+    Reason,
+    Refused,
+    Scene,
+    located,
+    stored_reflectance,
+)
 from dithc.data.table import Kind
 from dithc.log import UserError, logger, problem
 
-STRIP_ROWS = 1024
+FULL_SIDE = 10_980
+Decoded = tuple[Array, RasterInfo]
 log = logger(__name__)
 
 
 class SafeReader:
-    """Reads products; every band's own file is opened, never GDAL's SENTINEL2 driver."""
+    """Reads products; every band's own file is opened, never GDAL's SENTINEL2 driver.
+
+    Attributes:
+        canvas: where bands are painted, one after the other; while one is, the next is decoded.
+        memory_bytes: what that takes for a whole product: two bands as decoded, one on the grid, the mask, and strips.
+    """
+
+    memory_bytes = 11 * FULL_SIDE**2
 
     def __init__(self, source: datasets.Sentinel2, folder: Path) -> None:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
@@ -52,6 +74,7 @@ class SafeReader:
             "Sentinel-2 products: folders *.SAFE with MTD_MSIL1C.xml or MTD_MSIL2A.xml in them, or zip files of such"
         )
         exists(folder, wanted=wanted)
+        self.canvas = Canvas()
         self.paths = sorted(products(folder))
         self._product_of: dict[Path, Path] = {}
         self._check_bands()
@@ -89,6 +112,13 @@ class SafeReader:
                 remedy=f"set `gsd_m: {finest:g}`, or take a finer band with them",
             )
 
+    def inputs(self, path: Path) -> list[Path]:
+        """All files of the product, and the user's mask beside it."""
+        product = self._product_of.get(path, path)
+        scene = product.with_name(path.name) if path in self._product_of else path
+        own = [user_mask(scene)] if self.source.clouds.beside else []
+        return [*(below(product) if product.is_dir() else [product]), *own]
+
     def read(self, path: Path) -> Scene:
         """Reads one product, a folder or a zip file, as int16 reflectance (C, H, W) on the grid of `gsd_m`."""
         if path in self._product_of:
@@ -113,12 +143,17 @@ class SafeReader:
         metadata = read_metadata(product)
         bands: list[str] = [*(self.source.bands or LEVEL_BANDS[metadata.level])]
         first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
-        grid = common_grid(read_file(first)[1], gsd_m=self.source.gsd_m)
+        whole = read_file(first)
+        grid = common_grid(whole[1], gsd_m=self.source.gsd_m)
         check_room(path, 2 * len(bands) * grid.shape[0] * grid.shape[1], said=f"{len(bands)} x {grid.shape} of int16")
-        stored = np.empty((len(bands), *grid.shape), dtype=np.int16)  # (C, H, W)
+        stored = self.canvas.blank((len(bands), *grid.shape), np.int16)  # (C, H, W)
         mask = np.full(grid.shape, Mask.VALID, dtype=np.uint8)  # (H, W)
-        for index, band in enumerate(bands):
-            self._band(files[band], grid, metadata, into=stored[index], mask=mask)
+        decoded = _decoded([files[band] for band in bands], {first.band: whole})
+        del whole
+        with closing(decoded):
+            for index, (native, info) in enumerate(decoded):
+                self._band(bands[index], native, info, grid, metadata, into=stored[index], mask=mask)
+                self.canvas.release()
         place = Place(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
         read = {file.path.relative_to(product).as_posix(): file.path for file in files.values()}
         read |= self._mask(product.with_name(path.name) if path in self._product_of else path, files, grid, place, mask)
@@ -170,18 +205,46 @@ class SafeReader:
             )
         return (*(["incomplete"] if absent else []), *(["damaged-beside"] if damaged else []))
 
-    def _band(self, file: BandFile, grid: Grid, metadata: ProductMetadata, *, into: Array, mask: Array) -> None:
-        """Reads a band onto the grid as stored reflectance, and marks in `mask` where it is not valid."""
-        (native,), info = read_file(file)
+    def _band(
+        self,
+        band: str,
+        native: Array,
+        info: RasterInfo,
+        grid: Grid,
+        metadata: ProductMetadata,
+        *,
+        into: Array,
+        mask: Array,
+    ) -> None:
+        """Paints a band, decoded (h, w), on the grid as stored reflectance, and marks in `mask` where it is not valid."""
         native[native == SATURATED] = NODATA
-        digital, invalid = on_grid(native, info, grid, band=file.band)
-        for top in range(0, grid.shape[0], STRIP_ROWS):  # a strip at a time: the 32-bit sums of a whole band are large
-            rows = slice(top, top + STRIP_ROWS)
+        for rows, digital, invalid in on_grid(native, info, grid, band=band):
             into[rows] = stored_reflectance(
-                digital[rows],
-                offset=metadata.offsets[file.band],
+                digital,
+                offset=metadata.offsets[band],
                 per_unit=metadata.quantification,
-                invalid=invalid[rows],
-                what=f"a value of {file.band}",
+                invalid=invalid,
+                what=f"a value of {band}",
             )
-        mask[invalid] = Mask.INVALID
+            mask[rows][invalid] = Mask.INVALID
+
+
+def _decoded(files: list[BandFile], known: dict[str, Decoded]) -> Generator[Decoded, None, None]:
+    """Gives the pixels (h, w) of files, each decoded by another thread while the one before is worked on.
+
+    Args:
+        files: of bands.
+        known: those that are decoded already, by band; they are given away.
+    """
+    with ThreadPoolExecutor(1) as pool:
+
+        def begin(number: int) -> Future[Decoded] | None:
+            wanted = number < len(files) and files[number].band not in known
+            return pool.submit(read_file, files[number]) if wanted else None
+
+        following = begin(0)
+        for number, file in enumerate(files):
+            (native,), info = known.pop(file.band) if following is None else following.result()
+            following = begin(number + 1)
+            yield native, info
+            del native

@@ -28,6 +28,8 @@ from dithc.data.synthetic.themes import COUNTRYSIDE
 from dithc.data.xml import write_xml
 
 LEVEL2A_BANDS = tuple(band for band in BANDS if band != "B10")
+MOST_GROWN = 2196
+"""Pixels of the side of a landscape: a fifth of a whole product's."""
 NATIVE_60M = ("B01", "B09")
 # Top of the true-colour picture that real products carry: reflectance 0.3558 becomes 255.
 TRUE_COLOUR_WHITE = 0.3558
@@ -46,6 +48,8 @@ def write_product(folder: Path, granules: Sequence[SafeProduct], *, seed: int) -
     cloud. Digital numbers are reflectance * 10000, from baseline 04.00 on + 1000; checksums are SHA3-256 or, in every second
     product, MD5. Level L1C of before that baseline has no raster mask of clouds: QA60 lies beside it, `NAME_mask.tif`.
 
+    A product of more than `MOST_GROWN` pixels is made of equal parts, so that a whole one (10,980) needs no more memory.
+
     Args:
         granules: one, or those of a product with long names.
     """
@@ -59,7 +63,8 @@ def write_product(folder: Path, granules: Sequence[SafeProduct], *, seed: int) -
 
 def _write_granule(root: Path, product: SafeProduct, *, seed: int) -> tuple[float, ...]:
     """Writes a granule's images and metadata; gives the share of each scene class in percent."""
-    grid = Grid(product.size, product.size, 10.0)
+    side = repeated_side(product.size)
+    grid = Grid(side, side, 10.0)
     land = grow(generator(seed, 0, product.index, 0), grid, COUNTRYSIDE)
     bands = LEVEL2A_BANDS if product.level == "L2A" else BANDS
     image = reflectance(land, generator(seed, 0, product.index, 1), bands=bands)  # (C, H, W)
@@ -162,9 +167,17 @@ class _Images:
         path.parent.mkdir(parents=True, exist_ok=True)
         left, top = self.product.left_top
         seen = np.where(self.unseen[resolution], 0, array).astype(array.dtype)
+        times = self.product.size // (seen.shape[-1] * resolution // 10)
+        seen = np.tile(seen, (1, times, times))
         transform = north_up(left=left, top=top, gsd=float(resolution))
         driver: Driver = "JP2OpenJPEG" if path.suffix == ".jp2" else "GTiff"
         write_geotiff(path, seen, transform=transform, epsg=self.product.epsg, driver=driver, verify=True)
+
+
+def repeated_side(size: int) -> int:
+    """Side of the part that a product repeats: all of it, or at most `MOST_GROWN` and at least a quarter of that."""
+    counts = range(-(-size // MOST_GROWN), 4 * size // MOST_GROWN + 1)
+    return size // next((count for count in counts if size % (6 * count) == 0), 1)
 
 
 def _mean(layer: F32, factor: int) -> F32:

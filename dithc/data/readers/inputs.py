@@ -1,0 +1,56 @@
+"""Which files decide a scene, and what is to be seen of them without reading: whether it is the one that was read before."""
+
+import hashlib
+import os
+from bisect import bisect_left
+from itertools import islice, takewhile
+from pathlib import Path
+
+LENGTH = 16
+ENDS = (".", "_", "-")
+
+
+class Beside:
+    """Lists what lies beside scenes; each folder is listed once."""
+
+    def __init__(self) -> None:
+        self._names: dict[Path, list[str]] = {}
+
+    def __call__(self, path: Path, stem: str | None = None) -> list[Path]:
+        """The files whose names begin as a scene's does: itself, its metadata, masks, coefficients, world files.
+
+        Args:
+            path: of the scene.
+            stem: how they begin; if it is not given, the scene's name without its last suffix, and then one of `ENDS`.
+        """
+        ends, stem = ("",) if stem is not None else ENDS, path.stem if stem is None else stem
+        if path.parent not in self._names:
+            self._names[path.parent] = sorted(os.listdir(path.parent))
+        names = self._names[path.parent]
+        alike = takewhile(lambda name: name.startswith(stem), islice(names, bisect_left(names, stem), None))
+        return [path.with_name(name) for name in alike if name.startswith(ends, len(stem))]
+
+
+def below(folder: Path) -> list[Path]:
+    """All files in a folder and the folders in it, hidden ones too."""
+    return sorted(Path(place, name) for place, _, names in os.walk(folder) for name in names)
+
+
+def state_of(paths: list[Path], *, relative_to: Path) -> tuple[str | None, int]:
+    """What is seen of files: a digest of their names, sizes and times of change, None where one cannot be; and their bytes.
+
+    The time at which a file's entry was changed (ctime) cannot be set: a file that was altered in place and given its old time
+    back is another one.
+    """
+    digest, size = hashlib.sha256(), 0
+    try:
+        for path in paths:
+            seen = path.stat()
+            name = os.path.relpath(path, relative_to)
+            digest.update(
+                f"{name}\0{seen.st_size}\0{seen.st_mtime_ns}\0{seen.st_ctime_ns}\n".encode(errors="surrogateescape")
+            )
+            size += seen.st_size
+    except OSError:  # the reader's to refuse
+        return None, size
+    return digest.hexdigest()[:LENGTH], size

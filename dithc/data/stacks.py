@@ -1,0 +1,169 @@
+"""Scenes of one shape behind each other in files: stacks, written as scenes come, and a canvas for scenes that fill one alone."""
+
+import mmap
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.data.npy import SHARD_BYTES, NpyWriter
+from dithc.data.scene import Array, Canvas, Mask
+
+SCENES_PER_STACK = 4096
+OPEN_STACKS = 16
+"""Shapes that grow at once; a data set where every scene has its own shape must not hold a file open for each."""
+
+
+class Stacks:
+    """Writes `stack-00000.npy` (n, C, H, W) and, where not every pixel of it is valid, `stack-00000.mask.npy` (n, H, W)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.entries: list[dict[str, Any]] = []
+        self._open: OrderedDict[tuple[int, ...], _Stack] = OrderedDict()
+
+    def append(self, pixels: Array | Path, mask: Array | None, *, shape: tuple[int, ...], dtype: str) -> "Placed":
+        """Appends a scene.
+
+        Args:
+            pixels: (C, H, W), or a whole stack of it alone, which is linked or moved.
+            mask: (H, W) of `Mask`, None where all of it is valid.
+            shape: (C, H, W).
+            dtype: of the pixels.
+        """
+        if shape in self._open and self._open[shape].is_full:
+            self._close(shape)
+        if shape not in self._open:
+            if len(self._open) == OPEN_STACKS:
+                self._close(next(iter(self._open)))
+            self._open[shape] = _Stack(self.folder, len(self.entries), shape=shape, dtype=dtype)
+            self.entries.append({"file": self._open[shape].path.name, "mask": None, "count": 0})
+        self._open.move_to_end(shape)
+        return self._open[shape].append(pixels, mask)
+
+    def _close(self, shape: tuple[int, ...]) -> None:
+        stack = self._open.pop(shape)
+        stack.close()
+        has_mask = stack.mask is not None
+        self.entries[stack.number] |= {"count": stack.count, "mask": stack.path_to_mask.name if has_mask else None}
+
+    def __enter__(self) -> "Stacks":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        while self._open:
+            shape = next(iter(self._open))
+            if kind is None:
+                self._close(shape)
+            else:
+                self._open.pop(shape).discard()
+
+
+class Placed:
+    """Where a scene was put: number and row of its stack, and file and first byte of its pixels and of its mask."""
+
+    def __init__(self, stack: "_Stack") -> None:
+        self.stack, self.row = stack.number, stack.count - 1
+        self.pixels = [stack.path.name, first_byte(stack.shape, stack.dtype, self.row)]
+        self.mask = stack.mask and [stack.path_to_mask.name, first_byte(stack.shape[1:], "uint8", self.row)]
+
+
+class _Stack:
+    """One file that grows; the mask's begins with the first scene that is not all valid."""
+
+    def __init__(self, folder: Path, number: int, *, shape: tuple[int, ...], dtype: str) -> None:
+        self.number, self.shape, self.dtype, self.count = number, shape, dtype, 0
+        self.path, self.path_to_mask = folder / f"stack-{number:05d}.npy", folder / f"stack-{number:05d}.mask.npy"
+        self.pixels: NpyWriter | None = None
+        self.mask: NpyWriter | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= SCENES_PER_STACK or (self.count + 1) * bytes_of(self.shape, self.dtype) > SHARD_BYTES
+
+    def append(self, pixels: Array | Path, mask: Array | None) -> Placed:
+        if isinstance(pixels, Path):
+            assert fills_a_stack(self.shape, self.dtype), "a file of a scene that shares its stack with others"
+            link(pixels, self.path)
+        else:
+            self.pixels = self.pixels or NpyWriter(self.path, shape=self.shape, dtype=self.dtype)
+            self.pixels.append(pixels[np.newaxis])
+        if mask is not None and self.mask is None:
+            self.mask = NpyWriter(self.path_to_mask, shape=self.shape[1:], dtype=np.uint8)
+            for _ in range(self.count):
+                self.mask.append(np.full((1, *self.shape[1:]), Mask.VALID, np.uint8))
+        if self.mask is not None:
+            mask = np.full(self.shape[1:], Mask.VALID, np.uint8) if mask is None else mask
+            self.mask.append(mask[np.newaxis])
+        self.count += 1
+        return Placed(self)
+
+    def close(self) -> None:
+        for writer in filter(None, (self.pixels, self.mask)):
+            writer.close()
+
+    def discard(self) -> None:
+        for writer in filter(None, (self.pixels, self.mask)):
+            writer.discard()
+
+
+class FileCanvas(Canvas):
+    """Gives scenes that fill a stack alone the room of their stack's file, mapped; smaller ones memory.
+
+    Attributes:
+        path: of the file of the last scene that asked, None where it has memory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path: Path | None = None
+        self._map: mmap.mmap | None = None
+
+    def blank(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        self.discard()
+        if not fills_a_stack(shape, dtype):
+            return super().blank(shape, dtype)
+        self.path = self.folder / "canvas.npy"
+        start, size = first_byte(shape, dtype, 0), bytes_of(shape, dtype)
+        NpyWriter(self.path, shape=shape, dtype=dtype).close(count=1)
+        with self.path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), start, size)  # a full disk is an error here, and no signal later
+            self._map = mmap.mmap(file.fileno(), start + size)
+        return np.frombuffer(self._map, dtype, offset=start).reshape(shape)
+
+    def release(self) -> None:
+        """Lets go of the memory of what is painted: it is the file's, which the system writes."""
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def discard(self) -> None:
+        """Forgets the last scene; a file of it that nobody took is removed."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+        self.path = self._map = None
+
+
+def fills_a_stack(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
+    """Whether a stack has no room for a second scene of this shape."""
+    return 2 * bytes_of(shape, dtype) > SHARD_BYTES
+
+
+def bytes_of(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
+    """Bytes of an array."""
+    return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+
+
+def first_byte(shape: tuple[int, ...], dtype: npt.DTypeLike, row: int) -> int:
+    """Where a row of a .npy file (n, *shape) begins: its header leaves room to grow, and always has the same length."""
+    return NpyWriter.header_bytes(shape, dtype) + row * bytes_of(shape, dtype)
+
+
+def link(old: Path, new: Path) -> None:
+    """A second name for a file; where the file system has none, the file is moved."""
+    try:
+        os.link(old, new)
+    except OSError:
+        os.rename(old, new)

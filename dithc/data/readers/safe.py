@@ -14,7 +14,6 @@ from dithc.data.readers.listing import exists, nothing_found, scene_id
 from dithc.data.readers.safe_files import (
     CLOUD_PROBABILITY,
     LEVEL_BANDS,
-    NATIVE_GSD_M,
     SCENE_CLASSIFICATION,
     BandFile,
     band_files,
@@ -22,10 +21,9 @@ from dithc.data.readers.safe_files import (
     packed_product,
     products,
 )
-from dithc.data.readers.safe_grid import NODATA, SATURATED, common_grid, on_grid, read_file
+from dithc.data.readers.safe_grid import check_grid, common_grid, read_band, read_file
 from dithc.data.readers.safe_metadata import (
     Level,
-    ProductMetadata,
     combined_sha256,
     level_of,
     listed_files,
@@ -33,10 +31,9 @@ from dithc.data.readers.safe_metadata import (
     read_metadata,
     verify_files,
 )
-from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Place, Reason, Refused, Scene, located, stored_reflectance
+from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Place, Reason, Refused, Scene, located
 from dithc.log import UserError, logger, problem
 
-STRIP_ROWS = 1024
 log = logger(__name__)
 
 
@@ -51,7 +48,7 @@ class SafeReader:
         exists(folder, wanted=wanted)
         self.paths = sorted(products(folder))
         self._product_of: dict[Path, Path] = {}
-        self._check_bands()
+        check_grid(source.bands, source.gsd_m)
         if not self.paths:
             remedy = (
                 "unpack other archives than .zip; for loose band stacks (GeoTIFF, .npy) use `kind: sentinel2-array`"
@@ -73,18 +70,6 @@ class SafeReader:
             if len(parts := granules(product)) > 1:
                 self._product_of |= dict.fromkeys(parts, product)
         self.paths = sorted({*self.paths, *self._product_of} - {*self._product_of.values()})
-
-    def _check_bands(self) -> None:
-        """Refuses a grid that is finer than every band of `bands`: all pixels would be invented."""
-        bands = self.source.bands or NATIVE_GSD_M
-        finest = min(NATIVE_GSD_M[band] for band in bands)
-        if self.source.bands and finest > self.source.gsd_m:
-            raise problem(
-                "the grid is finer than every band that is asked for (`source.bands`)",
-                got=f"`gsd_m: {self.source.gsd_m:g}` for {', '.join(bands)}",
-                expected=f"`gsd_m` of {finest:g} or more",
-                remedy=f"set `gsd_m: {finest:g}`, or take a finer band with them",
-            )
 
     def read(self, path: Path) -> Scene:
         """Reads one product, a folder or a zip file, as int16 reflectance (C, H, W) on the grid of `gsd_m`."""
@@ -115,7 +100,14 @@ class SafeReader:
         stored = np.empty((len(bands), *grid.shape), dtype=np.int16)  # (C, H, W)
         mask = np.full(grid.shape, Mask.VALID, dtype=np.uint8)  # (H, W)
         for index, band in enumerate(bands):
-            self._band(files[band], grid, metadata, into=stored[index], mask=mask)
+            read_band(
+                files[band],
+                grid,
+                offset=metadata.offsets[band],
+                per_unit=metadata.quantification,
+                into=stored[index],
+                mask=mask,
+            )
         place = Place(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
         read = {file.path.relative_to(product).as_posix(): file.path for file in files.values()}
         read |= self._mask(product.with_name(path.name) if path in self._product_of else path, files, grid, place, mask)
@@ -162,19 +154,3 @@ class SafeReader:
                 f"{product.name} is damaged beside what is read: {damaged[0]}{more} is not what manifest.safe lists"
             )
         return (*(["incomplete"] if absent else []), *(["damaged-beside"] if damaged else []))
-
-    def _band(self, file: BandFile, grid: Grid, metadata: ProductMetadata, *, into: Array, mask: Array) -> None:
-        """Reads a band onto the grid as stored reflectance, and marks in `mask` where it is not valid."""
-        (native,), info = read_file(file)
-        native[native == SATURATED] = NODATA
-        digital, invalid = on_grid(native, info, grid, band=file.band)
-        for top in range(0, grid.shape[0], STRIP_ROWS):  # a strip at a time: the 32-bit sums of a whole band are large
-            rows = slice(top, top + STRIP_ROWS)
-            into[rows] = stored_reflectance(
-                digital[rows],
-                offset=metadata.offsets[file.band],
-                per_unit=metadata.quantification,
-                invalid=invalid[rows],
-                what=f"a value of {file.band}",
-            )
-        mask[invalid] = Mask.INVALID

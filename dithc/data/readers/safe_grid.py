@@ -1,19 +1,59 @@
-"""Files of a Sentinel-2 product read and brought onto one grid, each after checks of what it says of itself."""
+"""Files of a Sentinel-2 scene read and brought onto one grid, each after checks of what it says of itself."""
 
+from collections.abc import Sequence
 from math import copysign
 
 import numpy as np
 
 from dithc.data.raster import Grid, RasterInfo, read_raster, regrid
 from dithc.data.readers.rasters import TOLERANCE, check_projected, square_pixel
-from dithc.data.readers.safe_files import CLASSI, CLOUD_PROBABILITY, SCENE_CLASSIFICATION, BandFile
-from dithc.data.scene import Array, Reason, Refused
-from dithc.log import logger
+from dithc.data.readers.safe_files import CLASSI, CLOUD_PROBABILITY, NATIVE_GSD_M, SCENE_CLASSIFICATION, BandFile
+from dithc.data.scene import Array, Mask, Reason, Refused, stored_reflectance
+from dithc.log import logger, problem
 
 NODATA, SATURATED = 0, 65535
+STRIP_ROWS = 1024
 LAYERS = {SCENE_CLASSIFICATION: (1, "uint8"), CLOUD_PROBABILITY: (1, "uint8"), CLASSI: (3, "uint8")}
 """Number and type of the layers of masks; a band has one of uint16."""
 log = logger(__name__)
+
+
+def check_grid(bands: Sequence[str] | None, gsd_m: float) -> None:
+    """Refuses a grid that is finer than every band of `bands`: all pixels would be invented.
+
+    Raises:
+        UserError: it is.
+    """
+    finest = min((NATIVE_GSD_M[band] for band in bands or ()), default=0.0)
+    if finest > gsd_m:
+        raise problem(
+            "the grid is finer than every band that is asked for (`source.bands`)",
+            got=f"`gsd_m: {gsd_m:g}` for {', '.join(bands or ())}",
+            expected=f"`gsd_m` of {finest:g} or more",
+            remedy=f"set `gsd_m: {finest:g}`, or take a finer band with them",
+        )
+
+
+def read_band(file: BandFile, grid: Grid, *, offset: float, per_unit: float, into: Array, mask: Array) -> None:
+    """Reads a band onto the grid as stored reflectance (H, W), and marks in `mask` (H, W) where it is not valid.
+
+    Args:
+        file: of the band.
+        grid: of the scene.
+        offset: added to digital numbers.
+        per_unit: digital numbers of reflectance 1.
+        into: int16, written.
+        mask: of `Mask`, changed.
+    """
+    (native,), info = read_file(file)
+    native[native == SATURATED] = NODATA
+    digital, invalid = on_grid(native, info, grid, band=file.band)
+    for top in range(0, grid.shape[0], STRIP_ROWS):  # a strip at a time: the 32-bit sums of a whole band are large
+        rows = slice(top, top + STRIP_ROWS)
+        into[rows] = stored_reflectance(
+            digital[rows], offset=offset, per_unit=per_unit, invalid=invalid[rows], what=f"a value of {file.band}"
+        )
+    mask[invalid] = Mask.INVALID
 
 
 def read_file(file: BandFile) -> tuple[Array, RasterInfo]:

@@ -128,6 +128,16 @@ def test_a_wrong_part_is_thrown_away(
     assert_whole(tmp_path, content)
 
 
+def test_a_part_that_begins_elsewhere_is_thrown_away_however_consistent(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
+) -> None:
+    place = f"bytes 7-{len(content) - 1}/{len(content)}"
+    catalogue.replies[PATH] = [Reply(cut=5000), Reply(body=content[7:], headers={"Content-Range": place})]
+    get()
+    assert [request.get("Range") for request in catalogue.asked(PATH)] == [None, "bytes=5000-", None]
+    assert_whole(tmp_path, content)
+
+
 def test_a_part_that_nobody_asked_for_is_no_file(
     get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
 ) -> None:

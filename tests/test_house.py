@@ -16,6 +16,7 @@ ENTRANCES = {
     "rasterio": ("dithc/data/raster.py", "dithc/data/ground.py"),
     "PIL": ("dithc/data/pictures.py",),
     "zarr": ("dithc/products/zarr_store.py",),
+    "pystac_client": ("dithc/stac/catalogue.py",),
     "lxml": ("dithc/data/xml.py",),
     "pyarrow": ("dithc/data/table.py",),
     "diffusers": ("dithc/latents/diffusers_kl.py",),

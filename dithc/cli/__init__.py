@@ -28,6 +28,7 @@ VERBS = {
     "run": "run an experiment, and show its stages",
     "status": "say how far experiments are",
     "synthesize": "generate small inputs of true structure",
+    "fetch": "bring scenes of a catalogue into a folder",
     "stage": "read scenes onto one grid",
     "tiles": "cut scenes into tiles",
     "codec": "train an autoencoder on tiles",

@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
-        "--kind", choices=("sentinel2", "gaofen2", "gaofen2-raw", "geotiff", "image-folder"), help="what to generate"
+        "--kind",
+        choices=("sentinel2", "sentinel2-stac", "gaofen2", "gaofen2-raw", "geotiff", "image-folder"),
+        help="what to generate",
     )
     what.add_argument("--config", type=Path, help="configuration file of an experiment")
     parser.add_argument("--dataset", help="with --config: name in the section `datasets`")

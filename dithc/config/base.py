@@ -6,6 +6,7 @@ Unknown keys are refused, values do not change, every field is documented; no nu
 import unicodedata
 from collections.abc import Mapping
 from typing import Annotated, Any, get_args
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -36,6 +37,18 @@ def _path(text: str) -> str:
     return text
 
 
+def _address(text: str) -> str:
+    parts = urlsplit(_one_line(text))
+    if parts.scheme not in ("https", "http") or not parts.hostname or " " in text:
+        raise ValueError("an address such as https://HOST/PATH is expected")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ValueError(
+            "the address has a user, password, query or fragment, which would stand in every manifest: leave it out, a token "
+            "goes into the variable DITHC_STAC_TOKEN"
+        )
+    return text
+
+
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 Size = Annotated[int, Field(ge=1, le=65_536)]  # of a side, a width, a batch
@@ -48,6 +61,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=64)]  # 
 Preset = Annotated[str, Field(pattern=r"^(Modern)?DiT-(S|B|L|XL)/[248]$")]
 Band = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=32)]
 Title = Annotated[str, Field(max_length=500), AfterValidator(_one_line)]
+Address = Annotated[str, Field(max_length=500), AfterValidator(_address)]
 Place = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_path)]
 
 

@@ -1,10 +1,11 @@
 """Settings of data sets: where scenes come from, how they become tiles, how tiles are split, scaled and shown."""
 
+from datetime import date
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from dithc.config.base import Band, Fraction, Metres, Name, Place, Positive, Settings, Size, Title
+from dithc.config.base import Address, Band, Fraction, Metres, Name, Place, Positive, Settings, Size, Title
 
 # In the units of the data set, digital numbers or reflectances: far beyond both, and far from what fp32 cannot tell apart.
 Shown = Annotated[float, Field(ge=-(10.0**9), le=10.0**9)]
@@ -65,16 +66,7 @@ class ProductClouds(Clouds):
     """Count opaque clouds and cirrus of MSK_CLASSI as cloud, the raster mask of L1C products from baseline 04.00 on."""
 
 
-class Sentinel2(_Source):
-    """Sentinel-2 products as ESA delivers them: `.SAFE` folders or zip files of them, L1C or L2A."""
-
-    kind: Literal["sentinel2"]
-    """Selects this reader."""
-    checksum: Literal["verify", "skip"] = "verify"
-    """Compare every file with the checksum in manifest.safe; `skip` trusts the disk."""
-    may_lack: list[Title] = Field(default=[], max_length=1000)
-    """Files that manifest.safe lists and that need not be there, as patterns of their paths in the product: `*/QI_DATA/*`, or `*`
-    for products of which a part was downloaded. The file of a band's own pixel size is needed in any case."""
+class _Sentinel2Bands(_Source):
     gsd_m: Metres = 10.0
     """Pixel size of the common grid in metres. Where a product has a band at several sizes, the file of this size is read, or the
     next finer one; a band is brought to a finer grid from its own pixel size alone, never from a coarser copy."""
@@ -84,10 +76,22 @@ class Sentinel2(_Source):
     """Which pixels count as cloud."""
 
     @model_validator(mode="after")
-    def _bands_once(self) -> "Sentinel2":
+    def _bands_once(self) -> "_Sentinel2Bands":
         if self.bands is not None and len(set(self.bands)) < len(self.bands):
             raise ValueError(f"`bands` names a band twice: {', '.join(self.bands)}")
         return self
+
+
+class Sentinel2(_Sentinel2Bands):
+    """Sentinel-2 products as ESA delivers them: `.SAFE` folders or zip files of them, L1C or L2A."""
+
+    kind: Literal["sentinel2"]
+    """Selects this reader."""
+    checksum: Literal["verify", "skip"] = "verify"
+    """Compare every file with the checksum in manifest.safe; `skip` trusts the disk."""
+    may_lack: list[Title] = Field(default=[], max_length=1000)
+    """Files that manifest.safe lists and that need not be there, as patterns of their paths in the product: `*/QI_DATA/*`, or `*`
+    for products of which a part was downloaded. The file of a band's own pixel size is needed in any case."""
 
     @model_validator(mode="after")
     def _grids_end_together(self) -> "Sentinel2":
@@ -97,6 +101,70 @@ class Sentinel2(_Source):
                 f"`synthetic.size` is {side}, no multiple of 6, in which the grids of 10 m, 20 m and 60 m end together: "
                 f"use {below} or {below + 6}"
             )
+        return self
+
+
+class Search(Settings):
+    """Which scenes of a catalogue `dithc fetch` brings into `path`."""
+
+    catalog: Address
+    """Root of a STAC API with item search: `https://earth-search.aws.element84.com/v1`."""
+    collection: Title
+    """Its name there: `sentinel-2-c1-l2a`."""
+    bbox: tuple[float, float, float, float] | None = None
+    """West, south, east and north of the area in degrees; exactly one of `bbox` and `area` is given."""
+    area: Place | None = None
+    """GeoJSON file with one polygon, in degrees; scenes that touch it are taken."""
+    first_day: date
+    """Of acquisition, `2024-04-01` (UTC)."""
+    last_day: date
+    """Of acquisition, itself included."""
+    max_cloud: Fraction = 1.0
+    """Scenes with a larger cloudy share, as the catalogue says, are left out."""
+    limit: Positive = 100
+    """Most scenes, the first in the order of the catalogue."""
+    sign: Address | None = None
+    """Gives the signed form of an address for `?href=`, where files are not to be had without:
+    `https://planetarycomputer.microsoft.com/api/sas/v1/sign` for Planetary Computer."""
+
+    @model_validator(mode="after")
+    def _one_area(self) -> "Search":
+        if (self.bbox is None) == (self.area is None):
+            raise ValueError("give exactly one of `bbox` (west, south, east, north) and `area` (a GeoJSON file)")
+        if self.bbox is not None:
+            west, south, east, north = self.bbox
+            if not (-180 <= west < east <= 180 and -90 <= south < north <= 90):
+                raise ValueError(
+                    f"`bbox` {list(self.bbox)} is not west, south, east, north in degrees, each pair rising; an area across "
+                    "180 degrees of longitude takes an `area` of two polygons"
+                )
+        if self.first_day > self.last_day:
+            raise ValueError(f"`first_day` {self.first_day} is after `last_day` {self.last_day}")
+        return self
+
+
+class Sentinel2Stac(_Sentinel2Bands):
+    """Sentinel-2 scenes as catalogues have them: STAC items beside the GeoTIFF (or JPEG 2000) file of each band, L1C or L2A."""
+
+    kind: Literal["sentinel2-stac"]
+    """Selects this reader."""
+    search: Search | None = None
+    """Which scenes `dithc fetch` searches and brings into `path`; staging takes these alone and never goes to a network."""
+    checksum: Literal["verify", "skip"] = "verify"
+    """Compare every file with its size and checksum in the item and in lock.json; `skip` trusts the disk."""
+    offset: float | None = Field(default=None, ge=-(10.0**6), le=10.0**6)
+    """Added to digital numbers in the place of what items say, for catalogues that say it wrongly: 0 or -1000."""
+    check_offset: bool = True
+    """Reject a scene whose values the offset cannot belong to; switch off where a scene is truly that bright."""
+
+    @model_validator(mode="after")
+    def _from_files(self) -> "Sentinel2Stac":
+        if self.synthetic is not None:
+            raise ValueError(
+                "a sentinel2-stac is not generated with an experiment: `dithc synthesize --kind sentinel2-stac`, and `path`"
+            )
+        if self.clouds.classi:
+            raise ValueError("`clouds.classi` has no effect: catalogues do not have MSK_CLASSI as a file")
         return self
 
 
@@ -300,7 +368,9 @@ class ImageFolder(_Source):
     """`folders`: each sub-folder is a class, in sorted order; `one`: all pictures are of one class."""
 
 
-Source = Annotated[Sentinel2 | Sentinel2Array | Gaofen2 | GeoTiff | ImageFolder, Field(discriminator="kind")]
+Source = Annotated[
+    Sentinel2 | Sentinel2Stac | Sentinel2Array | Gaofen2 | GeoTiff | ImageFolder, Field(discriminator="kind")
+]
 
 
 class Tiles(Settings):

@@ -40,6 +40,7 @@ SENTINEL2_NM = {
 }
 WAVELENGTHS_NM: dict[str, dict[str, float]] = {
     "sentinel2": SENTINEL2_NM,
+    "sentinel2-stac": SENTINEL2_NM,
     "sentinel2-array": SENTINEL2_NM,
     "gaofen2": {"B": 485.0, "G": 555.0, "R": 660.0, "NIR": 830.0},
 }

@@ -30,7 +30,7 @@ EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}
 # Of no effect on what a codec gives back.
 OF_SAMPLES = {"weights", "sampler", "steps", "guidance", "guidance_channels", *EVALUATION_YOUNGER}
 # Where something stands, or whether it was checked, does not decide a result: the hashes of the bytes are in the manifests.
-PLACES = {"path", "init_file", "dem", "checksum", "may_lack"}
+PLACES = {"path", "search", "init_file", "dem", "checksum", "may_lack"}
 LOOKS = {"display"}  # of tiles; nothing that is learnt sees it, but for the SD VAE, whose latents name it
 
 

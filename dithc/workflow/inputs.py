@@ -38,6 +38,6 @@ def check_inputs(experiment: Experiment, rules: Set[str]) -> None:
             f"input of experiment {experiment.name!r} is not on this machine",
             got="no such file or folder for" + "".join(f"\n    {line}" for line in missing),
             expected="your data, autoencoder and feature extractor at those paths (nothing is downloaded)",
-            remedy="put them there (a link will do), or set the keys in a config file of your own and pass it as a "
-            "second --configfile; config/README.md says which files each kind needs",
+            remedy="put them there (a link will do; `dithc fetch` brings what a `search` names), or set the keys in a config "
+            "file of your own and pass it as a second --configfile; config/README.md says which files each kind needs",
         )

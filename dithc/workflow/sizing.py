@@ -33,7 +33,7 @@ SAMPLED_SHARD = 64  # images that `dithc sample` holds until they are written
 START_MINUTES = 2.0
 DISK_MB_A_SECOND = 20.0
 CONVOLUTION_SHARE = 0.5  # of `gflops_per_core`, what PyTorch's small convolutions reach
-SOURCE_BANDS = {"sentinel2": 13, "image-folder": 3}
+SOURCE_BANDS = {"sentinel2": 13, "sentinel2-stac": 13, "image-folder": 3}
 SHARE = 1.25  # above the sum, for fragments of the heap
 
 
@@ -158,7 +158,7 @@ def _scene_mb(dataset: datasets.Dataset) -> tuple[float, float]:
         one = bands * made.size**2 * 4 / MB
         return one, one * made.scenes * (made.classes if dataset.source.kind == "image-folder" else 1)
     _, total, largest = source_files(dataset)
-    if dataset.source.kind == "sentinel2":
+    if dataset.source.kind in ("sentinel2", "sentinel2-stac"):
         return bands * FULL_SIDE**2 * 2 / MB, 3 * total / MB
     # A file holds one scene of all bands, as it is or compressed to a third; as numbers of 4 bytes it is up to 12 times that.
     return 12 * largest / MB, 3 * total / MB

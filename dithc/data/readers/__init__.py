@@ -21,6 +21,7 @@ from dithc.data.readers.image_folder import ImageFolderReader
 from dithc.data.readers.inputs import state_of
 from dithc.data.readers.listing import check_name, scene_id
 from dithc.data.readers.safe import SafeReader
+from dithc.data.readers.stac import StacReader
 from dithc.data.scene import Canvas, Reason, Refused, Rejection, Scene
 from dithc.data.table import Kind
 from dithc.data.unpacking import NoRoom, remove_abandoned
@@ -142,6 +143,8 @@ def _reader(source: datasets.Source, folder: Path) -> Reader:
     match source:
         case datasets.Sentinel2():
             return SafeReader(source, folder)
+        case datasets.Sentinel2Stac():
+            return StacReader(source, folder)
         case datasets.Sentinel2Array():
             return Sentinel2ArrayReader(source, folder)
         case datasets.Gaofen2():

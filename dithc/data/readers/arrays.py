@@ -1,5 +1,6 @@
 """Sentinel-2 pixels without their product: GeoTIFF or .npy files, believed only as far as they do not contradict."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -135,15 +136,17 @@ def check_range(pixels: Array, invalid: Array) -> None:
         )
 
 
-def check_offset(pixels: Array, invalid: Array, *, bands: list[str], offset: float, per_unit: float) -> None:
+def check_offset(
+    pixels: Iterable[Array], invalid: Iterable[Array], *, bands: list[str], offset: float, per_unit: float
+) -> None:
     """Refuses values that the declared offset cannot belong to.
 
     The offset of processing baseline 04.00 is -1000 DN (-0.1 in reflectance). Left in, no band is darker than about 0.1
     and the cirrus band is there as a whole; taken off twice, whole bands are negative.
 
     Args:
-        pixels: (C, H, W) as stored in the file.
-        invalid: (C, H, W), not all true.
+        pixels: (C, H, W) as stored in the file, or one band after the other.
+        invalid: (C, H, W), not all true; likewise.
         bands: names, to find the cirrus band.
         offset: declared, in stored units.
         per_unit: stored units per reflectance 1.

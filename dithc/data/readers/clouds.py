@@ -22,7 +22,7 @@ ABSENT = 255
 CLEAR, CLOUDY = 0, (1, 1024, 2048, 3072)
 """Numbers of a user's mask; the latter three are bits 10 (opaque) and 11 (cirrus) of QA60."""
 SUFFIXES = (".npy", ".tif", ".tiff")
-ENDINGS = (*SUFFIXES, ".jp2", ".safe", ".zip")
+ENDINGS = (*SUFFIXES, ".jp2", ".safe", ".zip", ".json")
 """Of scenes, beside whose names without them masks are looked for; other dots belong to the name of a granule."""
 
 

@@ -1,7 +1,5 @@
 """Sentinel-2 products as ESA delivers them: `.SAFE` folders or zip files, L1C or L2A, all bands on one grid."""
 
-from collections.abc import Generator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.data.files import check_room
-from dithc.data.raster import Grid, RasterInfo
+from dithc.data.raster import Grid
 from dithc.data.readers.archive import SUFFIX, unpacked
 from dithc.data.readers.clouds import mark_clouds, mark_user_mask, user_mask, widen
 from dithc.data.readers.inputs import below
@@ -17,7 +15,6 @@ from dithc.data.readers.listing import exists, nothing_found, scene_id
 from dithc.data.readers.safe_files import (
     CLOUD_PROBABILITY,
     LEVEL_BANDS,
-    NATIVE_GSD_M,
     SCENE_CLASSIFICATION,
     BandFile,
     band_files,
@@ -25,10 +22,9 @@ from dithc.data.readers.safe_files import (
     packed_product,
     products,
 )
-from dithc.data.readers.safe_grid import NODATA, SATURATED, common_grid, on_grid, read_file
+from dithc.data.readers.safe_grid import check_grid, common_grid, decoded, paint_band, read_file
 from dithc.data.readers.safe_metadata import (
     Level,
-    ProductMetadata,
     combined_sha256,
     level_of,
     listed_files,
@@ -37,23 +33,11 @@ from dithc.data.readers.safe_metadata import (
     sun_angles,
     verify_files,
 )
-from dithc.data.scene import (
-    REFLECTANCE_SCALE,
-    Array,
-    Canvas,
-    Mask,
-    Place,
-    Reason,
-    Refused,
-    Scene,
-    located,
-    stored_reflectance,
-)
+from dithc.data.scene import REFLECTANCE_SCALE, Array, Canvas, Mask, Place, Reason, Refused, Scene, located
 from dithc.data.table import Kind
 from dithc.log import UserError, logger, problem
 
 FULL_SIDE = 10_980
-Decoded = tuple[Array, RasterInfo]
 log = logger(__name__)
 
 
@@ -77,7 +61,7 @@ class SafeReader:
         self.canvas = Canvas()
         self.paths = sorted(products(folder))
         self._product_of: dict[Path, Path] = {}
-        self._check_bands()
+        check_grid(source.bands, source.gsd_m)
         if not self.paths:
             remedy = (
                 "unpack other archives than .zip; for loose band stacks (GeoTIFF, .npy) use `kind: sentinel2-array`"
@@ -99,18 +83,6 @@ class SafeReader:
             if len(parts := granules(product)) > 1:
                 self._product_of |= dict.fromkeys(parts, product)
         self.paths = sorted({*self.paths, *self._product_of} - {*self._product_of.values()})
-
-    def _check_bands(self) -> None:
-        """Refuses a grid that is finer than every band of `bands`: all pixels would be invented."""
-        bands = self.source.bands or NATIVE_GSD_M
-        finest = min(NATIVE_GSD_M[band] for band in bands)
-        if self.source.bands and finest > self.source.gsd_m:
-            raise problem(
-                "the grid is finer than every band that is asked for (`source.bands`)",
-                got=f"`gsd_m: {self.source.gsd_m:g}` for {', '.join(bands)}",
-                expected=f"`gsd_m` of {finest:g} or more",
-                remedy=f"set `gsd_m: {finest:g}`, or take a finer band with them",
-            )
 
     def inputs(self, path: Path) -> list[Path]:
         """All files of the product, and the user's mask beside it."""
@@ -148,11 +120,11 @@ class SafeReader:
         check_room(path, 2 * len(bands) * grid.shape[0] * grid.shape[1], said=f"{len(bands)} x {grid.shape} of int16")
         stored = self.canvas.blank((len(bands), *grid.shape), np.int16)  # (C, H, W)
         mask = np.full(grid.shape, Mask.VALID, dtype=np.uint8)  # (H, W)
-        decoded = _decoded([files[band] for band in bands], {first.band: whole})
-        del whole
-        with closing(decoded):
-            for index, (native, info) in enumerate(decoded):
-                self._band(bands[index], native, info, grid, metadata, into=stored[index], mask=mask)
+        with closing(decoded([files[band] for band in bands], {first.band: whole})) as natives:
+            del whole
+            for (native, info), band, into in zip(natives, bands, stored, strict=True):
+                offset, per_unit = metadata.offsets[band], metadata.quantification
+                paint_band(native, info, grid, band=band, offset=offset, per_unit=per_unit, into=into, mask=mask)
                 self.canvas.release()
         place = Place(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
         read = {file.path.relative_to(product).as_posix(): file.path for file in files.values()}
@@ -204,47 +176,3 @@ class SafeReader:
                 f"{product.name} is damaged beside what is read: {damaged[0]}{more} is not what manifest.safe lists"
             )
         return (*(["incomplete"] if absent else []), *(["damaged-beside"] if damaged else []))
-
-    def _band(
-        self,
-        band: str,
-        native: Array,
-        info: RasterInfo,
-        grid: Grid,
-        metadata: ProductMetadata,
-        *,
-        into: Array,
-        mask: Array,
-    ) -> None:
-        """Paints a band, decoded (h, w), on the grid as stored reflectance, and marks in `mask` where it is not valid."""
-        native[native == SATURATED] = NODATA
-        for rows, digital, invalid in on_grid(native, info, grid, band=band):
-            into[rows] = stored_reflectance(
-                digital,
-                offset=metadata.offsets[band],
-                per_unit=metadata.quantification,
-                invalid=invalid,
-                what=f"a value of {band}",
-            )
-            mask[rows][invalid] = Mask.INVALID
-
-
-def _decoded(files: list[BandFile], known: dict[str, Decoded]) -> Generator[Decoded, None, None]:
-    """Gives the pixels (h, w) of files, each decoded by another thread while the one before is worked on.
-
-    Args:
-        files: of bands.
-        known: those that are decoded already, by band; they are given away.
-    """
-    with ThreadPoolExecutor(1) as pool:
-
-        def begin(number: int) -> Future[Decoded] | None:
-            wanted = number < len(files) and files[number].band not in known
-            return pool.submit(read_file, files[number]) if wanted else None
-
-        following = begin(0)
-        for number, file in enumerate(files):
-            (native,), info = known.pop(file.band) if following is None else following.result()
-            following = begin(number + 1)
-            yield native, info
-            del native

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dithc import stac
 from dithc.config import datasets
 from dithc.data.files import check_inside, check_regular
 from dithc.data.readers.archive import SUFFIX, names_in
@@ -16,13 +17,9 @@ from dithc.log import UserError, logger
 FILE = re.compile(r"_(B(?:0[1-9]|1[0-2]|8A)|SCL)(?:_L2A_TL_\w+?)?(?:_(10|20|60)m)?\.(?:jp2|tiff?)$", re.IGNORECASE)
 """Before December 2016 the classification was called `S2A_USER_SCL_L2A_TL_..._20m.jp2`."""
 MASK_FILE = re.compile(r"(?:(MSK_CLDPRB)_(20|60)m|(MSK_CLASSI)_B00)\.(?:jp2|tiff?)$", re.IGNORECASE)
-NATIVE_GSD_M = {band: 10.0 if band in {"B02", "B03", "B04", "B08"} else 20.0 for band in BANDS} | {
-    "B01": 60.0,
-    "B09": 60.0,
-    "B10": 60.0,
-}
 SCENE_CLASSIFICATION, CLOUD_PROBABILITY, CLASSI = "SCL", "MSK_CLDPRB", "MSK_CLASSI"
-OWN_GSD_M = NATIVE_GSD_M | {SCENE_CLASSIFICATION: 20.0, CLOUD_PROBABILITY: 20.0, CLASSI: 60.0}
+NATIVE_GSD_M = {band: stac.OWN_GSD_M[band] for band in BANDS}
+OWN_GSD_M = stac.OWN_GSD_M | {CLASSI: 60.0}
 PACKED = re.compile(r"^S2[A-D]_.*\.zip$", re.IGNORECASE)
 GRIDS_M = (10.0, 20.0, 60.0)
 LEVEL_BANDS: dict[Level, list[str]] = {"L1C": BANDS, "L2A": [band for band in BANDS if band != "B10"]}

@@ -1,21 +1,91 @@
-"""Files of a Sentinel-2 product read and brought onto one grid, each after checks of what it says of itself."""
+"""Files of a Sentinel-2 scene read and brought onto one grid, each after checks of what it says of itself."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import copysign
 
 import numpy as np
 
 from dithc.data.raster import Grid, RasterInfo, read_raster, regrid
 from dithc.data.readers.rasters import TOLERANCE, check_projected, square_pixel
-from dithc.data.readers.safe_files import CLASSI, CLOUD_PROBABILITY, SCENE_CLASSIFICATION, BandFile
-from dithc.data.scene import Array, Reason, Refused
-from dithc.log import logger
+from dithc.data.readers.safe_files import CLASSI, CLOUD_PROBABILITY, NATIVE_GSD_M, SCENE_CLASSIFICATION, BandFile
+from dithc.data.scene import Array, Mask, Reason, Refused, stored_reflectance
+from dithc.log import logger, problem
 
 NODATA, SATURATED = 0, 65535
 STRIP_ROWS = 512
+Decoded = tuple[Array, RasterInfo]
 LAYERS = {SCENE_CLASSIFICATION: (1, "uint8"), CLOUD_PROBABILITY: (1, "uint8"), CLASSI: (3, "uint8")}
 """Number and type of the layers of masks; a band has one of uint16."""
 log = logger(__name__)
+
+
+def check_grid(bands: Sequence[str] | None, gsd_m: float) -> None:
+    """Refuses a grid that is finer than every band of `bands`: all pixels would be invented.
+
+    Raises:
+        UserError: it is.
+    """
+    finest = min((NATIVE_GSD_M[band] for band in bands or ()), default=0.0)
+    if finest > gsd_m:
+        raise problem(
+            "the grid is finer than every band that is asked for (`source.bands`)",
+            got=f"`gsd_m: {gsd_m:g}` for {', '.join(bands or ())}",
+            expected=f"`gsd_m` of {finest:g} or more",
+            remedy=f"set `gsd_m: {finest:g}`, or take a finer band with them",
+        )
+
+
+def paint_band(
+    native: Array,
+    info: RasterInfo,
+    grid: Grid,
+    *,
+    band: str,
+    offset: float,
+    per_unit: float,
+    into: Array,
+    mask: Array,
+) -> None:
+    """Paints a band on the grid as stored reflectance (H, W), and marks in `mask` (H, W) where it is not valid.
+
+    Args:
+        native: the band as decoded, uint16 (h, w); changed.
+        info: of its file.
+        grid: of the scene.
+        band: its name.
+        offset: added to digital numbers.
+        per_unit: digital numbers of reflectance 1.
+        into: int16, written.
+        mask: of `Mask`, changed.
+    """
+    native[native == SATURATED] = NODATA
+    for rows, digital, invalid in on_grid(native, info, grid, band=band):
+        into[rows] = stored_reflectance(
+            digital, offset=offset, per_unit=per_unit, invalid=invalid, what=f"a value of {band}"
+        )
+        mask[rows][invalid] = Mask.INVALID
+
+
+def decoded(files: Sequence[BandFile], known: dict[str, Decoded]) -> Generator[Decoded, None, None]:
+    """Gives the pixels (h, w) of files, each decoded by another thread while the one before is worked on.
+
+    Args:
+        files: of bands.
+        known: those that are decoded already (1, h, w), by band; they are given away.
+    """
+    with ThreadPoolExecutor(1) as pool:
+
+        def begin(number: int) -> Future[Decoded] | None:
+            wanted = number < len(files) and files[number].band not in known
+            return pool.submit(read_file, files[number]) if wanted else None
+
+        following = begin(0)
+        for number, file in enumerate(files):
+            (native,), info = known.pop(file.band) if following is None else following.result()
+            following = begin(number + 1)
+            yield native, info
+            del native
 
 
 def read_file(file: BandFile) -> tuple[Array, RasterInfo]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.data.npy import remove_leftovers
-from dithc.data.synthetic import gaofen2, gaofen2_raw, geotiff, image_folder, safe_product, sentinel2
+from dithc.data.synthetic import gaofen2, gaofen2_raw, geotiff, image_folder, safe_product, sentinel2, stac_items
 from dithc.data.synthetic.themes import THEMES
 from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, replacing, sha256_file
@@ -31,6 +31,7 @@ class Kind(StrEnum):
     """What can be invented."""
 
     SENTINEL2 = "sentinel2"
+    SENTINEL2_STAC = "sentinel2-stac"
     GAOFEN2 = "gaofen2"
     GAOFEN2_RAW = "gaofen2-raw"
     GEOTIFF = "geotiff"
@@ -40,7 +41,7 @@ class Kind(StrEnum):
 DEFAULT_SIZES = {Kind.GAOFEN2_RAW: 256, Kind.IMAGE_FOLDER: 256}
 DEFAULT_SIZE = 768
 DEFAULT_GRIDS_M = {Kind.GAOFEN2: 4.0, Kind.GAOFEN2_RAW: 3.24, Kind.GEOTIFF: 30.0}
-LIMITS = {Kind.SENTINEL2: SENTINEL2_SIZES, Kind.GAOFEN2_RAW: RAW_SIZES}
+LIMITS = {Kind.SENTINEL2: SENTINEL2_SIZES, Kind.SENTINEL2_STAC: SENTINEL2_SIZES, Kind.GAOFEN2_RAW: RAW_SIZES}
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def synthesize(
     """Writes invented inputs into the folder `out`, unless it already holds exactly these.
 
     Args:
-        kind: a `Kind`: sentinel2, gaofen2, gaofen2-raw, geotiff or image-folder.
+        kind: a `Kind`: sentinel2, sentinel2-stac, gaofen2, gaofen2-raw, geotiff or image-folder.
         out: folder to make; it must be absent, empty, or hold an earlier result of the same arguments.
         seed: chooses the landscapes; other seeds give other ones.
         scenes: number of products, or of pictures a class.
@@ -147,6 +148,9 @@ def _steps(request: Request) -> list[Step]:
                 for i in numbers
             ]
             return [partial(sentinel2.write_product, granules=granules, seed=seed) for granules in products]
+        case Kind.SENTINEL2_STAC:
+            singles = [safe_product.SafeProduct(index=i, size=request.size) for i in numbers]
+            return [partial(stac_items.write_scene, product=product, seed=seed) for product in singles]
         case Kind.GAOFEN2:
             scenes = [gaofen2.GaofenScene(index=i, size=request.size, gsd=request.gsd or 4.0) for i in numbers]
             return [partial(gaofen2.write_scene, scene=scene, seed=seed) for scene in scenes]
@@ -199,13 +203,14 @@ def _checked(
             remedy="set --product to one of these",
         )
     side = size if size is not None else DEFAULT_SIZES.get(chosen, DEFAULT_SIZE)
-    limits = {Kind.SENTINEL2: safe_product.MAX_PRODUCTS, Kind.IMAGE_FOLDER: 10**6}
+    most = safe_product.MAX_PRODUCTS
+    limits = {Kind.SENTINEL2: most, Kind.SENTINEL2_STAC: most, Kind.IMAGE_FOLDER: 10**6}
     if product is not None and safe_product.VARIANTS[product].long_names:
         limits[chosen] //= safe_product.GRANULES
     _within("seed", seed, 0, 2**63 - 1)
     _within("scenes", scenes, 1, limits.get(chosen, gaofen2.MAX_SCENES))
     _within("size", side, *LIMITS.get(chosen, SIZES))
-    if chosen is Kind.SENTINEL2 and side % 6:
+    if chosen in (Kind.SENTINEL2, Kind.SENTINEL2_STAC) and side % 6:
         raise problem(
             "--size does not fit the three grids of Sentinel-2",
             got=side,

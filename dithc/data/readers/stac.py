@@ -1,0 +1,259 @@
+"""Sentinel-2 scenes as catalogues have them: a STAC item and a file for each band, all bands on one grid."""
+
+import os
+import re
+from contextlib import closing
+from math import isfinite
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+
+from dithc.config import datasets
+from dithc.data.files import check_regular, check_room
+from dithc.data.readers.arrays import check_offset
+from dithc.data.readers.clouds import mark_clouds, mark_user_mask, user_mask, widen
+from dithc.data.readers.listing import list_files, scene_id
+from dithc.data.readers.safe import SafeReader
+from dithc.data.readers.safe_files import CLOUD_PROBABILITY, LEVEL_BANDS, SCENE_CLASSIFICATION, BandFile
+from dithc.data.readers.safe_grid import check_grid, common_grid, decoded, paint_band, read_file
+from dithc.data.readers.safe_metadata import combined_sha256
+from dithc.data.readers.stac_numbers import Numbers, numbers_of
+from dithc.data.scene import REFLECTANCE_SCALE, Array, Canvas, Mask, Place, Reason, Refused, Scene, located
+from dithc.data.table import Kind
+from dithc.log import logger, problem
+from dithc.sealed import parse, plain
+from dithc.stac import Asset, Item, Lock, chosen, read_item
+
+SATELLITE = re.compile(r"sentinel-2([a-d])", re.IGNORECASE)
+ITEM_WORD = b"stac_version"
+LOOK_BYTES = 1 << 22
+log = logger(__name__)
+
+
+class StacReader:
+    """Reads items in a folder and the files beside them; nothing is fetched here.
+
+    Attributes:
+        canvas: where bands are painted, as those of a product.
+    """
+
+    memory_bytes = SafeReader.memory_bytes
+
+    def __init__(self, source: datasets.Sentinel2Stac, folder: Path) -> None:
+        self.source, self.folder, self.classes = source, folder, ["sentinel2"]
+        self.columns: dict[str, Kind] = {"sun_elevation": "float", "sun_azimuth": "float"}
+        self.canvas = Canvas()
+        check_grid(source.bands, source.gsd_m)
+        self.lock = Lock.read(folder) if folder.is_dir() else None
+        self._check_fetched()
+        self.paths = list_files(
+            folder,
+            suffixes={".json", ".geojson"},
+            use=_is_item,
+            wanted="STAC items (*.json) and the GeoTIFF files that they name",
+            remedy="put them there, or say in `source.search` which scenes, and run `dithc fetch`",
+        )
+        self._pinned = {one.path: one for one in self.lock.items} if self.lock else {}
+
+    def _check_fetched(self) -> None:
+        """Refuses a folder that does not hold what `source.search` asks for.
+
+        Raises:
+            UserError: it was never fetched, for another search, or scenes were taken out of it.
+        """
+        remedy = "run `dithc fetch --config CONFIG --dataset NAME` where there is a network"
+        if self.source.search is not None and (self.lock is None or self.lock.search != Lock.asked_for(self.source)):
+            raise problem(
+                f"the scenes of `source.search` are not in {self.folder}",
+                got="no lock.json" if self.lock is None else f"those of another search: {self.lock.search}",
+                expected=f"what was fetched for {Lock.asked_for(self.source)}",
+                remedy=f"{remedy}, with another `source.path` or after the old folder was removed",
+            )
+        gone = [one.path for one in self.lock.items if not (self.folder / one.path).is_file()] if self.lock else []
+        if gone:
+            raise problem(
+                f"{self.folder} lacks scenes that its lock.json lists",
+                got=f"no {', '.join(gone[:3])}" + (f" and {len(gone) - 3} more" if len(gone) > 3 else ""),
+                expected="all that was fetched",
+                remedy="put them back, or remove the folder and fetch again; fewer scenes are a smaller search",
+            )
+
+    def inputs(self, path: Path) -> list[Path]:
+        """The item, the files that are read of it, and the user's mask beside it."""
+        item = read_item(path)
+        assets = self._assets(item, [*(self.source.bands or LEVEL_BANDS[item.level])])
+        own = [user_mask(path)] if self.source.clouds.beside else []
+        return [path, *(self._file(asset, path) for asset in assets.values()), *own]
+
+    def read(self, path: Path) -> Scene:
+        """Reads one item's scene as int16 reflectance (C, H, W) on the grid of `gsd_m`."""
+        check_regular(path, inside=self._root)
+        if (name := scene_id(path, self.folder)) in self._pinned:
+            self._check_pinned(name)
+        elif self.lock is not None:
+            raise Refused(
+                Reason.INCOMPLETE,
+                "the item is not of what was fetched into this folder",
+                got=f"{name}, which lock.json does not list",
+                expected="a listed item",
+                remedy="remove it: it was left from another search; items of your own go into a folder of their own",
+            )
+        item = read_item(path)
+        bands: list[str] = [*(self.source.bands or LEVEL_BANDS[item.level])]
+        assets = self._assets(item, bands)
+        files = {
+            band: BandFile(band=band, path=self._file(asset, path), gsd_m=asset.gsd_m) for band, asset in assets.items()
+        }
+        self._verify(files, assets)
+        numbers = numbers_of(item, {band: assets[band] for band in bands}, declared=self.source.offset)
+        first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
+        whole = read_file(first)
+        grid = common_grid(whole[1], gsd_m=self.source.gsd_m)
+        check_room(path, 2 * len(bands) * grid.shape[0] * grid.shape[1], said=f"{len(bands)} x {grid.shape} of int16")
+        stored = self.canvas.blank((len(bands), *grid.shape), np.int16)  # (C, H, W)
+        mask = np.full(grid.shape, Mask.VALID, dtype=np.uint8)  # (H, W)
+        with closing(decoded([files[band] for band in bands], {first.band: whole})) as natives:
+            del whole
+            for (native, info), band, offset, into in zip(natives, bands, numbers.offsets, stored, strict=True):
+                paint_band(
+                    native, info, grid, band=band, offset=offset, per_unit=numbers.per_unit, into=into, mask=mask
+                )
+                self.canvas.release()
+        if self.source.check_offset:
+            _check_values(stored, mask, bands, numbers)
+        place = Place(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
+        mark_clouds(files, self.source.clouds, grid, mask)
+        own = [user_mask(path)] if self.source.clouds.beside else []
+        for beside in own:
+            mark_user_mask(beside, place, mask)
+        widen(mask, buffer_m=self.source.clouds.buffer_m, gsd_m=place.gsd_m)
+        if item.level == "L2A" and not {SCENE_CLASSIFICATION, CLOUD_PROBABILITY} & files.keys() and not own:
+            log.warning(f"{path.name} has no scene classification (SCL): its clouds are not masked")
+        pixels, located_mask = located(
+            stored, mask, bands=bands, place=place, units="reflectance", scale=REFLECTANCE_SCALE
+        )
+        read = {path.name: path} | {os.path.relpath(one, path.parent): one for one in own}
+        read |= {os.path.relpath(file.path, path.parent): file.path for file in files.values()}
+        return Scene(
+            scene_id=name,
+            path=path,
+            sha256=combined_sha256(read),
+            pixels=pixels,
+            mask=located_mask,
+            place=place,
+            facts={**_facts(item), "offset_source": numbers.source, "offsets": numbers.offsets},
+        )
+
+    @property
+    def _root(self) -> Path:
+        return self.folder if self.folder.is_dir() else self.folder.parent
+
+    def _assets(self, item: Item, bands: list[str]) -> dict[str, Asset]:
+        """Assets of the bands, of the classification where there is one, and of the masks that are asked for."""
+        there = {asset.band for asset in item.assets}
+        masks = [SCENE_CLASSIFICATION] if SCENE_CLASSIFICATION in there else []
+        masks += [CLOUD_PROBABILITY] if self.source.clouds.probability is not None else []
+        assets, missing = chosen(item, [*bands, *masks], gsd_m=self.source.gsd_m)
+        if missing:
+            raise Refused(
+                Reason.MISSING_BAND,
+                f"the item lacks {'a band' if len(missing) == 1 else 'bands'}",
+                got=f"no asset for {', '.join(missing)} at {self.source.gsd_m:g} m or finer, or at its own pixel size",
+                expected=f"{', '.join([*bands, *masks])} of {item.level}",
+                remedy="name in `bands` those that are there ("
+                + ", ".join(sorted(there))
+                + "), set `gsd_m` to what they "
+                "have, or fetch the item again with all its files",
+            )
+        return assets
+
+    def _file(self, asset: Asset, item: Path) -> Path:
+        """The file of an asset, which must be in the source's folder."""
+        if asset.is_remote:
+            raise Refused(
+                Reason.INCOMPLETE,
+                f"the file of {asset.band} is on a server, and staging goes to no network",
+                got=f"an address of {asset.href.partition('://')[2].partition('/')[0].rpartition('@')[2]}",
+                expected="files beside the item",
+                remedy="fetch them first: `dithc fetch --config CONFIG --dataset NAME --items FOLDER`",
+            )
+        href = (
+            unquote(re.sub(r"^file://(localhost)?", "", asset.href)) if asset.href.startswith("file:") else asset.href
+        )
+        path = item.parent / href
+        if not os.path.lexists(path):
+            raise Refused(
+                Reason.INCOMPLETE,
+                f"the file of {asset.band} is not there",
+                got=f"no {asset.href}",
+                expected="every file that is read",
+                remedy="fetch it (`dithc fetch` goes on where it ended), or copy it beside the item",
+            )
+        check_regular(path, inside=self._root)
+        return path
+
+    def _check_pinned(self, name: str) -> None:
+        """Compares a fetched scene with the lock."""
+        if self.source.checksum == "skip" or self.lock is None:
+            return
+        if differs := self.lock.difference(self.folder, self._pinned[name]):
+            raise _altered(*differs, said_by="lock.json")
+
+    def _verify(self, files: dict[str, BandFile], assets: dict[str, Asset]) -> None:
+        """Compares files with the sizes and checksums of their item; those of a lock were compared with it."""
+        for band, file in files.items() if self.source.checksum == "verify" and self.lock is None else ():
+            if differs := assets[band].difference(file.path):
+                raise _altered(file.path.name, *differs, said_by="its item")
+
+
+def _is_item(path: Path) -> bool:
+    """Whether a file may be an item: JSON of something else is left alone, what cannot be read is the reader's to reject."""
+    try:
+        with plain(path).open("rb") as file:
+            content = file.read(LOOK_BYTES)
+        found = parse(content)
+    except (OSError, ValueError):
+        return True
+    return ITEM_WORD in content and isinstance(found, dict) and found.get("type") not in ("Catalog", "Collection")
+
+
+def _check_values(stored: Array, mask: Array, bands: list[str], numbers: Numbers) -> None:
+    """Refuses a scene whose values its offset cannot belong to; in units of 1e-4 whatever the file's scale."""
+    invalid = mask == Mask.INVALID
+    if invalid.all():
+        return
+    offset = min(numbers.offsets) / (numbers.per_unit * REFLECTANCE_SCALE)
+    planes = (plane - np.int32(offset) for plane in stored)  # as the file has them, one at a time
+    check_offset(planes, [invalid] * len(bands), bands=bands, offset=offset, per_unit=1 / REFLECTANCE_SCALE)
+
+
+def _facts(item: Item) -> dict[str, Any]:
+    """What is recorded of a scene."""
+    properties = item.document["properties"]
+    satellite = SATELLITE.fullmatch(str(properties.get("platform")))
+    sensed, uri = properties.get("datetime"), properties.get("s2:product_uri")
+    return {
+        "product_id": uri.removesuffix(".SAFE") if isinstance(uri, str) else item.id,
+        "satellite": f"Sentinel-2{satellite[1].upper()}" if satellite else None,
+        "sensing_time": sensed if isinstance(sensed, str) else None,
+        "baseline": item.baseline,
+        "level": item.level,
+        **{name: _angle(properties.get(f"view:{name}")) for name in ("sun_elevation", "sun_azimuth")},
+    }
+
+
+def _angle(said: object) -> float | None:
+    """Degrees, where an item says a finite number."""
+    return float(said) if isinstance(said, (int, float)) and isfinite(said) else None
+
+
+def _altered(name: str, got: str, expected: str, *, said_by: str) -> Refused:
+    return Refused(
+        Reason.CHECKSUM_MISMATCH,
+        f"{name} is not the file that {said_by} says",
+        got=got,
+        expected=expected,
+        remedy="fetch it again (`dithc fetch`), or download it again; `checksum: skip` trusts the files as they are",
+    )

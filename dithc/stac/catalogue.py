@@ -1,0 +1,121 @@
+"""The one place pystac-client enters, which need not be installed: items of a catalogue that fit a search."""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dithc.config import datasets
+from dithc.log import UserError, problem
+from dithc.sealed import parse, plain
+from dithc.stac.http import TIMEOUT_SECONDS, Credentials, check_address
+from dithc.stac.item import Item, item_of
+
+PAGE = 100
+MOST_PAGES = 10_000
+AREA_BYTES = 4 << 20
+
+
+def search_catalogue(search: datasets.Search, *, credentials: Credentials) -> list[Item]:
+    """The first `limit` items that fit, in the order of the catalogue.
+
+    Raises:
+        UserError: pystac-client is not installed, the catalogue does not answer or is none, or nothing fits.
+    """
+    if find_spec("pystac_client") is None:
+        raise problem(
+            "pystac-client is not installed, which searches catalogues",
+            got="no package of that name",
+            expected="pystac-client 0.8 or later",
+            remedy="pip install 'dithc[stac]'; items that you have already are fetched without it: --items FOLDER",
+        )
+    found: dict[str, Item] = {}
+    for document in _documents(search, credentials):
+        item = item_of(document, origin=f"{search.catalog}: {str(document.get('id'))[:100]}")
+        if (item.cloud_cover or 0.0) <= 100 * search.max_cloud:
+            found.setdefault(item.id, item)
+        if len(found) == search.limit:
+            break
+    if not found:
+        raise problem(
+            f"nothing in {search.catalog} fits the search",
+            got=f"no item of {search.collection}",
+            expected="a scene in the area and days, with no more cloud than `max_cloud`",
+            remedy="widen `source.search`, or correct the name of the collection",
+        )
+    return list(found.values())
+
+
+def _documents(search: datasets.Search, credentials: Credentials) -> Iterator[dict[str, Any]]:
+    """Items of all pages, as the catalogue gives them."""
+    from pystac_client import Client
+    from pystac_client.exceptions import APIError
+
+    logging.getLogger("pystac_client").setLevel(logging.WARNING)  # it tells headers at DEBUG, the token among them
+
+    def with_token(request: Any) -> Any:
+        check_address(request.url, said_by=f"the catalogue {search.catalog}")
+        request.headers = {**(request.headers or {}), **credentials.headers(request.url)}
+        return request
+
+    place = {"bbox": list(search.bbox)} if search.bbox is not None else {"intersects": _area(Path(search.area or ""))}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a catalogue does not promise is looked at here
+            client = Client.open(search.catalog, request_modifier=with_token, timeout=TIMEOUT_SECONDS)
+            clear = {"eo:cloud_cover": {"lte": 100 * search.max_cloud}} if search.max_cloud < 1.0 else None
+            query = client.search(
+                collections=[search.collection],
+                datetime=f"{search.first_day}T00:00:00Z/{search.last_day}T23:59:59.999999Z",
+                query=clear if client.conforms_to("QUERY") else None,
+                limit=min(PAGE, search.limit),
+                **place,
+            )
+            check_address(query.url, said_by=f"the catalogue {search.catalog}")
+            for number, page in enumerate(query.pages_as_dicts()):
+                features = page.get("features")
+                if not isinstance(features, list) or not all(isinstance(one, dict) for one in features):
+                    raise ValueError("a page without features")
+                if number >= MOST_PAGES:
+                    raise ValueError(f"more than {MOST_PAGES} pages")
+                yield from features
+    except UserError:
+        raise
+    except (APIError, OSError, ValueError, KeyError, TypeError, AttributeError, NotImplementedError) as error:
+        raise _no_answer(search, credentials.scrubbed(error)) from None
+    except Exception as error:  # pystac's own, of documents that are none
+        raise _no_answer(search, f"{type(error).__name__}: {credentials.scrubbed(error)}") from None
+
+
+def _area(path: Path) -> dict[str, Any]:
+    """The geometry of a GeoJSON file: one, or the only one of its features."""
+    try:
+        with plain(path).open("rb") as file:
+            content = file.read(AREA_BYTES + 1)
+        found = parse(content) if len(content) <= AREA_BYTES else None
+        if isinstance(found, dict) and found.get("type") == "FeatureCollection":
+            (found,) = found["features"]
+        if isinstance(found, dict) and found.get("type") == "Feature":
+            found = found["geometry"]
+        if not isinstance(found, dict) or found.get("type") not in ("Polygon", "MultiPolygon"):
+            raise ValueError(f"{json.dumps(found)[:80]}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise problem(
+            f"the area {path} (`source.search.area`) cannot be read",
+            got=error,
+            expected="GeoJSON with one Polygon or MultiPolygon, in degrees of longitude and latitude",
+            remedy="save one feature as GeoJSON (EPSG:4326), or give `bbox: [west, south, east, north]`",
+        ) from None
+    return found
+
+
+def _no_answer(search: datasets.Search, got: str) -> UserError:
+    return problem(
+        f"the catalogue {search.catalog} does not answer the search",
+        got=got,
+        expected="a STAC API with item search (its address is that of its root, such as .../v1)",
+        remedy="check `source.search.catalog`, the network and the proxy (https_proxy); on a cluster, use a login node",
+    )

@@ -1,0 +1,110 @@
+"""`lock.json` of a folder: what was searched, what was found, and what every file of it must be."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dithc.config import datasets
+from dithc.log import problem
+from dithc.runs import atomic_write, sha256_file
+from dithc.sealed import plain, seal, unseal
+
+LOCK_FILE = "lock.json"
+VERSION = 1
+
+
+@dataclass(kw_only=True)
+class Pinned:
+    """A file of a scene.
+
+    Attributes:
+        path: below the folder.
+        href: where it is from, without query.
+        size: bytes; None as long as neither catalogue nor server said so.
+        checksum: multihash of the catalogue, None where it has none.
+        sha256: None as long as the file is not there.
+    """
+
+    path: str
+    href: str
+    size: int | None
+    checksum: str | None
+    sha256: str | None = None
+
+
+@dataclass(kw_only=True)
+class PinnedItem:
+    """A scene: its item, written into the folder with addresses of the files beside it, and these."""
+
+    id: str
+    path: str
+    sha256: str
+    assets: dict[str, Pinned]
+
+
+@dataclass(kw_only=True)
+class Lock:
+    """All that a folder was fetched for.
+
+    Attributes:
+        search: what was asked, in words of the configuration.
+        items: what was found, by id.
+    """
+
+    search: dict[str, Any]
+    items: list[PinnedItem] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Lock | None":
+        """The lock of a folder; None where it has none.
+
+        Raises:
+            UserError: it is not what was written.
+        """
+        path = folder / LOCK_FILE
+        if not path.exists():
+            return None
+        try:
+            content = unseal(plain(path).read_text())
+            if content.pop("version") != VERSION:
+                raise ValueError("another version")
+            items = [
+                PinnedItem(**{**one, "assets": {key: Pinned(**asset) for key, asset in one["assets"].items()}})
+                for one in content.pop("items")
+            ]
+            return cls(**content, items=items)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise problem(
+                f"{path} is not what was written",
+                got=error,
+                expected="the bytes under its seal",
+                remedy="remove it and run `dithc fetch` again, which searches anew; whole files are not fetched again",
+            ) from None
+
+    @staticmethod
+    def asked_for(source: datasets.Sentinel2Stac) -> dict[str, Any]:
+        """What the lock of a source's search says of it: all that decides which files there are."""
+        assert source.search is not None
+        search = source.search.model_dump(mode="json", exclude={"sign"})
+        if source.search.area is not None:
+            path = Path(source.search.area)
+            search["area"] = sha256_file(path) if path.is_file() else None
+        masks = source.clouds.probability is not None
+        return {**search, "bands": source.bands, "gsd_m": source.gsd_m, "probability": masks}
+
+    def write(self, folder: Path) -> None:
+        """Writes it, wholly or not at all."""
+        atomic_write(folder / LOCK_FILE, seal({"version": VERSION, **asdict(self)}))
+
+    def difference(self, folder: Path, item: PinnedItem) -> tuple[str, str, str] | None:
+        """The first file of a scene that is not what was fetched: its path, what was got and what was expected."""
+        rows = [(item.path, None, item.sha256), *((one.path, one.size, one.sha256) for one in item.assets.values())]
+        for path, size, sha256 in rows:
+            file = folder / path
+            if sha256 is None or not file.is_file():
+                return path, "no such file", "the whole file: it was not fetched yet"
+            if size is not None and file.stat().st_size != size:
+                return path, f"{file.stat().st_size} bytes", f"{size}"
+            if (got := sha256_file(file)) != sha256:
+                return path, f"sha256 {got}", f"sha256 {sha256}"
+        return None

@@ -1,0 +1,378 @@
+"""Scenes with STAC items: the reflectance of the products that they are of, by three catalogues' rules; the rest is refused."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+
+from dithc import stac
+from dithc.cli import main
+from dithc.config import datasets
+from dithc.data import synthesize
+from dithc.data.raster import north_up, read_raster, write_geotiff
+from dithc.data.readers import read_scenes
+from dithc.data.readers.stac_numbers import numbers_of
+from dithc.data.scene import Mask, Reason, Refused, Rejection, Scene
+
+TEN_METRES = ["B02", "B03", "B04", "B08"]
+EARTH_SEARCH, PLANETARY_COMPUTER, COLLECTION_1 = "*_0_L2A", "*MSIL2A*", "*_T*Z_L2A"
+
+
+def read_all(folder: Path, **settings: Any) -> list[Scene | Rejection]:
+    source = datasets.Sentinel2Stac(kind="sentinel2-stac", path=str(folder), **settings)
+    return list(read_scenes(source, folder))
+
+
+def read_one(folder: Path, **settings: Any) -> Scene:
+    (scene,) = read_all(folder, **settings)
+    assert isinstance(scene, Scene), scene.refused
+    return scene
+
+
+def refusal(folder: Path, **settings: Any) -> Refused:
+    (rejection,) = read_all(folder, **settings)
+    assert isinstance(rejection, Rejection)
+    refused = rejection.refused
+    assert refused.what
+    assert refused.got
+    assert refused.expected
+    assert refused.remedy
+    return refused
+
+
+@pytest.fixture(scope="session")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three scenes as items, `items/`, and the products that they are of, `products/`."""
+    root = tmp_path_factory.mktemp("stac")
+    synthesize("sentinel2-stac", root / "items", seed=3, scenes=3, size=96)
+    synthesize("sentinel2", root / "products", seed=3, scenes=3, size=96)
+    return root
+
+
+@pytest.fixture
+def scene_of(generated: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """A folder with the scene of a catalogue, to spoil."""
+
+    def find(catalogue: str) -> Path:
+        number = [EARTH_SEARCH, PLANETARY_COMPUTER, COLLECTION_1].index(catalogue)
+        found = sorted(generated.glob("items/*/*.json"), key=lambda path: _item(path)["properties"]["datetime"])[number]
+        return Path(shutil.copytree(found.parent, tmp_path / "items" / found.parent.name)).parent
+
+    return find
+
+
+def _item(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+def item_file(folder: Path) -> Path:
+    return next(folder.glob("*/*.json"))
+
+
+def change(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    path = item_file(folder)
+    item = _item(path)
+    edit(item)
+    path.write_text(json.dumps(item))
+
+
+def file_of(folder: Path, band: str) -> Path:
+    return next(path for path in folder.rglob("*.tif") if band in path.name.replace(".", "_").split("_"))
+
+
+def test_scenes_of_all_catalogues_are_those_of_their_products(generated: Path) -> None:
+    items = {one.facts["product_id"]: one for one in read_all(generated / "items") if isinstance(one, Scene)}
+    source = datasets.Sentinel2(kind="sentinel2", path=str(generated / "products"))
+    products = [one for one in read_scenes(source, generated / "products") if isinstance(one, Scene)]
+    products.sort(key=lambda one: str(one.facts["sensing_time"]))
+    assert [items[one.facts["product_id"]].facts["offset_source"] for one in products] == [
+        "applied",
+        "baseline",
+        "item",
+    ]
+    for product in products:
+        item = items[product.facts["product_id"]]
+        np.testing.assert_array_equal(item.mask.values, product.mask.values)
+        assert item.pixels.dtype == np.int16
+        assert item.place == product.place
+        assert item.facts["level"] == "L2A"
+        assert item.facts["baseline"] == "04.00"
+        assert product.facts["sensing_time"][:19] == item.facts["sensing_time"][:19]
+        valid = product.mask.values != Mask.INVALID
+        for band in product.pixels.band.values:
+            if band == "B01":  # of 60 m there, of a copy of 20 m here
+                continue
+            got, true = (one.pixels.sel(band=band).values for one in (item, product))
+            if item.facts["offset_source"] != "applied":
+                np.testing.assert_array_equal(got, true)
+            elif band in TEN_METRES:
+                np.testing.assert_array_equal(got[valid], np.maximum(true, 1)[valid])  # what is taken off ends at 1
+            else:  # interpolated, near some pixels from what ends at 1
+                assert np.quantile(np.abs(got.astype(int) - true), 0.9) <= 1
+
+
+def made(
+    *, baseline: str | None, applied: bool | None, offset: float | None
+) -> tuple[stac.Item, dict[str, stac.Asset]]:
+    asset = (
+        {"href": "./a.tif"}
+        if offset is None
+        else {"href": "./a.tif", "raster:bands": [{"scale": 1e-4, "offset": offset}]}
+    )
+    properties = {"s2:processing_baseline": baseline, "earthsearch:boa_offset_applied": applied}
+    content = {
+        "type": "Feature",
+        "stac_version": "1.0.0",
+        "id": "S2A_L2A",
+        "properties": {name: value for name, value in properties.items() if value is not None},
+        "assets": {"red": asset, "nir": asset},
+    }
+    item = stac.item.item_of(content, origin="one")  # type: ignore[attr-defined]
+    return item, {asset.band: asset for asset in item.assets}
+
+
+@pytest.mark.parametrize(
+    ("baseline", "applied", "offset", "expected"),
+    [
+        ("05.09", None, None, -1000.0),  # Planetary Computer
+        ("02.12", None, None, 0.0),
+        ("05.11", None, -0.1, -1000.0),  # Copernicus Data Space, Earth Search's collection 1
+        ("02.14", None, 0, 0.0),
+        ("04.00", True, -0.1, 0.0),  # Earth Search, whose bands keep the product's offset
+        ("04.00", True, 0, 0.0),
+        ("04.00", False, -0.1, -1000.0),
+        ("00.01", False, 0, 0.0),
+        (None, None, -0.1, -1000.0),
+        (None, True, None, 0.0),
+    ],
+)
+def test_the_offset_is_what_catalogues_say(
+    baseline: str | None, applied: bool | None, offset: float | None, expected: float
+) -> None:
+    item, assets = made(baseline=baseline, applied=applied, offset=offset)
+    found = numbers_of(item, assets, declared=None)
+    assert (found.per_unit, found.offsets) == (10_000.0, [expected, expected])
+    assert numbers_of(item, assets, declared=-7.0).offsets == [-7.0, -7.0]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "applied", "offset"),
+    [
+        ("04.00", None, 0),  # taken off, or wrong?
+        ("04.00", False, 0),
+        ("03.01", None, -0.1),
+        ("03.01", False, -0.1),
+        ("02.12", True, None),
+        (None, None, None),
+        (None, False, None),
+    ],
+)
+def test_what_contradicts_itself_is_refused_and_may_be_declared(
+    baseline: str | None, applied: bool | None, offset: float | None
+) -> None:
+    item, assets = made(baseline=baseline, applied=applied, offset=offset)
+    with pytest.raises(Refused, match=r"offset: -1000.*offset: 0") as error:
+        numbers_of(item, assets, declared=None)
+    assert error.value.reason == Reason.OFFSET_CONTRADICTION
+    assert numbers_of(item, assets, declared=0.0).offsets == [0.0, 0.0]
+
+
+def test_bands_that_say_different_things_are_refused() -> None:
+    item, assets = made(baseline="05.09", applied=None, offset=-0.1)
+    silent, _ = made(baseline="05.09", applied=None, offset=None)
+    with pytest.raises(Refused, match="some bands say"):
+        numbers_of(item, {**assets, "B04": silent.assets[0]}, declared=None)
+
+
+@pytest.mark.parametrize(
+    ("catalogue", "applied", "right"), [(EARTH_SEARCH, False, 0.0), (PLANETARY_COMPUTER, True, -1000.0)]
+)
+def test_a_wrong_flag_is_seen_in_the_values_and_can_be_declared(
+    scene_of: Callable[[str], Path], catalogue: str, applied: bool, right: float
+) -> None:
+    folder = scene_of(catalogue)
+    before = read_one(folder)
+    change(folder, lambda item: item["properties"].update({"earthsearch:boa_offset_applied": applied}))
+    refused = refusal(folder)
+    assert refused.reason == Reason.OFFSET_CONTRADICTION
+    assert f"offset: {right:g}" in refused.remedy
+    after = read_one(folder, offset=right)
+    assert after.facts["offset_source"] == "config"
+    np.testing.assert_array_equal(after.pixels.values, before.pixels.values)
+    assert (read_one(folder, check_offset=False).pixels.values != before.pixels.values).any()
+
+
+def test_another_scale_is_brought_to_the_same_steps(scene_of: Callable[[str], Path]) -> None:
+    folder = scene_of(COLLECTION_1)
+    before = read_one(folder, bands=["B04"])
+
+    def finer(item: dict[str, Any]) -> None:
+        item["assets"]["red"] |= {"raster:scale": 5e-5, "raster:offset": -0.05}
+
+    change(folder, finer)
+    after = read_one(folder, bands=["B04"])
+    np.testing.assert_array_equal(after.pixels.values, np.rint(before.pixels.values / 2))
+
+
+def test_a_file_cut_anywhere_never_gives_other_pixels(scene_of: Callable[[str], Path]) -> None:
+    folder = scene_of(PLANETARY_COMPUTER)  # which says neither size nor checksum
+    settings = {"bands": ["B04"], "check_offset": False}
+    before, path = read_one(folder, **settings), file_of(folder, "B04")
+    whole, refused = path.read_bytes(), 0
+    for share in np.linspace(0.0, 0.999, 24):
+        path.write_bytes(whole[: int(share * len(whole))])
+        (scene,) = read_all(folder, **settings)
+        if isinstance(scene, Scene):
+            np.testing.assert_array_equal(scene.pixels.values, before.pixels.values)
+        refused += isinstance(scene, Rejection)
+    assert refused == 24
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_sizes_and_checksums_of_items_are_compared(scene_of: Callable[[str], Path], cut: bool) -> None:
+    folder = scene_of(COLLECTION_1)
+    path = file_of(folder, "SCL")
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] if cut else content.replace(b"SCL", b"SCM", 1))  # a name in the file: pixels stay
+    refused = refusal(folder)
+    assert refused.reason == Reason.CHECKSUM_MISMATCH
+    assert ("file:size" if cut else "sha256") in refused.got + refused.expected
+    if not cut:
+        read_one(folder, checksum="skip")
+
+
+def test_files_may_be_named_absolutely_but_not_outside_of_the_folder(
+    scene_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = scene_of(EARTH_SEARCH)
+    path = file_of(folder, "B04")
+    for href in (str(path), f"file://{path}"):
+        change(folder, lambda item, href=href: item["assets"]["red"].update(href=href))  # type: ignore[misc]
+        read_one(folder)
+    outside = tmp_path / "outside.tif"
+    shutil.copy(path, outside)
+    for href in (str(outside), "../../outside.tif", f"file://{outside}"):
+        change(folder, lambda item, href=href: item["assets"]["red"].update(href=href))  # type: ignore[misc]
+        assert "a path that leads to" in refusal(folder).got
+    path.unlink()
+    path.symlink_to(outside)
+    change(folder, lambda item: item["assets"]["red"].update(href=f"./{path.name}"))
+    assert "a path that leads to" in refusal(folder).got
+
+
+@pytest.mark.parametrize("href", ["https://user:pass@host.example/a/B04.tif?sig=secret", "s3://bucket/B04.tif"])
+def test_files_on_servers_are_not_asked_for(scene_of: Callable[[str], Path], href: str) -> None:
+    folder = scene_of(EARTH_SEARCH)
+    change(folder, lambda item: item["assets"]["red"].update(href=href))
+    refused = refusal(folder)
+    assert refused.reason == Reason.INCOMPLETE
+    assert "dithc fetch" in refused.remedy
+    assert not {"secret", "pass"} & set(f"{refused}".replace("=", " ").replace(":", " ").replace("@", " ").split())
+
+
+def test_a_band_that_is_missing_is_named_and_the_rest_may_be_chosen(scene_of: Callable[[str], Path]) -> None:
+    folder = scene_of(PLANETARY_COMPUTER)
+    file_of(folder, "B05").unlink()
+    assert refusal(folder).reason == Reason.INCOMPLETE
+    change(folder, lambda item: item["assets"].pop("B05"))
+    refused = refusal(folder)
+    assert refused.reason == Reason.MISSING_BAND
+    assert "B05 at 10 m" in refused.got
+    assert read_one(folder, bands=["B11", "B02"]).pixels.band.values.tolist() == ["B11", "B02"]
+    assert "B10" in refusal(folder, bands=["B10", "B02"]).got
+
+
+def test_clouds_are_those_of_the_classification_of_the_probability_and_of_a_mask(
+    scene_of: Callable[[str], Path],
+) -> None:
+    folder = scene_of(PLANETARY_COMPUTER)
+    classes, info = read_raster(file_of(folder, "SCL"))
+    classes[:] = 4
+    classes[0, :10], classes[0, 20:22] = 9, 0
+    place = {"transform": info.transform, "epsg": info.epsg}
+    write_geotiff(file_of(folder, "SCL"), classes, **place)
+    mask = read_one(folder).mask.values
+    assert (mask[:20] == Mask.CLOUD).all()
+    assert (mask[40:44] == Mask.INVALID).all()
+    assert (mask[44:] == Mask.VALID).all()
+    assert not (read_one(folder, clouds={"classes": [3]}).mask.values == Mask.CLOUD).any()
+    assert refusal(folder, clouds={"probability": 40}).reason == Reason.MISSING_BAND
+    percent = np.zeros_like(classes)
+    percent[0, -5:] = 40
+    write_geotiff(item_file(folder).with_name("CLD.tif"), percent, **place)
+    change(folder, lambda item: item["assets"].update(cloud={"href": "./CLD.tif", "gsd": 20}))
+    assert (read_one(folder, clouds={"probability": 40}).mask.values[-10:] == Mask.CLOUD).all()
+    own = np.zeros((96, 96), np.uint8)
+    own[50] = 1
+    np.save(item_file(folder).with_name(f"{item_file(folder).stem}_mask.npy"), own)
+    assert (read_one(folder, clouds={"beside": True}).mask.values[50] == Mask.CLOUD).all()
+
+
+def test_other_documents_are_no_scenes_and_broken_ones_are_rejected(scene_of: Callable[[str], Path]) -> None:
+    folder = scene_of(EARTH_SEARCH)
+    (folder / "collection.json").write_text('{"type": "Collection", "stac_version": "1.0.0"}')
+    (folder / "notes.json").write_text('{"of": "mine"}')
+    read_one(folder)
+    (folder / "all.json").write_text(json.dumps({"type": "FeatureCollection", "features": [_item(item_file(folder))]}))
+    (folder / "cut.json").write_text(item_file(folder).read_text()[:10])
+    found = read_all(folder)
+    assert [type(one) for one in found].count(Scene) == 1
+    assert {one.refused.reason for one in found if isinstance(one, Rejection)} == {Reason.READ_ERROR}
+    assert len(found) == 3
+
+
+def test_level_1c_has_13_bands(tmp_path: Path) -> None:
+    keys = ["coastal", "blue", "green", "red", "rededge1", "rededge2", "rededge3"]
+    keys += ["nir", "nir08", "nir09", "cirrus", "swir16", "swir22"]
+    assets = {}
+    for number, key in enumerate(keys):
+        gsd = 60 if key in ("coastal", "nir09", "cirrus") else 10 if key in ("blue", "green", "red", "nir") else 20
+        pixels = np.full((1, 240 // gsd, 240 // gsd), 1100 + number, np.uint16)
+        place = {"transform": north_up(left=300000, top=4600020, gsd=gsd), "epsg": 32632}
+        write_geotiff(tmp_path / f"{key}.tif", pixels, **place)
+        assets[key] = {"href": f"{key}.tif"}
+    item = {"type": "Feature", "stac_version": "1.1.0", "id": "S2B_T32TLL_L1C", "collection": "sentinel-2-l1c"}
+    item |= {"properties": {"s2:processing_baseline": "05.09", "s2:product_type": "S2MSI1C"}, "assets": assets}
+    (tmp_path / "item.json").write_text(json.dumps(item))
+    scene = read_one(tmp_path)
+    assert scene.pixels.shape == (13, 24, 24)
+    for number, plane in enumerate(scene.pixels.values):
+        assert (plane == 100 + number).all()
+
+
+def test_generated_items_go_to_tiles_and_back_to_products(generated: Path, tmp_path: Path) -> None:
+    shown = {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 3000.0}
+    dataset = {
+        "title": "A set",
+        "codec": "none",
+        "source": {"kind": "sentinel2-stac", "path": str(generated / "items")},
+        "tiles": {"size": 32, "min_valid": 0.9, "max_cloud": 1.0},
+        "split": {"train": 1.0, "val": 0.0},
+        "display": shown,
+    }
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"datasets": {"set": dataset}, "codecs": {"none": {"kind": "pixel"}}}))
+    asked = ["--config", str(config), "--dataset", "set"]
+    scenes, tiles = tmp_path / "scenes/manifest.json", tmp_path / "tiles/manifest.json"
+    assert main(["stage", *asked, "--out", str(scenes)]) == 0
+    assert main(["tiles", *asked, "--scenes", str(scenes), "--out", str(tiles)]) == 0
+    assert main(["export", "--tiles", str(tiles), "--out", str(tmp_path / "out")]) == 0
+    products = sorted((tmp_path / "out").glob("*.tif"))
+    assert len(products) > 10
+    true = {one.scene_id: one for one in read_all(generated / "items") if isinstance(one, Scene)}
+    for path in products:
+        with rasterio.open(path) as file:
+            scene = true[file.tags()["DITHC_SCENE_ID"]]
+            column, row = ~rasterio.Affine(*scene.place.transform) * (file.transform.c, file.transform.f)
+            window = (slice(None), slice(round(row), round(row) + 32), slice(round(column), round(column) + 32))
+            pixels, valid = file.read(), scene.mask.values[window[1:]] != Mask.INVALID
+            np.testing.assert_array_equal(pixels[:, valid], scene.pixels.values[window][:, valid])
+            assert file.descriptions == tuple(scene.pixels.band.values)
+            assert file.tags(4, ns="IMAGERY")["CENTRAL_WAVELENGTH_UM"] == "0.6646"
+    assert os.path.commonpath([tmp_path]) not in (tmp_path / "scenes/scenes.json").read_text()

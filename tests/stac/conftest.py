@@ -1,0 +1,46 @@
+"""The catalogue of `server.py`, running, with generated scenes; and an environment without credentials."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from dithc.data import synthesize
+from tests.stac.server import Catalogue
+
+
+@pytest.fixture(scope="session")
+def _scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stac") / "scenes"
+    synthesize("sentinel2-stac", folder, seed=3, scenes=4, size=96)
+    return folder
+
+
+@pytest.fixture
+def catalogue(_scenes: Path, tmp_path: Path) -> Iterator[Catalogue]:
+    """A running catalogue of four generated scenes: two of Earth Search, one of Planetary Computer, one of collection 1."""
+    server = Catalogue(Path(shutil.copytree(_scenes, tmp_path / "served")))
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that a download meant to wait; it does not."""
+    waited: list[float] = []
+    monkeypatch.setattr("dithc.stac.download.time.sleep", waited.append)
+    return waited
+
+
+@pytest.fixture
+def no_token(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """No credentials in the environment; `no_token(TOKEN=...)` sets some."""
+    for name in ("DITHC_STAC_TOKEN", "DITHC_STAC_TOKEN_HOSTS"):
+        monkeypatch.delenv(name, raising=False)
+    return lambda **values: [monkeypatch.setenv(name, value) for name, value in values.items()] and None

@@ -1,0 +1,166 @@
+"""A catalogue of the tests' own on this machine: a STAC API and its files, whose answers a test can spoil."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+CONFORMS = ("core", "item-search", "item-search#query", "ogcapi-features")
+PAGE = 2  # items, however many are asked for
+
+
+@dataclass
+class Reply:
+    """What the server sends in the place of its own answer; None leaves that part as it is.
+
+    Attributes:
+        cut: bytes of the body after which the connection ends.
+        headers: in the place of its own of that name; None takes one away.
+    """
+
+    status: int | None = None
+    body: bytes | None = None
+    cut: int | None = None
+    headers: dict[str, str | None] = field(default_factory=dict)
+
+
+class Catalogue(ThreadingHTTPServer):
+    """Serves a folder of items under /v1 (its API) and /files (byte ranges, ETags).
+
+    Attributes:
+        replies: by path, for its next requests in turn; the last for all further ones where `forever` names the path.
+        seen: method, path with query, and headers of every request.
+        token: that requests must bring, if any.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.folder = folder
+        self.replies: dict[str, list[Reply]] = {}
+        self.forever: set[str] = set()
+        self.seen: list[tuple[str, str, dict[str, str]]] = []
+        self.token: str | None = None
+        self.signature: str | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    @property
+    def catalog(self) -> str:
+        return f"{self.url}/v1"
+
+    def asked(self, path: str) -> list[dict[str, str]]:
+        """Headers of the requests for a path."""
+        return [headers for _, target, headers in self.seen if urlsplit(target).path == path]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no error."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Catalogue
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing."""
+
+    def do_GET(self) -> None:
+        self._answer(b"")
+
+    def do_POST(self) -> None:
+        self._answer(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def _answer(self, sent: bytes) -> None:
+        parts = urlsplit(self.path)
+        self.server.seen.append((self.command, self.path, dict(self.headers)))
+        queue = self.server.replies.get(parts.path, [])
+        last = len(queue) == 1 and parts.path in self.server.forever
+        reply = (queue[0] if last else queue.pop(0)) if queue else Reply()
+        if self.server.token and self.headers.get("Authorization") != f"Bearer {self.server.token}":
+            status, headers, body = 401, {}, b"no token"
+        elif parts.path.startswith("/files/"):
+            status, headers, body = self._file(parts.path.removeprefix("/files/"), parts.query)
+        else:
+            status, headers, body = self._api(parts.path, parts.query, sent)
+        body = body if reply.body is None else reply.body
+        headers = {"Content-Length": str(len(body)), **headers, **reply.headers}
+        self.send_response(status if reply.status is None else reply.status)
+        for name, value in headers.items():
+            if value is not None:
+                self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body if reply.cut is None else body[: reply.cut])
+        if reply.cut is not None or headers["Content-Length"] != str(len(body)):
+            self.close_connection = True
+
+    def _file(self, name: str, query: str) -> tuple[int, dict[str, str], bytes]:
+        path = self.server.folder / name
+        if self.server.signature is not None and query != self.server.signature:
+            return 403, {}, b"no signature"
+        if not path.is_file():
+            return 404, {}, b""
+        content = path.read_bytes()
+        headers = {"ETag": f'"{hashlib.md5(content).hexdigest()}"', "Content-Type": "image/tiff"}
+        asked = self.headers.get("Range")
+        if asked is None or self.headers.get("If-Range", headers["ETag"]) != headers["ETag"]:
+            return 200, headers, content
+        start = int(asked.removeprefix("bytes=").removesuffix("-"))
+        if start >= len(content):
+            return 416, headers, b""
+        headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        return 206, headers, content[start:]
+
+    def _api(self, path: str, query: str, sent: bytes) -> tuple[int, dict[str, str], bytes]:
+        headers = {"Content-Type": "application/geo+json"}
+        if path == "/sign":
+            href = parse_qs(query)["href"][0]
+            return 200, headers, json.dumps({"href": f"{href}?{self.server.signature}"}).encode()
+        if path == "/v1":
+            search = {"rel": "search", "type": "application/geo+json", "href": f"{self.server.catalog}/search"}
+            links = [{"rel": "self", "href": self.server.catalog}, {**search, "method": "POST"}]
+            conforms = [f"https://api.stacspec.org/v1.0.0/{name}" for name in CONFORMS]
+            root = {"type": "Catalog", "stac_version": "1.0.0", "id": "test", "description": "of tests"}
+            return 200, headers, json.dumps({**root, "conformsTo": conforms, "links": links}).encode()
+        if path != "/v1/search":
+            return 404, headers, b"{}"
+        return 200, headers, json.dumps(self._found(json.loads(sent))).encode()
+
+    def _found(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """A page of the items that a search asks for, with a link to the next one, as Earth Search has it."""
+        first, last = asked["datetime"].split("/")
+        most = asked.get("query", {}).get("eo:cloud_cover", {}).get("lte", 100)
+        items = [json.loads(path.read_text()) for path in sorted(self.server.folder.rglob("*.json"))]
+        items = [
+            item
+            for item in items
+            if item.get("type") == "Feature"
+            and item["collection"] in asked["collections"]
+            and first <= item["properties"]["datetime"] <= last
+            and item["properties"]["eo:cloud_cover"] <= most
+            and _overlap(item["bbox"], asked["bbox"] if "bbox" in asked else _bounds(asked["intersects"]))
+        ]
+        start = int(asked.get("token", 0))
+        page = items[start : start + min(PAGE, asked["limit"])]
+        for item in page:
+            for asset in item["assets"].values():
+                asset["href"] = f"{self.server.url}/files/{item['id']}/{asset['href'].removeprefix('./')}"
+        links = []
+        if start + len(page) < len(items):
+            body = {**asked, "token": str(start + len(page))}
+            links.append({"rel": "next", "method": "POST", "href": f"{self.server.catalog}/search", "body": body})
+        return {"type": "FeatureCollection", "features": page, "links": links}
+
+
+def _overlap(one: list[float], other: list[float]) -> bool:
+    return one[0] <= other[2] and other[0] <= one[2] and one[1] <= other[3] and other[1] <= one[3]
+
+
+def _bounds(geometry: dict[str, Any]) -> list[float]:
+    points = [point for ring in geometry["coordinates"] for point in ring]
+    return [*(min(axis) for axis in zip(*points, strict=True)), *(max(axis) for axis in zip(*points, strict=True))]

@@ -1,0 +1,262 @@
+"""One file from a server that fails in every way: it arrives whole and right, or not at all."""
+
+import hashlib
+from collections.abc import Callable
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+
+from dithc.log import UserError
+from dithc.stac.download import MOST_ATTEMPTS, Wanted, download
+from dithc.stac.http import Credentials
+from tests.stac.server import Catalogue, Reply
+
+PATH = "/files/one.tif"
+
+
+@pytest.fixture
+def content(catalogue: Catalogue) -> bytes:
+    """Three blocks and a bit, served as one.tif."""
+    found = b"II*\0" + bytes(range(256)) * 13_000
+    (catalogue.folder / "one.tif").write_bytes(found)
+    return found
+
+
+@pytest.fixture
+def get(catalogue: Catalogue, tmp_path: Path, pauses: list[float]) -> Callable[..., tuple[int, str]]:
+    """Downloads one.tif."""
+
+    def one(
+        *,
+        size: int | None = None,
+        checksum: str | None = None,
+        token: str | None = None,
+        told: Callable[[int], None] = lambda _: None,
+    ) -> tuple[int, str]:
+        url = f"{catalogue.url}{PATH}"
+        wanted = Wanted(address=lambda: url, shown=url, target=tmp_path / "one.tif", size=size, checksum=checksum)
+        return download(wanted, credentials=Credentials(token, frozenset({"127.0.0.1"})), told=told)
+
+    return one
+
+
+Get = Callable[..., tuple[int, str]]
+
+
+def interrupt(_: int) -> None:
+    raise KeyboardInterrupt
+
+
+def assert_whole(folder: Path, content: bytes) -> None:
+    assert (folder / "one.tif").read_bytes() == content
+    assert not list(folder.glob(".one*"))
+
+
+def assert_nothing(folder: Path) -> None:
+    assert not (folder / "one.tif").exists()
+
+
+def test_a_file_arrives_with_its_size_and_hash(get: Get, content: bytes, tmp_path: Path) -> None:
+    checksum = "1620" + hashlib.sha3_256(content).hexdigest()
+    assert get(size=len(content), checksum=checksum) == (len(content), hashlib.sha256(content).hexdigest())
+    assert_whole(tmp_path, content)
+
+
+@pytest.mark.parametrize("at", [0, 1, 3, 4, 1 << 20, (1 << 20) + 7, 3_000_000])
+def test_a_transfer_that_is_cut_goes_on_at_that_byte(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, at: int
+) -> None:
+    catalogue.replies[PATH] = [Reply(cut=at)]
+    get()
+    assert_whole(tmp_path, content)
+    first, second = catalogue.asked(PATH)
+    assert "Range" not in first
+    assert second.get("Range") == (f"bytes={at}-" if at else None)
+    assert second.get("If-Range") == (f'"{hashlib.md5(content).hexdigest()}"' if at else None)
+
+
+def test_an_interrupted_download_goes_on_in_the_next_run(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        get(told=interrupt)
+    assert_nothing(tmp_path)
+    get()
+    assert [headers.get("Range") for headers in catalogue.asked(PATH)] == [None, f"bytes={1 << 20}-"]
+    assert_whole(tmp_path, content)
+
+
+def test_another_file_under_the_same_name_is_begun_anew(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        get(told=interrupt)
+    other = content[:4] + content[:3:-1]
+    (catalogue.folder / "one.tif").write_bytes(other)
+    get()
+    assert_whole(tmp_path, other)
+    assert catalogue.asked(PATH)[1]["Range"] == f"bytes={1 << 20}-"
+
+
+@pytest.mark.parametrize("etag", [None, 'W/"weak"'])
+def test_without_a_strong_name_of_its_bytes_a_file_is_begun_anew(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, etag: str | None
+) -> None:
+    catalogue.replies[PATH] = [Reply(cut=5000, headers={"ETag": etag})]
+    get()
+    assert "Range" not in catalogue.asked(PATH)[1]
+    assert_whole(tmp_path, content)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Range": "bytes 7-3328003/3328004"},
+        {"Content-Range": "bytes 5000-3328002/3328004"},
+        {"Content-Range": "bytes 5000-3328003/*"},
+        {"Content-Range": None},
+        {"ETag": '"another"'},
+    ],
+)
+def test_a_wrong_part_is_thrown_away(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, headers: dict[str, str | None]
+) -> None:
+    catalogue.replies[PATH] = [Reply(cut=5000), Reply(headers=headers)]
+    get()
+    assert [request.get("Range") for request in catalogue.asked(PATH)] == [None, "bytes=5000-", None]
+    assert_whole(tmp_path, content)
+
+
+def test_a_part_that_begins_elsewhere_is_thrown_away_however_consistent(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
+) -> None:
+    place = f"bytes 7-{len(content) - 1}/{len(content)}"
+    catalogue.replies[PATH] = [Reply(cut=5000), Reply(body=content[7:], headers={"Content-Range": place})]
+    get()
+    assert [request.get("Range") for request in catalogue.asked(PATH)] == [None, "bytes=5000-", None]
+    assert_whole(tmp_path, content)
+
+
+def test_a_part_that_nobody_asked_for_is_no_file(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
+) -> None:
+    catalogue.replies[PATH] = [Reply(status=206, headers={"Content-Range": "bytes 0-9/10"})]
+    catalogue.forever.add(PATH)
+    with pytest.raises(UserError, match=r"another part than was asked for"):
+        get()
+    assert_nothing(tmp_path)
+
+
+def test_a_server_that_is_busy_is_asked_again_when_it_says(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, pauses: list[float]
+) -> None:
+    past = formatdate(0, usegmt=True)
+    busy = [("7", 7.0), (past, 0.0), ("999999", 120.0), (None, 8.0)]
+    catalogue.replies[PATH] = [
+        Reply(status=429 + 74 * (i % 2), headers={"Retry-After": said}) for i, (said, _) in enumerate(busy)
+    ]
+    get()
+    assert pauses == [wait for _, wait in busy]
+    assert_whole(tmp_path, content)
+
+
+def test_a_server_that_stays_busy_ends_the_download(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, pauses: list[float]
+) -> None:
+    catalogue.replies[PATH] = [Reply(status=503)]
+    catalogue.forever.add(PATH)
+    with pytest.raises(UserError, match=f"status 503, {MOST_ATTEMPTS} times in a row"):
+        get()
+    assert len(pauses) == MOST_ATTEMPTS - 1
+    assert_nothing(tmp_path)
+
+
+@pytest.mark.parametrize(("status", "said"), [(401, "DITHC_STAC_TOKEN"), (403, "search.sign"), (404, "is gone")])
+def test_a_file_that_is_not_given_ends_it_with_the_remedy(
+    get: Get, catalogue: Catalogue, content: bytes, status: int, said: str
+) -> None:
+    catalogue.replies[PATH] = [Reply(status=status)]
+    with pytest.raises(UserError, match=rf"(?s)status {status}.*{said}"):
+        get()
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (Reply(body=b"<html>Please log in</html>"), "begins with b'<html>Please"),
+        (Reply(headers={"Content-Encoding": "gzip"}), "packed as gzip"),
+        (Reply(headers={"Content-Length": None}), "no length"),
+        (Reply(status=204, body=b""), "status 204"),
+        (Reply(body=b""), "begins with b''"),
+    ],
+)
+def test_what_is_no_whole_raster_never_has_its_name(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, reply: Reply, said: str
+) -> None:
+    catalogue.replies[PATH] = [reply]
+    with pytest.raises(UserError, match=said):
+        get()
+    assert_nothing(tmp_path)
+
+
+def test_a_size_or_checksum_that_differs_is_refused_and_nothing_kept(get: Get, content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=rf"(?s){len(content)} bytes.*{len(content) + 1}, as the catalogue says"):
+        get(size=len(content) + 1)
+    with pytest.raises(UserError, match=r"(?s)sha256 .*sha256 0000"):
+        get(checksum="1220" + 64 * "0")
+    assert list(tmp_path.glob("*.tif")) + list(tmp_path.glob(".one*")) == []
+
+
+def test_the_length_may_come_from_the_catalogue_alone(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
+) -> None:
+    catalogue.replies[PATH] = [Reply(headers={"Content-Length": None}, cut=len(content))]
+    get(size=len(content))
+    assert_whole(tmp_path, content)
+
+
+@pytest.mark.parametrize(
+    "place", ["file:///etc/passwd", "ftp://127.0.0.1/a", "data:text/plain,a", "/etc passwd", "http://[::", "/\xe4"]
+)
+def test_redirects_lead_to_web_servers_alone(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, place: str
+) -> None:
+    catalogue.replies[PATH] = [Reply(status=302, headers={"Location": place})]
+    with pytest.raises(UserError, match=r"a redirect of .* leads to an address that is not asked for"):
+        get()
+    assert_nothing(tmp_path)
+
+
+def test_a_redirect_is_followed_and_a_circle_is_not(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
+) -> None:
+    (catalogue.folder / "two.tif").write_bytes(content)
+    catalogue.replies[PATH] = [Reply(status=307, headers={"Location": "two.tif"})]
+    get()
+    assert_whole(tmp_path, content)
+    catalogue.replies[PATH] = [Reply(status=301, headers={"Location": PATH})]
+    catalogue.forever.add(PATH)
+    with pytest.raises(UserError, match=r"more than 5 redirects"):
+        get()
+
+
+def test_the_token_goes_to_its_hosts_alone(get: Get, catalogue: Catalogue, content: bytes) -> None:
+    elsewhere = f"{catalogue.url.replace('127.0.0.1', 'localhost')}/files/two.tif"
+    (catalogue.folder / "two.tif").write_bytes(content)
+    catalogue.replies[PATH] = [Reply(status=302, headers={"Location": elsewhere})]
+    get(token="secret")
+    assert catalogue.asked(PATH)[0]["Authorization"] == "Bearer secret"
+    assert "Authorization" not in catalogue.asked("/files/two.tif")[0]
+    assert Credentials("secret", frozenset({"example.org"})).headers("http://example.org/a") == {}
+    assert Credentials("secret", frozenset({"example.org"})).headers("https://example.org/a") != {}
+
+
+def test_nobody_answers_is_said_without_an_address_that_could_be_signed(tmp_path: Path, pauses: list[float]) -> None:
+    url = "http://127.0.0.1:9/one.tif?sig=secret"
+    wanted = Wanted(
+        address=lambda: url, shown="http://127.0.0.1:9/one.tif", target=tmp_path / "a.tif", size=None, checksum=None
+    )
+    with pytest.raises(UserError, match=r"could not be fetched") as error:
+        download(wanted, credentials=Credentials(None, frozenset()), told=lambda _: None)
+    assert "secret" not in str(error.value)

@@ -62,6 +62,7 @@ def encode_tiles(
             expected="at least 1",
             remedy="see the reasons of rejection in tiles.parquet, then change the section `tiles` or the source",
         )
+    codec.look_at(tiles)
     maker = _Maker(tiles, codec, folder, tiles_digest, STEMS[:views], shard_size, batch)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -211,7 +212,8 @@ def _check(moments: torch.Tensor, rows: Rows, path: Path) -> None:
             f"the latent of tile {rows[first]} for {path} cannot be stored",
             got=f"a largest magnitude of {float(largest[first])}",
             expected=f"finite numbers below {LARGEST_FP16:.0f} (fp16)",
-            remedy="look at that row of the accepted tiles and at the codec's weights; retrain the codec if it diverged",
+            remedy="look at that row of the accepted tiles and at the codec's weights; retrain the codec if it diverged, or "
+            "give one of others another `scale`",
         )
 
 

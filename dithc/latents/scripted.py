@@ -95,7 +95,7 @@ def _load(path: Path) -> Any:
             warnings.simplefilter("ignore")  # newer PyTorch versions announce the end of TorchScript here
             if path.suffix == ".pt2":
                 return torch.export.load(path).module()
-            return torch.jit.load(str(path), map_location="cpu").eval().requires_grad_(False)  # type: ignore[no-untyped-call]
+            return torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
     except Exception as error:  # a damaged archive raises a dozen types
         raise problem(
             f"autoencoder {path} cannot be read",

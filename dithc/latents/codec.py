@@ -17,6 +17,7 @@ from dithc.log import problem
 from dithc.runs import digest
 
 CODEC_FILE = "codec.json"
+LARGEST_FP16 = 65504.0
 
 
 class Codec(ABC):

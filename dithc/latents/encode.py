@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from dithc.data import Rows, Tiles
-from dithc.latents.codec import Codec
+from dithc.latents.codec import LARGEST_FP16, Codec
 from dithc.latents.views import NUM_VIEWS, view_of
 from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, replacing, sha256_file
@@ -21,7 +21,6 @@ from dithc.sealed import plain, seal, unseal
 
 INDEX_FILE = "index.json"
 SCHEMA_VERSION = 1
-LARGEST_FP16 = 65504.0
 STEMS = ("shard", "flip", *(f"turned{view}" for view in range(2, NUM_VIEWS)))  # of the files of each view
 log = logger(__name__)
 

@@ -17,14 +17,13 @@ from torch import Tensor
 
 from dithc.config import codecs
 from dithc.data import Rows, Stretch, Tiles
-from dithc.latents.codec import Codec, Pictures, check_bands, check_sides
+from dithc.latents.codec import LARGEST_FP16, Codec, Pictures, check_bands, check_sides
 from dithc.latents.diffusers_networks import FILES, PIXELS_AT_ONCE, DiffusersNetwork, digest_of_files
 from dithc.latents.scripted import ScriptedNetwork, files_of
 from dithc.latents.trial import try_network
 from dithc.log import logger, problem
 
 LOOKED_AT = 16  # tiles
-LARGEST_FP16 = 65504.0
 LEAST_CHANNEL_STD = 1e-4  # of a channel that does not vary, which no `scale` helps
 LARGEST_MEAN, LEAST_STD, LARGEST_STD = 1.0, 0.5, 2.0  # of all channels together, beyond which it is said
 log = logger(__name__)

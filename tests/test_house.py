@@ -19,7 +19,7 @@ ENTRANCES = {
     "pystac_client": ("dithc/stac/catalogue.py",),
     "lxml": ("dithc/data/xml.py",),
     "pyarrow": ("dithc/data/table.py",),
-    "diffusers": ("dithc/latents/diffusers_kl.py",),
+    "diffusers": ("dithc/latents/diffusers_networks.py",),
     "mpi4py": ("dithc/comm/mpi.py",),
     "matplotlib": ("dithc/report/figures.py",),
     "jinja2": ("dithc/report/page.py",),

@@ -1,10 +1,14 @@
-"""Settings of codecs, which turn tiles into latents and back, and of feature extractors."""
+"""Settings of codecs, which turn tiles into latents and back, and of feature extractors.
 
-from typing import Annotated, Any, Literal
+Every codec says, before a file of it is read, its `factor` (side of a tile over side of its latent), the `channels` of its
+latents and whether it `sees_display` (pictures of the three display bands) or numbers of all bands.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dithc.config.base import Count, Fraction, Name, Place, Positive, Rate, Settings, Size
+from dithc.config.base import Band, Count, Fraction, Name, Place, Positive, Rate, Settings, Size
 
 CROP = 32
 """Side in pixels of what a codec's training step sees: the cost of a step does not grow with the tile, and more steps gain more
@@ -17,6 +21,12 @@ class PixelCodec(Settings):
 
     kind: Literal["pixel"]
     """Selects this codec."""
+    factor: ClassVar[int] = 1
+    sees_display: ClassVar[bool] = False
+
+    def channels(self, bands: int) -> int:
+        """Of the latents of tiles of so many bands."""
+        return bands
 
 
 class SdVae(Settings):
@@ -28,6 +38,122 @@ class SdVae(Settings):
     """Folder in diffusers' layout: config.json and diffusion_pytorch_model.safetensors. Nothing is downloaded."""
     scale: float = Field(default=0.18215, gt=0.0, le=1000.0)
     """Factor on latents."""
+    factor: ClassVar[int] = 8
+    sees_display: ClassVar[bool] = True
+
+    def channels(self, bands: int) -> int:
+        """Of the latents of tiles of so many bands."""
+        return 4
+
+
+Scale = Annotated[float, Field(ge=1e-6, le=1e6)]
+Shift = Annotated[float, Field(ge=-1e6, le=1e6)]
+Group = Annotated[list[Band], Field(min_length=1, max_length=64)]  # of bands that are seen together
+
+
+class Foreign(Settings):
+    """An autoencoder that others trained, of any latent depth and range. Before any work it is tried on tiles of noise."""
+
+    path: Place
+    """Where it stands. Nothing is downloaded."""
+    latent_channels: Size
+    """Channels of a latent that it gives; with groups of `bands` a tile has so many for each group."""
+    factor: Annotated[int, Field(ge=1, le=256)]
+    """Side of a tile over side of its latent."""
+    bands: Literal["display", "all"] | Annotated[list[Group], Field(min_length=1, max_length=64)] = "display"
+    """What it sees. display: pictures of the three display bands, as they are shown, and no other band is learnt; all: every band
+    of the data set, in its order, scaled to [-1, 1]; or groups of bands, such as [[B04, B03, B02], [B08, B11, B12]], each of
+    which it encodes by itself, scaled likewise: the latents are stacked, and a band in several places is their average when it is
+    decoded. Groups have all bands of the data set."""
+
+    @property
+    def sees_display(self) -> bool:
+        """Whether its images are pictures."""
+        return self.bands == "display"
+
+    @property
+    def groups(self) -> int:
+        """How often it sees a tile."""
+        return len(self.bands) if isinstance(self.bands, list) else 1
+
+    def channels(self, bands: int) -> int:
+        """Of the latents of tiles of so many bands."""
+        return self.groups * self.latent_channels
+
+    def check_bands(self, known: list[str], key: str) -> None:
+        """Refuses groups that are not of the bands of a data set.
+
+        Raises:
+            ValueError: it names settings as parts of `key`.
+        """
+        grouped = {band for group in self.bands for band in group} if isinstance(self.bands, list) else set(known)
+        if strange := [band for band in grouped if band not in known]:
+            raise ValueError(f"{key}.bands has {', '.join(sorted(strange))}: the data set has {', '.join(known)}")
+        if lost := [band for band in known if band not in grouped]:
+            raise ValueError(
+                f"{key}.bands leaves out {', '.join(lost)}, which could not be given back: put each into a group (the same one "
+                "may be in several places), or leave it out of the data set (`source.bands`)"
+            )
+
+    @model_validator(mode="after")
+    def _groups_alike(self) -> Self:
+        if isinstance(self.bands, list) and len(sizes := {len(group) for group in self.bands}) > 1:
+            raise ValueError(
+                f"`bands` has groups of {' and '.join(map(str, sorted(sizes)))} bands, and an autoencoder has one number of "
+                "them: fill the short ones up with a band that is there already, which is then the average of its places"
+            )
+        for name in ("scale", "shift"):
+            given, fitting = getattr(self, name), {self.latent_channels, self.channels(0)}
+            if isinstance(given, list) and len(given) not in fitting:
+                raise ValueError(
+                    f"`{name}` has {len(given)} numbers: give one, or {' or '.join(map(str, sorted(fitting)))}, one a channel"
+                )
+        return self
+
+
+class Diffusers(Foreign):
+    """An autoencoder of images in diffusers' layout: AutoencoderKL, AutoencoderTiny, AutoencoderDC and others."""
+
+    kind: Literal["diffusers"]
+    """Selects this codec; `path` is a folder with config.json, which says the class, and
+    diffusion_pytorch_model.safetensors."""
+    scale: Scale | list[Scale] | None = None
+    """Factor on latents, or one a channel, which gives them about unit variance; that of config.json if not given
+    (`scaling_factor`, `latents_std`)."""
+    shift: Shift | list[Shift] | None = None
+    """Taken off latents before `scale`; that of config.json if not given (`shift_factor`, `latents_mean`), or 0."""
+
+
+class Torchscript(Foreign):
+    """An autoencoder as a program: TorchScript, or graphs that torch.export wrote."""
+
+    kind: Literal["torchscript"]
+    """Selects this codec; `path` is a TorchScript file with methods `encode` and `decode`, or a folder with `encoder.pt` and
+    `decoder.pt`, or `encoder.pt2` and `decoder.pt2`. Such files are programs, which run with your rights: see `trust`."""
+    scale: Scale | list[Scale]
+    """Factor on latents, or one a channel, which gives them about unit variance."""
+    shift: Shift | list[Shift] = 0.0
+    """Taken off latents before `scale`."""
+    low: float = Field(default=-1.0, ge=-1e6, le=1e6)
+    """What it takes and gives for the lowest value of a band, which is -1 in scaled tiles."""
+    high: float = Field(default=1.0, ge=-1e6, le=1e6)
+    """What it takes and gives for the highest value of a band."""
+    moments: Literal["mean", "mean-logvar"] = "mean"
+    """What encoding gives: the latent; or mean and log-variance of its posterior, as a pair or one after the other along the
+    channels."""
+    trust: bool = False
+    """Must be true: you know where the files are from, and let the program in them run here. Results do not depend on it."""
+
+    @model_validator(mode="after")
+    def _trusted(self) -> Self:
+        if not self.trust:
+            raise ValueError(
+                f"a `torchscript` codec is a program that runs with your rights: set `trust: true` if you know where {self.path} "
+                "is from"
+            )
+        if self.low >= self.high:
+            raise ValueError(f"`low` {self.low} is not below `high` {self.high}")
+        return self
 
 
 class KlVae(Settings):
@@ -65,6 +191,12 @@ class KlVae(Settings):
     texture_steps: Count = 0
     """Steps after the training that teach the decoder alone the texture of tiles, against a discriminator; latents stay."""
 
+    sees_display: ClassVar[bool] = False
+
+    def channels(self, bands: int) -> int:
+        """Of the latents of tiles of so many bands."""
+        return self.latent_channels
+
     @model_validator(mode="after")
     def _shares(self) -> "KlVae":
         if self.equivariance + self.latent_noise > 1.0:
@@ -97,7 +229,7 @@ class KlVae(Settings):
             )
 
 
-Codec = Annotated[PixelCodec | SdVae | KlVae, Field(discriminator="kind")]
+Codec = Annotated[PixelCodec | SdVae | Diffusers | Torchscript | KlVae, Field(discriminator="kind")]
 
 
 class Extractor(Settings):

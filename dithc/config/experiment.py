@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from dithc.averages import LARGEST_MISFIT, Profile, combine
 from dithc.config.base import Name, Place, Positive, Seed, Settings, Title
 from dithc.config.benches import Bench
-from dithc.config.codecs import Codec, Extractor, KlVae
+from dithc.config.codecs import Codec, Extractor, Foreign, KlVae
 from dithc.config.datasets import Dataset
 from dithc.config.training import (
     FLOW_SAMPLERS,
@@ -246,11 +246,15 @@ class Experiment(Settings):
             raise ValueError(f"{key} is {name!r}, which is not defined; there are: {', '.join(section) or 'none'}")
 
     def _displayed(self, name: str, dataset: Dataset) -> None:
+        """Bands that are named, by the display or by the codec, are those of the source, where that says them."""
         known = ["R", "G", "B"] if dataset.source.kind == "image-folder" else getattr(dataset.source, "bands", None)
         if known is not None and not set(dataset.display.bands) <= set(known):
             raise ValueError(
                 f"datasets.{name}.display.bands {', '.join(dataset.display.bands)}: the source has {', '.join(known)}"
             )
+        codec = self.codecs[dataset.codec]
+        if known is not None and isinstance(codec, Foreign):
+            codec.check_bands(known, f"codecs.{dataset.codec}")
 
     def _told_apart(self, name: str, extractor: Extractor, dataset: Dataset) -> None:
         """A classifier has something to tell apart; how many classes a user's folders are is only known once they are read."""
@@ -263,8 +267,7 @@ class Experiment(Settings):
     def _fits(self, name: str, run: Run) -> None:
         """A tile becomes a whole number of patches."""
         dataset = self.datasets[run.dataset]
-        codec = self.codecs[dataset.codec]
-        factor = codec.factor if isinstance(codec, KlVae) else {"pixel": 1, "sd-vae": 8}[codec.kind]
+        factor = self.codecs[dataset.codec].factor
         patch = int(run.model.preset.rpartition("/")[2])
         if dataset.tiles.size % (factor * patch):
             raise ValueError(

@@ -4,23 +4,20 @@ Legend: N batch, C bands of the codec, H, W tile; Z latent channels, h, w latent
 """
 
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from dithc.config import codecs
 from dithc.data import Rows, Stretch, Tiles
-from dithc.latents.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, autoencoder_digest
-from dithc.latents.diffusers_kl import DiffusersKl, digest_of
-from dithc.log import logger, problem
-from dithc.runs import Manifest, digest, sha256_file
-from dithc.sealed import parse, plain
+from dithc.latents.autoencoder import Autoencoder
+from dithc.latents.diffusers_networks import DiffusersNetwork
+from dithc.log import problem
+from dithc.runs import digest
 
 CODEC_FILE = "codec.json"
-log = logger(__name__)
+LARGEST_FP16 = 65504.0
 
 
 class Codec(ABC):
@@ -33,6 +30,7 @@ class Codec(ABC):
         factor: side of a tile over side of its latent.
         scale: factor on latents that gives them about unit variance; `decode` takes scaled latents.
         has_logvar: whether `encode` gives a log-variance.
+        bound: magnitude that no scaled latent exceeds; None where there is none.
     """
 
     id: str
@@ -41,11 +39,15 @@ class Codec(ABC):
     factor: int
     scale: float
     has_logvar: bool
+    bound: float | None = None
 
     @property
     def in_bands(self) -> int:
         """Number of bands of the codec (C)."""
         return len(self.bands)
+
+    def look_at(self, tiles: Tiles) -> None:  # noqa: B027 (most have nothing to say)
+        """Called before a data set is encoded: warns of, or refuses, tiles that do not suit the codec."""
 
     @abstractmethod
     def input(self, tiles: Tiles, rows: Rows) -> torch.Tensor:
@@ -65,7 +67,9 @@ class Codec(ABC):
 
 
 class PixelCodec(Codec):
-    """No codec: a latent is the scaled tile itself."""
+    """No codec: a latent is the scaled tile itself, which is clipped to [-1, 1]."""
+
+    bound = 1.0
 
     def __init__(self, info: dict[str, Any]) -> None:
         self.bands = tuple(info["bands"])
@@ -77,7 +81,7 @@ class PixelCodec(Codec):
         return torch.from_numpy(tiles.scaled(rows))  # (N, C, H, W)
 
     def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
-        _check_bands(x, self.in_bands)
+        check_bands(x, self.in_bands)
         return x, None
 
     def decode(self, latent: torch.Tensor) -> torch.Tensor:
@@ -87,48 +91,8 @@ class PixelCodec(Codec):
         return self._stretch.display(self._stretch.unscale(x.float().numpy()))
 
 
-class KlCodec(Codec):
-    """An autoencoder over all bands of the data set."""
-
-    has_logvar = True
-
-    def __init__(
-        self, net: Autoencoder | DiffusersKl, info: dict[str, Any], *, id: str, scale: float, bands: tuple[str, ...]
-    ) -> None:
-        self.net, self.id, self.scale, self.bands = net, id, scale, bands
-        self.latent_channels, self.factor = net.latent_channels, net.factor
-        self._stretch = Stretch(info)
-
-    def input(self, tiles: Tiles, rows: Rows) -> torch.Tensor:
-        return torch.from_numpy(tiles.scaled(rows))  # (N, C, H, W)
-
-    @torch.no_grad()
-    def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        _check_bands(x, self.in_bands)
-        side = x.shape[-1]
-        if x.shape[-2] % self.factor or side % self.factor:
-            raise problem(
-                f"tiles do not fit codec {self.id}",
-                got=f"{x.shape[-2]} x {side} pixels",
-                expected=f"multiples of {self.factor}, its downsampling factor",
-                remedy="change `tiles.size` of the data set, or use a codec of another `factor`",
-            )
-        parts = [self.net.encode(part) for part in torch.split(x, self.net.images_at_once(side))]
-        mean, logvar = (torch.cat(moments) for moments in zip(*parts, strict=True))
-        return mean, logvar  # (N, Z, h, w) each
-
-    @torch.no_grad()
-    def decode(self, latent: torch.Tensor) -> torch.Tensor:
-        at_once = self.net.images_at_once(latent.shape[-1] * self.factor)
-        parts = [self.net.decode(part.float() / self.scale) for part in torch.split(latent, at_once)]
-        return torch.cat(parts)  # (N, C, H, W)
-
-    def to_rgb(self, x: torch.Tensor) -> npt.NDArray[np.uint8]:
-        return self._stretch.display(self._stretch.unscale(x.float().numpy()))
-
-
-class SdCodec(KlCodec):
-    """Stable Diffusion's autoencoder: it sees, and gives, the three display bands as they are shown.
+class Pictures(Codec):
+    """What sees, and gives, the three display bands as they are shown.
 
     A tile goes through the display stretch to 8 bits, which become [-1, 1]; so a decoded image is a picture already and
     the other bands cannot be had back.
@@ -142,72 +106,60 @@ class SdCodec(KlCodec):
         return levels  # (N, 3, H, W)
 
 
-def open_codec(settings: codecs.Codec, *, info: dict[str, Any], folder: Path | None = None) -> Codec:
-    """The codec that a configuration asks for, ready to encode and decode tiles of one data set.
+class KlCodec(Codec):
+    """An autoencoder over all bands of the data set."""
 
-    Args:
-        settings: section of the configuration.
-        info: content of the data set's dataset.json (its bands, scaling and display stretch).
-        folder: what `train_codec` wrote, for a `kl-vae`.
+    has_logvar = True
 
-    Raises:
-        UserError: files are missing or damaged, or the codec is of other bands than the data set.
-    """
-    if isinstance(settings, codecs.PixelCodec):
-        return PixelCodec(info)
-    if isinstance(settings, codecs.SdVae):
-        return _open_sd(settings, info)
-    assert folder is not None, "a kl-vae codec needs the folder of the codec stage"
-    return _open_kl(folder, info)
+    def __init__(
+        self,
+        net: Autoencoder | DiffusersNetwork,
+        info: dict[str, Any],
+        *,
+        id: str,
+        scale: float,
+        bands: tuple[str, ...],
+    ) -> None:
+        self.net, self.id, self.scale, self.bands = net, id, scale, bands
+        self.latent_channels, self.factor = net.latent_channels, net.factor
+        self._stretch = Stretch(info)
+
+    def input(self, tiles: Tiles, rows: Rows) -> torch.Tensor:
+        return torch.from_numpy(tiles.scaled(rows))  # (N, C, H, W)
+
+    @torch.no_grad()
+    def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        check_bands(x, self.in_bands)
+        check_sides(self.id, self.factor, x.shape[-2], x.shape[-1])
+        parts = [self.net.encode(part) for part in torch.split(x, self.net.images_at_once(x.shape[-1]))]
+        mean, logvar = (torch.cat(moments) for moments in zip(*parts, strict=True))
+        return mean, logvar  # (N, Z, h, w) each
+
+    @torch.no_grad()
+    def decode(self, latent: torch.Tensor) -> torch.Tensor:
+        at_once = self.net.images_at_once(latent.shape[-1] * self.factor)
+        parts = [self.net.decode(part.float() / self.scale) for part in torch.split(latent, at_once)]
+        return torch.cat(parts)  # (N, C, H, W)
+
+    def to_rgb(self, x: torch.Tensor) -> npt.NDArray[np.uint8]:
+        return self._stretch.display(self._stretch.unscale(x.float().numpy()))
 
 
-def _open_sd(settings: codecs.SdVae, info: dict[str, Any]) -> Codec:
-    folder = Path(settings.path)
-    remedy = (
-        f"copy both files of Stable Diffusion's autoencoder (such as stabilityai/sd-vae-ft-ema) into {folder}, or set the "
-        "codec's `path`; nothing is downloaded"
-    )
-    net = DiffusersKl.load(folder, remedy=remedy)
-    if net.bands != 3:
+class SdCodec(Pictures, KlCodec):
+    """Stable Diffusion's autoencoder: it sees the three display bands as they are shown."""
+
+
+def check_sides(codec: str, factor: int, height: int, width: int) -> None:
+    """Refuses tiles of which a codec makes no whole number of places."""
+    if height % factor or width % factor:
         raise problem(
-            f"autoencoder in {folder} is no RGB autoencoder", got=f"{net.bands} bands", expected=3, remedy=remedy
+            f"tiles do not fit codec {codec}",
+            got=f"{height} x {width} pixels",
+            expected=f"multiples of {factor}, its downsampling factor",
+            remedy="change `tiles.size` of the data set, or use a codec of another `factor`",
         )
-    identity = f"sd-vae-{digest_of(folder, scale=settings.scale)}"
-    return SdCodec(net, info, id=identity, scale=settings.scale, bands=tuple(info["display"]["bands"]))
 
 
-def _open_kl(folder: Path, info: dict[str, Any]) -> Codec:
-    remedy = "rerun the codec stage (`dithc codec`)"
-    for name in (CONFIG_FILE, WEIGHTS_FILE, CODEC_FILE):
-        Manifest.whole(folder / name)
-    net = Autoencoder.load(folder, remedy=remedy)
-    try:
-        said = parse(plain(folder / CODEC_FILE).read_text())
-        identity, scale, bands, sha256 = str(said["id"]), float(said["scale"]), tuple(said["bands"]), said["sha256"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise problem(
-            f"{folder / CODEC_FILE} cannot be read", got=repr(error), expected="what `dithc codec` wrote", remedy=remedy
-        ) from error
-    found = sha256_file(folder / WEIGHTS_FILE)
-    if found != sha256 or identity != f"kl-vae-{autoencoder_digest(folder, scale=scale)}":
-        raise problem(
-            f"codec in {folder} is not the one {CODEC_FILE} describes",
-            got=f"weights with SHA-256 {found[:12]}... (or an edited {CODEC_FILE})",
-            expected=f"{sha256[:12]}... and id {identity}",
-            remedy=remedy,
-        )
-    wanted = tuple(info["bands"])
-    if len(bands) != len(wanted):
-        raise problem(
-            f"codec in {folder} is of another number of bands than the data set",
-            got=f"{len(bands)} ({', '.join(bands)})",
-            expected=f"{len(wanted)} ({', '.join(wanted)})",
-            remedy="give the data set a codec trained on tiles with the same bands",
-        )
-    if bands != wanted:
-        log.warning(f"codec {identity} was trained on bands {', '.join(bands)} and is used for {', '.join(wanted)}")
-    return KlCodec(net, info, id=identity, scale=scale, bands=wanted)
-
-
-def _check_bands(x: torch.Tensor, bands: int) -> None:
+def check_bands(x: torch.Tensor, bands: int) -> None:
+    """Asserts that images are of so many bands."""
     assert x.shape[1:2] == (bands,), f"expected (N, {bands}, H, W), got {tuple(x.shape)}"

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from dithc.data import Rows, Tiles
-from dithc.latents.codec import Codec
+from dithc.latents.codec import LARGEST_FP16, Codec
 from dithc.latents.views import NUM_VIEWS, view_of
 from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, replacing, sha256_file
@@ -21,7 +21,6 @@ from dithc.sealed import plain, seal, unseal
 
 INDEX_FILE = "index.json"
 SCHEMA_VERSION = 1
-LARGEST_FP16 = 65504.0
 STEMS = ("shard", "flip", *(f"turned{view}" for view in range(2, NUM_VIEWS)))  # of the files of each view
 log = logger(__name__)
 
@@ -62,6 +61,7 @@ def encode_tiles(
             expected="at least 1",
             remedy="see the reasons of rejection in tiles.parquet, then change the section `tiles` or the source",
         )
+    codec.look_at(tiles)
     maker = _Maker(tiles, codec, folder, tiles_digest, STEMS[:views], shard_size, batch)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -211,7 +211,8 @@ def _check(moments: torch.Tensor, rows: Rows, path: Path) -> None:
             f"the latent of tile {rows[first]} for {path} cannot be stored",
             got=f"a largest magnitude of {float(largest[first])}",
             expected=f"finite numbers below {LARGEST_FP16:.0f} (fp16)",
-            remedy="look at that row of the accepted tiles and at the codec's weights; retrain the codec if it diverged",
+            remedy="look at that row of the accepted tiles and at the codec's weights; retrain the codec if it diverged, or "
+            "give one of others another `scale`",
         )
 
 

@@ -3,6 +3,7 @@
 Legend: N images, C bands, H, W image.
 """
 
+import re
 from functools import cached_property
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from dithc.products.lazy import Joined
 from dithc.runs import Manifest
 from dithc.sealed import plain, unseal
 
-PICTURES = "sd-vae-"  # codecs that see and give the display bands as they are shown
+PICTURES = re.compile(r"sd-vae-|[a-z]+-display-")  # ids of codecs that see and give the display bands as they are shown
 
 
 class Generated:
@@ -38,7 +39,7 @@ class Generated:
         self.path, self.manifest = path, Manifest.read(path, stage="sample")
         tiles = Tiles(needed_input(path, self.manifest, stage="tiles")[0].parent)
         self.info, self._stretch = tiles.info, tiles.stretch
-        self._pictures = str(self.manifest.numbers.get("codec", "")).startswith(PICTURES)
+        self._pictures = PICTURES.match(str(self.manifest.numbers.get("codec", ""))) is not None
         self.bands = products.Bands.displayed(self.info) if self._pictures else products.Bands.of(self.info)
         self._joined = Joined([path.parent / name for name in self._named(".npy")])
         self.shape, self.count = self._joined.shape, self._joined.shape[0]

@@ -31,7 +31,7 @@ EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}
 OF_SAMPLES = {"weights", "sampler", "steps", "guidance", "guidance_channels", *EVALUATION_YOUNGER}
 # Where something stands, or whether it was checked, does not decide a result: the hashes of the bytes are in the manifests.
 PLACES = {"path", "search", "init_file", "dem", "checksum", "may_lack"}
-LOOKS = {"display"}  # of tiles; nothing that is learnt sees it, but for the SD VAE, whose latents name it
+LOOKS = {"display"}  # of tiles; nothing that is learnt sees it, but for codecs of pictures, whose latents name it
 
 
 def digest(spec: object) -> str:
@@ -113,13 +113,14 @@ def _run(experiment: Experiment, name: str) -> dict[str, Any]:
 def _codec(experiment: Experiment, name: str) -> dict[str, Any]:
     codec = experiment.codecs[name]
     younger = codec.model_dump(mode="json", include=CODEC_YOUNGER, exclude_defaults=True)
-    return {"seed": experiment.seed, **codec.model_dump(mode="json", exclude=CODEC_YOUNGER), **younger}
+    return {"seed": experiment.seed, **codec.model_dump(mode="json", exclude={"trust", *CODEC_YOUNGER}), **younger}
 
 
 def _latents(experiment: Experiment, name: str) -> dict[str, Any]:
     dataset = experiment.datasets[name]
     codec = _codec(experiment, dataset.codec)
-    shown = {"display": dataset.display.model_dump(mode="json")} if codec["kind"] == "sd-vae" else {}
+    sees_display = experiment.codecs[dataset.codec].sees_display
+    shown = {"display": dataset.display.model_dump(mode="json")} if sees_display else {}
     views = {} if dataset.views == 2 else {"views": dataset.views}  # younger than stores that are in use
     return {"codec": codec, **shown, **views}
 

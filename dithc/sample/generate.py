@@ -36,8 +36,8 @@ class Decoder(Protocol):
         """Factor on latents."""
 
     @property
-    def has_logvar(self) -> bool:
-        """Whether latents come from an autoencoder and not from pixels."""
+    def bound(self) -> float | None:
+        """Magnitude that no scaled latent exceeds; None where there is none."""
 
     def decode(self, latent: Tensor) -> Tensor:
         """Scaled latents (N, Z, h, w) to images (N, C, H, W)."""
@@ -139,7 +139,7 @@ class Images:
         )
         denoise = self.objective.sampled(denoise, epsilon_scaling=chosen.epsilon_scaling)
         # Pixels are clipped to [-1, 1] in the training data, so their prediction may be; latents have no bound.
-        clip = None if self.codec.has_logvar else self.codec.scale
+        clip = self.codec.bound
         if self.objective.schedule is None:
             return diffusion.sample_flow(
                 chosen.sampler,

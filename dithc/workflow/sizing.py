@@ -21,7 +21,6 @@ MB = 1e6
 TORCH_MB, PLAIN_MB = 800, 400
 # Numbers that the Stable Diffusion autoencoder keeps of an image that is only passed through, in (pixels x first width).
 KEPT_CONVOLUTION, SD_WIDTH = 12, 128
-SD_CHANNELS = 4  # of its latents
 VALIDATION_PASSES = 256 * 8  # forward passes of one image: tiles at most, each at so many times
 COPY_QUERIES, MOST_FEATURES = 2 * 2048, 2048  # images whose nearest tiles are searched at most, and numbers of each
 # Of texture: width of the discriminator, numbers that it keeps of a pixel, its passes of an image a step, and the codec's.
@@ -110,9 +109,9 @@ def geometry(experiment: Experiment, run: training.Run) -> Geometry:
     """Sizes of a run's tensors, from its data set, codec and model."""
     dataset = experiment.datasets[run.dataset]
     width, depth, _ = run.model.shape
-    factor = _codec_factor(experiment, dataset.codec)
-    tokens = max(1, dataset.tiles.size // (factor * run.model.patch)) ** 2
-    bands, channels = _bands(dataset), _codec_channels(experiment, dataset)
+    codec, bands = experiment.codecs[dataset.codec], _bands(dataset)
+    tokens = max(1, dataset.tiles.size // (codec.factor * run.model.patch)) ** 2
+    channels = codec.channels(bands)
     model = run.model
     return Geometry(dataset.tiles.size, bands, tokens, width, depth, channels, model.matrix_elements, model.parameters)
 
@@ -131,18 +130,6 @@ def source_files(dataset: datasets.Dataset, *, most: int = 100_000) -> tuple[int
                 continue
             count, total, largest = count + 1, total + size, max(largest, size)
     return count, total, largest
-
-
-def _codec_factor(experiment: Experiment, name: str) -> int:
-    codec = experiment.codecs[name]
-    return codec.factor if isinstance(codec, codecs.KlVae) else {"pixel": 1, "sd-vae": 8}[codec.kind]
-
-
-def _codec_channels(experiment: Experiment, dataset: datasets.Dataset) -> int:
-    codec = experiment.codecs[dataset.codec]
-    if isinstance(codec, codecs.KlVae):
-        return codec.latent_channels
-    return {"pixel": _bands(dataset), "sd-vae": SD_CHANNELS}[codec.kind]
 
 
 def _bands(dataset: datasets.Dataset) -> int:
@@ -203,8 +190,11 @@ def _convolutions(experiment: Experiment, dataset: datasets.Dataset) -> tuple[fl
         kept = 6 * patch + width * (6 + 4 * blocks) + 8 * latent
         adds = width * (9 * patch + 18 * blocks * width + 11 * latent + patch) + 2 * patch * latent
         return kept / area, adds / area
-    # A layer of the first level: 9 x width^2 multiply-adds a pixel; about 12 such layers in each half.
-    return (KEPT_CONVOLUTION * SD_WIDTH, 2 * 12 * 9 * SD_WIDTH**2) if codec.kind == "sd-vae" else (1.0, 1.0)
+    if codec.kind == "pixel":
+        return 1.0, 1.0
+    # A layer of the first level: 9 x width^2 multiply-adds a pixel; about 12 such layers in each half. Others are taken alike.
+    groups = codec.groups if isinstance(codec, codecs.Foreign) else 1
+    return groups * KEPT_CONVOLUTION * SD_WIDTH, groups * 2 * 12 * 9 * SD_WIDTH**2
 
 
 def _codec(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:

@@ -461,3 +461,27 @@ def test_ranks_follow_from_the_strategy_where_nobody_gives_them():
     assert machine.ranks_on(num_dies=2, num_clusters=8) == 8
     assert experiment_of({"machine": {"launcher": "mpiexec"}}).machine.ranks_on(num_dies=2, num_clusters=8) == 2
     assert experiment_of({"machine": {"strategy": "dp"}}).machine.ranks == 1
+
+
+def test_groups_of_a_codec_have_every_band_of_the_source_and_no_other() -> None:
+    path = ROOT / "config" / "experiments" / "sentinel2-all-bands.yaml"
+    content = yaml.safe_load(path.read_text())
+    codec = content["codecs"]["sd-vae-groups"]
+    known = content["datasets"]["sentinel2"]["source"]["bands"]
+    assert len(known) == 13
+    assert sorted({band for group in codec["bands"] for band in group}) == sorted(known)
+    codec["bands"][4] = ["B01"] * 3
+    with pytest.raises(UserError, match=r"codecs.sd-vae-groups.bands leaves out B10[\s\S]*source.bands"):
+        load(content)
+    codec["bands"][4] = ["B10", "B10", "B13"]
+    with pytest.raises(UserError, match=r"codecs.sd-vae-groups.bands has B13"):
+        load(content)
+
+
+def test_tiles_and_the_channels_of_latents_are_those_that_a_codec_of_others_says() -> None:
+    content = yaml.safe_load((ROOT / "config" / "experiments" / "sentinel2-all-bands.yaml").read_text())
+    experiment = load(content)
+    assert experiment.codecs["sd-vae-groups"].channels(13) == 20
+    content["codecs"]["sd-vae-groups"]["factor"] = 48
+    with pytest.raises(UserError, match="no multiple of 96"):
+        load(content)

@@ -8,7 +8,7 @@ import torch
 from pydantic import TypeAdapter
 
 from dithc.config import codecs
-from dithc.latents.codec import open_codec
+from dithc.latents import open_codec
 from dithc.log import UserError
 
 PIXEL = codecs.PixelCodec(kind="pixel")
@@ -161,4 +161,4 @@ def test_multispectral_autoencoder_is_no_sd_vae(fake_tiles, tmp_path):
 
 def test_every_kind_of_codec_in_the_schema_opens():
     kinds = TypeAdapter(codecs.Codec).json_schema()["discriminator"]["mapping"]
-    assert set(kinds) == {"pixel", "sd-vae", "kl-vae"}
+    assert set(kinds) == {"pixel", "sd-vae", "kl-vae", "diffusers", "torchscript"}

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from dithc.config import codecs
-from dithc.latents import codec_training
+from dithc.latents import codec_training, open_codec
 from dithc.latents.batches import Order
-from dithc.latents.codec import open_codec
 from dithc.latents.codec_steps import Crops
 from dithc.latents.codec_training import train_codec
 from dithc.log import UserError, read_metrics

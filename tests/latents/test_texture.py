@@ -9,9 +9,8 @@ import torch
 from torch.nn import functional
 
 from dithc.config import codecs
-from dithc.latents import texture
+from dithc.latents import open_codec, texture
 from dithc.latents.autoencoder import Autoencoder
-from dithc.latents.codec import open_codec
 from dithc.latents.codec_steps import Crops
 from dithc.latents.codec_training import train_codec
 from dithc.latents.texture import MOST_WEIGHT, Discriminator, add_texture, adversarial_weight, hinge

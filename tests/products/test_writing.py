@@ -121,9 +121,10 @@ def test_exported_tiles_are_staged_again_as_they_were(tiles, scenes, tmp_path):
     np.testing.assert_array_equal(mask[0] == 0, digital_numbers(0)[0, :SIZE, :SIZE] == 0)
 
 
-def test_pictures_of_the_sd_vae_are_bytes_whose_scale_is_the_display(results, tmp_path):
+@pytest.mark.parametrize("codec", ["sd-vae-123456789abc", "diffusers-display-123456789abc"])
+def test_pictures_of_a_codec_that_sees_the_display_are_bytes_of_its_scale(results, tmp_path, codec):
     root = Path(shutil.copytree(results, tmp_path / "copy"))  # its inputs are found where they stand now
-    path = write_samples(root, root / "samples/sd/manifest.json", codec="sd-vae-123456789abc")
+    path = write_samples(root, root / "samples/sd/manifest.json", codec=codec)
     write(path, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
     for image in (3, 4):
         with rasterio.open(tmp_path / f"out/image-{image:06d}.tif") as source:

@@ -1,6 +1,7 @@
 """The digest of a run's settings: stores that are in use keep their names, and what decides a result changes it."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,6 +160,32 @@ def test_codec_without_later_settings_has_the_digest_that_it_always_had() -> Non
 def test_easier_latents_and_texture_change_the_digest_of_a_codec(change: dict[str, Any]) -> None:
     assert codec_spec("codec", "vae", **change) == codec_spec("codec", "vae") | change
     assert codec_spec("latents", "toy", **change) != codec_spec("latents", "toy")
+
+
+@pytest.mark.parametrize(
+    ("name", "known"), [("imagenet", "b3b6f7116ed1"), ("sentinel2", "6a4ab555fc9c"), ("gaofen2", "9b0c32ac6853")]
+)
+def test_latents_of_the_paper_s_experiments_keep_their_digest(name: str, known: str) -> None:
+    paper = load(Path(__file__).parents[2] / "config" / "experiments" / f"{name}.yaml")
+    assert digest(stage_spec(paper, "latents", name)) == known
+
+
+def test_what_an_autoencoder_of_others_sees_decides_latents_and_where_it_stands_does_not() -> None:
+    base = experiment().model_dump(exclude_unset=True)
+    base["datasets"]["toy"]["codec"] = "other"
+
+    def made(**settings: Any) -> dict[str, Any]:
+        said = {"kind": "torchscript", "path": "x", "latent_channels": 4, "factor": 8, "scale": 1.0, "trust": True}
+        return stage_spec(
+            load(base | {"codecs": {"pixel": {"kind": "pixel"}, "other": said | settings}}), "latents", "toy"
+        )
+
+    assert made(path="y") == made()
+    assert "trust" not in made()["codec"]
+    assert "display" in made()
+    assert "display" not in made(bands="all")
+    for change in ({"scale": 0.5}, {"shift": [0.0, 0.1, 0.2, 0.3]}, {"bands": [["R", "G", "B"]]}, {"low": 0.0}):
+        assert made(**change)["codec"] == made()["codec"] | change
 
 
 def extractor_spec(stage: str, **settings: Any) -> dict[str, Any]:

@@ -1,0 +1,188 @@
+"""The one place diffusers enters: its autoencoders of images, read from local files only.
+
+Legend: N batch, C bands, H, W tile; Z latent channels, h, w latent (H, W divided by the factor).
+"""
+
+import hashlib
+import json
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import torch
+
+from dithc.log import problem
+from dithc.sealed import parse, plain
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "diffusion_pytorch_model.safetensors"
+FILES = (CONFIG_FILE, WEIGHTS_FILE)
+PIXELS_AT_ONCE = 1 << 20
+DISTRIBUTION = "latent_dist"
+# Classes of images, and the attribute in which `encode` of each gives its posterior, or its latents.
+CLASSES = {
+    "AutoencoderKL": DISTRIBUTION,
+    "AsymmetricAutoencoderKL": DISTRIBUTION,
+    "AutoencoderKLFlux2": DISTRIBUTION,
+    "AutoencoderKLHunyuanImage": DISTRIBUTION,
+    "AutoencoderTiny": "latents",
+    "AutoencoderDC": "latent",
+    "VQModel": "latents",
+}
+Numbers = list[float]
+
+
+class Normalisation(NamedTuple):
+    """What is taken off latents, and the factor on what is left: one number, or one a channel; None where nothing is known."""
+
+    shift: Numbers
+    scale: Numbers | None
+
+
+@cache
+def _room() -> Any:
+    """Where diffusers has its autoencoders, imported on first use (seconds) and told first never to ask the network."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    import diffusers.models.autoencoders as room
+    from diffusers.utils.logging import set_verbosity_error
+
+    set_verbosity_error()
+    return room
+
+
+class DiffusersNetwork:
+    """An autoencoder of diffusers that gives the moments of its posterior instead of samples of it.
+
+    Attributes:
+        net: the module of diffusers.
+        has_logvar: whether it has a posterior, and not latents alone.
+    """
+
+    def __init__(self, net: Any, *, memory_format: torch.memory_format) -> None:
+        self.net, self._memory_format = net.to(memory_format=memory_format), memory_format
+        self._given = CLASSES[type(net).__name__]
+        self.has_logvar = self._given == DISTRIBUTION
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        *,
+        remedy: str,
+        classes: tuple[str, ...] = tuple(CLASSES),
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> Self:
+        """Reads a folder in diffusers' layout.
+
+        Args:
+            folder: with config.json and weights.
+            remedy: what the error says to do.
+            classes: those of `CLASSES` that are wanted.
+            memory_format: order in memory of weights and images; rounding depends on it.
+
+        Raises:
+            UserError: a file is missing, damaged, or of another kind of network; `remedy` says what to do.
+        """
+        kinds = f"an {classes[0]}" if len(classes) == 1 else f"one of {', '.join(classes)}"
+        wanted = f"{CONFIG_FILE} and {WEIGHTS_FILE} of {kinds} in diffusers' layout"
+        missing = [name for name in FILES if not (folder / name).is_file()]
+        if missing:
+            got = f"no {' and no '.join(missing)}" if folder.is_dir() else "no such folder"
+            raise problem(f"autoencoder folder {folder} is incomplete", got=got, expected=wanted, remedy=remedy)
+        try:
+            kind = parse(plain(folder / CONFIG_FILE).read_text()).get("_class_name")
+            if kind not in classes:
+                raise ValueError(f"{CONFIG_FILE} describes {kind!r}")
+            if not hasattr(_room(), kind):
+                raise ValueError(f"the installed version of diffusers has no {kind}")
+            net, report = getattr(_room(), kind).from_pretrained(
+                str(folder),
+                local_files_only=True,
+                use_safetensors=True,
+                low_cpu_mem_usage=False,
+                output_loading_info=True,
+            )
+            wrong = [str(key) for part in ("missing_keys", "unexpected_keys") for key in report[part]]
+            if wrong:
+                raise ValueError(f"{len(wrong)} missing or unexpected weights, such as {wrong[0]}")
+        except Exception as error:  # diffusers and safetensors raise a dozen types for a damaged file
+            got = str(error).partition("\n")[0] or type(error).__name__
+            raise problem(
+                f"autoencoder in {folder} cannot be loaded", got=got, expected=wanted, remedy=remedy
+            ) from error
+        return cls(net.eval().requires_grad_(False), memory_format=memory_format)
+
+    @property
+    def bands(self) -> int:
+        """Bands of an image."""
+        return int(self.net.config.in_channels)
+
+    @property
+    def latent_channels(self) -> int:
+        """Channels of a latent."""
+        return int(self.net.config.latent_channels)
+
+    @property
+    def factor(self) -> int:
+        """Side of a tile over side of its latent, of an AutoencoderKL."""
+        return int(2 ** (len(self.net.config.block_out_channels) - 1))
+
+    @property
+    def normalisation(self) -> Normalisation:
+        """How pipelines of diffusers normalise latents of this network.
+
+        FLUX.2's has running statistics of patches of latents in its batch norm, from which follow those of each channel.
+        """
+        said = self.net.config
+        if said.get("batch_norm_eps") is not None:
+            means, variances = (
+                values.double().view(self.latent_channels, -1)  # (Z, p^2)
+                for values in (self.net.bn.running_mean, self.net.bn.running_var)
+            )
+            mean = means.mean(dim=1)  # (Z)
+            variance = variances.mean(dim=1) + means.var(dim=1, correction=0)
+            return Normalisation(mean.tolist(), (variance + said.batch_norm_eps).rsqrt().tolist())
+        scale, mean, std = (said.get(name) for name in ("scaling_factor", "latents_mean", "latents_std"))
+        scales = None if scale is None else [float(scale)]
+        if std is not None:
+            scales = [(scale or 1.0) / float(value) for value in std]
+        shift = [said.get("shift_factor") or 0.0] if mean is None else mean
+        return Normalisation([float(value) for value in shift], scales)
+
+    def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Mean and log-variance of the posterior, the latter clamped to [-30, 20] as diffusers does; or latents and None.
+
+        Args:
+            x: float32 (N, C, H, W) in [-1, 1].
+
+        Returns:
+            Float32 (N, Z, h, w) each, not scaled.
+        """
+        given = getattr(self.net.encode(x.contiguous(memory_format=self._memory_format)), self._given)
+        return (given.mean.float(), given.logvar.float()) if self.has_logvar else (given.float(), None)
+
+    def decode(self, z: torch.Tensor) -> torch.Tensor:
+        """The image of an unscaled latent: (N, Z, h, w) to float32 (N, C, H, W), about [-1, 1] but not clipped."""
+        out: torch.Tensor = self.net.decode(z.contiguous(memory_format=self._memory_format)).sample  # (N, C, H, W)
+        return out.float()
+
+    def images_at_once(self, side: int) -> int:
+        """How many images of this side one pass may hold, so that activations stay within a few GiB."""
+        return max(1, PIXELS_AT_ONCE // side**2)
+
+
+def digest_of(folder: Path, *, scale: float) -> str:
+    """First 12 hex digits of the SHA-256 over weights, configuration and scale: what decides every latent."""
+    return digest_of_files([folder / name for name in FILES], settings={"scale": scale})
+
+
+def digest_of_files(paths: list[Path], *, settings: object) -> str:
+    """First 12 hex digits of the SHA-256 over settings, as JSON, and the bytes of files."""
+    digest = hashlib.sha256(json.dumps(settings).encode())
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:12]

@@ -8,12 +8,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dithc.config.base import Band, Count, Fraction, Name, Place, Positive, Rate, Settings, Size
+from dithc.config.base import Band, Fraction, Name, Place, Positive, Rate, Settings, Size
 
 CROP = 32
 """Side in pixels of what a codec's training step sees: the cost of a step does not grow with the tile, and more steps gain more
 than larger crops."""
-LEAST_TURNED, LEAST_JUDGED = 2, 4  # side of the smallest latent that has orientations, and of what texture is judged of
+LEAST_TURNED = 2  # side of the smallest latent that has orientations
 
 
 class PixelCodec(Settings):
@@ -188,8 +188,6 @@ class KlVae(Settings):
     """Share of the steps on which the latent is turned, or halved by averaging, and decoded to the tile that is changed alike."""
     latent_noise: Fraction = 0.0
     """Share of the steps on which noise of random strength is added to the latent, and decoded to the clean tile."""
-    texture_steps: Count = 0
-    """Steps after the training that teach the decoder alone the texture of tiles, against a discriminator; latents stay."""
 
     sees_display: ClassVar[bool] = False
 
@@ -221,11 +219,6 @@ class KlVae(Settings):
             raise ValueError(
                 f"{key}.equivariance {self.equivariance} needs latents that have orientations: a step sees {crop} pixels, one "
                 f"place of a latent at `factor` {self.factor}; lower `factor`, or set `equivariance: 0`"
-            )
-        if self.texture_steps and crop < LEAST_JUDGED:
-            raise ValueError(
-                f"{key}.texture_steps {self.texture_steps} needs tiles of {LEAST_JUDGED} pixels or more, they have {size}: set "
-                "`texture_steps: 0`"
             )
 
 

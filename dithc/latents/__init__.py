@@ -6,8 +6,8 @@ back, `Batches` draws what a step learns, `HeldOut` what it is measured on.
 Why: encoding once is cheaper than at every epoch, and what a sample is must not depend on ranks, resume or a walk of folders.
 Invariants: latents name their codec by the hash of its weights and are refused with another; a shard with its final name is
 complete and hashed; views are encoded, latents never turned; order, view, dropped label, timestep and noise of a sample follow
-from (seed, epoch, sample) alone; texture changes a decoder and no latent; an autoencoder of others
-is tried before any work, and its latents are stored normalised; diffusers is imported in `diffusers_networks.py` alone.
+from (seed, epoch, sample) alone; an autoencoder of others is tried before any work, and its latents are stored normalised;
+diffusers is imported in `diffusers_networks.py` alone.
 How to change it: a new codec is a model in dithc.config.codecs and a branch of `open_codec`; another draw is a field of `Batch`.
 """
 

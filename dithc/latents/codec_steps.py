@@ -60,15 +60,15 @@ def schedule(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / warmup) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
 
 
-def check_finite(loss: float, *, lr: float, step: int, of: str = "") -> None:
+def check_finite(loss: float, *, lr: float, step: int) -> None:
     """Ends a training whose loss is no number.
 
     Raises:
-        UserError: it is NaN or infinite, at this step of the codec's training (or of a part of it).
+        UserError: it is NaN or infinite, at this step of the codec's training.
     """
     if not math.isfinite(loss):
         raise problem(
-            f"training of the codec{of} diverged at step {step}",
+            f"training of the codec diverged at step {step}",
             got=f"loss {loss}",
             expected="a finite loss",
             remedy=f"lower the codec's `lr` (now {lr}) or check the tiles for outliers",

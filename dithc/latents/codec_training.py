@@ -22,7 +22,6 @@ from dithc.latents.codec import CODEC_FILE, KlCodec
 from dithc.latents.codec_steps import Crops, check_finite, has_bf16, schedule
 from dithc.latents.easier import eased
 from dithc.latents.measures import Pairs, measure
-from dithc.latents.texture import add_texture
 from dithc.log import MetricsWriter, logger, problem, progress
 from dithc.runs import replacing, sha256_file
 
@@ -38,7 +37,6 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
 
     Order, crops, views, noise and initial weights come from the seed. It starts as the linear codec of its size; after training
     the latent channels are made of mean 0 and standard deviation 1 on train tiles; `scale` is one over what was then measured.
-    Last, where `texture_steps` are asked for, its decoder learns texture.
 
     Args:
         settings: section of the configuration.
@@ -49,8 +47,7 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
 
     Returns:
         Numbers for the manifest: steps, loss, what `measure` says of the validation split (or of train tiles, where there is
-        none: `psnr_split`), the same PSNR of the linear codec, on train tiles and before texture (where there is any),
-        parameters, scale, latent mean and std.
+        none: `psnr_split`), the same PSNR of the linear codec and on train tiles, parameters, scale, latent mean and std.
 
     Raises:
         UserError: no train tiles, a tile size that the factor does not divide, a diverged training, or a full disk.
@@ -71,15 +68,10 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
     net.standardise(*_moments(net, tiles, train))
     mean, std = _moments(net, tiles, train)
     scale = 1.0 / float(std.square().mean().sqrt())
-    before = {}
-    if settings.texture_steps:
-        before = {"psnr_before_texture_db": _measure(tiles, _given_back(net, tiles, judged))["psnr_db"]}
-        add_texture(net, settings, crops, folder / METRICS_FOLDER, seed=seed)
     numbers = {
         "steps": settings.steps,
         "loss": loss,
         **_measure(tiles, _given_back(net, tiles, judged)),
-        **before,
         "psnr_split": "val" if len(val) else "train",
         "psnr_train_db": _measure(tiles, _given_back(net, tiles, train))["psnr_db"],
         "psnr_linear_db": linear["psnr_db"],
@@ -89,10 +81,6 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
         "latent_mean": mean.tolist(),
         "latent_std": std.tolist(),
     }
-    for earlier in before.values():
-        log.info(
-            f"texture takes the codec from {earlier:.2f} to {numbers['psnr_db']:.2f} dB; judge it by the score of images"
-        )
     _write(net, tiles, folder, scale=scale, numbers=numbers)
     return numbers
 

@@ -77,10 +77,7 @@ def _codec(experiment: Experiment, results: Results, dataset: str) -> CodecFacts
         shape=numbers_of(latents).get("shape"),
         psnr_db=numbers.get("psnr_db", numbers_of(latents).get("psnr_db")),
         psnr_db_by_band=numbers.get("psnr_db_by_band") or {},
-        **{
-            name: numbers.get(name)
-            for name in ("psnr_linear_db", "psnr_before_texture_db", "ssim", "spectral_angle_deg", "ndvi_error")
-        },
+        **{name: numbers.get(name) for name in ("psnr_linear_db", "ssim", "spectral_angle_deg", "ndvi_error")},
         loss=numbers.get("loss"),
         steps=numbers.get("steps"),
         parameters=numbers.get("parameters"),

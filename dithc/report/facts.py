@@ -31,7 +31,6 @@ class CodecFacts:
     shape: list[int] | None = None
     psnr_db: float | None = None
     psnr_linear_db: float | None = None
-    psnr_before_texture_db: float | None = None
     psnr_db_by_band: dict[str, float] = field(default_factory=dict)
     ssim: float | None = None
     spectral_angle_deg: float | None = None

@@ -54,7 +54,6 @@ class Codec(TypedDict, total=False):
     steps: Count
     loss: float
     psnr_db: float
-    psnr_before_texture_db: float
     psnr_db_by_band: dict[str, float]
     psnr_linear_db: float
     psnr_train_db: float

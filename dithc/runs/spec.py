@@ -23,7 +23,7 @@ SOURCE_YOUNGER = {
 }
 COARSE_RULE = 2  # which files of a Sentinel-2 product are read for grids of more than 10 m: 1 had the finest always
 SPLIT_YOUNGER = {"cell_m", "buffer_m", "duplicates"}
-CODEC_YOUNGER = {"equivariance", "latent_noise", "texture_steps"}
+CODEC_YOUNGER = {"equivariance", "latent_noise"}
 EXTRACTOR_YOUNGER = {"defects"}
 EVALUATION_YOUNGER = {"order", "times", "epsilon_scaling", "guidance_interval", "guide", "ema"}
 EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}

@@ -23,8 +23,6 @@ TORCH_MB, PLAIN_MB = 800, 400
 KEPT_CONVOLUTION, SD_WIDTH = 12, 128
 VALIDATION_PASSES = 256 * 8  # forward passes of one image: tiles at most, each at so many times
 COPY_QUERIES, MOST_FEATURES = 2 * 2048, 2048  # images whose nearest tiles are searched at most, and numbers of each
-# Of texture: width of the discriminator, numbers that it keeps of a pixel, its passes of an image a step, and the codec's.
-JUDGE_WIDTH, KEPT_JUDGED, JUDGED_PASSES, TEXTURED_PASSES = 64, 300, 8, 4
 # Scenes of a full Sentinel-2 product on its 10 m grid: 10,980 squared.
 FULL_SIDE = 10_980
 READING_BYTES = 5  # of a pixel of that grid, half of what a process takes that reads it band by band
@@ -205,18 +203,8 @@ def _codec(experiment: Experiment, name: str, _: int) -> tuple[float, float, flo
     kept, adds = _convolutions(experiment, dataset.model_copy(update={"codec": name}))
     pixels = codec.batch * codec.crop(dataset.tiles.size) ** 2
     flops = 3 * 2 * adds * pixels * codec.steps / CONVOLUTION_SHARE
-    if codec.texture_steps:
-        kept += 2 * KEPT_JUDGED  # real tiles and made ones
-        textured = TEXTURED_PASSES * adds + JUDGED_PASSES * _judge_adds(_bands(dataset))
-        flops += 2 * textured * pixels * codec.texture_steps / CONVOLUTION_SHARE
     moments = 4 * 8 * (_bands(dataset) * codec.factor**2) ** 2  # second moments of patches, and their decomposition
     return TORCH_MB + (4 * kept * pixels + moments) / MB + _scene_mb(dataset)[1] / 4, flops, 0.0
-
-
-def _judge_adds(bands: int) -> float:
-    """Multiply-adds a pixel of texture's discriminator: convolutions of 3, 4, 3, 4 and 1 pixels; each of 4 halves the side."""
-    width = JUDGE_WIDTH
-    return width * (9 * bands + (16 + 9) * width / 4 + 16 * 2 * width / 16 + 2 / 16)
 
 
 def _latents(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:

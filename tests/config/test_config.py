@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dithc.config import Machine, codecs, experiment_of, load
+from dithc.config import Machine, experiment_of, load
 from dithc.config.generate import defaults_yaml, schema_json
 from dithc.config.training import Run
 from dithc.log import UserError
@@ -285,7 +285,6 @@ ONE_CLASS: list[dict[str, Any]] = [
         ),
         (codec_of(equivariance=1.5), ["equivariance", "less than or equal to 1"]),
         (codec_of(latent_noise=-0.1), ["latent_noise", "greater than or equal to 0"]),
-        (codec_of(texture_steps=-1), ["texture_steps", "greater than or equal to 0"]),
         (codec_of(equivariance=0.6, latent_noise=0.5), ["codecs.c", "1 together at most", "0.6"]),
         (codec_of(equivariance=0.1, factor=32), ["codecs.c.equivariance", "lower `factor`"]),
     ],
@@ -446,13 +445,6 @@ def test_workflow_without_runs_is_the_demo_on_the_profile_s_machine(monkeypatch:
     assert experiment.name == "demo"
     assert experiment.runs
     assert experiment.machine.ranks == 2
-
-
-def test_tiles_that_no_discriminator_can_judge_are_refused():
-    codec = codecs.KlVae(kind="kl-vae", trained_on="a", factor=1, texture_steps=1)
-    codec.check_tiles(4, "codecs.c")
-    with pytest.raises(ValueError, match=r"codecs.c.texture_steps 1 needs tiles of 4 pixels or more, they have 2"):
-        codec.check_tiles(2, "codecs.c")
 
 
 def test_ranks_follow_from_the_strategy_where_nobody_gives_them():

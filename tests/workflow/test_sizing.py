@@ -5,15 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from dithc.config import Experiment, codecs, load, training
-from dithc.latents.autoencoder import Autoencoder, Sizes
-from dithc.latents.texture import Discriminator
+from dithc.config import Experiment, load, training
 from dithc.log import UserError
 from dithc.workflow import Workflow
-from dithc.workflow.sizing import CONVOLUTION_SHARE, START_MINUTES, Needs, needs
+from dithc.workflow.sizing import START_MINUTES, Needs, needs
 
 ROOT = Path(__file__).parent.parent.parent
 CLUSTER = {
@@ -52,33 +48,6 @@ def test_time_and_memory_of_a_training_include_the_second_pass_of_guide() -> Non
     assert (guided.minutes - start) / (plain.minutes - start) == pytest.approx(3.45 / 3, rel=0.02)
     assert guided.memory_mb == plain.memory_mb
     assert asked(by="start").memory_mb >= plain.memory_mb + 200  # bf16
-
-
-def test_time_of_a_codec_includes_its_texture() -> None:
-    base, rate = load(ROOT / "config" / "experiments" / "quality.yaml"), 0.01
-    base = base.model_copy(update={"machine": base.machine.model_copy(update={"gflops_per_core": rate})})
-    codec = base.codecs["texture"]
-    assert isinstance(codec, codecs.KlVae)
-    shape = ("factor", "latent_channels", "width", "encoder_blocks", "decoder_blocks")
-    net, judge, x = (
-        Autoencoder(Sizes(bands=13, **{name: getattr(codec, name) for name in shape})),
-        Discriminator(13),
-        torch.zeros(1, 13, 32, 32),
-    )
-    counted: list[int] = []
-    for forward in (lambda: net.encode(x)[0], lambda: net.decode(net.encode(x)[0]), lambda: judge(x)):
-        with FlopCounterMode(display=False) as counter:
-            forward()
-        counted.append(counter.get_total_flops())
-    encoder, both, judged = counted
-    # All of the codec forwards, its decoder backwards at twice that; the discriminator there and back for what was made, then
-    # there and, at twice that, back for that and for real tiles.
-    work = (both + 2 * (both - encoder) + 2 * judged + 6 * judged) * codec.batch * codec.texture_steps
-    more, less = (
-        needs(base, "codec", name, ranks_per_node=1, ranks=1, cores=1).minutes for name in ("texture", "f4-z8")
-    )
-    asked = (more - less) * 60 * rate * 1e9 * CONVOLUTION_SHARE
-    assert work < asked < 1.5 * work
 
 
 @pytest.mark.slow

@@ -273,7 +273,7 @@ def _class_names(folder: Path, labels: Iterable[object]) -> list[str]:
     try:
         with open_regular(beside[0]) as file:
             table = json.loads(file.read(MOST_LABEL_BYTES))
-        names = [table[str(label)] for label in range(len(table))]
+        names = [table[str(label)] for label in range(max(1, len(table)))]
         return [str(name if isinstance(name, str) else name[0]) for name in names]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise problem(

@@ -37,6 +37,7 @@ HC_VECTOR_KERNEL(squared_difference)
 HC_VECTOR_KERNEL(adamw)
 HC_VECTOR_KERNEL(combine)
 HC_VECTOR_KERNEL(convert)
+HC_VECTOR_KERNEL(weigh_bytes)
 #endif
 
 /* HC_GEMM_KERNEL(dtype, isa, ISA): the descriptor hc_gemm_<dtype>_<isa> (gemm/gemm_kernel.h) in gemm/gemm_<dtype>_<isa>.c. Best

@@ -12,6 +12,7 @@
 #include "gemm/gemm_kernel.h"
 #include "norm/norm.h"
 #include "optimizer/optimizer.h"
+#include "picture/picture.h"
 #include "reduce/reduce.h"
 
 #define HC_GEMM_KERNEL(dtype, isa, ISA) extern const hc_gemm_kernel hc_gemm_##dtype##_##isa;

@@ -297,11 +297,11 @@ class ImageFolder(_Source):
     size: Size = 256
     """Side of the centre crop in pixels; smaller pictures are enlarged and counted."""
     classes: Literal["folders", "one"] = "folders"
-    """`folders`: each sub-folder, or archive in an archive, is a class, in sorted order, and shards say their own labels; `one`: all
-    pictures are of one class, whatever is said."""
+    """`folders`: each sub-folder, or archive in an archive, is a class, in sorted order, and shards say their own labels; `one`:
+    all pictures are of one class, whatever is said."""
     layout: Literal["auto", "folders", "tar", "webdataset", "parquet"] = "auto"
-    """How the pictures are packed: in class folders, in tar archives of classes (ImageNet's own, or a folder of class archives), in
-    WebDataset or parquet shards; `auto` finds out and refuses what may be meant in two ways. Nothing is unpacked."""
+    """How the pictures are packed: in class folders, in tar archives of classes (ImageNet's own, or a folder of class archives),
+    in WebDataset or parquet shards; `auto` finds out and refuses what may be meant in two ways. Nothing is unpacked."""
 
 
 Source = Annotated[Sentinel2 | Sentinel2Array | Gaofen2 | GeoTiff | ImageFolder, Field(discriminator="kind")]

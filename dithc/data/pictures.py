@@ -11,6 +11,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from dithc.data.files import check_room, open_regular
+from dithc.data.resample import can_resample, resampled
 from dithc.log import UserError, problem
 from dithc.runs import atomic_write
 
@@ -53,11 +54,11 @@ def prepare(content: bytes, size: int, *, path: Path) -> Prepared:
     check_room(
         path, 4 * size * size * ratio, said=f"{image.height} x {image.width}, with the short side scaled to {size}"
     )
-    crop = _cropped(image, size)  # (size, size, 3)
-    if _is_grey(crop) and _is_grey(np.asarray(image)):  # of a grey picture the crop is grey too, and sooner looked at
-        notes["grayscale"] = True
+    crop = _cropped(image, size)  # (3, size, size)
+    # Of a grey picture the crop is grey too, and sooner looked at.
+    notes["grayscale"] = _is_grey(crop.transpose(1, 2, 0)) and _is_grey(np.asarray(image))
     notes["enlarged"] = min(image.size) < size
-    return Prepared(np.ascontiguousarray(crop.transpose(2, 0, 1)), tuple(note for note in NOTES if notes.get(note)))
+    return Prepared(crop, tuple(note for note in NOTES if notes.get(note)))
 
 
 def read_rgb(path: Path) -> Pixels:
@@ -98,17 +99,22 @@ def center_crop(rgb: Pixels, size: int) -> Pixels:
     """
     if size < 1:
         raise problem("the crop size is wrong", got=size, expected="at least 1 pixel", remedy="set a positive size")
-    return _cropped(Image.fromarray(rgb), size)
+    return _cropped(Image.fromarray(rgb), size).transpose(1, 2, 0)
 
 
 def _cropped(image: Image.Image, size: int) -> Pixels:
+    """The steps of `center_crop`; (3, size, size)."""
     while min(image.size) >= 2 * size:
         image = image.resize((image.width // 2, image.height // 2), resample=Image.Resampling.BOX)
     scale = size / min(image.size)
     width, height = round(image.width * scale), round(image.height * scale)
-    image = image.resize((width, height), resample=Image.Resampling.BICUBIC)
     top, left = (height - size) // 2, (width - size) // 2
-    return np.asarray(image, dtype=np.uint8)[top : top + size, left : left + size]  # (size, size, 3)
+    if can_resample():
+        rgb = np.asarray(image, dtype=np.uint8)
+        return resampled(rgb, width=width, height=height, left=left, top=top, size=size)
+    image = image.resize((width, height), resample=Image.Resampling.BICUBIC)
+    rgb = np.asarray(image, dtype=np.uint8)[top : top + size, left : left + size]
+    return np.ascontiguousarray(rgb.transpose(2, 0, 1))
 
 
 def _is_grey(rgb: Pixels) -> bool:

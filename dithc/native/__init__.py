@@ -11,12 +11,17 @@ Invariants:
 - The threads of a context belong to the library and have nothing to do with torch's OpenMP pool; they sleep while no
   kernel runs. A context lives until the process ends.
 How to change it: a new function of `kernels/include/hcops.h` is a line of `signatures.py`; a change of one also raises
-HC_ABI_VERSION there and ABI_VERSION in `loading.py`.
+HC_ABI_VERSION there and ABI_VERSION in `loading.py`. `context`, which needs torch, is loaded on first use: who prepares pictures
+needs the library alone.
 """
 
-from dithc.native.contexts import context
+from typing import TYPE_CHECKING
+
 from dithc.native.loading import ISA_VARIABLE, isa, kernels, library, load
 from dithc.native.signatures import AdamwSettings, GemmArguments
+
+if TYPE_CHECKING:
+    from dithc.native.contexts import context
 
 __all__ = [
     "ISA_VARIABLE",
@@ -28,3 +33,13 @@ __all__ = [
     "library",
     "load",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Loads `context` on first use."""
+    if name != "context":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dithc.native.contexts import context as found
+
+    globals()[name] = found
+    return found

@@ -240,6 +240,10 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_exchange_get": (c_void_p, c_uint32, c_void_p, c_int, c_int, *_ARRAY, c_int64, POINTER(c_int)),
     "hc_exchange_whole": (c_void_p, c_void_p, c_int64, c_int64, POINTER(c_int)),
     "hc_exchange_fold": (c_void_p, c_int, c_int64, POINTER(c_void_p), c_int, c_int, c_void_p),
+    "hc_resample": (
+        *(c_char_p, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_void_p),
+        *(c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p),
+    ),
     "hc_barrier_ceiling": (c_void_p, c_int64),
     "hc_copy": (c_void_p, c_int64, c_void_p, c_void_p),
 }

@@ -22,7 +22,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Raised whenever a function below changes; the caller compares it with the one it was written for. */
-#define HC_ABI_VERSION 9
+#define HC_ABI_VERSION 10
 
 typedef enum {
     HC_OK = 0,
@@ -525,6 +525,19 @@ int hc_exchange_whole(hc_exchange *exchange, const hc_whole *whole, int64_t roun
 
 /* out[i] = op over r of x[r][i], r = 0, 1, ... in this order, in fp32; all of `type`. out may be one of the x. */
 int hc_exchange_fold(hc_exchange *exchange, int num_arrays, int64_t count, const void *const *x, int type, int op, void *out);
+
+/* ------------------------------------------------------------------------------------------------------------ pictures */
+
+/* A window of a picture that is scaled along its rows and then along its columns, in integers, as Pillow does it: the result is
+ * the same to the bit for every instruction set (`isa` as of hc_isa_detect). No context, no threads: several callers may be
+ * inside at once.
+ *
+ * image (rows, width, 3) of bytes; out (3, out_rows, columns). Pixel i of the window takes `taps` pixels from first[i] on, each
+ * with a weight in units of 2^-22; the sizes of an output's weights add to less than 2. Sums are rounded half up and clipped to a
+ * byte, after either step. scratch: 3 * rows * columns + 3 * 64 * width bytes. */
+int hc_resample(const char *isa, int64_t rows, int64_t width, const uint8_t *image, int64_t columns, int64_t taps_across,
+                const int32_t *first_across, const int32_t *weights_across, int64_t out_rows, int64_t taps_down,
+                const int32_t *first_down, const int32_t *weights_down, uint8_t *scratch, uint8_t *out);
 
 /* ------------------------------------------------------------------------------------------------------------ ceilings */
 

@@ -27,7 +27,13 @@ STORES: dict[str, type[Folders | Tars | WebDataset | Parquet]] = {
 
 
 class ImageFolderReader:
-    """Reads pictures; a label is the index of the class folder, or class archive, in sorted order, or what a shard says."""
+    """Reads pictures; a label is the index of the class folder, or class archive, in sorted order, or what a shard says.
+
+    Attributes:
+        memory_bytes: that reading one takes at most, but for giant ones.
+    """
+
+    memory_bytes = 512 << 20
 
     def __init__(self, source: datasets.ImageFolder, folder: Path) -> None:
         self.source, self.folder = source, folder
@@ -35,6 +41,10 @@ class ImageFolderReader:
         layout = _found_layout(folder, one=one) if source.layout == "auto" else source.layout
         self._store: Store = STORES[layout](folder, one=one)
         self.classes, self.paths = self._store.classes, self._store.paths
+
+    def inputs(self, path: Path) -> list[Path]:
+        """The file that a picture lies in."""
+        return [self._store.file(path)]
 
     def read(self, path: Path) -> Scene:
         """Reads one picture as (3, size, size) uint8; what was lost or changed is noted, so that it is counted."""

@@ -52,6 +52,10 @@ class Store(ABC):
             OSError, Refused, UserError: they cannot be read.
         """
 
+    def file(self, path: Path) -> Path:
+        """The file that a picture lies in."""
+        return path
+
     def label(self, path: Path) -> int:
         """The label of a picture.
 
@@ -129,6 +133,9 @@ class Tars(Store):
         self._spots = spots
         super().__init__([printable(name) for name in names], {path: numbers[name] for path, name in classes.items()})
 
+    def file(self, path: Path) -> Path:
+        return self._spots[path].archive
+
     def content(self, path: Path) -> bytes:
         return self._spots[path].read(path)
 
@@ -150,6 +157,9 @@ class WebDataset(Store):
                     raise _odd_sample(archive, pictures)
         _some(folder, self._spots)
         super().__init__([folder.name] if one else _class_names(folder, labels.values()), labels)
+
+    def file(self, path: Path) -> Path:
+        return self._spots[path].archive
 
     def content(self, path: Path) -> bytes:
         return self._spots[path].read(path)
@@ -177,6 +187,9 @@ class Parquet(Store):
         else:
             classes = first[1] if first else _class_names(folder, labels.values())
         super().__init__([printable(name) for name in classes], labels)
+
+    def file(self, path: Path) -> Path:
+        return self._cells[path][0]
 
     def content(self, path: Path) -> bytes:
         file, group, row = self._cells[path]

@@ -20,6 +20,8 @@ FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "PPM", "TIFF")
 """What a picture may be, whatever its name says; Pillow knows others, some of which start programs (EPS)."""
 NOTES = ("grayscale", "enlarged", "rotated", "alpha", "animated", "16-bit", "cmyk")
 ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
+TALL = 2
+"""Height by width from which on Pillow (13.0) scales columns before rows, which rounds otherwise: such pictures are left to it."""
 ORIENTATION_TAG, UPRIGHT = 0x0112, 1
 # Pillow warns from 89 million pixels on and refuses twice as many; whether there is memory for them is asked of the machine.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -109,7 +111,7 @@ def _cropped(image: Image.Image, size: int) -> Pixels:
     scale = size / min(image.size)
     width, height = round(image.width * scale), round(image.height * scale)
     top, left = (height - size) // 2, (width - size) // 2
-    if can_resample():
+    if image.height <= TALL * image.width and can_resample():
         rgb = np.asarray(image, dtype=np.uint8)
         return resampled(rgb, width=width, height=height, left=left, top=top, size=size)
     image = image.resize((width, height), resample=Image.Resampling.BICUBIC)

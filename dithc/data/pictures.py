@@ -21,7 +21,7 @@ FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "PPM", "TIFF")
 NOTES = ("grayscale", "enlarged", "rotated", "alpha", "animated", "16-bit", "cmyk")
 ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
 TALL = 2
-"""Height by width from which on Pillow (13.0) scales columns before rows, which rounds otherwise: such pictures are left to it."""
+"""Height by width above which Pillow (13.0) scales columns before rows, which rounds otherwise: such pictures are left to it."""
 ORIENTATION_TAG, UPRIGHT = 0x0112, 1
 # Pillow warns from 89 million pixels on and refuses twice as many; whether there is memory for them is asked of the machine.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)

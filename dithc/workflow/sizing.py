@@ -122,7 +122,10 @@ def source_files(dataset: datasets.Dataset, *, most: int = 100_000) -> tuple[int
     """
     count = total = largest = 0
     root = dataset.source.path
-    for folder, _, names in os.walk(root) if root is not None else ():
+    places = ((folder, names) for folder, _, names in os.walk(root)) if root is not None else ()
+    if root is not None and Path(root).is_file():
+        places = iter([(Path(root).parent, [Path(root).name])])
+    for folder, names in places:
         for name in names:
             if count == most:
                 return count, total, largest

@@ -175,8 +175,9 @@ def _steps(request: Request) -> list[Step]:
                 partial(image_folder.write_photograph, photograph=photograph, seed=seed) for photograph in photographs
             ]
             steps += [partial(image_folder.write_class_index, classes=classes)]
-            packed = request.layout not in (None, DEFAULT_LAYOUT)
-            return [*steps, *([partial(image_folder.pack, layout=request.layout)] if packed else [])]
+            if request.layout not in (None, DEFAULT_LAYOUT):
+                steps += [partial(image_folder.pack, layout=request.layout)]
+            return steps
 
 
 def _checked(

@@ -10,7 +10,7 @@ Legend: N images at once; T tokens; D width; L blocks.
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,9 +122,11 @@ def source_files(dataset: datasets.Dataset, *, most: int = 100_000) -> tuple[int
     """
     count = total = largest = 0
     root = dataset.source.path
-    places = ((folder, names) for folder, _, names in os.walk(root)) if root is not None else ()
+    places: Iterable[tuple[str, list[str]]] = (
+        [] if root is None else ((folder, names) for folder, _, names in os.walk(root))
+    )
     if root is not None and Path(root).is_file():
-        places = iter([(Path(root).parent, [Path(root).name])])
+        places = [(str(Path(root).parent), [Path(root).name])]
     for folder, names in places:
         for name in names:
             if count == most:

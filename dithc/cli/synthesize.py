@@ -11,7 +11,7 @@ SUMMARY = (
     "Writes small generated inputs with the structure of real ones; the same arguments give the same bytes. Either "
     "--kind and its options with --out FOLDER, or --config and --dataset with --out MANIFEST (files stand in `files/` beside it)."
 )
-OPTIONS = ("seed", "scenes", "size", "classes", "gsd", "product")
+OPTIONS = ("seed", "scenes", "size", "classes", "gsd", "product", "layout")
 EXAMPLE = "dithc synthesize --kind sentinel2 --out my-scenes --seed 1 --scenes 2 --size 768"
 
 
@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--classes", type=int, help="image-folder only: number of classes, 1 to 8 (default 4)")
     parser.add_argument(
         "--product", help="sentinel2 only: l2a (default), l2a-5, l2a-2, l1c, l1c-2 or l1c-granules: level and baseline"
+    )
+    parser.add_argument(
+        "--layout", help="image-folder only: folders (default), tar, webdataset or parquet: how the pictures are packed"
     )
     parser.add_argument(
         "--gsd", type=float, help="gaofen2, gaofen2-raw, geotiff: metres per pixel (default 4, 3.24, 30)"

@@ -358,14 +358,18 @@ class GeoTiff(_Source):
 
 
 class ImageFolder(_Source):
-    """Pictures in class folders, as ImageNet has them."""
+    """Pictures of classes, as ImageNet has them: in folders, tar archives, WebDataset or parquet shards."""
 
     kind: Literal["image-folder"]
     """Selects this reader."""
     size: Size = 256
     """Side of the centre crop in pixels; smaller pictures are enlarged and counted."""
     classes: Literal["folders", "one"] = "folders"
-    """`folders`: each sub-folder is a class, in sorted order; `one`: all pictures are of one class."""
+    """`folders`: each sub-folder, or archive in an archive, is a class, in sorted order, and shards say their own labels; `one`:
+    all pictures are of one class, whatever is said."""
+    layout: Literal["auto", "folders", "tar", "webdataset", "parquet"] = "auto"
+    """How the pictures are packed: in class folders, in tar archives of classes (ImageNet's own, or a folder of class archives),
+    in WebDataset or parquet shards; `auto` finds out and refuses what may be meant in two ways. Nothing is unpacked."""
 
 
 Source = Annotated[

@@ -1,20 +1,63 @@
 """The one place Pillow enters: pictures read as RGB, cropped as the ImageNet protocol asks, and written."""
 
 import io
+import warnings
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from dithc.data.files import open_regular
+from dithc.data.files import check_room, open_regular
 from dithc.log import UserError, problem
 from dithc.runs import atomic_write
 
 Pixels = npt.NDArray[np.uint8]
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "PPM", "TIFF")
 """What a picture may be, whatever its name says; Pillow knows others, some of which start programs (EPS)."""
+NOTES = ("grayscale", "enlarged", "rotated", "alpha", "animated", "16-bit", "cmyk")
+ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
+ORIENTATION_TAG, UPRIGHT = 0x0112, 1
+# Pillow warns from 89 million pixels on and refuses twice as many; whether there is memory for them is asked of the machine.
+warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+
+
+class Prepared(NamedTuple):
+    """A picture as training sees it.
+
+    Attributes:
+        pixels: uint8 (3, size, size).
+        notes: what was lost or changed on the way, in words that are counted: `grayscale`, `enlarged`, `rotated` (a tag asks for
+            it and the protocol does not), `alpha`, `animated` (the first picture is taken), `16-bit`, `cmyk`.
+    """
+
+    pixels: Pixels
+    notes: tuple[str, ...]
+
+
+def prepare(content: bytes, size: int, *, path: Path) -> Prepared:
+    """A coded picture of any mode as RGB, scaled and cropped to a square of `size` pixels.
+
+    Args:
+        content: the whole file.
+        size: side of the square.
+        path: where it is from, for messages.
+
+    Raises:
+        UserError: it is cut short, no picture, of a floating-point mode, or too large; it names the path.
+    """
+    image, notes = _decoded(content, path)
+    ratio = max(image.size) // min(image.size)
+    check_room(
+        path, 4 * size * size * ratio, said=f"{image.height} x {image.width}, with the short side scaled to {size}"
+    )
+    crop = _cropped(image, size)  # (3, size, size)
+    # Of a grey picture the crop is grey too, and sooner looked at.
+    notes["grayscale"] = _is_grey(crop.transpose(1, 2, 0)) and _is_grey(np.asarray(image))
+    notes["enlarged"] = min(image.size) < size
+    return Prepared(crop, tuple(note for note in NOTES if notes.get(note)))
 
 
 def read_rgb(path: Path) -> Pixels:
@@ -26,16 +69,18 @@ def read_rgb(path: Path) -> Pixels:
     Raises:
         UserError: the file is missing, no regular file, cut short, no picture, or of a floating-point mode; it names the path.
     """
+    return np.asarray(_decoded(read_file(path), path)[0], dtype=np.uint8)  # (H, W, 3)
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a picture's file.
+
+    Raises:
+        UserError: it is missing, no regular file, or larger than the memory.
+    """
     with open_regular(path) as file:
-        try:
-            with Image.open(file, formats=FORMATS) as image:
-                image.load()
-                rgb = _as_rgb(image)
-        except MemoryError:
-            raise
-        except Exception as error:  # decoders of hostile pictures end in errors of many types
-            raise _unreadable(path, got=str(error).replace(repr(file), "it") or type(error).__name__) from error
-    return np.asarray(rgb, dtype=np.uint8)  # (H, W, 3)
+        check_room(path, path.stat().st_size, said="a file")
+        return file.read()
 
 
 def center_crop(rgb: Pixels, size: int) -> Pixels:
@@ -53,14 +98,27 @@ def center_crop(rgb: Pixels, size: int) -> Pixels:
     """
     if size < 1:
         raise problem("the crop size is wrong", got=size, expected="at least 1 pixel", remedy="set a positive size")
-    image = Image.fromarray(rgb)
+    return _cropped(Image.fromarray(rgb), size).transpose(1, 2, 0)
+
+
+def _cropped(image: Image.Image, size: int) -> Pixels:
+    """The steps of `center_crop`; (3, size, size)."""
     while min(image.size) >= 2 * size:
         image = image.resize((image.width // 2, image.height // 2), resample=Image.Resampling.BOX)
     scale = size / min(image.size)
     width, height = round(image.width * scale), round(image.height * scale)
-    image = image.resize((width, height), resample=Image.Resampling.BICUBIC)
     top, left = (height - size) // 2, (width - size) // 2
-    return np.asarray(image, dtype=np.uint8)[top : top + size, left : left + size]  # (size, size, 3)
+    image = image.resize((width, height), resample=Image.Resampling.BICUBIC)
+    rgb = np.asarray(image, dtype=np.uint8)[top : top + size, left : left + size]
+    return np.ascontiguousarray(rgb.transpose(2, 0, 1))
+
+
+def _is_grey(rgb: Pixels) -> bool:
+    """Whether all pixels are, (H, W, 3); a few of them are looked at first."""
+    return all(
+        bool((part[..., 0] == part[..., 1]).all() and (part[..., 1] == part[..., 2]).all())
+        for part in (rgb[::16, ::16], rgb)
+    )
 
 
 def write_png(path: Path, pixels: Pixels) -> None:
@@ -81,6 +139,39 @@ def _encoded(pixels: Pixels, kind: Literal["PNG", "JPEG"], **options: Any) -> by
     return buffer.getvalue()
 
 
+def _decoded(content: bytes, path: Path) -> tuple[Image.Image, dict[str, bool]]:
+    """A picture as 8-bit RGB, and what is to be noted of it."""
+    file = io.BytesIO(content)
+    try:
+        with Image.open(file, formats=FORMATS) as image:
+            check_room(path, 4 * image.width * image.height, said=f"{image.height} x {image.width}")
+            mode = image.mode
+            image.load()
+            rgb = _as_rgb(image)
+            return rgb, _notes(image, mode)
+    except (MemoryError, UserError):
+        raise
+    except Image.DecompressionBombError as error:
+        raise _unreadable(
+            path,
+            got=str(error),
+            expected=f"at most {2 * (Image.MAX_IMAGE_PIXELS or 0)} pixels",
+            remedy="scale it down, cut it, or take it out of the data set",
+        ) from error
+    except Exception as error:  # decoders of hostile pictures end in errors of many types
+        raise _unreadable(path, got=str(error).replace(repr(file), "it") or type(error).__name__) from error
+
+
+def _notes(image: Image.Image, mode: str) -> dict[str, bool]:
+    notes = {"alpha": mode in ALPHA_MODES or "transparency" in image.info, "cmyk": mode == "CMYK"}
+    notes["16-bit"] = mode.startswith("I")
+    with suppress(Exception):  # damaged tags and later frames beside whole pixels
+        notes["rotated"] = image.getexif().get(ORIENTATION_TAG, UPRIGHT) != UPRIGHT
+    with suppress(Exception):
+        notes["animated"] = bool(getattr(image, "is_animated", False))
+    return notes
+
+
 def _as_rgb(image: Image.Image) -> Image.Image:
     """Converts every mode to 8-bit RGB; Pillow itself would clip 16-bit grey at 255 instead of scaling it."""
     if image.mode.startswith("I"):
@@ -90,13 +181,14 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         return Image.fromarray(((levels + 128) // 257).astype(np.uint8)).convert("RGB")
     if image.mode == "F":
         raise ValueError("floating-point pixels, which have no agreed range")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _unreadable(path: Path, *, got: str) -> UserError:
-    return problem(
-        f"{path} cannot be read as a picture",
-        got=got,
-        expected="a whole JPEG, PNG or TIFF file of 8-bit or 16-bit pixels",
-        remedy="copy the file again from its source, or take it out of the folder",
-    )
+def _unreadable(
+    path: Path,
+    *,
+    got: str,
+    expected: str = "a whole JPEG, PNG or TIFF file of 8-bit or 16-bit pixels",
+    remedy: str = "copy the file again from its source, or take it out of the folder",
+) -> UserError:
+    return problem(f"{path} cannot be read as a picture", got=got, expected=expected, remedy=remedy)

@@ -37,6 +37,7 @@ class Reason(StrEnum):
     ALL_NODATA = "all_nodata"
     WRONG_DTYPE = "wrong_dtype"
     WRONG_LAYOUT = "wrong_layout"
+    WRONG_LABEL = "wrong_label"
     UNITS_CONTRADICTION = "units_contradiction"
     OFFSET_CONTRADICTION = "offset_contradiction"
     OVERFLOW = "overflow"

@@ -49,7 +49,8 @@ def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path, threads:
     Raises:
         UserError: there are no scenes, too many were refused, one contradicts what is declared, or the disk is full.
     """
-    scenes, settings = read_scenes(dataset.source, folder), _settings(dataset.source)
+    scenes = read_scenes(dataset.source, folder)
+    settings = _settings(dataset.source, scenes.classes)
     with partial_folder(out, settings=settings) as (partial, kept), whole_folder(out, own=OWN_FILES) as temporary:
         tally, growing = Tally(), partial / "now"
         growing.mkdir()
@@ -80,12 +81,14 @@ def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path, threads:
     return tally.numbers()
 
 
-def _settings(source: datasets.Source) -> str:
-    """Digest of all that decides what becomes of a scene's files, beside these."""
+def _settings(source: datasets.Source, classes: list[str]) -> str:
+    """Digest of all that decides what becomes of a scene's files, beside these: a label counts the classes before its own."""
     dem = getattr(source, "dem", None)
     ground = dem and state_of([Path(dem)], relative_to=Path(dem).parent)
     code = {**Manifest.code_here(), **{name: version(name) for name in DECODERS}}
-    return digest({"source": source.model_dump(mode="json", exclude={"path"}), "ground": ground, "code": code})
+    return digest(
+        {"source": source.model_dump(mode="json", exclude={"path"}), "classes": classes, "ground": ground, "code": code}
+    )
 
 
 @dataclass(kw_only=True)

@@ -1,9 +1,11 @@
-"""The one place pyarrow enters: tables of rows written to parquet as they come, and read back by column."""
+"""The one place pyarrow enters: tables of rows written to parquet as they come, read back by column or by cell."""
 
+import json
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import pyarrow
 import pyarrow.parquet
@@ -17,6 +19,29 @@ TYPES: dict[Kind, Any] = {
     "float": pyarrow.float64(),
     "floats": pyarrow.list_(pyarrow.float64()),
 }
+GROUPS_HELD = 2
+"""Groups of rows of shards that stay in memory: cells are read in their order, and one group is done when the next begins."""
+
+
+class Group(NamedTuple):
+    """Rows of a parquet file that are read together: how many, and the bytes of one column of them in memory."""
+
+    rows: int
+    num_bytes: int
+
+
+class Shard(NamedTuple):
+    """What a parquet file of a user's says of itself.
+
+    Attributes:
+        kinds: type of each column, `int`, `bytes` (a struct with `bytes` in it too), or pyarrow's word for any other.
+        groups: its groups of rows, with the bytes of the column that was asked for.
+        names: what the numbers of columns stand for, where Hugging Face's metadata say.
+    """
+
+    kinds: dict[str, str]
+    groups: list[Group]
+    names: dict[str, list[str]]
 
 
 class TableWriter:
@@ -100,3 +125,81 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """All rows of a table as mappings."""
     columns = read_columns(path)
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def read_shard(path: Path, column: str) -> Shard:
+    """What a parquet file says of itself, and of one column's size if there is that one.
+
+    Raises:
+        OSError: it is no whole parquet file.
+    """
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            schema, metadata = file.schema_arrow, file.metadata
+            groups = []
+            for number in range(metadata.num_row_groups):
+                group = metadata.row_group(number)
+                parts = (group.column(part) for part in range(group.num_columns))
+                of_column = [part for part in parts if part.path_in_schema.split(".")[0] == column]
+                groups.append(Group(group.num_rows, sum(part.total_uncompressed_size for part in of_column)))
+    except pyarrow.ArrowException as error:
+        raise OSError(f"it is no whole parquet file: {error}") from error
+    kinds = {field.name: _kind(field.type) for field in schema}
+    return Shard(kinds, groups, _names((schema.metadata or {}).get(b"huggingface", b"{}")))
+
+
+def write_pictures(
+    path: Path, pictures: list[tuple[str, bytes, int]], *, names: list[str], rows_per_group: int
+) -> None:
+    """Writes pictures as Hugging Face does.
+
+    Args:
+        path: file to write.
+        pictures: name, bytes and label of each.
+        names: of the classes.
+        rows_per_group: rows that are read together.
+    """
+    image = pyarrow.array([{"bytes": content, "path": name} for name, content, _ in pictures])
+    labels = pyarrow.array([label for *_, label in pictures], pyarrow.int64())
+    features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
+    said = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = pyarrow.table({"image": image, "label": labels}).replace_schema_metadata(said)
+    pyarrow.parquet.write_table(table, path, row_group_size=rows_per_group, write_page_checksum=True)
+
+
+def read_cell(path: Path, column: str, *, group: int, row: int) -> bytes | None:
+    """The bytes of one row of a group, None where there are none; checksums of pages are compared where there are any.
+
+    Raises:
+        OSError: the group cannot be read.
+    """
+    value = _group(path, column, group)[row].as_py()
+    content: bytes | None = value["bytes"] if isinstance(value, dict) else value
+    return content
+
+
+@lru_cache(maxsize=GROUPS_HELD)
+def _group(path: Path, column: str, group: int) -> Any:
+    try:
+        with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            return file.read_row_group(group, columns=[column], use_threads=False).column(column)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise OSError(f"group {group} of rows cannot be read: {error}") from error
+
+
+def _kind(of: Any) -> str:
+    types = pyarrow.types
+    if types.is_struct(of) and of.get_field_index("bytes") >= 0:
+        of = of.field("bytes").type
+    if types.is_binary(of) or types.is_large_binary(of):
+        return "bytes"
+    return "int" if types.is_integer(of) else str(of)
+
+
+def _names(metadata: bytes) -> dict[str, list[str]]:
+    try:
+        features = json.loads(metadata)["info"]["features"]
+        classes = {key: feature for key, feature in features.items() if feature.get("_type") == "ClassLabel"}
+        return {key: [str(name) for name in feature["names"]] for key, feature in classes.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}

@@ -31,12 +31,14 @@ NAME_TYPES = (
 )
 
 
-class _Entry(tarfile.TarInfo):
-    """An entry whose long name, which is read whole before the entry can be judged, has an end."""
+class Entry(tarfile.TarInfo):
+    """An entry whose long name, which is read whole before the entry can be judged, has an end, and whose size is one."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type in NAME_TYPES and self.size > MOST_NAME_BYTES:
             raise tarfile.ReadError(f"a name of {self.size} bytes")
+        if self.size < 0:  # which would lead back to where it stands, again and again
+            raise tarfile.ReadError(f"an entry of {self.size} bytes")
         return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
 
 
@@ -60,7 +62,7 @@ def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> lis
     try:
         with open_regular(archive) as file, gzip.GzipFile(fileobj=file) as content:
             total = 0
-            with tarfile.open(fileobj=content, mode="r|", tarinfo=_Entry) as entries:
+            with tarfile.open(fileobj=content, mode="r|", tarinfo=Entry) as entries:
                 for number, entry in enumerate(entries):
                     total += entry.size
                     _check(archive, entry, number=number, total=total, limit=limit)

@@ -20,6 +20,7 @@ SOURCE_YOUNGER = {
     "sentinel2": {"bands", "clouds"},
     "sentinel2-array": {"clouds"},
     "gaofen2": {"height_m", "dem", "calibrate", "coefficients", "pansharpen", "max_shift"},
+    "image-folder": {"layout"},
 }
 COARSE_RULE = 2  # which files of a Sentinel-2 product are read for grids of more than 10 m: 1 had the finest always
 SPLIT_YOUNGER = {"cell_m", "buffer_m", "duplicates"}

@@ -10,7 +10,7 @@ Legend: N images at once; T tokens; D width; L blocks.
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,7 @@ START_MINUTES = 2.0
 DISK_MB_A_SECOND = 20.0
 CONVOLUTION_SHARE = 0.5  # of `gflops_per_core`, what PyTorch's small convolutions reach
 SOURCE_BANDS = {"sentinel2": 13, "sentinel2-stac": 13, "image-folder": 3}
+SHARDS, SHARD_PART_BYTES = (".tar", ".parquet"), 64 << 20  # of which a picture, or a group of rows, is read at a time
 SHARE = 1.25  # above the sum, for fragments of the heap
 
 
@@ -115,10 +116,18 @@ def geometry(experiment: Experiment, run: training.Run) -> Geometry:
 
 
 def source_files(dataset: datasets.Dataset, *, most: int = 100_000) -> tuple[int, int, int]:
-    """Number of files under a data set's source folder, bytes of all, and of the largest; zeros where there is none (yet)."""
+    """Number of files under a data set's source folder, bytes of all, and of the largest; zeros where there is none (yet).
+
+    Of an archive of pictures that part counts which is in memory at a time.
+    """
     count = total = largest = 0
     root = dataset.source.path
-    for folder, _, names in os.walk(root) if root is not None else ():
+    places: Iterable[tuple[str, list[str]]] = (
+        [] if root is None else ((folder, names) for folder, _, names in os.walk(root))
+    )
+    if root is not None and Path(root).is_file():
+        places = [(str(Path(root).parent), [Path(root).name])]
+    for folder, names in places:
         for name in names:
             if count == most:
                 return count, total, largest
@@ -126,7 +135,8 @@ def source_files(dataset: datasets.Dataset, *, most: int = 100_000) -> tuple[int
                 size = (Path(folder) / name).stat().st_size
             except OSError:  # a dangling link is the reader's to reject
                 continue
-            count, total, largest = count + 1, total + size, max(largest, size)
+            part = min(size, SHARD_PART_BYTES) if name.lower().endswith(SHARDS) else size
+            count, total, largest = count + 1, total + size, max(largest, part)
     return count, total, largest
 
 

@@ -13,6 +13,7 @@ import pytest
 from dithc.config import datasets
 from dithc.data import stacks, stage_scenes, synthesize
 from dithc.data.kept import RECORD_FILE
+from dithc.data.pictures import write_png
 from dithc.data.raster import Grid
 from dithc.data.readers import arrays, gaofen2
 from dithc.data.readers.safe_grid import doubled, regrid
@@ -288,3 +289,22 @@ def test_doubled_bands_are_those_of_gdal_to_the_bit(corner: tuple[float, float],
     truth = regrid(native, transform=(20.0, 0.0, left, 0.0, -20.0, top), grid=grid, how="bilinear", nodata=0)
     strips = [doubled(native, slice(first, min(first + 64, shape[0]))) for first in range(0, shape[0], 64)]
     np.testing.assert_array_equal(np.concatenate(strips), truth)
+
+
+def test_labels_follow_a_class_that_was_added(tmp_path: Path) -> None:
+    folder, out = tmp_path / "pictures", tmp_path / "out"
+    source = {"kind": "image-folder", "size": 16, "classes": "folders"}
+
+    def add(name: str, level: int) -> None:
+        (folder / name).mkdir(parents=True)
+        write_png(folder / name / "0.png", np.full((16, 16, 3), level, np.uint8))
+
+    add("ash", 10)
+    add("oak", 20)
+    settings = dataset(folder, **source)
+    stage_scenes(settings, folder, out=out)
+    add("elm", 30)
+    stage_scenes(settings, folder, out=out)
+    labels = {row["scene_id"]: row["label"] for row in read_rows(out / "scenes.parquet")}
+    assert labels == {"ash/0.png": 0, "elm/0.png": 1, "oak/0.png": 2}
+    assert staged(out) == from_scratch(settings, folder, tmp_path)

@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dithc.config import datasets
 from dithc.data.pictures import center_crop, read_rgb
+from dithc.data.readers import read_scenes
+from dithc.data.scene import Scene
 from dithc.data.synthetic import synthesize
 
 SIZE = 48
@@ -54,3 +57,17 @@ def test_classes_differ_in_colour_more_than_their_pictures_do(folder: Path) -> N
     between = np.abs(means[0].mean(0) - means[1].mean(0)).max()
     within = max(group.std(0).max() / np.sqrt(len(group)) for group in means)
     assert between > 2 * within
+
+
+@pytest.mark.parametrize("layout", ["tar", "webdataset", "parquet"])
+def test_packed_pictures_are_those_of_the_folders_under_the_same_labels(
+    folder: Path, tmp_path: Path, layout: str
+) -> None:
+    source = datasets.ImageFolder(kind="image-folder", path="pictures", size=SIZE)
+    out = synthesize("image-folder", tmp_path / "out", seed=3, scenes=9, size=SIZE, classes=3, layout=layout).parent
+    assert not [path for path in out.iterdir() if path.is_dir()]
+    plain, packed = read_scenes(source, folder), read_scenes(source, out)
+    assert packed.classes == plain.classes
+    labels = [{scene.sha256: scene.label for scene in scenes if isinstance(scene, Scene)} for scenes in (plain, packed)]
+    assert labels[0] == labels[1]
+    assert len(labels[0]) == 27

@@ -232,6 +232,7 @@ def test_sources_without_later_settings_have_the_digest_that_they_always_had() -
     assert digest(stage_of(kind="sentinel2")) == "a8a1b843667d"
     array = {"kind": "sentinel2-array", "bands": ["B04", "B03", "B02"], "units": "dn", "offset": 0.0}
     assert digest(stage_of(**array)) == "d52a3a36f15e"
+    assert digest(stage_spec(experiment(), "stage", "toy")) == "14f6d2968006"  # of pictures
 
 
 @pytest.mark.parametrize("change", [{"bands": ["B02", "B03", "B04"]}, {"gsd_m": 20.0}, {"clouds": {"classes": [9]}}])

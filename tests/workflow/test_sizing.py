@@ -9,7 +9,7 @@ import pytest
 from dithc.config import Experiment, load, training
 from dithc.log import UserError
 from dithc.workflow import Workflow
-from dithc.workflow.sizing import START_MINUTES, Needs, needs
+from dithc.workflow.sizing import SHARD_PART_BYTES, START_MINUTES, Needs, needs, source_files
 
 ROOT = Path(__file__).parent.parent.parent
 CLUSTER = {
@@ -110,6 +110,17 @@ def test_memory_grows_with_the_model_the_batch_and_ranks_of_a_node() -> None:
     assert memory(batch=64, model={"preset": "DiT-XL/2"}) > memory(batch=64)
     assert memory({"checkpoints": "blocking"}, batch=64) < memory(batch=64)
     assert memory({**CLUSTER, "nodes": 4}, batch=64) < memory({**CLUSTER, "nodes": 2}, batch=64)
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_memory_for_pictures_in_an_archive_does_not_grow_with_it(tmp_path: Path, is_file: bool) -> None:
+    for name, size in {"train.tar": 2**40, "notes.txt": 1000}.items():
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size)
+    content = large().model_dump(mode="json")
+    content["datasets"]["d"]["source"]["path"] = str(tmp_path / "train.tar" if is_file else tmp_path)
+    found = source_files(load(content).datasets["d"])
+    assert found == (1 if is_file else 2, 2**40 + (0 if is_file else 1000), SHARD_PART_BYTES)
 
 
 def test_eight_views_take_four_times_the_encoding_and_no_more_memory() -> None:

@@ -38,8 +38,8 @@ class Reader(Protocol):
     """What a kind's reader offers; it can be pickled, as several processes read with copies of it.
 
     It may also have `columns`, facts of its scenes alone for their table; `inputs(path)`, all files that decide what is read of a
-    path, without which its scenes are read anew in every run; `memory_bytes`, what reading one takes at most; and `canvas`, which
-    is set before each scene and where large ones are painted.
+    path, without which its scenes are read anew in every run; `size(path)`, how many bytes of these are read, where not all are;
+    `memory_bytes`, what reading one takes at most; and `canvas`, which is set before each scene and where large ones are painted.
     """
 
     paths: list[Path]
@@ -79,7 +79,7 @@ class Scenes:
         return scene_id(self.path(position), self.folder)
 
     def look(self, position: int) -> tuple[str | None, int]:
-        """What is seen of a scene's files without reading them, None where they are not known; and their bytes."""
+        """What is seen of a scene's files without reading them, None where they are not known; and how many bytes are read."""
         inputs = getattr(self._reader, "inputs", None)
         path = self.path(position)
         try:
@@ -87,6 +87,8 @@ class Scenes:
         except (Refused, UserError, OSError):  # told when it is read
             return None, 0
         state, size = state_of(found, relative_to=path.parent)
+        if state is not None and hasattr(self._reader, "size"):
+            size = self._reader.size(path)
         return (None if inputs is None else state), size
 
     def memory_bytes(self, largest: int) -> int:

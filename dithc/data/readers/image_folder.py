@@ -1,100 +1,116 @@
-"""Pictures in class folders, prepared as the ImageNet protocol of ADM and DiT asks: RGB, short side scaled, centre crop."""
+"""Pictures of classes, however they are packed, prepared as the ImageNet protocol of ADM and DiT asks: RGB, short side scaled,
+centre crop."""
 
+import hashlib
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import xarray
 
 from dithc.config import datasets
-from dithc.data.files import check_room, printable
-from dithc.data.pictures import center_crop, read_rgb
-from dithc.data.readers.listing import exists, list_files, nothing_found, scene_id
+from dithc.data.pictures import prepare
+from dithc.data.readers.listing import exists, scene_id
+from dithc.data.readers.picture_stores import LABEL_SUFFIXES, WANTED, Folders, Parquet, Store, Tars, WebDataset
 from dithc.data.scene import Mask, Place, Scene, located
+from dithc.data.tar_index import members
 from dithc.log import UserError, problem
-from dithc.runs import sha256_file
 
-SUFFIXES = {".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
 BANDS = ["R", "G", "B"]
-REMEDY = "point `source.path` at the folder whose sub-folders are the classes, or set `classes: one` for a flat folder"
+PLACE = Place(gsd_m=0.0)
+STORES: dict[str, type[Folders | Tars | WebDataset | Parquet]] = {
+    "folders": Folders,
+    "tar": Tars,
+    "webdataset": WebDataset,
+    "parquet": Parquet,
+}
 
 
 class ImageFolderReader:
-    """Reads pictures; a label is the index of the class folder in sorted order."""
+    """Reads pictures; a label is the index of the class folder, or class archive, in sorted order, or what a shard says.
+
+    Attributes:
+        memory_bytes: that reading one takes at most, but for giant ones.
+    """
+
+    memory_bytes = 512 << 20
 
     def __init__(self, source: datasets.ImageFolder, folder: Path) -> None:
         self.source, self.folder = source, folder
-        wanted = "pictures (" + ", ".join(sorted(SUFFIXES)) + ")"
-        exists(folder, wanted=wanted)
-        if source.classes == "one":
-            self.classes = [printable(folder.name)]
-            self.paths = list_files(folder, suffixes=SUFFIXES, wanted=wanted, remedy=REMEDY)
-            self._labels = dict.fromkeys(self.paths, 0)
-            return
-        inside = folder.iterdir() if folder.is_dir() else ()
-        folders = sorted(path for path in inside if path.is_dir() and not path.name.startswith("."))
-        _check_apart(folder, folders)
-        found = {
-            path: list_files(path, suffixes=SUFFIXES, wanted=wanted, remedy="remove the empty folder; " + REMEDY)
-            for path in folders
-        }
-        if not found:
-            raise nothing_found(folder, wanted=f"a folder per class, with {wanted}", remedy=REMEDY)
-        self.classes = [printable(path.name) for path in found]
-        self._labels = {picture: label for label, pictures in enumerate(found.values()) for picture in pictures}
-        self.paths = list(self._labels)
+        one = source.classes == "one"
+        layout = _found_layout(folder, one=one) if source.layout == "auto" else source.layout
+        self._store: Store = STORES[layout](folder, one=one)
+        self.classes, self.paths = self._store.classes, self._store.paths
 
     def inputs(self, path: Path) -> list[Path]:
-        """The picture alone."""
-        return [path]
+        """The file that a picture lies in."""
+        return [self._store.file(path)]
+
+    def size(self, path: Path) -> int:
+        """About how many bytes of it are read."""
+        return self._store.size(path)
 
     def read(self, path: Path) -> Scene:
-        """Reads one picture as (3, size, size) uint8; grayscale and enlarged ones are noted, so that they are counted."""
-        size = self.source.size
-        rgb = read_rgb(path)  # (H, W, 3)
-        ratio = max(rgb.shape[:2]) // min(rgb.shape[:2])
-        check_room(
-            path, 4 * size * size * ratio, said=f"{rgb.shape[0]} x {rgb.shape[1]}, with the short side scaled to {size}"
-        )
-        pixels = np.ascontiguousarray(np.moveaxis(center_crop(rgb, size), 2, 0))  # (3, size, size)
-        notes = {
-            "grayscale": bool((rgb[..., 0] == rgb[..., 1]).all() and (rgb[..., 1] == rgb[..., 2]).all()),
-            "enlarged": min(rgb.shape[:2]) < size,
-        }
-        place = Place(gsd_m=0.0)
-        mask = np.full((size, size), Mask.VALID, dtype=np.uint8)
-        array, located_mask = located(pixels, mask, bands=BANDS, place=place, units="byte")
+        """Reads one picture as (3, size, size) uint8; what was lost or changed is noted, so that it is counted."""
+        label = self._store.label(path)
+        content = self._store.content(path)
+        prepared = prepare(content, self.source.size, path=path)
+        pixels, mask = self._blank
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
-            sha256=sha256_file(path),
-            pixels=array,
-            mask=located_mask,
-            place=place,
-            label=self._labels[path],
-            notes=tuple(note for note, holds in notes.items() if holds),
+            sha256=hashlib.sha256(content).hexdigest(),
+            pixels=pixels.copy(deep=False, data=prepared.pixels),
+            mask=mask,
+            place=PLACE,
+            label=label,
+            notes=prepared.notes,
         )
 
-
-def _check_apart(folder: Path, folders: list[Path]) -> None:
-    """Refuses class folders of which one lies in another, or that hold the source itself, as links can: pictures of two labels.
-
-    Raises:
-        UserError: there is such a one.
-    """
-    owners: dict[Path, Path] = {}
-    places = [(path, path.resolve()) for path in folders]
-    for path, place in places:
-        if owners.setdefault(place, path) != path:
-            raise _within(path, owners[place])
-    for path, place in [(folder, folder.resolve()), *places]:
-        around = next((owners[one] for one in place.parents if one in owners), owners.get(place, path))
-        if around != path:
-            raise _within(path, around)
+    @cached_property
+    def _blank(self) -> tuple[xarray.DataArray, xarray.DataArray]:
+        """Names, coordinates and mask that all pictures share: to make them anew takes as long as to decode a picture."""
+        shape = (self.source.size, self.source.size)
+        mask = np.full(shape, Mask.VALID, dtype=np.uint8)
+        mask.flags.writeable = False
+        return located(np.zeros((len(BANDS), *shape), np.uint8), mask, bands=BANDS, place=PLACE, units="byte")
 
 
-def _within(inner: Path, outer: Path) -> UserError:
+def _found_layout(folder: Path, *, one: bool) -> str:
+    """The layout of what lies in a folder, or of the file that it is; what may be meant in two ways is refused."""
+    exists(folder, wanted=WANTED)
+    there = [path for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else [folder]
+    shards = {suffix: [path for path in there if path.suffix.lower() == suffix] for suffix in (".tar", ".parquet")}
+    kinds = [f"{len(paths)} x {suffix}" for suffix, paths in shards.items() if paths]
+    if not kinds:
+        return "folders"
+    folders = [path for path in there if path.is_dir()]
+    if len(kinds) > 1 or folders:
+        raise _mixed(folder, got=", ".join([*kinds, *(["folders"] if folders else [])]))
+    if shards[".parquet"]:
+        return "parquet"
+    return _kind_of_tar(min(shards[".tar"]), one=one)
+
+
+def _kind_of_tar(archive: Path, *, one: bool) -> str:
+    """Whether a tar archive holds classes or samples with their labels."""
+    names = [member.name for member in members(archive)]
+    if any(name.suffix.lower() in LABEL_SUFFIXES and len(name.parts) == 1 for name in names):
+        return "webdataset"
+    if one or all(len(name.parts) > 1 for name in names):
+        return "tar"
+    raise problem(
+        f"the classes of the pictures in {archive} are not known",
+        got="pictures side by side, without labels",
+        expected="an archive or a folder for each class in it, or KEY.cls or KEY.json beside each KEY.jpg",
+        remedy="set `layout: tar` where each archive is a class by its name, or `classes: one`",
+    )
+
+
+def _mixed(folder: Path, *, got: str) -> UserError:
     return problem(
-        f"what is in {printable(str(inner))} is in another class folder too",
-        got=f"{printable(str(outer))}, which leads to {printable(str(outer.resolve()))}",
-        expected="class folders apart, so that a picture has one label",
-        remedy="remove the link, or let it lead to a folder of one class",
+        f"pictures lie in {folder} in several ways",
+        got=got,
+        expected="class folders, or tar archives, or parquet shards",
+        remedy="point `source.path` at one of them, or say which is meant: `layout: folders`, `tar`, `webdataset` or `parquet`",
     )

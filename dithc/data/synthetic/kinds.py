@@ -1,7 +1,7 @@
 """The door of the generator: checks the request, writes a whole folder or nothing, leaves a finished one alone."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -22,7 +22,7 @@ SENTINEL2_SIZES = (96, 10_980)
 SIZES = (16, 16_384)
 RAW_SIZES = (16, 2_048)  # of the multispectral image; the panchromatic one has four times the side
 GRIDS_M = (0.5, 30.0)
-DEFAULT_PRODUCT = "l2a"
+DEFAULT_PRODUCT, DEFAULT_LAYOUT = "l2a", "folders"
 
 Step = Callable[[Path], None]
 
@@ -55,6 +55,7 @@ class Request:
         classes: number of class folders; None but for `IMAGE_FOLDER`.
         gsd: metres per pixel, of the multispectral image; None but for those of `DEFAULT_GRIDS_M`.
         product: key of `safe_product.VARIANTS`; None but for `SENTINEL2`.
+        layout: of `image_folder.LAYOUTS`; None but for `IMAGE_FOLDER`.
     """
 
     kind: Kind
@@ -64,6 +65,7 @@ class Request:
     classes: int | None
     gsd: float | None
     product: str | None
+    layout: str | None
 
     def record(self) -> dict[str, Any]:
         return {
@@ -75,6 +77,7 @@ class Request:
             "classes": self.classes,
             "gsd": self.gsd,
             **({} if self.product in (None, DEFAULT_PRODUCT) else {"product": self.product}),
+            **({} if self.layout in (None, DEFAULT_LAYOUT) else {"layout": self.layout}),
         }
 
 
@@ -88,6 +91,7 @@ def synthesize(
     classes: int | None = None,
     gsd: float | None = None,
     product: str | None = None,
+    layout: str | None = None,
     replace: bool = False,
 ) -> Path:
     """Writes invented inputs into the folder `out`, unless it already holds exactly these.
@@ -102,6 +106,8 @@ def synthesize(
         gsd: only for gaofen2, gaofen2-raw and geotiff: metres per pixel, by default 4, 3.24 and 30.
         product: only for sentinel2: level and baseline, `l2a` (04.00) by default; `l2a-5` (05.11), `l2a-2` (02.14), `l1c`
             (05.11), `l1c-2` (02.09), or `l1c-granules`, two granules each in the format before December 2016.
+        layout: only for image-folder: how the pictures are packed, `folders` by default; `tar`, as ImageNet is distributed,
+            `webdataset` or `parquet`.
         replace: whether an earlier result of other arguments, of an older generator, or with files missing or cut short is
             replaced (when the new one is complete); content that the generator did not write is refused all the same.
 
@@ -111,7 +117,9 @@ def synthesize(
     Raises:
         UserError: an argument is out of range or does not belong to the kind, or `out` holds something else.
     """
-    request = _checked(kind, seed=seed, scenes=scenes, size=size, classes=classes, gsd=gsd, product=product)
+    request = _checked(
+        kind, seed=seed, scenes=scenes, size=size, classes=classes, gsd=gsd, product=product, layout=layout
+    )
     remove_leftovers(out)
     if _is_complete(out, request, replace=replace):
         logger(__name__).info(f"{out} already holds these invented inputs: left as it is")
@@ -170,7 +178,10 @@ def _steps(request: Request) -> list[Step]:
             steps: list[Step] = [
                 partial(image_folder.write_photograph, photograph=photograph, seed=seed) for photograph in photographs
             ]
-            return [*steps, partial(image_folder.write_class_index, classes=classes)]
+            steps += [partial(image_folder.write_class_index, classes=classes)]
+            if request.layout not in (None, DEFAULT_LAYOUT):
+                steps += [partial(image_folder.pack, layout=request.layout)]
+            return steps
 
 
 def _checked(
@@ -182,6 +193,7 @@ def _checked(
     classes: int | None,
     gsd: float | None,
     product: str | None,
+    layout: str | None,
 ) -> Request:
     """The request with its defaults, every number within its range."""
     if kind not in list(Kind):
@@ -195,13 +207,9 @@ def _checked(
     _belongs("classes", classes, chosen, [Kind.IMAGE_FOLDER])
     _belongs("gsd", gsd, chosen, list(DEFAULT_GRIDS_M))
     _belongs("product", product, chosen, [Kind.SENTINEL2])
-    if product is not None and product not in safe_product.VARIANTS:
-        raise problem(
-            "this kind of product cannot be invented",
-            got=product,
-            expected=" or ".join(safe_product.VARIANTS),
-            remedy="set --product to one of these",
-        )
+    _belongs("layout", layout, chosen, [Kind.IMAGE_FOLDER])
+    _one_of("product", product, safe_product.VARIANTS)
+    _one_of("layout", layout, image_folder.LAYOUTS)
     side = size if size is not None else DEFAULT_SIZES.get(chosen, DEFAULT_SIZE)
     most = safe_product.MAX_PRODUCTS
     limits = {Kind.SENTINEL2: most, Kind.SENTINEL2_STAC: most, Kind.IMAGE_FOLDER: 10**6}
@@ -223,7 +231,9 @@ def _checked(
     if chosen in DEFAULT_GRIDS_M:
         gsd = DEFAULT_GRIDS_M[chosen] if gsd is None else gsd
         _within("gsd", gsd, *GRIDS_M)
-    return Request(kind=chosen, seed=seed, scenes=scenes, size=side, classes=classes, gsd=gsd, product=product)
+    return Request(
+        kind=chosen, seed=seed, scenes=scenes, size=side, classes=classes, gsd=gsd, product=product, layout=layout
+    )
 
 
 def _belongs(option: str, value: object, kind: Kind, owners: list[Kind]) -> None:
@@ -233,6 +243,16 @@ def _belongs(option: str, value: object, kind: Kind, owners: list[Kind]) -> None
             got=f"--{option} {value}",
             expected=f"--{option} only with --kind {' or '.join(owners)}",
             remedy="leave it out",
+        )
+
+
+def _one_of(option: str, value: str | None, known: Iterable[str]) -> None:
+    if value is not None and value not in known:
+        raise problem(
+            f"this --{option} cannot be invented",
+            got=value,
+            expected=" or ".join(known),
+            remedy=f"set --{option} to one of these",
         )
 
 

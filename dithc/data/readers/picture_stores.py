@@ -1,0 +1,398 @@
+"""Where pictures lie: in class folders, in tar archives of classes, in WebDataset shards, in parquet shards.
+
+Each store lists its pictures once and then gives the bytes and the label of any of them, in place. The path of a picture in an
+archive is the archive's, and its own name in it behind.
+"""
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from dithc.data.files import check_room, open_regular, printable
+from dithc.data.pictures import read_file
+from dithc.data.readers.listing import exists, list_files, nothing_found
+from dithc.data.scene import Reason, Refused
+from dithc.data.table import Shard, read_cell, read_columns, read_shard
+from dithc.data.tar_index import Member, members
+from dithc.log import UserError, logger, problem
+
+SUFFIXES = {".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
+WANTED = "pictures (" + ", ".join(sorted(SUFFIXES)) + ")"
+FOLDERS = "point `source.path` at the folder whose sub-folders are the classes, or set `classes: one` for a flat folder"
+SHARDS = "point `source.path` at the archive, or at the folder in which the shards lie side by side"
+LABEL_SUFFIXES = (".cls", ".json")  # the first that a sample has is asked
+MOST_LABEL_BYTES = 1 << 20
+MOST_CLASSES = 1 << 20
+IMAGE, LABEL = "image", "label"
+SPLIT_SHARD = re.compile(r"(.*?)-\d+-of-(\d+)\b.*")
+log = logger(__name__)
+
+
+class Store(ABC):
+    """Pictures of one layout.
+
+    Attributes:
+        paths: of all pictures, in the order in which they are read.
+        classes: what labels stand for.
+        labels: of each picture as the store has it; it may be wrong.
+    """
+
+    def __init__(self, classes: list[str], labels: Mapping[Path, object]) -> None:
+        self.paths, self.classes, self.labels = list(labels), classes, labels
+
+    @abstractmethod
+    def content(self, path: Path) -> bytes:
+        """The bytes of a picture.
+
+        Raises:
+            OSError, Refused, UserError: they cannot be read.
+        """
+
+    def file(self, path: Path) -> Path:
+        """The file that a picture lies in."""
+        return path
+
+    def size(self, path: Path) -> int:
+        """About how many bytes a picture has."""
+        return self.file(path).stat().st_size
+
+    def label(self, path: Path) -> int:
+        """The label of a picture.
+
+        Raises:
+            Refused: it has none that stands for a class.
+        """
+        label = self.labels[path]
+        if type(label) is int and 0 <= label < len(self.classes):
+            return label
+        raise Refused(
+            Reason.WRONG_LABEL,
+            f"the label of {path.name} in {path.parent.name} stands for no class",
+            got="none" if label is None else printable(repr(label)[:80]),
+            expected=f"a whole number from 0 to {len(self.classes) - 1}",
+            remedy="write the labels again, leave out what has none (test sets often do), or set `classes: one`",
+        )
+
+
+class Folders(Store):
+    """Files in a folder for each class, in sorted order; or in any folders, all of one class."""
+
+    def __init__(self, folder: Path, *, one: bool) -> None:
+        exists(folder, wanted=WANTED)
+        if one:
+            paths = list_files(folder, suffixes=SUFFIXES, wanted=WANTED, remedy=FOLDERS)
+            super().__init__([printable(folder.name)], dict.fromkeys(paths, 0))
+            return
+        inside = folder.iterdir() if folder.is_dir() else ()
+        folders = sorted(path for path in inside if path.is_dir() and not path.name.startswith("."))
+        _check_apart(folder, folders)
+        found = {
+            path: list_files(path, suffixes=SUFFIXES, wanted=WANTED, remedy="remove the empty folder; " + FOLDERS)
+            for path in folders
+        }
+        if not found:
+            raise nothing_found(folder, wanted=f"a folder per class, with {WANTED}", remedy=FOLDERS)
+        labels = {picture: label for label, pictures in enumerate(found.values()) for picture in pictures}
+        super().__init__([printable(path.name) for path in found], labels)
+
+    def content(self, path: Path) -> bytes:
+        return read_file(path)
+
+
+def _check_apart(folder: Path, folders: list[Path]) -> None:
+    """Refuses class folders of which one lies in another, or that hold the source itself, as links can: pictures of two labels.
+
+    Raises:
+        UserError: there is such a one.
+    """
+    owners: dict[Path, Path] = {}
+    places = [(path, path.resolve()) for path in folders]
+    for path, place in places:
+        if owners.setdefault(place, path) != path:
+            raise _within(path, owners[place])
+    for path, place in [(folder, folder.resolve()), *places]:
+        around = next((owners[one] for one in place.parents if one in owners), owners.get(place, path))
+        if around != path:
+            raise _within(path, around)
+
+
+def _within(inner: Path, outer: Path) -> UserError:
+    return problem(
+        f"what is in {printable(str(inner))} is in another class folder too",
+        got=f"{printable(str(outer))}, which leads to {printable(str(outer.resolve()))}",
+        expected="class folders apart, so that a picture has one label",
+        remedy="remove the link, or let it lead to a folder of one class",
+    )
+
+
+class Spot(NamedTuple):
+    """Where a picture's bytes lie."""
+
+    archive: Path
+    offset: int
+    size: int
+
+    def read(self, path: Path) -> bytes:
+        """The bytes, `path` being what they are called."""
+        check_room(path, self.size, said="a file")
+        with open_regular(self.archive) as file:
+            file.seek(self.offset)
+            content = file.read(self.size)
+        if len(content) < self.size:
+            raise OSError(f"the archive ends {self.size - len(content)} bytes early")
+        return content
+
+
+class Tars(Store):
+    """Archives of classes, as ImageNet is distributed: a tar in a tar is a class by its name; else a folder in the archive is,
+    and the archive itself for pictures that lie in no folder."""
+
+    def __init__(self, folder: Path, *, one: bool) -> None:
+        spots, classes = dict[Path, Spot](), dict[Path, str]()
+        for archive in _shards(folder, ".tar"):
+            for member in _pictures(archive, members(archive), others_refused=not one):
+                path = archive / member.name
+                spots[path] = Spot(archive, member.offset, member.size)
+                classes[path] = archive.stem if one else _class_of(archive, member)
+        _some(folder, spots)
+        names = [folder.name] if one else sorted(set(classes.values()))
+        numbers = dict.fromkeys(classes.values(), 0) if one else {name: number for number, name in enumerate(names)}
+        self._spots = spots
+        super().__init__([printable(name) for name in names], {path: numbers[name] for path, name in classes.items()})
+
+    def file(self, path: Path) -> Path:
+        return self._spots[path].archive
+
+    def size(self, path: Path) -> int:
+        return self._spots[path].size
+
+    def content(self, path: Path) -> bytes:
+        return self._spots[path].read(path)
+
+
+class WebDataset(Store):
+    """Tar shards of samples: files of a sample have one name but for what follows its first dot, `KEY.jpg` and `KEY.cls` with the
+    label in digits, or `KEY.json` with it as `label`."""
+
+    def __init__(self, folder: Path, *, one: bool) -> None:
+        self._spots, labels = dict[Path, Spot](), dict[Path, object]()
+        for archive in _shards(folder, ".tar"):
+            for sample in _samples(archive):
+                pictures = [member for member in sample if member.name.suffix.lower() in SUFFIXES]
+                for member in pictures or sample[:1]:
+                    path = archive / member.name
+                    self._spots[path] = Spot(archive, member.offset, member.size if pictures else 0)
+                    labels[path] = 0 if one else _label_of(archive, sample)
+                if len(pictures) > 1:
+                    raise _odd_sample(archive, pictures)
+        _some(folder, self._spots)
+        super().__init__([folder.name] if one else _class_names(folder, labels.values()), labels)
+
+    def file(self, path: Path) -> Path:
+        return self._spots[path].archive
+
+    def size(self, path: Path) -> int:
+        return self._spots[path].size
+
+    def content(self, path: Path) -> bytes:
+        return self._spots[path].read(path)
+
+
+class Parquet(Store):
+    """Shards of rows, as Hugging Face has them: `image`, bytes or a struct with `bytes`, and `label`, a number."""
+
+    def __init__(self, folder: Path, *, one: bool) -> None:
+        self._cells, labels = dict[Path, tuple[Path, int, int]](), dict[Path, object]()
+        named = dict[Path, list[str]]()
+        for file in _split_shards(_shards(folder, ".parquet")):
+            shard, given = _checked_shard(file, one=one)
+            named |= {file: shard.names[LABEL]} if LABEL in shard.names else {}
+            places = ((number, row) for number, group in enumerate(shard.groups) for row in range(group.rows))
+            for index, (label, (group, row)) in enumerate(zip(given, places, strict=True)):
+                path = file / f"{index:06d}"
+                labels[path], self._cells[path] = label, (file, group, row)
+        self._rows = Counter(file for file, *_ in self._cells.values())
+        _some(folder, self._cells)
+        first = next(iter(named.items()), None)
+        if first and (other := next((file for file, names in named.items() if names != first[1]), None)):
+            raise _unlike(first[0], other)
+        if one:
+            classes = [folder.name]
+        else:
+            classes = first[1] if first else _class_names(folder, labels.values())
+        super().__init__([printable(name) for name in classes], labels)
+
+    def file(self, path: Path) -> Path:
+        return self._cells[path][0]
+
+    def size(self, path: Path) -> int:
+        file, *_ = self._cells[path]
+        return file.stat().st_size // self._rows[file]
+
+    def content(self, path: Path) -> bytes:
+        file, group, row = self._cells[path]
+        content = read_cell(file, IMAGE, group=group, row=row)
+        if content is None:
+            raise Refused(
+                Reason.INCOMPLETE,
+                f"row {path.name} of {file.name} has no picture",
+                got="none",
+                expected=f"the bytes of a picture in `{IMAGE}`",
+                remedy="write the shards again with the pictures in them (datasets: embed_external_files)",
+            )
+        return content
+
+
+def _shards(folder: Path, suffix: str) -> list[Path]:
+    """The shards side by side in a folder, sorted; or the one that it is."""
+    exists(folder, wanted=f"{suffix} archives of pictures")
+    remedy = f"{SHARDS}; archives that are compressed (.tar.gz) are to be unpacked to .tar first"
+    return list_files(
+        folder,
+        suffixes={suffix},
+        wanted=f"{suffix} archives of pictures",
+        remedy=remedy,
+        use=lambda path: folder in (path, path.parent),
+    )
+
+
+def _some(folder: Path, found: Mapping[Path, object]) -> None:
+    if not found:
+        raise nothing_found(folder, wanted=f"archives with {WANTED} in them", remedy=SHARDS)
+
+
+def _pictures(archive: Path, found: Iterable[Member], *, others_refused: bool) -> Iterable[Member]:
+    """The pictures among the files of an archive of classes."""
+    for member in found:
+        suffix = member.name.suffix.lower()
+        if suffix in SUFFIXES:
+            yield member
+        elif suffix == LABEL_SUFFIXES[0] and others_refused:
+            raise problem(
+                f"{archive} is no archive of classes",
+                got=f"{printable(str(member.name))}, the label of a WebDataset's sample",
+                expected="pictures, in archives or folders that are their classes",
+                remedy="set `layout: webdataset`, or keep archives of the two kinds in two data sets",
+            )
+
+
+def _class_of(archive: Path, member: Member) -> str:
+    within = next((part for part in member.name.parents if part.suffix.lower() == ".tar"), None)
+    if within is not None:
+        return within.with_suffix("").as_posix()
+    return member.name.parent.as_posix() if len(member.name.parts) > 1 else archive.stem
+
+
+def _samples(archive: Path) -> Iterable[list[Member]]:
+    """Files of a shard by sample, in the order of their first ones."""
+    samples = defaultdict[str, list[Member]](list)
+    for member in members(archive):
+        if any(part.endswith(".tar") for part in member.name.parts[:-1]):
+            raise problem(
+                f"{archive} is no shard of a WebDataset",
+                got=f"{printable(str(member.name))}, an archive in it",
+                expected="pictures with their labels beside them",
+                remedy="set `layout: tar` where archives in an archive are the classes",
+            )
+        stem = member.name.name.split(".")[0]
+        samples[(member.name.parent / stem).as_posix()].append(member)
+    return samples.values()
+
+
+def _label_of(archive: Path, sample: list[Member]) -> object:
+    """What a sample's files say of its class, whatever it is; None where they say nothing."""
+    of_suffix = {member.name.suffix.lower(): member for member in sample}
+    member = next((of_suffix[suffix] for suffix in LABEL_SUFFIXES if suffix in of_suffix), None)
+    if member is None or member.size > MOST_LABEL_BYTES:
+        return None
+    text = Spot(archive, member.offset, member.size).read(archive / member.name).decode("utf-8", "replace").strip()
+    if member.name.suffix.lower() == LABEL_SUFFIXES[0]:
+        return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else text
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return found.get(LABEL) if isinstance(found, dict) else found
+
+
+def _class_names(folder: Path, labels: Iterable[object]) -> list[str]:
+    """Names of classes by a `class_index.json` beside the shards ({"0": ["n01440764", "tench"], ...}), else their numbers."""
+    whole = [label for label in labels if type(label) is int and 0 <= label < MOST_CLASSES]
+    beside = sorted((folder if folder.is_dir() else folder.parent).glob("*class_index.json"))
+    if not beside:
+        return [str(label) for label in range(max(whole, default=0) + 1)]
+    try:
+        with open_regular(beside[0]) as file:
+            table = json.loads(file.read(MOST_LABEL_BYTES))
+        names = [table[str(label)] for label in range(max(1, len(table)))]
+        return [str(name if isinstance(name, str) else name[0]) for name in names]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise problem(
+            f"{beside[0]} does not name the classes",
+            got=repr(error),
+            expected='every number from 0 on with its names, {"0": ["n01440764", "tench"], ...}',
+            remedy="write it again, or take it away: classes are then called by their numbers",
+        ) from error
+
+
+def _split_shards(files: list[Path]) -> list[Path]:
+    """Shards of one split alone: Hugging Face keeps `train-00000-of-00294.parquet` beside those of other splits."""
+    named = {file: match for file in files if (match := SPLIT_SHARD.fullmatch(file.stem))}
+    splits = {match[1] for match in named.values()}
+    if len(splits) > 1:
+        raise problem(
+            f"shards of several splits lie in {files[0].parent}",
+            got=", ".join(sorted(splits)),
+            expected="shards of one split: validation and test pictures are not to be trained on",
+            remedy="make a folder for each split, with links to its shards, and point `source.path` at one",
+        )
+    said = max((int(match[2]) for match in named.values()), default=0)
+    if len(named) < said:
+        log.warning(f"{len(named)} of {said} shards are there: {files[0].parent}")
+    return files
+
+
+def _checked_shard(file: Path, *, one: bool) -> tuple[Shard, list[object]]:
+    """A shard that has what is needed, and the label of each row."""
+    wanted = {IMAGE: "bytes"} | ({} if one else {LABEL: "int"})
+    try:
+        with open_regular(file):
+            shard = read_shard(file, IMAGE)
+        wrong = {name: shard.kinds.get(name, "none") for name, kind in wanted.items() if shard.kinds.get(name) != kind}
+        labels = [0] * sum(group.rows for group in shard.groups) if one or wrong else read_columns(file, LABEL)[LABEL]
+    except OSError as error:
+        raise problem(
+            f"{file} cannot be read", got=error, expected="a whole parquet file", remedy="download it again"
+        ) from error
+    if wrong:
+        raise problem(
+            f"{file} has not the columns of pictures",
+            got=", ".join(f"{name}: {kind}" for name, kind in (shard.kinds | wrong).items()),
+            expected=f"`{IMAGE}`, bytes or a struct with `bytes`, and `{LABEL}`, whole numbers",
+            remedy="name and convert the columns so (datasets: rename_column, cast_column); without labels set `classes: one`",
+        )
+    for group in shard.groups:
+        check_room(file, group.num_bytes, said=f"a group of {group.rows} rows")
+    return shard, labels
+
+
+def _unlike(first: Path, other: Path) -> UserError:
+    return problem(
+        f"{other.name} names other classes than {first.name}",
+        got="two lists of names",
+        expected="one, as labels are numbers of it",
+        remedy="keep shards of one data set in a folder",
+    )
+
+
+def _odd_sample(archive: Path, pictures: list[Member]) -> UserError:
+    return problem(
+        f"{archive} has a sample of several pictures",
+        got=", ".join(printable(str(member.name)) for member in pictures[:4]),
+        expected="one picture for each name, up to its first dot",
+        remedy="give each picture a name of its own; dots in names are to be replaced",
+    )

@@ -24,23 +24,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dithc.evaluate.compare import compare
-from dithc.evaluate.distance import fid
 from dithc.evaluate.kernel_distance import kid
-from dithc.evaluate.statistics import Statistics
 
 if TYPE_CHECKING:
     from dithc.evaluate.classifier import train_classifier
     from dithc.evaluate.extractor import Extractor
     from dithc.evaluate.features import extract
+    from dithc.evaluate.images import ImageSet
     from dithc.evaluate.loading import load_extractor
+    from dithc.evaluate.pixels import measure
 
-__all__ = ["Extractor", "Statistics", "compare", "extract", "fid", "kid", "load_extractor", "train_classifier"]
+__all__ = ["Extractor", "ImageSet", "compare", "extract", "kid", "load_extractor", "measure", "train_classifier"]
 
 # What needs torch is imported when it is asked for: to compare features takes a fraction of a second, torch two.
 NEEDS_TORCH = {
     "Extractor": "extractor",
+    "ImageSet": "images",
     "extract": "features",
     "load_extractor": "loading",
+    "measure": "pixels",
     "train_classifier": "classifier",
 }
 

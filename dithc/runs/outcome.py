@@ -179,6 +179,8 @@ class Features(_Compared, total=False):
     reused: Count
     shards: Count
     turned: Count
+    clipped: float | None
+    ranks: Count
     set_hash: str
     seconds: float
     images_per_second: float | None
@@ -199,6 +201,16 @@ class Fid(_Compared, total=False):
     copies: float | None
     copies_held_out: float | None
     copies_n: list[Count] | None
+    fid_interval: Interval | None
+    floor_at_n: float | None
+    clipped_real: float | None
+    clipped_generated: float | None
+    precision: float | None
+    recall: float | None
+    density: float | None
+    coverage: float | None
+    triplets: dict[str, dict[str, Any]]
+    pixels: dict[str, Any]
 
 
 STAGES: dict[str, type] = {

@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dithc.evaluate import classifier, defects, fid, load_extractor, train_classifier
+from dithc.evaluate import classifier, defects, load_extractor, train_classifier
+from dithc.evaluate.distance import fid
 from dithc.evaluate.classifier import Classifier
 from dithc.evaluate.defects import DEFECTS
 from dithc.evaluate.statistics import Statistics

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from dithc.evaluate import Statistics, fid, load_extractor
+from dithc.evaluate import Statistics, load_extractor
+from dithc.evaluate.distance import fid
 from dithc.evaluate.inception import FIDInception
 
 WHY = "pytorch-fid, clean-fid and torchvision are not installed: nothing to compare with"

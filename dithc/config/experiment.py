@@ -234,6 +234,7 @@ class Experiment(Settings):
                 )
             self._solved(name, evaluation)
             self._averaged(name, evaluation)
+            self._measured(name, evaluation)
         if self.machine.launcher == "srun" and self.machine.ranks_per_node is None:
             raise ValueError("machine.launcher `srun` needs machine.ranks_per_node: its nodes are elsewhere")
         if self.machine.launcher == "none" and self.machine.ranks is not None and self.machine.ranks > 1:
@@ -245,8 +246,24 @@ class Experiment(Settings):
         if name not in section:
             raise ValueError(f"{key} is {name!r}, which is not defined; there are: {', '.join(section) or 'none'}")
 
+    def _measured(self, name: str, evaluation: Evaluation) -> None:
+        """The bands that are measured are there, in generated images too."""
+        dataset = self.runs[evaluation.run].dataset
+        settings = self.datasets[dataset]
+        if (evaluation.triplets or evaluation.sees_pixels) and self.codecs[settings.codec].kind == "sd-vae":
+            raise ValueError(
+                f"evaluations.{name}: `triplets` and the metrics of pixels need all bands, and codecs.{settings.codec} gives those "
+                "that are displayed alone, as 8-bit pictures: leave them out"
+            )
+        known = settings.band_names
+        for triplet in evaluation.triplets:
+            if known is not None and not set(triplet) <= set(known):
+                raise ValueError(
+                    f"evaluations.{name}.triplets has {', '.join(triplet)}: datasets.{dataset} has {', '.join(known)}"
+                )
+
     def _displayed(self, name: str, dataset: Dataset) -> None:
-        known = ["R", "G", "B"] if dataset.source.kind == "image-folder" else getattr(dataset.source, "bands", None)
+        known = dataset.band_names
         if known is not None and not set(dataset.display.bands) <= set(known):
             raise ValueError(
                 f"datasets.{name}.display.bands {', '.join(dataset.display.bands)}: the source has {', '.join(known)}"

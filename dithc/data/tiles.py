@@ -63,6 +63,10 @@ class Stretch:
         """Values in the data set's units (N, C, H, W) as RGB (N, 3, H, W): linear from low to high, floor(255 v + 0.5)."""
         return self.levels(physical[:, self._shown])[0]
 
+    def ends(self, bands: list[int]) -> tuple[list[float], list[float]]:
+        """Low and high of bands, by number, in the data set's units."""
+        return self._low[0, bands, 0, 0].tolist(), self._high[0, bands, 0, 0].tolist()
+
     def levels(
         self, values: npt.NDArray[Any], *, bands: list[int] | None = None
     ) -> tuple[npt.NDArray[np.uint8], int]:

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from dithc.evaluate import Statistics, load_extractor
+from dithc.evaluate import load_extractor
 from dithc.evaluate.distance import fid
 from dithc.evaluate.inception import FIDInception
+from dithc.evaluate.statistics import Statistics
 
 WHY = "pytorch-fid, clean-fid and torchvision are not installed: nothing to compare with"
 theirs: Any = pytest.importorskip("pytorch_fid.inception", reason=WHY)

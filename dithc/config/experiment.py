@@ -252,8 +252,8 @@ class Experiment(Settings):
         settings = self.datasets[dataset]
         if (evaluation.triplets or evaluation.sees_pixels) and self.codecs[settings.codec].kind == "sd-vae":
             raise ValueError(
-                f"evaluations.{name}: `triplets` and the metrics of pixels need all bands, and codecs.{settings.codec} gives those "
-                "that are displayed alone, as 8-bit pictures: leave them out"
+                f"evaluations.{name}: `triplets` and the metrics of pixels need all bands, and codecs.{settings.codec} gives "
+                "those that are displayed alone, as 8-bit pictures: leave them out"
             )
         known = settings.band_names
         for triplet in evaluation.triplets:

@@ -322,8 +322,8 @@ class Evaluation(Settings):
     real_images: int | None = Field(default=None, ge=2, le=10**8)
     """Number of real tiles, chosen by the experiment's seed; all of the split if not given."""
     metrics: list[Metric] = Field(default=[], max_length=len(get_args(Metric)))
-    """What is told beside FID and KID. Of features: precision-recall (3 neighbours), density-coverage (5), interval (95 % of FID).
-    Of pixels in the units of the data set: bands (distance of each band's distribution, spectral angle, correlations), indices
+    """What is told beside FID and KID. Of features: precision-recall (3 neighbours), density-coverage (5), interval (95 %, of
+    FID). Of pixels in the units of the data set: bands (distance of each band's distribution, spectral angle, correlations), indices
     (NDVI and NDWI), spectra (radial power of each band)."""
     triplets: list[tuple[Band, Band, Band]] = Field(default=[], max_length=16)
     """FID and KID of other bands than the display's, shown to the extractor as red, green and blue, such as [B12, B11, B04]; each

@@ -1,7 +1,7 @@
 """The features stage: a set of images in, feature shards and statistics out, going on where an earlier run stopped.
 
-Ranks share the images of a shard; the first one writes it. Images go through the network in the same groups however many ranks there
-are, so that features are the same.
+Ranks share the images of a shard; the first one writes it. Images go through the network in the same groups however many ranks
+there are, so that features are the same.
 
 Legend: n, N batch, H height, W width, d features.
 """

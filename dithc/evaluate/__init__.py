@@ -1,8 +1,8 @@
 """Evaluation: images -> features -> streamed statistics -> distance (FID, KID) with its floor.
 
 What: `load_extractor` reads a network from a local file; `extract` turns uint8 RGB images into feature shards and a
-`Statistics` file, resumably; `compare` gives the Fréchet distance of two such results, with everything a reader needs to
-judge it: both n, the extractor's hash, the resize mode, the floor (one half of the real set against the other half), and how many
+`Statistics` file, resumably, shared by ranks; `measure` counts their pixels in the units of the data set; `compare` gives the
+Fréchet distance of two such results, with everything a reader needs to judge it: both n, the extractor's hash, the resize mode, the floor (one half of the real set against the other half), and how many
 are copies of what was learnt, in any orientation (`copies.py`, of features that `turned.py` keeps).
 Why: a FID without these is not a number. Suites differ by resize and weights, and a small n inflates the distance.
 Flow: loading (inception, squeezenet, scripted, classifier) -> Extractor -> features -> Statistics -> distance -> compare.
@@ -17,7 +17,8 @@ Invariants:
 
 How to change it: a new extractor is one new file beside `squeezenet.py` and one line in `loading.py`. A new defect is a function
 and a line in `defects.py`, learnt by the classifiers that are trained from then on. A new distance is a pure function of
-`Statistics` or of features beside `distance.py` and `kernel_distance.py`, reported by `compare`.
+`Statistics` or of features beside `distance.py` and `kernel_distance.py`, reported by `compare`; what only some evaluations ask
+for is in `beside.py`.
 """
 
 from importlib import import_module

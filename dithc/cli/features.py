@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="R+G+B",
-        help="also of three other bands, shown as red, green and blue, each from its low to its high: B12+B11+B04; may be repeated",
+        help="also of three other bands, each from its low to its high: B12+B11+B04, shown as red, green, blue; may be repeated",
     )
     parser.add_argument(
         "--pixels", action="store_true", help="also measure bands, indices and spectra in the units of the data set"
@@ -108,7 +108,10 @@ def _files(folder: Path, args: argparse.Namespace) -> list[Path]:
     found = [
         path
         for one in sets
-        for path in [*sorted(one.glob("shard-*")), *(one / name for name in ("stats.npz", "features.json", "images.json"))]
+        for path in [
+            *sorted(one.glob("shard-*")),
+            *(one / name for name in ("stats.npz", "features.json", "images.json")),
+        ]
     ]
     return [*found, *sorted(folder.glob("turned.*")), *sorted(folder.glob("pixels.npz"))]
 

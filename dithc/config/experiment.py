@@ -234,7 +234,6 @@ class Experiment(Settings):
                 )
             self._solved(name, evaluation)
             self._averaged(name, evaluation)
-            self._measured(name, evaluation)
         if self.machine.launcher == "srun" and self.machine.ranks_per_node is None:
             raise ValueError("machine.launcher `srun` needs machine.ranks_per_node: its nodes are elsewhere")
         if self.machine.launcher == "none" and self.machine.ranks is not None and self.machine.ranks > 1:
@@ -246,7 +245,13 @@ class Experiment(Settings):
         if name not in section:
             raise ValueError(f"{key} is {name!r}, which is not defined; there are: {', '.join(section) or 'none'}")
 
-    def _measured(self, name: str, evaluation: Evaluation) -> None:
+    @model_validator(mode="after")
+    def _measured(self) -> Self:
+        for name, evaluation in self.evaluations.items():
+            self._has_bands(name, evaluation)
+        return self
+
+    def _has_bands(self, name: str, evaluation: Evaluation) -> None:
         """The bands that are measured are there, in generated images too."""
         dataset = self.runs[evaluation.run].dataset
         settings = self.datasets[dataset]

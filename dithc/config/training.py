@@ -323,8 +323,8 @@ class Evaluation(Settings):
     """Number of real tiles, chosen by the experiment's seed; all of the split if not given."""
     metrics: list[Metric] = Field(default=[], max_length=len(get_args(Metric)))
     """What is told beside FID and KID. Of features: precision-recall (3 neighbours), density-coverage (5), interval (95 %, of
-    FID). Of pixels in the units of the data set: bands (distance of each band's distribution, spectral angle, correlations), indices
-    (NDVI and NDWI), spectra (radial power of each band)."""
+    FID). Of pixels in the units of the data set: bands (distance of each band's distribution, spectral angle, correlations),
+    indices (NDVI and NDWI), spectra (radial power of each band)."""
     triplets: list[tuple[Band, Band, Band]] = Field(default=[], max_length=16)
     """FID and KID of other bands than the display's, shown to the extractor as red, green and blue, such as [B12, B11, B04]; each
     band goes from its low to its high of `scaling`, on both sides. Each takes as long as the features of the set."""
@@ -357,7 +357,7 @@ class Evaluation(Settings):
 
     @model_validator(mode="after")
     def _once(self) -> "Evaluation":
-        for name, values in (("metrics", self.metrics), ("triplets", self.triplet_names)):
+        for name, values in (("metrics", list[str](self.metrics)), ("triplets", self.triplet_names)):
             if twice := sorted({value for value in values if values.count(value) > 1}):
                 raise ValueError(f"`{name}` has {', '.join(twice)} twice: leave one out")
         return self

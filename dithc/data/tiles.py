@@ -67,9 +67,7 @@ class Stretch:
         """Low and high of bands, by number, in the data set's units."""
         return self._low[0, bands, 0, 0].tolist(), self._high[0, bands, 0, 0].tolist()
 
-    def levels(
-        self, values: npt.NDArray[Any], *, bands: list[int] | None = None
-    ) -> tuple[npt.NDArray[np.uint8], int]:
+    def levels(self, values: npt.NDArray[Any], *, bands: list[int] | None = None) -> tuple[npt.NDArray[np.uint8], int]:
         """Values of three bands in the data set's units (N, 3, H, W) as RGB, and how many pixels were clipped in any of them.
 
         Args:

@@ -2,8 +2,9 @@
 
 What: `load_extractor` reads a network from a local file; `extract` turns uint8 RGB images into feature shards and a
 `Statistics` file, resumably, shared by ranks; `measure` counts their pixels in the units of the data set; `compare` gives the
-Fréchet distance of two such results, with everything a reader needs to judge it: both n, the extractor's hash, the resize mode, the floor (one half of the real set against the other half), and how many
-are copies of what was learnt, in any orientation (`copies.py`, of features that `turned.py` keeps).
+Fréchet distance of two such results, with everything a reader needs to judge it: both n, the extractor's hash, the resize mode,
+the floor (one half of the real set against the other half), how many pixels were clipped, and how many images are copies of what
+was learnt, in any orientation (`copies.py`, of features that `turned.py` keeps).
 Why: a FID without these is not a number. Suites differ by resize and weights, and a small n inflates the distance.
 Flow: loading (inception, squeezenet, scripted, classifier) -> Extractor -> features -> Statistics -> distance -> compare.
 

@@ -65,7 +65,7 @@ class Extractor:
         with torch.inference_mode():
             pixels = torch.from_numpy(np.array(images))  # (N, 3, H, W), a copy: memory maps are read-only
             most = self.at_once * torch.get_num_threads() if self.at_once else max(1, len(pixels))
-            features = torch.cat([self.network(part).float() for part in pixels.split(most)]).numpy()  # (N, d)
+            features = torch.cat([self.network(part).float() for part in torch.split(pixels, most)]).numpy()  # (N, d)
         if features.shape != (len(images), self.num_features):
             raise problem(
                 f"features of {self.kind} extractor {self.name} have a wrong shape",

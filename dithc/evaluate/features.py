@@ -10,13 +10,21 @@ import time
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dithc.comm import Group
 from dithc.evaluate.copies import evenly
 from dithc.evaluate.extractor import Extractor
 from dithc.evaluate.images import ImageSet, share, write_ids
-from dithc.evaluate.shards import INDEX_FILE, STATISTICS_FILE, Plan, blocks, clipped_share, fault, write_index, write_shard
+from dithc.evaluate.shards import (
+    INDEX_FILE,
+    STATISTICS_FILE,
+    Plan,
+    blocks,
+    clipped_share,
+    fault,
+    write_index,
+    write_shard,
+)
 from dithc.evaluate.statistics import Statistics
 from dithc.evaluate.turned import TURNS, has_turned, remove_turned, write_turned
 from dithc.latents import view_of

@@ -48,7 +48,7 @@ def write_ids(folder: Path, images: ImageSet) -> None:
 
 
 def share(rows: Rows, *, batch: int, group: Group) -> Iterator[Rows]:
-    """The parts of at most `batch` rows that this rank works on: neighbours, as many for each rank as for the others, or one more.
+    """The parts of at most `batch` rows that this rank works on: neighbours, as many for each rank, or one more.
 
     Parts begin at the same rows however many ranks there are, and those of all ranks, in their order, are all rows.
     """

@@ -213,7 +213,7 @@ def load(path: Path, *, resize: Resize | None) -> Extractor:
         network = FIDInception()
     network = network.to_empty(device="cpu").eval()
     fill(network, read_pickled(path), path=path, hint=HINT)
-    network = network.to(memory_format=torch.channels_last)
+    network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     mode = resize or FID_SUITE_RESIZE
 
     def features(images: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """How far a Fréchet distance would move with other images of the same kind: its 95 % interval, from the pull of each image on it.
 
-Weights of an image a little larger than those of others move the distance by its influence; the squares of all influences add up to
-the variance that resampling the images (the bootstrap) has to first order: the infinitesimal jackknife (Efron 1982, chapter 6). The
-distance's own bias at few images, of which the floor tells, is not in it.
+An image that weighs a little more than others moves the distance by its influence; the squares of all influences add up to the
+variance that resampling the images (the bootstrap) has to first order: the infinitesimal jackknife (Efron 1982, chapter 6).
+The distance's own bias at few images, of which the floor tells, is not in it.
 
 In float64. Legend: n rows of a set, d features.
 """

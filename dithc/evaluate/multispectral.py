@@ -80,9 +80,7 @@ def of_indices(real: Pixels, generated: Pixels) -> dict[str, Any]:
         numbers[name] = {
             "wasserstein": wasserstein(a, b, step=2 / BINS) if a.any() and b.any() else None,
             "quantiles": {side: _quantiles(counts) for side, (counts, _) in sides.items()},
-            "undefined": {
-                side: float(of.undefined[place] / of.class_pixels.sum()) for side, (_, of) in sides.items()
-            },
+            "undefined": {side: float(of.undefined[place] / of.class_pixels.sum()) for side, (_, of) in sides.items()},
             "histogram": {side: counts.reshape(BARS, -1).sum(axis=1).tolist() for side, (counts, _) in sides.items()},
         }
     absent = [
@@ -98,9 +96,7 @@ def of_spectra(real: Pixels, generated: Pixels) -> dict[str, Any]:
     _require_same(real, generated)
     distances = log_spectral_distance(real.power, generated.power)
     return {
-        "log_spectral_distance_db": {
-            band: _finite(value) for band, value in zip(real.bands, distances, strict=True)
-        },
+        "log_spectral_distance_db": {band: _finite(value) for band, value in zip(real.bands, distances, strict=True)},
         "images": [real.spectra, generated.spectra],
         "power": {"real": real.power.tolist(), "generated": generated.power.tolist()},
     }
@@ -144,7 +140,9 @@ def _finite(value: float) -> float | None:
 
 def _require_same(real: Pixels, generated: Pixels) -> None:
     """Refuses to compare sets of other bands, units or numbers."""
-    sides = [(one.bands, one.units, one.scale.tolist(), one.offset.tolist(), one.index_names) for one in (real, generated)]
+    sides = [
+        (one.bands, one.units, one.scale.tolist(), one.offset.tolist(), one.index_names) for one in (real, generated)
+    ]
     if sides[0] != sides[1] or real.power.shape != generated.power.shape:
         raise problem(
             "pixels of different data sets cannot be compared",

@@ -1,7 +1,7 @@
 """Which of two sets of features lies among the other: precision and recall, density and coverage.
 
-A set covers the space within the balls around its rows that reach to their k-th nearest other row of the set. Precision is the share
-of generated images within real balls, recall the share of real ones within generated balls (Kynkäänniemi et al. 2019, section 2);
+A set covers the space within the balls around its rows that reach to their k-th nearest other row of the set. Precision is the
+share of generated images within real balls, recall that of real ones within generated balls (Kynkäänniemi et al. 2019, section 2);
 density counts the real balls that an image is in, over k, and coverage is the share of real balls with a generated image in them
 (Naeem et al. 2020, section 3). Distances are made a block at a time, of two blocks of rows.
 
@@ -89,7 +89,7 @@ def _squared(x: FloatArray, y: FloatArray) -> FloatArray:
     lengths = (x**2).sum(axis=1)[:, None] + (y**2).sum(axis=1)  # (rows of x, rows of y)
     squared = lengths - 2 * (x @ y.T)
     squared[squared < lengths * (4 * x.shape[1] * np.finfo(np.float64).eps)] = 0.0
-    return squared
+    return np.asarray(squared)
 
 
 def _squared_radii(blocks: Blocks, center: FloatArray, ranks: tuple[int, ...]) -> dict[int, FloatArray]:

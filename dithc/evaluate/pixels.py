@@ -1,7 +1,7 @@
 """What the pixels of a set of multispectral images are like: distributions of bands and indices, their sums, radial spectra.
 
-Everything is counted in the integers in which the data set is stored, to which generated images are rounded: sums are exact, so they
-are the same however many ranks share the images.
+Everything is counted in the integers in which the data set is stored, to which generated images are rounded: sums are exact, so
+they are the same however many ranks share the images.
 
 Legend: n images, C bands, H, W image; L classes, V stored values, I indices, R rings.
 """

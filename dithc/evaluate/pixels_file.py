@@ -71,7 +71,9 @@ def is_of(path: Path, identity: dict[str, Any]) -> bool:
     """Whether there are some of just these images."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            return bool(json.loads(str(file["identity"])) == identity and all(len(file[name].shape) >= 0 for name in file))
+            return bool(
+                json.loads(str(file["identity"])) == identity and all(len(file[name].shape) >= 0 for name in file)
+            )
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return False
 
@@ -93,11 +95,9 @@ def read(folder: Path) -> Pixels:
             expected=f"{FILE}, which `dithc features --pixels` writes",
             remedy="run the features stage again, with --pixels",
         ) from error
-    texts = {name: tuple(map(str, found[name])) for name in ("bands", "index_names")}
-    return Pixels(
-        **{name: value for name, value in found.items() if name not in ("bands", "index_names", "units", "first", "spectra")},
-        **texts,
-        units=str(found["units"]),
-        first=int(found["first"]),
-        spectra=int(found["spectra"]),
-    )
+    texts = {name: tuple(map(str, found.pop(name))) for name in ("bands", "index_names")}
+    scalars: dict[str, Any] = {"units": str(found.pop("units"))} | {
+        name: int(found.pop(name)) for name in ("first", "spectra")
+    }
+    everything: dict[str, Any] = found | texts | scalars
+    return Pixels(**everything)

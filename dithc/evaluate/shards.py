@@ -93,8 +93,9 @@ def fault(plan: Plan, shard: int) -> str | None:
 def clipped_share(plan: Plan) -> float | None:
     """The share of pixels that were clipped on the way to uint8, of all shards; None where one does not say it."""
     counts = [unseal(plan.sidecar(shard).read_text()).get("clipped", NOT_COUNTED) for shard in range(plan.num_shards)]
-    clipped, pixels = np.sum(counts, axis=0, dtype=np.int64)
-    return float(clipped / pixels) if all(of for _, of in counts) else None
+    if not all(of for _, of in counts):
+        return None
+    return sum(int(clipped) for clipped, _ in counts) / sum(int(of) for _, of in counts)
 
 
 def write_index(plan: Plan) -> None:

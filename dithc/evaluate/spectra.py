@@ -13,7 +13,7 @@ from dithc.evaluate.statistics import FloatArray
 
 
 class _Grid(NamedTuple):
-    """Of images of one size: the window, the ring of each frequency, and how often it counts in the half plane of a real image."""
+    """Of images of one size: the window, the ring of each frequency, and how often it counts in the half plane."""
 
     window: FloatArray  # (H, W)
     ring: NDArray[np.int64]  # (H, W // 2 + 1)
@@ -44,7 +44,7 @@ def radial_power(image: NDArray[np.floating]) -> FloatArray:
 
 
 def log_spectral_distance(a: FloatArray, b: FloatArray) -> FloatArray:
-    """Root mean square over rings of the ratio of two spectra (C, R) in decibels, for each band (C,); NaN where one has no power."""
+    """Root mean square over rings of the ratio of two spectra (C, R) in decibels, by band (C,); NaN where one has no power."""
     with np.errstate(divide="ignore", invalid="ignore"):
         decibels = 10 * np.log10(a / b)  # (C, R)
     return np.asarray(np.sqrt((np.where(np.isfinite(decibels), decibels, np.nan) ** 2).mean(axis=1)))

@@ -98,7 +98,7 @@ def load(path: Path, *, resize: Resize | None) -> Extractor:
     Raises:
         UserError: the file is missing, damaged or of another structure.
     """
-    network = load_network(path).to(memory_format=torch.channels_last)
+    network = load_network(path).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     mode = resize or RESIZE
 
     def features(images: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dithc.report.facts import EvaluationFacts, Facts
-from dithc.report.figures import Axes, as_png, canvas, nothing, role_of, styled
+from dithc.report.figures import as_png, canvas, nothing, role_of, styled
 from dithc.report.theme import Theme
 
 COLUMNS = 4
@@ -49,7 +49,7 @@ def _panels(facts: Facts, dataset: str) -> Iterator[tuple[str, str, list[tuple[s
         yield f"{facts.dataset(dataset).title}: {name}", "indices", lines
 
 
-def _spectra(panel: Axes, lines: list[tuple[str, str, Any, Any]], theme: Theme) -> None:
+def _spectra(panel: Any, lines: list[tuple[str, str, Any, Any]], theme: Theme) -> None:
     rings = np.arange(1, len(lines[0][2]) + 1)
     for label, role, _, generated in lines:
         panel.plot(rings, np.array(generated), color=theme.roles[role], linewidth=1.4, label=label)
@@ -60,7 +60,7 @@ def _spectra(panel: Axes, lines: list[tuple[str, str, Any, Any]], theme: Theme) 
     panel.set_ylabel("power")
 
 
-def _histograms(panel: Axes, lines: list[tuple[str, str, Any, Any]], theme: Theme) -> None:
+def _histograms(panel: Any, lines: list[tuple[str, str, Any, Any]], theme: Theme) -> None:
     edges = np.linspace(-1, 1, len(lines[0][2]) + 1)
     for label, role, _, generated in lines:
         panel.stairs(_share(generated), edges, color=theme.roles[role], linewidth=1.4, label=label)

@@ -67,7 +67,16 @@ class Place:
 
     def features(self, side: str, out: str) -> list[str]:
         """Arguments of `dithc features`."""
-        own = ["--extractor", "own", "--trained", self.manifest("extractor"), "--turned", "--pixels", "--triplet", "B+G+R"]
+        own = [
+            "--extractor",
+            "own",
+            "--trained",
+            self.manifest("extractor"),
+            "--turned",
+            "--pixels",
+            "--triplet",
+            "B+G+R",
+        ]
         return [*own, *self.words[side], "--out", self.manifest(out)]
 
     def _sample(self, tiles: Tiles) -> None:
@@ -100,7 +109,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 @pytest.mark.slow
 def test_an_evaluation_is_told_all_that_it_asks_for(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     pair = ["--real", place.manifest("real"), "--generated", place.manifest("generated")]
-    place.verb("fid", "--evaluation", "score", *pair, "--tiles", place.manifest("tiles"), "--out", place.manifest("fid"))
+    place.verb(
+        "fid", "--evaluation", "score", *pair, "--tiles", place.manifest("tiles"), "--out", place.manifest("fid")
+    )
     manifest = Manifest.read(Path(place.manifest("fid")), stage="fid")
     numbers, said = manifest.numbers, capsys.readouterr().out
     assert {entry["path"] for entry in manifest.files} == {"kid.json", "curves.json"}
@@ -121,7 +132,9 @@ def test_an_evaluation_is_told_all_that_it_asks_for(place: Place, capsys: pytest
 
 @pytest.mark.slow
 def test_what_each_image_is_stands_beside_its_features(place: Place) -> None:
-    real, generated = (unseal((place.root / name / "images.json").read_text())["images"] for name in ("real", "generated"))
+    real, generated = (
+        unseal((place.root / name / "images.json").read_text())["images"] for name in ("real", "generated")
+    )
     assert real == Tiles(place.root / "tiles").accepted("tile_id")["tile_id"]
     assert generated == [{"seed": 0, "image": number} for number in range(70)]
 

@@ -22,7 +22,9 @@ def run(extractor: Extractor, images: np.ndarray, folder: Path, **changes: Any) 
     """As image_set, extract and these settings have it; the images that were read are in `read`."""
     settings: dict[str, Any] = {"batch": 7, "shard_size": 25}
     of_set = {name: changes.pop(name) for name in list(changes) if name not in ("batch", "shard_size", "group")}
-    return dict(extract(image_set(images, **({"stretch": "p1-p99"} | of_set)), extractor, folder, **(settings | changes)))
+    return dict(
+        extract(image_set(images, **({"stretch": "p1-p99"} | of_set)), extractor, folder, **(settings | changes))
+    )
 
 
 def never(_: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:

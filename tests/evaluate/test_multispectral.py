@@ -51,7 +51,9 @@ def test_bands_have_the_distances_angles_and_correlations_of_all_their_values(si
     found = multispectral.of_bands(*sides)
     flat = [(scenes(seed)[0] * 1e-4).transpose(1, 0, 2, 3).reshape(3, -1) for seed in (0, 1)]
     for place, band in enumerate(BANDS.names):
-        assert found["wasserstein"][band] == pytest.approx(wasserstein_distance(flat[0][place], flat[1][place]), rel=1e-9)
+        assert found["wasserstein"][band] == pytest.approx(
+            wasserstein_distance(flat[0][place], flat[1][place]), rel=1e-9
+        )
     np.testing.assert_allclose(found["correlation"]["generated"], np.corrcoef(flat[1]), rtol=1e-9)
     apart = np.abs(np.corrcoef(flat[0]) - np.corrcoef(flat[1]))[np.triu_indices(3, 1)].mean()
     assert found["correlation_difference"] == pytest.approx(apart, rel=1e-6)
@@ -101,7 +103,9 @@ def test_a_brighter_set_is_away_by_what_it_is_brighter(tmp_path: Path) -> None:
         sides.append(measured(tmp_path / name, images + np.int16(added), labels))
     found = multispectral.of_bands(*sides)
     assert list(found["wasserstein"].values()) == pytest.approx([0.0123] * 3)
-    assert list(multispectral.of_spectra(*sides)["log_spectral_distance_db"].values()) == pytest.approx([0] * 3, abs=1e-3)
+    assert list(multispectral.of_spectra(*sides)["log_spectral_distance_db"].values()) == pytest.approx(
+        [0] * 3, abs=1e-3
+    )
 
 
 def test_pixels_that_are_there_are_not_measured_again_and_others_are(tmp_path: Path) -> None:

@@ -45,7 +45,9 @@ def test_equal_sets_are_each_within_the_other() -> None:
     rows = np.random.default_rng(0).normal(3.0, 1.0, (200, 16)).astype(np.float32)
     found = neighbours([rows], [rows[::-1]])
     assert (found.precision, found.recall, found.coverage) == (1.0, 1.0, 1.0)
-    assert found.density == pytest.approx(6 / 5)  # itself and 5 others are within each ball, and a ball counts for a fifth
+    assert found.density == pytest.approx(
+        6 / 5
+    )  # itself and 5 others are within each ball, and a ball counts for a fifth
 
 
 def test_sets_far_apart_have_nothing_of_each_other() -> None:
@@ -64,8 +66,8 @@ def test_a_mode_that_is_dropped_is_missed_by_recall_and_coverage_alone() -> None
 
 def test_an_outlier_among_real_images_moves_recall_but_not_coverage_of_generated_noise() -> None:
     rng = np.random.default_rng(2)
-    real, generated = rng.normal(size=(100, 3)), rng.normal(size=(100, 3)) + [30, 0, 0]
-    outliers = np.concatenate([real[:-4], rng.normal(size=(4, 3)) + [60, 0, 0]])
+    real, generated = rng.normal(size=(100, 3)), rng.normal(30 * np.eye(3)[0], size=(100, 3))
+    outliers = np.concatenate([real[:-4], rng.normal(60 * np.eye(3)[0], size=(4, 3))])
     assert neighbours([real], [generated]).precision == 0.0
     wide = neighbours([outliers], [generated])
     assert wide.precision == 0.0  # four outliers reach each other, k = 3

@@ -1,7 +1,7 @@
 """Features and distances are those of pytorch-fid and clean-fid, image by image, where these packages are at hand.
 
-Their Inception and ours get the same random weights: those of the published file cannot be downloaded here, and the arithmetic is the
-same. `pip install --target DIR --no-deps pytorch-fid clean-fid torchvision`, and DIR in PYTHONPATH, makes these tests run.
+Their Inception and ours get the same random weights: no published file is needed to compare the arithmetic.
+`pip install --target DIR --no-deps pytorch-fid clean-fid torchvision`, and DIR in PYTHONPATH, makes these tests run.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ def random_state() -> dict[str, torch.Tensor]:
     """Weights with which features differ from image to image and are neither tiny nor huge."""
     generator, state = torch.Generator().manual_seed(0), {}
     for name, value in FIDInception().state_dict().items():
-        if name.endswith("running_var") or name.endswith("bn.weight"):
+        if name.endswith(("running_var", "bn.weight")):
             state[name] = 0.5 + torch.rand(value.shape, generator=generator)
         elif name.endswith("num_batches_tracked"):
             state[name] = value

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dithc.cli.ranks import add_ranks_argument, ranks
+from dithc.cli.ranks import HELD, add_ranks_argument, leased, ranks
 from dithc.log import problem
 from dithc.runs import Manifest
 
@@ -56,17 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_ranks_argument(parser)
 
 
-def folder(args: argparse.Namespace) -> Path:
-    """What it writes."""
-    return Path(args.out).parent
-
-
 def run(args: argparse.Namespace) -> int:
     """Extracts; shards that an earlier run finished are used again."""
     from dithc.config import load
 
     experiment = load(args.config)
-    with ranks(experiment, expected=args.ranks) as group:
+    with ranks(experiment, expected=args.ranks) as group, leased(group, args.out.parent) as is_ours:
+        if not is_ours:
+            return HELD
         _extract(args, experiment, group)
     return 0
 

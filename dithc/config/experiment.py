@@ -262,14 +262,14 @@ class Experiment(Settings):
             )
         known = settings.band_names
         for triplet in evaluation.triplets:
-            if known is not None and not set(triplet) <= set(known):
+            if not set(triplet) <= set(known):
                 raise ValueError(
                     f"evaluations.{name}.triplets has {', '.join(triplet)}: datasets.{dataset} has {', '.join(known)}"
                 )
 
     def _displayed(self, name: str, dataset: Dataset) -> None:
         known = dataset.band_names
-        if known is not None and not set(dataset.display.bands) <= set(known):
+        if not set(dataset.display.bands) <= set(known):
             raise ValueError(
                 f"datasets.{name}.display.bands {', '.join(dataset.display.bands)}: the source has {', '.join(known)}"
             )

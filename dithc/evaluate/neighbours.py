@@ -1,7 +1,7 @@
 """Which of two sets of features lies among the other: precision and recall, density and coverage.
 
 A set covers the space within the balls around its rows that reach to their k-th nearest other row of the set. Precision is the
-share of generated images within real balls, recall that of real ones within generated balls (Kynkäänniemi et al. 2019, section 2);
+share of generated images within real balls, recall that of real ones within generated ones (Kynkäänniemi et al. 2019, section 2);
 density counts the real balls that an image is in, over k, and coverage is the share of real balls with a generated image in them
 (Naeem et al. 2020, section 3). Distances are made a block at a time, of two blocks of rows.
 

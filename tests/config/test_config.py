@@ -269,7 +269,10 @@ ONE_CLASS: list[dict[str, Any]] = [
         (judged(metrics=["bands", "bands"]), ["evaluations.x", "`metrics` has bands twice"]),
         (judged(triplets=[["R", "G"]]), ["evaluations.x.triplets"]),
         (judged(triplets=[["R", "G", "B"]] * 2), ["evaluations.x", "`triplets` has R+G+B twice"]),
-        (judged(sampler="euler", triplets=[["B12", "B11", "B99"]]), ["evaluations.x.triplets has B12, B11, B99", "datasets."]),
+        (
+            judged(sampler="euler", triplets=[["B12", "B11", "B99"]]),
+            ["evaluations.x.triplets has B12, B11, B99", "datasets."],
+        ),
         (judged(ema=0.07, weights="raw"), ["evaluations.x", "`weights` is raw"]),
         (judged(ema=0.07, at="start"), ["evaluations.x", "`at` is start"]),
         (judged(ema=0.3), ["evaluations.x.ema", "less than or equal to 0.28"]),

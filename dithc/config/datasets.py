@@ -1,6 +1,6 @@
 """Settings of data sets: where scenes come from, how they become tiles, how tiles are split, scaled and shown."""
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -410,12 +410,9 @@ class Dataset(Settings):
         return self
 
     @property
-    def band_names(self) -> list[str]:
-        """Bands that its tiles may have."""
-        if self.source.kind == "image-folder":
-            return ["R", "G", "B"]
-        named: list[str] | None = getattr(self.source, "bands", None)
-        return list(get_args(Sentinel2Band)) if named is None else named
+    def band_names(self) -> list[str] | None:
+        """Bands of its tiles; None where the products decide, which are of Sentinel-2."""
+        return ["R", "G", "B"] if self.source.kind == "image-folder" else getattr(self.source, "bands", None)
 
     @property
     def one_class(self) -> bool:

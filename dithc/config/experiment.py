@@ -1,7 +1,7 @@
 """The whole configuration: one experiment, every reference in it checked before the first job starts."""
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -9,7 +9,7 @@ from dithc.averages import LARGEST_MISFIT, Profile, combine
 from dithc.config.base import Name, Place, Positive, Seed, Settings, Title
 from dithc.config.benches import Bench
 from dithc.config.codecs import Codec, Extractor, KlVae
-from dithc.config.datasets import Dataset
+from dithc.config.datasets import Dataset, Sentinel2Band
 from dithc.config.training import (
     FLOW_SAMPLERS,
     MOST_SNAPSHOTS,
@@ -260,7 +260,7 @@ class Experiment(Settings):
                 f"evaluations.{name}: `triplets` and the metrics of pixels need all bands, and codecs.{settings.codec} gives "
                 "those that are displayed alone, as 8-bit pictures: leave them out"
             )
-        known = settings.band_names
+        known = settings.band_names or get_args(Sentinel2Band)
         for triplet in evaluation.triplets:
             if not set(triplet) <= set(known):
                 raise ValueError(
@@ -269,7 +269,7 @@ class Experiment(Settings):
 
     def _displayed(self, name: str, dataset: Dataset) -> None:
         known = dataset.band_names
-        if not set(dataset.display.bands) <= set(known):
+        if known is not None and not set(dataset.display.bands) <= set(known):
             raise ValueError(
                 f"datasets.{name}.display.bands {', '.join(dataset.display.bands)}: the source has {', '.join(known)}"
             )

@@ -69,7 +69,7 @@ def beside(real: Side, generated: Side, *, metrics: Collection[str], fid: float)
         pixels = [pixels_file.read(side.folder) for side in (real, generated)]
         told = {name: of(*pixels) for name, of in OF_PIXELS.items() if name in metrics}
         numbers["pixels"] = {name: _without_curves(one) for name, one in told.items()}
-        numbers["curves"] = {"bands": list(pixels[0].bands), "units": pixels[0].units, **told}
+        numbers["curves"] = {"band_names": list(pixels[0].bands), **told}
     return numbers
 
 

@@ -31,7 +31,7 @@ def draw_pixels(facts: Facts, theme: Theme) -> bytes:
 def _panels(facts: Facts, dataset: str) -> Iterator[tuple[str, str, list[tuple[str, str, Any, Any]]]]:
     """Title, kind, and of each evaluation its label, role, and what there is of real and of generated images."""
     sides: Sides = [(item, item.curves) for item in facts.evaluations_of(dataset) if item.curves]
-    for place, band in enumerate(next((curves["bands"] for _, curves in sides), [])):
+    for place, band in enumerate(next((curves["band_names"] for _, curves in sides), [])):
         lines = [
             (item.label, role_of(item.at), *(curves["spectra"]["power"][side][place] for side in ("real", "generated")))
             for item, curves in sides
@@ -56,6 +56,7 @@ def _spectra(panel: Any, lines: list[tuple[str, str, Any, Any]], theme: Theme) -
     panel.plot(rings, np.array(lines[0][2]), color=theme.ink, linewidth=1.1, linestyle=(0, (4, 2)), label="real")
     panel.set_xscale("log")
     panel.set_yscale("log")
+    panel.tick_params(axis="both", which="minor", labelbottom=False, labelleft=False)
     panel.set_xlabel("cycles a tile")
     panel.set_ylabel("power")
 

@@ -132,6 +132,9 @@ def test_an_evaluation_is_told_all_that_it_asks_for(place: Place, capsys: pytest
     apart = np.abs(real.mean(axis=(0, 2, 3)) - made.mean(axis=(0, 2, 3)))
     assert all(darker[band] > 0.9 * apart[number] > 0 for number, band in enumerate("RGB"))  # means are never farther
     assert "power" not in json.dumps(numbers)
+    curves = json.loads((place.root / "fid" / "curves.json").read_text())
+    assert curves["band_names"] == ["R", "G", "B"]
+    assert np.shape(curves["spectra"]["power"]["generated"]) == (3, 8)
 
 
 @pytest.mark.slow

@@ -1,21 +1,18 @@
 """`dithc features`: features of real tiles or of generated images, and their statistics."""
 
 import argparse
+import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dithc.cli.ranks import HELD, add_ranks_argument, leased, ranks
 from dithc.log import problem
-from dithc.runs import Manifest, digest
+from dithc.runs import Manifest
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from dithc.comm import Group
     from dithc.config import Experiment
-    from dithc.data import Rows
     from dithc.evaluate import Extractor
 
 SUMMARY = "Extracts features of real tiles (--tiles, --split) or of generated images (--samples), and their statistics."
@@ -45,58 +42,84 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also of up to 2,048 images (of tiles: those that are not for training) turned and mirrored: to search copies",
     )
+    parser.add_argument(
+        "--triplet",
+        action="append",
+        default=[],
+        metavar="R+G+B",
+        help="also of three other bands, each from its low to its high: B12+B11+B04, shown as red, green, blue; may be repeated",
+    )
+    parser.add_argument(
+        "--pixels", action="store_true", help="also measure bands, indices and spectra in the units of the data set"
+    )
     parser.add_argument("--out", type=Path, required=True, help="manifest to write; features stand beside it")
-
-
-def folder(args: argparse.Namespace) -> Path:
-    """What it writes."""
-    return Path(args.out).parent
+    add_ranks_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Extracts; shards that an earlier run finished are used again."""
     from dithc.config import load
-    from dithc.evaluate import extract
+
+    experiment = load(args.config)
+    with ranks(experiment, expected=args.ranks) as group, leased(group, args.out.parent) as is_ours:
+        if not is_ours:
+            return HELD
+        _extract(args, experiment, group)
+    return 0
+
+
+def _extract(args: argparse.Namespace, experiment: "Experiment", group: "Group") -> None:
+    from dithc.cli.image_sets import open_source
+    from dithc.evaluate import extract, measure
 
     start = time.monotonic()
-    experiment = load(args.config)
-    images_from = args.tiles or args.samples
-    source = Manifest.read(images_from, stage="tiles" if args.tiles else "sample")
-    inputs = {str(images_from): source.digest}
+    source = open_source(args, experiment)
+    inputs = {str(source.path): source.manifest.digest}
     if args.trained:
         inputs[str(args.trained)] = Manifest.read(args.trained, stage="extractor").digest
     extractor = open_extractor(experiment, args.extractor, args.trained)
-    images = _of_tiles(args, seed=experiment.seed) if args.tiles else _of_samples(args.samples.parent, source)
     folder = args.out.parent
-    numbers = extract(
-        images.batches,
-        extractor,
-        folder,
-        total=images.total,
-        batch=BATCH,
-        set_hash=digest([source.digest, images.stretch, *([args.split, args.images] if args.tiles else [])]),
-        stretch=images.stretch,
-        turned=images.not_learnt if args.turned else None,
-        images_of=images.chosen,
-    )
-    Manifest(
-        stage="features",
-        name=folder.name,
-        spec=Manifest.spec_of(experiment, "features", args.extractor),
-        inputs=inputs,
-        files=Manifest.entries(
-            folder,
-            [
-                *sorted(folder.glob("shard-*")),
-                folder / "stats.npz",
-                folder / "features.json",
-                *sorted(folder.glob("turned.*")),
-            ],
-        ),
-        numbers=numbers,
-        seconds=time.monotonic() - start,
-    ).write(args.out)
-    return 0
+    numbers = extract(source.shown(), extractor, folder, group=group, batch=BATCH, turned=args.turned)
+    for triplet in args.triplet:
+        extract(source.shown(triplet), extractor, folder / triplet, group=group, batch=BATCH)
+    if args.pixels:
+        of = source.needed
+        measure(of.stored, of.labels, folder, bands=of.bands, set_hash=numbers["set_hash"], group=group)
+    if group.rank == 0:
+        _remove_others(folder, args)
+        Manifest(
+            stage="features",
+            name=folder.name,
+            spec=Manifest.spec_of(experiment, "features", args.extractor),
+            inputs=inputs,
+            files=Manifest.entries(folder, _files(folder, args)),
+            numbers=numbers,
+            seconds=time.monotonic() - start,
+        ).write(args.out)
+    group.barrier()
+
+
+def _files(folder: Path, args: argparse.Namespace) -> list[Path]:
+    """All that stands there now."""
+    sets = [folder, *(folder / triplet for triplet in args.triplet)]
+    found = [
+        path
+        for one in sets
+        for path in [
+            *sorted(one.glob("shard-*")),
+            *(one / name for name in ("stats.npz", "features.json", "images.json")),
+        ]
+    ]
+    return [*found, *sorted(folder.glob("turned.*")), *sorted(folder.glob("pixels.npz"))]
+
+
+def _remove_others(folder: Path, args: argparse.Namespace) -> None:
+    """Removes what an earlier run was asked for and this one is not."""
+    if not args.pixels:
+        (folder / "pixels.npz").unlink(missing_ok=True)
+    for index in folder.glob("*/features.json"):
+        if index.parent.name not in args.triplet:
+            shutil.rmtree(index.parent)
 
 
 def open_extractor(experiment: "Experiment", name: str, trained: Path | None) -> "Extractor":
@@ -125,70 +148,3 @@ def open_extractor(experiment: "Experiment", name: str, trained: Path | None) ->
             remedy="run `dithc extractor` first and pass its manifest as --trained",
         )
     return load_extractor("classifier", Manifest.whole(trained.parent / "classifier.safetensors"))
-
-
-def _chosen(rows: "Rows", images: str, *, seed: int) -> "Rows":
-    """All rows, or as many as asked for, drawn without replacement by the seed and in their order."""
-    import numpy as np
-
-    if images == "all":
-        return rows
-    if not images.isdigit() or not 2 <= int(images) <= len(rows):
-        raise problem(
-            "number of real images",
-            got=f"--images {images} of {len(rows)} tiles",
-            expected=f"`all`, or 2 to {len(rows)}",
-            remedy="lower `real_images` of the evaluation, or take another split",
-        )
-    return np.sort(np.random.default_rng(seed).permutation(rows)[: int(images)])
-
-
-@dataclass(frozen=True)
-class _Images:
-    """A set of images.
-
-    Attributes:
-        batches: all of them, in order.
-        total: how many.
-        stretch: of their display.
-        not_learnt: numbers, which rise, of those that no training saw.
-        chosen: gives images by number.
-    """
-
-    batches: "Iterator[NDArray[np.uint8]]"
-    total: int
-    stretch: str
-    not_learnt: "Rows"
-    chosen: "Callable[[Rows], NDArray[np.uint8]]"
-
-
-def _of_tiles(args: argparse.Namespace, *, seed: int) -> _Images:
-    import numpy as np
-
-    from dithc.data import Tiles
-
-    tiles = Tiles(args.tiles.parent)
-    rows = _chosen(tiles.rows(args.split), args.images, seed=seed)
-    return _Images(
-        batches=(tiles.rgb(rows[first : first + BATCH]) for first in range(0, len(rows), BATCH)),
-        total=len(rows),
-        stretch=digest(tiles.info["display"]),
-        not_learnt=np.flatnonzero(~np.isin(rows, tiles.rows("train"))),
-        chosen=lambda numbers: tiles.rgb(rows[numbers]),
-    )
-
-
-def _of_samples(folder: Path, samples: Manifest) -> _Images:
-    import numpy as np
-
-    names = [entry["path"] for entry in samples.files if Path(entry["path"]).name.startswith("rgb-")]
-    shards = (np.load(Manifest.whole(folder / name), mmap_mode="r") for name in names)
-    total = int(samples.numbers["images"])
-
-    def chosen(numbers: "Rows") -> "NDArray[np.uint8]":
-        every = [np.load(Manifest.whole(folder / name), mmap_mode="r") for name in names]
-        starts = np.cumsum([0, *map(len, every)])
-        places = np.searchsorted(starts, numbers, side="right") - 1
-        return np.stack([every[place][number - starts[place]] for place, number in zip(places, numbers, strict=True)])
-
-    return _Images(shards, total, samples.numbers["stretch"], np.arange(total), chosen)

@@ -45,17 +45,26 @@ def run(args: argparse.Namespace) -> int:
     evaluation = named(experiment.evaluations, args.evaluation, key="evaluations")
     real, generated = (Manifest.read(path, stage="features") for path in (args.real, args.generated))
     is_train = _is_train(evaluation, args.tiles, real) if args.tiles else None
-    numbers = compare(args.real.parent, args.generated.parent, seed=experiment.seed, is_train=is_train)
-    pulls, path_to_pulls = numbers.pop("kid_pulls"), args.out.parent / outcome.PULLS_FILE
-    if pulls:
-        atomic_write(path_to_pulls, json.dumps(pulls) + "\n")
+    numbers = compare(
+        args.real.parent,
+        args.generated.parent,
+        seed=experiment.seed,
+        is_train=is_train,
+        metrics=evaluation.metrics,
+        triplets=evaluation.triplet_names,
+    )
+    written = []
+    for name, file in (("kid_pulls", outcome.PULLS_FILE), ("curves", outcome.CURVES_FILE)):
+        if content := numbers.pop(name, None):
+            atomic_write(args.out.parent / file, json.dumps(content) + "\n")
+            written.append(args.out.parent / file)
     Manifest(
         stage="fid",
         name=args.evaluation,
         spec=Manifest.spec_of(experiment, "fid", args.evaluation),
         inputs={str(args.real): real.digest, str(args.generated): generated.digest},  # which name the tiles
         numbers=numbers,
-        files=Manifest.entries(args.out.parent, [path_to_pulls] if pulls else []),
+        files=Manifest.entries(args.out.parent, written),
         seconds=time.monotonic() - start,
     ).write(args.out)
     if args.json:
@@ -101,7 +110,40 @@ def _table(evaluation: str, numbers: dict[str, Any]) -> str:
         "resize": numbers["resize"],
         "comparable": "yes" if numbers["comparable"] else "NO",
     }
+    if numbers.get("fid_interval"):
+        rows["FID"] += " [{:.4g}, {:.4g}] (95 %)".format(*numbers["fid_interval"])
+    rows["clipped"] = f"{_share(numbers['clipped_real'])} real, {_share(numbers['clipped_generated'])} generated pixels"
+    for pair in (("precision", "recall"), ("density", "coverage")):
+        if all(numbers.get(name) is not None for name in pair):
+            rows[pair[0]] = f"{numbers[pair[0]]:.4g}, {pair[1]} {numbers[pair[1]]:.4g}"
+    for name, one in numbers.get("triplets", {}).items():
+        clipped = f"{_share(one['clipped_real'])} real, {_share(one['clipped_generated'])} generated"
+        rows[name] = f"FID {one['fid']:.4g}, KID {one['kid']:.4g}; clipped {clipped}"
+    rows |= _pixel_rows(numbers.get("pixels", {}))
     if numbers["copies"] is not None:
         rows["copies"] = f"{_share(numbers['copies'])} (of held-out tiles: {_share(numbers['copies_held_out'])})"
-    lines = [f"{evaluation}", *(f"  {name:<11}{value}" for name, value in rows.items())]
+    lines = [f"{evaluation}", *(f"  {name:<11} {value}" for name, value in rows.items())]
     return "\n".join(lines + [f"  warning    {text}" for text in numbers["warnings"]])
+
+
+def _pixel_rows(pixels: dict[str, Any]) -> dict[str, str]:
+    """Lines of what was measured in the units of the data set."""
+    rows = {}
+    if bands := pixels.get("bands"):
+        rows["bands"] = f"Wasserstein, {bands['units']}: " + _each(bands["wasserstein"])
+        if "spectral_angle_deg" in bands:
+            rows["angle"] = f"{bands['spectral_angle_deg']:.4g} degrees between mean spectra"
+    indices = pixels.get("indices", {})
+    rows |= {
+        name: f"Wasserstein {one['wasserstein']:.4g}"
+        for name, one in indices.items()
+        if name != "absent" and one["wasserstein"] is not None
+    }
+    if spectra := pixels.get("spectra"):
+        rows["spectra"] = "log-spectral distance, dB: " + _each(spectra["log_spectral_distance_db"])
+    absent = [text for part in pixels.values() for text in part.get("absent", [])]
+    return rows | ({"absent": "; ".join(absent)} if absent else {})
+
+
+def _each(values: dict[str, float | None]) -> str:
+    return ", ".join(f"{name} {'none' if value is None else format(value, '.3g')}" for name, value in values.items())

@@ -3,9 +3,10 @@
 import argparse
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dithc.config import Experiment
@@ -15,6 +16,7 @@ from dithc.log import logger, problem
 if TYPE_CHECKING:
     from dithc.comm import Group
 
+HELD = 76  # a status: another process makes the same
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 MOST_THREADS = 4096  # of a context of the kernels
 log = logger("dithc.cores")
@@ -25,6 +27,22 @@ def add_ranks_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ranks", type=int, metavar="N", help="ranks there must be (what `dithc launch` started, or 1); else it aborts"
     )
+
+
+@contextmanager
+def leased(group: "Group", folder: Path) -> Iterator[bool]:
+    """Whether no other process works on a folder, and none will while this lasts; the first rank asks, all get its answer."""
+    from dithc.runs import Lease
+
+    with ExitStack() as stack:
+        is_held = False
+        if group.rank == 0:
+            try:
+                stack.enter_context(Lease.beside(folder))
+            except Lease.Held as error:
+                log.error(str(error))
+                is_held = True
+        yield not group.any(is_held)
 
 
 @contextmanager

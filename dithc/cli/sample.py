@@ -2,12 +2,11 @@
 
 import argparse
 import json
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dithc.cli.ranks import add_ranks_argument, ranks
-from dithc.log import logger, problem
+from dithc.cli.ranks import HELD, add_ranks_argument, leased, ranks
+from dithc.log import problem
 
 if TYPE_CHECKING:
     from dithc.config import Experiment
@@ -24,8 +23,6 @@ EXAMPLE = (
     "--out results/demo/samples/sentinel2-after/manifest.json"
 )
 STOPPED = 75  # stopped before the end of the walltime: run me again
-HELD = 76  # another process makes the same images
-log = logger("dithc.sample")
 # Ranks do not speak while they make their shards and wait for the last at the end. One may have a shard more than another, 64
 # images of any size and number of steps: hours of work. A rank that fails ends the others at once, without this limit.
 TIMEOUT_SECONDS = 7 * 24 * 3600.0
@@ -42,20 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Samples."""
     from dithc.config import load
-    from dithc.runs import Lease, atomic_write
+    from dithc.runs import atomic_write
     from dithc.sample import sample
 
     experiment = load(args.config)
     job = job_of(experiment, args)
-    with ranks(experiment, expected=args.ranks, timeout_seconds=TIMEOUT_SECONDS) as group, ExitStack() as stack:
-        is_held = False
-        if group.rank == 0:
-            try:
-                stack.enter_context(Lease.beside(args.out.parent))
-            except Lease.Held as error:
-                log.error(str(error))
-                is_held = True
-        if group.any(is_held):
+    with (
+        ranks(experiment, expected=args.ranks, timeout_seconds=TIMEOUT_SECONDS) as group,
+        leased(group, args.out.parent) as is_ours,
+    ):
+        if not is_ours:
             return HELD
         numbers = sample(job, group)
         if numbers is None:

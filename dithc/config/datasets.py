@@ -484,6 +484,11 @@ class Dataset(Settings):
         return self
 
     @property
+    def band_names(self) -> list[str] | None:
+        """Bands of its tiles; None where the products decide, which are of Sentinel-2."""
+        return ["R", "G", "B"] if self.source.kind == "image-folder" else getattr(self.source, "bands", None)
+
+    @property
     def one_class(self) -> bool:
         """Whether all tiles have one class, as far as it is known before a scene is read: only folders of pictures have more."""
         source = self.source

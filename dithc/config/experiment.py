@@ -1,7 +1,7 @@
 """The whole configuration: one experiment, every reference in it checked before the first job starts."""
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -9,7 +9,7 @@ from dithc.averages import LARGEST_MISFIT, Profile, combine
 from dithc.config.base import Name, Place, Positive, Seed, Settings, Title
 from dithc.config.benches import Bench
 from dithc.config.codecs import Codec, Extractor, Foreign, KlVae
-from dithc.config.datasets import Dataset
+from dithc.config.datasets import Dataset, Sentinel2Band
 from dithc.config.training import (
     FLOW_SAMPLERS,
     MOST_SNAPSHOTS,
@@ -245,9 +245,31 @@ class Experiment(Settings):
         if name not in section:
             raise ValueError(f"{key} is {name!r}, which is not defined; there are: {', '.join(section) or 'none'}")
 
+    @model_validator(mode="after")
+    def _measured(self) -> Self:
+        for name, evaluation in self.evaluations.items():
+            self._has_bands(name, evaluation)
+        return self
+
+    def _has_bands(self, name: str, evaluation: Evaluation) -> None:
+        """The bands that are measured are there, in generated images too."""
+        dataset = self.runs[evaluation.run].dataset
+        settings = self.datasets[dataset]
+        if (evaluation.triplets or evaluation.sees_pixels) and self.codecs[settings.codec].sees_display:
+            raise ValueError(
+                f"evaluations.{name}: `triplets` and the metrics of pixels need all bands, and codecs.{settings.codec} gives "
+                "those that are displayed alone, as 8-bit pictures: leave them out"
+            )
+        known = settings.band_names or get_args(Sentinel2Band)
+        for triplet in evaluation.triplets:
+            if not set(triplet) <= set(known):
+                raise ValueError(
+                    f"evaluations.{name}.triplets has {', '.join(triplet)}: datasets.{dataset} has {', '.join(known)}"
+                )
+
     def _displayed(self, name: str, dataset: Dataset) -> None:
         """Bands that are named, by the display or by the codec, are those of the source, where that says them."""
-        known = ["R", "G", "B"] if dataset.source.kind == "image-folder" else getattr(dataset.source, "bands", None)
+        known = dataset.band_names
         if known is not None and not set(dataset.display.bands) <= set(known):
             raise ValueError(
                 f"datasets.{name}.display.bands {', '.join(dataset.display.bands)}: the source has {', '.join(known)}"

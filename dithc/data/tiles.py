@@ -61,10 +61,24 @@ class Stretch:
 
     def display(self, physical: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         """Values in the data set's units (N, C, H, W) as RGB (N, 3, H, W): linear from low to high, floor(255 v + 0.5)."""
-        shown = physical[:, self._shown].astype(np.float32)
-        unit = np.clip((shown - self._black) / (self._white - self._black), 0.0, 1.0)
-        levels: npt.NDArray[np.uint8] = np.floor(unit * 255 + 0.5).astype(np.uint8)
-        return levels  # (N, 3, H, W)
+        return self.levels(physical[:, self._shown])[0]
+
+    def ends(self, bands: list[int]) -> tuple[list[float], list[float]]:
+        """Low and high of bands, by number, in the data set's units."""
+        return self._low[0, bands, 0, 0].tolist(), self._high[0, bands, 0, 0].tolist()
+
+    def levels(self, values: npt.NDArray[Any], *, bands: list[int] | None = None) -> tuple[npt.NDArray[np.uint8], int]:
+        """Values of three bands in the data set's units (N, 3, H, W) as RGB, and how many pixels were clipped in any of them.
+
+        Args:
+            values: of the bands that are displayed, or of others.
+            bands: numbers of these others, each of which goes from its low to its high; None for the display's own ends.
+        """
+        low, high = (self._black, self._white) if bands is None else (self._low[:, bands], self._high[:, bands])
+        unit = (values.astype(np.float32) - low) / (high - low)
+        clipped = int(((unit < 0) | (unit > 1)).any(axis=1).sum())
+        levels: npt.NDArray[np.uint8] = np.floor(np.clip(unit, 0.0, 1.0) * 255 + 0.5).astype(np.uint8)
+        return levels, clipped  # (N, 3, H, W)
 
 
 class Tiles:

@@ -1,9 +1,10 @@
 """Evaluation: images -> features -> streamed statistics -> distance (FID, KID) with its floor.
 
 What: `load_extractor` reads a network from a local file; `extract` turns uint8 RGB images into feature shards and a
-`Statistics` file, resumably; `compare` gives the Fréchet distance of two such results, with everything a reader needs to
-judge it: both n, the extractor's hash, the resize mode, the floor (one half of the real set against the other half), and how many
-are copies of what was learnt, in any orientation (`copies.py`, of features that `turned.py` keeps).
+`Statistics` file, resumably, shared by ranks; `measure` counts their pixels in the units of the data set; `compare` gives the
+Fréchet distance of two such results, with everything a reader needs to judge it: both n, the extractor's hash, the resize mode,
+the floor (one half of the real set against the other half), how many pixels were clipped, and how many images are copies of what
+was learnt, in any orientation (`copies.py`, of features that `turned.py` keeps).
 Why: a FID without these is not a number. Suites differ by resize and weights, and a small n inflates the distance.
 Flow: loading (inception, squeezenet, scripted, classifier) -> Extractor -> features -> Statistics -> distance -> compare.
 
@@ -17,30 +18,33 @@ Invariants:
 
 How to change it: a new extractor is one new file beside `squeezenet.py` and one line in `loading.py`. A new defect is a function
 and a line in `defects.py`, learnt by the classifiers that are trained from then on. A new distance is a pure function of
-`Statistics` or of features beside `distance.py` and `kernel_distance.py`, reported by `compare`.
+`Statistics` or of features beside `distance.py` and `kernel_distance.py`, reported by `compare`; what only some evaluations ask
+for is in `beside.py`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dithc.evaluate.compare import compare
-from dithc.evaluate.distance import fid
 from dithc.evaluate.kernel_distance import kid
-from dithc.evaluate.statistics import Statistics
 
 if TYPE_CHECKING:
     from dithc.evaluate.classifier import train_classifier
     from dithc.evaluate.extractor import Extractor
     from dithc.evaluate.features import extract
+    from dithc.evaluate.images import ImageSet
     from dithc.evaluate.loading import load_extractor
+    from dithc.evaluate.pixels import measure
 
-__all__ = ["Extractor", "Statistics", "compare", "extract", "fid", "kid", "load_extractor", "train_classifier"]
+__all__ = ["Extractor", "ImageSet", "compare", "extract", "kid", "load_extractor", "measure", "train_classifier"]
 
 # What needs torch is imported when it is asked for: to compare features takes a fraction of a second, torch two.
 NEEDS_TORCH = {
     "Extractor": "extractor",
+    "ImageSet": "images",
     "extract": "features",
     "load_extractor": "loading",
+    "measure": "pixels",
     "train_classifier": "classifier",
 }
 

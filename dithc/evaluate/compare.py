@@ -1,17 +1,17 @@
 """The FID stage: two sets of features in, one document of scores out, with all that is needed to judge them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dithc.evaluate.beside import Side, beside
 from dithc.evaluate.copies import copied_share, evenly, take
-from dithc.evaluate.distance import Floor, few_images, fid, floor
+from dithc.evaluate.distance import Floor, few_images, fid, floor, floor_at
 from dithc.evaluate.kernel_distance import kid
-from dithc.evaluate.shards import STATISTICS_FILE, blocks, read_plan
-from dithc.evaluate.statistics import Origin, Statistics
+from dithc.evaluate.shards import STATISTICS_FILE, blocks, clipped_share, read_plan
+from dithc.evaluate.statistics import Statistics
 from dithc.evaluate.turned import read_turned
 from dithc.log import logger, problem
 from dithc.runs import Manifest
@@ -19,12 +19,19 @@ from dithc.runs import Manifest
 log = logger(__name__)
 
 COPIES = ("copies", "copies_held_out", "copies_n")
+OF_TRIPLET = ("fid", "kid", "kid_interval", "floor", "floor_at_n", "clipped_real", "clipped_generated")
 NOT_TURNED = "copies were not searched: features of turned images are missing; run the features stage again (--turned)"
 PUBLISHED_N = 10_000  # images a side in the papers whose figures stand beside ours; FID falls as n grows
 
 
 def compare(
-    path_to_real: Path, path_to_generated: Path, *, seed: int = 0, is_train: NDArray[np.bool_] | None = None
+    path_to_real: Path,
+    path_to_generated: Path,
+    *,
+    seed: int = 0,
+    is_train: NDArray[np.bool_] | None = None,
+    metrics: Collection[str] = (),
+    triplets: Sequence[str] = (),
 ) -> dict[str, object]:
     """Distance of generated images from real ones.
 
@@ -33,34 +40,36 @@ def compare(
         path_to_generated: likewise; KID needs the folder.
         seed: decides the halves of the floor and the subsets of KID.
         is_train: (n_real,), which of the real tiles are all those that were learnt; None where they are not among them.
+        metrics: what else is asked for (`beside.py`).
+        triplets: folders below both, of features of other bands, each compared for itself.
 
     Returns:
         Numbers for a manifest: fid, kid with its 95 % interval (None without folders), floor (None without a real folder) with
-        the n of its halves, n_real, n_generated, num_features, extractor, kind, sha256, resize, stretch, comparable, note, set
+        the n of its halves, floor_at_n at the n of the score, the shares of pixels that were clipped to uint8 (None where they
+        were not counted), n_real, n_generated, num_features, extractor, kind, sha256, resize, stretch, comparable, note, set
         hashes and warnings; kid_pulls, of each image on the kernel distance, for a file beside it (None without the interval);
         copies, the share of generated images that are copies of train tiles however turned, copies_held_out, the same of the
         real tiles that were not learnt, which is what chance gives, and copies_n, of how many of each (None without `is_train` or
-        such tiles, and with a warning where the features of turned images are missing).
+        such tiles, and with a warning where the features of turned images are missing); what `metrics` and `triplets` ask for,
+        and `curves` of it for a file.
 
     Raises:
         UserError: a set is missing, incomplete or damaged, or the two were made with different extractors.
     """
-    real, blocks_real = _read(path_to_real)
-    generated, blocks_generated = _read(path_to_generated)
-    score = fid(real, generated)
-    kernel = kid(blocks_real, blocks_generated, seed=seed) if blocks_real and blocks_generated else None
-    ground = floor(blocks_real, seed=seed) if blocks_real and real.n >= 4 else None
+    real, generated = _read(path_to_real), _read(path_to_generated)
+    score = fid(real.statistics, generated.statistics)
+    kernel = kid(real.blocks, generated.blocks, seed=seed) if real.blocks and generated.blocks else None
+    ground = floor(real.blocks, seed=seed) if real.blocks and real.n >= 4 else None
     copies: dict[str, object] = dict.fromkeys(COPIES)
-    warnings = _warnings(real, generated, has_floor=ground is not None)
-    if is_train is not None and blocks_generated and is_train.sum() >= 2:
-        copies |= _copies(
-            _Set(path_to_real, real.origin, blocks_real),
-            _Set(path_to_generated, generated.origin, blocks_generated),
-            is_train=is_train,
-        )
+    warnings = _warnings(real.statistics, generated.statistics, has_floor=ground is not None)
+    if is_train is not None and generated.blocks and is_train.sum() >= 2:
+        copies |= _copies(real, generated, is_train=is_train)
         warnings += [NOT_TURNED] if copies["copies"] is None else []
-    origin = real.origin
-    log.info(_sentence(score, real, generated, ground))
+    more = beside(real, generated, metrics=metrics, fid=score)
+    if triplets:
+        more["triplets"] = {name: _triplet(path_to_real / name, path_to_generated / name, seed) for name in triplets}
+    origin, known = real.origin, real.statistics.num_features
+    log.info(_sentence(score, real.statistics, generated.statistics, ground))
     return {
         "fid": score,
         "kid": kernel.value if kernel else None,
@@ -68,9 +77,12 @@ def compare(
         "kid_pulls": kernel.pulls if kernel else None,
         "floor": ground.fid if ground else None,
         "floor_n": [ground.n_first, ground.n_second] if ground else None,
+        "floor_at_n": floor_at(ground, n_real=real.n, n_generated=generated.n, num_features=known) if ground else None,
+        "clipped_real": real.clipped,
+        "clipped_generated": generated.clipped,
         "n_real": real.n,
         "n_generated": generated.n,
-        "num_features": real.num_features,
+        "num_features": known,
         "extractor": origin.extractor,
         "kind": origin.kind,
         "sha256": origin.sha256,
@@ -83,32 +95,26 @@ def compare(
         "seed": seed,
         "warnings": warnings,
         **copies,
+        **more,
     }
 
 
-class _Set(NamedTuple):
-    """A folder of features, of what they are, and its shards."""
-
-    folder: Path
-    origin: Origin
-    blocks: Sequence[NDArray[np.float32]]
-
-    @property
-    def size(self) -> int:
-        """Number of images."""
-        return sum(map(len, self.blocks))
+def _triplet(real: Path, generated: Path, seed: int) -> dict[str, object]:
+    """The scores of three bands, of all numbers those that are not those of the set."""
+    numbers = compare(real, generated, seed=seed)
+    return {name: numbers[name] for name in OF_TRIPLET}
 
 
-def _copies(real: _Set, generated: _Set, *, is_train: NDArray[np.bool_]) -> dict[str, object]:
+def _copies(real: Side, generated: Side, *, is_train: NDArray[np.bool_]) -> dict[str, object]:
     """The shares of copies, with how many images they are of; nothing where features of turned images are missing."""
-    if len(is_train) != real.size:
+    if len(is_train) != real.n:
         raise problem(
             "the real features are not of these tiles",
-            got=f"features of {real.size} tiles",
+            got=f"features of {real.n} tiles",
             expected=f"{len(is_train)}, those of the split",
             remedy="run the features stage again",
         )
-    queries = [(generated, evenly(np.arange(generated.size)))]
+    queries = [(generated, evenly(np.arange(generated.n)))]
     if not all(is_train):
         queries.append((real, evenly(np.flatnonzero(~is_train))))
     shares = []
@@ -121,7 +127,7 @@ def _copies(real: _Set, generated: _Set, *, is_train: NDArray[np.bool_]) -> dict
     return dict(zip(COPIES, (share, chance, [len(rows) for _, rows in queries]), strict=True))
 
 
-def _read(path: Path) -> tuple[Statistics, Sequence[NDArray[np.float32]]]:
+def _read(path: Path) -> Side:
     """Statistics and, from a folder, the verified features themselves."""
     if path.is_dir():
         plan = read_plan(path)
@@ -133,7 +139,7 @@ def _read(path: Path) -> tuple[Statistics, Sequence[NDArray[np.float32]]]:
                 expected=f"n = {plan.total}, set {plan.origin.set_hash!r}",
                 remedy="run the features stage again",
             )
-        return statistics, blocks(plan)
+        return Side(path, statistics, blocks(plan), clipped_share(plan))
     if not path.exists():
         raise problem(
             "features to compare are missing",
@@ -141,7 +147,7 @@ def _read(path: Path) -> tuple[Statistics, Sequence[NDArray[np.float32]]]:
             expected="a folder that the features stage wrote, or its stats.npz",
             remedy="run the features stage first",
         )
-    return Statistics.load(path), []
+    return Side(path, Statistics.load(path))
 
 
 def _warnings(real: Statistics, generated: Statistics, *, has_floor: bool) -> list[str]:

@@ -102,3 +102,14 @@ def floor(features: NDArray[np.floating] | Sequence[NDArray[np.floating]], *, se
         start += len(block)
     value = frechet_distance(first.mean(), first.covariance(), second.mean(), second.covariance())
     return Floor(fid=value, n_first=first.n, n_second=second.n)
+
+
+def floor_at(ground: Floor, *, n_real: int, n_generated: int, num_features: int) -> float | None:
+    """What the floor would be at the n of a score, from that of the halves; None where they have no more images than features.
+
+    The distance of two sets of one kind falls as 1/n + 1/m (Chong and Forsyth 2020, section 3), to first order, which needs more
+    images than features.
+    """
+    if min(ground.n_first, ground.n_second) <= num_features:
+        return None
+    return ground.fid * (1 / n_real + 1 / n_generated) / (1 / ground.n_first + 1 / ground.n_second)

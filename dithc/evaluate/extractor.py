@@ -35,6 +35,8 @@ class Extractor:
         comparable: whether its FID may stand beside published ones.
         note: one sentence to print beside its scores.
         network: float or uint8 images (N, 3, H, W) to features (N, d), under inference mode.
+        at_once: images of a thread that go through it together, so few that what it keeps of them stays in the caches; None for
+            the whole batch.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Extractor:
     comparable: bool
     note: str
     network: Callable[[Tensor], Tensor] = field(repr=False, compare=False)
+    at_once: int | None = None
 
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Features of a batch.
@@ -61,7 +64,8 @@ class Extractor:
         require_images(images)
         with torch.inference_mode():
             pixels = torch.from_numpy(np.array(images))  # (N, 3, H, W), a copy: memory maps are read-only
-            features = self.network(pixels).float().cpu().numpy()  # (N, d)
+            most = self.at_once * torch.get_num_threads() if self.at_once else max(1, len(pixels))
+            features = torch.cat([self.network(part).float() for part in torch.split(pixels, most)]).numpy()  # (N, d)
         if features.shape != (len(images), self.num_features):
             raise problem(
                 f"features of {self.kind} extractor {self.name} have a wrong shape",

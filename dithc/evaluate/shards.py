@@ -21,6 +21,9 @@ from dithc.sealed import parse, plain, seal, unseal
 INDEX_FILE = "features.json"
 STATISTICS_FILE = "stats.npz"
 SCHEMA_VERSION = 1
+Clipped = tuple[int, int]
+"""Of some images, how many pixels a band of which was beyond the ends of the stretch to uint8, and how many there are."""
+NOT_COUNTED: Clipped = (0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +64,12 @@ class Plan:
         }
 
 
-def write_shard(plan: Plan, shard: int, features: NDArray[np.float32]) -> None:
-    """Writes an array, then its sidecar."""
+def write_shard(plan: Plan, shard: int, features: NDArray[np.float32], *, clipped: Clipped = NOT_COUNTED) -> None:
+    """Writes an array, then its sidecar, which says too how many pixels were clipped."""
     plan.sidecar(shard).unlink(missing_ok=True)
     with replacing(plan.array(shard)) as temporary, temporary.open("wb") as file:
         np.save(file, features)
-    entry = {**plan.identity(shard), "file_sha256": sha256_file(plan.array(shard))}
+    entry = {**plan.identity(shard), "file_sha256": sha256_file(plan.array(shard)), "clipped": list(clipped)}
     atomic_write(plan.sidecar(shard), seal(entry))
 
 
@@ -85,6 +88,14 @@ def fault(plan: Plan, shard: int) -> str | None:
     if found.get("file_sha256") != sha256_file(array):
         return "its bytes do not have the sha256 of its sidecar"
     return None
+
+
+def clipped_share(plan: Plan) -> float | None:
+    """The share of pixels that were clipped on the way to uint8, of all shards; None where one does not say it."""
+    counts = [unseal(plan.sidecar(shard).read_text()).get("clipped", NOT_COUNTED) for shard in range(plan.num_shards)]
+    if not all(of for _, of in counts):
+        return None
+    return sum(int(clipped) for clipped, _ in counts) / sum(int(of) for _, of in counts)
 
 
 def write_index(plan: Plan) -> None:

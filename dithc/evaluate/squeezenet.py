@@ -19,6 +19,8 @@ IMAGE_SIZE = 227
 # Tiles are enlarged for it, and the kernel decides: bilinear instead of bicubic moves features of 64-px tiles by 12 %.
 RESIZE: Resize = "clean"
 NUM_FEATURES = 512
+# A third of the time that 64 images take together: what the first layers keep of an image is 5 MB.
+AT_ONCE = 4
 NUM_CLASSES = 1000
 BGR_MEAN = (104.0, 117.0, 123.0)
 FIRES = {2: (96, 16, 64), 3: (128, 16, 64), 4: (128, 32, 128), 5: (256, 32, 128)} | {
@@ -96,11 +98,12 @@ def load(path: Path, *, resize: Resize | None) -> Extractor:
     Raises:
         UserError: the file is missing, damaged or of another structure.
     """
-    network = load_network(path)
+    network = load_network(path).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     mode = resize or RESIZE
 
     def features(images: Tensor) -> Tensor:
-        return network(resize_images(images, size=IMAGE_SIZE, mode=mode))  # type: ignore[no-any-return]
+        pixels = resize_images(images, size=IMAGE_SIZE, mode=mode)  # (N, 3, 227, 227)
+        return network(pixels.contiguous(memory_format=torch.channels_last))  # type: ignore[no-any-return]
 
     return Extractor(
         name=path.name,
@@ -111,4 +114,5 @@ def load(path: Path, *, resize: Resize | None) -> Extractor:
         comparable=False,
         note="SqueezeNet v1.0 features: not on the Inception scale, not comparable with published FID",
         network=features,
+        at_once=AT_ONCE,
     )

@@ -27,6 +27,7 @@ class Generated:
         path: of the manifest.
         manifest: of the stage `sample`.
         info: of the data set (dataset.json) whose scaling they have.
+        stretch: the data set's fixed maps.
         bands: theirs.
         shape: (N, C, H, W).
         count: N.
@@ -38,10 +39,18 @@ class Generated:
     def __init__(self, path: Path) -> None:
         self.path, self.manifest = path, Manifest.read(path, stage="sample")
         tiles = Tiles(needed_input(path, self.manifest, stage="tiles")[0].parent)
-        self.info, self._stretch = tiles.info, tiles.stretch
+        self.info, self.stretch = tiles.info, tiles.stretch
         self._pictures = PICTURES.match(str(self.manifest.numbers.get("codec", ""))) is not None
         self.bands = products.Bands.displayed(self.info) if self._pictures else products.Bands.of(self.info)
-        self._joined = Joined([path.parent / name for name in self._named(".npy")])
+        names = self._named(".npy")
+        if not names:
+            raise problem(
+                f"{path} lists no images in the units of its data set",
+                got=f"{len(self.manifest.files)} other files",
+                expected="shard-00000.npy and so on",
+                remedy="run `dithc sample` again",
+            )
+        self._joined = Joined([path.parent / name for name in names])
         self.shape, self.count = self._joined.shape, self._joined.shape[0]
         if self.shape[1] != len(self.bands.names):
             raise problem(
@@ -59,7 +68,7 @@ class Generated:
         scaled = self._joined.read(rows, ())
         if self._pictures:
             return self.bands.physical(scaled.astype(np.float32) * np.float32(127.5) + np.float32(127.5))
-        return self._stretch.unscale(scaled)
+        return self.stretch.unscale(scaled)
 
     @cached_property
     def labels(self) -> npt.NDArray[np.int32]:

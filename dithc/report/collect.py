@@ -19,6 +19,7 @@ from dithc.report.reference import Reference
 from dithc.report.scaling import ScalingCurve, curves_of, together
 from dithc.report.stepwise import read_stepwise
 from dithc.report.strategies import read_strategies
+from dithc.runs import outcome
 
 PACKAGES = (
     "dithc",
@@ -193,6 +194,7 @@ def _evaluation(experiment: Experiment, results: Results, reference: Reference, 
         gain=gain_of(experiment, results, name),
         paper=reference.fid_of(experiment.datasets[dataset].source.kind),
         grid=samples.file("grid.png") if samples else None,
+        curves=read_json(curves) if compared and (curves := compared.file(outcome.CURVES_FILE)) else None,
         **{key: getattr(settings, key) for key in (*same, *guided)},
     )
 
@@ -200,12 +202,17 @@ def _evaluation(experiment: Experiment, results: Results, reference: Reference, 
 def _score(result: Result) -> Score:
     numbers = result.numbers
     always = ("fid", "n_real", "n_generated", "extractor", "sha256", "resize", "comparable")
-    younger = ("kid", "kid_interval", "floor", "floor_n", "copies", "copies_held_out")
+    younger = (
+        *("kid", "kid_interval", "floor", "floor_n", "copies", "copies_held_out"),
+        *("fid_interval", "floor_at_n", "clipped_real", "clipped_generated"),
+    )
+    asked = ("precision", "recall", "density", "coverage", "triplets", "pixels")
     known: dict[str, Any] = {key: numbers[key] for key in always} | {key: numbers.get(key) for key in younger}
     return Score(
         **known,
         note=numbers.get("note", ""),
         warnings=numbers.get("warnings", []),
+        more={key: numbers[key] for key in asked if key in numbers},
     )
 
 

@@ -128,6 +128,11 @@ class Score:
     warnings: list[str]
     copies: float | None = None
     copies_held_out: float | None = None
+    fid_interval: list[float] | None = None
+    floor_at_n: float | None = None
+    clipped_real: float | None = None
+    clipped_generated: float | None = None
+    more: dict[str, Any] = field(default_factory=dict)
 
     @property
     def n(self) -> int:
@@ -177,6 +182,7 @@ class EvaluationFacts:
     gain: Gain | None = None
     paper: dict[str, float] = field(default_factory=dict)
     grid: Path | None = None
+    curves: dict[str, Any] | None = None
 
     @property
     def solver(self) -> str:

@@ -8,6 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dithc.report.automem import automem_parts
 from dithc.report.facts import SMALL, Facts
+from dithc.report.pixels_figure import measured_rows
 from dithc.report.reference import Reference
 from dithc.report.scaling import scaling_parts
 from dithc.report.stepwise import stepwise_parts
@@ -60,6 +61,7 @@ def render(
         verdicts={dataset.name: verdict(facts, dataset.name) for dataset in facts.datasets},
         incomparable=incomparable(facts),
         remarks=remarks(facts),
+        measured=measured_rows(facts),
         bench=bench_parts(facts.bench),
         strategies=strategy_parts(facts.strategies, reference.tables.get("table2")),
         scaling=scaling_parts(facts.scaling),

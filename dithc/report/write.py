@@ -16,6 +16,7 @@ from dithc.report.curves import Curve, smooth
 from dithc.report.facts import Facts
 from dithc.report.gather import gather
 from dithc.report.page import render
+from dithc.report.pixels_figure import draw_pixels
 from dithc.report.reference import read_reference
 from dithc.report.scaling_figure import draw_scaling
 from dithc.report.stepwise_figure import draw_stepwise
@@ -36,8 +37,9 @@ FIGURES: dict[str, Callable[[Facts, Theme], bytes]] = {
     "strong_scaling": partial(draw_scaling, mode="strong"),
     "stepwise": draw_stepwise,
     "memory": draw_memory,
+    "pixels": draw_pixels,
 }  # each is written as figures/<name>.png beside the page, whatever was run
-INLINED = ("fid", "loss", "throughput", "stages", "weak_scaling", "strong_scaling", "stepwise", "memory")
+INLINED = ("fid", "loss", "throughput", "stages", "weak_scaling", "strong_scaling", "stepwise", "memory", "pixels")
 LARGE_SIDE, SMALL_SIDE = 720, 384  # pixels of a grid beside others, and of one at the side of a text
 CURVE_POINTS = 200
 log = logger(__name__)
@@ -128,7 +130,12 @@ def _pictures(facts: Facts) -> dict[str, bytes]:
 
 def numbers(facts: Facts) -> dict[str, Any]:
     """All the report says as JSON values; curves are thinned to 200 smoothed points."""
-    content: dict[str, Any] = asdict(replace(facts, runs=[replace(run, curve=None) for run in facts.runs]))
+    thin = replace(
+        facts,
+        runs=[replace(run, curve=None) for run in facts.runs],
+        evaluations=[replace(item, curves=None) for item in facts.evaluations],
+    )
+    content: dict[str, Any] = asdict(thin)
     for run, record in zip(facts.runs, content["runs"], strict=True):
         record["curve"] = _thinned(run.curve) if run.curve else None
     content |= {"seconds": facts.seconds, "measure": facts.measure}

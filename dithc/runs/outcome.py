@@ -18,6 +18,7 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 NORMAL_95 = 1.959964  # standard errors on either side that hold 95 % of a normal distribution
 PULLS_FILE = "kid.json"  # beside a score's manifest: what each image adds to KID, of which intervals are made
+CURVES_FILE = "curves.json"  # likewise: spectra, histograms and correlations of both sides, which the report draws
 MOST_SHOWN = 60  # characters of a value that is of another kind
 BEGINS = "Input should be "  # how pydantic says what it expected
 
@@ -178,6 +179,8 @@ class Features(_Compared, total=False):
     reused: Count
     shards: Count
     turned: Count
+    clipped: float | None
+    ranks: Count
     set_hash: str
     seconds: float
     images_per_second: float | None
@@ -198,6 +201,16 @@ class Fid(_Compared, total=False):
     copies: float | None
     copies_held_out: float | None
     copies_n: list[Count] | None
+    fid_interval: Interval | None
+    floor_at_n: float | None
+    clipped_real: float | None
+    clipped_generated: float | None
+    precision: float | None
+    recall: float | None
+    density: float | None
+    coverage: float | None
+    triplets: dict[str, dict[str, Any]]
+    pixels: dict[str, Any]
 
 
 STAGES: dict[str, type] = {

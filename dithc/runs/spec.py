@@ -27,7 +27,8 @@ SPLIT_YOUNGER = {"cell_m", "buffer_m", "duplicates"}
 CODEC_YOUNGER = {"equivariance", "latent_noise"}
 EXTRACTOR_YOUNGER = {"defects"}
 EVALUATION_YOUNGER = {"order", "times", "epsilon_scaling", "guidance_interval", "guide", "ema"}
-EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch"}
+COMPARISON_YOUNGER = {"metrics", "triplets"}
+EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch", *COMPARISON_YOUNGER}
 # Of no effect on what a codec gives back.
 OF_SAMPLES = {"weights", "sampler", "steps", "guidance", "guidance_channels", *EVALUATION_YOUNGER}
 # Where something stands, or whether it was checked, does not decide a result: the hashes of the bytes are in the manifests.
@@ -151,6 +152,12 @@ def _extractor(experiment: Experiment, name: str) -> dict[str, Any]:
     }
 
 
+def _fid(experiment: Experiment, name: str) -> dict[str, Any]:
+    evaluation = experiment.evaluations[name]
+    younger = evaluation.model_dump(mode="json", include=COMPARISON_YOUNGER, exclude_defaults=True)
+    return evaluation.model_dump(mode="json", include={"real_split", "real_images", "extractor"}) | younger
+
+
 SPECS: dict[str, Callable[[Experiment, str], dict[str, Any]]] = {
     "synthesize": _synthesize,
     "stage": _stage,
@@ -161,7 +168,5 @@ SPECS: dict[str, Callable[[Experiment, str], dict[str, Any]]] = {
     "sample": _sample,
     "extractor": _extractor,
     "features": _extractor,
-    "fid": lambda experiment, name: experiment.evaluations[name].model_dump(
-        mode="json", include={"real_split", "real_images", "extractor"}
-    ),
+    "fid": _fid,
 }

@@ -65,11 +65,14 @@ class Matrix:
         count = chosen.real_images or "all"
         return f"{self.experiment.runs[chosen.run].dataset}.{chosen.real_split}.{count}.{chosen.extractor}"
 
-    def turned(self, features: str) -> str:
-        """The option of `dithc features` for a set in which copies are searched, or nothing: an evaluation's, or a real one."""
+    def measured(self, features: str) -> str:
+        """Options of `dithc features` for what evaluations ask of a set: one of theirs, or a real one that several share."""
         chosen = self.experiment.evaluations.items()
-        searched = any(one.searches_copies for name, one in chosen if features in (name, self.real_set(name)))
-        return "--turned" if searched else ""
+        asking = [one for name, one in chosen if features in (name, self.real_set(name))]
+        options = ["--turned"] if any(one.searches_copies for one in asking) else []
+        options += ["--pixels"] if any(one.sees_pixels for one in asking) else []
+        triplets = dict.fromkeys(name for one in asking for name in one.triplet_names)
+        return " ".join([*options, *(f"--triplet {name}" for name in triplets)])
 
     def sample_input(self, evaluation: str) -> dict[str, list[str]]:
         """What an evaluation's images are made from; an empty list is what it has no need of."""

@@ -22,6 +22,7 @@ TORCH_MB, PLAIN_MB = 800, 400
 # Numbers that the Stable Diffusion autoencoder keeps of an image that is only passed through, in (pixels x first width).
 KEPT_CONVOLUTION, SD_WIDTH = 12, 128
 VALIDATION_PASSES = 256 * 8  # forward passes of one image: tiles at most, each at so many times
+NEIGHBOURS = {"precision-recall", "density-coverage"}
 COPY_QUERIES, MOST_FEATURES = 2 * 2048, 2048  # images whose nearest tiles are searched at most, and numbers of each
 # Scenes of a full Sentinel-2 product on its 10 m grid: 10,980 squared.
 FULL_SIDE = 10_980
@@ -282,7 +283,8 @@ def _features(experiment: Experiment, name: str, _: int) -> tuple[float, float, 
     tiles = _all_tiles(experiment)
     turned = 7 * COPY_QUERIES // 2 if any(one.searches_copies for one in experiment.evaluations.values()) else 0
     flops = 12e9 if experiment.extractors[name].kind in ("inception", "torchscript") else 1e9
-    return 2 * TORCH_MB + 600, flops * (max(images, tiles) + turned) / CONVOLUTION_SHARE, everything
+    passes = 1 + max((len(one.triplets) + one.sees_pixels for one in experiment.evaluations.values()), default=0)
+    return 2 * TORCH_MB + 600, flops * (passes * max(images, tiles) + turned) / CONVOLUTION_SHARE, passes * everything
 
 
 def _all_tiles(experiment: Experiment) -> float:
@@ -293,6 +295,9 @@ def _all_tiles(experiment: Experiment) -> float:
 def _fid(experiment: Experiment, name: str, ranks: int) -> tuple[float, float, float]:
     """Matrices of 2,048 features, 32 MB each: some for the distance, some to search copies, in 8 orientations, piece by piece."""
     flops = 8 * 2 * COPY_QUERIES * MOST_FEATURES * _all_tiles(experiment) / CONVOLUTION_SHARE  # in float64
+    searching = [one.images for one in experiment.evaluations.values() if NEIGHBOURS & set(one.metrics)]
+    if searching:  # all against all
+        flops += 2 * MOST_FEATURES * (_all_tiles(experiment) + max(searching)) ** 2 / CONVOLUTION_SHARE
     return TORCH_MB, flops, DISK_MB_A_SECOND * 180
 
 

@@ -115,9 +115,7 @@ def test_folder_that_a_verb_writes_is_refused_to_another_one_with_76(monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "verb", ["synthesize", "stage", "tiles", "codec", "latents", "extractor", "features", "export"]
-)
+@pytest.mark.parametrize("verb", ["synthesize", "stage", "tiles", "codec", "latents", "extractor", "export"])
 def test_verb_that_writes_a_folder_says_which(verb):
     module = import_module(f"dithc.cli.{verb}")
     args = argparse.Namespace(out=Path("somewhere/out/manifest.json"), kind=None)

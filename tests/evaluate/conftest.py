@@ -3,6 +3,7 @@
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dithc.evaluate import Extractor
+from dithc.evaluate import Extractor, ImageSet
+
+
+def image_set(images: NDArray[np.uint8], set_hash: str = "set", *, stretch: str = "s", **changes: Any) -> ImageSet:
+    """A set of these images, whose numbers are their names."""
+    ids = list(range(len(images)))
+    return ImageSet(
+        **{
+            "total": len(images),
+            "set_hash": set_hash,
+            "stretch": stretch,
+            "read": lambda rows: (images[rows], (0, 0)),
+            "ids": ids,
+            **changes,
+        }
+    )
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dithc.evaluate import classifier, defects, fid, load_extractor, train_classifier
+from dithc.evaluate import classifier, defects, load_extractor, train_classifier
 from dithc.evaluate.classifier import Classifier
 from dithc.evaluate.defects import DEFECTS
+from dithc.evaluate.distance import fid
 from dithc.evaluate.statistics import Statistics
 from dithc.evaluate.weights import read_safetensors
 from dithc.log import UserError, read_metrics

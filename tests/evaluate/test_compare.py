@@ -10,14 +10,15 @@ import pytest
 from dithc.evaluate import Extractor, compare, extract
 from dithc.evaluate.distance import floor
 from dithc.log import UserError
+from tests.evaluate.conftest import image_set
 
 
 @pytest.fixture
 def folders(extractor: Extractor, images: np.ndarray, tmp_path: Path) -> tuple[Path, Path]:
     """Features of 60 real images and of 40 darker ones."""
     real, generated = tmp_path / "real", tmp_path / "generated"
-    extract(iter([images]), extractor, real, total=60, shard_size=16, set_hash="r", stretch="s")
-    extract(iter([images[:40] // 2]), extractor, generated, total=40, set_hash="g", stretch="s")
+    extract(image_set(images, "r"), extractor, real, shard_size=16)
+    extract(image_set(images[:40] // 2, "g"), extractor, generated)
     return real, generated
 
 
@@ -65,7 +66,7 @@ def test_few_images_of_a_comparable_extractor_are_warned_of(
 ) -> None:
     published = replace(extractor, comparable=True, note="published")
     for name in "ab":
-        extract(iter([images]), published, tmp_path / name, total=60, set_hash=name)
+        extract(image_set(images, name, stretch=""), published, tmp_path / name)
     warnings = compare(tmp_path / "a", tmp_path / "b")["warnings"]
     assert any("fewer than 10000 images" in text for text in warnings)
     assert any("display stretch is not recorded" in text for text in warnings)
@@ -74,14 +75,14 @@ def test_few_images_of_a_comparable_extractor_are_warned_of(
 def test_different_extractors_are_refused(folders: tuple[Path, Path], extractor: Extractor, images: np.ndarray) -> None:
     real, generated = folders
     other = replace(extractor, sha256="cd" * 32)
-    extract(iter([images]), other, generated, total=60, set_hash="g", stretch="s")
+    extract(image_set(images, "g"), other, generated)
     with pytest.raises(UserError, match="sha256"):
         compare(real, generated)
 
 
 def test_different_stretches_are_refused(folders: tuple[Path, Path], extractor: Extractor, images: np.ndarray) -> None:
     real, generated = folders
-    extract(iter([images]), extractor, generated, total=60, set_hash="g", stretch="other")
+    extract(image_set(images, "g", stretch="other"), extractor, generated)
     with pytest.raises(UserError, match="stretch: 's' and 'other'"):
         compare(real, generated)
 

@@ -14,6 +14,7 @@ from dithc.evaluate import Extractor, compare, extract
 from dithc.evaluate.copies import MOST_QUERIES, copied_share, evenly, take
 from dithc.evaluate.turned import ARRAY_FILE, SIDECAR_FILE
 from dithc.log import UserError
+from tests.evaluate.conftest import image_set
 
 FEATURES = 6
 TRAIN, REAL, COPIES, GENERATED = 30, 60, 16, 20
@@ -135,18 +136,8 @@ def make(coarse: Extractor, sets: SimpleNamespace, tmp_path: Path) -> Callable[.
     def run(*, turned: bool = True) -> tuple[Path, Path]:
         for name, rows in (("real", np.arange(TRAIN, REAL)), ("generated", np.arange(GENERATED))):
             shown = getattr(sets, name)
-            extract(
-                iter([shown]),
-                coarse,
-                tmp_path / name,
-                total=len(shown),
-                shard_size=16,
-                batch=7,
-                set_hash=name,
-                stretch="s",
-                turned=rows if turned else None,
-                images_of=shown.__getitem__,
-            )
+            images = image_set(shown, name, not_learnt=rows)
+            extract(images, coarse, tmp_path / name, shard_size=16, batch=7, turned=turned)
         return tmp_path / "real", tmp_path / "generated"
 
     return run
@@ -204,14 +195,7 @@ def test_turned_images_of_other_tiles_are_refused(make):
 def test_a_split_of_train_tiles_alone_has_no_yardstick(make, coarse, sets, tmp_path):
     _, generated = make()
     shown = sets.real[:TRAIN]
-    extract(
-        *(iter([shown]), coarse, tmp_path / "train"),
-        total=TRAIN,
-        set_hash="t",
-        stretch="s",
-        turned=np.arange(0),
-        images_of=shown.__getitem__,
-    )
+    extract(image_set(shown, "t"), coarse, tmp_path / "train", turned=True)
     numbers = compare(tmp_path / "train", generated, is_train=np.ones(TRAIN, bool))
     assert numbers["copies"] >= COPIES / GENERATED
     assert numbers["copies_held_out"] is None

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy import linalg
 
-from dithc.evaluate import Statistics, fid
-from dithc.evaluate.distance import floor, frechet_distance
-from dithc.evaluate.statistics import Origin
+from dithc.evaluate.distance import fid, floor, frechet_distance
+from dithc.evaluate.statistics import Origin, Statistics
 from dithc.log import UserError
 
 

@@ -1,37 +1,38 @@
 """The features stage gives the same bytes however it is cut or interrupted, and does nothing twice."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dithc.evaluate import Extractor, Statistics, extract
+from dithc.evaluate import Extractor, extract
+from dithc.evaluate.statistics import Statistics
 from dithc.log import UserError
+from tests.evaluate.conftest import image_set
 
 
 def shards(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.glob("shard-*"))}
 
 
-def cut(images: np.ndarray, *at: int) -> Iterator[np.ndarray]:
-    yield from np.split(images, at)
+def run(extractor: Extractor, images: np.ndarray, folder: Path, **changes: Any) -> dict[str, Any]:
+    """As image_set, extract and these settings have it; the images that were read are in `read`."""
+    settings: dict[str, Any] = {"batch": 7, "shard_size": 25}
+    of_set = {name: changes.pop(name) for name in list(changes) if name not in ("batch", "shard_size", "group")}
+    return dict(
+        extract(image_set(images, **({"stretch": "p1-p99"} | of_set)), extractor, folder, **(settings | changes))
+    )
 
 
-def never() -> Iterator[np.ndarray]:
+def never(_: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
     raise AssertionError("images were read")
-    yield
-
-
-def run(extractor: Extractor, images: Iterator[np.ndarray], folder: Path, **changes: object) -> dict[str, object]:
-    settings: dict[str, object] = {"total": 60, "batch": 7, "shard_size": 25, "set_hash": "set", "stretch": "p1-p99"}
-    return extract(images, extractor, folder, **(settings | changes))  # type: ignore[arg-type]
 
 
 def test_shards_and_statistics_hold_the_features(extractor: Extractor, images: np.ndarray, tmp_path: Path) -> None:
-    numbers = run(extractor, cut(images), tmp_path)
+    numbers = run(extractor, images, tmp_path)
     wanted = extractor(images)
     arrays = [np.load(tmp_path / f"shard-0000{shard}.npy") for shard in range(3)]
     assert [array.shape for array in arrays] == [(25, 6), (25, 6), (10, 6)]
@@ -44,18 +45,10 @@ def test_shards_and_statistics_hold_the_features(extractor: Extractor, images: n
     json.dumps(numbers)
 
 
-def test_result_does_not_depend_on_how_the_images_arrive(
-    extractor: Extractor, images: np.ndarray, tmp_path: Path
-) -> None:
-    run(extractor, cut(images), tmp_path / "whole")
-    run(extractor, cut(images, 1, 2, 31, 31, 55), tmp_path / "cut")
-    assert shards(tmp_path / "whole") == shards(tmp_path / "cut")
-
-
 def test_second_run_extracts_nothing(extractor: Extractor, network, images: np.ndarray, tmp_path: Path) -> None:
-    run(extractor, cut(images), tmp_path)
+    run(extractor, images, tmp_path)
     before, seen = shards(tmp_path), network.seen
-    numbers = run(extractor, never(), tmp_path)
+    numbers = run(extractor, images, tmp_path, read=never)
     assert (numbers["extracted"], numbers["reused"], network.seen) == (0, 60, seen)
     assert shards(tmp_path) == before
 
@@ -63,17 +56,18 @@ def test_second_run_extracts_nothing(extractor: Extractor, network, images: np.n
 def test_interrupted_run_goes_on_and_gives_the_same_bytes(
     extractor: Extractor, network, images: np.ndarray, tmp_path: Path
 ) -> None:
-    run(extractor, cut(images), tmp_path / "whole")
+    run(extractor, images, tmp_path / "whole")
 
-    def breaking() -> Iterator[np.ndarray]:
-        yield images[:40]
-        raise KeyboardInterrupt
+    def breaking(rows: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
+        if rows[-1] >= 40:
+            raise KeyboardInterrupt
+        return (images[rows], (0, 0))
 
     with pytest.raises(KeyboardInterrupt):
-        run(extractor, breaking(), tmp_path / "broken")
+        run(extractor, images, tmp_path / "broken", read=breaking)
     assert not (tmp_path / "broken" / "features.json").exists()
     seen = network.seen
-    numbers = run(extractor, cut(images, 13), tmp_path / "broken")
+    numbers = run(extractor, images, tmp_path / "broken")
     assert (numbers["extracted"], network.seen - seen) == (35, 35)
     assert shards(tmp_path / "broken") == shards(tmp_path / "whole")
 
@@ -81,13 +75,13 @@ def test_interrupted_run_goes_on_and_gives_the_same_bytes(
 def test_corrupted_shard_is_extracted_again_with_the_reason(
     extractor: Extractor, network, images: np.ndarray, tmp_path: Path, lines: pytest.LogCaptureFixture
 ) -> None:
-    run(extractor, cut(images), tmp_path)
+    run(extractor, images, tmp_path)
     good = shards(tmp_path)
     damaged = bytearray(good["shard-00001.npy"])
     damaged[-3] ^= 1
     (tmp_path / "shard-00001.npy").write_bytes(damaged)
     seen = network.seen
-    run(extractor, cut(images), tmp_path)
+    run(extractor, images, tmp_path)
     assert network.seen - seen == 25
     assert shards(tmp_path) == good
     assert "shard-00001.npy is extracted again: its bytes do not have the sha256" in lines.text
@@ -100,9 +94,9 @@ def test_corrupted_shard_is_extracted_again_with_the_reason(
 def test_shard_without_a_good_sidecar_is_extracted_again(
     damage, reason: str, extractor: Extractor, images: np.ndarray, tmp_path: Path, lines: pytest.LogCaptureFixture
 ) -> None:
-    run(extractor, cut(images), tmp_path)
+    run(extractor, images, tmp_path)
     damage(tmp_path / "shard-00002.json")
-    assert run(extractor, cut(images), tmp_path)["extracted"] == 10
+    assert run(extractor, images, tmp_path)["extracted"] == 10
     assert reason in lines.text
 
 
@@ -110,49 +104,32 @@ def test_shard_without_a_good_sidecar_is_extracted_again(
 def test_shards_of_another_extractor_set_or_cut_are_not_used(
     change: str, extractor: Extractor, images: np.ndarray, tmp_path: Path, lines: pytest.LogCaptureFixture
 ) -> None:
-    run(extractor, cut(images), tmp_path)
+    run(extractor, images, tmp_path)
     if change == "sha256":
-        numbers = run(replace(extractor, sha256="cd" * 32), cut(images), tmp_path)
+        numbers = run(replace(extractor, sha256="cd" * 32), images, tmp_path)
     else:
-        numbers = run(extractor, cut(images), tmp_path, **{change: 30 if change == "shard_size" else "another"})
+        numbers = run(extractor, images, tmp_path, **{change: 30 if change == "shard_size" else "another"})
     assert numbers["extracted"] == 60
     wanted = {"sha256": "sha256", "shard_size": "its n is 25, wanted 30"}.get(change, change)
     assert wanted in lines.text
 
 
 def test_shards_of_an_earlier_larger_set_are_removed(extractor: Extractor, images: np.ndarray, tmp_path: Path) -> None:
-    run(extractor, cut(images), tmp_path)
-    run(extractor, cut(images[:30]), tmp_path, total=30, set_hash="smaller")
+    run(extractor, images, tmp_path)
+    run(extractor, images[:30], tmp_path, set_hash="smaller")
     assert sorted(path.name for path in tmp_path.glob("shard-*.npy")) == ["shard-00000.npy", "shard-00001.npy"]
     assert not (tmp_path / "shard-00002.json").exists()
-
-
-@pytest.mark.parametrize(("count", "got"), [(59, "59 images"), (50, "50 images")])
-def test_fewer_images_than_declared_are_refused(
-    count: int, got: str, extractor: Extractor, images: np.ndarray, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError, match=got):
-        run(extractor, cut(images[:count]), tmp_path)
-    assert not (tmp_path / "features.json").exists()
-
-
-@pytest.mark.parametrize("total", [50, 59])
-def test_more_images_than_declared_are_refused(
-    total: int, extractor: Extractor, images: np.ndarray, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError, match=f"more than {total} images"):
-        run(extractor, cut(images), tmp_path, total=total)
 
 
 @pytest.mark.parametrize("total", [0, 1])
 def test_sets_of_fewer_than_two_images_are_refused(total: int, extractor: Extractor, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="at least two images"):
-        run(extractor, iter([]), tmp_path, total=total)
+        run(extractor, np.zeros((total, 3, 8, 8), np.uint8), tmp_path)
 
 
 def test_float_images_are_refused(extractor: Extractor, images: np.ndarray, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="uint8"):
-        run(extractor, iter([images / 255]), tmp_path)
+        run(extractor, images / 255, tmp_path)
 
 
 def test_full_disk_leaves_earlier_shards_intact(
@@ -169,6 +146,6 @@ def test_full_disk_leaves_earlier_shards_intact(
 
     monkeypatch.setattr(np, "save", save)
     with pytest.raises(OSError, match="No space left"):
-        run(extractor, cut(images), tmp_path)
+        run(extractor, images, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["shard-00000.json", "shard-00000.npy"]
-    assert run(extractor, cut(images), tmp_path)["reused"] == 25
+    assert run(extractor, images, tmp_path)["reused"] == 25

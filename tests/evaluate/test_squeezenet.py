@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from dithc.evaluate import compare, extract, load_extractor
 from dithc.evaluate.squeezenet import load_network
 from dithc.log import UserError
+from tests.evaluate.conftest import image_set
 
 WEIGHTS = "feat_squeezenet_v1.0/squeezenet_v1.0_decoded.safetensors"
 
@@ -70,7 +71,7 @@ def test_distance_of_real_photographs_end_to_end(shared_data: Path, path_to_weig
     noise = np.random.default_rng(0).integers(0, 256, (30, 3, 64, 64), dtype=np.uint8)
     sets = {"real": images[:30], "other": images[30:], "noise": noise}
     for name, pictures in sets.items():
-        numbers = extract(iter([pictures]), extractor, tmp_path / name, total=30, batch=16, set_hash=name, stretch="s")
+        numbers = extract(image_set(pictures, name), extractor, tmp_path / name, batch=16)
         assert numbers["num_features"] == 512
     near, far = (compare(tmp_path / "real", tmp_path / name) for name in ("other", "noise"))
     assert near["fid"] < far["fid"] / 2

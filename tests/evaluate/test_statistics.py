@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dithc.evaluate import Statistics
-from dithc.evaluate.statistics import Origin
+from dithc.evaluate.statistics import Origin, Statistics
 from dithc.log import UserError
 
 RNG = np.random.default_rng(0)

@@ -250,3 +250,29 @@ def test_tiles_without_later_settings_have_the_digest_that_they_always_had_and_c
     for split in ({"cell_m": 1e4}, {"cell_m": 1e4, "buffer_m": 9.0}, {"duplicates": "near"}):
         found = stage_of(stage="tiles", kind="sentinel2", split=split)["split"]
         assert found == stage_of(stage="tiles", kind="sentinel2")["split"] | split
+
+
+def compared(stage: str, **settings: Any) -> str:
+    """Digest of a stage of an evaluation with these settings."""
+    content = {
+        "datasets": {
+            "d": {
+                "title": "d",
+                "source": {"kind": "sentinel2", "path": "p"},
+                "display": {"bands": ["B04", "B03", "B02"], "low": 0, "high": 1},
+                "codec": "c",
+            }
+        },
+        "codecs": {"c": {"kind": "pixel"}},
+        "runs": {"r": {"dataset": "d"}},
+        "extractors": {"e": {"kind": "squeezenet", "path": "w"}},
+        "evaluations": {"x": {"run": "r", "extractor": "e", **settings}},
+    }
+    return digest(stage_spec(load(content), stage, "x"))
+
+
+@pytest.mark.parametrize("change", [{"metrics": ["bands"]}, {"triplets": [["B12", "B11", "B04"]]}])
+def test_metrics_change_the_digest_of_the_comparison_alone(change: dict[str, Any]) -> None:
+    assert compared("fid") == digest({"real_split": "all", "real_images": None, "extractor": "e"})
+    assert compared("fid", **change) != compared("fid")
+    assert compared("sample", **change) == compared("sample")

@@ -45,12 +45,12 @@ rule features_real:
     params:
         config=W.config,
         spec=lambda wc: W.spec("features", wc.extractor),
-        turned=lambda wc: W.turned(
+        measured=lambda wc: W.measured(
             f"{wc.dataset}.{wc.split}.{wc.images}.{wc.extractor}"
         ),
     shell:
         "OMP_NUM_THREADS={threads} dithc features --config {params.config:q} --extractor {wildcards.extractor} "
-        "--trained {input.extractor:q} --tiles {input.tiles:q} --split {wildcards.split} --images {wildcards.images} {params.turned} --out {output:q} 2>&1 | tee -i {log:q}"
+        "--trained {input.extractor:q} --tiles {input.tiles:q} --split {wildcards.split} --images {wildcards.images} {params.measured} --out {output:q} 2>&1 | tee -i {log:q}"
 
 
 rule features_generated:
@@ -74,7 +74,7 @@ rule features_generated:
         config=W.config,
         spec=lambda wc: W.spec("features", W.extractor_name(wc.evaluation)),
         extractor=lambda wc: W.extractor_name(wc.evaluation),
-        turned=lambda wc: W.turned(wc.evaluation),
+        measured=lambda wc: W.measured(wc.evaluation),
     shell:
         "OMP_NUM_THREADS={threads} dithc features --config {params.config:q} --extractor {params.extractor} "
-        "--trained {input.extractor:q} --samples {input.samples:q} {params.turned} --out {output:q} 2>&1 | tee -i {log:q}"
+        "--trained {input.extractor:q} --samples {input.samples:q} {params.measured} --out {output:q} 2>&1 | tee -i {log:q}"

@@ -67,6 +67,11 @@ rule report:
             caption="../report/memory.rst",
             category="Figures",
         ),
+        pixels=report(
+            f"{W.root}/figures/pixels.png",
+            caption="../report/pixels.rst",
+            category="Figures",
+        ),
     log:
         W.log("report"),
     conda:

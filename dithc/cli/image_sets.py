@@ -1,0 +1,222 @@
+"""The images that `dithc features` is about: real tiles or generated ones, as bytes of three bands and as they are stored.
+
+Legend: n images, C bands, H, W image.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.config import Experiment
+from dithc.data import Rows, Stretch, Tiles, products
+from dithc.evaluate import ImageSet
+from dithc.log import UserError, logger, problem
+from dithc.products import Generated
+from dithc.runs import Manifest, digest
+
+Array = NDArray[Any]
+NOT_COUNTED = (0, 0)
+log = logger("dithc.features")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pixels:
+    """Images in the units of their data set.
+
+    Attributes:
+        bands: of each, with their wavelengths.
+        stretch: of the data set.
+        physical: gives images by number (n, C, H, W).
+        stored: likewise, in the data set's integers.
+        labels: class of each.
+    """
+
+    bands: products.Bands
+    stretch: Stretch
+    physical: Callable[[Rows], Array]
+    stored: Callable[[Rows], Array]
+    labels: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A set of images.
+
+    Attributes:
+        path: of its manifest.
+        manifest: its manifest.
+        displayed: as it is displayed.
+        pixels: what else is known of it; None where the data set it is of is not found, with `why`.
+        why: there are none.
+    """
+
+    path: Path
+    manifest: Manifest
+    displayed: ImageSet
+    pixels: Pixels | None
+    why: str = ""
+
+    def shown(self, triplet: str | None = None) -> ImageSet:
+        """As it is displayed, or three other bands, each from its low to its high of the data set's scaling.
+
+        Raises:
+            UserError: a band is missing.
+        """
+        if triplet is None:
+            return self.displayed
+        of, names = self.needed, triplet.split("+")
+        if len(names) != 3 or not set(names) <= set(of.bands.names):
+            raise problem(
+                "--triplet",
+                got=triplet,
+                expected=f"three of {', '.join(of.bands.names)}, with + between them",
+                remedy="name bands of the data set, such as B12+B11+B04",
+            )
+        places = [of.bands.names.index(name) for name in names]
+
+        def read(rows: Rows) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+            values = of.physical(rows)[:, places]
+            rgb, clipped = of.stretch.levels(values, bands=places)
+            return rgb, (clipped, rgb[:, 0].size)
+
+        low, high = of.stretch.ends(places)
+        stretch = digest({"bands": names, "low": low, "high": high})
+        set_hash = digest([self.displayed.set_hash, stretch])
+        return replace(self.displayed, set_hash=set_hash, stretch=stretch, read=read)
+
+    @property
+    def needed(self) -> Pixels:
+        """What is known of its pixels.
+
+        Raises:
+            UserError: nothing.
+        """
+        if self.pixels is None:
+            raise problem(
+                f"bands of {self.path} cannot be measured",
+                got=self.why,
+                expected="generated images with the tiles that their manifest names",
+                remedy="run `dithc tiles` and `dithc sample` again, or leave out --pixels and --triplet",
+            )
+        return self.pixels
+
+
+def open_source(args: argparse.Namespace, experiment: Experiment) -> Source:
+    """The images that are asked for.
+
+    Raises:
+        UserError: they are not there, or not as many.
+    """
+    path = args.tiles or args.samples
+    manifest = Manifest.read(path, stage="tiles" if args.tiles else "sample")
+    return _of_tiles(path, manifest, args, experiment) if args.tiles else _of_samples(path, manifest, experiment)
+
+
+def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experiment: Experiment) -> Source:
+    tiles = Tiles(path.parent)
+    rows = _chosen(tiles.rows(args.split), args.images, seed=experiment.seed)
+    shown = [tiles.info["bands"].index(band) for band in tiles.info["display"]["bands"]]
+
+    def read(numbers: Rows) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+        rgb, clipped = tiles.stretch.levels(tiles.stretch.physical(tiles.stored(rows[numbers]))[:, shown])
+        return rgb, (clipped, rgb[:, 0].size)
+
+    stretch, ids = digest(tiles.info["display"]), tiles.accepted("tile_id")["tile_id"]
+    pixels = Pixels(
+        bands=_with_wavelengths(products.Bands.of(tiles.info), experiment, manifest.name),
+        stretch=tiles.stretch,
+        physical=lambda numbers: tiles.stretch.physical(tiles.stored(rows[numbers])),
+        stored=lambda numbers: tiles.stored(rows[numbers]),
+        labels=tiles.labels[rows],
+    )
+    displayed = ImageSet(
+        total=len(rows),
+        set_hash=digest([manifest.digest, stretch, args.split, args.images]),
+        stretch=stretch,
+        read=read,
+        ids=[ids[row] for row in rows],
+        not_learnt=np.flatnonzero(~np.isin(rows, tiles.rows("train"))),
+    )
+    return Source(path=path, manifest=manifest, displayed=displayed, pixels=pixels)
+
+
+def _chosen(rows: Rows, images: str, *, seed: int) -> Rows:
+    """All rows, or as many as asked for, drawn without replacement by the seed and in their order."""
+    if images == "all":
+        return rows
+    if not images.isdigit() or not 2 <= int(images) <= len(rows):
+        raise problem(
+            "number of real images",
+            got=f"--images {images} of {len(rows)} tiles",
+            expected=f"`all`, or 2 to {len(rows)}",
+            remedy="lower `real_images` of the evaluation, or take another split",
+        )
+    return np.sort(np.random.default_rng(seed).permutation(rows)[: int(images)])
+
+
+def _of_samples(path: Path, manifest: Manifest, experiment: Experiment) -> Source:
+    names = [entry["path"] for entry in manifest.files if Path(entry["path"]).name.startswith("rgb-")]
+    arrays = [products.open_npy(path.parent / name) for name in names]
+    starts = np.cumsum([0, *map(len, arrays)])
+    total, stretch = int(manifest.numbers["images"]), manifest.numbers["stretch"]
+    if starts[-1] != total:
+        raise problem(
+            f"the images of {path} are not all there",
+            got=f"{starts[-1]} images",
+            expected=f"{total} images",
+            remedy="run `dithc sample` again",
+        )
+    pixels, why = _pixels_of_samples(path, manifest, experiment)
+
+    def read(numbers: Rows) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+        places = np.searchsorted(starts, numbers, side="right") - 1
+        for place in np.unique(places):
+            Manifest.whole(path.parent / names[place])
+        rgb = np.stack([arrays[place][number - starts[place]] for place, number in zip(places, numbers, strict=True)])
+        if pixels is None:
+            return rgb, NOT_COUNTED
+        _, clipped = pixels.stretch.levels(pixels.physical(numbers)[:, list(pixels.bands.shown)])
+        return rgb, (clipped, rgb[:, 0].size)
+
+    displayed = ImageSet(
+        total=total,
+        set_hash=digest([manifest.digest, stretch]),
+        stretch=stretch,
+        read=read,
+        ids=[{"seed": manifest.numbers.get("seed"), "image": number} for number in range(total)],
+        not_learnt=np.arange(total),
+    )
+    return Source(path=path, manifest=manifest, displayed=displayed, pixels=pixels, why=why)
+
+
+def _pixels_of_samples(path: Path, manifest: Manifest, experiment: Experiment) -> tuple[Pixels | None, str]:
+    """What is known of generated images beside their display, or why nothing is, which is said."""
+    try:
+        made = Generated(path)
+    except UserError as error:
+        log.warning(f"pixels of {path} that are clipped are not counted: {error}")
+        return None, str(error)
+    name = manifest.name
+    known = experiment.evaluations.get(name)
+    dataset = experiment.runs[known.run].dataset if known is not None else ""
+    return Pixels(
+        bands=_with_wavelengths(made.bands, experiment, dataset),
+        stretch=made.stretch,
+        physical=made.physical,
+        stored=lambda numbers: made.bands.stored(made.physical(numbers))[0],
+        labels=made.labels,
+    ), ""
+
+
+def _with_wavelengths(bands: products.Bands, experiment: Experiment, dataset: str) -> products.Bands:
+    """Bands with the wavelengths that the configuration gives them, where it does."""
+    settings = experiment.datasets.get(dataset)
+    given = getattr(settings.source, "wavelengths_nm", None) if settings is not None else None
+    if given is None or len(given) != len(bands.names):
+        return bands
+    return replace(bands, wavelengths_nm=tuple(given))

@@ -1,0 +1,63 @@
+"""How far a Fréchet distance would move with other images of the same kind: its 95 % interval, from the pull of each image on it.
+
+An image that weighs a little more than others moves the distance by its influence; the squares of all influences add up to the
+variance that resampling the images (the bootstrap) has to first order: the infinitesimal jackknife (Efron 1982, chapter 6).
+The distance's own bias at few images, of which the floor tells, is not in it.
+
+In float64. Legend: n rows of a set, d features.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.evaluate.statistics import FloatArray, Statistics
+from dithc.runs import outcome
+
+AT_ONCE = 4096  # rows, so that copies of them take 64 MB each at 2,048 features
+Blocks = Sequence[NDArray[np.floating]]
+
+
+def fid_interval(value: float, a: Statistics, blocks_a: Blocks, b: Statistics, blocks_b: Blocks) -> list[float] | None:
+    """95 % confidence, normal, of the distance `value`; None where a set has no more images than features.
+
+    Args:
+        value: the distance of both sets.
+        a: statistics of one set.
+        blocks_a: its features (n, d), in blocks of rows.
+        b: statistics of the other.
+        blocks_b: its features.
+    """
+    if min(a.n, b.n) <= a.num_features:
+        return None
+    variance = _variance(a, blocks_a, b) + _variance(b, blocks_b, a)
+    half = outcome.NORMAL_95 * float(np.sqrt(variance))
+    return [value - half, value + half]
+
+
+def _variance(own: Statistics, blocks: Blocks, other: Statistics) -> float:
+    """What the images of one set add to the variance of the distance.
+
+    The influence of row x, which is z from the mean, is 2 (mu - mu') z + z^T (1 - T) z less its mean: 1 - T is the derivative of
+    tr A + tr B - 2 tr (A B)^(1/2) by A, and T the linear map that takes the Gaussian of A to that of B.
+    """
+    mean, apart = own.mean(), 2 * (own.mean() - other.mean())  # (d,)
+    curved = np.eye(own.num_features) - _transport(own.covariance(), other.covariance())  # (d, d)
+    total = squares = 0.0
+    for block in blocks:
+        for start in range(0, len(block), AT_ONCE):
+            z = block[start : start + AT_ONCE].astype(np.float64) - mean  # (rows, d)
+            influence = z @ apart + np.einsum("nd,nd->n", z @ curved, z)
+            total, squares = total + float(influence.sum()), squares + float((influence**2).sum())
+    return max(squares - total**2 / own.n, 0.0) / own.n**2
+
+
+def _transport(a: FloatArray, b: FloatArray) -> FloatArray:
+    """T (d, d) with T A T = B on the directions in which A varies: A^(-1/2) (A^(1/2) B A^(1/2))^(1/2) A^(-1/2)."""
+    w, v = np.linalg.eigh(a)  # (d,), (d, d)
+    kept = w > max(w[-1], 0.0) * len(w) * np.finfo(np.float64).eps
+    root, inverse = v[:, kept] * np.sqrt(w[kept]), v[:, kept] / np.sqrt(w[kept])  # (d, r)
+    eigenvalues, vectors = np.linalg.eigh(root.T @ b @ root)  # (r,), (r, r)
+    half = (inverse @ vectors) * np.maximum(eigenvalues, 0.0) ** 0.25  # (d, r)
+    return np.asarray(half @ half.T)

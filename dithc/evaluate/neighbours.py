@@ -1,0 +1,110 @@
+"""Which of two sets of features lies among the other: precision and recall, density and coverage.
+
+A set covers the space within the balls around its rows that reach to their k-th nearest other row of the set. Precision is the
+share of generated images within real balls, recall that of real ones within generated ones (Kynkäänniemi et al. 2019, section 2);
+density counts the real balls that an image is in, over k, and coverage is the share of real balls with a generated image in them
+(Naeem et al. 2020, section 3). Distances are made a block at a time, of two blocks of rows.
+
+In float64. Legend: n real and m generated rows, d features.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.evaluate.statistics import FloatArray
+from dithc.log import problem
+
+AT_ONCE = 1024  # rows of a block: distances of two take 8 MB, and 2,048 features of one 17 MB
+NEAREST_OF_PRECISION, NEAREST_OF_DENSITY = 3, 5  # k in both papers
+Blocks = Sequence[NDArray[np.floating]]
+
+
+class Neighbours(NamedTuple):
+    """Shares 0 to 1; density has no upper bound."""
+
+    precision: float
+    recall: float
+    density: float
+    coverage: float
+
+
+def neighbours(
+    real: Blocks, generated: Blocks, *, k: int = NEAREST_OF_PRECISION, k_density: int = NEAREST_OF_DENSITY
+) -> Neighbours:
+    """Precision, recall, density and coverage of generated images.
+
+    A row on the edge of a ball is in it, so that equal sets give 1 (and a density of 1).
+
+    Args:
+        real: features (n, d), in blocks of rows, read piece by piece.
+        generated: likewise (m, d).
+        k: which neighbour decides the balls of precision and recall.
+        k_density: likewise of density and coverage.
+
+    Raises:
+        UserError: a set has no k-th neighbour.
+    """
+    n, m, most = sum(map(len, real)), sum(map(len, generated)), max(k, k_density)
+    if min(n, m) <= most:
+        raise problem(
+            "too few images for precision, recall, density and coverage",
+            got=f"n = {n} real and {m} generated",
+            expected=f"more than {most} of each, the neighbours that decide how far an image reaches",
+            remedy="use more images, or leave these out of the `metrics` of the evaluation",
+        )
+    center = real[0].mean(axis=0, dtype=np.float64)  # lengths from there are small numbers, and differences round less
+    of_real, of_generated = (_squared_radii(blocks, center, (k, k_density)) for blocks in (real, generated))
+    is_precise, is_covered = np.zeros(m, bool), np.zeros(n, bool)
+    is_recalled, inside = np.zeros(n, bool), 0
+    for rows, x in _pieces(real, center):
+        for others, y in _pieces(generated, center):
+            squared = _squared(x, y)  # (rows, others)
+            is_precise[others] |= (squared <= of_real[k][rows, None]).any(axis=0)
+            is_recalled[rows] |= (squared <= of_generated[k][others]).any(axis=1)
+            is_within = squared <= of_real[k_density][rows, None]
+            inside += int(is_within.sum())
+            is_covered[rows] |= is_within.any(axis=1)
+    density = inside / (k_density * m)
+    return Neighbours(float(is_precise.mean()), float(is_recalled.mean()), density, float(is_covered.mean()))
+
+
+def _pieces(blocks: Blocks, center: FloatArray) -> Iterator[tuple[slice, FloatArray]]:
+    """At most AT_ONCE rows at a time, from the centre: which of all they are, and their features."""
+    begin = 0
+    for block in blocks:
+        for start in range(0, len(block), AT_ONCE):
+            rows = block[start : start + AT_ONCE] - center
+            yield slice(begin + start, begin + start + len(rows)), rows
+        begin += len(block)
+
+
+def _squared(x: FloatArray, y: FloatArray) -> FloatArray:
+    """Squared distances (rows of x, rows of y), from the lengths and the products of rows.
+
+    What rounds to less than the products can resolve is none: rows that are equal have no distance, in either order.
+    """
+    lengths = (x**2).sum(axis=1)[:, None] + (y**2).sum(axis=1)  # (rows of x, rows of y)
+    squared = lengths - 2 * (x @ y.T)
+    squared[squared < lengths * (4 * x.shape[1] * np.finfo(np.float64).eps)] = 0.0
+    return np.asarray(squared)
+
+
+def _squared_radii(blocks: Blocks, center: FloatArray, ranks: tuple[int, ...]) -> dict[int, FloatArray]:
+    """Squared distance of each row to its k-th nearest other row, for each k of `ranks`.
+
+    A radius is widened by what two ways of making the same distance may differ by, so that a row on the edge is in the ball.
+    """
+    most = max(ranks) + 1  # a row is its own nearest
+    found = {k: np.empty(sum(map(len, blocks))) for k in ranks}
+    for rows, x in _pieces(blocks, center):
+        best = np.full((len(x), most), np.inf)
+        for _, y in _pieces(blocks, center):
+            best = np.partition(np.concatenate([best, _squared(x, y)], axis=1), most - 1, axis=1)[:, :most]
+        best.sort(axis=1)
+        slack = (x**2).sum(axis=1) * (8 * x.shape[1] * np.finfo(np.float64).eps)
+        for k in ranks:
+            found[k][rows] = best[:, k] + slack
+    return found

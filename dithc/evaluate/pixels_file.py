@@ -1,0 +1,103 @@
+"""What is kept of the pixels of a set of images, in one file beside its features.
+
+Legend: C bands, L classes, V stored values, I indices, R rings.
+"""
+
+import json
+import zipfile
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.evaluate.statistics import FloatArray
+from dithc.log import problem
+from dithc.runs import Manifest, replacing
+
+FILE = "pixels.npz"
+BINS = 2000  # of an index from -1 to 1
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pixels:
+    """Of a set of images: physical = stored * scale + offset.
+
+    Attributes:
+        bands: their names (C).
+        units: of physical values.
+        scale: of each band (C,).
+        offset: of each band (C,).
+        first: the stored number of the first column of `counts`.
+        counts: pixels of each stored number (C, V).
+        classes: labels (L,), rising.
+        class_pixels: of each class (L,).
+        class_sums: of stored numbers (L, C).
+        products: sums of products of stored numbers of two bands (C, C).
+        index_names: of the indices (I) whose bands there are.
+        indices: pixels of each part of [-1, 1] (I, BINS).
+        undefined: pixels of which an index is not defined (I,).
+        power: mean radial power of bands (C, R), physical units squared.
+        spectra: number of images that it is the mean of.
+    """
+
+    bands: tuple[str, ...]
+    units: str
+    scale: FloatArray
+    offset: FloatArray
+    first: int
+    counts: Counts
+    classes: Counts
+    class_pixels: Counts
+    class_sums: Counts
+    products: FloatArray
+    index_names: tuple[str, ...]
+    indices: Counts
+    undefined: Counts
+    power: FloatArray
+    spectra: int
+
+
+def write(path: Path, pixels: Pixels, identity: dict[str, Any]) -> None:
+    """Writes them with what they are of."""
+    arrays: dict[str, Any] = {one.name: getattr(pixels, one.name) for one in fields(pixels)}
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, identity=np.array(json.dumps(identity, sort_keys=True)), **arrays)
+
+
+def is_of(path: Path, identity: dict[str, Any]) -> bool:
+    """Whether there are some of just these images."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return bool(
+                json.loads(str(file["identity"])) == identity and all(len(file[name].shape) >= 0 for name in file)
+            )
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return False
+
+
+def read(folder: Path) -> Pixels:
+    """Those of a folder of features.
+
+    Raises:
+        UserError: there are none, or they are damaged.
+    """
+    path = Manifest.whole(folder / FILE)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = {one.name: file[one.name] for one in fields(Pixels)}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise problem(
+            f"pixels of {folder} cannot be compared",
+            got=str(error) or type(error).__name__,
+            expected=f"{FILE}, which `dithc features --pixels` writes",
+            remedy="run the features stage again, with --pixels",
+        ) from error
+    texts = {name: tuple(map(str, found.pop(name))) for name in ("bands", "index_names")}
+    scalars: dict[str, Any] = {"units": str(found.pop("units"))} | {
+        name: int(found.pop(name)) for name in ("first", "spectra")
+    }
+    everything: dict[str, Any] = found | texts | scalars
+    return Pixels(**everything)

@@ -1,0 +1,62 @@
+"""Radial power spectra: how much of an image is fine and how much is coarse, band by band.
+
+Legend: C bands, S side of an image in pixels, R = S // 2 rings.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.evaluate.statistics import FloatArray
+
+
+class _Grid(NamedTuple):
+    """Of images of one size: the window, the ring of each frequency, and how often it counts in the half plane."""
+
+    window: FloatArray  # (H, W)
+    ring: NDArray[np.int64]  # (H, W // 2 + 1)
+    times: FloatArray  # (H, W // 2 + 1)
+
+
+def radial_power(image: NDArray[np.floating]) -> FloatArray:
+    """Azimuthally averaged power of each band, in its units squared a pixel; of white noise it is the variance in each ring.
+
+    A Hann window keeps the edges of a tile, which no image of the ground has, out of the spectrum; the mean under the window is
+    taken away first.
+
+    Args:
+        image: (C, H, W), in any units.
+
+    Returns:
+        (C, R): in column r - 1 the mean over frequencies of r cycles along the shorter side, to half a cycle; r from 1 to R.
+    """
+    height, width = image.shape[1:]
+    window, ring, times = _grid(height, width)
+    means = (image * window).sum(axis=(1, 2)) / window.sum()  # (C,)
+    waves = np.fft.rfft2((image.astype(np.float64) - means[:, None, None]) * window)  # (C, H, W // 2 + 1)
+    power = (waves.real**2 + waves.imag**2) / (window**2).sum() * times
+    rings = min(height, width) // 2
+    sums = np.stack([np.bincount(ring.ravel(), weights=band.ravel(), minlength=rings + 1) for band in power])
+    counts = np.bincount(ring.ravel(), weights=times.ravel(), minlength=rings + 1)
+    return np.asarray(sums[:, 1 : rings + 1] / counts[1 : rings + 1])
+
+
+def log_spectral_distance(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Root mean square over rings of the ratio of two spectra (C, R) in decibels, by band (C,); NaN where one has no power."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        decibels = 10 * np.log10(a / b)  # (C, R)
+    return np.asarray(np.sqrt((np.where(np.isfinite(decibels), decibels, np.nan) ** 2).mean(axis=1)))
+
+
+@cache
+def _grid(height: int, width: int) -> _Grid:
+    window = np.outer(*(np.sin(np.pi * (np.arange(side) + 0.5) / side) ** 2 for side in (height, width)))
+    shorter = min(height, width)
+    y, x = np.fft.fftfreq(height)[:, None] * shorter, np.fft.rfftfreq(width) * shorter  # cycles along the shorter side
+    times = np.full((height, width // 2 + 1), 2.0)
+    times[:, 0] = 1.0
+    if width % 2 == 0:
+        times[:, -1] = 1.0
+    return _Grid(window, np.rint(np.hypot(y, x)).astype(np.int64), times)

@@ -1,0 +1,186 @@
+"""Features, triplets and pixels through the verbs: the same on two ranks as on one, and scored as an evaluation asks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dithc.cli import main
+from dithc.data import Tiles
+from dithc.runs import Manifest, digest
+from dithc.sample.shards import Shards
+from dithc.sealed import unseal
+from tests.ranks import ROOT, needs_launcher, started
+
+METRICS = ["precision-recall", "density-coverage", "interval", "bands", "indices", "spectra"]
+CONFIG: dict[str, Any] = {
+    "name": "tiny",
+    "datasets": {
+        "set": {
+            "title": "A set",
+            "source": {"kind": "image-folder", "size": 16, "synthetic": {"scenes": 40, "size": 24, "classes": 2}},
+            "display": {"bands": ["R", "G", "B"], "low": 100, "high": 140},
+            "codec": "pixels",
+            "tiles": {"size": 16},
+        }
+    },
+    "codecs": {"pixels": {"kind": "pixel"}},
+    "runs": {"run": {"dataset": "set", "steps": 2, "global_batch": 2}},
+    "extractors": {"own": {"kind": "classifier", "trained_on": "set", "steps": 3, "batch": 8}},
+    "evaluations": {
+        "score": {
+            "run": "run",
+            "images": 70,
+            "extractor": "own",
+            "metrics": METRICS,
+            "triplets": [["B", "G", "R"]],
+        }
+    },
+}
+
+
+class Place:
+    """A folder with tiles, an extractor and images that are the tiles, darker."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "config.json").write_text(json.dumps(CONFIG))
+        dataset = ["--dataset", "set"]
+        self.verb("synthesize", *dataset, "--out", self.manifest("inputs"))
+        self.verb("stage", *dataset, "--inputs", self.manifest("inputs"), "--out", self.manifest("scenes"))
+        self.verb("tiles", *dataset, "--scenes", self.manifest("scenes"), "--out", self.manifest("tiles"))
+        tiles = ["--tiles", self.manifest("tiles")]
+        self.verb("extractor", "--extractor", "own", *tiles, "--out", self.manifest("extractor"))
+        self._sample(Tiles(root / "tiles"))
+        self.words = {"real": [*tiles, "--split", "all"], "generated": ["--samples", self.manifest("samples")]}
+
+    def manifest(self, name: str) -> str:
+        return str(self.root / name / "manifest.json")
+
+    def verb(self, name: str, *words: str) -> None:
+        assert main([name, "--config", str(self.root / "config.json"), *words]) == 0, name
+
+    def features(self, side: str, out: str) -> list[str]:
+        """Arguments of `dithc features`."""
+        own = [
+            "--extractor",
+            "own",
+            "--trained",
+            self.manifest("extractor"),
+            "--turned",
+            "--pixels",
+            "--triplet",
+            "B+G+R",
+        ]
+        return [*own, *self.words[side], "--out", self.manifest(out)]
+
+    def _sample(self, tiles: Tiles) -> None:
+        rows = tiles.rows("all")[:70]
+        images = np.clip(tiles.scaled(rows) * 0.7 - 0.25, -2, 2)
+        shards = Shards(folder=self.root / "samples", total=len(rows), identity="i")
+        shards.folder.mkdir()
+        for shard in range(shards.count):
+            part = images[list(shards.indices(shard))]
+            labels = tiles.labels[rows[list(shards.indices(shard))]].tolist()
+            shards.write(shard, images=part, rgb=tiles.display(tiles.unscale(part)), labels=labels, seconds=1.0)
+        Manifest(
+            stage="sample",
+            name="score",
+            spec={},
+            files=Manifest.entries(shards.folder, sorted(shards.folder.iterdir())),
+            numbers={"images": 70, "stretch": digest(tiles.info["display"]), "seed": 0},
+            inputs={self.manifest("tiles"): Manifest.read(self.root / "tiles" / "manifest.json").digest},
+        ).write(shards.folder / "manifest.json")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    place = Place(tmp_path_factory.mktemp("features"))
+    for side in ("real", "generated"):
+        place.verb("features", *place.features(side, side))
+    return place
+
+
+@pytest.mark.slow
+def test_an_evaluation_is_told_all_that_it_asks_for(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    pair = ["--real", place.manifest("real"), "--generated", place.manifest("generated")]
+    place.verb(
+        "fid", "--evaluation", "score", *pair, "--tiles", place.manifest("tiles"), "--out", place.manifest("fid")
+    )
+    manifest = Manifest.read(Path(place.manifest("fid")), stage="fid")
+    numbers, said = manifest.numbers, capsys.readouterr().out
+    assert {entry["path"] for entry in manifest.files} == {"kid.json", "curves.json"}
+    assert all(0 <= numbers[name] <= 1 for name in ("precision", "recall", "coverage"))
+    assert numbers["triplets"]["B+G+R"]["fid"] > 0
+    assert numbers["pixels"]["indices"]["absent"][0].startswith("NDVI: no band is near infrared")
+    assert "NDVI: no band" in said
+    tiles = Tiles(place.root / "tiles")
+    real = tiles.stretch.physical(tiles.stored(tiles.rows("all")))
+    made = tiles.unscale(
+        np.concatenate([np.load(path) for path in sorted((place.root / "samples").glob("shard-*.npy"))])
+    )
+    for side, values in (("real", real), ("generated", made)):
+        clipped = ((values < 100) | (values > 140)).any(axis=1).mean()
+        assert numbers[f"clipped_{side}"] == pytest.approx(clipped, rel=1e-12)
+        assert 0 < clipped < 1
+    darker = numbers["pixels"]["bands"]["wasserstein"]
+    apart = np.abs(real.mean(axis=(0, 2, 3)) - made.mean(axis=(0, 2, 3)))
+    assert all(darker[band] > 0.9 * apart[number] > 0 for number, band in enumerate("RGB"))  # means are never farther
+    assert "power" not in json.dumps(numbers)
+    curves = json.loads((place.root / "fid" / "curves.json").read_text())
+    assert curves["band_names"] == ["R", "G", "B"]
+    assert np.shape(curves["spectra"]["power"]["generated"]) == (3, 8)
+
+
+@pytest.mark.slow
+def test_what_each_image_is_stands_beside_its_features(place: Place) -> None:
+    real, generated = (
+        unseal((place.root / name / "images.json").read_text())["images"] for name in ("real", "generated")
+    )
+    assert real == Tiles(place.root / "tiles").accepted("tile_id")["tile_id"]
+    assert generated == [{"seed": 0, "image": number} for number in range(70)]
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+@needs_launcher
+def test_two_ranks_give_the_bytes_of_one(place: Place) -> None:
+    config = ["--config", str(place.root / "config.json")]
+    for side in ("real", "generated"):
+        words = [sys.executable, "-m", "dithc", "features", *config, *place.features(side, f"{side}-2"), "--ranks", "2"]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DITHC_EXPECTED_RANKS": "2"}
+        done = subprocess.run([*started(2), *words], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        one, two = place.root / side, place.root / f"{side}-2"
+        names = sorted(str(path.relative_to(one)) for path in one.rglob("*.np?"))
+        assert names == sorted(str(path.relative_to(two)) for path in two.rglob("*.np?"))
+        assert {"pixels.npz", "turned.npy", "shard-00000.npy", "B+G+R/stats.npz"} <= set(names)
+        first, second = (Manifest.read(folder / "manifest.json") for folder in (one, two))
+        assert (first.numbers["ranks"], second.numbers["ranks"]) == (1, 2)
+        for name in names:
+            if name.endswith("npy"):
+                np.testing.assert_allclose(np.load(one / name), np.load(two / name), rtol=1e-5, atol=1e-6)
+        assert (one / "pixels.npz").read_bytes() == (two / "pixels.npz").read_bytes()
+        assert first.numbers["clipped"] == second.numbers["clipped"]
+
+
+@pytest.mark.slow
+def test_what_is_no_longer_asked_for_is_removed(place: Place) -> None:
+    place.verb("features", *place.features("generated", "less"))
+    assert (place.root / "less" / "B+G+R").is_dir()
+    words = place.features("generated", "less")
+    place.verb("features", *(word for word in words if word not in ("--pixels", "--triplet", "B+G+R")))
+    assert not (place.root / "less" / "B+G+R").exists()
+    assert not (place.root / "less" / "pixels.npz").exists()
+
+
+@pytest.mark.slow
+def test_a_triplet_of_unknown_bands_is_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [word.replace("B+G+R", "B+G+NIR") for word in place.features("real", "odd")]
+    assert main(["features", "--config", str(place.root / "config.json"), *words]) == 2
+    assert "three of R, G, B" in capsys.readouterr().err

@@ -1,0 +1,91 @@
+"""Features and distances are those of pytorch-fid and clean-fid, image by image, where these packages are at hand.
+
+Their Inception and ours get the same random weights: no published file is needed to compare the arithmetic.
+`pip install --target DIR --no-deps pytorch-fid clean-fid torchvision`, and DIR in PYTHONPATH, makes these tests run.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dithc.evaluate import load_extractor
+from dithc.evaluate.distance import fid
+from dithc.evaluate.inception import FIDInception
+from dithc.evaluate.statistics import Statistics
+
+WHY = "pytorch-fid, clean-fid and torchvision are not installed: nothing to compare with"
+theirs: Any = pytest.importorskip("pytorch_fid.inception", reason=WHY)
+their_fid: Any = pytest.importorskip("pytorch_fid.fid_score", reason=WHY)
+their_resize: Any = pytest.importorskip("cleanfid.resize", reason=WHY)
+pytestmark = pytest.mark.slow
+
+
+def random_state() -> dict[str, torch.Tensor]:
+    """Weights with which features differ from image to image and are neither tiny nor huge."""
+    generator, state = torch.Generator().manual_seed(0), {}
+    for name, value in FIDInception().state_dict().items():
+        if name.endswith(("running_var", "bn.weight")):
+            state[name] = 0.5 + torch.rand(value.shape, generator=generator)
+        elif name.endswith("num_batches_tracked"):
+            state[name] = value
+        else:
+            fan_in = max(value.shape[1:].numel(), 1)
+            scale = (2 / fan_in) ** 0.5 if value.ndim > 1 else 0.1
+            state[name] = torch.randn(value.shape, generator=generator) * scale
+    return state
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("parity") / "random.pth"
+    torch.save(random_state(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def network(weights: Path) -> torch.nn.Module:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(theirs, "load_state_dict_from_url", lambda *_, **__: torch.load(weights, weights_only=True))
+        return theirs.InceptionV3([theirs.InceptionV3.BLOCK_INDEX_BY_DIM[2048]]).eval()  # type: ignore[no-any-return]
+
+
+def pictures(seed: int, count: int) -> np.ndarray:
+    """Smooth noise with a texture that is another one for another seed, uint8 (N, 3, 64, 64)."""
+    rng = np.random.default_rng(seed)
+    coarse = np.kron(rng.integers(0, 256, (count, 3, 8, 8)), np.ones((8, 8)))
+    return np.clip(coarse + rng.normal(0, 10 + 20 * seed, coarse.shape), 0, 255).astype(np.uint8)
+
+
+def closest(ours: np.ndarray, other: np.ndarray) -> float:
+    """The largest difference of a feature, as a share of the features' spread over images."""
+    return float(np.abs(ours - other).max() / other.std(axis=0).max())
+
+
+@torch.inference_mode()
+def test_features_are_those_of_pytorch_fid(weights: Path, network: torch.nn.Module) -> None:
+    images = pictures(0, 6)
+    other = network(torch.from_numpy(images).float() / 255)[0].mean(dim=(2, 3)).numpy()
+    assert closest(load_extractor("inception", weights, resize="legacy-pytorch")(images), other) < 1e-4
+
+
+@torch.inference_mode()
+def test_features_of_clean_resize_are_those_of_clean_fid(weights: Path, network: torch.nn.Module) -> None:
+    images = pictures(1, 6)
+    resize = their_resize.build_resizer("clean")
+    resized = np.stack([resize(image.transpose(1, 2, 0)) for image in images]).transpose(0, 3, 1, 2)
+    other = network(torch.from_numpy(resized) / 255)[0].mean(dim=(2, 3)).numpy()
+    assert closest(load_extractor("inception", weights, resize="clean")(images), other) < 1e-4
+
+
+def test_distance_is_that_of_pytorch_fid(weights: Path) -> None:
+    extractor = load_extractor("inception", weights)
+    sets = [extractor(pictures(seed, 40))[:, ::128] for seed in (0, 1)]  # 16 features, so that 40 images are many
+    statistics = []
+    for features in sets:
+        statistics.append(Statistics(features.shape[1]))
+        statistics[-1].update(features)
+    moments = [value for rows in sets for value in (rows.mean(axis=0), np.cov(rows, rowvar=False))]
+    assert fid(*statistics) == pytest.approx(their_fid.calculate_frechet_distance(*moments), rel=1e-3)

@@ -239,6 +239,8 @@ def partial_folder(out: Path, *, settings: str) -> Iterator[tuple[Path, list[Kep
 
 def _left(partial: Path, *, settings: str) -> list[Kept]:
     """What earlier runs left; what is of other settings, or empty, is removed."""
+    for stray in [path for path in partial.iterdir() if not path.is_dir()]:
+        stray.unlink()
     for number, old in enumerate(sorted(partial.iterdir())):
         if not old.name.startswith(BEFORE):
             old.rename(partial / f"{BEFORE}{old.stat().st_mtime_ns}-{number}")

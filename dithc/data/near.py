@@ -26,7 +26,7 @@ LEAST_TEXTURE = 3.0
 their noise, and would join all of it."""
 SIDE, STEPS = 16, 32.0
 """Of a small picture, in pixels; and how many steps its standard deviation is kept in."""
-AT_ONCE = 1 << 20
+AT_ONCE = 1 << 16
 
 
 def looks(pictures: npt.NDArray[np.uint8]) -> tuple[Hashes, Small, npt.NDArray[np.bool_]]:

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import shutil
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ class Stacks:
         """Appends a scene.
 
         Args:
-            pixels: (C, H, W), or a whole stack of it alone, which is linked or moved.
+            pixels: (C, H, W), or a whole stack of it alone, which is linked or copied.
             mask: (H, W) of `Mask`, None where all of it is valid.
             shape: (C, H, W).
             dtype: of the pixels.
@@ -88,6 +89,8 @@ class _Stack:
         if isinstance(pixels, Path):
             assert fills_a_stack(self.shape, self.dtype), "a file of a scene that shares its stack with others"
             link(pixels, self.path)
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())  # as of stacks that are written
         else:
             self.pixels = self.pixels or NpyWriter(self.path, shape=self.shape, dtype=self.dtype)
             self.pixels.append(pixels[np.newaxis])
@@ -162,8 +165,8 @@ def first_byte(shape: tuple[int, ...], dtype: npt.DTypeLike, row: int) -> int:
 
 
 def link(old: Path, new: Path) -> None:
-    """A second name for a file; where the file system has none, the file is moved."""
+    """A second name for a file; where the file system has none, a copy: the first may be of a finished folder."""
     try:
         os.link(old, new)
     except OSError:
-        os.rename(old, new)
+        shutil.copyfile(old, new)

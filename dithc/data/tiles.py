@@ -3,6 +3,7 @@
 Legend: N tiles, C bands, H, W tile.
 """
 
+import re
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
@@ -149,11 +150,8 @@ class Tiles:
     @staticmethod
     def bounds(cell: str) -> tuple[float, float, float, float] | None:
         """West, south, east and north in degrees of a cell that a tile's row names; None of one that is not in metres."""
-        side, _, place = cell.partition("m/")
-        row, _, column = place.partition("/")
-        if not (row.lstrip("-").isdigit() and column.isdigit()):
-            return None
-        return EarthGrid(side_m=float(side)).bounds(int(row), int(column))
+        found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)m/(-?[0-9]+)/([0-9]+)", cell)
+        return found and EarthGrid(side_m=float(found[1])).bounds(int(found[2]), int(found[3]))
 
     @cached_property
     def _columns(self) -> dict[str, npt.NDArray[Any]]:

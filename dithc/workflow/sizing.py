@@ -26,13 +26,16 @@ NEIGHBOURS = {"precision-recall", "density-coverage"}
 COPY_QUERIES, MOST_FEATURES = 2 * 2048, 2048  # images whose nearest tiles are searched at most, and numbers of each
 # Scenes of a full Sentinel-2 product on its 10 m grid: 10,980 squared.
 FULL_SIDE = 10_980
-READING_BYTES = 5  # of a pixel of that grid, half of what a process takes that reads it band by band
+# Of a pixel of that grid, half of what a process takes that reads it band by band.
+READING_BYTES = {"sentinel2": 5, "sentinel2-stac": 8}
 SAMPLED_SHARD = 64  # images that `dithc sample` holds until they are written
 START_MINUTES = 2.0
 DISK_MB_A_SECOND = 20.0
 CONVOLUTION_SHARE = 0.5  # of `gflops_per_core`, what PyTorch's small convolutions reach
 SOURCE_BANDS = {"sentinel2": 13, "sentinel2-stac": 13, "image-folder": 3}
+ITEMS = (".json", ".geojson")
 SHARDS, SHARD_PART_BYTES = (".tar", ".parquet"), 64 << 20  # of which a picture, or a group of rows, is read at a time
+NEAR_BYTES, NEAR_PAIRS_MB = 1700, 160.0  # of a tile whose looks are compared
 SHARE = 1.25  # above the sum, for fragments of the heap
 
 
@@ -169,14 +172,20 @@ def _stage(experiment: Experiment, name: str, _: int) -> tuple[float, float, flo
     """Of one process; as many as there are cores read scenes."""
     dataset = experiment.datasets[name]
     one, everything = _scene_mb(dataset)
-    if dataset.source.kind == "sentinel2" and dataset.source.synthetic is None:
-        one = READING_BYTES * FULL_SIDE**2 / MB
+    if dataset.source.kind in READING_BYTES and dataset.source.synthetic is None:
+        one = READING_BYTES[dataset.source.kind] * FULL_SIDE**2 / MB
     return PLAIN_MB + 2.2 * one, 0.0, 4 * everything
 
 
 def _tiles(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
-    one, everything = _scene_mb(experiment.datasets[name])
-    return PLAIN_MB + 2.2 * one, 0.0, 4 * everything
+    dataset = experiment.datasets[name]
+    one, everything = _scene_mb(dataset)
+    compared = 0.0
+    if (
+        dataset.split.duplicates == "near"
+    ):  # tiles of three bands at least, and the pairs of them that are compared at once
+        compared = NEAR_BYTES * everything / (3 * dataset.tiles.size**2) + NEAR_PAIRS_MB
+    return PLAIN_MB + 2.2 * one + compared, 0.0, (4 + 2 * (compared > 0)) * everything
 
 
 def _scenes(dataset: datasets.Dataset) -> int:
@@ -184,8 +193,10 @@ def _scenes(dataset: datasets.Dataset) -> int:
     made, root = dataset.source.synthetic, dataset.source.path
     if made is not None:
         return made.scenes * (made.classes if dataset.source.kind == "image-folder" else 1)
-    if dataset.source.kind != "sentinel2" or root is None:
+    if dataset.source.kind not in READING_BYTES or root is None:
         return source_files(dataset)[0]
+    if dataset.source.kind == "sentinel2-stac":
+        return sum(name.lower().endswith(ITEMS) for _, _, names in os.walk(root) for name in names)
     products = [folder for folder, _, _ in os.walk(root) if folder.upper().endswith(".SAFE")]
     return len(products) + sum(name.lower().endswith(".zip") for _, _, names in os.walk(root) for name in names)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dithc.config import datasets
+from dithc.data.npy import NO_SPACE
 from dithc.data.readers.arrays import Sentinel2ArrayReader
 from dithc.data.readers.gaofen2 import Gaofen2Reader
 from dithc.data.readers.geotiff import GeoTiffReader
@@ -121,6 +122,8 @@ class Scenes:
                 remedy="cut it into smaller scenes, or stage it where there is more memory",
             )
         except (OSError, ValueError, EOFError) as error:
+            if isinstance(error, OSError) and error.errno in NO_SPACE:  # of the canvas: the scene has no fault
+                raise
             refused = Refused(
                 Reason.READ_ERROR,
                 "the file cannot be read",

@@ -67,7 +67,7 @@ class Gaofen2Reader:
         # On the ground a product of level 1A may be as large as there is memory for: two would not have it.
         self.memory_bytes = memory_bytes() if source.takes_raw else None
         self.columns: dict[str, Kind] = {"orthorectified": "text"} if source.takes_raw else {}
-        if source.takes_raw or any(folder.rglob("*.[xX][mM][lL]")):
+        if source.takes_raw or any((folder if folder.is_dir() else folder.parent).rglob("*.[xX][mM][lL]")):
             self.columns |= {"sun_elevation": "float", "sun_azimuth": "float"}
         if source.calibrate != "none":
             self.columns["gains"] = "floats"

@@ -15,7 +15,7 @@ from dithc.data.files import check_regular, check_room
 from dithc.data.readers.arrays import check_offset
 from dithc.data.readers.clouds import mark_clouds, mark_user_mask, user_mask, widen
 from dithc.data.readers.listing import list_files, scene_id
-from dithc.data.readers.safe import SafeReader
+from dithc.data.readers.safe import FULL_SIDE, SafeReader
 from dithc.data.readers.safe_files import CLOUD_PROBABILITY, LEVEL_BANDS, SCENE_CLASSIFICATION, BandFile
 from dithc.data.readers.safe_grid import check_grid, common_grid, decoded, paint_band, read_file
 from dithc.data.readers.safe_metadata import combined_sha256
@@ -39,7 +39,7 @@ class StacReader:
         canvas: where bands are painted, as those of a product.
     """
 
-    memory_bytes = SafeReader.memory_bytes
+    memory_bytes = SafeReader.memory_bytes + 6 * FULL_SIDE**2  # its values are judged by their offset, a band at a time
 
     def __init__(self, source: datasets.Sentinel2Stac, folder: Path) -> None:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
@@ -81,7 +81,8 @@ class StacReader:
             )
 
     def inputs(self, path: Path) -> list[Path]:
-        """The item, the files that are read of it, and the user's mask beside it."""
+        """The item, which a lock lists if there is one, the files that are read of it, and the user's mask beside it."""
+        self._check_listed(path)
         item = read_item(path)
         assets = self._assets(item, [*(self.source.bands or LEVEL_BANDS[item.level])])
         own = [user_mask(path)] if self.source.clouds.beside else []
@@ -90,16 +91,9 @@ class StacReader:
     def read(self, path: Path) -> Scene:
         """Reads one item's scene as int16 reflectance (C, H, W) on the grid of `gsd_m`."""
         check_regular(path, inside=self._root)
+        self._check_listed(path)
         if (name := scene_id(path, self.folder)) in self._pinned:
             self._check_pinned(name)
-        elif self.lock is not None:
-            raise Refused(
-                Reason.INCOMPLETE,
-                "the item is not of what was fetched into this folder",
-                got=f"{name}, which lock.json does not list",
-                expected="a listed item",
-                remedy="remove it: it was left from another search; items of your own go into a folder of their own",
-            )
         item = read_item(path)
         bands: list[str] = [*(self.source.bands or LEVEL_BANDS[item.level])]
         assets = self._assets(item, bands)
@@ -193,6 +187,18 @@ class StacReader:
             )
         check_regular(path, inside=self._root)
         return path
+
+    def _check_listed(self, path: Path) -> None:
+        """Refuses an item that the lock does not list."""
+        name = scene_id(path, self.folder)
+        if self.lock is not None and name not in self._pinned:
+            raise Refused(
+                Reason.INCOMPLETE,
+                "the item is not of what was fetched into this folder",
+                got=f"{name}, which lock.json does not list",
+                expected="a listed item",
+                remedy="remove it: it was left from another search; items of your own go into a folder of their own",
+            )
 
     def _check_pinned(self, name: str) -> None:
         """Compares a fetched scene with the lock."""

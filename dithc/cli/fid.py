@@ -131,7 +131,7 @@ def _pixel_rows(pixels: dict[str, Any]) -> dict[str, str]:
     rows = {}
     if bands := pixels.get("bands"):
         rows["bands"] = f"Wasserstein, {bands['units']}: " + _each(bands["wasserstein"])
-        if "spectral_angle_deg" in bands:
+        if bands.get("spectral_angle_deg") is not None:
             rows["angle"] = f"{bands['spectral_angle_deg']:.4g} degrees between mean spectra"
     indices = pixels.get("indices", {})
     rows |= {

@@ -301,8 +301,8 @@ class Evaluation(Settings):
     not given."""
     epsilon_scaling: float = Field(default=0.0, ge=-0.5, le=0.5)
     """How much more noise is taken out than the network predicts: its noise counts 1 + this x (1 - time), where time is 1 at pure
-    noise and 0 at the image. `dithc search-sampler --epsilon-scaling` finds it for a network of one's own, some hundredths; 0 for
-    the noise as predicted (Ning et al. 2024)."""
+    noise and 0 at the image. `dithc search-sampler --epsilon-scaling` finds it for a network of one's own, some hundredths. Below
+    0 less is taken out, as Ning et al. (2024) do for networks that see too much of it."""
     guidance: float = Field(default=1.0, ge=0.0, le=1000.0)
     """Classifier-free guidance scale; 1 is none."""
     guidance_channels: Literal["all", "first3"] = "all"
@@ -372,6 +372,8 @@ class Evaluation(Settings):
             raise ValueError("`ema` is the length of an average, and `weights` is raw: leave one of both out")
         if self.ema is not None and self.at in ("start", "untrained", "codec"):
             raise ValueError(f"`ema` is of weights while they were trained, and `at` is {self.at}: leave it out")
+        if self.epsilon_scaling and self.at == "codec":
+            raise ValueError("`epsilon_scaling` is of predicted noise, and `at` is codec: leave it out")
         if self.guidance_interval is not None:
             low, high = self.guidance_interval
             if low > high:

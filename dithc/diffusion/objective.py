@@ -85,9 +85,9 @@ class Objective(ABC):
 
         Args:
             denoise: (x (N, C, ...), t (N)) -> what the network predicts, C or 2C channels.
-            epsilon_scaling: a: the predicted noise counts 1 + a (1 - t / last) times. The image that is predicted with it loses
-                more noise, the more the nearer it is: what few steps and a network that is not perfect leave (Ning et al. 2024,
-                section 4, where noise is divided by k t + b).
+            epsilon_scaling: a: the predicted noise counts 1 + a (1 - t / last) times. With a above 0 the image that is predicted
+                with it loses more noise, the more the nearer it is: what few steps and a network that is not perfect leave.
+                Ning et al. (2024, section 4) divide by k t + b above 1, for networks that see too much noise: a below 0.
         """
 
         def converted(x: Tensor, t: Tensor) -> Tensor:

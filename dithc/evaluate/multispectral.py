@@ -30,9 +30,12 @@ def wasserstein(a: NDArray[np.int64], b: NDArray[np.int64], *, step: float) -> f
     return float(np.abs(between).sum() * step)
 
 
-def spectral_angle(a: FloatArray, b: FloatArray) -> float:
-    """Angle between two spectra (C,) in degrees (Kruse et al. 1993); 0 of the same colour, however bright."""
-    cosine = float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
+def spectral_angle(a: FloatArray, b: FloatArray) -> float | None:
+    """Angle between two spectra (C,) in degrees (Kruse et al. 1993); 0 of the same colour, however bright; None of black."""
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    if not lengths:
+        return None
+    cosine = float(a @ b) / lengths
     return float(np.degrees(np.arccos(np.clip(cosine, -1.0, 1.0))))
 
 

@@ -95,7 +95,7 @@ def _measured(more: Mapping[str, Any]) -> dict[str, str]:
     bands, indices, spectra = (pixels.get(name, {}) for name in ("bands", "indices", "spectra"))
     if "wasserstein" in bands:
         row[f"distance of bands ({bands['units']})"] = _each(bands["wasserstein"])
-    if "spectral_angle_deg" in bands:
+    if bands.get("spectral_angle_deg") is not None:
         row["spectral angle"] = f"{bands['spectral_angle_deg']:.3g}°"
         row["correlations differ by"] = _number(bands["correlation_difference"])
     for name, one in indices.items():

@@ -24,7 +24,7 @@ from dithc.sample.shards import batches
 
 SOLVERS, MOST_STEPS = ("dpm-solver", "unipc", *training.FLOW_SAMPLERS), 20
 SHARES = (0.5, 0.25, 0.125)  # of the distance to its neighbour that a timestep is moved, one after the other
-MOST_SCALING, SCALING_WITHIN, MOST_TRIALS = 0.2, 0.005, 12
+SCALINGS, SCALING_WITHIN, MOST_TRIALS = (-0.1, 0.2), 0.005, 12
 MOST_SWEEPS = 4  # over all timesteps, with one share
 log = logger(__name__)
 
@@ -213,7 +213,7 @@ def search_scaling(job: Job, *, score: Callable[[npt.NDArray[np.uint8]], float],
 
     before = score_at(0.0, halves[0])
     options = {"xatol": SCALING_WITHIN, "maxiter": MOST_TRIALS}
-    best = minimize_scalar(lambda x: score_at(float(x), halves[0]), bounds=(0.0, MOST_SCALING), options=options)
+    best = minimize_scalar(lambda x: score_at(float(x), halves[0]), bounds=SCALINGS, options=options)
     scaling = round(float(best.x), 3) if best.fun < before else 0.0
     unseen = {"before": score_at(0.0, halves[1]), "after": score_at(scaling, halves[1])}
     if unseen["after"] > unseen["before"]:

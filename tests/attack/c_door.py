@@ -154,8 +154,9 @@ class Attack:
             return c_int64(self.size(function, name))
         if kind == "uint32_t":
             return ctypes.c_uint32(self.random.choice([0, 1, 2, 2**32 - 1]))
-        if kind == "float":
-            return c_float(self.random.choice([0.0, 1.0, -1.0, 1e-5, float("inf"), float("nan")]))
+        if kind in ("float", "double"):
+            of = c_float if kind == "float" else c_double
+            return of(self.random.choice([0.0, 1.0, -1.0, 1e-5, float("inf"), float("nan")]))
         if kind == "hc_callback":
             return self.job if self.random.random() < 0.9 else signatures.Callback()
         if kind.endswith("*") and kind[:-1].strip() in STRUCTURES:

@@ -260,6 +260,7 @@ ONE_CLASS: list[dict[str, Any]] = [
             judged(guidance=2, guidance_interval=[0.6, 1.2]),
             ["evaluations.x.guidance_interval", "less than or equal to 1"],
         ),
+        (judged(at="codec", epsilon_scaling=0.1), ["`epsilon_scaling` is of predicted noise, and `at` is codec"]),
         (judged(guidance_interval=[0.2, 0.6]), ["`guidance_interval` needs `guidance` other than 1"]),
         (judged(guide="start"), ["`guide` needs `guidance` above 1, it is 1.0"]),
         (judged(guide="start", guidance=2, at="start"), ["`guide: start` needs weights that were trained since"]),

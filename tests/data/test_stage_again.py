@@ -1,5 +1,6 @@
 """The stage `scenes` again, after an end or a change: what is the same is not read again, and the result is as if all was."""
 
+import errno
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from dithc.data.readers import arrays, gaofen2
 from dithc.data.readers.safe_grid import doubled, regrid
 from dithc.data.scenes import Scenes
 from dithc.data.table import read_rows
+from dithc.log import UserError
 
 BANDS = ["B02", "B03", "B04", "B08"]
 SHOWN = {"bands": BANDS[:3], "low": 0.0, "high": 0.3}
@@ -258,6 +260,49 @@ def test_a_scene_that_fills_a_stack_is_painted_in_its_file_and_linked_from_run_t
         stage_scenes(settings, safe_folder, out=out)
     assert staged(out) == truth
     assert not list(tmp_path.glob(".out*"))
+
+
+def test_without_links_a_finished_folder_keeps_its_stacks(
+    safe_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, out = dataset(safe_folder, kind="sentinel2"), tmp_path / "out"
+    monkeypatch.setattr(stacks, "SHARD_BYTES", 100_000)
+
+    def refuse(old: Path, new: Path) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    stage_scenes(settings, safe_folder, out=out)
+    truth = staged(out)
+    broken = safe_folder / f"{next(safe_folder.glob('*.SAFE')).name}-x.SAFE"
+    broken.mkdir()
+    strict = settings.model_copy(update={"max_rejected": 0.0})
+    with pytest.raises(Exception, match="1 of 2 scenes"):
+        stage_scenes(strict, safe_folder, out=out)
+    assert staged(out) == truth
+
+
+def test_a_full_disk_ends_a_stage_and_rejects_no_scene(
+    safe_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = dataset(safe_folder, kind="sentinel2")
+    monkeypatch.setattr(stacks, "SHARD_BYTES", 100_000)
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(UserError, match=r"disk|space"):
+        stage_scenes(settings, safe_folder, out=tmp_path / "out")
+    assert list(tmp_path.glob("*out*")) == []
+
+
+def test_a_stray_file_in_what_a_run_left_is_removed(files: Path, tmp_path: Path) -> None:
+    partial = tmp_path / ".out.partial"
+    partial.mkdir()
+    (partial / "note.txt").write_text("mine")
+    stage_scenes(dataset(files), files, out=tmp_path / "out")
+    assert not partial.exists()
 
 
 def test_a_stack_that_is_all_valid_has_no_mask_and_another_one_for_all_its_scenes(files: Path, tmp_path: Path) -> None:

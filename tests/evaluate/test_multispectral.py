@@ -153,3 +153,10 @@ def test_sets_of_other_bands_are_refused(tmp_path: Path, sides: list[Any]) -> No
     other = measured(tmp_path, *scenes(0), bands=products.Bands.of(INFO | {"bands": ["B02", "B04", "B08"]}))
     with pytest.raises(UserError, match="B03, B04, B08"):
         multispectral.of_bands(sides[0], other)
+
+
+def test_black_has_no_spectral_angle(sides: Any, tmp_path: Path) -> None:
+    assert multispectral.spectral_angle(np.zeros(3), np.ones(3)) is None
+    images, labels = scenes(0)
+    black = measured(tmp_path / "black", np.zeros_like(images), labels)
+    assert multispectral.of_bands(black, black)["spectral_angle_deg"] is None

@@ -1,6 +1,7 @@
 """Search, lock and fetch against a catalogue of the tests' own, through pystac-client; and what must not be told."""
 
 import importlib.util
+import io
 import json
 import logging
 import shutil
@@ -260,6 +261,63 @@ def test_a_token_is_sent_and_told_to_nobody(
     with pytest.raises(UserError, match=r"one word") as error:
         fetch(source(limit=1))
     assert SECRET not in str(error.value)
+
+
+@needs_client
+def test_redirects_of_a_search_get_the_token_by_their_host_alone(
+    catalogue: Catalogue, source: Make, tmp_path: Path, no_token: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login user password of-netrc\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    no_token(DITHC_STAC_TOKEN=SECRET)
+    elsewhere = catalogue.url.replace("127.0.0.1", "localhost")
+    catalogue.replies["/v1"] = [Reply(status=302, headers={"Location": f"{elsewhere}/v1/"})]
+    catalogue.replies["/v1/"] = [Reply(status=302, headers={"Location": "/v1"})]
+    catalogue.replies["/v1/search"] = [Reply(status=307, headers={"Location": f"{catalogue.url}/v1/search"})]
+    fetch(source(limit=1))
+    given = {headers["Host"].split(":")[0]: headers.get("Authorization") for _, _, headers in catalogue.seen}
+    assert given == {"127.0.0.1": f"Bearer {SECRET}", "localhost": None}
+    no_token(DITHC_STAC_TOKEN="")
+    shutil.rmtree(tmp_path / "fetched")
+    catalogue.seen.clear()
+    fetch(source(limit=1))
+    assert not any("Authorization" in headers for _, _, headers in catalogue.seen)
+
+
+@needs_client
+@pytest.mark.parametrize("place", ["ftp://127.0.0.1/v1", "file:///etc/passwd", "http://user:pass@127.0.0.1/v1"])
+def test_redirects_of_a_search_lead_to_web_servers_alone(catalogue: Catalogue, source: Make, place: str) -> None:
+    catalogue.replies["/v1/search"] = [Reply(status=302, headers={"Location": place})]
+    with pytest.raises(
+        UserError, match=r"a redirect of .*/v1/search leads to an address that is not asked for"
+    ) as error:
+        fetch(source())
+    assert "pass@" not in str(error.value)
+
+
+@needs_client
+def test_a_search_is_not_led_from_https_to_http(source: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    from requests import Response
+    from requests.adapters import HTTPAdapter
+
+    asked = []
+
+    def send(self: HTTPAdapter, request: Any, **_: Any) -> Response:
+        asked.append(request.url)
+        found = Response()
+        found.status_code, found.request, found.url = 302, request, request.url
+        found.headers["Location"] = "HTTP://stac.example.org/v1"
+        found._content = b""
+        found.raw = io.BytesIO()
+        return found
+
+    monkeypatch.setattr(HTTPAdapter, "send", send)
+    monkeypatch.setattr("requests.sessions.extract_cookies_to_jar", lambda *_: None)
+    with pytest.raises(UserError, match=r"(?s)is not followed.*https, as before"):
+        fetch(source(catalog="https://stac.example.org/v1"))
+    assert asked == ["https://stac.example.org/v1"]
 
 
 @needs_client

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import re
 from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
@@ -27,10 +26,9 @@ from dithc.stac.item import (
     item_of,
     read_document,
 )
-from dithc.stac.lock import LOCK_FILE, Lock, Pinned, PinnedItem
+from dithc.stac.lock import IDENTITY, LOCK_FILE, Lock, Pinned, PinnedItem
 from dithc.stac.multihash import difference
 
-IDENTITY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
 SUFFIXES = (".tif", ".tiff", ".jp2")
 ANSWER_BYTES = 1 << 16
 MEGA = 1e6

@@ -18,6 +18,7 @@ from dithc.data.readers import read_scenes
 from dithc.data.scene import Rejection, Scene
 from dithc.log import UserError
 from dithc.runs import sha256_file
+from dithc.sealed import seal, unseal
 from dithc.stac import Lock, fetch
 from tests.stac.server import Catalogue, Reply
 
@@ -58,6 +59,16 @@ Make = Callable[..., datasets.Sentinel2Stac]
 def documents(catalogue: Catalogue) -> dict[str, dict[str, Any]]:
     found = [json.loads(path.read_text()) for path in catalogue.folder.rglob("*.json")]
     return {one["id"]: one for one in found if one.get("type") == "Feature"}
+
+
+def given(catalogue: Catalogue, folder: Path, *, most: int = 1) -> Path:
+    """A folder of items that were saved from the catalogue."""
+    items = folder / "items"
+    items.mkdir(exist_ok=True)
+    for name, one in list(documents(catalogue).items())[:most]:
+        one["links"] = [{"rel": "self", "href": f"{catalogue.url}/files/{name}/{name}.json"}]
+        (items / f"{name}.json").write_text(json.dumps(one))
+    return items
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -340,6 +351,47 @@ def test_what_is_no_catalogue_is_said(catalogue: Catalogue, source: Make, path: 
     catalogue.replies[path] = [Reply(body=body)]
     with pytest.raises(UserError, match=r"does not answer|nothing in"):
         fetch(source())
+
+
+@pytest.mark.parametrize("of_item", [True, False])
+@pytest.mark.parametrize(
+    "path",
+    ["../out.tif", "{id}/../../out.tif", "/out.tif", "{id}/..", "{id}/.", "{id}/", "{id}", "x/a.tif", "{id}/a/b", 7],
+)
+def test_a_lock_of_others_leads_out_of_no_folder(
+    catalogue: Catalogue, source: Make, tmp_path: Path, path: Any, of_item: bool
+) -> None:
+    items = given(catalogue, tmp_path)
+    one = fetch(source(search=None), items=items).items[0]
+    place = tmp_path / "fetched" / "lock.json"
+    content = unseal(place.read_text())
+    wrong = path.format(id=one.id) if isinstance(path, str) else path
+    (content["items"][0] if of_item else next(iter(content["items"][0]["assets"].values())))["path"] = wrong
+    place.write_text(seal(content))
+    before = files(tmp_path)
+    for use in (
+        lambda: fetch(source(search=None), items=items),
+        lambda: read_scenes(source(search=None), place.parent),
+    ):
+        with pytest.raises(UserError, match=r"(?s)not what was written\n.*the path .*\n.*ID/FILE\n.*remove it"):
+            use()
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("href", 7), ("size", "7"), ("checksum", 7), ("sha256", 7), ("id", ".."), ("id", 7)]
+)
+def test_a_lock_of_other_types_is_none(
+    catalogue: Catalogue, source: Make, tmp_path: Path, key: str, value: Any
+) -> None:
+    fetch(source(search=None), items=given(catalogue, tmp_path))
+    place = tmp_path / "fetched" / "lock.json"
+    content = unseal(place.read_text())
+    item = content["items"][0]
+    (item if key == "id" else next(iter(item["assets"].values())))[key] = value
+    place.write_text(seal(content))
+    with pytest.raises(UserError, match=r"not what was written"):
+        Lock.read(place.parent)
 
 
 @pytest.mark.parametrize("identity", ["../out", "a/b", ".hidden", "", "a" * 300, "a\nb"])

@@ -51,7 +51,7 @@ class Lock:
     """All that a folder was fetched for.
 
     Attributes:
-        search: what was asked, in words of the configuration.
+        search: what was asked, in words of the configuration; of items that were given, their number and digest.
         items: what was found, by id.
     """
 

@@ -14,8 +14,10 @@ import pytest
 
 from dithc.cli import main
 from dithc.config import datasets, load
+from dithc.data import stage_scenes
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Rejection, Scene
+from dithc.data.table import read_rows
 from dithc.log import UserError
 from dithc.runs import sha256_file
 from dithc.sealed import seal, unseal
@@ -236,6 +238,75 @@ def test_signed_addresses_are_used_and_never_kept(
     with pytest.raises(UserError, match=r"(?s)status 403.*search\.sign") as error:
         fetch(source(search=None), items=tmp_path / "item.json")
     assert "SIGNED" not in str(error.value)
+    lock = (tmp_path / "fetched" / "lock.json").read_text()
+    saved = (tmp_path / "item.json").read_text()
+    (tmp_path / "item.json").write_text(saved.replace("sv=1&sig=SIGNED", catalogue.signature))
+    fetch(source(search=None), items=tmp_path / "item.json")
+    assert (tmp_path / "fetched" / "lock.json").read_text() == lock
+    assert "LATER" not in texts(tmp_path / "fetched")
+
+
+def test_other_items_are_not_what_a_folder_was_fetched_for(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
+    items = given(catalogue, tmp_path)
+    (only,) = items.glob("*.json")
+    saved = json.loads(only.read_text())
+    saved["assets"]["cloud"] = {**next(saved["assets"][key] for key in ("scl", "SCL") if key in saved["assets"])}
+    only.write_text(json.dumps(saved))
+    fetch(source(search=None), items=items)
+    before = files(tmp_path / "fetched")
+    moved = only.rename(items / "another_name.json")
+    moved.write_text(json.dumps(dict(reversed(saved.items()))))
+    catalogue.seen.clear()
+    assert len(fetch(source(search=None), items=items).items) == 1  # the same, however it is saved
+    clouded = source(search=None)
+    clouded = clouded.model_copy(update={"clouds": clouded.clouds.model_copy(update={"probability": 50})})
+    with pytest.raises(UserError, match=r'(?s)fetched for something else.*probability": true'):
+        fetch(clouded, items=items)
+    moved.write_text(json.dumps(saved | {"properties": saved["properties"] | {"eo:cloud_cover": 99.0}}))
+    with pytest.raises(UserError, match=r"fetched for something else"):
+        fetch(source(search=None), items=items)
+    moved.write_text(json.dumps(saved))
+    given(catalogue, tmp_path, most=2)
+    moved.unlink()
+    with pytest.raises(UserError, match=r"(?s)fetched for something else.*\"items\": 1.*\"items\": 2.*lock\.json"):
+        fetch(source(search=None), items=items)
+    assert catalogue.seen == []
+    assert files(tmp_path / "fetched") == before
+
+
+def test_items_beside_a_search_are_refused_and_so_is_neither(
+    catalogue: Catalogue, source: Make, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"(?s)search and items at once.*got:.*expected:.*remedy:.*without `search`"):
+        fetch(source(), items=given(catalogue, tmp_path))
+    with pytest.raises(UserError, match=r"nothing to fetch"):
+        fetch(source(search=None))
+    assert not (tmp_path / "fetched").exists()
+    assert catalogue.seen == []
+
+
+def test_a_scene_that_is_taken_out_of_the_lock_is_not_kept_by_the_next_stage(
+    catalogue: Catalogue, source: Make, tmp_path: Path
+) -> None:
+    fetch(source(search=None), items=given(catalogue, tmp_path, most=2))
+    shown = {"bands": ["B04", "B03", "B11"], "low": 0.0, "high": 3000.0}
+    one = {"title": "A set", "codec": "none", "display": shown, "source": source(search=None).model_dump(mode="json")}
+    settings = datasets.Dataset.model_validate({**one, "max_rejected": 0.5})
+    assert stage_scenes(settings, tmp_path / "fetched", out=tmp_path / "staged")["rejected"] == {}
+    lock = Lock.read(tmp_path / "fetched")
+    assert lock is not None
+    gone = lock.items.pop()
+    lock.write(tmp_path / "fetched")
+    numbers = stage_scenes(settings, tmp_path / "fetched", out=tmp_path / "staged")
+    assert (numbers["accepted"], numbers["rejected"]) == (1, {"incomplete": 1})
+    rows = {row["scene_id"]: row["status"] for row in read_rows(tmp_path / "staged" / "scenes.parquet")}
+    assert rows == {gone.path: "rejected", lock.items[0].path: "accepted"}
+    stage_scenes(settings, tmp_path / "fetched", out=tmp_path / "anew")
+    for name in ("stack-00000.npy", "scenes.json"):
+        assert (tmp_path / "staged" / name).read_bytes() == (tmp_path / "anew" / name).read_bytes()
+    strict = settings.model_copy(update={"max_rejected": 0.0})
+    with pytest.raises(UserError, match=r"incomplete"):
+        stage_scenes(strict, tmp_path / "fetched", out=tmp_path / "staged")
 
 
 @needs_client

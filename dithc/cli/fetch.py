@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
     parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
     parser.add_argument("--dataset", required=True, help="name in the section `datasets`, of kind sentinel2-stac")
-    parser.add_argument("--items", type=Path, help="file or folder of STAC items, in the place of a search")
+    parser.add_argument("--items", type=Path, help="file or folder of STAC items, for a source without `search`")
 
 
 def folder(args: argparse.Namespace) -> Path:

@@ -7,7 +7,7 @@ Why: every catalogue names the same bands otherwise; and this is the only room t
 Invariants: a file with its final name is whole, by its length and by its checksum where there is one; a lock names all that was
 found, so that nothing is missing unseen, and a second fetch asks for nothing; credentials come from the environment, go to the
 catalogue's host and to those that are named beside them, and stand in no file, message or log; addresses are kept without their
-queries; no name that a catalogue gives becomes a path.
+queries; no name that a catalogue gives becomes a path, and a lock that anybody wrote names files of its scenes' folders alone.
 How to change it: another naming of bands is a line in `item.py`; pystac-client, which need not be installed, enters in
 `catalogue.py` alone.
 """

@@ -11,7 +11,7 @@ from typing import Any
 from dithc.config import datasets
 from dithc.log import UserError, problem
 from dithc.sealed import parse, plain
-from dithc.stac.http import TIMEOUT_SECONDS, Credentials, check_address
+from dithc.stac.http import TIMEOUT_SECONDS, Credentials, check_address, check_redirect
 from dithc.stac.item import Item, item_of
 
 PAGE = 100
@@ -53,19 +53,29 @@ def _documents(search: datasets.Search, credentials: Credentials) -> Iterator[di
     """Items of all pages, as the catalogue gives them."""
     from pystac_client import Client
     from pystac_client.exceptions import APIError
+    from pystac_client.stac_api_io import StacApiIO
 
     logging.getLogger("pystac_client").setLevel(logging.WARNING)  # it tells headers at DEBUG, the token among them
 
     def with_token(request: Any) -> Any:
         check_address(request.url, said_by=f"the catalogue {search.catalog}")
-        request.headers = {**(request.headers or {}), **credentials.headers(request.url)}
+        request.headers.update(credentials.headers(request.url))
         return request
+
+    def redirected(request: Any, response: Any) -> None:
+        check_redirect(response.request.url, request.url)
+        request.headers.pop("Authorization", None)
+        with_token(request)
+
+    service = StacApiIO()
+    service.session.auth = with_token  # without one, requests takes that of ~/.netrc, over the token
+    service.session.rebuild_auth = redirected  # which requests calls before it follows; its own looks into ~/.netrc too
 
     place = {"bbox": list(search.bbox)} if search.bbox is not None else {"intersects": _area(Path(search.area or ""))}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a catalogue does not promise is looked at here
-            client = Client.open(search.catalog, request_modifier=with_token, timeout=TIMEOUT_SECONDS)
+            client = Client.open(search.catalog, stac_io=service, timeout=TIMEOUT_SECONDS)
             clear = {"eo:cloud_cover": {"lte": 100 * search.max_cloud}} if search.max_cloud < 1.0 else None
             query = client.search(
                 collections=[search.collection],

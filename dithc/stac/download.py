@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 
 from dithc.log import UserError, logger, problem
 from dithc.runs import sha256_file
@@ -115,6 +115,8 @@ def _transfer(wanted: Wanted, credentials: Credentials, told: Callable[[int], No
     with _answered(wanted, headers, credentials) as response:
         start, total = _announced(wanted, response, have=have, etag=etag)
         _check_room(wanted, total - start)
+        if start == 0:
+            wanted.part.unlink(missing_ok=True)  # before its name changes: of two files no part follows another
         now = response.headers.get("ETag", "")
         wanted.etag.write_text(now if now.startswith('"') else "")  # a weak one (W/) names no bytes
         with wanted.part.open("r+b" if start else "wb") as file:
@@ -136,7 +138,7 @@ def _answered(wanted: Wanted, headers: dict[str, str], credentials: Credentials)
     except HTTPError as error:
         with error:
             raise _refused(wanted, error) from None
-    except (URLError, HTTPException, ConnectionError, TimeoutError) as error:
+    except (OSError, HTTPException) as error:  # urllib makes URLError of those of sending alone
         raise _Again(credentials.scrubbed(error)) from None
 
 

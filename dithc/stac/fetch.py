@@ -2,8 +2,9 @@
 
 import copy
 import json
-import re
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,28 @@ from dithc.stac.item import (
     item_of,
     read_document,
 )
-from dithc.stac.lock import LOCK_FILE, Lock, Pinned, PinnedItem
+from dithc.stac.lock import IDENTITY, LOCK_FILE, Lock, Pinned, PinnedItem
 from dithc.stac.multihash import difference
 
-IDENTITY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
 SUFFIXES = (".tif", ".tiff", ".jp2")
 ANSWER_BYTES = 1 << 16
 MEGA = 1e6
 log = logger("dithc.fetch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """Scenes as they will lie in the folder.
+
+    Attributes:
+        items: by id.
+        documents: items by their paths.
+        addresses: where files are from by their paths, with whatever belongs to them; never kept.
+    """
+
+    items: list[PinnedItem]
+    documents: dict[str, dict[str, Any]]
+    addresses: dict[str, str]
 
 
 def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
@@ -42,32 +57,39 @@ def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
 
     Args:
         source: says what is searched, which bands at which pixel size, and where they go.
-        items: a file or folder of items in the place of a search; a file may hold a collection of them.
+        items: a file or folder of items where nothing is searched; a file may hold a collection of them.
 
     Returns:
         The lock, all files of which are there.
 
     Raises:
-        UserError: there is no search, the folder was fetched for another one, nothing fits, or a file cannot be had.
+        UserError: there is no search and no items, or both, the folder was fetched for others, nothing fits, or a file cannot be
+            had.
     """
     assert source.path is not None
     folder, search = Path(source.path), source.search
-    credentials = Credentials.read(None if search is None or items is not None else search.catalog)
-    if items is None and search is None:
+    credentials = Credentials.read(search.catalog if search else None)
+    if (items is None) == (search is None):
+        what, got = "there is nothing to fetch", "a source without `search`, and no --items"
+        if search is not None:
+            what, got = "a search and items at once are not fetched", "a source with `search`, and --items"
         raise problem(
-            "there is nothing to fetch",
-            got="a source without `search`, and no --items",
+            what,
+            got=got,
             expected="one of them",
-            remedy="say in `source.search` which scenes, or pass --items FOLDER with STAC items of a catalogue",
+            remedy="say in `source.search` which scenes, or pass --items FOLDER with STAC items of a catalogue for a source "
+            "without `search`, which staging takes too",
         )
-    asked = (
-        Lock.asked_for(source) if items is None else {"items": items.name, "bands": source.bands, "gsd_m": source.gsd_m}
-    )
+    found = None if items is None else _pinned(_given(items), source)
+    asked = Lock.asked_for(source) if found is None else _asked_for(found, source)
     lock = Lock.read(folder)
-    signed: dict[str, str] = {}
     if lock is None:
-        found = search_catalogue(search, credentials=credentials) if search and items is None else _given(items)
-        lock, signed = _pinned(found, source, asked, folder)
+        if search is not None:
+            found = _pinned(search_catalogue(search, credentials=credentials), source)
+        assert found is not None
+        for path, document in found.documents.items():
+            atomic_write(folder / path, _text(document))
+        lock = Lock(search=asked, items=found.items)
         lock.write(folder)
     elif lock.search != asked:
         raise problem(
@@ -76,13 +98,22 @@ def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
             expected=json.dumps(asked),
             remedy=f"take another `source.path`, or remove {folder / LOCK_FILE}: then it is searched anew",
         )
-    _complete(lock, folder, credentials, sign=search.sign if search else None, signed=signed)
+    sign, signed = search.sign if search else None, found.addresses if found else {}
+    _complete(lock, folder, credentials, sign=sign, signed=signed)
     return lock
 
 
-def _given(items: Path | None) -> list[Item]:
+def _asked_for(found: _Found, source: datasets.Sentinel2Stac) -> dict[str, Any]:
+    """What the lock of items says of them: how many, and a digest of all but queries of their addresses."""
+    rows = [[found.documents[item.path], asdict(item)["assets"]] for item in found.items]  # by id
+    digest = sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+    masks = source.clouds.probability is not None
+    chosen_by = {"bands": source.bands, "gsd_m": source.gsd_m, "probability": masks}
+    return {"items": len(rows), "sha256": digest, **chosen_by}
+
+
+def _given(items: Path) -> list[Item]:
     """Items of files."""
-    assert items is not None
     paths = sorted(items.rglob("*.json")) if items.is_dir() else [items]
     found: dict[str, Item] = {}
     for path in paths:
@@ -103,12 +134,10 @@ def _given(items: Path | None) -> list[Item]:
     return list(found.values())
 
 
-def _pinned(
-    found: list[Item], source: datasets.Sentinel2Stac, asked: dict[str, Any], folder: Path
-) -> tuple[Lock, dict[str, str]]:
-    """The lock of items, whose documents are written; and the addresses of their files with whatever belongs to these."""
-    lock, addresses = Lock(search=asked), {}
-    for item in sorted(found, key=lambda item: item.id):
+def _pinned(given: list[Item], source: datasets.Sentinel2Stac) -> _Found:
+    """Items as they will lie in the folder."""
+    found = _Found(items=[], documents={}, addresses={})
+    for item in sorted(given, key=lambda item: item.id):
         if not IDENTITY.fullmatch(item.id):
             raise problem(
                 "the catalogue gives an item a name that can be no folder's",
@@ -124,13 +153,16 @@ def _pinned(
             pinned[asset.key] = Pinned(
                 path=f"{item.id}/{file}", href=without_query(address), size=asset.size, checksum=asset.checksum
             )
-            addresses[f"{item.id}/{file}"] = address
-        path = folder / item.id / f"{item.id}.json"
-        atomic_write(path, json.dumps(_local(item, pinned), indent=1) + "\n")
-        lock.items.append(
-            PinnedItem(id=item.id, path=f"{item.id}/{path.name}", sha256=sha256_file(path), assets=pinned)
-        )
-    return lock, addresses
+            found.addresses[f"{item.id}/{file}"] = address
+        path, document = f"{item.id}/{item.id}.json", _local(item, pinned)
+        digest = sha256(_text(document).encode()).hexdigest()
+        found.documents[path] = document
+        found.items.append(PinnedItem(id=item.id, path=path, sha256=digest, assets=pinned))
+    return found
+
+
+def _text(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1) + "\n"
 
 
 def _wanted(item: Item, source: datasets.Sentinel2Stac) -> dict[str, Asset]:

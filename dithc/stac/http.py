@@ -21,6 +21,7 @@ from urllib.request import (
 from dithc.log import UserError, problem
 
 TOKEN, TOKEN_HOSTS = "DITHC_STAC_TOKEN", "DITHC_STAC_TOKEN_HOSTS"
+PORTS = {"http": 80, "https": 443}
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 TIMEOUT_SECONDS = 60.0
 """Of silence; a server that is slow may take as long as it likes."""
@@ -33,7 +34,7 @@ QUERY = re.compile(r"\?[^\s\"'<>)]*")
 
 @dataclass(frozen=True)
 class Credentials:
-    """The token of the environment, and the hosts that get it."""
+    """The token of the environment, and the hosts that get it: `HOST` at any port, `HOST:PORT` at that one."""
 
     token: str | None
     hosts: frozenset[str]
@@ -54,14 +55,17 @@ class Credentials:
                 remedy=f"set {TOKEN} to the token alone, without `Bearer`",
             )
         named = {host.strip().lower() for host in os.environ.get(TOKEN_HOSTS, "").split(",")}
-        host = urlsplit(catalog).hostname if catalog else None
-        return cls(token, frozenset((named | {host or ""}) - {""}))
+        host = urlsplit(catalog).netloc.rpartition("@")[2].lower() if catalog else ""
+        return cls(token, frozenset((named | {host}) - {""}))
 
     def headers(self, url: str) -> dict[str, str]:
         """What goes with a request for `url`: the token, if its host gets it, and not where others could read it."""
         parts = urlsplit(url)
-        private = parts.scheme == "https" or parts.hostname in LOOPBACK
-        if self.token is None or parts.hostname not in self.hosts or not private:
+        host = parts.hostname or ""
+        written = f"[{host}]" if ":" in host else host
+        names = {host, written, f"{written}:{parts.port or PORTS.get(parts.scheme)}"}
+        private = parts.scheme == "https" or host in LOOPBACK
+        if self.token is None or not names & self.hosts or not private:
             return {}
         return {"Authorization": f"Bearer {self.token}"}
 
@@ -103,7 +107,9 @@ def check_address(href: str, *, said_by: str) -> None:
     """
     try:
         parts = urlsplit(href)
-        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and PRINTABLE.fullmatch(href) is not None
+        fits = (
+            parts.scheme in PORTS and bool(parts.hostname) and parts.port != 0 and PRINTABLE.fullmatch(href) is not None
+        )
         secret = fits and parts.username is not None
     except ValueError:
         fits = secret = False
@@ -116,6 +122,18 @@ def check_address(href: str, *, said_by: str) -> None:
         )
 
 
+def check_redirect(before: str, after: str) -> None:
+    """Refuses a redirect to what is no web server, and one from https to http.
+
+    Raises:
+        UserError: it is one.
+    """
+    said_by = f"a redirect of {without_query(before)}"
+    check_address(after, said_by=said_by)
+    if urlsplit(before).scheme == "https" and urlsplit(after).scheme == "http":
+        raise _astray(said_by, got=without_query(after), expected="https, as before")
+
+
 def answer(url: str, *, headers: Mapping[str, str], credentials: Credentials) -> HTTPResponse:
     """Asks for `url`; redirects are followed after a look at where they lead, and get the token only by their own host.
 
@@ -124,9 +142,8 @@ def answer(url: str, *, headers: Mapping[str, str], credentials: Credentials) ->
         UserError: a redirect leads to no web server, from https to http, or on and on.
         OSError, HTTPException, ValueError: there is no answer.
     """
-    said_by = f"the catalogue's {without_query(url)}"
+    check_address(url, said_by=f"the catalogue's {without_query(url)}")
     for _ in range(MOST_REDIRECTS + 1):
-        check_address(url, said_by=said_by)
         sent = {"User-Agent": "dithc", "Accept-Encoding": "identity", **headers, **credentials.headers(url)}
         try:
             return cast(HTTPResponse, _opener().open(Request(url, headers=sent), timeout=TIMEOUT_SECONDS))
@@ -135,11 +152,11 @@ def answer(url: str, *, headers: Mapping[str, str], credentials: Credentials) ->
             if error.code not in REDIRECTS or location is None:
                 raise
             error.close()
-        said_by = f"a redirect of {without_query(url)}"
-        secure, url = url.startswith("https:"), joined(url, location)
-        if secure and url.startswith("http:"):
-            raise _astray(said_by, got=without_query(url), expected="https, as before")
-    raise _astray(said_by, got=f"more than {MOST_REDIRECTS} redirects", expected="an answer")
+        before, url = url, joined(url, location)
+        check_redirect(before, url)
+    raise _astray(
+        f"a redirect of {without_query(before)}", got=f"more than {MOST_REDIRECTS} redirects", expected="an answer"
+    )
 
 
 def _opener() -> OpenerDirector:

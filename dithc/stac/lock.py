@@ -1,5 +1,6 @@
 """`lock.json` of a folder: what was searched, what was found, and what every file of it must be."""
 
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from dithc.sealed import plain, seal, unseal
 
 LOCK_FILE = "lock.json"
 VERSION = 1
+IDENTITY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
+MOST_SAID = 300
+FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(kw_only=True)
@@ -18,7 +22,7 @@ class Pinned:
     """A file of a scene.
 
     Attributes:
-        path: below the folder.
+        path: ID/FILE below the folder.
         href: where it is from, without query.
         size: bytes; None as long as neither catalogue nor server said so.
         checksum: multihash of the catalogue, None where it has none.
@@ -47,7 +51,7 @@ class Lock:
     """All that a folder was fetched for.
 
     Attributes:
-        search: what was asked, in words of the configuration.
+        search: what was asked, in words of the configuration; of items that were given, their number and digest.
         items: what was found, by id.
     """
 
@@ -59,7 +63,7 @@ class Lock:
         """The lock of a folder; None where it has none.
 
         Raises:
-            UserError: it is not what was written.
+            UserError: it is not what was written, or names a file that is not of a scene's own folder.
         """
         path = folder / LOCK_FILE
         if not path.exists():
@@ -68,17 +72,14 @@ class Lock:
             content = unseal(plain(path).read_text())
             if content.pop("version") != VERSION:
                 raise ValueError("another version")
-            items = [
-                PinnedItem(**{**one, "assets": {key: Pinned(**asset) for key, asset in one["assets"].items()}})
-                for one in content.pop("items")
-            ]
-            return cls(**content, items=items)
+            return cls(items=[_item(one) for one in content.pop("items")], **content)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise problem(
                 f"{path} is not what was written",
                 got=error,
-                expected="the bytes under its seal",
-                remedy="remove it and run `dithc fetch` again, which searches anew; whole files are not fetched again",
+                expected="the bytes under its seal, and every file as ID/FILE",
+                remedy="remove it and run `dithc fetch` again, which searches anew; of the files that are there, those with a "
+                "checksum of the catalogue are not fetched again",
             ) from None
 
     @staticmethod
@@ -108,3 +109,26 @@ class Lock:
             if (got := sha256_file(file)) != sha256:
                 return path, f"sha256 {got}", f"sha256 {sha256}"
         return None
+
+
+def _item(content: dict[str, Any]) -> PinnedItem:
+    """A scene of a lock that anybody may have written; a seal finds damage, not malice.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is none, or a path leads out of its folder.
+    """
+    item = PinnedItem(**{**content, "assets": {key: Pinned(**one) for key, one in content["assets"].items()}})
+    if not isinstance(item.id, str) or not IDENTITY.fullmatch(item.id):
+        raise ValueError(f"an item called {item.id!r}"[:MOST_SAID])
+    files = list(item.assets.values())
+    for path in (item.path, *(one.path for one in files)):
+        folder, _, name = path.partition("/") if isinstance(path, str) else ("", "", "")
+        if folder != item.id or not FILE.fullmatch(name):
+            raise ValueError(f"the path {path!r} of {item.id}"[:MOST_SAID])
+    sums = [item.sha256, *(one.href for one in files), *(one.sha256 or "" for one in files)]
+    sizes = [one.size for one in files if one.size is not None]
+    if not all(isinstance(one, str) for one in [*sums, *(one.checksum or "" for one in files)]):
+        raise TypeError(f"an address, SHA-256 or checksum of {item.id} that is no text")
+    if not all(isinstance(size, int) for size in sizes):
+        raise TypeError(f"a size of {item.id} that is no number of bytes")
+    return item

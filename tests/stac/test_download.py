@@ -1,15 +1,18 @@
 """One file from a server that fails in every way: it arrives whole and right, or not at all."""
 
+import errno
 import hashlib
+import ssl
 from collections.abc import Callable
 from email.utils import formatdate
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
 import pytest
 
 from dithc.log import UserError
 from dithc.stac.download import MOST_ATTEMPTS, Wanted, download
-from dithc.stac.http import Credentials
+from dithc.stac.http import Credentials, check_redirect
 from tests.stac.server import Catalogue, Reply
 
 PATH = "/files/one.tif"
@@ -250,6 +253,64 @@ def test_the_token_goes_to_its_hosts_alone(get: Get, catalogue: Catalogue, conte
     assert "Authorization" not in catalogue.asked("/files/two.tif")[0]
     assert Credentials("secret", frozenset({"example.org"})).headers("http://example.org/a") == {}
     assert Credentials("secret", frozenset({"example.org"})).headers("https://example.org/a") != {}
+
+
+def test_a_token_for_a_port_goes_to_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DITHC_STAC_TOKEN", "secret")
+    monkeypatch.setenv("DITHC_STAC_TOKEN_HOSTS", "a.org:8443, b.org,[::1]:99")
+    found = Credentials.read("https://C.org:443/v1")
+    given = ["https://a.org:8443/x", "https://b.org/x", "https://b.org:7/x", "https://c.org/x", "http://[::1]:99/x"]
+    assert all(found.headers(url) for url in given)
+    others = ["https://a.org/x", "https://a.org:8444/x", "https://c.org:444/x", "http://[::1]:98/x", "http://b.org/x"]
+    assert not any(found.headers(url) for url in others)
+
+
+def test_no_redirect_leads_from_https_to_http_however_it_is_written() -> None:
+    for before, after in (("https://a.org/x", "HTTP://a.org/x"), ("HTTPS://a.org/x?sig=secret", "http://a.org/x")):
+        with pytest.raises(UserError, match=r"(?s)a redirect of .* is not followed.*https, as before") as error:
+            check_redirect(before, after)
+        assert "secret" not in str(error.value)
+    for before, after in (("https://a.org/x", "HTTPS://b.org/x"), ("http://a.org/x", "HTTP://b.org/x")):
+        check_redirect(before, after)
+
+
+def test_an_end_between_two_versions_of_a_file_does_not_join_them(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        get(told=interrupt)
+    other = content[:4] + content[:3:-1]
+    (catalogue.folder / "one.tif").write_bytes(other)
+    write = Path.write_text
+
+    def killed(path: Path, text: str) -> None:
+        write(path, text)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            get()
+    get()
+    assert_whole(tmp_path, other)
+
+
+@pytest.mark.parametrize("error", [ssl.SSLError("cut"), OSError(errno.EHOSTUNREACH, "no route")])
+def test_a_network_that_fails_while_an_answer_comes_is_asked_again(
+    get: Get, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: list[float], error: OSError
+) -> None:
+    answers = HTTPConnection.getresponse
+    failing = [error]
+
+    def response(self: HTTPConnection) -> HTTPResponse:
+        if failing:
+            raise failing.pop()
+        return answers(self)
+
+    monkeypatch.setattr(HTTPConnection, "getresponse", response)
+    get()
+    assert len(pauses) == 1
+    assert_whole(tmp_path, content)
 
 
 def test_nobody_answers_is_said_without_an_address_that_could_be_signed(tmp_path: Path, pauses: list[float]) -> None:

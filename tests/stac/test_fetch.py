@@ -1,6 +1,7 @@
 """Search, lock and fetch against a catalogue of the tests' own, through pystac-client; and what must not be told."""
 
 import importlib.util
+import io
 import json
 import logging
 import shutil
@@ -13,10 +14,13 @@ import pytest
 
 from dithc.cli import main
 from dithc.config import datasets, load
+from dithc.data import stage_scenes
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Rejection, Scene
+from dithc.data.table import read_rows
 from dithc.log import UserError
 from dithc.runs import sha256_file
+from dithc.sealed import seal, unseal
 from dithc.stac import Lock, fetch
 from tests.stac.server import Catalogue, Reply
 
@@ -57,6 +61,16 @@ Make = Callable[..., datasets.Sentinel2Stac]
 def documents(catalogue: Catalogue) -> dict[str, dict[str, Any]]:
     found = [json.loads(path.read_text()) for path in catalogue.folder.rglob("*.json")]
     return {one["id"]: one for one in found if one.get("type") == "Feature"}
+
+
+def given(catalogue: Catalogue, folder: Path, *, most: int = 1) -> Path:
+    """A folder of items that were saved from the catalogue."""
+    items = folder / "items"
+    items.mkdir(exist_ok=True)
+    for name, one in list(documents(catalogue).items())[:most]:
+        one["links"] = [{"rel": "self", "href": f"{catalogue.url}/files/{name}/{name}.json"}]
+        (items / f"{name}.json").write_text(json.dumps(one))
+    return items
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -224,6 +238,75 @@ def test_signed_addresses_are_used_and_never_kept(
     with pytest.raises(UserError, match=r"(?s)status 403.*search\.sign") as error:
         fetch(source(search=None), items=tmp_path / "item.json")
     assert "SIGNED" not in str(error.value)
+    lock = (tmp_path / "fetched" / "lock.json").read_text()
+    saved = (tmp_path / "item.json").read_text()
+    (tmp_path / "item.json").write_text(saved.replace("sv=1&sig=SIGNED", catalogue.signature))
+    fetch(source(search=None), items=tmp_path / "item.json")
+    assert (tmp_path / "fetched" / "lock.json").read_text() == lock
+    assert "LATER" not in texts(tmp_path / "fetched")
+
+
+def test_other_items_are_not_what_a_folder_was_fetched_for(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
+    items = given(catalogue, tmp_path)
+    (only,) = items.glob("*.json")
+    saved = json.loads(only.read_text())
+    saved["assets"]["cloud"] = {**next(saved["assets"][key] for key in ("scl", "SCL") if key in saved["assets"])}
+    only.write_text(json.dumps(saved))
+    fetch(source(search=None), items=items)
+    before = files(tmp_path / "fetched")
+    moved = only.rename(items / "another_name.json")
+    moved.write_text(json.dumps(dict(reversed(saved.items()))))
+    catalogue.seen.clear()
+    assert len(fetch(source(search=None), items=items).items) == 1  # the same, however it is saved
+    clouded = source(search=None)
+    clouded = clouded.model_copy(update={"clouds": clouded.clouds.model_copy(update={"probability": 50})})
+    with pytest.raises(UserError, match=r'(?s)fetched for something else.*probability": true'):
+        fetch(clouded, items=items)
+    moved.write_text(json.dumps(saved | {"properties": saved["properties"] | {"eo:cloud_cover": 99.0}}))
+    with pytest.raises(UserError, match=r"fetched for something else"):
+        fetch(source(search=None), items=items)
+    moved.write_text(json.dumps(saved))
+    given(catalogue, tmp_path, most=2)
+    moved.unlink()
+    with pytest.raises(UserError, match=r"(?s)fetched for something else.*\"items\": 1.*\"items\": 2.*lock\.json"):
+        fetch(source(search=None), items=items)
+    assert catalogue.seen == []
+    assert files(tmp_path / "fetched") == before
+
+
+def test_items_beside_a_search_are_refused_and_so_is_neither(
+    catalogue: Catalogue, source: Make, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"(?s)search and items at once.*got:.*expected:.*remedy:.*without `search`"):
+        fetch(source(), items=given(catalogue, tmp_path))
+    with pytest.raises(UserError, match=r"nothing to fetch"):
+        fetch(source(search=None))
+    assert not (tmp_path / "fetched").exists()
+    assert catalogue.seen == []
+
+
+def test_a_scene_that_is_taken_out_of_the_lock_is_not_kept_by_the_next_stage(
+    catalogue: Catalogue, source: Make, tmp_path: Path
+) -> None:
+    fetch(source(search=None), items=given(catalogue, tmp_path, most=2))
+    shown = {"bands": ["B04", "B03", "B11"], "low": 0.0, "high": 3000.0}
+    one = {"title": "A set", "codec": "none", "display": shown, "source": source(search=None).model_dump(mode="json")}
+    settings = datasets.Dataset.model_validate({**one, "max_rejected": 0.5})
+    assert stage_scenes(settings, tmp_path / "fetched", out=tmp_path / "staged")["rejected"] == {}
+    lock = Lock.read(tmp_path / "fetched")
+    assert lock is not None
+    gone = lock.items.pop()
+    lock.write(tmp_path / "fetched")
+    numbers = stage_scenes(settings, tmp_path / "fetched", out=tmp_path / "staged")
+    assert (numbers["accepted"], numbers["rejected"]) == (1, {"incomplete": 1})
+    rows = {row["scene_id"]: row["status"] for row in read_rows(tmp_path / "staged" / "scenes.parquet")}
+    assert rows == {gone.path: "rejected", lock.items[0].path: "accepted"}
+    stage_scenes(settings, tmp_path / "fetched", out=tmp_path / "anew")
+    for name in ("stack-00000.npy", "scenes.json"):
+        assert (tmp_path / "staged" / name).read_bytes() == (tmp_path / "anew" / name).read_bytes()
+    strict = settings.model_copy(update={"max_rejected": 0.0})
+    with pytest.raises(UserError, match=r"incomplete"):
+        stage_scenes(strict, tmp_path / "fetched", out=tmp_path / "staged")
 
 
 @needs_client
@@ -263,6 +346,63 @@ def test_a_token_is_sent_and_told_to_nobody(
 
 
 @needs_client
+def test_redirects_of_a_search_get_the_token_by_their_host_alone(
+    catalogue: Catalogue, source: Make, tmp_path: Path, no_token: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login user password of-netrc\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    no_token(DITHC_STAC_TOKEN=SECRET)
+    elsewhere = catalogue.url.replace("127.0.0.1", "localhost")
+    catalogue.replies["/v1"] = [Reply(status=302, headers={"Location": f"{elsewhere}/v1/"})]
+    catalogue.replies["/v1/"] = [Reply(status=302, headers={"Location": "/v1"})]
+    catalogue.replies["/v1/search"] = [Reply(status=307, headers={"Location": f"{catalogue.url}/v1/search"})]
+    fetch(source(limit=1))
+    given = {headers["Host"].split(":")[0]: headers.get("Authorization") for _, _, headers in catalogue.seen}
+    assert given == {"127.0.0.1": f"Bearer {SECRET}", "localhost": None}
+    no_token(DITHC_STAC_TOKEN="")
+    shutil.rmtree(tmp_path / "fetched")
+    catalogue.seen.clear()
+    fetch(source(limit=1))
+    assert not any("Authorization" in headers for _, _, headers in catalogue.seen)
+
+
+@needs_client
+@pytest.mark.parametrize("place", ["ftp://127.0.0.1/v1", "file:///etc/passwd", "http://user:pass@127.0.0.1/v1"])
+def test_redirects_of_a_search_lead_to_web_servers_alone(catalogue: Catalogue, source: Make, place: str) -> None:
+    catalogue.replies["/v1/search"] = [Reply(status=302, headers={"Location": place})]
+    with pytest.raises(
+        UserError, match=r"a redirect of .*/v1/search leads to an address that is not asked for"
+    ) as error:
+        fetch(source())
+    assert "pass@" not in str(error.value)
+
+
+@needs_client
+def test_a_search_is_not_led_from_https_to_http(source: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    from requests import Response
+    from requests.adapters import HTTPAdapter
+
+    asked = []
+
+    def send(self: HTTPAdapter, request: Any, **_: Any) -> Response:
+        asked.append(request.url)
+        found = Response()
+        found.status_code, found.request, found.url = 302, request, request.url
+        found.headers["Location"] = "HTTP://stac.example.org/v1"
+        found._content = b""
+        found.raw = io.BytesIO()
+        return found
+
+    monkeypatch.setattr(HTTPAdapter, "send", send)
+    monkeypatch.setattr("requests.sessions.extract_cookies_to_jar", lambda *_: None)
+    with pytest.raises(UserError, match=r"(?s)is not followed.*https, as before"):
+        fetch(source(catalog="https://stac.example.org/v1"))
+    assert asked == ["https://stac.example.org/v1"]
+
+
+@needs_client
 @pytest.mark.parametrize("href", ["file:///etc/passwd", "/etc/passwd", "http://user:pass@127.0.0.1/next"])
 def test_a_page_leads_to_no_file_of_this_machine(catalogue: Catalogue, source: Make, href: str) -> None:
     page = {"type": "FeatureCollection", "features": [], "links": [{"rel": "next", "href": href}]}
@@ -282,6 +422,47 @@ def test_what_is_no_catalogue_is_said(catalogue: Catalogue, source: Make, path: 
     catalogue.replies[path] = [Reply(body=body)]
     with pytest.raises(UserError, match=r"does not answer|nothing in"):
         fetch(source())
+
+
+@pytest.mark.parametrize("of_item", [True, False])
+@pytest.mark.parametrize(
+    "path",
+    ["../out.tif", "{id}/../../out.tif", "/out.tif", "{id}/..", "{id}/.", "{id}/", "{id}", "x/a.tif", "{id}/a/b", 7],
+)
+def test_a_lock_of_others_leads_out_of_no_folder(
+    catalogue: Catalogue, source: Make, tmp_path: Path, path: Any, of_item: bool
+) -> None:
+    items = given(catalogue, tmp_path)
+    one = fetch(source(search=None), items=items).items[0]
+    place = tmp_path / "fetched" / "lock.json"
+    content = unseal(place.read_text())
+    wrong = path.format(id=one.id) if isinstance(path, str) else path
+    (content["items"][0] if of_item else next(iter(content["items"][0]["assets"].values())))["path"] = wrong
+    place.write_text(seal(content))
+    before = files(tmp_path)
+    for use in (
+        lambda: fetch(source(search=None), items=items),
+        lambda: read_scenes(source(search=None), place.parent),
+    ):
+        with pytest.raises(UserError, match=r"(?s)not what was written\n.*the path .*\n.*ID/FILE\n.*remove it"):
+            use()
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("href", 7), ("size", "7"), ("checksum", 7), ("sha256", 7), ("id", ".."), ("id", 7)]
+)
+def test_a_lock_of_other_types_is_none(
+    catalogue: Catalogue, source: Make, tmp_path: Path, key: str, value: Any
+) -> None:
+    fetch(source(search=None), items=given(catalogue, tmp_path))
+    place = tmp_path / "fetched" / "lock.json"
+    content = unseal(place.read_text())
+    item = content["items"][0]
+    (item if key == "id" else next(iter(item["assets"].values())))[key] = value
+    place.write_text(seal(content))
+    with pytest.raises(UserError, match=r"not what was written"):
+        Lock.read(place.parent)
 
 
 @pytest.mark.parametrize("identity", ["../out", "a/b", ".hidden", "", "a" * 300, "a\nb"])

@@ -214,6 +214,13 @@ def _complete(lock: Lock, folder: Path, credentials: Credentials, *, sign: str |
     files = [asset for item in lock.items for asset in item.assets.values()]
     log.info(f"{len(lock.items)} scenes of {len(files)} files in {folder}")
     fetched = 0
+    if links := [item.id for item in lock.items if (folder / item.id).is_symlink()]:
+        raise problem(
+            f"a folder of a scene in {folder} is a link, which may lead out of it",
+            got=links[0],
+            expected="folders",
+            remedy="remove the link: the scene is fetched again",
+        )
     with progress(total=len(files), label="fetch", unit="file") as bar:
         for item in lock.items:
             try:

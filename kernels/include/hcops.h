@@ -437,7 +437,7 @@ int hc_adamw(hc_context *context, const hc_adamw_settings *settings, int64_t ten
              float *const *out_ema, uint16_t *const *out_shadow);
 
 /* About the orthogonal factor of each of `matrices` matrices x (rows, columns), by Newton-Schulz iterations (Jordan et al. 2024): X = x
- * / max(|x|, least_norm), |x| the root of the sum of its squares, then in each iteration X = a X + P X, P = b G + c G G, G = X X^T; on
+ * / max(|x|, least_norm), |x| the root of the sum of its squares, then in each iteration (1,000 at most) X = a X + P X, P = b G + c G G, G = X X^T; on
  * the right, with G = X^T X, where rows > columns. compute, HC_F32 or HC_BF16: the type of products and of what stands between them,
  * and of out_x (rows, columns). The threads take a small matrix each, in the order given, so the dearest should come first; one that is
  * large, or would keep one thread longer than all work does all threads, is done by all. */

@@ -12,6 +12,7 @@
  * cache. (384 x 1,536 in fp32 takes 3.5 MB, 768 x 3,072 in bf16 7 MB.) */
 #define MOST_BYTES_OF_ONE (6 << 20)
 #define PAGE 4096
+#define MOST_ITERATIONS 1000 /* more are a mistake; a call of very many would not end */
 
 /* A product that is its own transpose is cut into so many runs of rows at most, which spares three eighths of it (of a half); of
  * so many rows each, whole tiles of most kernels. No run has less than two thirds of them, 64, so that all are served by the kernel
@@ -244,7 +245,7 @@ static int run_all(hc_context *context, orthogonalise_job *job) {
 
 int hc_orthogonalise(hc_context *context, int64_t iterations, float a, float b, float c, double least_norm, int compute,
                      int64_t matrices, const int64_t *rows, const int64_t *columns, const float *const *x, void *const *out_x) {
-    if (!hc_is_context(context) || iterations < 0 || (compute != HC_F32 && compute != HC_BF16) || matrices < 0 ||
+    if (!hc_is_context(context) || iterations < 0 || iterations > MOST_ITERATIONS || (compute != HC_F32 && compute != HC_BF16) || matrices < 0 ||
         (matrices > 0 && (rows == NULL || columns == NULL || x == NULL || out_x == NULL))) {
         return HC_BAD_ARGUMENT;
     }

@@ -549,3 +549,18 @@ def test_addresses_of_the_configuration_hold_no_secret(source: Make) -> None:
     for wrong in ({"bbox": (10, 0, 5, 5)}, {"bbox": None}, {"first_day": "2023-01-01"}, {"area": "a.geojson"}):
         with pytest.raises(ValueError, match=r"bbox|first_day"):
             source(**wrong)
+
+
+def test_a_folder_of_a_scene_that_is_a_link_is_not_written_through(
+    catalogue: Catalogue, source: Make, tmp_path: Path
+) -> None:
+    items = given(catalogue, tmp_path)
+    (item,) = fetch(source(search=None), items=items).items
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(tmp_path / "fetched" / item.id, elsewhere)
+    next(path for path in elsewhere.iterdir() if path.suffix != ".json").unlink()
+    before = files(elsewhere)
+    (tmp_path / "fetched" / item.id).symlink_to(elsewhere)
+    with pytest.raises(UserError, match=r"(?s)is a link.*remove the link"):
+        fetch(source(search=None), items=items)
+    assert files(elsewhere) == before

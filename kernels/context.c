@@ -107,15 +107,6 @@ void *hc_scratch(hc_context *context, int64_t bytes) {
     return context->scratch;
 }
 
-hc_context hc_lent(const hc_context *context, int num_threads, void *scratch, int64_t bytes) {
-    hc_context lent = *context;
-    lent.num_threads = num_threads;
-    lent.num_clusters = num_threads == context->num_threads ? context->num_clusters : 1;
-    lent.scratch = scratch;
-    lent.scratch_bytes = bytes;
-    return lent;
-}
-
 static void renew_lock_after_fork(locked_context *made) {
     if (made->owner != hc_forks()) {
         /* The thread that may have held the lock at that moment exists in the parent only. */

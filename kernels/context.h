@@ -30,10 +30,6 @@ static inline int hc_is_context(const hc_context *context) {
  * by the operator before it starts its job; the block is valid until the next call. */
 void *hc_scratch(hc_context *context, int64_t bytes);
 
-/* The context of the same machine that an operator gives to the operators it consists of: all of its threads, or of one of them
- * (num_threads 1), and these bytes of the operator's own scratch memory, which they must not exceed. */
-hc_context hc_lent(const hc_context *context, int num_threads, void *scratch, int64_t bytes);
-
 /* An operator brackets its work with these, so that two Python threads cannot share scratch memory and team. Not recursive. */
 void hc_lock(hc_context *context);
 void hc_unlock(hc_context *context);

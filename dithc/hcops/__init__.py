@@ -1,9 +1,9 @@
 """The operators of a Diffusion Transformer, with gradients, each served by a kernel chosen from one table.
 
-What: `linear` (with bias, and a GELU or a gated residual as its end), `attention`; in `fused` the MLP and the whole block as
-one node of autograd each; in `vector` the operators bound by memory; in `optimizer` norm, update, orthogonal factors and the
-buffer of gradients; `use` to choose the back end that serves them, `describe` to say which kernel serves what, and why, and
-`raw` for who measures a kernel without autograd.
+What: `linear` (with bias, and a GELU or a gated residual as its end), `attention`; in `fused` the MLP and the whole block as one
+node of autograd each; in `vector` the operators bound by memory; in `optimizer` norm, update and the buffer of gradients; `use`
+to choose the back end that serves them, `describe` to say which kernel serves what, and why, and `raw` for who measures a kernel
+without autograd.
 Why: all the time of a training step is spent behind this door, so a faster kernel enters here and nowhere else.
 Invariants:
 - `table.KERNELS` is the only list of kernels; dispatch, tests and benchmarks read it. Without a choice the C kernels serve, or

@@ -23,7 +23,6 @@ from dithc.hcops.checks import (
     typed,
     wrong_shape,
 )
-from dithc.hcops.newton_schulz import COEFFICIENTS, LEAST_NORM
 from dithc.log import problem
 
 # Numbers of hc_function.
@@ -278,19 +277,6 @@ def adamw_forward(
         *(native.context(), settings, len(weights), counts.data_ptr()),
         *(None if addresses is None else addresses.data_ptr() for addresses in arrays),
     )
-
-
-def orthogonalise_forward(matrices: Sequence[Tensor], *, iterations: int, dtype: torch.dtype) -> list[Tensor]:
-    """The factors, of `dtype`, of contiguous fp32 matrices, the small ones made by one thread each."""
-    made = [pool().empty(matrix.shape, dtype) for matrix in matrices]
-    sizes = torch.tensor([matrix.shape for matrix in matrices], dtype=torch.int64).reshape(-1, 2).t().contiguous()
-    addresses = _addresses("orthogonalise", "matrices", matrices)
-    targets = torch.tensor([matrix.data_ptr() for matrix in made], dtype=torch.int64)
-    functions().hc_orthogonalise(
-        *(native.context(), iterations, *COEFFICIENTS, LEAST_NORM, TYPES[dtype], len(matrices)),
-        *(sizes[0].data_ptr(), sizes[1].data_ptr(), addresses.data_ptr(), targets.data_ptr()),
-    )
-    return made  # (R, C) each
 
 
 def _adaln(

@@ -1,12 +1,13 @@
-"""The orthogonal factor of a matrix by products alone (Newton-Schulz), of whatever makes products.
+"""The orthogonal factor of a matrix by products alone (Newton-Schulz), which run on the operators' own GEMM.
 
 Legend: R rows, C columns, S = min(R, C), L = max(R, C).
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
+
+from dithc.hcops import vector
+from dithc.hcops.ops import linear
 
 # Of Jordan et al. 2024 (Muon): x -> a x + b x^3 + c x^5 is steep at 0 and takes (0, 1] not to 1, but into a band about it, 0.68
 # to 1.21, where it keeps what has come there: after 5 iterations, all that began above 0.0015.
@@ -14,15 +15,9 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 LEAST_NORM = 1e-7  # by which a matrix is divided, as in Jordan's and torch's: that of zeros stays 0
 
 
-def by_products(
-    matrix: Tensor,
-    *,
-    iterations: int,
-    dtype: torch.dtype,
-    linear: Callable[[Tensor, Tensor], Tensor],
-    scale_add: Callable[[Tensor, Tensor, float, float], Tensor],
-) -> Tensor:
-    """As `optimizer.orthogonalise`, of one matrix.
+@torch.no_grad()
+def orthogonalise(matrix: Tensor, *, iterations: int = 5, dtype: torch.dtype = torch.float32) -> Tensor:
+    """About U V^T of the matrix U S V^T, whatever its size: every singular value that is not tiny is brought near 1.
 
     X, of a largest singular value of 1 at most, becomes (a I + b X X^T + c (X X^T)^2) X in each iteration; the smaller side is
     the one that is squared, so an iteration takes 2 S^2 L + S^3 multiply-adds.
@@ -31,8 +26,9 @@ def by_products(
         matrix: (R, C) of any size, 0 included.
         iterations: how often.
         dtype: of the products, and of what stands between them.
-        linear: x, y -> x y^T, of dense matrices of `dtype`.
-        scale_add: x, y, alpha, beta -> alpha x + beta y.
+
+    Returns:
+        (R, C) of `dtype`; transposed memory where R > C.
     """
     a, b, c = COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
@@ -40,6 +36,8 @@ def by_products(
     x = ((matrix.t() if is_tall else matrix) / norm).to(dtype).contiguous()  # (S, L)
     for _ in range(iterations):
         gram = linear(x, x)  # (S, S), X X^T
-        poly = scale_add(gram, linear(gram, gram), b, c)  # (S, S); the Gram matrix is its own transpose
-        x = scale_add(x, linear(poly, x.t().contiguous()), a, 1.0)  # (S, L)
-    return (x.t() if is_tall else x).contiguous()
+        poly = vector.scale_add(
+            gram, linear(gram, gram), alpha=b, beta=c
+        )  # (S, S); the Gram matrix is its own transpose
+        x = vector.scale_add(x, linear(poly, x.t()), alpha=a)  # (S, L)
+    return x.t() if is_tall else x

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from dithc.hcops import numba_loops
 from dithc.hcops.checks import fp32, halves_of, shape_of, wrong_shape
-from dithc.hcops.newton_schulz import by_products
-from dithc.hcops.numba_backend import NO_BF16, NO_FP32, flat, linear_forward
+from dithc.hcops.numba_backend import NO_BF16, NO_FP32, flat
 from dithc.hcops.numba_compiler import Kernel
 from dithc.hcops.numba_loops import ADAMW_BLOCK, ELEMENTS_PER_BLOCK
 from dithc.hcops.numba_threads import num_threads, run, spread
@@ -221,12 +220,6 @@ def adamw_forward(
         numba_loops.adamw.prepare(0, 0, *rows[0], *numbers)
     parts = _equal_parts([weight.numel() for weight in weights])
     spread([partial(_update, [(rows[i], begin, end) for i, begin, end in part], numbers) for part in parts])
-
-
-def orthogonalise_forward(matrices: Sequence[Tensor], *, iterations: int, dtype: torch.dtype) -> list[Tensor]:
-    """The factors, of `dtype`, of contiguous fp32 matrices, one after the other."""
-    made = partial(by_products, linear=partial(linear_forward, bias=None, dtype=dtype), scale_add=scale_add_forward)
-    return [made(matrix, iterations=iterations, dtype=dtype) for matrix in matrices]
 
 
 def _update(pieces: Sequence[tuple[tuple[Any, ...], int, int]], numbers: tuple[np.float32, ...]) -> None:

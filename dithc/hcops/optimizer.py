@@ -8,6 +8,7 @@ from torch import Tensor
 from dithc.hcops import reference
 from dithc.hcops.active import backend_of, raw, say_once
 from dithc.hcops.flat import flat_gradients, forget_gradients, give_place
+from dithc.hcops.newton_schulz import orthogonalise
 from dithc.hcops.table import FALLBACK
 from dithc.log import problem
 
@@ -81,34 +82,6 @@ def adamw(
     if not by_torch:  # autograd learns that memory behind saved tensors has changed
         changed = [*weights, *first, *second, *(averages or ()), *(shadows or ())]
         torch.autograd.graph.increment_version(tensor for tensor in changed if not tensor.is_inference())
-
-
-@torch.no_grad()
-def orthogonalise(
-    matrices: Sequence[Tensor], *, iterations: int = 5, dtype: torch.dtype = torch.float32
-) -> list[Tensor]:
-    """About U V^T of each matrix U S V^T, whatever its size: every singular value that is not tiny is brought near 1.
-
-    Newton-Schulz iterations (Jordan et al. 2024); see `newton_schulz.by_products`.
-
-    Args:
-        matrices: (R, C) each, read only; the dearest first.
-        iterations: how often.
-        dtype: of the products, and of what stands between them: bf16 or fp32.
-
-    Returns:
-        (R, C) of `dtype` each, the same for any number of threads.
-
-    Raises:
-        UserError: a tensor that is no matrix.
-    """
-    for index, matrix in enumerate(matrices):
-        if matrix.dim() != 2:
-            where = f"operator orthogonalise, argument matrices[{index}]"
-            raise problem(where, got=tuple(matrix.shape), expected="(R, C)", remedy="give each matrix as such")
-    by_torch = _reference_serves("orthogonalise", matrices)
-    kernel = reference.orthogonalise_forward if by_torch else raw("orthogonalise_forward")
-    return list(kernel(matrices, iterations=iterations, dtype=dtype))
 
 
 def _reference_serves(op: str, tensors: Sequence[Tensor]) -> bool:

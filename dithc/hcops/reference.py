@@ -5,13 +5,10 @@ of patches (T = R * S), p side of a patch.
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from dithc.hcops.newton_schulz import by_products
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -203,10 +200,3 @@ def adamw_forward(
         torch._foreach_lerp_(list(averages), list(weights), 1.0 - ema_decay)
     if shadows is not None:
         torch._foreach_copy_(list(shadows), list(weights))
-
-
-@torch.no_grad()
-def orthogonalise_forward(matrices: Sequence[Tensor], *, iterations: int, dtype: torch.dtype) -> list[Tensor]:
-    """(R, C) each, one after the other, by torch's products."""
-    by_torch = partial(by_products, linear=F.linear, scale_add=scale_add)
-    return [by_torch(matrix, iterations=iterations, dtype=dtype) for matrix in matrices]

@@ -62,7 +62,6 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("scale_add", "reference", "torch's multiply and add"),
     Kernel("sum_of_squares", "reference", "torch's norm of each tensor"),
     Kernel("adamw", "reference", "torch's fused AdamW between passes for clipping and average"),
-    Kernel("orthogonalise", "reference", "torch's products, one after the other"),
     Kernel("linear", "numba", "blocked GEMM"),
     Kernel("linear_gelu", "numba", "blocked GEMM with bias and GELU in its end"),
     Kernel("linear_gate_residual", "numba", "blocked GEMM with bias, gate and residual in its end"),
@@ -78,7 +77,6 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     Kernel("sum_of_squares", "numba", "one pass"),
     Kernel("adamw", "numba", "clipping, moments, update and average in one pass"),
-    Kernel("orthogonalise", "numba", "blocked GEMMs, one after the other"),
     Kernel("linear", "c", "packed GEMM with the bias in its end", _PRODUCTS),
     Kernel("linear_gelu", "c", "packed GEMM with bias and GELU in its end", _PRODUCTS),
     Kernel("linear_gate_residual", "c", "packed GEMM with bias, gate and residual in its end", _PRODUCTS),
@@ -100,7 +98,6 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("scale_add", "c", "one pass", ("scale_add*",)),
     Kernel("sum_of_squares", "c", "one pass in a fixed order", ("sum_of_squares*",)),
     Kernel("adamw", "c", "clipping, moments, update and average in one pass", ("adamw*",)),
-    Kernel("orthogonalise", "c", "all matrices in one call, small ones on a thread each", _PRODUCTS),
 )
 
 

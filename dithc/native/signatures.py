@@ -226,7 +226,6 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_mse_backward": (c_void_p, c_int64, c_int64, c_void_p, *_ARRAY, *_ARRAY, *_ARRAY),
     "hc_sum_of_squares": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
     "hc_adamw": (c_void_p, POINTER(AdamwSettings), c_int64, *(c_void_p,) * 7),
-    "hc_orthogonalise": (c_void_p, c_int64, c_float, c_float, c_float, c_double, c_int, c_int64, *(c_void_p,) * 4),
     "hc_sequence": (c_void_p, c_void_p, c_int64, POINTER(c_int64)),
     "hc_multiply_add_ceiling": (c_void_p, c_int, c_int64, POINTER(c_double)),
     "hc_exchange_bytes": (c_int, c_int, c_int64, POINTER(c_int64)),

@@ -27,11 +27,6 @@ HIDDEN = {
 }
 
 
-# Elements of the matrices that are made orthogonal in one call: its results take memory beside the gradients, 32 MB in bf16, and
-# travel while those of the next one are made. A DiT-S/2 has 21 million in all.
-MOST_TOGETHER = 16_000_000
-
-
 @dataclass(frozen=True)
 class Matrix:
     """Matrix `number` of the `count` (R, C) ones in the weight of this name."""
@@ -133,16 +128,6 @@ def matrices_of(shapes: Mapping[str, tuple[int, ...]]) -> list[Matrix]:
         count = HIDDEN.get(kind, 0) if part == "blocks" else 0
         found += [Matrix(name, number, count, shape[0] // count, shape[1]) for number in range(count)]
     return found
-
-
-def groups_of(matrices: Iterable[Matrix]) -> list[list[Matrix]]:
-    """Runs of them, in their order, each of no more than `MOST_TOGETHER` elements, unless it is a single one."""
-    groups: list[list[Matrix]] = []
-    for matrix in matrices:
-        if not groups or sum(one.size for one in groups[-1]) + matrix.size > MOST_TOGETHER:
-            groups.append([])
-        groups[-1].append(matrix)
-    return groups
 
 
 def owners_of(matrices: Iterable[Matrix], ranks: int) -> dict[Matrix, int]:

@@ -8,7 +8,7 @@ Legend: R rows, C columns of a matrix.
 """
 
 import math
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -20,7 +20,7 @@ from dithc import hcops
 from dithc.config import training
 from dithc.tensors import Piece
 from dithc.train.ema import Home
-from dithc.train.matrices import HIDDEN, Holding, Matrix, groups_of, matrices_of, owners_of
+from dithc.train.matrices import HIDDEN, Holding, Matrix, matrices_of, owners_of
 
 MOMENTUM = "momentum"
 # Root mean square of an update of AdamW in practice, to which those of matrices are scaled (Liu et al. 2025, equation 4): an
@@ -89,29 +89,26 @@ class Muon:
             for matrix, owner in self.owners.items()
             if matrix.name in used and owner != rank and rank in self._parts[matrix]
         ]
-        for group in groups_of(boxes):
-            wholes = {matrix: self._join(matrix, boxes.pop(matrix)).mul_(scale) for matrix in group}
-            self._update(wholes)
-            for matrix, whole in wholes.items():
-                works += self._deal(matrix, whole, gradients)  # on its way while the next ones are made
+        while boxes:
+            matrix, parts = boxes.popitem(last=False)
+            whole = self._join(matrix, parts)
+            whole.copy_(self._update(matrix, whole.mul_(scale)))
+            works += self._deal(matrix, whole, gradients)  # on its way while the next one is made
         self._wait(works)
 
-    def _update(self, wholes: Mapping[Matrix, Tensor]) -> None:
-        """Gradients (R, C) become updates: momentum with Nesterov's step ahead, orthogonalised, of the size of AdamW's."""
-        decay = self._settings.momentum
-        for matrix, gradient in wholes.items():
-            momentum = self._momentum[matrix]
-            momentum.lerp_(gradient, 1.0 - decay)  # the size of it does not matter: this one stays that of gradients
-            gradient.lerp_(momentum, decay)
-        factors = hcops.optimizer.orthogonalise(
-            list(wholes.values()), iterations=self._settings.iterations, dtype=self._dtype
-        )
-        for (matrix, whole), factor in zip(wholes.items(), factors, strict=True):
-            whole.copy_(factor).mul_(RMS * math.sqrt(max(matrix.rows, matrix.columns)))
+    def _update(self, matrix: Matrix, gradient: Tensor) -> Tensor:
+        """(R, C) -> (R, C): momentum with Nesterov's step ahead, orthogonalised, of the size of AdamW's updates."""
+        decay, momentum = self._settings.momentum, self._momentum[matrix]
+        momentum.lerp_(gradient, 1.0 - decay)  # the size of it does not matter: this one stays that of gradients
+        ahead = gradient.lerp(momentum, decay)
+        factor = hcops.optimizer.orthogonalise(ahead, iterations=self._settings.iterations, dtype=self._dtype)
+        return factor.float() * (RMS * math.sqrt(max(matrix.rows, matrix.columns)))
 
-    def _gather(self, gradients: Mapping[str, Tensor], used: Collection[str]) -> dict[Matrix, dict[int, Tensor]]:
+    def _gather(
+        self, gradients: Mapping[str, Tensor], used: Collection[str]
+    ) -> "OrderedDict[Matrix, dict[int, Tensor]]":
         """The parts of the gradients of the matrices that this rank owns, by rank."""
-        rank, works, boxes = self._holding.rank, list[Any](), dict[Matrix, dict[int, Tensor]]()
+        rank, works, boxes = self._holding.rank, list[Any](), OrderedDict[Matrix, dict[int, Tensor]]()
         for matrix, owner in self.owners.items():
             sources = self._sources[matrix] if matrix.name in used else []
             tag = self._tag(matrix, is_update=False)

@@ -197,26 +197,13 @@ static void run(void *arguments, int thread, int num_threads) {
     }
 }
 
-/* Elements of the operand A where it is copied, and of the sums where they are apart; a row of them is as long as the bias. */
-static int64_t num_a_of(const hc_gemm_arguments *x, hc_few_form form) {
-    const int is_operand = x->a.dtype == HC_F32 && x->compute == HC_F32 && (x->a.column_stride == 1 || x->k == 1);
-    return is_operand || form == HC_FEW_DEPTHS ? 0 : hc_round_up(x->m * x->k, 16);
-}
-
-static int64_t num_sums_of(const hc_gemm_job *gemm) {
-    return gemm->sums_apart ? gemm->arguments->m * hc_round_up(gemm->arguments->n, 16) : 0;
-}
-
-int64_t hc_few_scratch(const hc_gemm_job *gemm, hc_few_form form) {
-    const int64_t num_bias = hc_round_up(gemm->arguments->n, 16);
-    return (num_a_of(gemm->arguments, form) + num_sums_of(gemm) + num_bias) * (int64_t)sizeof(float);
-}
-
 int hc_few_run(hc_context *context, hc_gemm_job *gemm, hc_few_form form) {
     const hc_gemm_arguments *x = gemm->arguments;
     few_job job = {.gemm = gemm, .form = form, .sums_stride = hc_round_up(x->n, 16)};
-    const int64_t num_a = num_a_of(x, form), num_sums = num_sums_of(gemm), num_bias = hc_round_up(x->n, 16);
-    float *scratch = hc_scratch(context, hc_few_scratch(gemm, form));
+    const int is_operand = x->a.dtype == HC_F32 && x->compute == HC_F32 && (x->a.column_stride == 1 || x->k == 1);
+    const int64_t num_a = is_operand || form == HC_FEW_DEPTHS ? 0 : hc_round_up(x->m * x->k, 16);
+    const int64_t num_sums = gemm->sums_apart ? x->m * job.sums_stride : 0, num_bias = hc_round_up(x->n, 16);
+    float *scratch = hc_scratch(context, (num_a + num_sums + num_bias) * (int64_t)sizeof(float));
     if (scratch == NULL) {
         return HC_OUT_OF_MEMORY;
     }

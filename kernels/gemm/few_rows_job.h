@@ -12,9 +12,6 @@ hc_few_form hc_few_form_of(const hc_gemm_arguments *x);
 /* As hc_gemm_cut, of valid arguments; a part that is empty is not written. */
 void hc_few_cut(const hc_context *context, const hc_gemm_arguments *x, hc_few_form form, int thread, int64_t *out_part);
 
-/* Bytes of scratch memory that hc_few_run takes. */
-int64_t hc_few_scratch(const hc_gemm_job *gemm, hc_few_form form);
-
 /* Computes the product on the threads of the context, whose lock is held. */
 int hc_few_run(hc_context *context, hc_gemm_job *gemm, hc_few_form form);
 

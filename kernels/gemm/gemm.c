@@ -82,40 +82,6 @@ static hc_gemm_job job_of(const hc_context *context, const hc_gemm_arguments *x,
     return job;
 }
 
-int hc_gemm_held(hc_context *context, const hc_gemm_arguments *x) {
-    const hc_gemm_kernel *split = split_kernel_of(context->kernels, x);
-    const hc_few_form few = hc_few_form_of(x);
-    if (few != HC_FEW_NONE) {
-        hc_gemm_job job = job_of(context, x, NULL);
-        return hc_few_run(context, &job, few);
-    }
-    if (split && (!needs_operands_twice(x) || hc_gemm_fits_range(context, split, x))) {
-        hc_gemm_job job = job_of(context, x, split);
-        const int status = hc_gemm_run(context, &job);
-        if (status != HC_OK || hc_gemm_is_in_range(job.largest_a, job.largest_b, x->k)) {
-            return status;
-        }
-    }
-    hc_gemm_job job = job_of(context, x, kernel_of(context->kernels, x->compute));
-    return hc_gemm_run(context, &job);
-}
-
-int64_t hc_gemm_scratch(const hc_context *context, const hc_gemm_arguments *x) {
-    const hc_gemm_kernel *split = split_kernel_of(context->kernels, x);
-    const hc_few_form few = hc_few_form_of(x);
-    hc_gemm_job job = job_of(context, x, kernel_of(context->kernels, x->compute));
-    if (few != HC_FEW_NONE) {
-        return hc_few_scratch(&job, few);
-    }
-    const int64_t bytes = hc_gemm_lay_out(context, &job);
-    if (split == NULL || bytes < 0) {
-        return bytes;
-    }
-    hc_gemm_job in_parts = job_of(context, x, split);
-    const int64_t of_parts = hc_gemm_lay_out(context, &in_parts);
-    return of_parts < 0 || of_parts > bytes ? of_parts : bytes;
-}
-
 int hc_gemm(hc_context *context, const hc_gemm_arguments *arguments) {
     if (!hc_is_context(context) || arguments == NULL || is_wrong(arguments)) {
         return HC_BAD_ARGUMENT;
@@ -125,8 +91,25 @@ int hc_gemm(hc_context *context, const hc_gemm_arguments *arguments) {
         /* Row sums of A are asked for even where C has no columns. */
         return x->m > 0 && x->out_row_sum_a ? HC_BAD_ARGUMENT : HC_OK;
     }
+    const hc_gemm_kernel *split = split_kernel_of(context->kernels, x);
+    const hc_few_form few = hc_few_form_of(x);
     hc_lock(context);
-    const int status = hc_gemm_held(context, x);
+    int done = 0, status = HC_OK;
+    if (few != HC_FEW_NONE) {
+        hc_gemm_job job = job_of(context, x, NULL);
+        status = hc_few_run(context, &job, few);
+        hc_unlock(context);
+        return status;
+    }
+    if (split && (!needs_operands_twice(x) || hc_gemm_fits_range(context, split, x))) {
+        hc_gemm_job job = job_of(context, x, split);
+        status = hc_gemm_run(context, &job);
+        done = status != HC_OK || hc_gemm_is_in_range(job.largest_a, job.largest_b, x->k);
+    }
+    if (!done) {
+        hc_gemm_job job = job_of(context, x, kernel_of(context->kernels, x->compute));
+        status = hc_gemm_run(context, &job);
+    }
     hc_unlock(context);
     return status;
 }

@@ -274,22 +274,7 @@ static int can_stay(const hc_gemm_arguments *x, const hc_gemm_kernel *kernel, co
            x->k % kernel->kr == 0 && x->out_row_sum_a == NULL && x->a.row_stride * 2 <= MOST_BYTES_IN_PLACE;
 }
 
-/* Job, threads' shares and the bias stand before what is packed, each from a page on. */
-#define PAGE 4096
-
-static int64_t share_bytes_of(const hc_gemm_job *job) {
-    return hc_round_up(job->plan.num_threads * (int64_t)sizeof(hc_share), PAGE);
-}
-
-static int64_t bias_bytes_of(const hc_gemm_job *job) {
-    return hc_round_up(job->arguments->n * job->c_bytes, PAGE);
-}
-
-static int64_t num_b_of(const hc_gemm_job *job) {
-    return job->plan.a_is_small ? job->plan.num_threads : job->plan.num_clusters;
-}
-
-int64_t hc_gemm_lay_out(const hc_context *context, hc_gemm_job *job) {
+int hc_gemm_run(hc_context *context, hc_gemm_job *job) {
     const hc_gemm_arguments *x = job->arguments;
     const int status = hc_gemm_make_plan(context, job->kernel, x->m, x->n, x->k, &x->blocking, &job->plan);
     if (status != HC_OK) {
@@ -303,30 +288,23 @@ int64_t hc_gemm_lay_out(const hc_context *context, hc_gemm_job *job) {
         job->sums_apart = 0;
         job->finish = NULL;
     }
-    const int64_t bytes = job->kernel->element_bytes;
+    const int64_t page = 4096, bytes = job->kernel->element_bytes;
     job->whole_k = hc_round_up(x->k, job->kernel->kr);
-    job->b_stride = hc_round_up((plan->a_is_small ? plan->kc : job->whole_k) * hc_round_up(plan->nc, plan->nr) * bytes, PAGE);
-    job->a_stride = hc_round_up(job->whole_k * hc_round_up(plan->mc, plan->mr) * bytes, PAGE);
-    job->sums_stride = !job->sums_apart ? 0 : hc_round_up((x->k == 0 ? x->n : plan->mc * plan->chunk) * job->c_bytes, PAGE);
-    return share_bytes_of(job) + bias_bytes_of(job) + job->b_stride * num_b_of(job) +
-           (job->a_stride + job->sums_stride) * plan->num_threads;
-}
-
-int hc_gemm_run(hc_context *context, hc_gemm_job *job) {
-    const hc_gemm_arguments *x = job->arguments;
-    const hc_gemm_plan *plan = &job->plan;
-    const int64_t bytes = hc_gemm_lay_out(context, job);
-    if (bytes < 0) {
-        return (int)bytes;
-    }
-    char *scratch = hc_scratch(context, bytes);
+    const int64_t num_b = plan->a_is_small ? plan->num_threads : plan->num_clusters;
+    job->b_stride = hc_round_up((plan->a_is_small ? plan->kc : job->whole_k) * hc_round_up(plan->nc, plan->nr) * bytes, page);
+    job->a_stride = hc_round_up(job->whole_k * hc_round_up(plan->mc, plan->mr) * bytes, page);
+    job->sums_stride = !job->sums_apart ? 0 : hc_round_up((x->k == 0 ? x->n : plan->mc * plan->chunk) * job->c_bytes, page);
+    const int64_t bias_bytes = hc_round_up(x->n * job->c_bytes, page);
+    const int64_t share_bytes = hc_round_up(plan->num_threads * (int64_t)sizeof(hc_share), page);
+    char *scratch = hc_scratch(context, share_bytes + bias_bytes + job->b_stride * num_b +
+                                            (job->a_stride + job->sums_stride) * plan->num_threads);
     if (scratch == NULL) {
         return HC_OUT_OF_MEMORY;
     }
     job->shares = (hc_share *)(void *)scratch;
-    job->bias = hc_widen_bias(&x->epilogue, x->n, (float *)(void *)(scratch + share_bytes_of(job)));
-    job->b_panels = scratch + share_bytes_of(job) + bias_bytes_of(job);
-    job->a_panels = job->b_panels + job->b_stride * num_b_of(job);
+    job->bias = hc_widen_bias(&x->epilogue, x->n, (float *)(void *)(scratch + share_bytes));
+    job->b_panels = scratch + share_bytes + bias_bytes;
+    job->a_panels = job->b_panels + job->b_stride * num_b;
     job->sums = job->a_panels + job->a_stride * plan->num_threads;
     if (x->k > 0) {
         hc_team_run(context->team, plan->num_threads, run_job, job);

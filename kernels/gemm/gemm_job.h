@@ -58,16 +58,8 @@ static inline int hc_finishes(const hc_epilogue *e) {
 /* The bias; one of bf16 as fp32, in `out_wide` of n elements. */
 const void *hc_widen_bias(const hc_epilogue *epilogue, int64_t n, float *out_wide);
 
-/* Sets the plan and the sizes of what is packed; bytes of scratch memory that hc_gemm_run takes, or a negative hc_status. */
-int64_t hc_gemm_lay_out(const hc_context *context, hc_gemm_job *job);
-
 /* Computes the product on the threads of the context, whose lock is held: sets the plan and everything behind it in the job,
  * of which the rest is given. */
 int hc_gemm_run(hc_context *context, hc_gemm_job *job);
-
-/* hc_gemm for operators that consist of products: of valid arguments with m, n > 0, on the threads of the context, whose lock is
- * held; and the bytes of scratch memory that it takes, or a negative hc_status. */
-int hc_gemm_held(hc_context *context, const hc_gemm_arguments *x);
-int64_t hc_gemm_scratch(const hc_context *context, const hc_gemm_arguments *x);
 
 #endif

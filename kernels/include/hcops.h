@@ -22,7 +22,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Raised whenever a function below changes; the caller compares it with the one it was written for. */
-#define HC_ABI_VERSION 10
+#define HC_ABI_VERSION 9
 
 typedef enum {
     HC_OK = 0,
@@ -435,14 +435,6 @@ typedef struct {
 int hc_adamw(hc_context *context, const hc_adamw_settings *settings, int64_t tensors, const int64_t *counts,
              float *const *out_weight, const float *const *gradient, float *const *out_first, float *const *out_second,
              float *const *out_ema, uint16_t *const *out_shadow);
-
-/* About the orthogonal factor of each of `matrices` matrices x (rows, columns), by Newton-Schulz iterations (Jordan et al. 2024): X = x
- * / max(|x|, least_norm), |x| the root of the sum of its squares, then in each iteration (1,000 at most) X = a X + P X, P = b G + c G G, G = X X^T; on
- * the right, with G = X^T X, where rows > columns. compute, HC_F32 or HC_BF16: the type of products and of what stands between them,
- * and of out_x (rows, columns). The threads take a small matrix each, in the order given, so the dearest should come first; one that is
- * large, or would keep one thread longer than all work does all threads, is done by all. */
-int hc_orthogonalise(hc_context *context, int64_t iterations, float a, float b, float c, double least_norm, int compute,
-                     int64_t matrices, const int64_t *rows, const int64_t *columns, const float *const *x, void *const *out_x);
 
 /* ------------------------------------------------------------------------------------------------------------ sequence */
 

@@ -6,10 +6,6 @@
 
 #include "hcops.h"
 
-/* hc_sum_of_squares of one array, on the threads of a context whose lock is held; and the bytes of `scratch` that it takes. */
-double hc_sum_of_squares_held(const hc_context *context, int64_t count, const float *x, double *scratch);
-int64_t hc_squares_scratch(int64_t count);
-
 typedef double hc_sum_of_squares_kernel(int64_t count, const float *x);
 
 /* sum of (x - y)^2; the difference is in fp64 too */

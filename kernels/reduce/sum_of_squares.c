@@ -29,24 +29,6 @@ static void squares(void *arguments, int thread, int num_threads) {
     }
 }
 
-static double sum_up(const hc_context *context, squares_job *job) {
-    hc_team_run(context->team, hc_threads_for(context, job->total), squares, job);
-    double sum = 0.0;
-    for (int64_t chunk = 0; chunk < (job->total + HC_CHUNK - 1) / HC_CHUNK; chunk++) {
-        sum += job->sums[chunk];
-    }
-    return sum;
-}
-
-int64_t hc_squares_scratch(int64_t count) {
-    return (count / HC_CHUNK + 2) * (int64_t)sizeof(double);
-}
-
-double hc_sum_of_squares_held(const hc_context *context, int64_t count, const float *x, double *scratch) {
-    squares_job job = {context->kernels, 1, count, &count, &x, scratch};
-    return sum_up(context, &job);
-}
-
 int hc_sum_of_squares(hc_context *context, int64_t tensors, const int64_t *counts, const float *const *x, double *out_sum) {
     if (!hc_is_context(context) || out_sum == NULL || tensors < 0 || (tensors > 0 && (counts == NULL || x == NULL))) {
         return HC_BAD_ARGUMENT;
@@ -59,11 +41,20 @@ int hc_sum_of_squares(hc_context *context, int64_t tensors, const int64_t *count
         }
         total += counts[i];
     }
+    const int64_t chunks = (total + HC_CHUNK - 1) / HC_CHUNK;
     hc_lock(context);
-    squares_job job = {context->kernels, tensors, total, counts, x, hc_scratch(context, hc_squares_scratch(total))};
-    if (job.sums != NULL) {
-        *out_sum = sum_up(context, &job);
+    squares_job job = {context->kernels, tensors, total, counts, x,
+                       hc_scratch(context, (chunks + 1) * (int64_t)sizeof(double))};
+    if (job.sums == NULL) {
+        hc_unlock(context);
+        return HC_OUT_OF_MEMORY;
     }
+    hc_team_run(context->team, hc_threads_for(context, total), squares, &job);
+    double sum = 0.0;
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
+        sum += job.sums[chunk];
+    }
+    *out_sum = sum;
     hc_unlock(context);
-    return job.sums == NULL ? HC_OUT_OF_MEMORY : HC_OK;
+    return HC_OK;
 }

@@ -151,21 +151,6 @@ static int adamw(hc_context *context, const hc_case *one) {
                     (uint16_t *const *)columns[5]);
 }
 
-/* ints: iterations compute, rows and columns of each matrix; floats: a b c least_norm; arrays: x and out of each matrix */
-static int orthogonalise(hc_context *context, const hc_case *one) {
-    int64_t rows[HC_MAX_ARRAYS / 2], columns[HC_MAX_ARRAYS / 2];
-    const float *x[HC_MAX_ARRAYS / 2];
-    void *out[HC_MAX_ARRAYS / 2];
-    for (int64_t i = 0; i < one->num_arrays / 2; i++) {
-        rows[i] = INT(2 + 2 * i);
-        columns[i] = INT(3 + 2 * i);
-        x[i] = ARRAY(2 * i);
-        out[i] = ARRAY(2 * i + 1);
-    }
-    return hc_orthogonalise(context, INT(0), REAL(0), REAL(1), REAL(2), one->floats[3], (int)INT(1), one->num_arrays / 2, rows,
-                            columns, x, out);
-}
-
 static int copy(hc_context *context, const hc_case *one) {
     return hc_copy(context, INT(0), ARRAY(0), ARRAY(1));
 }
@@ -197,7 +182,6 @@ static const struct {
     OPERATOR(mse_backward),
     OPERATOR(sum_of_squares),
     OPERATOR(adamw),
-    OPERATOR(orthogonalise),
     OPERATOR(copy),
 };
 

@@ -88,7 +88,7 @@ def test_every_back_end_has_the_raw_kernels_of_its_lines() -> None:
     for kernel in KERNELS:
         if kernel.backend != "reference" and obstacle(kernel.backend) is None:
             assert callable(raw_of(kernel.backend, f"{kernel.op}_forward"))
-    assert differentiable == {kernel.op for kernel in KERNELS} - {"adamw", "orthogonalise", "sum_of_squares"}
+    assert differentiable == {kernel.op for kernel in KERNELS} - {"adamw", "sum_of_squares"}
 
 
 def test_default_is_the_fastest_that_works_and_says_why(monkeypatch) -> None:

@@ -334,55 +334,6 @@ def adamw(rng: np.random.Generator) -> Iterator[Case]:
         yield Case("adamw", [step], arrays, [lr, b1, b2, eps, decay, scale, ema_decay])
 
 
-def orthogonal(rng: np.random.Generator) -> Iterator[Case]:
-    """Small matrices beside a large one, of any form; the last is cut where a product is its own transpose."""
-    coefficients, least = [float(np.float32(v)) for v in (3.4445, -4.7750, 2.0315)], 1e-7
-    groups: tuple[tuple[tuple[int, int], ...], ...] = (
-        ((33, 70), (1, 9), (9, 1), (64, 5), (0, 4)),
-        ((70, 33),),
-        ((170, 164),),
-    )
-    kinds: tuple[Kind, ...] = ("f32", "bf16")
-    for shapes, kind in itertools.product(groups, kinds):
-        iterations = 2 if kind == "f32" and len(shapes) > 1 else 1  # in bf16 the bound of a second one says nothing
-        arrays: list[Array] = []
-        for shape in shapes:
-            x = given(rng.standard_normal(shape), "f32")
-            arrays += [x, wanted(*iterated(x.values, coefficients, least, iterations, kind), kind)]
-        ints = [iterations, int(kind == "bf16"), *itertools.chain(*shapes)]
-        yield Case("orthogonalise", ints, arrays, [*coefficients, least])
-    x, out = given(np.zeros((2, 3)), "f32"), wanted(np.zeros((2, 3)), 0, "f32")
-    yield Case("orthogonalise", [5, 0, 2, 3], [x, out], [*coefficients, least], label="zeros")
-    for ints, label in (([-1, 0, 2, 3], "iterations"), ([1, 2, 2, 3], "type"), ([1, 0, 2, -3], "columns")):
-        yield Case("orthogonalise", ints, [x, out], [*coefficients, least], status=-1, label=label)
-
-
-def iterated(x: Float, coefficients: list[float], least: float, iterations: int, kind: Kind) -> tuple[Float, Float]:
-    """The matrix after Newton-Schulz iterations, and how far off each element may be: what each step adds to what it is given."""
-    a, b, c = coefficients
-    stored = ROUNDOFF[kind] if kind == "bf16" else 0.0
-
-    def product(left: Float, left_off: Float, right: Float, right_off: Float) -> tuple[Float, Float]:
-        """Of operands that are off; sums may be of parts of bf16 (kernels/include/hcops.h)."""
-        size = (np.abs(left) + left_off) @ (np.abs(right) + right_off)
-        moved = left_off @ np.abs(right) + np.abs(left) @ right_off + left_off @ right_off
-        return left @ right, moved + ((6 * left.shape[1] + 8) * ONE + stored) * size
-
-    is_tall = x.shape[0] > x.shape[1]
-    x = x.T if is_tall else x
-    x = x / max(float(np.sqrt((x**2).sum())), least)
-    off = (4 * ONE + stored) * np.abs(x)
-    for _ in range(iterations):
-        gram, gram_off = product(x, off, x.T, off.T)
-        square, square_off = product(gram, gram_off, gram, gram_off)
-        size = np.abs(b * gram) + np.abs(c * square)
-        poly, poly_off = b * gram + c * square, abs(b) * gram_off + c * square_off + (4 * ONE + 2 * stored) * size
-        update, update_off = product(poly, poly_off, x, off)
-        off = a * off + update_off + (4 * ONE + stored) * (np.abs(a * x) + np.abs(update) + a * off + update_off)
-        x = a * x + update
-    return (x.T, off.T) if is_tall else (x, off)
-
-
 def refused(rng: np.random.Generator) -> Iterator[Case]:
     x = given(rng.standard_normal(4), "f32")
     out = wanted(np.zeros(4), 0, "f32")
@@ -407,6 +358,6 @@ def refused(rng: np.random.Generator) -> Iterator[Case]:
 
 def vector_cases() -> list[Case]:
     rng = np.random.default_rng(4)
-    groups = (adaln, gate_residual, functions, scaled_sums, softmax, patches, losses, sums_of_squares, adamw, orthogonal, refused,
+    groups = (adaln, gate_residual, functions, scaled_sums, softmax, patches, losses, sums_of_squares, adamw, refused,
               adarms, swiglu, rotate_heads)  # fmt: skip
     return [case for group in groups for case in group(rng)]

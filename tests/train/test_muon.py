@@ -17,7 +17,7 @@ from dithc.tensors import assemble, read_tensors
 from dithc.train import train
 from dithc.train.checkpoint import OPTIMIZER_FILE
 from dithc.train.ema import Ema
-from dithc.train.matrices import HIDDEN, Holding, Matrix, groups_of, matrices_of, owners_of
+from dithc.train.matrices import HIDDEN, Holding, Matrix, matrices_of, owners_of
 from dithc.train.optimizer import Optimizer
 from dithc.train.strategy import Strategy
 from dithc.train.strategy_layout import Layout
@@ -72,15 +72,6 @@ def test_linear_layers_between_tokens_are_matrices_and_nothing_else_is():
     sizes = {matrix.name.partition(".")[2].partition(".")[2]: (matrix.rows, matrix.columns) for matrix in matrices}
     square, tall = (WIDTH, WIDTH), (4 * WIDTH, WIDTH)
     assert [sizes[kind] for kind in HIDDEN if kind in sizes] == [square, square, tall, tall[::-1]]
-
-
-def test_groups_are_runs_of_bounded_size_and_a_large_matrix_is_one_alone(monkeypatch):
-    monkeypatch.setattr("dithc.train.matrices.MOST_TOGETHER", 10)
-    made = [Matrix("blocks.0.x", number, 9, 1, size) for number, size in enumerate((12, 6, 4, 1, 9, 1, 11))]
-    groups = groups_of(made)
-    assert [[matrix.size for matrix in group] for group in groups] == [[12], [6, 4], [1, 9], [1], [11]]
-    assert [matrix for group in groups for matrix in group] == made
-    assert groups_of([]) == []
 
 
 def test_memory_is_said_to_be_one_moment_less_for_matrices():

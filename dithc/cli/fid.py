@@ -122,7 +122,7 @@ def _table(evaluation: str, numbers: dict[str, Any]) -> str:
     rows |= _pixel_rows(numbers.get("pixels", {}))
     if numbers["copies"] is not None:
         rows["copies"] = f"{_share(numbers['copies'])} (of held-out tiles: {_share(numbers['copies_held_out'])})"
-    lines = [f"{evaluation}", *(f"  {name:<11} {value}" for name, value in rows.items())]
+    lines = [f"{evaluation}", *(f"  {name:<10} {value}" for name, value in rows.items())]
     return "\n".join(lines + [f"  warning    {text}" for text in numbers["warnings"]])
 
 

@@ -184,7 +184,8 @@ class Range:
             return f"it does not say {trial.note}"
         if trial.expected is not None and not kept:
             file, mask, row = found["at"]
-            pixels, valid = (np.load(self.folder / "out" / name)[row] for name in (file, mask))
+            pixels = np.load(self.folder / "out" / file)[row]
+            valid = np.ones(pixels.shape[1:], np.uint8) if mask is None else np.load(self.folder / "out" / mask)[row]
             return "" if trial.expected(pixels, valid) else "it read other pixels than are expected"
         if trial.altered and not kept:
             return ""
@@ -193,7 +194,8 @@ class Range:
         return "" if same else "it read other pixels, or at another place"
 
     def left(self) -> str:
-        """What stands where nothing should."""
+        """What stands where nothing should; what an ended stage keeps for the next one is taken away."""
+        shutil.rmtree(self.folder / ".out.partial", ignore_errors=True)
         names = [path.name for path in self.folder.iterdir() if path.name not in OWN | {"out"}]
         names += [path.name for path in self.room.parent.rglob("*") if path != self.room]
         return f"it left {names}" if names else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.comm.launch import MpiExec, find_mpiexec, launch_line
+from dithc.comm.launching.launch import MpiExec, find_mpiexec, launch_line
 from dithc.log import UserError
 
 ROOT = Path(__file__).parent.parent

@@ -19,7 +19,7 @@ ENTRANCES = {
     "pystac_client": ("dithc/stac/catalogue.py",),
     "lxml": ("dithc/data/xml.py",),
     "pyarrow": ("dithc/data/table.py",),
-    "diffusers": ("dithc/latents/diffusers_networks.py",),
+    "diffusers": ("dithc/latents/codecs/diffusers_networks.py",),
     "mpi4py": ("dithc/comm/mpi.py",),
     "matplotlib": ("dithc/report/figures.py",),
     "jinja2": ("dithc/report/page.py",),
@@ -27,9 +27,15 @@ ENTRANCES = {
     "pydantic": ("dithc/config/", "dithc/runs/outcome.py"),
     "typing_extensions": ("dithc/runs/outcome.py",),
     "yaml": ("dithc/config/reading.py", "dithc/hardware/description.py", "dithc/report/reference.py"),
-    "ctypes": ("dithc/native/", "dithc/comm/supervision.py", "dithc/comm/exchange.py", "dithc/memory/", "dithc/pages/"),
-    "numba": ("dithc/hcops/numba_",),
-    "llvmlite": ("dithc/hcops/numba_",),
+    "ctypes": (
+        "dithc/native/",
+        "dithc/comm/launching/supervision.py",
+        "dithc/comm/process_group/exchange.py",
+        "dithc/memory/",
+        "dithc/pages/",
+    ),
+    "numba": ("dithc/hcops/numba/",),
+    "llvmlite": ("dithc/hcops/numba/",),
 }
 
 # Files and functions that may be longer, each with its reason.

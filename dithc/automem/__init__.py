@@ -21,8 +21,8 @@ did. `plan.py` and what it imports decide, purely; `record.py` watches; `follow.
 tensors), `moves.py` (their copies), `weights.py` (copies of weights), `gradients.py` and `mode.py` (torch's own tensors).
 """
 
-from dithc.automem.decision import Plan
 from dithc.automem.manager import Manager
+from dithc.automem.planning import Plan
 from dithc.automem.wrap import AutoMem, manager
 
 __all__ = ["AutoMem", "Manager", "Plan", "manager"]

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from dithc.automem.decision import Decision
 from dithc.automem.mode import Mode, PassEnd
 from dithc.automem.moves import Moves
+from dithc.automem.planning import Decision, Turn
 from dithc.automem.saved import Book, Key, other_hooks_are_on, tensors_in
-from dithc.automem.turns import Turn
 from dithc.automem.weights import WeightCopies
 
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from dithc import hcops
 from dithc.automem.weights import is_worth_moving
-from dithc.hcops import flat
 from dithc.log import logger
 from dithc.memory import Copies, Tiers
 
@@ -56,7 +55,7 @@ class RestingGradients:
     def refresh(self) -> None:
         """Gives a new place where somebody still holds the gradient of an earlier step, so that the next one needs no copy."""
         for parameter, place in list(self._placed.items()):
-            if parameter.grad is None and flat.storage_users(place) > 1:
+            if parameter.grad is None and hcops.optimizer.storage_users(place) > 1:
                 self._give_place(parameter)
 
     def _give_place(self, parameter: nn.Parameter) -> None:

@@ -10,15 +10,14 @@ from weakref import finalize, ref
 import torch
 from torch import Tensor, nn
 
-from dithc.automem.decision import Decision, Level, Plan
 from dithc.automem.follow import Course, Following, Life
 from dithc.automem.gradients import RestingGradients
 from dithc.automem.mode import Mode
 from dithc.automem.moves import Moves
-from dithc.automem.plan import plan as plan_of
+from dithc.automem.planning import Decision, Level, Plan, turns_of
+from dithc.automem.planning import plan as plan_of
 from dithc.automem.record import Recording
 from dithc.automem.trace import StateItem, Trace
-from dithc.automem.turns import turns_of
 from dithc.automem.units import units_of
 from dithc.automem.weights import BeforeLoad, Hits, Homes, WeightCopies, is_worth_moving, move_homes
 from dithc.log import logger

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dithc import hcops
 from dithc.automem.saved import FLOOR_BYTES
-from dithc.hcops import flat
 from dithc.log import logger
 from dithc.memory import Copies, Tier
 
@@ -219,4 +219,4 @@ def move_homes(parameters: Iterable[nn.Parameter], tier: Tier) -> int:
 
 def owns_its_memory(parameter: nn.Parameter) -> bool:
     """Whether nobody else has a view of a parameter's memory: then it may be moved."""
-    return parameter.untyped_storage().nbytes() == parameter.nbytes and flat.storage_users(parameter) == 1
+    return parameter.untyped_storage().nbytes() == parameter.nbytes and hcops.optimizer.storage_users(parameter) == 1

@@ -7,8 +7,8 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from dithc.automem.decision import Plan
 from dithc.automem.manager import Manager
+from dithc.automem.planning import Plan
 from dithc.automem.recompute import recompute_blocks, recomputing
 from dithc.automem.weights import BeforeLoad
 from dithc.log import logger, problem

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dithc.bench.children import child_of
+from dithc.bench.bound_child import child_of
 from dithc.bench.record import circumstances
 from dithc.bench.timing import Timing, spread, take_turns
 from dithc.comm import Group

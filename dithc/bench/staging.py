@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from dithc.bench.children import child_of
+from dithc.bench.bound_child import child_of
 from dithc.bench.record import circumstances, prepare_threads
 from dithc.bench.timing import Timing
 from dithc.data import synthesize

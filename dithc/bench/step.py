@@ -18,7 +18,8 @@ from dithc.bench.ceilings import (
     Precision,
     multiply_add_ceiling,
 )
-from dithc.bench.contenders import (
+from dithc.bench.record import GIGA, circumstances, prepare_threads
+from dithc.bench.step_variants import (
     CONTENDERS,
     DITHC,
     ONE_CLUSTER,
@@ -28,12 +29,11 @@ from dithc.bench.contenders import (
     on_one_cluster,
     quiet_choices,
 )
-from dithc.bench.record import GIGA, circumstances, prepare_threads
 from dithc.bench.timing import Timing, spread, take_turns
 from dithc.cftp import Team
 from dithc.diffusion import Schedule
-from dithc.hcops import c_library
 from dithc.log import UserError, logger, problem
+from dithc.memory import hot_pool
 from dithc.model import DiT, Flops, flops_per_image
 from dithc.pages import available_bytes, peak_rss_bytes, pss_bytes, reset_peak_rss
 
@@ -216,7 +216,7 @@ def _gains(name: str, timings: Mapping[str, Timing]) -> list[float]:
 def _peak_of(step: TrainingStep) -> int | None:
     """What one step needs above what is there before it; None where the kernel does not tell."""
     if native.library() is not None:
-        c_library.pool().trim()
+        hot_pool().trim()
     if not reset_peak_rss():
         return None
     before = peak_rss_bytes()

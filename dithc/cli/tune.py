@@ -9,7 +9,7 @@ EXAMPLE = "dithc tune --model DiT-XL/2 --batch 4 --dtype bf16"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the model, the batch and the file."""
-    from dithc.cli.bench_words import override
+    from dithc.cli.bench import override
 
     parser.add_argument("--model", default="DiT-XL/2", help="preset (default DiT-XL/2)")
     parser.add_argument(
@@ -32,12 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Searches, or only shows; prints a line for each product."""
-    from dithc.bench import TuneSettings, show_tuning, table, tune
+    from dithc.bench import operators, table
 
     if args.show:
-        print(table(show_tuning(threads=args.threads, output=args.output)))
+        print(table(operators.show_tuning(threads=args.threads, output=args.output)))
         return 0
-    settings = TuneSettings(
+    settings = operators.TuneSettings(
         model=args.model,
         overrides=dict(args.override),
         batch=args.batch,
@@ -46,5 +46,5 @@ def run(args: argparse.Namespace) -> int:
         rounds=args.rounds,
         output=args.output,
     )
-    print(table(tune(settings)))
+    print(table(operators.tune(settings)))
     return 0

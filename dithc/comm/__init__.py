@@ -11,11 +11,9 @@ How to change it: another launcher is a branch of `launch.launch_line` with its 
 imported in `mpi.py` only.
 """
 
-from dithc.comm import launch, traffic
-from dithc.comm.exposure import Meter
+from dithc.comm import traffic
+from dithc.comm.gradients import Meter
 from dithc.comm.group import Group, connect
-from dithc.comm.guard import tell_of_end
-from dithc.comm.probe import probe_mpi
-from dithc.comm.supervision import supervise
+from dithc.comm.launching import launch, probe_mpi, supervise, tell_of_end
 
 __all__ = ["Group", "Meter", "connect", "launch", "probe_mpi", "supervise", "tell_of_end", "traffic"]

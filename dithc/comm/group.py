@@ -12,17 +12,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dithc.comm.environment import STARTED_VARIABLE, Started, announced_ranks, node_name, started_by
-from dithc.comm.guard import guarded
-from dithc.comm.litter import take_names_away
+from dithc.comm.launching import guarded, take_names_away
 from dithc.log import UserError, logger, problem, setup
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module, Parameter
 
+    from dithc.comm.gradients import Reducer, SharedWeights
     from dithc.comm.mpi import World
-    from dithc.comm.reducer import Reducer
-    from dithc.comm.sharding import SharedWeights
     from dithc.comm.traffic import Span
 
 log = logger(__name__)
@@ -130,14 +128,14 @@ class Group:
 
         With `scatter` each rank gets its share of the sums.
         """
-        from dithc.comm.reducer import Reducer
+        from dithc.comm.gradients import Reducer
 
         return Reducer(parameters, group=over, scatter=scatter)
 
     @staticmethod
     def shared_weights(model: "Module", reducer: "Reducer") -> "SharedWeights":
         """The weights of a model as shares of all ranks, in the order of a reducer that scatters."""
-        from dithc.comm.sharding import SharedWeights
+        from dithc.comm.gradients import SharedWeights
 
         return SharedWeights(model, reducer)
 

@@ -62,7 +62,7 @@ class Traffic:
 def sent() -> Traffic:
     """What this process has sent so far."""
     calls, sent = _mpi() or (None, None)
-    exchange = sys.modules.get("dithc.comm.exchange")
+    exchange = sys.modules.get("dithc.comm.process_group.exchange")
     return Traffic(_tcp(), calls, sent, exchange.bytes_put if exchange else 0)
 
 

@@ -26,19 +26,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dithc.data import products
-    from dithc.data.cut import cut_tiles
     from dithc.data.pictures import write_png
-    from dithc.data.stage import stage_scenes
+    from dithc.data.scenes import stage_scenes
     from dithc.data.synthetic import synthesize
-    from dithc.data.tiles import Rows, Stretch, Tiles
+    from dithc.data.tiles import Rows, Stretch, Tiles, cut_tiles
 
 _HOMES = {
     "Rows": "tiles",
     "Stretch": "tiles",
     "Tiles": "tiles",
-    "cut_tiles": "cut",
+    "cut_tiles": "tiles",
     "products": "products",
-    "stage_scenes": "stage",
+    "stage_scenes": "scenes",
     "synthesize": "synthetic",
     "write_png": "pictures",
 }

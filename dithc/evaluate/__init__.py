@@ -18,7 +18,7 @@ Invariants:
 
 How to change it: a new extractor is one new file beside `squeezenet.py` and one line in `loading.py`. A new defect is a function
 and a line in `defects.py`, learnt by the classifiers that are trained from then on. A new distance is a pure function of
-`Statistics` or of features beside `distance.py` and `kernel_distance.py`, reported by `compare`; what only some evaluations ask
+`Statistics` or of features in `distances`, reported by `compare`; what only some evaluations ask
 for is in `beside.py`.
 """
 
@@ -26,26 +26,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dithc.evaluate.compare import compare
-from dithc.evaluate.kernel_distance import kid
+from dithc.evaluate.distances import kid
 
 if TYPE_CHECKING:
-    from dithc.evaluate.classifier import train_classifier
-    from dithc.evaluate.extractor import Extractor
+    from dithc.evaluate.extractors import Extractor, load_extractor, train_classifier
     from dithc.evaluate.features import extract
     from dithc.evaluate.images import ImageSet
-    from dithc.evaluate.loading import load_extractor
     from dithc.evaluate.pixels import measure
 
 __all__ = ["Extractor", "ImageSet", "compare", "extract", "kid", "load_extractor", "measure", "train_classifier"]
 
 # What needs torch is imported when it is asked for: to compare features takes a fraction of a second, torch two.
 NEEDS_TORCH = {
-    "Extractor": "extractor",
+    "Extractor": "extractors",
     "ImageSet": "images",
     "extract": "features",
-    "load_extractor": "loading",
+    "load_extractor": "extractors",
     "measure": "pixels",
-    "train_classifier": "classifier",
+    "train_classifier": "extractors",
 }
 
 

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.evaluate import multispectral, pixels_file
-from dithc.evaluate.interval import fid_interval
-from dithc.evaluate.neighbours import neighbours
+from dithc.evaluate.distances import fid_interval, neighbours
+from dithc.evaluate.pixels import file, multispectral
 from dithc.evaluate.statistics import Origin, Statistics
 from dithc.log import problem
 
@@ -66,7 +65,7 @@ def beside(real: Side, generated: Side, *, metrics: Collection[str], fid: float)
         wanted = [name for metric, names in OF_NEIGHBOURS.items() if metric in metrics for name in names]
         numbers |= {name: getattr(found, name) for name in wanted}
     if any(name in metrics for name in OF_PIXELS):
-        pixels = [pixels_file.read(side.folder) for side in (real, generated)]
+        pixels = [file.read(side.folder) for side in (real, generated)]
         told = {name: of(*pixels) for name, of in OF_PIXELS.items() if name in metrics}
         numbers["pixels"] = {name: _without_curves(one) for name, one in told.items()}
         numbers["curves"] = {"band_names": list(pixels[0].bands), **told}

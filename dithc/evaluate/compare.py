@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from dithc.evaluate.beside import Side, beside
 from dithc.evaluate.copies import copied_share, evenly, take
-from dithc.evaluate.distance import Floor, few_images, fid, floor, floor_at
-from dithc.evaluate.kernel_distance import kid
+from dithc.evaluate.distances import Floor, few_images, fid, floor, floor_at, kid
 from dithc.evaluate.shards import STATISTICS_FILE, blocks, clipped_share, read_plan
 from dithc.evaluate.statistics import Statistics
 from dithc.evaluate.turned import read_turned

@@ -13,7 +13,7 @@ import numpy as np
 
 from dithc.comm import Group
 from dithc.evaluate.copies import evenly
-from dithc.evaluate.extractor import Extractor
+from dithc.evaluate.extractors import Extractor
 from dithc.evaluate.images import ImageSet, share, write_ids
 from dithc.evaluate.shards import (
     INDEX_FILE,

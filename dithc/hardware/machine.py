@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dithc.hardware.limits import Limits
-from dithc.hardware.words import words
+from dithc.hardware.summary import words
 
 TierKind = Literal["ddr", "on-package", "expander"]
 

@@ -14,7 +14,7 @@ Invariants:
   weights that stay fp32, and in torch.compile.
 - The choice of back end belongs to the process. A backward pass, and a recomputation inside it, must see the choice its
   forward pass saw: leave `use` after the backward, not before.
-How to change it: a new back end is one file with the raw kernels of `c_backend.py`, its lines in `table.py` and its entry in
+How to change it: a new back end is a room with the raw kernels of `c`, its lines in `table.py` and its entry in
 `raw_of`; a new operator is a function in `ops.py`, `vector.py` or `fused.py`, a reference, raw kernels, an entry of `custom.py`
 with its gradient, and a line for each back end.
 """

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from dithc.hcops import custom, gradients, reference
+from dithc.hcops import reference
 from dithc.hcops.active import backend_of, raw, say_default
-from dithc.hcops.c_library import sequence
-from dithc.hcops.flat import abandon
+from dithc.hcops.autograd import abandon, custom, gradients
+from dithc.hcops.c import sequence
 from dithc.hcops.ops import linear
 from dithc.hcops.route import compute_type, dense, obstacle, reference_serves, rows_dense
 

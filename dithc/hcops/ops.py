@@ -6,7 +6,8 @@ Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), E and F o
 import torch
 from torch import Tensor
 
-from dithc.hcops import custom, reference
+from dithc.hcops import reference
+from dithc.hcops.autograd import custom
 from dithc.hcops.checks import heads_of
 from dithc.hcops.route import compute_type, dense, reference_serves, rows_dense
 from dithc.log import problem

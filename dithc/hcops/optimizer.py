@@ -7,12 +7,20 @@ from torch import Tensor
 
 from dithc.hcops import reference
 from dithc.hcops.active import backend_of, raw, say_once
-from dithc.hcops.flat import flat_gradients, forget_gradients, give_place
+from dithc.hcops.autograd import flat_gradients, forget_gradients, give_place, storage_users
 from dithc.hcops.newton_schulz import orthogonalise
 from dithc.hcops.table import FALLBACK
 from dithc.log import problem
 
-__all__ = ["adamw", "flat_gradients", "forget_gradients", "give_place", "orthogonalise", "sum_of_squares"]
+__all__ = [
+    "adamw",
+    "flat_gradients",
+    "forget_gradients",
+    "give_place",
+    "orthogonalise",
+    "storage_users",
+    "sum_of_squares",
+]
 
 
 def sum_of_squares(tensors: Sequence[Tensor]) -> float:

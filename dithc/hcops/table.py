@@ -178,11 +178,11 @@ def raw_of(backend: str, name: str) -> Callable[..., Any]:
 def _modules(backend: str) -> tuple[object, ...]:
     """The files of a back end, imported when it is first used: Numba takes a second."""
     if backend == "c":
-        from dithc.hcops import c_backend, c_vector
+        from dithc.hcops import c
 
-        return c_backend, c_vector
+        return c.matrix, c.vector
     if backend == "numba":
-        from dithc.hcops import numba_backend, numba_heads, numba_vector
+        from dithc.hcops import numba
 
-        return numba_backend, numba_vector, numba_heads
+        return numba.operators, numba.vector, numba.heads
     return (reference,)

@@ -7,7 +7,8 @@ columns of patches (T = R * S), p side of a patch.
 import torch
 from torch import Tensor
 
-from dithc.hcops import custom, reference
+from dithc.hcops import reference
+from dithc.hcops.autograd import custom
 from dithc.hcops.checks import halves_of, patches_of, rotation_of
 from dithc.hcops.route import dense, reference_serves, rows_dense
 

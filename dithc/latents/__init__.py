@@ -12,10 +12,9 @@ How to change it: a new codec is a model in dithc.config.codecs and a branch of 
 """
 
 from dithc.latents.batches import Batches
-from dithc.latents.codec import Codec
 from dithc.latents.codec_training import train_codec
+from dithc.latents.codecs import Codec, open_codec
 from dithc.latents.held_out import HeldOut
-from dithc.latents.opening import open_codec
 from dithc.latents.reader import Latents
 from dithc.latents.views import view_of
 

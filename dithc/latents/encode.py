@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from dithc.data import Rows, Tiles
-from dithc.latents.codec import LARGEST_FP16, Codec
+from dithc.latents.codecs import LARGEST_FP16, Codec
 from dithc.latents.views import NUM_VIEWS, view_of
 from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, replacing, sha256_file

@@ -17,14 +17,13 @@ Invariants:
 - A checkpoint is written by every rank, its own pieces, from a copy of the state between two steps; rank 0 commits it, and
   writes all else. A checkpoint, then the manifest; nothing after a loss that is not finite.
 - All ranks leave together, with one status: 0 done, 75 stopped and saved, 76 another trainer holds the run.
-How to change it: a strategy is a branch of `strategy.py` (which rank does what is in `strategy_layout.py`, the sharing of
-layers in `strategy_tensor.py`); what a checkpoint holds is in `checkpoint.py`, how it is written in `saving.py`; in which memory
-a rank keeps what is decided in `memory.py` and nowhere else; a new metric is a key of `Trainer.step`.
+How to change it: a strategy is a branch of `strategies/strategy.py`; what a checkpoint holds is in `checkpoints/content.py`; in which
+memory a rank keeps what is decided in `memory.py` and nowhere else; a new metric is a key of `step.Trainer.step`.
 `tests/train/golden_losses.json` pins the numbers: regenerate it only for a change of mathematics.
 """
 
+from dithc.train.checkpoints import export
 from dithc.train.compose import train
-from dithc.train.export import export
 from dithc.train.job import DONE, HELD, STOPPED, Job
 from dithc.train.rehearse import Rehearsal, rehearse
 

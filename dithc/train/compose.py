@@ -18,24 +18,19 @@ from dithc.log import UserError, logger, problem
 from dithc.model import DiT
 from dithc.pages import place
 from dithc.runs import Lease, Manifest, Store, digest, sha256_file
-from dithc.train.checkpoint import State, facts, state_of, take_up
+from dithc.train.checkpoints import Saver, State, facts, state_of, take_up, weights_file
 from dithc.train.finish import write_manifest
-from dithc.train.guide import Guide, start_of
 from dithc.train.job import DONE, HELD, STOPPED, Job
 from dithc.train.journal import AttemptLog, Journal
 from dithc.train.loop import loop
 from dithc.train.memory import TrainingMemory
-from dithc.train.nonfinite import LeftOut, Recovery
 from dithc.train.room import within
-from dithc.train.saving import Saver
 from dithc.train.setup import fresh_model, start_from_file, start_from_run
-from dithc.train.step import Trainer, settle
+from dithc.train.step import Guide, LeftOut, Recovery, Trainer, settle, start_of
 from dithc.train.stop import Pace, Stop
-from dithc.train.strategy import Strategy, layout_on
-from dithc.train.strategy_layout import Layout
+from dithc.train.strategies import Layout, Strategy, layout_on
 from dithc.train.trace import Tracer
 from dithc.train.validate import Validation
-from dithc.train.weights import weights_file
 
 log = logger(__name__)
 

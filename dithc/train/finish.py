@@ -8,9 +8,9 @@ from statistics import fmean, median
 from dithc.config import training
 from dithc.log import read_metrics
 from dithc.runs import Manifest, Store, outcome
-from dithc.train.ema import initial_share
 from dithc.train.job import Job
 from dithc.train.journal import METRICS_FOLDER
+from dithc.train.optimizer import initial_share
 
 FIRST, LAST = 10, 100
 WARMUP_STEPS = 2  # steps after a start that are slower than the rest: first touch of memory, caches of the kernels

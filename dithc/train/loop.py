@@ -7,12 +7,10 @@ import torch
 from dithc.comm import Group
 from dithc.log import logger
 from dithc.pages import peak_rss_bytes
-from dithc.train.checkpoint import State
+from dithc.train.checkpoints import Saver, State
 from dithc.train.job import DONE, STOPPED
 from dithc.train.journal import Journal, Values
-from dithc.train.nonfinite import NotFinite, Recovery
-from dithc.train.saving import Saver
-from dithc.train.step import Trainer
+from dithc.train.step import NotFinite, Recovery, Trainer
 from dithc.train.stop import Pace, Stop
 from dithc.train.trace import Tracer
 from dithc.train.validate import Validation

@@ -23,9 +23,9 @@ from dithc.memory import Copies, Tiers, TierSpec, specs_of
 from dithc.model import DiT
 from dithc.runs import Store, atomic_write
 from dithc.train.background import free_cores
-from dithc.train.checkpoint import State
-from dithc.train.ema import Home, anywhere
-from dithc.train.strategy import Strategy
+from dithc.train.checkpoints import State
+from dithc.train.optimizer import Home, anywhere
+from dithc.train.strategies import Strategy
 
 GIB = 1 << 30
 PLAN_FILE = "automem.json"

@@ -19,12 +19,12 @@ from dithc.config import training
 from dithc.diffusion import Schedule
 from dithc.log import problem
 from dithc.pages import peak_rss_bytes
-from dithc.train.checkpoint import state_of
+from dithc.train.checkpoints import state_of
 from dithc.train.memory import MEMORY, TrainingMemory
 from dithc.train.rehearse_saves import measure_saves
 from dithc.train.setup import fresh_model
 from dithc.train.step import Trainer, settle
-from dithc.train.strategy import Strategy, layout_on
+from dithc.train.strategies import Strategy, layout_on
 
 SHAPE, NUM_CLASSES = (4, 32, 32), 1000  # latents of 256 x 256 images, and ImageNet's labels: the paper's setting
 LARGE_PRIME = 1_000_003  # no batch has as many images

@@ -9,8 +9,7 @@ from dithc.comm import Group
 from dithc.config import training
 from dithc.model import DiT
 from dithc.runs import Store
-from dithc.train.checkpoint import State
-from dithc.train.saving import Saver
+from dithc.train.checkpoints import Saver, State
 from dithc.train.step import Trainer
 from dithc.train.stop import Pace
 

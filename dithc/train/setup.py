@@ -10,7 +10,7 @@ from dithc.log import logger, problem
 from dithc.model import DiT, DiTConfig, adapt
 from dithc.runs import Store
 from dithc.tensors import read_tensors
-from dithc.train.weights import read_weights
+from dithc.train.checkpoints import read_weights
 
 Weights = Literal["ema", "raw"]
 log = logger(__name__)

@@ -15,7 +15,7 @@ from dithc.config import training
 from dithc.diffusion import Objective, training_loss
 from dithc.latents import HeldOut, Latents
 from dithc.log import logger
-from dithc.train.checkpoint import State
+from dithc.train.checkpoints import State
 from dithc.train.memory import TrainingMemory
 from dithc.train.step import arithmetic
 from dithc.train.stop import Pace

@@ -1,4 +1,4 @@
-/* Which heads may be multiplied in parts, by a matrix unit of bf16 (gemm/pack_f32_amx.h), and which are left to the vector
+/* Which heads may be multiplied in parts, by a matrix unit of bf16 (gemm/x86/pack_f32_amx.h), and which are left to the vector
  * unit: found while they are packed. It is decided head by head, so that it depends on no thread and an odd head costs no
  * other. */
 #include "attention/attention_work.h"

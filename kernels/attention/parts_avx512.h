@@ -1,5 +1,5 @@
 /* Probabilities and their gradients as panels of three bf16 a number, for products of fp32 by a matrix unit of bf16
- * (gemm/pack_f32_amx.h): the layouts of a panel of B and of A, written from registers.
+ * (gemm/x86/pack_f32_amx.h): the layouts of a panel of B and of A, written from registers.
  *
  * x = x1 + x2 + x3 exactly: x1 is x rounded to 8 bits, x2 what is left cut to 8 bits, x3 the rest. Only finite numbers
  * below 2^127 come here: heads with others take another way (attention_range.c). */

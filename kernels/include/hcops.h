@@ -297,7 +297,7 @@ typedef struct {
 /* C = epilogue(A B). k = 0 gives the epilogue of zeros. Equal for any number of threads at the same kc.
  * Error of an element: |c - exact| <= (k + 2) * 2^-24 * sum |a||b| for fp32; with compute bf16 the same over the rounded
  * operands, plus the rounding of a bf16 c. AMX: products of fp32 with m, n, k >= 64 are summed from bf16 parts of the operands
- * (gemm/gemm_f32_amx.c), unless an operand has an inf or NaN, or magnitudes are so large or small that sums or parts leave
+ * (gemm/x86/gemm_f32_amx.c), unless an operand has an inf or NaN, or magnitudes are so large or small that sums or parts leave
  * fp32's range (gemm/gemm_range.c). Their error is at most (6 k + 8) * 2^-24 * sum |a||b| + 2^-123 * k * (1 + max|a| + max|b|),
  * as parts and sums below 2^-126 count as zero. Measured on normal numbers it is below that of MKL's fp32: root mean square
  * 0.18 against 0.47, largest 1.8 against 4.4, in units of 2^-24 * sum |a||b| at k = 384. */

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from dithc.comm import guard
 from dithc.comm.environment import HYDRA_PROXY
+from dithc.comm.launching import guard
 from dithc.runs import Manifest, Store
 
 MARK = "DITHC_TEST_MARK"

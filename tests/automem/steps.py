@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies
 
-from dithc.automem.decision import Decision, Plan
+from dithc.automem.planning.decision import Decision, Plan
 from dithc.automem.trace import Saved, StateItem, Trace, Unit, Weight
 
 

@@ -9,8 +9,8 @@ from dithc.bench import table
 from dithc.bench.quality import Plan, calibrated_seconds, calibrated_steps, judge
 from dithc.bench.quality.plan import point_name, points, run_name
 from dithc.bench.quality.result import Point, headroom, speedup
-from dithc.cli import bench_quality
-from dithc.cli.bench_quality import _flops
+from dithc.cli.bench import quality
+from dithc.cli.bench.quality import _flops
 from dithc.config import experiment_of, load, training
 from dithc.log import UserError
 from dithc.model import DiT
@@ -93,17 +93,17 @@ def test_baseline_that_comes_later_is_timed_beside_what_was_timed_before(tmp_pat
             Manifest(stage="train", name=name, spec={}, numbers=numbers).write(out)
         return 0
 
-    monkeypatch.setattr(bench_quality, "_workflow", trained)
+    monkeypatch.setattr(quality, "_workflow", trained)
     for baseline, candidates in (("flow", ("flow",)), ("baseline", ("flow",)), ("flow", ("muon",))):
-        found = bench_quality._seconds(plan(baseline=baseline, candidates=candidates), tmp_path, "local")
+        found = quality._seconds(plan(baseline=baseline, candidates=candidates), tmp_path, "local")
         assert found == pytest.approx({name: slow[name] for name in {baseline, *candidates}})
         day *= 3.0
 
 
 def test_times_that_an_earlier_version_kept_are_measured_anew(tmp_path, monkeypatch):
-    (tmp_path / bench_quality.PLAN_FILE).write_text(seal({"steps": {"flow": 80}}))
-    monkeypatch.setattr(bench_quality, "_workflow", lambda *_, **__: 1)
-    assert bench_quality._seconds(plan(), tmp_path, "local") is None
+    (tmp_path / quality.PLAN_FILE).write_text(seal({"steps": {"flow": 80}}))
+    monkeypatch.setattr(quality, "_workflow", lambda *_, **__: 1)
+    assert quality._seconds(plan(), tmp_path, "local") is None
 
 
 def test_plan_is_an_experiment_with_a_point_for_each_share_and_what_bounds_them():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dithc.bench import contenders, table
+from dithc.bench import step_variants, table
 from dithc.bench.step import StepSettings, bench_step
 from dithc.cli import main
 from dithc.hcops.table import obstacle
@@ -99,8 +99,8 @@ def test_one_cluster_alone_is_no_comparison():
 
 
 def test_all_contenders_share_one_pair_of_moments():
-    model = contenders.DiT.from_preset("DiT-S/2", **TINY)
-    training = contenders.Training(model, batch=None, dtype="fp32")
+    model = step_variants.DiT.from_preset("DiT-S/2", **TINY)
+    training = step_variants.Training(model, batch=None, dtype="fp32")
     for weight in training.weights:
         weight.grad = torch.ones_like(weight)
     training.torch_adamw.step()
@@ -109,7 +109,7 @@ def test_all_contenders_share_one_pair_of_moments():
 
 def test_state_counts_weights_gradients_and_both_moments():
     result = bench_step(StepSettings(overrides=TINY, batch=1, compare=("eager",), warmup=1, repeats=1))
-    model = contenders.DiT.from_preset("DiT-S/2", **TINY)
+    model = step_variants.DiT.from_preset("DiT-S/2", **TINY)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     fixed = sum(p.numel() for p in model.parameters() if not p.requires_grad)
     assert result["memory"]["state_bytes"] == 4 * (4 * trained + fixed)
@@ -129,7 +129,7 @@ def test_running_out_of_memory_is_a_result(monkeypatch):
     def refuse(_: object) -> float:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
 
-    monkeypatch.setattr(contenders.TrainingStep, "__call__", refuse)
+    monkeypatch.setattr(step_variants.TrainingStep, "__call__", refuse)
     result = bench_step(StepSettings(overrides=TINY, batch=1, compare=("eager",), warmup=1, repeats=1))
     assert result["contenders"][1]["status"] == "oom"
     assert "oom" in table(result)

@@ -8,7 +8,7 @@ import time
 import torch
 
 from dithc.comm import Group, connect
-from dithc.comm.guard import RANK_VARIABLES
+from dithc.comm.launching.guard import RANK_VARIABLES
 
 
 def exchange(group: Group) -> None:

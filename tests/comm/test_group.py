@@ -11,7 +11,7 @@ import torch
 
 from dithc.comm import connect
 from dithc.comm.environment import Started, started_by
-from dithc.comm.launch import find_mpiexec, launch_line
+from dithc.comm.launching.launch import find_mpiexec, launch_line
 from dithc.log import UserError
 
 PROGRAM = Path(__file__).parent / "rank_program.py"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.comm.launch import find_mpiexec
+from dithc.comm.launching.launch import find_mpiexec
 from tests.comm.test_group import run_line, run_program
 from tests.ranks import openmpi_environment
 

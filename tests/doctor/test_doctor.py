@@ -13,7 +13,7 @@ import pytest
 from dithc import native
 from dithc.cftp import Team
 from dithc.cli import main
-from dithc.comm.launch import MpiExec
+from dithc.comm.launching.launch import MpiExec
 from dithc.doctor import Finding, collect, worst
 from dithc.doctor import machine as machine_checks
 from dithc.doctor.parallel import allocation, judge_mpi, slurm
@@ -328,7 +328,7 @@ def test_cpus_that_are_not_those_of_the_slurm_job_are_a_warning(machine, environ
 
 
 def test_what_is_switched_off_is_said_with_its_reason(machine, monkeypatch):
-    monkeypatch.setattr("dithc.comm.launch.find_mpiexec", lambda: (_ for _ in ()).throw(UserError("none")))
+    monkeypatch.setattr("dithc.comm.launching.launch.find_mpiexec", lambda: (_ for _ in ()).throw(UserError("none")))
     monkeypatch.setattr(shutil, "which", lambda _: None)
     small = replace(machine, huge_pages=HugePages(transparent="never", pools=()), tiers=(), nodes=())
     (finding,) = switched_off(with_limits(small, cpu_quota=0.5), HERE, environment={"DITHC_TUNING": "off"})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dithc.evaluate import Extractor, compare, extract
-from dithc.evaluate.distance import floor
+from dithc.evaluate.distances.frechet import floor
 from dithc.log import UserError
 from tests.evaluate.conftest import image_set
 

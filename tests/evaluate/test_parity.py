@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from dithc.evaluate import load_extractor
-from dithc.evaluate.distance import fid
-from dithc.evaluate.inception import FIDInception
+from dithc.evaluate.distances.frechet import fid
+from dithc.evaluate.extractors.inception import FIDInception
 from dithc.evaluate.statistics import Statistics
 
 WHY = "pytorch-fid, clean-fid and torchvision are not installed: nothing to compare with"

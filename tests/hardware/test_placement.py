@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dithc.comm.launch import find_mpiexec
+from dithc.comm.launching.launch import find_mpiexec
 from dithc.hardware import apply, discover, plan, verify
 from dithc.hardware.placement import overlaps
 from dithc.log import UserError

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from dithc import hcops, native
-from dithc.hcops import active, custom, table
+from dithc.hcops import active, table
+from dithc.hcops.autograd import custom
 from dithc.hcops.table import KERNELS, Kernel, choose, default, obstacle, raw_of
 from dithc.log import UserError
 

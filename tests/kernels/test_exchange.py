@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dithc import native
-from dithc.comm.exchange import WHOLES, Pieces, _Whole
+from dithc.comm.process_group.exchange import WHOLES, Pieces, _Whole
 from tests.kernels.test_vector_ops import ISAS, TYPES, Out, put, random
 
 pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dithc import native
-from dithc.hcops import c_backend
+from dithc.hcops.c import matrix
 
 if native.library() is None:
     pytest.skip(f"C kernels: {native.load().reason}", allow_module_level=True)
@@ -50,8 +50,8 @@ def test_product_has_the_same_bits_whoever_is_held_up(threads, busy_core, rows, 
 
     def products():
         return [
-            c_backend.linear_forward(x, weight, bias, torch.float32),
-            *c_backend.linear_backward(dy, x, weight, True, needs),
+            matrix.linear_forward(x, weight, bias, torch.float32),
+            *matrix.linear_backward(dy, x, weight, True, needs),
         ]
 
     expected = assert_same_bits(products, threads)
@@ -65,8 +65,8 @@ def test_attention_has_the_same_bits_whoever_is_held_up(threads, busy_core, imag
     qkv, dout = torch.randn(images, tokens, 3 * heads * width), torch.randn(images, tokens, heads * width)
 
     def both_directions():
-        out, lse = c_backend.attention_forward(qkv, heads)
-        return out, lse, c_backend.attention_backward(dout, qkv, out, lse, heads)
+        out, lse = matrix.attention_forward(qkv, heads)
+        return out, lse, matrix.attention_backward(dout, qkv, out, lse, heads)
 
     out = assert_same_bits(both_directions, threads)[0]
     q, k, v = qkv.double().view(images, tokens, 3, heads, width).permute(2, 0, 3, 1, 4)

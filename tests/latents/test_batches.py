@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dithc.latents.batches import Batches, Order, generator
-from dithc.latents.codec import PixelCodec
+from dithc.latents.codecs.codec import PixelCodec
 from dithc.latents.encode import encode_tiles
 from dithc.latents.reader import Latents
 from dithc.log import UserError

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from dithc.latents.autoencoder import Autoencoder, Sizes
-from dithc.latents.codec import KlCodec, PixelCodec
+from dithc.latents.codecs.autoencoder import Autoencoder, Sizes
+from dithc.latents.codecs.codec import KlCodec, PixelCodec
 from dithc.latents.encode import encode_tiles
 from dithc.latents.reader import Latents
 from dithc.log import UserError

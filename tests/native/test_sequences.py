@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from dithc import native
-from dithc.hcops import c_backend, c_vector
-from dithc.hcops.c_library import functions, run_recorded, sequence
+from dithc.hcops.c import matrix, vector
+from dithc.hcops.c.library import functions, run_recorded, sequence
 from dithc.native import signatures
 from dithc.native.sequences import STEPS
 
@@ -38,29 +38,29 @@ BF16 = torch.bfloat16
 STREAM, ROWS, QKV = (N, T, D), (N, D), (N, T, 3 * D)
 # A call of each function that a sequence takes, with arguments of different types and sizes: what stood in the wrong place shows.
 CALLS = {
-    "hc_gemm": lambda: c_backend.linear_forward(_randn(*STREAM), _randn(7, D), _randn(7), BF16),
-    "hc_adaln_forward": lambda: c_vector.adaln_forward(
+    "hc_gemm": lambda: matrix.linear_forward(_randn(*STREAM), _randn(7, D), _randn(7), BF16),
+    "hc_adaln_forward": lambda: vector.adaln_forward(
         _randn(*STREAM), _randn(*ROWS, dtype=BF16), _randn(*ROWS, dtype=BF16, seed=1), 0.25, BF16
     ),
-    "hc_adaln_backward": lambda: c_vector.adaln_backward(
+    "hc_adaln_backward": lambda: vector.adaln_backward(
         *(_randn(*STREAM, dtype=BF16), _randn(*STREAM), _randn(*ROWS, dtype=BF16)),
         *(_randn(N, T), _randn(N, T, seed=1), _randn(*STREAM, seed=1)),
     ),
-    "hc_gate_residual_backward": lambda: c_vector.gate_residual_backward(
+    "hc_gate_residual_backward": lambda: vector.gate_residual_backward(
         _randn(*STREAM), _randn(*ROWS, dtype=BF16), _randn(*STREAM, dtype=BF16), dtype=BF16
     ),
-    "hc_attention_forward": lambda: c_backend.attention_forward(_randn(*QKV, dtype=BF16), HEADS),
-    "hc_attention_backward": lambda: c_backend.attention_backward(
+    "hc_attention_forward": lambda: matrix.attention_forward(_randn(*QKV, dtype=BF16), HEADS),
+    "hc_attention_backward": lambda: matrix.attention_backward(
         _randn(*STREAM), _randn(*QKV, dtype=BF16), _randn(*STREAM, dtype=BF16), _randn(N, HEADS, T), HEADS
     ),
-    "hc_map": lambda: c_vector.gelu_forward(_randn(*STREAM)),
-    "hc_map_backward": lambda: c_vector.silu_backward(_randn(*STREAM, dtype=BF16), _randn(*STREAM)),
-    "hc_swiglu_forward": lambda: c_vector.swiglu_forward(_randn(*STREAM, dtype=BF16)),
-    "hc_swiglu_backward": lambda: c_vector.swiglu_backward(_randn(N, T, D // 2, dtype=BF16), _randn(*STREAM)),
-    "hc_rotate_heads_forward": lambda: c_backend.rotate_heads_forward(
+    "hc_map": lambda: vector.gelu_forward(_randn(*STREAM)),
+    "hc_map_backward": lambda: vector.silu_backward(_randn(*STREAM, dtype=BF16), _randn(*STREAM)),
+    "hc_swiglu_forward": lambda: vector.swiglu_forward(_randn(*STREAM, dtype=BF16)),
+    "hc_swiglu_backward": lambda: vector.swiglu_backward(_randn(N, T, D // 2, dtype=BF16), _randn(*STREAM)),
+    "hc_rotate_heads_forward": lambda: matrix.rotate_heads_forward(
         _randn(*QKV, dtype=BF16), HEADS, *_constants(), 0.25
     ),
-    "hc_rotate_heads_backward": lambda: c_backend.rotate_heads_backward(
+    "hc_rotate_heads_backward": lambda: matrix.rotate_heads_backward(
         _randn(*QKV, dtype=BF16), _randn(*QKV, dtype=BF16, seed=1), HEADS, *_constants(), 0.25
     ),
 }
@@ -98,8 +98,8 @@ def test_steps_run_in_order_and_all_at_the_end() -> None:
     x, weight = _randn(4, 6), _randn(6, 6)
     with sequence():
         out = torch.zeros(4, 6)
-        one = c_backend.linear_forward(x, weight, None, torch.float32)
-        two = c_backend.linear_forward(one, weight, None, torch.float32)
+        one = matrix.linear_forward(x, weight, None, torch.float32)
+        two = matrix.linear_forward(one, weight, None, torch.float32)
         out.copy_(one)  # what stands there before anything ran
         one_before = out.clone()
     torch.testing.assert_close(two, x @ weight.T @ weight.T)
@@ -110,10 +110,10 @@ def test_steps_run_in_order_and_all_at_the_end() -> None:
 def test_what_was_recorded_runs_before_torch_reads_it() -> None:
     x, weight = _randn(4, 6), _randn(6, 6)
     with sequence():
-        one = c_backend.linear_forward(x, weight, None, torch.float32)
+        one = matrix.linear_forward(x, weight, None, torch.float32)
         run_recorded()
         two = one @ weight.T
-        three = c_backend.linear_forward(two, weight, None, torch.float32)
+        three = matrix.linear_forward(two, weight, None, torch.float32)
     torch.testing.assert_close(three, x @ weight.T @ weight.T @ weight.T)
 
 
@@ -122,19 +122,19 @@ def test_nothing_runs_where_the_body_fails_and_the_next_call_runs_at_once() -> N
 
     def body() -> None:
         with sequence():
-            made.append(c_vector.gelu_forward(x).zero_())
+            made.append(vector.gelu_forward(x).zero_())
             raise RuntimeError("stopped")
 
     with pytest.raises(RuntimeError, match="stopped"):
         body()
     assert not made[0].any()
-    torch.testing.assert_close(c_vector.gelu_forward(x), torch.nn.functional.gelu(x, approximate="tanh"))
+    torch.testing.assert_close(vector.gelu_forward(x), torch.nn.functional.gelu(x, approximate="tanh"))
 
 
 def test_other_threads_call_at_once_meanwhile() -> None:
     x, found = _randn(3, 4), []
     with sequence():
-        thread = threading.Thread(target=lambda: found.append(c_vector.gelu_forward(x).clone()))
+        thread = threading.Thread(target=lambda: found.append(vector.gelu_forward(x).clone()))
         thread.start()
         thread.join()
     torch.testing.assert_close(found[0], torch.nn.functional.gelu(x, approximate="tanh"))
@@ -155,9 +155,9 @@ def test_the_first_step_that_fails_is_the_last_that_runs() -> None:
 
     def body() -> None:
         with sequence():
-            made.append(c_vector.gelu_forward(x))
+            made.append(vector.gelu_forward(x))
             functions().hc_gemm(native.context(), native.GemmArguments(-1))
-            functions().hc_map(native.context(), c_vector.GELU, 12, x.data_ptr(), 0, out.data_ptr(), 0)
+            functions().hc_map(native.context(), vector.GELU, 12, x.data_ptr(), 0, out.data_ptr(), 0)
 
     with pytest.raises(ValueError, match="hc_gemm in hc_sequence: an argument that it does not take"):
         body()

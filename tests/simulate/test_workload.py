@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dithc import hcops
-from dithc.comm import exchange, hierarchy
+from dithc.comm.process_group import exchange, hierarchy
 from dithc.model import DiT
 from dithc.simulate import links
 from dithc.simulate.workload import FP32_BYTES, buckets_of, describe_model

@@ -20,8 +20,9 @@ import torch
 
 from dithc.comm import connect
 from dithc.runs import Store, store
-from dithc.train import saving, train
-from dithc.train.step import Trainer
+from dithc.train import train
+from dithc.train.checkpoints import saving
+from dithc.train.step.step import Trainer
 
 # Less than a rank's share of the moments of the small model, more than anything else that a training of a few steps writes.
 LARGEST_FILE = 150_000

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from dithc.latents import Batches
-from dithc.train import step
-from dithc.train.optimizer import Optimizer
+from dithc.train.optimizer.optimizer import Optimizer
+from dithc.train.step import step
 
 
 def inject(kind: str, *, at: int, image: int = 0, rank: int | None = None, times: int | None = None) -> None:

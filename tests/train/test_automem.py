@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dithc.automem.plan import Plan
+from dithc.automem.planning.plan import Plan
 from dithc.comm import Group
 from dithc.config import training
 from dithc.hardware import Machine, discover
@@ -20,10 +20,10 @@ from dithc.memory import Tiers
 from dithc.runs import Manifest, Store
 from dithc.tensors import read_tensors
 from dithc.train import DONE, STOPPED, background, memory, train
-from dithc.train.checkpoint import OPTIMIZER_FILE
+from dithc.train.checkpoints.content import OPTIMIZER_FILE
 from dithc.train.memory import PLAN_FILE, TrainingMemory
 from tests.train import faults
-from tests.train.test_strategies import several_ranks, train_on_ranks
+from tests.train.strategies.test_strategies import several_ranks, train_on_ranks
 
 ROOT = Path(__file__).parent.parent.parent
 GIB = 1 << 30

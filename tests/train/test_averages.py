@@ -9,8 +9,8 @@ from dithc.comm import Group
 from dithc.config import training
 from dithc.runs import Manifest, Store
 from dithc.train import DONE, export, train
-from dithc.train.ema import Ema
-from dithc.train.optimizer import Optimizer
+from dithc.train.optimizer.ema import Ema
+from dithc.train.optimizer.optimizer import Optimizer
 
 LENGTHS = [0.05, 0.1]
 EVERY = {"ema": {"decay": 0.9, "lengths": LENGTHS}, "checkpoint_every": 1, "keep_every": 1}

@@ -8,7 +8,7 @@ import pytest
 from dithc.comm import Group
 from dithc.comm.traffic import Span
 from dithc.train import train
-from dithc.train.step import Trainer
+from dithc.train.step.step import Trainer
 from dithc.train.trace import CLOCK, _lanes
 from tests.ranks import needs_launcher, on_ranks
 

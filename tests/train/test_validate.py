@@ -14,7 +14,7 @@ from dithc.log import read_metrics
 from dithc.runs import Manifest, Store
 from dithc.train import DONE, train
 from dithc.train.stop import LEAVING_SECONDS, Pace
-from dithc.train.strategy_layout import Layout
+from dithc.train.strategies.layout import Layout
 from dithc.train.validate import NUM_TIMES, Validation
 from tests.train.conftest import CLASSES, ROWS, SIDE, small_run
 

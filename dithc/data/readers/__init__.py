@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dithc.config import datasets
+from dithc.data.archives import NoRoom, remove_abandoned
 from dithc.data.npy import NO_SPACE
 from dithc.data.readers.arrays import Sentinel2ArrayReader
 from dithc.data.readers.gaofen2 import Gaofen2Reader
@@ -25,10 +26,9 @@ from dithc.data.readers.safe import SafeReader
 from dithc.data.readers.stac import StacReader
 from dithc.data.scene import Canvas, Reason, Refused, Rejection, Scene
 from dithc.data.table import Kind
-from dithc.data.unpacking import NoRoom, remove_abandoned
 from dithc.log import UserError
 
-__all__ = ["Scenes", "read_scenes"]
+__all__ = ["Scenes", "read_scenes", "scene_id", "state_of"]
 
 SCENE_MEMORY_BYTES = 256 << 20
 UNFOLDED = 12

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+from dithc.data.archives import check_disk, scratch
 from dithc.data.files import open_regular
 from dithc.data.scene import Reason, Refused
-from dithc.data.unpacking import check_disk, scratch
 
 SUFFIX = ".zip"
 MOST_FILES, MOST_RATIO = 100_000, 100

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dithc.config import datasets
+from dithc.data.archives import scratch, unpack
 from dithc.data.files import room_bytes
 from dithc.data.ground import Heights, ortho_grid, orthorectify, read_heights
 from dithc.data.pansharpen import F32, Mask, averaged, gsa, judgeable, reduced_resolution
@@ -23,8 +24,6 @@ from dithc.data.readers.rasters import Raw, as_chw
 from dithc.data.registration import shift_between
 from dithc.data.rpc import Rpc, check_covers, read_rpc, rpc_beside
 from dithc.data.scene import Array, Place, Reason, Refused
-from dithc.data.tarball import unpack
-from dithc.data.unpacking import scratch
 from dithc.data.xml import Element, find_text, read_xml
 from dithc.log import logger
 

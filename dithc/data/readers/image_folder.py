@@ -9,11 +9,11 @@ import numpy as np
 import xarray
 
 from dithc.config import datasets
+from dithc.data.archives import members
 from dithc.data.pictures import prepare
 from dithc.data.readers.listing import exists, scene_id
 from dithc.data.readers.picture_stores import LABEL_SUFFIXES, WANTED, Folders, Parquet, Store, Tars, WebDataset
 from dithc.data.scene import Mask, Place, Scene, located
-from dithc.data.tar_index import members
 from dithc.log import UserError, problem
 
 BANDS = ["R", "G", "B"]

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from dithc.data.archives import Member, members
 from dithc.data.files import check_room, open_regular, printable
 from dithc.data.pictures import read_file
 from dithc.data.readers.listing import exists, list_files, nothing_found
 from dithc.data.scene import Reason, Refused
 from dithc.data.table import Shard, read_cell, read_columns, read_shard
-from dithc.data.tar_index import Member, members
 from dithc.log import UserError, logger, problem
 
 SUFFIXES = {".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}

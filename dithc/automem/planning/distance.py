@@ -1,0 +1,90 @@
+"""How many turns ahead loads start so that they hide behind computing."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from operator import add
+
+from dithc.automem.planning.decision import Decision
+from dithc.automem.planning.ladder import is_offloadable
+from dithc.automem.planning.turns import is_offloaded
+from dithc.automem.trace import Trace
+
+
+def compute_seconds(trace: Trace, decisions: Mapping[str, Decision] | None = None) -> list[float]:
+    """What each of the 2 L turns computes, recomputation included."""
+    forward = [unit.forward_seconds for unit in trace.units]
+    again = [
+        unit.forward_seconds if decisions and decisions[unit.name].recompute else 0.0 for unit in reversed(trace.units)
+    ]
+    backward = [unit.backward_seconds for unit in reversed(trace.units)]
+    return forward + [seconds + more for seconds, more in zip(backward, again, strict=True)]
+
+
+def weight_loads(trace: Trace, decisions: Mapping[str, Decision] | None) -> list[int]:
+    """Bytes of weights that must be loaded before each of the 2 L turns; without decisions: that any decisions could ask for."""
+    copied = [
+        unit.weight_bytes if decisions is None or decisions[unit.name].weights == "copied" else 0
+        for unit in trace.units
+    ]
+    return copied + copied[::-1]
+
+
+def saved_loads(trace: Trace, decisions: Mapping[str, Decision] | None) -> list[int]:
+    """Bytes of saved tensors that must be loaded before each of the 2 L turns; without decisions: as of weights."""
+    num_units = len(trace.units)
+    bytes_at = [0] * (2 * num_units)
+    for index, unit in enumerate(trace.units):
+        for tensor in unit.saved:
+            moves = is_offloadable(trace, index, tensor) and (
+                decisions is None or is_offloaded(decisions[unit.name], tensor.ordinal)
+            )
+            bytes_at[num_units + tensor.first] += tensor.bytes if moves else 0
+    return bytes_at
+
+
+def loads(trace: Trace, decisions: Mapping[str, Decision] | None) -> list[int]:
+    """Bytes of both that must be loaded before each of the 2 L turns."""
+    return list(map(add, weight_loads(trace, decisions), saved_loads(trace, decisions)))
+
+
+def hiding_distances(seconds: Sequence[float], bytes_at: Sequence[int], load_bytes_per_second: float) -> list[int]:
+    """For each turn the smallest number of turns whose computing hides its loads.
+
+    The load stream is one, so the loads of turns in between have to fit in as well. Where nothing hides them entirely
+    (too early in the step, or more to load than time to load it) it is the distance that leaves least to wait for.
+    """
+    loading = [num_bytes / load_bytes_per_second for num_bytes in bytes_at]
+    tolerance = 1e-12 * (sum(loading) + sum(seconds))  # of sums that should be equal
+    # `behind` is what was to be loaded up to a turn less what was computed before it: a load that starts at an earlier turn
+    # is waited for as long as this has grown from there. Marks: the turns after which it was nowhere as high, latest last.
+    behind = 0.0
+    marks: list[tuple[float, int]] = []
+    distances = []
+    for turn, (own, computing) in enumerate(zip(loading, seconds, strict=True)):
+        behind += own
+        best = 0
+        if marks:
+            place = bisect_right(marks, tolerance - behind, key=lambda mark: -mark[0]) - 1
+            mark, start = marks[max(0, place)]  # the latest that hides it all, or else the highest
+            best = turn - start if max(0.0, behind - mark) < own - tolerance else 0
+        distances.append(best)
+        while marks and marks[-1][0] <= behind + tolerance:
+            marks.pop()
+        marks.append((behind, turn))
+        behind -= computing
+    return distances
+
+
+def with_distances(trace: Trace, decisions: Mapping[str, Decision], distances: Sequence[int]) -> dict[str, Decision]:
+    """The decisions with these distances where there is something to load, and 0 where there is not."""
+    num_units = len(trace.units)
+    needed = loads(trace, decisions)
+    return {
+        unit.name: replace(
+            decisions[unit.name],
+            forward_ahead=distances[index] if needed[index] else 0,
+            backward_ahead=distances[2 * num_units - 1 - index] if needed[2 * num_units - 1 - index] else 0,
+        )
+        for index, unit in enumerate(trace.units)
+    }

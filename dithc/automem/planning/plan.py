@@ -1,0 +1,266 @@
+"""The planner: from what a step did to memory, and what memory there is, to what lives where when.
+
+It walks down `dithc.automem.planning.ladder`, which lists what can move to slow memory, the cheapest first, to the first rung at
+which fast memory holds every turn of the step with the loads that each turn wants ahead, so that they hide; then it
+fetches as far ahead as that really takes. Where copies still make the step wait, and it is allowed, units run
+forward again instead, as long as that makes the predicted step shorter (or as slow memory is short).
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from operator import add
+
+from dithc.automem.planning.decision import Decision, Level, Phase, Place, Plan, rates_between
+from dithc.automem.planning.distance import (
+    compute_seconds,
+    hiding_distances,
+    loads,
+    saved_loads,
+    weight_loads,
+    with_distances,
+)
+from dithc.automem.planning.ladder import Rung, decide, ladder
+from dithc.automem.planning.occupancy import is_dropped, occupancy, room, working_bytes
+from dithc.automem.planning.reasons import reasons
+from dithc.automem.planning.timeline import timeline
+from dithc.automem.planning.turns import is_offloaded, last_saver, turns_of
+from dithc.automem.trace import Trace
+from dithc.log import problem
+
+__all__ = ["Decision", "Level", "Phase", "Place", "Plan", "plan"]
+
+
+def plan(trace: Trace, *, fast: Level, slow: Level, allow_recompute: bool = False, copies_beside: bool = True) -> Plan:
+    """Decides where everything lives at each turn of a training step (paper section 4.2, Algorithm 1).
+
+    Args:
+        trace: what one step did, recorded with everything in fast memory.
+        fast: the level to stay within.
+        slow: the level below; a byte moves at the slower rate of the two.
+        allow_recompute: units may save their inputs only and run forward again, where copies cannot hide.
+        copies_beside: copies run beside the computing; False: the computing stands still for each of them, so none starts ahead.
+
+    Returns:
+        The plan. If not even everything in slow memory fits, it is the one that needs least, and says so in `fits`
+        and `reasons`. A larger `fast` budget never gives a plan that moves more bytes, unless units are recomputed.
+
+    Raises:
+        UserError: a rate that is not positive, or a negative budget.
+    """
+    for level in (fast, slow):
+        rates = level.copy_bytes_per_second, level.out_bytes_per_second
+        if not all(rate > 0 for rate in rates) or (level.budget_bytes or 0) < 0:
+            expected = "a rate above 0, and a budget of at least 0 bytes"
+            raise problem(f"memory level {level.name}", got=level, expected=expected, remedy="measure it, or set it")
+    search = _Search(trace, fast, slow, copies_beside=copies_beside)
+    choice = search.first_fit()
+    if allow_recompute:
+        choice = search.recompute(choice)
+    decisions, state = search.spell_out(choice)
+    decisions = _with_bytes(trace, decisions)
+    phases = search.play(choice)
+    fits = search.fits_fast(choice) and search.fits_slow(choice)
+    everything = search.play(search.resident)
+    return Plan(
+        units=decisions,
+        state=state,
+        phases=phases,
+        fits=fits,
+        reasons=reasons(trace, decisions, state, phases, everything, fast=fast, slow=slow, fits=fits),
+        fast=fast,
+        slow=slow,
+        in_place_bytes=2 * sum(unit.weight_bytes for unit in trace.units if decisions[unit.name].weights == "in place"),
+    )
+
+
+def _with_bytes(trace: Trace, decisions: Mapping[str, Decision]) -> dict[str, Decision]:
+    """The decisions with the room that each turn needs, and the sizes of what they decide on."""
+    turns = turns_of(trace, decisions)
+    full = {}
+    for index, unit in enumerate(trace.units):
+        decision = decisions[unit.name]
+        position = len(trace.units) - 1 - index
+        gone = sum(tensor.bytes for tensor in unit.saved if is_offloaded(decision, tensor.ordinal))
+        dropped = sum(tensor.bytes for tensor in unit.saved if is_dropped(decision, tensor, position))
+        full[unit.name] = replace(
+            decision,
+            room_bytes=room(trace, decisions, turns, index),
+            backward_room_bytes=room(trace, decisions, turns, len(trace.units) + position),
+            weight_bytes=unit.weight_bytes,
+            kept_bytes=sum(tensor.bytes for tensor in unit.saved) - gone - dropped,
+            offloaded_bytes=gone,
+        )
+    return full
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A candidate: how many rungs down, how far ahead at each of the 2 L turns, which units run forward again."""
+
+    num_rungs: int
+    distances: tuple[int, ...]
+    recomputed: frozenset[int] = frozenset()
+
+
+class _Search:
+    """Candidates for one trace and pair of levels, and what each would need."""
+
+    def __init__(self, trace: Trace, fast: Level, slow: Level, *, copies_beside: bool) -> None:
+        self.trace, self.fast, self.slow, self.copies_beside = trace, fast, slow, copies_beside
+        self.rates = rates_between(fast, slow)
+        self.rungs: Sequence[Rung] = ladder(trace, self.rates)
+        # Distances for all that might move: the same on every rung, so that each rung needs no more than the one above.
+        self.farthest = tuple(self._hiding(compute_seconds(trace), loads(trace, None)))
+        self.resident = _Choice(0, self.farthest)
+
+    def _hiding(self, seconds: Sequence[float], bytes_at: Sequence[int]) -> list[int]:
+        """How far ahead loads start: at once where nothing can hide them."""
+        return hiding_distances(seconds, bytes_at, self.rates.load) if self.copies_beside else [0] * len(bytes_at)
+
+    def spell_out(self, choice: _Choice) -> tuple[dict[str, Decision], dict[str, Place]]:
+        """Its decisions and the places of state."""
+        decisions, state = decide(self.trace, self.rungs[: choice.num_rungs], choice.recomputed)
+        return with_distances(self.trace, decisions, choice.distances), state
+
+    def fits_fast(self, choice: _Choice) -> bool:
+        """Whether fast memory holds every turn."""
+        return self.fast.budget_bytes is None or self._peaks(choice)[0] <= self.fast.budget_bytes
+
+    def fits_slow(self, choice: _Choice) -> bool:
+        """Whether slow memory holds every turn."""
+        return self.slow.budget_bytes is None or self._peaks(choice)[1] <= self.slow.budget_bytes
+
+    def play(self, choice: _Choice) -> tuple[Phase, ...]:
+        """Its predicted timeline."""
+        decisions, state = self.spell_out(choice)
+        return timeline(
+            self.trace, decisions, state, fast=self.fast, rates=self.rates, copies_beside=self.copies_beside
+        )
+
+    def first_fit(self) -> _Choice:
+        """The first rung that fits with its loads ahead; at the bottom, as far ahead as fits."""
+        bottom = len(self.rungs)
+        if self.fits_fast(_Choice(bottom, self.farthest)):
+            rung = _first(lambda rung: self.fits_fast(_Choice(rung, self.farthest)), bottom)
+            return self.refine(_Choice(rung, self.farthest))
+        top = max(self.farthest, default=0)
+        nearer = _first(lambda nearer: self.fits_fast(self._capped(top - nearer)), top)
+        capped = self._capped(top - nearer)
+        return self.refine(capped) if self.fits_fast(capped) else capped
+
+    def _capped(self, most: int) -> _Choice:
+        """The bottom rung, with no load further ahead than `most` turns: the nearer, the less it needs."""
+        return _Choice(len(self.rungs), tuple(min(distance, most) for distance in self.farthest))
+
+    def refine(self, choice: _Choice) -> _Choice:
+        """Distances for what really moves: nearer where that hides it as well, farther where that helps and fits."""
+        decisions, state = self.spell_out(choice)
+        held = occupancy(self.trace, decisions, state)[0].totals()
+        weights, saved = weight_loads(self.trace, decisions), saved_loads(self.trace, decisions)
+        wanted = self._hiding(compute_seconds(self.trace, decisions), list(map(add, weights, saved)))
+        distances, num_turns = list(choice.distances), len(wanted)
+        for nearer in (True, False):
+            for turn, distance in enumerate(wanted):
+                now = distances[turn]
+                to_forward = 2 * turn + 1 - num_turns  # turns back to where the unit's copy for forward was in use
+                is_kept = 0 < to_forward <= now
+                limit = distance if turn < num_turns // 2 else min(distance, to_forward - 1)
+                if is_kept or limit == now or (limit < now) != nearer:
+                    continue
+                changed = range(turn - max(now, limit), turn - min(now, limit))
+                more = [weights[turn] + (saved[turn] if other >= num_turns // 2 else 0) for other in changed]
+                after = [
+                    held[other] + (-extra if nearer else extra) for other, extra in zip(changed, more, strict=True)
+                ]
+                if nearer or self.fast.budget_bytes is None or max(after) <= self.fast.budget_bytes:
+                    distances[turn], held[changed.start : changed.stop] = limit, after
+        return replace(choice, distances=tuple(distances))
+
+    def recompute(self, choice: _Choice) -> _Choice:
+        """Runs units again whose tensors are offloaded, as many as shorten the step most, or as slow memory is short for.
+
+        They are taken in the order of what each spares by itself. How many is searched for, as each try plays a whole step.
+        """
+        gains = self._gains(choice)
+        order = self._that_fit(choice, sorted(gains, key=lambda index: (-gains[index], -index)))
+
+        @cache
+        def first(count: int) -> _Choice:
+            return replace(choice, recomputed=frozenset(order[:count]))
+
+        @cache
+        def seconds(count: int) -> float:
+            return self._seconds(first(count))
+
+        low = _first(lambda count: self.fits_slow(first(count)), len(order))
+        high = max(low, sum(gains[index] > 0 for index in order))
+        while True:
+            tried = sorted({low + (high - low) * part // 4 for part in range(5)})
+            best = min(range(len(tried)), key=lambda place: seconds(tried[place]))
+            if high - low <= 4:
+                break
+            low, high = tried[max(0, best - 1)], tried[min(len(tried) - 1, best + 1)]
+        chosen = first(tried[best])
+        refined = self.refine(chosen) if chosen.recomputed else chosen
+        return refined if self._seconds(refined) < self._seconds(chosen) else chosen
+
+    def _gains(self, choice: _Choice) -> dict[int, float]:
+        """Seconds of copies that running a unit again spares, less its forward seconds, for units with offloaded tensors."""
+        decisions, _ = self.spell_out(choice)
+        gains = {}
+        for index, unit in enumerate(self.trace.units):
+            again = replace(decisions[unit.name], recompute=True)
+            spared = sum(
+                tensor.bytes
+                for tensor in unit.saved
+                if is_dropped(again, tensor, len(self.trace.units) - 1 - index)
+                and decisions[unit.name].saved[tensor.ordinal] == "offload"
+            )
+            if spared:
+                gains[index] = spared / self.rates.load + spared / self.rates.offload - unit.forward_seconds
+        return gains
+
+    def _that_fit(self, choice: _Choice, order: Sequence[int]) -> list[int]:
+        """The units of these that fast memory has room to run again, all of them together.
+
+        A unit that runs again needs more while it does, and where it was the last to save a tensor that then stays.
+        """
+        before, state = self.spell_out(choice)
+        after, _ = self.spell_out(replace(choice, recomputed=frozenset(order)))
+        held = occupancy(self.trace, before, state)[0].totals()
+        num_units, taken = len(self.trace.units), []
+        for index in order:
+            unit, now, then = (
+                self.trace.units[index],
+                before[self.trace.units[index].name],
+                after[self.trace.units[index].name],
+            )
+            own, tried = 2 * num_units - 1 - index, held.copy()
+            tried[own] += working_bytes(unit, then, forward=False) - working_bytes(unit, now, forward=False)
+            for tensor in unit.saved:
+                if is_dropped(then, tensor, num_units - 1 - index):
+                    tried[own] -= tensor.bytes
+                elif is_offloaded(now, tensor.ordinal) and not is_offloaded(then, tensor.ordinal):
+                    reader = num_units + tensor.first
+                    start = max(num_units, reader - choice.distances[reader])
+                    for turn in range(last_saver(self.trace, index, tensor) + 1, start):
+                        tried[turn] += tensor.bytes
+            if self.fast.budget_bytes is None or max(tried) <= self.fast.budget_bytes:
+                held = tried
+                taken.append(index)
+        return taken
+
+    def _seconds(self, choice: _Choice) -> float:
+        """Of its whole step."""
+        return sum(phase.seconds + phase.stall_seconds for phase in self.play(choice))
+
+    def _peaks(self, choice: _Choice) -> tuple[int, int]:
+        fast, slow = occupancy(self.trace, *self.spell_out(choice))
+        return max(fast.totals()), max(slow.totals())
+
+
+def _first(holds: Callable[[int], bool], last: int) -> int:
+    """The first number from 0 on for which something holds that holds for all after it; `last` where none before it does."""
+    return bisect_left(range(last), True, key=holds)

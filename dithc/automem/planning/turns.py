@@ -1,0 +1,71 @@
+"""What starts at each turn of a step: the one reader of the distances `forward_ahead` and `backward_ahead` of a plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from dithc.automem.planning.decision import Decision
+from dithc.automem.trace import Saved, Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A unit's forward or backward pass, with what starts there before it runs, in the order in which it is needed."""
+
+    unit: str
+    kind: Literal["forward", "backward"]
+    load_weights: tuple[str, ...]  # units whose weights start to load at this turn
+    load_saved: tuple[tuple[str, int], ...]  # (unit that saved it first, ordinal) of saved tensors that start to load
+    offload_saved: tuple[tuple[str, int], ...]  # saved tensors that start to leave when this turn (forward) has ended
+    keep_weights: bool  # the unit's copy made for forward serves backward too: not released when this turn has ended
+
+
+def turns_of(trace: Trace, decisions: Mapping[str, Decision]) -> tuple[Turn, ...]:
+    """The 2 L turns of a step in order: forward of units 0 to L - 1, backward of units L - 1 to 0.
+
+    A turn's own loads (distance 0) stand first in its lists.
+    """
+    num_units = len(trace.units)
+    weights: list[list[str]] = [[] for _ in range(2 * num_units)]
+    saved: list[list[tuple[str, int]]] = [[] for _ in range(2 * num_units)]
+    offloads: list[list[tuple[str, int]]] = [[] for _ in range(2 * num_units)]
+    kept = set()
+    by_first_reader: dict[int, list[tuple[str, int]]] = {}
+    for index, unit in enumerate(trace.units):
+        for tensor in unit.saved:
+            if is_offloaded(decisions[unit.name], tensor.ordinal):
+                by_first_reader.setdefault(tensor.first, []).append((unit.name, tensor.ordinal))
+                offloads[last_saver(trace, index, tensor)].append((unit.name, tensor.ordinal))
+    for turn in range(2 * num_units):
+        index = min(turn, 2 * num_units - 1 - turn)
+        name = trace.units[index].name
+        decision = decisions[name]
+        start = max(0, turn - (decision.forward_ahead if turn < num_units else decision.backward_ahead))
+        if decision.weights == "copied":
+            if turn >= num_units and start <= index:
+                kept.add(name)
+            else:
+                weights[start].append(name)
+        if turn >= num_units:
+            saved[max(start, num_units)].extend(by_first_reader.get(turn - num_units, []))
+    return tuple(
+        Turn(
+            unit=trace.units[min(turn, 2 * num_units - 1 - turn)].name,
+            kind="forward" if turn < num_units else "backward",
+            load_weights=tuple(weights[turn]),
+            load_saved=tuple(saved[turn]),
+            offload_saved=tuple(offloads[turn]),
+            keep_weights=turn < num_units and trace.units[turn].name in kept,
+        )
+        for turn in range(2 * num_units)
+    )
+
+
+def last_saver(trace: Trace, index: int, tensor: Saved) -> int:
+    """The unit whose forward pass uses a tensor of unit `index` last: the one that reads it first in backward."""
+    return max(index, len(trace.units) - 1 - tensor.first)
+
+
+def is_offloaded(decision: Decision, ordinal: int) -> bool:
+    """Whether a plan sends this saved tensor away; a plan made for fewer ordinals keeps the rest."""
+    return ordinal < len(decision.saved) and decision.saved[ordinal] == "offload"

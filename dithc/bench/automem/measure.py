@@ -1,0 +1,133 @@
+"""What AutoMem and its tiers of memory give: training in less fast memory, in less memory at all, larger batches; the pool.
+
+Five parts, each of which can be measured alone. `budget`, `file` and `largest-batch` are trainings in processes of their own
+(`runs.py`); `pool` and `resident` are steps inside this one (`steps.py`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dithc.bench.automem.runs import Trainings
+from dithc.bench.automem.steps import pool_rows, resident_rows
+from dithc.bench.ceilings import Precision
+from dithc.bench.record import circumstances, prepare_threads
+from dithc.log import logger, problem
+from dithc.model import PRESETS
+
+log = logger(__name__)
+PARTS = ("budget", "file", "largest-batch", "pool", "resident")
+COUNTED = {
+    "takes_bytes": "the highest resident size of the unmanaged process, less what it was before its model was made",
+    "peak_fast_bytes": "the highest number of physical bytes that the fastest tier ever held, in use and idle, kept by the pool",
+    "stall_share": "seconds a step waits for copies, or copies itself, over its seconds: median of the steps on the clock",
+    "slower": "seconds of a step over those of the unmanaged one in the same round",
+    "page_faults": "of the process in a step, without those that read a disk (getrusage)",
+    "largest": "batch of which a step ran to its end under the limit, in a fresh process, while the next larger one did not",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoMemSettings:
+    """What to measure.
+
+    Attributes:
+        only: of PARTS.
+        model: preset of `budget`, `file` and `largest-batch`.
+        overrides: fields of the presets to change, by name.
+        batch: images a step; in `largest-batch` that of the first try.
+        dtype: of the arithmetic.
+        budget: of the fastest tier in `budget`, as a share of what the training takes unmanaged.
+        limit: on the process in `file`, as a share of the peak of the unmanaged one.
+        folder: of the file tier.
+        file_gib: of the file tier.
+        memory_gib: limit on the process in `largest-batch`.
+        fast_share: of what the limit leaves beside the bare process, the budget of the fastest tier in `file` and
+            `largest-batch`; the rest is for what does not come from a tier.
+        most: the largest batch to try.
+        step_models: presets of `pool` and `resident`.
+        repeats: steps of each contender there.
+        threads: compute threads; None takes the core plan's.
+        rounds: runs of each contender; the first order, then the reverse.
+        warmup: steps of a run before the clock: two of a managed one are recorded, the third one moves what is to rest elsewhere.
+        steps: steps of a run on the clock.
+        seed: of weights and batches.
+    """
+
+    only: tuple[str, ...] = PARTS
+    model: str = "DiT-XL/2"
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    batch: int = 8
+    dtype: Precision = "fp32"
+    budget: float = 0.4
+    limit: float = 0.6
+    folder: Path = Path()
+    file_gib: float = 16.0
+    memory_gib: float = 24.0
+    fast_share: float = 0.75
+    most: int = 64
+    step_models: tuple[str, ...] = ("DiT-S/2", "DiT-B/2")
+    repeats: int = 15
+    threads: int | None = None
+    rounds: int = 2
+    warmup: int = 3
+    steps: int = 3
+    seed: int = 0
+
+
+def bench_automem(settings: AutoMemSettings) -> dict[str, Any]:
+    """Measures the parts and returns everything that is known about them, ready for JSON.
+
+    Raises:
+        UserError: settings without sense, a folder that cannot hold the file.
+    """
+    _check(settings)
+    machine, core_plan = prepare_threads(settings.threads)
+    trainings = Trainings(settings, threads=core_plan.ranks[0].num_threads)
+    measure: dict[str, Callable[[], dict[str, Any]]] = {
+        "budget": trainings.budget,
+        "file": trainings.file,
+        "largest-batch": trainings.largest_batch,
+        "pool": lambda: pool_rows(settings),
+        "resident": lambda: resident_rows(settings),
+    }
+    parts = {}
+    for name in settings.only:
+        log.info("part %s", name)
+        parts[name] = measure[name]()
+    return {
+        "bench": "automem",
+        "settings": asdict(settings) | {"folder": str(settings.folder.resolve())},
+        "parts": parts,
+        "counted": COUNTED,
+        **circumstances(machine, core_plan),
+    }
+
+
+def _check(settings: AutoMemSettings) -> None:
+    def refuse(argument: str, got: object, expected: str) -> None:
+        raise problem(f"bench --{argument}", got=got, expected=expected, remedy=f"correct --{argument}")
+
+    if not settings.only or not set(settings.only) <= set(PARTS):
+        refuse("only", ",".join(settings.only) or "none", f"some of {', '.join(PARTS)}")
+    for argument, names in (("model", (settings.model,)), ("step-models", settings.step_models)):
+        if not set(names) <= set(PRESETS):
+            refuse(argument, ",".join(names), f"of {', '.join(PRESETS)}")
+    for argument in ("budget", "limit", "fast_share"):
+        if not 0 < getattr(settings, argument) < 1:
+            refuse(argument.replace("_", "-"), getattr(settings, argument), "a share between 0 and 1")
+    for argument in ("file_gib", "memory_gib"):
+        if getattr(settings, argument) <= 0:
+            refuse(
+                argument.replace("_gib", "-gib" if argument == "file_gib" else ""),
+                getattr(settings, argument),
+                "more than 0 GiB",
+            )
+    least = {"batch": 1, "most": 1, "rounds": 1, "warmup": 2, "steps": 1, "repeats": 1, "threads": 1}
+    for argument, minimum in least.items():
+        value = getattr(settings, argument)
+        if value is not None and value < minimum:
+            refuse(argument, value, f"{minimum} or more")
+    if {"file", "largest-batch"} & set(settings.only) and not settings.folder.is_dir():
+        refuse("folder", settings.folder, "a folder on the disk that is to hold the file tier")

@@ -1,0 +1,248 @@
+"""The trainings of `dithc bench automem`, each in a process of its own: with and without AutoMem, with and without a limit."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from dithc.bench.timing import Timing, spread
+from dithc.bench.trainings import Contender, MemoryLimit, Run, run_once, turns
+from dithc.log import UserError, logger, problem
+
+if TYPE_CHECKING:
+    from dithc.bench.automem.measure import AutoMemSettings
+
+log = logger(__name__)
+GIB, MIB = 1 << 30, 1 << 20
+UNMANAGED, MANAGED, PLAIN = "unmanaged", "AutoMem", "plain torch"
+OFF = ("--automem", "off")
+PLAIN_WORDS = (*OFF, "--operators", "torch")
+PLAIN_ENVIRONMENT = (("DITHC_POOL", "off"),)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A batch that was tried, and what became of it."""
+
+    batch: int
+    status: str
+    seconds: float | None
+
+
+class Trainings:
+    """Runs of one model on one rank, for the parts that compare trainings."""
+
+    def __init__(self, settings: "AutoMemSettings", *, threads: int) -> None:
+        self._settings, self._threads = settings, threads
+        self._unmanaged: Run | None = None
+        self._how = ""  # the last limit was kept
+
+    def budget(self) -> dict[str, Any]:
+        """AutoMem in a fast tier of a share of what the training takes without it, beside that training, in turns."""
+        first = self._bare()
+        budget_bytes = int(takes_of(first) * self._settings.budget) // MIB * MIB
+        log.info("unmanaged it takes %.2f GiB: a budget of %.2f GiB", takes_of(first) / GIB, budget_bytes / GIB)
+        managed = self._contender(MANAGED, ("--automem", "on", "--fast-bytes", str(budget_bytes)))
+        order = list(turns([self._contender(UNMANAGED, OFF), managed], self._settings.rounds))
+        runs: dict[str, list[Run]] = {UNMANAGED: [first], MANAGED: []}
+        for contender in order[1:]:  # the first of them is the one that told what it takes
+            own = runs[contender.name]
+            if not own or own[-1].status == "ok":
+                own.append(self._run(contender))
+        rows = [row_of(UNMANAGED, runs[UNMANAGED]), row_of(MANAGED, runs[MANAGED], beside=runs[UNMANAGED])]
+        return {"takes_bytes": takes_of(first), "budget_bytes": budget_bytes, "rows": rows}
+
+    def file(self) -> dict[str, Any]:
+        """Both under a limit on the process that the unmanaged training exceeds; AutoMem has a file as its last tier."""
+        settings, first = self._settings, self._bare()
+        limit_bytes = int(peak_of(first) * settings.limit)
+        words = self._with_file(limit_bytes, before_bytes=before_of(first))
+        contenders = [self._contender(UNMANAGED, OFF), self._contender(MANAGED, words)]
+        runs = {one.name: [self._run(one, limit_bytes=limit_bytes)] for one in contenders}
+        rows = [row_of(UNMANAGED, runs[UNMANAGED]), row_of(MANAGED, runs[MANAGED])]
+        rows[1]["losses_identical"] = rows[1]["status"] == "ok" and same_training(first, runs[MANAGED][0])
+        return {
+            "unmanaged_peak_bytes": peak_of(first),
+            "limit_bytes": limit_bytes,
+            "how": self._how,
+            "rows": rows,
+        }
+
+    def largest_batch(self) -> dict[str, Any]:
+        """The largest batch of which a step runs in that memory: PyTorch alone, and AutoMem with a file and recomputation."""
+        settings = self._settings
+        limit_bytes = int(settings.memory_gib * GIB)
+        words = (*self._with_file(limit_bytes, before_bytes=before_of(self._bare())), "--recompute", "block")
+        plain = self._contender(PLAIN, PLAIN_WORDS, PLAIN_ENVIRONMENT)
+        rows: list[dict[str, Any]] = []
+        for contender in (plain, self._contender(MANAGED, words)):
+
+            def tried(batch: int, contender: Contender = contender) -> Run:
+                return self._run(
+                    contender, limit_bytes=limit_bytes, batch=batch, warmup=2, steps=1
+                )  # two: then there is a plan
+
+            largest, probes = largest_of(tried, first=settings.batch, most=settings.most)
+            said = {"status": "ok" if largest else "oom", "reason": "" if largest else "not even one image"}
+            rows.append({"name": contender.name, "largest": largest, **said, "probes": [vars(one) for one in probes]})
+        ratio = rows[1]["largest"] / rows[0]["largest"] if rows[0]["largest"] else None
+        return {"limit_bytes": limit_bytes, "how": self._how, "most": settings.most, "ratio": ratio, "rows": rows}
+
+    def _bare(self) -> Run:
+        """The unmanaged training without a limit, made once."""
+        if self._unmanaged is None:
+            run = self._run(self._contender(UNMANAGED, OFF))
+            if run.status != "ok":
+                expected = "a training that tells what it takes"
+                remedy = "choose a smaller --model or --batch: without AutoMem it has to fit once"
+                raise problem(
+                    "the unmanaged training", got=f"{run.status}: {run.reason}", expected=expected, remedy=remedy
+                )
+            self._unmanaged = run
+        return self._unmanaged
+
+    def _contender(self, name: str, words: Sequence[str], environment: tuple[tuple[str, str], ...] = ()) -> Contender:
+        return Contender(
+            name=name, strategy="cftp", ranks=1, cpus=self._threads, words=tuple(words), environment=environment
+        )
+
+    def _with_file(self, limit_bytes: int, *, before_bytes: int) -> tuple[str, ...]:
+        """AutoMem with a share of what a limit leaves as its fastest tier, and a file."""
+        fast_bytes = int((limit_bytes - before_bytes) * self._settings.fast_share) // MIB * MIB
+        if fast_bytes <= 0:
+            got = f"{limit_bytes / GIB:.2f} GiB, of which the bare process has {before_bytes / GIB:.2f}"
+            raise problem(
+                "limit of memory", got=got, expected="room for a training", remedy="raise --memory or --limit"
+            )
+        file_bytes = int(self._settings.file_gib * GIB)
+        folder = str(self._settings.folder.resolve())
+        return (
+            *("--automem", "on", "--fast-bytes", str(fast_bytes)),
+            *("--file-folder", folder, "--file-bytes", str(file_bytes)),
+        )
+
+    def _run(
+        self,
+        contender: Contender,
+        *,
+        limit_bytes: int | None = None,
+        batch: int | None = None,
+        warmup: int | None = None,
+        steps: int | None = None,
+    ) -> Run:
+        settings = self._settings
+        words = ["--model", settings.model, "--batch", str(batch or settings.batch), "--dtype", settings.dtype]
+        words += ["--warmup", str(warmup or settings.warmup), "--steps", str(steps or settings.steps)]
+        words += [f"--override={name}={value}" for name, value in settings.overrides.items()]
+        limit = MemoryLimit(limit_bytes, ranks=1)
+        self._how = limit.how
+        with tempfile.TemporaryDirectory(prefix="dithc-automem-") as folder:
+            try:
+                run = run_once(contender, words, folder=Path(folder), limit=limit, counter=None)
+            finally:
+                limit.close()
+        what = f"{contender.name}, batch {batch or settings.batch}"
+        if run.status == "ok":
+            log.info("%s: %.3f s, peak %.2f GiB", what, median(run.seconds), peak_of(run) / GIB)
+        else:
+            log.warning("%s: %s: %s", what, run.status, run.reason)
+        return run
+
+
+def peak_of(run: Run) -> int:
+    """The highest resident size of the process."""
+    return run.peak_rss_bytes_each[0]
+
+
+def before_of(run: Run) -> int:
+    """That before its model was made."""
+    return int(run.result["each_rank"][0]["before_bytes"])
+
+
+def takes_of(run: Run) -> int:
+    """What the training takes: weights, gradients, moments, average, activations."""
+    return peak_of(run) - before_of(run)
+
+
+def same_training(first: Run, other: Run) -> bool:
+    """Whether all losses and gradient norms are equal to the last bit."""
+    return first.losses == other.losses and first.result["grad_norms"] == other.result["grad_norms"]
+
+
+def row_of(name: str, runs: Sequence[Run], *, beside: Sequence[Run] = ()) -> dict[str, Any]:
+    """What is said of a contender; beside another, whether they are the same training and how their times compare."""
+    bad = next((run for run in runs if run.status != "ok"), None)
+    if bad is not None:
+        return {"name": name, "status": bad.status, "reason": bad.reason}
+    timing = Timing(tuple(median(run.seconds) for run in runs))
+    row = {
+        "name": name,
+        "status": "ok",
+        "seconds": timing.to_dict(),
+        "steps_seconds": [run.seconds for run in runs],
+        "peak_rss_bytes": max(map(peak_of, runs)),
+        "losses": runs[-1].losses,
+        "grad_norms": runs[-1].result["grad_norms"],
+    }
+    memory = runs[-1].result["each_rank"][0].get("memory")
+    if memory:
+        row |= _managed(runs) | {"memory": memory}
+    if beside and all(run.status == "ok" for run in beside):
+        row["losses_identical"] = all(same_training(beside[0], run) for run in (*beside, *runs))
+        base = Timing(tuple(median(run.seconds) for run in beside))
+        row["slower"] = spread(timing.ratios_to(base))
+    return row
+
+
+def _managed(runs: Sequence[Run]) -> dict[str, Any]:
+    """What a managed contender says of its fastest tier and of its copies; the worst of its runs."""
+    told = [run.result["each_rank"][0]["memory"] for run in runs]
+    tiers = [memory["tiers"][0] for memory in told]
+    shares = [
+        stall / seconds
+        for run, memory in zip(runs, told, strict=True)
+        for stall, seconds in zip(memory["steps"]["stall_seconds"], run.seconds, strict=True)
+    ]
+    per_step = {name: median(values) for name, values in told[-1]["steps"].items()}
+    peak = max(tier["peak_backed_bytes"] for tier in tiers)
+    budget = tiers[0]["budget_bytes"]
+    return {
+        "budget_bytes": budget,
+        "peak_fast_bytes": peak,
+        "within_budget": budget is None or peak <= budget,
+        "stall_share": spread(shares),
+        "per_step": per_step,
+    }
+
+
+def largest_of(tried: Callable[[int], Run], *, first: int, most: int) -> tuple[int, list[Probe]]:
+    """The largest batch that runs: doubled or halved from the first one to a bracket, which is then bisected.
+
+    Raises:
+        UserError: a run failed for another reason than memory.
+    """
+    probes: list[Probe] = []
+
+    def runs(batch: int) -> bool:
+        run = tried(batch)
+        if run.status == "failed":
+            raise _failed(batch, run)
+        probes.append(Probe(batch, run.status, median(run.seconds) if run.seconds else None))
+        return run.status == "ok"
+
+    good, bad, batch = 0, most + 1, min(first, most)
+    while good + 1 < bad:
+        if runs(batch):
+            good = batch
+        else:
+            bad = batch
+        batch = min(2 * good, most) if bad > most else (good + bad) // 2
+    return good, probes
+
+
+def _failed(batch: int, run: Run) -> UserError:
+    return problem(
+        f"a step of batch {batch}", got=run.reason, expected="an end, or a lack of memory", remedy="see the message"
+    )

@@ -1,0 +1,144 @@
+"""The steps of `dithc bench automem` that take turns inside one process: with and without the pool, with and without AutoMem."""
+
+import resource
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dithc import native
+from dithc.automem import AutoMem, manager
+from dithc.bench.step_variants import CONTENDERS, DITHC, Batch, Training, TrainingStep, quiet_choices
+from dithc.bench.timing import Timing, spread
+from dithc.diffusion import Schedule
+from dithc.log import problem
+from dithc.memory import Pool, Tiers, TierSpec, hot_pool, use_pool
+from dithc.model import DiT
+
+if TYPE_CHECKING:
+    from dithc.bench.automem.measure import AutoMemSettings
+
+POOL, TORCH = "pool", "torch's allocator"
+UNMANAGED, RESIDENT = "unmanaged", "AutoMem, everything resident"
+# Of the fastest tier in `resident`, over what the model's state takes: activations fit as well, so that nothing has to move.
+ROOM = 16
+
+
+def pool_rows(settings: "AutoMemSettings") -> dict[str, Any]:
+    """Steps whose outputs come from the pool of huge pages, and from torch's allocator, in turns."""
+    rows = []
+    for model in settings.step_models:
+        pools = {POOL: hot_pool(), TORCH: Pool.off()}
+        steps = {name: TrainingStep(_training(model, settings), CONTENDERS[DITHC]) for name in pools}
+        rows += _rows(model, {name: _under(pool, steps[name]) for name, pool in pools.items()}, settings)
+    return {"rows": rows}
+
+
+def resident_rows(settings: "AutoMemSettings") -> dict[str, Any]:
+    """Steps of a model without AutoMem, and of one in two tiers of which the first holds everything, in turns."""
+    rows = []
+    for model in settings.step_models:
+        plain = TrainingStep(_training(model, settings), CONTENDERS[DITHC])
+        with _resident(model, settings) as (step, found):
+            rows += _rows(model, {UNMANAGED: plain, RESIDENT: step}, settings)
+            rows[-1] |= found()
+    return {"rows": rows}
+
+
+def _training(model: str, settings: "AutoMemSettings") -> Training:
+    if native.library() is None:
+        remedy = "install a C compiler, then dithc again; without its kernels nothing comes from a pool"
+        raise problem("bench automem", got=native.load().reason, expected="the compiled library", remedy=remedy)
+    torch.manual_seed(settings.seed)
+    made, schedule = DiT.from_preset(model, **settings.overrides), Schedule.linear()
+    batch = Batch.random(made, schedule, size=settings.batch, seed=settings.seed)
+    return Training(made, batch=batch, dtype=settings.dtype)
+
+
+def _under(pool: Pool, step: TrainingStep) -> Callable[[], float]:
+    def call() -> float:
+        before = use_pool(pool)
+        try:
+            return step()
+        finally:
+            use_pool(before)
+
+    return call
+
+
+@contextmanager
+def _resident(
+    model: str, settings: "AutoMemSettings"
+) -> Iterator[tuple[Callable[[], float], Callable[[], dict[str, Any]]]]:
+    """A step of a managed model that serves its tiers while it runs, and what its tiers and its plan say afterwards."""
+    training = _training(model, settings)
+    room = ROOM * training.state_bytes
+    tiers = Tiers(
+        [TierSpec(name="fast", kind="ddr", budget_bytes=room), TierSpec(name="slow", kind="ddr", budget_bytes=None)]
+    )
+    training.model = AutoMem(training.model, tiers=tiers)
+    managed = manager(training.model)
+    step = TrainingStep(training, CONTENDERS[DITHC])
+
+    def call() -> float:
+        tiers.serve()
+        try:
+            if managed is not None:
+                managed.begin_step()
+            return step()
+        finally:
+            tiers.release()
+
+    def found() -> dict[str, Any]:
+        counters = tiers.fast.counters()
+        resident = managed is not None and managed.plan is not None and managed.plan.everything_resident
+        return {"resident": resident, "peak_fast_bytes": counters.peak_backed_bytes, "budget_bytes": room}
+
+    try:
+        yield call, found
+    finally:
+        if managed is not None:
+            managed.close()
+        tiers.close()
+
+
+def _rows(model: str, steps: Mapping[str, Callable[[], float]], settings: "AutoMemSettings") -> list[dict[str, Any]]:
+    """A row for each contender, the first one's times over those of the others in the same round."""
+    losses, seconds, faults = _take_turns(steps, warmup=settings.warmup, repeats=settings.repeats)
+    first = next(iter(steps))
+    rows = []
+    for name in steps:
+        rows.append(
+            {
+                "name": name,
+                "model": model,
+                "status": "ok",
+                "seconds": seconds[name].to_dict(),
+                "page_faults": median(faults[name]),
+                "over_first": spread(seconds[name].ratios_to(seconds[first])),
+                "losses": losses[name],
+                "losses_identical": losses[name] == losses[first],
+            }
+        )
+    return rows
+
+
+def _take_turns(
+    steps: Mapping[str, Callable[[], float]], *, warmup: int, repeats: int
+) -> tuple[dict[str, list[float]], dict[str, Timing], dict[str, list[int]]]:
+    """Losses of all steps; seconds and page faults of those on the clock. Every other round is in reverse."""
+    losses: dict[str, list[float]] = {name: [] for name in steps}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    faults: dict[str, list[int]] = {name: [] for name in steps}
+    with quiet_choices():
+        for turn in range(warmup + repeats):
+            for name in list(steps) if turn % 2 == 0 else reversed(list(steps)):
+                before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.perf_counter()
+                losses[name].append(steps[name]())
+                if turn >= warmup:
+                    seconds[name].append(time.perf_counter() - begun)
+                    faults[name].append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    return losses, {name: Timing(tuple(values)) for name, values in seconds.items()}, faults

@@ -1,0 +1,366 @@
+"""The cases of `bench ops`: each operator at the shapes and types that a training step gives it, in several ways.
+
+All ways pay for their outputs: none gets memory to write into, as in the model. Inputs lie where the model would have them: in
+the pool of huge pages for hcops, in torch's memory for torch. Where an operator has a gradient it is taken by
+torch.autograd.grad from an output that is kept, so a backward pass is timed alone. In bf16 the way of hcops is the model's: fp32
+weights under autocast, rounded inside the product; torch's matrices are bf16 already, which spares it a cast that training pays.
+
+Legend: N batch, T tokens, D width, H heads, K head width, E width of a hidden layer; M rows of a matrix, F output features.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dithc import hcops
+from dithc.bench.ceilings import Precision
+from dithc.bench.operators.settings import (
+    TYPES,
+    Case,
+    Run,
+    as_output,
+    backward_of,
+    our_passes,
+    passes,
+    precision,
+    random,
+)
+from dithc.bench.operators.shapes import PASSES, Layer, Pass, module_layers
+from dithc.hcops import reference
+from dithc.log import problem
+from dithc.model import PRESETS
+
+# Batches of the speeds to reach; another model is measured at the smaller one.
+BATCHES = {"DiT-XL/2": 4, "DiT-S/2": 16}
+OTHER_BATCH = 4
+# Width, tokens and heads of the memory-bound cases, and the hidden width of a SwiGLU: those of DiT-XL/2 and ModernDiT-XL/2.
+WIDTH, TOKENS, HEADS, HIDDEN = 1152, 256, 16, 3072
+# (heads, head width, images) of DiT-S/2 and DiT-XL/2.
+ATTENTION_SHAPES = ((6, 64, 16), (16, 72, 4))
+PARAMETER_SHAPE = (4608, 1152)
+FP32_BYTES = 4
+ADAMW: dict[str, Any] = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+EMA_DECAY = 0.9999
+LARGEST_NORM = 1.0
+
+
+def cases(
+    wanted: Sequence[str], *, models: Sequence[str], dtypes: Sequence[Precision], size_bytes: int
+) -> Iterator[Case]:
+    """The cases one after the other, so that the memory of one is free before the next.
+
+    Raises:
+        UserError: an operator or a model that there is not.
+    """
+    for what, names, known in (("ops", wanted, OPS), ("models", models, PRESETS)):
+        unknown = [name for name in names if name not in known]
+        if unknown or not names:
+            expected = f"of: {', '.join(known)}"
+            raise problem(f"bench ops --{what}", got=",".join(unknown), expected=expected, remedy=f"correct --{what}")
+    for op in wanted:
+        for dtype in dtypes:
+            if op == "gemm":
+                for model in models:
+                    yield from gemm(model, dtype)
+            elif op == "attention":
+                yield from attention(dtype)
+            elif op != "adamw" or dtype == "fp32":  # the optimizer's arrays are fp32 in any training
+                with precision(dtype):
+                    case = MEMORY_BOUND[op](dtype, size_bytes)
+                yield case
+
+
+def gemm(model: str, dtype: Precision) -> Iterator[Case]:
+    """The three products of each module of table 4."""
+    batch = BATCHES.get(model, OTHER_BATCH)
+    for layer in module_layers(PRESETS[model], batch=batch):
+        for of in PASSES:
+            m, n, k = layer.product(of)
+            with precision(dtype):
+                ours = our_linear_run(layer, of, dtype)
+                eager = linear_run(layer, of, F.linear, dtype, weight_dtype=TYPES[dtype])
+            yield Case(
+                op="gemm",
+                group=f"gemm {model}",
+                name=f"{layer.name} {of}",
+                dtype=dtype,
+                shape={"m": m, "n": n, "k": k},
+                limit="multiply_add",
+                work=layer.flop,
+                counted="2 m n k",
+                ways={"hcops": {of: ours}, "eager": {of: eager}},
+            )
+
+
+def linear_run(
+    layer: Layer,
+    of: Pass,
+    linear: Callable[..., Tensor],
+    dtype: Precision,
+    *,
+    weight_dtype: torch.dtype,
+    place: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+) -> Run:
+    """One product of a linear layer, with its bias or the bias' gradient, as training makes it."""
+    x = place(random(layer.rows, layer.in_features, dtype=TYPES[dtype]))  # (M, K)
+    weight = random(layer.out_features, layer.in_features, dtype=weight_dtype, seed=1)  # (F, K)
+    bias = random(layer.out_features, dtype=weight_dtype, seed=2)  # (F)
+    wanted = {"forward": [x, weight, bias], "grad_input": [x], "grad_weight": [weight, bias]}[of]
+    for tensor in wanted:
+        tensor.requires_grad_()
+    if of == "forward":
+        return lambda: linear(x, weight, bias)
+    dout = random(layer.rows, layer.out_features, dtype=TYPES[dtype], seed=3)  # (M, F)
+    return backward_of(linear(x, weight, bias), wanted, place(dout))
+
+
+def our_linear_run(layer: Layer, of: Pass, dtype: Precision) -> Run:
+    """The same as the model has it with hcops: weights stay fp32, inputs lie in the pool."""
+    return linear_run(layer, of, hcops.linear, dtype, weight_dtype=torch.float32, place=as_output)
+
+
+def attention(dtype: Precision) -> Iterator[Case]:
+    """Forward and backward at the heads of S/2 and XL/2."""
+    for heads, width, images in ATTENTION_SHAPES:
+        qkv = random(images, TOKENS, 3 * heads * width, dtype=TYPES[dtype])  # (N, T, 3D)
+        dout = random(images, TOKENS, heads * width, seed=1)  # (N, T, D)
+        with precision(dtype):
+            ours = our_passes(lambda x, h=heads: hcops.attention(x, h), [qkv], dout)
+            eager = passes(lambda x, h=heads: reference.attention(x, h), [qkv], dout)
+        product = 2 * images * heads * TOKENS * TOKENS * width
+        yield Case(
+            op="attention",
+            group="attention",
+            name=f"K={width}",
+            dtype=dtype,
+            shape={"N": images, "T": TOKENS, "H": heads, "K": width},
+            limit="multiply_add",
+            work=6 * product,
+            counted="two products forward, four backward; what is computed again is not counted",
+            ways={"hcops": ours, "eager": eager},
+        )
+
+
+def _images(size_bytes: int, width: int) -> int:
+    """Images whose fp32 activation of (N, T, width) has about `size_bytes`."""
+    return max(1, size_bytes // (FP32_BYTES * TOKENS * width))
+
+
+def _elements(images: int) -> int:
+    return images * TOKENS * WIDTH
+
+
+def gelu(dtype: Precision, size_bytes: int) -> Case:
+    """The tanh GELU alone; in the model it is part of a product."""
+    return _elementwise("gelu", dtype, size_bytes, hcops.vector.gelu, lambda x: F.gelu(x, approximate="tanh"))
+
+
+def silu(dtype: Precision, size_bytes: int) -> Case:
+    """SiLU alone."""
+    return _elementwise("silu", dtype, size_bytes, hcops.vector.silu, F.silu)
+
+
+def _elementwise(
+    op: str, dtype: Precision, size_bytes: int, ours: Callable[[Tensor], Tensor], eager: Callable[[Tensor], Tensor]
+) -> Case:
+    images = _images(size_bytes, WIDTH)
+    x = random(images, TOKENS, WIDTH, dtype=TYPES[dtype])  # (N, T, D)
+    dout = random(images, TOKENS, WIDTH, dtype=TYPES[dtype], seed=1)  # (N, T, D)
+    return _memory_bound(
+        op,
+        dtype,
+        images,
+        work=5 * _elements(images) * TYPES[dtype].itemsize,
+        counted="forward reads x, writes y; backward reads dy and x, writes dx",
+        ways={"hcops": our_passes(ours, [x], dout), "eager": passes(eager, [x], dout)},
+    )
+
+
+def adaln(dtype: Precision, size_bytes: int) -> Case:
+    """The modulated LayerNorm of the original blocks."""
+    return _modulated_norm("adaln", dtype, size_bytes, hcops.vector.adaln, reference.adaln)
+
+
+def adarms(dtype: Precision, size_bytes: int) -> Case:
+    """The modulated RMSNorm of newer ones."""
+    return _modulated_norm("adarms", dtype, size_bytes, partial(hcops.vector.adaln, rms=True), reference.adarms)
+
+
+def _modulated_norm(
+    op: str, dtype: Precision, size_bytes: int, ours: Callable[..., Tensor], theirs: Callable[..., Tensor]
+) -> Case:
+    """The residual stream is fp32; in bf16 the result is, as the linear layer behind it wants it."""
+    images, out_bytes = _images(size_bytes, WIDTH), TYPES[dtype].itemsize
+    inputs = [random(images, TOKENS, WIDTH)]  # (N, T, D)
+    inputs += [random(images, WIDTH, dtype=TYPES[dtype], seed=seed) for seed in (1, 2)]  # (N, D)
+    dout = random(images, TOKENS, WIDTH, seed=3)  # (N, T, D)
+    eager = lambda x, shift, scale: theirs(x, shift, scale, 1e-6).to(TYPES[dtype])  # noqa: E731  # the linear layer's cast
+    return _memory_bound(
+        op,
+        dtype,
+        images,
+        work=_elements(images) * (3 * FP32_BYTES + 2 * out_bytes),
+        counted="forward reads x, writes y; backward reads dy and x, writes dx; (N, D) and (N, T) arrays are not counted",
+        ways={"hcops": our_passes(ours, inputs, dout), "eager": passes(eager, inputs, dout)},
+    )
+
+
+def gate_residual(dtype: Precision, size_bytes: int) -> Case:
+    """The residual stream is fp32; gate and branch have the type of the case."""
+    images, branch_bytes = _images(size_bytes, WIDTH), TYPES[dtype].itemsize
+    inputs = [
+        random(images, TOKENS, WIDTH),  # (N, T, D)
+        random(images, WIDTH, dtype=TYPES[dtype], seed=1),  # (N, D)
+        random(images, TOKENS, WIDTH, dtype=TYPES[dtype], seed=2),  # (N, T, D)
+    ]
+    dout = random(images, TOKENS, WIDTH, seed=3)  # (N, T, D)
+    return _memory_bound(
+        "gate_residual",
+        dtype,
+        images,
+        work=_elements(images) * (3 * FP32_BYTES + 3 * branch_bytes),
+        counted="forward reads x and y, writes out; backward reads dout and y, writes dy (dx is dout)",
+        ways={
+            "hcops": our_passes(hcops.vector.gate_residual, inputs, dout),
+            "eager": passes(reference.gate_residual, inputs, dout),
+        },
+    )
+
+
+def rotate_heads(dtype: Precision, size_bytes: int) -> Case:
+    """The rotation of q and k by place, without their norms, as in the presets with rotation."""
+    images = _images(size_bytes, 3 * WIDTH)
+    qkv = random(images, TOKENS, 3 * WIDTH, dtype=TYPES[dtype])  # (N, T, 3D)
+    dout = random(images, TOKENS, 3 * WIDTH, dtype=TYPES[dtype], seed=1)  # (N, T, 3D)
+    angles = random(TOKENS, WIDTH // HEADS // 2, seed=2)  # (T, K / 2)
+    cos, sin = angles.cos(), angles.sin()
+    named: dict[str, Any] = {"cos": cos, "sin": sin, "query_weight": None, "key_weight": None}
+    return _memory_bound(
+        "rotate_heads",
+        dtype,
+        images,
+        work=4 * 3 * _elements(images) * TYPES[dtype].itemsize,
+        counted="forward reads qkv, writes its like; backward reads dout, writes dqkv; (T, K / 2) tables are not counted",
+        ways={
+            "hcops": our_passes(lambda x: hcops.vector.rotate_heads(x, HEADS, **named), [qkv], dout),
+            "eager": passes(lambda x: reference.rotate_heads(x, HEADS, cos, sin, None, None, 1e-6), [qkv], dout),
+        },
+        sizes={"D": WIDTH, "H": HEADS, "K": WIDTH // HEADS},
+    )
+
+
+def swiglu(dtype: Precision, size_bytes: int) -> Case:
+    """The gated hidden layer: gates and values in one array, as one product makes them."""
+    images = _images(size_bytes, 2 * HIDDEN)
+    x = random(images, TOKENS, 2 * HIDDEN, dtype=TYPES[dtype])  # (N, T, 2E)
+    dout = random(images, TOKENS, HIDDEN, dtype=TYPES[dtype], seed=1)  # (N, T, E)
+    return _memory_bound(
+        "swiglu",
+        dtype,
+        images,
+        work=8 * images * TOKENS * HIDDEN * TYPES[dtype].itemsize,
+        counted="forward reads gates and values, writes y; backward reads dy, gates and values, writes the gradients of both",
+        ways={
+            "hcops": our_passes(hcops.vector.swiglu, [x], dout),
+            "eager": passes(reference.swiglu, [x], dout),
+        },
+        sizes={"E": HIDDEN},
+    )
+
+
+def adamw(dtype: Precision, size_bytes: int) -> Case:
+    """Norm, clipping, update and moving average of all weights, `size_bytes` of them."""
+    count = max(1, size_bytes // (FP32_BYTES * PARAMETER_SHAPE[0] * PARAMETER_SHAPE[1]))
+    ours = [[random(*PARAMETER_SHAPE, seed=list_ * count + i) for i in range(count)] for list_ in range(2)]
+    ours += [[torch.zeros(PARAMETER_SHAPE) for _ in range(count)] for _ in range(2)]  # moments
+    ours.append([tensor.clone() for tensor in ours[0]])
+    elements = count * PARAMETER_SHAPE[0] * PARAMETER_SHAPE[1]
+    return Case(
+        op="adamw",
+        group="memory-bound",
+        name="adamw",
+        dtype=dtype,
+        shape={"tensors": count, "elements": elements},
+        limit="copy",
+        work=10 * elements * FP32_BYTES,
+        counted="the norm reads gradients; the update reads weight, gradient, two moments and average, writes all but gradient",
+        ways={
+            "hcops": {"update": _our_update(*ours)},
+            "eager": {"update": _torch_update(ours[0], ours[1], ours[4], fused=True)},
+            "foreach": {"update": _torch_update(ours[0], ours[1], ours[4], foreach=True)},
+        },
+    )
+
+
+def _our_update(
+    weights: list[Tensor], gradients: list[Tensor], first: list[Tensor], second: list[Tensor], averages: list[Tensor]
+) -> Run:
+    def run() -> None:
+        scale = min(1.0, LARGEST_NORM / (hcops.optimizer.sum_of_squares(gradients) ** 0.5 + 1e-6))
+        hcops.optimizer.adamw(
+            *(weights, gradients, first, second),
+            averages=averages,
+            step=1,
+            gradient_scale=scale,
+            ema_decay=EMA_DECAY,
+            **ADAMW,
+        )
+
+    return run
+
+
+def _torch_update(weights: list[Tensor], gradients: list[Tensor], averages: list[Tensor], **how: Any) -> Run:
+    parameters = [torch.nn.Parameter(weight) for weight in weights]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient.clone()
+    optimizer = torch.optim.AdamW(parameters, **ADAMW, **how)
+
+    def run() -> None:
+        torch.nn.utils.clip_grad_norm_(parameters, LARGEST_NORM)
+        optimizer.step()
+        with torch.no_grad():
+            torch._foreach_lerp_(averages, [parameter.detach() for parameter in parameters], 1 - EMA_DECAY)
+
+    return run
+
+
+def _memory_bound(
+    op: str,
+    dtype: Precision,
+    images: int,
+    *,
+    work: float,
+    counted: str,
+    ways: Mapping[str, Mapping[str, Run]],
+    sizes: Mapping[str, int] | None = None,
+) -> Case:
+    """A case of (N, T, D) arrays, where `sizes` does not say otherwise."""
+    shape = {"N": images, "T": TOKENS} | dict(sizes or {"D": WIDTH})
+    return Case(
+        op=op,
+        group="memory-bound",
+        name=op,
+        dtype=dtype,
+        shape=shape,
+        limit="copy",
+        work=work,
+        counted=counted,
+        ways=ways,
+    )
+
+
+MEMORY_BOUND: Mapping[str, Callable[[Precision, int], Case]] = {
+    "gelu": gelu,
+    "adaln": adaln,
+    "adarms": adarms,
+    "gate_residual": gate_residual,
+    "rotate_heads": rotate_heads,
+    "silu": silu,
+    "swiglu": swiglu,
+    "adamw": adamw,
+}
+OPS = ("gemm", "attention", *MEMORY_BOUND)

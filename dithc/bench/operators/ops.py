@@ -1,0 +1,193 @@
+"""Operators, ours and PyTorch's, timed in turns, beside the ceilings of the same rounds."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import add
+from typing import Any
+
+import torch
+
+from dithc import hcops
+from dithc.bench.ceilings import CopyCeiling, MultiplyAddCeiling, Precision, multiply_add_ceiling, team_facts
+from dithc.bench.operators.cases import ATTENTION_SHAPES, MEMORY_BOUND, OPS, cases
+from dithc.bench.operators.settings import Case, Run, precision
+from dithc.bench.operators.shapes import MODULES, PASSES
+from dithc.bench.record import circumstances, last_level_bytes, prepare_threads
+from dithc.bench.timing import Timing, geometric_mean, loops_for, spread, take_turns
+from dithc.log import problem, progress
+
+# A time is of as many runs as fit into this, so that starting and reading the clock cost nothing beside it.
+SECONDS_PER_TIME = 0.005
+MIB = 1 << 20
+OURS = "hcops"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpsSettings:
+    """What to measure.
+
+    Attributes:
+        ops: of `OPS`.
+        models: presets whose linear layers are measured; DiT-XL/2 with 4 images, DiT-S/2 with 16, others with 4.
+        dtypes: fp32, bf16, or both.
+        backend: the back end of hcops that is measured; None is the one that is active.
+        size_bytes: of an fp32 activation of the memory-bound operators, of all weights for AdamW, and of the copy.
+        threads: compute threads; None takes the core plan's.
+        repeats: rounds.
+    """
+
+    ops: tuple[str, ...] = OPS
+    models: tuple[str, ...] = ("DiT-XL/2", "DiT-S/2")
+    dtypes: tuple[Precision, ...] = ("fp32", "bf16")
+    backend: str | None = None
+    size_bytes: int = 256 * MIB
+    threads: int | None = None
+    repeats: int = 11
+
+
+def bench_ops(settings: OpsSettings) -> dict[str, Any]:
+    """Measures and returns everything that is known about it, ready for JSON.
+
+    Raises:
+        UserError: an unknown operator, model or back end, or a number below one.
+    """
+    for name in ("repeats", "threads", "size_bytes"):
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise problem(f"bench ops {name}", got=value, expected="1 or more", remedy="correct it")
+    machine, core_plan = prepare_threads(settings.threads)
+    ceilings = _Ceilings(settings)
+    rows = []
+    with hcops.use(settings.backend) if settings.backend else nullcontext():
+        wanted = cases(settings.ops, models=settings.models, dtypes=settings.dtypes, size_bytes=settings.size_bytes)
+        with progress(total=_count(settings), label="bench ops", unit="case") as bar:
+            for case in wanted:
+                rows.append(_measure(case, ceilings, settings.repeats))
+                bar.update(1, now=f"{case.group} {case.name} {case.dtype}")
+        where = circumstances(machine, core_plan)
+    cache = last_level_bytes(machine)
+    return {
+        "bench": "ops",
+        "settings": asdict(settings) | {"threads": torch.get_num_threads()},
+        "groups": summaries(rows),
+        "ceilings": ceilings.summary(rows),
+        "team": team_facts(),
+        "out_of_cache": {
+            "last_level_cache_bytes": cache,
+            "copied_bytes": 2 * settings.size_bytes,
+            "exceeds_cache": 2 * settings.size_bytes > cache,
+            "note": "read and written bytes of the copy, and of a memory-bound forward pass, against the largest cache",
+        },
+        "outputs": "every output is allocated within the time, as the model pays it; no contender gets one to write into",
+        **where,
+        "cases": rows,
+    }
+
+
+class _Ceilings:
+    """The ceilings that this run needs, made once: their arrays are large."""
+
+    def __init__(self, settings: OpsSettings) -> None:
+        self._multiply_add: dict[str, MultiplyAddCeiling | None] = {
+            dtype: multiply_add_ceiling(dtype) for dtype in settings.dtypes
+        }
+        self._copy = CopyCeiling(settings.size_bytes) if set(settings.ops) & set(MEMORY_BOUND) else None
+
+    def of(self, case: Case) -> MultiplyAddCeiling | CopyCeiling | None:
+        """What limits `case`; None where there is no library to measure it with."""
+        return self._multiply_add[case.dtype] if case.limit == "multiply_add" else self._copy
+
+    def summary(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Each ceiling over all rounds of all cases that it limits, in operations or bytes a second."""
+        rates: dict[str, list[float]] = {}
+        for row in rows:
+            if row["ceiling"]:
+                rates.setdefault(row["ceiling"]["name"], []).extend(row["ceiling"]["per_second"]["rounds"])
+        return {name: spread(values) for name, values in rates.items()}
+
+
+def _count(settings: OpsSettings) -> int:
+    """How many cases there will be."""
+    per_dtype = {"gemm": len(settings.models) * len(MODULES) * len(PASSES), "attention": len(ATTENTION_SHAPES)}
+    return sum(per_dtype.get(op, 1) * (1 if op == "adamw" else len(settings.dtypes)) for op in settings.ops)
+
+
+def _measure(case: Case, ceilings: _Ceilings, repeats: int) -> dict[str, Any]:
+    ceiling = ceilings.of(case)
+    runs: dict[str, Run] = {f"{way} {part}": run for way, parts in case.ways.items() for part, run in parts.items()}
+    with precision(case.dtype):
+        loops = loops_for(runs, seconds=SECONDS_PER_TIME)
+        timings = take_turns(runs | ({"ceiling": ceiling} if ceiling else {}), repeats=repeats, loops=loops)
+    totals = {way: reduce(add, (timings[f"{way} {part}"] for part in parts)) for way, parts in case.ways.items()}
+    limit = _ceiling_rates(case, ceiling, timings.get("ceiling"))
+    return {
+        "op": case.op,
+        "group": case.group,
+        "name": case.name,
+        "dtype": case.dtype,
+        "shape": dict(case.shape),
+        "work": {"flop" if case.limit == "multiply_add" else "bytes": case.work, "counted": case.counted},
+        "ceiling": limit,
+        "contenders": {
+            way: {
+                "seconds": total.to_dict(),
+                "parts": {part: timings[f"{way} {part}"].to_dict() for part in case.ways[way]},
+                "per_second": case.work / total.median,
+                "share_of_ceiling": spread(_shares(case, total, limit)) if limit else None,
+            }
+            for way, total in totals.items()
+        },
+        "speedup_of_hcops_over": {
+            way: spread(total.ratios_to(totals[OURS]))
+            | {"parts": {part: timings[f"{way} {part}"].ratio_to(timings[f"{OURS} {part}"]) for part in case.ways[way]}}
+            for way, total in totals.items()
+            if way != OURS
+        },
+    }
+
+
+def _ceiling_rates(
+    case: Case, ceiling: MultiplyAddCeiling | CopyCeiling | None, timing: Timing | None
+) -> dict[str, Any] | None:
+    if ceiling is None or timing is None:
+        return None
+    return {
+        "name": "copy" if case.limit == "copy" else f"multiply_add {case.dtype}",
+        "unit": ceiling.unit,
+        "per_second": spread([ceiling.work / seconds for seconds in timing.seconds]),
+    }
+
+
+def _shares(case: Case, total: Timing, limit: Mapping[str, Any]) -> list[float]:
+    """What was done a second over what the ceiling did in the same round."""
+    pairs = zip(total.seconds, limit["per_second"]["rounds"], strict=True)
+    return [case.work / seconds / ceiling for seconds, ceiling in pairs]
+
+
+def summaries(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Geometric means over the cases of each group and type; for products also over each of the three kinds."""
+    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["op"] == "gemm":
+            groups.setdefault((row["group"], row["dtype"], "all"), []).append(row)
+            groups.setdefault((row["group"], row["dtype"], row["name"].split()[-1]), []).append(row)
+    return [
+        {
+            "group": group,
+            "dtype": dtype,
+            "kind": kind,
+            "cases": len(members),
+            "share_of_ceiling": {
+                way: geometric_mean(row["contenders"][way]["share_of_ceiling"]["median"] for row in members)
+                for way in members[0]["contenders"]
+                if members[0]["ceiling"]
+            },
+            "speedup_of_hcops_over": {
+                way: geometric_mean(row["speedup_of_hcops_over"][way]["median"] for row in members)
+                for way in members[0]["speedup_of_hcops_over"]
+            },
+        }
+        for (group, dtype, kind), members in groups.items()
+    ]

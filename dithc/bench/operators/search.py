@@ -1,0 +1,234 @@
+"""The search for the fastest way to make each matrix product of a model on this machine.
+
+Every candidate runs through the operator itself, as in a training step, in turns with the others and with the kernels' own rule.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import product as product_of
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from dithc import hcops, native
+from dithc.bench.ceilings import Precision
+from dithc.bench.operators.cases import our_linear_run
+from dithc.bench.operators.settings import precision
+from dithc.bench.operators.shapes import PASSES, Layer, Pass, all_layers
+from dithc.bench.record import prepare_threads
+from dithc.bench.timing import Timing, loops_for, take_turns
+from dithc.hcops import tuning
+from dithc.log import logger, problem, progress
+from dithc.model import DiT
+from dithc.native import contexts
+
+log = logger(__name__)
+
+# Depths, heights and widths of blocks in elements. The kernels' rule gives depths of 200 to 800 on caches of 32 to 64 KB, heights
+# that fill parts of a second level of 0.5 to 2 MB, and the whole width for the layers of DiT: these lie around that.
+DEPTHS = (128, 192, 256, 384, 512, 768, 1152)
+HEIGHTS = (48, 96, 192, 384, 768)
+WIDTHS = (384, 768, 1536, 3072)
+# A grid of cuts that leaves more threads idle than this is not tried.
+LARGEST_IDLE_SHARE = 0.1
+FIRST_ROUNDS = 2
+# Processes that want a CPU before the search starts; an idle machine has next to none.
+LARGEST_LOAD = 0.5
+SECONDS_PER_TIME = 0.002
+
+# What a search needs of the machine: each candidate (None: the kernels' rule), timed in as many alternating rounds.
+Measure = Callable[[Sequence[tuning.Choice | None], int], Mapping[tuning.Choice | None, Timing]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneSettings:
+    """What to tune.
+
+    Attributes:
+        model: name of a preset.
+        overrides: fields of the preset to change, by name.
+        batch: images per step.
+        dtypes: types of the products, fp32 or bf16 or both.
+        threads: compute threads; None takes the core plan's.
+        rounds: alternating rounds of the decision between winner, kernels' rule and torch.
+        output: the file; None is where the operators look for it.
+    """
+
+    model: str = "DiT-XL/2"
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    batch: int = 4
+    dtypes: tuple[Precision, ...] = ("fp32", "bf16")
+    threads: int | None = None
+    rounds: int = 15
+    output: Path | None = None
+
+
+def tune(settings: TuneSettings) -> dict[str, Any]:
+    """Searches, writes the file, and returns what was found.
+
+    Raises:
+        UserError: no C kernels here, an unknown preset, a number below one, or tuning turned off.
+    """
+    for name in ("batch", "rounds", "threads"):
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise problem(f"tune --{name}", got=value, expected="1 or more", remedy=f"correct --{name}")
+    if native.library() is None:
+        remedy = "install a C compiler, then dithc again; the other back ends have nothing to tune"
+        raise problem("tune: C kernels", got=native.load().reason, expected="the compiled library", remedy=remedy)
+    prepare_threads(settings.threads)
+    if os.getloadavg()[0] > LARGEST_LOAD:
+        log.warning(
+            "the machine is busy (load average %.1f): what is found may be noise; tune again later", os.getloadavg()[0]
+        )
+    key = tuning.this_machine()
+    path = _path(key, settings.output)
+    with torch.device("meta"):
+        config = DiT.from_preset(settings.model, **settings.overrides).config
+    layers = distinct(all_layers(config, batch=settings.batch))
+    wanted = [(layer, of, dtype) for dtype in settings.dtypes for layer in layers for of in PASSES]
+    found: dict[tuning.Product, tuning.Result] = {}
+    with hcops.use("c"), progress(total=len(wanted), label="tune", unit="product") as bar:
+        for layer, of, dtype in wanted:
+            product = tuning.Product(*layer.product(of), of, dtype)
+            found[product] = search(
+                product,
+                _measure(layer, of, dtype),
+                threads=key.threads,
+                clusters=contexts.num_clusters(key.threads),
+                rounds=settings.rounds,
+            )
+            bar.update(1, now=f"{layer.name} {of} {dtype}: {_said(found[product])}")
+    tuning.save(path, key, found)
+    log.info("wrote %s", path)
+    return _shown(path, key, found)
+
+
+def show_tuning(*, threads: int | None, output: Path | None) -> dict[str, Any]:
+    """What is tuned for this machine already."""
+    prepare_threads(threads)
+    key = tuning.this_machine()
+    path = _path(key, output)
+    return _shown(path, key, tuning.load(path, key) if path.exists() else {})
+
+
+def search(product: tuning.Product, measure: Measure, *, threads: int, rounds: int, clusters: int = 1) -> tuning.Result:
+    """Depth and cuts first, then height and width with the best of these, then the decision in fresh rounds."""
+    first = halve([tuning.Blocking(), *depths_and_cuts(product, threads=threads, clusters=clusters)], measure)
+    best = halve([first, *heights_and_widths(product, first)], measure)
+    timings = measure([None, best, "torch"], rounds)
+    ratios = {name: timing.ratios_to(timings[None]) for name, timing in timings.items() if name is not None}
+    barred: set[tuning.Choice] = {tuning.Blocking()}
+    if not tuning.torch_may_serve(product.layout, product.dtype):
+        barred.add("torch")  # measured all the same, to be shown
+    chosen = tuning.winner({name: values for name, values in ratios.items() if name not in barred})
+    return tuning.Result(
+        choice=chosen,
+        ratio=1.0 if chosen is None else median(ratios[chosen]),
+        torch_ratio=median(ratios["torch"]),
+        default_seconds=timings[None].median,
+    )
+
+
+def halve(candidates: Sequence[tuning.Blocking], measure: Measure) -> tuning.Blocking:
+    """Successive halving: the faster half of the candidates stays, and is measured in twice as many rounds."""
+    left, rounds = list(dict.fromkeys(candidates)), FIRST_ROUNDS
+    while len(left) > 1:
+        timings = measure([None, *left], rounds)
+        ratios = {name: timings[name].ratio_to(timings[None]) for name in left if name in timings}
+        left = sorted(ratios, key=lambda name: ratios[name])[: (len(ratios) + 1) // 2]
+        rounds *= 2
+    return left[0] if left else tuning.Blocking()
+
+
+def depths_and_cuts(product: tuning.Product, *, threads: int, clusters: int = 1) -> Iterator[tuning.Blocking]:
+    """Every depth below k with every grid that uses nearly all threads of a cluster, and one thread alone.
+
+    Several clusters share out the rows, or the columns.
+    """
+    for kc in (0, *(depth for depth in DEPTHS if depth < product.k)):
+        for (rows, columns), cut in product_of(
+            grids(threads // clusters), tuning.CLUSTER_CUTS if clusters > 1 else (0,)
+        ):
+            yield tuning.Blocking(kc=kc, row_cuts=rows, column_cuts=columns, cluster_cut=cut)
+    if threads > 1:
+        yield tuning.Blocking(row_cuts=1, column_cuts=1, num_threads=1)
+
+
+def heights_and_widths(product: tuning.Product, base: tuning.Blocking) -> Iterator[tuning.Blocking]:
+    """`base` with every height and width that are less than the whole matrix."""
+    for mc in (0, *(height for height in HEIGHTS if height < product.m)):
+        for nc in (0, *(width for width in WIDTHS if width < product.n)):
+            yield base._replace(mc=mc, nc=nc)
+
+
+def grids(threads: int) -> Iterator[tuple[int, int]]:
+    """Cuts of rows and of columns whose product is nearly the number of threads."""
+    for rows in range(1, threads + 1):
+        columns = threads // rows
+        if rows * columns >= threads * (1 - LARGEST_IDLE_SHARE):
+            yield rows, columns
+
+
+def distinct(layers: Iterable[Layer]) -> list[Layer]:
+    """One of each shape."""
+    return list({layer[1:]: layer for layer in layers}.values())
+
+
+def _measure(layer: Layer, of: Pass, dtype: Precision) -> Measure:
+    """Measures candidates on one product; one that the kernels refuse is left out."""
+    with precision(dtype):
+        run = our_linear_run(layer, of, dtype)
+
+    def under(candidate: tuning.Choice | None) -> Callable[[], object]:
+        def call() -> object:
+            with tuning.trying(candidate):
+                return run()
+
+        return call
+
+    def measure(candidates: Sequence[tuning.Choice | None], rounds: int) -> Mapping[tuning.Choice | None, Timing]:
+        runs: dict[tuning.Choice | None, Callable[[], object]] = {}
+        for candidate in candidates:
+            try:
+                under(candidate)()
+            except ValueError as error:
+                log.debug("%s is refused: %s", candidate, error)
+            else:
+                runs[candidate] = under(candidate)
+        loops = max(loops_for({"default": runs[None]}, seconds=SECONDS_PER_TIME).values())
+        return take_turns(runs, repeats=rounds, loops=dict.fromkeys(runs, loops))
+
+    def in_precision(candidates: Sequence[tuning.Choice | None], rounds: int) -> Mapping[tuning.Choice | None, Timing]:
+        with precision(dtype):
+            return measure(candidates, rounds)
+
+    return in_precision
+
+
+def _shown(path: Path, key: tuning.Key, results: Mapping[tuning.Product, tuning.Result]) -> dict[str, Any]:
+    """A tuning as plain data."""
+    rows = [
+        {**product._asdict(), **result._asdict(), "choice": _said(result)}
+        for product, result in sorted(results.items())
+    ]
+    return {"bench": "tune", "path": str(path), "key": asdict(key), "products": rows}
+
+
+def _path(key: tuning.Key, output: Path | None) -> Path:
+    path = output or tuning.path_of(key)
+    if path is None:
+        variable = tuning.FOLDER_VARIABLE
+        raise problem(
+            f"tune: {variable}", got=tuning.OFF, expected="a folder, or unset", remedy="unset it, or --output"
+        )
+    return path
+
+
+def _said(result: tuning.Result) -> str:
+    if isinstance(result.choice, tuning.Blocking):
+        return ", ".join(f"{name} {value}" for name, value in result.choice._asdict().items() if value)
+    return result.choice or "default"

@@ -1,0 +1,243 @@
+"""The ways to run one training step that a bench compares.
+
+Legend: N batch, C channels.
+"""
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from dithc import hcops, native
+from dithc.bench.ceilings import Precision
+from dithc.bench.operators import precision
+from dithc.cftp import Team
+from dithc.diffusion import Objective, Schedule, training_loss
+from dithc.model import DiT
+
+LEARNING_RATE = 1e-4
+BETAS, EPS = (0.9, 0.999), 1e-8
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of random latents with what diffusion adds: x0, noise and x_t (N, C, height, width); t and y (N)."""
+
+    x0: Tensor
+    noise: Tensor
+    x_t: Tensor
+    t: Tensor
+    y: Tensor
+
+    @classmethod
+    def random(cls, model: DiT, schedule: Schedule, *, size: int, seed: int) -> "Batch":
+        """A batch that depends on the seed alone."""
+        generator = torch.Generator().manual_seed(seed)
+        shape = (size, model.config.in_channels, *model.config.size)
+        x0 = torch.randn(shape, generator=generator)  # (N, C, height, width)
+        noise = torch.randn(shape, generator=generator)  # (N, C, height, width)
+        t = torch.randint(0, len(schedule), (size,), generator=generator)  # (N)
+        y = torch.randint(0, model.config.num_classes, (size,), generator=generator)  # (N)
+        return cls(x0, noise, schedule.q_sample(x0, t, noise), t, y)
+
+
+class Training:
+    """What all contenders train in turn: one model and one pair of moments, so that several fit into memory at once.
+
+    What a contender leaves there costs the next one nothing: times do not depend on the numbers.
+    """
+
+    def __init__(self, model: DiT, *, batch: Batch, dtype: Precision) -> None:
+        self.model, self.batch, self.dtype = model, batch, dtype
+        self.objective = Objective.of()
+        self.weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.first = [torch.zeros_like(weight) for weight in self.weights]
+        self.second = [torch.zeros_like(weight) for weight in self.weights]
+
+    @cached_property
+    def torch_adamw(self) -> torch.optim.AdamW:
+        """PyTorch's fused AdamW over these moments."""
+        optimizer = torch.optim.AdamW(
+            self.weights, lr=LEARNING_RATE, betas=BETAS, eps=EPS, weight_decay=0.0, fused=True
+        )
+        for weight, first, second in zip(self.weights, self.first, self.second, strict=True):
+            optimizer.state[weight] = {"step": torch.zeros(()), "exp_avg": first, "exp_avg_sq": second}
+        return optimizer
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of parameters, of gradients and of moments; activations not counted."""
+        return sum(value.nbytes for value in self.model.parameters()) + 3 * sum(value.nbytes for value in self.weights)
+
+
+class TrainingStep:
+    """Forward, loss, backward and AdamW in the way of one contender, again and again; nothing is kept between steps."""
+
+    def __init__(self, training: Training, contender: "Contender") -> None:
+        self._training, self._contender = training, contender
+        with hcops.use(contender.backend):
+            self._forward = contender.wrap(training.model)
+            self._update = contender.optimizer(training)
+
+    def __call__(self) -> float:
+        """Makes one step and returns its loss."""
+        with self._contender.at_work():
+            loss = self._gradients()
+            self._update()
+        self._forget()
+        return loss
+
+    def without_update(self) -> float:
+        """The loss and the gradients of a step; the weights stay."""
+        with self._contender.at_work():
+            loss = self._gradients()
+        self._forget()
+        return loss
+
+    def _gradients(self) -> float:
+        batch = self._training.batch
+        with precision(self._training.dtype):
+            output = self._forward(batch.x_t, batch.t, batch.y)  # (N, C or 2C, height, width)
+        losses = training_loss(
+            output, objective=self._training.objective, x0=batch.x0, x_t=batch.x_t, t=batch.t, noise=batch.noise
+        )
+        loss = losses["loss"].mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    def _forget(self) -> None:
+        for weight in self._training.weights:
+            weight.grad = None
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to train.
+
+    Attributes:
+        what: in words.
+        backend: of hcops.
+        wrap: makes of the model what is called.
+        optimizer: makes of a training what updates its weights.
+        obstacle: why it cannot run here, None when it can.
+        cores: those that it runs on.
+    """
+
+    what: str
+    backend: str
+    wrap: Callable[[nn.Module], Callable[..., Tensor]]
+    optimizer: Callable[[Training], Callable[[], object]]
+    obstacle: Callable[[], str | None]
+    cores: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Has its back end serve, on its cores."""
+        with hcops.use(self.backend), self.cores():
+            yield
+
+
+@contextmanager
+def one_cluster() -> Iterator[None]:
+    """Has operators run on as many threads as one cluster has, which the system places: fewer threads than cores are not pinned.
+
+    Where clusters have memory of their own, `cftp-1-cluster` of `dithc bench strategies` binds a process to one of them.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(len(Team.of().clusters[0]))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def on_one_cluster(run: Callable[[], object]) -> Callable[[], object]:
+    """`run`, on as many threads as one cluster has."""
+
+    def narrowed() -> None:
+        with one_cluster():
+            run()
+
+    return narrowed
+
+
+def _as_it_is(model: nn.Module) -> Callable[..., Tensor]:
+    return model
+
+
+def _compile(model: nn.Module) -> Callable[..., Tensor]:
+    return cast(Callable[..., Tensor], torch.compile(model))
+
+
+def _torch_update(training: Training) -> Callable[[], object]:
+    return training.torch_adamw.step
+
+
+def _own_update(training: Training) -> Callable[[], object]:
+    """AdamW of the back end that is active."""
+    settings: dict[str, Any] = {"lr": LEARNING_RATE, "betas": BETAS, "eps": EPS, "weight_decay": 0.0}
+    steps = 0
+
+    def update() -> None:
+        nonlocal steps
+        steps += 1
+        weights = [weight.detach() for weight in training.weights]  # AutoMem may have moved them since the last step
+        gradients = [weight.grad for weight in training.weights if weight.grad is not None]
+        hcops.optimizer.adamw(weights, gradients, training.first, training.second, step=steps, **settings)
+
+    return update
+
+
+def _nothing() -> None:
+    return None
+
+
+def _no_library() -> str | None:
+    return None if native.library() is not None else f"the C kernels are off: {native.load().reason}"
+
+
+def _no_second_cluster() -> str | None:
+    found = len(Team.of().clusters)
+    return _no_library() or (f"the team has {found} cluster(s), and 2 are needed" if found < 2 else None)
+
+
+def _no_compiler() -> str | None:
+    """torch.compile writes C++; without a compiler it fails at the first step."""
+    candidates = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "clang++", "c++"]
+    if any(shutil.which(name) for name in candidates):
+        return None
+    return f"torch.compile needs a C++ compiler: no {' or '.join(candidates)} on PATH"
+
+
+DITHC, ONE_CLUSTER = "dithc", "one-cluster"
+TORCH = "PyTorch's operators"
+CONTENDERS: Mapping[str, Contender] = {
+    DITHC: Contender("dithc's C operators and AdamW", "c", _as_it_is, _own_update, _no_library),
+    ONE_CLUSTER: Contender(
+        "dithc on as many cores as one cluster has", "c", _as_it_is, _own_update, _no_second_cluster, one_cluster
+    ),
+    "numba": Contender("dithc's Numba operators and AdamW", "numba", _as_it_is, _own_update, _nothing),
+    "eager": Contender(f"{TORCH}, one by one; fused AdamW", "reference", _as_it_is, _torch_update, _nothing),
+    "compile": Contender(
+        f"{TORCH} under torch.compile; fused AdamW", "reference", _compile, _torch_update, _no_compiler
+    ),
+}
+
+
+@contextmanager
+def quiet_choices() -> Iterator[None]:
+    """Each step of a contender chooses its back end; that is not to be said every time."""
+    choices = logging.getLogger("dithc.hcops")
+    level = choices.level
+    choices.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        choices.setLevel(level)

@@ -1,0 +1,186 @@
+"""One run of a training under a strategy, in processes of its own: started by `dithc launch`, its memory watched from outside."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from dithc.bench.bound_child import child_of
+from dithc.bench.trainings.memory_limit import MemoryLimit
+from dithc.comm import traffic
+
+KIB = 1024
+# A look at the memory of a large process holds up that process; this share of the time is the most it may take.
+SHARE_OF_LOOKING, SHORTEST_PAUSE_SECONDS = 0.1, 0.02
+# What the errors of a process say that was refused memory: torch's allocator, C++, glibc's and OpenMP's threads, Python.
+REFUSED = ("can't allocate memory", "bad_alloc", "Cannot allocate memory", "Thread creation failed", "MemoryError")
+KILLED = 137
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """A strategy on a number of ranks.
+
+    Attributes:
+        name: in the results.
+        strategy: cftp, dp or dp+tp.
+        ranks: processes, over all nodes.
+        cpus: compute threads of each.
+        allowed: logical CPUs that the ranks may use; None for all.
+        launcher: what starts several ranks: mpiexec or srun.
+        nodes: that the ranks are spread over.
+        words: further arguments of its ranks' `dithc bench training`.
+        environment: variables of its ranks.
+    """
+
+    name: str
+    strategy: str
+    ranks: int
+    cpus: int
+    allowed: tuple[int, ...] | None = None
+    launcher: str = "mpiexec"
+    nodes: int = 1
+    words: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(kw_only=True)
+class Run:
+    """What came of one run, whole in `result`; numbers are None where it did not end well."""
+
+    status: Literal["ok", "oom", "failed", "skipped"] = "ok"
+    reason: str = ""
+    seconds: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    peak_pss_bytes: int | None = None
+    looks: int = 0
+    peak_rss_bytes_each: list[int] = field(default_factory=list)
+    sent_each: list[dict[str, float | None]] = field(default_factory=list)
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+def run_once(
+    contender: Contender, words: Sequence[str], *, folder: Path, limit: MemoryLimit, counter: Path | None
+) -> Run:
+    """Starts the ranks, waits for their end, and reads what they wrote.
+
+    Args:
+        contender: how many ranks, and on how many threads.
+        words: arguments of `dithc bench training`, but for what this function adds.
+        folder: empty, for the files of this run.
+        limit: on memory.
+        counter: the profiling layer of MPI, preloaded into the ranks where there are several (one never loads MPI).
+    """
+    out, said = folder / "run.json", folder / "said.txt"
+    rank = [
+        sys.executable,
+        "-m",
+        "dithc",
+        "bench",
+        "training",
+        *words,
+        *contender.words,
+        "--strategy",
+        contender.strategy,
+    ]
+    rank += ["--json", str(out)]
+    rank += ["--data-limit", str(limit.data_bytes)] if limit.data_bytes is not None else []
+    variables = dict(contender.environment)
+    if counter is not None and contender.ranks > 1:
+        variables |= {"LD_PRELOAD": str(counter), traffic.COUNT_VARIABLE: str(folder / "mpi")}
+    if variables:
+        rank = ["env", *(f"{name}={value}" for name, value in variables.items()), *rank]
+    launcher = ["--launcher", contender.launcher if contender.ranks > 1 else "none", "--nodes", str(contender.nodes)]
+    line = [sys.executable, "-m", "dithc", "launch", *launcher, "--ranks", str(contender.ranks)]
+    line += ["--cpus", str(contender.cpus), "--", *rank]
+
+    def prepare() -> None:
+        limit.enter()
+        if contender.allowed is not None:
+            os.sched_setaffinity(0, contender.allowed)
+
+    run = Run()
+    with (
+        said.open("w") as stream,
+        child_of(line, stdout=stream, stderr=stream, env=_environment(), preexec_fn=prepare) as child,
+    ):
+        _watch(child, run, until=out.with_suffix(".warm"))
+    return _read(run, child.returncode, out=out, said=said, limit=limit)
+
+
+def _environment() -> dict[str, str]:
+    """This process's own, without what a launcher or an earlier choice of threads left there."""
+    unwanted = ("OMP_NUM_THREADS", "DITHC_EXPECTED_RANKS")
+    return {name: value for name, value in os.environ.items() if name not in unwanted}
+
+
+def _watch(child: "subprocess.Popen[bytes]", run: Run, *, until: Path) -> None:
+    """Looks at the memory of the ranks during the steps of warm-up, then leaves them alone with the clock."""
+    while child.poll() is None and not until.exists():
+        begun = time.perf_counter()
+        found = [pss for pid in ranks_below(child.pid) if (pss := pss_of(pid)) is not None]
+        if found:
+            run.looks += 1
+            run.peak_pss_bytes = max(run.peak_pss_bytes or 0, sum(found))
+        spent = time.perf_counter() - begun
+        time.sleep(max(SHORTEST_PAUSE_SECONDS, spent * (1 / SHARE_OF_LOOKING - 1)))
+    child.wait()
+
+
+def _read(run: Run, status: int, *, out: Path, said: Path, limit: MemoryLimit) -> Run:
+    text = said.read_text(errors="replace")
+    if status == 0 and out.exists():
+        result = json.loads(out.read_text())
+        run.result = result
+        run.seconds, run.losses = result["seconds"], result["losses"]
+        run.peak_rss_bytes_each = [rank["peak_rss_bytes"] for rank in result["each_rank"]]
+        run.sent_each = [rank["sent"] for rank in result["each_rank"]]
+        return run
+    refused = limit.struck() or (limit.how and status in (KILLED, -9)) or any(words in text for words in REFUSED)
+    run.status = "oom" if refused else "failed"
+    run.reason = f"status {status}; {_words_of_the_end(text, is_refused=bool(refused))}"
+    run.peak_pss_bytes = None
+    return run
+
+
+def _words_of_the_end(text: str, *, is_refused: bool) -> str:
+    """What a run that failed said last; of one that was refused memory, the line that says so: who was killed could not."""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" ^~")]
+    if is_refused:
+        said = [line for line in lines if any(words in line for words in REFUSED)]
+        return said[-1] if said else "killed for lack of memory"
+    return " | ".join(lines[-12:]) or "no message"
+
+
+def ranks_below(launcher: int, *, proc: Path = Path("/proc")) -> list[int]:
+    """Processes below the launcher that run `dithc bench training`."""
+    children: dict[int, list[int]] = {}
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError, IndexError, ValueError):
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(folder.name))
+    found, waiting = [], [launcher]
+    while waiting:
+        pid = waiting.pop()
+        waiting += children.get(pid, [])
+        with suppress(OSError):
+            words = (proc / str(pid) / "cmdline").read_bytes().split(b"\0")
+            if words[1:5] == [b"-m", b"dithc", b"bench", b"training"]:
+                found.append(pid)
+    return found
+
+
+def pss_of(pid: int, *, proc: Path = Path("/proc")) -> int | None:
+    """Proportional size of a process: pages that n processes share count 1/n; None when it is gone."""
+    try:
+        lines = (proc / str(pid) / "smaps_rollup").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * KIB for line in lines if line.startswith("Pss:")), None)

@@ -1,0 +1,301 @@
+"""A training on more and more ranks, as in the paper's figures 10 and 11: weak and strong scaling, exposed communication.
+
+Each count of ranks is a training of its own, started by the project's launcher on an equal share of cores a rank; the counts take
+turns, whole runs at a time, and efficiencies are those of runs of the same round.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+from dithc.bench.ceilings import Precision
+from dithc.bench.record import circumstances, prepare_threads
+from dithc.bench.timing import Timing, spread
+from dithc.bench.trainings.memory_limit import MemoryLimit
+from dithc.bench.trainings.run import Contender, Run, run_once
+from dithc.bench.trainings.strategies import turns
+from dithc.config import training
+from dithc.hardware import Machine as Node
+from dithc.log import logger, problem, progress
+from dithc.model import PRESETS, DiTConfig, Flops, flops_per_image
+
+log = logger(__name__)
+OVERSUBSCRIBED = "oversubscribed: for correctness only"
+ROUNDOFF = {"fp32": 2.0**-24, "bf16": 2.0**-9}
+COUNTED = {
+    "seconds": "of a step, of the slowest rank: median of the steps of a run, then of the rounds",
+    "efficiency": "weak: seconds on the fewest ranks over seconds; strong: the same times the ratio of ranks, fewest over "
+    "these; of runs of the same round",
+    "exposed_seconds": "how long a step waited for gradients after its backward pass, on the rank that waited longest: it "
+    "holds the wait for slower ranks",
+    "flops_per_second": "of all ranks, linear layers and attention, forward and backward, nothing computed again counted; "
+    "linear_flops_per_second: linear layers alone, as the paper counts",
+    "same_training": "strong: losses and gradient norms of all steps against those on the fewest ranks; AdamW would hide a "
+    "wrong scale of the gradients from the losses alone",
+    "without_communication": "steps together over steps in which every rank works on its share alone, in pairs inside one "
+    "run, in alternating order, each after a barrier; seconds of the slowest rank",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingSettings:
+    """What to measure.
+
+    Attributes:
+        mode: weak keeps the images of a rank, strong those of all ranks together.
+        models: presets.
+        ranks: how many ranks, each a training.
+        batch: images a step: of each rank (weak) or of all (strong).
+        dtype: of the arithmetic.
+        overrides: fields of a run's `model` to change, by name (hidden_size, depth, num_heads).
+        strategy: how the ranks share a training.
+        rounds: runs of each count; the first order, then the reverse.
+        warmup: steps of a run before the clock.
+        steps: steps of a run on the clock.
+        without_communication: also makes as many pairs of steps, together and each rank alone.
+        launcher: what starts several ranks.
+        ranks_per_node: on several nodes; None puts all ranks on this one.
+        cpus: cores of a rank; None for an equal share of this machine's, by the largest count that has a core for each.
+    """
+
+    mode: Literal["weak", "strong"]
+    models: tuple[str, ...] = ("DiT-B/2",)
+    ranks: tuple[int, ...] = (1, 2)
+    batch: int = 8
+    dtype: Precision = "fp32"
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    strategy: training.StrategyName = "cftp"
+    rounds: int = 2
+    warmup: int = 2
+    steps: int = 3
+    without_communication: bool = False
+    launcher: Literal["mpiexec", "srun"] = "mpiexec"
+    ranks_per_node: int | None = None
+    cpus: int | None = None
+
+    def images(self, ranks: int) -> int:
+        """Images a step over so many ranks."""
+        return self.batch * ranks if self.mode == "weak" else self.batch
+
+
+def bench_scaling(settings: ScalingSettings, *, folder: Path | None = None) -> dict[str, Any]:
+    """Measures and returns everything that is known about it, ready for JSON, with a curve for each model.
+
+    Args:
+        settings: what to measure.
+        folder: where the runs write; on several nodes one that all of them see. None for a temporary place of this node.
+
+    Raises:
+        UserError: settings without sense.
+    """
+    _check(settings)
+    machine, core_plan = prepare_threads(None)
+    contenders = contenders_on(machine, settings)
+    for one in contenders:
+        if is_oversubscribed(one, machine):
+            log.warning("%d ranks x %d core(s) a node: %s", one.ranks, one.cpus, OVERSUBSCRIBED)
+    curves = []
+    total = len(settings.models) * sum(_rounds(one, settings, machine) for one in contenders)
+    with (
+        tempfile.TemporaryDirectory(prefix="dithc-scaling-", dir=folder) as name,
+        progress(total=total, label=f"{settings.mode} scaling", unit="run") as bar,
+    ):
+        for model in settings.models:
+            runs: dict[int, list[Run]] = {one.ranks: [] for one in contenders}
+            for contender in turns(contenders, settings.rounds):
+                own = runs[contender.ranks]
+                if len(own) < _rounds(contender, settings, machine) and (not own or own[-1].status == "ok"):
+                    own.append(_run(contender, model, settings, Path(tempfile.mkdtemp(dir=name))))
+                    bar.update(1, now=f"{model} {contender.ranks} rank(s)")
+            alone = [one.ranks for one in contenders if is_oversubscribed(one, machine)]
+            curves.append(curve(model, settings, contenders, runs, oversubscribed=alone))
+    return {
+        "bench": "scaling",
+        "settings": asdict(settings),
+        "curves": curves,
+        "counted": COUNTED,
+        **circumstances(machine, core_plan),
+    }
+
+
+def contenders_on(machine: Node, settings: ScalingSettings) -> list[Contender]:
+    """Ranks, nodes and cores of each count; ranks that do not fill this machine keep to their share of its cores."""
+    cores = machine.visible_cores
+    full = settings.ranks_per_node or max((count for count in settings.ranks if count <= len(cores)), default=1)
+    cpus = settings.cpus or max(1, len(cores) // full)
+    found = []
+    for count in settings.ranks:
+        used = cores[: count * cpus]
+        is_part = settings.ranks_per_node is None and settings.launcher == "mpiexec" and len(used) < len(cores)
+        allowed = tuple(cpu for core in used for cpu in core.cpus if cpu in machine.limits.allowed_cpus)
+        found.append(
+            Contender(
+                name=f"{count} rank(s)",
+                strategy=settings.strategy,
+                ranks=count,
+                cpus=cpus,
+                allowed=allowed if is_part else None,
+                launcher=settings.launcher,
+                nodes=-(-count // (settings.ranks_per_node or count)),
+            )
+        )
+    return found
+
+
+def is_oversubscribed(contender: Contender, machine: Node) -> bool:
+    """Whether the ranks of a node share cores; nodes are taken to be like this one, unless srun sees to it."""
+    per_node = -(-contender.ranks // contender.nodes)
+    return contender.launcher != "srun" and per_node * contender.cpus > len(machine.visible_cores)
+
+
+def curve(
+    model: str,
+    settings: ScalingSettings,
+    contenders: Sequence[Contender],
+    runs: Mapping[int, Sequence[Run]],
+    *,
+    oversubscribed: Sequence[int],
+) -> dict[str, Any]:
+    """What is said of a model: a point for each count of ranks."""
+    config = config_of(model, settings.overrides)
+    points = [
+        _point(one, runs[one.ranks], settings, flops_per_image(config), oversubscribed=one.ranks in oversubscribed)
+        for one in contenders
+    ]
+    measured = [point for point in points if point["status"] == "ok"]
+    fair = [point for point in measured if not point["oversubscribed"]]
+    for point in fair:
+        point |= _efficiency(point, fair[0], strong=settings.mode == "strong")
+    if settings.mode == "strong" and measured:
+        tolerance = _tolerance(config, settings.dtype)
+        for point in measured:
+            told = [[*one["losses"], *one["grad_norms"]] for one in (measured[0], point)]
+            point["same_training"] = agreement(*told, tolerance=tolerance)
+    return {
+        "label": model.removeprefix("DiT-"),
+        "kind": "measured",
+        "model": model,
+        "mode": settings.mode,
+        "global_batch": settings.batch if settings.mode == "strong" else None,
+        "points": points,
+    }
+
+
+def _point(
+    contender: Contender, runs: Sequence[Run], settings: ScalingSettings, flops: Flops, *, oversubscribed: bool
+) -> dict[str, Any]:
+    said = {
+        "nodes": contender.nodes,
+        "ranks": contender.ranks,
+        "cpus": contender.cpus,
+        "oversubscribed": oversubscribed,
+    }
+    bad = next((run for run in runs if run.status != "ok"), None)
+    if bad is not None:
+        empty = dict.fromkeys(("seconds", "efficiency", "exposed_seconds", "flops_per_second"))
+        return said | {"status": bad.status, "reason": bad.reason} | empty
+    timing = Timing(tuple(median(run.seconds) for run in runs))
+    images = settings.images(contender.ranks)
+    exposed = [_exchange(run, "exposed_seconds") for run in runs]
+    overlaps = [found for run in runs if (found := _exchange(run, "overlap_fraction", pick=min)) is not None]
+    return said | {
+        "status": "ok",
+        "seconds": timing.median,
+        "seconds_spread": timing.to_dict(),
+        "steps_seconds": [run.seconds for run in runs],
+        "images": images,
+        "images_per_second": images / timing.median,
+        "flops_per_second": images * flops.training_total / timing.median,
+        "linear_flops_per_second": images * flops.training_linear / timing.median,
+        "efficiency": None,
+        "exposed_seconds": median(value or 0.0 for value in exposed),
+        "overlap_fraction": median(overlaps) if overlaps else None,
+        "without_communication": without_communication(runs),
+        "peak_rss_bytes_each": runs[-1].peak_rss_bytes_each,
+        "each_rank": [run.result["each_rank"] for run in runs],
+        "losses": runs[-1].losses,
+        "grad_norms": runs[-1].result["grad_norms"],
+    }
+
+
+def _exchange(run: Run, name: str, *, pick: Any = max) -> float | None:
+    """Median over the steps of a run of the worst rank's number; None where no rank tells."""
+    told = [values for rank in run.result["each_rank"] if (values := rank.get("exchange", {}).get(name))]
+    return median(pick(values) for values in zip(*told, strict=True)) if told else None
+
+
+def without_communication(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Steps together over the steps beside them in which every rank worked alone; None where no pairs were made."""
+    pairs = [found for run in runs if (found := run.result.get("pairs"))]
+    if not pairs:
+        return None
+    together, alone, exposed = (
+        [value for pair in pairs for value in pair[name]] for name in ("together", "alone", "exposed_seconds")
+    )
+    return {
+        "seconds": median(alone),
+        "ratio": spread(Timing(tuple(together)).ratios_to(Timing(tuple(alone)))),
+        "exposed_share": spread([wait / whole for wait, whole in zip(exposed, together, strict=True)]),
+    }
+
+
+def _efficiency(point: Mapping[str, Any], base: Mapping[str, Any], *, strong: bool) -> dict[str, Any]:
+    ratios = Timing(tuple(base["seconds_spread"]["all"])).ratios_to(Timing(tuple(point["seconds_spread"]["all"])))
+    found = spread([ratio * (base["ranks"] / point["ranks"] if strong else 1.0) for ratio in ratios])
+    return {"efficiency": found["median"], "efficiency_spread": found}
+
+
+def agreement(first: Sequence[float], other: Sequence[float], *, tolerance: float) -> dict[str, Any]:
+    """The largest relative difference of two sequences of numbers, and whether it is within the tolerance."""
+    largest = max(abs(ours - theirs) / abs(theirs) for ours, theirs in zip(other, first, strict=True))
+    return {"largest_difference": largest, "tolerance": tolerance, "same": largest <= tolerance}
+
+
+def _tolerance(config: DiTConfig, dtype: Precision) -> float:
+    """Relative: the roundings of a layer's output, once for each layer; fp32 sums round at every term of the longest product."""
+    terms = max(config.mlp_rows, config.mlp_width) if dtype == "fp32" else 1
+    return ROUNDOFF[dtype] * terms * config.depth
+
+
+def config_of(model: str, overrides: Mapping[str, Any]) -> DiTConfig:
+    """The architecture that a rehearsal of this preset has."""
+    return replace(PRESETS[model], **overrides)
+
+
+def _rounds(contender: Contender, settings: ScalingSettings, machine: Node) -> int:
+    return 1 if is_oversubscribed(contender, machine) else settings.rounds
+
+
+def _run(contender: Contender, model: str, settings: ScalingSettings, folder: Path) -> Run:
+    words = ["--model", model, "--batch", str(settings.images(contender.ranks)), "--dtype", settings.dtype]
+    words += ["--warmup", str(settings.warmup), "--steps", str(settings.steps)]
+    words += ["--pairs", str(settings.steps)] if settings.without_communication and contender.ranks > 1 else []
+    words += [f"--override={name}={value}" for name, value in settings.overrides.items()]
+    run = run_once(contender, words, folder=folder, limit=MemoryLimit(None, ranks=contender.ranks), counter=None)
+    if run.status == "ok":
+        log.info("%s, %d rank(s) x %d core(s): %.3f s", model, contender.ranks, contender.cpus, median(run.seconds))
+    else:
+        log.warning("%s, %d rank(s): %s: %s", model, contender.ranks, run.status, run.reason)
+    return run
+
+
+def _check(settings: ScalingSettings) -> None:
+    unknown = [name for name in settings.models if name not in PRESETS]
+    if unknown or not settings.models:
+        got, expected = ",".join(unknown) or "none", f"some of {', '.join(PRESETS)}"
+        raise problem("bench --models", got=got, expected=expected, remedy="correct --models")
+    least = {"rounds": 1, "warmup": 2, "steps": 1, "batch": 1, "ranks": 1}
+    for name, minimum in least.items():
+        value = getattr(settings, name)
+        if min(value if isinstance(value, tuple) else (value,), default=0) < minimum:
+            raise problem(f"bench --{name}", got=value, expected=f"{minimum} or more", remedy=f"correct --{name}")
+    if list(settings.ranks) != sorted(set(settings.ranks)):
+        got = ",".join(map(str, settings.ranks))
+        raise problem("bench --ranks", got=got, expected="ascending numbers, each once", remedy="correct --ranks")
+    for count in settings.ranks:
+        if settings.images(count) % count:
+            got = f"{settings.batch} images on {count} ranks"
+            raise problem("bench --batch", got=got, expected="equal shares", remedy="correct --batch or --ranks")

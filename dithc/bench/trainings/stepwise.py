@@ -1,0 +1,296 @@
+"""A training that gets one of dithc's parts after the other, as in the paper's figure 9: what each of them is worth.
+
+Every stage is the same program with other settings; all of them train the same weights on the same batches. They take turns,
+whole runs at a time; a speed-up is that of runs of the same round over the baseline, and without it there is none.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from dithc import native
+from dithc.bench.ceilings import Precision
+from dithc.bench.record import circumstances, prepare_threads
+from dithc.bench.timing import Timing, spread
+from dithc.bench.trainings.memory_limit import MemoryLimit
+from dithc.bench.trainings.run import Contender, Run, run_once
+from dithc.bench.trainings.strategies import turns
+from dithc.hardware import Machine
+from dithc.hcops import tuning
+from dithc.log import logger, problem, progress
+from dithc.model import PRESETS
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a stage has and the one before it has not.
+
+    Attributes:
+        name: in the settings.
+        label: in tables and pictures.
+        what: it is, in words.
+        words: arguments of `dithc bench training`; those of later stages replace these.
+        environment: variables, likewise.
+        several_ranks: it differs from the stage before on several ranks only.
+    """
+
+    name: str
+    label: str
+    what: str
+    words: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    several_ranks: bool = False
+
+
+STAGES = (
+    Stage(
+        "baseline",
+        "baseline",
+        "PyTorch's operators (its own BLAS, oneDNN), AdamW and allocator; DistributedDataParallel over blocking MPI",
+        {"--operators": "torch", "--gradients": "ddp", "--automem": "off"},
+        {"DITHC_POOL": "off", "DITHC_TUNING": tuning.OFF, "DITHC_MPI_MODE": "blocking"},
+    ),
+    Stage("gemm", "+ GEMM", "the matrix products of linear layers by dithc's kernels", {"--operators": "products"}),
+    Stage(
+        "mpi",
+        "+ async MPI",
+        "gradients summed in shared memory while the backward pass runs",
+        {"--gradients": "overlapped"},
+        {"DITHC_MPI_MODE": "hierarchical"},
+        several_ranks=True,
+    ),
+    Stage(
+        "operators", "+ AI operators", "all other operators and AdamW by dithc's kernels", {"--operators": "default"}
+    ),
+    Stage(
+        "automem",
+        "+ AutoMem",
+        "outputs from the pool of huge pages; weights and activations moved where the machine has several tiers",
+        {"--automem": "auto"},
+        {"DITHC_POOL": "on"},
+    ),
+    Stage("tuned", "+ tuning", "the tuned choice for each matrix product", {}, {"DITHC_TUNING": ""}),
+)
+NAMES = tuple(stage.name for stage in STAGES)
+BASELINE = STAGES[0].name
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepwiseSettings:
+    """What to measure.
+
+    Attributes:
+        model: preset.
+        overrides: fields of the preset to change, by name.
+        batch: images a step over all ranks.
+        dtype: of the arithmetic.
+        ranks: on this machine, equal shares of its cores each.
+        stages: names of STAGES to measure, in their order; without `baseline` there are seconds, and no speed-up over it.
+        tune: search the matrix products first, into a place of this bench, instead of taking the tuning that is there.
+        rounds: runs of each stage; the first order, then the reverse.
+        warmup: steps of a run before the clock.
+        steps: steps of a run on the clock.
+    """
+
+    model: str = "DiT-S/2"
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    batch: int = 8
+    dtype: Precision = "fp32"
+    ranks: int = 1
+    stages: tuple[str, ...] = NAMES
+    tune: bool = False
+    rounds: int = 3
+    warmup: int = 2
+    steps: int = 3
+
+
+def bench_stepwise(settings: StepwiseSettings) -> dict[str, Any]:
+    """Measures and returns everything that is known about it, ready for JSON, with a row for each stage.
+
+    Raises:
+        UserError: settings without sense, no C kernels here, or a search for tuning that failed.
+    """
+    _check(settings)
+    machine, core_plan = prepare_threads(None)
+    contenders = contenders_of(settings, machine)
+    runs: dict[str, list[Run]] = {one.name: [] for one in contenders}
+    with (
+        tempfile.TemporaryDirectory(prefix="dithc-stepwise-") as name,
+        progress(total=len(contenders) * settings.rounds, label="stepwise", unit="run") as bar,
+    ):
+        folder = Path(name)
+        tuned = _tune(settings, contenders[-1], folder) if settings.tune and "tuned" in runs else None
+        for contender in turns(contenders, settings.rounds):
+            own = runs[contender.name]
+            if not own or own[-1].status == "ok":
+                own.append(_run(contender, settings, Path(tempfile.mkdtemp(dir=folder)), tuned=tuned))
+            bar.update(1, now=contender.name)
+    return {
+        "bench": "stepwise",
+        "settings": asdict(settings),
+        "ranks": {"ranks": settings.ranks, "cpus": contenders[0].cpus},
+        "stages": rows_of(settings, runs),
+        **circumstances(machine, core_plan),
+    }
+
+
+def contenders_of(settings: StepwiseSettings, machine: Machine) -> list[Contender]:
+    """The stages that are to be measured as trainings, each with all that the stages before it have."""
+    words: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    found = []
+    for stage in STAGES:
+        words |= stage.words
+        environment |= stage.environment
+        if stage.name in settings.stages and (settings.ranks > 1 or not stage.several_ranks):
+            found.append(
+                Contender(
+                    name=stage.name,
+                    strategy="cftp",
+                    ranks=settings.ranks,
+                    cpus=max(1, len(machine.visible_cores) // settings.ranks),
+                    words=tuple(word for pair in words.items() for word in pair),
+                    environment=tuple(environment.items()),
+                )
+            )
+    return found
+
+
+def rows_of(settings: StepwiseSettings, runs: Mapping[str, Sequence[Run]]) -> list[dict[str, Any]]:
+    """A row for each stage: its seconds, its speed-up over the baseline and over the stage before, what became of its losses.
+
+    A speed-up is None where what it is over was left out or failed.
+    """
+    rows: list[dict[str, Any]] = []
+    baseline: Mapping[str, Any] | None = None
+    before: Mapping[str, Any] | None = None
+    for stage in STAGES:
+        if stage.name not in settings.stages:
+            continue
+        row: dict[str, Any] = {"name": stage.name, "label": stage.label, "what": stage.what}
+        rows.append(row)
+        own = runs.get(stage.name)
+        if own is None:  # the stage before stays what the next one is compared with: it is the same program
+            row |= {"status": "same", "reason": "one rank exchanges nothing: the same as the stage before"}
+            continue
+        if bad := next((run for run in own if run.status != "ok"), None):
+            row |= {"status": bad.status, "reason": bad.reason}
+            before = None
+            continue
+        row |= _measured(own)
+        if stage.name == BASELINE:
+            baseline = before = row
+        row |= _compared(row, baseline=baseline, before=before)
+        before = row
+    return rows
+
+
+def _measured(runs: Sequence[Run]) -> dict[str, Any]:
+    ranks = runs[-1].result["each_rank"]
+    return {
+        "status": "ok",
+        "seconds": Timing(tuple(median(run.seconds) for run in runs)).to_dict(),
+        "steps_seconds": [run.seconds for run in runs],
+        "losses": runs[-1].losses,
+        "page_faults": median(rank["page_faults"] for rank in ranks),
+        "peak_rss_bytes_each": runs[-1].peak_rss_bytes_each,
+        "operators": ranks[0]["operators"],
+    }
+
+
+def _compared(
+    row: Mapping[str, Any], *, baseline: Mapping[str, Any] | None, before: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    timing = Timing(tuple(row["seconds"]["all"]))
+    speedup, over_previous = (
+        None if other is None else spread(Timing(tuple(other["seconds"]["all"])).ratios_to(timing))
+        for other in (baseline, before)
+    )
+    differences = [] if baseline is None else zip(row["losses"], baseline["losses"], strict=True)
+    return {
+        "speedup": speedup,
+        "speedup_over_previous": over_previous,
+        "largest_difference_of_losses": max(
+            (abs(ours - truth) / abs(truth) for ours, truth in differences), default=None
+        ),
+    }
+
+
+def _run(contender: Contender, settings: StepwiseSettings, folder: Path, *, tuned: Path | None) -> Run:
+    words = [*_of_model(settings), "--warmup", str(settings.warmup), "--steps", str(settings.steps)]
+    if contender.name == "tuned":
+        contender = _with_tuning(contender, tuned)
+    run = run_once(contender, words, folder=folder, limit=MemoryLimit(None, ranks=contender.ranks), counter=None)
+    if run.status == "ok" and contender.name == "tuned" and not _is_tuned(run):
+        run = Run(
+            status="skipped", reason="no tuning of this machine and number of threads; add --tune, or run `dithc tune`"
+        )
+    if run.status == "ok":
+        log.info("%s: %.3f s", contender.name, median(run.seconds))
+    else:
+        log.warning("%s: %s: %s", contender.name, run.status, run.reason)
+    return run
+
+
+def _of_model(settings: StepwiseSettings, *, batch: int | None = None) -> list[str]:
+    words = ["--model", settings.model, "--batch", str(batch or settings.batch), "--dtype", settings.dtype]
+    return words + [f"--override={name}={value}" for name, value in settings.overrides.items()]
+
+
+def _with_tuning(contender: Contender, tuned: Path | None) -> Contender:
+    """With the tuning that was made here, or else the one that trainings on this machine use."""
+    given = os.environ.get(tuning.FOLDER_VARIABLE, "")
+    chosen = str(tuned) if tuned else "" if given == tuning.OFF else given
+    environment = dict(contender.environment) | {tuning.FOLDER_VARIABLE: chosen}
+    return replace(contender, environment=tuple(environment.items()))
+
+
+def _is_tuned(run: Run) -> bool:
+    """Whether every rank found a tuning of its products."""
+    told = [row["why"] for rank in run.result["each_rank"] for row in rank["operators"] if row["op"] == "linear"]
+    return all("tuning file" in why for why in told)
+
+
+def _tune(settings: StepwiseSettings, contender: Contender, folder: Path) -> Path:
+    """Searches the products of a rank in a process that has the cores of one, into a folder of its own."""
+    target = folder / "tuning"
+    batch = -(-settings.batch // settings.ranks)
+    words = [sys.executable, "-m", "dithc", "tune", *_of_model(settings, batch=batch), "--threads", str(contender.cpus)]
+    environment = os.environ | {tuning.FOLDER_VARIABLE: str(target)}
+    log.info("tuning the matrix products of %s, batch %d, %d thread(s)", settings.model, batch, contender.cpus)
+    cpus = sorted(os.sched_getaffinity(0))[: contender.cpus] if settings.ranks > 1 else sorted(os.sched_getaffinity(0))
+    done = subprocess.run(
+        words, env=environment, capture_output=True, text=True, preexec_fn=partial(os.sched_setaffinity, 0, cpus)
+    )
+    if done.returncode:
+        raise problem("bench stepwise --tune", got=done.stderr[-2000:], expected="a search", remedy="see the message")
+    return target
+
+
+def _check(settings: StepwiseSettings) -> None:
+    if settings.model not in PRESETS:
+        expected = f"one of {', '.join(PRESETS)}"
+        raise problem("bench --model", got=settings.model, expected=expected, remedy="correct --model")
+    unknown = [name for name in settings.stages if name not in NAMES]
+    if unknown or not settings.stages:
+        got, expected = ",".join(settings.stages) or "none", f"some of {', '.join(NAMES)}"
+        raise problem("bench --stages", got=got, expected=expected, remedy="correct --stages")
+    for name, minimum in {"rounds": 1, "warmup": 2, "steps": 1, "ranks": 1, "batch": 1}.items():
+        value = getattr(settings, name)
+        if value < minimum:
+            raise problem(f"bench --{name}", got=value, expected=f"{minimum} or more", remedy=f"correct --{name}")
+    if settings.batch % settings.ranks:
+        got = f"{settings.batch} images on {settings.ranks} ranks"
+        raise problem("bench --batch", got=got, expected="equal shares", remedy="correct --batch or --ranks")
+    if native.library() is None:
+        remedy = "install a C compiler, then dithc again; without its kernels there is nothing to add to the baseline"
+        raise problem("bench stepwise", got=native.load().reason, expected="the compiled library", remedy=remedy)

@@ -1,0 +1,55 @@
+"""`dithc bench automem`: what the pool, the tiers and the plan of memory give, each part alone where that is wanted."""
+
+import argparse
+from pathlib import Path
+
+from dithc.cli.bench.arguments import Kind, add_json, add_model, add_steps, preset, tell
+
+PARTS = "budget,file,largest-batch,pool,resident"
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    add_model(parser, default="DiT-XL/2")
+    parser.add_argument("--only", default=PARTS, help=f"parts to measure (default {PARTS})")
+    parser.add_argument(
+        "--budget", type=float, default=0.4, help="of the fastest tier, as a share of what it takes unmanaged (0.4)"
+    )
+    parser.add_argument("--limit", type=float, default=0.6, help="on the process in `file`, as such a share (0.6)")
+    parser.add_argument("--folder", type=Path, default=Path(), metavar="DIR", help="of the file tier (default: here)")
+    parser.add_argument("--file-gib", type=float, default=16.0, help="of the file tier (default 16)")
+    parser.add_argument("--memory", type=float, default=24.0, metavar="GIB", help="limit of `largest-batch` (24)")
+    parser.add_argument("--most", type=int, default=64, help="largest batch that is tried (default 64)")
+    parser.add_argument("--step-models", default="S/2,B/2", help="presets of `pool` and `resident` (default S/2,B/2)")
+    parser.add_argument("--repeats", type=int, default=15, help="steps of each in `pool` and `resident` (default 15)")
+    parser.add_argument("--threads", type=int, help="compute threads (default: the core plan's)")
+    add_steps(parser, rounds=2, of="contender", warmup=3)
+    add_json(parser)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from dithc.bench import automem
+
+    settings = automem.AutoMemSettings(
+        only=tuple(args.only.split(",")),
+        model=preset(args.model),
+        overrides=dict(args.override),
+        batch=args.batch,
+        dtype=args.dtype,
+        budget=args.budget,
+        limit=args.limit,
+        folder=args.folder,
+        file_gib=args.file_gib,
+        memory_gib=args.memory,
+        most=args.most,
+        step_models=tuple(map(preset, args.step_models.split(","))),
+        repeats=args.repeats,
+        threads=args.threads,
+        rounds=args.rounds,
+        warmup=args.warmup,
+        steps=args.steps,
+    )
+    result = automem.bench_automem(settings)
+    return tell(result, args.json, [row for part in result["parts"].values() for row in part["rows"]])
+
+
+AUTOMEM = Kind("training in less memory: budgets, a file tier, the largest batch; the pool", _add, _run)

@@ -1,0 +1,83 @@
+"""`dithc bench ops` and `step`: what is timed inside this process."""
+
+import argparse
+from typing import Any
+
+from dithc.cli.bench.arguments import Kind, add_threads, override, tell
+
+MIB = 1 << 20
+
+
+def _add_ops(parser: argparse.ArgumentParser) -> None:
+    ops = "gemm, attention, gelu, adaln, adarms, gate_residual, rotate_heads, silu, swiglu, adamw"
+    parser.add_argument("--ops", help=f"of {ops} (default: all)")
+    parser.add_argument("--models", default="DiT-XL/2,DiT-S/2", help="presets for gemm (default DiT-XL/2,DiT-S/2)")
+    parser.add_argument("--dtype", choices=("fp32", "bf16", "both"), default="both", help="(default both)")
+    parser.add_argument("--backend", choices=("c", "numba", "reference"), help="of hcops (default: the active one)")
+    parser.add_argument(
+        "--bytes", type=int, default=256 * MIB, help="of an activation of the memory-bound operators (default 256 MiB)"
+    )
+    parser.add_argument("--repeats", type=int, default=11, help="timed rounds (default 11)")
+    add_threads(parser)
+
+
+def _add_step(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="DiT-S/2", help="preset (default DiT-S/2)")
+    parser.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        type=override,
+        metavar="FIELD=VALUE",
+        help="change a field of the preset, such as depth=2; may be repeated",
+    )
+    parser.add_argument("--batch", type=int, default=16, help="images per step (default 16)")
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="bf16: autocast, weights stay fp32")
+    parser.add_argument(
+        "--compare", default="eager,compile", help="what dithc's step is compared with; also: numba, one-cluster"
+    )
+    parser.add_argument("--warmup", type=int, default=2, help="steps of each before the clock (default 2)")
+    parser.add_argument("--repeats", type=int, default=7, help="timed rounds (default 7)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and batch (default 0)")
+    add_threads(parser)
+
+
+def _ops(args: argparse.Namespace) -> int:
+    from dithc.bench import operators
+
+    given: dict[str, Any] = {"ops": tuple(args.ops.split(","))} if args.ops else {}
+    result = operators.ops.bench_ops(
+        operators.ops.OpsSettings(
+            models=tuple(args.models.split(",")),
+            dtypes=("fp32", "bf16") if args.dtype == "both" else (args.dtype,),
+            backend=args.backend,
+            size_bytes=args.bytes,
+            threads=args.threads,
+            repeats=args.repeats,
+            **given,
+        )
+    )
+    return tell(result, args.json, [])
+
+
+def _step(args: argparse.Namespace) -> int:
+    from dithc.bench import step
+
+    result = step.bench_step(
+        step.StepSettings(
+            model=args.model,
+            overrides=dict(args.override),
+            batch=args.batch,
+            dtype=args.dtype,
+            compare=tuple(args.compare.split(",")),
+            threads=args.threads,
+            warmup=args.warmup,
+            repeats=args.repeats,
+            seed=args.seed,
+        )
+    )
+    return tell(result, args.json, result["contenders"])
+
+
+OPS = Kind("each operator: matrix products, attention, and what memory limits", _add_ops, _ops)
+STEP = Kind("one training step: forward, loss, backward, AdamW", _add_step, _step)

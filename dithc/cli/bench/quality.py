@@ -1,0 +1,204 @@
+"""`dithc bench quality`: which of several trainings reaches a score first, as an experiment of the workflow."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dithc.cli.bench.arguments import Kind, add_json, tell
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dithc.bench import quality
+    from dithc.config import training
+    from dithc.model import DiTConfig
+
+PLAN_FILE, FIGURE_FILE, RESULT_FILE = "plan.json", "quality.png", "quality.json"
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=Path("config/experiments/quality.yaml"),
+        metavar="FILE",
+        help="experiment that has the contenders among its runs (default config/experiments/quality.yaml)",
+    )
+    parser.add_argument("--baseline", default="baseline", metavar="RUN", help="(default baseline)")
+    parser.add_argument(
+        "--candidates",
+        required=True,
+        metavar="RUN,RUN",
+        help="runs to compare with it; the baseline's name: with other seeds",
+    )
+    parser.add_argument("--seeds", default="0,1", help="of the trainings (default 0,1)")
+    parser.add_argument(
+        "--evaluation", default="judge", metavar="NAME", help="how samples are made and scored (default judge)"
+    )
+    parser.add_argument("--budget-minutes", type=float, default=10.0, metavar="M", help="of one training (default 10)")
+    parser.add_argument(
+        "--profile", default="profiles/local", metavar="FOLDER", help="the machine (default profiles/local)"
+    )
+    add_json(parser)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from dithc.bench import quality
+    from dithc.config import experiment_of
+    from dithc.log import logger, problem
+
+    if not args.budget_minutes > 0:
+        raise problem("--budget-minutes", got=args.budget_minutes, expected="a time above 0", remedy="correct it")
+    if not all(seed.isdigit() for seed in args.seeds.split(",")):
+        raise problem("--seeds", got=args.seeds, expected="numbers, as in 0,1", remedy="correct it")
+    plan = quality.Plan(
+        base=experiment_of([args.config]),
+        baseline=args.baseline,
+        candidates=tuple(args.candidates.split(",")),
+        seeds=tuple(int(seed) for seed in args.seeds.split(",")),
+        evaluation=args.evaluation,
+    )
+    folder = Path(plan.base.results, f"{plan.base.name}-quality")
+    seconds = _seconds(plan, folder, args.profile)
+    if seconds is None:
+        return 1
+    steps = quality.calibrated_steps(seconds, budget_seconds=60 * args.budget_minutes)
+    logger("dithc.bench").info(
+        f"steps that fill {args.budget_minutes:g} minutes here: "
+        + ", ".join(f"{name} {count:,} of {seconds[name]:.3g} s" for name, count in steps.items())
+    )
+    if _workflow(plan.experiment(steps), folder / "experiment.json", args.profile):
+        return 1
+    return _judge(plan, folder, steps, seconds, args.json)
+
+
+def _seconds(plan: "quality.Plan", folder: Path, profile: str) -> dict[str, float] | None:
+    """Seconds of a step of each contender: measured once, then kept for what is started again; None if that failed."""
+    from dithc.bench import quality
+    from dithc.runs import atomic_write
+    from dithc.sealed import plain, seal, unseal
+
+    path = folder / PLAN_FILE
+    known = unseal(plain(path).read_text()).get("seconds", {}) if path.exists() else {}
+    keys = {name: f"{name} {plan.identity(name)} {profile}" for name in plan.contenders}
+    missing = [name for name in plan.contenders if keys[name] not in known]
+    if missing:
+        reference = next((name for name in plan.contenders if keys[name] in known), plan.baseline)
+        beside = [reference, *(name for name in missing if name != reference)]
+        if _workflow(plan.calibration(beside), folder / "calibration.json", profile, runs_alone=True):
+            return None
+        last = f"step_{quality.CALIBRATION_STEPS:07d}.json"
+        measured = {
+            name: [_seconds_per_step(folder / "runs" / run / last) for run in plan.calibrations(name, beside)]
+            for name in beside
+        }
+        found = quality.calibrated_seconds(measured, beside=reference, known=known.get(keys[reference]))
+        known |= {keys[name]: found[name] for name in missing}
+        atomic_write(path, seal({"seconds": known}))
+    return {name: float(known[keys[name]]) for name in plan.contenders}
+
+
+def _seconds_per_step(path: Path) -> float:
+    from dithc.log import problem
+    from dithc.runs import Manifest
+
+    found: float | None = Manifest.read(path, stage="train").numbers["seconds_per_step_median"]
+    if found is None or found <= 0:
+        raise problem(
+            f"{path}: `numbers.seconds_per_step_median` is no time that was measured",
+            got="null" if found is None else found,
+            expected="seconds above 0; null says that the training's metrics were gone when it ended",
+            remedy="remove that manifest and the folder of its store, then start again",
+        )
+    return found
+
+
+def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: bool = False) -> int:
+    """Runs the experiment to its scores, or to the ends of its runs; Snakemake's status."""
+    from dithc.cli import run
+    from dithc.config import load
+    from dithc.runs import atomic_write
+
+    experiment = load(content)
+    root = path.parent
+    ends = [f"{root}/runs/{name}/step_{one.steps:07d}.json" for name, one in experiment.runs.items()]
+    scores = [f"{root}/fid/{name}/manifest.json" for name in experiment.evaluations]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, json.dumps(content, indent=1) + "\n")
+    words = ["--", *(ends if runs_alone else [*ends, *scores])]
+    return run.run(argparse.Namespace(profile=profile, configfile=[path], verbose=False, words=words))
+
+
+def _flops(run: "training.Run", network: "DiTConfig") -> float:
+    """Operations of a step."""
+    from dithc.model import flops_per_image
+
+    image = flops_per_image(network)
+    return float((image.training_total + run.guided_share * image.forward_total) * run.global_batch + run.update_flops)
+
+
+def _judge(
+    plan: "quality.Plan", folder: Path, steps: dict[str, int], seconds: dict[str, float], path: Path | None
+) -> int:
+    """Reads the manifests, draws the picture, prints the table."""
+    from dithc.bench import quality
+    from dithc.config import load
+    from dithc.log import logger
+    from dithc.model import DiTConfig
+    from dithc.report import quality_figure
+    from dithc.runs import Manifest, Store, atomic_write
+
+    experiment = load(plan.experiment(steps))
+    last = {name: folder / "runs" / name / f"step_{run.steps:07d}.json" for name, run in experiment.runs.items()}
+    runs = {name: Manifest.read(manifest, stage="train").numbers for name, manifest in last.items()}
+    scores = {
+        name: Manifest.read(folder / "fid" / name / "manifest.json", stage="fid").numbers
+        for name in experiment.evaluations
+    }
+    codecs, flops = {}, {}
+    for name in plan.contenders:
+        run = plan.base.runs[name]
+        codec = folder / "codecs" / plan.base.datasets[run.dataset].codec / "manifest.json"
+        codecs[name] = {"seconds": Manifest.read(codec, stage="codec").seconds} if codec.exists() else {}
+        store, step = Store.of_run(last[_first(plan, name, steps)])
+        config = DiTConfig(**store.open(step).meta["model"])
+        flops[name] = _flops(run, config)
+    result = quality.judge(plan, steps=steps, seconds=seconds, runs=runs, scores=scores, codecs=codecs, flops=flops)
+    result["inputs"] = {  # two results are of the same things where these agree
+        f"{stage}/{path.parent.name}": Manifest.read(path).digest
+        for stage in ("tiles", "codecs", "extractors")
+        for path in sorted((folder / stage).glob("*/manifest.json"))
+    }
+    status = tell(result, path or folder / RESULT_FILE, [])
+    pictures = {
+        (name, at): _samples(folder / "samples" / quality.point_name(_first(plan, name, steps), at))
+        for name in quality_figure.shown(result)
+        for at in quality.points(steps[name])
+    }
+    atomic_write(folder / FIGURE_FILE, quality_figure.draw_quality(result, pictures))
+    logger("dithc.bench").info(f"picture: {folder / FIGURE_FILE}")
+    return status
+
+
+def _first(plan: "quality.Plan", name: str, steps: dict[str, int]) -> str:
+    """The run of a contender's first training."""
+    from dithc.bench import quality
+
+    return quality.run_name(name, next(seed for one, seed in plan.trainings if one == name), steps[name])
+
+
+def _samples(folder: Path) -> "NDArray[np.uint8]":
+    """The first images of a sample stage, (N, 3, H, W)."""
+    import numpy as np
+
+    from dithc.report import quality_figure
+    from dithc.runs import Manifest
+
+    Manifest.read(folder / "manifest.json", stage="sample")
+    images = np.load(Manifest.whole(folder / "rgb-00000.npy"), mmap_mode="r")
+    return np.array(images[: quality_figure.IMAGES_SHOWN])
+
+
+QUALITY = Kind("which of several trainings reaches a score first: FID by time, R", _add, _run)

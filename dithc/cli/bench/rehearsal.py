@@ -1,0 +1,80 @@
+"""`dithc bench training`: one rank of one training on random latents; what the measurements of trainings start."""
+
+import argparse
+from pathlib import Path
+
+from dithc.cli.bench.arguments import Kind, add_model, preset
+
+GIB = 1 << 30
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
+    parser.add_argument("--strategy", choices=("cftp", "dp", "dp+tp"), default="cftp", help="(default cftp)")
+    parser.add_argument("--gradients", choices=("overlapped", "ddp"), default="overlapped", help="(default overlapped)")
+    parser.add_argument("--sharding", choices=("none", "zero1"), default="none", help="(default none)")
+    parser.add_argument(
+        "--operators",
+        choices=("default", "products", "torch"),
+        default="default",
+        help="PyTorch's for all, or for all but the matrix products of linear layers (default: those of a training)",
+    )
+    parser.add_argument("--recompute", choices=("none", "block"), default="none", help="(default none)")
+    parser.add_argument("--automem", choices=("auto", "on", "off"), default="auto", help="(default auto)")
+    parser.add_argument("--fast-bytes", type=int, help="a hard limit on what the fastest tier holds")
+    parser.add_argument("--file-folder", type=Path, metavar="DIR", help="where the last tier has its file")
+    parser.add_argument("--file-bytes", type=int, help="of that file")
+    parser.add_argument("--allow-recompute", action="store_true", help="the plan may compute activations again")
+    parser.add_argument("--warmup", type=int, default=2, help="steps before the clock (default 2)")
+    parser.add_argument("--steps", type=int, default=3, help="steps on the clock (default 3)")
+    parser.add_argument("--pairs", type=int, default=0, help="then pairs of steps, together and alone (default 0)")
+    parser.add_argument("--data-limit", type=int, metavar="BYTES", help="RLIMIT_DATA of each rank")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="result; FILE with the suffix .warm appears after warm-up",
+    )
+
+
+def _run(args: argparse.Namespace) -> int:
+    import json
+    import resource
+
+    from dithc.cli.ranks import ranks
+    from dithc.config import Experiment, training
+    from dithc.runs import atomic_write
+    from dithc.train import Rehearsal, rehearse
+
+    memory = training.Memory(
+        automem=args.automem,
+        fast_budget_gib=args.fast_bytes / GIB if args.fast_bytes else None,
+        file_folder=None if args.file_folder is None else str(args.file_folder),
+        file_gib=args.file_bytes / GIB if args.file_bytes else None,
+        allow_recompute=args.allow_recompute,
+    )
+    settings = Rehearsal(
+        model={"preset": preset(args.model), **dict(args.override)},
+        batch=args.batch,
+        dtype=args.dtype,
+        strategy=args.strategy,
+        gradients=args.gradients,
+        sharding=args.sharding,
+        operators=args.operators,
+        recompute=args.recompute,
+        memory=memory,
+        warmup=args.warmup,
+        steps=args.steps,
+        pairs=args.pairs,
+    )
+    with ranks(Experiment(), expected=None) as group:
+        if args.data_limit is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (args.data_limit, args.data_limit))
+        result = rehearse(settings, group, warm=args.json.with_suffix(".warm").touch)
+        if group.rank == 0:
+            atomic_write(args.json, json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+TRAINING = Kind("steps of one training on the ranks of `dithc launch`", _add, _run)

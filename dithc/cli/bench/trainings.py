@@ -1,0 +1,172 @@
+"""`dithc bench strategies`, `scaling`, `stepwise` and `collectives`: what lets processes of its own take turns."""
+
+import argparse
+from typing import Any
+
+from dithc.cli.bench.arguments import Kind, add_json, add_model, add_override, add_steps, preset, tell
+
+
+def _add_strategies(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--models", default="S/2,B/2,L/2,XL/2", help="presets, with or without DiT- (default all four)")
+    parser.add_argument("--batches", default="8,16", help="images a step over all ranks (default 8,16)")
+    parser.add_argument(
+        "--strategies",
+        default="cftp,dp,dp+tp,cftp-1-cluster",
+        help="of these, and of dp-gloo and dp+tp-gloo: over PyTorch's own gloo (default cftp,dp,dp+tp,cftp-1-cluster)",
+    )
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="(default fp32)")
+    parser.add_argument(
+        "--sharding",
+        choices=("none", "zero1"),
+        default="none",
+        help="of the optimizer's state, under cftp and dp (default none)",
+    )
+    add_override(parser)
+    add_steps(parser, rounds=2, of="contender")
+    parser.add_argument(
+        "--memory-limit",
+        type=float,
+        metavar="GIB",
+        help="for all ranks of a run, beyond which it is `-` (default: what is free)",
+    )
+    add_json(parser)
+
+
+def _add_scaling(parser: argparse.ArgumentParser) -> None:
+    mode = parser.add_mutually_exclusive_group(required=True)
+    mode.add_argument(
+        "--weak", dest="mode", action="store_const", const="weak", help="the images of a rank stay (figure 10)"
+    )
+    mode.add_argument(
+        "--strong", dest="mode", action="store_const", const="strong", help="those of all stay (figure 11)"
+    )
+    parser.add_argument("--models", default="B/2", help="presets, with or without DiT- (default B/2)")
+    parser.add_argument("--ranks", default="1,2", help="counts of ranks, ascending (default 1,2)")
+    parser.add_argument(
+        "--batch", type=int, default=8, help="images a step: of a rank (weak), of all (strong) (default 8)"
+    )
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="(default fp32)")
+    add_override(parser)
+    parser.add_argument("--strategy", choices=("cftp", "dp", "dp+tp"), default="cftp", help="(default cftp)")
+    add_steps(parser, rounds=2, of="count")
+    parser.add_argument(
+        "--without-communication",
+        action="store_true",
+        help="also the same step with every rank alone, in pairs inside each run of several ranks",
+    )
+    parser.add_argument("--launcher", choices=("mpiexec", "srun"), default="mpiexec", help="(default mpiexec)")
+    parser.add_argument("--ranks-per-node", type=int, metavar="N", help="on several nodes (default: all on this one)")
+    parser.add_argument("--cpus", type=int, help="cores of a rank (default: equal shares of this machine's)")
+    add_json(parser)
+
+
+def _add_stepwise(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
+    parser.add_argument("--ranks", type=int, default=1, help="started on this machine (default 1)")
+    parser.add_argument("--stages", help="of baseline, gemm, mpi, operators, automem, tuned (default: all)")
+    parser.add_argument("--tune", action="store_true", help="first search the matrix products, as `dithc tune` does")
+    add_steps(parser, rounds=3, of="stage")
+    add_json(parser)
+
+
+def _stepwise(args: argparse.Namespace) -> int:
+    from dithc.bench import trainings
+
+    given: dict[str, Any] = {"stages": tuple(args.stages.split(","))} if args.stages else {}
+    result = trainings.stepwise.bench_stepwise(
+        trainings.stepwise.StepwiseSettings(
+            model=preset(args.model),
+            overrides=dict(args.override),
+            batch=args.batch,
+            dtype=args.dtype,
+            ranks=args.ranks,
+            tune=args.tune,
+            rounds=args.rounds,
+            warmup=args.warmup,
+            steps=args.steps,
+            **given,
+        )
+    )
+    return tell(result, args.json, result["stages"])
+
+
+def _add_collectives(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ranks", type=int, default=2, help="started on this machine, a thread each (default 2)")
+    parser.add_argument("--mib", type=int, default=64, help="of fp32 numbers on each rank (default 64)")
+    parser.add_argument("--warmup", type=int, default=2, help="rounds before the clock (default 2)")
+    parser.add_argument("--rounds", type=int, default=11, help="rounds on the clock (default 11)")
+    parser.add_argument("--on-ranks", action="store_true", help=argparse.SUPPRESS)
+    add_json(parser)
+
+
+def _strategies(args: argparse.Namespace) -> int:
+    from dithc.bench import trainings
+
+    result = trainings.strategies.bench_strategies(
+        trainings.strategies.StrategiesSettings(
+            models=tuple(map(preset, args.models.split(","))),
+            batches=tuple(int(batch) for batch in args.batches.split(",")),
+            strategies=tuple(args.strategies.split(",")),
+            dtype=args.dtype,
+            sharding=args.sharding,
+            overrides=dict(args.override),
+            rounds=args.rounds,
+            warmup=args.warmup,
+            steps=args.steps,
+            memory_limit_gib=args.memory_limit,
+        )
+    )
+    rows = [row for one in result["cells"] for row in one["strategies"].values()]
+    return tell(result, args.json, rows)
+
+
+def _scaling(args: argparse.Namespace) -> int:
+    from dithc.bench import trainings
+
+    beside = args.json.resolve().parent if args.json and args.ranks_per_node else None  # where other nodes see it too
+    result = trainings.scaling.bench_scaling(
+        trainings.scaling.ScalingSettings(
+            mode=args.mode,
+            models=tuple(map(preset, args.models.split(","))),
+            ranks=tuple(int(count) for count in args.ranks.split(",")),
+            batch=args.batch,
+            dtype=args.dtype,
+            overrides=dict(args.override),
+            strategy=args.strategy,
+            rounds=args.rounds,
+            warmup=args.warmup,
+            steps=args.steps,
+            without_communication=args.without_communication,
+            launcher=args.launcher,
+            ranks_per_node=args.ranks_per_node,
+            cpus=args.cpus,
+        ),
+        folder=beside,
+    )
+    return tell(result, args.json, [point for curve in result["curves"] for point in curve["points"]])
+
+
+def _collectives(args: argparse.Namespace) -> int:
+    """Starts the ranks; with `--on-ranks` it is one of them."""
+    import json
+
+    from dithc.bench import collectives
+    from dithc.cli.ranks import ranks
+    from dithc.config import Experiment
+    from dithc.runs import atomic_write
+
+    settings = collectives.CollectivesSettings(ranks=args.ranks, mib=args.mib, warmup=args.warmup, rounds=args.rounds)
+    if args.on_ranks:
+        with ranks(Experiment(), expected=None, timeout_seconds=60) as group:  # on the cores that a training would have
+            result = collectives.measure(settings, group)
+            if group.rank == 0 and args.json:
+                atomic_write(args.json, json.dumps(result) + "\n")
+        return 0
+    result = collectives.bench_collectives(settings)
+    return tell(result, args.json, [])
+
+
+STRATEGIES = Kind("trainings under cftp, dp, dp+tp: time, memory, bytes (table 2)", _add_strategies, _strategies)
+SCALING = Kind("a training on more and more ranks (figures 10 and 11)", _add_scaling, _scaling)
+STEPWISE = Kind("a training that gets one of dithc's parts after the other (figure 9)", _add_stepwise, _stepwise)
+COLLECTIVES = Kind("sums of all ranks, by dithc-mpi in its modes, MPI and gloo", _add_collectives, _collectives)

@@ -1,0 +1,155 @@
+"""Weights of which every rank updates a share: they lie in one buffer, and travel while the next forward pass already runs."""
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from dithc.comm.gradients.buckets import flat_buffer
+from dithc.comm.gradients.reducer import Reducer
+from dithc.log import problem
+
+WEIGHTS_WIRE_VARIABLE = "DITHC_WEIGHTS_WIRE"
+
+
+class SharedWeights:
+    """The parameters of a reducer as views of one buffer, in the order and the buckets of their gradients.
+
+    A rank changes its share of a bucket and calls `send`; the others' shares arrive meanwhile. Parts of the model wait for
+    their own buckets when they are called, so the buckets are to be sent in reverse order: the last of the backward pass is
+    the first of the forward pass. The parts are the children of the model, and for a list of modules its elements; a parameter
+    must be read by the part that holds it, while that runs. Who else reads weights calls `wait` before.
+
+    With bf16 on the wire every rank, also the one that updates them, computes with weights rounded to bf16 (kept as fp32), so all
+    compute with the same; the exact ones of a rank's share are kept beside them, and they are what is updated and saved.
+
+    Attributes:
+        buffer: the weights to compute with, fp32.
+        shares: the exact weights of this rank's shares of all buckets, one after the other; None where `buffer` has them.
+        rank: of this process among those that share them.
+        size: number of those.
+    """
+
+    def __init__(self, model: nn.Module, reducer: Reducer) -> None:
+        """Moves the weights into the buffer; collective.
+
+        Args:
+            model: that is called for a forward pass; has all parameters of the reducer.
+            reducer: with `scatter`, arranged for good.
+
+        Raises:
+            UserError: DITHC_WEIGHTS_WIRE is neither fp32 nor bf16, or bf16 on another backend than dithc-mpi.
+        """
+        # A group of its own: what the ranks agree on between two steps must not wait for weights in the row of one group.
+        self._group = dist.new_group()
+        self._meter, self.rank, self.size = reducer.meter, reducer.rank, reducer.size
+        self._parameters, self._arrangement = reducer.parameters, reducer.arrangement
+        self._works: dict[int, Any] = {}
+        cuts = [bucket.share(self.rank, self.size) for bucket in self._arrangement.buckets]
+        self._offsets = [0, *accumulate(cut.stop - cut.start for cut in cuts)]
+        self.shares = flat_buffer(self._offsets[-1]) if _is_rounded(self._group) else None
+        self.buffer = flat_buffer(self._arrangement.length)
+        with torch.no_grad():
+            for parameter, start in zip(self._parameters, self._arrangement.starts, strict=True):
+                view = self.buffer[start : start + parameter.numel()].view(parameter.shape)
+                view.copy_(parameter)
+                parameter.data = view
+        self.adopt()
+        self._bucket_of = bucket_of = {
+            id(self._parameters[number]): index
+            for index, bucket in enumerate(self._arrangement.buckets)
+            for number in bucket.members
+        }
+        everything = dict.fromkeys(model.parameters())
+        for part in _parts(model):
+            mine = dict.fromkeys(part.parameters())
+            self._hook(part, {bucket_of[id(one)] for one in mine if id(one) in bucket_of})
+            everything = {one: None for one in everything if one not in mine}
+        self._hook(model, {bucket_of[id(one)] for one in everything if id(one) in bucket_of})
+
+    def adopt(self) -> None:
+        """Takes what `buffer` holds for the exact weights, the same on every rank: after they were made, or read from a file."""
+        if self.shares is not None:
+            for bucket, cut in enumerate(self._arrangement.buckets):
+                self.share(bucket).copy_(self.buffer[cut.share(self.rank, self.size)])
+                whole = self.buffer[cut.start : cut.stop]
+                whole.copy_(whole.bfloat16())
+
+    def share(self, bucket: int) -> Tensor:
+        """The exact weights of this rank's share of a bucket: a view."""
+        if self.shares is not None:
+            return self.shares[self._offsets[bucket] : self._offsets[bucket + 1]]
+        return self.buffer[self._arrangement.buckets[bucket].share(self.rank, self.size)]
+
+    def send(self, bucket: int) -> None:
+        """Starts to give a bucket's share to the other ranks, and to get theirs; the same order on every rank."""
+        cut, own = self._arrangement.buckets[bucket], self.share(bucket)
+        self._meter.sent(own.nbytes if self.shares is None else own.nbytes // 2)
+        whole = self.buffer[cut.start : cut.stop]
+        self._works[bucket] = dist.all_gather_single(whole, own, group=self._group, async_op=True)
+
+    def wait(self, buckets: frozenset[int] | None = None) -> None:
+        """Returns when the weights of these buckets, or all, are complete.
+
+        Raises:
+            TimeoutError, RuntimeError: another rank is gone or late.
+        """
+        late = [bucket for bucket in self._works if buckets is None or bucket in buckets]
+        for bucket in late:
+            self._meter.wait(self._works.pop(bucket))
+            members = self._arrangement.buckets[bucket].members
+            torch.autograd.graph.increment_version([self._parameters[number] for number in members])
+
+    def wait_for(self, parameters: Iterable[Tensor]) -> None:
+        """Returns when these weights are complete, which costs little where nothing is late; others may still travel.
+
+        Raises:
+            TimeoutError, RuntimeError: another rank is gone or late.
+        """
+        if self._works:
+            known = (self._bucket_of.get(id(parameter)) for parameter in parameters)
+            self.wait(frozenset(bucket for bucket in known if bucket is not None))
+
+    def _hook(self, part: nn.Module, buckets: set[int]) -> None:
+        if buckets:
+            part.register_forward_pre_hook(partial(_wait_before, self, frozenset(buckets)))
+
+
+def _is_rounded(group: Any) -> bool:
+    """Whether weights travel as bf16, as the environment says; the group is then told to round what it gathers."""
+    wire = os.environ.get(WEIGHTS_WIRE_VARIABLE) or "fp32"
+    if wire not in ("fp32", "bf16"):
+        remedy = f"correct {WEIGHTS_WIRE_VARIABLE}"
+        raise problem(
+            f"weights on the wire ({WEIGHTS_WIRE_VARIABLE})", got=wire, expected="fp32 or bf16", remedy=remedy
+        )
+    collectives = getattr(group, "collectives", None)
+    if wire == "fp32":
+        return False
+    if collectives is None:
+        raise problem(
+            "weights on the wire: bf16",
+            got=f"backend {dist.get_backend(group)}",
+            expected="dithc-mpi, which rounds them on their way",
+            remedy="leave DITHC_BACKEND unset, or set `weights_wire: fp32`",
+        )
+    collectives.gather_wire = torch.bfloat16
+    return True
+
+
+def _wait_before(weights: SharedWeights, buckets: frozenset[int], _: nn.Module, __: Any) -> None:
+    weights.wait(buckets)
+
+
+def _parts(model: nn.Module) -> Iterator[nn.Module]:
+    """The modules that are called one after the other in a forward pass."""
+    for child in model.children():
+        if isinstance(child, nn.ModuleList):
+            yield from child
+        else:
+            yield child

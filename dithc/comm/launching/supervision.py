@@ -1,0 +1,303 @@
+"""Runs the line that starts ranks as a child, and sees to it that nothing outlives its purpose."""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dithc.comm.environment import HYDRA_PROXY, LOST_SUFFIX, STARTED_VARIABLE
+from dithc.comm.launching import litter
+from dithc.comm.launching.launch import WORDS_OF_THE_COMMAND, Launcher, Vendor
+from dithc.log import logger, problem
+
+log = logger(__name__)
+
+DRIVER_PID_VARIABLE, DRIVER_HOST_VARIABLE = "DITHC_DRIVER_PID", "DITHC_DRIVER_HOST"
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+STARTS, START_SECONDS, CHILDLESS_SECONDS = 3, 600.0, 5.0
+SOONEST_SECONDS = 0.1  # before them no rank has said anything: Python itself takes longer to start
+LOST_SECONDS = 10.0  # in which the launcher may end ranks of which one has ended, or the others end for the same reason
+UNMET_GRACE_SECONDS = 5.0  # ranks that have not met have nothing to save
+SET_PARENT_DEATH_SIGNAL = 1  # prctl(2), PR_SET_PDEATHSIG
+
+
+def supervise(
+    line: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    launcher: Launcher = "none",
+    vendor: Vendor = "other",
+    grace_seconds: float = 60.0,
+    poll_seconds: float = 0.5,
+    meet_in: Path | None = None,
+) -> int:
+    """Runs the line as a child in a process group of its own and returns its exit status (128 + n after signal n).
+
+    SIGTERM, SIGINT and SIGUSR1 are passed on in the form the launcher carries to its ranks. When the workflow driver that
+    DITHC_DRIVER_PID names on this host is gone, the command is told to stop (a trainer then saves and leaves), and killed
+    after the grace time: a killed driver leaves nothing running.
+
+    What connects ranks at their start fails now and then for no fault of theirs (a port is taken, a node answers late). With
+    `meet_in`, ranks that ended or hung before they found each other are started again: the work has not begun then, and nothing
+    is lost.
+
+    Args:
+        line: the words of the command.
+        environment: of the command.
+        launcher: what the line begins with.
+        vendor: of mpiexec.
+        grace_seconds: to save and leave, once the driver is gone.
+        poll_seconds: between two looks at the child.
+        meet_in: a folder that all nodes share, where rank 0 leaves word once all have met; only for ranks that `connect`.
+
+    Raises:
+        UserError: the program does not exist.
+    """
+    how = _How(launcher, vendor, grace_seconds, poll_seconds)
+    if meet_in is None:
+        return _supervise_once(line, environment=environment, how=how, met=None, told=[])
+    met = meet_in / f".dithc-met-{socket.gethostname()}-{os.getpid()}"
+    _sweep(meet_in)
+    for start in range(1, STARTS + 1):
+        told: list[signal.Signals] = []
+        before, began = litter.names(), time.monotonic()
+        try:
+            variables = {**environment, STARTED_VARIABLE: str(met)}
+            status = _supervise_once(line, environment=variables, how=how, met=met, told=told)
+            has_met, soon = met.exists(), time.monotonic() < began + SOONEST_SECONDS
+            # MPICH's mpiexec ends with the number of the signal that ended it at its very start: SIGINT's is that of wrong input.
+            is_launchers = launcher == "mpiexec" and status == signal.SIGINT and soon
+            if not has_met and (chosen := _lost(met)[1]):
+                status = chosen  # of a rank; that of the launcher says only that it was ended
+        finally:
+            for path in (met, _lost_file(met)):
+                path.unlink(missing_ok=True)
+            litter.sweep(before)
+        if has_met or told or (status in WORDS_OF_THE_COMMAND and not is_launchers) or start == STARTS:
+            break
+        log.warning(
+            "the ranks did not find each other (status %d): starting them again, %d of %d", status, start + 1, STARTS
+        )
+        time.sleep(start)  # what the launcher left needs a moment to go
+    return status
+
+
+@dataclass(frozen=True)
+class _How:
+    """How a command is supervised, as `supervise` says."""
+
+    launcher: Launcher
+    vendor: Vendor
+    grace_seconds: float
+    poll_seconds: float
+
+
+def _supervise_once(
+    line: Sequence[str], *, environment: Mapping[str, str], how: _How, met: Path | None, told: list[signal.Signals]
+) -> int:
+    """One start; signals that are passed on are noted in `told`."""
+    driver = _driver(environment)
+    stop = carried_signal(signal.SIGTERM, launcher=how.launcher, vendor=how.vendor)
+    try:
+        child = subprocess.Popen(
+            line,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,  # a launcher in a background group must not read the terminal
+            process_group=0,
+            preexec_fn=follow_parent(stop),
+        )
+    except OSError as error:
+        remedy = "check the command after `--`; a rule of the workflow finds programs on its PATH only"
+        raise problem("command to launch", got=f"{line[0]}: {error}", expected="a program", remedy=remedy) from error
+
+    def pass_on(number: int, _: object) -> None:
+        told.append(signal.Signals(number))
+        _send(
+            child,
+            carried_signal(signal.Signals(number), launcher=how.launcher, vendor=how.vendor),
+            launcher=how.launcher,
+        )
+
+    previous = {number: signal.signal(number, pass_on) for number in FORWARDED}
+    try:
+        return _wait(child, driver=driver, stop=stop, how=how, met=met)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def carried_signal(received: signal.Signals, *, launcher: Launcher, vendor: Vendor) -> signal.Signals:
+    """The signal to send so that ranks get a request to stop.
+
+    Open MPI's mpiexec kills its ranks at once on SIGTERM and SIGINT, and so does srun on SIGTERM (the first SIGINT only asks it
+    for the status); both pass on SIGUSR1. MPICH's mpiexec and a plain child take each as it is.
+    """
+    if launcher == "srun" or (launcher == "mpiexec" and vendor == "openmpi"):
+        return signal.SIGUSR1
+    return received
+
+
+@dataclass(frozen=True)
+class _Driver:
+    """A process on this host, told from a later one with the same number by its start time."""
+
+    pid: int
+    start: str | None
+
+    def gone(self) -> bool:
+        return self.start is None or _start_time(self.pid) != self.start
+
+
+class _Start:
+    """Ranks that are on their way to each other."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._began = self._had_children = time.monotonic()
+        self._ranks: set[int] = set()  # processes of this node
+        self._lost_at: float | None = None
+
+    def in_vain(self, pid: int, met: Path) -> str:
+        """Why they will not meet; empty as long as they may."""
+        now, children = time.monotonic(), _children()
+        words, status = _lost(met)
+        if words or self._has_lost_one(pid, children):
+            self._lost_at = self._lost_at or now
+            if (words and not status) or now > self._lost_at + LOST_SECONDS:
+                return f"{words or 'a rank ended'} before the ranks had found each other"
+        if now > self._began + START_SECONDS:
+            return f"the ranks have not found each other after {START_SECONDS:g} s"
+        # MPICH's mpiexec waits for ever when what it starts on other nodes has ended before it called back.
+        if self._launcher != "mpiexec" or pid in children:
+            self._had_children = now
+        if now > self._had_children + CHILDLESS_SECONDS:
+            return "what mpiexec had started has ended before the ranks found each other"
+        return ""
+
+    def _has_lost_one(self, pid: int, children: Mapping[int, set[int]]) -> bool:
+        """Whether a rank that MPICH's mpiexec had started on this node is gone: it may not notice, nor do the others."""
+        if self._launcher != "mpiexec":
+            return False
+        proxies = [child for child in children.get(pid, ()) if name_of(child) == HYDRA_PROXY]
+        found = {rank for proxy in proxies for rank in children.get(proxy, ()) if rank in self._ranks or _is_rank(rank)}
+        is_gone = bool(proxies and self._ranks - found)
+        self._ranks |= found
+        return is_gone
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what launches of this host left there that were killed."""
+    for path in folder.glob(f".dithc-met-{socket.gethostname()}-*"):
+        pid = path.name.removesuffix(LOST_SUFFIX).rpartition("-")[2]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            path.unlink(missing_ok=True)
+
+
+def _lost_file(met: Path) -> Path:
+    return met.with_name(met.name + LOST_SUFFIX)
+
+
+def _lost(met: Path) -> tuple[str, int]:
+    """What a guard left whose rank ended before all had met: in words, and its status where it chose one; nothing, 0."""
+    try:
+        words, _, status = _lost_file(met).read_text().partition("\n")
+    except FileNotFoundError:
+        return "", 0
+    return words or "a rank ended", int(status) if status.isdigit() else 0
+
+
+def _is_rank(pid: int) -> bool:
+    try:
+        return b"\0PMI_RANK=" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+
+
+def name_of(pid: int) -> str:
+    """What the kernel calls a process; empty where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _children() -> dict[int, set[int]]:
+    """The processes that each process has started and that still run."""
+    found: dict[int, set[int]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, parent = (path / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                found.setdefault(int(parent), set()).add(int(path.name))
+    return found
+
+
+def _driver(environment: Mapping[str, str]) -> _Driver | None:
+    pid = environment.get(DRIVER_PID_VARIABLE, "")
+    if not pid.isdigit() or environment.get(DRIVER_HOST_VARIABLE) != socket.gethostname():
+        return None
+    return _Driver(int(pid), _start_time(int(pid)))
+
+
+def _start_time(pid: int) -> str | None:
+    """When a process started, in the kernel's ticks; None when it is gone, or dead and only not yet waited for."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def follow_parent(number: signal.Signals) -> Callable[[], None]:
+    """Makes the kernel send `number` to the child when this process dies without a chance to pass anything on."""
+    library = ctypes.CDLL(None)
+    return lambda: library.prctl(SET_PARENT_DEATH_SIGNAL, int(number))
+
+
+def _send(child: "subprocess.Popen[bytes]", number: signal.Signals, *, launcher: Launcher) -> None:
+    """To a launcher alone, which tells its ranks; to the whole group of a plain command, which may be a shell."""
+    log.info("passing %s on to %s", number.name, child.args[0] if isinstance(child.args, Sequence) else child.args)
+    try:
+        os.killpg(child.pid, number) if launcher == "none" else child.send_signal(number)
+    except ProcessLookupError:
+        log.info("it has already ended")
+
+
+def _wait(
+    child: "subprocess.Popen[bytes]",
+    *,
+    driver: _Driver | None,
+    stop: signal.Signals,
+    how: _How,
+    met: Path | None,
+) -> int:
+    kill_at: float | None = None
+    start = _Start(how.launcher)
+    while True:
+        try:
+            status = child.wait(timeout=how.poll_seconds)
+            return status if status >= 0 else 128 - status
+        except subprocess.TimeoutExpired:
+            pass
+        if met is not None and met.exists():
+            met = None
+        elif met is not None and (why := start.in_vain(child.pid, met)):
+            log.warning("%s: ending them", why)
+            os.killpg(child.pid, signal.SIGTERM)
+            met, kill_at = None, time.monotonic() + min(how.grace_seconds, UNMET_GRACE_SECONDS)
+        if kill_at is None and driver is not None and driver.gone():
+            log.warning(
+                "the workflow driver (process %d) is gone: stopping, %g s to save", driver.pid, how.grace_seconds
+            )
+            _send(child, stop, launcher=how.launcher)
+            kill_at = time.monotonic() + how.grace_seconds
+        elif kill_at is not None and time.monotonic() > kill_at:
+            log.warning("still running after %g s: killing it", how.grace_seconds)
+            os.killpg(child.pid, signal.SIGKILL)
+            kill_at = float("inf")

@@ -1,0 +1,337 @@
+"""`torch.distributed` over MPI on the stock torch wheel: the backend "dithc-mpi", written in Python over mpi4py.
+
+DistributedDataParallel, DTensor, FSDP2 and distributed checkpoints call it as they call any other backend. Work goes to one
+communication thread a group; what a call returns is a Work whose future holds the tensors, or raises where the operation
+failed. Importing this module makes the backend known, and loads MPI.
+"""
+
+import atexit
+import os
+import weakref
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+from dithc.comm import rendezvous
+from dithc.comm.mpi import Channel, multiple_threads
+from dithc.comm.process_group import service
+from dithc.comm.process_group.absent import Absent
+from dithc.comm.process_group.collectives import FIRST_TAG, MODES, Collectives, Mode, Reduction, parts_of
+from dithc.comm.process_group.neighbours import Neighbours, node_of
+from dithc.comm.process_group.service import Job, Operation, Service
+from dithc.comm.process_group.work import MpiWork
+from dithc.comm.traffic import Span
+from dithc.log import logger, problem
+
+log = logger(__name__)
+
+NAME = "dithc-mpi"
+MODE_VARIABLE = "DITHC_MPI_MODE"
+WIRE_VARIABLE = "DITHC_MPI_WIRE"
+WIRES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+STOP_SECONDS = 5.0
+REDUCTIONS: dict[Any, Reduction] = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "mean",
+    dist.ReduceOp.PRODUCT: "product",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+    dist.ReduceOp.BAND: "band",
+    dist.ReduceOp.BOR: "bor",
+    dist.ReduceOp.BXOR: "bxor",
+}
+
+_living: "weakref.WeakSet[MpiProcessGroup]" = weakref.WeakSet()
+# Where the communication threads of this process run; None until a plan of its cores says.
+_communication_cpu: int | None = None
+_most_seconds: float | None = None
+
+
+# Typed as anything: c10d calls each method in several ways, and one signature here takes them all.
+_PROCESS_GROUP: Any = dist.ProcessGroup
+
+
+class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
+    """A group of ranks; every method has the meaning and the arguments of c10d's."""
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        *,
+        ranks: Sequence[int] | None = None,
+        timeout: timedelta = timedelta(minutes=30),
+        mode: Mode | None = None,
+        wire: str | None = None,
+        cpu: int | None = None,
+        store: Any = None,
+    ) -> None:
+        """Connects the ranks of the group; collective over them.
+
+        Args:
+            rank: of this process in the group.
+            size: of the group.
+            ranks: in the world, of the members in order; None: all of them.
+            timeout: after which an operation that other ranks take no part in fails, and the group with it.
+            mode: see `Collectives`; None takes the environment variable DITHC_MPI_MODE, else hierarchical.
+            wire: fp32 or bf16; None takes DITHC_MPI_WIRE, else fp32.
+            cpu: where the communication thread runs; None leaves it to the system.
+            store: of torch.distributed, in which ranks say that they wait; without one nobody names those that are missing.
+
+        Raises:
+            UserError: the MPI does not let threads call it, or a mode or wire that does not exist.
+        """
+        super().__init__(rank, size)
+        if not multiple_threads():
+            raise problem(
+                "MPI's thread level",
+                got="less than MPI_THREAD_MULTIPLE",
+                expected="MPI_THREAD_MULTIPLE, for the communication thread",
+                remedy="use an MPI that offers it, or let nobody initialise MPI before dithc does",
+            )
+        self._group_name = self._group_desc = ""
+        self._rank, self._size, self._timeout = rank, size, timeout
+        self._channel = Channel.over(ranks)
+        chosen = _chosen("mode", mode, MODE_VARIABLE, MODES, "hierarchical")
+        node = node_of(self._channel) if chosen == "hierarchical" else None
+        wire_type = WIRES[_chosen("wire", wire, WIRE_VARIABLE, tuple(WIRES), "fp32")]
+        self.collectives = Collectives(self._channel, node, mode=chosen, wire=wire_type)
+        self._neighbours, self._number = Neighbours(self._channel), 0
+        keeper = (list(ranks) if ranks else list(range(size))).index(0) if not ranks or 0 in ranks else None
+        self._absent = Absent(store, rank=rank, size=size, keeper=keeper, describe=self._neighbours.describe)
+        self.service = Service(f"dithc-mpi-{rank}", cpu=cpu, watch=self._watch)
+        _living.add(self)
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    def name(self) -> str:
+        return NAME
+
+    def _set_group_name(self, name: str) -> None:
+        self._group_name = name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._group_desc = description
+
+    def getGroupName(self) -> str:
+        return self._group_name
+
+    def getGroupDesc(self) -> str:
+        return self._group_desc
+
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+
+    def getRank(self) -> int:
+        return self._rank
+
+    def getSize(self) -> int:
+        return self._size
+
+    def shutdown(self) -> None:
+        """Ends the communication thread after what is under way."""
+        if not self.service.stop(timeout_seconds=STOP_SECONDS):
+            log.warning("communication thread: still waiting for other ranks after %g s; left alone", STOP_SECONDS)
+        _living.discard(self)
+
+    def abort(self) -> None:
+        self.shutdown()
+
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
+        tensors, op = _tensors(tensors), _reduction(opts)
+        if len(tensors) == 1:
+            operation = self.collectives.all_reduce(tensors[0], op)
+            return self._start("all_reduce", operation, num_bytes=tensors[0].nbytes)
+        return self.allreduce_coalesced(tensors, opts)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        return self._start("all_reduce", self.collectives.all_reduce_all(_tensors(tensors), _reduction(opts)))
+
+    def reduce(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Any:
+        operation = self.collectives.reduce(_tensors(tensors)[0], _reduction(opts), root=_root(opts))
+        return self._start("reduce", operation)
+
+    def broadcast(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Any:
+        return self._start("broadcast", self.collectives.broadcast(_tensors(tensors)[0], root=_root(opts)))
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        lists = outputs if isinstance(outputs[0], list | tuple) else [outputs]
+        return self._start_all(
+            "all_gather", [self.collectives.all_gather(x, out) for out, x in zip(lists, _tensors(inputs), strict=True)]
+        )
+
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return self.allgather(outputs, inputs, opts)
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        operation = self.collectives.all_gather_into(tensor, output)
+        return self._start("all_gather", operation, num_bytes=tensor.nbytes)
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        pairs = zip(inputs, outputs, strict=True)
+        return self._start_all("all_gather", [self.collectives.all_gather_into(x, out) for x, out in pairs])
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        lists = inputs if isinstance(inputs[0], list | tuple) else [inputs]
+        pairs = zip(lists, _tensors(outputs), strict=True)
+        return self._start_all(
+            "reduce_scatter", [self.collectives.reduce_scatter(x, out, _reduction(opts)) for x, out in pairs]
+        )
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        operation = self.collectives.reduce_scatter_from(tensor, output, _reduction(opts))
+        return self._start("reduce_scatter", operation, num_bytes=tensor.nbytes)
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        pairs = zip(inputs, outputs, strict=True)
+        return self._start_all(
+            "reduce_scatter", [self.collectives.reduce_scatter_from(x, out, _reduction(opts)) for x, out in pairs]
+        )
+
+    def all_to_all_single(
+        self, output: Tensor, tensor: Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
+    ) -> Any:
+        inputs = parts_of(tensor, input_sizes or tensor.shape[0] // self._size)
+        outputs = parts_of(output, output_sizes or output.shape[0] // self._size)
+        return self._start("all_to_all", self.collectives.all_to_all(inputs, outputs))
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return self._start("all_to_all", self.collectives.all_to_all(list(inputs), list(outputs)))
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        root = _root(opts)
+        mine = _tensors(outputs[0]) if self._rank == root else None
+        return self._start("gather", self.collectives.gather(_tensors(inputs)[0], mine, root=root))
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        root = _root(opts)
+        mine = _tensors(inputs[0]) if self._rank == root else None
+        return self._start("scatter", self.collectives.scatter(_tensors(outputs)[0], mine, root=root))
+
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:
+        operation = self.collectives.send(_tensors(tensors)[0], to=dstRank, tag=FIRST_TAG + tag)
+        return self._start("send", operation, in_turn=False)
+
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:
+        operation = self.collectives.receive(_tensors(tensors)[0], source=srcRank, tag=FIRST_TAG + tag)
+        return self._start("recv", operation, in_turn=False)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        operation = self.collectives.receive(_tensors(tensors)[0], source=None, tag=FIRST_TAG + tag)
+        return self._start("recv", operation, in_turn=False)
+
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
+        return self._start("barrier", self.collectives.barrier())
+
+    # Names that these calls had before torch 2.12.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    def _start(self, name: str, operation: Operation, *, in_turn: bool = True, num_bytes: int | None = None) -> Any:
+        """Hands an operation to the communication thread; collectives run one after the other."""
+        future: Future[Any] = Future()
+        seconds = self._timeout.total_seconds()
+        seconds = seconds if _most_seconds is None else min(seconds, _most_seconds)
+        self._number += in_turn
+
+        def done(result: Any, error: BaseException | None) -> None:
+            future.set_result((result, error))
+
+        label = f"{name} of {NAME}, rank {self._rank} of {self._size}"
+        number = self._number if in_turn else None
+        job = Job(label, operation, done, seconds, number=number, in_turn=in_turn, num_bytes=num_bytes)
+        self.service.submit(job)
+        return MpiWork(future, job)
+
+    def _watch(self, jobs: Sequence[Job]) -> None:
+        self._neighbours.look()
+        self._absent.look(jobs)
+
+    def _start_all(self, name: str, operations: list[Operation]) -> Any:
+        return self._start(name, operations[0] if len(operations) == 1 else _one_after_the_other(operations))
+
+
+def wait_at_most(seconds: float | None) -> None:
+    """Operations of all groups of this process, asked for from now on, fail when they have not got on for so long.
+
+    Args:
+        seconds: None for the timeout of their group, which is the most in any case.
+    """
+    global _most_seconds
+    _most_seconds = seconds
+
+
+def communicate_on(cpu: int) -> None:
+    """Binds the communication threads of all groups of this process, those made later too, to a logical CPU."""
+    global _communication_cpu
+    _communication_cpu = cpu
+    for group in list(_living):
+        group.service.bind(cpu)
+
+
+def recorded() -> AbstractContextManager[list[Span]]:
+    """What the communication threads of this process do of all that they are handed while a `with` block runs."""
+    return service.recorded(group.service for group in list(_living))
+
+
+def _create(options: Any, _: Any) -> MpiProcessGroup:
+    ranks, cpu = list(options.global_ranks_in_group) or None, _communication_cpu
+    if cpu is None:
+        log.debug("communication thread: not bound to a core, no plan of cores has named one")
+    known = {"timeout": options.timeout, "store": options.store}
+    return MpiProcessGroup(options.group_rank, options.group_size, ranks=ranks, cpu=cpu, **known)
+
+
+def _one_after_the_other(operations: list[Operation]) -> Operation:
+    results: list[Any] = []
+    for operation in operations:
+        results.extend((yield from operation))
+    return results
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [value] if isinstance(value, Tensor) else list(value)
+
+
+def _reduction(opts: Any) -> Reduction:
+    op = getattr(opts, "reduceOp", opts)
+    if op is None:
+        return "sum"
+    for known, name in REDUCTIONS.items():
+        if op == known:
+            return name
+    raise ValueError(f"{NAME}: reduction {op}; expected one of {', '.join(REDUCTIONS.values())}")
+
+
+def _root(opts: Any) -> int:
+    return int(opts) if isinstance(opts, int) else int(getattr(opts, "rootRank", 0))
+
+
+def _chosen(what: str, given: Any, variable: str, known: Sequence[str], default: str) -> Any:
+    value = given or os.environ.get(variable) or default
+    if value not in known:
+        raise problem(
+            f"{NAME}: {what} ({variable})", got=value, expected=" or ".join(known), remedy=f"correct {variable}"
+        )
+    return value
+
+
+rendezvous.install()
+dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Before MPI ends: no thread may be inside it then. (Registered after mpi4py's own, so called before.)"""
+    for group in list(_living):
+        group.shutdown()

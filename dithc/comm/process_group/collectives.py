@@ -1,0 +1,296 @@
+"""Every collective of a process group as an operation of the communication thread, on tensors of any type.
+
+Legend: R ranks of the group.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from dithc.comm.mpi import Channel, Request
+from dithc.comm.process_group.exchange import TYPES, Combination
+from dithc.comm.process_group.hierarchy import Hierarchy, Node
+from dithc.comm.process_group.service import Operation
+
+Mode = Literal["blocking", "iallreduce", "hierarchical"]
+MODES: tuple[Mode, ...] = ("blocking", "iallreduce", "hierarchical")
+Reduction = Literal["sum", "mean", "product", "max", "min", "band", "bor", "bxor"]
+
+# Types whose values MPI does not know: moved as integers of the same width.
+MOVED_AS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# Types that MPI's operations take as they are.
+REDUCED = (torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+# Tags of messages inside collectives; those of callers start behind them.
+ALL_TO_ALL_TAG, GATHER_TAG, SCATTER_TAG, FIRST_TAG = range(4)
+
+
+class Collectives:
+    """Makes operations for one group.
+
+    Attributes:
+        mode: how sums of fp32 and bf16 are made. `blocking` waits inside MPI; `iallreduce` posts and polls; `hierarchical` sums
+            within a node through shared memory and sends between nodes what is summed.
+        wire: the type in which `hierarchical` moves fp32 numbers that are summed: fp32, or bf16 with sums in fp32.
+        gather_wire: the type to which `all_gather_into` rounds fp32 numbers on all ranks: fp32 for none, or bf16.
+    """
+
+    def __init__(self, channel: Channel, node: Node | None, *, mode: Mode, wire: torch.dtype = torch.float32) -> None:
+        self.mode: Mode = mode
+        self.wire, self.gather_wire = wire, torch.float32
+        self._channel = channel
+        self._hierarchy = Hierarchy(node) if node is not None and mode == "hierarchical" else None
+
+    def all_reduce(self, tensor: Tensor, op: Reduction) -> Operation:
+        """The tensor becomes its combination over the ranks; returns [tensor]."""
+        size = self._channel.size
+        flat = _dense(tensor)
+        if self._hierarchy is not None and _is_shared(flat, op):
+            yield from self._hierarchy.all_reduce(flat, _combination(op), **self._way(flat, op))
+        else:
+            values, restore = _reducible(flat, op)
+            for piece in _pieces(values, Channel.MOST_ELEMENTS):
+                if self.mode == "blocking":
+                    self._channel.all_reduce_and_wait(piece.numpy(), _mpi_name(op))
+                else:
+                    yield from _until_done(self._channel.all_reduce(piece.numpy(), _mpi_name(op)))
+            if op == "mean":
+                values.div_(size) if values.is_floating_point() else values.floor_divide_(size)
+            if restore:
+                flat.copy_(values)
+        return _give_back(tensor, flat)
+
+    def all_reduce_all(self, tensors: Sequence[Tensor], op: Reduction) -> Operation:
+        """Each tensor becomes its combination; tensors of one type travel as one."""
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            chosen = [tensor for tensor in tensors if tensor.dtype is dtype]
+            packed = torch.cat([tensor.reshape(-1) for tensor in chosen])
+            yield from self.all_reduce(packed, op)
+            for tensor, part in zip(chosen, parts_of(packed, [tensor.numel() for tensor in chosen]), strict=True):
+                tensor.copy_(part.view(tensor.shape))
+        return list(tensors)
+
+    def _way(self, flat: Tensor, op: Reduction) -> dict[str, Any]:
+        """How numbers travel in the hierarchy."""
+        wire = self.wire if flat.dtype is torch.float32 else flat.dtype
+        return {"wire": wire, "scale": 1.0 / self._channel.size if op == "mean" else 1.0}
+
+    def reduce(self, tensor: Tensor, op: Reduction, *, root: int) -> Operation:
+        """The tensor of rank `root` becomes the combination; the others' stay."""
+        values, _ = _reducible(_dense(tensor), op)
+        out = torch.empty_like(values) if self._channel.rank == root else None
+        for start in range(0, values.numel(), Channel.MOST_ELEMENTS):
+            stop = start + Channel.MOST_ELEMENTS
+            target = None if out is None else out[start:stop].numpy()
+            yield from _until_done(self._channel.reduce(values[start:stop].numpy(), target, _mpi_name(op), root=root))
+        if out is not None:
+            if op == "mean":
+                out.div_(self._channel.size) if out.is_floating_point() else out.floor_divide_(self._channel.size)
+            tensor.copy_(out.view(tensor.shape))
+        return [tensor]
+
+    def broadcast(self, tensor: Tensor, *, root: int) -> Operation:
+        """The tensor becomes that of rank `root`."""
+        flat = _dense(tensor)
+        for piece in _pieces(_movable(flat), Channel.MOST_ELEMENTS):
+            yield from _until_done(self._channel.broadcast(piece.numpy(), root=root))
+        return _give_back(tensor, flat)
+
+    def all_gather(self, tensor: Tensor, outputs: Sequence[Tensor]) -> Operation:
+        """outputs[r] becomes the tensor of rank r; their shapes may differ from rank to rank."""
+        own = _movable(_dense(tensor))
+        sizes = {output.numel() for output in outputs}
+        if sizes == {own.numel()} and own.numel() <= Channel.MOST_ELEMENTS:
+            packed = own.new_empty(self._channel.size * own.numel())
+            yield from _until_done(self._channel.all_gather(own.numpy(), packed.numpy()))
+            for output, part in zip(outputs, parts_of(packed, max(1, own.numel())), strict=False):
+                output.copy_(part.view(output.dtype).view(output.shape))
+            return list(outputs)
+        for rank, output in enumerate(outputs):
+            if rank == self._channel.rank:
+                output.copy_(tensor)
+            yield from self.broadcast(output, root=rank)
+        return list(outputs)
+
+    def all_gather_into(self, tensor: Tensor, output: Tensor) -> Operation:
+        """The output, of R times as many elements, becomes the tensors of all ranks one after the other."""
+        if self.gather_wire is torch.bfloat16 and tensor.dtype is output.dtype is torch.float32:
+            yield from self._rounded_gather(_dense(tensor), flat := _dense(output))
+            return _give_back(output, flat)
+        own, flat = _movable(_dense(tensor)), _dense(output)
+        if self._hierarchy is not None and own.nbytes % 4 == own.data_ptr() % 4 == flat.data_ptr() % 4 == 0:
+            whole = _movable(flat).view(torch.uint8).view(torch.float32)
+            part = own.view(torch.uint8).view(torch.float32)
+            if _overlaps(part, whole, but=self._channel.rank):
+                part = part.clone()
+            yield from self._hierarchy.all_gather(part, whole)
+            return _give_back(output, flat)
+        if own.numel() <= Channel.MOST_ELEMENTS:
+            yield from _until_done(self._channel.all_gather(own.clone().numpy(), _movable(flat).numpy()))
+            return _give_back(output, flat)
+        parts = flat.view(self._channel.size, -1)
+        parts[self._channel.rank].copy_(tensor.reshape(-1))
+        for rank in range(self._channel.size):
+            yield from self.broadcast(parts[rank], root=rank)
+        return _give_back(output, flat)
+
+    def _rounded_gather(self, own: Tensor, whole: Tensor) -> Operation:
+        """The same with bf16 on the wire, and on every rank also for what is its own."""
+        if _overlaps(own, whole, but=self._channel.rank):
+            own = own.clone()
+        if self._hierarchy is not None:
+            yield from self._hierarchy.all_gather(own, whole, wire=torch.bfloat16)
+            return
+        rounded = own.new_empty(whole.numel(), dtype=torch.bfloat16)
+        yield from self.all_gather_into(own.to(torch.bfloat16), rounded)
+        whole.copy_(rounded)
+
+    def reduce_scatter_from(self, tensor: Tensor, output: Tensor, op: Reduction) -> Operation:
+        """The output becomes part r of R equal parts of the tensor, combined over the ranks."""
+        flat = _dense(tensor)
+        if self._hierarchy is not None and _is_shared(flat, op) and output.dtype is flat.dtype:
+            out = _dense(output)
+            if _overlaps(out, flat, but=self._channel.rank):
+                flat = flat.clone()
+            yield from self._hierarchy.reduce_scatter(flat, out, _combination(op), **self._way(flat, op))
+            return _give_back(output, out)
+        total = flat.clone()
+        yield from self.all_reduce(total, op)
+        output.copy_(total.view(self._channel.size, -1)[self._channel.rank].view(output.shape))
+        return [output]
+
+    def reduce_scatter(self, tensors: Sequence[Tensor], output: Tensor, op: Reduction) -> Operation:
+        """The output becomes tensors[r], combined over the ranks; the others are of any shape."""
+        packed = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        yield from self.all_reduce(packed, op)
+        own = parts_of(packed, [tensor.numel() for tensor in tensors])[self._channel.rank]
+        output.copy_(own.view(output.shape))
+        return [output]
+
+    def all_to_all(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Operation:
+        """outputs[r] becomes what rank r had as inputs[own rank]."""
+        requests, arrived = [], []
+        for rank, output in enumerate(outputs):
+            flat = _dense(output)
+            arrived.append((output, flat))
+            for piece in _pieces(_movable(flat), Channel.MOST_ELEMENTS):
+                requests.append(self._channel.receive(piece.numpy(), source=rank, tag=ALL_TO_ALL_TAG))
+        kept = [_movable(_dense(tensor)) for tensor in inputs]
+        for rank, own in enumerate(kept):
+            for piece in _pieces(own, Channel.MOST_ELEMENTS):
+                requests.append(self._channel.send(piece.numpy(), to=rank, tag=ALL_TO_ALL_TAG))
+        for request in requests:
+            yield from _until_done(request)
+        for output, flat in arrived:
+            _give_back(output, flat)
+        return list(outputs)
+
+    def gather(self, tensor: Tensor, outputs: Sequence[Tensor] | None, *, root: int) -> Operation:
+        """outputs[r] on rank `root` becomes the tensor of rank r."""
+        if outputs is None:
+            yield from self.send(tensor, to=root, tag=GATHER_TAG)
+            return [tensor]
+        for rank, output in enumerate(outputs):
+            if rank == self._channel.rank:
+                output.copy_(tensor)
+            else:
+                yield from self.receive(output, source=rank, tag=GATHER_TAG)
+        return list(outputs)
+
+    def scatter(self, output: Tensor, tensors: Sequence[Tensor] | None, *, root: int) -> Operation:
+        """The output becomes what rank `root` has as tensors[own rank]."""
+        if tensors is None:
+            yield from self.receive(output, source=root, tag=SCATTER_TAG)
+            return [output]
+        for rank, tensor in enumerate(tensors):
+            if rank == self._channel.rank:
+                output.copy_(tensor)
+            else:
+                yield from self.send(tensor, to=rank, tag=SCATTER_TAG)
+        return [output]
+
+    def send(self, tensor: Tensor, *, to: int, tag: int) -> Operation:
+        """Sends the tensor to rank `to`; tags from FIRST_TAG on are for callers."""
+        for piece in _pieces(_movable(_dense(tensor)), Channel.MOST_ELEMENTS):
+            yield from _until_done(self._channel.send(piece.numpy(), to=to, tag=tag))
+        return [tensor]
+
+    def receive(self, tensor: Tensor, *, source: int | None, tag: int) -> Operation:
+        """The tensor becomes what rank `source` sends with this tag."""
+        flat = _dense(tensor)
+        for piece in _pieces(_movable(flat), Channel.MOST_ELEMENTS):
+            yield from _until_done(self._channel.receive(piece.numpy(), source=source, tag=tag))
+        return _give_back(tensor, flat)
+
+    def barrier(self) -> Operation:
+        """Ends when all ranks have started it."""
+        yield from _until_done(self._channel.barrier())
+        return []
+
+
+def parts_of(tensor: Tensor, sizes: int | list[int]) -> Sequence[Tensor]:
+    """The tensor cut along its first dimension into parts of these sizes, or of one size."""
+    found: Sequence[Tensor] = tensor.split(sizes)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _until_done(request: Request) -> Iterator[bool]:
+    while not request.done():
+        yield False
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """The tensor's elements in a row: its own memory where it has no gaps."""
+    return tensor.detach().contiguous().view(-1)
+
+
+def _give_back(tensor: Tensor, flat: Tensor) -> list[Tensor]:
+    if flat.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(flat.view(tensor.shape))
+    return [tensor]
+
+
+def _movable(flat: Tensor) -> Tensor:
+    """The same memory as integers of the same width."""
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).view(-1)
+    return flat.view(MOVED_AS[flat.itemsize])
+
+
+def _reducible(flat: Tensor, op: Reduction) -> tuple[Tensor, bool]:
+    """Values that MPI can combine, and whether they are a copy in another type: fp32 for half precision."""
+    if flat.dtype in REDUCED:
+        return flat, False
+    if flat.dtype in (torch.bfloat16, torch.float16):
+        return flat.float(), True
+    if flat.dtype is torch.bool and op in ("max", "min", "bor", "band", "sum", "product"):
+        return flat.to(torch.int32), True
+    raise TypeError(f"all-reduce {op} of {flat.dtype}: not supported; convert the tensor first")
+
+
+def _is_shared(flat: Tensor, op: Reduction) -> bool:
+    """Whether the exchange of a node knows the type and the combination."""
+    return flat.dtype in TYPES and op in ("sum", "mean", "max", "min", "product")
+
+
+def _combination(op: Reduction) -> Combination:
+    return "sum" if op == "mean" else op  # type: ignore[return-value]
+
+
+def _overlaps(part: Tensor, whole: Tensor, *, but: int) -> bool:
+    """Whether a part lies in the memory of the whole, elsewhere than at its own place `but` among equal parts."""
+    start = part.data_ptr() - whole.data_ptr()
+    return -part.nbytes < start < whole.nbytes and start != but * part.nbytes
+
+
+def _mpi_name(op: Reduction) -> str:
+    return "sum" if op == "mean" else op
+
+
+def _pieces(flat: Tensor, length: int) -> Sequence[Tensor]:
+    return parts_of(flat, length) if flat.numel() else ()
+
+
+__all__ = ["FIRST_TAG", "MODES", "Collectives", "Mode", "Reduction", "parts_of"]

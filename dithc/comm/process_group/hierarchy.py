@@ -1,0 +1,317 @@
+"""Sums and hand-outs over nodes of several ranks: within a node through shared memory, between nodes by MPI.
+
+Legend: R ranks of a node, M nodes. Ranks with the same place on their nodes exchange with each other, so that every rank of a
+node has its share of what leaves it. Arrays go through in chunks, several of which are under way. Values are combined over the
+ranks of a node in the order of their places, then over nodes in the order of nodes; each time in fp32, from and to the wire type.
+So an element's sum has the same bits whatever the operation and the chunk that it is made in.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dithc.comm.process_group.exchange import Combination, Exchange, Pieces
+from dithc.comm.process_group.service import Operation
+
+if TYPE_CHECKING:  # importing it starts MPI
+    from dithc.comm.mpi import Buffer, Channel, Request
+
+# Chunks that travel between nodes at the same time: enough to keep the network busy while others are summed.
+IN_FLIGHT = 3
+# A chunk of a node that meets others: their messages are to be long against the latency of a network, some microseconds.
+ACROSS_SLOT_BYTES = 2 << 20
+
+# A step of a chunk: takes its number and how many nanoseconds it may wait; whether it was done.
+Step = Callable[[int, int], bool]
+
+
+@dataclass(frozen=True)
+class Across:
+    """The ranks with the same place on all nodes.
+
+    Attributes:
+        node: number of this node.
+        sums, gathers: two channels over them in the order of nodes. Each carries one kind of step, in the order of chunks,
+            which on one channel would meet in another order on every node.
+    """
+
+    node: int
+    sums: "Channel"
+    gathers: "Channel"
+
+
+@dataclass(frozen=True)
+class Node:
+    """Where the ranks of a group live.
+
+    Attributes:
+        exchange: the shared memory of this node's ranks of the group.
+        ranks: of the group, for each node by place.
+        across: None with one node.
+    """
+
+    exchange: Exchange
+    ranks: Sequence[Sequence[int]]
+    across: Across | None
+
+
+class Hierarchy:
+    """Operations on dense one-dimensional tensors; one after the other, the same on all ranks."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._spare: dict[tuple[int, torch.dtype], list[Tensor]] = {}
+
+    def all_reduce(self, x: Tensor, op: Combination, *, wire: torch.dtype, scale: float) -> Operation:
+        """x becomes its combination over all ranks, times scale."""
+        exchange, across = self._node.exchange, self._node.across
+        if across is None:
+            yield from exchange.whole("all_reduce", x, x, wire=wire, op=op, scale=scale)
+            return
+        chunks = x.split(exchange.ranks * exchange.piece_elements(wire)) if x.numel() else ()  # type: ignore[no-untyped-call]
+        if exchange.ranks == 1 and wire is x.dtype and scale == 1:  # nothing to do on this node: from x to x
+            crossing = self._crossing(across, dict(enumerate(chunks)), op, wire)
+            yield from _pipeline(len(chunks), crossing, waiting=())
+            return
+        cuts = {count: exchange.cut(count, wire) for count in {chunk.numel() for chunk in chunks}}
+        pieces = [cuts[chunk.numel()] for chunk in chunks]
+        first = exchange.reserve(len(chunks))
+        values: dict[int, Tensor] = {}
+
+        def put(i: int, patience: int) -> bool:
+            return exchange.put(first + i, pieces[i], chunks[i], wire=wire, patience=patience)
+
+        def combine(i: int, patience: int) -> bool:
+            found = exchange.combine(
+                *(first + i, pieces[i], chunks[i]),
+                wire=wire,
+                op=op,
+                scale=scale,
+                out=None,
+                patience=patience,
+            )
+            if found is not None:
+                values[i] = found
+            return found is not None
+
+        def publish(i: int, _: int) -> bool:
+            exchange.publish(first + i)
+            del values[i]
+            return True
+
+        def get(i: int, patience: int) -> bool:
+            return exchange.get(first + i, pieces[i], chunks[i], wire=wire, with_own=True, patience=patience)
+
+        crossing = self._crossing(across, values, op, wire)
+        yield from _pipeline(len(chunks), [put, combine, *crossing, publish, get], waiting=(put, combine, get))
+
+    def _crossing(self, across: Across, values: dict[int, Tensor], op: Combination, wire: torch.dtype) -> list[Step]:
+        """The steps that combine values[i], a piece that is combined within this node, with those of the other nodes."""
+        summing: deque[tuple[Request, Tensor, Tensor]] = deque()
+        gathering: deque[Request] = deque()
+
+        def leave(i: int, _: int) -> bool:
+            """The other nodes get their shares of the piece, and this rank theirs of its own."""
+            if len(summing) + len(gathering) >= IN_FLIGHT:
+                return False
+            counts = _shares(values[i].numel(), across.sums.size)
+            own = counts[across.node]
+            arrived = self._take(across.sums.size * own, wire)
+            request = across.sums.exchange_parts(_array(values[i]), counts, _array(arrived), [own] * across.sums.size)
+            summing.append((request, arrived, values[i]))
+            return True
+
+        def sum_up(_: int, __: int) -> bool:
+            if not summing[0][0].done():
+                return False
+            arrived, piece = summing.popleft()[1:]
+            counts = _shares(piece.numel(), across.sums.size)
+            own = piece[sum(counts[: across.node]) :][: counts[across.node]]
+            parts = [*arrived.view(across.sums.size, own.numel())]
+            parts[across.node] = own
+            self._node.exchange.fold(parts, op, own)
+            self._give(arrived)
+            gathering.append(across.gathers.all_gather_parts(_array(piece), counts))
+            return True
+
+        def arrive(_: int, __: int) -> bool:
+            return gathering[0].done() and gathering.popleft() is not None
+
+        return [leave, sum_up, arrive]
+
+    def reduce_scatter(self, x: Tensor, out: Tensor, op: Combination, *, wire: torch.dtype, scale: float) -> Operation:
+        """out becomes the combination of part r of x, of one part for each rank of the group; it may be that part itself."""
+        exchange, across, ranks = self._node.exchange, self._node.across, self._node.ranks
+        if across is None:
+            yield from exchange.whole("reduce_scatter", x, out, wire=wire, op=op, scale=scale)
+            return
+        count, nodes = out.numel(), len(ranks)
+        length = exchange.piece_elements(wire)
+        starts = range(0, count, length)
+        first = exchange.reserve(len(starts) * nodes)
+        stages: dict[int, Tensor] = {}
+
+        def width(i: int) -> int:
+            return min(length, count - starts[i])
+
+        def pieces(step: int) -> tuple[int, Pieces]:
+            chunk, node = divmod(step, nodes)
+            return starts[chunk], Pieces([rank * count for rank in ranks[node]], width(chunk))
+
+        def put(step: int, patience: int) -> bool:
+            start, cut = pieces(step)
+            return exchange.put(first + step, cut, x[start:], wire=wire, patience=patience)
+
+        def combine(step: int, patience: int) -> bool:
+            start, cut = pieces(step)
+            chunk, node = divmod(step, nodes)
+            if chunk not in stages:
+                if len(stages) >= IN_FLIGHT:
+                    return False
+                stages[chunk] = self._take(nodes * width(chunk), wire)
+            found = exchange.combine(
+                *(first + step, cut, x[start:]),
+                wire=wire,
+                op=op,
+                scale=scale,
+                out=stages[chunk][node * width(chunk) :],
+                patience=patience,
+                keep=False,
+            )
+            return found is not None
+
+        crossing = self._shard_crossing(across, stages, out.split(length), op)  # type: ignore[no-untyped-call]
+        yield from _pipeline(len(starts) * nodes, [put, combine, *crossing], waiting=(put, combine))
+
+    def _shard_crossing(
+        self, across: Across, stages: dict[int, Tensor], targets: Sequence[Tensor], op: Combination
+    ) -> list[Step]:
+        """The steps that combine stages[i], a chunk of each node's shard, with those of the other nodes, into targets[i]."""
+        nodes = across.sums.size
+        summing: deque[tuple[Request, Tensor]] = deque()
+
+        def leave(step: int, _: int) -> bool:
+            chunk, node = divmod(step, nodes)
+            if node == nodes - 1:
+                stage, counts = stages[chunk], [targets[chunk].numel()] * nodes
+                arrived = self._take(stage.numel(), stage.dtype)
+                summing.append((across.sums.exchange_parts(_array(stage), counts, _array(arrived), counts), arrived))
+            return True
+
+        def sum_up(step: int, _: int) -> bool:
+            chunk, node = divmod(step, nodes)
+            if node < nodes - 1:
+                return True
+            if not summing[0][0].done():
+                return False
+            arrived, target = summing.popleft()[1], targets[chunk]
+            parts = [*arrived.view(nodes, target.numel())]
+            parts[across.node] = own = stages[chunk].view(nodes, target.numel())[across.node]
+            total = target if target.dtype is arrived.dtype else own
+            self._node.exchange.fold(parts, op, total)
+            if total is not target:
+                target.copy_(total)
+            self._give(arrived)
+            self._give(stages.pop(chunk))
+            return True
+
+        return [leave, sum_up]
+
+    def all_gather(self, x: Tensor, out: Tensor, *, wire: torch.dtype = torch.float32) -> Operation:
+        """out becomes x of rank 0, x of rank 1, ... of the group, all of them rounded to `wire`. x may be its part of out.
+
+        With fp32 on the wire bits move, whatever they mean.
+        """
+        exchange, across, ranks = self._node.exchange, self._node.across, self._node.ranks
+        count, nodes = x.numel(), len(ranks)
+        if across is None:
+            own = out[ranks[0][exchange.rank] * count :][:count]
+            if wire is torch.float32 and own.data_ptr() != x.data_ptr():
+                own.copy_(x)
+            yield from exchange.whole("all_gather", x, out, wire=wire)
+            return
+        length = exchange.piece_elements(wire)
+        starts = range(0, count, length)
+        first = exchange.reserve(len(starts) * nodes)
+        stages: dict[int, Tensor] = {}
+
+        def width(i: int) -> int:
+            return min(length, count - starts[i])
+
+        def offer(step: int, patience: int) -> bool:
+            chunk, node = divmod(step, nodes)
+            source = stages[chunk][node * width(chunk) :]
+            cut = Pieces([0] * exchange.ranks, width(chunk))
+            return exchange.offer(first + step, cut, source, patience=patience)
+
+        def get(step: int, patience: int) -> bool:
+            chunk, node = divmod(step, nodes)
+            cut, target = Pieces([rank * count for rank in ranks[node]], width(chunk)), out[starts[chunk] :]
+            got = exchange.get(first + step, cut, target, wire=wire, with_own=True, patience=patience)
+            if got and node == nodes - 1:
+                self._give(stages.pop(chunk))
+            return got
+
+        gathering: deque[Request] = deque()
+
+        def leave(step: int, _: int) -> bool:
+            chunk, node = divmod(step, nodes)
+            if node > 0:
+                return True
+            if len(stages) >= IN_FLIGHT:
+                return False
+            stages[chunk] = self._take(nodes * width(chunk), wire)
+            source = x[starts[chunk] :][: width(chunk)].to(wire)
+            gathering.append(across.gathers.all_gather(_array(source), _array(stages[chunk])))
+            return True
+
+        def arrive(step: int, _: int) -> bool:
+            return step % nodes > 0 or (gathering[0].done() and gathering.popleft() is not None)
+
+        yield from _pipeline(len(starts) * nodes, [leave, arrive, offer, get], waiting=(offer, get))
+
+    def _take(self, count: int, dtype: torch.dtype) -> Tensor:
+        """Memory for numbers on their way: what was given back before, whose pages are there already."""
+        spare = self._spare.get((count, dtype))
+        return spare.pop() if spare else torch.empty(count, dtype=dtype)
+
+    def _give(self, memory: Tensor) -> None:
+        self._spare.setdefault((memory.numel(), memory.dtype), []).append(memory)
+
+
+def _pipeline(count: int, steps: Sequence[Step], *, waiting: Sequence[Step] = ()) -> Operation:
+    """Takes `count` chunks through the steps, each in the order of chunks, as far ahead as every step lets them.
+
+    Args:
+        waiting: the steps that may sleep while nothing travels between nodes, where that has to be asked to move on; none: all.
+    """
+    done = [0] * len(steps)
+    patience = 0
+    while done[-1] < count:
+        progressed = False
+        ready = [k for k in range(len(steps)) if done[k] < (done[k - 1] if k else count)]
+        travels = bool(waiting) and any(steps[k] not in waiting for k in ready)
+        for k in ready:
+            if steps[k](done[k], 0 if travels or k != ready[-1] else patience):
+                done[k] += 1
+                progressed = True
+        if not progressed or done[-1] == count:
+            patience = yield progressed
+        else:
+            patience = 0
+
+
+def _shares(count: int, nodes: int) -> list[int]:
+    """Elements of a piece that each node combines; whole cache lines but for the last."""
+    share = -(-count // nodes // 32) * 32
+    return [max(0, min(share, count - node * share)) for node in range(nodes)]
+
+
+def _array(tensor: Tensor) -> "Buffer":
+    """What MPI moves: bits, whatever they mean."""
+    array: Buffer = tensor.view(torch.int16 if tensor.itemsize == 2 else torch.int32).numpy()
+    return array

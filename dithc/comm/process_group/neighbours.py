@@ -1,0 +1,78 @@
+"""Who of a group lives on which node: the shared memory of this one's ranks, and how their processes are."""
+
+import os
+from pathlib import Path
+
+from dithc import native
+from dithc.comm.environment import node_name
+from dithc.comm.mpi import Channel
+from dithc.comm.process_group.exchange import MOST_RANKS, SLOT_BYTES, Exchange, RankGone
+from dithc.comm.process_group.hierarchy import ACROSS_SLOT_BYTES, Across, Node
+from dithc.log import logger
+
+log = logger(__name__)
+
+
+def node_of(channel: Channel) -> Node | None:
+    """The shared memory of the ranks of this node, and the ranks in the same place of the others; collective."""
+    names = channel.all_gather_object(node_name())
+    mine = [rank for rank, name in enumerate(names) if name == names[channel.rank]]
+    nodes = {name: names.count(name) for name in names}
+    obstacle = None
+    if native.library() is None:
+        obstacle = "the C kernels are off"
+    elif len(set(nodes.values())) > 1:
+        obstacle = "the nodes have different numbers of ranks"
+    elif len(mine) > MOST_RANKS:
+        obstacle = f"more than {MOST_RANKS} ranks on a node"
+    reasons = [reason for reason in channel.all_gather_object(obstacle) if reason]
+    if reasons:
+        log.warning("dithc-mpi: %s; sums go through MPI's own all-reduce", reasons[0])
+        return None
+    in_order = list(dict.fromkeys(names))  # nodes by their first rank
+    number, place = in_order.index(names[channel.rank]), mine.index(channel.rank)
+    inside = channel.split(number, key=place)
+    across = None
+    if len(nodes) > 1:
+        across = Across(number, *(channel.split(place, key=number) for _ in range(2)))
+    exchange = Exchange(
+        rank=inside.rank,
+        names=[f"rank {rank} of {channel.size}" for rank in mine],
+        broadcast=inside.broadcast_object,
+        barrier=inside.wait_for_all,
+        slot_bytes=SLOT_BYTES if across is None else ACROSS_SLOT_BYTES,
+    )
+    ranks = [[rank for rank, name in enumerate(names) if name == node] for node in in_order]
+    return Node(exchange, ranks, across)
+
+
+class Neighbours:
+    """The ranks of a group as processes, as far as those of this node can be seen."""
+
+    def __init__(self, channel: Channel) -> None:
+        here = (node_name(), os.getpid())
+        everybody = channel.all_gather_object(here)
+        self._processes = {
+            rank: pid for rank, (node, pid) in enumerate(everybody) if (node, pid) != here and node == here[0]
+        }
+        self._hosts = [node.partition(" ")[0] for node, _ in everybody]
+
+    def look(self) -> None:
+        """Raises RankGone when one of them has ended."""
+        for rank, pid in self._processes.items():
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                raise RankGone(f"rank {rank} of {len(self._hosts)} (process {pid}) has ended") from None
+            except PermissionError:
+                continue
+
+    def describe(self, rank: int) -> str:
+        """What is known of the process of a rank."""
+        if (pid := self._processes.get(rank)) is None:
+            return f"rank {rank} on {self._hosts[rank]}"
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            state = "?"
+        return f"rank {rank} (process {pid}{', stopped by a signal' if state in 'Tt' else ''})"

@@ -1,0 +1,113 @@
+"""Tar archives read in place: where the bytes of each file in one lie, an archive inside an archive included.
+
+Nothing is unpacked. A header is a stranger's word: an entry that is no plain file, leads out of the archive, reaches beyond its
+end or is there twice refuses the archive, and so does an end that is missing or followed by anything, as then files are lost.
+"""
+
+import tarfile
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from dithc.data.archives.tarball import Entry
+from dithc.data.files import open_regular, printable
+from dithc.log import UserError, problem
+
+SUFFIX = ".tar"
+MOST_PADDING = 1 << 20
+"""Zeros behind the last entry: tar fills its blocks of 10 KiB, other programs up to a tape's record."""
+COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZ": "bunzip2", b"\xfd7": "unxz", b"(\xb5": "unzstd"}
+
+
+class Member(NamedTuple):
+    """A file in an archive.
+
+    Attributes:
+        name: its path there, of a file in an inner archive behind that one's.
+        offset: of its first byte in the outer archive.
+        size: in bytes.
+    """
+
+    name: PurePosixPath
+    offset: int
+    size: int
+
+
+def members(path: Path) -> Iterator[Member]:
+    """The files of a tar archive, and of the tar archives in it, in their order; hidden ones (`._x`) are left out.
+
+    Raises:
+        UserError: it cannot be used as a whole: hostile, damaged, cut short, or compressed.
+    """
+    with open_regular(path) as file:
+        for member in _files(file, 0, path.stat().st_size, path):
+            if member.name.suffix.lower() == SUFFIX:
+                yield from _inner(file, member, path / member.name)
+            else:
+                yield member
+
+
+def _inner(file: BufferedReader, outer: Member, said: Path) -> Iterator[Member]:
+    for member in _files(file, outer.offset, outer.offset + outer.size, said):
+        if member.name.suffix.lower() == SUFFIX:
+            raise _refused(said, got=f"the archive {member.name} in an archive in an archive")
+        yield Member(outer.name / member.name, member.offset, member.size)
+
+
+def _files(file: BufferedReader, start: int, end: int, said: Path) -> Iterator[Member]:
+    """The files of the archive that lies in the bytes from `start` to `end`."""
+    names = set[PurePosixPath]()
+    for entry in _entries(file, start, end, said):
+        name = PurePosixPath(entry.name)
+        shown = printable(entry.name)[:200]
+        if not (entry.isfile() or entry.isdir()) or entry.issparse():
+            raise _refused(said, got=f"{shown}, a link, a device or a file with holes")
+        if name.is_absolute() or ".." in name.parts or set("\\\0") & set(entry.name):
+            raise _refused(said, got=f"{shown}, which leads out of it")
+        if entry.isdir() or any(part.startswith(".") for part in name.parts):
+            continue
+        if name in names:
+            raise _refused(said, got=f"two files {shown}")
+        names.add(name)
+        yield Member(name, entry.offset_data, entry.size)
+
+
+def _entries(file: BufferedReader, start: int, end: int, said: Path) -> Iterator[tarfile.TarInfo]:
+    """Every header, to the end that an archive must have; tarfile itself takes a damaged header for the end."""
+    file.seek(start)
+    if tool := COMPRESSED.get(file.peek(2)[:2]):
+        raise _refused(
+            said, got="a compressed archive, whose files cannot be read in place", remedy=f"unpack it: {tool}"
+        )
+    try:
+        file.seek(start)
+        archive = tarfile.TarFile(fileobj=file, mode="r", tarinfo=Entry)
+        at = start
+        while True:
+            file.seek(at)
+            try:
+                entry = Entry.fromtarfile(archive)
+            except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+                break
+            if not at < entry.offset_data <= archive.offset or entry.offset_data + entry.size > end:
+                raise tarfile.ReadError(f"{printable(entry.name)[:200]} has {entry.size} bytes, {end - at} are left")
+            at = archive.offset
+            yield entry
+        file.seek(at)
+        rest = file.read(min(end - at, MOST_PADDING))
+        if rest.strip(b"\0") or len(rest) < end - at:
+            raise tarfile.ReadError(f"{end - at} bytes behind its end, as of archives that were joined")
+    except (tarfile.TarError, ValueError, EOFError, RecursionError, OverflowError) as error:
+        text = printable(str(error)) or type(error).__name__
+        raise _refused(said, got=f"{text}, at byte {file.tell() - start} of {end - start}") from error
+
+
+def _refused(archive: Path, *, got: str, remedy: str = "") -> UserError:
+    return problem(
+        f"{printable(str(archive))} cannot be read as an archive of pictures",
+        got=got,
+        expected="a whole tar archive, not compressed, of plain files with relative names, each once",
+        remedy=remedy
+        or "copy or download it again, and look at it (tar -tvf); pack links as files (tar --dereference)",
+    )

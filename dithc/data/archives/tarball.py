@@ -1,0 +1,120 @@
+"""Products as they are delivered, `.tar.gz`: what is wanted of one is unpacked, after its every entry was judged.
+
+An archive is a stranger's program for writing files. Nothing but regular files of wanted names is written, under their last
+name alone; entries that leave the archive, links and devices, and archives that unfold to far more than they are, are refused.
+"""
+
+import gzip
+import tarfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from dithc.data.archives.unpacking import check_disk
+from dithc.data.files import check_room, open_regular
+from dithc.log import UserError, problem
+
+MOST_ENTRIES = 1000
+"""A product has ten to thirty."""
+MOST_UNFOLDING = 100
+SLACK_BYTES = 16 << 20
+"""Images unfold two- to fourfold; a plain one of zeros, gzip's most, a thousandfold."""
+BLOCK_BYTES = 1 << 20
+MOST_NAME_BYTES = 1 << 16
+NAME_TYPES = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+
+
+class Entry(tarfile.TarInfo):
+    """An entry whose long name, which is read whole before the entry can be judged, has an end, and whose size is one."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in NAME_TYPES and self.size > MOST_NAME_BYTES:
+            raise tarfile.ReadError(f"a name of {self.size} bytes")
+        if self.size < 0:  # which would lead back to where it stands, again and again
+            raise tarfile.ReadError(f"an entry of {self.size} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
+
+
+def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> list[Path]:
+    """Unpacks the wanted files of a `.tar.gz` into `folder`, which exists and is empty; reads the archive to its end.
+
+    Args:
+        archive: the file; gzip's checksum of its content is compared.
+        wanted: says by a file's last name whether it is.
+
+    Returns:
+        What was written, sorted.
+
+    Raises:
+        OSError: it is cut short or damaged.
+        UserError: an entry is none that a product has, the archive unfolds too far, or what is wanted is larger than the memory.
+        NoRoom: the disk has no room for it.
+    """
+    limit = archive.stat().st_size * MOST_UNFOLDING + SLACK_BYTES
+    written: dict[str, Path] = {}
+    try:
+        with open_regular(archive) as file, gzip.GzipFile(fileobj=file) as content:
+            total = 0
+            with tarfile.open(fileobj=content, mode="r|", tarinfo=Entry) as entries:
+                for number, entry in enumerate(entries):
+                    total += entry.size
+                    _check(archive, entry, number=number, total=total, limit=limit)
+                    name = PurePosixPath(entry.name).name
+                    if not entry.isfile() or not wanted(name):
+                        continue
+                    if name in written:
+                        raise _refused(archive, got=f"two files {name}")
+                    check_room(archive, entry.size, said=name)
+                    check_disk(archive, entry.size, folder)
+                    source = entries.extractfile(entry)
+                    assert source is not None, "a regular file has content"
+                    written[name] = folder / name
+                    _copy(source, written[name], entry.size)
+            while content.read(BLOCK_BYTES):  # the padding, and the checksum behind it
+                total += BLOCK_BYTES
+                _check_total(archive, total, entries=len(written), limit=limit)
+    except (tarfile.TarError, zlib.error, EOFError, RecursionError) as error:
+        raise OSError(f"the archive is cut short or damaged: {error}") from error
+    return sorted(written.values())
+
+
+def _check(archive: Path, entry: tarfile.TarInfo, *, number: int, total: int, limit: int) -> None:
+    path = PurePosixPath(entry.name)
+    said = entry.name.encode("utf-8", "backslashreplace").decode()[:200]
+    if not (entry.isfile() or entry.isdir()) or entry.issparse():
+        raise _refused(archive, got=f"{said}, a link, a device or a file with holes")
+    if path.is_absolute() or ".." in path.parts or "\\" in entry.name:
+        raise _refused(archive, got=f"{said}, which leads out of it")
+    _check_total(archive, total, entries=number + 1, limit=limit)
+
+
+def _check_total(archive: Path, total: int, *, entries: int, limit: int) -> None:
+    if entries > MOST_ENTRIES or total > limit:
+        raise _refused(archive, got=f"{entries} entries of {total} bytes, {archive.stat().st_size} packed")
+
+
+def _copy(source: IO[bytes], target: Path, size: int) -> None:
+    with target.open("xb") as file:
+        left = size
+        while left:
+            block = source.read(min(left, BLOCK_BYTES))
+            if not block:
+                raise EOFError(f"{target.name} ends {left} bytes early")
+            file.write(block)
+            left -= len(block)
+
+
+def _refused(archive: Path, *, got: str) -> UserError:
+    return problem(
+        f"{archive} is no archive of a product",
+        got=got,
+        expected=f"files and folders inside of it, at most {MOST_ENTRIES}, that unfold at most {MOST_UNFOLDING}-fold",
+        remedy="download it again from its source, and look at it before you unpack it (tar -tvf)",
+    )

@@ -1,0 +1,87 @@
+"""Where the tiles of a scene are: a lattice from its upper left corner on, of which some are moved into one split."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dithc.data.places.earth import Ints
+from dithc.data.places.split import Splits, Splitter
+from dithc.data.raster import GeoTransform
+
+PARTS = 8
+"""Of a tile's side: the steps by which it is moved, up to half of the side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """The tiles of a scene: row and column of their first pixels (n,), cells and splits; the last `moved` left the lattice."""
+
+    y: Ints
+    x: Ints
+    cells: list[str]
+    splits: Splits
+    moved: int = 0
+
+
+def lattice(shape: tuple[int, int], *, size: int, stride: int) -> tuple[Ints, Ints]:
+    """Rows and columns of the first pixels of all tiles of a scene (H, W), row by row."""
+    tops, lefts = (np.arange(0, side - size + 1, stride, dtype=np.int64) for side in shape)
+    y, x = np.meshgrid(tops, lefts, indexing="ij")
+    return y.ravel(), x.ravel()
+
+
+def place_tiles(
+    splitter: Splitter, shape: tuple[int, int], *, size: int, stride: int, place: str, transform: GeoTransform | None
+) -> Placed:
+    """The tiles of a scene (H, W).
+
+    With cells of the whole Earth, which lie across every scene's grid, a tile of the lattice that touches two splits is moved by
+    half its side at most, the shortest way to where it is in the split of its middle; there it overlaps its neighbours, and no
+    pixel is in tiles of two splits. One for which there is no such place stays, without a split.
+
+    Args:
+        splitter: decides on cells and splits.
+        shape: of the scene.
+        size: side of a tile in pixels.
+        stride: distance of neighbouring tiles.
+        place: the coordinate reference system of a georeferenced scene; the scene's own name of another.
+        transform: affine coefficients of a georeferenced scene, else None.
+    """
+    y, x = lattice(shape, size=size, stride=stride)
+    cells, splits = splitter.assign(y, x, size=size, place=place, transform=transform)
+    placed = Placed(y=y, x=x, cells=cells, splits=splits)
+    across = np.array([i for i, split in enumerate(splits) if split is None], dtype=np.int64)
+    if transform is None or splitter.settings.cell_m is None or not size // PARTS or not len(across):
+        return placed
+    shifts = _shifts(size, stride)  # (k, 2)
+    to = np.stack([y[across], x[across]], axis=1)[:, np.newaxis] + shifts  # (m, k, 2)
+    owner = np.repeat(across, len(shifts))
+    to = to.reshape(-1, 2)
+    inside = ((to >= 0) & (to <= [y.max(), x.max()])).all(axis=1)
+    to, owner = to[inside], owner[inside]
+    new_cells, new_splits = splitter.assign(to[:, 0], to[:, 1], size=size, place=place, transform=transform)
+    chosen: dict[int, int] = {}
+    taken: set[tuple[int, ...]] = set()
+    for i, (tile, split) in enumerate(zip(owner.tolist(), new_splits, strict=True)):
+        wanted = split is not None and split == splitter.split_of(cells[tile])
+        if wanted and tile not in chosen and (position := tuple(to[i].tolist())) not in taken:
+            chosen[tile] = i
+            taken.add(position)
+    kept = [i for i in range(len(y)) if i not in chosen]
+    new = sorted(chosen.values())
+    return Placed(
+        y=np.concatenate([y[kept], to[new, 0]]),
+        x=np.concatenate([x[kept], to[new, 1]]),
+        cells=[cells[i] for i in kept] + [new_cells[i] for i in new],
+        splits=[splits[i] for i in kept] + [new_splits[i] for i in new],
+        moved=len(new),
+    )
+
+
+def _shifts(size: int, stride: int) -> Ints:
+    """Moves (k, 2) down and right, nearest first, none of which leads to another tile of the lattice."""
+    step = size // PARTS
+    steps = np.array([k * step for k in range(-PARTS // 2, PARTS // 2 + 1) if abs(k * step) < stride], np.int64)
+    moves = np.stack(np.meshgrid(steps, steps, indexing="ij"), axis=-1).reshape(-1, 2)
+    moves = moves[moves.any(axis=1)]
+    return moves[np.argsort((moves**2).sum(axis=1), kind="stable")]

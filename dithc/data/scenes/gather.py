@@ -1,0 +1,171 @@
+"""All scenes of a source in their order: taken from what earlier runs kept, or read, here or by several processes."""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from dithc.data.files import memory_bytes
+from dithc.data.readers import Scenes
+from dithc.data.scene import Rejection
+from dithc.data.scenes.kept import Found, Kept, Record
+from dithc.data.scenes.rows import accepted_row
+from dithc.data.scenes.stacks import FileCanvas
+from dithc.log import problem, setup
+
+PIECE_SCENES, PIECE_BYTES = 256, 256 << 20
+"""Most scenes that a process reads until it hands them over, and most bytes of their files but for the first."""
+PIECES_EACH = 4
+"""Pieces of a process at least, so that all end at about the same time; and how many wait to be taken at most."""
+
+
+def gather(
+    scenes: Scenes, kept: Sequence[Kept], *, partial: Path, settings: str, threads: int
+) -> Iterator[tuple[Found | Rejection, str | None]]:
+    """Gives each scene of a source, in order, with what was seen of its files before it was read.
+
+    What is given is the same whatever is kept and however many processes read.
+
+    Args:
+        scenes: of the source.
+        kept: folders of scenes that earlier runs read; those below `partial` are removed when all of them are taken.
+        partial: folder for what is read here.
+        settings: as of `partial_folder`.
+        threads: cores to read with.
+
+    Returns:
+        Pairs of a scene and what was seen of it.
+    """
+    seen = [scenes.look(position) for position in range(len(scenes))]
+    homes = [_home(kept, scenes.scene_id(position), state) for position, (state, _) in enumerate(seen)]
+    fresh = [position for position, home in enumerate(homes) if home is None]
+    here = partial / "canvas"
+    here.mkdir()
+    canvas = FileCanvas(here)
+    with _pieces(scenes, seen, fresh, partial=partial, settings=settings, threads=threads) as read:
+        for position, home in enumerate(homes):
+            found, source = None, read(position) if home is None else home
+            if source is not None:
+                found = source.take(scenes.scene_id(position), scenes.path(position))
+            yield found or _found(scenes, position, canvas), seen[position][0]
+            canvas.discard()
+            if source is not None and not source and source.folder.parent == partial:
+                shutil.rmtree(source.folder)
+
+
+def _home(kept: Sequence[Kept], scene_id: str, state: str | None) -> Kept | None:
+    """Where a scene is kept that is still the same."""
+    return next((one for one in kept if state is not None and one.state(scene_id) == state), None)
+
+
+def _found(scenes: Scenes, position: int, canvas: FileCanvas) -> Found | Rejection:
+    """Reads a scene here."""
+    scene = scenes.read(position, canvas)
+    return scene if isinstance(scene, Rejection) else Found.of(scene, accepted_row(scene, scenes.folder), canvas)
+
+
+Seen = list[tuple[str | None, int]]
+
+
+@contextmanager
+def _pieces(
+    scenes: Scenes, seen: Seen, fresh: list[int], *, partial: Path, settings: str, threads: int
+) -> Iterator[Callable[[int], Kept | None]]:
+    """Gives a function that waits for the piece in which a position was read, None where no process reads but this one."""
+    memory = scenes.memory_bytes(max((seen[position][1] for position in fresh), default=0))
+    processes = min(threads, len(fresh), max(1, memory_bytes() // memory))
+    if processes < 2:
+        yield lambda position: None
+        return
+    todo = deque(_cut(seen, fresh, processes=processes))
+    running: deque[tuple[list[int], Future[None], Path]] = deque()
+    own: dict[int, Kept] = {}
+    context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
+    numbers = context.SimpleQueue()
+    for number in range(processes):
+        numbers.put(number)
+    arguments = (scenes, settings, numbers, max(1, threads // processes))
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=arguments)
+
+    def start() -> None:
+        while todo and len(running) < PIECES_EACH * processes:
+            piece = todo.popleft()
+            folder = partial / f"piece-{piece[0]:08d}"
+            states = [seen[position][0] for position in piece]
+            running.append((piece, pool.submit(_read_piece, piece, states, folder), folder))
+
+    def read(position: int) -> Kept:
+        if position not in own:
+            start()
+            piece, done, folder = running.popleft()
+            done.result()
+            start()
+            own.update(dict.fromkeys(piece, Kept(folder, settings=settings, is_own=True)))
+        return own.pop(position)
+
+    try:
+        yield read
+    except BrokenProcessPool as error:
+        raise problem(
+            f"one of the {processes} processes that read scenes was ended",
+            got="no answer from it, as when the system lacks memory",
+            expected=f"{memory / 2**30:.1f} GiB for each of them",
+            remedy="give the job more memory or fewer `--threads` (`resources: {stage: {mem_mb, cpus}}`), and start again: "
+            "what was read is kept",
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _cut(seen: Seen, fresh: list[int], *, processes: int) -> list[list[int]]:
+    """Positions in pieces: as many as have few bytes, and fewer than would leave a process without one."""
+    most = max(1, min(PIECE_SCENES, len(fresh) // (PIECES_EACH * processes)))
+    pieces: list[list[int]] = []
+    held = 0
+    for position in fresh:
+        size = seen[position][1]
+        if not pieces or len(pieces[-1]) == most or held + size > PIECE_BYTES:
+            pieces.append([])
+            held = 0
+        pieces[-1].append(position)
+        held += size
+    return pieces
+
+
+_reading: list[Any] = []
+"""Of a process that reads: the scenes and the settings, which it is given once."""
+
+
+def _begin(scenes: Scenes, settings: str, numbers: Any, cpus: int) -> None:
+    """Begins the life of a process that reads: it has a share of the cores, and ends with the one that started it."""
+    setup()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: what is being read is finished, and kept
+    allowed, first = sorted(os.sched_getaffinity(0)), numbers.get() * cpus
+    os.sched_setaffinity(0, {allowed[(first + one) % len(allowed)] for one in range(cpus)})
+    _reading[:] = [scenes, settings]
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: wait([parent.sentinel]) and os._exit(1), daemon=True).start()
+
+
+def _read_piece(positions: list[int], states: list[str | None], folder: Path) -> None:
+    scenes, settings = _reading
+    folder.mkdir()
+    canvas = FileCanvas(folder)
+    with Record(folder, settings=settings) as record:
+        for position, state in zip(positions, states, strict=True):
+            found = _found(scenes, position, canvas)
+            if isinstance(found, Rejection):
+                record.refuse(found, state)
+            else:
+                record.add(found, state)
+            canvas.discard()

@@ -1,0 +1,278 @@
+"""Scenes that were read, as lines beside their stacks, so that an earlier run's are taken and not read again.
+
+A line (`Found.line`) says where the bytes of a scene are and what they hash to. It is believed when its settings, and what is to
+be seen of the scene's files, are the same as now; its bytes when they have that hash. So nothing must be flushed or complete: of
+a run that was killed what is there is used, and what is damaged is read again.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from dithc.data.npy import NO_SPACE
+from dithc.data.scene import Array, Mask, Reason, Refused, Rejection, Scene
+from dithc.data.scenes.stacks import FileCanvas, Placed, Stacks, bytes_of, fills_a_stack
+from dithc.log import UserError, logger
+from dithc.sealed import seal_line, unseal_lines
+
+RECORD_FILE, BEFORE = ".scenes.jsonl", "before-"
+BLOCK_BYTES = 1 << 22
+ATTRIBUTES = ("units", "scale", "offset", "gsd_m")
+log = logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A scene that may be used, ready to be stacked.
+
+    Attributes:
+        scene_id: of the scene.
+        path: of its file, as it is now.
+        row: of the table, but for where it is stacked.
+        kind: what all scenes of a data set have in common: bands, dtype, units, scale, offset, gsd_m.
+        notes: as of the scene.
+        pixels: (C, H, W); the file of a stack that it fills alone.
+        mask: (H, W) of `Mask`, None where every pixel is valid.
+        shape: of the pixels.
+        sha256: of the bytes of pixels and mask.
+    """
+
+    scene_id: str
+    path: Path
+    row: dict[str, Any]
+    kind: dict[str, Any]
+    notes: Sequence[str]
+    pixels: Array | Path
+    mask: Array | None
+    shape: tuple[int, ...]
+    sha256: str
+
+    @classmethod
+    def of(cls, scene: Scene, row: dict[str, Any], canvas: FileCanvas) -> Self:
+        """A scene that was just read; what its reader painted on the canvas stays there."""
+        values, mask = scene.pixels.values, scene.mask.values
+        kind = {name: scene.pixels.attrs[name] for name in ATTRIBUTES}
+        kind |= {"bands": scene.pixels.band.values.tolist(), "dtype": str(values.dtype)}
+        canvas.release()
+        painted = canvas.path
+        pixels: Array | Path = np.ascontiguousarray(values) if painted is None else painted
+        marked = None if bool((mask == Mask.VALID).all()) else np.ascontiguousarray(mask)
+        digest = hashlib.sha256()
+        _hash(digest, pixels, offset=None if painted is None else painted.stat().st_size - values.nbytes)
+        if marked is not None:
+            digest.update(marked.data)
+        return cls(
+            scene_id=scene.scene_id,
+            path=scene.path,
+            row=row,
+            kind=kind,
+            notes=scene.notes,
+            pixels=pixels,
+            mask=marked,
+            shape=values.shape,
+            sha256=digest.hexdigest(),
+        )
+
+    def line(self, placed: Placed, state: str | None) -> dict[str, Any]:
+        """What is recorded of it: all but the arrays, of which the place is said."""
+        row = {name: value for name, value in self.row.items() if value is not None}
+        same = {"id": self.scene_id, "row": row, "kind": self.kind, "notes": list(self.notes), "sha256": self.sha256}
+        return {**same, "state": state, "shape": self.shape, "pixels": placed.pixels, "mask": placed.mask}
+
+
+class Record:
+    """Stacks that grow with a line for each scene, in a folder."""
+
+    def __init__(self, folder: Path, *, settings: str) -> None:
+        self.folder, self.stacks = folder, Stacks(folder)
+        self._file = (folder / RECORD_FILE).open("x", buffering=1)  # a line at a time
+        self._file.write(seal_line({"settings": settings}))
+
+    def add(self, found: Found, state: str | None) -> Placed:
+        """Stacks a scene."""
+        placed = self.stacks.append(found.pixels, found.mask, shape=found.shape, dtype=found.kind["dtype"])
+        self._file.write(seal_line(found.line(placed, state)))
+        return placed
+
+    def refuse(self, rejection: Rejection, state: str | None) -> None:
+        """Notes a scene that must not be used."""
+        told = asdict(_Refusal.of(rejection.refused))
+        self._file.write(seal_line({"id": rejection.scene_id, "state": state, "refused": told}))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.stacks.__exit__(kind, *rest)
+        try:
+            self._file.close()
+        except OSError:  # a second error (the disk is full) must not hide the first
+            if kind is None:
+                raise
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    reason: str
+    what: str
+    got: str
+    expected: str
+    remedy: str
+
+    @classmethod
+    def of(cls, refused: Refused) -> Self:
+        return cls(str(refused.reason), refused.what, refused.got, refused.expected, refused.remedy)
+
+    def refused(self) -> Refused:
+        return Refused(Reason(self.reason), self.what, got=self.got, expected=self.expected, remedy=self.remedy)
+
+
+class Kept:
+    """A folder of stacks with its record, of this run or another; scenes are taken out one by one.
+
+    Args:
+        folder: what `Record` wrote, whole or not.
+        settings: those of now; scenes that were read with others are none.
+        is_own: whether this run wrote it: its bytes are believed, and scenes that were refused are among them.
+    """
+
+    def __init__(self, folder: Path, *, settings: str, is_own: bool = False) -> None:
+        self.folder, self.is_own = folder, is_own
+        self._lines: dict[str, tuple[str | None, int]] = {}  # state, and first byte of the line: scenes may be millions
+        with suppress(FileNotFoundError):
+            self._index(settings)
+
+    def _index(self, settings: str) -> None:
+        with (self.folder / RECORD_FILE).open("rb") as file:
+            if (_unsealed(file.readline()) or {}).get("settings") != settings:
+                return
+            place = file.tell()
+            for text in file:
+                line = _unsealed(text) or {}
+                if "id" in line and (self.is_own or "refused" not in line):
+                    self._lines[line["id"]] = line["state"], place
+                place += len(text)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def state(self, scene_id: str) -> str | None:
+        """What was seen of the scene's files when it was read; None where it was not, or that cannot be seen."""
+        return self._lines.get(scene_id, (None, 0))[0]
+
+    def take(self, scene_id: str, path: Path) -> Found | Rejection | None:
+        """Takes a scene out; None, with a warning, where it is damaged. `path` is that of its file now."""
+        _, place = self._lines.pop(scene_id)
+        try:
+            with (self.folder / RECORD_FILE).open("rb") as file:
+                file.seek(place)
+                line = _unsealed(file.readline())
+            if line is None or line["id"] != scene_id:
+                raise OSError("its line is not what was written")
+            if "refused" in line:
+                return Rejection(scene_id=scene_id, path=path, refused=_Refusal(**line["refused"]).refused())
+            return self._found(line, path)
+        except OSError as error:
+            log.warning(f"{scene_id} is read again: what {self.folder} keeps of it is damaged ({error})")
+            return None
+
+    def _found(self, line: dict[str, Any], path: Path) -> Found:
+        shape, dtype = tuple(line["shape"]), line["kind"]["dtype"]
+        name, offset = line["pixels"]
+        pixels: Array | Path = self.folder / name
+        if not fills_a_stack(shape, dtype):
+            pixels = _read(self.folder / name, offset, shape, dtype)
+        elif (self.folder / name).stat().st_size != offset + bytes_of(shape, dtype):
+            raise OSError(f"{name} has another length than was written")
+        mask = line["mask"] and _read(self.folder / line["mask"][0], line["mask"][1], shape[1:], "uint8")
+        if mask is not None and (mask == Mask.VALID).all():  # its stack had others that are not
+            mask = None
+        if not self.is_own:
+            digest = hashlib.sha256()
+            _hash(digest, pixels, offset=offset)
+            if mask is not None:
+                digest.update(mask.data)
+            if digest.hexdigest() != line["sha256"]:
+                raise OSError("its bytes are not those that were written")
+        same = {name: line[name] for name in ("row", "kind", "notes", "sha256")}
+        return Found(scene_id=line["id"], path=path, pixels=pixels, mask=mask, shape=shape, **same)
+
+
+@contextmanager
+def partial_folder(out: Path, *, settings: str) -> Iterator[tuple[Path, list[Kept]]]:
+    """A folder beside `out` for what is read until all is; what earlier runs left in it, and `out` itself, is kept for this one.
+
+    It is removed when all went well, and stays when the work is interrupted or ends with an error.
+
+    Args:
+        out: the folder of a finished stage, if there is one.
+        settings: digest of all that decides what a scene becomes, beside its files.
+
+    Returns:
+        The folder, and what is kept.
+    """
+    folder = out.resolve()
+    partial = folder.with_name(f".{folder.name}.partial")
+    partial.mkdir(parents=True, exist_ok=True)
+    try:
+        if kept := _left(partial, settings=settings):
+            log.info(
+                f"{sum(map(len, kept))} scenes were read by a run that did not end: those that are the same are taken"
+            )
+        yield partial, [*kept, Kept(folder, settings=settings)]
+    except BaseException as error:
+        if isinstance(error, UserError) and getattr(error.__cause__, "errno", None) in NO_SPACE:
+            shutil.rmtree(partial)
+        elif _left(partial, settings=settings):
+            log.info(f"what was read is kept in {partial} for the next run")
+        else:
+            partial.rmdir()
+        raise
+    shutil.rmtree(partial)
+
+
+def _left(partial: Path, *, settings: str) -> list[Kept]:
+    """What earlier runs left; what is of other settings, or empty, is removed."""
+    for stray in [path for path in partial.iterdir() if not path.is_dir()]:
+        stray.unlink()
+    for number, old in enumerate(sorted(partial.iterdir())):
+        if not old.name.startswith(BEFORE):
+            old.rename(partial / f"{BEFORE}{old.stat().st_mtime_ns}-{number}")
+    kept = []
+    for old in sorted(partial.iterdir()):
+        found = Kept(old, settings=settings)
+        if found:
+            kept.append(found)
+        else:
+            shutil.rmtree(old)
+    return kept
+
+
+def _unsealed(text: bytes) -> dict[str, Any] | None:
+    lines, _ = unseal_lines(text.decode(errors="replace"))
+    return lines[0] if lines else None
+
+
+def _read(path: Path, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
+    count = int(np.prod(shape))
+    array = np.fromfile(path, dtype=dtype, count=count, offset=offset)
+    if array.size != count:
+        raise OSError(f"{path.name} is cut short")
+    return array.reshape(shape)
+
+
+def _hash(digest: Any, pixels: Array | Path, *, offset: int | None) -> None:
+    """Adds the bytes of an array, or those of a file from an offset on, of which little stands in memory at once."""
+    if not isinstance(pixels, Path):
+        digest.update(pixels.data)
+        return
+    with pixels.open("rb") as file:
+        file.seek(offset or 0)
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)

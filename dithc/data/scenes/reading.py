@@ -1,0 +1,88 @@
+"""The scenes of a data set, read back: memory-mapped stacks of pixels and masks, and where each scene is.
+
+Legend: n scenes of a stack, C bands, H, W scene.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dithc.data.npy import open_npy
+from dithc.data.scene import Array, Mask
+from dithc.data.scenes.stage import INDEX_FILE, TABLE_FILE
+from dithc.data.table import column_names, read_columns
+from dithc.log import problem
+from dithc.runs import Manifest
+from dithc.sealed import parse
+
+COLUMNS = ("scene_id", "status", "stack", "row", "label", "height", "width", "crs", "transform")
+FACTS = ("gsd_m", "sensing_time", "satellite", "sensor", "sun_elevation", "sun_azimuth")
+"""Which some sources have."""
+
+
+class Scenes:
+    """The output of the stage `scenes`.
+
+    Attributes:
+        index: content of `scenes.json`.
+        columns: of accepted scenes, in the order of (stack, row); a scene's place in it is its number.
+        count: number of accepted scenes.
+        firsts: number of the first scene of each stack, and the count.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            self.index: dict[str, Any] = parse(Manifest.whole(folder / INDEX_FILE).read_text())
+            table = Manifest.whole(folder / TABLE_FILE)
+            columns = read_columns(table, *COLUMNS, *(name for name in column_names(table) if name in FACTS))
+        except (OSError, ValueError) as error:
+            raise problem(
+                f"the scenes in {folder} cannot be read",
+                got=error,
+                expected="what `dithc stage` wrote",
+                remedy="run `dithc stage` again",
+            ) from error
+        order = sorted(
+            (position for position, status in enumerate(columns["status"]) if status == "accepted"),
+            key=lambda position: (columns["stack"][position], columns["row"][position]),
+        )
+        self.columns = {name: [values[position] for position in order] for name, values in columns.items()}
+        self.count = len(order)
+        counts = [stack["count"] for stack in self.index["stacks"]]
+        self.firsts = np.concatenate([[0], np.cumsum(counts)]).astype(int).tolist()
+
+    def stack(self, number: int) -> tuple[Array, Array]:
+        """Pixels (n, C, H, W) and mask (n, H, W) of a stack, memory-mapped."""
+        return self._open(number, "file"), self._mask(number)
+
+    def pixels_of(self, scene: int) -> Array:
+        """Pixels (C, H, W) of a scene by its number, memory-mapped."""
+        stack, row = self._place(scene)
+        pixels: Array = self._open(stack, "file")[row]
+        return pixels
+
+    def mask_of(self, scene: int) -> Array:
+        """Mask (H, W) of a scene by its number, memory-mapped."""
+        stack, row = self._place(scene)
+        mask: Array = self._mask(stack)[row]
+        return mask
+
+    def _place(self, scene: int) -> tuple[int, int]:
+        stack = int(np.searchsorted(self.firsts, scene, side="right")) - 1
+        return stack, scene - self.firsts[stack]
+
+    def _mask(self, number: int) -> Array:
+        """Mask (n, H, W) of a stack: of one without a file every pixel is valid, and nothing of it stands in memory."""
+        if self.index["stacks"][number]["mask"] is not None:
+            return self._open(number, "mask")
+        count, _, height, width = self._open(number, "file").shape
+        return np.broadcast_to(np.uint8(Mask.VALID), (count, height, width))
+
+    def _open(self, number: int, kind: str) -> Array:
+        entry = self.index["stacks"][number]
+        return open_npy(Manifest.whole(self.folder / entry[kind]), count=entry["count"])

@@ -1,0 +1,81 @@
+"""The rows of the table of scenes: one for each file of a source, used or not."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from dithc.data.files import printable
+from dithc.data.readers import scene_id
+from dithc.data.scene import Rejection, Scene
+from dithc.data.table import Kind
+
+COLUMNS: dict[str, Kind] = {
+    "scene_id": "text",
+    "status": "text",
+    "reason": "text",
+    "what": "text",
+    "got": "text",
+    "expected": "text",
+    "remedy": "text",
+    "stack": "int",
+    "row": "int",
+    "path": "text",
+    "sha256": "text",
+    "label": "int",
+    "n_bands": "int",
+    "height": "int",
+    "width": "int",
+    "gsd_m": "float",
+    "crs": "text",
+    "crs_epsg": "int",
+    "transform": "floats",
+    "valid_frac": "float",
+    "product_id": "text",
+    "satellite": "text",
+    "sensor": "text",
+    "sensing_time": "text",
+    "baseline": "text",
+    "level": "text",
+    "offset_source": "text",
+    "offsets": "floats",
+    "notes": "text",
+}
+
+
+def accepted_row(scene: Scene, folder: Path) -> dict[str, Any]:
+    """The row of a scene that may be used, but for where it is stacked."""
+    place = scene.place
+    return {
+        "scene_id": scene.scene_id,
+        "status": "accepted",
+        "path": scene_id(scene.path, folder),
+        "sha256": scene.sha256,
+        "label": scene.label,
+        "n_bands": scene.pixels.sizes["band"],
+        "height": scene.pixels.sizes["y"],
+        "width": scene.pixels.sizes["x"],
+        "gsd_m": place.gsd_m,
+        "crs": place.crs,
+        "crs_epsg": place.epsg,
+        "transform": None if place.transform is None else list(place.transform),
+        "valid_frac": float((scene.mask.values != 0).mean()),
+        "notes": " ".join(scene.notes),
+        **scene.facts,
+    }
+
+
+def rejected_row(rejection: Rejection, folder: Path) -> dict[str, Any]:
+    """The row of a refused scene; like all rows it does not say where the source's folder stands."""
+    refused = rejection.refused
+    path = scene_id(rejection.path, folder)
+    told = {
+        name: printable(getattr(refused, name).replace(str(rejection.path), path).replace(f"{folder}{os.sep}", ""))
+        for name in ("what", "got", "expected", "remedy")
+    }
+    return {
+        "scene_id": rejection.scene_id,
+        "status": "rejected",
+        "path": path,
+        "reason": str(refused.reason),
+        **told,
+    }

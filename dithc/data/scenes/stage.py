@@ -1,0 +1,196 @@
+"""The stage `scenes`: every file of a source read once, checked, and stacked with scenes of its shape; a row for each."""
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dithc.config import datasets
+from dithc.data.files import printable
+from dithc.data.npy import whole_folder
+from dithc.data.readers import Scenes, read_scenes, state_of
+from dithc.data.scene import Reason, Refused, Rejection
+from dithc.data.scenes.gather import gather
+from dithc.data.scenes.kept import Found, Record, partial_folder
+from dithc.data.scenes.rows import COLUMNS, rejected_row
+from dithc.data.scenes.stacks import Stacks, link
+from dithc.data.table import TableWriter
+from dithc.log import UserError, logger, problem, progress
+from dithc.runs import Manifest, atomic_write, digest, outcome
+
+SCHEMA_VERSION = 2
+"""2: a stack of which every pixel is valid has no mask (null in the index); 1 had one for each."""
+TABLE_FILE, INDEX_FILE = "scenes.parquet", "scenes.json"
+OWN_FILES = (TABLE_FILE, INDEX_FILE, "stack-*.npy")
+EXAMPLES_PER_REASON = 2
+SAME_GSD = 0.01
+DECODERS = ("rasterio", "pillow", "numpy")
+log = logger(__name__)
+
+
+def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path, threads: int = 1) -> outcome.Stage:
+    """Reads all scenes of a source and writes stacks, `scenes.parquet` and `scenes.json`.
+
+    A scene that the stage in `out`, or one that did not end, has read with the same settings is taken from there, as long as its
+    files are the same. What is written is the same to the byte, whatever was taken and however many threads read.
+
+    Args:
+        dataset: the data set; its `source` says what the files are, its `max_rejected` how many may be refused.
+        folder: folder (or file) of the source.
+        out: folder to make; what it held before is replaced when all is well, and untouched otherwise.
+        threads: cores to read with; with several, and several scenes, processes read.
+
+    Returns:
+        Numbers for the manifest: scenes, accepted, rejected by reason, notes, bands.
+
+    Raises:
+        UserError: there are no scenes, too many were refused, one contradicts what is declared, or the disk is full.
+    """
+    scenes = read_scenes(dataset.source, folder)
+    settings = _settings(dataset.source, scenes.classes)
+    with partial_folder(out, settings=settings) as (partial, kept), whole_folder(out, own=OWN_FILES) as temporary:
+        tally, growing = Tally(), partial / "now"
+        growing.mkdir()
+        with (
+            TableWriter(growing / TABLE_FILE, columns=COLUMNS | scenes.columns) as table,
+            Record(growing, settings=settings) as record,
+            progress(total=len(scenes), label="scenes", unit="scene") as bar,
+        ):
+            for found, state in gather(scenes, kept, partial=partial, settings=settings, threads=threads):
+                scene = _consistent(found, tally)
+                if isinstance(scene, Rejection):
+                    tally.refuse(scene)
+                    table.add(**rejected_row(scene, folder))
+                else:
+                    tally.accept(scene)
+                    placed = record.add(scene, state)
+                    table.add(**scene.row, stack=placed.stack, row=placed.row)
+                bar.update(1, rejected=str(tally.rejected))
+        if dataset.source.kind == "sentinel2-array":
+            _check_declared(folder, tally)
+        if not tally.accepted or tally.rejected > dataset.max_rejected * len(scenes):
+            raise _too_many(folder, tally, len(scenes), dataset.max_rejected)
+        atomic_write(growing / INDEX_FILE, json.dumps(_index(dataset, scenes, record.stacks, tally), indent=1) + "\n")
+        for path in sorted(growing.iterdir()):
+            link(path, temporary / path.name)
+    for reason, count in tally.reasons.items():
+        log.warning(f"{count} of {len(scenes)} scenes rejected: {reason}, such as {tally.examples[reason][0]}")
+    return tally.numbers()
+
+
+def _settings(source: datasets.Source, classes: list[str]) -> str:
+    """Digest of all that decides what becomes of a scene's files, beside these: a label counts the classes before its own."""
+    dem = getattr(source, "dem", None)
+    ground = dem and state_of([Path(dem)], relative_to=Path(dem).parent)
+    code = {**Manifest.code_here(), **{name: version(name) for name in DECODERS}}
+    return digest(
+        {"source": source.model_dump(mode="json", exclude={"path"}), "classes": classes, "ground": ground, "code": code}
+    )
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What was counted while reading.
+
+    Attributes:
+        first: kind of the first accepted scene, with which all others must agree.
+        reasons: refused scenes by reason.
+        examples: some texts for each reason.
+        notes: accepted scenes by note, such as `grayscale`.
+    """
+
+    first: dict[str, Any] = field(default_factory=dict)
+    accepted: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    notes: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def rejected(self) -> int:
+        """Refused scenes of all reasons."""
+        return self.reasons.total()
+
+    def accept(self, scene: Found) -> None:
+        """Counts an accepted scene."""
+        self.accepted += 1
+        self.notes.update(scene.notes)
+        self.first = self.first or scene.kind
+
+    def refuse(self, rejection: Rejection) -> None:
+        """Counts a refused scene."""
+        reason = str(rejection.refused.reason)
+        self.reasons[reason] += 1
+        if len(self.examples[reason]) < EXAMPLES_PER_REASON:
+            refused = rejection.refused
+            text = f"{rejection.path}: {refused.what}; got {refused.got}; expected {refused.expected}; {refused.remedy}"
+            self.examples[reason].append(printable(text))
+
+    def numbers(self) -> outcome.Stage:
+        """What goes into the manifest."""
+        return {
+            "scenes": self.accepted + self.rejected,
+            "accepted": self.accepted,
+            "rejected": dict(self.reasons),
+            "notes": dict(self.notes),
+            "bands": self.first["bands"],
+        }
+
+
+def _consistent(found: Found | Rejection, tally: Tally) -> Found | Rejection:
+    """The scene; one whose bands, type or pixel size differ from the first accepted one becomes a rejection."""
+    refused = _contradiction(found.kind, tally.first) if isinstance(found, Found) and tally.first else None
+    if refused is None or isinstance(found, Rejection):
+        return found
+    return Rejection(scene_id=found.scene_id, path=found.path, refused=refused)
+
+
+def _contradiction(kind: dict[str, Any], first: dict[str, Any]) -> Refused | None:
+    bands, gsd_m = kind["bands"], kind["gsd_m"]
+    assert kind["dtype"] == first["dtype"], "a reader gave two types"
+    remedy = "keep files of one kind in a data set; make another data set for the others"
+    if bands != first["bands"]:
+        what, got, expected = "the bands differ from those of the scenes before", ", ".join(bands), first["bands"]
+        return Refused(Reason.MISSING_BAND, what, got=got, expected=", ".join(expected), remedy=remedy)
+    if abs(gsd_m - first["gsd_m"]) > SAME_GSD * first["gsd_m"]:
+        what, got, expected = "the pixel size differs from that of the scenes before", gsd_m, first["gsd_m"]
+        remedy += ", or resample them (gdalwarp -tr)"
+        return Refused(Reason.RESOLUTION_MISMATCH, what, got=f"{got:g} m", expected=f"{expected:g} m", remedy=remedy)
+    return None
+
+
+def _index(dataset: datasets.Dataset, scenes: Scenes, stacks: Stacks, tally: Tally) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": dataset.source.kind,
+        **tally.first,
+        "classes": scenes.classes,
+        "counts": tally.numbers(),
+        "stacks": stacks.entries,
+    }
+
+
+def _check_declared(folder: Path, tally: Tally) -> None:
+    """Refuses a data set some of whose files contradict the offset that is declared: the others are then as doubtful."""
+    reason = str(Reason.OFFSET_CONTRADICTION)
+    if not tally.reasons[reason]:
+        return
+    raise problem(
+        f"{tally.reasons[reason]} of {tally.accepted + tally.rejected} files in {folder} contradict the declared offset",
+        got="".join(f"\n    {text}" for text in tally.examples[reason]),
+        expected="an offset that fits every file: where some contradict it, others may be wrong and not show it",
+        remedy="do what each line says; files of two kinds belong in two data sets, and a single odd file out of the folder",
+    )
+
+
+def _too_many(folder: Path, tally: Tally, total: int, most: float) -> UserError:
+    lines = [
+        f"{count} x {reason}: {text}" for reason, count in tally.reasons.items() for text in tally.examples[reason]
+    ]
+    return problem(
+        f"{tally.rejected} of {total} scenes in {folder} cannot be used",
+        got="".join(f"\n    {line}" for line in lines),
+        expected=f"at least one usable scene, and a share of rejected ones of at most {most:g} (`max_rejected`)",
+        remedy="do what each line says; if the rejected files may be left out, raise `max_rejected` of the data set",
+    )

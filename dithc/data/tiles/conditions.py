@@ -1,0 +1,145 @@
+"""Conditions that travel with tiles, as far as their source has them: place, day, sun, pixel size, satellite.
+
+Legend: N tiles, K conditions of the model-ready file.
+"""
+
+from datetime import datetime
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.data.places import Ints
+from dithc.data.raster import degrees
+from dithc.data.scenes import Scenes
+from dithc.data.table import Kind
+
+COLUMNS: dict[str, Kind] = {
+    "lon": "float",
+    "lat": "float",
+    "sensing_time": "text",
+    "day_of_year": "float",
+    "sun_elevation": "float",
+    "sun_azimuth": "float",
+    "gsd_m": "float",
+    "satellite": "text",
+    "sensor": "text",
+}
+"""Of `tiles.parquet`: the middle of a tile in degrees, the scene's time (UTC) and day (1.0 where 1 January begins), angles in
+degrees (azimuth from north over east), metres of a pixel. There are those that any scene has."""
+YEAR_DAYS = 365.2425
+
+
+class Condition(TypedDict, total=False):
+    """How a column of the table becomes one of the model-ready file.
+
+    linear: (v - centre) / scale; sin and cos: of 2 pi v / period; log2: log2(v / scale); code: the place of v among `values`.
+    """
+
+    name: str
+    column: str
+    unit: str
+    map: Literal["linear", "sin", "cos", "log2", "code"]
+    centre: float
+    scale: float
+    period: float
+    values: list[str]
+
+
+MODEL: tuple[Condition, ...] = (
+    {"name": "lon_sin", "column": "lon", "unit": "degree", "map": "sin", "period": 360.0},
+    {"name": "lon_cos", "column": "lon", "unit": "degree", "map": "cos", "period": 360.0},
+    {"name": "lat", "column": "lat", "unit": "degree", "map": "linear", "centre": 0.0, "scale": 90.0},
+    {"name": "day_sin", "column": "day_of_year", "unit": "day", "map": "sin", "period": YEAR_DAYS},
+    {"name": "day_cos", "column": "day_of_year", "unit": "day", "map": "cos", "period": YEAR_DAYS},
+    {
+        "name": "sun_elevation",
+        "column": "sun_elevation",
+        "unit": "degree",
+        "map": "linear",
+        "centre": 45.0,
+        "scale": 45.0,
+    },
+    {"name": "sun_azimuth_sin", "column": "sun_azimuth", "unit": "degree", "map": "sin", "period": 360.0},
+    {"name": "sun_azimuth_cos", "column": "sun_azimuth", "unit": "degree", "map": "cos", "period": 360.0},
+    {"name": "gsd", "column": "gsd_m", "unit": "metre", "map": "log2", "scale": 10.0},
+    {"name": "satellite", "column": "satellite", "unit": "", "map": "code"},
+    {"name": "sensor", "column": "sensor", "unit": "", "map": "code"},
+)
+
+
+class Conditions:
+    """The conditions of a data set.
+
+    Attributes:
+        columns: of the table; none where the source says nothing but the size of its pixels, which is that of all.
+        model: of the model-ready file.
+    """
+
+    def __init__(self, source: Scenes, *, size: int) -> None:
+        self._source, self._size = source, size
+        of_scenes = {name: source.columns[name] for name in COLUMNS if name in source.columns}
+        days = [day_of_year(time) for time in of_scenes["sensing_time"]]
+        self._scenes: dict[str, list[Any]] = of_scenes | {"day_of_year": days}
+        known = {name for name, values in self._scenes.items() if any(value not in (None, "", 0.0) for value in values)}
+        if any(source.columns["transform"]):
+            known |= {"lon", "lat"}
+        self.columns = {name: kind for name, kind in COLUMNS.items() if name in known and known != {"gsd_m"}}
+        self.model: list[Condition] = []
+        for condition in MODEL:
+            if condition["column"] in self.columns:
+                values = sorted({value for value in self._scenes.get(condition["column"], []) if value})
+                self.model.append({**condition, "values": values} if condition["map"] == "code" else condition)
+
+    def of(self, scenes: list[int], y: Ints, x: Ints) -> dict[str, list[Any]]:
+        """The columns of tiles, each with the number of its scene (N,) and its first pixel (N,); None where unknown."""
+        found = {name: [self._scenes[name][scene] for scene in scenes] for name in self.columns if name in self._scenes}
+        if "lon" in self.columns:
+            longitudes, latitudes = self._middles(scenes, y, x)
+            found |= {"lon": _known(longitudes), "lat": _known(latitudes)}
+        return found
+
+    def _middles(self, scenes: list[int], y: Ints, x: Ints) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        transforms = [self._source.columns["transform"][scene] for scene in scenes]
+        systems = [self._source.columns["crs"][scene] for scene in scenes]
+        a, b, c, d, e, f = np.array([transform or [np.nan] * 6 for transform in transforms]).T  # (N,) each
+        rows, columns = y + self._size / 2, x + self._size / 2
+        found = np.full((2, len(scenes)), np.nan)
+        for crs in {crs for crs, transform in zip(systems, transforms, strict=True) if crs and transform}:
+            here = [i for i, system in enumerate(systems) if system == crs and transforms[i]]
+            found[:, here] = degrees((a * columns + b * rows + c)[here], (d * columns + e * rows + f)[here], crs=crs)
+        return found[0], found[1]
+
+    def ready(self, columns: dict[str, list[Any]]) -> npt.NDArray[np.float32]:
+        """What a model takes, (N, K), of columns as `of` gives them; NaN where unknown."""
+        made = [_mapped(columns[condition["column"]], condition) for condition in self.model]
+        return np.stack(made, axis=1).astype(np.float32)
+
+
+def day_of_year(time: str | None) -> float | None:
+    """The day of a time as metadata has it, 1.0 where 1 January begins; None for what is no time."""
+    try:
+        when = datetime.fromisoformat(time or "").replace(tzinfo=None)
+    except ValueError:
+        return None
+    return 1.0 + (when - datetime(when.year, 1, 1)).total_seconds() / 86400.0
+
+
+def _known(values: npt.NDArray[np.float64]) -> list[float | None]:
+    return [value if np.isfinite(value) else None for value in values.tolist()]
+
+
+def _mapped(column: list[Any], condition: Condition) -> npt.NDArray[np.float64]:
+    if condition["map"] == "code":
+        codes = {value: number for number, value in enumerate(condition["values"])}
+        return np.array([codes.get(value, np.nan) for value in column], np.float64)
+    values = np.array([np.nan if value is None else value for value in column], np.float64)
+    found: npt.NDArray[np.float64]
+    match condition["map"]:
+        case "linear":
+            found = (values - condition["centre"]) / condition["scale"]
+        case "log2":
+            found = np.log2(values / condition["scale"])
+        case "sin" | "cos" as wave:
+            found = {"sin": np.sin, "cos": np.cos}[wave](2 * np.pi * values / condition["period"])
+    return found

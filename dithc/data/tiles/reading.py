@@ -1,0 +1,236 @@
+"""A data set of tiles, read back: stored numbers, the fixed map to [-1, 1] and the fixed stretch to 8-bit RGB.
+
+Legend: N tiles, C bands, H, W tile.
+"""
+
+import re
+from functools import cached_property
+from itertools import compress
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.data.npy import check_length, open_npy
+from dithc.data.places import SPLITS, EarthGrid
+from dithc.data.table import read_columns
+from dithc.log import problem
+from dithc.runs import Manifest
+from dithc.sealed import parse
+
+TABLE_FILE, INFO_FILE = "tiles.parquet", "dataset.json"
+SCHEMA_VERSION = 1
+REMEDY = "remove the folder's manifest.json and run the stage again (`dithc tiles`)"
+
+Rows = npt.NDArray[np.int64]
+
+
+class Stretch:
+    """The two fixed maps of a data set, from its `dataset.json`; the same for real tiles and generated ones.
+
+    Args:
+        info: content of `dataset.json`: scale, offset, statistics (low, high by band) and display.
+    """
+
+    def __init__(self, info: dict[str, Any]) -> None:
+        shape = (1, len(info["bands"]), 1, 1)
+        self._scale, self._offset = np.float32(info["scale"]), np.float32(info["offset"])
+        self._low = np.array([band["low"] for band in info["statistics"]], np.float32).reshape(shape)
+        self._high = np.array([band["high"] for band in info["statistics"]], np.float32).reshape(shape)
+        self._shown = [info["bands"].index(band) for band in info["display"]["bands"]]
+        self._black, self._white = (
+            np.broadcast_to(np.asarray(info["display"][end], np.float32), 3).reshape(1, 3, 1, 1)
+            for end in ("low", "high")
+        )
+
+    def physical(self, stored: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Stored numbers (N, C, H, W) in the data set's units."""
+        values: npt.NDArray[np.float32] = stored.astype(np.float32) * self._scale + self._offset
+        return values
+
+    def scaled(self, stored: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Stored numbers (N, C, H, W) as float32 in [-1, 1]: each band's low and high become the ends, beyond is clipped."""
+        unit: npt.NDArray[np.float32] = (self.physical(stored) - self._low) / (self._high - self._low)
+        return np.clip(unit * 2 - 1, np.float32(-1.0), np.float32(1.0))  # (N, C, H, W)
+
+    def unscale(self, x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Back from [-1, 1] to the data set's units, float32 (N, C, H, W)."""
+        unit = (x.astype(np.float32) + 1) / 2
+        return unit * (self._high - self._low) + self._low  # (N, C, H, W)
+
+    def display(self, physical: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+        """Values in the data set's units (N, C, H, W) as RGB (N, 3, H, W): linear from low to high, floor(255 v + 0.5)."""
+        return self.levels(physical[:, self._shown])[0]
+
+    def ends(self, bands: list[int]) -> tuple[list[float], list[float]]:
+        """Low and high of bands, by number, in the data set's units."""
+        return self._low[0, bands, 0, 0].tolist(), self._high[0, bands, 0, 0].tolist()
+
+    def levels(self, values: npt.NDArray[Any], *, bands: list[int] | None = None) -> tuple[npt.NDArray[np.uint8], int]:
+        """Values of three bands in the data set's units (N, 3, H, W) as RGB, and how many pixels were clipped in any of them.
+
+        Args:
+            values: of the bands that are displayed, or of others.
+            bands: numbers of these others, each of which goes from its low to its high; None for the display's own ends.
+        """
+        low, high = (self._black, self._white) if bands is None else (self._low[:, bands], self._high[:, bands])
+        unit = (values.astype(np.float32) - low) / (high - low)
+        clipped = int(((unit < 0) | (unit > 1)).any(axis=1).sum())
+        levels: npt.NDArray[np.uint8] = np.floor(np.clip(unit, 0.0, 1.0) * 255 + 0.5).astype(np.uint8)
+        return levels, clipped  # (N, 3, H, W)
+
+
+class Tiles:
+    """A finished data set of tiles; a row is the number of an accepted tile. Opening looks at the sizes of shards, which is cheap
+    at any number of tiles; they are mapped when their first row is asked for. A file that the manifest lists is compared with it
+    when it is first read.
+
+    Attributes:
+        SPLITS: names of splits; a split's place among them is its number in files.
+        info: content of `dataset.json`.
+        count: number of accepted tiles (N).
+        stretch: the data set's fixed maps.
+
+    Raises:
+        UserError: a file is missing, cut short, or contradicts `dataset.json`.
+    """
+
+    SPLITS = SPLITS
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.info = _read_info(folder)
+        counts = [shard["count"] for shard in self.info["shards"]]
+        self._shards: dict[int, npt.NDArray[Any]] = {}
+        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self.count = int(self._starts[-1])
+        self.stretch = Stretch(self.info)
+        self._shape = (len(self.info["bands"]), self.info["size"], self.info["size"])
+        each = int(np.prod(self._shape)) * np.dtype(self.info["dtype"]).itemsize
+        for shard in self.info["shards"]:
+            check_length(folder / shard["file"], shard["count"] * each)
+
+    def accepted(self, *names: str) -> dict[str, list[Any]]:
+        """Columns of `tiles.parquet`, of the accepted tiles alone.
+
+        Raises:
+            UserError: the table cannot be read, or contradicts `dataset.json`.
+        """
+        try:
+            table = read_columns(Manifest.whole(self.folder / TABLE_FILE), "status", *names)
+        except OSError as error:
+            raise problem(
+                f"{self.folder / TABLE_FILE} cannot be read", got=error, expected="a parquet table", remedy=REMEDY
+            ) from error
+        chosen = [status == "accepted" for status in table["status"]]
+        if sum(chosen) != self.count:
+            raise problem(
+                f"{self.folder / TABLE_FILE} contradicts {INFO_FILE}",
+                got=f"{sum(chosen)} accepted tiles",
+                expected=self.count,
+                remedy=REMEDY,
+            )
+        return {name: list(compress(table[name], chosen)) for name in names}
+
+    def table(self, *names: str, most: int) -> dict[str, list[Any]]:
+        """Columns of `tiles.parquet`, of accepted and rejected tiles; where there are more than `most`, of parts taken evenly.
+
+        Raises:
+            UserError: the table cannot be read.
+        """
+        try:
+            return read_columns(Manifest.whole(self.folder / TABLE_FILE), *names, most=most)
+        except OSError as error:
+            raise problem(
+                f"{self.folder / TABLE_FILE} cannot be read", got=error, expected="a parquet table", remedy=REMEDY
+            ) from error
+
+    @staticmethod
+    def bounds(cell: str) -> tuple[float, float, float, float] | None:
+        """West, south, east and north in degrees of a cell that a tile's row names; None of one that is not in metres."""
+        found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)m/(-?[0-9]+)/([0-9]+)", cell)
+        return found and EarthGrid(side_m=float(found[1])).bounds(int(found[2]), int(found[3]))
+
+    @cached_property
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Split (index in `SPLITS`) and label of accepted tiles, mapped; read from the table where an older version wrote it."""
+        if "columns" in self.info:
+            return {name: self.column(name) for name in ("split", "label")}
+        columns = self.accepted("split", "label")
+        numbers = {name: number for number, name in enumerate(SPLITS)}
+        splits = [numbers[split] for split in columns["split"]]
+        return {"split": np.array(splits, np.uint8), "label": np.array(columns["label"], np.int32)}
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """What a file of its own has for each accepted tile, mapped: `split`, `label`, or `conditions` where they are known."""
+        return np.asarray(open_npy(Manifest.whole(self.folder / self.info["columns"][name]), count=self.count))
+
+    @property
+    def labels(self) -> npt.NDArray[np.int32]:
+        """Class of every accepted tile (N,)."""
+        return self._columns["label"]
+
+    def rows(self, split: Literal["train", "val", "test", "all"]) -> Rows:
+        """Numbers of the accepted tiles of a split, ascending."""
+        if split == "all":
+            return np.arange(self.count, dtype=np.int64)
+        return np.flatnonzero(self._columns["split"] == SPLITS.index(split)).astype(np.int64)
+
+    def stored(self, rows: Rows) -> npt.NDArray[Any]:
+        """Tiles as stored, (n, C, H, W), in the order of `rows`."""
+        rows = np.asarray(rows, dtype=np.int64)
+        tiles = np.empty((len(rows), *self._shape), dtype=self.info["dtype"])
+        shards = np.searchsorted(self._starts, rows, side="right") - 1
+        for number in np.unique(shards):
+            here = shards == number
+            tiles[here] = self._shard(int(number))[rows[here] - self._starts[number]]
+        return tiles  # (n, C, H, W)
+
+    def _shard(self, number: int) -> npt.NDArray[Any]:
+        entry = self.info["shards"][number]
+        path = Manifest.whole(self.folder / entry["file"])
+        if number not in self._shards:
+            shard = open_npy(path, count=entry["count"])
+            if shard.shape[1:] != self._shape or shard.dtype != self.info["dtype"]:
+                raise problem(
+                    f"{path} contradicts {INFO_FILE}",
+                    got=f"{shard.dtype} {shard.shape[1:]}",
+                    expected=f"{self.info['dtype']} {self._shape}",
+                    remedy=REMEDY,
+                )
+            self._shards[number] = shard
+        return self._shards[number]
+
+    def scaled(self, rows: Rows) -> npt.NDArray[np.float32]:
+        """Tiles as the codec sees them, float32 (n, C, H, W) in [-1, 1]."""
+        return self.stretch.scaled(self.stored(rows))
+
+    def unscale(self, x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """From [-1, 1] to the data set's units."""
+        return self.stretch.unscale(x)
+
+    def display(self, physical: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+        """Values in the data set's units as RGB uint8 (n, 3, H, W)."""
+        return self.stretch.display(physical)
+
+    def rgb(self, rows: Rows) -> npt.NDArray[np.uint8]:
+        """Tiles as they are shown and as features see them: uint8 (n, 3, H, W)."""
+        return self.stretch.display(self.stretch.physical(self.stored(rows)))
+
+
+def _read_info(folder: Path) -> dict[str, Any]:
+    path = folder / INFO_FILE
+    try:
+        info: dict[str, Any] = parse(Manifest.whole(path).read_text())
+        version = info["schema_version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise problem(
+            f"{path} cannot be read",
+            got=repr(error),
+            expected="what `dithc tiles` wrote",
+            remedy="run `dithc tiles` first",
+        ) from error
+    if version != SCHEMA_VERSION:
+        raise problem(f"{path} is of another version of dithc", got=version, expected=SCHEMA_VERSION, remedy=REMEDY)
+    return info

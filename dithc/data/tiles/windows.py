@@ -1,0 +1,97 @@
+"""Tiles as arrays: windows of stacked scenes, and what is measured of each.
+
+Legend: N tiles, C bands, S side of a tile; H, W scene.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from dithc.data.places import Ints, Placed, Splits
+from dithc.data.scene import Array, Mask
+
+SCENES_AT_ONCE = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """Some tiles: pixels (N, C, S, S), mask (N, S, S), row of the scene in its stack, place in the scene, cell and split."""
+
+    pixels: Array
+    mask: Array
+    scene: list[int]
+    y: Ints
+    x: Ints
+    cells: list[str]
+    splits: Splits
+
+
+def cuts(pixels: Array, mask: Array, places: Iterable[Placed], *, size: int, stride: int) -> Iterator[Cut]:
+    """All tiles of a stack, scene by scene as `places` has them: many at once where a scene is one tile, else rows of tiles."""
+    of_scenes = enumerate(places)
+    if max(mask.shape[1:]) < size + stride:
+        while part := list(islice(of_scenes, SCENES_AT_ONCE)):
+            scenes = [scene for scene, _ in part]
+            chosen = slice(scenes[0], scenes[-1] + 1)
+            zero = np.zeros(len(part), dtype=np.int64)
+            yield Cut(
+                pixels=np.ascontiguousarray(pixels[chosen, :, :size, :size]),
+                mask=mask[chosen, :size, :size],
+                scene=scenes,
+                y=zero,
+                x=zero,
+                cells=[placed.cells[0] for _, placed in part],
+                splits=[placed.splits[0] for _, placed in part],
+            )
+        return
+    for scene, placed in of_scenes:
+        for run in np.split(np.arange(len(placed.y)), np.flatnonzero(np.diff(placed.y)) + 1):
+            y, x = placed.y[run], placed.x[run]
+            strip, strip_mask = pixels[scene, :, y[0] : y[0] + size], mask[scene, y[0] : y[0] + size]
+            yield Cut(
+                pixels=np.stack([strip[:, :, left : left + size] for left in x.tolist()]),  # (N, C, S, S)
+                mask=np.stack([strip_mask[:, left : left + size] for left in x.tolist()]),  # (N, S, S)
+                scene=[scene] * len(run),
+                y=y,
+                x=x,
+                cells=[placed.cells[i] for i in run],
+                splits=[placed.splits[i] for i in run],
+            )
+
+
+def covered_length(side: int, *, size: int, stride: int) -> int:
+    """How many of a scene's rows (or columns) are in some tile; 0 where the scene is smaller than one."""
+    count = max(0, (side - size) // stride + 1)
+    return (count - 1) * min(stride, size) + size if count else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Per tile: share of valid and of cloudy pixels (N,), mean and deviation of each band's valid pixels (N, C)."""
+
+    valid: Array
+    valid_frac: Array
+    cloud_frac: Array
+    mean: Array
+    std: Array
+
+
+def measure(cut: Cut) -> Measured:
+    """Measures tiles; a tile without any valid pixel has mean 0 and deviation 0."""
+    valid = cut.mask != Mask.INVALID  # (N, S, S)
+    chosen = True if valid.all() else valid[:, np.newaxis]
+    count = np.maximum(valid.sum(axis=(1, 2)), 1)[:, np.newaxis]  # (N, 1)
+    mean = cut.pixels.sum(axis=(2, 3), dtype=np.float64, where=chosen) / count  # (N, C)
+    deviation = cut.pixels - mean[:, :, np.newaxis, np.newaxis]  # exact zeros for a constant tile
+    if chosen is not True:
+        deviation *= chosen
+    std = np.sqrt(np.einsum("ncyx,ncyx->nc", deviation, deviation) / count)
+    return Measured(
+        valid=valid,
+        valid_frac=valid.mean(axis=(1, 2)),
+        cloud_frac=(cut.mask == Mask.CLOUD).mean(axis=(1, 2)),
+        mean=mean,
+        std=std,
+    )

@@ -1,0 +1,273 @@
+"""A small classifier that the workflow trains on its own tiles, as a feature extractor where no published network is at hand.
+
+Its features tell the classes of one data set apart and, where it is asked for, defects of images; nothing more: distances in
+them rank models of one experiment, and are not comparable with published FID or with another classifier.
+
+Legend: N batch, C channels, H height, W width, K classes, D defects, d features: 128, with defects 224.
+"""
+
+import glob
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dithc.evaluate.extractors.defects import DEFECTS, damaged
+from dithc.evaluate.extractors.extractor import Extractor, require_images
+from dithc.evaluate.extractors.weights import fill, read_safetensors, require_file, write_safetensors
+from dithc.log import MetricsWriter, logger, problem, progress
+from dithc.runs import sha256_file
+
+log = logger(__name__)
+
+KIND = "dithc-classifier"
+METRICS_FOLDER = "metrics"
+WIDTHS = (32, 64, 128)
+NUM_GROUPS = 8
+LEARNING_RATE = 2e-3
+WEIGHT_DECAY = 1e-2
+NOTE = "features of a small classifier trained on this experiment's own tiles: not comparable with published FID"
+
+
+class Classifier(nn.Module):
+    """Three convolutions of stride 2 with group normalisation, averages over positions, one linear layer for the classes.
+
+    Group normalisation makes a feature independent of the other images of the batch. With defects there is a layer for their
+    levels, and features are the averages of all stages: textures are in the first ones.
+    """
+
+    def __init__(self, num_classes: int, num_defects: int = 0) -> None:
+        super().__init__()
+        self.num_features = sum(WIDTHS) if num_defects else WIDTHS[-1]
+        self.convs = nn.ModuleList(
+            nn.Conv2d(width_in, width, 3, stride=2, padding=1)
+            for width_in, width in zip((3, *WIDTHS[:-1]), WIDTHS, strict=True)
+        )
+        self.norms = nn.ModuleList(nn.GroupNorm(NUM_GROUPS, width) for width in WIDTHS)
+        self.head = nn.Linear(self.num_features, num_classes)
+        self.defects = nn.Linear(self.num_features, num_defects) if num_defects else None
+
+    def features(self, images: Tensor) -> Tensor:
+        """Features (N, d) of pixels 0..255 (N, 3, H, W)."""
+        x = images.float() / 127.5 - 1  # (N, 3, H, W), -1..1
+        stages: list[Tensor] = []
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = functional.relu(norm(conv(x)))  # (N, C, H / 2, W / 2)
+            stages.append(x.mean(dim=(2, 3)))  # (N, C)
+        return stages[-1] if self.defects is None else torch.cat(stages, dim=1)  # (N, d)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.features(images))  # type: ignore[no-any-return]  # (N, K)
+
+
+def train_classifier(
+    images: NDArray[np.uint8],
+    labels: NDArray[np.integer],
+    *,
+    path: Path,
+    steps: int = 400,
+    seed: int = 0,
+    batch: int = 64,
+    defects: bool = False,
+) -> dict[str, object]:
+    """Trains the classifier and writes it as safetensors with its metadata.
+
+    The same images, labels and settings give the same file on the same machine with the same number of threads.
+
+    Args:
+        images: uint8 RGB (N, 3, H, W), H and W at least 8; a memory map is read batch by batch.
+        labels: class of each image (N,), any integers.
+        path: the file to write; the loss of every step goes to `metrics` beside it, where an earlier training's is removed.
+        steps: number of optimizer steps.
+        seed: of the initial weights, the order and the flips.
+        batch: images per step.
+        defects: most images of a step get a defect (`defects.py`), whose kind and level are learnt beside the class; one class is
+            enough then.
+
+    Returns:
+        Numbers for a manifest: path, sha256, classes, images, steps, train_accuracy (0..1, on all images at the end), loss; with
+        defects their names, and `defects_told`, the share of them (0..1, on all images at the end) that are told rightly.
+
+    Raises:
+        UserError: wrong images, unequal lengths, nothing to tell apart, or training diverged.
+        OSError: the disk is full or not writable; an earlier file at `path` is intact.
+    """
+    classes = _require_trainable(images, labels, least=1 if defects else 2)
+    targets = torch.from_numpy(np.searchsorted(classes, labels).astype(np.int64))  # (N,)
+    generator = torch.Generator().manual_seed(seed)
+    network = _initial(len(classes), len(DEFECTS) if defects else 0, generator)
+    loss = math.nan
+    optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    order = torch.empty(0, dtype=torch.int64)
+    folder = path.parent / METRICS_FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.tmp.*"):
+        log.info(f"removing {leftover}: a training was killed while it wrote it")
+        leftover.unlink()
+    with progress(total=steps, label="train classifier", unit="step") as bar, MetricsWriter(folder) as metrics:
+        for step in range(steps):
+            if len(order) < min(batch, len(images)):
+                order = torch.randperm(len(images), generator=generator)  # (N,)
+            rows, order = order[:batch], order[batch:]
+            pixels = torch.from_numpy(np.array(images[rows.numpy()]))  # (batch, 3, H, W)
+            flipped = torch.rand(len(rows), generator=generator) < 0.5  # (batch,)
+            pixels = torch.where(flipped.view(-1, 1, 1, 1), pixels.flip(3), pixels)
+            lr = LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            error = _loss(network, pixels, targets[rows], generator)
+            optimizer.zero_grad(set_to_none=True)
+            error.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            loss = error.item()
+            metrics.write(step + 1, loss=loss, lr=lr)
+            bar.update(1, loss=f"{loss:.3f}")
+    accuracy = _accuracy(network, images, targets, batch=batch)
+    numbers: dict[str, object] = {
+        "classes": [int(value) for value in classes],
+        "images": len(images),
+        "steps": steps,
+        "seed": seed,
+        "loss": loss,
+        "train_accuracy": accuracy,
+    }
+    if defects:
+        told = _defects_told(network, images, generator, batch=batch)
+        numbers |= {"defects": list(DEFECTS), "defects_told": told}
+    _require_learnt(loss, accuracy, num_classes=len(classes), numbers=numbers)
+    write_safetensors(path, network.state_dict(), metadata={"kind": KIND, "note": NOTE, **numbers})
+    return {"path": str(path), "sha256": sha256_file(path), **numbers}
+
+
+def load(path: Path) -> Extractor:
+    """Reads a classifier that `train_classifier` wrote.
+
+    Raises:
+        UserError: the file is missing, damaged, or was written by something else.
+    """
+    require_file(path, kind="classifier", what_to_put="the file that `train_classifier` writes, about 0.4 MB")
+    state, metadata = read_safetensors(path)
+    kind = metadata.get("kind")
+    if kind != KIND:
+        raise problem(
+            f"weights file {path} is no classifier of dithc",
+            got=f"kind {kind!r}",
+            expected=f"kind {KIND!r} in the file's metadata",
+            remedy="train one on the experiment's tiles, or name another kind of extractor",
+        )
+    network = Classifier(len(metadata["classes"]), len(metadata.get("defects", ()))).eval()
+    fill(network, state, path=path, hint="train the classifier again")
+    told = f", defects told {metadata['defects_told']:.3f}" if "defects" in metadata else ""
+    return Extractor(
+        name=path.name,
+        kind="classifier",
+        sha256=sha256_file(path),
+        num_features=network.num_features,
+        resize="none",
+        comparable=False,
+        note=f"{NOTE} (train accuracy {metadata['train_accuracy']:.3f}{told})",
+        network=network.features,
+    )
+
+
+def _require_trainable(images: NDArray[np.uint8], labels: NDArray[np.integer], *, least: int) -> NDArray[np.integer]:
+    require_images(images)
+    if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
+        raise problem(
+            "labels for the classifier do not fit the images",
+            got=f"{labels.dtype} {labels.shape}",
+            expected=f"integers of shape {(len(images),)}",
+            remedy="give one integer class per image",
+        )
+    classes = np.unique(labels)
+    if len(classes) < least:
+        raise problem(
+            "the classifier has nothing to tell apart",
+            got=f"{len(classes)} class(es) in {len(labels)} images",
+            expected="at least two classes",
+            remedy="let it learn defects too (`defects: true`), which one class is enough for, or use another extractor",
+        )
+    if min(images.shape[2:]) < 8:
+        raise problem(
+            "images for the classifier are too small",
+            got=f"{images.shape[2]}x{images.shape[3]} pixels",
+            expected="at least 8x8",
+            remedy="use larger tiles",
+        )
+    return classes
+
+
+def _loss(network: Classifier, pixels: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+    """Cross entropy of the classes (N,), and of the levels of defects, which it makes, summed over these."""
+    if network.defects is None:
+        return functional.cross_entropy(network(pixels), targets)
+    pixels, levels = damaged(pixels.float(), generator)  # (N, 3, H, W), (N, D)
+    features = network.features(pixels)  # (N, d)
+    told = functional.binary_cross_entropy_with_logits(network.defects(features), levels) * len(DEFECTS)
+    return functional.cross_entropy(network.head(features), targets) + told
+
+
+def _initial(num_classes: int, num_defects: int, generator: torch.Generator) -> Classifier:
+    """A network whose weights depend on the generator alone; the global random state stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        network = Classifier(num_classes, num_defects)
+    for conv in network.convs:
+        assert isinstance(conv, nn.Conv2d)
+        assert conv.bias is not None
+        nn.init.kaiming_normal_(conv.weight, nonlinearity="relu", generator=generator)
+        nn.init.zeros_(conv.bias)
+    for layer in [network.head] if network.defects is None else [network.head, network.defects]:
+        nn.init.normal_(layer.weight, std=network.num_features**-0.5, generator=generator)
+        nn.init.zeros_(layer.bias)
+    return network
+
+
+@torch.inference_mode()
+def _accuracy(network: Classifier, images: NDArray[np.uint8], targets: Tensor, *, batch: int) -> float:
+    right = 0
+    for first in range(0, len(images), batch):
+        scores = network(torch.from_numpy(np.array(images[first : first + batch])))  # (batch, K)
+        right += int((scores.argmax(dim=1) == targets[first : first + batch]).sum())
+    return right / len(images)
+
+
+@torch.inference_mode()
+def _defects_told(network: Classifier, images: NDArray[np.uint8], generator: torch.Generator, *, batch: int) -> float:
+    assert network.defects is not None
+    right = spoilt = 0
+    for first in range(0, len(images), batch):
+        pixels, levels = damaged(torch.from_numpy(np.array(images[first : first + batch])).float(), generator)
+        has_one = levels.amax(dim=1) > 0  # (batch,)
+        told = network.defects(network.features(pixels)).argmax(dim=1)  # (batch,)
+        right += int((told == levels.argmax(dim=1))[has_one].sum())
+        spoilt += int(has_one.sum())
+    return right / max(spoilt, 1)
+
+
+def _require_learnt(loss: float, accuracy: float, *, num_classes: int, numbers: dict[str, object]) -> None:
+    """Refuses a diverged training and warns of one that did not beat guessing."""
+    if not math.isfinite(loss):
+        raise problem(
+            "training of the classifier diverged or did not run",
+            got=f"loss {loss} after {numbers['steps']} steps",
+            expected="a finite loss and at least one step",
+            remedy="check the images and the number of steps",
+        )
+    if accuracy < 2 / num_classes and num_classes > 2:
+        log.warning(
+            f"classifier: train accuracy {accuracy:.3f} with {num_classes} classes is close to guessing; "
+            "distances in its features will say little: train longer"
+        )
+    else:
+        log.info(f"classifier: train accuracy {accuracy:.3f} over {num_classes} classes, loss {loss:.3f}")
+    told = numbers.get("defects_told")
+    if isinstance(told, float) and told < 2 / len(DEFECTS):
+        log.warning(
+            f"classifier: {told:.3f} of the defects are told rightly, of {len(DEFECTS)} kinds, which is close to guessing; "
+            "distances in its features will say little of them: train longer"
+        )

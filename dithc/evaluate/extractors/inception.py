@@ -1,0 +1,235 @@
+"""The Inception v3 of the FID, as the PyTorch port of the original TensorFlow graph names its weights.
+
+It is not the usual ImageNet Inception: the final layer has 1008 classes, average pools do not count the padding, and the last
+block pools by maximum (Szegedy et al., Rethinking the Inception Architecture, 2016, sections 5 and 6, for the blocks; Heusel
+et al., GANs Trained by a Two Time-Scale Update Rule, 2017, for its use). Blocks are built from a table of branches; a child's
+name in the table is its name in the state dict.
+
+Legend: N batch, C channels, H height, W width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dithc.evaluate.extractors.extractor import FID_SUITE_RESIZE, Extractor, Resize, resize_images
+from dithc.evaluate.extractors.weights import fill, read_pickled, require_file
+from dithc.log import problem
+from dithc.runs import sha256_file
+
+IMAGE_SIZE = 299
+NUM_FEATURES = 2048
+NUM_CLASSES = 1008
+AT_ONCE = 4  # three fifths of the time that 32 images take together
+WELL_KNOWN_NAME = "pt_inception-2015-12-05-6726825d.pth"
+WELL_KNOWN_SHA256_START = "6726825d"
+HINT = (
+    f"use the weights of the FID's own Inception, {WELL_KNOWN_NAME}; torchvision's Inception weights are NOT the FID weights "
+    "(they have 1000 classes and AuxLogits)"
+)
+
+Pool = Literal["average", "max", "max-stride-2"]
+
+
+@dataclass(frozen=True)
+class Conv:
+    """One convolution of a branch: child name, channels out, kernel (rows, columns), stride; only stride 1 is padded."""
+
+    name: str
+    width: int
+    rows: int = 1
+    columns: int = 1
+    stride: int = 1
+    padded: bool = True
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Convolutions one after the other, then, in the last blocks, two side by side on the same input."""
+
+    chain: tuple[Conv, ...]
+    fork: tuple[Conv, ...] = ()
+
+
+class BasicConv2d(nn.Module):
+    """Convolution without bias, batch normalisation with epsilon 0.001, ReLU."""
+
+    def __init__(self, width_in: int, conv: Conv) -> None:
+        super().__init__()
+        padding = (conv.rows // 2, conv.columns // 2) if conv.padded and conv.stride == 1 else (0, 0)
+        self.conv = nn.Conv2d(width_in, conv.width, (conv.rows, conv.columns), conv.stride, padding, bias=False)
+        self.bn = nn.BatchNorm2d(conv.width, eps=0.001)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.relu(self.bn(self.conv(x)), inplace=True)  # (N, C, H, W)
+
+
+class Block(nn.Module):
+    """Parallel branches and one pooled branch, joined over channels."""
+
+    def __init__(self, width_in: int, branches: Sequence[Branch], *, pool: Pool, pool_width: int = 0) -> None:
+        super().__init__()
+        self.branches, self.pool = tuple(branches), pool
+        self.width_out = 0
+        for branch in branches:
+            width = width_in
+            for conv in branch.chain:
+                self.add_module(conv.name, BasicConv2d(width, conv))
+                width = conv.width
+            for conv in branch.fork:
+                self.add_module(conv.name, BasicConv2d(width, conv))
+            self.width_out += sum(conv.width for conv in branch.fork) if branch.fork else width
+        self.branch_pool = BasicConv2d(width_in, Conv("branch_pool", pool_width)) if pool_width else nn.Identity()
+        self.width_out += pool_width or width_in
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = []
+        for branch in self.branches:
+            part = x
+            for conv in branch.chain:
+                part = self.get_submodule(conv.name)(part)
+            parts.extend([self.get_submodule(conv.name)(part) for conv in branch.fork] or [part])
+        parts.append(self.branch_pool(pool_3x3(x, self.pool)))
+        return torch.cat(parts, dim=1)  # (N, width_out, H, W)
+
+
+def pool_3x3(x: Tensor, pool: Pool) -> Tensor:
+    """Pools 3x3 neighbourhoods; an average at the border is over the pixels inside, as in the original graph."""
+    if pool == "average":
+        return functional.avg_pool2d(x, 3, stride=1, padding=1, count_include_pad=False)
+    if pool == "max":
+        return functional.max_pool2d(x, 3, stride=1, padding=1)
+    return functional.max_pool2d(x, 3, stride=2)
+
+
+def block_a(width_in: int, pool_width: int) -> Block:
+    """35x35: 1x1, 5x5 and two 3x3."""
+    branches = [
+        Branch((Conv("branch1x1", 64),)),
+        Branch((Conv("branch5x5_1", 48), Conv("branch5x5_2", 64, 5, 5))),
+        Branch((Conv("branch3x3dbl_1", 64), Conv("branch3x3dbl_2", 96, 3, 3), Conv("branch3x3dbl_3", 96, 3, 3))),
+    ]
+    return Block(width_in, branches, pool="average", pool_width=pool_width)
+
+
+def block_b(width_in: int) -> Block:
+    """35x35 to 17x17."""
+    double = (Conv("branch3x3dbl_1", 64), Conv("branch3x3dbl_2", 96, 3, 3), Conv("branch3x3dbl_3", 96, 3, 3, 2))
+    return Block(width_in, [Branch((Conv("branch3x3", 384, 3, 3, 2),)), Branch(double)], pool="max-stride-2")
+
+
+def block_c(width_in: int, width: int) -> Block:
+    """17x17: 7x7 convolutions factored into 1x7 and 7x1."""
+    single = (Conv("branch7x7_1", width), Conv("branch7x7_2", width, 1, 7), Conv("branch7x7_3", 192, 7, 1))
+    double = (
+        Conv("branch7x7dbl_1", width),
+        Conv("branch7x7dbl_2", width, 7, 1),
+        Conv("branch7x7dbl_3", width, 1, 7),
+        Conv("branch7x7dbl_4", width, 7, 1),
+        Conv("branch7x7dbl_5", 192, 1, 7),
+    )
+    branches = [Branch((Conv("branch1x1", 192),)), Branch(single), Branch(double)]
+    return Block(width_in, branches, pool="average", pool_width=192)
+
+
+def block_d(width_in: int) -> Block:
+    """17x17 to 8x8."""
+    single = (Conv("branch3x3_1", 192), Conv("branch3x3_2", 320, 3, 3, 2))
+    seven = (
+        Conv("branch7x7x3_1", 192),
+        Conv("branch7x7x3_2", 192, 1, 7),
+        Conv("branch7x7x3_3", 192, 7, 1),
+        Conv("branch7x7x3_4", 192, 3, 3, 2),
+    )
+    return Block(width_in, [Branch(single), Branch(seven)], pool="max-stride-2")
+
+
+def block_e(width_in: int, pool: Pool) -> Block:
+    """8x8: branches end in a 1x3 and a 3x1 convolution side by side."""
+    single = Branch((Conv("branch3x3_1", 384),), (Conv("branch3x3_2a", 384, 1, 3), Conv("branch3x3_2b", 384, 3, 1)))
+    double = Branch(
+        (Conv("branch3x3dbl_1", 448), Conv("branch3x3dbl_2", 384, 3, 3)),
+        (Conv("branch3x3dbl_3a", 384, 1, 3), Conv("branch3x3dbl_3b", 384, 3, 1)),
+    )
+    return Block(width_in, [Branch((Conv("branch1x1", 320),)), single, double], pool=pool, pool_width=192)
+
+
+class FIDInception(nn.Module):
+    """The network from pixels in [-1, 1] to 2048 features; `fc` is there because the weights file holds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.Conv2d_1a_3x3 = BasicConv2d(3, Conv("", 32, 3, 3, 2))
+        self.Conv2d_2a_3x3 = BasicConv2d(32, Conv("", 32, 3, 3, padded=False))
+        self.Conv2d_2b_3x3 = BasicConv2d(32, Conv("", 64, 3, 3))
+        self.Conv2d_3b_1x1 = BasicConv2d(64, Conv("", 80))
+        self.Conv2d_4a_3x3 = BasicConv2d(80, Conv("", 192, 3, 3, padded=False))
+        self.Mixed_5b = block_a(192, 32)
+        self.Mixed_5c = block_a(256, 64)
+        self.Mixed_5d = block_a(288, 64)
+        self.Mixed_6a = block_b(288)
+        self.Mixed_6b = block_c(768, 128)
+        self.Mixed_6c = block_c(768, 160)
+        self.Mixed_6d = block_c(768, 160)
+        self.Mixed_6e = block_c(768, 192)
+        self.Mixed_7a = block_d(768)
+        self.Mixed_7b = block_e(1280, "average")
+        self.Mixed_7c = block_e(2048, "max")
+        self.fc = nn.Linear(NUM_FEATURES, NUM_CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.Conv2d_2b_3x3(self.Conv2d_2a_3x3(self.Conv2d_1a_3x3(x)))  # (N, 64, 147, 147)
+        x = pool_3x3(x, "max-stride-2")  # (N, 64, 73, 73)
+        x = self.Conv2d_4a_3x3(self.Conv2d_3b_1x1(x))  # (N, 192, 71, 71)
+        x = pool_3x3(x, "max-stride-2")  # (N, 192, 35, 35)
+        x = self.Mixed_5d(self.Mixed_5c(self.Mixed_5b(x)))  # (N, 288, 35, 35)
+        x = self.Mixed_6e(self.Mixed_6d(self.Mixed_6c(self.Mixed_6b(self.Mixed_6a(x)))))  # (N, 768, 17, 17)
+        x = self.Mixed_7c(self.Mixed_7b(self.Mixed_7a(x)))  # (N, 2048, 8, 8)
+        return x.mean(dim=(2, 3))  # (N, 2048)
+
+
+def load(path: Path, *, resize: Resize | None) -> Extractor:
+    """Reads the FID Inception from a local file.
+
+    Raises:
+        UserError: the file is missing, damaged, has other keys, or bears the well-known name with another hash.
+    """
+    require_file(path, kind="inception", what_to_put=f"{WELL_KNOWN_NAME}, a state dict of about 92 MB")
+    sha256 = sha256_file(path)
+    published = sha256.startswith(WELL_KNOWN_SHA256_START)
+    if path.name == WELL_KNOWN_NAME and not published:
+        raise problem(
+            f"weights file {path} is not what its name says",
+            got=f"sha256 {sha256}",
+            expected=f"sha256 starting with {WELL_KNOWN_SHA256_START}",
+            remedy="copy the file again; or, if you mean other weights, give them another name",
+        )
+    with torch.device("meta"):
+        network = FIDInception()
+    network = network.to_empty(device="cpu").eval()
+    fill(network, read_pickled(path), path=path, hint=HINT)
+    network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    mode = resize or FID_SUITE_RESIZE
+
+    def features(images: Tensor) -> Tensor:
+        pixels = resize_images(images, size=IMAGE_SIZE, mode=mode) / 127.5 - 1  # (N, 3, 299, 299), -1..1
+        return network(pixels.contiguous(memory_format=torch.channels_last))  # type: ignore[no-any-return]
+
+    return Extractor(
+        name=path.name,
+        kind="inception",
+        sha256=sha256,
+        num_features=NUM_FEATURES,
+        resize=mode,
+        comparable=published,
+        note="FID Inception, published weights"
+        if published
+        else f"Inception of unknown weights (sha256 not {WELL_KNOWN_SHA256_START}...): not comparable with published FID",
+        network=features,
+        at_once=AT_ONCE,
+    )

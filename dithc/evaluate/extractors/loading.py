@@ -1,0 +1,55 @@
+"""Opens the extractor that a configuration names; the table of all kinds."""
+
+from pathlib import Path
+from typing import get_args
+
+from dithc.evaluate.extractors import classifier, inception, scripted, squeezenet
+from dithc.evaluate.extractors.extractor import Extractor, Kind, Resize
+from dithc.log import logger, problem
+
+log = logger(__name__)
+
+
+def load_extractor(kind: Kind, path: Path, *, resize: Resize | None = None, trust: bool = False) -> Extractor:
+    """Reads a feature extractor from a local file.
+
+    Args:
+        kind: `inception` (the FID's own network), `squeezenet` (Caffe's v1.0), `torchscript` (any network that keeps the contract
+            in `scripted.py`) or `classifier` (trained by this workflow).
+        path: the weights file. Nothing is ever downloaded.
+        resize: `legacy-pytorch` or `clean`; None means `legacy-pytorch` for inception and `clean` for squeezenet. The other two
+            kinds take images as they are and say so where a mode is named.
+        trust: the user knows where a `torchscript` file is from; the code in it runs with the user's rights.
+
+    Raises:
+        UserError: unknown kind or mode, a program that is not trusted, or the file is missing, damaged or of another structure.
+    """
+    _require_choice("kind of feature extractor", kind, get_args(Kind))
+    if resize is not None:
+        _require_choice("resize mode of the feature extractor", resize, get_args(Resize))
+    if kind in ("inception", "squeezenet"):
+        if resize == "none":
+            raise problem(
+                f"resize mode of the {kind} extractor",
+                got="none",
+                expected="legacy-pytorch or clean",
+                remedy="name one of the two: this network has a fixed input size",
+            )
+        fixed_size = inception.load if kind == "inception" else squeezenet.load
+        extractor = fixed_size(path, resize=resize)
+    else:
+        extractor = scripted.load(path, trust=trust) if kind == "torchscript" else classifier.load(path)
+        if resize not in (None, "none"):
+            log.info(f"resize {resize} has no effect: the {kind} extractor takes images as they are")
+    log.info(
+        f"extractor {extractor.kind} {path}: {extractor.num_features} features, sha256 {extractor.sha256[:12]}, "
+        f"resize {extractor.resize}; {extractor.note}"
+    )
+    return extractor
+
+
+def _require_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise problem(
+            what, got=repr(value), expected=" | ".join(choices), remedy="name one of these in the configuration"
+        )

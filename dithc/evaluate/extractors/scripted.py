@@ -1,0 +1,88 @@
+"""Any feature extractor as a TorchScript file, for networks that dithc does not know.
+
+Contract of the file: `torch.jit.load` opens it; its `forward` takes float32 RGB images (N, 3, H, W) in 0..255 of any size from
+32x32 up, resizes and normalises them itself, and returns floating features (N, d), one row per image, in evaluation mode.
+
+Such a file is a program: opening it, and every batch, runs what is in it with the user's rights, and TorchScript can write files.
+Nothing of one is read before the user has said that it is trusted.
+"""
+
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dithc.evaluate.extractors.extractor import Extractor
+from dithc.evaluate.extractors.weights import require_file
+from dithc.log import problem
+from dithc.runs import sha256_file
+
+PROBE_SHAPE = (2, 3, 64, 64)
+CONTRACT = "a network from float32 (N, 3, H, W) in 0..255 to finite floating features (N, d)"
+REMEDY = "script a wrapper that resizes and normalises inside and returns one feature vector per image"
+
+
+def load(path: Path, *, trust: bool) -> Extractor:
+    """Reads a TorchScript network and tries it on a small batch, which also tells d.
+
+    Raises:
+        UserError: the file is not trusted, missing or unreadable, or the network does not keep the contract.
+    """
+    if not trust:
+        raise problem(
+            f"TorchScript file {path} is a program, which runs with your rights, and is not trusted",
+            got="trust: false",
+            expected="`trust: true` beside its `path` in the section `extractors`, from someone who knows where the file is from",
+            remedy="ask who made it; then add `trust: true`, or take a kind that holds numbers alone, such as squeezenet",
+        )
+    require_file(path, kind="torchscript", what_to_put=f"a file written by torch.jit.save: {CONTRACT}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # newer PyTorch versions announce the end of TorchScript here
+            script = torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
+    except (RuntimeError, ValueError) as error:
+        raise problem(
+            f"TorchScript file {path} cannot be read",
+            got=f"{path.stat().st_size} bytes; {_cause(error)}",
+            expected="a whole file written by torch.jit.save",
+            remedy="copy or export the file again",
+        ) from error
+
+    def features(images: Tensor) -> Tensor:
+        return script(images.float())  # type: ignore[no-any-return]
+
+    return Extractor(
+        name=path.name,
+        kind="torchscript",
+        sha256=sha256_file(path),
+        num_features=_probe(script, path),
+        resize="none",
+        comparable=False,
+        note="TorchScript features of the user's file, resized by the file itself: not comparable with published FID",
+        network=features,
+    )
+
+
+def _probe(script: torch.nn.Module, path: Path) -> int:
+    """Number of features, from a batch of a fixed gray ramp."""
+    ramp = torch.linspace(0, 255, 2 * 3 * 64 * 64).view(PROBE_SHAPE)  # (2, 3, 64, 64)
+    try:
+        with torch.inference_mode():
+            result = script(ramp)
+    except RuntimeError as error:
+        got: object = _cause(error)
+    else:
+        if isinstance(result, Tensor) and result.ndim == 2 and len(result) == 2 and result.is_floating_point():
+            if bool(result.isfinite().all()):
+                return result.shape[1]
+            got = "NaN or infinity"
+        else:
+            got = f"{result.dtype} {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
+    raise problem(f"TorchScript file {path} fails on a {PROBE_SHAPE} batch", got=got, expected=CONTRACT, remedy=REMEDY)
+
+
+def _cause(error: Exception) -> str:
+    """The last line of a TorchScript error is the cause; the ones before are its own stack."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__

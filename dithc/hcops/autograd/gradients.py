@@ -1,0 +1,314 @@
+"""What each operator keeps for its backward pass, and that pass.
+
+Every function here serves two callers (see `custom.py`): autograd directly, then it calls raw kernels; and the tracers of torch,
+then it calls operators of torch. `ctx.direct` tells which.
+
+Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dithc.hcops.active import raw
+from dithc.hcops.autograd.flat import abandon, target
+from dithc.log import problem
+
+Gradients = tuple[Tensor | None, ...]
+# Gradients of x, weight and bias of a linear layer.
+NUM_LINEAR = 3
+
+
+class Layer(NamedTuple):
+    """A linear layer of a node of autograd.
+
+    Attributes:
+        needs: whether the gradients of its x, weight and bias are wanted.
+        has_bias: whether there is a bias.
+        parameter: the weight, where its gradient may go to the flat buffer.
+        place: of the weight among the edges of the node, which are those of the tensors among the inputs.
+    """
+
+    needs: Sequence[bool]
+    has_bias: bool
+    parameter: Any
+    place: int = 1
+
+
+def keep_linear(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
+    x, weight, bias, _dtype = inputs
+    _keep_layer(ctx, weight, bias)
+    ctx.save_for_backward(x, weight)
+
+
+def linear(ctx: Any, dy: Tensor) -> Gradients:
+    x, weight = ctx.saved_tensors
+    return (*of_layer(ctx, _dense(dy), x, weight, _layer_of(ctx)), None)
+
+
+def keep_linear_gelu(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
+    x, weight, bias, _dtype = inputs
+    _keep_layer(ctx, weight, bias)
+    ctx.save_for_backward(x, weight, outputs[1])
+
+
+def linear_gelu(ctx: Any, dy: Tensor) -> Gradients:
+    x, weight, before = ctx.saved_tensors
+    dbefore = kernel(ctx, "gelu_backward")(_dense(dy), before)  # (..., F)
+    return (*of_layer(ctx, dbefore, x, weight, _layer_of(ctx)), None)
+
+
+def keep_linear_gate_residual(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
+    x, weight, bias, gate, residual, ctx.dtype = inputs
+    _keep_layer(ctx, weight, bias)
+    ctx.residual_dtype = residual.dtype
+    ctx.save_for_backward(x, weight, gate, outputs[1])
+
+
+def linear_gate_residual(ctx: Any, dout: Tensor) -> Gradients:
+    x, weight, gate, y = ctx.saved_tensors
+    dout = _dense(dout)
+    dy, dgate = _gate(ctx, dout, gate, y, ctx.dtype)
+    return (*of_layer(ctx, dy, x, weight, _layer_of(ctx)), dgate, dout.to(ctx.residual_dtype), None)
+
+
+def keep_mlp(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
+    x, weight1, bias1, weight2, bias2, gate, residual, ctx.dtype = inputs
+    _, hidden, before, y = outputs
+    ctx.has_bias = bias1 is not None, bias2 is not None
+    ctx.parameters = flat_parameter(ctx, weight1), flat_parameter(ctx, weight2)
+    ctx.residual_dtype = residual.dtype
+    ctx.save_for_backward(x, weight1, before, hidden, weight2, gate, y)
+
+
+def mlp(ctx: Any, dout: Tensor) -> Gradients:
+    """The second layer's product gives the gradient to what stood before the GELU, and the first layer reads that."""
+    x, weight1, before, hidden, weight2, gate, y = ctx.saved_tensors
+    dout, needs, has_bias = _dense(dout), ctx.needs_input_grad, ctx.has_bias
+    dy, dgate = _gate(ctx, dout, gate, y, ctx.dtype)
+    first = Layer(needs[:NUM_LINEAR], has_bias[0], ctx.parameters[0])
+    second = Layer((any(first.needs), *needs[3:5]), has_bias[1], ctx.parameters[1], 2 + has_bias[0])
+    dbefore, *of_second = of_layer(ctx, dy, hidden, weight2, second, gelu_at=before)
+    try:
+        of_first = (None,) * NUM_LINEAR if dbefore is None else of_layer(ctx, dbefore, x, weight1, first)
+    except BaseException:
+        written = of_second[0]
+        if (
+            second.parameter is not None
+            and written is not None
+            and written.data_ptr() == second.parameter.flat_grad.data_ptr()
+        ):
+            abandon(second.parameter, written)  # it has landed, as if the second layer had a node of its own
+        raise
+    return (*of_first, *of_second, dgate, dout.to(ctx.residual_dtype), None)
+
+
+def keep_adaln(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
+    x, _shift, scale, _eps, _dtype = inputs
+    _, mean, rstd = outputs
+    ctx.save_for_backward(x, scale, mean, rstd)
+
+
+def adaln(ctx: Any, dy: Tensor) -> Gradients:
+    return _of_norm(ctx, "adaln_backward", dy, None)
+
+
+def adaln_and_stream(ctx: Any, dy: Tensor | None, dstream: Tensor | None) -> Gradients:
+    """As `adaln`; what comes back along the stream is added in the same pass over memory."""
+    return _of_norm(ctx, "adaln_backward", dy, dstream)
+
+
+def keep_adarms(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
+    x, _shift, scale, _eps, _dtype = inputs
+    ctx.save_for_backward(x, scale, outputs[1])
+
+
+def adarms(ctx: Any, dy: Tensor) -> Gradients:
+    return _of_norm(ctx, "adarms_backward", dy, None)
+
+
+def adarms_and_stream(ctx: Any, dy: Tensor | None, dstream: Tensor | None) -> Gradients:
+    return _of_norm(ctx, "adarms_backward", dy, dstream)
+
+
+def _of_norm(ctx: Any, name: str, dy: Tensor | None, dstream: Tensor | None) -> Gradients:
+    if dy is None:
+        return dstream, None, None, None, None
+    addend = () if dstream is None else (_dense(dstream),)
+    dx, dshift, dscale = kernel(ctx, name)(_dense(dy), *ctx.saved_tensors, *addend)
+    return dx, dshift, dscale, None, None
+
+
+def keep_gate_residual(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
+    x, gate, y = inputs
+    ctx.x_dtype = x.dtype
+    ctx.save_for_backward(gate, y)
+
+
+def gate_residual(ctx: Any, dout: Tensor) -> Gradients:
+    gate, y = ctx.saved_tensors
+    dout = _dense(dout)
+    dy, dgate = _gate(ctx, dout, gate, y, y.dtype)
+    return dout.to(ctx.x_dtype), dgate, dy
+
+
+def keep_attention(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
+    qkv, ctx.num_heads = inputs
+    out, lse = outputs
+    ctx.save_for_backward(qkv, out, lse)
+
+
+def attention(ctx: Any, dout: Tensor) -> Gradients:
+    qkv, out, lse = ctx.saved_tensors
+    return kernel(ctx, "attention_backward")(_dense(dout), qkv, out, lse, ctx.num_heads), None
+
+
+def keep_rotate_heads(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
+    """Of qkv only the norm asks; a rotation alone goes back without it."""
+    qkv, ctx.num_heads, cos, sin, query_weight, key_weight, ctx.eps = inputs
+    ctx.save_for_backward(None if query_weight is None else qkv, cos, sin, query_weight, key_weight)
+
+
+def rotate_heads(ctx: Any, dout: Tensor) -> Gradients:
+    qkv, cos, sin, query_weight, key_weight = ctx.saved_tensors
+    dqkv, dquery, dkey = kernel(ctx, "rotate_heads_backward")(
+        _dense(dout), qkv, ctx.num_heads, cos, sin, query_weight, key_weight, ctx.eps
+    )
+    of_weights = (None, None) if query_weight is None else (dquery, dkey)
+    return dqkv, None, None, None, *of_weights, None
+
+
+def keep_input(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(inputs[0])
+
+
+def keep_output(ctx: Any, _: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(outputs[0])
+
+
+def silu(ctx: Any, dy: Tensor) -> Gradients:
+    return (kernel(ctx, "silu_backward")(_dense(dy), *ctx.saved_tensors),)
+
+
+def gelu(ctx: Any, dy: Tensor) -> Gradients:
+    return (kernel(ctx, "gelu_backward")(_dense(dy), *ctx.saved_tensors),)
+
+
+def swiglu(ctx: Any, dy: Tensor) -> Gradients:
+    return (kernel(ctx, "swiglu_backward")(_dense(dy), *ctx.saved_tensors),)
+
+
+def softmax(ctx: Any, dy: Tensor) -> Gradients:
+    return (kernel(ctx, "softmax_backward")(_dense(dy), *ctx.saved_tensors),)
+
+
+def exp(ctx: Any, dy: Tensor) -> Gradients:
+    return (kernel(ctx, "exp_backward")(_dense(dy), *ctx.saved_tensors),)
+
+
+def tanh(ctx: Any, dy: Tensor) -> Gradients:
+    return (kernel(ctx, "tanh_backward")(_dense(dy), *ctx.saved_tensors),)
+
+
+def keep_mse(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
+    ctx.y_dtype = inputs[1].dtype
+    ctx.save_for_backward(*inputs)
+
+
+def mse(ctx: Any, dout: Tensor) -> Gradients:
+    x, y = ctx.saved_tensors
+    dx = kernel(ctx, "mse_backward")(_dense(dout), x, y)
+    return dx, -dx.to(ctx.y_dtype) if ctx.needs_input_grad[1] else None
+
+
+def keep_patchify(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
+    image, ctx.p, ctx.order = inputs
+    ctx.rows = image.shape[2] // ctx.p
+
+
+def patchify(ctx: Any, dy: Tensor) -> Gradients:
+    return kernel(ctx, "unpatchify_forward")(_dense(dy), ctx.rows, ctx.p, ctx.order), None, None
+
+
+def keep_unpatchify(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
+    _patches, _rows, ctx.p, ctx.order = inputs
+
+
+def unpatchify(ctx: Any, dy: Tensor) -> Gradients:
+    return kernel(ctx, "patchify_forward")(_dense(dy), ctx.p, ctx.order), None, None, None
+
+
+def keep_scale_add(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
+    x, y, ctx.alpha, ctx.beta = inputs
+    ctx.dtypes = (x.dtype, None if y is None else y.dtype)
+
+
+def scale_add(ctx: Any, dy: Tensor) -> Gradients:
+    scale, dy = kernel(ctx, "scale_add_forward"), _dense(dy)
+    needs = ctx.needs_input_grad
+    dx = scale(dy, None, ctx.alpha, 0.0).to(ctx.dtypes[0]) if needs[0] else None
+    return dx, scale(dy, None, ctx.beta, 0.0).to(ctx.dtypes[1]) if needs[1] else None, None, None
+
+
+def _keep_layer(ctx: Any, weight: Tensor, bias: Tensor | None) -> None:
+    ctx.has_bias = bias is not None
+    ctx.parameter = flat_parameter(ctx, weight)
+
+
+def flat_parameter(ctx: Any, weight: Tensor) -> Tensor | None:
+    """The parameter itself, where it has a place in the flat buffer: under recomputation the saved tensor is another object."""
+    return weight if ctx.direct and hasattr(weight, "flat_grad") else None
+
+
+def _layer_of(ctx: Any) -> Layer:
+    return Layer(ctx.needs_input_grad[:NUM_LINEAR], ctx.has_bias, ctx.parameter)
+
+
+def of_layer(
+    ctx: Any, dy: Tensor, x: Tensor, weight: Tensor, layer: Layer, *, gelu_at: Tensor | None = None
+) -> Gradients:
+    """The gradients of x (or of `gelu_at`, whose GELU x is), weight and bias of a linear layer, from its output's dy."""
+    backward, needs = kernel(ctx, "linear_backward"), layer.needs
+    if not ctx.direct:
+        traced = backward(dy, x, weight, layer.has_bias, list(needs), gelu_at=gelu_at)
+        return tuple(gradient if needed else None for gradient, needed in zip(traced, needs, strict=True))
+    into, accumulate, held = None, False, None
+    if needs[1] and layer.parameter is not None:
+        held = layer.parameter.grad
+        into, accumulate = target(layer.parameter, ctx.next_functions[layer.place][0])
+    try:
+        written: Gradients = backward(
+            dy, x, weight, layer.has_bias, needs, into, accumulate=accumulate, gelu_at=gelu_at
+        )
+    except BaseException:
+        if into is not None:
+            abandon(layer.parameter, held)
+        raise
+    return written
+
+
+def _gate(ctx: Any, dout: Tensor, gate: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """dy in `dtype` and dgate."""
+    gradients: tuple[Tensor, Tensor] = kernel(ctx, "gate_residual_backward")(dout, gate, y, dtype=dtype)
+    return gradients
+
+
+def kernel(ctx: Any, name: str) -> Callable[..., Any]:
+    """The raw kernel, or for tracers the operator of torch around it."""
+    if not ctx.direct:
+        operator: Callable[..., Any] = getattr(torch.ops.dithc, name.removesuffix("_forward"))
+        return operator
+    if torch.is_grad_enabled():
+        raise problem(
+            "second derivative of a fast operator",
+            got="a backward pass with create_graph=True",
+            expected="first derivatives only",
+            remedy="choose the back end with hcops.use('reference')",
+        )
+    return raw(name)
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    return tensor if tensor.is_contiguous() else tensor.contiguous()

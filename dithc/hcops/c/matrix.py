@@ -1,0 +1,360 @@
+"""Raw matrix kernels of the C back end: linear layers, attention and the heads before it. Tensors in, tensors out, no autograd.
+
+Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features.
+Outputs of a megabyte and more live in the pool of huge pages.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dithc import native
+from dithc.hcops.c.library import functions, pool, run_recorded
+from dithc.hcops.checks import (
+    TYPES,
+    array,
+    condition,
+    fp32,
+    heads_of,
+    rotation_of,
+    shape_of,
+    stream,
+    typed,
+    wrong_shape,
+)
+from dithc.hcops.tuning import Blocking, Choice, Layout, choice
+
+Needs = Sequence[bool]
+
+
+def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """x (..., D), weight (F, D), bias (F); `dtype` is that of the products and of the result."""
+    m, n, k = _sizes("linear", x, weight, bias)
+    tuned = _tuned(m, n, k, "forward", dtype)
+    if tuned == "torch":
+        return _torch_linear(x, weight, bias, dtype)
+    y = pool().empty((*x.shape[:-1], n), dtype)
+    _forward_product("linear", x, weight, bias, y, dtype, tuned)
+    return y  # (..., F)
+
+
+def linear_gelu_forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, *, keep: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """As `linear_forward`, then the tanh GELU; with `keep` also what stood before it, which the gradient needs."""
+    m, n, k = _sizes("linear_gelu", x, weight, bias)
+    y = pool().empty((*x.shape[:-1], n), dtype)
+    before = pool().empty(y.shape, dtype) if keep else None
+    _forward_product("linear_gelu", x, weight, bias, y, dtype, _cuts(m, n, k, dtype), _address(before), TYPES[dtype], 1)
+    return y, before  # (..., F) each
+
+
+def linear_gate_residual_forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    gate: Tensor,
+    residual: Tensor,
+    dtype: torch.dtype,
+    *,
+    keep: bool = True,
+) -> tuple[Tensor, Tensor | None]:
+    """x (N, T, D), weight (F, D), bias (F), gate (N, F), residual (N, T, F).
+
+    Returns:
+        residual + gate * y, in the widest type of residual, gate and `dtype`; and with `keep` y = x W^T + b, which the
+        gradient needs, in `dtype`.
+    """
+    op = "linear_gate_residual"
+    m, n, k = _sizes(op, x, weight, bias)
+    images, tokens, _ = stream(op, "x", x)
+    shape_of(op, "residual", residual, (images, tokens, n))
+    gate_fields = condition(op, "gate", gate, (images, n))
+    residual_fields = array(op, "residual", residual)
+    out_type = torch.promote_types(torch.promote_types(residual.dtype, gate.dtype), dtype)
+    out = pool().empty(residual.shape, out_type)
+    y = pool().empty(residual.shape, dtype) if keep else None
+    _forward_product(
+        *(op, x, weight, bias, out, dtype, _cuts(m, n, k, dtype), _address(y), TYPES[dtype], 0, None),
+        *(*gate_fields, tokens, *residual_fields),
+    )
+    return out, y  # (N, T, F) each
+
+
+def linear_backward(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    has_bias: bool,
+    needs: Needs,
+    into: Tensor | None = None,
+    *,
+    accumulate: bool = False,
+    gelu_at: Tensor | None = None,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients of `linear_forward`; products are of dy's type.
+
+    Args:
+        dy: (..., F).
+        x: (..., D), as in the forward pass.
+        weight: (F, D), as in the forward pass.
+        has_bias: whether there was a bias.
+        needs: whether the gradients of x, weight and bias are wanted.
+        into: (F, D) fp32 or None; receives the gradient of the weight.
+        accumulate: adds to `into` instead of overwriting it.
+        gelu_at: (..., D) in x's type: x is the GELU of it, and dx is the gradient to it instead of the one to x.
+
+    Returns:
+        dx in x's type, dw (or `into`) and db in fp32; None for what is not wanted.
+    """
+    op = "linear_backward"
+    m, n, k = _sizes(op, x, weight, None)
+    shape_of(op, "dy", dy, (*x.shape[:-1], n))
+    if gelu_at is not None:
+        shape_of(op, "gelu_at", gelu_at, tuple(x.shape))
+        typed(op, "gelu_at", gelu_at, x.dtype)
+    dx = _gradient_of_input(op, dy, x, weight, gelu_at, (m, n, k)) if needs[0] else None
+    db = torch.empty(n) if has_bias and needs[2] else None
+    dw = None
+    if needs[1]:
+        if into is not None:
+            shape_of(op, "into", into, (n, k))
+        dw = pool().empty((n, k), torch.float32) if into is None else into
+        _gradient_of_weight(op, dy, x, dw, db, (m, n, k), accumulate=accumulate and into is not None)
+    elif db is not None:
+        run_recorded()
+        torch.sum(dy.reshape(m, n), dim=0, dtype=torch.float32, out=db)
+    return dx, dw, db  # (..., D), (F, D), (F)
+
+
+def mlp_forward(
+    x: Tensor,
+    weight1: Tensor,
+    bias1: Tensor | None,
+    weight2: Tensor,
+    bias2: Tensor | None,
+    gate: Tensor,
+    residual: Tensor,
+    dtype: torch.dtype,
+    *,
+    keep: bool = True,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """`linear_gelu_forward`, then `linear_gate_residual_forward`: the results of the second between those of the first.
+
+    Returns:
+        residual + gate * y; the hidden layer; and with `keep`, what stood before the GELU, and y.
+    """
+    hidden, before = linear_gelu_forward(x, weight1, bias1, dtype, keep=keep)
+    out, y = linear_gate_residual_forward(hidden, weight2, bias2, gate, residual, dtype, keep=keep)
+    return out, hidden, before, y  # (N, T, F), (N, T, 4D), (N, T, 4D), (N, T, F)
+
+
+def rotate_heads_forward(
+    qkv: Tensor,
+    num_heads: int,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """qkv (N, T, 3D), cos and sin (T, K / 2) fp32 or None, weights (K) fp32 or None."""
+    op, given = "rotate_heads", (cos, sin, query_weight, key_weight)
+    n, t, _, k = _heads(op, qkv, num_heads)
+    rotation_of(op, qkv, num_heads, *given)
+    address, code = array(op, "qkv", qkv)
+    out = pool().empty(qkv.shape, qkv.dtype)
+    functions().hc_rotate_heads_forward(
+        *(native.context(), n, t, num_heads, k, eps, *_constants(op, *given), address, out.data_ptr(), code)
+    )
+    return out  # (N, T, 3D)
+
+
+def rotate_heads_backward(
+    dout: Tensor,
+    qkv: Tensor | None,
+    num_heads: int,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The gradients to qkv, in its type, and to the weights, fp32; without weights qkv may be None."""
+    op, given = "rotate_heads_backward", (cos, sin, query_weight, key_weight)
+    n, t, _, k = _heads(op, dout, num_heads)
+    rotation_of(op, dout, num_heads, *given)
+    address, code = array(op, "dout", dout)
+    dqkv = pool().empty(dout.shape, dout.dtype)
+    dquery = dkey = source = None
+    if query_weight is not None:
+        assert qkv is not None, "the gradient of a norm needs its input"
+        shape_of(op, "qkv", qkv, dout.shape)
+        source = typed(op, "qkv", qkv, dout.dtype)
+        dquery, dkey = torch.empty(k), torch.empty(k)
+    functions().hc_rotate_heads_backward(
+        *(native.context(), n, t, num_heads, k, eps, *_constants(op, *given), address, source, dqkv.data_ptr(), code),
+        *(_address(dquery), _address(dkey)),
+    )
+    return dqkv, dquery, dkey  # (N, T, 3D), (K), (K)
+
+
+def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
+    """qkv (N, T, 3D); the products are of its type.
+
+    Returns:
+        The mixed values (N, T, D) and the logarithms of the sums of exponentials (N, H, T), which the gradient needs.
+    """
+    n, t, d, k = _heads("attention", qkv, num_heads)
+    address, code = array("attention", "qkv", qkv)
+    out, lse = pool().empty((n, t, d), qkv.dtype), torch.empty((n, num_heads, t))
+    functions().hc_attention_forward(
+        native.context(), n, t, num_heads, k, address, code, out.data_ptr(), code, lse.data_ptr(), code
+    )
+    return out, lse
+
+
+def attention_backward(dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_heads: int) -> Tensor:
+    """The gradient of `attention_forward`; the products are of qkv's type."""
+    op = "attention_backward"
+    n, t, d, k = _heads(op, qkv, num_heads)
+    shape_of(op, "dout", dout, (n, t, d))
+    shape_of(op, "out", out, (n, t, d))
+    shape_of(op, "lse", lse, (n, num_heads, t))
+    address, code = array(op, "qkv", qkv)
+    dqkv = pool().empty(qkv.shape, qkv.dtype)
+    functions().hc_attention_backward(
+        *(native.context(), n, t, num_heads, k, *array(op, "dout", dout), address, code, *array(op, "out", out)),
+        *(fp32(op, "lse", lse), dqkv.data_ptr(), code, code),
+    )
+    return dqkv  # (N, T, 3D)
+
+
+def _sizes(op: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[int, int, int]:
+    """Rows of x, F and D of a linear layer."""
+    if weight.dim() != 2:
+        raise wrong_shape(op, "weight", weight, expected="(F, D)")
+    n, k = weight.shape
+    if x.dim() == 0 or x.shape[-1] != k:
+        raise wrong_shape(op, "x", x, expected=f"(..., {k}), as wide as the rows of weight")
+    if bias is not None and bias.shape != (n,):
+        raise wrong_shape(op, "bias", bias, expected=(n,))
+    return x.shape[:-1].numel(), n, k
+
+
+def _forward_product(
+    op: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    c: Tensor,
+    dtype: torch.dtype,
+    tuned: Blocking | None,
+    *epilogue: int | None,
+) -> None:
+    """c = epilogue(x W^T + b); `epilogue` are the fields of GemmArguments from `before` on."""
+    n, k = weight.shape
+    x_address, x_type = array(op, "x", x)
+    weight_address, weight_type = array(op, "weight", weight)
+    bias_fields = (None, 0) if bias is None else array(op, "bias", bias)
+    _gemm(
+        tuned,
+        *(c.shape[:-1].numel(), n, k, x_address, k, 1, x_type, weight_address, 1, k, weight_type),
+        *(c.data_ptr(), n, 1, TYPES[c.dtype], 0, TYPES[dtype], 0, None, *bias_fields, *epilogue),
+    )
+
+
+def _gradient_of_input(
+    op: str, dy: Tensor, x: Tensor, weight: Tensor, gelu_at: Tensor | None, sizes: tuple[int, int, int]
+) -> Tensor:
+    """dx = dy W (..., D), times gelu'(gelu_at)."""
+    m, n, k = sizes
+    tuned = _tuned(m, k, n, "grad_input", dy.dtype)
+    if tuned == "torch" and gelu_at is not None:
+        tuned = None  # measured as a plain product: with the GELU's gradient torch needs another pass
+    if tuned == "torch":
+        run_recorded()
+        with torch.autocast("cpu", enabled=False):  # it may be on in a backward pass too
+            return torch.matmul(dy, weight.to(dy.dtype)).to(x.dtype)
+    dy_address, compute = array(op, "dy", dy)
+    weight_address, weight_type = array(op, "weight", weight)
+    dx = pool().empty(x.shape, x.dtype)
+    _gemm(
+        tuned,
+        *(m, k, n, dy_address, n, 1, compute, weight_address, k, 1, weight_type),
+        *(dx.data_ptr(), k, 1, TYPES[x.dtype], 0, compute, 0, None, None, 0, None, 0, 0, _address(gelu_at)),
+    )
+    return dx
+
+
+def _gradient_of_weight(
+    op: str, dy: Tensor, x: Tensor, dw: Tensor, db: Tensor | None, sizes: tuple[int, int, int], *, accumulate: bool
+) -> None:
+    """dw = dy^T x (F, D) and db = the sum of dy over rows (F)."""
+    m, n, k = sizes
+    tuned = _tuned(n, k, m, "grad_weight", dy.dtype)
+    if tuned == "torch" or k == 0:
+        run_recorded()
+    if tuned == "torch":
+        with torch.autocast("cpu", enabled=False):
+            product = torch.mm(dy.reshape(m, n).t(), x.reshape(m, k).to(dy.dtype))
+        torch.add(dw, product, out=dw) if accumulate else dw.copy_(product)
+    if tuned == "torch" or k == 0:  # no column of x: dw is empty, and the library sums dy only beside a product
+        if db is not None:
+            torch.sum(dy.reshape(m, n), dim=0, dtype=torch.float32, out=db)
+        return
+    dy_address, compute = array(op, "dy", dy)
+    x_address, x_type = array(op, "x", x)
+    if accumulate and db is not None:
+        db.zero_()  # the library adds to both, or to neither
+    _gemm(
+        tuned,
+        *(n, k, m, dy_address, 1, n, compute, x_address, k, 1, x_type),
+        *(fp32(op, "into", dw), k, 1, 0, 0, compute, int(accumulate), None if db is None else db.data_ptr()),
+    )
+
+
+def _gemm(tuned: Blocking | None, *fields: int | None) -> None:
+    """One product; `fields` are those of GemmArguments in order, the rest of them zero."""
+    arguments = native.GemmArguments(*fields)
+    if tuned is not None:
+        for name, value in tuned._asdict().items():
+            setattr(arguments, name, value)
+    functions().hc_gemm(native.context(), arguments)
+
+
+def _tuned(m: int, n: int, k: int, layout: Layout, dtype: torch.dtype) -> Choice | None:
+    return choice(m, n, k, layout, "bf16" if dtype is torch.bfloat16 else "fp32")
+
+
+def _cuts(m: int, n: int, k: int, dtype: torch.dtype) -> Blocking | None:
+    """As `_tuned`, for a forward product with an end of its own: there torch, measured as a plain product, needs more passes."""
+    tuned = _tuned(m, n, k, "forward", dtype)
+    return None if tuned == "torch" else tuned
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _torch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """torch's own product, where tuning found it faster."""
+    run_recorded()
+    with torch.autocast("cpu", enabled=False):
+        return functional.linear(x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+
+
+def _constants(
+    op: str, cos: Tensor | None, sin: Tensor | None, query_weight: Tensor | None, key_weight: Tensor | None
+) -> tuple[int | None, ...]:
+    """The addresses of the tables and weights of a rotation."""
+    named = {"cos": cos, "sin": sin, "query_weight": query_weight, "key_weight": key_weight}
+    return tuple(None if tensor is None else fp32(op, name, tensor) for name, tensor in named.items())
+
+
+def _heads(op: str, qkv: Tensor, num_heads: int) -> tuple[int, int, int, int]:
+    n, t, three = stream(op, "qkv", qkv)
+    heads_of(op, qkv, num_heads)
+    return n, t, three // 3, three // (3 * num_heads)

@@ -1,0 +1,375 @@
+"""Raw kernels of the C back end that are bound by memory: functions of elements, of rows, and of all parameters.
+
+Legend: N batch, T tokens, D width, E width of a hidden layer, C channels, R and S rows and columns of patches, p side of a patch
+(T = R * S).
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dithc import native
+from dithc.hcops.c.library import functions, pool
+from dithc.hcops.checks import (
+    TYPES,
+    array,
+    condition,
+    fp32,
+    halves_of,
+    patches_of,
+    shape_of,
+    stream,
+    typed,
+    wrong_shape,
+)
+from dithc.log import problem
+
+# Numbers of hc_function.
+EXP, TANH, GELU, SILU = range(4)
+
+
+def adaln_forward(
+    x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x (N, T, D), shift and scale (N, D) of one type and stride; `dtype` is that of the result."""
+    mean = torch.empty(x.shape[:-1])
+    return _adaln("adaln", x, shift, scale, eps, dtype, mean)  # type: ignore[return-value]
+
+
+def adarms_forward(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """As `adaln_forward`, of RMSNorm, which has no mean."""
+    out, _, rstd = _adaln("adarms", x, shift, scale, eps, dtype, None)
+    return out, rstd  # (N, T, D), (N, T)
+
+
+def adaln_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor, rstd: Tensor, dstream: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `adaln_forward`, each in the type of its input; shift has the type of scale.
+
+    `dstream` (N, T, D) is added to dx: what comes back to x beside the norm.
+    """
+    return _adaln_backward("adaln_backward", dy, x, scale, mean, rstd, dstream)
+
+
+def adarms_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, rstd: Tensor, dstream: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `adaln_backward`, of `adarms_forward`."""
+    return _adaln_backward("adarms_backward", dy, x, scale, None, rstd, dstream)
+
+
+def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
+    """x and y (N, T, D), gate (N, D); the result has the widest type of the three."""
+    op = "gate_residual"
+    n, t, d = stream(op, "x", x)
+    shape_of(op, "y", y, (n, t, d))
+    dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), gate.dtype)
+    out = pool().empty(x.shape, dtype)
+    functions().hc_gate_residual_forward(
+        *(native.context(), n, t, d, *array(op, "x", x), *condition(op, "gate", gate, (n, d)), *array(op, "y", y)),
+        *(out.data_ptr(), TYPES[dtype]),
+    )
+    return out  # (N, T, D)
+
+
+def gate_residual_backward(
+    dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """dy (N, T, D) in `dtype` (None: y's) and dgate (N, D) in gate's type; the gradient of x is dout itself."""
+    op = "gate_residual_backward"
+    n, t, d = stream(op, "dout", dout)
+    shape_of(op, "y", y, (n, t, d))
+    dtype = dtype or y.dtype
+    gate_address, gate_type, stride = condition(op, "gate", gate, (n, d))
+    dy, dgate = pool().empty(y.shape, dtype), gate.new_empty((n, d))
+    functions().hc_gate_residual_backward(
+        *(native.context(), n, t, d, *array(op, "dout", dout), gate_address, gate_type, stride, *array(op, "y", y)),
+        *(dy.data_ptr(), TYPES[dtype], dgate.data_ptr(), gate_type),
+    )
+    return dy, dgate
+
+
+def exp_forward(x: Tensor) -> Tensor:
+    """x of any shape."""
+    return _map("exp", EXP, x)
+
+
+def tanh_forward(x: Tensor) -> Tensor:
+    """x of any shape."""
+    return _map("tanh", TANH, x)
+
+
+def exp_backward(dy: Tensor, y: Tensor) -> Tensor:
+    """dy and y, the result of the forward pass, of one shape."""
+    return _map_backward("exp_backward", EXP, dy, y)
+
+
+def tanh_backward(dy: Tensor, y: Tensor) -> Tensor:
+    """dy and y, the result of the forward pass, of one shape."""
+    return _map_backward("tanh_backward", TANH, dy, y)
+
+
+def gelu_forward(x: Tensor) -> Tensor:
+    """x of any shape; the tanh form."""
+    return _map("gelu", GELU, x)
+
+
+def gelu_backward(dy: Tensor, x: Tensor) -> Tensor:
+    """dy and x of one shape."""
+    return _map_backward("gelu_backward", GELU, dy, x)
+
+
+def silu_forward(x: Tensor) -> Tensor:
+    """x of any shape."""
+    return _map("silu", SILU, x)
+
+
+def silu_backward(dy: Tensor, x: Tensor) -> Tensor:
+    """dy and x of one shape."""
+    return _map_backward("silu_backward", SILU, dy, x)
+
+
+def swiglu_forward(x: Tensor) -> Tensor:
+    """x (N, T, 2E), gates before values."""
+    halves_of("swiglu", "x", x)
+    n, t, both = x.shape
+    address, code = array("swiglu", "x", x)
+    out = pool().empty((n, t, both // 2), x.dtype)
+    functions().hc_swiglu_forward(native.context(), n * t, both // 2, address, code, out.data_ptr(), code)
+    return out  # (N, T, E)
+
+
+def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
+    """dy (N, T, E) and x (N, T, 2E)."""
+    op = "swiglu_backward"
+    halves_of(op, "x", x)
+    n, t, both = x.shape
+    shape_of(op, "dy", dy, (n, t, both // 2))
+    address, code = array(op, "x", x)
+    dx = pool().empty(x.shape, x.dtype)
+    functions().hc_swiglu_backward(
+        native.context(), n * t, both // 2, *array(op, "dy", dy), address, code, dx.data_ptr(), code
+    )
+    return dx  # (N, T, 2E)
+
+
+def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float, *, out: Tensor | None = None) -> Tensor:
+    """alpha * x + beta * y in the wider type; y of x's shape, or None. `out` may be x itself."""
+    if y is not None:
+        shape_of("scale_add", "y", y, x.shape)
+    if out is None:
+        out = pool().empty(x.shape, x.dtype if y is None else torch.promote_types(x.dtype, y.dtype))
+    shape_of("scale_add", "out", out, x.shape)
+    functions().hc_scale_add(
+        *(native.context(), x.numel(), alpha, *array("scale_add", "x", x), 0.0 if y is None else beta),
+        *((None, 0) if y is None else array("scale_add", "y", y)),
+        *array("scale_add", "out", out),
+    )
+    return out
+
+
+def softmax_forward(x: Tensor) -> Tensor:
+    """Over the last dimension."""
+    address, code = array("softmax", "x", x)
+    out = pool().empty(x.shape, x.dtype)
+    functions().hc_softmax_forward(native.context(), *_rows("softmax", x), address, code, out.data_ptr(), code)
+    return out
+
+
+def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
+    """dy and y, the result of the forward pass, of one shape."""
+    op = "softmax_backward"
+    shape_of(op, "dy", dy, y.shape)
+    address, code = array(op, "y", y)
+    dx = pool().empty(y.shape, y.dtype)
+    functions().hc_softmax_backward(
+        native.context(), *_rows(op, y), *array(op, "dy", dy), address, code, dx.data_ptr(), code
+    )
+    return dx
+
+
+def mse_forward(x: Tensor, y: Tensor) -> Tensor:
+    """The mean of (x - y)^2 over all but the first dimension (N), fp32."""
+    shape_of("mse", "y", y, x.shape)
+    out = torch.empty(x.shape[:1])
+    rows, columns = _samples("mse", x)
+    functions().hc_mse_forward(
+        native.context(), rows, columns, *array("mse", "x", x), *array("mse", "y", y), out.data_ptr()
+    )
+    return out
+
+
+def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The gradient to x, in its type; that to y is its negative. dout (N), fp32."""
+    op = "mse_backward"
+    shape_of(op, "y", y, x.shape)
+    shape_of(op, "dout", dout, x.shape[:1])
+    rows, columns = _samples(op, x)
+    address, code = array(op, "x", x)
+    dx = pool().empty(x.shape, x.dtype)
+    functions().hc_mse_backward(
+        *(native.context(), rows, columns, fp32(op, "dout", dout), address, code, *array(op, "y", y)),
+        *(dx.data_ptr(), code),
+    )
+    return dx
+
+
+def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
+    """image (N, C, R * p, S * p) to patches (N, T, C * p * p); order 0: (C, p, p) within a patch, order 1: (p, p, C)."""
+    patches_of("patchify", "image", image, p, order)
+    n, c, height, width = image.shape
+    r, s = height // p, width // p
+    address, code = array("patchify", "image", image)
+    out = pool().empty((n, r * s, c * p * p), image.dtype)
+    functions().hc_patchify(native.context(), n, c, r, s, p, order, address, code, out.data_ptr(), code)
+    return out  # (N, T, C*p*p)
+
+
+def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
+    """patches (N, T, C * p * p) of an image with `rows` rows of patches, to the image (N, C, R * p, S * p)."""
+    patches_of("unpatchify", "patches", patches, p, order, rows=rows)
+    n, t, features = patches.shape
+    c, s = features // (p * p), t // rows
+    address, code = array("unpatchify", "patches", patches)
+    out = pool().empty((n, c, rows * p, s * p), patches.dtype)
+    functions().hc_unpatchify(native.context(), n, c, rows, s, p, order, address, code, out.data_ptr(), code)
+    return out  # (N, C, height, width)
+
+
+def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
+    """The sum over all elements of contiguous fp32 tensors, in float64."""
+    total = torch.zeros((), dtype=torch.float64)
+    counts, addresses = _counts(tensors), _addresses("sum_of_squares", "tensors", tensors)
+    functions().hc_sum_of_squares(
+        native.context(), len(tensors), counts.data_ptr(), addresses.data_ptr(), total.data_ptr()
+    )
+    return total.item()
+
+
+def adamw_forward(
+    weights: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    first: Sequence[Tensor],
+    second: Sequence[Tensor],
+    averages: Sequence[Tensor] | None,
+    shadows: Sequence[Tensor] | None,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    step: int,
+    gradient_scale: float,
+    ema_decay: float,
+) -> None:
+    """One update of all weights in place; lists of contiguous fp32 tensors of equal shapes, `shadows` of bf16."""
+    op = "adamw"
+    settings = native.AdamwSettings(lr, *betas, eps, weight_decay, gradient_scale, step, ema_decay)
+    lists = {"weights": weights, "gradients": gradients, "first": first, "second": second, "averages": averages}
+    arrays = [
+        None if tensors is None else _addresses(op, name, tensors, like=weights) for name, tensors in lists.items()
+    ]
+    arrays.append(None if shadows is None else _addresses(op, "shadows", shadows, like=weights, of_type=torch.bfloat16))
+    counts = _counts(weights)
+    functions().hc_adamw(
+        *(native.context(), settings, len(weights), counts.data_ptr()),
+        *(None if addresses is None else addresses.data_ptr() for addresses in arrays),
+    )
+
+
+def _adaln(
+    op: str, x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, mean: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Of RMSNorm where there is no `mean` to be written."""
+    n, t, d = stream(op, "x", x)
+    x_address, x_type = array(op, "x", x)
+    shift_address, shift_type, shift_stride = condition(op, "shift", shift, (n, d))
+    scale_address, _, stride = condition(op, "scale", scale, (n, d))
+    if shift.dtype != scale.dtype or (stride != shift_stride and n > 1):
+        raise wrong_shape(op, "shift", shift, expected=f"type and strides of scale: {scale.dtype}, {scale.stride()}")
+    out, rstd = pool().empty(x.shape, dtype), torch.empty((n, t))
+    functions().hc_adaln_forward(
+        *(native.context(), n, t, d, eps, x_address, x_type, shift_address, scale_address, shift_type, stride),
+        *(out.data_ptr(), TYPES[dtype], None if mean is None else mean.data_ptr(), rstd.data_ptr()),
+    )
+    return out, mean, rstd  # (N, T, D), (N, T), (N, T)
+
+
+def _adaln_backward(
+    op: str, dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor | None, rstd: Tensor, dstream: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    n, t, d = stream(op, "x", x)
+    shape_of(op, "dy", dy, (n, t, d))
+    if mean is not None:
+        shape_of(op, "mean", mean, (n, t))
+    shape_of(op, "rstd", rstd, (n, t))
+    scale_address, scale_type, stride = condition(op, "scale", scale, (n, d))
+    if dstream is not None:
+        shape_of(op, "dstream", dstream, (n, t, d))
+    dx = pool().empty(x.shape, x.dtype)
+    dshift, dscale = scale.new_empty((n, d)), scale.new_empty((n, d))
+    x_address, x_type = array(op, "x", x)
+    functions().hc_adaln_backward(
+        *(native.context(), n, t, d, *array(op, "dy", dy), x_address, x_type, scale_address, scale_type, stride),
+        *(None if mean is None else fp32(op, "mean", mean), fp32(op, "rstd", rstd)),
+        *((None, 0) if dstream is None else array(op, "dstream", dstream)),
+        *(dx.data_ptr(), x_type, dshift.data_ptr(), dscale.data_ptr(), scale_type),
+    )
+    return dx, dshift, dscale  # (N, T, D), (N, D), (N, D)
+
+
+def _map(op: str, function: int, x: Tensor) -> Tensor:
+    address, code = array(op, "x", x)
+    out = pool().empty(x.shape, x.dtype)
+    functions().hc_map(native.context(), function, x.numel(), address, code, out.data_ptr(), code)
+    return out
+
+
+def _map_backward(op: str, function: int, dy: Tensor, x: Tensor) -> Tensor:
+    shape_of(op, "dy", dy, x.shape)
+    address, code = array(op, "x", x)
+    dx = pool().empty(x.shape, x.dtype)
+    functions().hc_map_backward(
+        native.context(), function, x.numel(), *array(op, "dy", dy), address, code, dx.data_ptr(), code
+    )
+    return dx
+
+
+def _rows(op: str, x: Tensor) -> tuple[int, int]:
+    if x.dim() == 0:
+        raise wrong_shape(op, "x", x, expected="at least one dimension")
+    return x.shape[:-1].numel(), x.shape[-1]
+
+
+def _samples(op: str, x: Tensor) -> tuple[int, int]:
+    if x.dim() == 0:
+        raise wrong_shape(op, "x", x, expected="(N, ...)")
+    return x.shape[0], x.shape[1:].numel()
+
+
+def _addresses(
+    op: str,
+    name: str,
+    tensors: Sequence[Tensor],
+    *,
+    like: Sequence[Tensor] | None = None,
+    of_type: torch.dtype = torch.float32,
+) -> Tensor:
+    """The addresses of contiguous tensors of one type, as C reads them: an array of pointers."""
+    if like is not None and len(tensors) != len(like):
+        raise problem(
+            f"operator {op}, argument {name}", got=len(tensors), expected=len(like), remedy="one for each weight"
+        )
+    found = []
+    for index, tensor in enumerate(tensors):
+        entry = f"{name}[{index}]"
+        if like is not None:
+            shape_of(op, entry, tensor, like[index].shape)
+        found.append(typed(op, entry, tensor, of_type))
+    return torch.tensor(found, dtype=torch.int64)
+
+
+def _counts(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.tensor([tensor.numel() for tensor in tensors], dtype=torch.int64)

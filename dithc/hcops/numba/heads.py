@@ -1,0 +1,174 @@
+"""RMSNorm and rotation of the heads of q and k in the Numba back end: the compiled loops, and the raw kernels around them.
+
+Legend: N batch, T tokens, D width, H heads, K head width (D = H * K). Arrays are flat, arithmetic is fp32, and sums over tokens
+are taken as in `loops.py`, so that no result depends on the number of threads.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dithc.hcops.checks import fp32, rotation_of, shape_of, typed
+from dithc.hcops.numba.compiler import Array, Kernel, helper, load, multiply_add, read, store, write
+from dithc.hcops.numba.loops import ONE, TOKENS_PER_BLOCK, ZERO, Fp32
+from dithc.hcops.numba.operators import NO_FP32, add_blocks, flat
+from dithc.hcops.numba.threads import run
+
+
+def rotate_heads_forward(
+    qkv: Tensor,
+    num_heads: int,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """qkv (N, T, 3D), cos and sin (T, K / 2) fp32 or None, weights (K) fp32 or None."""
+    op = "rotate_heads"
+    rotation_of(op, qkv, num_heads, cos, sin, query_weight, key_weight)
+    n, t, three = qkv.shape
+    out, constants = torch.empty_like(qkv), _constants(op, cos, sin, query_weight, key_weight)
+    run(
+        *(rotate_forward, n * t, t, num_heads, three // (3 * num_heads), np.float32(eps), *constants),
+        *(flat(op, "qkv", qkv), flat(op, "out", out)),
+        elements=qkv.numel(),
+    )
+    return out  # (N, T, 3D)
+
+
+def rotate_heads_backward(
+    dout: Tensor,
+    qkv: Tensor | None,
+    num_heads: int,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The gradients to qkv, in its type, and to the weights, fp32; without weights qkv may be None."""
+    op = "rotate_heads_backward"
+    rotation_of(op, dout, num_heads, cos, sin, query_weight, key_weight)
+    n, t, three = dout.shape
+    k, blocks = three // (3 * num_heads), -(-t // TOKENS_PER_BLOCK)
+    if query_weight is not None:
+        assert qkv is not None, "the gradient of a norm needs its input"
+        shape_of(op, "qkv", qkv, dout.shape)
+        typed(op, "qkv", qkv, dout.dtype)
+    dqkv, source = torch.empty_like(dout), dout if qkv is None else qkv
+    sums, turned = np.zeros(n * blocks * 2 * k, np.float32), np.empty(n * blocks * k, np.float32)
+    run(
+        *(rotate_backward, n * blocks, t, num_heads, k, np.float32(eps)),
+        *_constants(op, cos, sin, query_weight, key_weight),
+        *(flat(op, "dout", dout), flat(op, "qkv", source), flat(op, "dqkv", dqkv), turned, sums),
+        elements=dout.numel(),
+    )
+    if query_weight is None:
+        return dqkv, None, None
+    of_query, of_key = add_blocks(sums, (1, n * blocks, 2 * k)).view(2, k).unbind(0)
+    return dqkv, of_query.clone(), of_key.clone()  # (N, T, 3D), (K), (K)
+
+
+def _constants(
+    op: str, cos: Tensor | None, sin: Tensor | None, query_weight: Tensor | None, key_weight: Tensor | None
+) -> tuple[Array, Array, Array]:
+    """Cosines, sines, and the weights of q behind which stand those of k; empty where there are none."""
+    for name, tensor in (("cos", cos), ("sin", sin), ("query_weight", query_weight), ("key_weight", key_weight)):
+        if tensor is not None:
+            fp32(op, name, tensor)
+    tables = (NO_FP32, NO_FP32) if cos is None or sin is None else (flat(op, "cos", cos), flat(op, "sin", sin))
+    if query_weight is None or key_weight is None:
+        return *tables, NO_FP32
+    return *tables, flat(op, "weights", torch.cat([query_weight.detach(), key_weight.detach()]))
+
+
+@helper(reorder=True)
+def _sum_of_squares(x: Array, start: int, count: int) -> np.float32:
+    total = ZERO
+    for j in range(count):
+        total += load(x, start + j) * load(x, start + j)
+    return total
+
+
+@helper(reorder=True)
+def _sum_of_weighted(x: Array, start: int, y: Fp32, y_start: int, weights: Fp32, weight: int, count: int) -> np.float32:
+    total = ZERO
+    for j in range(count):
+        total += load(x, start + j) * (read(y, y_start + j) * read(weights, weight + j))
+    return total
+
+
+@helper()
+def _copy(source: Array, target: Array, start: int, count: int) -> None:
+    for j in range(start, start + count):
+        write(target, j, read(source, j))
+
+
+@Kernel
+def rotate_forward(
+    begin: int, end: int, tokens: int, heads: int, width: int, eps: np.float32,
+    cos: Fp32, sin: Fp32, weights: Fp32, qkv: Array, out: Array,
+) -> None:  # fmt: skip
+    """Rows (tokens): each head of q and k normed where there are weights, then rotated where there are angles."""
+    half = width // 2
+    for row in range(begin, end):
+        first, angles = row * 3 * heads * width, row % tokens * half
+        for number in range(2 * heads):
+            at, weight, rstd = first + number * width, number // heads * width, ONE
+            if weights.size:
+                rstd = ONE / np.sqrt(_sum_of_squares(qkv, at, width) / np.float32(width) + eps)
+            if cos.size:
+                for i in range(half):
+                    a, b = load(qkv, at + 2 * i), load(qkv, at + 2 * i + 1)
+                    if weights.size:
+                        a *= rstd * read(weights, weight + 2 * i)
+                        b *= rstd * read(weights, weight + 2 * i + 1)
+                    c, s = read(cos, angles + i), read(sin, angles + i)
+                    store(out, at + 2 * i, multiply_add(-b, s, a * c))
+                    store(out, at + 2 * i + 1, multiply_add(a, s, b * c))
+            elif weights.size:
+                for j in range(width):
+                    store(out, at + j, load(qkv, at + j) * (rstd * read(weights, weight + j)))
+            else:
+                _copy(qkv, out, at, width)
+        _copy(qkv, out, first + 2 * heads * width, heads * width)
+
+
+@Kernel
+def rotate_backward(
+    begin: int, end: int, tokens: int, heads: int, width: int, eps: np.float32,
+    cos: Fp32, sin: Fp32, weights: Fp32, dout: Array, qkv: Array, dqkv: Array, turned: Fp32, sums: Fp32,
+) -> None:  # fmt: skip
+    """Blocks of tokens: with h = dout turned back, dx = rstd (w h - xh mean(w h xh)), and in a row of sums, which is zero at
+    first, those of h xh for q and for k; without weights dx = h, and qkv is not read. `turned` is memory for h."""
+    half, blocks = width // 2, (tokens + TOKENS_PER_BLOCK - 1) // TOKENS_PER_BLOCK
+    for block in range(begin, end):
+        first_token, h = block % blocks * TOKENS_PER_BLOCK, block * width
+        for token in range(first_token, min(first_token + TOKENS_PER_BLOCK, tokens)):
+            first, angles = (block // blocks * tokens + token) * 3 * heads * width, token * half
+            for number in range(2 * heads):
+                at, weight = first + number * width, number // heads * width
+                if cos.size:
+                    for i in range(half):
+                        a, b = load(dout, at + 2 * i), load(dout, at + 2 * i + 1)
+                        c, s = read(cos, angles + i), read(sin, angles + i)
+                        write(turned, h + 2 * i, multiply_add(b, s, a * c))
+                        write(turned, h + 2 * i + 1, multiply_add(-a, s, b * c))
+                else:
+                    for j in range(width):
+                        write(turned, h + j, load(dout, at + j))
+                if weights.size:
+                    count, of_block = np.float32(width), 2 * block * width + weight
+                    rstd = ONE / np.sqrt(_sum_of_squares(qkv, at, width) / count + eps)
+                    mean = rstd * _sum_of_weighted(qkv, at, turned, h, weights, weight, width) / count
+                    for j in range(width):
+                        xh = load(qkv, at + j) * rstd
+                        write(sums, of_block + j, multiply_add(read(turned, h + j), xh, read(sums, of_block + j)))
+                    for j in range(width):
+                        xh = load(qkv, at + j) * rstd
+                        store(dqkv, at + j, rstd * (read(turned, h + j) * read(weights, weight + j) - xh * mean))
+                else:
+                    for j in range(width):
+                        store(dqkv, at + j, read(turned, h + j))
+            _copy(dout, dqkv, first + 2 * heads * width, heads * width)

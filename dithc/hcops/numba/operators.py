@@ -1,0 +1,409 @@
+"""Raw kernels of the Numba back end: matrix products, adaLN, gate + residual, attention. Tensors in, tensors out, no autograd.
+
+What a machine without a compiled C library uses; the same functions as `c/matrix.py`. The elementwise ones are in
+`vector.py`, the loops in `loops.py` and `matrix_loops.py`.
+
+Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features, M = N * T rows.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dithc.hcops.checks import array, condition, fp32, shape_of, typed, wrong_shape
+from dithc.hcops.numba import loops, matrix_loops
+from dithc.hcops.numba.compiler import BF16, COLUMNS, FP32, ROUNDED, ROWS, Array, Either
+from dithc.hcops.numba.loops import TOKENS_PER_BLOCK
+from dithc.hcops.numba.threads import ELEMENTS_PER_THREAD, num_threads, run, spread
+
+Needs = Sequence[bool]
+NO_FP32, NO_BF16 = np.empty(0, np.float32), np.empty(0, np.uint16)
+NOTHING: Either = (NO_FP32, NO_BF16, FP32)
+# Multiply-adds that take as long as an element of a memory-bound loop (measured: a third of a nanosecond, 0.01 each).
+PRODUCTS_PER_ELEMENT = 32
+# Multiply-adds that take as long as packing one element (measured: 0.4 ns).
+PRODUCTS_PER_PACKED = 48
+
+
+def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """x (..., D), weight (F, D), bias (F); `dtype` is that of the products and of the result."""
+    y = _output_of_linear("linear", x, weight, dtype)
+    _forward_product("linear", x, weight, bias, y, dtype)
+    return y  # (..., F)
+
+
+def linear_gelu_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """As `linear_forward`; also what stood before the GELU, which the gradient needs."""
+    y = _output_of_linear("linear_gelu", x, weight, dtype)
+    before = torch.empty_like(y)
+    _forward_product("linear_gelu", x, weight, bias, y, dtype, before=before, use_gelu=True)
+    return y, before  # (..., F) each
+
+
+def linear_gate_residual_forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, residual: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """x (N, T, D), weight (F, D), bias (F), gate (N, F), residual (N, T, F).
+
+    Returns:
+        residual + gate * y in the widest type of residual, gate and `dtype`, and y = x W^T + b in `dtype`, which the
+        gradient needs.
+    """
+    op = "linear_gate_residual"
+    n, t, _ = _stream(op, "x", x)
+    shape_of(op, "residual", residual, (n, t, weight.shape[0]))
+    out_type = torch.promote_types(torch.promote_types(residual.dtype, gate.dtype), dtype)
+    out, y = _output_of_linear(op, x, weight, out_type), _output_of_linear(op, x, weight, dtype)
+    rows = _condition(op, "gate", gate, (n, weight.shape[0]))
+    _forward_product(op, x, weight, bias, out, dtype, before=y, residual=residual, gate=rows, rows_per_gate=t)
+    return out, y  # (N, T, F) each
+
+
+def mlp_forward(
+    x: Tensor,
+    weight1: Tensor,
+    bias1: Tensor | None,
+    weight2: Tensor,
+    bias2: Tensor | None,
+    gate: Tensor,
+    residual: Tensor,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`linear_gelu_forward`, then `linear_gate_residual_forward`: the results of the second around those of the first."""
+    hidden, before = linear_gelu_forward(x, weight1, bias1, dtype)
+    out, y = linear_gate_residual_forward(hidden, weight2, bias2, gate, residual, dtype)
+    return out, hidden, before, y  # (N, T, F), (N, T, 4D), (N, T, 4D), (N, T, F)
+
+
+def linear_backward(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    has_bias: bool,
+    needs: Needs,
+    into: Tensor | None,
+    *,
+    accumulate: bool = False,
+    gelu_at: Tensor | None = None,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients of `linear_forward`; products are of dy's type.
+
+    Args:
+        dy: (..., F).
+        x: (..., D), as in the forward pass.
+        weight: (F, D), as in the forward pass.
+        has_bias: whether there was a bias.
+        needs: whether the gradients of x, weight and bias are wanted.
+        into: (F, D) fp32 or None; receives the gradient of the weight.
+        accumulate: adds to `into` instead of overwriting it.
+        gelu_at: (..., D) in x's type: x is the GELU of it, and dx is the gradient to it instead of the one to x.
+
+    Returns:
+        dx in x's type, dw (or `into`) and db in fp32; None for what is not wanted.
+    """
+    op, compute = "linear_backward", dy.dtype
+    features, width = weight.shape
+    rows = dy.shape[:-1].numel()
+    shape_of(op, "dy", dy, (*x.shape[:-1], features))
+    if gelu_at is not None:
+        shape_of(op, "gelu_at", gelu_at, tuple(x.shape))
+        typed(op, "gelu_at", gelu_at, x.dtype)
+    left = either(op, "dy", dy, compute)
+    dx = dw = db = None
+    if needs[0]:
+        dx = torch.empty_like(x)
+        right = either(op, "weight", weight, compute)
+        slope = NOTHING if gelu_at is None else either(op, "gelu_at", gelu_at)
+        _product((rows, width, features), (left, features, 1), (right, 1, width), either(op, "x", dx), gelu_at=slope)
+    if needs[1]:
+        if into is not None:
+            shape_of(op, "into", into, (features, width))
+            fp32(op, "into", into)
+        dw = torch.empty((features, width)) if into is None else into
+        shape, right = (features, width, rows), either(op, "x", x, compute)
+        _product(shape, (left, 1, features), (right, 1, width), either(op, "into", dw), accumulate=accumulate)
+    if has_bias and needs[2]:
+        db = _sum_of_rows(flat(op, "dy", dy), rows, features)
+    return dx, dw, db  # (..., D), (F, D), (F)
+
+
+def adaln_forward(
+    x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x (N, T, D), shift and scale (N, D); `dtype` is that of the result."""
+    mean = torch.empty(x.shape[:-1])
+    out, rstd = _adaln("adaln", x, shift, scale, eps, dtype, mean)
+    return out, mean, rstd  # (N, T, D), (N, T), (N, T)
+
+
+def adarms_forward(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """As `adaln_forward`, of RMSNorm, which has no mean."""
+    return _adaln("adarms", x, shift, scale, eps, dtype, None)  # (N, T, D), (N, T)
+
+
+def adaln_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor, rstd: Tensor, dstream: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `adaln_forward`, each in the type of its input; shift has the type of scale.
+
+    `dstream` (N, T, D) is added to dx: what comes back to x beside the norm.
+    """
+    return _adaln_backward("adaln_backward", dy, x, scale, mean, rstd, dstream)
+
+
+def adarms_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, rstd: Tensor, dstream: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `adaln_backward`, of `adarms_forward`."""
+    return _adaln_backward("adarms_backward", dy, x, scale, None, rstd, dstream)
+
+
+def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
+    """x and y (N, T, D), gate (N, D); the result has the widest type of the three."""
+    op = "gate_residual"
+    n, t, d = _stream(op, "x", x)
+    shape_of(op, "y", y, (n, t, d))
+    out = torch.empty(x.shape, dtype=torch.promote_types(torch.promote_types(x.dtype, y.dtype), gate.dtype))
+    run(
+        *(loops.gate_residual_forward, n * t, t, d, flat(op, "x", x), _condition(op, "gate", gate, (n, d))),
+        *(flat(op, "y", y), flat(op, "out", out)),
+        elements=x.numel(),
+    )
+    return out  # (N, T, D)
+
+
+def gate_residual_backward(
+    dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """dy (N, T, D) in `dtype` (None: y's) and dgate (N, D) in gate's type; the gradient of x is dout itself."""
+    op = "gate_residual_backward"
+    n, t, d = _stream(op, "dout", dout)
+    shape_of(op, "y", y, (n, t, d))
+    dy, blocks = torch.empty(y.shape, dtype=dtype or y.dtype), -(-t // TOKENS_PER_BLOCK)
+    dgate = np.empty(n * blocks * d, np.float32)
+    run(
+        *(loops.gate_residual_backward, n * blocks, t, d, flat(op, "dout", dout)),
+        *(_condition(op, "gate", gate, (n, d)), flat(op, "y", y), flat(op, "dy", dy), dgate),
+        elements=y.numel(),
+    )
+    return dy, add_blocks(dgate, (n, blocks, d)).to(gate.dtype)  # (N, T, D), (N, D)
+
+
+def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
+    """qkv (N, T, 3D); products are of fp32 whatever its type.
+
+    Returns:
+        The mixed values (N, T, D) and the logarithms of the sums of exponentials (N, H, T), which the gradient needs.
+    """
+    op = "attention"
+    n, t, d, k = _heads(op, qkv, num_heads)
+    source = flat(op, "qkv", qkv)
+    out, lse = torch.empty((n, t, d), dtype=qkv.dtype), torch.empty((n, num_heads, t))
+    run(
+        *(matrix_loops.attention_forward, n * num_heads, t, num_heads, k, source, flat(op, "out", out)),
+        flat(op, "lse", lse),
+        elements=2 * n * t * t * d // PRODUCTS_PER_ELEMENT,
+    )
+    return out, lse
+
+
+def attention_backward(dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_heads: int) -> Tensor:
+    """The gradient of `attention_forward`."""
+    op = "attention_backward"
+    n, t, d, k = _heads(op, qkv, num_heads)
+    shape_of(op, "dout", dout, (n, t, d))
+    shape_of(op, "out", out, (n, t, d))
+    shape_of(op, "lse", lse, (n, num_heads, t))
+    fp32(op, "lse", lse)
+    dqkv = torch.empty_like(qkv)
+    run(
+        *(matrix_loops.attention_backward, n * num_heads, t, num_heads, k, flat(op, "dout", dout)),
+        *(flat(op, "qkv", qkv), flat(op, "out", out), flat(op, "lse", lse), flat(op, "dqkv", dqkv)),
+        elements=5 * n * t * t * d // PRODUCTS_PER_ELEMENT,
+    )
+    return dqkv  # (N, T, 3D)
+
+
+def flat(op: str, name: str, tensor: Tensor) -> Array:
+    """The tensor's own memory as one row of fp32, or of the bits of bf16.
+
+    Raises:
+        UserError: another type, device or memory layout; the message names `op` and `name`.
+    """
+    array(op, name, tensor)
+    row = tensor.detach().reshape(-1)
+    bits: Array = (row.view(torch.uint16) if row.dtype == torch.bfloat16 else row).numpy()
+    return bits
+
+
+def either(op: str, name: str, tensor: Tensor, compute: torch.dtype = torch.float32) -> Either:
+    """The tensor for loops that choose its type as they run; rounded to bf16 as it is read for products of bf16."""
+    row = flat(op, name, tensor)
+    if tensor.dtype == torch.bfloat16:
+        return NO_FP32, row, BF16  # type: ignore[return-value]
+    return row, NO_BF16, ROUNDED if compute == torch.bfloat16 else FP32  # type: ignore[return-value]
+
+
+def add_blocks(sums: NDArray[np.float32], shape: tuple[int, int, int]) -> Tensor:
+    """Rows of partial sums (groups, blocks, width) added up in order to (groups, width)."""
+    groups, blocks, width = shape
+    out = torch.empty((groups, width))
+    elements = sums.size if groups > 1 else ELEMENTS_PER_THREAD
+    run(loops.add_blocks, groups, blocks, width, sums, out.view(-1).numpy(), elements=elements)
+    return out
+
+
+def _adaln(
+    op: str, x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, mean: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Of RMSNorm where there is no `mean` to be written."""
+    n, t, d = _stream(op, "x", x)
+    source, out = flat(op, "x", x), torch.empty(x.shape, dtype=dtype)
+    shifts, scales = _condition(op, "shift", shift, (n, d)), _condition(op, "scale", scale, (n, d))
+    rstd = torch.empty((n, t))
+    run(
+        *(loops.adaln_forward, n * t, t, d, np.float32(eps), source, shifts, scales, flat(op, "out", out)),
+        *(NO_FP32 if mean is None else flat(op, "mean", mean), flat(op, "rstd", rstd)),
+        elements=x.numel(),
+    )
+    return out, rstd  # (N, T, D), (N, T)
+
+
+def _adaln_backward(
+    op: str, dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor | None, rstd: Tensor, dstream: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    n, t, d = _stream(op, "x", x)
+    shape_of(op, "dy", dy, (n, t, d))
+    for name, statistic in (("mean", mean), ("rstd", rstd)):
+        if statistic is not None:
+            shape_of(op, name, statistic, (n, t))
+            fp32(op, name, statistic)
+    addend: Array = NO_FP32
+    if dstream is not None:
+        shape_of(op, "dstream", dstream, (n, t, d))
+        addend = flat(op, "dstream", dstream)
+    dx, blocks = torch.empty_like(x), -(-t // TOKENS_PER_BLOCK)
+    dshift, dscale = np.empty(n * blocks * d, np.float32), np.empty(n * blocks * d, np.float32)
+    means = NO_FP32 if mean is None else flat(op, "mean", mean)
+    run(
+        *(loops.adaln_backward, n * blocks, t, d, flat(op, "dy", dy), flat(op, "x", x)),
+        *(_condition(op, "scale", scale, (n, d)), means, flat(op, "rstd", rstd)),
+        *(addend, flat(op, "dx", dx), dshift, dscale),
+        elements=x.numel(),
+    )
+    return dx, add_blocks(dshift, (n, blocks, d)).to(scale.dtype), add_blocks(dscale, (n, blocks, d)).to(scale.dtype)
+
+
+def _condition(op: str, name: str, tensor: Tensor, shape: tuple[int, int]) -> NDArray[np.float32]:
+    condition(op, name, tensor, shape)
+    rows: NDArray[np.float32] = tensor.detach().float().reshape(-1).numpy()  # N * D numbers: a copy costs nothing
+    return rows
+
+
+def _forward_product(
+    op: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    compute: torch.dtype,
+    *,
+    before: Tensor | None = None,
+    residual: Tensor | None = None,
+    gate: NDArray[np.float32] = NO_FP32,
+    rows_per_gate: int = 1,
+    use_gelu: bool = False,
+) -> None:
+    features, width = weight.shape
+    addend = NO_FP32
+    if bias is not None:
+        shape_of(op, "bias", bias, (features,))
+        array(op, "bias", bias)
+        addend = bias.detach().float().numpy()
+    _product(
+        (out.shape[:-1].numel(), features, width),
+        (either(op, "x", x, compute), width, 1),
+        (either(op, "weight", weight, compute), width, 1),
+        either(op, "out", out),
+        before=NOTHING if before is None else either(op, "before", before),
+        residual=NOTHING if residual is None else either(op, "residual", residual),
+        bias=addend,
+        gate=gate,
+        rows_per_gate=rows_per_gate,
+        use_gelu=use_gelu,
+    )
+
+
+def _product(
+    shape: tuple[int, int, int],
+    a: tuple[Either, int, int],
+    b: tuple[Either, int, int],
+    out: Either,
+    *,
+    accumulate: bool = False,
+    before: Either = NOTHING,
+    gelu_at: Either = NOTHING,
+    residual: Either = NOTHING,
+    bias: NDArray[np.float32] = NO_FP32,
+    gate: NDArray[np.float32] = NO_FP32,
+    rows_per_gate: int = 1,
+    use_gelu: bool = False,
+) -> None:
+    """out (m, n) = A (m, k) B (k, n); with `a` the strides of rows and depth, with `b` those of columns and depth."""
+    m, n, k = shape
+    if m * n == 0:
+        return
+    deep = k > matrix_loops.DEPTH_PACKED and out[2] == BF16
+    between = np.empty(m * n, np.float32) if deep else out[0]
+    arguments = (n, k, *a, *b, between, accumulate, out, before, gelu_at, residual, bias, gate, rows_per_gate, use_gelu)
+    matrix_loops.gemm.prepare(0, m, 0, n, *arguments)
+    rows, columns = _cut(m, n, num_threads(m * n * k // PRODUCTS_PER_ELEMENT))
+    parts: list[Callable[[], None]] = [
+        partial(matrix_loops.gemm, i, min(i + rows, m), j, min(j + columns, n), *arguments)
+        for i in range(0, m, rows)
+        for j in range(0, n, columns)
+    ]
+    spread(parts)
+
+
+def _cut(m: int, n: int, threads: int) -> tuple[int, int]:
+    """Rows and columns of each thread's part of C: the part that is soonest multiplied and packed, in whole blocks."""
+    best = (m * n + PRODUCTS_PER_PACKED * (m + n), m, n)
+    for row_cuts in range(1, threads + 1):
+        rows = -(-m // (row_cuts * ROWS)) * ROWS
+        columns = -(-n // (threads // row_cuts * COLUMNS)) * COLUMNS
+        best = min(best, (rows * columns + PRODUCTS_PER_PACKED * (rows + columns), rows, columns))
+    return best[1:]
+
+
+def _sum_of_rows(x: Array, rows: int, width: int) -> Tensor:
+    blocks = -(-rows // TOKENS_PER_BLOCK)
+    sums = np.empty(blocks * width, np.float32)
+    run(loops.column_sums, blocks, rows, width, x, sums, elements=x.size)
+    return add_blocks(sums, (1, blocks, width))[0]
+
+
+def _output_of_linear(op: str, x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+    if weight.dim() != 2:
+        raise wrong_shape(op, "weight", weight, expected="(F, D)")
+    if x.dim() == 0 or x.shape[-1] != weight.shape[1]:
+        raise wrong_shape(op, "x", x, expected=f"(..., {weight.shape[1]}), as wide as the rows of weight")
+    return torch.empty((*x.shape[:-1], weight.shape[0]), dtype=dtype)
+
+
+def _stream(op: str, name: str, x: Tensor) -> tuple[int, int, int]:
+    if x.dim() != 3:
+        raise wrong_shape(op, name, x, expected="(N, T, D)")
+    n, t, d = x.shape
+    return n, t, d
+
+
+def _heads(op: str, qkv: Tensor, num_heads: int) -> tuple[int, int, int, int]:
+    n, t, three = _stream(op, "qkv", qkv)
+    if num_heads < 1 or three % (3 * num_heads):
+        raise wrong_shape(op, "qkv", qkv, expected=f"(N, T, 3D), D a multiple of the {num_heads} heads")
+    return n, t, three // 3, three // (3 * num_heads)

@@ -1,0 +1,247 @@
+"""Trains a small KL autoencoder on a data set's train tiles, in minutes on a few cores, the same from the same seed.
+
+Legend: N batch, C bands, H, W tile or crop; Z latent channels, h, w latent.
+"""
+
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from dithc.config import codecs
+from dithc.data import Rows, Stretch, Tiles, write_png
+from dithc.latents.codec_training.easier import eased
+from dithc.latents.codec_training.measures import Pairs, measure
+from dithc.latents.codec_training.steps import Crops, check_finite, has_bf16, schedule
+from dithc.latents.codecs import CODEC_FILE, KlCodec, autoencoder
+from dithc.log import MetricsWriter, logger, problem, progress
+from dithc.runs import replacing, sha256_file
+
+MEASURED_TILES, MEASURED_BATCH = 512, 16
+SHOWN_TILES = 8
+GRID_FILE, BANDS_FILE = "grid.png", "bands.png"
+METRICS_FOLDER = "metrics"
+log = logger(__name__)
+
+
+def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int) -> dict[str, Any]:
+    """Trains, measures and writes a codec: config.json, weights, grid.png and last codec.json.
+
+    Order, crops, views, noise and initial weights come from the seed. It starts as the linear codec of its size; after training
+    the latent channels are made of mean 0 and standard deviation 1 on train tiles; `scale` is one over what was then measured.
+
+    Args:
+        settings: section of the configuration.
+        tiles: data set whose train split is learnt.
+        folder: where the files go; what stood there is replaced only when all of the new ones are complete. The loss
+            of every step goes to `metrics` in it while it trains; that of an earlier training is removed.
+        seed: any integer.
+
+    Returns:
+        Numbers for the manifest: steps, loss, what `measure` says of the validation split (or of train tiles, where there is
+        none: `psnr_split`), the same PSNR of the linear codec and on train tiles, parameters, scale, latent mean and std.
+
+    Raises:
+        UserError: no train tiles, a tile size that the factor does not divide, a diverged training, or a full disk.
+    """
+    _check(settings, tiles)
+    _remove_earlier(folder)
+    crops = Crops(settings, tiles, seed=seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = autoencoder.Autoencoder(_sizes(settings, tiles))
+        train, val = _some(tiles.rows("train")), _some(tiles.rows("val"))
+        judged = val if len(val) else train
+        net.start_linear(_images(tiles, train))
+        linear = _measure(tiles, _given_back(net, tiles, judged, linear=True))
+        log.info(f"the linear codec of this size gives {linear['psnr_db']:.2f} dB; training starts there")
+        loss, compute = _optimise(net, settings, crops, folder / METRICS_FOLDER, seed=seed)
+    net.eval().requires_grad_(False)
+    net.standardise(*_moments(net, tiles, train))
+    mean, std = _moments(net, tiles, train)
+    scale = 1.0 / float(std.square().mean().sqrt())
+    numbers = {
+        "steps": settings.steps,
+        "loss": loss,
+        **_measure(tiles, _given_back(net, tiles, judged)),
+        "psnr_split": "val" if len(val) else "train",
+        "psnr_train_db": _measure(tiles, _given_back(net, tiles, train))["psnr_db"],
+        "psnr_linear_db": linear["psnr_db"],
+        "parameters": sum(parameter.numel() for parameter in net.parameters()),
+        "compute": compute,
+        "scale": scale,
+        "latent_mean": mean.tolist(),
+        "latent_std": std.tolist(),
+    }
+    _write(net, tiles, folder, scale=scale, numbers=numbers)
+    return numbers
+
+
+def _check(settings: codecs.KlVae, tiles: Tiles) -> None:
+    if not len(tiles.rows("train")):
+        raise problem(
+            "the codec has nothing to learn from",
+            got="0 tiles in the train split",
+            expected="at least 1",
+            remedy="give the data set more tiles or a larger `split.train`, then rerun its tiles stage",
+        )
+    size, factor = int(tiles.info["size"]), settings.factor
+    if size % factor:
+        raise problem(
+            "the codec's factor does not divide the tiles",
+            got=f"tiles of {size} pixels, factor {factor}",
+            expected=f"a tile size that is a multiple of {factor}",
+            remedy="change `tiles.size` of the data set, or the codec's `factor`",
+        )
+
+
+def _sizes(settings: codecs.KlVae, tiles: Tiles) -> autoencoder.Sizes:
+    chosen = ("factor", "latent_channels", "width", "encoder_blocks", "decoder_blocks")
+    return autoencoder.Sizes(bands=len(tiles.info["bands"]), **{name: getattr(settings, name) for name in chosen})
+
+
+def _remove_earlier(folder: Path) -> None:
+    """Removes the metrics of an earlier training, and what killed ones left half-written."""
+    shutil.rmtree(folder / METRICS_FOLDER, ignore_errors=True)
+    for path in {*folder.glob(".codec.*"), *folder.glob(".*.tmp.*")}:
+        log.info(f"removing {path}: a training was killed while it wrote it")
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _some(rows: Rows) -> Rows:
+    """At most MEASURED_TILES rows, evenly taken from all."""
+    return rows[:: max(1, math.ceil(len(rows) / MEASURED_TILES))]
+
+
+def _optimise(
+    net: autoencoder.Autoencoder, settings: codecs.KlVae, crops: Crops, folder: Path, *, seed: int
+) -> tuple[float, str]:
+    """The training loop; returns the mean loss of the last tenth of the steps and the compute type."""
+    bf16 = has_bf16()
+    compute = "bf16" if bf16 else "fp32"
+    log.info(f"codec computes in {compute}: this CPU {'has' if bf16 else 'lacks'} bf16 instructions")
+    optimizer = torch.optim.AdamW(net.parameters(), lr=settings.lr, betas=(0.9, 0.99), weight_decay=0.0)
+    losses: list[float] = []
+    with (
+        progress(total=settings.steps, label="codec", unit="step") as bar,
+        MetricsWriter(folder) as metrics,
+    ):
+        for step in range(settings.steps):
+            lr = settings.lr * schedule(step, settings.steps)
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            x = crops.at(step)  # (N, C, H, W)
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                mean, logvar = net.encode(x)  # (N, Z, h, w) each
+                z = mean + torch.exp(0.5 * logvar) * torch.randn_like(mean)  # (N, Z, h, w)
+                kind, z, x = eased(z, x, settings, seed=seed, step=step)
+                out = net.decode(z)  # (N, C, H, W)
+            kl = 0.5 * (mean.square() + logvar.exp() - 1.0 - logvar).mean()  # per number of a latent
+            loss = functional.mse_loss(out, x) + settings.kl_weight * kl
+            losses.append(float(loss.detach()))
+            metrics.write(step + 1, loss=losses[-1], lr=lr, **({} if kind == "plain" else {f"loss_{kind}": losses[-1]}))
+            check_finite(losses[-1], lr=settings.lr, step=step)
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimizer.step()
+            bar.update(1, loss=f"{losses[-1]:.4f}")
+    last = losses[-max(1, settings.steps // 10) :]
+    return sum(last) / len(last), compute
+
+
+@torch.no_grad()
+def _moments(net: autoencoder.Autoencoder, tiles: Tiles, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and standard deviation of each channel of sampled latents, (Z,) each."""
+    means, variances = [], []
+    for x in _images(tiles, rows):
+        mean, logvar = net.encode(x)  # (N, Z, h, w) each
+        means.append(mean)
+        variances.append(logvar.exp().mean(dim=(0, 2, 3)))
+    mean = torch.cat(means)  # (N, Z, h, w)
+    spread = mean.var(dim=(0, 2, 3), correction=0) + torch.stack(variances).mean(dim=0)  # (Z,)
+    return mean.mean(dim=(0, 2, 3)), spread.sqrt().clamp(min=1e-6)
+
+
+def _images(tiles: Tiles, rows: Rows) -> Iterator[torch.Tensor]:
+    """Scaled tiles, in batches (N, C, H, W)."""
+    for start in range(0, len(rows), MEASURED_BATCH):
+        yield torch.from_numpy(tiles.scaled(rows[start : start + MEASURED_BATCH]))
+
+
+@torch.no_grad()
+def _given_back(net: autoencoder.Autoencoder, tiles: Tiles, rows: Rows, *, linear: bool = False) -> Pairs:
+    """Tiles and their reconstructions, from the posterior's mean or by the linear parts alone, within the range of tiles."""
+    for x in _images(tiles, rows):
+        yield x, (net.linear(x) if linear else net.decode(net.encode(x)[0])).clamp(-1.0, 1.0)
+
+
+def _measure(tiles: Tiles, pairs: Pairs) -> dict[str, Any]:
+    stretch = Stretch(tiles.info)
+    return measure(
+        pairs, bands=list(tiles.info["bands"]), physical=lambda x: torch.from_numpy(stretch.unscale(x.numpy()))
+    )
+
+
+def _write(net: autoencoder.Autoencoder, tiles: Tiles, folder: Path, *, scale: float, numbers: dict[str, Any]) -> None:
+    """Writes all files beside their place, then renames them; codec.json last, which makes them a codec."""
+    bands = list(tiles.info["bands"])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".codec.", dir=folder))
+        try:
+            net.save(made)
+            identity = f"kl-vae-{autoencoder.autoencoder_digest(made, scale=scale)}"
+            codec = KlCodec(net, tiles.info, id=identity, scale=scale, bands=tuple(bands))
+            _draw(codec, tiles, made)
+            said = {
+                "kind": "kl-vae",
+                "id": identity,
+                "in_bands": len(bands),
+                "bands": bands,
+                "latent_channels": codec.latent_channels,
+                "factor": codec.factor,
+                "scale": scale,
+                "sha256": sha256_file(made / autoencoder.WEIGHTS_FILE),
+                "numbers": numbers,
+            }
+            (made / CODEC_FILE).write_text(json.dumps(said, indent=1) + "\n")
+            for name in (autoencoder.WEIGHTS_FILE, autoencoder.CONFIG_FILE, GRID_FILE, BANDS_FILE, CODEC_FILE):
+                with replacing(folder / name) as temporary:
+                    (made / name).replace(temporary)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    except OSError as error:
+        raise problem(
+            f"the codec could not be written to {folder}",
+            got=error,
+            expected="a writable folder with room for it",
+            remedy="free space, then start again",
+        ) from error
+
+
+def _draw(codec: KlCodec, tiles: Tiles, folder: Path) -> None:
+    """Original tiles of the validation split (train, if there are none) in one row, their reconstructions below; and all bands of
+    the first, in grey, likewise."""
+    rows = (tiles.rows("val") if len(tiles.rows("val")) else tiles.rows("train"))[:SHOWN_TILES]
+    x = codec.input(tiles, rows)  # (N, C, H, W)
+    back = codec.decode(codec.encode(x)[0] * codec.scale)  # (N, C, H, W)
+    lines = [
+        np.concatenate(list(images), axis=2) for images in (tiles.rgb(rows), codec.to_rgb(back))
+    ]  # (3, H, N W) each
+    write_png(folder / GRID_FILE, np.concatenate(lines, axis=1).transpose(1, 2, 0))  # (2 H, N W, 3)
+    grey = (
+        torch.stack([x[0], back[0]]).clamp(-1.0, 1.0).add(1.0).mul(127.5).round().to(torch.uint8).numpy()
+    )  # (2, C, H, W)
+    shown = np.concatenate([np.concatenate(list(bands), axis=1) for bands in grey])  # (2 H, C W)
+    write_png(folder / BANDS_FILE, np.repeat(shown[:, :, None], 3, axis=2))

@@ -1,0 +1,165 @@
+"""Codecs: what turns tiles into latents and back, behind one interface, whatever network stands behind it.
+
+Legend: N batch, C bands of the codec, H, W tile; Z latent channels, h, w latent (H, W divided by the factor).
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dithc.data import Rows, Stretch, Tiles
+from dithc.latents.codecs.autoencoder import Autoencoder
+from dithc.latents.codecs.diffusers_networks import DiffusersNetwork
+from dithc.log import problem
+from dithc.runs import digest
+
+CODEC_FILE = "codec.json"
+LARGEST_FP16 = 65504.0
+
+
+class Codec(ABC):
+    """Tiles to latents and back.
+
+    Attributes:
+        id: kind and 12 hex digits of what decides every latent; recorded with latents and checkpoints.
+        bands: names of the bands that `input` gives and `decode` returns.
+        latent_channels: Z.
+        factor: side of a tile over side of its latent.
+        scale: factor on latents that gives them about unit variance; `decode` takes scaled latents.
+        has_logvar: whether `encode` gives a log-variance.
+        bound: magnitude that no scaled latent exceeds; None where there is none.
+    """
+
+    id: str
+    bands: tuple[str, ...]
+    latent_channels: int
+    factor: int
+    scale: float
+    has_logvar: bool
+    bound: float | None = None
+
+    @property
+    def in_bands(self) -> int:
+        """Number of bands of the codec (C)."""
+        return len(self.bands)
+
+    def look_at(self, tiles: Tiles) -> None:  # noqa: B027 (most have nothing to say)
+        """Called before a data set is encoded: warns of, or refuses, tiles that do not suit the codec."""
+
+    @abstractmethod
+    def input(self, tiles: Tiles, rows: Rows) -> torch.Tensor:
+        """Accepted tiles as this codec sees them: float32 (N, C, H, W) in [-1, 1]."""
+
+    @abstractmethod
+    def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Mean and log-variance (None without `has_logvar`), unscaled float32 (N, Z, h, w), of x (N, C, H, W)."""
+
+    @abstractmethod
+    def decode(self, latent: torch.Tensor) -> torch.Tensor:
+        """Scaled latents (N, Z, h, w) to images, float32 (N, C, H, W), about [-1, 1] but not clipped."""
+
+    @abstractmethod
+    def to_rgb(self, x: torch.Tensor) -> npt.NDArray[np.uint8]:
+        """Decoded images (N, C, H, W) as uint8 (N, 3, H, W), by the fixed display stretch real tiles are shown with."""
+
+
+class PixelCodec(Codec):
+    """No codec: a latent is the scaled tile itself, which is clipped to [-1, 1]."""
+
+    bound = 1.0
+
+    def __init__(self, info: dict[str, Any]) -> None:
+        self.bands = tuple(info["bands"])
+        self.id = f"pixel-{digest({'kind': 'pixel'})}"
+        self.latent_channels, self.factor, self.scale, self.has_logvar = len(self.bands), 1, 1.0, False
+        self._stretch = Stretch(info)
+
+    def input(self, tiles: Tiles, rows: Rows) -> torch.Tensor:
+        return torch.from_numpy(tiles.scaled(rows))  # (N, C, H, W)
+
+    def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        check_bands(x, self.in_bands)
+        return x, None
+
+    def decode(self, latent: torch.Tensor) -> torch.Tensor:
+        return latent.float()  # (N, C, H, W)
+
+    def to_rgb(self, x: torch.Tensor) -> npt.NDArray[np.uint8]:
+        return self._stretch.display(self._stretch.unscale(x.float().numpy()))
+
+
+class Pictures(Codec):
+    """What sees, and gives, the three display bands as they are shown.
+
+    A tile goes through the display stretch to 8 bits, which become [-1, 1]; so a decoded image is a picture already and
+    the other bands cannot be had back.
+    """
+
+    def input(self, tiles: Tiles, rows: Rows) -> torch.Tensor:
+        return torch.from_numpy(tiles.rgb(rows)).float() / 127.5 - 1.0  # (N, 3, H, W)
+
+    def to_rgb(self, x: torch.Tensor) -> npt.NDArray[np.uint8]:
+        levels: npt.NDArray[np.uint8] = (x.float() * 127.5 + 128.0).clamp(0.0, 255.0).to(torch.uint8).numpy()
+        return levels  # (N, 3, H, W)
+
+
+class KlCodec(Codec):
+    """An autoencoder over all bands of the data set."""
+
+    has_logvar = True
+
+    def __init__(
+        self,
+        net: Autoencoder | DiffusersNetwork,
+        info: dict[str, Any],
+        *,
+        id: str,
+        scale: float,
+        bands: tuple[str, ...],
+    ) -> None:
+        self.net, self.id, self.scale, self.bands = net, id, scale, bands
+        self.latent_channels, self.factor = net.latent_channels, net.factor
+        self._stretch = Stretch(info)
+
+    def input(self, tiles: Tiles, rows: Rows) -> torch.Tensor:
+        return torch.from_numpy(tiles.scaled(rows))  # (N, C, H, W)
+
+    @torch.no_grad()
+    def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        check_bands(x, self.in_bands)
+        check_sides(self.id, self.factor, x.shape[-2], x.shape[-1])
+        parts = [self.net.encode(part) for part in torch.split(x, self.net.images_at_once(x.shape[-1]))]
+        mean, logvar = (torch.cat(moments) for moments in zip(*parts, strict=True))
+        return mean, logvar  # (N, Z, h, w) each
+
+    @torch.no_grad()
+    def decode(self, latent: torch.Tensor) -> torch.Tensor:
+        at_once = self.net.images_at_once(latent.shape[-1] * self.factor)
+        parts = [self.net.decode(part.float() / self.scale) for part in torch.split(latent, at_once)]
+        return torch.cat(parts)  # (N, C, H, W)
+
+    def to_rgb(self, x: torch.Tensor) -> npt.NDArray[np.uint8]:
+        return self._stretch.display(self._stretch.unscale(x.float().numpy()))
+
+
+class SdCodec(Pictures, KlCodec):
+    """Stable Diffusion's autoencoder: it sees the three display bands as they are shown."""
+
+
+def check_sides(codec: str, factor: int, height: int, width: int) -> None:
+    """Refuses tiles of which a codec makes no whole number of places."""
+    if height % factor or width % factor:
+        raise problem(
+            f"tiles do not fit codec {codec}",
+            got=f"{height} x {width} pixels",
+            expected=f"multiples of {factor}, its downsampling factor",
+            remedy="change `tiles.size` of the data set, or use a codec of another `factor`",
+        )
+
+
+def check_bands(x: torch.Tensor, bands: int) -> None:
+    """Asserts that images are of so many bands."""
+    assert x.shape[1:2] == (bands,), f"expected (N, {bands}, H, W), got {tuple(x.shape)}"

@@ -1,0 +1,212 @@
+"""Autoencoders that others trained, of any latent depth and range, and of all bands though they know three.
+
+One is tried on noise when it is opened (`trial`), and looked at on real tiles before a data set is encoded. Latents are
+normalised, (z - shift) scale by channel, before they are stored: fp16 holds them, and the diffusion model sees them as they are.
+
+Legend: N batch, C bands of the data set, b of a group, G groups, H, W tile; Z channels of the network, h, w latent.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dithc.config import codecs
+from dithc.data import Rows, Stretch, Tiles
+from dithc.latents.codecs.codec import LARGEST_FP16, Codec, Pictures, check_bands, check_sides
+from dithc.latents.codecs.diffusers_networks import FILES, PIXELS_AT_ONCE, DiffusersNetwork, digest_of_files
+from dithc.latents.codecs.scripted import ScriptedNetwork, files_of
+from dithc.latents.codecs.trial import try_network
+from dithc.log import logger, problem
+
+LOOKED_AT = 16  # tiles
+LEAST_CHANNEL_STD = 1e-4  # of a channel that does not vary, which no `scale` helps
+LARGEST_MEAN, LEAST_STD, LARGEST_STD = 1.0, 0.5, 2.0  # of all channels together, beyond which it is said
+log = logger(__name__)
+
+
+class ForeignCodec(Codec):
+    """An autoencoder of others; stored latents are normalised, so `scale` is 1.
+
+    Args:
+        net: the autoencoder.
+        settings: section of the configuration.
+        info: content of dataset.json.
+        id: of the codec.
+        bands: names of what it sees, C of them.
+        shift, scales: one number, one a channel of the network, or one a channel of the latents (G Z).
+    """
+
+    scale = 1.0
+
+    def __init__(
+        self,
+        net: DiffusersNetwork | ScriptedNetwork,
+        settings: codecs.Foreign,
+        info: dict[str, Any],
+        *,
+        id: str,
+        bands: tuple[str, ...],
+        shift: list[float],
+        scales: list[float],
+    ) -> None:
+        self.net, self.id, self.bands, self.has_logvar = net, id, bands, net.has_logvar
+        self.factor, self.latent_channels = settings.factor, settings.channels(len(bands))
+        groups = settings.bands if isinstance(settings.bands, list) else [list(bands)]
+        self._groups = torch.tensor([[bands.index(band) for band in group] for group in groups])  # (G, b)
+        self._times = torch.bincount(self._groups.flatten(), minlength=len(bands)).view(-1, 1, 1)  # (C, 1, 1)
+        self._shift, self._scales = self._column(shift), self._column(scales)  # (G Z, 1, 1) each
+        self._stretch = Stretch(info)
+
+    def input(self, tiles: Tiles, rows: Rows) -> Tensor:
+        return torch.from_numpy(tiles.scaled(rows))  # (N, C, H, W)
+
+    def to_rgb(self, x: Tensor) -> npt.NDArray[np.uint8]:
+        return self._stretch.display(self._stretch.unscale(x.float().numpy()))
+
+    @torch.no_grad()
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Mean and log-variance, normalised: float32 (N, G Z, h, w) each, of x (N, C, H, W)."""
+        check_bands(x, self.in_bands)
+        check_sides(self.id, self.factor, x.shape[-2], x.shape[-1])
+        seen = x[:, self._groups].flatten(0, 1)  # (N G, b, H, W)
+        given = [self.net.encode(part) for part in torch.split(seen, self._at_once(x.shape[-1]))]
+        means, logvars = zip(*given, strict=True)
+        mean = (self._stacked(means) - self._shift) * self._scales
+        return mean, self._stacked(logvars) + 2.0 * self._scales.log() if self.has_logvar else None
+
+    @torch.no_grad()
+    def decode(self, latent: Tensor) -> Tensor:
+        z = latent.float() / self._scales + self._shift  # (N, G Z, h, w)
+        z = z.reshape(-1, self.latent_channels // len(self._groups), *z.shape[2:])  # (N G, Z, h, w)
+        given = torch.cat([self.net.decode(part) for part in torch.split(z, self._at_once(z.shape[-1] * self.factor))])
+        images = given.reshape(len(latent), self._groups.numel(), *given.shape[2:])  # (N, G b, H, W)
+        total = images.new_zeros(len(images), self.in_bands, *images.shape[2:])
+        return total.index_add_(1, self._groups.flatten(), images) / self._times  # (N, C, H, W)
+
+    def look_at(self, tiles: Tiles) -> None:
+        """Refuses tiles whose latents fp16 cannot hold; of those that are far from mean 0 and deviation 1, says what helps.
+
+        Raises:
+            UserError: latents of a few tiles are not finite, or too large.
+        """
+        every = tiles.rows("train") if len(tiles.rows("train")) else tiles.rows("all")
+        count = min(len(every), LOOKED_AT)
+        mean, logvar = self.encode(self.input(tiles, every[np.arange(count) * len(every) // count]))
+        largest = float(mean.abs().max())
+        middle, variance = mean.double().mean(dim=(0, 2, 3)), mean.double().var(dim=(0, 2, 3), correction=0)  # (G Z)
+        if logvar is not None:
+            largest = largest + 0.0 * float(logvar.sum())  # NaN and infinity of it too
+            variance += logvar.double().exp().mean(dim=(0, 2, 3))
+        scales = self._scales.double().flatten()
+        shift, wanted = (
+            self._shift.double().flatten() + middle / scales,
+            scales / variance.sqrt().clamp(min=LEAST_CHANNEL_STD),
+        )
+        suits = "look whether `bands` are what it knows"
+        remedy = f"set the codec's `shift: {_listed(shift)}` and `scale: {_listed(wanted)}`, or {suits}"
+        if not largest < LARGEST_FP16:
+            raise problem(
+                f"latents of codec {self.id} cannot be stored",
+                got=f"a largest magnitude of {largest} among {count} tiles",
+                expected=f"finite numbers below {LARGEST_FP16:.0f} (fp16)",
+                remedy=remedy if math.isfinite(largest) else f"look at the codec's weights, or {suits}",
+            )
+        off, spread = float(middle.square().mean().sqrt()), float(variance.mean().sqrt())
+        if off > LARGEST_MEAN or not LEAST_STD <= spread <= LARGEST_STD:
+            log.warning(
+                f"latents of codec {self.id} are far from mean 0 and standard deviation 1, which diffusion starts from: mean "
+                f"{off:.3g} and deviation {spread:.3g}, root mean squares of all channels over {count} tiles; {remedy}"
+            )
+
+    def _column(self, values: list[float]) -> Tensor:
+        """One number, one a channel of the network or one a channel of the latents, as (G Z, 1, 1)."""
+        channels = self.latent_channels // len(self._groups)
+        if len(values) not in (1, channels, self.latent_channels):
+            raise problem(
+                f"numbers that normalise latents of codec {self.id} do not fit them",
+                got=f"{len(values)} numbers",
+                expected=f"1, or one for each of {channels} channels",
+                remedy="set the codec's `shift` and `scale`",
+            )
+        return torch.tensor(values, dtype=torch.float32).repeat(self.latent_channels // len(values)).view(-1, 1, 1)
+
+    def _stacked(self, parts: tuple[Tensor, ...]) -> Tensor:
+        given = torch.cat(parts)  # (N G, Z, h, w)
+        return given.reshape(-1, self.latent_channels, *given.shape[2:])  # (N, G Z, h, w)
+
+    def _at_once(self, side: int) -> int:
+        return max(1, PIXELS_AT_ONCE // side**2)
+
+
+class ForeignPictures(Pictures, ForeignCodec):
+    """Likewise, of the three display bands as they are shown."""
+
+
+def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
+    """The codec, after a trial.
+
+    Args:
+        settings: a section of kind `diffusers` or `torchscript`.
+        info: content of dataset.json.
+
+    Raises:
+        UserError: files are missing or damaged, nobody says how latents are scaled, or it is not what the configuration says.
+    """
+    path, known = Path(settings.path), list(info["bands"])
+    try:
+        settings.check_bands(known, "codec")
+    except ValueError as error:
+        raise problem(
+            f"codec {path} is of other bands than the data set",
+            got=error,
+            expected=f"groups of {', '.join(known)}",
+            remedy="change the codec's `bands`, or give the data set another codec",
+        ) from error
+    bands = tuple(info["display"]["bands"] if settings.sees_display else known)
+    net: DiffusersNetwork | ScriptedNetwork
+    if isinstance(settings, codecs.Diffusers):
+        files = [path / name for name in FILES]
+        remedy = f"copy both files into {path}, or set the codec's `path`; nothing is downloaded"
+        net = DiffusersNetwork.load(path, remedy=remedy)
+        shift, scales = net.normalisation
+    else:
+        assert isinstance(settings, codecs.Torchscript)
+        files, net = files_of(path), ScriptedNetwork(settings)
+        shift, scales = [0.0], None
+    seen = len(settings.bands[0]) if isinstance(settings.bands, list) else len(bands)
+    try_network(net, settings, seen=seen, side=int(info["size"]))
+    decides = settings.model_dump(mode="json", exclude={"path", "trust", "kind"})
+    kind = f"{settings.kind}-display" if settings.sees_display else settings.kind
+    return (ForeignPictures if settings.sees_display else ForeignCodec)(
+        net,
+        settings,
+        info,
+        id=f"{kind}-{digest_of_files(files, settings=decides)}",
+        bands=bands,
+        shift=_numbers(settings.shift, shift, path=path),
+        scales=_numbers(settings.scale, scales, path=path),
+    )
+
+
+def _numbers(given: float | list[float] | None, known: list[float] | None, *, path: Path) -> list[float]:
+    """What the configuration says, or else the network."""
+    if given is not None:
+        return given if isinstance(given, list) else [given]
+    if known is None:
+        raise problem(
+            f"nobody says how latents of autoencoder {path} are scaled",
+            got="a config.json without scaling_factor and latents_std",
+            expected="a factor that gives them about unit variance",
+            remedy="set the codec's `scale`; begin with 1, and `dithc latents` says what it should be for your tiles",
+        )
+    return known
+
+
+def _listed(values: Tensor) -> str:
+    """Numbers as a configuration has them."""
+    return f"[{', '.join(f'{value:.4g}' for value in values.tolist())}]"

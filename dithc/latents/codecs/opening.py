@@ -1,0 +1,93 @@
+"""Opens the codec that a configuration names, after a look at its files."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dithc.config import codecs
+from dithc.latents.codecs.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, autoencoder_digest
+from dithc.latents.codecs.codec import CODEC_FILE, Codec, KlCodec, PixelCodec, SdCodec
+from dithc.latents.codecs.diffusers_networks import DiffusersNetwork, digest_of
+from dithc.latents.codecs.foreign import open_foreign
+from dithc.log import logger, problem
+from dithc.runs import Manifest, sha256_file
+from dithc.sealed import parse, plain
+
+log = logger(__name__)
+
+
+def open_codec(settings: codecs.Codec, *, info: dict[str, Any], folder: Path | None = None) -> Codec:
+    """The codec that a configuration asks for, ready to encode and decode tiles of one data set.
+
+    Args:
+        settings: section of the configuration.
+        info: content of the data set's dataset.json (its bands, scaling and display stretch).
+        folder: what `train_codec` wrote, for a `kl-vae`.
+
+    Raises:
+        UserError: files are missing or damaged, or the codec is of other bands than the data set.
+    """
+    if isinstance(settings, codecs.PixelCodec):
+        return PixelCodec(info)
+    if isinstance(settings, codecs.SdVae):
+        return _open_sd(settings, info)
+    if isinstance(settings, codecs.Foreign):
+        return open_foreign(settings, info)
+    assert folder is not None, "a kl-vae codec needs the folder of the codec stage"
+    return _open_kl(folder, info)
+
+
+def _open_sd(settings: codecs.SdVae, info: dict[str, Any]) -> Codec:
+    folder = Path(settings.path)
+    remedy = (
+        f"copy both files of Stable Diffusion's autoencoder (such as stabilityai/sd-vae-ft-ema) into {folder}, or set the "
+        "codec's `path`; nothing is downloaded"
+    )
+    net = DiffusersNetwork.load(folder, remedy=remedy, classes=("AutoencoderKL",), memory_format=torch.channels_last)
+    if any(net.normalisation.shift):
+        raise problem(
+            f"latents of the autoencoder in {folder} are to be shifted, which a codec of kind sd-vae does not do",
+            got=f"a shift of {net.normalisation.shift}",
+            expected="Stable Diffusion's autoencoder, whose latents are scaled alone",
+            remedy="take `kind: diffusers` for it",
+        )
+    if net.bands != 3:
+        raise problem(
+            f"autoencoder in {folder} is no RGB autoencoder", got=f"{net.bands} bands", expected=3, remedy=remedy
+        )
+    identity = f"sd-vae-{digest_of(folder, scale=settings.scale)}"
+    return SdCodec(net, info, id=identity, scale=settings.scale, bands=tuple(info["display"]["bands"]))
+
+
+def _open_kl(folder: Path, info: dict[str, Any]) -> Codec:
+    remedy = "rerun the codec stage (`dithc codec`)"
+    for name in (CONFIG_FILE, WEIGHTS_FILE, CODEC_FILE):
+        Manifest.whole(folder / name)
+    net = Autoencoder.load(folder, remedy=remedy)
+    try:
+        said = parse(plain(folder / CODEC_FILE).read_text())
+        identity, scale, bands, sha256 = str(said["id"]), float(said["scale"]), tuple(said["bands"]), said["sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise problem(
+            f"{folder / CODEC_FILE} cannot be read", got=repr(error), expected="what `dithc codec` wrote", remedy=remedy
+        ) from error
+    found = sha256_file(folder / WEIGHTS_FILE)
+    if found != sha256 or identity != f"kl-vae-{autoencoder_digest(folder, scale=scale)}":
+        raise problem(
+            f"codec in {folder} is not the one {CODEC_FILE} describes",
+            got=f"weights with SHA-256 {found[:12]}... (or an edited {CODEC_FILE})",
+            expected=f"{sha256[:12]}... and id {identity}",
+            remedy=remedy,
+        )
+    wanted = tuple(info["bands"])
+    if len(bands) != len(wanted):
+        raise problem(
+            f"codec in {folder} is of another number of bands than the data set",
+            got=f"{len(bands)} ({', '.join(bands)})",
+            expected=f"{len(wanted)} ({', '.join(wanted)})",
+            remedy="give the data set a codec trained on tiles with the same bands",
+        )
+    if bands != wanted:
+        log.warning(f"codec {identity} was trained on bands {', '.join(bands)} and is used for {', '.join(wanted)}")
+    return KlCodec(net, info, id=identity, scale=scale, bands=wanted)

@@ -1,0 +1,70 @@
+"""A look at an autoencoder of others before any work: is it what the configuration says, and does it behave?
+
+Legend: n images, b bands that it sees, H, W tile; Z channels of the network, h, w latent.
+"""
+
+import torch
+
+from dithc.config import codecs
+from dithc.latents.codecs.codec import check_sides
+from dithc.latents.codecs.diffusers_networks import DiffusersNetwork
+from dithc.latents.codecs.scripted import ScriptedNetwork, cause
+from dithc.log import UserError, problem
+
+PROBE_PLACES = 4  # side of the latents on which a network of convolutions is tried
+SAME = 1e-3  # of the largest magnitude: rounding alone makes a batch of one differ from one of two
+
+
+@torch.no_grad()
+def try_network(net: DiffusersNetwork | ScriptedNetwork, settings: codecs.Foreign, *, seen: int, side: int) -> None:
+    """Tries both halves on noise: sizes, finite numbers, and that a tile alone comes to what it comes to beside another."""
+    path, factor, channels = settings.path, settings.factor, settings.latent_channels
+    if net.bands not in (None, seen):
+        raise problem(
+            f"autoencoder {path} is of another number of bands than it would see",
+            got=f"{net.bands} bands",
+            expected=f"{seen}, by `bands`",
+            remedy="set the codec's `bands`: display for three, all for every band, or groups of as many as it has",
+        )
+    check_sides(path, factor, side, side)
+    if isinstance(net, DiffusersNetwork):  # of convolutions, so that a small tile tells
+        side = min(side, PROBE_PLACES * factor)
+    x = torch.rand(2, seen, side, side, generator=torch.Generator().manual_seed(0)) * 2.0 - 1.0  # (2, b, H, W)
+    place = side // factor
+    try:
+        mean, logvar = net.encode(x)
+        alone, _ = net.encode(x[:1])
+        fits = [one.shape == (2, channels, place, place) for one in (mean, logvar) if one is not None]
+        back = net.decode(mean) if all(fits) else None
+        back_alone = net.decode(mean[:1]) if all(fits) else None
+    except Exception as error:  # whatever a program of others raises
+        raise _misfit(path, got=cause(error), expected=f"tiles {tuple(x.shape)} to be encoded and decoded") from error
+    if back is None or back_alone is None:
+        raise _misfit(
+            path,
+            got=f"latents {tuple(mean.shape)} of tiles {tuple(x.shape)}",
+            expected=f"(2, {channels}, {place}, {place}), by `latent_channels` {channels} and `factor` {factor}",
+        )
+    if back.shape != x.shape:
+        raise _misfit(path, got=f"decoded tiles {tuple(back.shape)}", expected=tuple(x.shape))
+    for what, whole, one in (("encoding", mean, alone), ("decoding", back, back_alone)):
+        if not bool(whole.isfinite().all()):
+            raise _misfit(path, got=f"NaN or infinity from {what} noise", expected="finite numbers")
+        difference = float((whole[:1] - one).abs().max() / whole.abs().max().clamp(min=1e-12))
+        if not difference <= SAME:
+            raise problem(
+                f"{what} a tile with autoencoder {path} depends on the other tiles of its batch, on chance or on earlier calls",
+                got=f"{difference:.2g} of the largest magnitude between a tile alone and beside another",
+                expected=f"at most {SAME}",
+                remedy="write the file in evaluation mode, without dropout or statistics of the batch; let it give the mean of "
+                "the posterior (or `moments: mean-logvar`), no sample of it",
+            )
+
+
+def _misfit(path: str, *, got: object, expected: object) -> UserError:
+    return problem(
+        f"autoencoder {path} is not what the configuration says",
+        got=got,
+        expected=expected,
+        remedy="set the codec's `latent_channels`, `factor` and `bands` to those of the network, or give it another file",
+    )

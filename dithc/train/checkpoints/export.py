@@ -1,0 +1,123 @@
+"""Writes a checkpoint's weights for other programs: safetensors, the original DiT code, or diffusers."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from dithc.config import training
+from dithc.log import logger, problem
+from dithc.model import DiTConfig, diffusers_keys
+from dithc.runs import Store, replacing
+from dithc.tensors import read_tensors, write_tensors
+from dithc.train.checkpoints.weights import CONFIG_FILE, FREQUENCIES, WEIGHTS_FILE, network_kind, weights_file
+
+Layout = Literal["safetensors", "official", "diffusers"]
+SAME_FREQUENCIES = "block.norm1.emb.time_proj.downscale_freq_shift = 0"
+# What a scheduler of diffusers has to be told of a network that predicts something else than noise.
+SCHEDULERS = {
+    "v": "prediction_type: v_prediction",
+    "flow": "prediction_type: flow_prediction, use_flow_sigmas: true (DPMSolverMultistepScheduler is one that knows both)",
+}
+log = logger(__name__)
+
+
+def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, out: Path) -> dict[str, Any]:
+    """Exports the checkpoint that a run's manifest names.
+
+    Args:
+        manifest: of a run (stage `train`).
+        weights: the averaged or the raw weights.
+        layout: `safetensors` holds the chosen weights under the official names. `official` is written by torch.save: with
+            the averaged weights the dictionary {"model": raw, "ema": averaged}, of which the original code takes the
+            latter; with the raw weights the bare state, as released files are, since from a dictionary the average would
+            be taken (of a network that does not predict noise a dictionary all the same, which says so). `diffusers`
+            is a folder that `DiTTransformer2DModel.from_pretrained` opens.
+        out: the file (for diffusers, the folder) to write; it appears whole or not at all.
+
+    Returns:
+        step, tensors, bytes (of the weights), what the network predicts, and the model's settings.
+
+    Raises:
+        UserError: the checkpoint is damaged, the other program cannot hold the model, or `out` cannot be written.
+    """
+    store, step = Store.of_run(manifest)
+    checkpoint = store.open(step, manifest=manifest)
+    config = DiTConfig(**checkpoint.meta["model"])
+    settings = diffusers_keys.settings(config) if layout == "diffusers" else {}
+    if config.block != training.BlockKind():
+        _tell_of_blocks(config, layout)
+    predicts = training.Objective(
+        **checkpoint.meta.get("objective", {})
+    ).predict  # older checkpoints are of the default
+    kind = network_kind(predicts, config.block)
+    _refuse_other_folder(out, replaceable={CONFIG_FILE, WEIGHTS_FILE} if layout == "diffusers" else set())
+    chosen = dict(read_tensors(checkpoint.weights(weights)))
+    if layout == "diffusers":
+        chosen = diffusers_keys.to_diffusers(chosen, config)
+    try:
+        with replacing(out) as temporary:
+            if layout == "safetensors":
+                write_tensors(temporary, chosen, said=kind)
+            elif layout == "official":
+                both = {"model": dict(read_tensors(checkpoint.weights("raw"))), "ema": chosen}
+                alone = {"model": chosen, **kind} if kind else chosen
+                torch.save(both | kind if weights == "ema" else alone, temporary)
+            else:
+                temporary.mkdir()
+                (temporary / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")
+                write_tensors(temporary / WEIGHTS_FILE, chosen, said=kind)
+    except (OSError, RuntimeError) as error:  # torch.save wraps the system's error in a RuntimeError
+        raise problem(
+            f"weights could not be written to {out}",
+            got=error,
+            expected="a writable folder with room for them",
+            remedy="free space or choose another --out",
+        ) from error
+    log.info(f"{weights} weights of step {step} written to {out} ({layout})")
+    if layout == "diffusers":
+        log.warning(
+            f"{FREQUENCIES}. For the outputs of this model set {SAME_FREQUENCIES} for each block of "
+            "model.transformer_blocks after loading"
+        )
+    if predicts != "noise":
+        log.warning(
+            f"the network predicts {predicts}, which no other program reads from a file: those that expect noise make no images "
+            f"of it, and diffusers' DiTPipeline does with a scheduler of {SCHEDULERS[predicts]}"
+        )
+    size = weights_file(out).stat().st_size
+    facts = {"step": step, "tensors": len(chosen), "bytes": size, "predicts": predicts}
+    return facts | {"model": checkpoint.meta["model"]}
+
+
+def _tell_of_blocks(config: DiTConfig, layout: Layout) -> None:
+    """Refuses the layout of a program that knows the original blocks alone, and warns of others.
+
+    Raises:
+        UserError: the original code cannot hold this model.
+    """
+    if layout == "official":
+        raise problem(
+            "the original DiT code cannot hold blocks of another kind",
+            got=config.block,
+            expected=training.BlockKind(),
+            remedy="export it as safetensors",
+        )
+    log.warning(
+        f"the network has blocks of {config.block}, which no other program reads from the file: who uses it has to know"
+    )
+
+
+def _refuse_other_folder(out: Path, *, replaceable: set[str]) -> None:
+    """Lets an export replace a file or an earlier export, never a folder that holds anything else."""
+    if not out.is_dir():
+        return
+    others = sorted({entry.name for entry in out.iterdir()} - replaceable)
+    if others or not replaceable:
+        raise problem(
+            f"weights are not written over {out}",
+            got=f"a folder with {others[0]} in it" if others else "a folder",
+            expected="a new folder, or an earlier export to replace" if replaceable else "the name of a file",
+            remedy="choose another --out",
+        )

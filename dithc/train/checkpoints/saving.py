@@ -1,0 +1,266 @@
+"""Writes checkpoints beside the training: a snapshot between two steps, files by every rank, the commit when all have written."""
+
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dithc.comm import Group
+from dithc.config import training
+from dithc.log import UserError, logger, problem
+from dithc.runs import Lease, Store
+from dithc.tensors import TensorFile, numbered, write_file
+from dithc.train.background import Background, Cancelled
+from dithc.train.checkpoints.content import State
+from dithc.train.checkpoints.snapshot import Key, Snapshot, key_of, share_out
+from dithc.train.checkpoints.weights import network_kind
+from dithc.train.stop import Pace
+
+log = logger(__name__)
+
+
+@dataclass
+class _Save:
+    """A checkpoint on its way: first every rank writes its files, then rank 0 commits.
+
+    Attributes:
+        step: what it is of.
+        meta: what is said of it.
+        folder: where its files are until they are committed.
+        task: what this rank does for it now; one that is not started is done.
+        stalled: seconds that the training waited for the snapshot.
+        busy: seconds of work on this rank so far.
+        is_committing: whether all files are written.
+    """
+
+    step: int
+    meta: dict[str, Any]
+    folder: Path
+    task: Background
+    begun: float
+    stalled: float
+    busy: float = 0.0
+    is_committing: bool = False
+
+
+class Saver:
+    """Writes checkpoints of a run, at most one at a time, and only while the lease is still its own.
+
+    Every rank writes the pieces that fall to it; the training goes on meanwhile. All methods are called on all ranks between
+    the same two steps.
+
+    Attributes:
+        last: the step whose checkpoint was written, or begun, last; None before the first.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        lease: Lease | None,
+        group: Group,
+        run: training.Run,
+        said: dict[str, Any],
+        num_samples: int,
+        pace: Pace,
+        path: training.CheckpointPath = "async",
+    ) -> None:
+        self.store, self.lease, self.group, self.run = store, lease, group, run
+        self.said, self.num_samples, self.pace = said, num_samples, pace
+        self.last: int | None = None
+        self._is_blocking = path == "blocking"
+        self._snapshot = Snapshot()
+        self._share: set[Key] | None = None
+        self._save: _Save | None = None
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a checkpoint is on its way; the same on every rank."""
+        return self._save is not None
+
+    def save(self, state: State) -> None:
+        """Takes a snapshot of the state and begins to write it; one that is on its way is waited for.
+
+        Raises:
+            Lease.Held: another trainer has taken over the store (this one was thought dead).
+            UserError: the disk is full or not writable.
+        """
+        self._wait_for_the_one_before()
+        if self.group.any(self._overtaken()):
+            raise self._held(state.step)
+        begun = time.monotonic()
+        folder = self._begin(state.step)
+        contents = self._contents(state)
+        copies = None if self._is_blocking else self._snapshot.take(contents, ranks_on_node=self.group.local_size)
+        files = {folder / name: content for name, content in (contents if copies is None else copies).items()}
+        task = Background(lambda task: _write(files, task), name=f"checkpoint {state.step}")
+        meta = {"step": state.step, **deepcopy(self.said), "position": self._position(state.step)}
+        self._save = _Save(state.step, meta, folder, task, begun, time.monotonic() - begun)
+        self.last = state.step
+        if copies is None:
+            task.work()
+            self._save.stalled = time.monotonic() - begun
+        else:
+            task.start()
+        if self._is_blocking:
+            self.finish()
+
+    def poll(self) -> None:
+        """Gets on with the checkpoint on its way, without waiting: commits it when every rank has written its files.
+
+        Raises:
+            Lease.Held: another trainer has taken over the store.
+            UserError: a rank could not write; it and the file are named, earlier checkpoints are intact.
+        """
+        if self._save is None:
+            return
+        task = self._save.task
+        flags = torch.tensor([int(task.is_alive()), int(task.error is not None)], dtype=torch.int32)
+        is_alive, has_failed = self.group.all_reduce_(flags, op="max").tolist()
+        if has_failed:
+            self._fail(self._save)
+        elif not is_alive and not self._save.is_committing:
+            self._commit(self._save)
+        elif not is_alive:
+            self._end(self._save)
+
+    def finish(self) -> None:
+        """Returns when no checkpoint is on its way any more.
+
+        Raises:
+            Lease.Held, UserError: as `poll`.
+        """
+        while self._save is not None:
+            self._save.task.wait()
+            self.poll()
+
+    def abandon(self) -> None:
+        """Gives up the checkpoint on its way, on this rank, without asking the others; nothing where there is none."""
+        if self._save is not None:
+            self._save.task.cancel()
+            if self.group.rank == 0:
+                self.store.discard(self._save.folder)
+            log.warning(f"the checkpoint of step {self._save.step} that was being written is given up")
+            self._save = None
+
+    def _wait_for_the_one_before(self) -> None:
+        if self._save is None:
+            return
+        step, begun = self._save.step, time.monotonic()
+        self.finish()
+        waited = time.monotonic() - begun
+        if self.group.rank == 0:
+            self.store.event("waited for a checkpoint", step=step, seconds=round(waited, 3))
+        log.info(
+            f"waited {waited:.1f} s for the checkpoint of step {step} before the next: they are as dense as the disk allows"
+        )
+
+    def _overtaken(self) -> bool:
+        return self.lease is not None and not self.lease.holds()
+
+    def _held(self, step: int) -> UserError:
+        return Lease.Held(
+            problem(
+                f"the lease of {self.store.folder} was lost before the checkpoint of step {step}",
+                got="another trainer, or a lease file that was removed",
+                expected="the lease of this process",
+                remedy="nothing to do: the other trainer continues from the last checkpoint",
+            )
+        )
+
+    def _begin(self, step: int) -> Path:
+        """The folder to write to, from rank 0; its error, on every rank."""
+        found: Path | UserError | None = None
+        if self.group.rank == 0:
+            try:
+                found = self.store.begin(step)
+            except UserError as error:
+                found = error
+        found = self.group.broadcast_object(found)
+        if isinstance(found, UserError):
+            raise found
+        assert found is not None
+        return found
+
+    def _position(self, step: int) -> dict[str, float]:
+        """Where in the data a step has come to."""
+        sample = step * self.run.global_batch
+        return {"sample": sample, "epoch": sample / self.num_samples}
+
+    def _contents(self, state: State) -> dict[str, TensorFile]:
+        """What this rank writes, by name of the file."""
+        pieces = state.pieces()
+        if self._share is None:
+            held = {key_of(file, piece): piece.values.nbytes for file, parts in pieces.items() for piece in parts}
+            self._share = share_out(self.group.gather_objects(held))[self.group.rank]
+        return {
+            numbered(file, self.group.rank, self.group.size): TensorFile.of(
+                (piece for piece in parts if key_of(file, piece) in self._share),
+                said=network_kind(self.run.objective.predict, self.run.model.block),
+            )
+            for file, parts in pieces.items()
+        }
+
+    def _commit(self, save: _Save) -> None:
+        """All files are written: rank 0 makes them a checkpoint and removes those no longer wanted, beside the training too."""
+        save.busy += save.task.seconds
+        entries = [entry for own in self.group.gather_objects(save.task.result) for entry in own]
+        save.is_committing = True
+        save.task = Background(self._committing(save, entries), name=f"commit {save.step}")
+        if self.group.rank == 0:
+            save.task.start()
+
+    def _committing(self, save: _Save, entries: list[dict[str, Any]]) -> Callable[[Background], None]:
+        def commit(_: Background) -> None:
+            if self._overtaken():
+                raise self._held(save.step)
+            self.store.commit(save.step, save.folder, files=entries, meta=save.meta)
+            if not self._overtaken():  # all ranks hear of it at the next checkpoint
+                self.store.prune(saved=save.step, keep_last=self.run.keep_last, keep_every=self.run.kept_every)
+
+        return commit
+
+    def _end(self, save: _Save) -> None:
+        """The checkpoint is there."""
+        self._save = None
+        seconds = time.monotonic() - save.begun
+        self.pace.save(save.stalled + save.busy + save.task.seconds)
+        if self.group.rank == 0:
+            times = {"seconds": round(seconds, 3), "stalled_seconds": round(save.stalled, 3)}
+            self.store.event("checkpoint", step=save.step, **times)
+        log.info(
+            f"checkpoint of step {save.step} written to {self.store.path(save.step)} in {seconds:.1f} s, of which the training "
+            f"waited {save.stalled:.2f} s"
+        )
+
+    def _fail(self, save: _Save) -> None:
+        """Raises on every rank what went wrong on some."""
+        self._save = None
+        save.task.cancel()
+        error = None if isinstance(save.task.error, Cancelled) else save.task.error
+        if not isinstance(error, OSError | UserError | None):
+            log.error(f"a part of the checkpoint of step {save.step} could not be written", exc_info=error)
+        errors = self.group.gather_objects(error if isinstance(error, OSError | UserError | None) else repr(error))
+        if self.group.rank == 0:
+            self.store.discard(save.folder)
+        if self.group.any(self._overtaken()):  # the other trainer swept what was half written
+            raise self._held(save.step)
+        if said := [error for error in errors if isinstance(error, UserError)]:
+            raise said[0]
+        reasons = [f"rank {rank}: {error}" for rank, error in enumerate(errors) if error is not None]
+        raise self.store.unwritten(save.step, "; ".join(reasons))
+
+
+def _write(files: dict[Path, TensorFile], task: Background) -> list[dict[str, Any]]:
+    """Writes a rank's files; returns their entries."""
+    entries = []
+    for path, content in files.items():
+        try:
+            entries.append(write_file(path, content, check=task.check))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+    return entries

@@ -1,0 +1,117 @@
+"""Averages of the weights: the exponential one, with a warm-up that makes it follow from the first step, and those of lengths.
+
+The exponential one is moved by the optimizer in its own pass over memory. Those of `lengths` (Karras et al. 2024, section 3) are
+moved after that, one pass more each, and are for nothing but the averages that are later made of them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from dithc.averages import decay_at as decay_of_length
+from dithc.config import training
+from dithc.tensors import Piece
+from dithc.train.optimizer.zero import Zero
+
+# Where a tensor that outlives a step is to live: given its name and another (perhaps without memory), an uninitialised one of the
+# same shape and type.
+Home: TypeAlias = Callable[[str, Tensor], Tensor]
+
+
+def anywhere(_: str, like: Tensor) -> Tensor:
+    """A home in the memory that torch gives."""
+    return torch.empty(like.shape, dtype=like.dtype)
+
+
+def decay_at(step: int, *, decay: float, warmup: bool) -> float:
+    """The decay used after optimizer step `step` (1 is the first): min(decay, (1 + step) / (10 + step)) with warm-up."""
+    return min(decay, (1 + step) / (10 + step)) if warmup else decay
+
+
+def initial_share(step: int, *, decay: float, warmup: bool) -> float:
+    """The share of the initial weights that is left in the average after `step` steps."""
+    share = 1.0
+    for number in range(1, step + 1):
+        share *= decay_at(number, decay=decay, warmup=warmup)
+    return share
+
+
+class Average:
+    """A second set of weights, fp32, that follows those of a model.
+
+    Attributes:
+        state: names to tensors, as the model's state dictionary has them; under ZeRO-1 this rank's runs of those that are
+            trained, and on the first rank what is not trained.
+    """
+
+    def __init__(self, model: nn.Module, *, label: str, zero: Zero | None = None, home: Home = anywhere) -> None:
+        """Begins with the model's weights; `label` tells homes which average it is."""
+        self._label, self._zero = label, zero
+        self.state: dict[str, Tensor] = {}
+        for name, value in model.state_dict().items():
+            if zero is None or zero.keeps(name):
+                own = value.detach() if zero is None else zero.own(name, value.detach())
+                self.state[name] = home(f"{label}.{name}", own).copy_(own)
+
+    def pieces(self) -> list[Piece]:
+        """What this rank holds of the average."""
+        piece = Piece.whole if self._zero is None else self._zero.piece
+        return [piece(name, value) for name, value in self.state.items()]
+
+    def move(self, moved: Home) -> None:
+        """Has every tensor replaced by the one, of the same content, that `moved` returns for its name and itself."""
+        self.state = {name: moved(f"{self._label}.{name}", value) for name, value in self.state.items()}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Takes over a saved average, or the weights a fine-tuning starts from: whole tensors by name."""
+        for name, value in self.state.items():
+            value.copy_(self._cut(name, state[name]))
+
+    def _cut(self, name: str, whole: Tensor) -> Tensor:
+        return whole if self._zero is None else self._zero.cut(name, whole)
+
+
+class LengthAverage(Average):
+    """The average of a length: the relative standard deviation of its power-function profile."""
+
+    def __init__(self, model: nn.Module, length: float, *, zero: Zero | None = None, home: Home = anywhere) -> None:
+        super().__init__(model, label=f"ema-{length}", zero=zero, home=home)
+        self.length = length
+
+    def follow(self, weights: Mapping[str, Tensor], step: int) -> None:
+        """Moves towards the weights that optimizer step `step` has left."""
+        share = 1.0 - decay_of_length(step, length=self.length)
+        for name, value in weights.items():
+            self.state[name].lerp_(value, share)
+
+
+class Ema(Average):
+    """The exponential average, which the optimizer moves in its own pass over memory.
+
+    Attributes:
+        beside: the averages of `settings.lengths`, which begin and are saved with it.
+    """
+
+    def __init__(
+        self, model: nn.Module, settings: training.Ema, *, zero: Zero | None = None, home: Home = anywhere
+    ) -> None:
+        super().__init__(model, label="ema", zero=zero, home=home)
+        self.settings = settings
+        self.beside = [LengthAverage(model, length, zero=zero, home=home) for length in settings.lengths or ()]
+
+    def decay(self, step: int) -> float:
+        """The decay with which `Optimizer.step` moves the average towards the weights after optimizer step `step`."""
+        return decay_at(step, decay=self.settings.decay, warmup=self.settings.warmup)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All numbers of all averages."""
+        for average in (self, *self.beside):
+            yield from average.state.values()
+
+    def move(self, moved: Home) -> None:
+        """As `Average.move`, of all averages."""
+        super().move(moved)
+        for average in self.beside:
+            average.move(moved)

@@ -1,0 +1,183 @@
+"""Muon (Jordan et al. 2024) on the matrices of a DiT, its updates of the size of AdamW's (Liu et al. 2025, section 2.2).
+
+A matrix has one owner among the ranks, which alone keeps its momentum and makes its update: the parts of the gradient that others
+hold travel to it, parts of the update back. The rest of a step, decay and average, is elementwise, and each rank does that to
+what it holds, whatever that is.
+
+Legend: R rows, C columns of a matrix.
+"""
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dithc import hcops
+from dithc.config import training
+from dithc.tensors import Piece
+from dithc.train.matrices import HIDDEN, Holding, Matrix, matrices_of, owners_of
+from dithc.train.optimizer.ema import Home
+
+MOMENTUM = "momentum"
+# Root mean square of an update of AdamW in practice, to which those of matrices are scaled (Liu et al. 2025, equation 4): an
+# orthogonal (R, C) has one of sqrt(1 / max(R, C)).
+RMS = 0.2
+
+
+class Muon:
+    """Momentum of the matrices that this rank owns, and the updates made with it.
+
+    Attributes:
+        owners: which rank owns each matrix, in the order in which all go through them.
+        names: of the weights that consist of matrices.
+    """
+
+    def __init__(self, named: Mapping[str, Tensor], run: training.Run, *, holding: Holding, home: Home) -> None:
+        """Prepares momenta of zeros.
+
+        Args:
+            named: trained parameters by name, as this rank has them.
+            run: momentum and iterations; products are of its `dtype`, so a result does not depend on what the machine can do.
+            holding: what each rank has of them.
+            home: where momenta are to live.
+        """
+        self._settings, self._holding = run.optimizer, holding
+        self._dtype = torch.bfloat16 if run.dtype == "bf16" else torch.float32
+        matrices = matrices_of({name: holding.shape(name, value) for name, value in named.items()})
+        self.owners = owners_of(matrices, holding.size)
+        self.names = frozenset(matrix.name for matrix in matrices)
+        self._number = {matrix: number for number, matrix in enumerate(self.owners)}
+        self._parts = {matrix: holding.parts(matrix) for matrix in self.owners}
+        self._sources = {m: holding.sources(m, owner, self._parts[m]) for m, owner in self.owners.items()}
+        self._momentum = {
+            matrix: home(f"{MOMENTUM}.{matrix}", torch.empty(matrix.rows, matrix.columns, device="meta")).zero_()
+            for matrix, owner in self.owners.items()
+            if owner == holding.rank
+        }
+
+    def __str__(self) -> str:
+        kinds = Counter(matrix.name.split(".", 2)[2] for matrix in self.owners)
+        layers = ", ".join(f"{kinds[kind]} of {kind.removesuffix('.weight')}" for kind in HIDDEN if kinds[kind])
+        weights, costs = sum(matrix.size for matrix in self.owners), Counter[int]()
+        for matrix, owner in self.owners.items():
+            costs[owner] += matrix.cost
+        most = max(costs.values(), default=0) / max(1, costs.total())
+        products = "bf16" if self._dtype is torch.bfloat16 else "fp32"
+        return (
+            f"Muon updates {len(self.owners)} matrices of {weights:,} weights ({layers or 'none'}), AdamW the others; this rank "
+            f"of {self._holding.size} owns {len(self._momentum)} of them, none does more than {100 * most:.0f} % of their "
+            f"arithmetic, products are in {products}"
+        )
+
+    @torch.no_grad()
+    def replace(self, gradients: Mapping[str, Tensor], *, used: Collection[str], scale: float) -> None:
+        """Replaces what this rank has of each matrix's gradient by the same part of the matrix's update; collective.
+
+        Args:
+            gradients: what this rank has, by the weight's name.
+            used: names of the weights that any rank has a gradient of; the others are left alone.
+            scale: factor on each gradient: that of clipping.
+        """
+        rank = self._holding.rank
+        boxes = self._gather(gradients, used)
+        works: list[Any] = [
+            dist.irecv(self._part(matrix, gradients), owner, tag=self._tag(matrix, is_update=True))
+            for matrix, owner in self.owners.items()
+            if matrix.name in used and owner != rank and rank in self._parts[matrix]
+        ]
+        while boxes:
+            matrix, parts = boxes.popitem(last=False)
+            whole = self._join(matrix, parts)
+            whole.copy_(self._update(matrix, whole.mul_(scale)))
+            works += self._deal(matrix, whole, gradients)  # on its way while the next one is made
+        self._wait(works)
+
+    def _update(self, matrix: Matrix, gradient: Tensor) -> Tensor:
+        """(R, C) -> (R, C): momentum with Nesterov's step ahead, orthogonalised, of the size of AdamW's updates."""
+        decay, momentum = self._settings.momentum, self._momentum[matrix]
+        momentum.lerp_(gradient, 1.0 - decay)  # the size of it does not matter: this one stays that of gradients
+        ahead = gradient.lerp(momentum, decay)
+        factor = hcops.optimizer.orthogonalise(ahead, iterations=self._settings.iterations, dtype=self._dtype)
+        return factor.float() * (RMS * math.sqrt(max(matrix.rows, matrix.columns)))
+
+    def _gather(
+        self, gradients: Mapping[str, Tensor], used: Collection[str]
+    ) -> "OrderedDict[Matrix, dict[int, Tensor]]":
+        """The parts of the gradients of the matrices that this rank owns, by rank."""
+        rank, works, boxes = self._holding.rank, list[Any](), OrderedDict[Matrix, dict[int, Tensor]]()
+        for matrix, owner in self.owners.items():
+            sources = self._sources[matrix] if matrix.name in used else []
+            tag = self._tag(matrix, is_update=False)
+            if owner == rank and sources:
+                boxes[matrix] = {source: self._box(matrix, source, gradients) for source in sources}
+                works += [dist.irecv(box, source, tag=tag) for source, box in boxes[matrix].items() if source != rank]
+            elif rank in sources:
+                works.append(self._send(self._part(matrix, gradients), owner, tag))
+        self._wait(works)
+        return boxes
+
+    def _box(self, matrix: Matrix, source: int, gradients: Mapping[str, Tensor]) -> Tensor:
+        """Where a rank's part of a gradient arrives, or is already."""
+        if source == self._holding.rank:
+            return self._part(matrix, gradients)
+        whole = torch.empty(matrix.rows, matrix.columns, device="meta")
+        return torch.empty(self._parts[matrix][source].of(whole).shape)
+
+    def _join(self, matrix: Matrix, parts: Mapping[int, Tensor]) -> Tensor:
+        """(R, C), from the parts of ranks; the memory of a part that is all of it."""
+        if len(parts) == 1:
+            return next(iter(parts.values())).view(matrix.rows, matrix.columns)
+        whole = torch.empty(matrix.rows, matrix.columns)
+        for rank, part in parts.items():
+            self._parts[matrix][rank].of(whole).copy_(part)
+        return whole
+
+    def _deal(self, matrix: Matrix, update: Tensor, gradients: Mapping[str, Tensor]) -> list[Any]:
+        """Gives each rank its part of an update; what is under way still."""
+        works = []
+        for rank, held in self._parts[matrix].items():
+            if rank != self._holding.rank:
+                works.append(self._send(held.of(update).contiguous(), rank, self._tag(matrix, is_update=True)))
+            elif (own := self._part(matrix, gradients)).data_ptr() != update.data_ptr():
+                own.copy_(held.of(update))
+        return works
+
+    def _part(self, matrix: Matrix, tensors: Mapping[str, Tensor]) -> Tensor:
+        """What this rank has of a matrix, by the weight's name: a view without gaps."""
+        return tensors[matrix.name][self._parts[matrix][self._holding.rank].own]
+
+    def _send(self, part: Tensor, rank: int, tag: int) -> Any:
+        self._holding.meter.sent(part.nbytes)
+        return dist.isend(part, rank, tag=tag)
+
+    def _wait(self, works: list[Any]) -> None:
+        for work in works:
+            self._holding.meter.wait(work)
+
+    def _tag(self, matrix: Matrix, *, is_update: bool) -> int:
+        return 2 * self._number[matrix] + is_update
+
+    def state(self) -> dict[str, Tensor]:
+        """Momenta of this rank's matrices, by their own names."""
+        return {f"{MOMENTUM}.{matrix}": value for matrix, value in self._momentum.items()}
+
+    def move(self, moved: Home) -> None:
+        """Has every momentum replaced by the one, of the same content, that `moved` returns for its name and itself."""
+        self._momentum = {matrix: moved(f"{MOMENTUM}.{matrix}", value) for matrix, value in self._momentum.items()}
+
+    def pieces(self) -> list[Piece]:
+        """The same as pieces of `momentum.<name>`, of the weight's shape."""
+        held = [(f"{MOMENTUM}.{matrix.name}", matrix, value) for matrix, value in self._momentum.items()]
+        return [
+            Piece(name=name, values=value, shape=matrix.weight_shape, dim=0, start=matrix.lines.start)
+            for name, matrix, value in held
+        ]
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes over saved momenta: whole tensors `momentum.<name>`."""
+        for matrix, value in self._momentum.items():
+            value.copy_(tensors[f"{MOMENTUM}.{matrix.name}"][matrix.lines])

@@ -1,0 +1,228 @@
+"""One optimizer step: micro-batches, the mean gradient over the global batch, clipping, update, average.
+
+Legend: N images of a micro-batch, C channels.
+"""
+
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dithc import hcops
+from dithc.cftp import partition
+from dithc.comm import Group
+from dithc.config import training
+from dithc.diffusion import Objective, training_loss
+from dithc.latents import Batches
+from dithc.log import problem
+from dithc.train.memory import TrainingMemory
+from dithc.train.optimizer import Ema, Optimizer
+from dithc.train.step.guide import Guide
+from dithc.train.step.layer_search import Search, bad_weights, weights_in_words, weights_of
+from dithc.train.step.nonfinite import NotFinite
+from dithc.train.strategies import Strategy
+
+PARTS = ("loss", "mse", "vb")
+
+
+class Batch(Protocol):
+    """Images to learn from, with everything random about them drawn already."""
+
+    @property
+    def x(self) -> Tensor:
+        """(N, C, height, width), clean latents."""
+
+    @property
+    def y(self) -> Tensor:
+        """(N) labels, the null label where it was dropped."""
+
+    @property
+    def t(self) -> Tensor:
+        """(N) timesteps, as the objective draws them."""
+
+    @property
+    def noise(self) -> Tensor:
+        """(N, C, height, width), standard normal."""
+
+
+class Source(Protocol):
+    """Where batches come from."""
+
+    def batch(self, step: int, part: slice) -> Batch:
+        """Images `part` of the global batch of `step` (0 is the first)."""
+
+
+class Span(Protocol):
+    """What marks a phase of a step while a `with` block runs."""
+
+    def __call__(self, name: str, /) -> AbstractContextManager[object]:
+        """The phase `name`."""
+
+
+def settle(strategy: Strategy, source: Source, run: training.Run) -> None:
+    """Prepares a strategy with one image, before the optimizer and the average are made; changes no weight."""
+    batch = source.batch(0, slice(0, 1))
+    with arithmetic(run):
+        strategy.settle(batch.x, batch.t, batch.y)
+
+
+class Trainer:
+    """Makes optimizer steps on one rank of a group.
+
+    Attributes:
+        span: told of each phase of a step; does nothing but in a trace.
+    """
+
+    span: Span = nullcontext
+
+    def __init__(
+        self,
+        *,
+        run: training.Run,
+        source: Source,
+        strategy: Strategy,
+        optimizer: Optimizer,
+        ema: Ema,
+        group: Group,
+        memory: TrainingMemory | None = None,
+        guide: Guide | None = None,
+    ) -> None:
+        layout = strategy.layout
+        if layout.data_size > run.global_batch:
+            raise problem(
+                "ranks of the training",
+                got=f"{layout.data_size} ranks for a global batch of {run.global_batch}",
+                expected="at least one image a rank",
+                remedy="start fewer ranks, or raise `global_batch`",
+            )
+        self.run, self.source, self.strategy = run, source, strategy
+        self.optimizer, self.ema, self.group = optimizer, ema, group
+        self.memory = memory or TrainingMemory()
+        self.guide = guide
+        self.objective = Objective.of(run.objective)
+        share = partition(run.global_batch, layout.data_size)[layout.data_rank]
+        width = run.micro_batch or share.stop - share.start
+        starts = range(share.start, share.stop, width)
+        self._micro_batches = [slice(start, min(start + width, share.stop)) for start in starts]
+
+    def step(self, number: int) -> dict[str, float]:
+        """Makes optimizer step `number` (1 is the first).
+
+        Returns:
+            loss, mse and vb (means over the global batch), grad_norm (before clipping), lr, ema_decay; and with several shares of
+            the batch what `Strategy.finish` tells, and what `TrainingMemory.metrics` does where memory is managed.
+
+        Raises:
+            NotFinite: the loss or the gradient is not finite, on all ranks at once; the weights are those before the step.
+        """
+        self.optimizer.zero()
+        if self.memory.tiers is not None:
+            with self.span("memory"):
+                self.memory.begin_step()
+        sums = torch.zeros(len(PARTS), dtype=torch.float64)
+        for part in self._micro_batches:
+            with self.strategy.accumulating(last=part is self._micro_batches[-1]):
+                with self.span("forward"):
+                    losses = self._losses(self.source.batch(number - 1, part))
+                with self.span("backward"):
+                    self._backward(losses["loss"])
+            sums += torch.stack([losses[name].detach().double().sum() for name in PARTS])
+        with self.span("wait for gradients"):
+            exchange = self.strategy.finish()
+        own_loss = float(sums[0])
+        sums /= self.strategy.layout.tensor_size  # ranks that share the layers have the same losses
+        with self.span("clip"):
+            norm = self.optimizer.clip()
+        overflow = torch.tensor([not self.optimizer.takes(norm)], dtype=torch.float64)
+        with self.span("loss of all ranks"):
+            *totals, overflows = self.group.all_reduce_(torch.cat([sums, overflow])).tolist()
+        values = {name: total / self.run.global_batch for name, total in zip(PARTS, totals, strict=True)}
+        if not math.isfinite(values["loss"]) or overflows:
+            raise self._not_finite(number, own_loss=own_loss, loss=values["loss"], norm=norm)
+        with self.span("update"):
+            rate = self.optimizer.step(number, ema=self.ema)
+        values |= {"grad_norm": norm, "lr": rate, "ema_decay": self.ema.decay(number)}
+        return values | exchange | self.memory.metrics()
+
+    def check_weights(self, number: int) -> None:
+        """Looks at the weights after step `number`, before they are kept.
+
+        Raises:
+            NotFinite: they hold a number that is not finite, on any rank; it counts as one of the step that would be next.
+        """
+        self.strategy.ready()
+        weights = weights_of(self.strategy.module)
+        is_finite = math.isfinite(hcops.optimizer.sum_of_squares([value.detach() for value in weights.values()]))
+        if not self.group.any(not is_finite):
+            return
+        names = bad_weights(weights)
+        found = dict(enumerate(self.group.gather_objects(weights_in_words(names) if names else None)))
+        raise NotFinite(
+            number + 1,
+            what=f"the weights after step {number}, although its loss and gradient were finite",
+            got=_places(found),
+            in_weights=True,
+            found={rank: place for rank, place in found.items() if place},
+        )
+
+    def _backward(self, losses: Tensor) -> None:
+        share = losses.sum() * (self.strategy.scale / self.run.global_batch)
+        share.backward()  # type: ignore[no-untyped-call]
+
+    def _losses(self, batch: Batch) -> dict[str, Tensor]:
+        x_t = self.objective.noisy(batch.x, batch.t, batch.noise)  # (N, C, h, w)
+        with arithmetic(self.run):  # its own: what autocast keeps of weights in a pass without gradients has none
+            away = None if self.guide is None else self.guide.away(x_t, batch.t, batch.y)
+        with arithmetic(self.run):
+            output: Tensor = self.strategy.module(x_t, batch.t, batch.y)  # (N, C or 2C, h, w)
+        offset = None if self.guide is None or away is None else self.guide.offset(output, *away)  # (N, C, h, w)
+        known = {"x0": batch.x, "x_t": x_t, "t": batch.t, "noise": batch.noise}
+        return training_loss(output, objective=self.objective, **known, offset=offset)  # (N) each
+
+    def _not_finite(self, number: int, *, own_loss: float, loss: float, norm: float) -> NotFinite:
+        """Computes the step again on every rank, nothing exchanged but within layers that ranks share, to name the place."""
+        self.strategy.ready()
+        self.optimizer.zero()
+        with Search(self.strategy.module) as search:
+            for part in self._micro_batches:
+                with self.strategy.accumulating(last=False):
+                    batch = self.source.batch(number - 1, part)
+                    bad = search.images(batch.x, batch.noise, part=part)
+                    if bad and isinstance(self.source, Batches):
+                        rows = self.source.rows(number - 1)[bad].tolist()
+                        search.found = f"{search.found} (row {', '.join(map(str, rows))} of the latents)"
+                    losses = self._losses(batch)["loss"]
+                    search.loss(losses)
+                    self._backward(losses)
+        self.optimizer.zero()
+        told = self.group.gather_objects((math.isfinite(own_loss), search.in_weights, search.found))
+        found = {rank: place for rank, (_, _, place) in enumerate(told)}
+        ranks = ", ".join(str(rank) for rank, (good, _, _) in enumerate(told) if not good)
+        return NotFinite(
+            number,
+            what=f"the loss of rank {ranks}" if ranks else _of_gradient(norm),
+            got=f"loss {loss}, gradient norm {norm}; first, when computed again: {_places(found)}",
+            in_weights=any(in_weights for _, in_weights, _ in told),
+            found={rank: place for rank, place in found.items() if place},
+        )
+
+
+def _of_gradient(norm: float) -> str:
+    """What is wrong with a gradient that finite losses had, by its norm."""
+    if not math.isfinite(norm):
+        return "the gradient (the loss of every rank is finite)"
+    return "the gradient (finite, but its squares are beyond fp32)"
+
+
+def _places(found: Mapping[int, str | None]) -> str:
+    """Each rank's place, in words."""
+    places = [f"rank {rank}: {place}" for rank, place in found.items() if place]
+    return "; ".join(places) or "nothing on any rank: the sum over ranks, or a fault of the machine that has passed"
+
+
+def arithmetic(run: training.Run) -> torch.autocast:
+    """For the forward passes of a run, in its compute type."""
+    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=run.dtype == "bf16")

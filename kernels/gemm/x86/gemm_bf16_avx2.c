@@ -1,0 +1,21 @@
+/* Products of operands rounded to bf16 with AVX2: packing rounds, panels and multiply-adds are those of fp32. */
+#include "gemm/x86/gemm_lanes_avx2.h"
+#include "gemm/x86/gemm_tile_avx2.h"
+
+#define PACK_MR TILE_MR
+#define PACK_NR TILE_NR
+#define PACK_ROUND(v) pack_round_bf16(v)
+#include "gemm/gemm_pack.h"
+
+static int64_t mr(void) {
+    return TILE_MR;
+}
+
+static int64_t nr(void) {
+    return TILE_NR;
+}
+
+const hc_gemm_kernel hc_gemm_bf16_avx2 = {
+    .name = "gemm_bf16_avx2", .isa = HC_ISA_AVX2, .dtype = HC_BF16, .mr = mr, .nr = nr, .kr = 1,
+    .element_bytes = sizeof(float), .pack_a = pack_a, .pack_b = pack_b, .block = hc_gemm_block_f32_avx2, .b_group = 1,
+};

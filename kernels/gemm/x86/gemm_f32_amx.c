@@ -1,0 +1,172 @@
+/* Matrix product of fp32 by the tile unit AMX, which multiplies bf16: every number is split into three of them.
+ *
+ * With x = x1 + x2 + x3 and y likewise (pack_f32_amx.h), x1y1, x1y2, x2y1, x2y2, x1y3 and x3y1 are summed in fp32. What is
+ * left out, x2y3, x3y2 and x3y3, is less than 2^-25 |x||y|. Six products of bf16 make 550 GFLOP/s of a unit of 3.3 TFLOP/s,
+ * where FMA of AVX-512 makes 230.
+ *
+ * TDPBF16PS takes denormals of its operands as zero and flushes denormal sums: parts and sums below 2^-126 are lost. The parts
+ * of inf are inf and NaN, and numbers near the largest fp32 round to inf. hc_gemm therefore looks for the largest magnitudes
+ * and leaves products out of range to the kernel of the vector unit. */
+#if !defined(__AMX_TILE__) || !defined(__AMX_BF16__) || !defined(__AVX512BF16__) || !defined(__AVX512BW__)
+#error "compile this file for AMX with BF16, and AVX-512 with BW and BF16"
+#endif
+
+#include <immintrin.h>
+
+#include "gemm/gemm_kernel.h"
+#include "gemm/x86/pack_f32_amx.h"
+#include "simd/tiles_amx.h"
+
+#define MR 32 /* two tiles of 16 rows */
+#define NR 32 /* two tiles of 16 columns */
+#define KR 32 /* a row of a tile is 64 bytes */
+#define A_STRIDE 64
+#define B_STRIDE (NR * 4)
+#define PART HC_SPLIT_PART_BYTES
+
+/* Depth of a block. 192, 384, 512 and 768 made 169, 174, 173 and 164 GFLOP/s over nine products of DiT, each with its best
+ * blocks of rows and columns: less deep, sums pass more often through the caches; deeper, fewer rows and columns fit there. */
+#define MOST_DEPTH 384
+#define SPLIT_DEPTH 384
+
+/* Steps of a panel of A, 6 KB each, that may stay in the first-level cache; the other tiles are loaded with the hint that they
+ * are not needed there again. */
+#define STEPS_TO_KEEP 5
+
+/* What becomes of the sums of one pair of panels. It is done a few rows a step while the next pair is multiplied: the tile
+ * unit then does not wait for C's cache lines. */
+typedef struct {
+    const float *sums; /* 32 x 32 */
+    int64_t num_rows;
+    __mmask32 columns;
+    float *c;
+    int64_t ldc;
+    const float *bias; /* NULL: none */
+    int add;
+} ending;
+
+static inline int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static void end_rows(const ending *end, int64_t from, int64_t to) {
+    const __mmask16 low = (__mmask16)end->columns, high = (__mmask16)(end->columns >> 16);
+    /* -0 leaves every sum as it is. */
+    __m512 bias0 = _mm512_set1_ps(-0.0f), bias1 = bias0;
+    if (end->bias) {
+        bias0 = _mm512_maskz_loadu_ps(low, end->bias);
+        bias1 = _mm512_maskz_loadu_ps(high, end->bias + 16);
+    }
+    const int64_t stop = least(to, end->num_rows);
+    const float *sums = end->sums + from * NR;
+    float *c = end->c + from * end->ldc;
+    for (int64_t i = from; i < stop; ++i, sums += NR, c += end->ldc) {
+        __m512 sum0 = _mm512_add_ps(bias0, _mm512_load_ps(sums)), sum1 = _mm512_add_ps(bias1, _mm512_load_ps(sums + 16));
+        if (end->add) {
+            sum0 = _mm512_add_ps(sum0, _mm512_maskz_loadu_ps(low, c));
+            sum1 = _mm512_add_ps(sum1, _mm512_maskz_loadu_ps(high, c + 16));
+        }
+        _mm512_mask_storeu_ps(c, low, sum0);
+        _mm512_mask_storeu_ps(c + 16, high, sum1);
+    }
+}
+
+#define LOAD_A(load, part) \
+    load(4, a + (part) * PART, A_STRIDE); \
+    load(5, a + (part) * PART + 16 * A_STRIDE, A_STRIDE)
+
+#define LOAD_B(part) \
+    _tile_stream_loadd(6, b + (part) * PART, B_STRIDE); \
+    _tile_stream_loadd(7, b + (part) * PART + 64, B_STRIDE)
+
+#define MULTIPLY \
+    _tile_dpbf16ps(0, 4, 6); \
+    _tile_dpbf16ps(1, 4, 7); \
+    _tile_dpbf16ps(2, 5, 6); \
+    _tile_dpbf16ps(3, 5, 7)
+
+/* `steps` steps, the tiles of A loaded by `load_a`. From product to product one operand stays, and B, which comes from farther
+ * away, is loaded once: 14 tiles for 24 products. The largest product comes last. */
+#define ADD_PRODUCTS(steps, load_a) \
+    for (const int64_t stop = (steps); step < stop; ++step) { \
+        LOAD_A(load_a, 0); \
+        LOAD_B(2); \
+        MULTIPLY; \
+        LOAD_B(1); \
+        MULTIPLY; \
+        LOAD_A(load_a, 1); \
+        MULTIPLY; \
+        LOAD_B(0); \
+        MULTIPLY; \
+        LOAD_A(load_a, 2); \
+        MULTIPLY; \
+        LOAD_A(load_a, 0); \
+        MULTIPLY; \
+        a += HC_SPLIT_STEP_BYTES; \
+        b += HC_SPLIT_STEP_BYTES; \
+        if (before) { \
+            end_rows(before, step * rows_a_step, (step + 1) * rows_a_step); \
+        } \
+    }
+
+/* Tiles 0 to 3 = rows 0-15 and 16-31, each by columns 0-15 and 16-31, stored as 32 x 32 at `sums`. */
+static void multiply_panels(int64_t steps, const char *a, const char *b, float *sums, const ending *before) {
+    const int64_t rows_a_step = (MR + steps - 1) / steps;
+    int64_t step = 0;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    ADD_PRODUCTS(least(steps, STEPS_TO_KEEP), _tile_loadd)
+    ADD_PRODUCTS(steps, _tile_stream_loadd)
+    _tile_stored(0, sums, NR * 4);
+    _tile_stored(1, sums + 16, NR * 4);
+    _tile_stored(2, sums + 16 * NR, NR * 4);
+    _tile_stored(3, sums + 16 * NR + 16, NR * 4);
+}
+
+/* C is written along its rows: for each panel of A come all panels of B, from the second-level cache. */
+static void block(int64_t m, int64_t n, int64_t k, const void *a_panels, const void *b_panels, void *c, int64_t ldc,
+                  const void *bias, int add) {
+    _Alignas(64) float sums[MR * NR];
+    ending ends[2];
+    int64_t count = 0;
+    const int64_t steps = (k + KR - 1) / KR;
+    hc_configure_tiles();
+    for (int64_t i = 0; i < m; i += MR) {
+        const char *a = (const char *)a_panels + i / MR * steps * HC_SPLIT_STEP_BYTES;
+        for (int64_t j = 0; j < n; j += NR, ++count) {
+            const char *b = (const char *)b_panels + j / NR * steps * HC_SPLIT_STEP_BYTES;
+            ends[count % 2] = (ending){
+                .sums = sums,
+                .num_rows = least(MR, m - i),
+                .columns = n - j >= NR ? 0xffffffffu : (1u << (n - j)) - 1u,
+                .c = (float *)c + i * ldc + j,
+                .ldc = ldc,
+                .bias = bias ? (const float *)bias + j : NULL,
+                .add = add,
+            };
+            multiply_panels(steps, a, b, sums, count ? &ends[(count + 1) % 2] : NULL);
+        }
+    }
+    if (count) {
+        end_rows(&ends[(count + 1) % 2], 0, MR);
+    }
+    _tile_release();
+}
+
+static int64_t mr(void) {
+    return MR;
+}
+
+static int64_t nr(void) {
+    return NR;
+}
+
+const hc_gemm_kernel hc_gemm_f32_amx = {
+    .name = "gemm_f32_amx", .isa = HC_ISA_AMX, .dtype = HC_F32, .mr = mr, .nr = nr, .kr = KR,
+    .element_bytes = 2 * HC_SPLIT_PARTS, .pack_a = hc_split_pack_a, .pack_b = hc_split_pack_b, .block = block,
+    .most_depth = MOST_DEPTH, .split_depth = SPLIT_DEPTH, .largest = hc_split_largest,
+    .pack_a_noting = hc_split_pack_a_noting, .pack_b_noting = hc_split_pack_b_noting,
+    .near_block = hc_near_block_f32_amx, .near_tail_a = hc_near_tail_a_f32_amx, .near_tail_b = hc_near_tail_b_f32_amx,
+};

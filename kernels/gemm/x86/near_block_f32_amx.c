@@ -1,0 +1,213 @@
+/* Products of parts on the tile unit whose operands lie in the nearest caches: the blocks of attention (gemm_f32_amx.c holds
+ * the ones of large matrices, and says what is summed).
+ *
+ * Sums start from C, if they are added to it, and are stored there from the tiles themselves; nothing passes through vector
+ * registers but the last rows and columns of a C that is no whole number of tiles. */
+#if !defined(__AMX_TILE__) || !defined(__AMX_BF16__) || !defined(__AVX512BF16__) || !defined(__AVX512BW__)
+#error "compile this file for AMX with BF16, and AVX-512 with BW and BF16"
+#endif
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "gemm/gemm_kernel.h"
+#include "gemm/near_block.h"
+#include "gemm/x86/pack_f32_amx.h"
+#include "simd/tiles_amx.h"
+
+#define PANEL 32 /* rows of A, columns of B and depth of a step: two tiles of 16, and a row of a tile of 64 bytes */
+#define A_STRIDE 64
+#define B_STRIDE (PANEL * 4)
+#define PART HC_SPLIT_PART_BYTES
+
+static inline int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* A share of the lines to ask for, a few at a time: more would take the line fill buffers from loads of tiles. */
+static inline void ask(hc_gemm_ahead *ahead, int64_t lines) {
+    for (int64_t i = 0; i < lines && ahead->share > 0; ++i) {
+        _mm_prefetch(ahead->next, _MM_HINT_T1);
+        ahead->next += 64;
+        ahead->share--;
+        ahead->remaining--;
+        if (--ahead->left == 0) {
+            ahead->left = ahead->lines;
+            ahead->next += ahead->jump;
+        }
+    }
+}
+
+#define LOAD_A0(part) _tile_loadd(4, a + (part) * PART, A_STRIDE)
+#define LOAD_A1(part) \
+    if (two_rows) { \
+        _tile_loadd(5, a + (part) * PART + 16 * A_STRIDE, A_STRIDE); \
+    }
+#define LOAD_B0(part) _tile_loadd(6, b + (part) * PART, B_STRIDE)
+#define LOAD_B1(part) \
+    if (two_columns) { \
+        _tile_loadd(7, b + (part) * PART + 64, B_STRIDE); \
+    }
+#define PRODUCT_00 _tile_dpbf16ps(0, 4, 6)
+#define PRODUCT_01 \
+    if (two_columns) { \
+        _tile_dpbf16ps(1, 4, 7); \
+    }
+#define PRODUCT_10 \
+    if (two_rows) { \
+        _tile_dpbf16ps(2, 5, 6); \
+    }
+#define PRODUCT_11 \
+    if (two_rows && two_columns) { \
+        _tile_dpbf16ps(3, 5, 7); \
+    }
+
+/* All products of two parts, and the next part of B or A, each tile right behind the last product that reads the one before
+ * it. */
+#define MULTIPLY_THEN_B(part) \
+    PRODUCT_00; PRODUCT_10 LOAD_B0(part); PRODUCT_01 PRODUCT_11 LOAD_B1(part) ask(ahead, lines)
+#define MULTIPLY_THEN_A(part) \
+    PRODUCT_00; PRODUCT_01 LOAD_A0(part); PRODUCT_10 PRODUCT_11 LOAD_A1(part) ask(ahead, lines)
+
+/* Tiles 0 to 3 = rows 0-15 and 16-31, each by columns 0-15 and 16-31. */
+__attribute__((always_inline)) static inline void multiply_tiles(int two_rows, int two_columns, int add, int tail,
+                                                                 int64_t steps,
+                                                                 const char *a, const char *b, float *c, int64_t ldc,
+                                                                 hc_gemm_ahead *ahead, int64_t lines) {
+    if (add) {
+        _tile_loadd(0, c, ldc * 4);
+        if (two_columns) {
+            _tile_loadd(1, c + 16, ldc * 4);
+        }
+        if (two_rows) {
+            _tile_loadd(2, c + 16 * ldc, ldc * 4);
+        }
+        if (two_rows && two_columns) {
+            _tile_loadd(3, c + 16 * ldc + 16, ldc * 4);
+        }
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int64_t step = 0; step < steps; ++step, a += HC_SPLIT_STEP_BYTES, b += HC_SPLIT_STEP_BYTES) {
+        LOAD_A0(0);
+        LOAD_B0(2);
+        LOAD_A1(0)
+        LOAD_B1(2)
+        MULTIPLY_THEN_B(1);
+        MULTIPLY_THEN_A(1);
+        MULTIPLY_THEN_B(0);
+        MULTIPLY_THEN_A(2);
+        MULTIPLY_THEN_A(0);
+        PRODUCT_00;
+        PRODUCT_01
+        PRODUCT_10
+        PRODUCT_11
+    }
+    if (tail) {
+        LOAD_A0(0);
+        LOAD_B0(0);
+        LOAD_A1(0)
+        LOAD_B1(0)
+        PRODUCT_00;
+        PRODUCT_01
+        PRODUCT_10
+        PRODUCT_11
+        LOAD_A0(1);
+        LOAD_B0(1);
+        LOAD_A1(1)
+        LOAD_B1(1)
+        PRODUCT_00;
+        PRODUCT_01
+        PRODUCT_10
+        PRODUCT_11
+    }
+    _tile_stored(0, c, ldc * 4);
+    if (two_columns) {
+        _tile_stored(1, c + 16, ldc * 4);
+    }
+    if (two_rows) {
+        _tile_stored(2, c + 16 * ldc, ldc * 4);
+    }
+    if (two_rows && two_columns) {
+        _tile_stored(3, c + 16 * ldc + 16, ldc * 4);
+    }
+}
+
+static void multiply_panels(int64_t rows, int64_t columns, int add, int tail, int64_t steps, const char *a, const char *b,
+                            float *c, int64_t ldc, hc_gemm_ahead *ahead, int64_t lines) {
+    if (rows > 16 && columns > 16) {
+        multiply_tiles(1, 1, add, tail, steps, a, b, c, ldc, ahead, lines);
+    } else if (rows > 16) {
+        multiply_tiles(1, 0, add, tail, steps, a, b, c, ldc, ahead, lines);
+    } else if (columns > 16) {
+        multiply_tiles(0, 1, add, tail, steps, a, b, c, ldc, ahead, lines);
+    } else {
+        multiply_tiles(0, 0, add, tail, steps, a, b, c, ldc, ahead, lines);
+    }
+}
+
+static void copy_rows(int64_t rows, int64_t columns, const float *from, int64_t from_stride, float *to, int64_t to_stride) {
+    const __mmask32 mask = columns >= PANEL ? 0xffffffffu : (1u << columns) - 1u;
+    const __mmask16 low = (__mmask16)mask, high = (__mmask16)(mask >> 16);
+    for (int64_t i = 0; i < rows; ++i, from += from_stride, to += to_stride) {
+        _mm512_mask_storeu_ps(to, low, _mm512_maskz_loadu_ps(low, from));
+        _mm512_mask_storeu_ps(to + 16, high, _mm512_maskz_loadu_ps(high, from + 16));
+    }
+}
+
+void hc_near_block_f32_amx(const hc_near_block *x) {
+    _Alignas(64) float corner[PANEL * PANEL];
+    const int64_t steps = (x->k + PANEL - 1) / PANEL - x->tail;
+    hc_gemm_ahead nothing = {0}, *ahead = x->ahead ? x->ahead : &nothing;
+    const int64_t chances = 5 * steps * ((x->m + PANEL - 1) / PANEL) * ((x->n + PANEL - 1) / PANEL);
+    const int64_t lines = chances > 0 ? (ahead->share + chances - 1) / chances : 0;
+    hc_configure_tiles();
+    for (int64_t i = 0; i < x->m; i += PANEL) {
+        const char *a = (const char *)x->a_panels + i / PANEL * x->a_panel_bytes;
+        for (int64_t j = 0; j < x->n; j += PANEL) {
+            const char *b = (const char *)x->b_panels + j / PANEL * x->b_panel_bytes;
+            const int64_t rows = least(PANEL, x->m - i), columns = least(PANEL, x->n - j);
+            float *c = x->c + i * x->ldc + j;
+            if (rows % 16 == 0 && columns % 16 == 0) {
+                multiply_panels(rows, columns, x->add, x->tail, steps, a, b, c, x->ldc, ahead, lines);
+                continue;
+            }
+            if (x->add) {
+                copy_rows(rows, columns, c, x->ldc, corner, PANEL);
+            }
+            multiply_panels(rows, columns, x->add, x->tail, steps, a, b, corner, PANEL, ahead, lines);
+            copy_rows(rows, columns, corner, PANEL, c, x->ldc);
+        }
+    }
+    _tile_release();
+}
+
+/* Rows of A are 64 bytes: 8 of depth are a quarter. */
+void hc_near_tail_a_f32_amx(int64_t num_panels, int64_t k, void *panels) {
+    const int64_t steps = (k + PANEL - 1) / PANEL;
+    for (int64_t panel = 0; panel < num_panels; ++panel) {
+        char *step = (char *)panels + (panel * steps + steps - 1) * HC_SPLIT_STEP_BYTES;
+        for (int64_t row = 0; row < PANEL; ++row, step += A_STRIDE) {
+            const __m512i x1 = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)step));
+            const __m512i x2 = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)(step + PART)));
+            const __m512i x3 = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)(step + 2 * PART)));
+            _mm512_store_si512(step, _mm512_mask_blend_epi64(0xf0, x1, x2));
+            _mm512_store_si512(step + PART, _mm512_maskz_mov_epi64(0x0f, _mm512_mask_blend_epi64(0x0c, x1, x3)));
+        }
+    }
+}
+
+/* Rows of B are pairs of depth: 8 of depth are four of them, 512 bytes. */
+void hc_near_tail_b_f32_amx(int64_t num_panels, int64_t k, void *panels) {
+    const int64_t steps = (k + PANEL - 1) / PANEL, quarter = PART / 4;
+    for (int64_t panel = 0; panel < num_panels; ++panel) {
+        char *step = (char *)panels + (panel * steps + steps - 1) * HC_SPLIT_STEP_BYTES;
+        memcpy(step + quarter, step + PART, (size_t)quarter);
+        memcpy(step + 2 * quarter, step, (size_t)(2 * quarter));
+        memcpy(step + PART, step + 2 * PART, (size_t)quarter);
+        memcpy(step + PART + quarter, step, (size_t)quarter);
+    }
+}

@@ -1,0 +1,63 @@
+"""Plans as data: JSON both ways, totals, and the printed table."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from dithc.automem.planning.decision import Level, Plan
+from dithc.automem.planning.plan import plan
+from dithc.automem.trace import Trace
+from dithc.log import UserError
+from tests.automem.steps import blocks, traces
+
+SLOW = Level(name="ddr", budget_bytes=None, copy_bytes_per_second=100.0)
+
+
+def planned(trace: Trace, budget: int | None) -> Plan:
+    return plan(trace, fast=Level(name="hbm", budget_bytes=budget, copy_bytes_per_second=1000.0), slow=SLOW)
+
+
+@settings(max_examples=30, deadline=None)
+@given(trace=traces())
+def test_a_plan_survives_json(trace: Trace) -> None:
+    result = planned(trace, planned(trace, None).peak_fast_bytes // 2)
+    assert Plan.from_json(result.to_json()) == result
+
+
+@pytest.mark.parametrize("text", ["", "3", "{}", '{"schema": 1}'])
+def test_text_that_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"memory plan(.|\n)*remedy"):
+        Plan.from_json(text)
+
+
+def test_totals_are_those_of_the_phases() -> None:
+    result = planned(blocks(6), 150)
+    assert result.moved_bytes == sum(phase.load_bytes + phase.offload_bytes for phase in result.phases) > 0
+    assert result.step_seconds == sum(phase.seconds + phase.stall_seconds for phase in result.phases)
+    assert result.peak_fast_bytes <= 150
+    assert [phase.kind for phase in result.phases] == 6 * ["forward"] + 6 * ["backward"] + ["update"]
+
+
+def test_the_table_has_a_line_for_each_way_of_treating_units() -> None:
+    lines = planned(blocks(6), 150).describe().splitlines()
+    assert lines[0].split() == ["unit", "weights", "gradients", "saved", "kept", "offloaded", "recompute", "ahead"]
+    assert any(line.startswith("block0 .. block") and "30 B" in line and "each" in line for line in lines)
+    assert any(line.startswith("state: 0 B in hbm, 120 B in ddr") for line in lines)
+    assert any(line.startswith("moved in a step:") for line in lines)
+    assert any(line.startswith("peak: hbm 1") and "(budget 150 B)" in line for line in lines)
+
+
+def test_the_table_says_that_everything_is_resident() -> None:
+    text = planned(blocks(3), None).describe()
+    assert "everything resident" in text
+    assert "0 B loaded, 0 B offloaded" in text
+    assert "no budget" in text
+
+
+def test_recomputed_units_show_in_the_table() -> None:
+    trace = blocks(8)
+    fast = Level(name="hbm", budget_bytes=120, copy_bytes_per_second=1000.0)
+    text = plan(trace, fast=fast, slow=replace(SLOW, copy_bytes_per_second=3.0), allow_recompute=True).describe()
+    assert " yes " in text
+    assert "forward again in backward" in text

@@ -1,0 +1,43 @@
+"""How far ahead loads start, against trying every distance."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dithc.automem.planning.distance import compute_seconds, hiding_distances, loads
+from tests.automem.steps import blocks
+
+
+def waited(turn: int, distance: int, seconds: list[float], bytes_at: list[int]) -> float:
+    """Seconds that a turn waits, if its load starts that far ahead on a stream that then has the loads in between before it."""
+    copying = sum(bytes_at[turn - distance + 1 : turn + 1]) if distance else bytes_at[turn]
+    return max(0.0, copying - sum(seconds[turn - distance : turn]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=10))
+def test_no_shorter_distance_waits_as_little(step: list[tuple[int, int]]) -> None:
+    seconds, bytes_at = [float(row[0]) for row in step], [row[1] for row in step]
+    for turn, distance in enumerate(hiding_distances(seconds, bytes_at, 1.0)):
+        waits = [waited(turn, other, seconds, bytes_at) for other in range(turn + 1)]
+        assert waits[distance] == min(waits)
+        assert distance == waits.index(min(waits))
+
+
+def test_a_large_load_reaches_over_as_many_turns_as_it_takes() -> None:
+    assert hiding_distances([1.0] * 6, [0, 0, 0, 0, 0, 3], 1.0) == [0, 0, 0, 0, 0, 3]
+    assert hiding_distances([1.0] * 6, [0, 0, 0, 0, 1, 3], 1.0) == [0, 0, 0, 0, 1, 4]
+
+
+def test_where_there_is_more_to_load_than_time_one_turn_ahead_keeps_the_stream_busy() -> None:
+    assert hiding_distances([1.0] * 5, [2] * 5, 1.0) == [0, 1, 1, 1, 1]
+
+
+def test_nothing_to_load_starts_nowhere() -> None:
+    assert hiding_distances([1.0] * 3, [0] * 3, 1.0) == [0, 0, 0]
+
+
+def test_without_decisions_all_that_could_move_is_counted() -> None:
+    trace = blocks(3, weight=10, saved=30)
+    assert loads(trace, None) == [10, 10, 10, 10, 40, 40]  # the last block's tensor is read at once
+    assert compute_seconds(trace) == pytest.approx([1, 1, 1, 2, 2, 2])

@@ -1,0 +1,143 @@
+"""What AutoMem gives is found by runs in fresh processes and steps in turns; budgets and losses are judged, times are not."""
+
+import json
+from typing import Any
+
+import pytest
+
+from dithc import native
+from dithc.bench import table
+from dithc.bench.automem.measure import AutoMemSettings, bench_automem
+from dithc.bench.automem.runs import largest_of, row_of
+from dithc.bench.trainings.run import Run
+from dithc.cli import main
+from dithc.log import UserError
+
+SMALL = ["--override=hidden_size=192", "--override=depth=4", "--override=num_heads=3", "--model", "S/2", "--batch", "8"]
+MIB = 1 << 20
+needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"C kernels are off: {native.load().reason}")
+
+
+def run(*seconds: float, peak: int = 900, losses: tuple[float, ...] = (1.0,), memory: Any = None) -> Run:
+    rank = {"before_bytes": 100} | ({"memory": memory} if memory else {})
+    result = {"each_rank": [rank], "grad_norms": [2.0]}
+    return Run(seconds=list(seconds), losses=list(losses), peak_rss_bytes_each=[peak], result=result)
+
+
+def memory(peak: int, *, stall: tuple[float, ...]) -> dict[str, Any]:
+    steps = {"stall_seconds": list(stall), "loaded_bytes": [10.0] * len(stall), "offloaded_bytes": [5.0] * len(stall)}
+    return {"tiers": [{"name": "fast", "peak_backed_bytes": peak, "budget_bytes": 400}], "steps": steps, "plan": {}}
+
+
+def test_the_largest_batch_is_found_wherever_it_is_and_from_wherever_the_search_begins() -> None:
+    for most in (1, 7, 64):
+        for truth in range(most + 1):
+            for first in (1, 8, 100):
+                tried = []
+
+                def step(batch: int, truth: int = truth, tried: list[int] = tried) -> Run:
+                    tried.append(batch)
+                    return run(1.0) if batch <= truth else Run(status="oom")
+
+                assert largest_of(step, first=first, most=most)[0] == truth
+                assert len(tried) == len(set(tried)), "no batch is tried twice"
+                assert max(tried) <= most
+
+
+def test_a_run_that_fails_for_another_reason_ends_the_search() -> None:
+    with pytest.raises(UserError, match="no such model"):
+        largest_of(lambda _: Run(status="failed", reason="no such model"), first=1, most=4)
+
+
+def test_a_managed_row_has_its_budget_its_waiting_and_whether_it_is_the_same_training() -> None:
+    bare = [run(1.0, 1.0), run(2.0, 2.0)]
+    managed = [
+        run(1.1, 1.1, memory=memory(400, stall=(0.11, 0.0))),
+        run(2.0, 2.0, memory=memory(300, stall=(0.2, 0.4))),
+    ]
+    row = row_of("AutoMem", managed, beside=bare)
+    assert (row["peak_fast_bytes"], row["budget_bytes"], row["within_budget"]) == (400, 400, True)
+    assert row["stall_share"]["rounds"] == pytest.approx([0.1, 0.0, 0.1, 0.2])
+    assert row["slower"]["rounds"] == pytest.approx([1.1, 1.0])
+    assert row["losses_identical"]
+    assert row_of("AutoMem", [run(1.0, memory=memory(401, stall=(0.0,)))])["within_budget"] is False
+    other = [run(1.0, losses=(1.0 + 2**-50,)), run(2.0)]
+    assert row_of("AutoMem", other, beside=bare)["losses_identical"] is False
+
+
+def test_the_table_says_what_did_not_fit_and_what_was_exceeded() -> None:
+    rows = [
+        {"name": "unmanaged", "status": "oom", "reason": "status 137; train: 7 parameters | nothing to move"},
+        {"name": "other", "status": "oom", "reason": "status 1; can't allocate memory"},
+        row_of("AutoMem", [run(1.0, memory=memory(401, stall=(0.1,)))]),
+    ]
+    settings = {"model": "DiT-XL/2", "batch": 8, "dtype": "fp32", "limit": 0.6, "budget": 0.4, "memory_gib": 24}
+    part = {"limit_bytes": 3 << 29, "how": "RLIMIT_DATA", "rows": [*rows[:2], rows[2] | {"peak_rss_bytes": 5 << 28}]}
+    probes = [{"batch": 4, "status": "ok", "seconds": 1.0}, {"batch": 5, "status": "oom", "seconds": None}]
+    large = [{"name": name, "status": "ok", "largest": 4, "probes": probes} for name in ("plain torch", "AutoMem")]
+    batches = {"limit_bytes": 1, "how": "", "most": 4, "ratio": 1.0, "rows": large}
+    text = table({"bench": "automem", "settings": settings, "parts": {"file": part, "largest-batch": batches}})
+    assert "unmanaged              -" in text
+    assert "unmanaged: killed for lack of memory, status 137\n" in text
+    assert "other: out of memory: can't allocate memory\n" in text
+    assert "AutoMem: at most 1.25 GiB resident, code and pages of files among them; the limit is 1.50" in text
+    assert "EXCEEDED (401 of 400 bytes)" in text
+    assert "10.0%" in text
+    assert "4 (the most that was tried); tried: 4 ok, 5 oom" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"only": ()}, "--only"),
+        ({"only": ("everything",)}, "--only"),
+        ({"model": "DiT-Q/2"}, "--model"),
+        ({"step_models": ("S/2",)}, "--step-models"),
+        ({"budget": 1.0}, "--budget"),
+        ({"limit": 0.0}, "--limit"),
+        ({"memory_gib": 0.0}, "--memory"),
+        ({"file_gib": -1.0}, "--file-gib"),
+        ({"warmup": 1}, "--warmup"),
+        ({"folder": "nowhere"}, "--folder"),
+    ],
+)
+def test_settings_without_sense_are_refused(changes, said, tmp_path) -> None:
+    if "folder" in changes:
+        changes = {"folder": tmp_path / "nowhere"}
+    with pytest.raises(UserError, match=said):
+        bench_automem(AutoMemSettings(**changes))
+
+
+@needs_kernels
+def test_steps_with_the_pool_and_with_automem_have_the_same_losses_and_stay_where_they_are(tmp_path) -> None:
+    path = tmp_path / "automem.json"
+    words = ["--only", "pool,resident", "--step-models", "S/2", "--override=depth=1", "--override=hidden_size=192"]
+    words += ["--override=num_heads=3", "--batch", "4", "--repeats", "2", "--rounds", "1", "--json", str(path)]
+    assert main(["bench", "automem", *words]) == 0
+    parts = json.loads(path.read_text())["parts"]
+    pooled, plain = parts["pool"]["rows"]
+    assert plain["losses_identical"]
+    # A step makes 15 MiB of outputs, 3,800 pages. torch's allocator may re-use memory too, so its faults are no bound.
+    assert pooled["page_faults"] < 400
+    unmanaged, resident = parts["resident"]["rows"]
+    assert resident["losses_identical"]
+    assert resident["resident"], "the plan moves nothing in a budget of many times what is needed"
+    assert resident["peak_fast_bytes"] <= resident["budget_bytes"]
+    assert unmanaged["over_first"]["median"] == 1.0
+
+
+@pytest.mark.sampled("benches")
+@needs_kernels
+@pytest.mark.slow
+def test_a_training_in_a_budget_is_the_same_training_and_the_budget_holds(tmp_path) -> None:
+    path = tmp_path / "automem.json"
+    words = ["--only", "budget,file", "--budget", "0.5", "--rounds", "1", "--steps", "1", "--file-gib", "0.5"]
+    assert main(["bench", "automem", *SMALL, *words, "--folder", str(tmp_path), "--json", str(path)]) == 0
+    parts = json.loads(path.read_text())["parts"]
+    unmanaged, managed = parts["budget"]["rows"]
+    assert unmanaged["status"] == managed["status"] == "ok"
+    assert managed["losses_identical"]
+    assert 0 < managed["peak_fast_bytes"] <= managed["budget_bytes"] <= 0.5 * parts["budget"]["takes_bytes"]
+    assert managed["memory"]["plan"]["phases"]
+    assert list(tmp_path.iterdir()) == [path], "nothing is left of the file tier"
+    assert parts["file"]["limit_bytes"] == int(0.6 * parts["file"]["unmanaged_peak_bytes"])

@@ -1,0 +1,187 @@
+"""The search of `dithc tune`, on a made-up machine where it is known what is fastest; then a small one on this machine."""
+
+import json
+
+import pytest
+
+from dithc.bench import table
+from dithc.bench.operators import TuneSettings, search, show_tuning, tune
+from dithc.bench.operators.search import depths_and_cuts, grids, halve, heights_and_widths
+from dithc.bench.operators.shapes import Layer
+from dithc.bench.timing import Timing
+from dithc.cli import main
+from dithc.hcops import tuning
+from dithc.hcops.table import obstacle
+from dithc.hcops.tuning import Blocking, Product
+from dithc.log import UserError
+
+PRODUCT = Product(4096, 1152, 384, "forward", "fp32")
+TINY = {"hidden_size": 32, "depth": 1, "num_heads": 2, "input_size": 8, "num_classes": 3}
+
+
+def made_up(seconds_of):
+    """A machine that never scatters: `seconds_of(candidate)` is what each run takes; candidates of None are refused."""
+
+    def measure(candidates, rounds):
+        seconds = {candidate: seconds_of(candidate) for candidate in candidates}
+        return {name: Timing((value,) * rounds) for name, value in seconds.items() if value is not None}
+
+    return measure
+
+
+def test_the_best_depth_height_and_cuts_are_found():
+    def seconds(candidate):
+        if candidate in (None, Blocking()):
+            return 2.0
+        if candidate == "torch":
+            return 1.9
+        penalty = (candidate.kc != 256) + (candidate.row_cuts != 2) + (candidate.mc != 192) + (candidate.nc != 384)
+        return 1.0 + 0.2 * penalty
+
+    result = search.search(PRODUCT, made_up(seconds), threads=2, rounds=5)
+    assert result.choice == Blocking(mc=192, nc=384, kc=256, row_cuts=2, column_cuts=1)
+    assert result.ratio == pytest.approx(0.5)
+    assert result.torch_ratio == pytest.approx(0.95)
+
+
+def test_torch_wins_where_it_is_fastest():
+    result = search.search(PRODUCT, made_up(lambda c: 1.0 if c == "torch" else 2.0), threads=2, rounds=5)
+    assert result.choice == "torch"
+    assert result.ratio == result.torch_ratio == 0.5
+
+
+def test_torch_never_wins_where_it_would_round_a_gradient_to_bf16():
+    product = PRODUCT._replace(layout="grad_weight", dtype="bf16")
+    result = search.search(product, made_up(lambda c: 1.0 if c == "torch" else 2.0), threads=2, rounds=5)
+    assert result.choice is None
+    assert result.torch_ratio == 0.5
+
+
+def test_the_default_stays_where_nothing_gains_the_margin():
+    result = search.search(PRODUCT, made_up(lambda c: 1.0 if c is None else 0.98), threads=2, rounds=5)
+    assert result.choice is None
+    assert result.ratio == 1.0
+
+
+def test_a_candidate_that_the_kernels_refuse_is_left_out():
+    def seconds(candidate):
+        return None if isinstance(candidate, Blocking) and candidate.row_cuts == 2 else 1.0
+
+    assert search.search(PRODUCT, made_up(seconds), threads=2, rounds=3).choice is None
+
+
+def test_halving_doubles_the_rounds_of_the_faster_half():
+    asked = []
+
+    def measure(candidates, rounds):
+        asked.append((len(candidates) - 1, rounds))
+        return made_up(lambda c: 1.0 if c is None else 1.0 + c.kc)(candidates, rounds)
+
+    assert halve([Blocking(kc=kc) for kc in (5, 3, 1, 4)], measure) == Blocking(kc=1)
+    assert asked == [(4, 2), (2, 4)]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 16, 38])
+def test_grids_use_nearly_all_threads_and_never_more(threads):
+    found = list(grids(threads))
+    assert found
+    assert all(0.9 * threads <= rows * columns <= threads for rows, columns in found)
+    assert (threads, 1) in found
+    assert (1, threads) in found
+
+
+def test_clusters_share_out_rows_or_columns():
+    wide = Product(512, 512, 16, "forward", "fp32")
+    found = list(depths_and_cuts(wide, threads=4, clusters=2))
+    assert {candidate.cluster_cut for candidate in found if candidate.num_threads != 1} == {0, 1, 2}
+    assert all(candidate.row_cuts * candidate.column_cuts <= 2 for candidate in found)
+    assert {candidate.cluster_cut for candidate in depths_and_cuts(wide, threads=4)} == {0}
+
+
+def test_candidates_are_smaller_than_the_matrix():
+    tiny = Product(2, 32, 16, "forward", "fp32")
+    assert {candidate.kc for candidate in depths_and_cuts(tiny, threads=2)} == {0}
+    assert list(heights_and_widths(tiny, Blocking(kc=8))) == [Blocking(kc=8)]
+
+
+def test_layers_of_one_shape_are_tuned_once():
+    layers = [Layer("a", 4, 8, 8), Layer("b", 4, 8, 8), Layer("c", 4, 8, 16)]
+    assert len(search.distinct(layers)) == 2
+
+
+@pytest.fixture
+def with_kernels(tmp_path, monkeypatch):
+    """A folder for tunings; skips without the C kernels."""
+    if why := obstacle("c"):
+        pytest.skip(f"back end c: {why}")
+    monkeypatch.setenv("DITHC_TUNING", str(tmp_path))
+    monkeypatch.setattr(search, "SECONDS_PER_TIME", 1e-5)
+    monkeypatch.setattr(search, "DEPTHS", (16,))
+    monkeypatch.setattr(search, "HEIGHTS", (16,))
+    monkeypatch.setattr(search, "WIDTHS", (16,))
+    tuning._choices.cache_clear()
+    yield tmp_path
+    tuning._choices.cache_clear()
+
+
+def test_every_product_of_the_model_is_tuned_and_kept(with_kernels):
+    settings = TuneSettings(model="DiT-S/2", overrides=TINY, batch=2, dtypes=("fp32", "bf16"), rounds=2)
+    result = tune(settings)
+    products = {(row["m"], row["n"], row["k"], row["layout"], row["dtype"]) for row in result["products"]}
+    for dtype in ("fp32", "bf16"):
+        assert (32, 96, 32, "forward", dtype) in products  # 2 images of 16 tokens; q, k and v
+        assert (32, 32, 96, "grad_input", dtype) in products
+        assert (96, 32, 32, "grad_weight", dtype) in products
+        assert (2, 192, 32, "forward", dtype) in products  # the condition
+    (file,) = with_kernels.iterdir()
+    assert result["path"] == str(file)
+    assert len(json.loads(file.read_text())["products"]) == len(products)
+    assert show_tuning(threads=None, output=None)["products"] == result["products"]
+    assert "grad_weight" in table(result)
+
+
+def test_the_verb_writes_where_it_is_told_and_shows_it(with_kernels, tmp_path, capsys):
+    words = [
+        "--model",
+        "DiT-S/2",
+        "--batch",
+        "1",
+        "--dtype",
+        "fp32",
+        "--rounds",
+        "1",
+        "--output",
+        str(tmp_path / "own.json"),
+    ]
+    words += [f"--override={name}={value}" for name, value in TINY.items()]
+    assert main(["tune", *words]) == 0
+    searched = capsys.readouterr().out
+    assert main(["tune", "--show", "--output", str(tmp_path / "own.json")]) == 0
+    assert capsys.readouterr().out == searched
+    assert not [path for path in with_kernels.iterdir() if path.name != "own.json"]
+
+
+def test_nothing_tuned_yet_is_shown_as_nothing(with_kernels, capsys):
+    assert main(["tune", "--show"]) == 0
+    assert "0 product(s)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"batch": 0}, "1 or more"), ({"rounds": 0}, "1 or more"), ({"model": "DiT-Q/2"}, "unknown model preset")],
+)
+def test_settings_that_cannot_be_are_refused(settings, message, with_kernels):
+    with pytest.raises(UserError, match=message):
+        tune(TuneSettings(**settings))
+
+
+def test_tuning_while_it_is_turned_off_is_refused(with_kernels, monkeypatch):
+    monkeypatch.setenv("DITHC_TUNING", "off")
+    with pytest.raises(UserError, match="DITHC_TUNING"):
+        tune(TuneSettings(model="DiT-S/2", overrides=TINY))
+
+
+def test_without_kernels_there_is_nothing_to_tune(monkeypatch):
+    monkeypatch.setattr(search.native, "library", lambda: None)
+    with pytest.raises(UserError, match="C kernels"):
+        tune(TuneSettings(overrides=TINY))

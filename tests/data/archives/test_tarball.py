@@ -1,0 +1,132 @@
+"""Packed products: what is wanted comes out whole, and hostile or damaged archives write nothing."""
+
+import gzip
+import io
+import tarfile
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dithc.data.archives.tarball import unpack
+from dithc.log import UserError
+
+Entry = tuple[tarfile.TarInfo, bytes]
+
+
+def entry(name: str, content: bytes = b"pixels", **changes: object) -> Entry:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    for key, value in changes.items():
+        setattr(info, key, value)
+    return info, content
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Callable[..., Path]:
+    def write(*entries: Entry) -> Path:
+        with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as archive:
+            for info, content in entries:
+                archive.addfile(info, io.BytesIO(content) if info.isfile() else None)
+        (tmp_path / "out").mkdir(exist_ok=True)
+        return tmp_path / "x.tar.gz"
+
+    return write
+
+
+def wanted(name: str) -> bool:
+    return name.endswith(".tiff")
+
+
+def test_wanted_files_come_out_flat_and_others_do_not(pack: Callable[..., Path], tmp_path: Path) -> None:
+    content = bytes(range(256)) * 9000
+    archive = pack(entry("a.jpg"), entry("product/", b"", type=tarfile.DIRTYPE), entry("product/a.tiff", content))
+    assert unpack(archive, tmp_path / "out", wanted=wanted) == [tmp_path / "out" / "a.tiff"]
+    assert (tmp_path / "out" / "a.tiff").read_bytes() == content
+    assert len(list((tmp_path / "out").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        entry("../a.tiff"),
+        entry("/tmp/a.tiff"),
+        entry("b/../../a.tiff"),
+        entry("..\\a.tiff"),
+        entry("a.tiff", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
+        entry("a.tiff", b"", type=tarfile.LNKTYPE, linkname="b.tiff"),
+        entry("a.tiff", b"", type=tarfile.FIFOTYPE),
+        entry("a.tiff", b"", type=tarfile.CHRTYPE),
+    ],
+    ids=lambda one: f"{one[0].name}-{one[0].type!r}",
+)
+def test_entries_that_no_product_has_are_refused(pack: Callable[..., Path], tmp_path: Path, hostile: Entry) -> None:
+    archive = pack(entry("b.tiff"), hostile)
+    with pytest.raises(UserError, match="no archive of a product"):
+        unpack(archive, tmp_path / "out", wanted=lambda name: name == "a.tiff")
+    assert not list((tmp_path / "out").iterdir())
+    assert not (tmp_path / "a.tiff").exists()
+
+
+def test_two_files_of_one_name_are_refused(pack: Callable[..., Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="two files"):
+        unpack(pack(entry("a.tiff"), entry("b/a.tiff")), tmp_path / "out", wanted=wanted)
+
+
+def test_an_archive_that_unfolds_too_far_is_refused_before_it_is_written(
+    pack: Callable[..., Path], tmp_path: Path
+) -> None:
+    archive = pack(entry("a.tiff", bytes(60 << 20)))
+    assert archive.stat().st_size < 100_000
+    with pytest.raises(UserError, match="unfold"):
+        unpack(archive, tmp_path / "out", wanted=wanted)
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_too_many_entries_are_refused(pack: Callable[..., Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="1001 entries"):
+        unpack(pack(*(entry(f"{i}.jpg", b"") for i in range(1001))), tmp_path / "out", wanted=wanted)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.9, 0.999])
+def test_a_truncated_archive_is_an_error(pack: Callable[..., Path], tmp_path: Path, share: float) -> None:
+    archive = pack(entry("a.tiff", bytes(range(256)) * 4000))
+    content = archive.read_bytes()
+    archive.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(OSError, match="damaged"):
+        unpack(archive, tmp_path / "out", wanted=wanted)
+
+
+def test_an_altered_byte_anywhere_is_an_error(tmp_path: Path, pack: Callable[..., Path]) -> None:
+    """Of the content, behind the last wanted file as well: gzip's checksum is at the end."""
+    archive = pack(entry("a.tiff", b"pixels" * 100), entry("b.jpg", bytes(range(256)) * 40))
+    tar = bytearray(gzip.decompress(archive.read_bytes()))
+    good = gzip.compress(bytes(tar), 1, mtime=0)
+    tar[600] ^= 1  # in the content of the first file
+    other = gzip.compress(bytes(tar), 1, mtime=0)
+    archive.write_bytes(other[:-8] + good[-8:])
+    with pytest.raises(OSError, match=r"damaged|CRC"):
+        unpack(archive, tmp_path / "out", wanted=wanted)
+
+
+def test_name_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """A header that says of the next entry that its name has 64 MiB, which unfold from 64 KiB."""
+    info, content = entry("././@LongLink", b"a" * (1 << 26), type=tarfile.GNUTYPE_LONGNAME)
+    with gzip.open(tmp_path / "x.tar.gz", "wb") as file:
+        file.write(info.tobuf(tarfile.GNU_FORMAT) + content)
+    (tmp_path / "out").mkdir()
+    tracemalloc.start()
+    with pytest.raises(OSError, match="a name of 67108864 bytes"):
+        unpack(tmp_path / "x.tar.gz", tmp_path / "out", wanted=wanted)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    tracemalloc.stop()
+
+
+def test_names_of_names_without_end_are_refused(tmp_path: Path) -> None:
+    info, content = entry("././@LongLink", b"a" * 512, type=tarfile.GNUTYPE_LONGNAME)
+    with gzip.open(tmp_path / "x.tar.gz", "wb") as file:
+        file.write((info.tobuf(tarfile.GNU_FORMAT) + content) * 3000)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(OSError, match="damaged"):
+        unpack(tmp_path / "x.tar.gz", tmp_path / "out", wanted=wanted)

@@ -1,0 +1,160 @@
+"""Folders where archives are unpacked: what a killed staging left is removed by the next, and nothing of one that lives."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dithc.config import datasets
+from dithc.data.archives import unpacking
+from dithc.data.archives.unpacking import remove_abandoned, scratch
+from dithc.data.readers import read_scenes
+from dithc.data.scene import Scene
+
+STAGES_UP_TO_THE_FIRST_FILE = """
+import sys
+from pathlib import Path
+from dithc.config import datasets
+from dithc.data.readers import archive, read_scenes
+whole = archive._unpack
+def unpack(packed, entry, folder):
+    whole(packed, entry, folder)
+    if not entry.is_dir():
+        print("unpacking", flush=True)
+        sys.stdin.read()
+archive._unpack = unpack
+list(read_scenes(datasets.Sentinel2(kind="sentinel2", path="x"), Path(sys.argv[1])))
+"""
+
+
+@pytest.fixture(autouse=True)
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where archives are unpacked."""
+    folder = tmp_path / "room"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def packed(safe_folder: Path, safe_product: Path, tmp_path: Path) -> Path:
+    """A zip file with a product."""
+    return Path(shutil.make_archive(str(tmp_path / safe_product.stem), "zip", safe_folder, safe_product.name))
+
+
+@pytest.fixture
+def stages(packed: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """Starts a process that reads the product and waits when it has unpacked one file; returns when it does."""
+    begun = list[subprocess.Popen[str]]()
+
+    def begin() -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", STAGES_UP_TO_THE_FIRST_FILE, str(packed)]
+        begun.append(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        assert begun[-1].stdout is not None
+        assert begun[-1].stdout.readline() == "unpacking\n"
+        return begun[-1]
+
+    yield begin
+    for child in begun:
+        child.kill()
+        child.communicate()
+
+
+def killed(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    child.wait()
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_what_a_killed_staging_left_is_removed_by_the_next_and_what_is_in_use_is_not(
+    room: Path, packed: Path, stages: Callable[[], subprocess.Popen[str]]
+) -> None:
+    dead = stages()
+    (left,) = room.iterdir()
+    assert [path for path in left.rglob("*") if path.is_file()]
+    living = stages()
+    (used,) = set(room.iterdir()) - {left}
+    killed(dead)
+    assert left.exists()
+    source = datasets.Sentinel2(kind="sentinel2", path="x")
+    (scene,) = read_scenes(source, packed)  # a staging of its own, of the same archive
+    assert isinstance(scene, Scene), scene.refused
+    assert list(room.iterdir()) == [used]
+    assert [path for path in used.rglob("*") if path.is_file()]
+    killed(living)
+    remove_abandoned()
+    assert not any(room.iterdir())
+
+
+def test_a_folder_in_use_by_another_thread_is_left_alone() -> None:
+    with scratch(Path("x.zip")) as folder:
+        sweeper = threading.Thread(target=remove_abandoned)
+        sweeper.start()
+        sweeper.join()
+        remove_abandoned()
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
+def test_other_names_links_and_files_are_left_alone(room: Path, tmp_path: Path) -> None:
+    mine = unpacking._prefix()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").touch()
+    (room / f"{mine}link").symlink_to(elsewhere)
+    (room / f"{mine}file").touch()
+    (room / "dithc-another.machine-abc").mkdir()
+    (room / "other").mkdir()
+    (room / f"{mine}abandoned" / "S2A.SAFE").mkdir(parents=True)
+    (room / f"{mine}abandoned" / "link").symlink_to(elsewhere)
+    remove_abandoned()
+    assert {path.name for path in room.iterdir()} == {
+        f"{mine}link",
+        f"{mine}file",
+        "dithc-another.machine-abc",
+        "other",
+    }
+    assert (elsewhere / "kept").exists()
+
+
+@pytest.mark.parametrize("error", [OSError(37, "No locks available"), OSError(95, "Operation not supported")])
+def test_where_nothing_can_be_locked_archives_are_read_and_nothing_is_taken_for_abandoned(
+    room: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    def flock(descriptor: int, how: int) -> None:
+        raise error
+
+    monkeypatch.setattr(unpacking.fcntl, "flock", flock)
+    with scratch(Path("x.zip")) as folder:
+        remove_abandoned()
+        assert folder.is_dir()
+    assert not any(room.iterdir())
+
+
+@pytest.mark.parametrize("moment", ["before the lock", "after it was taken"])
+def test_a_folder_that_another_takes_for_abandoned_before_it_is_locked_is_replaced(
+    room: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    whole, stolen = unpacking._locked, list[Path]()
+
+    def locked(folder: Path) -> int:
+        if not stolen:
+            stolen.append(folder)
+            if moment == "before the lock":
+                folder.rmdir()
+            else:
+                raise BlockingIOError
+        return whole(folder)
+
+    monkeypatch.setattr(unpacking, "_locked", locked)
+    with scratch(Path("x.zip")) as folder:
+        assert folder != stolen[0]
+        assert folder.is_dir()
+    assert not any(room.iterdir())

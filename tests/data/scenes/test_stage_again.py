@@ -1,0 +1,356 @@
+"""The stage `scenes` again, after an end or a change: what is the same is not read again, and the result is as if all was."""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dithc.config import datasets
+from dithc.data import stage_scenes, synthesize
+from dithc.data.pictures import write_png
+from dithc.data.raster import Grid
+from dithc.data.readers import arrays, gaofen2
+from dithc.data.readers.safe_grid import doubled, regrid
+from dithc.data.scenes import stacks
+from dithc.data.scenes.kept import RECORD_FILE
+from dithc.data.scenes.reading import Scenes
+from dithc.data.table import read_rows
+from dithc.log import UserError
+
+BANDS = ["B02", "B03", "B04", "B08"]
+SHOWN = {"bands": BANDS[:3], "low": 0.0, "high": 0.3}
+
+
+def dataset(folder: Path, **source: Any) -> datasets.Dataset:
+    kind: dict[str, Any] = {"kind": "sentinel2-array", "bands": BANDS, "units": "dn", "offset": 0, "path": str(folder)}
+    chosen = source if "kind" in source else {**kind, **source}
+    return datasets.Dataset.model_validate(
+        {
+            "title": "A set",
+            "codec": "none",
+            "display": SHOWN,
+            "source": {"path": str(folder), **chosen},
+            "max_rejected": 0.6,
+        }
+    )
+
+
+def land(seed: int, *, width: int = 16) -> np.ndarray:
+    draws = np.random.default_rng(seed)
+    return np.rint(np.array([400, 600, 350, 2500])[:, None, None] * draws.uniform(0.5, 1.5, (4, 16, width))).astype(
+        np.uint16
+    )
+
+
+def staged(folder: Path) -> dict[str, bytes]:
+    """All that a stage wrote, but for its record, in which times are."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != RECORD_FILE}
+
+
+def from_scratch(settings: datasets.Dataset, folder: Path, out: Path) -> dict[str, bytes]:
+    stage_scenes(settings, folder, out=out / "scratch")
+    found = staged(out / "scratch")
+    shutil.rmtree(out / "scratch")
+    return found
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Nine files: of two widths, one unreadable, one with pixels of no data in the middle of its stack."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number in range(8):
+        np.save(folder / f"{number}.npy", land(number, width=20 if number == 3 else 16))
+    clouded = land(5)
+    clouded[:, 4:7, 2:9] = 0
+    np.save(folder / "5.npy", clouded)
+    (folder / "8.npy").write_bytes(b"no array")
+    return folder
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Names of the files that readers of plain arrays are asked for, in order; `stop` in it interrupts."""
+    names: list[str] = []
+    plain = arrays.Sentinel2ArrayReader.read
+
+    def spied(self: arrays.Sentinel2ArrayReader, path: Path) -> Any:
+        if f"stop at {path.name}" in names:
+            raise KeyboardInterrupt
+        names.append(path.name)
+        return plain(self, path)
+
+    monkeypatch.setattr(arrays.Sentinel2ArrayReader, "read", spied)
+    return iter([names])
+
+
+def interrupted(settings: datasets.Dataset, files: Path, out: Path, names: list[str], *, at: str) -> None:
+    names.append(f"stop at {at}")
+    with pytest.raises(KeyboardInterrupt):
+        stage_scenes(settings, files, out=out)
+    names.clear()
+
+
+def test_an_interrupted_stage_reads_what_it_had_not_and_ends_as_if_it_had_not_been(
+    files: Path, tmp_path: Path, read: Iterator[list[str]]
+) -> None:
+    (names,) = read
+    settings, out = dataset(files), tmp_path / "out"
+    truth = from_scratch(settings, files, tmp_path)
+    interrupted(settings, files, out, names, at="4.npy")
+    assert not out.exists()
+    interrupted(settings, files, out, names, at="7.npy")
+    stage_scenes(settings, files, out=out)
+    assert names == ["7.npy", "8.npy"]
+    assert staged(out) == truth
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_added_changed_and_removed_scenes_alone_are_read_again(
+    files: Path, tmp_path: Path, read: Iterator[list[str]]
+) -> None:
+    (names,) = read
+    settings, out = dataset(files), tmp_path / "out"
+
+    def again() -> list[str]:
+        names.clear()
+        stage_scenes(settings, files, out=out)
+        found = [*names]
+        assert staged(out) == from_scratch(settings, files, tmp_path)
+        return found
+
+    assert len(again()) == 9
+    assert again() == ["8.npy"], "what was refused may be well now"
+    np.save(files / "35.npy", land(35))
+    assert again() == ["35.npy", "8.npy"]
+    (files / "2.npy").unlink()
+    assert again() == ["8.npy"]
+    before = (files / "1.npy").stat()
+    np.save(files / "1.npy", land(11))
+    os.utime(files / "1.npy", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (files / "1.npy").stat().st_size == before.st_size
+    assert again() == ["1.npy", "8.npy"], "as large as before, and with its time: changed all the same"
+    shutil.copy(files / "0.npy", files / "8.npy")
+    assert again() == ["8.npy"]
+    assert again() == []
+
+
+def spoil(path: Path, place: int) -> None:
+    spoilt = bytearray(path.read_bytes())
+    spoilt[place] ^= 1
+    path.unlink()  # another file of the same name: the bytes of this one may be in use elsewhere
+    path.write_bytes(spoilt)
+
+
+@pytest.mark.parametrize("damage", ["pixel", "mask", "line", "length", "gone"])
+@pytest.mark.parametrize("where", ["partial", "finished"])
+def test_what_is_damaged_of_an_earlier_run_is_read_again_and_never_used(
+    files: Path, tmp_path: Path, read: Iterator[list[str]], where: str, damage: str
+) -> None:
+    (names,) = read
+    settings, out = dataset(files), tmp_path / "out"
+    truth = from_scratch(settings, files, tmp_path)
+    if where == "partial":
+        interrupted(settings, files, out, names, at="8.npy")
+        (folder,) = (tmp_path / ".out.partial").iterdir()
+    else:
+        stage_scenes(settings, files, out=out)
+        folder = out
+    names.clear()
+    stack, size = folder / "stack-00000.npy", land(0).nbytes
+    if damage == "pixel":
+        spoil(stack, 128 + 3 * size + 77)  # the fourth scene of 16 x 16: 4.npy
+    elif damage == "mask":
+        spoil(folder / "stack-00000.mask.npy", 128 + 4 * 256 + 5 * 16 + 3)
+    elif damage == "line":
+        text = (folder / RECORD_FILE).read_text()
+        (folder / RECORD_FILE).write_text(text.replace('"id": "6.npy"', '"id": "7.npy"'))
+    elif damage == "length":
+        os.truncate(stack, 128 + 6 * size + 1)
+    else:
+        stack.unlink()
+    stage_scenes(settings, files, out=out)
+    again = {"pixel": ["4.npy"], "mask": ["5.npy"], "line": ["6.npy"], "length": ["7.npy"]}
+    all_of_it = [f"{number}.npy" for number in range(8) if number != 3]
+    assert names == [*again.get(damage, all_of_it), "8.npy"]
+    assert staged(out) == truth
+
+
+def test_what_was_read_with_other_settings_is_none(files: Path, tmp_path: Path, read: Iterator[list[str]]) -> None:
+    (names,) = read
+    interrupted(dataset(files), files, tmp_path / "out", names, at="6.npy")
+    other = dataset(files, quantification=5000.0)
+    stage_scenes(other, files, out=tmp_path / "out")
+    assert len(names) == 9
+    assert staged(tmp_path / "out") == from_scratch(other, files, tmp_path)
+
+
+def test_a_mask_that_is_put_beside_a_scene_is_seen(files: Path, tmp_path: Path, read: Iterator[list[str]]) -> None:
+    (names,) = read
+    (files / "8.npy").unlink()
+    settings, out = dataset(files, clouds={"beside": True}), tmp_path / "out"
+    for path in sorted(files.glob("?.npy")):
+        np.save(path.with_name(f"{path.stem}_mask.npy"), np.zeros(np.load(path).shape[1:], np.uint8))
+    stage_scenes(settings, files, out=out)
+    names.clear()
+    np.save(files / "2_mask.npy", np.ones((16, 16), np.uint8))
+    stage_scenes(settings, files, out=out)
+    assert names == ["2.npy"]
+    assert staged(out) == from_scratch(settings, files, tmp_path)
+
+
+def test_facts_of_all_kinds_are_kept_as_they_were(
+    raw_gaofen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    next((raw_gaofen / "products").glob("*.tar.gz")).unlink()
+    products, out = raw_gaofen / "products", tmp_path / "out"
+    sharp = {"gsd_m": 0.81, "pansharpen": "gsa", "max_shift": 5.0, "calibrate": "radiance"}
+    settings = dataset(products, kind="gaofen2", height_m=120.0, **sharp)
+    assert stage_scenes(settings, products, out=out)["accepted"] == 1
+    truth = staged(out)
+    monkeypatch.setattr(gaofen2.Gaofen2Reader, "read", None)
+    stage_scenes(settings, products, out=out)
+    assert staged(out) == truth
+    assert {"ergas", "gains"} <= read_rows(out / "scenes.parquet")[0].keys()
+
+
+def test_processes_give_the_same_bytes_and_refuse_a_truncated_image_as_one_does(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    synthesize("sentinel2", files, seed=3, scenes=3, size=96)
+    spoilt = next(sorted(files.glob("*.SAFE"))[1].rglob("*_B08_10m.jp2"))
+    os.truncate(spoilt, spoilt.stat().st_size * 2 // 3)
+    settings = dataset(files, kind="sentinel2", checksum="skip")
+    numbers = [stage_scenes(settings, files, out=tmp_path / f"{threads}", threads=threads) for threads in (1, 2)]
+    assert staged(tmp_path / "1") == staged(tmp_path / "2")
+    assert numbers[0] == numbers[1]
+    assert numbers[0]["rejected"] == {"read_error": 1}
+    assert not list(tmp_path.glob(".2*"))
+
+
+def test_a_scene_that_fills_a_stack_is_painted_in_its_file_and_linked_from_run_to_run(
+    safe_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, out = dataset(safe_folder, kind="sentinel2"), tmp_path / "out"
+    truth = from_scratch(settings, safe_folder, tmp_path)
+    monkeypatch.setattr(stacks, "SHARD_BYTES", 100_000)
+    painted: list[tuple[int, ...]] = []
+    blank = stacks.FileCanvas.blank
+
+    def spied(self: stacks.FileCanvas, shape: tuple[int, ...], dtype: Any) -> Any:
+        painted.append(shape)
+        return blank(self, shape, dtype)
+
+    monkeypatch.setattr(stacks.FileCanvas, "blank", spied)
+    stage_scenes(settings, safe_folder, out=out)
+    assert painted == [(12, 96, 96)]
+    assert staged(out) == truth
+    inode = (out / "stack-00000.npy").stat().st_ino
+    stage_scenes(settings, safe_folder, out=out)
+    assert (out / "stack-00000.npy").stat().st_ino == inode
+    assert staged(out) == truth
+    (product,) = safe_folder.glob("*.SAFE")
+    last = next(product.rglob("*_B12_20m.jp2"))
+    last.write_bytes(last.read_bytes()[:-100])
+    with pytest.raises(Exception, match="1 of 1 scenes"):
+        stage_scenes(settings, safe_folder, out=out)
+    assert staged(out) == truth
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_without_links_a_finished_folder_keeps_its_stacks(
+    safe_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, out = dataset(safe_folder, kind="sentinel2"), tmp_path / "out"
+    monkeypatch.setattr(stacks, "SHARD_BYTES", 100_000)
+
+    def refuse(old: Path, new: Path) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    stage_scenes(settings, safe_folder, out=out)
+    truth = staged(out)
+    broken = safe_folder / f"{next(safe_folder.glob('*.SAFE')).name}-x.SAFE"
+    broken.mkdir()
+    strict = settings.model_copy(update={"max_rejected": 0.0})
+    with pytest.raises(Exception, match="1 of 2 scenes"):
+        stage_scenes(strict, safe_folder, out=out)
+    assert staged(out) == truth
+
+
+def test_a_full_disk_ends_a_stage_and_rejects_no_scene(
+    safe_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = dataset(safe_folder, kind="sentinel2")
+    monkeypatch.setattr(stacks, "SHARD_BYTES", 100_000)
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(UserError, match=r"disk|space"):
+        stage_scenes(settings, safe_folder, out=tmp_path / "out")
+    assert list(tmp_path.glob("*out*")) == []
+
+
+def test_a_stray_file_in_what_a_run_left_is_removed(files: Path, tmp_path: Path) -> None:
+    partial = tmp_path / ".out.partial"
+    partial.mkdir()
+    (partial / "note.txt").write_text("mine")
+    stage_scenes(dataset(files), files, out=tmp_path / "out")
+    assert not partial.exists()
+
+
+def test_a_stack_that_is_all_valid_has_no_mask_and_another_one_for_all_its_scenes(files: Path, tmp_path: Path) -> None:
+    stage_scenes(dataset(files), files, out=tmp_path / "out")
+    index = json.loads((tmp_path / "out" / "scenes.json").read_text())
+    assert index["schema_version"] == 2
+    assert [stack["mask"] for stack in index["stacks"]] == ["stack-00000.mask.npy", None]
+    assert not (tmp_path / "out" / "stack-00001.mask.npy").exists()
+    scenes = Scenes(tmp_path / "out")
+    masks = {name: scenes.mask_of(number) for number, name in enumerate(scenes.columns["scene_id"])}
+    truth = np.ones((16, 16), np.uint8)
+    truth[4:7, 2:9] = 0
+    for name, mask in masks.items():
+        expected = truth if name == "5.npy" else np.ones((16, 20 if name == "3.npy" else 16), np.uint8)
+        np.testing.assert_array_equal(mask, expected)
+        assert mask.dtype == np.uint8
+
+
+@pytest.mark.parametrize("holes", [0.0, 0.02, 0.9])
+@pytest.mark.parametrize("corner", [(399960.0, 4900020.0), (699960.0, 10000020.0)])
+def test_doubled_bands_are_those_of_gdal_to_the_bit(corner: tuple[float, float], holes: float) -> None:
+    rng = np.random.default_rng(0)
+    native = rng.integers(1, 65535, (150, 131)).astype(np.uint16)
+    native[rng.random(native.shape) < holes] = 0
+    native[:40, :30] = 0 if holes else 7
+    left, top = corner
+    shape = (2 * native.shape[0], 2 * native.shape[1])
+    grid = Grid(crs="EPSG:32632", epsg=32632, transform=(10.0, 0.0, left, 0.0, -10.0, top), shape=shape)
+    truth = regrid(native, transform=(20.0, 0.0, left, 0.0, -20.0, top), grid=grid, how="bilinear", nodata=0)
+    strips = [doubled(native, slice(first, min(first + 64, shape[0]))) for first in range(0, shape[0], 64)]
+    np.testing.assert_array_equal(np.concatenate(strips), truth)
+
+
+def test_labels_follow_a_class_that_was_added(tmp_path: Path) -> None:
+    folder, out = tmp_path / "pictures", tmp_path / "out"
+    source = {"kind": "image-folder", "size": 16, "classes": "folders"}
+
+    def add(name: str, level: int) -> None:
+        (folder / name).mkdir(parents=True)
+        write_png(folder / name / "0.png", np.full((16, 16, 3), level, np.uint8))
+
+    add("ash", 10)
+    add("oak", 20)
+    settings = dataset(folder, **source)
+    stage_scenes(settings, folder, out=out)
+    add("elm", 30)
+    stage_scenes(settings, folder, out=out)
+    labels = {row["scene_id"]: row["label"] for row in read_rows(out / "scenes.parquet")}
+    assert labels == {"ash/0.png": 0, "elm/0.png": 1, "oak/0.png": 2}
+    assert staged(out) == from_scratch(settings, folder, tmp_path)

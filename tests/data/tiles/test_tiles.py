@@ -1,0 +1,520 @@
+"""The stage `tiles` through the command line, and the data set read back."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dithc.cli import main
+from dithc.data import Tiles, write_png
+from dithc.data.pictures import read_rgb
+from dithc.data.raster import write_geotiff
+from dithc.data.table import TableWriter, read_columns, read_rows
+from dithc.data.tiles.statistics import Histogram
+from dithc.log import UserError
+from dithc.runs import Manifest
+
+BANDS = ["B", "G", "R", "NIR"]
+SHOWN = {"bands": ["R", "G", "B"], "low": 0.0, "high": 1000.0}
+Config = Callable[..., Path]
+
+
+def source(folder: Path) -> dict[str, Any]:
+    return {"kind": "gaofen2", "path": str(folder)}
+
+
+def scene(seed: int, height: int = 32, width: int = 32) -> np.ndarray:
+    return np.random.default_rng(seed).integers(50, 900, (4, height, width), dtype=np.uint16)
+
+
+def stage(path: Path, out: Path) -> None:
+    assert (
+        main(["stage", "--config", str(path), "--dataset", "set", "--out", str(out / "scenes" / "manifest.json")]) == 0
+    )
+
+
+def cut(path: Path, out: Path) -> int:
+    words = ["tiles", "--config", str(path), "--dataset", "set", "--scenes", str(out / "scenes" / "manifest.json")]
+    return main([*words, "--out", str(out / "tiles" / "manifest.json")])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def make(files: Path, tmp_path: Path, config: Config) -> Callable[..., Tiles]:
+    """Stages and cuts what is in `files`; returns the data set."""
+
+    def run(**settings: Any) -> Tiles:
+        path = config(**{"source": source(files), "display": SHOWN, "tiles": {"size": 8}, **settings})
+        stage(path, tmp_path)
+        assert cut(path, tmp_path) == 0
+        return Tiles(tmp_path / "tiles")
+
+    return run
+
+
+def rows_of(tmp_path: Path) -> list[dict[str, Any]]:
+    return read_rows(tmp_path / "tiles" / "tiles.parquet")
+
+
+def test_every_tile_holds_the_pixels_of_its_place(files: Path, tmp_path: Path, make: Callable[..., Tiles]) -> None:
+    np.save(files / "a.npy", scene(0, 20, 33))
+    np.save(files / "b.npy", scene(1, 8, 8))
+    np.save(files / "c.npy", scene(2, 8, 8))
+    tiles = make(tiles={"size": 8, "stride": 5}, split={"train": 1.0, "val": 0.0})
+    accepted = [row for row in rows_of(tmp_path) if row["status"] == "accepted"]
+    assert tiles.count == len(accepted) == 3 * 6 + 2
+    stored = tiles.stored(tiles.rows("all"))
+    for number, row in enumerate(accepted):
+        pixels = np.load(files / row["scene_id"])[:, row["y"] : row["y"] + 8, row["x"] : row["x"] + 8]
+        np.testing.assert_array_equal(stored[number], pixels)
+        assert row["tile_id"] == f"{row['scene_id']}/{row['y']:05d}_{row['x']:05d}"
+        np.testing.assert_allclose(row["mean"], pixels.mean((1, 2)))
+        np.testing.assert_allclose(row["std"], pixels.std((1, 2)))
+
+
+@pytest.mark.parametrize("stride", [None, 5, 11])
+def test_pixels_that_no_tile_reaches_are_counted_and_said(
+    files: Path, tmp_path: Path, make: Callable[..., Tiles], capsys: pytest.CaptureFixture[str], stride: int | None
+) -> None:
+    sides = {"a.npy": (20, 33), "b.npy": (8, 8), "c.npy": (7, 40), "d.npy": (24, 16)}
+    for seed, (name, shape) in enumerate(sides.items()):
+        np.save(files / name, scene(seed, *shape))
+    tiles = make(tiles={"size": 8, "stride": stride}, split={"train": 1.0, "val": 0.0})
+    reached = {name: np.zeros(shape, dtype=bool) for name, shape in sides.items()}
+    for row in rows_of(tmp_path):
+        if row["reason"] != "smaller_than_tile":
+            reached[row["scene_id"]][row["y"] : row["y"] + 8, row["x"] : row["x"] + 8] = True
+    outside = sum(int((~one).sum()) for one in reached.values())
+    numbers = Manifest.read(tmp_path / "tiles" / "manifest.json", stage="tiles").numbers
+    for counts in (numbers, tiles.info["counts"]):
+        assert (counts["pixels_outside"], counts["pixels"]) == (outside, 20 * 33 + 64 + 280 + 384)
+    assert f"{outside} of {20 * 33 + 64 + 280 + 384} pixels" in capsys.readouterr().err
+
+
+def test_rows_may_be_asked_for_in_any_order_and_over_shards(
+    files: Path, make: Callable[..., Tiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dithc.data.npy
+
+    monkeypatch.setattr(dithc.data.npy, "SHARD_BYTES", 0)
+    for number in range(5):
+        np.save(files / f"{number}.npy", scene(number))
+    from dithc.data.npy import ShardWriter
+
+    monkeypatch.setattr(ShardWriter.__init__, "__kwdefaults__", {"limit_bytes": 64 * 4 * 8 * 8 * 2})
+    tiles = make(split={"train": 1.0, "val": 0.0})
+    assert [shard["count"] for shard in tiles.info["shards"]] == [64, 16]
+    order = np.array([70, 3, 64, 63, 3, 0])
+    np.testing.assert_array_equal(tiles.stored(order), tiles.stored(tiles.rows("all"))[order])
+    assert tiles.stored(np.array([], dtype=np.int64)).shape == (0, 4, 8, 8)
+
+
+def test_statistics_are_those_of_train_tiles_only(files: Path, make: Callable[..., Tiles]) -> None:
+    for number in range(12):
+        np.save(files / f"{number}.npy", scene(number) + number * 10)
+    tiles = make(
+        split={"train": 0.5, "val": 0.25, "cell_tiles": 1}, scaling={"low_percentile": 5.0, "high_percentile": 90.0}
+    )
+    train = tiles.stored(tiles.rows("train")).astype(np.float64)
+    assert 0 < len(train) < tiles.count
+    for band, told in enumerate(tiles.info["statistics"]):
+        values = train[:, band]
+        expected = [values.mean(), values.std(), *np.percentile(values, [0.5, 1, 99, 99.5, 5, 90])]
+        names = ("mean", "std", "p0.5", "p1", "p99", "p99.5", "low", "high")
+        np.testing.assert_allclose([told[name] for name in names], expected, rtol=1e-12)
+
+
+def test_of_a_long_table_parts_are_read_taken_evenly(tmp_path: Path) -> None:
+    with TableWriter(tmp_path / "table", columns={"number": "int"}) as table:
+        for number in range(40_000):
+            table.add(number=number)
+    everything = list(range(40_000))
+    assert read_columns(tmp_path / "table", "number", "absent", most=10**6) == {"number": everything}
+    found = read_columns(tmp_path / "table", "number", most=17_000)["number"]
+    assert found == everything[:8192] + everything[2 * 8192 : 3 * 8192]
+    assert read_columns(tmp_path / "table", "number", most=1)["number"] == everything[:8192]
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.uint16, np.uint8])
+def test_histogram_percentiles_equal_numpy_at_the_ends_of_the_type(dtype: type[np.integer[Any]]) -> None:
+    limits = np.iinfo(dtype)
+    values = np.random.default_rng(0).integers(limits.min, limits.max, (3, 1, 5, 5), dtype=dtype, endpoint=True)
+    values[0, 0, 0, :2] = limits.min, limits.max
+    histogram = Histogram(1, dtype)
+    valid = np.ones((3, 5, 5), bool)
+    valid[1, 2] = False
+    histogram.add(values, valid)
+    (told,) = histogram.describe(scale=0.5, offset=3.0, low=0.0, high=100.0)
+    chosen = values[:, 0][valid].astype(np.float64)
+    np.testing.assert_allclose(told["p99"], np.percentile(chosen, 99) * 0.5 + 3.0)
+    np.testing.assert_allclose(told["std"], chosen.std() * 0.5)
+    assert (told["low"], told["high"]) == (limits.min * 0.5 + 3.0, limits.max * 0.5 + 3.0)
+
+
+def test_scaling_and_back_is_the_identity_inside_the_ends_and_clips_outside(
+    files: Path, make: Callable[..., Tiles]
+) -> None:
+    np.save(files / "a.npy", scene(0))
+    tiles = make(split={"train": 1.0, "val": 0.0})
+    everything = tiles.rows("all")
+    scaled = tiles.scaled(everything)
+    assert scaled.dtype == np.float32
+    assert (scaled.min(), scaled.max()) == (-1.0, 1.0)
+    physical = tiles.stretch.physical(tiles.stored(everything))
+    low = np.array([band["low"] for band in tiles.info["statistics"]]).reshape(1, 4, 1, 1)
+    high = np.array([band["high"] for band in tiles.info["statistics"]]).reshape(1, 4, 1, 1)
+    np.testing.assert_allclose(tiles.unscale(scaled), np.clip(physical, low, high), atol=1e-3)
+
+
+def test_display_rounds_half_up_and_takes_its_bands_and_ends(files: Path, make: Callable[..., Tiles]) -> None:
+    np.save(files / "a.npy", scene(0))
+    shown = {"bands": ["R", "G", "B"], "low": [0.0, 0.0, 100.0], "high": [255.0, 510.0, 355.0]}
+    tiles = make(split={"train": 1.0, "val": 0.0}, display=shown)
+    physical = np.zeros((1, 4, 1, 4), np.float32)
+    physical[0, 2, 0], physical[0, 1, 0], physical[0, 0, 0] = [-5, 0.4, 0.5, 300], [1, 2, 3, 509], [99, 101, 355, 356]
+    rgb = tiles.display(physical)
+    assert rgb.dtype == np.uint8
+    np.testing.assert_array_equal(rgb[0, :, 0], [[0, 0, 1, 255], [1, 1, 2, 255], [0, 1, 255, 255]])
+    np.testing.assert_array_equal(tiles.rgb(tiles.rows("all")), tiles.display(tiles.stored(tiles.rows("all"))))
+
+
+def test_tiles_are_rejected_for_what_is_wrong_with_them(
+    files: Path, tmp_path: Path, make: Callable[..., Tiles]
+) -> None:
+    pixels = scene(0)
+    pixels[:, :8, :8] = 0
+    pixels[:, :8, 8:16] = 300
+    pixels[:, :1, 16:20] = 0
+    np.save(files / "a.npy", pixels)
+    np.save(files / "small.npy", scene(1, 7, 40))
+    make(split={"train": 1.0, "val": 0.0}, tiles={"size": 8, "min_valid": 0.9})
+    rows = {row["tile_id"]: row for row in rows_of(tmp_path)}
+    assert len(rows) == 17
+    assert rows["a.npy/00000_00000"]["reason"] == "too_little_valid"
+    assert rows["a.npy/00000_00008"]["reason"] == "constant"
+    assert rows["small.npy"]["reason"] == "smaller_than_tile"
+    partly = rows["a.npy/00000_00016"]
+    assert partly["status"] == "accepted"
+    assert partly["valid_frac"] == 60 / 64
+    valid = pixels[:, :8, 16:24].reshape(4, -1)[:, pixels[0, :8, 16:24].ravel() > 0]
+    np.testing.assert_allclose(partly["mean"], valid.mean(1))
+    numbers = Manifest.read(tmp_path / "tiles" / "manifest.json", stage="tiles").numbers
+    assert numbers["rejected"] == {"too_little_valid": 1, "constant": 1, "smaller_than_tile": 1}
+
+
+def test_cloudy_tiles_of_a_product_are_rejected(safe_folder: Path, tmp_path: Path, config: Config) -> None:
+    from dithc.data.raster import read_raster
+
+    path = next(safe_folder.glob("*/GRANULE/*/IMG_DATA/*/*_SCL_20m.jp2"))
+    classes, info = read_raster(path)
+    classes[:] = 4
+    classes[0, :16] = 9
+    write_geotiff(path, classes, transform=info.transform, epsg=info.epsg or 0)
+    path = config(
+        source={"kind": "sentinel2", "path": str(safe_folder), "checksum": "skip"},
+        display={"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
+        tiles={"size": 32},
+        split={"train": 1.0, "val": 0.0},
+    )
+    stage(path, tmp_path)
+    assert cut(path, tmp_path) == 0
+    assert [row["reason"] for row in rows_of(tmp_path)] == ["too_cloudy"] * 3 + [None] * 6
+
+
+def _pixels_that_tell_their_place(places: np.ndarray, *, date: int) -> np.ndarray:
+    """A scene (4, H, W) whose bands B and G say which place (H, W) each pixel is of, and R when it was seen."""
+    bands = np.full((4, *places.shape), 100, np.uint16)
+    bands[0], bands[1], bands[2] = 50 + places % 900, 50 + places // 900, 50 + date
+    return bands
+
+
+@pytest.mark.parametrize("stride", [8, 4, 3])
+def test_tiles_that_overlap_share_no_pixel_with_another_split(
+    files: Path, make: Callable[..., Tiles], stride: int
+) -> None:
+    ground = np.arange(160 * 160).reshape(160, 160)
+    left, top, gsd = 400013.0, 4400001.0, 4.0  # neither on a border of cells
+    for date, (y, x) in enumerate(((0, 0), (35, 22))):
+        seen = _pixels_that_tell_their_place(ground[y : y + 96, x : x + 96], date=date)
+        place = (gsd, 0, left + gsd * x, 0, -gsd, top - gsd * y)
+        write_geotiff(files / f"{date}.tif", seen, transform=place, epsg=32650)
+    np.save(files / "unplaced.npy", _pixels_that_tell_their_place(30_000 + ground[:72, :72], date=2))
+    tiles = make(tiles={"size": 8, "stride": stride}, split={"train": 0.6, "val": 0.4, "cell_tiles": 3})
+    found = {}
+    for split in ("train", "val"):
+        pixels = tiles.stored(tiles.rows(split)).astype(np.int64) - 50
+        found[split] = set((pixels[:, 0] + 900 * pixels[:, 1]).flatten().tolist())
+    assert not found["train"] & found["val"]
+    assert min(map(len, found.values())) > 3000
+    distinct, cut_out = len(found["train"]), len(tiles.rows("train")) * 64
+    assert cut_out > 0.7 * distinct * (8 / stride) ** 2
+
+
+def test_dates_of_one_place_are_in_one_split(files: Path, tmp_path: Path, make: Callable[..., Tiles]) -> None:
+    for number, date in enumerate(("2020", "2021")):
+        write_geotiff(
+            files / f"{date}.tif", scene(number, 96, 96), transform=(4.0, 0, 400013.0, 0, -4.0, 4400001.0), epsg=32650
+        )
+    make(split={"train": 0.5, "val": 0.2, "cell_tiles": 2})
+    found: dict[tuple[int, int], set[tuple[str | None, str]]] = {}
+    for row in rows_of(tmp_path):
+        found.setdefault((row["y"], row["x"]), set()).add((row["split"], row["cell"]))
+    assert all(len(splits) == 1 for splits in found.values())
+    reasons = [row["reason"] for row in rows_of(tmp_path)]
+    assert reasons.count("across_splits") > 0
+    assert len({row["split"] for row in rows_of(tmp_path)}) == 4  # the three, and none for those across
+
+
+def test_adding_a_scene_moves_no_tile(files: Path, tmp_path: Path, make: Callable[..., Tiles]) -> None:
+    for number in range(1, 6):
+        np.save(files / f"{number}.npy", scene(number))
+    settings: dict[str, Any] = {"split": {"train": 0.5, "val": 0.2, "cell_tiles": 1}}
+    make(**settings)
+    before = {row["tile_id"]: row["split"] for row in rows_of(tmp_path)}
+    np.save(files / "0.npy", scene(0))
+    make(**settings)
+    after = {row["tile_id"]: row["split"] for row in rows_of(tmp_path)}
+    assert {tile: after[tile] for tile in before} == before
+
+
+def test_equal_tiles_are_in_the_split_of_the_first(files: Path, tmp_path: Path, make: Callable[..., Tiles]) -> None:
+    for number in range(20):
+        np.save(files / f"{number:02d}.npy", scene(number % 10, 8, 8))
+    make(split={"train": 0.5, "val": 0.2})
+    rows = {row["scene_id"]: row for row in rows_of(tmp_path)}
+    for number in range(10):
+        first, second = rows[f"{number:02d}.npy"], rows[f"{number + 10:02d}.npy"]
+        assert first["split"] == second["split"]
+        assert second["duplicate_of"] == first["tile_id"]
+        assert first["duplicate_of"] is None
+    assert Manifest.read(tmp_path / "tiles" / "manifest.json").numbers["duplicates"] == 10
+
+
+def test_labels_and_classes_come_from_the_folders(tmp_path: Path, files: Path, config: Config) -> None:
+    for name in ("river/1", "river/2", "field/1"):
+        (files / name).parent.mkdir(exist_ok=True)
+        write_png(files / f"{name}.png", np.random.default_rng(len(name)).integers(0, 255, (16, 16, 3), dtype=np.uint8))
+    path = config(
+        source={"kind": "image-folder", "path": str(files), "size": 16},
+        tiles={"size": 16},
+        split={"train": 1.0, "val": 0.0},
+    )
+    stage(path, tmp_path)
+    assert cut(path, tmp_path) == 0
+    tiles = Tiles(tmp_path / "tiles")
+    assert tiles.info["classes"] == ["field", "river"]
+    assert tiles.labels.tolist() == [0, 1, 1]
+    assert tiles.labels.dtype == np.int32
+
+
+def test_grid_shows_at_most_64_tiles_eight_a_row(files: Path, tmp_path: Path, make: Callable[..., Tiles]) -> None:
+    for number in range(5):
+        np.save(files / f"{number}.npy", scene(number))
+    tiles = make(split={"train": 1.0, "val": 0.0})
+    grid = read_rgb(tmp_path / "tiles" / "grid.png")
+    assert grid.shape == (8 * 10 - 2, 8 * 10 - 2, 3)
+    np.testing.assert_array_equal(grid[:8, :8], tiles.rgb(np.array([0]))[0].transpose(1, 2, 0))
+
+
+def test_empty_validation_split_is_a_warning(
+    files: Path, make: Callable[..., Tiles], capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(files / "a.npy", scene(0, 8, 8))
+    tiles = make(split={"train": 0.999, "val": 0.0005})
+    assert len(tiles.rows("val")) == 0
+    assert "split 'val'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tiles": {"size": 40}}, ["tile is larger than every scene", "40 x 40", "32 x 32", "tiles.size"]),
+        ({"split": {"train": 0.0, "val": 1.0}}, ["no tile is left for training", "split.train"]),
+        ({"tiles": {"size": 8, "min_std": 1e6}}, ["no tile is left for training", "16 constant"]),
+        ({"display": {**SHOWN, "bands": ["B04", "G", "B"]}}, ["display.bands", "B04", "NIR"]),
+        ({"display": {**SHOWN, "low": 1000.0}}, ["display", "low"]),
+    ],
+)
+def test_impossible_settings_end_with_status_2_and_leave_earlier_output(
+    files: Path,
+    tmp_path: Path,
+    make: Callable[..., Tiles],
+    config: Config,
+    capsys: pytest.CaptureFixture[str],
+    settings: dict[str, Any],
+    words: list[str],
+) -> None:
+    np.save(files / "a.npy", scene(0))
+    make(split={"train": 1.0, "val": 0.0})
+    before = {path.name: path.read_bytes() for path in (tmp_path / "tiles").iterdir()}
+    assert cut(config(**{"source": source(files), "display": SHOWN, "tiles": {"size": 8}, **settings}), tmp_path) == 2
+    said = capsys.readouterr().err
+    for word in [*words, "got:", "expected:", "remedy:"]:
+        assert word in said
+    assert {path.name: path.read_bytes() for path in (tmp_path / "tiles").iterdir()} == before
+
+
+def test_disk_full_ends_with_status_2_and_leaves_earlier_output(
+    files: Path,
+    tmp_path: Path,
+    make: Callable[..., Tiles],
+    config: Config,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    np.save(files / "a.npy", scene(0))
+    make(split={"train": 1.0, "val": 0.0})
+    before = {path.name: path.read_bytes() for path in (tmp_path / "tiles").iterdir()}
+
+    def full(handle: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{handle}")
+        if ".tmp." in path and "lease" not in path:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert cut(config(source=source(files), display=SHOWN, tiles={"size": 4}), tmp_path) == 2
+    assert "disk is full" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (tmp_path / "tiles").iterdir()} == before
+    assert not list(tmp_path.glob(".tiles*"))
+
+
+@pytest.mark.parametrize("spoil", ["cut", "missing", "info", "version", "table", "column", "header"])
+def test_spoilt_data_set_is_refused_with_a_remedy(
+    files: Path, tmp_path: Path, make: Callable[..., Tiles], spoil: str
+) -> None:
+    np.save(files / "a.npy", scene(0))
+    make(split={"train": 1.0, "val": 0.0})
+    folder = tmp_path / "tiles"
+    shard, info, table = folder / "shard-00000.npy", folder / "dataset.json", folder / "tiles.parquet"
+    match spoil:
+        case "cut":
+            os.truncate(shard, shard.stat().st_size - 8)
+        case "missing":
+            shard.unlink()
+        case "info":
+            info.write_text(info.read_text()[:50])
+        case "version":
+            info.write_text(json.dumps(json.loads(info.read_text()) | {"schema_version": 99}))
+        case "table":
+            os.truncate(table, table.stat().st_size // 2)
+        case "column":
+            os.truncate(folder / "split.column.npy", 130)
+        case "header":
+            shard.write_bytes(shard.read_bytes().replace(b"'<u2'", b"'<i2'", 1))
+
+    def use() -> None:
+        tiles = Tiles(folder)
+        tiles.stored(tiles.rows("train"))
+        tiles.accepted("tile_id")
+
+    folder = folder.rename(tmp_path / "moved")  # where no manifest that was read lists what is wrong
+    with pytest.raises(UserError, match=r"(?s)got:.*expected:.*remedy:"):
+        use()
+
+
+def test_splits_and_labels_are_mapped_and_those_of_older_folders_read_from_the_table(
+    files: Path, tmp_path: Path, make: Callable[..., Tiles]
+) -> None:
+    for number in range(6):
+        np.save(files / f"{number}.npy", scene(number))
+    tiles = make(split={"train": 0.5, "val": 0.25, "cell_tiles": 1})
+    accepted = [row for row in rows_of(tmp_path) if row["status"] == "accepted"]
+    (tmp_path / "tiles" / "tiles.parquet").rename(tmp_path / "table")  # not looked at
+    assert [tiles.SPLITS[number] for number in tiles.column("split")] == [row["split"] for row in accepted]
+    found = {split: tiles.rows(split).tolist() for split in tiles.SPLITS}
+    assert sorted(row for rows in found.values() for row in rows) == list(range(tiles.count))
+    assert not tiles.labels.flags.owndata
+    (tmp_path / "table").rename(tmp_path / "tiles" / "tiles.parquet")
+    folder = (tmp_path / "tiles").rename(tmp_path / "older")
+    info = folder / "dataset.json"
+    info.write_text(
+        json.dumps({name: value for name, value in json.loads(info.read_text()).items() if name != "columns"})
+    )
+    older = Tiles(folder)
+    assert {split: older.rows(split).tolist() for split in older.SPLITS} == found
+    np.testing.assert_array_equal(older.labels, tiles.labels)
+
+
+def test_ranges_are_those_of_each_split_with_the_shares_that_are_clipped_or_invalid(
+    files: Path, make: Callable[..., Tiles]
+) -> None:
+    for number in range(12):
+        pixels = scene(number) + number * 10
+        pixels[:, :2, :3] = 0
+        np.save(files / f"{number}.npy", pixels)
+    tiles = make(
+        split={"train": 0.5, "val": 0.25, "cell_tiles": 1},
+        scaling={"low_percentile": 5.0, "high_percentile": 90.0},
+        tiles={"size": 8, "min_valid": 0.5},
+    )
+    assert set(tiles.info["ranges"]) == set(tiles.SPLITS)
+    for split, bands in tiles.info["ranges"].items():
+        stored = tiles.stored(tiles.rows(split)).astype(np.float64)
+        valid = stored[:, 0] > 0
+        for number, (told, scaled) in enumerate(zip(bands, tiles.info["statistics"], strict=True)):
+            values = stored[:, number][valid]
+            expected = [values.min(), *np.percentile(values, [1, 50, 99]), values.max(), 1 - valid.mean()]
+            expected += [(values < scaled["low"]).mean(), (values > scaled["high"]).mean()]
+            names = ("min", "p1", "median", "p99", "max", "invalid", "below", "above")
+            np.testing.assert_allclose([told[name] for name in names], expected, rtol=1e-12, err_msg=split)
+
+
+def test_manifest_of_another_stage_is_refused(
+    files: Path, tmp_path: Path, config: Config, make: Callable[..., Tiles], capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(files / "a.npy", scene(0))
+    make(split={"train": 1.0, "val": 0.0})
+    wrong = str(tmp_path / "tiles" / "manifest.json")
+    path = config(source=source(files), display=SHOWN)
+    words = [
+        "tiles",
+        "--config",
+        str(path),
+        "--dataset",
+        "set",
+        "--scenes",
+        wrong,
+        "--out",
+        str(tmp_path / "x" / "m.json"),
+    ]
+    assert main(words) == 2
+    assert "another stage" in capsys.readouterr().err
+
+
+def test_real_dates_of_one_place_are_in_one_split(
+    real_data: Callable[[str], Path], tmp_path: Path, config: Config
+) -> None:
+    bands = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12", "QA60", "CLOUD"]
+    path = config(
+        source={
+            "kind": "sentinel2-array",
+            "path": str(real_data("s2_l1c_13band_chips")),
+            "bands": bands,
+            "units": "dn",
+            "offset": 0,
+        },
+        display={"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
+        tiles={"size": 16},
+        split={"train": 0.6, "val": 0.2, "cell_tiles": 2},
+    )
+    stage(path, tmp_path)
+    assert cut(path, tmp_path) == 0
+    rows = rows_of(tmp_path)
+    splits: dict[tuple[int, int], set[str]] = {}
+    for row in rows:
+        if row["split"]:
+            splits.setdefault((row["y"], row["x"]), set()).add(row["split"])
+    assert splits
+    assert all(len(found) == 1 for found in splits.values())
+    assert sum(row["reason"] == "too_little_valid" for row in rows) > 0

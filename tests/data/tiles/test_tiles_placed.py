@@ -1,0 +1,184 @@
+"""Tiles of georeferenced scenes: cells in metres through the command line, and the conditions that travel with tiles."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dithc.cli import main
+from dithc.config import load
+from dithc.data import Tiles
+from dithc.data.raster import degrees, reproject_points, write_geotiff
+from dithc.data.table import read_rows
+from dithc.data.tiles.conditions import day_of_year
+from dithc.log import UserError
+from dithc.runs import Manifest
+
+Config = Callable[..., Path]
+SIZE = 16
+
+
+def cut(path: Path, out: Path) -> list[dict[str, Any]]:
+    """Stages and cuts the data set of a configuration; returns the rows of its tiles."""
+    scenes, tiles = out / "scenes" / "manifest.json", out / "tiles" / "manifest.json"
+    assert main(["stage", "--config", str(path), "--dataset", "set", "--out", str(scenes)]) == 0
+    words = ["tiles", "--config", str(path), "--dataset", "set", "--scenes", str(scenes), "--out", str(tiles)]
+    assert main(words) == 0
+    return read_rows(out / "tiles" / "tiles.parquet")
+
+
+def scene(path: Path, *, epsg: int, gsd: float, side: int, seed: int, at: tuple[float, float] = (12.0, 47.0)) -> None:
+    """A scene of noise whose middle is at a longitude and latitude."""
+    (x,), (y,) = reproject_points([at[0]], [at[1]], source_epsg=4326, target_epsg=epsg)
+    half = side * gsd / 2
+    path.parent.mkdir(exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(50, 900, (4, side, side), dtype=np.uint16)
+    write_geotiff(path, pixels, transform=(gsd, 0.0, x - half, 0.0, -gsd, y + half), epsg=epsg)
+
+
+def points_of(rows: list[dict[str, Any]], folder: Path, split: str) -> np.ndarray:
+    """East and north, in metres, of the pixel centres of a split's tiles, (n, 2), from the table and the scenes' own table."""
+    scenes = {row["scene_id"]: row for row in read_rows(folder / "scenes" / "scenes.parquet")}
+    found = []
+    for row in rows:
+        if row["split"] == split:
+            a, _, c, _, e, f = scenes[row["scene_id"]]["transform"]
+            v, u = np.mgrid[:SIZE, :SIZE].reshape(2, -1) + 0.5
+            found.append(
+                np.stack(degrees(a * (u + row["x"]) + c, e * (v + row["y"]) + f, crs=scenes[row["scene_id"]]["crs"]))
+            )
+    return np.concatenate(found, axis=1).T * [np.cos(np.radians(47.0)) * 111_320.0, 111_195.0]
+
+
+def test_scenes_of_two_zones_and_two_data_sets_of_two_pixel_sizes_share_no_place_between_splits(
+    tmp_path: Path, config: Config
+) -> None:
+    from scipy.spatial import cKDTree
+
+    files, places = tmp_path / "files", {}
+    scene(files / "a.tif", epsg=32632, gsd=10.0, side=176, seed=0)
+    scene(files / "b.tif", epsg=32633, gsd=10.0, side=176, seed=1)
+    scene(tmp_path / "coarse" / "c.tif", epsg=32633, gsd=20.0, side=88, seed=2)
+    rejected = moved = 0
+    for name, folder in (("fine", files), ("coarse", tmp_path / "coarse")):
+        path = config(
+            source={"kind": "gaofen2", "path": str(folder), "bands": ["B", "G", "R", "NIR"]},
+            display={"bands": ["R", "G", "B"], "low": 0, "high": 900},
+            tiles={"size": SIZE},
+            split={"train": 0.6, "val": 0.4, "cell_m": 700, "buffer_m": 50},
+        )
+        rows = cut(path, tmp_path / name)
+        numbers = Manifest.read(tmp_path / name / "tiles" / "manifest.json").numbers
+        moved += numbers["moved"]
+        rejected += sum(row["reason"] == "across_splits" for row in rows)
+        assert numbers["rejected"].get("across_splits", 0) == sum(row["reason"] == "across_splits" for row in rows)
+        for split in ("train", "val"):
+            places[name, split] = points_of(rows, tmp_path / name, split)
+    assert moved > 10
+    train, val = (np.concatenate([places[name, split] for name in ("fine", "coarse")]) for split in ("train", "val"))
+    assert cKDTree(train).query(val)[0].min() > 50.0  # metres, of pixel centres
+    both = cKDTree(places["fine", "train"]).query(places["coarse", "train"])[0]
+    assert (both < 10.0).mean() > 0.5  # the same places are train places in both
+
+
+@pytest.mark.parametrize("kind", ["image-folder", "gaofen2"])
+def test_cells_in_metres_without_places_are_refused_or_told(
+    kind: str, tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "files").mkdir()
+    np.save(tmp_path / "files" / "a.npy", np.random.default_rng(0).integers(50, 900, (4, 64, 64), dtype=np.uint16))
+    source = {"kind": kind, "path": str(tmp_path / "files")}
+    path = config(source=source, tiles={"size": SIZE}, split={"train": 1.0, "val": 0.0, "cell_m": 800})
+    if kind == "image-folder":
+        with pytest.raises(UserError, match="no effect on an image-folder"):
+            load(json.loads(path.read_text()))
+        return
+    cut(path, tmp_path)
+    assert "no scene of 'A set' has a georeference" in capsys.readouterr().err
+
+
+def test_conditions_of_products_are_their_place_day_and_sun(safe_folder: Path, tmp_path: Path, config: Config) -> None:
+    (product,) = safe_folder.glob("*.SAFE")
+    granule = next(product.glob("GRANULE/*/MTD_TL.xml")).read_text()
+    sun = re.search(r"<Mean_Sun_Angle>.*?</Mean_Sun_Angle>", granule, re.DOTALL)
+    assert sun is not None
+    zenith, azimuth = (float(text) for text in re.findall(r">([0-9.]+)</(?:ZENITH|AZIMUTH)_ANGLE", sun.group()))
+    path = config(
+        source={"kind": "sentinel2", "path": str(safe_folder)},
+        display={"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
+        tiles={"size": 32},
+        split={"train": 1.0, "val": 0.0},
+    )
+    rows = [row for row in cut(path, tmp_path) if row["status"] == "accepted"]
+    (told,) = read_rows(tmp_path / "scenes" / "scenes.parquet")
+    a, _, c, _, e, f = told["transform"]
+    when = np.datetime64(told["sensing_time"].removesuffix("Z"))
+    day = 1 + (when - when.astype("datetime64[Y]")) / np.timedelta64(1, "D")
+    for row in rows:
+        (longitude,), (latitude,) = reproject_points(
+            [c + a * (row["x"] + 16)], [f + e * (row["y"] + 16)], source_epsg=told["crs_epsg"], target_epsg=4326
+        )
+        assert (row["lon"], row["lat"]) == pytest.approx((longitude, latitude))
+        assert (row["sun_elevation"], row["sun_azimuth"]) == pytest.approx((90 - zenith, azimuth))
+        assert (row["gsd_m"], row["satellite"]) == (10.0, told["satellite"])
+        assert row["day_of_year"] == pytest.approx(day, abs=1e-6)
+    tiles = Tiles(tmp_path / "tiles")
+    names = [condition["name"] for condition in tiles.info["conditions"]]
+    ready = dict(zip(names, tiles.column("conditions").T, strict=True))
+    assert tiles.column("conditions").dtype == np.float32
+    turn = 2 * np.pi / 360
+    wanted = {
+        "lon_sin": [np.sin(turn * row["lon"]) for row in rows],
+        "lon_cos": [np.cos(turn * row["lon"]) for row in rows],
+        "lat": [row["lat"] / 90 for row in rows],
+        "day_sin": np.sin(2 * np.pi * day / 365.2425),
+        "day_cos": np.cos(2 * np.pi * day / 365.2425),
+        "sun_elevation": (45 - zenith) / 45,
+        "sun_azimuth_sin": np.sin(turn * azimuth),
+        "sun_azimuth_cos": np.cos(turn * azimuth),
+        "gsd": 0.0,
+        "satellite": 0.0,
+    }
+    assert names == list(wanted)
+    for name, values in wanted.items():
+        np.testing.assert_allclose(ready[name], values, atol=1e-6, err_msg=name)
+
+
+def test_conditions_that_one_scene_lacks_are_nan_and_those_that_all_lack_are_no_column(
+    tmp_path: Path, config: Config
+) -> None:
+    files = tmp_path / "files"
+    scene(files / "a.tif", epsg=32632, gsd=4.0, side=32, seed=0)
+    np.save(files / "b.npy", np.random.default_rng(1).integers(50, 900, (4, 32, 32), dtype=np.uint16))
+    source = {"kind": "gaofen2", "path": str(files)}
+    path = config(source=source, tiles={"size": SIZE}, split={"train": 1.0, "val": 0.0})
+    rows = cut(path, tmp_path)
+    tiles = Tiles(tmp_path / "tiles")
+    assert [condition["name"] for condition in tiles.info["conditions"]] == ["lon_sin", "lon_cos", "lat", "gsd"]
+    unknown = np.array([row["scene_id"] == "b.npy" for row in rows])
+    assert unknown.sum() == 4
+    np.testing.assert_array_equal(np.isnan(tiles.column("conditions")), unknown[:, None] & [True, True, True, False])
+    np.testing.assert_allclose(tiles.column("conditions")[:, 3], np.log2(0.4), rtol=1e-6)
+    assert {row["lon"] for row in rows if row["scene_id"] == "b.npy"} == {None}
+    (files / "a.tif").unlink()
+    assert not {"lon", "gsd_m", "satellite"} & cut(path, tmp_path)[0].keys()
+    assert Tiles(tmp_path / "tiles").info["conditions"] == []
+    assert not (tmp_path / "tiles" / "conditions.column.npy").exists()
+
+
+@pytest.mark.parametrize(
+    ("time", "day"),
+    [
+        ("2020-01-01T00:00:00Z", 1.0),
+        ("2020-12-31 12:00:00", 366.5),
+        ("2019-03-01T06:00:00.5Z", 60.25),
+        ("?", None),
+        (None, None),
+    ],
+)
+def test_day_of_year_is_that_of_the_time(time: str | None, day: float | None) -> None:
+    assert day_of_year(time) == (None if day is None else pytest.approx(day, abs=1e-5))

@@ -1,0 +1,110 @@
+"""Distances agree with closed forms and with the textbook matrix square root."""
+
+import numpy as np
+import pytest
+from scipy import linalg
+
+from dithc.evaluate.distances.frechet import fid, floor, frechet_distance
+from dithc.evaluate.statistics import Origin, Statistics
+from dithc.log import UserError
+
+
+def statistics(rows: np.ndarray, **origin: str) -> Statistics:
+    result = Statistics(rows.shape[1], origin=Origin(**origin))
+    result.update(rows)
+    return result
+
+
+def correlated(seed: int, n: int, d: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, d)) @ rng.normal(size=(d, d)) + rng.normal(size=d)
+
+
+def test_diagonal_gaussians_have_the_closed_form() -> None:
+    rng = np.random.default_rng(1)
+    mu_a, mu_b, a, b = rng.normal(size=(4, 40))
+    a, b = a**2, b**2
+    closed = np.sum((mu_a - mu_b) ** 2) + np.sum((np.sqrt(a) - np.sqrt(b)) ** 2)
+    assert frechet_distance(mu_a, np.diag(a), mu_b, np.diag(b)) == pytest.approx(closed, rel=1e-12)
+
+
+@pytest.mark.parametrize(("n", "d"), [(500, 60), (61, 60), (20, 60), (2, 60)])
+def test_distance_of_a_set_from_itself_is_zero(n: int, d: int) -> None:
+    a = statistics(correlated(2, n, d))
+    assert 0 <= fid(a, a) <= 1e-6 * np.trace(a.covariance())
+
+
+@pytest.mark.parametrize("n", [500, 20])
+def test_distance_is_symmetric(n: int) -> None:
+    a, b = statistics(correlated(3, n, 30)), statistics(correlated(4, n + 5, 30))
+    assert fid(a, b) == pytest.approx(fid(b, a), rel=1e-7)
+
+
+def test_constant_shift_gives_its_squared_length() -> None:
+    rows, shift = correlated(5, 400, 25), np.linspace(-2, 3, 25)
+    value = fid(statistics(rows), statistics(rows + shift))
+    assert value == pytest.approx(np.sum(shift**2), rel=1e-9)
+
+
+def test_distance_equals_the_one_by_matrix_square_root() -> None:
+    a, b = statistics(correlated(6, 900, 50)), statistics(correlated(7, 700, 50))
+    root = linalg.sqrtm(a.covariance() @ b.covariance()).real
+    wanted = np.sum((a.mean() - b.mean()) ** 2) + np.trace(a.covariance() + b.covariance() - 2 * root)
+    assert fid(a, b) == pytest.approx(wanted, rel=1e-8)
+
+
+def test_rank_deficient_covariances_give_the_distance_in_their_span() -> None:
+    # 10 of 40 directions vary; in the others both sets are constant, so the distance is the one of the 10.
+    small_a, small_b = correlated(8, 300, 10), correlated(9, 300, 10)
+    basis = np.linalg.qr(np.random.default_rng(10).normal(size=(40, 10)))[0]
+    inside = fid(statistics(small_a), statistics(small_b))
+    assert fid(statistics(small_a @ basis.T), statistics(small_b @ basis.T)) == pytest.approx(inside, rel=1e-6)
+
+
+def test_sets_without_variance_differ_by_their_means() -> None:
+    assert fid(statistics(np.zeros((3, 4))), statistics(np.ones((3, 4)))) == pytest.approx(4)
+
+
+def test_few_images_are_warned_of(lines: pytest.LogCaptureFixture) -> None:
+    fid(statistics(correlated(1, 5, 8)), statistics(correlated(2, 50, 8)))
+    assert [record.levelname for record in lines.records] == ["WARNING"]
+    assert "n = 5 images for 8 features" in lines.text
+
+
+def test_fewer_than_two_images_are_refused() -> None:
+    with pytest.raises(UserError, match="n = 1"):
+        fid(statistics(np.ones((1, 3))), statistics(np.ones((5, 3))))
+
+
+@pytest.mark.parametrize("field", ["kind", "sha256", "resize", "stretch"])
+def test_different_origins_are_refused(field: str) -> None:
+    with pytest.raises(UserError, match=f"{field}: 'a' and 'b'"):
+        fid(statistics(np.eye(3), **{field: "a"}), statistics(np.eye(3), **{field: "b"}))
+
+
+def test_different_numbers_of_features_are_refused() -> None:
+    with pytest.raises(UserError, match="num_features: 3 and 4"):
+        fid(statistics(np.eye(3)), statistics(np.eye(4)))
+
+
+def test_sets_and_file_names_may_differ() -> None:
+    a, b = statistics(np.eye(3), extractor="a", set_hash="r"), statistics(np.eye(3), extractor="b", set_hash="g")
+    assert fid(a, b) == pytest.approx(0, abs=1e-12)
+
+
+def test_floor_says_how_many_are_in_each_half_and_depends_on_the_seed_alone() -> None:
+    rows = correlated(11, 401, 6)
+    ground = floor(rows, seed=3)
+    assert (ground.n_first, ground.n_second) == (200, 201)
+    assert floor([rows[:7], rows[7:300], rows[300:]], seed=3).fid == pytest.approx(ground.fid, rel=1e-9)
+    assert floor(rows, seed=4).fid != ground.fid
+
+
+def test_floor_falls_as_the_set_grows() -> None:
+    rows = correlated(12, 4000, 10)
+    assert 0 < floor(rows).fid < floor(rows[:100]).fid
+
+
+def test_floor_needs_four_images() -> None:
+    with pytest.raises(UserError, match="n = 3"):
+        floor(np.eye(3))

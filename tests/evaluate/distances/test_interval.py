@@ -1,0 +1,68 @@
+"""The interval of a Fréchet distance is as wide as the distances of fresh sets are spread, and as their bootstrap says."""
+
+import numpy as np
+import pytest
+
+from dithc.evaluate.distances.frechet import fid, floor, floor_at
+from dithc.evaluate.distances.interval import fid_interval
+from dithc.evaluate.statistics import Statistics
+
+MIX = np.random.default_rng(99).normal(size=(6, 6)) / 2
+
+
+def drawn(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two sets of six correlated features, not normal, of other means and covariances."""
+    return rng.normal(size=(n, 6)) @ MIX + 1, rng.gamma(4.0, 0.4, size=(n, 6)) @ MIX.T
+
+
+def of(rows: np.ndarray) -> Statistics:
+    statistics = Statistics(rows.shape[1])
+    statistics.update(rows)
+    return statistics
+
+
+def interval(a: np.ndarray, b: np.ndarray) -> list[float] | None:
+    x, y = of(a), of(b)
+    return fid_interval(fid(x, y), x, np.array_split(a, 3), y, [b])
+
+
+def half(found: list[float] | None) -> float:
+    assert found is not None
+    return (found[1] - found[0]) / 2
+
+
+def test_it_is_as_wide_as_distances_of_fresh_sets_are_spread() -> None:
+    rng = np.random.default_rng(0)
+    sets = [drawn(rng, 800) for _ in range(150)]
+    spread = np.std([fid(of(a), of(b)) for a, b in sets], ddof=1)
+    told = np.mean([half(interval(a, b)) for a, b in sets[:20]])
+    assert told == pytest.approx(1.96 * spread, rel=0.2)  # the error of a deviation of 150 is 6 %
+
+
+def test_it_is_that_of_the_bootstrap() -> None:
+    rng = np.random.default_rng(1)
+    a, b = drawn(rng, 600)
+    resampled = [fid(*(of(rows[rng.integers(0, 600, 600)]) for rows in (a, b))) for _ in range(200)]
+    assert half(interval(a, b)) == pytest.approx(1.96 * np.std(resampled), rel=0.2)
+
+
+def test_a_feature_that_never_varies_changes_nothing() -> None:
+    a, b = drawn(np.random.default_rng(2), 300)
+    wider = [np.concatenate([rows, np.zeros((300, 2))], axis=1) for rows in (a, b)]
+    np.testing.assert_allclose(interval(*wider), interval(a, b), rtol=1e-6)
+
+
+def test_as_many_images_as_features_have_none() -> None:
+    a, b = drawn(np.random.default_rng(3), 6)
+    assert interval(a, b) is None
+
+
+def test_the_floor_at_n_is_the_distance_of_two_sets_of_one_kind_of_that_size() -> None:
+    rng = np.random.default_rng(4)
+    wanted = np.mean([fid(of(drawn(rng, 500)[0]), of(drawn(rng, 1000)[0])) for _ in range(60)])
+    told = [
+        floor_at(floor(drawn(rng, 1000)[0], seed=seed), n_real=1000, n_generated=500, num_features=6)
+        for seed in range(60)
+    ]
+    assert np.mean(told) == pytest.approx(wanted, rel=0.1)
+    assert floor_at(floor(rng.normal(size=(12, 6))), n_real=12, n_generated=12, num_features=6) is None

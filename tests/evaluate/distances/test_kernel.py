@@ -1,0 +1,113 @@
+"""KID agrees with the sum over pairs, its pulls with leaving images out; its intervals hold the truth as often as they say."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dithc.evaluate.distances.kernel import Kid, kid
+from dithc.log import UserError
+
+D = 8  # features of the normal sets
+
+
+def correlated(seed: int, n: int, d: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, d)) @ rng.normal(size=(d, d)) + rng.normal(size=d)
+
+
+def by_pairs(x: np.ndarray, y: np.ndarray) -> float:
+    """The definition, pair by pair."""
+    k = lambda a, b: (a @ b / x.shape[1] + 1) ** 3  # noqa: E731
+    within_x = np.mean([k(a, b) for i, a in enumerate(x) for j, b in enumerate(x) if i != j])
+    within_y = np.mean([k(a, b) for i, a in enumerate(y) for j, b in enumerate(y) if i != j])
+    return float(within_x + within_y - 2 * np.mean([k(a, b) for a in x for b in y]))
+
+
+def true_mmd2(shift: float) -> float:
+    """KID of N(0, I) from N(shift, I): a mean of D products of normal numbers has the moments that its cumulants say."""
+
+    def kernel(m: float, q: float) -> float:
+        first, second = m * q, (m**2 + 1) * (q**2 + 1)  # moments of one product
+        third = (m**3 + 3 * m) * (q**3 + 3 * q)
+        mean, variance = first, (second - first**2) / D  # cumulants of the mean of D of them
+        skewness = (third - 3 * first * second + 2 * first**3) / D**2
+        return (mean + 1) ** 3 + 3 * (mean + 1) * variance + skewness
+
+    return kernel(0, 0) + kernel(shift, shift) - 2 * kernel(0, shift)
+
+
+def share_held(intervals: list[list[float] | None], truth: float) -> float:
+    """How many of the intervals hold the truth."""
+    return float(np.mean([one is not None and one[0] <= truth <= one[1] for one in intervals]))
+
+
+def test_kid_equals_the_sum_over_pairs() -> None:
+    x, y = correlated(13, 7, 3), correlated(14, 5, 3)
+    assert kid(x, y).value == pytest.approx(by_pairs(x, y), rel=1e-10)
+
+
+@pytest.mark.parametrize(("n", "m"), [(7, 5), (3, 9), (3, 3)])
+def test_pulls_are_what_is_lost_without_an_image(n: int, m: int) -> None:
+    x, y = correlated(17, n, 3), correlated(18, m, 3)
+    found, whole = kid(x, y), by_pairs(x, y)
+    without = [by_pairs(np.delete(x, i, axis=0), y) for i in range(n)]
+    assert found.real == pytest.approx([(whole - one) * math.sqrt((n - 1) / n) for one in without], rel=1e-8)
+    without = [by_pairs(x, np.delete(y, i, axis=0)) for i in range(m)]
+    assert found.generated == pytest.approx([(whole - one) * math.sqrt((m - 1) / m) for one in without], rel=1e-8)
+
+
+def test_kid_is_unbiased_at_small_n() -> None:
+    rng = np.random.default_rng(15)
+    values = [kid(rng.normal(size=(8, 4)), rng.normal(size=(8, 4))).value for _ in range(400)]
+    assert abs(np.mean(values)) < 4 * np.std(values) / np.sqrt(len(values))
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_interval_holds_the_truth_as_often_as_it_says(shift: float) -> None:
+    rng = np.random.default_rng(19)
+    intervals = [kid(rng.normal(size=(80, D)), rng.normal(size=(60, D)) + shift).interval for _ in range(600)]
+    assert 0.92 < share_held(intervals, true_mmd2(shift)) < (0.975 if shift else 1.001)  # of equal sets it is wide
+
+
+def test_interval_of_a_difference_holds_the_truth_where_tiles_and_noise_are_shared() -> None:
+    rng, intervals, widths = np.random.default_rng(20), [], []
+    for _ in range(600):
+        real, noise = rng.normal(size=(80, D)), rng.normal(size=(60, D))
+        before, after = kid(real, noise + 0.7), kid(real, noise + 0.4)
+        paired = Kid(before.value - after.value, before.real - after.real, before.generated - after.generated)
+        apart = math.hypot(*before.real, *before.generated, *after.real, *after.generated)
+        intervals.append(paired.interval)
+        widths.append(math.hypot(*paired.real, *paired.generated) / apart)
+    assert 0.92 < share_held(intervals, true_mmd2(0.7) - true_mmd2(0.4)) < 0.975
+    assert max(widths) < 1  # narrower than if nothing were shared
+
+
+def test_kid_of_large_sets_takes_subsets_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dithc.evaluate.distances.kernel.SUBSET", 100)
+    x, y = correlated(16, 1500, 4), correlated(16, 1500, 4) + 1
+    found, same = kid([x[:700], x[700:]], [y]), kid(x, y)
+    assert found.value == pytest.approx(same.value, rel=1e-9)
+    assert found.real == pytest.approx(same.real, rel=1e-6)
+
+
+def test_interval_of_subsets_holds_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dithc.evaluate.distances.kernel.SUBSET", 40)
+    monkeypatch.setattr("dithc.evaluate.distances.kernel.SUBSETS", 20)
+    rng = np.random.default_rng(21)
+    intervals = [
+        kid(rng.normal(size=(200, D)), rng.normal(size=(150, D)) + 0.5, seed=seed).interval for seed in range(400)
+    ]
+    assert 0.92 < share_held(intervals, true_mmd2(0.5)) < 0.98
+
+
+def test_two_images_have_a_distance_and_no_interval() -> None:
+    found = kid(np.eye(2), np.eye(3)[:, :2])
+    assert math.isfinite(found.value)
+    assert found.interval is None
+    assert found.pulls is None
+
+
+def test_kid_needs_two_images() -> None:
+    with pytest.raises(UserError, match="KID"):
+        kid(np.ones((1, 3)), np.ones((5, 3)))

@@ -1,0 +1,130 @@
+"""Each defect does what its name says, by as much as its level says, and nothing else is done."""
+
+import numpy as np
+import pytest
+import torch
+
+from dithc.evaluate.extractors import defects
+from dithc.evaluate.extractors.defects import DEFECTS, SHARE, damaged
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def pictures(count: int = 6, height: int = 32, width: int = 32) -> torch.Tensor:
+    return 255 * torch.rand(count, 3, height, width, generator=generator(5))
+
+
+def blocks(images: torch.Tensor, side: int) -> np.ndarray:
+    """(N, C, rows, columns, side * side) in float64, by slices."""
+    array = images.double().numpy()
+    rows, columns = array.shape[2] // side, array.shape[3] // side
+    return np.stack(
+        [
+            [array[:, :, r * side : (r + 1) * side, c * side : (c + 1) * side] for c in range(columns)]
+            for r in range(rows)
+        ]
+    ).transpose(2, 3, 0, 1, 4, 5).reshape(*array.shape[:2], rows, columns, side * side)  # fmt: skip
+
+
+@pytest.mark.parametrize("side", [2, 4, 8])
+def test_mosaic_has_the_averages_of_blocks(side: int) -> None:
+    images = pictures()
+    found = blocks(DEFECTS[f"mosaic-{side}"](images, generator()), side)
+    np.testing.assert_allclose(
+        found, np.broadcast_to(blocks(images, side).mean(-1, keepdims=True), found.shape), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("side", [2, 4, 8])
+def test_lattice_shifts_every_block_by_one_value_of_its_own(side: int) -> None:
+    images = pictures()
+    shifts = blocks(DEFECTS[f"lattice-{side}"](images, generator()) - images, side)
+    np.testing.assert_allclose(shifts, np.broadcast_to(shifts[..., :1], shifts.shape), atol=1e-3)
+    values = shifts[..., 0].ravel()
+    assert abs(values.std() / defects.STRENGTH - 1) < 5 / np.sqrt(2 * len(values))
+
+
+@pytest.mark.parametrize("side", [4, 8, 16])
+def test_shuffle_keeps_every_block_and_moves_most(side: int) -> None:
+    images = pictures(height=48, width=32)
+    before, after = (
+        blocks(part, side).transpose(0, 2, 3, 1, 4).reshape(len(images), -1, 3 * side * side)
+        for part in (images, DEFECTS[f"shuffle-{side}"](images, generator()))
+    )
+    for one, other in zip(before, after, strict=True):
+        assert {row.tobytes() for row in one} == {row.tobytes() for row in other}
+    assert (before != after).any(axis=-1).mean() > 0.5
+
+
+def test_blur_leaves_a_plane_and_takes_what_is_finer_than_a_block() -> None:
+    plane = torch.linspace(0, 255, 32).expand(1, 3, 32, 32)
+    board = 255.0 * ((torch.arange(32)[:, None] + torch.arange(32)) % 2).expand(1, 3, 32, 32)
+    for side in (2, 4, 8):
+        blur = DEFECTS[f"blur-{side}"]
+        torch.testing.assert_close(blur(plane, generator())[..., 8:24], plane[..., 8:24], rtol=1e-5, atol=1e-3)
+        torch.testing.assert_close(blur(board, generator()), torch.full_like(board, 127.5))
+
+
+def test_noise_has_its_strength_and_ringing_overshoots_an_edge() -> None:
+    images = pictures(16)
+    added = (DEFECTS["noise"](images, generator()) - images).double()
+    assert abs(added.std().item() / defects.STRENGTH - 1) < 5 / (2 * added.numel()) ** 0.5
+    edge = torch.where(torch.arange(32) < 15, 100.0, 150.0).expand(1, 3, 32, 32)
+    ringing = DEFECTS["ringing"](edge, generator())
+    assert ringing.min() < 100 - 1
+    assert ringing.max() > 150 + 1
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (13, 9), (32, 20)])
+def test_every_defect_keeps_shape_input_and_finite_numbers_at_any_size(name: str, height: int, width: int) -> None:
+    images = pictures(2, height, width)
+    before = images.clone()
+    spoilt = DEFECTS[name](images, generator())
+    assert spoilt.shape == images.shape
+    assert bool(torch.isfinite(spoilt).all())
+    assert torch.equal(images, before)
+
+
+def test_levels_are_the_share_of_the_way_to_the_spoilt_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(defects, "DEFECTS", {"black": lambda images, _: torch.zeros_like(images)})
+    monkeypatch.setattr(defects, "LEAST_CONTRAST", 1.0)  # no other display
+    images = pictures(40, 8, 8)
+    spoilt, levels = damaged(images, generator())
+    torch.testing.assert_close(spoilt, images * (1 - levels.view(-1, 1, 1, 1)), rtol=1e-5, atol=1e-3)
+    assert torch.equal(spoilt[levels[:, 0] == 0], images[levels[:, 0] == 0])
+
+
+def test_an_image_has_one_defect_at_most_and_as_many_have_none_as_is_said() -> None:
+    images = pictures(1000, 64, 64)  # of which each defect changes something
+    spoilt, levels = damaged(images, generator())
+    assert spoilt.shape == images.shape
+    assert (spoilt.min() >= 0, spoilt.max() <= 255) == (True, True)
+    assert levels.shape == (len(images), len(DEFECTS))
+    has = (levels > 0).sum(dim=1)
+    assert set(has.tolist()) == {0, 1}
+    assert abs(has.float().mean().item() - SHARE) < 5 * (SHARE * (1 - SHARE) / len(images)) ** 0.5
+    drawn = levels[levels > 0].double()
+    assert abs(drawn.mean().item() - 0.5) < 5 * (1 / 12 / len(drawn)) ** 0.5
+    assert bool(((levels > 0).sum(dim=0) > 0).all())  # each of them occurs
+
+
+def test_a_defect_that_changes_nothing_has_no_level() -> None:
+    """Tiles of 8 pixels have no two blocks of 8 or 16 to shuffle."""
+    images = 255 * torch.rand(400, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    _, levels = damaged(images, torch.Generator().manual_seed(1))
+    learnt = {name for name, level in zip(DEFECTS, levels.amax(dim=0), strict=True) if level > 0}
+    assert set(DEFECTS) - learnt == {"shuffle-8", "shuffle-16"}
+
+
+def test_the_generator_decides_everything_and_the_images_stay() -> None:
+    images = pictures()
+    before, state = images.clone(), torch.random.get_rng_state()
+    (a, la), (b, lb), (c, _) = (damaged(images, generator(seed)) for seed in (1, 1, 2))
+    assert torch.equal(a, b)
+    assert torch.equal(la, lb)
+    assert not torch.equal(a, c)
+    assert torch.equal(images, before)
+    assert torch.equal(torch.random.get_rng_state(), state)

@@ -1,0 +1,90 @@
+"""What every extractor refuses, and the two resizes against an independent implementation."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dithc.evaluate import Extractor, load_extractor
+from dithc.evaluate.extractors.extractor import resize_images
+from dithc.log import UserError
+
+
+def make(network: Callable[[torch.Tensor], torch.Tensor]) -> Extractor:
+    return Extractor(
+        name="n",
+        kind="torchscript",
+        sha256="",
+        num_features=2,
+        resize="none",
+        comparable=False,
+        note="",
+        network=network,
+    )
+
+
+@pytest.mark.parametrize("size", [17, 299])
+def test_clean_resize_equals_pillow_in_float(size: int) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2, 3, 64, 50), dtype=np.uint8)
+    # Positions up to 64 in float32 are off by 64 epsilon pixels, and neighbouring pixels differ by up to 255; factor 2.
+    tolerance = 2 * 64 * np.finfo(np.float32).eps * 255
+    ours = resize_images(torch.from_numpy(images), size=size, mode="clean").numpy()
+    for image, resized in zip(images.reshape(-1, 64, 50), ours.reshape(-1, size, size), strict=True):
+        pillow = Image.fromarray(image.astype(np.float32), mode="F").resize((size, size), Image.Resampling.BICUBIC)
+        np.testing.assert_allclose(resized, np.asarray(pillow).clip(0, 255), rtol=0, atol=tolerance)
+
+
+def test_legacy_resize_takes_pixel_centres_without_antialiasing() -> None:
+    row = torch.arange(8, dtype=torch.uint8).view(1, 1, 1, 8).expand(1, 3, 8, 8)
+    halved = resize_images(row, size=2, mode="legacy-pytorch")
+    # output pixel j sits at (j + 0.5) * 4 - 0.5 = 1.5, 5.5: between its two neighbours only
+    torch.testing.assert_close(halved[0, 0, 0], torch.tensor([1.5, 5.5]))
+
+
+def test_images_of_another_dtype_are_refused() -> None:
+    with pytest.raises(UserError, match="uint8"):
+        make(lambda x: x)(np.zeros((2, 3, 8, 8), dtype=np.float32))  # type: ignore[arg-type]
+
+
+def test_channels_last_images_are_refused_with_the_remedy() -> None:
+    with pytest.raises(UserError, match="transpose"):
+        make(lambda x: x)(np.zeros((2, 8, 8, 3), dtype=np.uint8))
+
+
+def test_twelve_bands_are_refused() -> None:
+    with pytest.raises(UserError, match="select three bands"):
+        make(lambda x: x)(np.zeros((2, 12, 8, 8), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_network_that_gives_no_finite_number_is_refused(bad: float) -> None:
+    with pytest.raises(UserError, match="1 of 2 images, first at row 1"):
+        make(lambda x: torch.tensor([[0.0, 1.0], [bad, 0.0]]))(np.zeros((2, 3, 8, 8), dtype=np.uint8))
+
+
+def test_network_of_another_width_is_refused() -> None:
+    with pytest.raises(UserError, match=r"\(2, 2\)"):
+        make(lambda x: torch.zeros(2, 5))(np.zeros((2, 3, 8, 8), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("kind", ["inception", "squeezenet", "torchscript", "classifier"])
+def test_missing_weights_are_an_error_and_never_a_fallback(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no other network takes its place"):
+        load_extractor(kind, tmp_path / "absent.pth", trust=True)  # type: ignore[arg-type]
+
+
+def test_folder_instead_of_a_weights_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="a folder"):
+        load_extractor("squeezenet", tmp_path)
+
+
+def test_unknown_kind_and_mode_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"inception \| squeezenet"):
+        load_extractor("resnet", tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"legacy-pytorch \| clean"):
+        load_extractor("inception", tmp_path, resize="bicubic")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="fixed input size"):
+        load_extractor("inception", tmp_path, resize="none")

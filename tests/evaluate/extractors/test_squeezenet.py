@@ -1,0 +1,127 @@
+"""SqueezeNet on the real weights recognises real photographs, and gives a real distance end to end."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from dithc.evaluate import compare, extract, load_extractor
+from dithc.evaluate.extractors.squeezenet import load_network
+from dithc.log import UserError
+from tests.evaluate.conftest import image_set
+
+WEIGHTS = "feat_squeezenet_v1.0/squeezenet_v1.0_decoded.safetensors"
+
+
+@pytest.fixture
+def path_to_weights(shared_data: Path) -> Path:
+    path = shared_data / WEIGHTS
+    if not path.is_file():
+        pytest.skip(f"real SqueezeNet weights are absent: {path}")
+    return path
+
+
+def photographs(folder: Path, *, count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Centre crops (count, 3, size, size) and class numbers (count,)."""
+    index = json.loads((folder / "imagenet_class_index.json").read_text())
+    number = {wnid: int(key) for key, (wnid, _) in index.items()}
+    files = sorted(folder.glob("n*/*.JPEG"))[:count]
+    images = []
+    for file in files:
+        with Image.open(file) as opened:
+            picture = opened.convert("RGB")
+        scale = size * 1.128 / min(picture.size)
+        wide, high = (round(side * scale) for side in picture.size)
+        left, top = (wide - size) // 2, (high - size) // 2
+        resized = picture.resize((wide, high), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
+        images.append(np.asarray(resized).transpose(2, 0, 1))
+    return np.stack(images), np.array([number[file.parent.name] for file in files])
+
+
+def test_most_real_photographs_are_recognised(shared_data: Path, path_to_weights: Path) -> None:
+    images, labels = photographs(shared_data / "imagenet_sample", count=80, size=227)
+    network = load_network(path_to_weights)
+    with torch.inference_mode():
+        scores = network.scores(torch.from_numpy(images).float()).numpy()  # (N, 1000)
+    top1 = np.mean(scores.argmax(axis=1) == labels)
+    top5 = np.mean((np.argsort(scores, axis=1)[:, -5:] == labels[:, None]).any(axis=1))
+    print(f"top-1 {top1:.3f}, top-5 {top5:.3f} of {len(labels)}")
+    assert top1 > 0.6
+    assert top5 > 0.8
+
+
+def test_channels_in_the_wrong_order_are_recognised_less(shared_data: Path, path_to_weights: Path) -> None:
+    images, labels = photographs(shared_data / "imagenet_sample", count=24, size=227)
+    network = load_network(path_to_weights)
+    with torch.inference_mode():
+        right, wrong = (
+            np.mean(network.scores(torch.from_numpy(order).float()).numpy().argmax(axis=1) == labels)
+            for order in (images, images[:, ::-1].copy())
+        )
+    assert right > wrong
+
+
+def test_distance_of_real_photographs_end_to_end(shared_data: Path, path_to_weights: Path, tmp_path: Path) -> None:
+    extractor = load_extractor("squeezenet", path_to_weights)
+    images, _ = photographs(shared_data / "imagenet_sample", count=60, size=64)
+    noise = np.random.default_rng(0).integers(0, 256, (30, 3, 64, 64), dtype=np.uint8)
+    sets = {"real": images[:30], "other": images[30:], "noise": noise}
+    for name, pictures in sets.items():
+        numbers = extract(image_set(pictures, name), extractor, tmp_path / name, batch=16)
+        assert numbers["num_features"] == 512
+    near, far = (compare(tmp_path / "real", tmp_path / name) for name in ("other", "noise"))
+    assert near["fid"] < far["fid"] / 2
+    assert near["kid"] < far["kid"]
+    assert near["floor_n"] == [15, 15]
+    assert not near["comparable"]
+    assert any("not on the Inception scale" in text for text in near["warnings"])
+    assert any("rank-deficient" in text for text in near["warnings"])
+
+
+def test_feature_is_the_mean_of_the_last_maps(path_to_weights: Path) -> None:
+    extractor, network = load_extractor("squeezenet", path_to_weights), load_network(path_to_weights)
+    images = np.random.default_rng(1).integers(0, 256, (2, 3, 227, 227), dtype=np.uint8)
+    with torch.inference_mode():
+        maps = network.maps(torch.from_numpy(images).float())
+    assert maps.shape == (2, 512, 13, 13)
+    np.testing.assert_allclose(extractor(images), maps.mean(dim=(2, 3)).numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_resize_is_bicubic_where_none_is_named(shared_data: Path, path_to_weights: Path) -> None:
+    """As Pillow enlarges in float, which is clean-fid's way; the other mode is another measure, and says so."""
+    images, _ = photographs(shared_data / "imagenet_sample", count=6, size=64)
+    network = load_network(path_to_weights)
+    enlarged = [
+        [
+            np.asarray(Image.fromarray(band.astype(np.float32)).resize((227, 227), Image.Resampling.BICUBIC))
+            for band in image
+        ]
+        for image in images
+    ]
+    with torch.inference_mode():
+        wanted = network(torch.from_numpy(np.array(enlarged)).clamp(0, 255)).numpy()
+    away = {}
+    for resize in (None, "legacy-pytorch"):
+        extractor = load_extractor("squeezenet", path_to_weights, resize=resize)
+        away[extractor.resize] = np.linalg.norm(extractor(images) - wanted) / np.linalg.norm(wanted)
+    assert away["clean"] < 1e-3
+    assert away["legacy-pytorch"] > 0.02
+
+
+def test_truncated_weights_are_refused(path_to_weights: Path, tmp_path: Path) -> None:
+    (tmp_path / "half.safetensors").write_bytes(path_to_weights.read_bytes()[: 2**20])
+    with pytest.raises(UserError, match="cannot be read"):
+        load_extractor("squeezenet", tmp_path / "half.safetensors")
+
+
+def test_weights_of_another_structure_are_refused(path_to_weights: Path, tmp_path: Path) -> None:
+    state = load_file(path_to_weights)
+    state["fire2/conv1x1_1.weight"] = torch.zeros(16, 64, 1, 1)
+    del state["conv1.bias"]
+    save_file(state, tmp_path / "other.safetensors")
+    with pytest.raises(UserError, match=r"1 missing: conv1\.bias; 1 wrong shape: fire2\.conv1x1_1\.weight"):
+        load_extractor("squeezenet", tmp_path / "other.safetensors")

@@ -1,0 +1,610 @@
+"""The Numba back end against float64, at edge shapes, with inf and nan, and the same bits for any number of threads."""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+pytest.importorskip("numba", reason="the Numba back end needs numba, which is not installed")
+
+from dithc.hcops.numba import operators as ops
+from dithc.hcops.numba import threads as numba_threads
+from dithc.hcops.numba import vector as vector
+from dithc.hcops.numba.compiler import Kernel
+from dithc.log import UserError
+
+FP32, BF16 = torch.float32, torch.bfloat16
+SMALLEST = 2.0**-149  # the smallest fp32 number above 0: an error that every result may have
+BOTH = pytest.mark.parametrize("dtype", [FP32, BF16], ids=["fp32", "bf16"])
+# fp32 throughout, bf16 throughout, and what autocast gives: an fp32 stream, bf16 conditions and branches.
+MIXES = pytest.mark.parametrize(
+    ("stream", "branch"), [(FP32, FP32), (BF16, BF16), (FP32, BF16)], ids=["fp32", "bf16", "autocast"]
+)
+
+
+@pytest.fixture(autouse=True)
+def _seed_and_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)  # a cut that no size here divides by
+    monkeypatch.setattr(numba_threads, "ELEMENTS_PER_THREAD", 1)  # small tensors are cut among threads too
+    yield
+    torch.set_num_threads(threads)
+
+
+def epsilon(dtype: torch.dtype) -> float:
+    """Largest relative error of a rounding to `dtype`."""
+    return torch.finfo(dtype).eps / 2
+
+
+def assert_near(
+    got: Tensor, exact: Tensor, *, terms: float, size: Tensor | float, dtype: torch.dtype | None = None
+) -> None:
+    """|got - exact| <= terms roundings of fp32 of `size`, the sum of magnitudes, and one to the result's type."""
+    assert got.shape == exact.shape
+    dtype = dtype or got.dtype
+    denormal = 2.0**-133 if dtype == BF16 else SMALLEST  # steps of the numbers next to 0
+    bound = terms * epsilon(FP32) * size + 1.01 * epsilon(dtype) * exact.abs() + denormal
+    error = (got.double() - exact).abs()
+    assert bool((error <= bound).all()), f"{float((error / bound).max())} times the bound"
+
+
+def bits(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(torch.int16 if tensor.dtype == BF16 else torch.int32)
+
+
+def same_for_all_threads(compute: Callable[[], Sequence[Tensor | None]]) -> None:
+    """The same bits from one to five threads."""
+    torch.set_num_threads(1)
+    alone = compute()
+    for threads in (2, 3, 5):
+        torch.set_num_threads(threads)
+        for first, second in zip(alone, compute(), strict=True):
+            assert (first is None and second is None) or torch.equal(bits(first), bits(second))
+
+
+def gradients(outputs: Tensor, dout: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    return torch.autograd.grad(outputs, inputs, dout.double())
+
+
+def doubles(*tensors: Tensor) -> list[Tensor]:
+    return [tensor.double().requires_grad_() for tensor in tensors]
+
+
+def gelu(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+# ------------------------------------------------------------------------------------------------------ matrix products
+
+SHAPES = [(1, 1, 1), (1, 40, 3), (13, 1, 129), (12, 32, 16), (37, 65, 31), (100, 131, 384), (25, 33, 2100)]
+
+
+@BOTH
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_linear_and_its_gradients_equal_products_of_float64(m: int, n: int, k: int, dtype: torch.dtype) -> None:
+    x, weight, bias, dy = (
+        torch.randn(m, k, dtype=dtype),
+        torch.randn(n, k),
+        torch.randn(n),
+        torch.randn(m, n, dtype=dtype),
+    )
+    rounded = weight.to(dtype).double()  # an fp32 master weight is rounded as it is packed
+    y = ops.linear_forward(x, weight, bias, dtype)
+    size = x.double().abs() @ rounded.abs().T + bias.abs()
+    assert y.dtype == dtype
+    assert_near(y, x.double() @ rounded.T + bias.double(), terms=k + 3, size=size)
+    dx, dw, db = ops.linear_backward(dy, x, weight, True, (True, True, True), None)
+    assert dx is not None
+    assert dw is not None
+    assert db is not None
+    assert (dx.dtype, dw.dtype, db.dtype) == (dtype, FP32, FP32)
+    assert_near(dx, dy.double() @ rounded, terms=n + 2, size=dy.double().abs() @ rounded.abs())
+    assert_near(dw, dy.double().T @ x.double(), terms=m + 2, size=dy.double().abs().T @ x.double().abs())
+    assert_near(db, dy.double().sum(0), terms=m + 2, size=dy.double().abs().sum(0))
+
+
+@BOTH
+@pytest.mark.parametrize("k", [33, 2100])
+def test_gelu_follows_the_product_and_keeps_what_stood_before(k: int, dtype: torch.dtype) -> None:
+    x, weight, bias = torch.randn(2, 7, k, dtype=dtype), torch.randn(130, k) / k**0.5, torch.randn(130)
+    y, before = ops.linear_gelu_forward(x, weight, bias, dtype)
+    rounded = weight.to(dtype).double()
+    exact, size = x.double() @ rounded.T + bias.double(), x.double().abs() @ rounded.abs().T + bias.abs()
+    assert_near(before, exact, terms=k + 3, size=size)
+    assert_near(y, gelu(exact), terms=1.2 * (k + 3) + 8, size=size)  # 1.2: the steepest slope of gelu is 1.13
+
+
+@MIXES
+def test_gate_and_residual_follow_the_product(stream: torch.dtype, branch: torch.dtype) -> None:
+    n, t, d, f = 3, 5, 40, 70
+    x, weight, bias = torch.randn(n, t, d, dtype=branch), torch.randn(f, d), torch.randn(f)
+    gate, residual = torch.randn(n, 6 * f, dtype=branch)[:, f : 2 * f], torch.randn(n, t, f, dtype=stream)
+    out, y = ops.linear_gate_residual_forward(x, weight, bias, gate, residual, branch)
+    rounded = weight.to(branch).double()
+    exact, size = x.double() @ rounded.T + bias.double(), x.double().abs() @ rounded.abs().T + bias.abs()
+    assert (out.dtype, y.dtype) == (torch.promote_types(stream, branch), branch)
+    assert_near(y, exact, terms=d + 3, size=size)
+    wide = gate.double()[:, None]
+    assert_near(out, residual.double() + wide * exact, terms=d + 5, size=wide.abs() * size + residual.double().abs())
+
+
+def test_weight_gradient_lands_in_a_given_buffer_and_adds_to_it() -> None:
+    dy, x, weight, into = torch.randn(50, 9), torch.randn(50, 11), torch.randn(9, 11), torch.full((9, 11), torch.nan)
+    dx, dw, db = ops.linear_backward(dy, x, weight, True, (False, True, False), into)
+    assert dx is None
+    assert db is None
+    assert dw is into
+    once = into.clone()
+    assert_near(once, dy.double().T @ x.double(), terms=52, size=dy.abs().double().T @ x.abs().double())
+    ops.linear_backward(dy, x, weight, False, (False, True, True), into, accumulate=True)
+    assert_near(into, 2 * once.double(), terms=60, size=dy.abs().double().T @ x.abs().double())
+
+
+def test_product_of_nothing_is_the_bias() -> None:
+    bias = torch.randn(5)
+    assert torch.equal(ops.linear_forward(torch.empty(3, 0), torch.empty(5, 0), bias, FP32), bias.expand(3, 5))
+    assert ops.linear_forward(torch.empty(0, 4), torch.empty(5, 4), bias, FP32).shape == (0, 5)
+
+
+def test_nan_and_inf_reach_their_row_and_column_only() -> None:
+    x, weight = torch.randn(40, 20), torch.randn(50, 20)
+    x[3, 4], weight[7, 2] = torch.nan, torch.inf
+    y = ops.linear_forward(x, weight, None, FP32)
+    assert y[3].isnan().all()
+    expected = F.linear(x, weight)
+    assert torch.equal(y.isnan(), expected.isnan())
+    assert torch.equal(y.isinf(), expected.isinf())
+
+
+def test_products_are_the_same_for_any_number_of_threads() -> None:
+    x, weight, bias, dy = torch.randn(130, 70), torch.randn(150, 70), torch.randn(150), torch.randn(130, 150)
+    same_for_all_threads(lambda: ops.linear_gelu_forward(x, weight, bias, FP32))
+    same_for_all_threads(lambda: ops.linear_backward(dy, x, weight, True, (True, True, True), None))
+
+
+# -------------------------------------------------------------------------------------------------- elementwise functions
+
+
+def adversarial() -> Tensor:
+    """Both signs of every magnitude of fp32, denormals included, and dense where the functions bend."""
+    powers = 2.0 ** torch.linspace(-149, 127.9, 3001, dtype=torch.float64)
+    dense = torch.linspace(0, 110, 20011, dtype=torch.float64)
+    magnitudes = torch.cat([powers, dense]).float()
+    return torch.cat([magnitudes, -magnitudes])
+
+
+FUNCTIONS = {
+    "exp": (vector.exp_forward, torch.exp, lambda x: 4.0),
+    "tanh": (vector.tanh_forward, torch.tanh, lambda x: 4.0),
+    # Far left the result is e^z, and an error of z counts |z| times: 3 roundings of z, 8 of what follows.
+    "silu": (vector.silu_forward, F.silu, lambda x: 8.0),
+    "gelu": (vector.gelu_forward, gelu, lambda x: 8.0 + 3.0 * (1.6 * x.abs() * (1 + 0.045 * x * x)).clamp(max=110)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_function_is_near_float64_over_all_of_fp32(name: str) -> None:
+    function, exact, terms = FUNCTIONS[name]
+    x = adversarial()
+    expected = exact(x.double())
+    if name == "gelu":  # written with tanh, float64 itself cancels far left
+        z = 2 * (2 / torch.pi) ** 0.5 * (x.double() + 0.044715 * x.double() ** 3)
+        expected = x.double() * torch.sigmoid(z)
+    got = function(x)
+    finite = expected.abs() <= torch.finfo(FP32).max
+    assert torch.equal(got[~finite].double(), expected[~finite].float().double())
+    # Below the normal numbers e^-|x| has fewer bits, and x multiplies what is lost.
+    size = expected.abs() + 2 * SMALLEST / epsilon(FP32) * (x.abs().double().clamp(max=110) + 1)
+    assert_near(got[finite], expected[finite], terms=1, size=(terms(x.double()) * size)[finite])
+
+
+@BOTH
+@pytest.mark.parametrize(("name", "exact"), [("gelu", gelu), ("silu", F.silu)])
+def test_gradient_of_function_is_autograds_in_float64(
+    name: str, exact: Callable[[Tensor], Tensor], dtype: torch.dtype
+) -> None:
+    x = torch.cat([adversarial(), torch.randn(1000)]).to(dtype)
+    x = x[x.abs() < 1e15]  # float64's own formula gives nan where x^2 overflows
+    dy = torch.randn(x.shape).to(dtype)
+    dx = getattr(vector, f"{name}_backward")(dy, x)
+    (wide,) = doubles(x)
+    (expected,) = gradients(exact(wide), dy, [wide])
+    # sigmoid + x sigmoid' z': the first is at most 1, the second at most 1.2 before they are added.
+    assert_near(dx, expected, terms=16, size=1.2 * dy.double().abs())
+    forward = getattr(vector, f"{name}_forward")(x)
+    assert_near(forward, exact(x.double()), terms=16, size=x.double().abs().clamp(max=1e30))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_inf_and_nan_pass_as_in_torch(name: str) -> None:
+    x = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, -0.0, 1e30, -1e30])
+    function, exact, _ = FUNCTIONS[name]
+    torch.testing.assert_close(function(x), exact(x), equal_nan=True, rtol=1e-6, atol=0)
+    assert torch.equal(torch.signbit(function(x)[3:5]), torch.signbit(exact(x)[3:5]))
+    if name in ("gelu", "silu"):
+        dx = getattr(vector, f"{name}_backward")(torch.ones(7), x)
+        assert dx[:3].isnan().all()
+        torch.testing.assert_close(dx[3:], torch.tensor([0.5, 0.5, 1.0, 0.0]))
+
+
+def test_bf16_is_rounded_to_nearest_even_and_keeps_nan() -> None:
+    patterns = torch.randint(-(2**31), 2**31, (100_000,), dtype=torch.int64).to(torch.int32).view(FP32)
+    patterns = torch.cat([patterns, torch.tensor([0x7F800001, 0x7FFFFFFF, 0x3F808000, 0x3F818000]).int().view(FP32)])
+    shadow, weight, zeros = torch.empty(patterns.shape, dtype=BF16), patterns.clone(), torch.zeros_like(patterns)
+    vector.adamw_forward(
+        [weight], [zeros], [zeros.clone()], [zeros.clone()], None, [shadow],
+        lr=0.0, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.0, step=1, gradient_scale=1.0, ema_decay=0.0,
+    )  # fmt: skip
+    expected = weight.to(BF16)
+    assert torch.equal(shadow.isnan(), expected.isnan())
+    assert torch.equal(bits(shadow)[~expected.isnan()], bits(expected)[~expected.isnan()])
+
+
+@BOTH
+def test_scale_add(dtype: torch.dtype) -> None:
+    x, y = torch.randn(1000, dtype=dtype), torch.randn(1000, dtype=dtype)
+    size = 2.5 * x.double().abs() + 0.3 * y.double().abs()
+    exact = 2.5 * x.double() + float(torch.tensor(-0.3)) * y.double()
+    assert_near(vector.scale_add_forward(x, y, 2.5, -0.3), exact, terms=3, size=size)
+    assert_near(vector.scale_add_forward(x, None, 2.5, 0.0), 2.5 * x.double(), terms=1, size=size)
+
+
+# ------------------------------------------------------------------------------------------------------------ rows and streams
+
+STREAMS = pytest.mark.parametrize(("n", "t", "d"), [(1, 1, 1), (2, 3, 7), (1, 64, 33), (3, 130, 72)])
+
+
+def modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], eps=1e-6) * (1 + scale[:, None]) + shift[:, None]
+
+
+@MIXES
+@STREAMS
+def test_adaln_and_its_gradients_are_autograds_in_float64(
+    n: int, t: int, d: int, stream: torch.dtype, branch: torch.dtype
+) -> None:
+    x, dy = 3 + 2 * torch.randn(n, t, d).to(stream), torch.randn(n, t, d).to(branch)
+    shift, scale = torch.randn(n, 6 * d).to(branch).chunk(6, dim=1)[1:3]
+    out, mean, rstd = ops.adaln_forward(x, shift, scale, 1e-6, branch)
+    wide = doubles(x, shift, scale)
+    exact = modulated(*wide)
+    # x - mean loses |x| * epsilon, which rstd magnifies.
+    loss = (x.double().abs() + 1) * rstd.double()[..., None] + 1
+    gain = (1 + scale.double().abs())[:, None]
+    assert_near(out, exact.detach(), terms=d + 8, size=gain * loss + shift.double().abs()[:, None])
+    dx, dshift, dscale = ops.adaln_backward(dy, x, scale, mean, rstd)
+    assert (dx.dtype, dshift.dtype, dscale.dtype) == (stream, branch, branch)
+    expected = gradients(exact, dy, wide)
+    weight = gain * dy.double().abs()
+    size = rstd.double()[..., None] * (weight + weight.mean(-1, keepdim=True) * (1 + loss)) * loss
+    assert_near(dx, expected[0], terms=4 * d + 16, size=size)
+    assert_near(dshift, expected[1], terms=t + 2, size=dy.double().abs().sum(1))
+    assert_near(dscale, expected[2], terms=t + d + 12, size=(dy.double().abs() * loss).sum(1) * 2)
+
+
+def test_adaln_backward_gives_the_same_bits_a_hundred_times() -> None:
+    n, t, d = 4, 200, 96
+    x, dy, scale = torch.randn(n, t, d), torch.randn(n, t, d), torch.randn(n, d)
+    _, mean, rstd = ops.adaln_forward(x, scale, scale, 1e-6, FP32)
+    first = ops.adaln_backward(dy, x, scale, mean, rstd)
+    for repeat in range(100):
+        torch.set_num_threads(1 + repeat % 4)
+        for one, other in zip(first, ops.adaln_backward(dy, x, scale, mean, rstd), strict=True):
+            assert torch.equal(bits(one), bits(other))
+
+
+@MIXES
+@STREAMS
+def test_gate_residual_and_its_gradients(n: int, t: int, d: int, stream: torch.dtype, branch: torch.dtype) -> None:
+    x, dout, y = torch.randn(n, t, d).to(stream), torch.randn(n, t, d).to(stream), torch.randn(n, t, d).to(branch)
+    gate = torch.randn(n, 2 * d).to(branch)[:, d:]
+    out, wide = ops.gate_residual_forward(x, gate, y), gate.double()[:, None]
+    assert out.dtype == stream
+    assert_near(out, x.double() + wide * y.double(), terms=2, size=x.double().abs() + (wide * y.double()).abs())
+    dy, dgate = ops.gate_residual_backward(dout, gate, y)
+    assert (dy.dtype, dgate.dtype) == (branch, branch)
+    assert_near(dy, wide * dout.double(), terms=1, size=(wide * dout.double()).abs())
+    products = dout.double() * y.double()
+    assert_near(dgate, products.sum(1), terms=t + 2, size=products.abs().sum(1))
+
+
+def test_streams_are_the_same_for_any_number_of_threads() -> None:
+    x, y, gate = torch.randn(3, 200, 48), torch.randn(3, 200, 48), torch.randn(3, 48)
+    same_for_all_threads(lambda: [ops.gate_residual_forward(x, gate, y), *ops.gate_residual_backward(x, gate, y)])
+    same_for_all_threads(lambda: ops.adaln_forward(x, gate, gate, 1e-6, FP32))
+    same_for_all_threads(lambda: [vector.gelu_forward(x), vector.gelu_backward(x, y), vector.softmax_forward(x)])
+    same_for_all_threads(lambda: [vector.mse_forward(x, y), torch.tensor(vector.sum_of_squares_forward([x, y]))])
+
+
+@BOTH
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (2, 4, 300)])
+def test_softmax_and_its_gradient(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x, dy = (10 * torch.randn(shape)).to(dtype), torch.randn(shape).to(dtype)
+    y = vector.softmax_forward(x)
+    exact = torch.softmax(x.double(), -1)
+    assert_near(y, exact, terms=shape[-1] + 12 + 40, size=exact)  # 40: the largest |x - max| counts in e^(x - max)
+    expected = y.double() * (dy.double() - (dy.double() * y.double()).sum(-1, keepdim=True))
+    size = y.double() * (dy.double().abs() + (dy.double() * y.double()).abs().sum(-1, keepdim=True))
+    assert_near(vector.softmax_backward(dy, y), expected, terms=shape[-1] + 3, size=size)
+
+
+def test_softmax_takes_large_numbers_and_passes_nan() -> None:
+    x = torch.tensor([[1e38, -1e38, 0.0], [torch.nan, 0.0, 1.0], [torch.inf, 0.0, 1.0], [-torch.inf, 0.0, 0.0]])
+    torch.testing.assert_close(vector.softmax_forward(x), torch.softmax(x, -1), equal_nan=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------- attention
+
+HEADS = [(1, 1, 1, 1), (2, 5, 2, 8), (1, 64, 2, 64), (1, 100, 1, 72), (2, 257, 3, 33)]
+
+
+def attend(qkv: Tensor, heads: int) -> Tensor:
+    n, t, three = qkv.shape
+    q, k, v = qkv.view(n, t, 3, heads, three // (3 * heads)).permute(2, 0, 3, 1, 4).unbind(0)
+    weights = torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, -1)
+    return (weights @ v).transpose(1, 2).reshape(n, t, three // 3)
+
+
+@BOTH
+@pytest.mark.parametrize(("n", "t", "h", "k"), HEADS)
+def test_attention_and_its_gradient_are_autograds_in_float64(
+    n: int, t: int, h: int, k: int, dtype: torch.dtype
+) -> None:
+    qkv, dout = torch.randn(n, t, 3 * h * k).to(dtype), torch.randn(n, t, h * k).to(dtype)
+    out, lse = ops.attention_forward(qkv, h)
+    (wide,) = doubles(qkv)
+    exact = attend(wide, h)
+    largest = qkv.double().abs().amax()
+    scores = k**0.5 * largest**2  # no score is larger: its rounding errors, over k terms, count in e^score
+    terms = (k + 4) * float(scores) + t + 16
+    assert_near(out, exact.detach(), terms=terms, size=largest)
+    (expected,) = gradients(exact, dout, [wide])
+    got = ops.attention_backward(dout, qkv, out, lse, h)
+    # out, rounded to its type, enters the gradient through its product with dout.
+    size = dout.double().abs().amax() * largest**2 * k**0.5 * (1 + t / 64)
+    assert_near(got, expected, terms=terms + k * epsilon(out.dtype) / epsilon(FP32), size=size)
+    q, key = qkv.double().view(n, t, 3, h, k).permute(2, 0, 3, 1, 4)[:2]
+    assert_near(lse, torch.logsumexp(q @ key.transpose(-1, -2) / k**0.5, -1), terms=terms, size=1.0)
+
+
+def test_attention_of_one_hot_scores_and_with_nan() -> None:
+    qkv = torch.randn(1, 40, 3 * 16)
+    qkv[..., :32] *= 100  # one key takes all: scores in the thousands neither overflow nor lose the largest
+    out, lse = ops.attention_forward(qkv, 1)
+    torch.testing.assert_close(out.double(), attend(qkv.double(), 1), rtol=1e-2, atol=1e-2)
+    assert lse.isfinite().all()
+    qkv[0, 7, 3] = torch.nan  # one query
+    out, _ = ops.attention_forward(qkv, 1)
+    assert out[0, 7].isnan().all()
+    assert not out[0, :7].isnan().any()
+
+
+def test_attention_is_the_same_for_any_number_of_threads_and_again() -> None:
+    qkv, dout = torch.randn(2, 130, 3 * 48), torch.randn(2, 130, 48)
+    same_for_all_threads(lambda: ops.attention_forward(qkv, 3))
+    out, lse = ops.attention_forward(qkv, 3)
+    same_for_all_threads(lambda: [ops.attention_backward(dout, qkv, out, lse, 3)])
+
+
+# ----------------------------------------------------------------------------------------------- images, loss and optimizer
+
+
+@BOTH
+@pytest.mark.parametrize("order", [0, 1])
+def test_patchify_is_a_permutation_and_unpatchify_its_inverse(order: int, dtype: torch.dtype) -> None:
+    n, c, r, s, p = 2, 3, 4, 5, 2
+    image = torch.randn(n, c, r * p, s * p).to(dtype)
+    patches = vector.patchify_forward(image, p, order)
+    cut = image.view(n, c, r, p, s, p).permute(*((0, 2, 4, 1, 3, 5) if order == 0 else (0, 2, 4, 3, 5, 1)))
+    assert torch.equal(patches, cut.reshape(n, r * s, c * p * p))
+    assert torch.equal(vector.unpatchify_forward(patches, r, p, order), image)
+
+
+@BOTH
+@pytest.mark.parametrize("shape", [(1, 1), (3, 4, 5), (2, 40_000)])
+def test_mse_and_its_gradient(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x, y, dout = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype), torch.randn(shape[0])
+    wide = x.double().requires_grad_()
+    exact = (wide - y.double()).square().flatten(1).mean(1)
+    assert_near(vector.mse_forward(x, y), exact.detach(), terms=1, size=exact.detach())
+    (expected,) = gradients(exact, dout, [wide])
+    assert_near(vector.mse_backward(dout, x, y), expected, terms=4, size=expected.abs())
+
+
+def test_sum_of_squares_is_float64s() -> None:
+    tensors = [torch.randn(100_003), torch.empty(0), torch.full((7,), 1e30), torch.randn(1)]
+    expected = float(sum(tensor.double().square().sum() for tensor in tensors))
+    assert vector.sum_of_squares_forward(tensors) == pytest.approx(expected, rel=1e-13)
+    assert vector.sum_of_squares_forward([]) == 0
+    assert vector.sum_of_squares_forward([torch.tensor([torch.inf])]) == float("inf")
+
+
+SETTINGS = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+
+
+def test_adamw_is_torchs_in_float64_with_average_and_shadow() -> None:
+    weights = [torch.randn(3000), torch.randn(5, 7), torch.randn(1)]
+    wide = [weight.double().requires_grad_() for weight in weights]
+    averages, shadows = [weight.clone() for weight in weights], [torch.empty(w.shape, dtype=BF16) for w in weights]
+    exact_averages = [average.double() for average in averages]
+    first, second = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
+    optimizer = torch.optim.AdamW(wide, **SETTINGS)
+    for step in range(1, 6):
+        gradients = [torch.randn_like(weight) for weight in weights]
+        vector.adamw_forward(
+            weights,
+            gradients,
+            first,
+            second,
+            averages,
+            shadows,
+            **SETTINGS,
+            step=step,
+            gradient_scale=0.5,
+            ema_decay=0.9,
+        )
+        for weight, gradient in zip(wide, gradients, strict=True):
+            weight.grad = 0.5 * gradient.double()
+        optimizer.step()
+        for average, weight in zip(exact_averages, wide, strict=True):
+            average.lerp_(weight.detach(), 0.1)
+        for i, weight in enumerate(wide):
+            # 5 roundings of the weight a step, and some 20 of an update of at most lr times a few
+            size = weight.detach().abs() + 5 * SETTINGS["lr"]
+            assert_near(weights[i], weight.detach(), terms=25 * step, size=size)
+            assert_near(averages[i], exact_averages[i], terms=30 * step, size=size)
+            assert torch.equal(shadows[i], weights[i].to(BF16))
+
+
+def test_adamw_is_the_same_for_any_number_of_threads() -> None:
+    start, gradient = torch.randn(5000), torch.randn(5000)
+
+    def update() -> Sequence[Tensor]:
+        state = [start.clone(), start[:100].clone()]
+        moments = [[torch.zeros_like(weight) for weight in state] for _ in range(2)]
+        vector.adamw_forward(
+            state,
+            [gradient, gradient[:100]],
+            *moments,
+            None,
+            None,
+            **SETTINGS,
+            step=1,
+            gradient_scale=1.0,
+            ema_decay=0.0,
+        )
+        return [*state, *moments[0], *moments[1]]
+
+    same_for_all_threads(update)
+
+
+# --------------------------------------------------------------------------------------------- threads, processes and disk
+
+
+def test_wrong_argument_is_an_error_that_names_it() -> None:
+    x, weight = torch.randn(2, 3, 4), torch.randn(5, 4)
+    with pytest.raises(UserError, match=r"linear.*argument x(.|\n)*float64"):
+        ops.linear_forward(x.double(), weight, None, FP32)
+    with pytest.raises(UserError, match=r"linear.*argument weight(.|\n)*strides"):
+        ops.linear_forward(x, torch.randn(4, 5).T, None, FP32)
+    with pytest.raises(UserError, match=r"linear.*argument bias(.|\n)*shape"):
+        ops.linear_forward(x, weight, torch.randn(4), FP32)
+    with pytest.raises(UserError, match=r"adaln.*argument scale(.|\n)*shape"):
+        ops.adaln_forward(x, torch.randn(2, 4), torch.randn(3, 4), 1e-6, FP32)
+    with pytest.raises(UserError, match=r"attention.*argument qkv"):
+        ops.attention_forward(x, 3)
+    with pytest.raises(UserError, match=r"gelu.*argument x"):
+        vector.gelu_forward(x.to("meta"))
+
+
+def test_first_use_says_that_it_compiles(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def copied(begin: int, end: int, x: Tensor, out: Tensor) -> None:
+        for i in range(begin, end):
+            out[i] = x[i]
+
+    monkeypatch.setattr(Kernel, "_announced", False)
+    monkeypatch.setattr("dithc.hcops.numba.compiler.CACHE_FOLDER", None)
+    kernel, x = Kernel(copied), torch.randn(9)
+    out = torch.empty(9)
+    with caplog.at_level(logging.INFO):
+        numba_threads.run(kernel, 9, x.numpy(), out.numpy(), elements=9)
+        numba_threads.run(kernel, 9, x.numpy(), out.numpy(), elements=9)
+    assert torch.equal(out, x)
+    assert "compiles operators at their first use" in caplog.text
+    assert caplog.text.count("Numba compiled copied in") == 1
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2], ids=["the caller's part", "another", "the last"])
+def test_error_in_any_part_reaches_the_caller_after_all_parts_ended(failing: int) -> None:
+    done = []
+
+    def fail() -> None:
+        raise OSError("broken")
+
+    def end_late(number: int) -> None:
+        time.sleep(0.2 * number)  # the last part ends long after a failure of another is known
+        done.append(number)
+
+    parts = [fail if number == failing else partial(end_late, number) for number in range(3)]
+    with pytest.raises(OSError, match="broken"):
+        numba_threads.spread(parts)
+    assert sorted(done) == [number for number in range(3) if number != failing]
+
+
+def test_parts_that_no_thread_takes_run_on_the_caller_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ending(ThreadPoolExecutor):
+        """Takes one part, then ends, as an executor does when the interpreter ends."""
+
+        def submit(self, *arguments: Any, **named: Any) -> Any:
+            future = super().submit(*arguments, **named)
+            self.shutdown(wait=False)
+            return future
+
+    monkeypatch.setattr(numba_threads._pool, "executor", Ending(3))
+    monkeypatch.setattr(numba_threads._pool, "size", 3)
+    done: list[int] = []
+    numba_threads.spread([partial(done.append, i) for i in range(4)])
+    assert sorted(done) == [0, 1, 2, 3]
+
+
+def test_callers_on_several_threads_do_not_disturb_each_other() -> None:
+    inputs = [torch.randn(50, 40) for _ in range(8)]
+    weight, bias = torch.randn(30, 40), torch.randn(30)
+    expected = [ops.linear_forward(x, weight, bias, FP32) for x in inputs]
+    with ThreadPoolExecutor(4) as callers:
+        for _ in range(20):
+            found = callers.map(lambda x: ops.linear_forward(x, weight, bias, FP32), inputs)
+            assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
+
+
+PROGRAM = """
+import logging, os, sys
+logging.basicConfig(level=logging.INFO)
+import torch
+torch.set_num_threads(2)
+before = torch.__config__.parallel_info()
+from dithc.hcops.numba import threads, vector
+threads.ELEMENTS_PER_THREAD = 1
+x = torch.randn(8192)
+expected = vector.tanh_forward(x)
+from numba.np.ufunc import parallel
+assert not parallel._is_initialized, "Numba's own threads run"
+assert torch.__config__.parallel_info() == before
+child = os.fork()
+if child == 0:
+    os._exit(0 if torch.equal(vector.tanh_forward(x), expected) else 3)
+assert os.waitpid(child, 0)[1] == 0, "the child of a fork has no threads"
+print("fine")
+"""
+
+
+def run_program(**environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM], env={**os.environ, **environment}, capture_output=True, text=True, timeout=600
+    )
+
+
+def test_folder_that_cannot_be_written_means_no_cache_and_a_line_in_the_log() -> None:
+    result = run_program(NUMBA_CACHE_DIR="/dev/null/nowhere")
+    assert result.stdout == "fine\n", result.stderr
+    assert "not kept" in result.stderr
+    assert "set NUMBA_CACHE_DIR" in result.stderr
+
+
+def test_second_process_finds_what_the_first_compiled(tmp_path: Path) -> None:
+    first, second = (run_program(NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2))
+    assert (first.stdout, second.stdout) == ("fine\n", "fine\n"), first.stderr + second.stderr
+    assert "Numba compiled tanh_forward" in first.stderr
+    assert "Numba compiled tanh_forward" not in second.stderr

@@ -1,0 +1,233 @@
+"""Training of a small autoencoder: reproducible, measured, never half written."""
+
+import json
+import resource
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from dithc.config import codecs
+from dithc.latents import open_codec
+from dithc.latents.batches import Order
+from dithc.latents.codec_training import training
+from dithc.latents.codec_training.steps import Crops
+from dithc.latents.codec_training.training import train_codec
+from dithc.log import UserError, read_metrics
+from tests.latents.conftest import BANDS, FakeTiles
+
+FILES = {"codec.json", "config.json", "autoencoder.safetensors", "grid.png", "bands.png"}
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def settings(**changes):
+    small = {"factor": 2, "width": 8, "latent_channels": 4, "steps": 4, "batch": 4, "trained_on": "planes"}
+    return codecs.KlVae(kind="kl-vae", **{**small, **changes})
+
+
+def planes():
+    return FakeTiles(count=10, size=16, bands=BANDS, splits="ttv", classes=2)
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("codec")
+    return folder, train_codec(settings(), planes(), folder, seed=1)
+
+
+@pytest.fixture
+def trained(trained_once, tmp_path):
+    """Tiles, the folder of a codec trained on them, which is the test's own, and its numbers."""
+    folder, numbers = trained_once
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return planes(), tmp_path, numbers
+
+
+def test_trained_codec_opens_and_has_the_stated_shape(trained):
+    tiles, folder, numbers = trained
+    assert {path.name for path in folder.iterdir()} == FILES | {"metrics"}
+    codec = open_codec(settings(), info=tiles.info, folder=folder)
+    said = json.loads((folder / "codec.json").read_text())
+    assert (codec.id, codec.scale, list(codec.bands)) == (said["id"], said["scale"], said["bands"])
+    assert (codec.in_bands, codec.latent_channels, codec.factor, codec.has_logvar) == (4, 4, 2, True)
+    mean, logvar = codec.encode(codec.input(tiles, np.arange(2)))
+    assert mean.shape == logvar.shape == (2, 4, 8, 8)
+    assert codec.decode(mean * codec.scale).shape == (2, 4, 16, 16)
+    assert codec.to_rgb(codec.decode(mean * codec.scale)).shape == (2, 3, 16, 16)
+    assert numbers["steps"] == 4
+    assert numbers["psnr_split"] == "val"
+
+
+def test_latents_are_standardised_on_train_tiles(trained):
+    tiles, folder, numbers = trained
+    codec = open_codec(settings(), info=tiles.info, folder=folder)
+    mean, logvar = codec.encode(codec.input(tiles, tiles.rows("train")))
+    std = (mean.var(dim=(0, 2, 3), correction=0) + logvar.exp().mean(dim=(0, 2, 3))).sqrt()
+    torch.testing.assert_close(std * codec.scale, torch.ones(4), rtol=0.02, atol=0)
+    assert float(mean.mean(dim=(0, 2, 3)).abs().max()) < 0.02
+    np.testing.assert_allclose(numbers["latent_std"], std.numpy(), rtol=0.02)
+
+
+def test_same_seed_gives_the_same_codec(tmp_path, fake_tiles):
+    tiles = fake_tiles()
+    ids = []
+    for name, seed in [("a", 3), ("b", 3), ("c", 4)]:
+        torch.manual_seed(len(ids))  # the state of the caller's generator has no say
+        train_codec(settings(), tiles, tmp_path / name, seed=seed)
+        ids.append(json.loads((tmp_path / name / "codec.json").read_text())["id"])
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_training_leaves_the_callers_generator_alone(tmp_path, fake_tiles):
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    train_codec(settings(), fake_tiles(), tmp_path, seed=0)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_more_steps_reconstruct_better(tmp_path, fake_tiles):
+    tiles = fake_tiles(count=16)
+    short = train_codec(settings(steps=2, batch=8), tiles, tmp_path / "short", seed=0)
+    longer = train_codec(settings(steps=60, batch=8, lr=3e-3), tiles, tmp_path / "long", seed=0)
+    assert longer["psnr_db"] > short["psnr_db"] + 0.8
+    assert longer["psnr_db"] > longer["psnr_linear_db"] + 0.8
+    assert longer["psnr_linear_db"] == short["psnr_linear_db"]
+
+
+def test_large_tiles_are_learnt_in_crops(monkeypatch, fake_tiles, tmp_path):
+    monkeypatch.setattr(codecs, "CROP", 8)
+    order = Order(np.arange(4), seed=0)
+    tiles = fake_tiles(count=4, size=16)
+    x = Crops(settings(factor=4), tiles, seed=0).at(0)
+    assert x.shape == (4, 4, 8, 8)
+    whole = torch.from_numpy(tiles.scaled(order.at(np.arange(4))[1]))
+    for crop, image in zip(x, whole, strict=True):
+        places = [image[:, top : top + 8, left : left + 8] for top in (0, 4, 8) for left in (0, 4, 8)]
+        views = [
+            torch.rot90(view, turns, (1, 2))
+            for place in places
+            for view in (place, place.flip(-1))
+            for turns in range(4)
+        ]
+        assert any(torch.equal(crop, view) for view in views)
+
+
+def test_tile_size_must_be_a_multiple_of_the_factor(tmp_path, fake_tiles):
+    with pytest.raises(UserError, match="multiple of 4"):
+        train_codec(settings(factor=4), fake_tiles(size=18), tmp_path, seed=0)
+
+
+def test_mirror_images_alone_are_learnt_where_asked(fake_tiles):
+    order = Order(np.arange(4), seed=0)
+    tiles = fake_tiles(count=4, size=16)
+    x = Crops(settings(orientations=2), tiles, seed=0).at(0)
+    whole = torch.from_numpy(tiles.scaled(order.at(np.arange(4))[1]))
+    for crop, image in zip(x, whole, strict=True):
+        assert torch.equal(crop, image) or torch.equal(crop, image.flip(-1))
+
+
+def test_empty_train_split_is_an_error(tmp_path, fake_tiles):
+    with pytest.raises(UserError, match="nothing to learn from"):
+        train_codec(settings(), fake_tiles(splits="v"), tmp_path, seed=0)
+
+
+def test_tiles_that_are_not_finite_are_refused(tmp_path, fake_tiles):
+    tiles = fake_tiles()
+    tiles.physical[:] = np.nan
+    with pytest.raises(UserError, match="not finite"):
+        train_codec(settings(), tiles, tmp_path / "out", seed=0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_diverged_training_is_an_error_and_leaves_only_its_metrics(tmp_path, fake_tiles, monkeypatch):
+    at = Crops.at
+    monkeypatch.setattr(Crops, "at", lambda crops, step: at(crops, step) * torch.inf)
+    with pytest.raises(UserError, match="diverged at step 0"):
+        train_codec(settings(), fake_tiles(), tmp_path / "out", seed=0)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["metrics"]
+
+
+def test_full_disk_leaves_the_earlier_codec_intact(trained):
+    tiles, folder, _ = trained
+    before = content(folder)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(UserError, match="could not be written"):
+            train_codec(settings(), tiles, folder, seed=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert content(folder) == before
+
+
+def test_interrupted_training_leaves_no_half_output(monkeypatch, trained):
+    tiles, folder, _ = trained
+    before = content(folder)
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "_draw", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        train_codec(settings(), tiles, folder, seed=2)
+    assert content(folder) == before
+
+
+def test_altered_weights_are_refused(trained):
+    tiles, folder, _ = trained
+    path = folder / "autoencoder.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"not the one codec\.json describes"):
+        open_codec(settings(), info=tiles.info, folder=folder)
+
+
+def test_missing_description_is_refused(trained):
+    tiles, folder, _ = trained
+    (folder / "codec.json").unlink()
+    with pytest.raises(UserError, match=r"codec\.json cannot be read"):
+        open_codec(settings(), info=tiles.info, folder=folder)
+
+
+def test_codec_of_other_number_of_bands_is_refused(trained, fake_tiles):
+    other = fake_tiles(bands=("R", "G", "B"))
+    with pytest.raises(UserError, match="another number of bands"):
+        open_codec(settings(), info=other.info, folder=trained[1])
+
+
+def test_codec_for_bands_of_other_names_is_said(trained, fake_tiles, caplog):
+    other = fake_tiles(bands=("B", "G", "R", "NIR"))
+    with caplog.at_level("WARNING", logger="dithc"):
+        codec = open_codec(settings(), info=other.info, folder=trained[1])
+    assert codec.bands == ("B", "G", "R", "NIR")
+    assert "trained on bands B02" in caplog.text
+
+
+def test_tile_that_the_factor_does_not_divide_is_refused(trained):
+    tiles, folder, _ = trained
+    codec = open_codec(settings(), info=tiles.info, folder=folder)
+    with pytest.raises(UserError, match="multiples of 2"):
+        codec.encode(torch.zeros(1, 4, 15, 15))
+
+
+def test_metrics_of_every_step_are_those_of_the_last_training(trained):
+    tiles, folder, _ = trained
+    assert len(read_metrics(folder / "metrics")) == 4
+    train_codec(settings(steps=3), tiles, folder, seed=1)
+    rows = read_metrics(folder / "metrics")
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert all(row["loss"] > 0 and row["lr"] >= 0 for row in rows)
+    assert list((folder / "metrics" / "tensorboard").glob("events.*"))
+
+
+def test_leftovers_of_a_killed_training_are_removed(tmp_path, fake_tiles):
+    (tmp_path / ".codec.half").mkdir()
+    (tmp_path / ".codec.json.tmp.host.1").touch()
+    train_codec(settings(), fake_tiles(), tmp_path, seed=1)
+    assert {path.name for path in tmp_path.iterdir()} == FILES | {"metrics"}

@@ -1,0 +1,116 @@
+"""The autoencoder of any bands: linear before it is trained, and measured by independent truths."""
+
+import numpy as np
+import pytest
+import torch
+
+from dithc.latents.codec_training.measures import measure, ssim
+from dithc.latents.codecs.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, Sizes
+from dithc.log import UserError
+
+
+def network(**changes) -> Autoencoder:
+    torch.manual_seed(0)
+    sizes = {"bands": 3, "factor": 4, "latent_channels": 5, "width": 8, "encoder_blocks": 1, "decoder_blocks": 2}
+    return Autoencoder(Sizes(**{**sizes, **changes})).eval().requires_grad_(False)
+
+
+def images(count: int = 6, bands: int = 3, side: int = 16) -> torch.Tensor:
+    """Smooth pictures with noise, so that patches have few strong directions and many weak ones."""
+    draws = np.random.default_rng(0)
+    y, x = np.mgrid[:side, :side] / side
+    planes = draws.normal(size=(count, bands, 3)) @ np.stack([y, x, y * x]).reshape(3, -1)
+    return torch.from_numpy((planes + 0.1 * draws.normal(size=planes.shape)).reshape(count, bands, side, side)).float()
+
+
+@pytest.mark.parametrize(("factor", "channels"), [(4, 5), (2, 3), (1, 2)])
+def test_untrained_it_is_the_best_linear_codec_of_its_size(factor, channels):
+    x = images()
+    net = network(factor=factor, latent_channels=channels)
+    net.start_linear([x[:4], x[4:]])
+    blocks = x.double().reshape(6, 3, 16 // factor, factor, 16 // factor, factor).permute(0, 2, 4, 1, 3, 5)
+    rows = blocks.reshape(-1, 3 * factor**2).numpy()
+    centred = rows - rows.mean(axis=0)
+    values = np.linalg.svd(centred, compute_uv=False)  # Eckart & Young: no linear codec of this size leaves less
+    least = (values[channels:] ** 2).sum() / rows.size
+    for back in (net.linear(x), net.decode(net.encode(x)[0])):
+        assert float((back - x).double().square().mean()) == pytest.approx(least, rel=1e-3)
+    mean, logvar = net.encode(x)
+    torch.testing.assert_close(mean.var(dim=(0, 2, 3), correction=0), torch.ones(channels), rtol=1e-3, atol=0)
+    assert bool((logvar == -6).all())
+
+
+def test_more_channels_than_numbers_of_a_patch_and_bands_that_do_not_vary_are_no_fault():
+    x = torch.full((2, 3, 8, 8), 0.25)
+    net = network(factor=1, latent_channels=5)
+    net.start_linear([x])
+    torch.testing.assert_close(net.decode(net.encode(x)[0]), x)
+
+
+def test_standardised_latents_reconstruct_the_same():
+    x = images()
+    net = network(latent_channels=4)
+    net.start_linear([x])
+    for layer in (net.encoder[-1], net.decoder[-1]):
+        torch.nn.init.normal_(layer.weight, std=0.1)
+        torch.nn.init.normal_(layer.bias)
+    mean, logvar = net.encode(x)
+    before = net.decode(mean)
+    for _ in range(2):  # once more changes nothing
+        spread = mean.var(dim=(0, 2, 3), correction=0) + logvar.exp().mean(dim=(0, 2, 3))
+        net.standardise(mean.mean(dim=(0, 2, 3)), spread.sqrt())
+        mean, logvar = net.encode(x)
+        torch.testing.assert_close(net.decode(mean), before, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(mean.mean(dim=(0, 2, 3)), torch.zeros(4), rtol=0, atol=1e-4)
+        again = mean.var(dim=(0, 2, 3), correction=0) + logvar.exp().mean(dim=(0, 2, 3))
+        torch.testing.assert_close(again, torch.ones(4), rtol=1e-3, atol=1e-3)
+
+
+def test_what_is_saved_is_loaded_and_anything_else_is_refused(tmp_path):
+    net = network()
+    net.start_linear([images()])
+    net.save(tmp_path)
+    again = Autoencoder.load(tmp_path, remedy="-")
+    assert torch.equal(again.decode(again.encode(images())[0]), net.decode(net.encode(images())[0]))
+    said = (tmp_path / CONFIG_FILE).read_text()
+    for fault in (said.replace("autoencoder 1", "autoencoder 9"), said.replace('"width": 8', '"width": 9'), "[]", "{}"):
+        (tmp_path / CONFIG_FILE).write_text(fault)
+        with pytest.raises(UserError, match="cannot be loaded"):
+            Autoencoder.load(tmp_path, remedy="-")
+    (tmp_path / CONFIG_FILE).write_text(said)
+    (tmp_path / WEIGHTS_FILE).unlink()
+    with pytest.raises(UserError, match="cannot be loaded"):
+        Autoencoder.load(tmp_path, remedy="-")
+
+
+def test_measures_of_known_errors():
+    x = images(bands=2)
+    off = torch.tensor([0.1, 0.2]).view(1, 2, 1, 1)
+    found = measure([(x[:2], x[:2] + off), (x[2:], x[2:] + off)], bands=["R", "NIR"], physical=lambda a: a + 5)
+    assert found["psnr_db"] == pytest.approx(10 * np.log10(4 / 0.025), abs=1e-4)
+    assert found["psnr_db_by_band"]["NIR"] == pytest.approx(10 * np.log10(4 / 0.04), abs=1e-4)
+    red, infrared = (x[:, place].numpy().astype(np.float64) + 5 for place in (0, 1))
+    index = (infrared - red) / (infrared + red)
+    shifted = (infrared + 0.2 - red - 0.1) / (infrared + red + 0.3)
+    assert found["ndvi_error"] == pytest.approx(np.abs(index - shifted).mean(), rel=1e-4)
+    angle = np.degrees(np.arctan2(infrared + 0.2, red + 0.1) - np.arctan2(infrared, red))
+    assert found["spectral_angle_deg"] == pytest.approx(np.abs(angle).mean(), rel=1e-3)
+    same = measure([(x, x)], bands=["a", "b"], physical=lambda a: a)
+    assert (same["ssim"], same["ndvi_error"]) == (pytest.approx(1.0), None)
+    assert same["spectral_angle_deg"] == pytest.approx(0.0, abs=1e-4)
+
+
+def test_structural_similarity_is_the_mean_of_windows():
+    draws = np.random.default_rng(1)
+    x = draws.normal(size=(9, 10))
+    y = x + 0.3 * draws.normal(size=x.shape)
+    values = []
+    for top in range(3):
+        for left in range(4):
+            p, q = (image[top : top + 7, left : left + 7].ravel() for image in (x, y))
+            (var_p, both), (_, var_q) = np.cov(p, q)
+            c1, c2 = 0.02**2, 0.06**2
+            upper = (2 * p.mean() * q.mean() + c1) * (2 * both + c2)
+            values.append(upper / ((p.mean() ** 2 + q.mean() ** 2 + c1) * (var_p + var_q + c2)))
+    found = ssim(*(torch.from_numpy(image)[None, None] for image in (x, y)))
+    assert float(found[0]) == pytest.approx(np.mean(values), rel=1e-9)

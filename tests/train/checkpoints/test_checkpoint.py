@@ -1,0 +1,344 @@
+"""Checkpoints are written beside the training, by all ranks, and taken up by any other number of them."""
+
+import errno
+import os
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dithc.comm import Group
+from dithc.log import UserError
+from dithc.runs import Lease, Store
+from dithc.tensors import read_tensors
+from dithc.train import DONE, HELD, Job, background, train
+from dithc.train.background import Background, Cancelled
+from dithc.train.checkpoints import content, saving, snapshot
+from dithc.train.checkpoints.snapshot import share_out
+from dithc.train.step.step import Trainer
+from dithc.train.stop import Pace
+from tests.ranks import needs_launcher, on_ranks
+from tests.train.conftest import small_run, write_latents
+
+KINDS = ("model", "ema", "optimizer")
+PROGRAM = """
+import pickle, sys
+import torch
+from dithc.comm import connect
+from dithc.train import saving, train
+with connect(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
+    torch.set_num_threads(1)
+    jobs, failing = pickle.load(file)
+    if failing == group.rank:
+        def full(path, *_, **__):
+            raise OSError(28, "No space left on device")
+        saving.write_file = full
+    assert all(train(job, group) == 0 for job in jobs)
+"""
+# Takes up a checkpoint and writes it again at the same step.
+REWRITE = """
+import pickle, sys
+import torch
+from dithc.comm import connect
+from dithc.train import compose
+def rewrite(trainer, state, *, saver, **rest):
+    assert state.step == 4
+    saver.save(state)
+    saver.finish()
+    return 0
+with connect(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
+    torch.set_num_threads(1)
+    compose._is_done, compose.loop = (lambda store, step: False), rewrite
+    (job,), _ = pickle.load(file)
+    assert compose.train(job, group) == 0
+"""
+several_ranks = [
+    pytest.mark.slow,
+    pytest.mark.mpi,
+    needs_launcher,
+]
+
+
+def on_two_ranks(folder: Path, jobs, *, failing=None, program=PROGRAM) -> "subprocess.CompletedProcess[str]":
+    return on_ranks(program, given=(jobs, failing), folder=folder)
+
+
+def store_of(job) -> Store:
+    return Store(next(job.store.glob("small-*")))
+
+
+def state(job, step: int) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint, by kind and name."""
+    folder = store_of(job).open(step).folder
+    tensors = {kind: read_tensors(folder / f"{kind}.safetensors") for kind in KINDS}
+    return {f"{kind} {name}": value for kind, held in tensors.items() for name, value in held.items()}
+
+
+def assert_equal(found: dict[str, torch.Tensor], truth: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == truth.keys()
+    assert [name for name, value in truth.items() if not torch.equal(found[name], value)] == []
+
+
+def test_steps_made_during_a_save_do_not_reach_the_checkpoint(job, monkeypatch):
+    """The writer is held until two more steps are made; each of them changes every number that it writes."""
+    whole, slow = job("whole", keep_last=9), job("slow", keep_last=9)
+    train(whole, Group())
+    gate, write, step, made = threading.Event(), saving.write_file, Trainer.step, []
+
+    def held_write(path, content, **given):
+        if "step_0000002" in str(path):
+            assert gate.wait(600)
+            made.append(max(steps))
+        return write(path, content, **given)
+
+    steps = [0]
+
+    def counted_step(self, number):
+        values = step(self, number)
+        steps.append(number)
+        if number == 4:
+            gate.set()
+        return values
+
+    monkeypatch.setattr(saving, "write_file", held_write)
+    monkeypatch.setattr(Trainer, "step", counted_step)
+    assert train(slow, Group()) == DONE
+    assert min(made) >= 4, "the writer was to be slower than two steps"
+    for number in (2, 4, 6):
+        assert_equal(state(slow, number), state(whole, number))
+    assert "waited for a checkpoint" in (store_of(slow).folder / "events.jsonl").read_text()
+
+
+def test_blocking_and_asynchronous_checkpoints_have_the_same_bytes(job):
+    both = [job(path, checkpoints=path) for path in ("async", "blocking")]
+    files = []
+    for one in both:
+        train(one, Group())
+        files.append([(entry["path"], entry["sha256"]) for entry in store_of(one).open(6).files])
+    assert files[0] == files[1]
+
+
+def test_without_memory_for_a_copy_the_training_waits_and_says_so(job, monkeypatch, caplog):
+    monkeypatch.setattr(snapshot, "available_bytes", lambda: 100_000)
+    one, whole = job("poor", until=2), job("rich", until=2)
+    train(one, Group())
+    assert "checkpoints are written while the training waits" in caplog.text
+    monkeypatch.undo()
+    train(whole, Group())
+    assert_equal(state(one, 2), state(whole, 2))
+
+
+def test_files_are_the_state_and_any_safetensors_reader_takes_them(job):
+    one = job(until=2)
+    train(one, Group())
+    folder = store_of(one).open(2).folder
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        ["checkpoint.json", "pinned", *(f"{kind}.safetensors" for kind in KINDS)]
+    )
+    weights, moments = load_file(folder / "model.safetensors"), load_file(folder / "optimizer.safetensors")
+    assert float(moments["step"]) == 2
+    trained = {name.removeprefix("exp_avg.") for name in moments if name.startswith("exp_avg.")}
+    assert weights.keys() - trained == {"pos_embed"}
+    meta = store_of(one).open(2).meta
+    assert (meta["step"], meta["seed"], meta["position"]["sample"]) == (2, 0, 16)
+
+
+def test_full_disk_in_the_middle_of_a_training_ends_it_and_loses_nothing(job, monkeypatch):
+    write = saving.write_file
+
+    def full(path, content, **given):
+        if "step_0000004" in str(path) and path.name.startswith("optimizer"):
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content, **given)
+
+    monkeypatch.setattr(saving, "write_file", full)
+    one, whole = job(), job("whole")
+    with pytest.raises(UserError, match=r"step 4 could not be written[\s\S]*rank 0: .*No space left.*optimizer"):
+        train(one, Group())
+    assert store_of(one).steps() == [0, 2]
+    assert not list(store_of(one).folder.glob(".step_*"))
+    monkeypatch.undo()
+    for again in (one, whole):
+        assert train(again, Group()) == DONE
+    assert_equal(state(one, 6), state(whole, 6))
+
+
+def test_lease_lost_while_files_are_written_commits_nothing(job, monkeypatch):
+    lost, write = [], saving.write_file
+
+    def write_and_lose(path, content, **given):
+        if "step_0000004" in str(path):
+            lost.append(path)
+        return write(path, content, **given)
+
+    monkeypatch.setattr(saving, "write_file", write_and_lose)
+    monkeypatch.setattr(Lease, "holds", lambda self: not lost)
+    one = job()
+    assert train(one, Group()) == HELD
+    assert store_of(one).steps() == [0, 2]
+
+
+def test_training_that_fails_gives_up_the_checkpoint_on_its_way(job, monkeypatch):
+    step = Trainer.step
+
+    def failing_step(self, number):
+        if number == 3:
+            raise RuntimeError("something else")
+        return step(self, number)
+
+    def endless(path, content, *, check):
+        path.touch()
+        while True:
+            check()
+            time.sleep(0.001)
+
+    write = saving.write_file
+    monkeypatch.setattr(
+        saving, "write_file", lambda path, *c, **g: (endless if "0002" in str(path.parent) else write)(path, *c, **g)
+    )
+    monkeypatch.setattr(Trainer, "step", failing_step)
+    with pytest.raises(RuntimeError, match="something else"):
+        train(job(), Group())
+    assert store_of(job()).steps() == [0]
+    assert not list(store_of(job()).folder.glob(".step_*"))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
+
+
+@pytest.mark.parametrize("other", [lambda value: value.to(torch.bfloat16), lambda value: value[:1]])
+def test_weights_of_another_type_or_shape_are_refused(other):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(UserError, match="as this model has it"):
+        content._load(model, before | {"weight": other(before["weight"])}, origin=Path("x"))
+
+
+def test_every_nth_checkpoint_is_kept(job):
+    one = job(until=12, steps=12, checkpoint_every=2, keep_last=1, keep_every=6)
+    train(one, Group())
+    assert store_of(one).steps() == [0, 6, 12]
+    with pytest.raises(ValueError, match="no multiple of `checkpoint_every`"):
+        job(checkpoint_every=2, keep_every=3)
+
+
+def test_grace_before_the_walltime_holds_a_whole_save(job, monkeypatch):
+    saves, write = [], saving.write_file
+    monkeypatch.setattr(background, "_seconds_waited_for_a_core", lambda: 0.0)  # a loaded machine counts in leaps
+    monkeypatch.setattr(Pace, "save", lambda self, seconds: saves.append(seconds))
+    monkeypatch.setattr(saving, "write_file", lambda *c, **g: (time.sleep(0.5), write(*c, **g))[1])
+    train(job(until=2), Group())
+    assert len(saves) == 2
+    assert all(1.2 < seconds < 30 for seconds in saves), f"three files a checkpoint, 0.5 s each: {saves}"
+
+
+def test_pieces_held_by_one_rank_stay_there_and_others_even_out():
+    shared = {("model", f"layer {n}", 0, 0, 10): 100 for n in range(6)}
+    held = [{**shared, ("ema", "w", -1, 0, 50): 400}, {**shared, ("ema", "w", -1, 50, 50): 0}, shared]
+    shares = share_out(held)
+    assert set().union(*shares) == {key for keys in held for key in keys}
+    assert sum(map(len, shares)) == 8
+    assert [sum(held[rank][key] for key in share) for rank, share in enumerate(shares)] == [400, 300, 300]
+
+
+def test_background_work_keeps_its_error_and_ends_when_told():
+    def fail(_: Background) -> None:
+        raise ValueError("bad")
+
+    def wait(task: Background) -> None:
+        while True:
+            task.check()
+            time.sleep(0.001)
+
+    tasks = [Background(function, name="test") for function in (fail, wait)]
+    for task in tasks:
+        task.start()
+    for task in tasks:
+        task.cancel()
+    assert isinstance(tasks[0].error, ValueError)
+    assert isinstance(tasks[1].error, Cancelled)
+
+
+def test_background_work_has_the_lowest_priority_and_the_training_keeps_its_own():
+    task = Background(lambda _: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), name="test")
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    task.start()
+    task.wait()
+    assert task.result == 19
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+class TestOnSeveralRanks:
+    pytestmark = several_ranks
+
+    @pytest.mark.sampled("several ranks")
+    def test_any_ranks_and_strategies_go_on_with_the_same_state(self, job, tmp_path):
+        """Loading and saving again, without a step between, changes no number, whatever holds it."""
+        first = job("a", until=4, strategy="dp", checkpoint_every=4)
+        done = on_two_ranks(tmp_path, [first])
+        assert done.returncode == 0, done.stderr
+        folder = store_of(first).open(4).folder
+        names = [f"{kind}-0000{number}-of-00002.safetensors" for kind in KINDS for number in (1, 2)]
+        assert sorted(path.name for path in folder.glob("*.safetensors")) == sorted(names)
+        sizes = [sum((folder / name).stat().st_size for name in names[rank::2]) for rank in (0, 1)]
+        assert max(sizes) < 1.1 * min(sizes)
+        truth = state(first, 4)
+        for strategy, sharding in (("dp+tp", "none"), ("cftp", "none"), ("dp", "zero1")):
+            one = job("a", until=4, strategy=strategy, sharding=sharding, checkpoint_every=4)
+            rewritten = on_two_ranks(tmp_path, [one], program=REWRITE)
+            assert rewritten.returncode == 0, rewritten.stderr
+            assert_equal(state(one, 4), truth)
+        alone = job("a", until=6, checkpoint_every=2)
+        assert train(alone, Group()) == DONE
+        assert sorted(path.name for path in store_of(alone).open(6).folder.glob("*.safetensors")) == sorted(
+            f"{kind}.safetensors" for kind in KINDS
+        )
+
+    @pytest.mark.sampled("several ranks")
+    def test_full_disk_on_one_rank_is_told_by_all(self, job, tmp_path):
+        done = on_two_ranks(tmp_path, [job(until=4, strategy="dp", steps=6)], failing=1)
+        assert done.returncode == 2, done.stderr
+        assert "rank 1: [Errno 28] No space left on device" in done.stderr
+        assert "model-00002-of-00002.safetensors" in done.stderr
+        assert store_of(job()).steps() == []
+
+    @pytest.mark.parametrize("damage", ["cut", "flip", "missing"])
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_damage_to_any_rank_s_file_is_passed_over(self, trained, damage, number, caplog):
+        store = Store(trained)
+        path = store.path(4) / f"ema-0000{number}-of-00002.safetensors"
+        content = path.read_bytes()
+        try:
+            if damage == "missing":
+                path.unlink()
+            else:
+                path.write_bytes(content[:-1] if damage == "cut" else content[:-1] + bytes([content[-1] ^ 1]))
+            assert store.newest().step == 2
+            assert "passed over" in caplog.text
+            assert path.name in caplog.text
+        finally:
+            path.write_bytes(content)
+        assert store.newest().step == 4
+
+    @pytest.fixture(scope="class")
+    def trained(self, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("trained")
+        one = Job(
+            name="small",
+            run=small_run(),
+            seed=0,
+            spec={},
+            latents=write_latents(folder / "latents"),
+            init=None,
+            store=folder / "store",
+            until=4,
+            out=folder / "out.json",
+            strategy="dp",
+        )
+        done = on_two_ranks(folder, [one])
+        assert done.returncode == 0, done.stderr
+        return store_of(one).folder

@@ -1,0 +1,246 @@
+"""Weights go to diffusers and come back, and files of other programs are a start; nothing harmful in them is run."""
+
+import json
+import logging
+import os
+import shutil
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
+from safetensors.torch import load_file
+
+from dithc.cli import main
+from dithc.comm import Group
+from dithc.log import UserError
+from dithc.model import DiT, DiTConfig
+from dithc.runs import Store
+from dithc.sealed import seal, unseal
+from dithc.train import DONE, export, train
+from dithc.train.checkpoints.weights import read_weights
+from tests.train.conftest import SMALL
+
+
+@pytest.fixture
+def base(job):
+    one = job("base", until=2, lr=0.01)
+    assert train(one, Group()) == DONE
+    return one
+
+
+@pytest.fixture
+def folder(base, tmp_path):
+    """The averaged weights of `base`, exported for diffusers."""
+    out = tmp_path / "transformer"
+    words = ["export", "--checkpoint", str(base.out), "--format", "diffusers", "--out", str(out)]
+    assert main(words) == 0
+    return out
+
+
+def weights_of(one, kind: str = "ema", step: int | None = None) -> dict[str, torch.Tensor]:
+    store, last = Store.of_run(one.out)
+    return load_file(store.open(last if step is None else step).weights(kind))
+
+
+def model_of(one, kind: str = "ema") -> DiT:
+    store, step = Store.of_run(one.out)
+    model = DiT(DiTConfig(**store.open(step).meta["model"]))
+    model.load_state_dict(weights_of(one, kind))
+    return model
+
+
+def started_from(job, path: Path, **changes: object) -> dict[str, torch.Tensor]:
+    """The weights of step 0 of a training that starts from `path`."""
+    tuned = job("tuned", until=1, run=job(**changes).run.model_copy(update={"init_file": str(path)}))
+    assert train(tuned, Group()) == DONE
+    return weights_of(tuned, "raw", step=0)
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_diffusers_opens_the_folder_and_computes_what_the_checkpoint_does(base, folder, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("diffusers"), "propagate", True)
+    caplog.set_level(logging.WARNING, logger="diffusers")
+    how = {"local_files_only": True, "low_cpu_mem_usage": False}
+    net, report = DiTTransformer2DModel.from_pretrained(folder, output_loading_info=True, **how)
+    assert not any(report.values())
+    assert not [record for record in caplog.records if record.name.startswith("diffusers")]
+    assert sorted(entry.name for entry in folder.iterdir()) == ["config.json", "diffusion_pytorch_model.safetensors"]
+    for block in net.transformer_blocks:
+        block.norm1.emb.time_proj.downscale_freq_shift = 0
+    model = model_of(base)
+    x, t, y = torch.randn(3, 4, 8, 8), torch.tensor([0, 500, 999]), torch.tensor([0, 2, 3])
+    with torch.no_grad():
+        expected = model(x, t, y)
+        got = net(x, timestep=t, class_labels=y, return_dict=False)[0]
+    assert float((got - expected).norm() / expected.norm()) < 1e-5
+
+
+def test_export_says_what_diffusers_does_otherwise(base, tmp_path, caplog):
+    facts = export(base.out, weights="raw", layout="diffusers", out=tmp_path / "transformer")
+    assert facts["bytes"] == (tmp_path / "transformer" / "diffusion_pytorch_model.safetensors").stat().st_size
+    assert "i / 127" in caplog.text
+    assert "downscale_freq_shift = 0" in caplog.text
+
+
+@pytest.mark.parametrize("place", [".", "diffusion_pytorch_model.safetensors"])
+def test_exported_folder_and_its_file_are_a_start_to_the_bit(job, base, folder, place, caplog):
+    caplog.set_level(logging.INFO)
+    assert same(started_from(job, folder / place), weights_of(base))
+    assert "they fit without a change" in caplog.text
+
+
+def test_weights_without_their_settings_are_a_start_and_it_is_said(job, base, folder, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    alone = shutil.copy(folder / "diffusion_pytorch_model.safetensors", tmp_path / "alone.safetensors")
+    assert same(started_from(job, Path(alone)), weights_of(base))
+    assert "no config.json beside the weights" in caplog.text
+
+
+def test_folder_that_diffusers_saved_is_a_start(job, folder, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    net = DiTTransformer2DModel.from_config(json.loads((folder / "config.json").read_text()) | {"norm_eps": 1e-5})
+    for block in net.transformer_blocks:
+        block.norm1.emb.load_state_dict(net.transformer_blocks[0].norm1.emb.state_dict())
+    net.save_pretrained(tmp_path / "saved")
+    start = started_from(job, tmp_path / "saved")
+    assert torch.equal(start["blocks.1.mlp.fc2.weight"], net.transformer_blocks[1].ff.net[2].weight)
+    attention = net.transformer_blocks[1].attn1
+    assert torch.equal(start["blocks.1.attn.qkv.weight"].chunk(3)[1], attention.to_k.weight)
+    assert "norm_eps is 1e-05 there; here, as in the official DiT, 1e-06" in caplog.text
+
+
+def test_settings_tell_of_other_heads_which_the_shapes_do_not(job, folder):
+    content = json.loads((folder / "config.json").read_text())
+    content |= {"num_attention_heads": 4, "attention_head_dim": 8}
+    (folder / "config.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"num_heads[\s\S]*got: +4[\s\S]*expected: +2"):
+        started_from(job, folder)
+
+
+@pytest.mark.parametrize("content", ["not JSON", "[]", '{"_class_name": "UNet2DModel"}'])
+def test_settings_of_something_else_are_refused(job, folder, content):
+    (folder / "config.json").write_text(content)
+    with pytest.raises(UserError, match=r"config\.json"):
+        started_from(job, folder)
+
+
+def test_folder_without_weights_is_refused(job, tmp_path):
+    (tmp_path / "pipeline" / "transformer").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"init_file[\s\S]*diffusion_pytorch_model.safetensors"):
+        started_from(job, tmp_path / "pipeline")
+
+
+@pytest.mark.parametrize(("predict", "words"), [("v", "v_prediction"), ("flow", "flow_prediction, use_flow_sigmas")])
+def test_export_says_how_what_is_not_noise_is_sampled(job, tmp_path, caplog, predict, words):
+    one = job("other", until=1, model=SMALL | {"learn_sigma": False}, objective={"predict": predict})
+    train(one, Group())
+    for layout in ("official", "diffusers"):
+        caplog.clear()
+        facts = export(one.out, weights="ema", layout=layout, out=tmp_path / layout)
+        assert facts["predicts"] == predict
+        assert f"predicts {predict}" in caplog.text
+        assert words in caplog.text
+
+
+def test_checkpoint_that_does_not_say_what_is_predicted_is_of_noise(base, tmp_path, caplog):
+    store, step = Store.of_run(base.out)
+    path = store.path(step) / "checkpoint.json"
+    content = unseal(path.read_text())
+    assert content["meta"].pop("objective")["predict"] == "noise"
+    path.write_text(seal(content))
+    assert export(base.out, weights="ema", layout="official", out=tmp_path / "weights.pt")["predicts"] == "noise"
+    assert "predicts" not in caplog.text
+
+
+def test_what_diffusers_cannot_hold_is_refused_and_nothing_is_written(job, tmp_path):
+    without = job("without", until=1, label_dropout=0.0)
+    train(without, Group())
+    with pytest.raises(UserError, match="null label"):
+        export(without.out, weights="ema", layout="diffusers", out=tmp_path / "new" / "transformer")
+    assert not (tmp_path / "new").exists()
+
+
+def test_blocks_that_other_programs_do_not_know_are_exported_as_safetensors_alone(job, tmp_path, caplog):
+    model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2, "position": "rope"}
+    one = job("rotated", until=1, model=model)
+    train(one, Group())
+    for layout in ("official", "diffusers"):
+        with pytest.raises(UserError, match=r"blocks of another kind\n.*rope"):
+            export(one.out, weights="ema", layout=layout, out=tmp_path / "new" / "weights")
+    assert not (tmp_path / "new").exists()
+    export(one.out, weights="ema", layout="safetensors", out=tmp_path / "weights.safetensors")
+    assert "position rope, qk_norm false, which no other program reads" in caplog.text
+
+
+@pytest.mark.parametrize("layout", ["safetensors", "official", "diffusers"])
+def test_export_never_replaces_a_folder_of_other_things(base, tmp_path, layout):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "precious").write_text("years of work")
+    with pytest.raises(UserError, match="not written over"):
+        export(base.out, weights="ema", layout=layout, out=tmp_path / "results")
+    assert (tmp_path / "results" / "precious").read_text() == "years of work"
+
+
+def test_export_replaces_an_earlier_export(base, folder):
+    export(base.out, weights="raw", layout="diffusers", out=folder)
+    read, source = read_weights(folder, model_of(base).config, weights="ema")
+    assert same(read, weights_of(base, "raw"))
+    assert source is not None
+
+
+@pytest.fixture
+def official(base, tmp_path):
+    """What the original training code saves: weights of DistributedDataParallel, average, optimizer, arguments."""
+    raw, ema = weights_of(base, "raw"), weights_of(base, "ema")
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(value) for value in raw.values()])
+    path = tmp_path / "0400000.pt"
+    content = {
+        "model": raw,
+        "ema": ema,
+        "opt": optimizer.state_dict(),
+        "args": Namespace(model="DiT-S/2", data_path="/data", global_seed=0, lr=1e-4, vae="ema"),
+    }
+    torch.save(content, path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["ema", "raw"])
+def test_checkpoint_of_the_original_training_is_a_start(job, base, official, kind):
+    assert same(started_from(job, official, init_weights=kind), weights_of(base, kind))
+
+
+def test_file_of_weights_is_mapped_and_not_read(base, official):
+    found, _ = read_weights(official, model_of(base).config, weights="ema")
+    address = found["blocks.0.attn.qkv.weight"].data_ptr()
+    mapped = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if str(official) in line]
+    ranges = [[int(end, 16) for end in fields[0].split("-")] for fields in mapped]
+    assert any(first <= address < last for first, last in ranges)
+
+
+def test_file_in_the_format_before_zip_is_a_start(job, base, tmp_path):
+    torch.save(weights_of(base), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    assert same(started_from(job, tmp_path / "old.pt"), weights_of(base))
+
+
+class Harmful:
+    """Runs a command where it is unpickled."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_code_in_a_file_of_weights_is_not_run(job, base, tmp_path, hidden):
+    harmful = Harmful(f"touch {tmp_path / 'done'}")
+    torch.save({"ema": weights_of(base), "args": Namespace(a=harmful) if hidden else harmful}, tmp_path / "bad.pt")
+    with pytest.raises(UserError, match=r"cannot be read[\s\S]*an object of posix.system"):
+        started_from(job, tmp_path / "bad.pt")
+    assert not (tmp_path / "done").exists()

@@ -1,0 +1,123 @@
+"""What each rank of the tests of Muon runs: `muon_program.py <ranks> <scene>...`; prints one line when all is well."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from zero_program import (
+    SCENES,
+    STEPS,
+    assert_same,
+    assert_same_training,
+    load,
+    losses,
+    main,
+    of_kind,
+    prepare,
+    run_of,
+    train,
+    whole,
+)
+
+from dithc.comm import Group
+from dithc.config import training
+from dithc.train.checkpoints.content import State
+from dithc.train.step.step import Trainer
+
+# Unit roundoff of fp32 times the longest dot product (the MLP's width, 4 x 32) times the 10 products of a forward pass and the 20
+# of a backward pass: the worst rounding of a gradient, to first order and relative to its norm. That of an update is of the same
+# order: the iteration enlarges what is small, signal and rounding alike.
+ROUNDING = 2**-24 * 128 * 30
+
+
+def muon_of(group: Group, **changes: Any) -> training.Run:
+    return run_of(group, **{"optimizer": {"kind": "muon"}, **changes})
+
+
+def alike(group: Group, run: training.Run, sharding: training.Sharding = "none") -> tuple[Trainer, State]:
+    """A training in which every rank calls the same layers."""
+    trainer, state = prepare(group, sharding, run)
+    state.model.rank = group.size
+    return trainer, state
+
+
+def muon_sharded(group: Group) -> None:
+    """Losses, weights, averages, moments and momenta with and without ZeRO-1 are the same to the bit."""
+    for changes in ({}, {"dtype": "bf16", "micro_batch": 1}):
+        assert_same_training(group, muon_of(group, **changes), until=STEPS)
+
+
+def muon_alone(group: Group) -> None:
+    """The weights of several ranks are those of one within rounding."""
+    run = muon_of(group)
+    alone, together = alike(Group(), run), alike(group, run)
+    truth, rows = losses(train(*alone, until=STEPS)), losses(train(*together, until=STEPS))
+    assert all(abs(a / b - 1) < ROUNDING for a, b in zip(rows, truth, strict=True)), (rows, truth)
+    found, wanted = whole(together[1], group), whole(alone[1], Group())
+    start = of_kind(whole(alike(Group(), run)[1], Group()), "weight")
+    assert found.keys() == wanted.keys()
+    names = {name.removeprefix("momentum.") for name in of_kind(found, "adam") if name.startswith("momentum.")}
+    assert len(names) == 2 * 4
+    for name in names:
+        moved, other = (tensors[f"weight {name}"] - start[name] for tensors in (found, wanted))
+        assert distance(moved, other) < ROUNDING, (name, distance(moved, other))
+
+
+def distance(found: Tensor, truth: Tensor) -> float:
+    return float((found - truth).norm() / truth.norm())
+
+
+def muon_owned(group: Group) -> None:
+    """Each momentum is on one rank, all have about as much to do, and what is replicated is the same on all to the bit."""
+    trainer, state = alike(group, muon_of(group))
+    first, second = (row["bytes_moved"] for row in train(trainer, state, until=2))
+    own = {name: value for name, value in state.optimizer.state().items() if name.startswith("momentum.")}
+    everyone = group.gather_objects({name: value.numel() for name, value in own.items()})
+    assert second - first == 4 * (group.size - 1) * sum(everyone[group.rank].values()), "updates go to all others, once"
+    names = [name for rank in everyone for name in rank]
+    assert len(names) == len(set(names)) == 2 * 6
+    assert sum(sum(rank.values()) for rank in everyone) == 2 * 12 * 32**2
+    assert max(sum(rank.values()) for rank in everyone) <= 2 * 12 * 32**2 / group.size + 4 * 32**2
+    assert all(bool(value.any()) for value in own.values())
+    sums = group.gather_objects({name: value.double().sum().item() for name, value in state.model.state_dict().items()})
+    assert all(one == sums[0] for one in sums)
+    replicated = group.gather_objects(state.ema.state)
+    assert all(torch.equal(value, replicated[0][name]) for one in replicated for name, value in one.items())
+
+
+def muon_resumed(group: Group) -> None:
+    """What one began the other continues to the bit, and one rank continues what several began."""
+    run = muon_of(group)
+    uninterrupted = prepare(group, "none", run)
+    train(*uninterrupted, until=STEPS)
+    truth = whole(uninterrupted[1], group)
+    kinds: tuple[tuple[training.Sharding, training.Sharding], ...] = (("zero1", "none"), ("none", "zero1"))
+    for first, second in kinds:
+        begun, ended = prepare(group, first, run), prepare(group, second, run)
+        train(*begun, until=STEPS // 2)
+        half = whole(begun[1], group)
+        load(ended[1], half, step=STEPS // 2)
+        train(*ended, until=STEPS)
+        assert_same(whole(ended[1], group), truth)
+    alone = prepare(Group(), "none", run)[1]
+    load(alone, half, step=STEPS // 2)
+    assert_same(whole(alone, Group()), half)
+
+
+def muon_rounded(group: Group) -> None:
+    """With bf16 on the wire the exact weights are kept and updated: a step is that of fp32, but for rounding."""
+    run = muon_of(group)
+    exact, rounded = alike(group, run), alike(group, run, "zero1")
+    train(*exact, until=1)
+    train(*rounded, until=1)
+    assert rounded[1].strategy.zero.is_rounded
+    found, truth = (of_kind(whole(state, group), "weight") for _, state in (rounded, exact))
+    for name, value in truth.items():
+        assert distance(found[name], value) < 0.01, name
+        assert not name.endswith("qkv.weight") or not torch.equal(found[name], found[name].bfloat16().float())
+
+
+SCENES |= {scene.__name__: scene for scene in (muon_sharded, muon_alone, muon_owned, muon_resumed, muon_rounded)}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,375 @@
+"""Muon: torch's steps and a closed form by SVD, one owner of each matrix whoever holds it, states that go from ranks to ranks."""
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from dithc.comm import Group
+from dithc.config import training
+from dithc.log import UserError
+from dithc.model import DiT
+from dithc.runs import Store
+from dithc.tensors import assemble, read_tensors
+from dithc.train import train
+from dithc.train.checkpoints.content import OPTIMIZER_FILE
+from dithc.train.matrices import HIDDEN, Holding, Matrix, matrices_of, owners_of
+from dithc.train.optimizer.ema import Ema
+from dithc.train.optimizer.optimizer import Optimizer
+from dithc.train.optimizer.zero import Run, RunHolding
+from dithc.train.strategies.layout import Layout
+from dithc.train.strategies.strategy import Strategy
+from dithc.train.strategies.tensor import Cut, ShardHolding, Shards
+from tests.comm.test_group import run_program
+from tests.hcops.test_newton_schulz import by_svd
+from tests.train.strategies.test_strategies import FP32, STEPS, assert_alike, rows, several_ranks, ten, train_on_ranks
+
+PROGRAM = Path(__file__).with_name("muon_program.py")
+MUON = {"optimizer": {"kind": "muon"}}
+WIDTH, DEPTH = 32, 2
+PER_BLOCK = sum(count for name, count in HIDDEN.items() if "gate_up" not in name)
+
+
+def small_dit() -> DiT:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": WIDTH, "depth": DEPTH, "num_heads": 2}
+    return DiT.from_preset("DiT-S/2", input_size=(8, 8), in_channels=4, num_classes=3, **sizes)
+
+
+def run_of(**changes: object) -> training.Run:
+    values = {"dataset": "toy", "lr": 0.01, "weight_decay": 0.1, "clip": None, **MUON}
+    return training.Run.model_validate(values | changes)
+
+
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+
+def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in trained(model).items()}
+
+
+def give_gradients(model: nn.Module, step: int) -> None:
+    draws = torch.Generator().manual_seed(step)
+    for value in trained(model).values():
+        value.grad = torch.randn(value.shape, generator=draws)
+
+
+def test_linear_layers_between_tokens_are_matrices_and_nothing_else_is():
+    shapes = shapes_of(small_dit())
+    matrices = matrices_of(shapes)
+    linear = {
+        name.removesuffix(".weight")
+        for name, shape in shapes.items()
+        if name.startswith("blocks.") and len(shape) == 2 and "adaLN" not in name
+    }
+    assert {matrix.name.removesuffix(".weight") for matrix in matrices} == linear
+    assert len(matrices) == DEPTH * PER_BLOCK == 2 * 6
+    assert sum(matrix.size for matrix in matrices) == DEPTH * 12 * WIDTH**2
+    sizes = {matrix.name.partition(".")[2].partition(".")[2]: (matrix.rows, matrix.columns) for matrix in matrices}
+    square, tall = (WIDTH, WIDTH), (4 * WIDTH, WIDTH)
+    assert [sizes[kind] for kind in HIDDEN if kind in sizes] == [square, square, tall, tall[::-1]]
+
+
+def test_memory_is_said_to_be_one_moment_less_for_matrices():
+    model = {"preset": "DiT-S/2", "hidden_size": WIDTH, "depth": DEPTH, "num_heads": 2}
+    muon, adamw = run_of(model=model), run_of(model=model, optimizer={"kind": "adamw"})
+    held = [
+        sum(value.nbytes for value in Optimizer(small_dit(), run).state().values() if value.dim())
+        for run in (adamw, muon)
+    ]
+    assert adamw.state_bytes - muon.state_bytes == adamw.snapshot_bytes - muon.snapshot_bytes == held[0] - held[1]
+
+
+def test_operations_of_updates_are_those_of_the_matrices():
+    model = {"preset": "DiT-S/2", "hidden_size": WIDTH, "depth": DEPTH, "num_heads": 2}
+    muon = run_of(model=model, optimizer={"kind": "muon", "iterations": 3})
+    matrices = matrices_of(shapes_of(small_dit()))
+    assert muon.update_flops == 2 * 3 * sum(matrix.cost for matrix in matrices)
+    squares, rest = ([m for m in matrices if (m.rows == m.columns) is same] for same in (True, False))
+    assert all(matrix.cost == 3 * WIDTH**3 for matrix in squares)
+    assert all(matrix.cost == 9 * WIDTH**3 for matrix in rest)
+    assert run_of(optimizer={"kind": "adamw"}).update_flops == 0
+
+
+def test_steps_are_those_of_torch():
+    ours, theirs = small_dit(), small_dit()
+    optimizer = Optimizer(ours, run_of())
+    named = trained(theirs)
+    matrices = {
+        matrix: nn.Parameter(named[matrix.name].detach()[matrix.lines].clone())
+        for matrix in matrices_of(shapes_of(ours))
+    }
+    others = {name: value for name, value in named.items() if name not in {matrix.name for matrix in matrices}}
+    settings = {"lr": 0.01, "weight_decay": 0.1}
+    muon = torch.optim.Muon(matrices.values(), **settings, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    adamw = torch.optim.AdamW(others.values(), **settings, betas=(0.9, 0.999))
+    for step in (1, 2, 3):
+        for model in (ours, theirs):
+            give_gradients(model, step)
+        for matrix, value in matrices.items():
+            value.grad = named[matrix.name].grad[matrix.lines].clone()
+        optimizer.step(step)
+        muon.step()
+        adamw.step()
+    found = trained(ours)
+    for name, value in others.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6)
+    for matrix, value in matrices.items():
+        start = named[matrix.name].detach()[matrix.lines]
+        moved, truth = found[matrix.name].detach()[matrix.lines] - start, value.detach() - start
+        assert (moved - truth).norm() < 0.05 * truth.norm(), f"{matrix}: torch's products are bf16, ours fp32"
+
+
+@pytest.mark.parametrize("backend", ["reference", "c"])
+@pytest.mark.parametrize("clip", [None, 2.0])
+def test_a_step_is_momentum_then_the_orthogonal_factor_at_the_size_of_adamw(backend, clip, use_backend):
+    use_backend(backend)
+    model, name, lr, decay = small_dit(), "blocks.1.mlp.fc2.weight", 0.01, 0.1
+    settings = run_of(clip=clip, optimizer={"kind": "muon", "momentum": 0.8, "iterations": 4})
+    optimizer, ema = Optimizer(model, settings), Ema(model, training.Ema(decay=0.5, warmup=False))
+    weight = trained(model)[name].detach().double()
+    momentum, average = torch.zeros_like(weight), weight.clone()
+    for step in (1, 2, 3):
+        give_gradients(model, step)
+        gradient, norm = trained(model)[name].grad.double(), optimizer.clip()
+        gradient *= 1.0 if clip is None else clip / (norm + 1e-6)
+        momentum = 0.8 * momentum + gradient  # Jordan's form; its size is not seen
+        weight = weight * (1 - lr * decay) - lr * 0.2 * math.sqrt(4 * WIDTH) * by_svd(gradient + 0.8 * momentum, 4)
+        average = 0.5 * average + 0.5 * weight
+        optimizer.step(step, ema=ema)
+    found = trained(model)[name].detach().double()
+    torch.testing.assert_close(found, weight, rtol=0, atol=1e-6)
+    torch.testing.assert_close(ema.state[name].double(), average, rtol=0, atol=1e-6)
+
+
+def test_updates_have_the_size_of_adamws_whatever_the_shape_of_the_matrix():
+    model = small_dit()
+    before = {name: value.detach().clone() for name, value in trained(model).items()}
+    give_gradients(model, 1)
+    Optimizer(model, run_of(weight_decay=0.0)).step(1)
+    for matrix in matrices_of(shapes_of(model)):
+        moved = (trained(model)[matrix.name].detach() - before[matrix.name])[matrix.lines]
+        assert 0.01 * 0.2 * 0.6 < moved.square().mean().sqrt() < 0.01 * 0.2 * 1.21
+
+
+def test_weights_without_a_gradient_stay_and_their_average_moves_towards_them():
+    model, name = small_dit(), "blocks.0.attn.proj.weight"
+    optimizer, ema = Optimizer(model, run_of()), Ema(model, training.Ema(decay=0.5, warmup=False))
+    give_gradients(model, 1)
+    weight = trained(model)[name]
+    with torch.no_grad():
+        weight.add_(1.0)
+    weight.grad, before = None, weight.detach().clone()
+    optimizer.step(1, ema=ema)
+    assert torch.equal(weight, before)
+    torch.testing.assert_close(ema.state[name], before - 0.5)
+    assert not optimizer.state()[f"momentum.{name}"].any()
+
+
+def test_state_goes_through_pieces_to_the_bit_and_moves_to_another_home():
+    first, second = small_dit(), small_dit()
+    begun, ended = Optimizer(first, run_of()), Optimizer(second, run_of())
+    for step in (1, 2, 3):
+        if step == 3:
+            ended.load(assemble(begun.pieces()))
+            ended.move(lambda _, value: value.clone())
+            second.load_state_dict(first.state_dict())
+        for model in (first, second):
+            give_gradients(model, step)
+        begun.step(step)
+    ended.step(3)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    names = set(assemble(begun.pieces()))
+    assert "momentum.blocks.0.attn.qkv.weight" in names
+    assert "exp_avg.blocks.0.attn.qkv.weight" not in names
+    assert {"exp_avg.blocks.0.attn.qkv.bias", "exp_avg_sq.final_layer.linear.weight", "step"} <= names
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_state_of_another_kind_is_refused(kind):
+    other = {"adamw": "muon", "muon": "adamw"}[kind]
+    state = assemble(Optimizer(small_dit(), run_of(optimizer={"kind": other})).pieces())
+    with pytest.raises(UserError, match=f"optimizer state(.|\n)*of optimizer {kind}"):
+        Optimizer(small_dit(), run_of(optimizer={"kind": kind})).load(state)
+
+
+def test_a_resumed_training_is_the_uninterrupted_one_to_the_bit(job):
+    settings = {"steps": 4, "dtype": "bf16", "checkpoint_every": 2, **MUON}
+    whole = job("whole", until=4, **settings)
+    train(whole, Group())
+    for until in (2, 4):
+        train(job("parts", until=until, **settings), Group())
+    found, truth = (tensors_of(job(store, until=4, **settings), 4) for store in ("parts", "whole"))
+    assert found.keys() == truth.keys()
+    assert all(torch.equal(found[name], value) for name, value in truth.items())
+
+
+def tensors_of(job, step):
+    checkpoint = Store.of_run(job.out)[0].open(step)
+    paths = [checkpoint.weights("raw"), checkpoint.weights("ema"), checkpoint.folder / OPTIMIZER_FILE]
+    return {f"{path.name} {name}": value for path in paths for name, value in read_tensors(path).items()}
+
+
+def test_the_log_says_what_is_whose(caplog):
+    with caplog.at_level("INFO", logger="dithc"):
+        Optimizer(small_dit(), run_of())
+    assert "Muon updates 12 matrices of 24,576 weights (6 of attn.qkv, 2 of attn.proj" in caplog.text
+    assert "owns 12 of them" in caplog.text
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 40])
+def test_each_matrix_has_one_owner_and_the_work_is_shared_as_evenly_as_matrices_allow(ranks):
+    matrices = matrices_of(shapes_of(small_dit()))
+    owners = owners_of(matrices, ranks)
+    assert owners.keys() == set(matrices)
+    work = [sum(matrix.cost for matrix, owner in owners.items() if owner == rank) for rank in range(ranks)]
+    dearest = max(matrix.cost for matrix in matrices)
+    assert max(work) <= sum(work) / ranks + dearest  # Graham 1966: the last one given went to who had least
+    assert owners == owners_of(matrices, ranks)
+
+
+class Cutter:
+    """Stands in for Zero: weights one after the other in a row of elements, of which each rank has a run."""
+
+    def __init__(self, shapes, ranks):
+        self.shapes, self.starts, end = shapes, {}, 0
+        for name, shape in shapes.items():
+            self.starts[name] = end
+            end += math.prod(shape)
+        self.cuts = [round(end * rank / ranks) for rank in range(ranks + 1)]
+
+    def run_of(self, name, rank):
+        begin, size = self.starts[name], math.prod(self.shapes[name])
+        first, last = max(self.cuts[rank], begin), min(self.cuts[rank + 1], begin + size)
+        return Run(0, self.shapes[name], first - begin, last - first) if first < last else None
+
+
+def holdings():
+    shapes = shapes_of(small_dit())
+    cuts = {}
+    for name in shapes:
+        if name.endswith("qkv.weight"):
+            cuts[name] = Cut(0, 3)
+        elif name.endswith(("proj.weight", "fc2.weight")) and name.startswith("blocks."):
+            cuts[name] = Cut(1)
+        elif name.endswith("fc1.weight"):
+            cuts[name] = Cut(0)
+    shards = Shards(group=None, rank=0, size=2, cuts=cuts)
+    return [
+        Holding(1, 3),
+        *(RunHolding(0, ranks, span=ranks, zero=Cutter(shapes, ranks)) for ranks in (2, 3, 50)),
+        ShardHolding(0, 4, span=2, shards=shards),
+    ]
+
+
+@pytest.mark.parametrize("holding", holdings(), ids=lambda holding: f"{type(holding).__name__}-{holding.size}")
+def test_the_parts_of_the_ranks_make_up_every_matrix(holding):
+    shapes = shapes_of(small_dit())
+    draws = torch.Generator().manual_seed(0)
+    weights = {name: torch.randn(shape, generator=draws) for name, shape in shapes.items()}
+
+    def own(name: str, rank: int) -> torch.Tensor:
+        """What a rank has of a weight."""
+        if isinstance(holding, RunHolding):
+            run = holding.zero.run_of(name, rank)
+            return weights[name].reshape(-1)[run.start : run.start + run.count]
+        cut = holding.shards.cuts.get(name) if isinstance(holding, ShardHolding) else None
+        return weights[name] if cut is None else cut.shard(weights[name], rank=rank % 2, size=2)
+
+    for matrix in matrices_of(shapes):
+        truth = weights[matrix.name][matrix.lines]
+        parts = holding.parts(matrix)
+        for rank, held in parts.items():
+            assert torch.equal(own(matrix.name, rank)[held.own], held.of(truth)), (matrix, rank)
+        for owner in range(holding.size):
+            seen = torch.zeros(matrix.rows, matrix.columns)
+            for source in holding.sources(matrix, owner, parts):
+                parts[source].of(seen).add_(1)
+            assert (seen == 1).all(), (matrix, owner)
+
+
+def test_whole_shapes_follow_from_shards():
+    holding = holdings()[-1]
+    assert holding.shape("blocks.0.attn.qkv.weight", torch.empty(48, 32)) == (96, 32)
+    assert holding.shape("blocks.0.attn.proj.weight", torch.empty(32, 16)) == (32, 32)
+    assert holding.shape("blocks.0.adaLN_modulation.1.weight", torch.empty(192, 32)) == (192, 32)
+
+
+def test_what_travels_without_a_reducer_is_told_in_the_step_after_and_kept_no_longer():
+    strategy = Strategy(small_dit(), Layout())
+    assert strategy.finish() == {}
+    for _ in range(2):
+        meter = strategy.holding().meter
+        meter.sent(12)
+        meter.wait(SimpleNamespace(wait=lambda: None, begun=1.0, ended=3.0))
+        told = strategy.finish()
+        assert (told["bytes_moved"], told["communication_seconds"]) == (12, 2.0)
+        assert told["exposed_seconds"] > 0
+        assert strategy.finish() == {}
+
+
+class TestOnSeveralRanks:
+    pytestmark = several_ranks
+
+    @pytest.mark.sampled("several ranks")
+    def test_it_trains_the_same_whoever_sums_the_gradients(self, job, tmp_path):
+        settings = {"clip": 0.1, **MUON}
+        ours, theirs = ten(job, "ours", **settings), ten(job, "theirs", gradients="ddp", **settings)
+        done = train_on_ranks(tmp_path, [ours, theirs])
+        assert done.returncode == 0, done.stderr
+        assert_alike(rows(theirs), rows(ours), tolerance=10 * FP32)
+        truth, found = tensors_of(ours, STEPS), tensors_of(theirs, STEPS)
+        assert found.keys() == truth.keys()
+        for name in (name for name in truth if "momentum." in name):
+            assert (found[name] - truth[name]).norm() < 0.01 * truth[name].norm(), name
+        owners = owners_of(matrices_of(shapes_of(small_dit())), 2)
+        moved = 4 * sum(matrix.size for matrix, owner in owners.items() if owner == 0)
+        assert [row.get("bytes_moved") for row in rows(theirs)] == [None, *[moved] * (STEPS - 1)]
+        sums, *others = (row["bytes_moved"] for row in rows(ours))
+        assert others == [sums + moved] * (STEPS - 1)
+
+    @pytest.mark.sampled("several ranks")
+    @pytest.mark.parametrize(
+        ("ranks", "scenes", "environment"),
+        [
+            (2, ("muon_sharded", "muon_alone", "muon_owned", "muon_resumed"), {}),
+            (4, ("muon_alone", "muon_owned"), {}),
+            (3, ("muon_owned", "muon_sharded"), {"DITHC_MPI_MODE": "iallreduce"}),
+            (2, ("muon_owned",), {"DITHC_BACKEND": "gloo"}),
+            (2, ("muon_rounded",), {"DITHC_WEIGHTS_WIRE": "bf16"}),
+        ],
+    )
+    def test_matrices_have_owners_and_nothing_else_changes(self, ranks, scenes, environment):
+        done = run_program(str(PROGRAM), ranks, str(ranks), *scenes, **environment)
+        assert done.returncode == 0, done.stderr
+        assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
+
+    @pytest.mark.sampled("several ranks")
+    @pytest.mark.parametrize(("ranks", "dies"), [(2, 1), (4, 2)])
+    def test_ranks_that_share_layers_train_as_one(self, job, tmp_path, ranks, dies):
+        half, settings = STEPS // 2, {"clip": 0.1, **MUON}
+        whole, shared = ten(job, "one", **settings), ten(job, "shared", strategy="dp+tp", **settings)
+        begun = ten(job, "parts", until=half, strategy="dp+tp", **settings)
+        train(whole, Group())
+        done = train_on_ranks(tmp_path, [shared, begun], ranks=ranks, dies=dies)
+        assert done.returncode == 0, done.stderr
+        ended = ten(job, "parts", **settings)
+        train(ended, Group())
+        for found in (shared, ended):
+            assert_alike(rows(found), rows(whole), tolerance=10 * FP32)
+        truth = tensors_of(whole, STEPS)
+        for found in (tensors_of(shared, STEPS), tensors_of(ended, STEPS)):
+            assert {name: value.shape for name, value in found.items()} == {
+                name: value.shape for name, value in truth.items()
+            }
+            for name in (name for name in truth if "momentum." in name):
+                assert (found[name] - truth[name]).norm() < 0.01 * truth[name].norm(), name
+
+
+def test_matrix_is_named_by_its_place():
+    assert str(Matrix("blocks.0.attn.qkv.weight", 1, 3, 4, 4)) == "blocks.0.attn.qkv.weight[1]"
+    assert str(Matrix("blocks.0.attn.proj.weight", 0, 1, 4, 4)) == "blocks.0.attn.proj.weight"

@@ -1,0 +1,135 @@
+"""ZeRO-1 trains as without it, to the bit; each rank keeps its share of the state; one continues what the other began."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from dithc.config import training
+from dithc.log import UserError
+from dithc.runs import Manifest, Store
+from dithc.tensors import read_tensors
+from dithc.train.checkpoints.content import OPTIMIZER_FILE
+from dithc.train.optimizer.ema import Ema
+from dithc.train.optimizer.optimizer import Optimizer
+from dithc.train.strategies.layout import Layout
+from dithc.train.strategies.strategy import Strategy
+from tests.comm.test_group import run_program
+from tests.train.strategies.test_strategies import STEPS, rows, several_ranks, ten, train_on_ranks
+
+PROGRAM = Path(__file__).with_name("zero_program.py")
+
+
+class TestOnSeveralRanks:
+    pytestmark = several_ranks
+
+    @pytest.mark.sampled("several ranks")
+    @pytest.mark.parametrize(
+        ("ranks", "scenes", "environment"),
+        [
+            (
+                2,
+                (
+                    "same_training",
+                    "late_weights",
+                    "late_copied_weights",
+                    "resumed_training",
+                    "shared_memory",
+                    "measured_exchange",
+                ),
+                {},
+            ),
+            (4, ("few_steps",), {}),
+            (3, ("few_steps",), {"DITHC_MPI_MODE": "iallreduce"}),
+        ],
+    )
+    def test_state_is_shared_and_nothing_else_changes(self, ranks, scenes, environment):
+        done = run_program(str(PROGRAM), ranks, str(ranks), *scenes, **environment)
+        assert done.returncode == 0, done.stderr
+        assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
+        assert "weights travel in fp32" in done.stderr
+
+    @pytest.mark.sampled("several ranks")
+    @pytest.mark.parametrize(
+        ("ranks", "environment"), [(2, {}), (3, {"DITHC_MPI_MODE": "iallreduce"}), (4, {"DITHC_TEST_NODES": "2"})]
+    )
+    def test_weights_travel_as_bf16_and_the_exact_ones_are_kept(self, ranks, environment):
+        done = run_program(str(PROGRAM), ranks, str(ranks), "rounded_weights", DITHC_WEIGHTS_WIRE="bf16", **environment)
+        assert done.returncode == 0, done.stderr
+        assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
+        assert "weights travel in bf16" in done.stderr
+
+    @pytest.mark.sampled("several ranks")
+    @pytest.mark.parametrize(
+        ("environment", "said"),
+        [
+            ({"DITHC_WEIGHTS_WIRE": "bf16", "DITHC_BACKEND": "gloo"}, "expected: dithc-mpi"),
+            ({"DITHC_WEIGHTS_WIRE": "fp8"}, "expected: fp32 or bf16"),
+        ],
+    )
+    def test_a_wire_that_there_is_not_is_refused(self, environment, said):
+        done = run_program(str(PROGRAM), 2, "2", "few_steps", **environment)
+        assert done.returncode == 2, done.stderr
+        assert said in done.stderr
+
+    @pytest.mark.sampled("several ranks")
+    def test_checkpoint_of_either_is_continued_by_the_other(self, job, tmp_path):
+        half, plain = STEPS // 2, {"strategy": "dp"}
+        shared = plain | {"sharding": "zero1"}
+        whole = ten(job, "whole", **plain)
+        parts = [
+            ten(job, folder, until=until, **settings)
+            for folder, first, second in (("on", shared, plain), ("off", plain, shared))
+            for until, settings in ((half, first), (STEPS, second))
+        ]
+        done = train_on_ranks(tmp_path, [whole, *parts])
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("ZeRO-1: 2 ranks") == 2, "two of the four jobs, said by rank 0"
+        truth, wanted = rows(whole), tensors_of(whole)
+        for last in (parts[1], parts[3]):
+            assert [row["loss"] for row in rows(last)] == [row["loss"] for row in truth]
+            for name, value in tensors_of(last).items():
+                assert torch.equal(value, wanted[name]), name
+        for row in truth:
+            assert row["compute_seconds"] == pytest.approx(row["step_seconds"] - row["exposed_seconds"])
+        assert Manifest.read(whole.out, stage="train").numbers["exposed_seconds_median"] > 0
+
+
+def tensors_of(job):
+    """Everything in the last checkpoint, whole."""
+    checkpoint = Store.of_run(job.out)[0].open(STEPS)
+    paths = [checkpoint.weights("raw"), checkpoint.weights("ema"), checkpoint.folder / OPTIMIZER_FILE]
+    found = {f"{path.name} {name}": value for path in paths for name, value in read_tensors(path).items()}
+    assert len(found) > 3 * 20
+    return found
+
+
+@pytest.mark.parametrize(
+    ("layout", "settings"),
+    [(Layout(name="dp+tp", size=2, tensor_size=2), {}), (Layout(name="dp", size=2), {"gradients": "ddp"})],
+)
+def test_strategies_that_cannot_share_the_state_refuse(layout, settings):
+    with pytest.raises(UserError, match="sharding zero1"):
+        Strategy(nn.Linear(2, 2), layout, sharding="zero1", **settings)
+
+
+def test_one_rank_shares_with_nobody_and_says_so(caplog):
+    with caplog.at_level("INFO", logger="dithc"):
+        strategy = Strategy(nn.Linear(2, 2), Layout(), sharding="zero1")
+    assert strategy.zero is None
+    assert "sharding zero1 is off" in caplog.text
+    strategy.settle(torch.zeros(1, 2), torch.zeros(1), torch.zeros(1))
+    strategy.ready()
+
+
+def test_average_moves_towards_weights_that_have_no_gradient():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    ema = Ema(model, training.Ema(decay=0.5, warmup=False))
+    before = ema.state["0.weight"].clone()
+    with torch.no_grad():
+        model[0].weight.add_(1.0)
+    model[1](torch.ones(1, 4)).sum().backward()
+    Optimizer(model, training.Run(dataset="none")).step(1, ema=ema)
+    torch.testing.assert_close(ema.state["0.weight"], before + 0.5)
+    torch.testing.assert_close(model[0].weight, before + 1.0)

@@ -1,0 +1,366 @@
+"""What each rank of the tests of ZeRO-1 runs: `zero_program.py <ranks> <scene>...`; prints one line when all is well."""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from dithc.comm import Group, connect
+from dithc.comm.gradients import buckets
+from dithc.comm.launching import guard
+from dithc.config import training
+from dithc.model import DiT
+from dithc.tensors import assemble
+from dithc.train.checkpoints.content import State, state_of
+from dithc.train.memory import TrainingMemory
+from dithc.train.step.step import Trainer, settle
+from dithc.train.strategies.layout import Layout
+from dithc.train.strategies.strategy import Strategy
+
+SIDE, CLASSES = 8, 3
+MODEL = {"hidden_size": 32, "depth": 2, "num_heads": 2}
+STEPS = 4
+
+
+@dataclass(frozen=True)
+class Images:
+    x: Tensor
+    y: Tensor
+    t: Tensor
+    noise: Tensor
+
+
+class Source:
+    """Images that follow from the step."""
+
+    def __init__(self, images: int) -> None:
+        self._images = images
+
+    def batch(self, step: int, part: slice) -> Images:
+        draws = torch.Generator().manual_seed(step)
+        size = (self._images, 4, SIDE, SIDE)
+        x, noise = torch.randn(size, generator=draws), torch.randn(size, generator=draws)
+        y = torch.randint(CLASSES, (self._images,), generator=draws)
+        t = torch.randint(1000, (self._images,), generator=draws)
+        return Images(x[part], y[part], t[part], noise[part])
+
+
+class Uneven(DiT):
+    """A DiT with a layer that nobody uses, and one that rank 0 alone uses, in every other step."""
+
+    rank, step = 0, 0
+
+    def add_layers(self, rank: int) -> None:
+        self.rank = rank
+        self.never, self.rare = nn.Linear(5, 7), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        if self.rank == 0 and self.step % 2 == 1:
+            x = x + self.rare(x.movedim(1, -1)).movedim(-1, 1)
+        return super().forward(x, t, y)
+
+
+def run_of(group: Group, **changes: object) -> training.Run:
+    values = {"dataset": "none", "global_batch": 2 * group.size, "lr": 1e-3, "weight_decay": 0.1, "clip": 0.05}
+    return training.Run.model_validate(values | {"warmup_steps": 2} | changes)
+
+
+def prepare(
+    group: Group,
+    sharding: training.Sharding,
+    run: training.Run,
+    *,
+    memory: TrainingMemory | None = None,
+    **changes: int,
+) -> tuple[Trainer, State]:
+    torch.manual_seed(0)
+    model = Uneven.from_preset(
+        "DiT-S/2", input_size=(SIDE, SIDE), in_channels=4, num_classes=CLASSES, **MODEL | changes
+    )
+    model.add_layers(group.rank)
+    with torch.no_grad():
+        for parameter in model.parameters():  # the last layer and the gates are zero, which would hide most gradients
+            parameter += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    source, memory = Source(run.global_batch), memory or TrainingMemory()
+    layout = Layout(name="dp", rank=group.rank, size=group.size)
+    strategy = Strategy(memory.wrap(model, run), layout, sharding=sharding)
+    memory.join(strategy)
+    with memory.paused():
+        settle(strategy, source, run)
+    state = state_of(model, run, strategy, home=memory.home)
+    memory.follow(state)
+    parts = {"strategy": strategy, "optimizer": state.optimizer, "ema": state.ema, "memory": memory}
+    return Trainer(run=run, source=source, group=group, **parts), state
+
+
+def train(trainer: Trainer, state: State, *, until: int) -> list[dict[str, float]]:
+    rows = []
+    while state.step < until:
+        state.step += 1
+        state.model.step = state.step
+        rows.append(trainer.step(state.step))
+    return rows
+
+
+def whole(state: State, group: Group) -> dict[str, Tensor]:
+    """Weights, average and optimizer state, put together from what all ranks hold."""
+    state.strategy.ready()
+    found, zero = {f"weight {name}": value for name, value in state.model.state_dict().items()}, state.strategy.zero
+    exact = [("weight", zero.weight_pieces(state.model.state_dict()))] if zero is not None and zero.is_rounded else []
+    beside = [(f"ema-{one.length}", one.pieces()) for one in state.ema.beside]
+    for kind, pieces in (*exact, ("ema", state.ema.pieces()), *beside, ("adam", state.optimizer.pieces())):
+        held = [piece for rank in group.gather_objects(pieces) for piece in rank]
+        each = {(piece.name, piece.dim, piece.start): piece for piece in held}  # several ranks may hold the same
+        found |= {f"{kind} {name}": value for name, value in assemble(each.values()).items()}
+    return {name: value.clone() for name, value in found.items()}
+
+
+def of_kind(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{kind} "): value for name, value in tensors.items() if name.startswith(f"{kind} ")}
+
+
+def load(state: State, tensors: dict[str, Tensor], *, step: int) -> None:
+    state.strategy.ready()
+    state.model.load_state_dict(of_kind(tensors, "weight"))
+    state.strategy.adopt()
+    state.ema.load(of_kind(tensors, "ema"))
+    for average in state.ema.beside:
+        average.load(of_kind(tensors, f"ema-{average.length}"))
+    state.optimizer.load(of_kind(tensors, "adam"))
+    state.step = step
+
+
+def assert_same(found: dict[str, Tensor], truth: dict[str, Tensor]) -> None:
+    assert found.keys() == truth.keys(), found.keys() ^ truth.keys()
+    for name, value in truth.items():
+        assert torch.equal(found[name], value), name
+
+
+def losses(rows: list[dict[str, float]]) -> list[float]:
+    return [row["loss"] for row in rows]
+
+
+def same_training(group: Group) -> None:
+    """Losses, weights, averages and moments with and without ZeRO-1 are the same to the bit."""
+    lengths = {"ema": {"lengths": [0.05, 0.1]}}
+    for changes in ({}, {"dtype": "bf16", "micro_batch": 1}, {"recompute": "block", "clip": None, **lengths}):
+        assert_same_training(group, run_of(group, **changes), until=STEPS)
+
+
+def few_steps(group: Group) -> None:
+    """The same, of one run."""
+    assert_same_training(group, run_of(group, micro_batch=1), until=3)
+
+
+def assert_same_training(group: Group, run: training.Run, *, until: int) -> None:
+    plain, sharded = prepare(group, "none", run), prepare(group, "zero1", run)
+    truth, rows = train(*plain, until=until), train(*sharded, until=until)
+    assert losses(rows) == losses(truth)
+    assert max(abs(row["grad_norm"] / other["grad_norm"] - 1) for row, other in zip(rows, truth, strict=True)) < 1e-12
+    assert all(row["grad_norm"] > 0.05 for row in rows), "clipping has to have an effect"
+    found = whole(sharded[1], group)
+    assert_same(found, whole(plain[1], group))
+    fresh = prepare(group, "none", run)[1].model.state_dict()
+    assert torch.equal(found["weight never.weight"], fresh["never.weight"])
+    assert not torch.equal(found["weight rare.weight"], fresh["rare.weight"])
+
+
+def late_weights(group: Group) -> None:
+    """No layer computes before the weights of all ranks are there: here they arrive when somebody waits, and are NaN before."""
+    gather = dist.all_gather_single
+    run = run_of(group, recompute="block")
+    plain = prepare(group, "none", run)
+    plain[1].model.rank = group.size  # every rank calls the same layers
+    truth = losses(train(*plain, until=3))
+    dist.all_gather_single = partial(send_late, gather)
+    try:
+        sharded = prepare(group, "zero1", run)
+        sharded[1].model.rank = group.size
+        assert losses(train(*sharded, until=3)) == truth
+        rest = sum(bool(parameter.isnan().any()) for parameter in sharded[1].model.parameters())
+        assert rest > 0, "nothing was late"
+        sharded[1].strategy.ready()
+        assert not any(parameter.isnan().any() for parameter in sharded[1].model.parameters())
+    finally:
+        dist.all_gather_single = gather
+
+
+def late_copied_weights(group: Group) -> None:
+    """The same where each layer runs on a copy of its weights, which is begun while the layer before it runs."""
+
+    def copied(*args: Any, **kwargs: Any) -> Any:
+        found = true_plan(*args, **kwargs)
+        ahead = {"weights": "copied", "forward_ahead": 1, "backward_ahead": 1}
+        return replace(found, units={name: replace(decision, **ahead) for name, decision in found.units.items()})
+
+    managers = importlib.import_module("dithc.automem.manager")
+    gather, true_plan = dist.all_gather_single, managers.plan_of
+    run, wide = run_of(group), {"hidden_size": 128}
+    plain = prepare(group, "none", run, **wide)
+    plain[1].model.rank = group.size
+    truth = losses(train(*plain, until=4))
+    dist.all_gather_single, managers.plan_of = partial(send_late, gather), copied
+    try:
+        with TrainingMemory(training.Memory(fast_budget_gib=0.1)) as memory:
+            sharded = prepare(group, "zero1", run, memory=memory, **wide)
+            sharded[1].model.rank = group.size
+            rows = train(*sharded, until=4)
+            assert losses(rows) == truth
+            assert all(row["loaded_bytes"] > 1 << 20 for row in rows[2:]), rows
+            del sharded
+    finally:
+        dist.all_gather_single, managers.plan_of = gather, true_plan
+
+
+def send_late(gather: Any, whole: Tensor, own: Tensor, *, group: Any = None, async_op: bool = False) -> Any:
+    """Stands in for all_gather: the others' shares are NaN until somebody waits for them."""
+    if not async_op:
+        return gather(whole, own, group=group)
+    kept = own.clone()
+    whole.fill_(torch.nan)
+    own.copy_(kept)
+    return Late(partial(gather, whole, own, group=group))
+
+
+class Late:
+    def __init__(self, arrive: Callable[[], None]) -> None:
+        self.wait = arrive
+
+
+def resumed_training(group: Group) -> None:
+    """What one began the other continues, to the bit."""
+    run = run_of(group, ema={"lengths": [0.05, 0.1]})
+    uninterrupted = prepare(group, "none", run)
+    train(*uninterrupted, until=STEPS)
+    truth = whole(uninterrupted[1], group)
+    for first, second in (("zero1", "none"), ("none", "zero1"), ("zero1", "zero1")):
+        begun, ended = prepare(group, first, run), prepare(group, second, run)
+        train(*begun, until=STEPS // 2)
+        load(ended[1], whole(begun[1], group), step=STEPS // 2)
+        train(*ended, until=STEPS)
+        assert_same(whole(ended[1], group), truth)
+
+
+def rounded_weights(group: Group) -> None:
+    """With bf16 on the wire the training is, to the bit, that of one rank's exact weights computed with rounded to bf16."""
+    run = run_of(group)
+    sharded, played = prepare(group, "zero1", run), prepare(group, "none", run)
+    play_rounding(played[1])
+    rows, truth = train(*sharded, until=STEPS), train(*played, until=STEPS)
+    assert losses(rows) == losses(truth)
+    found = whole(sharded[1], group)
+    play_rounding(played[1], exact=True)
+    assert_same(found, whole(played[1], group))
+    held = {name: value for name, value in sharded[1].model.named_parameters() if value.requires_grad}
+    for name, value in held.items():
+        assert torch.equal(value, found[f"weight {name}"].bfloat16().float()), (
+            f"{name} is not what all ranks compute with"
+        )
+    assert any(not torch.equal(value, found[f"weight {name}"]) for name, value in held.items())
+    # An exact loss differs by the rounding of the weights of each of the layers in a row (patch, 2 blocks of 4, final), to first
+    # order, twice because it is squared.
+    plain = losses(train(*prepare(group, "none", run), until=STEPS))
+    assert all(abs(a / b - 1) < 2 * 10 * 2**-9 for a, b in zip(losses(rows), plain, strict=True)), (rows, plain)
+    begun, ended = prepare(group, "zero1", run), prepare(group, "zero1", run)
+    train(*begun, until=STEPS // 2)
+    load(ended[1], whole(begun[1], group), step=STEPS // 2)
+    train(*ended, until=STEPS)
+    assert_same(whole(ended[1], group), found)
+
+
+def play_rounding(state: State, *, exact: bool = False) -> None:
+    """From now on the model holds rounded weights but while it is updated; with `exact` it gets the exact ones back."""
+    model, optimizer = state.model, state.optimizer
+    if exact:
+        model.load_state_dict(optimizer.exact)
+        return
+    optimizer.exact, update = {name: value.clone() for name, value in model.state_dict().items()}, optimizer.step
+
+    @torch.no_grad()
+    def round_all() -> None:
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.copy_(parameter.bfloat16())
+
+    def step(number: int, **settings: Any) -> float:
+        model.load_state_dict(optimizer.exact)
+        rate = update(number, **settings)
+        optimizer.exact = {name: value.clone() for name, value in model.state_dict().items()}
+        round_all()
+        return rate
+
+    optimizer.step = step
+    round_all()
+
+
+def shared_memory(group: Group) -> None:
+    """Moments and average of a rank are its share of those of one rank without ZeRO-1."""
+    run = run_of(group)
+    plain, sharded = (prepare(group, sharding, run, hidden_size=128)[1] for sharding in ("none", "zero1"))
+    held = [
+        sum(value.nbytes for value in (*state.ema.state.values(), *state.optimizer.state().values()))
+        for state in (plain, sharded)
+    ]
+    share = held[1] / held[0]
+    print(f"rank {group.rank}: {held[1]} of {held[0]} bytes, {share:.3f}", file=sys.stderr)
+    assert share <= 1 / group.size + 0.05, share
+    assert sum(group.gather_objects(held[1])) == held[0] + 4 * (group.size - 1), (
+        "every number once, but the count of updates"
+    )
+
+
+def measured_exchange(group: Group) -> None:
+    """A step tells what its exchange cost, the sums of this step and the weights of the one before."""
+    trainer, state = prepare(group, "zero1", run_of(group))
+    rows = train(trainer, state, until=3)
+    reducer = trainer.strategy.zero.reducer
+    gradients = reducer.buffer.nbytes
+    shares = sum(bucket.stop - bucket.start for bucket in reducer.arrangement.buckets) * 4 // group.size
+    assert [row["bytes_moved"] for row in rows] == [gradients, gradients + shares, gradients + shares]
+    for row in rows:
+        assert row["exposed_seconds"] > 0
+        assert row["communication_seconds"] > 0
+        assert 0 <= row["overlap_fraction"] <= 1
+
+
+SCENES: dict[str, Callable[[Group], None]] = {
+    scene.__name__: scene
+    for scene in (
+        same_training,
+        few_steps,
+        late_weights,
+        late_copied_weights,
+        resumed_training,
+        rounded_weights,
+        shared_memory,
+        measured_exchange,
+    )
+}
+
+
+def rank_of(environment: Mapping[str, str]) -> int:
+    """This process's number, as the launcher of any MPI tells it."""
+    return next(int(environment[name]) for name in guard.RANK_VARIABLES if name in environment)
+
+
+def main() -> None:
+    if "DITHC_TEST_NODES" in os.environ:  # played: the first ranks are on one, the last on another
+        number = rank_of(os.environ) * int(os.environ["DITHC_TEST_NODES"]) // int(sys.argv[1])
+        os.environ["DITHC_NODE"] = f"node{number}"
+    buckets.LEAST_BUCKET_BYTES = 1 << 14  # several buckets, of one or several parameters
+    with connect(int(sys.argv[1]), timeout_seconds=600) as group:
+        torch.set_num_threads(1)
+        for name in sys.argv[2:]:
+            SCENES[name](group)
+        sys.stdout.write(f"rank {group.rank} of {group.size} is done\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,345 @@
+"""Numbers that are not finite: the step, the rank and the layer are named; the run stops, skips the step, or goes back."""
+
+import dataclasses
+import json
+import logging
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dithc.comm import Group
+from dithc.diffusion import Objective
+from dithc.log import UserError, read_metrics
+from dithc.runs import Manifest, Store
+from dithc.train import DONE, train
+from dithc.train.journal import Journal
+from dithc.train.step import nonfinite
+from dithc.train.step.layer_search import Search
+from dithc.train.step.nonfinite import LeftOut, NotFinite
+from tests.ranks import needs_launcher, on_ranks
+from tests.train import faults
+
+ROOT = Path(__file__).parents[3]
+FILES = ("model.safetensors", "ema.safetensors", "optimizer.safetensors")
+# Trains each job under its fault; what is not finite ends the job alone, and every rank writes down how it ended.
+PROGRAM = """
+import pathlib, pickle, sys
+import torch
+from dithc.comm import connect
+from dithc.train import train
+from dithc.train.nonfinite import NotFinite
+from tests.train import faults
+with connect(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
+    torch.set_num_threads(1)
+    for name, fault, job in pickle.load(file):
+        if fault:
+            faults.inject(**fault)
+        try:
+            ended = train(job, group)
+        except NotFinite as error:
+            ended = error
+        pathlib.Path(sys.argv[1]).with_name(f"{name} of rank {group.rank}").write_text(str(ended))
+        faults.heal()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _healed():
+    yield
+    faults.heal()
+
+
+def store_of(job) -> Store:
+    return Store(next(job.store.glob("small-*")))
+
+
+def hashes(job) -> dict[str, str]:
+    return {Path(entry["path"]).name: entry["sha256"] for entry in Manifest.read(job.out).files}
+
+
+def tensors(job, step):
+    folder = store_of(job).open(step).folder
+    return {f"{name} {key}": value for name in FILES for key, value in load_file(folder / name).items()}
+
+
+def rows(job) -> list[dict]:
+    """Every line of the metrics, as strict JSON, which has no NaN."""
+
+    def refuse(word):
+        raise AssertionError(word)
+
+    lines = (store_of(job).folder / "metrics" / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line, parse_constant=refuse) for line in lines]
+
+
+def events(job, what: str) -> list[dict]:
+    lines = (store_of(job).folder / "events.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == what]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"kind": "latents", "image": 5}, r"the loss of rank 0[\s\S]*rank 0: the latents of image 5 of the global batch, before"),
+        ({"kind": "weights"}, r"the loss of rank 0[\s\S]*rank 0: the weights of blocks\.1\.attn\.qkv\.weight, before any"),
+        ({"kind": "gradient"}, r"the gradient[\s\S]*the gradient of the \w+ of layer blocks\.0\.mlp\.fc2, in the backward"),
+        ({"kind": "once", "times": 1}, r"the loss of rank 0[\s\S]*nothing on any rank"),
+        ({"kind": "update"}, r"at step 4: the weights after step 3, although[\s\S]*rank 0: the weights of x_embedder"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("settings", [{"micro_batch": 3}, {"recompute": "block", "dtype": "bf16"}])
+def test_step_rank_and_first_place_are_named_and_nothing_bad_is_saved(job, fault, said, settings):
+    one = job(checkpoint_every=1, **settings)
+    faults.inject(at=3, **fault)
+    with pytest.raises(NotFinite, match=said) as caught:
+        train(one, Group())
+    assert f"at step {4 if fault['kind'] == 'update' else 3}" in str(caught.value)
+    assert store_of(one).newest().step == 2
+    assert all(value.isfinite().all() for value in tensors(one, 2).values())
+
+
+def test_row_of_the_latents_is_named(job):
+    faults.inject("latents", at=1, image=6)
+    one = job()
+    with pytest.raises(NotFinite) as caught:
+        train(one, Group())
+    from dithc.latents import Batches, Latents
+
+    source = Batches(
+        Latents(one.latents.parent),
+        seed=0,
+        global_batch=8,
+        label_dropout=0.0,
+        augment="mirror",
+        times=Objective.of().times,
+    )
+    assert f"(row {source.rows(0)[6]} of the latents)" in str(caught.value)
+    assert torch.equal(torch.from_numpy(source.latents.labels[source.rows(0)]).long(), source.batch(0).y)
+
+
+class TestFirstLayer:
+    """The first layer in the order in which they run, whatever the order in which they were made."""
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.late, self.early = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.late(self.early(x) * self.factor)
+
+    @pytest.mark.parametrize(
+        ("factor", "early", "said"),
+        [
+            (1.0, 1e38, "the output of layer early, of image 9 of the global batch"),
+            (math.inf, 1.0, "the input of layer late, of images 8 to 9"),
+            (1.0, 1.0, None),
+        ],
+    )
+    def test_first_layer_in_order_of_execution(self, factor, early, said):
+        net = self.Net()
+        net.factor = factor
+        torch.nn.init.constant_(net.early.weight, 1.0)
+        with Search(net) as search:
+            x = torch.ones(2, 4)
+            x[1] *= early
+            assert search.images(x, x, part=slice(8, 10)) == []
+            search.loss(net(x).sum(dim=1))
+        said = said and said.replace("images 8 to 9", "image 8, 9")
+        assert said is None if search.found is None else search.found.startswith(said)
+        assert not net.late._forward_hooks
+
+    def test_loss_is_the_last_to_blame(self):
+        net = self.Net()
+        net.factor = 1.0
+        with Search(net) as search:
+            search.images(torch.ones(2, 4), torch.ones(2, 4), part=slice(0, 2))
+            net(torch.ones(2, 4))
+            search.loss(torch.tensor([1.0, math.nan]))
+        assert search.found == "the loss of image 1 of the global batch; every layer's output is finite"
+        assert not search.in_weights
+
+
+@pytest.mark.parametrize("kind", ["latents", "gradient"])
+def test_skipped_step_leaves_everything_as_it_was_and_the_next_goes_on(job, kind):
+    one = job(nonfinite="skip", checkpoint_every=1, keep_last=9)
+    faults.inject(kind, at=3)
+    assert train(one, Group()) == DONE
+    before, after, end = (tensors(one, step) for step in (2, 3, 6))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert end["optimizer.safetensors step"] == 5
+    assert not any(torch.equal(after[name], end[name]) for name in after if "exp_avg" in name and "qkv" in name)
+    third = rows(one)[2]
+    assert third["loss"] is third["grad_norm"] is third["images_per_second"] is None
+    assert third["left_out"] == 1
+    assert len(rows(one)) == 6
+    assert math.isnan(read_metrics(store_of(one).folder / "metrics")[2]["loss"])
+    (event,) = events(one, "skipped")
+    assert event["step"] == 3
+    assert list(event["ranks"]) == ["0"]
+    numbers = Manifest.read(one.out).numbers
+    assert numbers["left_out"] == [3]
+    assert math.isfinite(numbers["loss_last100"])
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(("policy", "kind"), [("skip", "latents"), ("rollback", "gradient")])
+def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job, policy, kind):
+    whole = job("whole", nonfinite=policy)
+    faults.inject(kind, at=4)
+    assert train(whole, Group()) == DONE
+    for until in (3, 4, 6):
+        last = job("parts", nonfinite=policy, until=until)
+        assert train(last, Group()) == DONE
+    assert hashes(last) == hashes(whole)
+    one, other = ([row["loss"] for row in read_metrics(store_of(each).folder / "metrics")] for each in (whole, last))
+    assert [math.isnan(loss) for loss in one] == [False, False, False, True, False, False]
+    assert repr(one) == repr(other)
+    assert Manifest.read(last.out).numbers["left_out"] == [4]
+
+
+@pytest.mark.parametrize("policy", ["skip", "rollback"])
+def test_step_left_out_before_a_crash_is_left_out_after_it_although_its_fault_is_gone(job, policy, monkeypatch):
+    whole, broken = job("whole", nonfinite=policy), job("broken", nonfinite=policy)
+    faults.inject("once", at=4, times=1)
+    assert train(whole, Group()) == DONE
+    faults.heal()
+    faults.inject("once", at=4, times=1)
+
+    def crash(self, number):
+        raise ConnectionError("the machine is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "back_to", crash)
+        with pytest.raises(ConnectionError):
+            train(broken, Group())
+    faults.heal()
+    assert train(broken, Group()) == DONE
+    assert hashes(broken) == hashes(whole)
+
+
+def test_rollback_takes_everything_from_the_checkpoint_and_says_so(job, caplog):
+    caplog.set_level(logging.INFO)
+    one, clean = job(nonfinite="rollback"), job("skip", nonfinite="skip")
+    faults.inject("weights", at=4, times=1)
+    assert train(one, Group()) == DONE
+    assert "back to step 2; step 3 is left out (nonfinite: rollback)" in caplog.text
+    (event,) = events(one, "rolled back")
+    assert (event["step"], event["to"]) == (3, 2)
+    assert [row["step"] for row in rows(one)] == [1, 2, 3, 3, 4, 5, 6]
+    faults.heal()
+    faults.inject("latents", at=3)
+    assert train(clean, Group()) == DONE
+    assert hashes(one) == hashes(clean)
+
+
+@pytest.mark.parametrize(("at", "checkpoint"), [(3, 2), (4, 2), (6, 4)])
+def test_update_that_spoils_the_weights_is_rolled_back_and_left_out(job, at, checkpoint):
+    """In the middle, at a checkpoint, and at the very end: in no case are such weights kept."""
+    one = job(nonfinite="rollback", keep_last=9)
+    faults.inject("update", at=at)
+    assert train(one, Group()) == DONE
+    assert [(event["step"], event["to"]) for event in events(one, "rolled back")] == [(at, checkpoint)]
+    for step in store_of(one).steps():
+        assert all(value.isfinite().all() for value in tensors(one, step).values())
+
+
+def test_stop_at_a_spoiled_state_keeps_the_checkpoint_before(job, monkeypatch):
+    one = job(nonfinite="rollback", checkpoint_every=4, walltime_minutes=0.0)
+    faults.inject("update", at=1)
+    assert train(one, Group()) == 75  # after one step, the walltime is over
+    assert store_of(one).steps() == [0]
+    assert LeftOut(store_of(one), Group()).steps == [1]
+    assert train(dataclasses.replace(one, walltime_minutes=None), Group()) == DONE
+
+
+def test_skip_ends_where_weights_are_not_finite(job, caplog):
+    faults.inject("weights", at=3)
+    with pytest.raises(NotFinite):
+        train(job(nonfinite="skip"), Group())
+    assert "`nonfinite: rollback` would" in caplog.text
+
+
+def diverging(one):
+    """A job whose steps are longer than a configuration may ask for."""
+    return dataclasses.replace(one, run=one.run.model_copy(update={"lr": 1e30}))
+
+
+def test_training_that_has_diverged_is_not_skipped_for_ever(job, caplog):
+    one = diverging(job(nonfinite="skip", clip=None, steps=30, until=30))
+    with pytest.raises(NotFinite):
+        train(one, Group())
+    assert f"{nonfinite.MOST_IN_A_ROW} steps in a row are left out already" in caplog.text
+    assert len(events(one, "skipped")) == nonfinite.MOST_IN_A_ROW
+    with pytest.raises(NotFinite):  # nor by starting it again
+        train(one, Group())
+
+
+def test_number_of_roll_backs_to_one_checkpoint_is_bounded(job, monkeypatch):
+    monkeypatch.setattr(nonfinite, "MOST_SINCE_CHECKPOINT", 2)
+    for step in (1, 2, 3):
+        faults.inject("latents", at=step)
+    one = job(nonfinite="rollback", checkpoint_every=6)
+    with pytest.raises(NotFinite, match="at step 3"):
+        train(one, Group())
+    assert [event["to"] for event in events(one, "rolled back")] == [0, 0]
+    assert train(dataclasses.replace(one, run=one.run.model_copy(update={"nonfinite": "skip"})), Group()) == DONE
+    assert Manifest.read(one.out).numbers["left_out"] == [1, 2, 3]
+
+
+def test_damaged_list_of_steps_left_out_is_refused(job):
+    one = job(until=2)
+    train(one, Group())
+    (store_of(one).folder / "left_out.json").write_text("{")
+    with pytest.raises(UserError, match=r"left_out\.json cannot be read[\s\S]*remove it"):
+        train(job(), Group())
+
+
+@pytest.mark.sampled("several ranks")
+@pytest.mark.mpi
+@pytest.mark.slow
+@needs_launcher
+def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
+    bad = {"kind": "latents", "at": 4, "image": 5}  # of the second half of the batch
+    jobs = [
+        ("latents", bad, job("latents")),
+        ("weights", {"kind": "weights", "at": 3, "rank": 1}, job("weights", micro_batch=2)),
+        ("gradient", {"kind": "gradient", "at": 3, "rank": 0}, job("gradient")),
+        ("ddp", bad, job("ddp", gradients="ddp")),
+        ("layers", {"kind": "weights", "at": 3, "rank": 1}, job("layers", strategy="dp+tp")),
+        ("skip", bad, job("skip", nonfinite="skip")),
+        ("skip-1", bad, job("parts", nonfinite="skip", until=4)),
+        ("skip-2", bad, job("parts", nonfinite="skip")),
+        ("back", bad, job("back", nonfinite="rollback")),
+        ("shared", bad, job("shared", nonfinite="rollback", sharding="zero1")),
+        ("healed", {"kind": "weights", "at": 4, "rank": 1, "times": 1}, job("healed", nonfinite="rollback")),
+        ("tensors", bad, job("tensors", nonfinite="rollback", strategy="dp+tp")),
+    ]
+    done = on_ranks(PROGRAM, given=jobs, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name, at, *places in (
+        ("latents", 4, "the loss of rank 1", "; first, when computed again: rank 1: the latents of image 5 "),
+        ("weights", 3, "the loss of rank 1", "again: rank 1: the weights of blocks.1.attn.qkv.weight, before"),
+        ("gradient", 3, "the gradient (", "again: rank 0: the gradient of the ", "blocks.0.mlp.fc2, in the backward"),
+        ("ddp", 4, "the loss of rank 1", "again: rank 1: the latents of image 5 "),
+        ("layers", 3, "the loss of rank 0, 1", "rank 1: the weights of blocks.1.attn.qkv.weight, before"),
+    ):
+        said, same = ((tmp_path / f"{name} of rank {rank}").read_text() for rank in (0, 1))
+        assert said == same
+        assert all(words in said for words in (f"at step {at}", *places)), said
+    by_name = {name: one for name, _, one in jobs}
+    for name in ("skip", "skip-1", "skip-2", "back", "shared", "healed", "tensors"):
+        assert [(tmp_path / f"{name} of rank {rank}").read_text() for rank in (0, 1)] == ["0", "0"]
+        assert all(value.isfinite().all() for value in tensors_of(by_name[name]))
+    assert hashes(by_name["skip"]) == hashes(by_name["skip-2"]) == hashes(by_name["back"])
+    assert Manifest.read(by_name["shared"].out).numbers["left_out"] == [4]
+    assert Manifest.read(by_name["healed"].out).numbers["left_out"] == [3]
+    assert Manifest.read(by_name["tensors"].out).numbers["left_out"] == [4]
+
+
+def tensors_of(job) -> list[torch.Tensor]:
+    files = [job.out.parent / entry["path"] for entry in Manifest.read(job.out).files]
+    return [value for path in files for value in load_file(path).values()]

@@ -1,0 +1,225 @@
+"""cftp, dp and dp+tp train the same: losses, checkpoints, and nothing that grows apart between ranks."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from dithc.comm import Group
+from dithc.log import UserError, read_metrics
+from dithc.runs import Store
+from dithc.tensors import assemble, read_tensors
+from dithc.train import train
+from dithc.train.strategies.layout import Layout, layout_of, sentence
+from dithc.train.strategies.tensor import Cut
+from tests.ranks import needs_launcher, on_ranks
+
+STEPS = 10
+# Unit roundoff, times the longest dot product (the MLP's width, 4 x 32), times the linear layers that an activation passes one
+# after another (patch, 2 blocks of 4, final): the worst case of the forward pass to first order, as in test_golden.
+FP32 = 2**-24 * 128 * 10
+# bf16 products differ between strategies in the rounding of the sum over ranks, once a row-parallel layer (2 blocks of 2).
+BF16 = 2**-8 * 4
+PROGRAM = """
+import dataclasses, pickle, sys
+import torch
+from dithc.comm import connect
+from dithc.hardware import discover
+from dithc.train import strategy, train
+with connect(int(sys.argv[2]), timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
+    torch.set_num_threads(1)
+    jobs, dies = pickle.load(file)
+    if dies > 1:  # a node of so many dies, of one cluster for each of their ranks; each rank sees the core it is bound to
+        node = discover()
+        core = dataclasses.replace(node.visible_cores[0], index=group.rank, die=group.rank * dies // group.size)
+        strategy.discover = lambda: dataclasses.replace(node, cores=(core,))
+    assert all(train(job, group) == 0 for job in jobs)
+"""
+
+ALIKE = """
+import hashlib, torch
+from dithc.comm import connect
+from dithc.train.rehearse import Rehearsal, _trainer
+with connect(2, timeout_seconds=600) as group:
+    torch.set_num_threads(1)
+    model = KIND | {"hidden_size": 64, "depth": 2, "num_heads": 2}
+    trainer = _trainer(Rehearsal(model=model, batch=2, dtype="bf16", strategy="dp+tp"), group)
+    for number in range(1, 4):
+        trainer.step(number)
+    states = {"weight": trainer.strategy.module.state_dict(), "ema": trainer.ema.state, "adam": trainer.optimizer.state()}
+    found = {
+        f"{kind} {name}": hashlib.sha256(value.contiguous().numpy().tobytes()).hexdigest()
+        for kind, state in states.items() for name, value in state.items()
+    }
+    cut = trainer.strategy.shards.cuts
+    assert any("qkv.weight" in name for name in cut) and not any("adaLN" in name for name in cut)
+    one, two = group.gather_objects(found)
+    for name in one:
+        parameter = name.split(" ")[1].removeprefix("exp_avg_sq.").removeprefix("exp_avg.")
+        assert (one[name] == two[name]) == (parameter not in cut), name
+"""
+
+MODERN = {"preset": "ModernDiT-S/2", "qk_norm": True, "hidden_size": 32, "depth": 2, "num_heads": 2}
+MUON = {"optimizer": {"kind": "muon"}}
+several_ranks = [
+    pytest.mark.slow,
+    pytest.mark.mpi,
+    needs_launcher,
+]
+
+
+def train_on_ranks(folder: Path, jobs, *, ranks=2, dies=1) -> "subprocess.CompletedProcess[str]":
+    return on_ranks(PROGRAM, ranks=ranks, given=(jobs, dies), folder=folder)
+
+
+def rows(job):
+    return read_metrics(Store.of_run(job.out)[0].folder / "metrics")
+
+
+def ten(job, store, **changes):
+    settings = {"until": STEPS, "steps": STEPS, "warmup_steps": 3, "checkpoint_every": STEPS}
+    return job(store, **(settings | changes))
+
+
+def assert_alike(found, truth, *, tolerance):
+    assert len(found) == len(truth) == STEPS
+    for left, right in zip(found, truth, strict=True):
+        assert left["loss"] == pytest.approx(right["loss"], rel=tolerance)
+        # The norm sums squares of gradients that pass the layers twice, and grows apart with the weights.
+        assert left["grad_norm"] == pytest.approx(right["grad_norm"], rel=10 * tolerance)
+
+
+class TestOnSeveralRanks:
+    pytestmark = several_ranks
+
+    @pytest.mark.sampled("several ranks")
+    @pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", FP32), ("bf16", BF16)])
+    def test_three_strategies_have_the_same_ten_losses(self, job, make_latents, tmp_path, dtype, tolerance):
+        latents = make_latents(tmp_path / "held-out", held_out=7)
+        settings = {"dtype": dtype, "micro_batch": 3, "clip": 0.1, "latents": latents, "validate_every": STEPS // 2}
+        one = ten(job, "cftp", **settings)
+        train(one, Group())
+        several = [ten(job, name, strategy=name, **settings) for name in ("dp", "dp+tp")]
+        done = train_on_ranks(tmp_path, several)
+        assert done.returncode == 0, done.stderr
+        for name, trained in zip(("dp", "dp+tp"), several, strict=True):
+            assert f"strategy {name} (" in done.stderr
+            assert_alike(rows(trained), rows(one), tolerance=tolerance)
+            for left, right in zip(rows(trained)[4::5], rows(one)[4::5], strict=True):
+                assert left["val_loss"] == pytest.approx(right["val_loss"], rel=tolerance)
+
+    @pytest.mark.sampled("several ranks")
+    def test_four_ranks_on_two_dies_share_batch_and_layers(self, job, make_latents, tmp_path):
+        measured = {"latents": make_latents(tmp_path / "held-out", held_out=1), "validate_every": STEPS // 2}
+        one, grid = ten(job, "one", **measured), ten(job, "grid", strategy="dp+tp", recompute="block", **measured)
+        train(one, Group())
+        done = train_on_ranks(tmp_path, [grid], ranks=4, dies=2)
+        assert done.returncode == 0, done.stderr
+        assert "2 share(s) of the global batch, 2 rank(s) to a layer" in done.stderr
+        assert_alike(rows(grid), rows(one), tolerance=FP32)
+        assert rows(grid)[-1]["val_loss"] == pytest.approx(rows(one)[-1]["val_loss"], rel=FP32)  # of one tile
+
+    @pytest.mark.sampled("several ranks")
+    @pytest.mark.parametrize("first", ["cftp", "dp+tp"])
+    def test_any_strategy_continues_what_another_began(self, job, tmp_path, first):
+        half = STEPS // 2
+        whole = ten(job, "whole")
+        begun, ended = ten(job, "parts", until=half), ten(job, "parts")
+        shared = begun if first == "dp+tp" else ended
+        object.__setattr__(shared, "strategy", "dp+tp")
+        train(whole, Group())
+        for part in (begun, ended):
+            if part is shared:
+                done = train_on_ranks(tmp_path, [part])
+                assert done.returncode == 0, done.stderr
+            else:
+                train(part, Group())
+        assert_alike(rows(ended), rows(whole), tolerance=FP32)
+        folders = [Store.of_run(one.out)[0].open(STEPS).folder for one in (whole, ended)]
+        for name in ("model.safetensors", "ema.safetensors", "optimizer.safetensors"):
+            truth, found = (read_tensors(folder / name) for folder in folders)
+            assert truth.keys() == found.keys()
+            for key, value in truth.items():
+                assert found[key].shape == value.shape
+        ema = [read_tensors(folder / "ema.safetensors") for folder in folders]
+        for key, value in ema[0].items():
+            # An average over ten steps of at most lr = 1e-3 each; Adam divides by gradients, so rounding decides small ones.
+            torch.testing.assert_close(ema[1][key], value, rtol=0, atol=1e-4)
+
+    @pytest.mark.sampled("several ranks")
+    @pytest.mark.parametrize("optimizer", [{}, MUON], ids=["adamw", "muon"])
+    def test_other_kinds_of_blocks_train_as_one_however_ranks_share_them(self, job, tmp_path, optimizer):
+        """A rank has whole hidden features of a gated MLP, and the norms of its heads are those of all heads."""
+        settings = {"model": MODERN, "clip": 0.1, "micro_batch": 3, **optimizer}
+        one = ten(job, "one", **settings)
+        several = [
+            ten(job, "layers", strategy="dp+tp", **settings),
+            ten(job, "state", strategy="dp", sharding="zero1", **settings),
+            ten(job, "ddp", strategy="dp", gradients="ddp", **settings),
+        ]
+        train(one, Group())
+        done = train_on_ranks(tmp_path, several)
+        assert done.returncode == 0, done.stderr
+        folders = [Store.of_run(job.out)[0].open(STEPS).folder for job in (one, *several)]
+        truth, *others = (
+            {**read_tensors(f / "model.safetensors"), **read_tensors(f / "optimizer.safetensors")} for f in folders
+        )
+        for trained, found in zip(several, others, strict=True):
+            assert_alike(rows(trained), rows(one), tolerance=10 * FP32)
+            assert found.keys() == truth.keys()
+            for name, value in truth.items():
+                assert found[name].shape == value.shape, name
+                if name.startswith(("exp_avg.", "momentum.")):
+                    assert (found[name] - value).norm() < 0.01 * value.norm() + 1e-9, name
+
+    @pytest.mark.sampled("several ranks")
+    @pytest.mark.parametrize("model", [{"preset": "DiT-S/2"}, {"preset": "ModernDiT-S/2", "qk_norm": True}], ids=str)
+    def test_what_is_replicated_stays_the_same_on_all_ranks_to_the_bit(self, model):
+        done = on_ranks(ALIKE.replace("KIND", repr(model)))
+        assert done.returncode == 0, done.stderr
+
+    @pytest.mark.sampled("several ranks")
+    def test_heads_that_the_ranks_cannot_share_are_refused(self, job, tmp_path):
+        model = {"preset": "DiT-S/2", "hidden_size": 48, "depth": 1, "num_heads": 3}
+        done = train_on_ranks(tmp_path, [ten(job, "three", strategy="dp+tp", model=model)])
+        assert done.returncode == 2, done.stderr
+        assert "heads of the model" in done.stderr
+        assert "expected: a multiple of 2" in done.stderr
+
+
+@pytest.mark.parametrize("cut", [Cut(0), Cut(1), Cut(0, 3)])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_shards_join_to_the_whole(cut, size):
+    whole = torch.randn(24, 8)
+    shards = [cut.shard(whole, rank=rank, size=size) for rank in range(size)]
+    assert all(shard.is_contiguous() and shard.numel() == whole.numel() // size for shard in shards)
+    pieces = [piece for rank, shard in enumerate(shards) for piece in cut.pieces("w", shard, rank=rank, size=size)]
+    assert torch.equal(assemble(pieces)["w"], whole)
+
+
+def test_packed_rows_are_cut_by_heads_of_each_of_q_k_and_v():
+    whole = torch.arange(12.0)  # q, k and v of 2 heads of width 2
+    assert Cut(0, 3).shard(whole, rank=1, size=2).tolist() == [2, 3, 6, 7, 10, 11]
+
+
+def test_ranks_of_a_die_share_layers_and_dies_share_the_batch():
+    firsts = [0] * 16 + [16] * 16  # two nodes of 4 dies of 4 clusters
+    grid = [layout_of("dp+tp", rank=rank, size=32, first_ranks=firsts, dies=4) for rank in range(len(firsts))]
+    assert {layout.tensor_size for layout in grid} == {4}
+    assert [layout.data_rank for layout in grid] == [rank // 4 for rank in range(32)]
+    assert [layout.tensor_rank for layout in grid[:5]] == [0, 1, 2, 3, 0]
+    assert layout_of("dp", rank=5, size=32, first_ranks=firsts, dies=4).data_size == 32
+
+
+@pytest.mark.parametrize("firsts", [[0, 0, 0], [0, 1, 0, 1]])
+def test_ranks_that_dies_cannot_share_are_refused(firsts):
+    with pytest.raises(UserError, match="ranks of strategy dp"):
+        layout_of("dp+tp", rank=0, size=len(firsts), first_ranks=firsts, dies=1 if 1 in firsts else 2)
+
+
+def test_the_log_says_what_a_strategy_means_here():
+    said = sentence(Layout(name="dp", rank=0, size=4), dies=1, clusters=4, ranks_on_node=4)
+    assert "a rank is a cluster with a replica of everything" in said
+    assert "meant for" not in said
+    assert "meant for 1 rank(s)" in sentence(Layout(size=4), dies=1, clusters=4, ranks_on_node=4)

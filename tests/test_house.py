@@ -33,6 +33,7 @@ ENTRANCES = {
         "dithc/comm/process_group/exchange.py",
         "dithc/memory/",
         "dithc/pages/",
+        "dithc/bench/libraries/",
     ),
     "numba": ("dithc/hcops/numba/",),
     "llvmlite": ("dithc/hcops/numba/",),

@@ -143,7 +143,7 @@ def _check(settings: StepSettings) -> None:
 def _first_run(name: str, training: Training) -> _Entry:
     """Builds a contender and lets it compute a loss and gradients of the initial weights."""
     contender, entry = CONTENDERS[name], _Entry(name=name)
-    if obstacle := contender.obstacle():
+    if obstacle := contender.obstacle(training.dtype):
         log.warning("%s is skipped: %s", name, obstacle)
         return _Entry(name=name, status="skipped", reason=obstacle)
     log.info("%s: warming up", name)

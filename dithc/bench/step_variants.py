@@ -17,9 +17,11 @@ from torch import Tensor, nn
 
 from dithc import hcops, native
 from dithc.bench.ceilings import Precision
+from dithc.bench.libraries import LIBRARIES, Library, linear_by, linears_served_by
 from dithc.bench.operators import precision
 from dithc.cftp import Team
 from dithc.diffusion import Objective, Schedule, training_loss
+from dithc.hcops import tuning
 from dithc.model import DiT
 
 LEARNING_RATE = 1e-4
@@ -126,21 +128,21 @@ class Contender:
         backend: of hcops.
         wrap: makes of the model what is called.
         optimizer: makes of a training what updates its weights.
-        obstacle: why it cannot run here, None when it can.
-        cores: those that it runs on.
+        obstacle: why it cannot run here with a type, None when it can.
+        around: what surrounds its steps: the cores that they run on, or who serves its linear layers.
     """
 
     what: str
     backend: str
     wrap: Callable[[nn.Module], Callable[..., Tensor]]
     optimizer: Callable[[Training], Callable[[], object]]
-    obstacle: Callable[[], str | None]
-    cores: Callable[[], AbstractContextManager[None]] = nullcontext
+    obstacle: Callable[[Precision], str | None]
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Has its back end serve, on its cores."""
-        with hcops.use(self.backend), self.cores():
+        """Has its back end serve, in its surroundings."""
+        with hcops.use(self.backend), self.around():
             yield
 
 
@@ -195,20 +197,20 @@ def _own_update(training: Training) -> Callable[[], object]:
     return update
 
 
-def _nothing() -> None:
+def _nothing(dtype: Precision) -> None:
     return None
 
 
-def _no_library() -> str | None:
+def _no_library(dtype: Precision) -> str | None:
     return None if native.library() is not None else f"the C kernels are off: {native.load().reason}"
 
 
-def _no_second_cluster() -> str | None:
+def _no_second_cluster(dtype: Precision) -> str | None:
     found = len(Team.of().clusters)
-    return _no_library() or (f"the team has {found} cluster(s), and 2 are needed" if found < 2 else None)
+    return _no_library(dtype) or (f"the team has {found} cluster(s), and 2 are needed" if found < 2 else None)
 
 
-def _no_compiler() -> str | None:
+def _no_compiler(dtype: Precision) -> str | None:
     """torch.compile writes C++; without a compiler it fails at the first step."""
     candidates = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "clang++", "c++"]
     if any(shutil.which(name) for name in candidates):
@@ -216,10 +218,35 @@ def _no_compiler() -> str | None:
     return f"torch.compile needs a C++ compiler: no {' or '.join(candidates)} on PATH"
 
 
-DITHC, ONE_CLUSTER = "dithc", "one-cluster"
+def _by(name: str, library: Library) -> Contender:
+    """The products of linear layers by a library, everything else by dithc."""
+
+    def obstacle(dtype: Precision) -> str | None:
+        return _no_library(dtype) or library.obstacle(dtype)
+
+    return Contender(
+        f"products of linear layers by {name}, the rest dithc's",
+        *("c", _as_it_is, _own_update, obstacle, lambda: linears_served_by(linear_by(library))),
+    )
+
+
+@contextmanager
+def _by_the_rule() -> Iterator[None]:
+    """Every product is cut by the kernels' own rule, whatever a search found."""
+    with tuning.trying(None):
+        yield
+
+
+DITHC, ONE_CLUSTER, OWN_PRODUCTS, UNTUNED = "dithc", "one-cluster", "own-products", "untuned"
 TORCH = "PyTorch's operators"
 CONTENDERS: Mapping[str, Contender] = {
     DITHC: Contender("dithc's C operators and AdamW", "c", _as_it_is, _own_update, _no_library),
+    UNTUNED: Contender("dithc without a tuning", "c", _as_it_is, _own_update, _no_library, _by_the_rule),
+    OWN_PRODUCTS: Contender(
+        "products of linear layers by dithc, without what it puts into their ends",
+        *("c", _as_it_is, _own_update, _no_library, lambda: linears_served_by(hcops.linear)),
+    ),
+    **{name: _by(name, library) for name, library in LIBRARIES.items()},
     ONE_CLUSTER: Contender(
         "dithc on as many cores as one cluster has", "c", _as_it_is, _own_update, _no_second_cluster, one_cluster
     ),

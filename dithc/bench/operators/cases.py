@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dithc import hcops
 from dithc.bench.ceilings import Precision
+from dithc.bench.libraries import LIBRARIES, linear_by
 from dithc.bench.operators.settings import (
     TYPES,
     Case,
@@ -49,23 +50,28 @@ LARGEST_NORM = 1.0
 
 
 def cases(
-    wanted: Sequence[str], *, models: Sequence[str], dtypes: Sequence[Precision], size_bytes: int
+    wanted: Sequence[str],
+    *,
+    models: Sequence[str],
+    dtypes: Sequence[Precision],
+    size_bytes: int,
+    libraries: Sequence[str] = (),
 ) -> Iterator[Case]:
     """The cases one after the other, so that the memory of one is free before the next.
 
     Raises:
-        UserError: an operator or a model that there is not.
+        UserError: an operator, a model or a library that there is not.
     """
-    for what, names, known in (("ops", wanted, OPS), ("models", models, PRESETS)):
+    for what, names, known in (("ops", wanted, OPS), ("models", models, PRESETS), ("libraries", libraries, LIBRARIES)):
         unknown = [name for name in names if name not in known]
-        if unknown or not names:
+        if unknown or not (names or what == "libraries"):
             expected = f"of: {', '.join(known)}"
             raise problem(f"bench ops --{what}", got=",".join(unknown), expected=expected, remedy=f"correct --{what}")
     for op in wanted:
         for dtype in dtypes:
             if op == "gemm":
                 for model in models:
-                    yield from gemm(model, dtype)
+                    yield from gemm(model, dtype, libraries)
             elif op == "attention":
                 yield from attention(dtype)
             elif op != "adamw" or dtype == "fp32":  # the optimizer's arrays are fp32 in any training
@@ -74,8 +80,8 @@ def cases(
                 yield case
 
 
-def gemm(model: str, dtype: Precision) -> Iterator[Case]:
-    """The three products of each module of table 4."""
+def gemm(model: str, dtype: Precision, libraries: Sequence[str] = ()) -> Iterator[Case]:
+    """The three products of each module of table 4, by dithc, by PyTorch, and by those libraries that can."""
     batch = BATCHES.get(model, OTHER_BATCH)
     for layer in module_layers(PRESETS[model], batch=batch):
         for of in PASSES:
@@ -83,6 +89,11 @@ def gemm(model: str, dtype: Precision) -> Iterator[Case]:
             with precision(dtype):
                 ours = our_linear_run(layer, of, dtype)
                 eager = linear_run(layer, of, F.linear, dtype, weight_dtype=TYPES[dtype])
+                others: dict[str, Mapping[str, Run]] = {
+                    name: {of: linear_run(layer, of, linear_by(LIBRARIES[name]), dtype, weight_dtype=TYPES[dtype])}
+                    for name in libraries
+                    if LIBRARIES[name].obstacle(dtype) is None
+                }
             yield Case(
                 op="gemm",
                 group=f"gemm {model}",
@@ -92,7 +103,7 @@ def gemm(model: str, dtype: Precision) -> Iterator[Case]:
                 limit="multiply_add",
                 work=layer.flop,
                 counted="2 m n k",
-                ways={"hcops": {of: ours}, "eager": {of: eager}},
+                ways={"hcops": {of: ours}, "eager": {of: eager}, **others},
             )
 
 

@@ -11,12 +11,15 @@ import torch
 
 from dithc import hcops
 from dithc.bench.ceilings import CopyCeiling, MultiplyAddCeiling, Precision, multiply_add_ceiling, team_facts
+from dithc.bench.libraries import LIBRARIES, described
 from dithc.bench.operators.cases import ATTENTION_SHAPES, MEMORY_BOUND, OPS, cases
 from dithc.bench.operators.settings import Case, Run, precision
 from dithc.bench.operators.shapes import MODULES, PASSES
 from dithc.bench.record import circumstances, last_level_bytes, prepare_threads
 from dithc.bench.timing import Timing, geometric_mean, loops_for, spread, take_turns
-from dithc.log import problem, progress
+from dithc.log import logger, problem, progress
+
+log = logger(__name__)
 
 # A time is of as many runs as fit into this, so that starting and reading the clock cost nothing beside it.
 SECONDS_PER_TIME = 0.005
@@ -32,6 +35,7 @@ class OpsSettings:
         ops: of `OPS`.
         models: presets whose linear layers are measured; DiT-XL/2 with 4 images, DiT-S/2 with 16, others with 4.
         dtypes: fp32, bf16, or both.
+        libraries: of `LIBRARIES`, that stand beside PyTorch's choice at the products, where they can.
         backend: the back end of hcops that is measured; None is the one that is active.
         size_bytes: of an fp32 activation of the memory-bound operators, of all weights for AdamW, and of the copy.
         threads: compute threads; None takes the core plan's.
@@ -41,6 +45,7 @@ class OpsSettings:
     ops: tuple[str, ...] = OPS
     models: tuple[str, ...] = ("DiT-XL/2", "DiT-S/2")
     dtypes: tuple[Precision, ...] = ("fp32", "bf16")
+    libraries: tuple[str, ...] = ()
     backend: str | None = None
     size_bytes: int = 256 * MIB
     threads: int | None = None
@@ -60,8 +65,15 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
     machine, core_plan = prepare_threads(settings.threads)
     ceilings = _Ceilings(settings)
     rows = []
+    _say_missing(settings)
     with hcops.use(settings.backend) if settings.backend else nullcontext():
-        wanted = cases(settings.ops, models=settings.models, dtypes=settings.dtypes, size_bytes=settings.size_bytes)
+        wanted = cases(
+            settings.ops,
+            models=settings.models,
+            dtypes=settings.dtypes,
+            size_bytes=settings.size_bytes,
+            libraries=settings.libraries,
+        )
         with progress(total=_count(settings), label="bench ops", unit="case") as bar:
             for case in wanted:
                 rows.append(_measure(case, ceilings, settings.repeats))
@@ -74,6 +86,7 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
         "groups": summaries(rows),
         "ceilings": ceilings.summary(rows),
         "team": team_facts(),
+        "libraries": described(settings.libraries, settings.dtypes),
         "out_of_cache": {
             "last_level_cache_bytes": cache,
             "copied_bytes": 2 * settings.size_bytes,
@@ -84,6 +97,14 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
         **where,
         "cases": rows,
     }
+
+
+def _say_missing(settings: OpsSettings) -> None:
+    """One line for each library that cannot multiply here; unknown names are refused by the cases."""
+    for name in settings.libraries:
+        for dtype in settings.dtypes:
+            if name in LIBRARIES and (why := LIBRARIES[name].obstacle(dtype)):
+                log.warning("%s is left out for %s: %s", name, dtype, why)
 
 
 class _Ceilings:

@@ -82,12 +82,12 @@ def step_table(result: Mapping[str, Any]) -> str:
     lines = [
         f"{settings['model']}, batch {settings['batch']}, {settings['dtype']}, {settings['threads']} thread(s), "
         f"median of {settings['repeats']} steps after {settings['warmup']}",
-        f"{'contender':<12}{'seconds':>10}{'+- MAD':>9}{'dithc is':>10}{'images/s':>10}"
+        f"{'contender':<14}{'seconds':>10}{'+- MAD':>9}{'dithc is':>10}{'images/s':>10}"
         f"{'GFLOP/s':>10}{'(linear)':>10}{'of peak':>9}{'of GEMM':>9}{'peak GiB':>10}",
     ]
     for row in result["contenders"]:
         if row["status"] != "ok":
-            lines.append(f"{row['name']:<12}{row['status']}: {row['reason']}")
+            lines.append(f"{row['name']:<14}{row['status']}: {row['reason']}")
             continue
         rates, speedup, peak = row["gflop_per_second"], row["speedup_of_dithc"], row["peak_above_start_bytes"]
         shares = [
@@ -95,7 +95,7 @@ def step_table(result: Mapping[str, Any]) -> str:
         ]
         faster = f"{speedup['median']:.2f} x" if speedup else "-"
         lines.append(
-            f"{row['name']:<12}{row['seconds']['median']:>10.4f}{row['seconds']['mad']:>9.4f}{faster:>10}"
+            f"{row['name']:<14}{row['seconds']['median']:>10.4f}{row['seconds']['mad']:>9.4f}{faster:>10}"
             f"{row['images_per_second']:>10.2f}{rates['training_total']:>10.1f}{rates['training_linear']:>10.1f}"
             f"{shares[0]:>9}{shares[1]:>9}{f'{peak / GIB:.2f}' if peak else '-':>10}"
         )

@@ -13,6 +13,7 @@ def _add_ops(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ops", help=f"of {ops} (default: all)")
     parser.add_argument("--models", default="DiT-XL/2,DiT-S/2", help="presets for gemm (default DiT-XL/2,DiT-S/2)")
     parser.add_argument("--dtype", choices=("fp32", "bf16", "both"), default="both", help="(default both)")
+    parser.add_argument("--libraries", help="of openblas, torch-blas, onednn: beside PyTorch's choice at gemm (table 4)")
     parser.add_argument("--backend", choices=("c", "numba", "reference"), help="of hcops (default: the active one)")
     parser.add_argument(
         "--bytes", type=int, default=256 * MIB, help="of an activation of the memory-bound operators (default 256 MiB)"
@@ -34,7 +35,10 @@ def _add_step(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=16, help="images per step (default 16)")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="bf16: autocast, weights stay fp32")
     parser.add_argument(
-        "--compare", default="eager,compile", help="what dithc's step is compared with; also: numba, one-cluster"
+        "--compare",
+        default="eager,compile",
+        help="what dithc's step is compared with; also: numba, one-cluster; untuned, own-products, openblas, torch-blas, onednn: "
+        "only the products of linear layers differ (table 3)",
     )
     parser.add_argument("--warmup", type=int, default=2, help="steps of each before the clock (default 2)")
     parser.add_argument("--repeats", type=int, default=7, help="timed rounds (default 7)")
@@ -50,6 +54,7 @@ def _ops(args: argparse.Namespace) -> int:
         operators.ops.OpsSettings(
             models=tuple(args.models.split(",")),
             dtypes=("fp32", "bf16") if args.dtype == "both" else (args.dtype,),
+            libraries=tuple(args.libraries.split(",")) if args.libraries else (),
             backend=args.backend,
             size_bytes=args.bytes,
             threads=args.threads,

@@ -1,0 +1,142 @@
+"""Libraries of matrix products: how each is found and called, and why it cannot serve here.
+
+Legend: M, K, N sizes of C (M, N) = A (M, K) B (K, N).
+"""
+
+import ctypes
+import ctypes.util
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from dithc.bench.ceilings import Precision
+
+OPENBLAS_VARIABLE = "DITHC_OPENBLAS"
+"""Environment: the shared library of OpenBLAS, where the system's linker does not know it."""
+
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+# Of <cblas.h>.
+_ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE = 101, 111, 112
+
+
+@dataclass(frozen=True)
+class Library:
+    """One library.
+
+    Attributes:
+        what: in words, with its version where it tells one.
+        product: C (M, N) of A (M, K), B (K, N) and a bias (N) or None, all of one type, none empty; A and B are dense or
+            transposes of dense ones; the bias is added as the library does that.
+        obstacle: why it cannot multiply numbers of a type here, None where it can.
+    """
+
+    what: Callable[[], str]
+    product: Product
+    obstacle: Callable[[Precision], str | None]
+
+
+def _torch_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+
+
+def _torch_what() -> str:
+    """PyTorch takes the library that it was built with for fp32, and oneDNN for bf16."""
+    told = torch.__config__.show()
+    built = [word.strip().removeprefix("BLAS_INFO=") for word in told.split(",") if "BLAS_INFO=" in word]
+    return f"PyTorch's choice: {built[0] if built else 'unknown'} for fp32, oneDNN for bf16 where the CPU has it"
+
+
+def _onednn_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    """Inner product with a weight of (N, K); a transposed A is copied first, and the copy is part of the time."""
+    return torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+def _onednn_what() -> str:
+    found = [line.strip("- ") for line in torch.__config__.show().splitlines() if "MKL-DNN" in line]
+    return found[0] if found else "oneDNN"
+
+
+def _onednn_obstacle(dtype: Precision) -> str | None:
+    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return "this PyTorch was built without oneDNN"
+    if dtype == "bf16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return "oneDNN has no bf16 on this CPU"
+    return None
+
+
+@cache
+def _openblas() -> ctypes.CDLL | str:
+    """The library, or why there is none."""
+    name = os.environ.get(OPENBLAS_VARIABLE) or ctypes.util.find_library("openblas")
+    if name is None:
+        return f"no OpenBLAS: apt-get install libopenblas0-pthread, or name its shared library in {OPENBLAS_VARIABLE}"
+    try:
+        library = ctypes.CDLL(name)
+        library.cblas_sgemm.argtypes = (
+            *(ctypes.c_int,) * 6,
+            *(ctypes.c_float, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int),
+            *(ctypes.c_float, ctypes.c_void_p, ctypes.c_int),
+        )
+        library.cblas_sgemm.restype = None
+        library.openblas_get_config.restype = ctypes.c_char_p
+        library.openblas_set_num_threads.argtypes = (ctypes.c_int,)
+    except (OSError, AttributeError) as error:
+        return f"{name} is no OpenBLAS: {error}"
+    return library
+
+
+def _openblas_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    library = _openblas()
+    assert isinstance(library, ctypes.CDLL), library
+    (rows, depth), columns = a.shape, b.shape[1]
+    c = a.new_empty(rows, columns) if bias is None else bias.expand(rows, columns).contiguous()
+    library.openblas_set_num_threads(torch.get_num_threads())
+    library.cblas_sgemm(
+        *(_ROW_MAJOR, *(_NO_TRANSPOSE if x.is_contiguous() else _TRANSPOSE for x in (a, b)), rows, columns, depth),
+        *(1.0, a.data_ptr(), _leading(a), b.data_ptr(), _leading(b)),
+        *(0.0 if bias is None else 1.0, c.data_ptr(), columns),
+    )
+    return c
+
+
+def _leading(matrix: Tensor) -> int:
+    """Elements between two rows as they lie in memory."""
+    return max(1, matrix.shape[1] if matrix.is_contiguous() else matrix.shape[0])
+
+
+def _openblas_what() -> str:
+    library = _openblas()
+    return library if isinstance(library, str) else library.openblas_get_config().decode().strip()
+
+
+def _openblas_obstacle(dtype: Precision) -> str | None:
+    if isinstance(library := _openblas(), str):
+        return library
+    if dtype != "fp32":
+        return "OpenBLAS as it is distributed multiplies fp32"
+    # A count that it takes back is proof of the call; a build for one thread only cannot stand beside the others.
+    library.openblas_set_num_threads(torch.get_num_threads())
+    found = library.openblas_get_num_threads()
+    return (
+        None if found == torch.get_num_threads() else f"this OpenBLAS runs {found} of {torch.get_num_threads()} threads"
+    )
+
+
+LIBRARIES: Mapping[str, Library] = {
+    "openblas": Library(_openblas_what, _openblas_product, _openblas_obstacle),
+    "torch-blas": Library(_torch_what, _torch_product, lambda dtype: None),
+    "onednn": Library(_onednn_what, _onednn_product, _onednn_obstacle),
+}
+
+
+def described(names: Iterable[str], dtypes: Iterable[Precision]) -> dict[str, dict[str, str | None]]:
+    """For each library what it is, and for each type why it cannot multiply that here, None where it can."""
+    return {
+        name: {"what": LIBRARIES[name].what(), **{dtype: LIBRARIES[name].obstacle(dtype) for dtype in dtypes}}
+        for name in names
+    }

@@ -1,0 +1,127 @@
+"""Products by other libraries: the same numbers, and really theirs."""
+
+import ctypes.util
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dithc import hcops
+from dithc.bench import step
+from dithc.bench.operators import cases, ops
+from dithc.bench.libraries import LIBRARIES, linear_by, linears_served_by
+from dithc.log import UserError
+from dithc.model import DiT
+
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def served(name: str, dtype: str) -> None:
+    if why := LIBRARIES[name].obstacle(dtype):
+        pytest.skip(f"{name}, {dtype}: {why}")
+
+
+def random(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype).requires_grad_()
+
+
+@pytest.mark.parametrize("rows", [(5,), (2, 3), (1,)])
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_linear_and_its_gradients_equal_float64(name, dtype, has_bias, rows):
+    served(name, dtype)
+    inputs = [random(*rows, 24, seed=0, dtype=TYPES[dtype]), random(40, 24, seed=1, dtype=TYPES[dtype])]
+    if has_bias:
+        inputs.append(random(40, seed=2, dtype=TYPES[dtype]))
+    exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    y, truth = linear_by(LIBRARIES[name])(*inputs), F.linear(*exact)
+    dy = random(*rows, 40, seed=3, dtype=TYPES[dtype]).detach()
+    gradients, wanted = torch.autograd.grad(y, inputs, dy), torch.autograd.grad(truth, exact, dy.double())
+    tolerance = 1e-5 if dtype == "fp32" else 2e-2
+    for got, expected in zip([y, *gradients], [truth, *wanted], strict=True):
+        assert got.dtype is TYPES[dtype]
+        torch.testing.assert_close(got.double(), expected, rtol=tolerance, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize("linear", [*LIBRARIES, "dithc"])
+def test_a_model_trains_alike_whoever_makes_its_products(linear, use_backend):
+    use_backend("c")
+    if linear != "dithc":
+        served(linear, "fp32")
+    model = DiT.from_preset("DiT-S/2", depth=2, hidden_size=48, num_heads=2, input_size=8, num_classes=3)
+    for index, parameter in enumerate(model.parameters()):
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(index))
+    inputs = random(2, 4, 8, 8, seed=0).detach(), torch.tensor([3, 500]), torch.tensor([1, 2])
+
+    def gradients() -> list[torch.Tensor]:
+        weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        return list(torch.autograd.grad(model(*inputs).square().mean(), weights))
+
+    with hcops.use("reference"):
+        truth = gradients()
+    with linears_served_by(hcops.linear if linear == "dithc" else linear_by(LIBRARIES[linear])):
+        assert {row["backend"] for row in hcops.describe() if row["op"] == "attention"} == {"c"}
+        found = gradients()
+    for got, expected in zip(found, truth, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-5)
+
+
+def count_calls(name: str) -> int:
+    """How many products of one layer, forward and backward, the library itself tells of."""
+    program = f"""
+import torch
+from dithc.bench.libraries import LIBRARIES, linear_by
+x, w = torch.randn(64, 32, requires_grad=True), torch.randn(96, 32, requires_grad=True)
+with torch.backends.mkldnn.verbose(1), torch.backends.mkl.verbose(1):
+    linear_by(LIBRARIES[{name!r}])(x, w, torch.zeros(96)).sum().backward()
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    word = {"onednn": ("primitive,exec,cpu,inner_product", "primitive,exec,cpu,matmul"), "torch-blas": ("SGEMM(",)}[
+        name
+    ]
+    return sum(any(part in line for part in word) for line in told.splitlines())
+
+
+def test_onednn_makes_all_three_products():
+    served("onednn", "fp32")
+    assert count_calls("onednn") == 3
+
+
+def test_torch_s_products_are_of_the_library_that_it_names():
+    if not torch.backends.mkl.is_available():
+        pytest.skip("this PyTorch has no MKL that could tell of its calls")
+    assert "mkl" in LIBRARIES["torch-blas"].what()
+    assert count_calls("torch-blas") == 3
+
+
+def test_a_library_that_is_none_is_told(monkeypatch):
+    from dithc.bench.libraries import products
+
+    monkeypatch.setenv(products.OPENBLAS_VARIABLE, ctypes.util.find_library("c") or "libc.so.6")
+    products._openblas.cache_clear()
+    try:
+        assert "is no OpenBLAS" in (LIBRARIES["openblas"].obstacle("fp32") or "")
+        result = step.bench_step(
+            step.StepSettings(overrides={"depth": 1}, batch=1, compare=("openblas",), warmup=1, repeats=1)
+        )
+        (row,) = [row for row in result["contenders"] if row["name"] == "openblas"]
+        assert row["status"] == "skipped"
+        assert "is no OpenBLAS" in row["reason"]
+    finally:
+        products._openblas.cache_clear()
+
+
+def test_table_4_has_a_column_for_each_library_that_can():
+    case = next(cases.gemm("DiT-S/2", "bf16", tuple(LIBRARIES)))
+    able = {name for name, library in LIBRARIES.items() if library.obstacle("bf16") is None}
+    assert set(case.ways) == {"hcops", "eager"} | able
+    assert set(ops.described(LIBRARIES, ("bf16",))["openblas"]) == {"what", "bf16"}
+
+
+def test_unknown_library_is_refused():
+    with pytest.raises(UserError, match="blis"):
+        ops.bench_ops(ops.OpsSettings(ops=("gemm",), models=("DiT-S/2",), libraries=("blis",), repeats=1))

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 from dithc import hcops
 from dithc.bench import step
-from dithc.bench.operators import cases, ops
 from dithc.bench.libraries import LIBRARIES, linear_by, linears_served_by
+from dithc.bench.operators import cases, ops
 from dithc.log import UserError
 from dithc.model import DiT
 

@@ -13,7 +13,9 @@ def _add_ops(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ops", help=f"of {ops} (default: all)")
     parser.add_argument("--models", default="DiT-XL/2,DiT-S/2", help="presets for gemm (default DiT-XL/2,DiT-S/2)")
     parser.add_argument("--dtype", choices=("fp32", "bf16", "both"), default="both", help="(default both)")
-    parser.add_argument("--libraries", help="of openblas, torch-blas, onednn: beside PyTorch's choice at gemm (table 4)")
+    parser.add_argument(
+        "--libraries", help="of openblas, torch-blas, onednn: beside PyTorch's choice at gemm (table 4)"
+    )
     parser.add_argument("--backend", choices=("c", "numba", "reference"), help="of hcops (default: the active one)")
     parser.add_argument(
         "--bytes", type=int, default=256 * MIB, help="of an activation of the memory-bound operators (default 256 MiB)"

@@ -1,8 +1,8 @@
 """Measurements: what operators and training steps cost next to what this machine can do; the search for what costs least.
 
 What: `step` (one training step), `staging` (scenes to tiles), `collectives`, and the rooms `operators` (each alone, and a
-search for the fastest blocking), `trainings` (strategies, scaling, what each part adds), `automem` (what tiers of memory give) and
-`quality` measure; `table` makes any of their results readable.
+search for the fastest blocking), `trainings` (strategies, scaling, what each part adds), `automem` (what tiers of memory give)
+and `quality` measure; `table` makes any of their results readable.
 Why: a time alone says nothing on a shared machine; the contenders take turns inside one run, and the ceilings
 (multiply-adds in registers, a copy) are measured in the same minute.
 Invariants: warm-up is not counted; every number comes with its spread and repeats; the result holds the machine, the

@@ -17,8 +17,8 @@ Invariants:
 - A checkpoint is written by every rank, its own pieces, from a copy of the state between two steps; rank 0 commits it, and
   writes all else. A checkpoint, then the manifest; nothing after a loss that is not finite.
 - All ranks leave together, with one status: 0 done, 75 stopped and saved, 76 another trainer holds the run.
-How to change it: a strategy is a branch of `strategies/strategy.py`; what a checkpoint holds is in `checkpoints/content.py`; in which
-memory a rank keeps what is decided in `memory.py` and nowhere else; a new metric is a key of `step.Trainer.step`.
+How to change it: a strategy is a branch of `strategies/strategy.py`; what a checkpoint holds is in `checkpoints/content.py`; in
+which memory a rank keeps what is decided in `memory.py` and nowhere else; a new metric is a key of `step.Trainer.step`.
 `tests/train/golden_losses.json` pins the numbers: regenerate it only for a change of mathematics.
 """
 

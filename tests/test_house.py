@@ -94,17 +94,19 @@ def test_outside_dependency_enters_through_its_file(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_room_is_entered_through_its_door(path: Path) -> None:
-    room = path.relative_to(ROOT).parts[1]
+    within = path.relative_to(ROOT).with_suffix("").parts
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dithc."):
-            parts = node.module.split(".")
-            assert len(parts) == 2 or parts[1] == room, f"{node.module}: import from dithc.{parts[1]} instead"
+            parts = tuple(node.module.split("."))
+            for depth in range(2, len(parts)):  # each room on the way down to what is imported
+                room = ".".join(parts[:depth])
+                assert within[:depth] == parts[:depth], f"{node.module}: import from {room} instead"
 
 
-ROOMS = [path for path in FILES if path.name == "__init__.py" and len(path.relative_to(ROOT).parts) == 3]
+ROOMS = [path for path in FILES if path.name == "__init__.py" and len(path.relative_to(ROOT).parts) > 2]
 
 
-@pytest.mark.parametrize("path", ROOMS, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", ROOMS, ids=lambda path: ".".join(path.relative_to(ROOT).parts[1:-1]))
 def test_door_is_a_page_of_words_and_few_names(path: Path) -> None:
     tree = ast.parse(path.read_text())
     assert len((ast.get_docstring(tree) or "").splitlines()) >= 4, "say what, why, invariants, how to change it"

@@ -11,7 +11,6 @@ How to change it: another way to run a step is a line of `step_variants.CONTENDE
 `operators/cases.py`; another measurement is a file like `step.py` that returns one JSON-ready dictionary.
 """
 
-from dithc.bench import automem, collectives, operators, quality, staging, step, trainings
 from dithc.bench.tables import table
 
 __all__ = ["automem", "collectives", "operators", "quality", "staging", "step", "table", "trainings"]

@@ -12,7 +12,7 @@ imported in `mpi.py` only.
 """
 
 from dithc.comm import traffic
-from dithc.comm.gradients import Meter
+from dithc.comm.exposure import Meter
 from dithc.comm.group import Group, connect
 from dithc.comm.launching import launch, probe_mpi, supervise, tell_of_end
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dithc import comm, hcops
+from dithc import hcops
+from dithc.comm import gradients as exchanged
 from dithc.model import DiT, Flops, flops_per_image
 
 FP32_BYTES = 4
@@ -110,7 +111,7 @@ def buckets_of(gradients: Sequence[Gradient], *, bucket_bytes: int | None = None
     sizes = [gradient.elements for gradient in gradients]
     found = []
     done = 0.0
-    for bucket in comm.gradients.buckets.arrange(sizes, range(len(sizes)), bucket_bytes=bucket_bytes).buckets:
+    for bucket in exchanged.buckets.arrange(sizes, range(len(sizes)), bucket_bytes=bucket_bytes).buckets:
         done += sum(gradients[number].share for number in bucket.members)
         found.append(Bucket((bucket.stop - bucket.start) * FP32_BYTES, min(done, 1.0)))
     return tuple(found)

@@ -10,7 +10,6 @@ How to change it: another contender is a run of the experiment file; another num
 """
 
 from dithc.bench.quality.plan import (
-    CALIBRATION_STEPS,
     Plan,
     calibrated_seconds,
     calibrated_steps,
@@ -21,7 +20,6 @@ from dithc.bench.quality.plan import (
 from dithc.bench.quality.result import judge, quality_table
 
 __all__ = [
-    "CALIBRATION_STEPS",
     "Plan",
     "calibrated_seconds",
     "calibrated_steps",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 from dithc.config import Experiment, training
 from dithc.log import problem
@@ -11,7 +11,7 @@ from dithc.runs import digest
 
 SHARES = (0.125, 0.25, 0.5, 1.0)
 PARTS = 8  # steps are a multiple of it, so that every share of them is whole
-CALIBRATION_STEPS, CALIBRATION_ROUNDS = 24, 2
+CALIBRATION_ROUNDS = 2
 OF_SCHEDULE = ("warmup_steps", "lr_schedule", "decay_share")
 OF_NO_TIME = (*OF_SCHEDULE, "lr", "betas", "weight_decay", "steps", "seed")  # a step takes as long whatever they are
 SAME_SAMPLES = ("images", "seed", "real_split", "real_images", "extractor")
@@ -36,6 +36,8 @@ class Plan:
     candidates: tuple[str, ...]
     seeds: tuple[int, ...]
     evaluation: str
+
+    calibration_steps: ClassVar[int] = 24
 
     def __post_init__(self) -> None:
         for kind, names, section in (
@@ -117,7 +119,7 @@ class Plan:
         runs: dict[str, Any] = {}
         for number in range(CALIBRATION_ROUNDS):
             for name in names:
-                run = self._run(name, seed=number, steps=CALIBRATION_STEPS)
+                run = self._run(name, seed=number, steps=self.calibration_steps)
                 # A schedule costs nothing, and may need more steps than these.
                 runs[self.calibrations(name, names)[number]] = {key: run[key] for key in run if key not in OF_SCHEDULE}
         return self._experiment(runs, {})

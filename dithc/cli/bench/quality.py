@@ -89,7 +89,7 @@ def _seconds(plan: "quality.Plan", folder: Path, profile: str) -> dict[str, floa
         beside = [reference, *(name for name in missing if name != reference)]
         if _workflow(plan.calibration(beside), folder / "calibration.json", profile, runs_alone=True):
             return None
-        last = f"step_{quality.CALIBRATION_STEPS:07d}.json"
+        last = f"step_{plan.calibration_steps:07d}.json"
         measured = {
             name: [_seconds_per_step(folder / "runs" / run / last) for run in plan.calibrations(name, beside)]
             for name in beside

@@ -5,7 +5,20 @@ Invariants: a tile that is left out is a row with its reason; statistics are exa
 How to change it: what is measured of a tile is in `windows.py`, what travels with it in `conditions.py`.
 """
 
-from dithc.data.tiles.cut import cut_tiles
+from typing import TYPE_CHECKING
+
 from dithc.data.tiles.reading import Rows, Stretch, Tiles
 
+if TYPE_CHECKING:
+    from dithc.data.tiles.cut import cut_tiles
+
 __all__ = ["Rows", "Stretch", "Tiles", "cut_tiles"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "cut_tiles":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dithc.data.tiles.cut import cut_tiles  # takes a second, which reading does without
+
+    globals()[name] = cut_tiles
+    return cut_tiles

@@ -27,7 +27,9 @@ def source_of(root: Path, chips: np.ndarray):
     kind = {"kind": "sentinel2-array", "path": str(data), "bands": BANDS, "units": "dn", "offset": 0, "gsd_m": 10}
     display = {"bands": ["B04", "B04", "B08"], "low": 0, "high": 1}
     settings = {"title": "Chips", "source": kind, "tiles": {"size": SIDE}, "display": display, "codec": "pixels"}
-    (root / "config.json").write_text(json.dumps({"datasets": {"set": settings}, "codecs": {"pixels": {"kind": "pixel"}}}))
+    (root / "config.json").write_text(
+        json.dumps({"datasets": {"set": settings}, "codecs": {"pixels": {"kind": "pixel"}}})
+    )
     words = ["--config", str(root / "config.json"), "--dataset", "set"]
     scenes, tiles = (str(root / name / "manifest.json") for name in ("scenes", "tiles"))
     assert main(["stage", *words, "--out", scenes]) == 0

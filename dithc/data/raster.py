@@ -400,7 +400,7 @@ class Grid:
         return left, right, bottom, top
 
     def times(self, shape: tuple[int, int], transform: GeoTransform) -> int:
-        """How many of its pixels along each side make up one of a band (h, w), from its first corner to its last; 0 if none do."""
+        """How many of its pixels along each side make up one of a band (h, w), corner to corner; 0 if none do."""
         a, b, left, d, e, top = transform
         times = max(1, round(a / self.transform[0]))
         fine = (a / times, b, left, d, e / times, top)

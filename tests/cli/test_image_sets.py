@@ -12,7 +12,7 @@ from dithc.cli.image_sets import open_source
 from dithc.comm import Group
 from dithc.config import load
 from dithc.evaluate import measure
-from dithc.evaluate.pixels_file import read
+from dithc.evaluate.pixels.file import read
 from dithc.log import UserError
 
 BANDS, SIDE = ["B04", "B08"], 16

@@ -78,7 +78,7 @@ def test_metrics_say_how_long_a_step_waited_for_its_images(job, monkeypatch):
         return draw(self, step, part)
 
     monkeypatch.setattr(Batches, "batch", slow)
-    monkeypatch.setattr("dithc.train.step.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr("dithc.train.step.step.time", SimpleNamespace(perf_counter=lambda: clock[0]))
     one = job(micro_batch=4)
     train(one, Group())
     rows = read_metrics(Store.of_run(one.out)[0].folder / "metrics")

@@ -7,7 +7,7 @@ import pytest
 
 from dithc.data.ahead import ahead
 from dithc.data.scene import Mask
-from dithc.data.windows import Cut, measure
+from dithc.data.tiles.windows import Cut, measure
 
 
 @pytest.mark.parametrize("bands", [1, 3])

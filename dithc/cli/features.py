@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dithc.cli.ranks import HELD, add_ranks_argument, leased, ranks
 from dithc.log import problem
-from dithc.runs import Manifest
+from dithc.runs import Manifest, digest
 
 if TYPE_CHECKING:
     from dithc.comm import Group
@@ -74,6 +74,7 @@ def _extract(args: argparse.Namespace, experiment: "Experiment", group: "Group")
 
     start = time.monotonic()
     source = open_source(args, experiment)
+    of = source.needed.without_gaps() if args.pixels else None
     inputs = {str(source.path): source.manifest.digest}
     if args.trained:
         inputs[str(args.trained)] = Manifest.read(args.trained, stage="extractor").digest
@@ -82,9 +83,9 @@ def _extract(args: argparse.Namespace, experiment: "Experiment", group: "Group")
     numbers = extract(source.shown(), extractor, folder, group=group, batch=BATCH, turned=args.turned)
     for triplet in args.triplet:
         extract(source.shown(triplet), extractor, folder / triplet, group=group, batch=BATCH)
-    if args.pixels:
-        of = source.needed
-        measure(of.stored, of.labels, folder, bands=of.bands, set_hash=numbers["set_hash"], group=group)
+    if of is not None:
+        set_hash = numbers["set_hash"] if source.needed.whole is None else digest([numbers["set_hash"], "whole"])
+        measure(of.stored, of.labels, folder, bands=of.bands, set_hash=set_hash, group=group)
     if group.rank == 0:
         _remove_others(folder, args)
         Manifest(

@@ -34,6 +34,7 @@ class Pixels:
         physical: gives images by number (n, C, H, W).
         stored: likewise, in the data set's integers.
         labels: class of each.
+        whole: numbers of those without a pixel that has no data, rising; None for all, as generated images are.
     """
 
     bands: products.Bands
@@ -41,6 +42,32 @@ class Pixels:
     physical: Callable[[Rows], Array]
     stored: Callable[[Rows], Array]
     labels: Array
+    whole: Rows | None = None
+
+    def without_gaps(self) -> "Pixels":
+        """The whole images alone: a pixel without data has a stored number, which says nothing of the ground.
+
+        Raises:
+            UserError: there are none.
+        """
+        if self.whole is None:
+            return self
+        whole = self.whole
+        if not len(whole):
+            raise problem(
+                "bands, indices and spectra cannot be measured",
+                got=f"{len(self.labels)} tiles, each with pixels without data",
+                expected="tiles that are whole",
+                remedy="take smaller tiles or another split, or leave `bands`, `indices` and `spectra` out of `metrics`",
+            )
+        log.info(f"{len(self.labels) - len(whole)} of {len(self.labels)} tiles have pixels without data: not measured")
+        return replace(
+            self,
+            physical=lambda numbers: self.physical(whole[numbers]),
+            stored=lambda numbers: self.stored(whole[numbers]),
+            labels=self.labels[whole],
+            whole=None,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,13 +153,15 @@ def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experime
         rgb, clipped = tiles.stretch.levels(tiles.stretch.physical(tiles.stored(rows[numbers]))[:, shown])
         return rgb, (clipped, rgb[:, 0].size)
 
-    stretch, ids = digest(tiles.info["display"]), tiles.accepted("tile_id")["tile_id"]
+    stretch, accepted = digest(tiles.info["display"]), tiles.accepted("tile_id", "valid_frac")
+    ids, is_whole = accepted["tile_id"], np.array(accepted["valid_frac"])[rows] == 1.0
     pixels = Pixels(
         bands=_with_wavelengths(products.Bands.of(tiles.info), experiment, manifest.name),
         stretch=tiles.stretch,
         physical=lambda numbers: tiles.stretch.physical(tiles.stored(rows[numbers])),
         stored=lambda numbers: tiles.stored(rows[numbers]),
         labels=tiles.labels[rows],
+        whole=None if is_whole.all() else np.flatnonzero(is_whole),
     )
     displayed = ImageSet(
         total=len(rows),

@@ -399,6 +399,13 @@ class Grid:
         (left, right), (bottom, top) = sorted((c, c + a * self.shape[1])), sorted((f, f + e * self.shape[0]))
         return left, right, bottom, top
 
+    def times(self, shape: tuple[int, int], transform: GeoTransform) -> int:
+        """How many of its pixels along each side make up one of a band (h, w), corner to corner; 0 if none do."""
+        a, b, left, d, e, top = transform
+        times = max(1, round(a / self.transform[0]))
+        fine = (a / times, b, left, d, e / times, top)
+        return times if fine == self.transform and (times * shape[0], times * shape[1]) == self.shape else 0
+
 
 def regrid(
     band: npt.NDArray[Any],
@@ -415,6 +422,8 @@ def regrid(
     Returns:
         (H, W) of `grid.shape`, same dtype.
     """
+    if how == "nearest" and (times := grid.times((band.shape[0], band.shape[1]), transform)):
+        return band.repeat(times, axis=0).repeat(times, axis=1)  # (H, W), the same pixels in a tenth of the time
     target = np.full(grid.shape, nodata, dtype=band.dtype)
     reproject(
         band,

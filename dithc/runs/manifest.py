@@ -6,6 +6,7 @@ import resource
 import stat
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -18,6 +19,7 @@ from dithc.runs.outcome import check
 from dithc.runs.spec import digest, stage_spec
 from dithc.sealed import plain, seal, unseal
 
+HASHED_AT_ONCE = 4
 UNCOUNTED = (".png", ".json", "turned.npy", ".column.npy")
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -89,7 +91,8 @@ class Manifest:
     @staticmethod
     def entries(folder: Path, paths: Iterable[Path]) -> list[dict[str, Any]]:
         """The `files` of a manifest that will stand in `folder`."""
-        return [file_entry(path, relative_to=folder) for path in paths]
+        with ThreadPoolExecutor(HASHED_AT_ONCE) as pool:
+            return list(pool.map(lambda path: file_entry(path, relative_to=folder), paths))
 
     @classmethod
     def read(cls, path: Path, *, stage: str | None = None) -> Self:

@@ -100,9 +100,11 @@ def _step(trainer: Trainer, number: int, *, recovery: Recovery, pace: Pace, grou
     seconds = time.perf_counter() - begun
     if not is_left_out:
         pace.step(seconds)
-    peak = group.all_reduce_(torch.tensor([peak_rss_bytes()], dtype=torch.float64), op="max")
+    of_slowest = torch.tensor([peak_rss_bytes(), values.get("data_seconds") or 0.0], dtype=torch.float64)
+    peak, waited = group.all_reduce_(of_slowest, op="max").tolist()
+    values["data_seconds"] = None if is_left_out else waited
     values["step_seconds"] = seconds
     values["compute_seconds"] = None if is_left_out else seconds - (values.get("exposed_seconds") or 0.0)
     values["images_per_second"] = None if is_left_out else trainer.run.global_batch / seconds
-    values["peak_rss_bytes"] = peak.item()
+    values["peak_rss_bytes"] = peak
     return values

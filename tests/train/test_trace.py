@@ -2,17 +2,21 @@
 
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
 
 from dithc.comm import Group
 from dithc.comm.traffic import Span
+from dithc.latents import Batches
+from dithc.log import read_metrics
+from dithc.runs import Store
 from dithc.train import train
 from dithc.train.step.step import Trainer
 from dithc.train.trace import CLOCK, _lanes
 from tests.ranks import needs_launcher, on_ranks
 
-PHASES = {"forward", "backward", "wait for gradients", "clip", "loss of all ranks", "update"}
+PHASES = {"batch", "forward", "backward", "wait for gradients", "clip", "loss of all ranks", "update"}
 PROGRAM = """
 import pickle, sys
 import torch
@@ -57,13 +61,28 @@ def test_one_step_is_traced_with_its_phases_and_no_other(job):
     phases = spans(events, cat="user_annotation")
     names = [event["name"] for event in phases]
     assert {"step 4", "checkpoint", *PHASES} == set(names)
-    assert names.count("forward") == names.count("backward") == 2
+    assert names.count("batch") == names.count("forward") == names.count("backward") == 2
     assert all(is_inside(event, whole) for event in phases)
     operators = spans(events, cat="cpu_op")
     backward = spans(events, name="backward")
     assert sum(is_inside(event, phase) for event in operators for phase in backward) > 10
     assert not spans(events, cat="communication")
     assert Trainer.span("forward").__class__.__name__ == "nullcontext"
+
+
+def test_metrics_say_how_long_a_step_waited_for_its_images(job, monkeypatch):
+    clock, draw = [0.0], Batches.batch
+
+    def slow(self, step, part):
+        clock[0] += 2.0 if step else 3.0
+        return draw(self, step, part)
+
+    monkeypatch.setattr(Batches, "batch", slow)
+    monkeypatch.setattr("dithc.train.step.step.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    one = job(micro_batch=4)
+    train(one, Group())
+    rows = read_metrics(Store.of_run(one.out)[0].folder / "metrics")
+    assert [row["data_seconds"] for row in rows] == [6.0, *(len(rows) - 1) * [4.0]]  # of two micro-batches each
 
 
 def test_trace_changes_no_number(job):

@@ -9,7 +9,7 @@ How to change it: a new kind is a class with `paths`, `classes` and `read(path) 
 in `_reader`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -43,8 +43,11 @@ class Reader(Protocol):
     `memory_bytes`, what reading one takes at most; and `canvas`, which is set before each scene and where large ones are painted.
     """
 
-    paths: list[Path]
     classes: list[str]
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """Of the scenes, in the order in which they are read."""
 
     def read(self, path: Path) -> Scene:
         """Reads one of `paths`; raises Refused, UserError or OSError where it must not be used."""

@@ -8,14 +8,15 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from dithc.data.archives import Member, members
 from dithc.data.files import check_room, open_regular, printable
 from dithc.data.pictures import read_file
-from dithc.data.readers.listing import exists, list_files, nothing_found
+from dithc.data.readers.listing import Paths, exists, list_files, nothing_found
 from dithc.data.scene import Reason, Refused
 from dithc.data.table import Shard, read_cell, read_columns, read_shard
 from dithc.log import UserError, logger, problem
@@ -41,8 +42,11 @@ class Store(ABC):
         labels: of each picture as the store has it; it may be wrong.
     """
 
-    def __init__(self, classes: list[str], labels: Mapping[Path, object]) -> None:
-        self.paths, self.classes, self.labels = list(labels), classes, labels
+    def __init__(
+        self, classes: list[str], labels: Mapping[Path, object], *, paths: Sequence[Path] | None = None
+    ) -> None:
+        self.classes, self.labels = classes, labels
+        self.paths: Sequence[Path] = list(labels) if paths is None else paths
 
     @abstractmethod
     def content(self, path: Path) -> bytes:
@@ -83,21 +87,23 @@ class Folders(Store):
 
     def __init__(self, folder: Path, *, one: bool) -> None:
         exists(folder, wanted=WANTED)
+        self._depth, self._numbers = len(folder.parts), dict[str, int]()
         if one:
             paths = list_files(folder, suffixes=SUFFIXES, wanted=WANTED, remedy=FOLDERS)
-            super().__init__([printable(folder.name)], dict.fromkeys(paths, 0))
+            super().__init__([printable(folder.name)], {}, paths=Paths(paths))
             return
         inside = folder.iterdir() if folder.is_dir() else ()
         folders = sorted(path for path in inside if path.is_dir() and not path.name.startswith("."))
         _check_apart(folder, folders)
-        found = {
-            path: list_files(path, suffixes=SUFFIXES, wanted=WANTED, remedy="remove the empty folder; " + FOLDERS)
-            for path in folders
-        }
-        if not found:
+        if not folders:
             raise nothing_found(folder, wanted=f"a folder per class, with {WANTED}", remedy=FOLDERS)
-        labels = {picture: label for label, pictures in enumerate(found.values()) for picture in pictures}
-        super().__init__([printable(path.name) for path in found], labels)
+        self._numbers = {path.name: number for number, path in enumerate(folders)}
+        remedy = "remove the empty folder; " + FOLDERS
+        found = (list_files(path, suffixes=SUFFIXES, wanted=WANTED, remedy=remedy) for path in folders)
+        super().__init__([printable(path.name) for path in folders], {}, paths=Paths(chain.from_iterable(found)))
+
+    def label(self, path: Path) -> int:
+        return self._numbers[path.parts[self._depth]] if self._numbers else 0
 
     def content(self, path: Path) -> bytes:
         return read_file(path)

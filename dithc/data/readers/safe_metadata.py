@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -39,6 +40,7 @@ LIMITS = {
 """What numbers of the metadata can be: baselines are 02.04 to 05.11 so far, offsets -1000, quantifications 10000."""
 NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 SHOWN = 3
+HASHED_AT_ONCE = 4
 ALGORITHMS = {"MD5": "md5", "SHA3-256": "sha3_256", "SHA-256": "sha256", "SHA256": "sha256"}
 
 
@@ -232,10 +234,16 @@ def verify_files(
             raise _mismatch(
                 product, product / name, got="a file that manifest.safe does not list", expected="a listed file"
             )
-        if differs := _difference(product / name, *listed[name], product=product):
-            raise _mismatch(product, product / name, got=differs[0], expected=differs[1])
     beside = [name for name in listed if name not in names and name not in absent]
-    damaged = [name for name in beside if _difference(product / name, *listed[name], product=product)]
+
+    def difference(name: str) -> tuple[str, str] | None:
+        return _difference(product / name, *listed[name], product=product)
+
+    with ThreadPoolExecutor(HASHED_AT_ONCE) as pool:
+        for name, differs in zip(names, pool.map(difference, names), strict=True):
+            if differs:
+                raise _mismatch(product, product / name, got=differs[0], expected=differs[1])
+        damaged = [name for name, differs in zip(beside, pool.map(difference, beside), strict=True) if differs]
     needed = [name for name in absent if not any(fnmatchcase(name, pattern) for pattern in may_lack)]
     if needed:
         raise Refused(

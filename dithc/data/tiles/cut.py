@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dithc.config import datasets
+from dithc.data.ahead import ahead
 from dithc.data.npy import NpyWriter, ShardWriter, whole_folder
 from dithc.data.places import SPLITS, Near, Splitter
 from dithc.data.scene import Array, Reason
@@ -120,7 +121,7 @@ class _Cutter:
         """Cuts all scenes of a stack."""
         first, last = self.source.firsts[number : number + 2]
         seen, any_tile = 0, False
-        for cut, measured in self.walk.stack(number):
+        for cut, measured in ahead(self.walk.stack(number)):
             any_tile = True
             self._tiles(cut, measured, first)
             bar.update(cut.scene[-1] - seen, tiles=str(sum(self.splits.values())))
@@ -248,7 +249,7 @@ def find_near(dataset: datasets.Dataset, source: Scenes, *, seed: int) -> Near |
     )
     with progress(total=len(source.index["stacks"]), label="near duplicates", unit="stack") as bar:
         for number in range(len(source.index["stacks"])):
-            for cut, measured in walk.stack(number):
+            for cut, measured in ahead(walk.stack(number)):
                 chosen = [i for i in range(len(cut.scene)) if walk.reason(measured, i) is None]
                 near.add(stretch.display(stretch.physical(cut.pixels[chosen])), [cut.cells[i] for i in chosen])
             bar.update(1)

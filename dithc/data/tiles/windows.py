@@ -81,17 +81,22 @@ class Measured:
 def measure(cut: Cut) -> Measured:
     """Measures tiles; a tile without any valid pixel has mean 0 and deviation 0."""
     valid = cut.mask != Mask.INVALID  # (N, S, S)
-    chosen = True if valid.all() else valid[:, np.newaxis]
     count = np.maximum(valid.sum(axis=(1, 2)), 1)[:, np.newaxis]  # (N, 1)
-    mean = cut.pixels.sum(axis=(2, 3), dtype=np.float64, where=chosen) / count  # (N, C)
-    deviation = cut.pixels - mean[:, :, np.newaxis, np.newaxis]  # exact zeros for a constant tile
-    if chosen is not True:
-        deviation *= chosen
-    std = np.sqrt(np.einsum("ncyx,ncyx->nc", deviation, deviation) / count)
+    mean, squares = (np.empty(cut.pixels.shape[:2]) for _ in range(2))  # (N, C) each
+    # A tile at a time stays in the caches; of one band all together, as numpy would sum one alone in another order.
+    step = 1 if cut.pixels.shape[1] > 1 else len(valid)
+    for first in range(0, len(valid), step):
+        part = slice(first, first + step)
+        chosen = True if valid[part].all() else valid[part, np.newaxis]
+        mean[part] = cut.pixels[part].sum(axis=(2, 3), dtype=np.float64, where=chosen) / count[part]
+        deviation = cut.pixels[part] - mean[part, :, np.newaxis, np.newaxis]  # exact zeros for a constant tile
+        if chosen is not True:
+            deviation *= chosen
+        squares[part] = np.einsum("ncyx,ncyx->nc", deviation, deviation)
     return Measured(
         valid=valid,
         valid_frac=valid.mean(axis=(1, 2)),
         cloud_frac=(cut.mask == Mask.CLOUD).mean(axis=(1, 2)),
         mean=mean,
-        std=std,
+        std=np.sqrt(squares / count),
     )

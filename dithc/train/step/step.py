@@ -4,6 +4,7 @@ Legend: N images of a micro-batch, C channels.
 """
 
 import math
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
@@ -112,8 +113,9 @@ class Trainer:
         """Makes optimizer step `number` (1 is the first).
 
         Returns:
-            loss, mse and vb (means over the global batch), grad_norm (before clipping), lr, ema_decay; and with several shares of
-            the batch what `Strategy.finish` tells, and what `TrainingMemory.metrics` does where memory is managed.
+            loss, mse and vb (means over the global batch), grad_norm (before clipping), lr, ema_decay, data_seconds (in which
+            this rank waited for its images); and with several shares of the batch what `Strategy.finish` tells, and what
+            `TrainingMemory.metrics` does where memory is managed.
 
         Raises:
             NotFinite: the loss or the gradient is not finite, on all ranks at once; the weights are those before the step.
@@ -122,11 +124,16 @@ class Trainer:
         if self.memory.tiers is not None:
             with self.span("memory"):
                 self.memory.begin_step()
-        sums = torch.zeros(len(PARTS), dtype=torch.float64)
+        sums, waited = torch.zeros(len(PARTS), dtype=torch.float64), 0.0
         for part in self._micro_batches:
+            begun = time.perf_counter()
+            with self.span("batch"):
+                batch = self.source.batch(number - 1, part)
+            waited += time.perf_counter() - begun
             with self.strategy.accumulating(last=part is self._micro_batches[-1]):
                 with self.span("forward"):
-                    losses = self._losses(self.source.batch(number - 1, part))
+                    losses = self._losses(batch)
+                del batch
                 with self.span("backward"):
                     self._backward(losses["loss"])
             sums += torch.stack([losses[name].detach().double().sum() for name in PARTS])
@@ -144,7 +151,7 @@ class Trainer:
             raise self._not_finite(number, own_loss=own_loss, loss=values["loss"], norm=norm)
         with self.span("update"):
             rate = self.optimizer.step(number, ema=self.ema)
-        values |= {"grad_norm": norm, "lr": rate, "ema_decay": self.ema.decay(number)}
+        values |= {"grad_norm": norm, "lr": rate, "ema_decay": self.ema.decay(number), "data_seconds": waited}
         return values | exchange | self.memory.metrics()
 
     def check_weights(self, number: int) -> None:

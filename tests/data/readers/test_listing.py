@@ -3,11 +3,12 @@
 import errno
 import logging
 import os
+import pickle
 from pathlib import Path
 
 import pytest
 
-from dithc.data.readers.listing import list_files, walk
+from dithc.data.readers.listing import Paths, list_files, walk
 
 
 @pytest.fixture
@@ -60,3 +61,14 @@ def test_link_that_the_caller_takes_is_not_said(
     for _, folders, _ in walk(folder):
         folders.clear()
     assert not caplog.records
+
+
+def test_many_paths_stand_in_little_and_are_the_same():
+    paths = [Path("/a") / name for name in ("b.png", "ä/c.png", os.fsdecode(b"\xff.png"), "d")]
+    packed = Paths(iter(paths))
+    assert (list(packed), packed[-1], packed[1:3], len(packed)) == (paths, paths[-1], paths[1:3], 4)
+    assert list(pickle.loads(pickle.dumps(packed))) == paths
+    with pytest.raises(IndexError):
+        packed[4]
+    many = Paths(Path(f"/data/train/n01440764/n01440764_{number}.JPEG") for number in range(2000))
+    assert len(pickle.dumps(many)) < 60 * 2000

@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rasterio.enums import Resampling
+from rasterio.transform import Affine
+from rasterio.warp import reproject
 
 from dithc.config import datasets
 from dithc.data import stage_scenes, synthesize
@@ -335,6 +338,21 @@ def test_doubled_bands_are_those_of_gdal_to_the_bit(corner: tuple[float, float],
     truth = regrid(native, transform=(20.0, 0.0, left, 0.0, -20.0, top), grid=grid, how="bilinear", nodata=0)
     strips = [doubled(native, slice(first, min(first + 64, shape[0]))) for first in range(0, shape[0], 64)]
     np.testing.assert_array_equal(np.concatenate(strips), truth)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 6])
+def test_nearest_pixels_of_a_finer_grid_are_those_of_gdal(times: int) -> None:
+    native = np.random.default_rng(0).integers(0, 5, (30, 41)).astype(np.uint8)
+    coarse, fine = (Affine(gsd, 0.0, 399960.0, 0.0, -gsd, 4900020.0) for gsd in (60.0, 60.0 / times))
+    truth = np.full((30 * times, 41 * times), 255, np.uint8)
+    same = {"src_crs": "EPSG:32632", "dst_crs": "EPSG:32632", "src_nodata": 255, "dst_nodata": 255}
+    reproject(native, truth, src_transform=coarse, dst_transform=fine, resampling=Resampling.nearest, **same)
+    grid = Grid(crs="EPSG:32632", epsg=32632, transform=tuple(fine)[:6], shape=truth.shape)
+    assert grid.times(native.shape, tuple(coarse)[:6]) == times
+    assert grid.times((31, 41), tuple(coarse)[:6]) == grid.times(native.shape, (60.0, 0.0, 0.0, 0.0, -60.0, 0.0)) == 0
+    np.testing.assert_array_equal(
+        regrid(native, transform=tuple(coarse)[:6], grid=grid, how="nearest", nodata=255), truth
+    )
 
 
 def test_labels_follow_a_class_that_was_added(tmp_path: Path) -> None:

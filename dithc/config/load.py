@@ -7,13 +7,15 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from dithc.config.experiment import Experiment
-from dithc.config.reading import Text, parse, read
-from dithc.log import problem
+from dithc.config.layers import Layer, laid_over, of_words, overridden
+from dithc.config.reading import Text, read
+from dithc.log import logger, problem
 
 T = TypeVar("T")
 SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")  # without one of them there is nothing to do
 MOST_SHOWN = 200  # characters of a value that is refused
 DEMO = Path("config/experiments/demo.yaml")
+log = logger("dithc.workflow")
 
 
 def load(source: Path | Mapping[str, Any]) -> Experiment:
@@ -84,7 +86,7 @@ def _said(fault: Any) -> str:
     return f"{text}, got {shown if len(shown) <= MOST_SHOWN else shown[:MOST_SHOWN] + '...'}"
 
 
-def read_profile(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_profile(folder: Path) -> tuple[dict[str, Any], Any]:
     """A profile of the workflow engine, and the section `machine` of the configuration that it sets.
 
     Raises:
@@ -92,22 +94,29 @@ def read_profile(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     path = folder / "config.yaml"
     content = read(path).values
-    entries = content.get("config") or []
-    machine: dict[str, Any] = {}
-    for entry in entries if isinstance(entries, list) else [entries]:
-        key, _, text = str(entry).partition("=")
-        if key.strip() == "machine":
-            machine = parse(text, origin=f"`machine` in {path}").values
-    return content, machine
+    said = content.get("config") or []
+    if not isinstance(said, Mapping):
+        words = said if isinstance(said, list) else [said]
+        said = of_words(str(path), [str(word) for word in words]).values
+    return content, said.get("machine", {})
 
 
-def experiment_of(config: Mapping[str, Any] | Sequence[Path], *, files: Sequence[Path] = ()) -> Experiment:
+def experiment_of(
+    config: Mapping[str, Any] | Sequence[Path],
+    *,
+    files: Sequence[Path] = (),
+    above: Sequence[tuple[str, Sequence[str]]] = (),
+) -> Experiment:
     """The experiment of a workflow engine's merged configuration; the demo, with what was changed, where it defines nothing.
+
+    Settings are laid one over the other key by key: defaults, the files in their order, profiles, the command line. What a setting
+    of the machine, or one of a profile, stands in the place of is said in the log.
 
     Args:
         config: the configuration, or files of which each is laid over those before it, as the engine does.
         files: those that a merged configuration is from. The engine reads them too, and of a key that is there twice takes the
             last, silently.
+        above: words of the form `key=value` that are laid over the files, by their origin: each profile, then the command line.
 
     Raises:
         UserError: as `load`.
@@ -116,8 +125,15 @@ def experiment_of(config: Mapping[str, Any] | Sequence[Path], *, files: Sequence
     if not isinstance(config, Mapping):
         merged: dict[str, Any] = {}
         for text in texts:
-            _lay_over(merged, text.values)
+            merged = laid_over(merged, text.values)
         config = merged
+    layers = [of_words(origin, words) for origin, words in above]
+    for layer in layers:
+        config = laid_over(config, layer.values)
+    profiled = {key for layer in layers[:-1] for key in layer.values}
+    told = [Layer(_plain(text.origin), text.values) for text in texts] if len(layers) > 1 else []
+    for line in overridden([*told, *layers], {*profiled, "machine"}):
+        log.info(line)
     config = {key: config[key] for key in config if key != "seal"}  # which is none of those of a file that dithc wrote
     if not any(config.get(name) for name in SECTIONS):
         plain = Experiment().model_dump(mode="json")
@@ -128,9 +144,6 @@ def experiment_of(config: Mapping[str, Any] | Sequence[Path], *, files: Sequence
     return _checked({**config, **taken}, origin="the configuration", texts=texts)
 
 
-def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:
-    for key, value in above.items():
-        if isinstance(value, Mapping) and isinstance(below.get(key), dict):
-            _lay_over(below[key], value)
-        else:
-            below[key] = value
+def _plain(origin: str) -> str:
+    """The name of a file as a person writes it: relative, where it is below the working folder."""
+    return origin.removeprefix("configuration file ").replace(f"{Path.cwd()}/", "")

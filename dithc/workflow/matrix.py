@@ -24,8 +24,10 @@ class Matrix:
         files: fingerprints of the user's files.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, files: Sequence[Any] = ()) -> None:
-        self.experiment = experiment_of(config, files=[Path(file) for file in files])
+    def __init__(
+        self, config: Mapping[str, Any], *, files: Sequence[Any] = (), above: Sequence[tuple[str, Sequence[str]]] = ()
+    ) -> None:
+        self.experiment = experiment_of(config, files=[Path(file) for file in files], above=above)
         self.root = _plain(f"{self.experiment.results}/{self.experiment.name}")
         self.config = f"{self.root}/config.json"
         self.files = Files(Path(self.root) / "fingerprints.json")

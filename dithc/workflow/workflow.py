@@ -5,13 +5,14 @@ import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from dithc.log import logger, setup
 from dithc.workflow.benches import Benches
 from dithc.workflow.driver import Driver
 from dithc.workflow.inputs import check_inputs
 from dithc.workflow.jobs import Jobs
+from dithc.workflow.layers import Words, words_of
 from dithc.workflow.matrix import Matrix
 from dithc.workflow.products import damaged, told
 
@@ -27,12 +28,27 @@ class Workflow(Matrix):
         driver: what is done around them.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, files: Sequence[Any] = (), cores: int | None = None) -> None:
-        super().__init__(config, files=files)
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        files: Sequence[Any] = (),
+        above: Sequence[Words] = (),
+        cores: int | None = None,
+    ) -> None:
+        super().__init__(config, files=files, above=above)
         self.benches = Benches(self.experiment)
         self.jobs = Jobs(self.experiment, cores=cores)
         self.driver = Driver(self, self.jobs)
         self._has_looked = False
+
+    @classmethod
+    def of(cls, engine: Any, config: Mapping[str, Any]) -> Self:
+        """That of Snakemake's `workflow`, and of its `config`, over which profiles and command line are laid key by key."""
+        if engine.is_main_process:
+            setup()
+        files, cores = engine.overwrite_configfiles, engine.resource_settings.cores
+        return cls(config, files=files, above=words_of(engine), cores=cores)
 
     def scene_input_in(self, engine: Any, dataset: str) -> list[str]:
         """As `scene_input`, asked by the engine while it makes its plan.

@@ -60,4 +60,7 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{prefix}{key}.")
         else:
-            yield prefix + str(key), "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+            yield (
+                prefix + str(key),
+                "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value),
+            )

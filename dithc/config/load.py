@@ -109,8 +109,8 @@ def experiment_of(
 ) -> Experiment:
     """The experiment of a workflow engine's merged configuration; the demo, with what was changed, where it defines nothing.
 
-    Settings are laid one over the other key by key: defaults, the files in their order, profiles, the command line. What a setting
-    of the machine, or one of a profile, stands in the place of is said in the log.
+    Settings are laid one over the other key by key: defaults, the files in their order, profiles, the command line. What a
+    setting of the machine, or one of a profile, stands in the place of is said in the log.
 
     Args:
         config: the configuration, or files of which each is laid over those before it, as the engine does.

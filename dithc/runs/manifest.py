@@ -19,7 +19,7 @@ from dithc.runs.spec import digest, stage_spec
 from dithc.sealed import plain, seal, unseal
 
 UNCOUNTED = (".png", ".json", "turned.npy", ".column.npy")
-MADE = ".made"  # beside a manifest, of its name: how, when and where it was made, which decides nothing
+MADE = ".made"  # hidden beside a manifest: how, when and where it was made, which decides nothing
 OF_MAKING = ("code", "host", "seconds", "written")
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -33,8 +33,8 @@ def _host() -> dict[str, Any]:
 class Manifest:
     """What a finished stage leaves for the next one and for the report: two documents, each sealed.
 
-    The manifest itself has what follows from settings and inputs alone, so that a result that is made again has the same bytes, and
-    the workflow engine sees that nothing has changed. What is of one making is in a document beside it (`MADE`): code, host and
+    The manifest itself has what follows from settings and inputs alone: a result that is made again has the same bytes, and the
+    workflow engine sees that nothing has changed. What is of one making is in a document beside it (`MADE`): code, host and
     times, numbers that measure it, files that tell of it. Versions before wrote one document of both, which is read as well.
 
     Whoever reads a manifest may go on to read its files: `whole` compares each with what was written before it is used.
@@ -79,10 +79,13 @@ class Manifest:
 
     def write(self, path: Path) -> None:
         """Writes the manifest, last of all of a stage's files."""
-        result, making = asdict(self) | {"digest": self.digest}, {"digest": self.digest}
+        result: dict[str, Any] = {**asdict(self), "digest": self.digest}
+        making: dict[str, Any] = {"digest": self.digest}
         making |= {key: result.pop(key) for key in OF_MAKING}
         for document, is_wanted in ((result, False), (making, True)):
-            document["numbers"] = {key: self.numbers[key] for key in self.numbers if (key in OF_ONE_MAKING) == is_wanted}
+            document["numbers"] = {
+                key: self.numbers[key] for key in self.numbers if (key in OF_ONE_MAKING) == is_wanted
+            }
             document["files"] = [entry for entry in self.files if self._tells_times(entry) == is_wanted]
         atomic_write(self.making_of(path), seal(making))
         atomic_write(path, seal(result))
@@ -95,7 +98,7 @@ class Manifest:
     @staticmethod
     def making_of(path: Path) -> Path:
         """Where the document on the making of a manifest stands."""
-        return path.with_suffix(MADE)
+        return path.with_name(f".{path.stem}{MADE}")
 
     @staticmethod
     def joined(result: dict[str, Any], making: dict[str, Any]) -> dict[str, Any]:

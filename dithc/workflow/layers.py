@@ -1,7 +1,8 @@
-"""What a person said around the workflow: profiles, and words of `--config`, of which Snakemake keeps the last alone.
+"""What of Snakemake's own is asked: what profiles and the command line say, and its mark for inputs whose time tells nothing.
 
-To Snakemake, `--config` on the command line is given in the place of all that a profile has under `config`, so that one setting of
-the machine would take launcher, ranks and cores away. Here all are kept, from below: profiles in their order, the command line.
+To Snakemake, `--config` on the command line is given in the place of all that a profile has under `config`, so that one setting
+of the machine would take launcher, ranks and cores away. Here all are kept, from below: profiles in their order, the command
+line.
 """
 
 import sys
@@ -42,3 +43,10 @@ def _said(argv: Sequence[str]) -> list[Words]:
                 words = ProfileConfigFileParser().parse(file).get("config", [])
             found.append((str(place[1]), [str(word) for word in ([words] if isinstance(words, str) else words)]))
     return [*found, ("the command line", list(args.config or []))]
+
+
+def ancient(path: str) -> Any:
+    """A path whose time tells Snakemake nothing: who has it as input waits for it, but does not run for it."""
+    from snakemake.io import ancient
+
+    return ancient(path)

@@ -56,7 +56,9 @@ def test_words_that_are_no_yaml_are_refused_with_their_origin() -> None:
         experiment_of({}, above=[("the command line", ["machine={a: [}"])])
 
 
-@pytest.mark.parametrize("line", ["config: ['machine={launcher: mpiexec}', 'title=T']", "config: {machine: {launcher: mpiexec}, title: T}"])
+@pytest.mark.parametrize(
+    "line", ["config: ['machine={launcher: mpiexec}', 'title=T']", "config: {machine: {launcher: mpiexec}, title: T}"]
+)
 def test_profiles_of_either_form_are_read_and_handed_to_the_jobs(tmp_path: Path, line: str) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "config.yaml").write_text(line + "\n")

@@ -105,7 +105,17 @@ class Scene:
         Snakemake's options."""
         (self.folder / "more.yaml").write_text(settings or "{}")
         log = (self.folder / "driver.log").open("a")
-        line = [BIN / "snakemake", *targets, "--profile", "cluster", "--configfile", "small.yaml", "more.yaml", *QUICK, *words]
+        line = [
+            BIN / "snakemake",
+            *targets,
+            "--profile",
+            "cluster",
+            "--configfile",
+            "small.yaml",
+            "more.yaml",
+            *QUICK,
+            *words,
+        ]
         self.driver = subprocess.Popen(
             line,
             cwd=self.folder,

@@ -30,7 +30,9 @@ def test_from_scenes_to_report_on_two_nodes(
     results = scene.folder / "results" / "small"
     assert (results / "report.html").exists()
     machine = json.loads((results / "config.json").read_text())["machine"]
-    assert (machine["launcher"], machine["gflops_per_core"]) == ("srun", 9), "a word of the command line takes no other away"
+    assert (machine["launcher"], machine["gflops_per_core"]) == ("srun", 9), (
+        "a word of the command line takes no other away"
+    )
     train = json.loads((results / "runs" / "pretrain" / "step_0000600.json").read_text())
     assert train["numbers"]["ranks"] == 2 * ranks_per_node
     jobs = [job["what"] for job in scene.jobs()]

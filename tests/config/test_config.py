@@ -425,13 +425,15 @@ def test_faults_are_said_with_the_line_of_the_file_that_has_them(tmp_path: Path)
     one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
     one.write_text("seed: 1\n\nstore: a\n")
     other.write_text("# over it\nseed: -1\n")
-    with pytest.raises(UserError, match=r"seed \(line 2\): "):
+    with pytest.raises(UserError, match=r"seed \(line 2, column 1\): "):
         load(other)
     demo_file = ROOT / "config" / "experiments" / "demo.yaml"
-    with pytest.raises(UserError, match=r"seed \(line 2 of configuration file .*other.yaml\)"):
+    with pytest.raises(UserError, match=r"seed \(line 2, column 1 of configuration file .*other.yaml\)"):
         experiment_of([demo_file, one, other])
     other.write_text("seed: 1\nmachine:\n  nodes: 1\n  nodes: 2\n")
-    with pytest.raises(UserError, match=r"other.yaml, line 4 .*\n.*key `nodes` is there twice, first in line 3"):
+    with pytest.raises(
+        UserError, match=r"other.yaml, line 4, column 3 .*\n.*key `nodes` is there twice, first in line 3"
+    ):
         load(other)
 
 

@@ -83,4 +83,7 @@ def test_misspelt_section_is_refused_and_never_becomes_the_demo(project: Path) -
     (project / "mine.yaml").write_text("name: mine\nrnus: {a: {dataset: b}}\n")
     done = snakemake(project, "--profile", "profiles/local", "-n", "--configfile", "mine.yaml")
     assert done.returncode != 0
-    assert "rnus (line 2 of configuration file mine.yaml): unknown key" in done.stdout.replace(f"{project}/", "")
+    assert (
+        "rnus (line 2, column 1 of configuration file mine.yaml): unknown key; did you mean `runs`?"
+        in done.stdout.replace(f"{project}/", "")
+    )

@@ -66,7 +66,11 @@ rule all_fid:
 
 
 onstart:
-    W.start(workflow)
+    W.start()
+
+
+onsuccess:
+    W.finish()
 
 
 onerror:

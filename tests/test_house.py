@@ -23,6 +23,7 @@ ENTRANCES = {
     "mpi4py": ("dithc/comm/mpi.py",),
     "matplotlib": ("dithc/report/figures.py",),
     "jinja2": ("dithc/report/page.py",),
+    "snakemake": ("dithc/workflow/layers.py",),
     "tqdm": ("dithc/log/progress.py",),
     "pydantic": ("dithc/config/", "dithc/runs/outcome.py"),
     "typing_extensions": ("dithc/runs/outcome.py",),

@@ -1,7 +1,7 @@
 """Settings of data sets: where scenes come from, how they become tiles, how tiles are split, scaled and shown."""
 
 from datetime import date
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,8 @@ SHARPENED_GSD_M = 2.0  # half of a multispectral pixel of Gaofen-2 and more: not
 
 
 Sentinel2Band = Literal["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
+SENTINEL2_BANDS = get_args(Sentinel2Band)
+NOT_OF_LEVEL_2A = "B10"  # cirrus, which that level has used up
 
 
 class Synthetic(Settings):
@@ -486,7 +488,11 @@ class Dataset(Settings):
     @property
     def band_names(self) -> list[str] | None:
         """Bands of its tiles; None where the products decide, which are of Sentinel-2."""
-        return ["R", "G", "B"] if self.source.kind == "image-folder" else getattr(self.source, "bands", None)
+        if self.source.kind == "image-folder":
+            return ["R", "G", "B"]
+        named: list[str] | None = getattr(self.source, "bands", None)
+        is_made = named is None and self.source.synthetic is not None  # products of level 2A
+        return [band for band in SENTINEL2_BANDS if band != NOT_OF_LEVEL_2A] if is_made else named
 
     @property
     def one_class(self) -> bool:

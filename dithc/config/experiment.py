@@ -1,7 +1,7 @@
 """The whole configuration: one experiment, every reference in it checked before the first job starts."""
 
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -9,7 +9,7 @@ from dithc.averages import LARGEST_MISFIT, Profile, combine
 from dithc.config.base import Name, Place, Positive, Seed, Settings, Title
 from dithc.config.benches import Bench
 from dithc.config.codecs import Codec, Extractor, Foreign, KlVae
-from dithc.config.datasets import Dataset, Sentinel2Band
+from dithc.config.datasets import SENTINEL2_BANDS, Dataset
 from dithc.config.training import (
     FLOW_SAMPLERS,
     MOST_SNAPSHOTS,
@@ -78,6 +78,9 @@ class Machine(Settings):
     """How a rank uses the memories of its machine."""
     walltime: bool = False
     """Jobs are ended at their `runtime`: a training or sampling then saves and stops before, to be run again."""
+    inputs: Literal["here", "nodes"] = "here"
+    """Where the user's files are seen. here: on the machine that starts the workflow too, which looks whether they are there
+    before the first job; nodes: perhaps on nodes alone, so that only a job finds out."""
     scheduler: Literal["none", "slurm", "generic"] = "none"
     """Who runs the jobs. slurm: a job that stopped before its walltime puts itself back into the queue; generic: the scripts
     of that profile do it; none: this machine."""
@@ -260,7 +263,7 @@ class Experiment(Settings):
                 f"evaluations.{name}: `triplets` and the metrics of pixels need all bands, and codecs.{settings.codec} gives "
                 "those that are displayed alone, as 8-bit pictures: leave them out"
             )
-        known = settings.band_names or get_args(Sentinel2Band)
+        known = settings.band_names or SENTINEL2_BANDS
         for triplet in evaluation.triplets:
             if not set(triplet) <= set(known):
                 raise ValueError(
@@ -270,9 +273,10 @@ class Experiment(Settings):
     def _displayed(self, name: str, dataset: Dataset) -> None:
         """Bands that are named, by the display or by the codec, are those of the source, where that says them."""
         known = dataset.band_names
-        if known is not None and not set(dataset.display.bands) <= set(known):
+        if not set(dataset.display.bands) <= set(known or SENTINEL2_BANDS):
             raise ValueError(
-                f"datasets.{name}.display.bands {', '.join(dataset.display.bands)}: the source has {', '.join(known)}"
+                f"datasets.{name}.display.bands {', '.join(dataset.display.bands)}: the source has "
+                f"{', '.join(known or SENTINEL2_BANDS)}"
             )
         codec = self.codecs[dataset.codec]
         if known is not None and isinstance(codec, Foreign):

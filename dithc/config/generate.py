@@ -1,4 +1,4 @@
-"""Writes the files that are generated from the schema: the defaults and the JSON schema; a test compares them."""
+"""Writes the files that are generated from the schema: defaults, JSON schema, the page of all keys; a test compares them."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from dithc.config.experiment import Experiment
 from dithc.config.load import SECTIONS
+from dithc.config.reference import page
 
 HEADER = """\
 # Defaults of every setting outside data sets, codecs, runs, extractors and evaluations (those are named by an experiment
@@ -45,10 +46,11 @@ def schema_json() -> str:
 
 
 def write(root: Path) -> None:
-    """Writes both files under the project's root."""
+    """Writes the files under the project's root."""
     for path, text in {
         root / "config" / "defaults.yaml": defaults_yaml(),
         root / "workflow" / "schemas" / "config.schema.json": schema_json(),
+        root / "docs" / "config.md": page(root / "config" / "experiments"),
     }.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

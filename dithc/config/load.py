@@ -1,5 +1,6 @@
 """Reads a configuration from files or mappings, with errors that name the key."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -7,13 +8,18 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from dithc.config.experiment import Experiment
-from dithc.config.reading import Text, parse, read
-from dithc.log import problem
+from dithc.config.layers import Layer, laid_over, of_words, overridden
+from dithc.config.nearest import key_meant, word_meant
+from dithc.config.reading import Text, read
+from dithc.log import logger, problem
 
 T = TypeVar("T")
 SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")  # without one of them there is nothing to do
 MOST_SHOWN = 200  # characters of a value that is refused
 DEMO = Path("config/experiments/demo.yaml")
+QUOTED = re.compile(r"'([^']*)'")
+NAMED = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)+")
+log = logger("dithc.workflow")
 
 
 def load(source: Path | Mapping[str, Any]) -> Experiment:
@@ -32,11 +38,11 @@ def _checked(content: Mapping[str, Any], *, origin: str, texts: Sequence[Text]) 
     try:
         return Experiment.model_validate(dict(content))
     except ValidationError as error:
-        faults = [f"{_key(fault['loc'], texts)}: {_said(fault)}" for fault in error.errors()]
+        faults = [_told(fault, texts) for fault in error.errors()]
         raise problem(
             f"{origin} has {len(faults)} fault{'s' * (len(faults) > 1)}",
             got="".join(f"\n    {fault}" for fault in faults),
-            expected="the fields documented in workflow/schemas/config.schema.json",
+            expected="the keys of docs/config.md",
             remedy="correct the keys named above",
         ) from None
 
@@ -62,29 +68,43 @@ def named(section: Mapping[str, T], name: str, *, key: str) -> T:
     return section[name]
 
 
-def _key(place: tuple[int | str, ...], texts: Sequence[Text]) -> str:
-    """The key of a fault, with its line where a file is known that has it; the last of several files counts."""
-    words = tuple(map(str, place))
-    name = ".".join(words) or "experiment"
-    for text in reversed(texts):
-        # Of a source, codec or extractor, the kind that was chosen is among the words, which no file says.
-        for known in [words, *(words[:i] + words[i + 1 :] for i in range(len(words)))]:
-            if (line := text.lines.get(known)) is not None:
-                return f"{name} (line {line}{'' if len(texts) == 1 else f' of {text.origin}'})"
-    return name
+def _told(fault: Any, texts: Sequence[Text]) -> str:
+    """A fault in one line: its key, where that stands, and what is wrong."""
+    place, said = tuple(fault["loc"]), _said(fault)
+    if not place and (named := NAMED.match(said)):  # of several keys together: the message begins with one of them
+        return f"{named.group(0)}{_stands(tuple(named.group(0).split('.')), texts)}{said[named.end() :]}"
+    return f"{'.'.join(map(str, place)) or 'experiment'}{_stands(tuple(map(str, place)), texts)}: {said}"
+
+
+def _stands(words: tuple[str, ...], texts: Sequence[Text]) -> str:
+    """Where a key stands, or, where it is missing, the section that lacks it; the last of several files counts."""
+    for depth in range(len(words), 0, -1):
+        for text in reversed(texts):
+            # Of a source, codec or extractor, the kind that was chosen is among the words, which no file says.
+            upper = words[:depth]
+            for known in [upper, *(upper[:i] + upper[i + 1 :] for i in range(len(upper)))]:
+                if known and (at := text.places.get(known)) is not None:
+                    return f" (line {at[0]}, column {at[1]}{'' if len(texts) == 1 else f' of {text.origin}'})"
+    return ""
 
 
 def _said(fault: Any) -> str:
-    text = str(fault["msg"]).removeprefix("Value error, ")
+    text, context = str(fault["msg"]).removeprefix("Value error, "), fault.get("ctx", {})
     if fault["type"] == "extra_forbidden":
-        return "unknown key"
+        return "unknown key" + key_meant(Experiment, fault["loc"])
+    if fault["type"] == "union_tag_not_found":
+        return "`kind` is missing, which says of what kind it is"
+    if fault["type"] == "union_tag_invalid":
+        known = QUOTED.findall(context["expected_tags"])
+        return f"`kind` is {context['tag']!r}, which is none of {', '.join(known)}{word_meant(context['tag'], known)}"
     if isinstance(fault["input"], Mapping) or fault["type"] == "value_error":
         return text
     shown = repr(fault["input"])
-    return f"{text}, got {shown if len(shown) <= MOST_SHOWN else shown[:MOST_SHOWN] + '...'}"
+    meant = word_meant(fault["input"], QUOTED.findall(context["expected"])) if fault["type"] == "literal_error" else ""
+    return f"{text}, got {shown if len(shown) <= MOST_SHOWN else shown[:MOST_SHOWN] + '...'}{meant}"
 
 
-def read_profile(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_profile(folder: Path) -> tuple[dict[str, Any], Any]:
     """A profile of the workflow engine, and the section `machine` of the configuration that it sets.
 
     Raises:
@@ -92,22 +112,29 @@ def read_profile(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     path = folder / "config.yaml"
     content = read(path).values
-    entries = content.get("config") or []
-    machine: dict[str, Any] = {}
-    for entry in entries if isinstance(entries, list) else [entries]:
-        key, _, text = str(entry).partition("=")
-        if key.strip() == "machine":
-            machine = parse(text, origin=f"`machine` in {path}").values
-    return content, machine
+    said = content.get("config") or []
+    if not isinstance(said, Mapping):
+        words = said if isinstance(said, list) else [said]
+        said = of_words(str(path), [str(word) for word in words]).values
+    return content, said.get("machine", {})
 
 
-def experiment_of(config: Mapping[str, Any] | Sequence[Path], *, files: Sequence[Path] = ()) -> Experiment:
+def experiment_of(
+    config: Mapping[str, Any] | Sequence[Path],
+    *,
+    files: Sequence[Path] = (),
+    above: Sequence[tuple[str, Sequence[str]]] = (),
+) -> Experiment:
     """The experiment of a workflow engine's merged configuration; the demo, with what was changed, where it defines nothing.
+
+    Settings are laid one over the other key by key: defaults, the files in their order, profiles, the command line. What a
+    setting of the machine, or one of a profile, stands in the place of is said in the log.
 
     Args:
         config: the configuration, or files of which each is laid over those before it, as the engine does.
         files: those that a merged configuration is from. The engine reads them too, and of a key that is there twice takes the
             last, silently.
+        above: words of the form `key=value` that are laid over the files, by their origin: each profile, then the command line.
 
     Raises:
         UserError: as `load`.
@@ -116,8 +143,15 @@ def experiment_of(config: Mapping[str, Any] | Sequence[Path], *, files: Sequence
     if not isinstance(config, Mapping):
         merged: dict[str, Any] = {}
         for text in texts:
-            _lay_over(merged, text.values)
+            merged = laid_over(merged, text.values)
         config = merged
+    layers = [of_words(origin, words) for origin, words in above]
+    for layer in layers:
+        config = laid_over(config, layer.values)
+    profiled = {key for layer in layers[:-1] for key in layer.values}
+    told = [Layer(_plain(text.origin), text.values) for text in texts] if len(layers) > 1 else []
+    for line in overridden([*told, *layers], {*profiled, "machine"}):
+        log.info(line)
     config = {key: config[key] for key in config if key != "seal"}  # which is none of those of a file that dithc wrote
     if not any(config.get(name) for name in SECTIONS):
         plain = Experiment().model_dump(mode="json")
@@ -128,9 +162,6 @@ def experiment_of(config: Mapping[str, Any] | Sequence[Path], *, files: Sequence
     return _checked({**config, **taken}, origin="the configuration", texts=texts)
 
 
-def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:
-    for key, value in above.items():
-        if isinstance(value, Mapping) and isinstance(below.get(key), dict):
-            _lay_over(below[key], value)
-        else:
-            below[key] = value
+def _plain(origin: str) -> str:
+    """The name of a file as a person writes it: relative, where it is below the working folder."""
+    return origin.removeprefix("configuration file ").replace(f"{Path.cwd()}/", "")

@@ -30,16 +30,12 @@ class Text:
     Attributes:
         origin: how messages call the file.
         values: its content.
-        lines: line of each key, by the keys and positions that lead to it.
+        places: line and column of each key, by the keys and positions that lead to it.
     """
 
     origin: str
     values: dict[str, Any]
-    lines: Mapping[tuple[str, ...], int]
-
-    def line(self, place: tuple[str, ...]) -> int | None:
-        """The line of a key; None where it is not in this file."""
-        return self.lines.get(place)
+    places: Mapping[tuple[str, ...], tuple[int, int]]
 
 
 def read(path: Path) -> Text:
@@ -86,16 +82,17 @@ def parse(text: str, *, origin: str) -> Text:
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
-        lines: dict[tuple[str, ...], int] = {}
+        places: dict[tuple[str, ...], tuple[int, int]] = {}
         if node is not None:
-            _find_lines(node, (), lines)
+            _find_places(node, (), places)
         values = None if node is None else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise _no_yaml(origin, mark.line + 1 if mark else None, error.problem or error.context or "") from None
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise _no_yaml(origin + place, error.problem or error.context or "") from None
     except yaml.YAMLError as error:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
-        raise _no_yaml(origin, line, getattr(error, "reason", str(error))) from None
+        raise _no_yaml(f"{origin}, line {line}", getattr(error, "reason", str(error))) from None
     if not isinstance(values, dict):
         raise problem(
             f"{origin} is empty or no mapping",
@@ -103,12 +100,12 @@ def parse(text: str, *, origin: str) -> Text:
             expected="keys such as `datasets:` and `runs:`",
             remedy="start from config/experiments/demo.yaml",
         )
-    return Text(origin, values, lines)
+    return Text(origin, values, places)
 
 
-def _no_yaml(origin: str, line: int | None, said: str) -> UserError:
+def _no_yaml(place: str, said: str) -> UserError:
     return problem(
-        f"{origin}{'' if line is None else f', line {line}'} is no YAML that is read here",
+        f"{place} is no YAML that is read here",
         got=" ".join(said.split()),
         expected="YAML as in config/experiments/demo.yaml: spaces before keys, no tabs; every key once",
         remedy="correct that line",
@@ -187,8 +184,8 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from None
 
 
-def _find_lines(node: yaml.Node, place: tuple[str, ...], lines: dict[tuple[str, ...], int]) -> None:
-    """Notes the line of every key.
+def _find_places(node: yaml.Node, place: tuple[str, ...], places: dict[tuple[str, ...], tuple[int, int]]) -> None:
+    """Notes line and column of every key.
 
     Raises:
         ConstructorError: a key is there twice.
@@ -202,9 +199,9 @@ def _find_lines(node: yaml.Node, place: tuple[str, ...], lines: dict[tuple[str, 
             if name in seen:
                 said = f"key `{name}` is there twice, first in line {seen[name]}"
                 raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
-            seen[name] = lines[(*place, name)] = line
-            _find_lines(value, (*place, name), lines)
+            seen[name], places[(*place, name)] = line, (line, key.start_mark.column + 1)
+            _find_places(value, (*place, name), places)
     elif isinstance(node, yaml.SequenceNode):
         for number, value in enumerate(node.value):
-            lines[(*place, str(number))] = value.start_mark.line + 1
-            _find_lines(value, (*place, str(number)), lines)
+            places[(*place, str(number))] = value.start_mark.line + 1, value.start_mark.column + 1
+            _find_places(value, (*place, str(number)), places)

@@ -15,12 +15,14 @@ from dithc.config import Experiment
 from dithc.log import problem
 from dithc.runs.code import code_version
 from dithc.runs.files import atomic_write, sha256_file
-from dithc.runs.outcome import check
+from dithc.runs.outcome import OF_ONE_MAKING, check
 from dithc.runs.spec import digest, stage_spec
 from dithc.sealed import plain, seal, unseal
 
 HASHED_AT_ONCE = 4
 UNCOUNTED = (".png", ".json", "turned.npy", ".column.npy")
+MADE = ".made"  # hidden beside a manifest: how, when and where it was made, which decides nothing
+OF_MAKING = ("code", "host", "seconds", "written")
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -31,7 +33,11 @@ def _host() -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a finished stage leaves for the next one and for the report; the document is sealed.
+    """What a finished stage leaves for the next one and for the report: two documents, each sealed.
+
+    The manifest itself has what follows from settings and inputs alone: a result that is made again has the same bytes, and the
+    workflow engine sees that nothing has changed. What is of one making is in a document beside it (`MADE`): code, host and
+    times, numbers that measure it, files that tell of it. Versions before wrote one document of both, which is read as well.
 
     Whoever reads a manifest may go on to read its files: `whole` compares each with what was written before it is used.
 
@@ -75,8 +81,38 @@ class Manifest:
 
     def write(self, path: Path) -> None:
         """Writes the manifest, last of all of a stage's files."""
-        atomic_write(path, seal({**asdict(self), "digest": self.digest}))
+        result: dict[str, Any] = {**asdict(self), "digest": self.digest}
+        making: dict[str, Any] = {"digest": self.digest}
+        making |= {key: result.pop(key) for key in OF_MAKING}
+        for document, is_wanted in ((result, False), (making, True)):
+            document["numbers"] = {
+                key: self.numbers[key] for key in self.numbers if (key in OF_ONE_MAKING) == is_wanted
+            }
+            document["files"] = [entry for entry in self.files if self._tells_times(entry) == is_wanted]
+        atomic_write(self.making_of(path), seal(making))
+        atomic_write(path, seal(result))
         self._remember(path)
+
+    def _tells_times(self, entry: dict[str, Any]) -> bool:
+        """Whether another making of a file has other bytes: the records beside the shards of a sampling say how long it took."""
+        return self.stage == "sample" and Path(entry["path"]).match("shard-*.json")
+
+    @staticmethod
+    def making_of(path: Path) -> Path:
+        """Where the document on the making of a manifest stands."""
+        return path.with_name(f".{path.stem}{MADE}")
+
+    @staticmethod
+    def joined(result: dict[str, Any], making: dict[str, Any]) -> dict[str, Any]:
+        """The content of both documents.
+
+        Raises:
+            ValueError: they are not of one result.
+        """
+        if making.get("digest") != result.get("digest"):
+            raise ValueError(f"the document of its making ({MADE}) is of another result, {making.get('digest')}")
+        numbers, files = {**result["numbers"], **making["numbers"]}, [*result["files"], *making["files"]]
+        return {**result, **making, "numbers": numbers, "files": files}
 
     @staticmethod
     def spec_of(experiment: Experiment, stage: str, name: str, *, of_rule: bool = False) -> dict[str, Any]:
@@ -107,14 +143,19 @@ class Manifest:
             content = unseal(
                 plain(path).read_text(), unsealed=[frozenset({*(one.name for one in fields(cls)), "digest"})]
             )
+            if "written" not in content:
+                content = cls.joined(content, unseal(plain(cls.making_of(path)).read_text()))
             written = content.pop("digest")
             manifest = cls(**content)
             manifest._check_kinds()
             if manifest.digest != written:
                 raise ValueError(f"it is altered: its content has digest {manifest.digest}, {written} was written")
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             raise problem(
-                f"manifest {path} is missing", got="no such file", expected=wanted, remedy="run the earlier stage first"
+                f"manifest {path} is missing" if not path.exists() else f"manifest {path} lacks a part",
+                got=f"no such file: {error.filename}",
+                expected=wanted,
+                remedy="run the earlier stage first" if not path.exists() else "remove it and rerun its stage",
             ) from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise problem(

@@ -18,6 +18,14 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 NORMAL_95 = 1.959964  # standard errors on either side that hold 95 % of a normal distribution
 PULLS_FILE = "kid.json"  # beside a score's manifest: what each image adds to KID, of which intervals are made
+# Numbers that another making of the same result has otherwise: its times, memory, ranks, and what it found done.
+OF_ONE_MAKING = frozenset(
+    {
+        *("seconds", "training_seconds", "seconds_per_step_median", "exposed_seconds_median", "stall_seconds_median"),
+        *("overlap_fraction_median", "images_per_second", "peak_rss_bytes", "fast_peak_bytes", "loaded_bytes_median"),
+        *("offloaded_bytes_median", "ranks", "threads", "extracted", "reused"),
+    }
+)
 CURVES_FILE = "curves.json"  # likewise: spectra, histograms and correlations of both sides, which the report draws
 MOST_SHOWN = 60  # characters of a value that is of another kind
 BEGINS = "Input should be "  # how pydantic says what it expected

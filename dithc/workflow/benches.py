@@ -27,14 +27,19 @@ class Benches:
 
     def scaling(self, mode: str) -> str:
         """Arguments of `dithc bench scaling` for `weak` or `strong`."""
-        asked, machine = self.asked.scaling, self.machine
+        asked = self.asked.scaling
         models, ranks = ",".join(asked.models or ["DiT-S/2"]), ",".join(map(str, asked.ranks))
         words = f"--{mode} --models {models} --ranks {ranks} --batch {asked.batch} --dtype {asked.dtype} --rounds {asked.rounds}"
-        words += " --without-communication" if asked.without_communication else ""
-        if machine.nodes > 1 or machine.launcher == "srun":
-            words += f" --launcher {machine.launcher} --ranks-per-node {machine.launched_per_node or 1}"
-            words += f" --cpus {machine.cpus_per_rank}" if machine.cpus_per_rank else ""
-        return words
+        return words + (" --without-communication" if asked.without_communication else "")
+
+    @property
+    def scaling_launch(self) -> str:
+        """How `dithc bench scaling` starts its ranks, where they are on other nodes: no part of what is measured."""
+        machine = self.machine
+        if machine.nodes == 1 and machine.launcher != "srun":
+            return ""
+        words = f"--launcher {machine.launcher} --ranks-per-node {machine.launched_per_node or 1}"
+        return words + (f" --cpus {machine.cpus_per_rank}" if machine.cpus_per_rank else "")
 
     @property
     def scaling_ranks(self) -> int:

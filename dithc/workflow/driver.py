@@ -93,8 +93,7 @@ class Driver:
                 "the profile does not say what a node of the cluster has",
                 got=f"jobs go to {executor}, and `machine` says scheduler: none",
                 expected="machine={scheduler: ..., node_cores: ..., cpus_per_rank: ..., ...} in the profile",
-                remedy="`dithc doctor --write-profile NAME` on the login node writes one; `--config machine=...` replaces all "
-                "that the profile says of the machine: put such settings into the profile",
+                remedy="`dithc doctor --write-profile NAME` on the login node writes one",
             )
 
     def _hold(self) -> None:

@@ -70,6 +70,12 @@ class Files:
             self._taken[key] = found
         return self._taken[key]
 
+    def is_as_before(self, path: str, *, named: bool) -> bool:
+        """Whether what is there is what was there when the workflow last ran; not where that is not known."""
+        key = f"{path} as scenes" if named else path
+        before = self._before().get(key)
+        return before is not None and before == self.fingerprint(path, named=named)
+
     def remember(self) -> None:
         """Keeps for later runs what was taken in this one."""
         before = self._before()

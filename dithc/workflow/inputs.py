@@ -1,22 +1,49 @@
-"""Whether the user's files are there, before the first job."""
+"""Whether the user's files are there, with what their settings need of them, before the first job."""
 
-from collections.abc import Set
+import os
+import re
+from collections.abc import Iterator, Set
+from itertools import islice
 from pathlib import Path
 
-from dithc.config import Experiment
-from dithc.log import problem
+from dithc.config import Experiment, codecs, datasets
+from dithc.log import UserError, problem
+from dithc.runs import Manifest
+from dithc.workflow.matrix import Matrix
+
+DIFFUSERS = ("config.json", "diffusion_pytorch_model.safetensors")
+PROGRAMS = (("encoder.pt", "decoder.pt"), ("encoder.pt2", "decoder.pt2"))
+LEVEL_2A = re.compile(r"_MSIL2A_")
+MOST_LOOKED_AT = 2_000  # folders and files of a source; what is found wrong in the rest is a row of the stage's table
+PRODUCTS, PACKED = ".SAFE", ".ZIP"
 
 
-def check_inputs(experiment: Experiment, rules: Set[str]) -> None:
-    """Checks before the first job that the user's files are there.
+def check_inputs(matrix: Matrix, rules: Set[str]) -> None:
+    """Checks before the first job that the user's files are there, with what can be seen from outside.
 
     Args:
-        experiment: the configuration.
+        matrix: the experiment.
         rules: names of the rules that will run; only what they read is checked.
 
     Raises:
-        UserError: a path of a data set, codec, extractor or initial checkpoint does not exist; all are named.
+        UserError: a path does not exist, or what is there is not what its kind needs; all are named.
     """
+    experiment = matrix.experiment
+    faults = [*_missing(experiment, rules), *_incomplete(experiment, rules), *_bands(matrix, rules)]
+    if faults:
+        raise problem(
+            f"input of experiment {experiment.name!r} is not on this machine, or is not whole",
+            got="".join(f"\n    {line}" for line in faults),
+            expected="your data, autoencoder and feature extractor at those paths (nothing is downloaded)",
+            remedy="put them there (a link will do; `dithc fetch` brings what a `search` names), or set the keys in a config "
+            "file of your own and pass it as a second --configfile; config/README.md says which files each kind needs. Where "
+            "only nodes see them: `machine: {inputs: nodes}`",
+        )
+
+
+def _missing(experiment: Experiment, rules: Set[str]) -> list[str]:
+    if experiment.machine.inputs == "nodes":
+        return []
     wanted: dict[str, str | None] = {}
     if "stage" in rules:
         wanted |= {f"datasets.{name}.source.path": one.source.path for name, one in experiment.datasets.items()}
@@ -32,12 +59,101 @@ def check_inputs(experiment: Experiment, rules: Set[str]) -> None:
     if "simulate_scaling" in rules:
         simulate = experiment.bench.simulate
         wanted |= {"bench.simulate.machine": simulate.machine, "bench.simulate.step": simulate.step}
-    missing = [f"{key}: {path}" for key, path in wanted.items() if path is not None and not Path(path).exists()]
-    if missing:
-        raise problem(
-            f"input of experiment {experiment.name!r} is not on this machine",
-            got="no such file or folder for" + "".join(f"\n    {line}" for line in missing),
-            expected="your data, autoencoder and feature extractor at those paths (nothing is downloaded)",
-            remedy="put them there (a link will do; `dithc fetch` brings what a `search` names), or set the keys in a config "
-            "file of your own and pass it as a second --configfile; config/README.md says which files each kind needs",
-        )
+    missing = {key: path for key, path in wanted.items() if path is not None and not Path(path).exists()}
+    return [f"{key}: {path}: no such file or folder" for key, path in missing.items()]
+
+
+def _incomplete(experiment: Experiment, rules: Set[str]) -> Iterator[str]:
+    """What is there, and lacks a part."""
+    if rules & {"latents", "sample"}:
+        for name, codec in experiment.codecs.items():
+            if isinstance(codec, codecs.SdVae | codecs.Diffusers | codecs.Torchscript):
+                sets = PROGRAMS if isinstance(codec, codecs.Torchscript) else (DIFFUSERS,)
+                yield from _lacks(f"codecs.{name}.path", Path(codec.path), *sets, is_folder=len(sets) == 1)
+    if rules & {"features_real", "features_generated"}:
+        for name, extractor in experiment.extractors.items():
+            if extractor.path is not None and Path(extractor.path).is_dir():
+                yield f"extractors.{name}.path: {extractor.path}: a folder, and the file of weights in it is expected"
+    if rules & {"pretrain", "finetune"}:
+        for name, run in experiment.runs.items():
+            if run.init_file is not None and Path(run.init_file).is_dir():
+                yield from _lacks(f"runs.{name}.init_file", Path(run.init_file), DIFFUSERS[1:], is_folder=True)
+    for name, dataset in experiment.datasets.items() if "stage" in rules else ():
+        yield from _unreadable(name, dataset)
+
+
+def _lacks(key: str, path: Path, *sets: tuple[str, ...], is_folder: bool) -> Iterator[str]:
+    """A folder has one of these sets of files."""
+    if path.is_dir() and not any(all((path / one).is_file() for one in names) for names in sets):
+        yield f"{key}: {path}: the folder has not {', or '.join(' and '.join(names) for names in sets)}"
+    if path.is_file() and is_folder:
+        yield f"{key}: {path}: a file, and the folder with {' and '.join(sets[0])} is expected"
+
+
+def _unreadable(name: str, dataset: datasets.Dataset) -> Iterator[str]:
+    source = dataset.source
+    path = Path(source.path) if source.path is not None else None
+    if path is None or not path.is_dir():
+        return
+    if not any(True for _ in _below(path)):
+        yield f"datasets.{name}.source.path: {path}: the folder is empty"
+    if isinstance(source, datasets.Sentinel2) and source.checksum == "verify":
+        found = [one for one in _products(path) if one.is_dir()]
+        lacking = [one for one in found if not (one / "manifest.safe").is_file()]
+        if len(lacking) > dataset.max_rejected * len(found):
+            yield (
+                f"datasets.{name}.source.path: {lacking[0]} has no manifest.safe, by which files are compared with their "
+                f"checksums ({len(lacking)} of {len(found)} products): bring it, or set `source.checksum: skip`"
+            )
+
+
+def _bands(matrix: Matrix, rules: Set[str]) -> Iterator[str]:
+    """Bands that settings name, and that no scene of theirs has."""
+    experiment = matrix.experiment
+    for name, dataset in experiment.datasets.items():
+        known = _bands_of(matrix, name, dataset, is_staged="stage" not in rules)
+        if known is None:
+            continue
+        named = {f"datasets.{name}.display.bands": list(dataset.display.bands)}
+        named |= {f"datasets.{name}.source.bands": list(getattr(dataset.source, "bands", None) or [])}
+        codec = experiment.codecs[dataset.codec]
+        if isinstance(codec, codecs.Foreign) and isinstance(codec.bands, list):
+            named |= {f"codecs.{dataset.codec}.bands": [band for group in codec.bands for band in group]}
+        judged = {key: one for key, one in experiment.evaluations.items() if matrix.dataset_of(key) == name}
+        named |= {
+            f"evaluations.{key}.triplets": [band for t in one.triplets for band in t] for key, one in judged.items()
+        }
+        for key, bands in named.items():
+            if strange := [band for band in dict.fromkeys(bands) if band not in known]:
+                yield f"{key} has {', '.join(strange)}: the scenes of {name} have {', '.join(known)}"
+
+
+def _bands_of(matrix: Matrix, name: str, dataset: datasets.Dataset, *, is_staged: bool) -> list[str] | None:
+    """Bands of the scenes: those that were staged, or what the names of products say; None where nobody knows yet."""
+    try:
+        if is_staged:
+            return Manifest.read(Path(matrix.path("scenes", name)), stage="stage").numbers.get("bands")
+    except UserError:
+        pass
+    source = dataset.source
+    if not isinstance(source, datasets.Sentinel2) or source.path is None or not Path(source.path).is_dir():
+        return None
+    found = list(_products(Path(source.path)))
+    if not found or not all(LEVEL_2A.search(one.name) for one in found):
+        return None
+    return [band for band in source.bands or datasets.SENTINEL2_BANDS if band != datasets.NOT_OF_LEVEL_2A]
+
+
+def _products(folder: Path) -> Iterator[Path]:
+    return (path for path in _below(folder) if path.name.upper().endswith((PRODUCTS, PACKED)))
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The first files and folders below a folder, hidden ones aside; what is in a product is not looked at."""
+
+    def walk() -> Iterator[Path]:
+        for place, folders, names in os.walk(folder):
+            yield from (Path(place, name) for name in sorted((*folders, *names)) if not name.startswith("."))
+            folders[:] = [one for one in folders if not one.startswith(".") and not one.upper().endswith(PRODUCTS)]
+
+    return islice(walk(), MOST_LOOKED_AT)

@@ -192,7 +192,7 @@ def asked(job: Job) -> str:
 
 def _done(stage: Stage, output: Path, *, log: Path) -> Standing:
     """A stage whose output is there; one that holds what it cannot have written has failed."""
-    content = _read_json(output) if output.suffix == ".json" else {}
+    content = _manifest(output) if output.suffix == ".json" else {}
     written, seconds, numbers = content.get("written"), content.get("seconds"), content.get("numbers", {})
     try:
         if content:
@@ -244,6 +244,15 @@ def _spec(path: Path) -> dict[str, Any]:
     """The settings that a store folder stands for."""
     content = _read_json(path)
     return {name: content[name] for name in content if name != "seal"}
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """What a manifest says; where its part on its making does not fit, itself alone."""
+    content = _read_json(path)
+    try:
+        return Manifest.joined(content, _read_json(Manifest.making_of(path)))
+    except (ValueError, TypeError, KeyError):
+        return content
 
 
 def _read_json(path: Path) -> dict[str, Any]:

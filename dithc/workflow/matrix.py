@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,10 @@ class Matrix:
         files: fingerprints of the user's files.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, files: Sequence[Any] = ()) -> None:
-        self.experiment = experiment_of(config, files=[Path(file) for file in files])
+    def __init__(
+        self, config: Mapping[str, Any], *, files: Sequence[Any] = (), above: Sequence[tuple[str, Sequence[str]]] = ()
+    ) -> None:
+        self.experiment = experiment_of(config, files=[Path(file) for file in files], above=above)
         self.root = _plain(f"{self.experiment.results}/{self.experiment.name}")
         self.config = f"{self.root}/config.json"
         self.files = Files(Path(self.root) / "fingerprints.json")
@@ -194,6 +196,11 @@ class Matrix:
         spec = Manifest.spec_of(self.experiment, stage, name, of_rule=True)
         return json.dumps(self._with_files(spec, named=stage == "stage"), sort_keys=True)
 
+    def has_other_files(self, stage: str, name: str) -> bool:
+        """Whether files of the user's that a stage reads are others than when the workflow last ran, as far as that is known."""
+        spec = Manifest.spec_of(self.experiment, stage, name, of_rule=True)
+        return any(not self.files.is_as_before(path, named=stage == "stage") for path in _paths_in(spec))
+
     def _with_files(self, value: Any, *, named: bool) -> Any:
         if not isinstance(value, dict):
             return value
@@ -227,3 +234,12 @@ def _plain(path: str) -> str:
     """A path written in one way, however the configuration writes it: relative where it is below the working folder."""
     relative = os.path.relpath(path)
     return os.path.normpath(path) if relative.startswith("..") else relative
+
+
+def _paths_in(value: Any) -> Iterator[str]:
+    """Paths of the user's files in settings."""
+    for key, part in value.items() if isinstance(value, dict) else ():
+        if key in PATHS and isinstance(part, str):
+            yield part
+        else:
+            yield from _paths_in(part)

@@ -1,20 +1,24 @@
 """All that rule files import."""
 
+import atexit
 import os
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from dithc.log import logger, setup
+from dithc.log import UserError, logger, setup
 from dithc.workflow.benches import Benches
 from dithc.workflow.driver import Driver
 from dithc.workflow.inputs import check_inputs
 from dithc.workflow.jobs import Jobs
+from dithc.workflow.layers import Words, ancient, words_of
 from dithc.workflow.matrix import Matrix
 from dithc.workflow.products import damaged, told
+from dithc.workflow.restored import digest_of, restorable
 
+Inputs = Any  # a path, a list of paths, or either by name
 log = logger("dithc.workflow")
 
 
@@ -27,44 +31,84 @@ class Workflow(Matrix):
         driver: what is done around them.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, files: Sequence[Any] = (), cores: int | None = None) -> None:
-        super().__init__(config, files=files)
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        files: Sequence[Any] = (),
+        above: Sequence[Words] = (),
+        cores: int | None = None,
+    ) -> None:
+        super().__init__(config, files=files, above=above)
         self.benches = Benches(self.experiment)
         self.jobs = Jobs(self.experiment, cores=cores)
         self.driver = Driver(self, self.jobs)
-        self._has_looked = False
+        self.engine: Any = None
+        self._kept: dict[str, str] | None = None
 
-    def scene_input_in(self, engine: Any, dataset: str) -> list[str]:
-        """As `scene_input`, asked by the engine while it makes its plan.
+    @classmethod
+    def of(cls, engine: Any, config: Mapping[str, Any]) -> Self:
+        """That of Snakemake's `workflow`, and of its `config`, over which profiles and command line are laid key by key."""
+        if engine.is_main_process:
+            setup()
+        files, cores = engine.overwrite_configfiles, engine.resource_settings.cores
+        made = cls(config, files=files, above=words_of(engine), cores=cores)
+        made.engine = engine
+        return made
 
-        The first time, results that are not whole are marked as to be made again, if the plan has them. Nothing on disk is
-        changed, so a dry run shows the same plan. Jobs, which read the workflow's files again, do not look.
+    def made(self, inputs: Inputs) -> Inputs:
+        """The manifests that a job waits for, asked by the engine while it makes its plan.
 
-        Args:
-            engine: Snakemake's `workflow`.
-            dataset: name of the data set.
+        The first time, results that are not whole are marked as to be made again, if the plan has them. For those that will be
+        the same no other job runs. Nothing on disk is changed, so a dry run shows the same plan. Jobs, which read the
+        workflow's files again, do not look.
         """
-        if not self._has_looked and engine.is_main_process:
-            self._has_looked = True
-            faults = damaged(self.manifests)
-            engine.dag.forcefiles.update(faults)
-            if faults:
-                setup()
-            for path, found in faults.items():
-                log.warning(told(path, found))
-        return self.scene_input(dataset)
+        if self.engine is None or not self.engine.is_main_process:
+            return inputs
+        if self._kept is None:
+            self._kept = self._look(self.engine)
+        if isinstance(inputs, str):
+            return ancient(inputs) if inputs in self._kept else inputs
+        if isinstance(inputs, dict):
+            return {key: self.made(part) for key, part in inputs.items()}
+        return [self.made(part) for part in inputs]
 
-    def start(self, engine: Any) -> None:
+    def _look(self, engine: Any) -> dict[str, str]:
+        """Marks what is to be made again; gives the digests of those results that nothing needs to run for."""
+        faults = damaged(self.manifests)
+        engine.dag.forcefiles.update(faults)
+        for path, found in faults.items():
+            log.warning(told(path, found))
+        if engine.dryrun:  # nothing is called when a dry run begins, and at its end a person looks
+            atexit.register(self._tell_of_inputs, engine)
+        asked = engine.dag_settings
+        return {} if asked.forceall or asked.forcerun else restorable(self, faults)
+
+    def _tell_of_inputs(self, engine: Any) -> None:
+        """Says what a run of this plan would end with before its first job."""
+        try:
+            check_inputs(self, {job.rule.name for job in engine.dag.needrun_jobs()})
+        except UserError as error:
+            log.error(f"a run of this plan would stop before its first job: {error}")
+
+    def finish(self) -> None:
+        """Called by the engine when all is done: says what did not become again what it was."""
+        for path, digest in (self._kept or {}).items():
+            if digest_of(path) not in (None, digest):
+                log.warning(
+                    f"{path} was made again of the same settings and inputs, and has other bytes than before: what follows from "
+                    "it is still of the earlier ones; start the same command again, which makes it anew"
+                )
+
+    def start(self) -> None:
         """Called by the engine before the first job.
-
-        Args:
-            engine: Snakemake's `workflow`, whose plan is made.
 
         Raises:
             UserError: the work cannot begin (`check_inputs`, `Driver.start`).
         """
+        engine = self.engine
         planned = [(job.rule.name, self._name(job)) for job in engine.dag.needrun_jobs()]
-        check_inputs(self.experiment, {rule for rule, _ in planned})
+        check_inputs(self, {rule for rule, _ in planned})
         # The slurm plugin submits all jobs of a driver under one random name. The generic one calls dithc-job-submit, which
         # stands beside the interpreter and inherits a variable.
         submitter = getattr(engine.scheduler, "_executor", None)

@@ -118,9 +118,9 @@ def test_a_command_in_a_path_never_runs_under_the_workflow_engine(folder: Path, 
         project, "--profile", "profiles/local", "--configfile", "config/experiments/demo.yaml", "hostile.yaml"
     )
     assert done.returncode != 0
-    assert f"{key} (line 1 of configuration file hostile.yaml)" in done.stdout or f"{key} (line" in done.stdout, (
-        done.stdout
-    )
+    assert (
+        f"{key} (line 1, column 1 of configuration file hostile.yaml)" in done.stdout or f"{key} (line" in done.stdout
+    ), done.stdout
     assert not list(folder.rglob(PWNED)), done.stdout
     assert not (project / "results").exists()
 

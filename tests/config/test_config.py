@@ -2,18 +2,23 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import yaml
+from pydantic import TypeAdapter
 
 from dithc.config import Machine, experiment_of, load
 from dithc.config.generate import defaults_yaml, schema_json
+from dithc.config.reading import read
+from dithc.config.reference import example, page, sections
 from dithc.config.training import Run
 from dithc.log import UserError
 
 ROOT = Path(__file__).parent.parent.parent
 EXPERIMENTS = sorted((ROOT / "config" / "experiments").glob("*.yaml"))
+
+EXAMPLES_OF_FILES = [read(path).values for path in EXPERIMENTS]
 
 
 def demo() -> dict[str, Any]:
@@ -40,6 +45,7 @@ def test_generated_files_are_current() -> None:
     remedy = "run `make generate`"
     assert (ROOT / "config" / "defaults.yaml").read_text() == defaults_yaml(), remedy
     assert (ROOT / "workflow" / "schemas" / "config.schema.json").read_text() == schema_json(), remedy
+    assert (ROOT / "docs" / "config.md").read_text() == page(ROOT / "config" / "experiments"), remedy
 
 
 def test_defaults_file_holds_the_defaults() -> None:
@@ -51,6 +57,21 @@ def test_every_field_is_documented() -> None:
     for model in [schema, *schema["$defs"].values()]:
         for name, field in model.get("properties", {}).items():
             assert field.get("description"), f"{model['title']}.{name} has no docstring"
+
+
+def test_every_key_is_on_the_page_once_with_an_example_that_is_allowed() -> None:
+    text = page(ROOT / "config" / "experiments")
+    titles = [line[3:] for line in text.splitlines() if line.startswith("## ")]
+    assert len(titles) == len(set(titles)), "a link to one of them would lead to the other"
+    count = 0
+    for section in {(one.place, one.model): one for one in sections()}.values():
+        for name, field in section.model.model_fields.items():
+            count += 1
+            shown = example(section, name, field, EXAMPLES_OF_FILES)
+            one = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+            if not (isinstance(shown, dict) and not shown):  # a section, which stands for itself
+                TypeAdapter(one).validate_python(shown)
+    assert text.count("\n| `") == count
 
 
 def judged(**settings: Any) -> dict[str, Any]:
@@ -425,13 +446,15 @@ def test_faults_are_said_with_the_line_of_the_file_that_has_them(tmp_path: Path)
     one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
     one.write_text("seed: 1\n\nstore: a\n")
     other.write_text("# over it\nseed: -1\n")
-    with pytest.raises(UserError, match=r"seed \(line 2\): "):
+    with pytest.raises(UserError, match=r"seed \(line 2, column 1\): "):
         load(other)
     demo_file = ROOT / "config" / "experiments" / "demo.yaml"
-    with pytest.raises(UserError, match=r"seed \(line 2 of configuration file .*other.yaml\)"):
+    with pytest.raises(UserError, match=r"seed \(line 2, column 1 of configuration file .*other.yaml\)"):
         experiment_of([demo_file, one, other])
     other.write_text("seed: 1\nmachine:\n  nodes: 1\n  nodes: 2\n")
-    with pytest.raises(UserError, match=r"other.yaml, line 4 .*\n.*key `nodes` is there twice, first in line 3"):
+    with pytest.raises(
+        UserError, match=r"other.yaml, line 4, column 3 .*\n.*key `nodes` is there twice, first in line 3"
+    ):
         load(other)
 
 

@@ -39,7 +39,11 @@ def configuration() -> dict[str, Any]:
             name: {
                 "title": {"landscape": "Landscapes", "sentinel2": "Sentinel-2", "gaofen2": "Gaofen-2"}[name],
                 "source": source,
-                "display": {"bands": ["R", "G", "B"], "low": 0, "high": 0.3},
+                "display": {
+                    "bands": ["B04", "B03", "B02"] if name == "sentinel2" else ["R", "G", "B"],
+                    "low": 0,
+                    "high": 0.3,
+                },
                 "codec": "small" if name != "gaofen2" else "pixels",
             }
             for name, source in SOURCES.items()

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,11 +100,22 @@ class Scene:
             line, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
 
-    def start(self, *targets: str, settings: str = "") -> None:
-        """Starts a driver, as a person would on the login node; `settings` is YAML laid over the experiment's."""
+    def start(self, *targets: str, settings: str = "", words: Sequence[str] = ()) -> None:
+        """Starts a driver, as a person would on the login node; `settings` is YAML laid over the experiment's, `words` more of
+        Snakemake's options."""
         (self.folder / "more.yaml").write_text(settings or "{}")
         log = (self.folder / "driver.log").open("a")
-        line = [BIN / "snakemake", *targets, "--profile", "cluster", "--configfile", "small.yaml", "more.yaml", *QUICK]
+        line = [
+            BIN / "snakemake",
+            *targets,
+            "--profile",
+            "cluster",
+            "--configfile",
+            "small.yaml",
+            "more.yaml",
+            *QUICK,
+            *words,
+        ]
         self.driver = subprocess.Popen(
             line,
             cwd=self.folder,

@@ -23,11 +23,16 @@ def test_from_scenes_to_report_on_two_nodes(
     scene = Scene(boxes(accounting), make_project(tmp_path / "project"), nodes=2, ranks_per_node=ranks_per_node)
     if accounting:
         scene.change_profile("slurm-status-command: squeue", "slurm-status-command: sacct")
-    scene.start()
+    scene.start(settings="machine: {max_minutes: 7}", words=["--config", "machine={gflops_per_core: 9}"])
     status, said = scene.finish(seconds=400.0)
     assert status == 0, said[-6000:]
+    assert "machine.max_minutes: 60 (cluster/config.yaml) in the place of 7 (more.yaml)" in said
     results = scene.folder / "results" / "small"
     assert (results / "report.html").exists()
+    machine = json.loads((results / "config.json").read_text())["machine"]
+    assert (machine["launcher"], machine["gflops_per_core"]) == ("srun", 9), (
+        "a word of the command line takes no other away"
+    )
     train = json.loads((results / "runs" / "pretrain" / "step_0000600.json").read_text())
     assert train["numbers"]["ranks"] == 2 * ranks_per_node
     jobs = [job["what"] for job in scene.jobs()]

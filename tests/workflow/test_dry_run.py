@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflow.conftest import ROOT, snakemake
+from tests.workflow.conftest import DEMO, ROOT, snakemake
 
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "config" / "experiments").glob("*.yaml"))
 
@@ -26,9 +26,12 @@ def test_without_a_config_file_the_demo_is_planned(project: Path) -> None:
 
 
 def test_profile_decides_ranks_and_no_result(project: Path) -> None:
-    two = "machine={launcher: mpiexec, ranks_per_node: 2}"
-    done = snakemake(project, "--profile", "profiles/local", "-n", "-p", "--config", two)
-    assert "--launcher mpiexec --nodes 1 --ranks 2" in done.stdout
+    (project / "mine.yaml").write_text("machine: {cpus_per_rank: 2, weights_wire: bf16}\n")
+    own = ["--configfile", DEMO, "mine.yaml", "--config", "machine={ranks_per_node: 2}"]
+    done = snakemake(project, "--profile", "cluster", "-n", "-p", *own)
+    assert "--launcher srun --nodes 1 --ranks 2 --cpus 38" in done.stdout
+    assert "machine.cpus_per_rank: 38 (cluster/config.yaml) in the place of 2 (mine.yaml)" in done.stdout
+    assert "machine.ranks_per_node: 2 (the command line) in the place of 4 (cluster/config.yaml)" in done.stdout
     assert done.returncode == 0
 
 
@@ -80,4 +83,7 @@ def test_misspelt_section_is_refused_and_never_becomes_the_demo(project: Path) -
     (project / "mine.yaml").write_text("name: mine\nrnus: {a: {dataset: b}}\n")
     done = snakemake(project, "--profile", "profiles/local", "-n", "--configfile", "mine.yaml")
     assert done.returncode != 0
-    assert "rnus (line 2 of configuration file mine.yaml): unknown key" in done.stdout.replace(f"{project}/", "")
+    assert (
+        "rnus (line 2, column 1 of configuration file mine.yaml): unknown key; did you mean `runs`?"
+        in done.stdout.replace(f"{project}/", "")
+    )

@@ -47,8 +47,7 @@ def test_the_report_has_what_the_experiment_asks_for_and_the_demo_asks_for_nothi
 
 def test_a_cluster_gives_the_bench_its_ranks_and_their_cores(project: Path) -> None:
     asked = "bench={scaling: {models: [DiT-B/2], ranks: [4, 8, 16]}}"
-    machine = "machine={launcher: srun, ranks_per_node: 4, cpus_per_rank: 38}"  # what the profile says, which --config replaces
     target = "results/demo/bench/scaling-weak.json"
-    done = snakemake(project, target, "--profile", "cluster", "-n", "-p", "--config", asked, machine)
+    done = snakemake(project, target, "--profile", "cluster", "-n", "-p", "--config", asked)
     assert "--launcher srun --ranks-per-node 4 --cpus 38" in done.stdout
     assert "nodes=4, tasks=16, cpus_per_task=38" in done.stdout

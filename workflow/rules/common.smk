@@ -7,7 +7,7 @@ import sys
 
 from dithc.workflow import Workflow
 
-W = Workflow(config, files=workflow.configfiles, cores=workflow.resource_settings.cores)
+W = Workflow.of(workflow, config)
 
 # Rules do not inherit the environment of the interpreter that runs Snakemake; DITHC_DRIVER lets a training notice that
 # this process is gone, save and stop. A prefix replaces Snakemake's own strict mode: without pipefail the status of a

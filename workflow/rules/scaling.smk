@@ -19,10 +19,11 @@ rule measure_scaling:
         nodes=W.benches.scaling_nodes,
         tasks=W.benches.scaling_ranks,
         cpus_per_task=W.jobs.rank_cpus,
+        launch=W.benches.scaling_launch,
     params:
         arguments=lambda wc: W.benches.scaling(wc.mode),
     shell:
-        "dithc bench scaling {params.arguments} --json {output:q} 2>&1 | tee -i {log:q}"
+        "dithc bench scaling {params.arguments} {resources.launch} --json {output:q} 2>&1 | tee -i {log:q}"
 
 
 rule simulate_scaling:

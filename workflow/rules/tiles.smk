@@ -3,7 +3,7 @@
 
 rule tiles:
     input:
-        scenes=W.path("scenes", "{dataset}"),
+        scenes=lambda wc: W.made(W.path("scenes", wc.dataset)),
     output:
         W.path("tiles", "{dataset}"),
     log:

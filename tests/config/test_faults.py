@@ -1,0 +1,79 @@
+"""A fault of a configuration says where it stands, and what was probably meant."""
+
+from pathlib import Path
+
+import pytest
+
+from dithc.config import load
+from dithc.config.experiment import Experiment
+from dithc.config.nearest import ELSEWHERE, WORDS, places_of
+from dithc.log import UserError
+
+TEXT = """\
+name: x
+datasets:
+  a:
+    title: A
+    source: {kind: image-folder, path: x}
+    display: {bands: [R, G, B], low: 0, high: 1}
+    codec: c
+codecs: {c: {kind: pixel}}
+runs:
+  r: {dataset: a}
+"""
+
+
+def fault(path: Path, old: str, new: str) -> str:
+    assert old in TEXT
+    (path / "x.yaml").write_text(TEXT.replace(old, new))
+    with pytest.raises(UserError) as caught:
+        load(path / "x.yaml")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "dataset: a",
+            "dataset: a, learning_rate: 1",
+            "runs.r.learning_rate (line 10, column 19): unknown key; did you mean `lr`?",
+        ),
+        ("name: x", "nmae: x", "nmae (line 1, column 1): unknown key; did you mean `name`?"),
+        (
+            "name: x",
+            "global_batch: 3",
+            "global_batch (line 1, column 1): unknown key; keys of that name: runs.NAME.global_batch",
+        ),
+        (
+            "{kind: pixel}",
+            "{kind: kl-vae, trained_on: a, stepss: 3}",
+            "stepss (line 8, column 43): unknown key; did you mean `steps`?",
+        ),
+        ("kind: image-folder", "kind: sentinel", "image-folder; did you mean `sentinel2`?"),
+        ("kind: image-folder, ", "", "datasets.a.source (line 5, column 5): `kind` is missing"),
+        ("dataset: a", "dataset: a, dtype: bfloat16", "'bf16', got 'bfloat16'; did you mean `bf16`?"),
+        ("dataset: a", "dataset: b", "runs.r.dataset (line 10, column 7) is 'b', which is not defined; there are: a"),
+        ("    title: A\n", "", "datasets.a.title (line 3, column 3): Field required"),
+        (
+            "    codec: c\n",
+            "    codec: c\n    views: 3\n",
+            "datasets.a.views (line 8, column 5): Input should be 2 or 8, got 3",
+        ),
+        ("codecs: {c", "codecs: [c", "line 8, column 26 is no YAML"),
+        ("  a:\n", "  a:\n\ttitle: B\n", "line 4, column 1 is no YAML"),
+    ],
+)
+def test_fault_is_named_with_its_place_and_what_was_meant(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert said in fault(tmp_path, old, new)
+
+
+def test_nothing_is_suggested_where_nothing_is_near(tmp_path: Path) -> None:
+    assert "zzzzzz (line 10, column 19): unknown key\n" in fault(tmp_path, "dataset: a", "dataset: a, zzzzzz: 1")
+
+
+def test_what_others_call_a_key_is_a_key_here_and_no_key_is_taken_for_another() -> None:
+    known = {place.rpartition(".")[2] for place in places_of(Experiment)}
+    assert set(ELSEWHERE.values()) <= known
+    assert not set(ELSEWHERE) & {"lr", "steps", "kind", "path", "codec", "dtype", "clip"}
+    assert not set(WORDS) & set(WORDS.values())

@@ -1,0 +1,80 @@
+"""Settings of files, profiles and the command line are laid one over the other key by key, and what won is said."""
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dithc.config import Machine, experiment_of
+from dithc.log import UserError
+from dithc.workflow.layers import words_of
+
+ROOT = Path(__file__).parent.parent.parent
+SLURM = "machine={launcher: srun, ranks_per_node: 4, cpus_per_rank: 38, scheduler: slurm, node_cores: 152}"
+
+
+def engine(*, main: bool = True, args: list[str] | None = None) -> Any:
+    return SimpleNamespace(is_main_process=main, config_settings=SimpleNamespace(config_args=args))
+
+
+def test_a_word_of_the_command_line_takes_nothing_else_of_the_profile() -> None:
+    word = "machine={memory: {fast_budget_gib: 8}, cpus_per_rank: 19}"
+    machine = experiment_of({"name": "x"}, above=[("p", [SLURM]), ("the command line", [word])]).machine
+    assert (machine.launcher, machine.ranks, machine.cpus_per_rank) == ("srun", 4, 19)
+    assert machine.memory.fast_budget_gib == 8
+
+
+def test_null_takes_a_setting_of_the_profile_back() -> None:
+    word = "machine={scheduler: none, launcher: mpiexec, ranks_per_node: null}"
+    assert experiment_of({}, above=[("p", [SLURM]), ("the command line", [word])]).machine.ranks is None
+
+
+def test_profile_lies_over_the_files_and_under_the_command_line_and_every_key_that_gave_way_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    one.write_text("seed: 1\nmachine: {cpus_per_rank: 2, max_minutes: 9, memory: {fast_budget_gib: 1}}\n")
+    two.write_text("seed: 2\nmachine: {cpus_per_rank: 3}\n")
+    own = ["machine={ranks_per_node: 2, launcher: srun}", "name=mine"]
+    logging.getLogger("dithc").propagate = True
+    with caplog.at_level(logging.INFO, logger="dithc.workflow"):
+        experiment = experiment_of([one, two], above=[("cluster", [SLURM, "title=T"]), ("the command line", own)])
+    assert (experiment.seed, experiment.title, experiment.name) == (2, "T", "mine")
+    machine = experiment.machine
+    assert (machine.cpus_per_rank, machine.ranks_per_node, machine.max_minutes) == (38, 2, 9)
+    assert machine.memory.fast_budget_gib == 1
+    assert sorted(record.getMessage().replace(f"{tmp_path}/", "") for record in caplog.records) == [
+        "machine.cpus_per_rank: 38 (cluster) in the place of 3 (two.yaml)",
+        "machine.ranks_per_node: 2 (the command line) in the place of 4 (cluster)",
+    ]
+
+
+def test_words_that_are_no_yaml_are_refused_with_their_origin() -> None:
+    with pytest.raises(UserError, match=r"`machine` of the command line, line 1"):
+        experiment_of({}, above=[("the command line", ["machine={a: [}"])])
+
+
+@pytest.mark.parametrize(
+    "line", ["config: ['machine={launcher: mpiexec}', 'title=T']", "config: {machine: {launcher: mpiexec}, title: T}"]
+)
+def test_profiles_of_either_form_are_read_and_handed_to_the_jobs(tmp_path: Path, line: str) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "config.yaml").write_text(line + "\n")
+    assert Machine.of_profile(tmp_path / "site")[0].launcher == "mpiexec"
+    driver = engine(args=["machine={nodes: 2}"])
+    above = words_of(driver, ["-n", "--profile", str(tmp_path / "site"), "-C", "machine={nodes: 2}", "--", "all"])
+    job = words_of(engine(main=False, args=driver.config_settings.config_args), ["--mode", "remote"])
+    first, again = (experiment_of({}, above=words) for words in (above, job))
+    assert first == again
+    assert (first.machine.launcher, first.machine.nodes, first.title) == ("mpiexec", 2, "T")
+
+
+def test_without_a_profile_the_command_line_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
+    assert words_of(engine(), ["-n", "--config", "name=x"]) == [("the command line", ["name=x"])]
+    monkeypatch.setenv("SNAKEMAKE_PROFILE", str(ROOT / "profiles" / "slurm"))
+    (origin, words), _ = words_of(engine(), ["-n"])
+    assert origin.endswith("profiles/slurm/config.yaml")
+    assert words[0].startswith("machine={launcher: srun")

@@ -1,0 +1,45 @@
+"""A result does not depend on where and how it is made: nothing of the machine is a parameter of a rule, in any rule."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dithc.config import Machine
+from dithc.workflow.benches import Benches
+from dithc.workflow.matrix import Matrix
+
+ROOT = Path(__file__).parent.parent.parent
+BLOCK = re.compile(r"^    params:\n((?: {8}.*\n|\n)+)", re.MULTILINE)
+MACHINE = re.compile(r"W\.jobs|W\.experiment\.(machine|resources)|threads|resources|launch")
+PROFILES = sorted(path.parent for path in (ROOT / "profiles").glob("*/config.yaml"))
+ASKED = {
+    "bench": {
+        "model": "DiT-S/2",
+        "scaling": {"models": ["DiT-S/2"], "ranks": [1, 2]},
+        "strategies": {"models": ["DiT-S/2"]},
+        "stepwise": {"model": "DiT-S/2"},
+        "automem": {"model": "DiT-S/2"},
+    },
+    "runs": {},
+}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "workflow" / "rules").glob("*.smk")), ids=lambda path: path.stem)
+def test_no_parameter_of_a_rule_asks_for_the_machine(path: Path) -> None:
+    text = path.read_text()
+    assert len(BLOCK.findall(text)) == text.count("params:")
+    for block in BLOCK.findall(text):
+        assert not MACHINE.search(block), f"what decides only where and how it runs stands in `resources`:\n{block}"
+
+
+def test_what_is_measured_is_asked_alike_on_every_machine() -> None:
+    said = set()
+    for profile in PROFILES:
+        machine = Machine.of_profile(profile)[0].model_dump()
+        matrix = Matrix({**ASKED, "machine": machine, "datasets": {}})
+        benches = Benches(matrix.experiment)
+        named = (benches.step, benches.strategies, benches.stepwise, benches.automem)
+        said.add((*named, *(benches.scaling(mode) for mode in ("weak", "strong")), benches.simulate("weak")))
+    assert len(PROFILES) >= 4
+    assert len(said) == 1

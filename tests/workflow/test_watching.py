@@ -17,6 +17,7 @@ import pytest
 from dithc.config import experiment_of
 from dithc.runs import Lease
 from dithc.workflow import Progress
+from dithc.workflow.warned import kind_of
 from tests.workflow.conftest import DEMO, LOCAL, REDUCED, ROOT, TERMINAL, processes_in
 
 pytestmark = pytest.mark.slow
@@ -57,7 +58,8 @@ def test_the_demo_says_a_line_a_stage_and_what_came_of_it(finished: Path) -> Non
     said = [path.read_text() for path in (finished / "results/demo/logs").rglob("*.log")]
     warned = {line.partition("warning: ")[2] for log in said for line in log.splitlines() if ": warning: " in line}
     assert warned
-    assert all(any(" ".join(one.split()[:3]) in line for line in lines) for one in warned), "every kind is told"
+    told = kind_of(" ".join(text.split()))
+    assert all(kind_of(one)[:60] in told for one in warned), "every kind is told"
     assert lines[-1] == f"report: {finished / 'results/demo/report.html'}"
 
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from dithc.doctor import Finding
 
 SUMMARY = "Look at the machine and the installation; exit status 1 when something will hurt."
-EXAMPLE = "dithc doctor --write-profile cluster && dithc doctor --profile cluster"
+EXAMPLE = "dithc doctor\ndithc doctor --write-profile cluster && dithc doctor --profile cluster"
 
 COLOURS = {"ok": "\033[32m", "warn": "\033[33m", "bad": "\033[31m"}
 PLAIN = "\033[0m"

@@ -109,7 +109,6 @@ def test_examples_work_in_the_order_given(tmp_path: Path) -> None:
     assert done.stdout.count("status 0 after") == len(lines)
     for product in (
         "results/demo/fid/sentinel2-after/manifest.json",
-        "results/demo/report.html",
         "sentinel2.pt",
         "tiles.png",
     ):

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from textwrap import indent
 from typing import Protocol, cast
 
 from dithc.log import UserError, logger, problem, refusal, setup
@@ -162,7 +163,7 @@ def _run(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog=f"dithc {words[0]}",
         description=verb.SUMMARY,
-        epilog=f"example:\n  {verb.EXAMPLE}",
+        epilog=f"example:\n{indent(verb.EXAMPLE, '  ')}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verb.add_arguments(parser)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from dithc.doctor import Finding
 
 SUMMARY = "Look at the machine and the installation; exit status 1 when something will hurt."
-EXAMPLE = "dithc doctor --write-profile cluster && dithc doctor --profile cluster"
+EXAMPLE = "dithc doctor\ndithc doctor --write-profile cluster && dithc doctor --profile cluster"
 
 COLOURS = {"ok": "\033[32m", "warn": "\033[33m", "bad": "\033[31m"}
 PLAIN = "\033[0m"
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="only write this machine as YAML, which DITHC_MACHINE makes stand in for another machine",
     )
+    parser.add_argument("--verbose", action="store_true", help="also which kernel serves each operator, and why")
     cluster = parser.add_argument_group("on the login node of a Slurm cluster")
     cluster.add_argument(
         "--write-profile", metavar="NAME", help="write profiles/NAME, fitted to the cluster, and a link to it"
@@ -38,8 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Does what was asked: looks at this machine, or at the cluster that it belongs to."""
+    import logging
+    import os
+
     from dithc.doctor import check_profile, collect, probe_node
     from dithc.hardware import discover
+    from dithc.log import setup
 
     if args.describe:
         discover(described=False).write(args.describe)
@@ -54,6 +59,10 @@ def run(args: argparse.Namespace) -> int:
         from dithc.cluster import site
 
         return _print(check_profile(args.profile, site.probe_site()), args)
+    if "DITHC_LOG" not in os.environ:
+        setup(
+            level=logging.WARNING
+        )  # the verdict is to stand first; what parts of dithc say of themselves is in the findings
     return _print(collect(args.folder), args)
 
 
@@ -80,7 +89,7 @@ def _write(args: argparse.Namespace) -> int:
 
 
 def _print(findings: "list[Finding]", args: argparse.Namespace) -> int:
-    """Prints a line or a few per finding, worst news with its remedy."""
+    """Prints the verdict, then what is off with its remedy, the worst first, then a line or a few for what is well."""
     import json
     import sys
     from dataclasses import asdict
@@ -88,17 +97,26 @@ def _print(findings: "list[Finding]", args: argparse.Namespace) -> int:
     from dithc.doctor import worst
     from dithc.runs import atomic_write
 
-    colour = sys.stdout.isatty()
-    for finding in findings:
+    verdict = worst(findings)
+    print(_verdict(findings))
+    for finding in sorted(findings, key=lambda one: ("bad", "warn", "ok").index(one.level)):
         mark = f"{finding.level:<5}"
         first, *rest = finding.text.splitlines()
-        print(f"{f'{COLOURS[finding.level]}{mark}{PLAIN}' if colour else mark} {finding.topic}: {first}")
+        print(f"{COLOURS[finding.level]}{mark}{PLAIN}" if sys.stdout.isatty() else mark, f"{finding.topic}: {first}")
+        rest += finding.details.splitlines() if args.verbose else []
         for line in [*rest, *([f"remedy: {finding.remedy}"] if finding.remedy else [])]:
             print(f"      {line}")
-    verdict = worst(findings)
-    bad = ", ".join(finding.topic for finding in findings if finding.level == "bad")
-    print(f"exit status 1: {bad} will hurt" if bad else "nothing here will stop work")
     if args.json:
         content = {"verdict": verdict, "findings": [asdict(finding) for finding in findings]}
         atomic_write(args.json, json.dumps(content, indent=1) + "\n")
     return 1 if verdict == "bad" else 0
+
+
+def _verdict(findings: "list[Finding]") -> str:
+    """Whether work can begin, in one line, with what is off by its topics."""
+    bad, warned, well = ([one.topic for one in findings if one.level == level] for level in ("bad", "warn", "ok"))
+    count = f"{len(warned)} warning{'s' if len(warned) != 1 else ''}" if warned else "no warnings"
+    also = f"{count}: {', '.join(dict.fromkeys(warned))}" if warned else count
+    if bad:
+        return f"not ready (exit status 1): {', '.join(dict.fromkeys(bad))} will hurt; {also}"
+    return f"ready: {len(well)} of {len(findings)} findings are well, nothing will stop work; {also}"

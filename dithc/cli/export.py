@@ -12,8 +12,9 @@ SUMMARY = (
 )
 EXAMPLE = (
     "dithc export --checkpoint results/demo/runs/sentinel2/step_0000400.json --format official --out sentinel2.pt\n"
-    "  dithc export --checkpoint results/demo/runs/sentinel2/step_0000400.json --format diffusers --out transformer\n"
-    "  dithc export --samples results/demo/samples/sentinel2-after/manifest.json --format geotiff --select 0:100 --out products"
+    "dithc export --checkpoint results/demo/runs/sentinel2/step_0000400.json --format diffusers --out transformer\n"
+    "dithc export --samples results/demo/samples/sentinel2-after/manifest.json --format geotiff --select 0:8 "
+    "--out products"
 )
 WEIGHTS = ("safetensors", "official", "diffusers")
 IMAGES = ("geotiff", "zarr")

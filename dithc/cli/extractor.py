@@ -10,8 +10,8 @@ SUMMARY = (
     "Trains a small classifier on a data set's tiles; its features stand in for Inception's and compare with nothing."
 )
 EXAMPLE = (
-    "dithc extractor --config results/demo/config.json --extractor landscape-classifier "
-    "--tiles results/demo/tiles/landscape/manifest.json --out results/demo/extractors/landscape-classifier/manifest.json"
+    "dithc extractor --config config/experiments/demo.yaml --extractor landscape-classifier --tiles "
+    "results/demo/tiles/landscape/manifest.json --out results/demo/extractors/landscape-classifier/manifest.json"
 )
 
 

@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 
 SUMMARY = "Extracts features of real tiles (--tiles, --split) or of generated images (--samples), and their statistics."
 EXAMPLE = (
-    "dithc features --config results/demo/config.json --extractor landscape-classifier "
-    "--trained results/demo/extractors/landscape-classifier/manifest.json "
-    "--tiles results/demo/tiles/sentinel2/manifest.json --split all "
-    "--out results/demo/features/sentinel2.all.landscape-classifier/manifest.json"
+    "dithc features --config config/experiments/demo.yaml --extractor landscape-classifier --trained "
+    "results/demo/extractors/landscape-classifier/manifest.json --tiles "
+    "results/demo/tiles/sentinel2/manifest.json --split all --out "
+    "results/demo/features/sentinel2.all.all.landscape-classifier/manifest.json\n"
+    "dithc features --config config/experiments/demo.yaml --extractor landscape-classifier --trained "
+    "results/demo/extractors/landscape-classifier/manifest.json --samples "
+    "results/demo/samples/sentinel2-after/manifest.json --out results/demo/features/sentinel2-after/manifest.json"
 )
 BATCH = 64
 

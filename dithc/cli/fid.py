@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 SUMMARY = "Compares the features of generated images with those of real ones: FID, KID, and the floor of the real set."
 EXAMPLE = (
-    "dithc fid --config results/demo/config.json --evaluation sentinel2-after "
-    "--real results/demo/features/sentinel2.all.landscape-classifier/manifest.json "
-    "--generated results/demo/features/sentinel2-after/manifest.json --tiles results/demo/tiles/sentinel2/manifest.json "
-    "--out results/demo/fid/sentinel2-after/manifest.json"
+    "dithc fid --config config/experiments/demo.yaml --evaluation sentinel2-after --real "
+    "results/demo/features/sentinel2.all.all.landscape-classifier/manifest.json --generated "
+    "results/demo/features/sentinel2-after/manifest.json --tiles results/demo/tiles/sentinel2/manifest.json --out "
+    "results/demo/fid/sentinel2-after/manifest.json"
 )
 
 

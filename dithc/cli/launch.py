@@ -7,7 +7,11 @@ from pathlib import Path
 SUMMARY = (
     "Start a command on one or several ranks, pass signals and exit status on, and stop it when its driver is gone."
 )
-EXAMPLE = "dithc launch --launcher mpiexec --ranks 2 --cpus 1 -- dithc train --config config/experiments/demo.yaml ..."
+EXAMPLE = (
+    "dithc launch --launcher mpiexec --ranks 2 --cpus 1 -- dithc train --config config/experiments/demo.yaml "
+    "--run pretrain --latents results/demo/latents/landscape/manifest.json --out "
+    "results/demo/runs/pretrain/step_0000160.json"
+)
 
 STOPPED = 75
 KILLED = 137  # 128 + SIGKILL

@@ -9,7 +9,7 @@ SUMMARY = (
     "Writes the report of an experiment: one HTML file that opens without network, its numbers as JSON, its figures."
 )
 EXAMPLE = (
-    "dithc report --config results/demo/config.json --manifests results/demo/*/*/manifest.json "
+    "dithc report --config config/experiments/demo.yaml --manifests results/demo/*/*/manifest.json "
     "results/demo/runs/*/step_*.json --out results/demo/report.html"
 )
 REFERENCE = Path("config/paper/reference.yaml")

@@ -87,7 +87,7 @@ class _Follower:
         from dithc.workflow import Narrator, Words
 
         self.engine, self.folder, self.screen = engine, folder, screen
-        self.words, self.narrator = Words(), Narrator(minutely=not screen.is_terminal)
+        self.words, self.narrator = Words(width=screen.width), Narrator(beats=not screen.is_terminal)
         self.progress: Progress | None = None
         self.status: Status | None = None
         self.jobs: list[Job] = []
@@ -142,23 +142,37 @@ class _Follower:
         return lines_of(status, width=width, height=height // 2, colour=True, only_active=True)
 
     def _end(self, code: int) -> None:
-        """The last words: the report, or why there is none."""
+        """The last words: what came of it and where the report is, or why there is none and what to do."""
         status, log, lines = self.status, self.engine.log, list[str]()
-        fault = self.engine.fault() if code else []
-        if fault:
+        if code == 0:
+            lines += self._summary()
+        elif fault := self.engine.fault():
             lines += fault
-        elif code == 0 and status is None:
-            lines += ["nothing to do: what was asked for is there"]
-        elif code == 0 and status is not None:
-            lines += [f"{status.summary()}; it took {round(time.time() - self.begun)} s"]
         elif self.engine.stopped_by is not None:
             lines += [f"stopped by {self.engine.stopped_by}: what was saved is kept; start again to go on"]
-        elif status is not None and status.count("failed"):
-            lines += status.failures() if not self.words.has_error else []
-        elif not self.words.has_error:
-            lines += ["Snakemake has failed; its last words:", *(f"  | {line}" for line in self.engine.last_lines())]
+        else:
+            lines += self._failure()
         report = self.folder / "report.html"
         is_there = report.exists() if status is None else status.report is not None
         lines += [f"report: {report.resolve()}"] if code == 0 and is_there else []
         lines += [f"Snakemake's own text: {log}"] if code else []
         self.screen.say(*lines)
+
+    def _summary(self) -> list[str]:
+        if self.status is None or self.progress is None:
+            return ["nothing to do: what was asked for is there"]
+        from dithc.workflow import Closing
+
+        end = Closing(self.progress, self.status, width=self.screen.width)
+        return end.summary(warned=self.words.driver, since=self.driver_began, seconds=time.time() - self.begun)
+
+    def _failure(self) -> list[str]:
+        from dithc.workflow import Closing
+
+        is_told, told = self.words.has_error, list[str]()
+        if self.status is not None and self.progress is not None:
+            end = Closing(self.progress, self.status, width=self.screen.width)
+            told = end.failure(self.engine.ended(), is_told=is_told)
+        if told or is_told:
+            return told
+        return ["Snakemake has failed; its last words:", *(f"  | {line}" for line in self.engine.last_lines())]

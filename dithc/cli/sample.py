@@ -18,9 +18,9 @@ SUMMARY = (
 )
 EXAMPLE = (
     "dithc sample --config config/experiments/demo.yaml --evaluation sentinel2-after --checkpoint "
-    "results/demo/runs/sentinel2/step_0000400.json --latents results/demo/latents/sentinel2/manifest.json "
-    "--tiles results/demo/tiles/sentinel2/manifest.json --codec results/demo/codecs/sentinel2-vae/manifest.json "
-    "--out results/demo/samples/sentinel2-after/manifest.json"
+    "results/demo/runs/sentinel2/step_0000400.json --latents results/demo/latents/sentinel2/manifest.json --tiles "
+    "results/demo/tiles/sentinel2/manifest.json --codec results/demo/codecs/sentinel2-vae/manifest.json --out "
+    "results/demo/samples/sentinel2-after/manifest.json"
 )
 STOPPED = 75  # stopped before the end of the walltime: run me again
 # Ranks do not speak while they make their shards and wait for the last at the end. One may have a shard more than another, 64

@@ -22,9 +22,9 @@ SUMMARY = (
 )
 EXAMPLE = (
     "dithc search-sampler --config config/experiments/demo.yaml --evaluation sentinel2-after --checkpoint "
-    "results/demo/runs/sentinel2/step_0000400.json --latents results/demo/latents/sentinel2/manifest.json "
-    "--tiles results/demo/tiles/sentinel2/manifest.json --codec results/demo/codecs/sentinel2-vae/manifest.json "
-    "--out results/demo/samples/sentinel2-after/times.json"
+    "results/demo/runs/sentinel2/step_0000400.json --latents results/demo/latents/sentinel2/manifest.json --tiles "
+    "results/demo/tiles/sentinel2/manifest.json --codec results/demo/codecs/sentinel2-vae/manifest.json --out "
+    "results/demo/samples/sentinel2-after/times.json"
 )
 FEWEST, MOST = 1, 10_000
 LATENTS, IMAGES, LEAST_IMAGES, MOST_REAL = 16, 256, 16, 1000

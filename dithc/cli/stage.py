@@ -9,8 +9,10 @@ from dithc.runs import Manifest
 
 SUMMARY = "Reads every scene file of a data set, checks it, and stacks it with the others; a row for each, used or not."
 EXAMPLE = (
-    "dithc stage --config results/demo/config.json --dataset sentinel2 "
-    "--inputs results/demo/inputs/sentinel2/manifest.json --out results/demo/scenes/sentinel2/manifest.json"
+    "dithc stage --config config/experiments/demo.yaml --dataset landscape --inputs "
+    "results/demo/inputs/landscape/manifest.json --out results/demo/scenes/landscape/manifest.json\n"
+    "dithc stage --config config/experiments/demo.yaml --dataset sentinel2 --inputs "
+    "results/demo/inputs/sentinel2/manifest.json --out results/demo/scenes/sentinel2/manifest.json"
 )
 log = logger("dithc.stage")
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dithc.workflow import Progress, Status
 
 SUMMARY = "Says what of an experiment is done, runs, is queued and why; loss, images/s and time left of trainings. Reads only."
-EXAMPLE = "dithc status results/demo --watch"
+EXAMPLE = "dithc status results/demo\ndithc status results/demo --watch"
 WATCH_SECONDS = 5.0
 LEAST_SECONDS = 0.5
 

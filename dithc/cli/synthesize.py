@@ -12,7 +12,13 @@ SUMMARY = (
     "--kind and its options with --out FOLDER, or --config and --dataset with --out MANIFEST (files stand in `files/` beside it)."
 )
 OPTIONS = ("seed", "scenes", "size", "classes", "gsd", "product", "layout")
-EXAMPLE = "dithc synthesize --kind sentinel2 --out my-scenes --seed 1 --scenes 2 --size 768"
+EXAMPLE = (
+    "dithc synthesize --config config/experiments/demo.yaml --dataset landscape --out "
+    "results/demo/inputs/landscape/manifest.json\n"
+    "dithc synthesize --config config/experiments/demo.yaml --dataset sentinel2 --out "
+    "results/demo/inputs/sentinel2/manifest.json\n"
+    "dithc synthesize --kind sentinel2 --out my-scenes --seed 1 --scenes 2 --size 768"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

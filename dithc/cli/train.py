@@ -10,9 +10,11 @@ SUMMARY = (
     "76 another trainer holds the run."
 )
 EXAMPLE = (
-    "dithc train --config config/experiments/demo.yaml --run pretrain "
-    "--latents results/demo/latents/landscape/manifest.json --store store --until 80 "
-    "--out results/demo/runs/pretrain/step_0000080.json"
+    "dithc train --config config/experiments/demo.yaml --run pretrain --latents "
+    "results/demo/latents/landscape/manifest.json --out results/demo/runs/pretrain/step_0000160.json\n"
+    "dithc train --config config/experiments/demo.yaml --run sentinel2 --latents "
+    "results/demo/latents/sentinel2/manifest.json --init results/demo/runs/pretrain/step_0000160.json --out "
+    "results/demo/runs/sentinel2/step_0000400.json"
 )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SUMMARY = (
     "Finds every file that is missing or not as it was written, says what makes it again, and with --repair does so."
 )
-EXAMPLE = "dithc verify results/demo store --repair --profile profiles/local"
+EXAMPLE = "dithc verify results/demo store\ndithc verify results/demo store --repair --profile profiles/local"
 CONFIG = "config.json"
 log = logger(__name__)
 

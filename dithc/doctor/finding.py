@@ -14,6 +14,7 @@ class Finding:
         level: ok; warn, something is off or slower than need be; bad, work will fail or be wrong.
         topic: a word or two.
         text: what was found, one or several lines.
+        details: more of it, for whoever asks.
         remedy: what to do; empty when there is nothing to do.
         facts: the same for programs, JSON values only.
     """
@@ -21,5 +22,6 @@ class Finding:
     level: Level
     topic: str
     text: str
+    details: str = ""
     remedy: str = ""
     facts: dict[str, Any] = field(default_factory=dict)

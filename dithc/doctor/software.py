@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -45,12 +46,14 @@ def kernels(_: Machine, __: Path) -> list[Finding]:
         return [Finding(level="bad", topic="kernels", text=str(error), remedy="correct what the message names")]
     served = "\n".join(f"{row['op']}: {row['backend']}, {row['kernel']}: {row['why']}" for row in rows)
     facts = {"isa": isa, "c_kernels": dict(table), "operators": rows}
+    by = Counter(row["backend"] for row in rows)
+    counts = ", ".join(f"{number} by {backend}" for backend, number in by.most_common())
     if native.library() is None:
-        text = f"C kernels are off: {native.load().reason}\n{served}"
+        text = f"C kernels are off: {native.load().reason}; operators served: {counts}"
         remedy = "install a C compiler, then the package again; until then the operators are slower"
-        return [Finding(level="warn", topic="kernels", text=text, remedy=remedy, facts=facts)]
-    text = f"instruction set {isa}, from {native.load().reason}\n{served}"
-    return [Finding(level="ok", topic="kernels", text=text, facts=facts)]
+        return [Finding(level="warn", topic="kernels", text=text, details=served, remedy=remedy, facts=facts)]
+    text = f"instruction set {isa}, from {native.load().reason}; operators served: {counts} (which, and why: --verbose)"
+    return [Finding(level="ok", topic="kernels", text=text, details=served, facts=facts)]
 
 
 def torch_allocator(_: Machine, __: Path) -> list[Finding]:

@@ -10,13 +10,17 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from dithc.workflow.fitting import cut, folded
 from dithc.workflow.tails import tail
+from dithc.workflow.warned import LONGEST, TOLD, Warned
 
-TOLD = re.compile(r"(?:r\d+ \| )?\d\d:\d\d:\d\d ([^:]+): (warning: |error: )?")
 DRIVER_ROOM = "workflow"
 USER_ERROR = "UserError in file "
 ITS_ERROR = re.compile(r"\w*(Exception|Error)\b")
 LAST_LINES = 20
+ENDED = re.compile(r"(?:died with <Signals\.(\w+): \d+>|returned non-zero exit status (\d+))\.$")
+ITS_LOG = re.compile(r"    log: (\S+)")
+BY_SIGNAL = 128  # a shell's status of a command that a signal ended is this and the signal's number
 
 
 class Engine:
@@ -95,6 +99,16 @@ class Engine:
         errors = [number for number, line in enumerate(lines) if ITS_ERROR.match(line)]
         return lines[errors[-1] if errors else 0 :][-LAST_LINES:]
 
+    def ended(self) -> dict[str, str]:
+        """How the command of each failed job ended (`SIGKILL`, `status 2`), by the path of its log."""
+        how, found = "", dict[str, str]()
+        for line in self.log.read_text(errors="replace").splitlines():
+            if (end := ENDED.search(line)) is not None:
+                how = end.group(1) or _status_words(int(end.group(2)))
+            elif how and (log := ITS_LOG.match(line)) is not None:
+                found[log.group(1)], how = how, ""
+        return found
+
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         if self._child is None or self._child.poll() is not None:
             return
@@ -105,30 +119,46 @@ class Engine:
             os.killpg(self._child.pid, number)
 
 
-class Words:
-    """What a person is to see of Snakemake's text: what dithc's driver says, and each warning of a stage once."""
+def _status_words(status: int) -> str:
+    try:
+        return signal.Signals(status - BY_SIGNAL).name
+    except ValueError:
+        return f"status {status}"
 
-    def __init__(self) -> None:
-        self.has_error = False
-        self._in_block = False
-        self._warned: set[str] = set()
+
+class Words:
+    """What a person is to see of Snakemake's text: what dithc's driver says, and each kind of warning of a stage once.
+
+    Args:
+        width: of a line at most, but for paths; None where there is no terminal.
+
+    Attributes:
+        has_error: whether the driver named one.
+        driver: what the driver itself warned of; stages leave theirs in their logs.
+    """
+
+    def __init__(self, *, width: int | None = None) -> None:
+        self.has_error, self.width = False, width
+        self.driver = Warned()
+        self._stages = Warned()
+        self._in_block = self._is_driver = False
 
     def of(self, lines: Sequence[str]) -> list[str]:
         """The lines to show; those that are indented under one belong to it."""
         shown = []
         for line in lines:
             if (found := TOLD.match(line)) is not None:
-                self._in_block = self._is_wanted(found.group(1), found.group(2) or "", line[found.end() :])
+                self._in_block = self._is_wanted(found.group(1), found.group(2) or "", line)
             elif not line.startswith("  "):
                 self._in_block = False
             if self._in_block:
-                shown.append(line)
-        return shown
+                shown.append(line if self._is_driver else cut(line, LONGEST))
+        return folded(shown, width=self.width)
 
-    def _is_wanted(self, room: str, level: str, text: str) -> bool:
-        if room == DRIVER_ROOM:
+    def _is_wanted(self, room: str, level: str, line: str) -> bool:
+        self._is_driver = room == DRIVER_ROOM
+        if self._is_driver:
             self.has_error |= level.startswith("error")
+            self.driver.add(line)
             return True
-        is_new = text not in self._warned
-        self._warned |= {text} if level.startswith("warning") else set()
-        return level.startswith("warning") and is_new
+        return self._stages.add(line)

@@ -13,7 +13,7 @@ from dithc.runs import Manifest, Store, digest, outcome
 from dithc.sealed import parse, plain
 from dithc.workflow.matrix import Matrix
 from dithc.workflow.stages import Stage
-from dithc.workflow.standing import Driver, Standing, joined, span
+from dithc.workflow.standing import Driver, Standing, joined, pace, span
 from dithc.workflow.tails import Training, bar_of, error_of, tail, training_at
 
 AGAIN = 75  # "stopped and saved, run me again"
@@ -133,6 +133,7 @@ class Look:
         left = (steps - at.step) * at.seconds_per_step
         return joined(
             f"step {at.step}/{steps}",
+            pace(at.seconds_per_step),
             f"{span(left)} left",
             "left out" if at.loss is None else f"loss {at.loss:.4f}",
             f"{at.images_per_second:.1f} images/s" if at.images_per_second is not None else "",

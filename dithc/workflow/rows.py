@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import groupby
 
+from dithc.workflow.fitting import cut
 from dithc.workflow.progress import Status
 from dithc.workflow.standing import Standing, State, clock, joined, span
 
@@ -48,8 +49,8 @@ def table(rows: list[Row], *, width: int | None = None, colour: bool = False) ->
     kinds = max((len(row.kind) for row in rows), default=0)
     lines = []
     for row in rows:
-        begin = f"{row.kind:<{kinds}}{GAP}{_cut(row.name, names):<{names}}{GAP}"
-        line = _cut(f"{begin}{row.state:<7}{GAP}{row.words}".rstrip(), width)
+        begin = f"{row.kind:<{kinds}}{GAP}{cut(row.name, names):<{names}}{GAP}"
+        line = cut(f"{begin}{row.state:<7}{GAP}{row.words}".rstrip(), width)
         lines.append(_coloured(line, row.state, at=len(begin)) if colour else line)
     return lines
 
@@ -77,7 +78,7 @@ def lines_of(
     end += [f"report: {status.report}"] if status.report is not None else []
     room = max(0, height - len(end)) if height is not None else len(rows)
     lines = table(_most_telling(rows, room), width=width, colour=colour)
-    return lines + [_cut(line, width) if not line.startswith("report: ") else line for line in end]
+    return lines + [cut(line, width) if not line.startswith("report: ") else line for line in end]
 
 
 def _most_telling(rows: list[Row], room: int) -> list[Row]:
@@ -108,10 +109,6 @@ def _all_done(kind: str, done: list[Standing]) -> str:
     # A training's time is that of all its segments so far.
     took = (max(seconds) if kind == "run" else sum(seconds)) if seconds else None
     return joined(f"{when} in {span(max(1.0, took))}" if took is not None else when, done[-1].words)
-
-
-def _cut(text: str, width: int | None) -> str:
-    return text if width is None or len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
 def _coloured(line: str, state: State, *, at: int) -> str:

@@ -57,6 +57,13 @@ def span(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def pace(seconds_per_step: float) -> str:
+    """How fast steps are made, as `3.1 steps/s`, or `2.4 s a step`; empty where it is not known."""
+    if seconds_per_step <= 0:
+        return ""
+    return f"{1 / seconds_per_step:.3g} steps/s" if seconds_per_step < 1 else f"{seconds_per_step:.3g} s a step"
+
+
 def clock(when: float) -> str:
     """A time of today as `14:03`, of another day with its date."""
     here = datetime.fromtimestamp(when)

@@ -12,7 +12,7 @@ TAIL_BYTES = 1 << 16
 METRICS = "metrics/metrics.jsonl"  # in the store folder of a run
 SETTLED_ROWS = 50
 ERROR = re.compile(r"(r\d+ \| )?\d\d:\d\d:\d\d [^:]+: error: ")
-BAR = re.compile(r"(\d+)/(\d+) (\S+) \(\d+ %\), .* gone, (\S+) left(.*)$")
+BAR = re.compile(r"(\d+)/(\d+) (\S+) \(\d+ %\), (\S+ \S+), \S+ gone, (\S+) left(.*)$")
 LAST_LINES = 8
 MOST_LINES = 16
 
@@ -72,11 +72,11 @@ def training_at(store: Path) -> Training | None:
 
 
 def bar_of(lines: list[str]) -> tuple[str, float | None] | None:
-    """The last line of progress in a log, as words (`12/400 step, 0:42 left, loss 0.1`), and the seconds left."""
+    """The last line of progress in a log, as words (`12/400 step, 3 step/s, 0:42 left, loss 0.1`), and the seconds left."""
     for line in reversed(lines):
         if found := BAR.search(line):
-            done, total, unit, left, notes = found.groups()
-            return f"{done}/{total} {unit}, {left} left{notes}", _seconds(left)
+            done, total, unit, rate, left, notes = found.groups()
+            return f"{done}/{total} {unit}, {rate}, {left} left{notes}", _seconds(left)
     return None
 
 

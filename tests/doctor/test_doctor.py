@@ -207,8 +207,18 @@ def test_the_exit_status_is_1_for_what_will_hurt_and_its_topics_are_named(monkey
     found = [Finding(level=level, topic=f"topic {level}", text="x", remedy="mend it") for level in names]
     monkeypatch.setattr("dithc.doctor.collect", lambda _: found)
     assert main(["doctor"]) == verdict
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last == ("exit status 1: topic bad will hurt" if verdict else "nothing here will stop work")
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith("not ready (exit status 1): topic bad will hurt; " if verdict else "ready: ")
+    assert first.endswith("1 warning: topic warn" if "warn" in names else "no warnings")
+    levels = [line[:5].strip() for line in lines if not line.startswith(" ")]
+    assert levels == sorted(levels, key=("bad", "warn", "ok").index), "what is off stands before what is well"
+
+
+def test_long_lists_are_told_on_request(monkeypatch, capsys):
+    found = [Finding(level="ok", topic="kernels", text="22 by c", details="mlp: c, gemm: fused")]
+    monkeypatch.setattr("dithc.doctor.collect", lambda _: found)
+    told = [main(words) or capsys.readouterr().out for words in (["doctor"], ["doctor", "--verbose"])]
+    assert ["gemm: fused" in text for text in told] == [False, True]
 
 
 def test_the_machine_is_written_on_request_and_nothing_else_is_done(monkeypatch, tmp_path, capsys):

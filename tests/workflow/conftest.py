@@ -1,15 +1,21 @@
-"""A project folder to run the workflow in, and one run of the reduced demo that several tests look at."""
+"""A project folder to run the workflow in, one run of the reduced demo that several tests look at, and fabricated outputs."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dithc.config import experiment_of
+from dithc.runs import Manifest
+
 ROOT = Path(__file__).parent.parent.parent
 REDUCED = Path(__file__).parent / "reduced.yaml"
+TERMINAL = "terminal.txt"
 DEMO = "config/experiments/demo.yaml"
 
 
@@ -63,8 +69,34 @@ LOCAL = ("--profile", "profiles/local", "--configfile", DEMO, "reduced.yaml")
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project in which the reduced demo has run to its report."""
+    """A project in which the reduced demo has run to its report, as `make demo` runs it; what was said is in `TERMINAL`."""
     folder = make_project(tmp_path_factory.mktemp("demo") / "project")
-    done = snakemake(folder, *LOCAL)
-    assert done.returncode == 0, done.stdout[-6000:]
+    line = [str(Path(sys.executable).parent / "dithc"), "run", *LOCAL]
+    with (folder / TERMINAL).open("w") as said:
+        done = subprocess.run(line, cwd=folder, stdout=said, stderr=subprocess.STDOUT, timeout=1500, check=False)
+    assert done.returncode == 0, (folder / TERMINAL).read_text()[-6000:]
     return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The outputs of the reduced demo when nothing has begun."""
+    folder = tmp_path / "results" / "demo"
+    folder.mkdir(parents=True)
+    experiment = experiment_of([ROOT / DEMO, REDUCED])
+    (folder / "config.json").write_text(json.dumps(experiment.model_dump(mode="json")))
+    return folder
+
+
+def write(path: Path, text: str = "") -> Path:
+    """A file, and the folders that it stands in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def finish(folder: Path, *names: str, **numbers: Any) -> None:
+    """Manifests of stages that took 12 seconds each."""
+    for name in names:
+        path = folder / name / "manifest.json" if not name.endswith(".json") else folder / name
+        Manifest(stage="any", name=name, spec={}, seconds=12.0, numbers=numbers).write(path)

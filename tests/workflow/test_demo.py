@@ -97,14 +97,42 @@ def test_two_ranks_learn_what_one_learns(finished: Path, encoded: Path) -> None:
     assert two["loss_last100"] == pytest.approx(one["loss_last100"], rel=1e-3)
 
 
+# Python runs it when a process starts: a training stands still after twelve steps until somebody asks it to stop.
+STANDS_STILL = """
+import sys
+
+if "train" in sys.orig_argv[1:3]:
+    import time
+    from pathlib import Path
+
+    from dithc.train.stop import Stop
+
+    told, calls = Stop.reason, 0
+
+    def reason(self, *, grace_seconds):
+        global calls
+        calls += 1
+        while calls == 13 and (found := told(self, grace_seconds=None)) is None:
+            Path("stands-still").touch()
+            time.sleep(0.02)
+        return told(self, grace_seconds=grace_seconds)
+
+    Stop.reason = reason
+"""
+
+
 @pytest.mark.sampled("after the demo")
 def test_killed_workflow_continues_to_the_same_weights(finished: Path, encoded: Path) -> None:
     folder = encoded
     target = "results/demo/runs/pretrain/step_0000040.json"
+    (folder / "start").mkdir()
+    (folder / "start" / "sitecustomize.py").write_text(STANDS_STILL)
+    paths = os.pathsep.join(filter(None, (str(folder / "start"), os.environ.get("PYTHONPATH"))))
     with (folder / "first.log").open("w") as log:
-        first = subprocess.Popen(command(target, *LOCAL), cwd=folder, stdout=log, stderr=log)
+        environment = {**os.environ, "PYTHONPATH": paths}
+        first = subprocess.Popen(command(target, *LOCAL), cwd=folder, stdout=log, stderr=log, env=environment)
     deadline = time.monotonic() + 600
-    while not list(folder.glob("store/pretrain-*/step_0000010/checkpoint.json")):
+    while not (folder / "stands-still").exists():
         assert time.monotonic() < deadline, (folder / "first.log").read_text()[-3000:]
         assert first.poll() is None, (folder / "first.log").read_text()[-3000:]
         time.sleep(0.05)
@@ -113,6 +141,7 @@ def test_killed_workflow_continues_to_the_same_weights(finished: Path, encoded: 
     while list(folder.glob("store/pretrain-*/lease.json")):
         assert time.monotonic() < deadline, "the orphaned training did not stop"
         time.sleep(0.2)
+    assert list(folder.glob("store/pretrain-*/step_0000012/checkpoint.json")), "it saved before it stopped"
     assert not (folder / target).exists()
     assert snakemake(folder, *LOCAL, "--unlock").returncode == 0
     again = snakemake(folder, target, *LOCAL)

@@ -10,13 +10,12 @@ import pytest
 
 from dithc.cli import main
 from dithc.cluster import Job
-from dithc.config import experiment_of
 from dithc.log import UserError
 from dithc.runs import Lease, Manifest, digest
 from dithc.workflow import Narrator, Progress, Status, Words, lines_of
 from dithc.workflow.standing import Standing
 from dithc.workflow.tails import bar_of, error_of, training_at
-from tests.workflow.conftest import DEMO, REDUCED, ROOT
+from tests.workflow.conftest import finish, write
 
 ERROR = """18:01:39 scenes: 1/1 scene (100 %), 8.9 scene/s, 0:00 gone, 0:00 left, rejected 1
 18:01:39 stage: error: 1 of 1 scenes cannot be used
@@ -24,28 +23,6 @@ ERROR = """18:01:39 scenes: 1/1 scene (100 %), 8.9 scene/s, 0:00 gone, 0:00 left
   expected: at least one
   remedy:   copy the file again
 """
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The outputs of the reduced demo when nothing has begun."""
-    folder = tmp_path / "results" / "demo"
-    folder.mkdir(parents=True)
-    experiment = experiment_of([ROOT / DEMO, REDUCED])
-    (folder / "config.json").write_text(json.dumps(experiment.model_dump(mode="json")))
-    return folder
-
-
-def write(path: Path, text: str = "") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return path
-
-
-def finish(folder: Path, *names: str, **numbers: Any) -> None:
-    for name in names:
-        path = folder / name / "manifest.json" if not name.endswith(".json") else folder / name
-        Manifest(stage="any", name=name, spec={}, seconds=12.0, numbers=numbers).write(path)
 
 
 def train(folder: Path, *, steps: int, loss: float | None = 0.5, ago: float = 0.0, saved: int | None = None) -> Path:
@@ -100,7 +77,7 @@ def test_training_in_the_middle_tells_step_loss_rate_and_time_left(folder: Path)
     job = Job(id="17", state="RUNNING", nodes="node3", what="rule_pretrain_wildcards_pretrain_0000020")
     one = standing(Progress(folder).look([job]), "pretrain pretrain to step 20")
     assert (one.state, one.seconds_left) == ("running", (40 - 12) * 2.0)
-    assert one.words == "step 12/40, 0:56 left, loss 0.5000, 4.0 images/s, job 17 on node3"
+    assert one.words == "step 12/40, 2 s a step, 0:56 left, loss 0.5000, 4.0 images/s, job 17 on node3"
     assert one.training is not None
     assert one.training.step == 12
 
@@ -178,7 +155,7 @@ def test_log_tells_of_a_run_only_while_a_driver_lives_and_if_it_is_the_drivers(f
     with Lease(folder):
         one = standing(Progress(folder).look(), "tiles landscape")
         assert (one.state, one.seconds_left) == ("running", 5.0)
-        assert one.words.startswith("3/8 scene, 0:05 left")
+        assert one.words.startswith("3/8 scene, 1 scene/s, 0:05 left")
         os.utime(log, (time.time() - 3600, time.time() - 3600))
         assert standing(Progress(folder).look(), "tiles landscape").words == "for its turn"
 
@@ -248,9 +225,9 @@ def test_status_is_json(folder: Path) -> None:
     assert (run["state"], run["training"]["step"]) == ("running", 12)
 
 
-def test_narrator_tells_each_thing_once_and_long_ones_every_minute(folder: Path) -> None:
+def test_narrator_tells_each_thing_once_and_long_ones_ever_more_rarely(folder: Path) -> None:
     finish(folder, "inputs/landscape")
-    narrator, quiet = Narrator(minutely=True), Narrator(minutely=False)
+    narrator, quiet = Narrator(beats=True), Narrator(beats=False)
 
     def events(now: float) -> tuple[int, list[str]]:
         status = Progress(folder).look()
@@ -259,18 +236,36 @@ def test_narrator_tells_each_thing_once_and_long_ones_every_minute(folder: Path)
     with Lease(folder):
         assert events(0) == (0, [])
         log = write(folder / "logs/stage/landscape.log", "begun\n")
-        number, lines = events(1)
-        assert (number, len(lines)) == (0, 1)
-        assert "stage landscape: started" in lines[0]
-        assert events(2) == (0, [])
-        assert len(events(70)[1]) == 1
+        assert events(1) == (0, [])
+        status = Progress(folder).look()
+        told = [now for now in range(2, 7300, 10) if "landscape: running" in "".join(narrator.events(status, now=now))]
+        assert [round((now - 1) / 60) for now in told] == [1, 3, 7, 15, 31, 61, 91, 121]
         log.write_text(ERROR)
-        number, lines = events(71)
+        number, lines = events(7301)
         assert number == 1
         assert "failed: 1 of 1 scenes cannot be used" in lines[0]
         finish(folder, "scenes/landscape")
-        assert "stage landscape: done in 0:12 (2 of 47)" in events(72)[1][0]
-        assert events(73) == (0, [])
+        assert "[ 2/47] stage landscape: done in 0:12" in events(7302)[1][0]
+        assert events(7303) == (0, [])
+
+
+def test_stages_done_at_once_are_counted_one_after_the_other(folder: Path) -> None:
+    narrator = Narrator(beats=True)
+    narrator.events(Progress(folder).look())
+    finish(folder, "inputs/landscape", "inputs/sentinel2", "inputs/gaofen2")
+    assert [line.split("]")[0][-6:] for line in narrator.events(Progress(folder).look())] == [
+        "[ 1/47",
+        "[ 2/47",
+        "[ 3/47",
+    ]
+
+
+def test_jobs_that_all_wait_in_a_queue_are_told_now_and_then(folder: Path) -> None:
+    narrator = Narrator(beats=True)
+    status = Progress(folder).look([Job(id="18", state="PENDING", what="rule_synthesize_wildcards_landscape")])
+    assert narrator.events(status, now=0) == []
+    (line,) = narrator.events(status, now=61)
+    assert line.endswith("demo: 0 of 47 stages done, 1 queued")
 
 
 def test_first_look_tells_what_this_driver_has_done_already(folder: Path) -> None:
@@ -279,8 +274,8 @@ def test_first_look_tells_what_this_driver_has_done_already(folder: Path) -> Non
         status = Progress(folder).look()
         when = next(one.when for one in status.standings if one.state == "done")
         assert when is not None
-        assert Narrator(minutely=False).events(status, since=when + 1) == []
-        (line,) = Narrator(minutely=False).events(status, since=when - 1)
+        assert Narrator(beats=False).events(status, since=when + 1) == []
+        (line,) = Narrator(beats=False).events(status, since=when - 1)
     assert "synthesize landscape: done in" in line
 
 
@@ -289,7 +284,7 @@ def test_of_snakemakes_text_the_drivers_words_and_new_warnings_are_shown() -> No
 12:00:00 workflow: warning: train a: about 900 minutes of work
 12:00:01 tiles: 3 tiles
 12:00:02 evaluate: warning: n = 5
-12:00:02 evaluate: warning: n = 5
+12:00:02 evaluate: warning: n = 16
     jobid: 3
 12:00:03 stage: error: not this one
   got:      nothing
@@ -310,7 +305,7 @@ rule tiles:
 
 def test_ends_of_logs() -> None:
     assert bar_of(["12:00:00 codec: 2/4 step (50 %), 1 step/s, 0:02 gone, ? left, loss 0.1"]) == (
-        "2/4 step, ? left, loss 0.1",
+        "2/4 step, 1 step/s, ? left, loss 0.1",
         None,
     )
     assert bar_of(["nothing"]) is None

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -16,7 +17,8 @@ import pytest
 from dithc.config import experiment_of
 from dithc.runs import Lease
 from dithc.workflow import Progress
-from tests.workflow.conftest import DEMO, LOCAL, REDUCED, ROOT, processes_in
+from dithc.workflow.warned import kind_of
+from tests.workflow.conftest import DEMO, LOCAL, REDUCED, ROOT, TERMINAL, processes_in
 
 pytestmark = pytest.mark.slow
 SYNTHESIZED = "results/demo/inputs/landscape/manifest.json"
@@ -34,6 +36,31 @@ def text_of_snakemake(folder: Path, experiment: str = "demo") -> str:
     return "".join(
         path.read_text() for path in sorted((folder / "results" / experiment / "logs").glob("snakemake-*.log"))
     )
+
+
+def test_the_demo_says_a_line_a_stage_and_what_came_of_it(finished: Path) -> None:
+    text = (finished / TERMINAL).read_text()
+    lines = text.splitlines()
+    assert len(lines) <= 115, text  # with what an installation says, 120
+    assert max(map(len, lines)) <= 160, text
+    assert sum(": done" in line for line in lines) == 47
+    assert "started" not in text
+    assert text.count("snakemake-") == 1, "its log is named once"
+    for evaluation in ("sentinel2-after", "gaofen2-codec"):
+        assert re.search(rf"\n  {evaluation} +FID .+, floor .+, KID .+ \[.+\], n 16 generated, 1\d\d real\n", text)
+    for word in (
+        "rendering B04 B03 B02, 0 to 0.3",
+        "extractor landscape-classifier (",
+        "time of all stages",
+        "warnings: ",
+    ):
+        assert word in text
+    said = [path.read_text() for path in (finished / "results/demo/logs").rglob("*.log")]
+    warned = {line.partition("warning: ")[2] for log in said for line in log.splitlines() if ": warning: " in line}
+    assert warned
+    told = kind_of(" ".join(text.split()))
+    assert all(kind_of(one)[:60] in told for one in warned), "every kind is told"
+    assert lines[-1] == f"report: {finished / 'results/demo/report.html'}"
 
 
 def test_status_of_a_finished_experiment(finished: Path) -> None:

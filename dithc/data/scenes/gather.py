@@ -11,6 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dithc.data.scene import Rejection
 from dithc.data.scenes.kept import Found, Kept, Record
 from dithc.data.scenes.rows import accepted_row
 from dithc.data.scenes.stacks import FileCanvas
-from dithc.log import problem, setup
+from dithc.log import UserError, problem, setup
 
 PIECE_SCENES, PIECE_BYTES = 256, 256 << 20
 """Most scenes that a process reads until it hands them over, and most bytes of their files but for the first."""
@@ -95,6 +96,7 @@ def _pieces(
         numbers.put(number)
     arguments = (scenes, settings, numbers, max(1, threads // processes))
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=arguments)
+    children: set[BaseProcess] = set()
 
     def start() -> None:
         while todo and len(running) < PIECES_EACH * processes:
@@ -102,6 +104,7 @@ def _pieces(
             folder = partial / f"piece-{piece[0]:08d}"
             states = [seen[position][0] for position in piece]
             running.append((piece, pool.submit(_read_piece, piece, states, folder), folder))
+            children.update(multiprocessing.active_children())
 
     def read(position: int) -> Kept:
         if position not in own:
@@ -115,15 +118,36 @@ def _pieces(
     try:
         yield read
     except BrokenProcessPool as error:
-        raise problem(
-            f"one of the {processes} processes that read scenes was ended",
-            got="no answer from it, as when the system lacks memory",
-            expected=f"{memory / 2**30:.1f} GiB for each of them",
-            remedy="give the job more memory or fewer `--threads` (`resources: {stage: {mem_mb, cpus}}`), and start again: "
-            "what was read is kept",
-        ) from error
+        pool.shutdown(cancel_futures=True)  # until all have ended
+        raise _broken([child.exitcode for child in children], memory=memory) from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _broken(statuses: Sequence[int | None], *, memory: int) -> UserError:
+    """The error of a pool of which a process has ended, in the words of what is known of it.
+
+    Args:
+        statuses: exit statuses of all its processes, -n after signal n. SIGTERM ended those that were left; one that could not
+            begin has said why, and has 0.
+        memory: bytes that one needs.
+    """
+    own = [status for status in statuses if status not in (None, 0, -signal.SIGTERM)]
+    signals = [signal.Signals(-status).name for status in own if status < 0]
+    how = f"signal {signals[0]}" if signals else f"status {own[0]}" if own else "nothing is known of how"
+    is_killed = signals[:1] == [signal.SIGKILL.name]
+    if is_killed:
+        how += (
+            ": a kernel that is out of memory sends it (`dmesg` names the process), and so may a person or a scheduler"
+        )
+    less = "give the job more memory or fewer `--threads` (`resources: {stage: {mem_mb, cpus}}`)"
+    look = "see what it said above; with `--threads 1` scenes are read by the process itself"
+    return problem(
+        f"one of the {len(statuses)} processes that read scenes has ended before its work was done",
+        got=how,
+        expected=f"processes that live until all scenes are read, with {memory / 2**30:.1f} GiB of memory each",
+        remedy=f"{less if is_killed else look}; start again: what was read is kept",
+    )
 
 
 def _cut(seen: Seen, fresh: list[int], *, processes: int) -> list[list[int]]:

@@ -1,0 +1,30 @@
+"""Text that fits a line: names shortened, lines folded or cut."""
+
+from collections.abc import Sequence
+from textwrap import wrap
+
+WIDTH = 160  # where there is no terminal: of lines that are written to a file or a pipe
+INDENT = "  "
+
+
+def shortened(name: str, width: int) -> str:
+    """A name of at most `width` characters: of a longer one the beginning and the end, which tell it from its neighbours."""
+    begin = width // 2
+    return name if len(name) <= width else f"{name[:begin]}…{name[begin + 1 - width :]}"
+
+
+def cut(text: str, width: int | None) -> str:
+    """The beginning of a text that is longer than `width`."""
+    return text if width is None or len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def folded(lines: Sequence[str], *, width: int | None) -> list[str]:
+    """Lines, those longer than `width` as several, indented from the second; words (paths) stay whole."""
+    return [part for line in lines for part in _folded(line, width or WIDTH)]
+
+
+def _folded(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())] + INDENT
+    return wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

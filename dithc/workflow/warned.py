@@ -1,0 +1,64 @@
+"""Warnings of stages, each kind once: those that differ in numbers and digests alone are of one kind."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dithc.sealed import plain
+
+TOLD = re.compile(r"(?:r\d+ \| )?\d\d:\d\d:\d\d ([^:]+): (warning: |error: )?")
+LONGEST = 320  # characters of a warning that are shown; all of it is in the log
+DIFFERS = re.compile(r"\b(?=\w*\d)[\w.,-]*\w")  # words with a digit in them: counts, digests, steps
+
+
+def kind_of(text: str) -> str:
+    """A warning without what tells it from others of its kind."""
+    return DIFFERS.sub("#", text)
+
+
+@dataclass
+class Kind:
+    """One kind of warning.
+
+    Attributes:
+        text: the first of it, with the room that said it.
+        where: titles of the stages that said it, in their order.
+        count: how often it was said.
+    """
+
+    text: str
+    where: list[str] = field(default_factory=list)
+    count: int = 0
+
+
+class Warned:
+    """What was warned of, in the order in which it was first said."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Kind] = {}
+
+    def add(self, line: str, *, where: str = "") -> bool:
+        """Counts a line of a log; says whether it is the first warning of its kind."""
+        found = TOLD.match(line)
+        if found is None or found.group(2) != "warning: ":
+            return False
+        text = f"{found.group(1)}: {line[found.end() :]}"
+        kind = self._kinds.setdefault(kind_of(text), Kind(text))
+        kind.count += 1
+        if where and where not in kind.where:
+            kind.where.append(where)
+        return kind.count == 1
+
+    def read(self, log: Path, *, where: str) -> None:
+        """Counts what the log of a stage warns of; one that cannot be read warns of nothing."""
+        try:
+            with plain(log).open(errors="replace") as lines:
+                for line in lines:
+                    self.add(line.rstrip("\n"), where=where)
+        except OSError:
+            return
+
+    def kinds(self) -> Iterable[Kind]:
+        """All kinds, the first first."""
+        return self._kinds.values()

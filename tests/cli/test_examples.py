@@ -1,0 +1,150 @@
+"""The examples that every verb's help gives: all are understood, and cheap ones do what they say, in the order given."""
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from dithc import native
+from dithc.cli import VERBS
+from dithc.config import experiment_of
+
+ROOT = Path(__file__).parents[2]
+REDUCED = ROOT / "tests/workflow/reduced.yaml"
+# Those that are not run here, and why; the others are.
+TOO_MUCH = {
+    "run": "the tests of the workflow do",
+    "status results/demo --watch": "ends with a whole experiment",
+    "fetch": "asks a catalogue",
+    "doctor": "has tests of its own; on a cluster it writes a profile",
+    "bench": "measures for minutes",
+    "tune": "searches for minutes",
+    "verify results/demo store --repair": "runs the workflow",
+    "launch": "starts ranks",
+    "report": "draws for half a minute; the tests of the report do",
+}
+
+
+def examples() -> list[str]:
+    """All command lines, in the order of the verbs."""
+    texts = [import_module(f"dithc.cli.{verb.replace('-', '_')}").EXAMPLE for verb in VERBS]
+    return [command.strip() for text in texts for line in text.splitlines() for command in line.split("&&")]
+
+
+def parsed(line: str) -> argparse.Namespace:
+    """What a verb understands of a line of its own.
+
+    Raises:
+        SystemExit: it is not understood.
+    """
+    _, verb, *words = shlex.split(line)
+    module = import_module(f"dithc.cli.{verb.replace('-', '_')}")
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize("line", examples())
+def test_example_is_understood(line: str) -> None:
+    assert parsed(line) is not None
+    for name in re.findall(r"config/\S+\.yaml", line):
+        assert (ROOT / name).exists() or line.startswith("dithc fetch"), f"{name} is there after an installation"
+
+
+def test_no_example_is_understood_by_accident() -> None:
+    with pytest.raises(SystemExit):
+        parsed("dithc tiles --confg a.yaml --dataset a --scenes b --out c")
+
+
+RUN = """
+import glob, shlex, sys, time
+from dithc.cli import main
+
+for line in sys.argv[1:]:
+    words = [found for word in shlex.split(line)[1:] for found in (sorted(glob.glob(word)) if "*" in word else [word])]
+    print(f"$ {line}", flush=True)
+    begun = time.process_time()
+    status = main(words)
+    print(f"status {status} after {time.process_time() - begun:.1f} s of CPU time", flush=True)
+    if status:
+        sys.exit(line)
+"""
+
+
+@pytest.mark.slow
+def test_examples_work_in_the_order_given(tmp_path: Path) -> None:
+    """On the demo made small, with the steps that the examples name."""
+    small = tmp_path / "config/experiments/demo.yaml"
+    small.parent.mkdir(parents=True)
+    steps = tmp_path / "steps.yaml"
+    steps.write_text(
+        "runs: {pretrain: {steps: 160, segment: 160, global_batch: 4}, sentinel2: {steps: 400, global_batch: 4}}"
+    )
+    content = experiment_of([ROOT / "config/experiments/demo.yaml", REDUCED, steps]).model_dump(mode="json")
+    small.write_text(json.dumps(content))
+    (tmp_path / "results/demo").mkdir(parents=True)
+    shutil.copy(small, tmp_path / "results/demo/config.json")  # as `dithc run` leaves it
+    (tmp_path / "profiles").symlink_to(ROOT / "profiles")
+    lines = [line for line in examples() if not line.removeprefix("dithc ").startswith(tuple(TOO_MUCH))]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *lines],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert done.stdout.count("status 0 after") == len(lines)
+    for product in (
+        "results/demo/fid/sentinel2-after/manifest.json",
+        "sentinel2.pt",
+        "tiles.png",
+    ):
+        assert (tmp_path / product).exists(), product
+
+
+def readme() -> tuple[list[str], list[str]]:
+    """Lines that README shows as typed, and its programs."""
+    text = (ROOT / "README.md").read_text()
+    programs = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    typed = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [line.strip() for line in typed.splitlines() if line.startswith("    ")], programs
+
+
+@pytest.mark.parametrize("line", [line for line in readme()[0] if not line.startswith(("#", "import ", "torch."))])
+def test_line_of_the_readme_is_understood_as_it_stands(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    program = words[0].removeprefix(".venv/bin/")
+    if program == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return
+    assert words[0].startswith(".venv/bin/"), "it works without an activated environment"
+    assert (Path(sys.executable).parent / program).exists()
+    if program == "dithc":
+        parsed(shlex.join(["dithc", *words[1:]]))
+    for name in (word for word in words if word.startswith(("config/", "profiles/"))):
+        assert (ROOT / name).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", readme()[1])
+def test_program_of_the_readme_runs(program: str, tmp_path: Path) -> None:
+    if native.library() is None:
+        pytest.skip(f"C kernels: {native.load().reason}")
+    line = [sys.executable, "-c", program]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "loaded_bytes=" in done.stdout
+    assert list(tmp_path.iterdir()) == [], "the file of a tier has no name"

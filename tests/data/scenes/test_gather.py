@@ -1,0 +1,57 @@
+"""Processes that read scenes and end before their time are told as what they are."""
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.data.scenes.gather import _broken, gather
+from dithc.log import UserError
+
+
+class Deadly:
+    """Two scenes; a process that reads one is killed."""
+
+    folder = Path()
+
+    def __len__(self) -> int:
+        return 2
+
+    def look(self, position: int) -> tuple[str, int]:
+        return f"state {position}", 1
+
+    def scene_id(self, position: int) -> str:
+        return f"scene {position}"
+
+    def memory_bytes(self, _: int) -> int:
+        return 1 << 20
+
+    def read(self, *_: Any) -> Any:
+        assert multiprocessing.parent_process() is not None
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_is_killed_is_told_with_its_signal(tmp_path: Path) -> None:
+    scenes: Any = Deadly()
+    with pytest.raises(UserError, match="signal SIGKILL: a kernel") as told:
+        list(gather(scenes, [], partial=tmp_path, settings="s", threads=2))
+    assert "more memory" in str(told.value)
+    assert "what was read is kept" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "words"),
+    [
+        ([-signal.SIGTERM, -signal.SIGSEGV], "signal SIGSEGV"),
+        ([-signal.SIGTERM, None, 0], "nothing is known of how"),
+        ([-signal.SIGTERM, 1], "status 1"),
+    ],
+)
+def test_what_is_not_known_is_not_guessed(statuses: list[int | None], words: str) -> None:
+    text = str(_broken(statuses, memory=1 << 30))
+    assert f"got:      {words}\n" in text
+    assert "kernel" not in text
+    assert "more memory" not in text

@@ -1,15 +1,16 @@
 """A DiT whose images are told by numbers instead of class labels: python examples/own_conditioning.py
 
 Any condition that becomes one vector an image will do: a text embedding, the day of the year, the columns that travel with tiles
-(`Tiles(folder).column("conditions")`). Here it is two numbers, the brightness and the contrast of the image, so that a look at what
-is sampled says whether the network listens.
+(`Tiles(folder).column("conditions")`). Here it is two numbers, the brightness and the contrast of an image, so that a look at what is
+sampled says whether the network listens.
 """
 
 import torch
+from torch import Tensor, nn
+
 from dithc import diffusion
 from dithc.config import training
 from dithc.model import DiT
-from torch import Tensor, nn
 
 STEPS, BATCH, SIDE = 200, 32, 8
 NULL = torch.zeros(1, 3)  # the condition that means none: told apart from numbers by its last entry
@@ -37,7 +38,9 @@ def drawn(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 def main() -> tuple[Tensor, Tensor]:
     """Trains, samples with guidance; returns the brightness that was asked for and the one that came out."""
     torch.manual_seed(0)
-    model = DiT.from_preset("DiT-S/2", input_size=SIDE, in_channels=1, hidden_size=64, depth=2, num_heads=2, learn_sigma=False)
+    model = DiT.from_preset(
+        "DiT-S/2", input_size=SIDE, in_channels=1, hidden_size=64, depth=2, num_heads=2, learn_sigma=False
+    )
     model.y_embedder = Conditions(64)  # after the model's own initialisation: this one keeps PyTorch's
     objective = diffusion.Objective.of(training.Objective(predict="flow"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)

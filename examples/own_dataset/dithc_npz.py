@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field
+
 from dithc.config.datasets import InstalledConditions, InstalledSource
 from dithc.data.readers.installed import Raster
 from dithc.data.scene import Place
-from pydantic import Field
 
 
 class Npz(InstalledSource):
@@ -32,7 +33,9 @@ class Npz(InstalledSource):
         with np.load(path) as file:
             pixels, time, sun = file["pixels"], str(file["time"]), float(file["sun_elevation"])
         facts = {"sensing_time": time, "sun_elevation": sun}
-        return Raster(pixels=pixels, mask=(pixels > 0).all(axis=0).astype(np.uint8), place=Place(gsd_m=self.gsd_m), facts=facts)
+        return Raster(
+            pixels=pixels, mask=(pixels > 0).all(axis=0).astype(np.uint8), place=Place(gsd_m=self.gsd_m), facts=facts
+        )
 
 
 class Airmass(InstalledConditions):

@@ -13,8 +13,9 @@ and whatever a result depends on comes through it: the same seed gives the same 
 import math
 from typing import Any, ClassVar, Literal
 
-from dithc.config.training import InstalledSampler
 from pydantic import Field
+
+from dithc.config.training import InstalledSampler
 
 # Adams-Bashforth: weights of the noise of this step and of those before it.
 WEIGHTS = {1: (1.0,), 2: (3 / 2, -1 / 2), 3: (23 / 12, -16 / 12, 5 / 12), 4: (55 / 24, -59 / 24, 37 / 24, -9 / 24)}

@@ -4,6 +4,7 @@ import argparse
 import time
 from pathlib import Path
 
+from dithc.log import problem
 from dithc.runs import Manifest
 
 SUMMARY = (
@@ -30,13 +31,20 @@ def folder(args: argparse.Namespace) -> Path:
 
 def run(args: argparse.Namespace) -> int:
     """Trains on the train tiles as they are displayed, with the classes of their scenes."""
-    from dithc.config import load, named
+    from dithc.config import codecs, load, named
     from dithc.data import Tiles
     from dithc.evaluate import train_classifier
 
     start = time.monotonic()
     experiment = load(args.config)
     settings = named(experiment.extractors, args.extractor, key="extractors")
+    if settings.kind != "classifier" or not isinstance(settings, codecs.Extractor):
+        raise problem(
+            f"extractor {args.extractor!r} is not trained here",
+            got=f"kind {settings.kind}",
+            expected="kind classifier",
+            remedy="pass it to `dithc features` as it is",
+        )
     manifest = Manifest.read(args.tiles, stage="tiles")
     tiles = Tiles(args.tiles.parent)
     rows = tiles.rows("train")

@@ -137,10 +137,12 @@ def open_extractor(experiment: "Experiment", name: str, trained: Path | None) ->
     Raises:
         UserError: no such name, no manifest of a trained one, or weights that cannot be read.
     """
-    from dithc.config import named
+    from dithc.config import codecs, named
     from dithc.evaluate import load_extractor
 
     settings = named(experiment.extractors, name, key="extractors")
+    if isinstance(settings, codecs.InstalledExtractor):
+        return load_extractor(settings)
     if settings.kind != "classifier":
         assert settings.path is not None
         return load_extractor(settings.kind, Path(settings.path), resize=settings.resize, trust=settings.trust)

@@ -4,11 +4,14 @@ Every codec says, before a file of it is read, its `factor` (side of a tile over
 latents and whether it `sees_display` (pictures of the three display bands) or numbers of all bands.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
+from dithc import extensions
 from dithc.config.base import Band, Fraction, Name, Place, Positive, Rate, Settings, Size
+from dithc.config.installed import Installed, kinds_of, taking
+from dithc.config.installed import InstalledExtractor as InstalledExtractor
 
 CROP = 32
 """Side in pixels of what a codec's training step sees: the cost of a step does not grow with the tile, and more steps gain more
@@ -54,7 +57,7 @@ Group = Annotated[list[Band], Field(min_length=1, max_length=64)]  # of bands th
 class Foreign(Settings):
     """An autoencoder that others trained, of any latent depth and range. Before any work it is tried on tiles of noise."""
 
-    path: Place
+    path: Place | None = None
     """Where it stands. Nothing is downloaded."""
     latent_channels: Size
     """Channels of a latent that it gives; with groups of `bands` a tile has so many for each group."""
@@ -65,6 +68,11 @@ class Foreign(Settings):
     of the data set, in its order, scaled to [-1, 1]; or groups of bands, such as [[B04, B03, B02], [B08, B11, B12]], each of
     which it encodes by itself, scaled likewise: the latents are stacked, and a band in several places is their average when it is
     decoded. Groups have all bands of the data set."""
+
+    @property
+    def named(self) -> str:
+        """How messages call it."""
+        return str(self.path)
 
     @property
     def sees_display(self) -> bool:
@@ -114,6 +122,8 @@ class Foreign(Settings):
 class Diffusers(Foreign):
     """An autoencoder of images in diffusers' layout: AutoencoderKL, AutoencoderTiny, AutoencoderDC and others."""
 
+    path: Place
+    """Where it stands. Nothing is downloaded."""
     kind: Literal["diffusers"]
     """Selects this codec; `path` is a folder with config.json, which says the class, and
     diffusion_pytorch_model.safetensors."""
@@ -127,6 +137,8 @@ class Diffusers(Foreign):
 class Torchscript(Foreign):
     """An autoencoder as a program: TorchScript, or graphs that torch.export wrote."""
 
+    path: Place
+    """Where it stands. Nothing is downloaded."""
     kind: Literal["torchscript"]
     """Selects this codec; `path` is a TorchScript file with methods `encode` and `decode`, or a folder with `encoder.pt` and
     `decoder.pt`, or `encoder.pt2` and `decoder.pt2`. Such files are programs, which run with your rights: see `trust`."""
@@ -222,13 +234,35 @@ class KlVae(Settings):
             )
 
 
-Codec = Annotated[PixelCodec | SdVae | Diffusers | Torchscript | KlVae, Field(discriminator="kind")]
+class InstalledCodec(Installed, Foreign):
+    """An autoencoder of an installed package; `network()` gives it."""
+
+    group: ClassVar[extensions.Group] = "codecs"
+    scale: Scale | list[Scale] = 1.0
+    """Factor on latents, or one a channel, which gives them about unit variance."""
+    shift: Shift | list[Shift] = 0.0
+    """Taken off latents before `scale`."""
+
+    @property
+    def named(self) -> str:
+        return self.words
+
+    def network(self) -> Any:
+        """An object with `bands`, `has_logvar`, `encode` and `decode`, as `Network` in dithc/latents/codecs/trial.py says."""
+        raise NotImplementedError(f"{type(self).__name__} has no `network()`")
+
+
+BuiltInCodec = Annotated[PixelCodec | SdVae | Diffusers | Torchscript | KlVae, Field(discriminator="kind")]
+Codec = Annotated[
+    BuiltInCodec | SerializeAsAny[InstalledCodec], taking(InstalledCodec, kinds_of(BuiltInCodec), BuiltInCodec)
+]
+ExtractorKind = Literal["inception", "torchscript", "squeezenet", "classifier"]
 
 
 class Extractor(Settings):
     """The network whose features are compared."""
 
-    kind: Literal["inception", "torchscript", "squeezenet", "classifier"]
+    kind: ExtractorKind
     """`inception` is the one of published FID; `classifier` is trained by this workflow and comparable with nothing. A
     `torchscript` file is a program, which runs with your rights and may read, write and send whatever you may: see `trust`."""
     path: Place | None = None
@@ -276,3 +310,8 @@ class Extractor(Settings):
                 else f"`trust` is for `torchscript` files alone; a `{self.kind}` file holds numbers and runs nothing"
             )
         return self
+
+
+AnyExtractor = Annotated[
+    Extractor | SerializeAsAny[InstalledExtractor], taking(InstalledExtractor, get_args(ExtractorKind), Extractor)
+]

@@ -3,9 +3,14 @@
 from datetime import date
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
 from dithc.config.base import Address, Band, Fraction, Metres, Name, Place, Positive, Settings, Size, Title
+from dithc.config.installed import Installed as Installed
+from dithc.config.installed import InstalledConditions as InstalledConditions
+from dithc.config.installed import InstalledSource as InstalledSource
+from dithc.config.installed import kinds_of as kinds_of
+from dithc.config.installed import taking
 
 # In the units of the data set, digital numbers or reflectances: far beyond both, and far from what fp32 cannot tell apart.
 Shown = Annotated[float, Field(ge=-(10.0**9), le=10.0**9)]
@@ -374,9 +379,13 @@ class ImageFolder(_Source):
     in WebDataset or parquet shards; `auto` finds out and refuses what may be meant in two ways. Nothing is unpacked."""
 
 
-Source = Annotated[
+BuiltInSource = Annotated[
     Sentinel2 | Sentinel2Stac | Sentinel2Array | Gaofen2 | GeoTiff | ImageFolder, Field(discriminator="kind")
 ]
+Source = Annotated[
+    BuiltInSource | SerializeAsAny[InstalledSource], taking(InstalledSource, kinds_of(BuiltInSource), BuiltInSource)
+]
+Conditions = Annotated[SerializeAsAny[InstalledConditions], taking(InstalledConditions, (), InstalledConditions)]
 
 
 class Tiles(Settings):
@@ -471,6 +480,8 @@ class Dataset(Settings):
     """How tiles are shown as RGB."""
     codec: Name
     """Name of the codec (section `codecs`) that makes latents of the tiles."""
+    conditions: list[Conditions] = Field(default=[], max_length=64)
+    """Conditions of installed packages that are computed for each tile, beside those that every tile has (place, day, sun)."""
     views: Literal[2, 8] = 2
     """Views of a tile that are encoded: itself and its mirror image, or all quarter turns of both, which `augment: dihedral` of a
     run needs and which take four times the disk; 2 views that are there already are not encoded again, but finished runs of this
@@ -498,6 +509,8 @@ class Dataset(Settings):
     def one_class(self) -> bool:
         """Whether all tiles have one class, as far as it is known before a scene is read: only folders of pictures have more."""
         source = self.source
-        if source.kind != "image-folder" or source.classes == "one":
+        if isinstance(source, InstalledSource):
+            return not source.labelled
+        if not isinstance(source, ImageFolder) or source.classes == "one":
             return True
         return source.synthetic is not None and source.synthetic.classes == 1

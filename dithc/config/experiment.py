@@ -8,10 +8,9 @@ from pydantic import Field, model_validator
 from dithc.averages import LARGEST_MISFIT, Profile, combine
 from dithc.config.base import Name, Place, Positive, Seed, Settings, Title
 from dithc.config.benches import Bench
-from dithc.config.codecs import Codec, Extractor, Foreign, KlVae
+from dithc.config.codecs import AnyExtractor, Codec, Extractor, Foreign, KlVae
 from dithc.config.datasets import SENTINEL2_BANDS, Dataset
 from dithc.config.training import (
-    FLOW_SAMPLERS,
     MOST_SNAPSHOTS,
     CheckpointPath,
     Evaluation,
@@ -175,7 +174,7 @@ class Experiment(Settings):
     """Codecs."""
     runs: dict[Name, Run] = {}
     """Trainings."""
-    extractors: dict[Name, Extractor] = {}
+    extractors: dict[Name, AnyExtractor] = {}
     """Feature extractors."""
     evaluations: dict[Name, Evaluation] = {}
     """Evaluations."""
@@ -190,7 +189,7 @@ class Experiment(Settings):
                 self._known(f"codecs.{name}.trained_on", codec.trained_on, self.datasets)
                 codec.check_tiles(self.datasets[codec.trained_on].tiles.size, f"codecs.{name}")
         for name, extractor in self.extractors.items():
-            if extractor.trained_on is not None:
+            if isinstance(extractor, Extractor) and extractor.trained_on is not None:
                 self._known(f"extractors.{name}.trained_on", extractor.trained_on, self.datasets)
                 self._told_apart(name, extractor, self.datasets[extractor.trained_on])
         for name, run in self.runs.items():
@@ -337,7 +336,7 @@ class Experiment(Settings):
     def _solved(self, name: str, evaluation: Evaluation) -> None:
         """The sampler solves for what the network predicts."""
         predict = self.runs[evaluation.run].objective.predict
-        if evaluation.at != "codec" and (evaluation.sampler in FLOW_SAMPLERS) != (predict == "flow"):
+        if evaluation.at != "codec" and evaluation.solves_flow != (predict == "flow"):
             fitting = "euler or heun" if predict == "flow" else "one of the others"
             raise ValueError(
                 f"evaluations.{name}.sampler {evaluation.sampler} does not fit runs.{evaluation.run}, whose objective.predict is "

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
 from dithc.config.base import Band, Count, Fraction, Gib, Name, Place, Positive, Rate, Seed, Settings, Size
+from dithc.config.installed import InstalledSampler as InstalledSampler
+from dithc.config.installed import taking
 from dithc.config.learning import FAMILIES as FAMILIES
 from dithc.config.learning import SIZES as SIZES
 from dithc.config.learning import Beta, Length
@@ -272,6 +274,13 @@ Metric = Literal["precision-recall", "density-coverage", "interval", "bands", "i
 OF_PIXELS = {"bands", "indices", "spectra"}
 
 
+BuiltInSampler = Literal["ddpm", "ddim", "dpm-solver", "unipc", "euler", "heun"]
+Sampler = Annotated[
+    BuiltInSampler | SerializeAsAny[InstalledSampler],
+    taking(InstalledSampler, get_args(BuiltInSampler), BuiltInSampler, bare=True),
+]
+
+
 class Evaluation(Settings):
     """Samples of one run compared with real tiles."""
 
@@ -288,8 +297,9 @@ class Evaluation(Settings):
     then; none for the average of `ema.decay`."""
     images: int = Field(default=10000, ge=2, le=10**8)
     """Number of generated images."""
-    sampler: Literal["ddpm", "ddim", "dpm-solver", "unipc", "euler", "heun"] = "ddpm"
-    """Solver of the reverse process; euler and heun for runs whose `objective.predict` is flow, the others for all other runs."""
+    sampler: Sampler = "ddpm"
+    """Solver of the reverse process; euler and heun for runs whose `objective.predict` is flow, the others for all other runs.
+    One of an installed package by its name, or with settings of its own: `{kind: NAME, ...}`."""
     order: Literal[1, 2, 3] | None = None
     """Order of dpm-solver or unipc, 2 if not given; 3 takes ten steps and more to be the better one."""
     steps: int = Field(default=250, ge=1, le=1000)
@@ -337,6 +347,15 @@ class Evaluation(Settings):
         return -(-self.steps // 2) if self.sampler == "heun" else self.steps
 
     @property
+    def solves_flow(self) -> bool:
+        """Whether the sampler follows a velocity, and takes times of a flow."""
+        return (
+            self.sampler.predicts == "flow"
+            if isinstance(self.sampler, InstalledSampler)
+            else self.sampler in FLOW_SAMPLERS
+        )
+
+    @property
     def sees_pixels(self) -> bool:
         """Whether it asks for statistics of pixels in the units of the data set."""
         return bool(OF_PIXELS & set(self.metrics))
@@ -364,7 +383,10 @@ class Evaluation(Settings):
 
     @model_validator(mode="after")
     def _has_effect(self) -> "Evaluation":
-        if self.order is not None and self.sampler not in ("dpm-solver", "unipc"):
+        if self.order is not None and self.sampler not in (
+            "dpm-solver",
+            "unipc",
+        ):  # nor of an installed one, which has settings
             raise ValueError(f"`order` is of the samplers dpm-solver and unipc; `sampler` is {self.sampler}")
         if self.times is not None:
             self._visits(self.times)
@@ -397,11 +419,11 @@ class Evaluation(Settings):
             )
         if times != sorted(set(times), reverse=True):
             raise ValueError(f"`times` do not fall: {times}")
-        if self.sampler in FLOW_SAMPLERS and (times[0] != FLOW_START or times[-1] == 0):
+        if self.solves_flow and (times[0] != FLOW_START or times[-1] == 0):
             raise ValueError(
                 f"`times` of {self.sampler} begin at {FLOW_START}, which is noise, and end above 0: {times}; correct them"
             )
-        if self.sampler not in FLOW_SAMPLERS and times[0] > LAST_TIMESTEP:
+        if not self.solves_flow and times[0] > LAST_TIMESTEP:
             raise ValueError(
                 f"`times` of {self.sampler} are less than or equal to {LAST_TIMESTEP}: {times}; correct them"
             )

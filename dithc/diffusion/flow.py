@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from dithc.diffusion.guidance import Denoise
 from dithc.diffusion.noise import Noise, image_noise
+from dithc.diffusion.trial import exact_velocity, try_sampler
 from dithc.log import problem
 
 TIME_SCALE = (
@@ -22,7 +24,7 @@ TIME_SCALE = (
 
 @torch.no_grad()
 def sample_flow(
-    kind: str,
+    kind: "str | FlowSolver",
     *,
     velocity: Denoise,
     steps: int,
@@ -35,12 +37,12 @@ def sample_flow(
     """Draws images; deterministic given the noise they start from.
 
     Args:
-        kind: a name in `FLOW_SAMPLERS`.
+        kind: a name in `FLOW_SAMPLERS`, or a sampler of one's own, such as one of an installed package.
         velocity: (x (N, C, h, w), 1000 times the time (N) fp32) -> noise - image (N, C, h, w).
         steps: evaluations of the velocity, all of which are used. euler makes as many intervals; heun one for every two,
             and where they are odd in number the last interval is Euler's.
         shape: (C, height, width) of an image.
-        noise: a generator for each image, or a function that gives the noise of draw 0.
+        noise: a generator for each image, or a function that gives the noise of a draw, 0 for the start.
         times: 1000 times where each interval begins, falling from 1000, which is noise; the last one ends at 0. Intervals are
             equal where they are not given.
         clip: bound on the magnitude of the predicted clean image, for data that has one (pixels: 1); None for latents.
@@ -50,9 +52,9 @@ def sample_flow(
         (N, C, height, width), in the type of the noise.
 
     Raises:
-        UserError: unknown kind, no step, times of other intervals, an output of other channels than C.
+        UserError: unknown kind, one that fails its trial, no step, times of other intervals, an output of other channels than C.
     """
-    if kind not in FLOW_SAMPLERS:
+    if isinstance(kind, str) and kind not in FLOW_SAMPLERS:
         expected = " or ".join(FLOW_SAMPLERS)
         raise problem(
             "unknown sampler of a flow", got=repr(kind), expected=expected, remedy="name one of these samplers"
@@ -60,17 +62,28 @@ def sample_flow(
     if steps < 1:
         raise problem("sampling steps", got=steps, expected="1 or more", remedy="choose more sampling steps")
     draw = noise if callable(noise) else image_noise(noise, shape)
-    walk = _Walk(velocity=velocity, steps=steps, times=times, clip=clip, on_step=on_step)
-    x = FLOW_SAMPLERS[kind](walk, draw(0))
+    walk = FlowWalk(velocity=velocity, steps=steps, noise=draw, times=times, clip=clip, on_step=on_step)
+    x = (FLOW_SAMPLERS[kind] if isinstance(kind, str) else _tried(kind).run)(walk)
     return x if clip is None else x.clamp(-clip, clip)
 
 
+def _tried(solver: "FlowSolver") -> "FlowSolver":
+    """A sampler that is not built in, after its trial."""
+
+    def run(predict: Denoise, noise: Noise, steps: int) -> Tensor:
+        return solver.run(FlowWalk(velocity=predict, steps=steps, noise=noise, times=None, clip=None, on_step=None))
+
+    try_sampler(solver, run, exact_velocity)
+    return solver
+
+
 @dataclass
-class _Walk:
-    """What both samplers need on their way from noise to image; counts the evaluations."""
+class FlowWalk:
+    """What samplers need on their way from noise to image; counts the evaluations, of which there are `steps`."""
 
     velocity: Denoise
     steps: int
+    noise: Noise
     times: Sequence[int] | None
     clip: float | None
     on_step: Callable[[int, int], None] | None
@@ -101,18 +114,20 @@ class _Walk:
         return (x - (x - time * output).clamp(-self.clip, self.clip)) / time
 
 
-def euler(walk: _Walk, x: Tensor) -> Tensor:
+def euler(walk: FlowWalk) -> Tensor:
     """Euler's method: the velocity at the beginning of each interval, held over it; of first order."""
+    x = walk.noise(0)
     for start, stop in walk.intervals(walk.steps):
         x = x - (start - stop) * walk.at(x, start)
     return x
 
 
-def heun(walk: _Walk, x: Tensor) -> Tensor:
+def heun(walk: FlowWalk) -> Tensor:
     """Heun's method: the mean of the velocities at both ends of each interval; of second order.
 
     One interval of Euler's at the end, where evaluations are odd in number, leaves that order as it is.
     """
+    x = walk.noise(0)
     for start, stop in walk.intervals(-(-walk.steps // 2)):
         slope = walk.at(x, start)
         if walk.done < walk.steps:
@@ -121,4 +136,11 @@ def heun(walk: _Walk, x: Tensor) -> Tensor:
     return x
 
 
-FLOW_SAMPLERS: Mapping[str, Callable[[_Walk, Tensor], Tensor]] = MappingProxyType({"euler": euler, "heun": heun})
+class FlowSolver(Protocol):
+    """What is asked of a sampler of a flow that is not built in."""
+
+    def run(self, walk: FlowWalk) -> Tensor:
+        """Images (N, C, h, w) from `walk.noise(0)`, at time 1, by `walk.steps` evaluations of the velocity."""
+
+
+FLOW_SAMPLERS: Mapping[str, Callable[[FlowWalk], Tensor]] = MappingProxyType({"euler": euler, "heun": heun})

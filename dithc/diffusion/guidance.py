@@ -1,4 +1,4 @@
-"""Guidance: a model, labels and a scale made into a `denoise` callable.
+"""Guidance: a model, labels (or other conditions) and a scale made into a `denoise` callable.
 
 Legend: N batch, n of them guided, C channels.
 Sources: Ho & Salimans 2022, equation 6, in the form uncond + scale * (cond - uncond); by another model in the place of uncond:
@@ -8,7 +8,7 @@ Zhong et al. 2025 (arXiv 2504.01521); in an interval alone: Kynkaanniemi et al. 
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,18 +18,20 @@ from dithc.log import problem
 Denoise = Callable[[Tensor, Tensor], Tensor]
 """(x (N, C, h, w), timesteps (N)) -> model output (N, C or 2C, h, w)."""
 
-Model = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(x (N, C, h, w), timesteps (N), labels (N)) -> output (N, C or 2C, h, w)."""
+Model = Callable[[Tensor, Tensor, Any], Tensor]
+"""(x (N, C, h, w), timesteps (N), labels (N) or another condition) -> output (N, C or 2C, h, w)."""
 
 Channels = Literal["all", "first3"]
 FIRST = 3
+ABSENT: Any = object()  # None may be a condition
 
 
 def guided(
     model: Model,
-    labels: Tensor,
+    labels: Any,
     *,
-    null_label: int | None,
+    null_label: int | None = None,
+    null: Any = ABSENT,
     scale: float,
     channels: Channels = "all",
     guide: Model | None = None,
@@ -39,8 +41,10 @@ def guided(
 
     Args:
         model: (x, t, y) -> output, C or 2C channels.
-        labels: (N) int, the class of each image.
+        labels: (N) int, the class of each image; or any other condition, such as embeddings (N, L, D).
         null_label: the label that means no class; may be None at scale 1, and with a guide.
+        null: the condition that means none, where it is no label: a tensor, of one image or of each; or whatever else the model
+            takes for it (None, a tuple), with which it is then called by itself.
         scale: 1 runs the model once on the labels alone; above 1 moves away from the unlabelled prediction.
         channels: which channels of the noise are guided: all, or the first three as in the released DiT samples
             (their published FID is of that; 1.5 on three channels scores about as 1.375 on all four). Channels that are
@@ -51,15 +55,24 @@ def guided(
             None for all. `denoise` is then to be called with one timestep for all images.
 
     Raises:
-        UserError: unknown `channels`; guidance asked of a model without a null label.
+        UserError: unknown `channels`; guidance asked of a model without a null label; a null condition of another shape, or two.
     """
     if channels not in ("all", "first3"):
         raise problem("guided channels", got=repr(channels), expected="all or first3", remedy="choose one of the two")
     if scale == 1.0:
         return lambda x, t: model(x, t, labels)
-    halves = (
-        _in_one_batch(model, labels, null_label, scale) if guide is None else _of_two(model, guide, labels, null_label)
-    )
+    away = _away(labels, null_label, null)
+    if guide is not None:
+        halves = _of_two(model, guide, labels, labels if away is ABSENT else away)
+    elif away is ABSENT:
+        raise problem(
+            "classifier-free guidance",
+            got=f"scale {scale} on a model without a null label",
+            expected="a model trained with label dropout",
+            remedy="train with class_dropout_prob above 0, or sample with scale 1",
+        )
+    else:
+        halves = _in_one_batch(model, labels, away) if isinstance(away, Tensor) else _of_two(model, model, labels, away)
     low, high = (-math.inf, math.inf) if interval is None else interval
 
     def denoise(x: Tensor, t: Tensor) -> Tensor:
@@ -77,15 +90,26 @@ Halves = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(x (N, C, h, w), timesteps (N)) -> the output to move to and that to move away from, (N, C or 2C, h, w) each."""
 
 
-def _in_one_batch(model: Model, labels: Tensor, null_label: int | None, scale: float) -> Halves:
-    if null_label is None:
-        raise problem(
-            "classifier-free guidance",
-            got=f"scale {scale} on a model without a null label",
-            expected="a model trained with label dropout",
-            remedy="train with class_dropout_prob above 0, or sample with scale 1",
-        )
-    both_labels = torch.cat([labels, torch.full_like(labels, null_label)])  # (2N)
+def _away(labels: Any, null_label: int | None, null: Any) -> Any:
+    """The condition of each image that means none; ABSENT where there is none."""
+    if null_label is not None:
+        if null is not ABSENT:
+            remedy = "give the one that the model was trained with"
+            raise problem(
+                "conditions that mean none", got="both `null_label` and `null`", expected="one", remedy=remedy
+            )
+        return torch.full_like(labels, null_label)  # (N)
+    if not (isinstance(null, Tensor) and isinstance(labels, Tensor)):
+        return null
+    if tuple(null.shape) not in {labels.shape[1:], (1, *labels.shape[1:]), labels.shape}:
+        expected = f"{tuple(labels.shape[1:])}, of one image, or {tuple(labels.shape)}"
+        remedy = "give it in the shape of the conditions"
+        raise problem("shape of the null condition", got=tuple(null.shape), expected=expected, remedy=remedy)
+    return null.to(labels).expand_as(labels)  # (N, ...)
+
+
+def _in_one_batch(model: Model, labels: Tensor, away: Tensor) -> Halves:
+    both_labels = torch.cat([labels, away])  # (2N, ...)
 
     def halves(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         labelled, unlabelled = model(torch.cat([x, x]), torch.cat([t, t]), both_labels).chunk(2)
@@ -94,8 +118,7 @@ def _in_one_batch(model: Model, labels: Tensor, null_label: int | None, scale: f
     return halves
 
 
-def _of_two(model: Model, guide: Model, labels: Tensor, null_label: int | None) -> Halves:
-    away = labels if null_label is None else torch.full_like(labels, null_label)  # (N)
+def _of_two(model: Model, guide: Model, labels: Any, away: Any) -> Halves:
     return lambda x, t: (model(x, t, labels), guide(x, t, away))
 
 

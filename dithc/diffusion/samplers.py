@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from dithc.diffusion.guidance import Denoise
 from dithc.diffusion.multistep import slope_weights
 from dithc.diffusion.noise import Noise, image_noise
 from dithc.diffusion.schedule import Schedule, Spacing
+from dithc.diffusion.trial import exact_noise, try_sampler
 from dithc.log import problem
 
 ORDERS, DEFAULT_ORDER = (1, 2, 3), 2  # of the solvers that extrapolate
@@ -25,7 +27,7 @@ OnStep = Callable[[int, int], None]
 
 @torch.no_grad()
 def sample(
-    kind: str,
+    kind: "str | Solver",
     *,
     denoise: Denoise,
     schedule: Schedule,
@@ -41,7 +43,7 @@ def sample(
     """Draws images.
 
     Args:
-        kind: a name in `SAMPLERS`.
+        kind: a name in `SAMPLERS`, or a sampler of one's own, such as one of an installed package.
         denoise: (x (N, C, h, w), timesteps (N)) -> noise, or noise and raw log variance behind it (2C channels).
         schedule: the schedule of the training; it is respaced here.
         steps: S, 1 to the length of the schedule.
@@ -58,17 +60,17 @@ def sample(
         (N, C, height, width), in the type of the noise.
 
     Raises:
-        UserError: unknown kind, steps, eta, order or times out of range, eta or order given to a kind that has no use for it, an
-            output of neither C nor 2C channels.
+        UserError: unknown kind, one that fails its trial, steps, eta, order or times out of range, eta or order given to a kind
+            that has no use for it, an output of neither C nor 2C channels.
     """
-    if kind not in SAMPLERS:
+    if isinstance(kind, str) and kind not in SAMPLERS:
         expected = " or ".join(SAMPLERS)
         raise problem("unknown sampler", got=repr(kind), expected=expected, remedy="name one of these samplers")
     if not 0 <= eta <= 1:
         raise problem("eta of ddim", got=eta, expected="a share in [0, 1]", remedy="0 is deterministic, 1 is like ddpm")
     if eta and kind != "ddim":
         raise problem("eta", got=f"{eta} with {kind}", expected="0", remedy="set eta only with the sampler ddim")
-    sampler = SAMPLERS[kind]
+    sampler = SAMPLERS[kind] if isinstance(kind, str) else _tried(kind)
     if order is not None and order not in sampler.orders:
         expected = " or ".join(str(one) for one in sampler.orders) or f"none with {kind}"
         raise problem("order of the solver", got=f"{order} with {kind}", expected=expected, remedy="leave `order` out")
@@ -81,8 +83,22 @@ def sample(
     else:
         visited = schedule.visiting(list(reversed(times)))
     chosen = order or DEFAULT_ORDER
-    walk = _Walk(denoise=denoise, schedule=visited, noise=draw, eta=eta, order=chosen, clip=clip, on_step=on_step)
+    walk = Walk(denoise=denoise, schedule=visited, noise=draw, eta=eta, order=chosen, clip=clip, on_step=on_step)
     return sampler.run(walk)
+
+
+def _tried(solver: "Solver") -> "Solver":
+    """A sampler that is not built in, after its trial."""
+    schedule = Schedule.linear()
+
+    def run(predict: Denoise, noise: Noise, steps: int) -> Tensor:
+        visited = schedule.respaced(steps, spacing=solver.spacing)
+        return solver.run(
+            Walk(denoise=predict, schedule=visited, noise=noise, eta=0.0, order=DEFAULT_ORDER, clip=None, on_step=None)
+        )
+
+    try_sampler(solver, run, exact_noise(schedule))
+    return solver
 
 
 _Predicted = tuple[int, Tensor]
@@ -90,8 +106,13 @@ _Predicted = tuple[int, Tensor]
 
 
 @dataclass(frozen=True)
-class _Walk:
-    """What every sampler needs on its way from noise to image."""
+class Walk:
+    """What every sampler needs on its way from noise to image.
+
+    Attributes:
+        schedule: of the steps to visit, S - 1 (most noise) to 0.
+        noise: of a draw: 0 to start from, then k = 1.. for steps that add some, each once and in order.
+    """
 
     denoise: Denoise
     schedule: Schedule
@@ -149,7 +170,7 @@ class _Walk:
             self.on_step(len(self.schedule) - step, len(self.schedule))
 
 
-def ddpm(walk: _Walk) -> Tensor:
+def ddpm(walk: Walk) -> Tensor:
     """Ancestral sampling (Ho et al. 2020, algorithm 2), with the learned variance where there is one, else beta."""
     schedule, x = walk.schedule, walk.noise(0)
     for step in reversed(range(len(schedule))):
@@ -165,7 +186,7 @@ def ddpm(walk: _Walk) -> Tensor:
     return x
 
 
-def ddim(walk: _Walk) -> Tensor:
+def ddim(walk: Walk) -> Tensor:
     """Implicit sampling (Song et al. 2021, equations 12 and 16); eta 0 is deterministic given the start."""
     schedule, x = walk.schedule, walk.noise(0)
     for step in reversed(range(len(schedule))):
@@ -179,7 +200,7 @@ def ddim(walk: _Walk) -> Tensor:
     return x
 
 
-def dpm_solver(walk: _Walk) -> Tensor:
+def dpm_solver(walk: Walk) -> Tensor:
     """DPM-Solver++ of several steps (Lu et al. 2022; of order 2 its algorithm 2, 2M): clean images are extrapolated.
 
     Of order 3 the polynomial through the last three of them is integrated exactly, as UniPC's predictor does.
@@ -187,7 +208,7 @@ def dpm_solver(walk: _Walk) -> Tensor:
     return _multistep(walk, corrects=False)
 
 
-def unipc(walk: _Walk) -> Tensor:
+def unipc(walk: Walk) -> Tensor:
     """UniPC (Zhao et al. 2023, section 3) of several steps with B(h) = exp(h) - 1, predicting the clean image.
 
     The prediction at the end of a step corrects the step, at no further evaluation of the network.
@@ -195,7 +216,7 @@ def unipc(walk: _Walk) -> Tensor:
     return _multistep(walk, corrects=True)
 
 
-def _multistep(walk: _Walk, *, corrects: bool) -> Tensor:
+def _multistep(walk: Walk, *, corrects: bool) -> Tensor:
     """Steps through the clean images of the last `order` steps.
 
     The order rises with the first steps and falls with the last ones, and the very last ends at the clean image, where the
@@ -217,11 +238,26 @@ def _multistep(walk: _Walk, *, corrects: bool) -> Tensor:
     return x
 
 
+class Solver(Protocol):
+    """What is asked of a sampler, built in or not."""
+
+    @property
+    def spacing(self) -> Spacing:
+        """How the timesteps that it visits are spread."""
+
+    @property
+    def orders(self) -> tuple[int, ...]:
+        """Values that `order` may have."""
+
+    def run(self, walk: Walk) -> Tensor:
+        """Images (N, C, h, w) from `walk.noise(0)`, by one evaluation of the network a step."""
+
+
 @dataclass(frozen=True)
 class Sampler:
     """A sampler, the spacing of timesteps that suits it, and the orders it has."""
 
-    run: Callable[[_Walk], Tensor]
+    run: Callable[[Walk], Tensor]
     spacing: Spacing
     orders: tuple[int, ...] = ()
 

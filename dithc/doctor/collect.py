@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dithc.doctor import machine, parallel, software, switches, tiers
+from dithc.doctor import brought, machine, parallel, software, switches, tiers
 from dithc.doctor.finding import Finding, Level
 from dithc.hardware import Machine, discover
 from dithc.log import UserError
@@ -28,6 +28,7 @@ CHECKS: tuple[Check, ...] = (
     parallel.slurm,
     parallel.allocation,
     switches.switched_off,
+    brought.extensions_of_packages,
 )
 
 

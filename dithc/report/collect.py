@@ -181,7 +181,7 @@ def _evaluation(experiment: Experiment, results: Results, reference: Reference, 
     dataset = experiment.runs[settings.run].dataset
     samples, compared = results.one("sample", name), results.one("fid", name)
     numbers = numbers_of(samples)
-    same = ("run", "at", "weights", "ema", "sampler", "order", "steps", "times", "epsilon_scaling", "real_split")
+    same = ("run", "at", "weights", "ema", "order", "steps", "times", "epsilon_scaling", "real_split")
     guided = ("guidance", "guidance_channels", "guidance_interval", "guide")
     return EvaluationFacts(
         name=name,
@@ -195,6 +195,7 @@ def _evaluation(experiment: Experiment, results: Results, reference: Reference, 
         paper=reference.fid_of(experiment.datasets[dataset].source.kind),
         grid=samples.file("grid.png") if samples else None,
         curves=read_json(curves) if compared and (curves := compared.file(outcome.CURVES_FILE)) else None,
+        sampler=str(settings.sampler),
         **{key: getattr(settings, key) for key in (*same, *guided)},
     )
 

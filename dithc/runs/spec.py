@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from dithc.config import Experiment, datasets, training
+from dithc.config import Experiment, codecs, datasets, training
 
 DIGEST_LENGTH = 12
 RUN_WITHOUT_EFFECT = {
@@ -60,8 +60,14 @@ def stage_spec(experiment: Experiment, stage: str, name: str, *, of_rule: bool =
 
 def _without(keys: set[str], value: Any) -> Any:
     if isinstance(value, dict):
+        keys = keys & {"path"} if "extension" in value else keys  # other names mean to a package what it likes
         return {key: _without(keys, part) for key, part in value.items() if key not in keys}
     return value
+
+
+def _brought(settings: datasets.Installed) -> dict[str, Any]:
+    """Settings that an installed package brings, and which version of it."""
+    return settings.model_dump(mode="json") | {"extension": settings.extension}
 
 
 def _source(experiment: Experiment, name: str) -> datasets.Source:
@@ -77,10 +83,12 @@ def _synthesize(experiment: Experiment, name: str) -> dict[str, Any]:
 
 def _stage(experiment: Experiment, name: str) -> dict[str, Any]:
     source = _source(experiment, name)
+    if isinstance(source, datasets.InstalledSource):
+        return {"source": _brought(source)}
     younger = SOURCE_YOUNGER.get(source.kind, set())
     spec = source.model_dump(mode="json", exclude=younger)
     spec |= source.model_dump(mode="json", include=younger, exclude_defaults=True)
-    if source.kind == "sentinel2" and source.gsd_m > 10.0:
+    if isinstance(source, datasets.Sentinel2) and source.gsd_m > 10.0:
         spec["files"] = COARSE_RULE
     return {"source": spec}
 
@@ -90,7 +98,8 @@ def _tiles(experiment: Experiment, name: str) -> dict[str, Any]:
     spec = dataset.model_dump(mode="json", include={"tiles", "scaling", "display"})
     split = dataset.split.model_dump(mode="json", exclude=SPLIT_YOUNGER)
     split |= dataset.split.model_dump(mode="json", include=SPLIT_YOUNGER, exclude_defaults=True)
-    return {"seed": experiment.seed, **spec, "split": split}
+    conditions = {str(number): _brought(one) for number, one in enumerate(dataset.conditions)}
+    return {"seed": experiment.seed, **spec, "split": split} | ({"conditions": conditions} if conditions else {})
 
 
 def _run(experiment: Experiment, name: str) -> dict[str, Any]:
@@ -114,6 +123,8 @@ def _run(experiment: Experiment, name: str) -> dict[str, Any]:
 
 def _codec(experiment: Experiment, name: str) -> dict[str, Any]:
     codec = experiment.codecs[name]
+    if isinstance(codec, codecs.InstalledCodec):
+        return {"seed": experiment.seed, **_brought(codec)}
     younger = codec.model_dump(mode="json", include=CODEC_YOUNGER, exclude_defaults=True)
     return {"seed": experiment.seed, **codec.model_dump(mode="json", exclude={"trust", *CODEC_YOUNGER}), **younger}
 
@@ -139,11 +150,15 @@ def _sample(experiment: Experiment, name: str) -> dict[str, Any]:
         }
     spec = evaluation.model_dump(mode="json", exclude=EVALUATION_ELSEWHERE | EVALUATION_YOUNGER)
     spec |= evaluation.model_dump(mode="json", include=EVALUATION_YOUNGER, exclude_defaults=True)
+    if isinstance(evaluation.sampler, training.InstalledSampler):
+        spec["sampler"] = _brought(evaluation.sampler)
     return spec if evaluation.ema is None else spec | {"snapshots": experiment.snapshots_of(evaluation)}
 
 
 def _extractor(experiment: Experiment, name: str) -> dict[str, Any]:
     extractor = experiment.extractors[name]
+    if isinstance(extractor, codecs.InstalledExtractor):
+        return {"seed": experiment.seed, **_brought(extractor)}
     younger = extractor.model_dump(mode="json", include=EXTRACTOR_YOUNGER, exclude_defaults=True)
     return {
         "seed": experiment.seed,

@@ -196,7 +196,7 @@ def _way(chosen: training.Evaluation, *, meta: dict[str, Any]) -> dict[str, Any]
         "guidance_interval",
         "guide",
     )
-    settings = {name: getattr(chosen, name) for name in kept}
+    settings = {name: getattr(chosen, name) for name in kept} | {"sampler": str(chosen.sampler)}
     of_network = {name: meta[name] for name in ("step", "dtype", "network_evaluations")}
     return {**settings, **of_network, **meta.get("average", {}), "labels": LABELS_NOTE}
 

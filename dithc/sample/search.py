@@ -113,6 +113,7 @@ class _Error:
 
 
 def _own_spacing(chosen: training.Evaluation) -> Times:
+    assert isinstance(chosen.sampler, str), "installed samplers are not searched"
     spacing = SAMPLERS[chosen.sampler].spacing
     return tuple(reversed(Schedule.linear().respaced(chosen.steps, spacing=spacing).timesteps.tolist()))
 

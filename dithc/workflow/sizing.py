@@ -281,6 +281,7 @@ def _sample(experiment: Experiment, name: str, ranks: int) -> tuple[float, float
 
 def _extractor(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
     extractor = experiment.extractors[name]
+    assert isinstance(extractor, codecs.Extractor), "others are not trained"
     dataset = experiment.datasets[extractor.trained_on or ""]
     pixels = dataset.tiles.size**2
     flops = 3 * 2 * 4 * 9 * 64**2 * pixels * extractor.batch * extractor.steps / CONVOLUTION_SHARE

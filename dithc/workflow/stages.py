@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dithc.config import codecs
 from dithc.workflow.matrix import Matrix
 
 # The stage that a rule's manifest is of, where it has another name.
@@ -82,7 +83,7 @@ def _datasets(matrix: Matrix) -> Iterator[Stage]:
 
 def _codecs(matrix: Matrix) -> Iterator[Stage]:
     for name, codec in matrix.experiment.codecs.items():
-        if codec.kind == "kl-vae":
+        if isinstance(codec, codecs.KlVae):
             needs = (matrix.path("tiles", codec.trained_on),)
             output, log = matrix.path("codecs", name), matrix.log(f"codec/{name}")
             yield Stage(kind="codec", name=name, rule="codec", wildcards=(name,), output=output, log=log, needs=needs)

@@ -21,6 +21,7 @@ from dithc.data.readers.gaofen2 import Gaofen2Reader
 from dithc.data.readers.geotiff import GeoTiffReader
 from dithc.data.readers.image_folder import ImageFolderReader
 from dithc.data.readers.inputs import state_of
+from dithc.data.readers.installed import InstalledReader
 from dithc.data.readers.listing import check_name, scene_id
 from dithc.data.readers.safe import SafeReader
 from dithc.data.readers.stac import StacReader
@@ -161,6 +162,8 @@ def _reader(source: datasets.Source, folder: Path) -> Reader:
             return GeoTiffReader(source, folder)
         case datasets.ImageFolder():
             return ImageFolderReader(source, folder)
+        case datasets.InstalledSource():
+            return InstalledReader(source, folder)
 
 
 def _retold(error: UserError) -> Refused:

@@ -85,6 +85,8 @@ def _settings(source: datasets.Source, classes: list[str]) -> str:
     dem = getattr(source, "dem", None)
     ground = dem and state_of([Path(dem)], relative_to=Path(dem).parent)
     code = {**Manifest.code_here(), **{name: version(name) for name in DECODERS}}
+    if isinstance(source, datasets.InstalledSource):
+        code |= {"extension": " ".join(source.extension.values())}
     return digest(
         {"source": source.model_dump(mode="json", exclude={"path"}), "classes": classes, "ground": ground, "code": code}
     )
@@ -148,8 +150,11 @@ def _consistent(found: Found | Rejection, tally: Tally) -> Found | Rejection:
 
 def _contradiction(kind: dict[str, Any], first: dict[str, Any]) -> Refused | None:
     bands, gsd_m = kind["bands"], kind["gsd_m"]
-    assert kind["dtype"] == first["dtype"], "a reader gave two types"
     remedy = "keep files of one kind in a data set; make another data set for the others"
+    for name in ("dtype", "units", "scale", "offset"):  # which readers of ours give alike
+        if kind[name] != first[name]:
+            what = f"the {name} of the pixels differs from that of the scenes before"
+            return Refused(Reason.WRONG_DTYPE, what, got=kind[name], expected=first[name], remedy=remedy)
     if bands != first["bands"]:
         what, got, expected = "the bands differ from those of the scenes before", ", ".join(bands), first["bands"]
         return Refused(Reason.MISSING_BAND, what, got=got, expected=", ".join(expected), remedy=remedy)

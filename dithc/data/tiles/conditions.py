@@ -1,18 +1,22 @@
-"""Conditions that travel with tiles, as far as their source has them: place, day, sun, pixel size, satellite.
+"""Conditions that travel with tiles, as far as their source has them: place, day, sun, pixel size, satellite; and what installed
+packages compute of these.
 
 Legend: N tiles, K conditions of the model-ready file.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
+from dithc.config import datasets
 from dithc.data.places import Ints
 from dithc.data.raster import degrees
 from dithc.data.scenes import Scenes
 from dithc.data.table import Kind
+from dithc.data.tiles.added import Added
 
 COLUMNS: dict[str, Kind] = {
     "lon": "float",
@@ -74,10 +78,18 @@ class Conditions:
     Attributes:
         columns: of the table; none where the source says nothing but the size of its pixels, which is that of all.
         model: of the model-ready file.
+
+    Args:
+        source: the scenes.
+        size: of a tile.
+        added: settings of conditions of installed packages.
+
+    Raises:
+        UserError: one of these does not keep its contract.
     """
 
-    def __init__(self, source: Scenes, *, size: int) -> None:
-        self._source, self._size = source, size
+    def __init__(self, source: Scenes, *, size: int, added: Sequence[datasets.InstalledConditions] = ()) -> None:
+        self._source, self._size, self._added = source, size, list[Added]()
         of_scenes = {name: source.columns[name] for name in COLUMNS if name in source.columns}
         days = [day_of_year(time) for time in of_scenes["sensing_time"]]
         self._scenes: dict[str, list[Any]] = of_scenes | {"day_of_year": days}
@@ -90,14 +102,40 @@ class Conditions:
             if condition["column"] in self.columns:
                 values = sorted({value for value in self._scenes.get(condition["column"], []) if value})
                 self.model.append({**condition, "values": values} if condition["map"] == "code" else condition)
+        for one in added:
+            brought = Added(one, taken={*COLUMNS, *self.columns})
+            self._try(brought)
+            self._added.append(brought)
+            self.columns |= brought.columns
+            self.model += brought.model
+
+    def _try(self, brought: Added) -> None:
+        """Asks for the first tile of the first and of the last scene, twice, and for one of them alone."""
+        ends, start = [0, self._source.count - 1], np.zeros(2, np.int64)
+        both, again, alone = (
+            brought.of(self._said_of(ends[:count], start[:count], start[:count]), count) for count in (2, 2, 1)
+        )
+        if both != again or {name: values[:1] for name, values in both.items()} != alone:
+            raise brought.settings.fault(
+                "gives a tile other conditions each time, or beside other tiles", got=both, expected=f"{again}, {alone}"
+            )
 
     def of(self, scenes: list[int], y: Ints, x: Ints) -> dict[str, list[Any]]:
         """The columns of tiles, each with the number of its scene (N,) and its first pixel (N,); None where unknown."""
+        known = self._said_of(scenes, y, x)
+        found = {name: values for name, values in known.items() if name in self.columns}
+        for one in self._added:
+            found |= one.of(known, len(scenes))
+        return found
+
+    def _said_of(self, scenes: list[int], y: Ints, x: Ints) -> dict[str, list[Any]]:
+        """What the source says of tiles, and which they are."""
         found = {name: [self._scenes[name][scene] for scene in scenes] for name in self.columns if name in self._scenes}
         if "lon" in self.columns:
             longitudes, latitudes = self._middles(scenes, y, x)
             found |= {"lon": _known(longitudes), "lat": _known(latitudes)}
-        return found
+        names = self._source.columns["scene_id"]
+        return found | {"scene_id": [names[scene] for scene in scenes], "y": y.tolist(), "x": x.tolist()}
 
     def _middles(self, scenes: list[int], y: Ints, x: Ints) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         transforms = [self._source.columns["transform"][scene] for scene in scenes]

@@ -67,13 +67,14 @@ def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) 
         Numbers for the manifest: accepted, rejected by reason, splits, duplicates, pixels and those in no tile, bands, size.
 
     Raises:
-        UserError: no scene is as large as a tile, no train tile is left, a display band is missing, or the disk is full.
+        UserError: no scene is as large as a tile, no train tile is left, a display band is missing, an installed condition does
+            not keep its contract, or the disk is full.
     """
     source = Scenes(scenes)
     _check_display(dataset, source.index["bands"])
     _check_size(dataset.tiles.size, source)
     with whole_folder(out, own=OWN_FILES) as temporary:
-        conditions = Conditions(source, size=dataset.tiles.size)
+        conditions = Conditions(source, size=dataset.tiles.size, added=dataset.conditions)
         with TableWriter(temporary / TABLE_FILE, columns=COLUMNS | conditions.columns) as table:
             cutter = _Cutter(dataset, source, temporary, table, conditions, seed=seed)
             with progress(total=source.count, label="tiles", unit="scene") as bar:

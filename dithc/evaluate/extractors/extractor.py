@@ -27,9 +27,9 @@ class Extractor:
     """A frozen network that turns images into feature vectors, and its identity.
 
     Attributes:
-        name: name of the weights file.
-        kind: which network.
-        sha256: hash of the weights file.
+        name: name of the weights file, or of what an installed package brings.
+        kind: which network, of `Kind` or of an installed package.
+        sha256: hash of the weights file, or of settings, version and files of an installed one.
         num_features: d, the length of a feature vector.
         resize: how images are brought to the network's size; `none` where the network takes them as they are.
         comparable: whether its FID may stand beside published ones.
@@ -40,7 +40,7 @@ class Extractor:
     """
 
     name: str
-    kind: Kind
+    kind: str
     sha256: str
     num_features: int
     resize: Resize

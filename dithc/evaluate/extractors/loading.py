@@ -3,19 +3,24 @@
 from pathlib import Path
 from typing import get_args
 
-from dithc.evaluate.extractors import classifier, inception, scripted, squeezenet
+from dithc.config import codecs
+from dithc.evaluate.extractors import classifier, inception, installed, scripted, squeezenet
 from dithc.evaluate.extractors.extractor import Extractor, Kind, Resize
 from dithc.log import logger, problem
 
+NOWHERE = Path()  # of what needs no file
 log = logger(__name__)
 
 
-def load_extractor(kind: Kind, path: Path, *, resize: Resize | None = None, trust: bool = False) -> Extractor:
+def load_extractor(
+    kind: Kind | codecs.InstalledExtractor, path: Path = NOWHERE, *, resize: Resize | None = None, trust: bool = False
+) -> Extractor:
     """Reads a feature extractor from a local file.
 
     Args:
         kind: `inception` (the FID's own network), `squeezenet` (Caffe's v1.0), `torchscript` (any network that keeps the contract
-            in `scripted.py`) or `classifier` (trained by this workflow).
+            in `scripted.py`) or `classifier` (trained by this workflow); or the settings of one of an installed package, of
+            which alone all else follows.
         path: the weights file. Nothing is ever downloaded.
         resize: `legacy-pytorch` or `clean`; None means `legacy-pytorch` for inception and `clean` for squeezenet. The other two
             kinds take images as they are and say so where a mode is named.
@@ -24,6 +29,17 @@ def load_extractor(kind: Kind, path: Path, *, resize: Resize | None = None, trus
     Raises:
         UserError: unknown kind or mode, a program that is not trusted, or the file is missing, damaged or of another structure.
     """
+    extractor = (
+        installed.load(kind) if isinstance(kind, codecs.InstalledExtractor) else _of_kind(kind, path, resize, trust)
+    )
+    log.info(
+        f"extractor {extractor.kind} {path if isinstance(kind, str) else kind.words}: {extractor.num_features} features, sha256 "
+        f"{extractor.sha256[:12]}, resize {extractor.resize}; {extractor.note}"
+    )
+    return extractor
+
+
+def _of_kind(kind: Kind, path: Path, resize: Resize | None, trust: bool) -> Extractor:
     _require_choice("kind of feature extractor", kind, get_args(Kind))
     if resize is not None:
         _require_choice("resize mode of the feature extractor", resize, get_args(Resize))
@@ -41,10 +57,6 @@ def load_extractor(kind: Kind, path: Path, *, resize: Resize | None = None, trus
         extractor = scripted.load(path, trust=trust) if kind == "torchscript" else classifier.load(path)
         if resize not in (None, "none"):
             log.info(f"resize {resize} has no effect: the {kind} extractor takes images as they are")
-    log.info(
-        f"extractor {extractor.kind} {path}: {extractor.num_features} features, sha256 {extractor.sha256[:12]}, "
-        f"resize {extractor.resize}; {extractor.note}"
-    )
     return extractor
 
 

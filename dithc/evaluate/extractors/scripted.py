@@ -7,8 +7,11 @@ Such a file is a program: opening it, and every batch, runs what is in it with t
 Nothing of one is read before the user has said that it is trusted.
 """
 
+import math
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,7 +59,7 @@ def load(path: Path, *, trust: bool) -> Extractor:
         name=path.name,
         kind="torchscript",
         sha256=sha256_file(path),
-        num_features=_probe(script, path),
+        num_features=probe(script, named=f"TorchScript file {path}", remedy=REMEDY),
         resize="none",
         comparable=False,
         note="TorchScript features of the user's file, resized by the file itself: not comparable with published FID",
@@ -64,13 +67,16 @@ def load(path: Path, *, trust: bool) -> Extractor:
     )
 
 
-def _probe(script: torch.nn.Module, path: Path) -> int:
-    """Number of features, from a batch of a fixed gray ramp."""
-    ramp = torch.linspace(0, 255, 2 * 3 * 64 * 64).view(PROBE_SHAPE)  # (2, 3, 64, 64)
+def probe(network: Callable[[Tensor], Any], *, named: str, remedy: str) -> int:
+    """Number of features, from a batch of a fixed gray ramp.
+
+    Raises:
+        UserError: the network does not keep the contract.
+    """
     try:
         with torch.inference_mode():
-            result = script(ramp)
-    except RuntimeError as error:
+            result = network(ramp())
+    except Exception as error:  # whatever a program of others raises
         got: object = _cause(error)
     else:
         if isinstance(result, Tensor) and result.ndim == 2 and len(result) == 2 and result.is_floating_point():
@@ -79,7 +85,12 @@ def _probe(script: torch.nn.Module, path: Path) -> int:
             got = "NaN or infinity"
         else:
             got = f"{result.dtype} {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
-    raise problem(f"TorchScript file {path} fails on a {PROBE_SHAPE} batch", got=got, expected=CONTRACT, remedy=REMEDY)
+    raise problem(f"{named} fails on a {PROBE_SHAPE} batch", got=got, expected=CONTRACT, remedy=remedy)
+
+
+def ramp() -> Tensor:
+    """Images (2, 3, 64, 64) of a gray ramp over all levels."""
+    return torch.linspace(0, 255, math.prod(PROBE_SHAPE)).view(PROBE_SHAPE)
 
 
 def _cause(error: Exception) -> str:

@@ -20,7 +20,7 @@ from dithc.data import Rows, Stretch, Tiles
 from dithc.latents.codecs.codec import LARGEST_FP16, Codec, Pictures, check_bands, check_sides
 from dithc.latents.codecs.diffusers_networks import FILES, PIXELS_AT_ONCE, DiffusersNetwork, digest_of_files
 from dithc.latents.codecs.scripted import ScriptedNetwork, files_of
-from dithc.latents.codecs.trial import try_network
+from dithc.latents.codecs.trial import Network, try_network
 from dithc.log import logger, problem
 
 LOOKED_AT = 16  # tiles
@@ -45,7 +45,7 @@ class ForeignCodec(Codec):
 
     def __init__(
         self,
-        net: DiffusersNetwork | ScriptedNetwork,
+        net: Network,
         settings: codecs.Foreign,
         info: dict[str, Any],
         *,
@@ -151,36 +151,42 @@ def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
     """The codec, after a trial.
 
     Args:
-        settings: a section of kind `diffusers` or `torchscript`.
+        settings: a section of kind `diffusers` or `torchscript`, or of an installed package.
         info: content of dataset.json.
 
     Raises:
         UserError: files are missing or damaged, nobody says how latents are scaled, or it is not what the configuration says.
     """
-    path, known = Path(settings.path), list(info["bands"])
+    known = list(info["bands"])
     try:
         settings.check_bands(known, "codec")
     except ValueError as error:
         raise problem(
-            f"codec {path} is of other bands than the data set",
+            f"codec {settings.named} is of other bands than the data set",
             got=error,
             expected=f"groups of {', '.join(known)}",
             remedy="change the codec's `bands`, or give the data set another codec",
         ) from error
     bands = tuple(info["display"]["bands"] if settings.sees_display else known)
-    net: DiffusersNetwork | ScriptedNetwork
-    if isinstance(settings, codecs.Diffusers):
+    net: Network
+    if isinstance(settings, codecs.InstalledCodec):
+        files, net = settings.files, settings.called(settings.network)
+        shift, scales = [0.0], None
+    elif isinstance(settings, codecs.Diffusers):
+        path = Path(settings.path)
         files = [path / name for name in FILES]
         remedy = f"copy both files into {path}, or set the codec's `path`; nothing is downloaded"
-        net = DiffusersNetwork.load(path, remedy=remedy)
-        shift, scales = net.normalisation
+        net = autoencoder = DiffusersNetwork.load(path, remedy=remedy)
+        shift, scales = autoencoder.normalisation
     else:
         assert isinstance(settings, codecs.Torchscript)
-        files, net = files_of(path), ScriptedNetwork(settings)
+        files, net = files_of(Path(settings.path)), ScriptedNetwork(settings)
         shift, scales = [0.0], None
     seen = len(settings.bands[0]) if isinstance(settings.bands, list) else len(bands)
     try_network(net, settings, seen=seen, side=int(info["size"]))
     decides = settings.model_dump(mode="json", exclude={"path", "trust", "kind"})
+    if isinstance(settings, codecs.InstalledCodec):
+        decides |= {"extension": settings.extension}
     kind = f"{settings.kind}-display" if settings.sees_display else settings.kind
     return (ForeignPictures if settings.sees_display else ForeignCodec)(
         net,
@@ -188,18 +194,18 @@ def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
         info,
         id=f"{kind}-{digest_of_files(files, settings=decides)}",
         bands=bands,
-        shift=_numbers(settings.shift, shift, path=path),
-        scales=_numbers(settings.scale, scales, path=path),
+        shift=_numbers(settings.shift, shift, named=settings.named),
+        scales=_numbers(settings.scale, scales, named=settings.named),
     )
 
 
-def _numbers(given: float | list[float] | None, known: list[float] | None, *, path: Path) -> list[float]:
+def _numbers(given: float | list[float] | None, known: list[float] | None, *, named: str) -> list[float]:
     """What the configuration says, or else the network."""
     if given is not None:
         return given if isinstance(given, list) else [given]
     if known is None:
         raise problem(
-            f"nobody says how latents of autoencoder {path} are scaled",
+            f"nobody says how latents of autoencoder {named} are scaled",
             got="a config.json without scaling_factor and latents_std",
             expected="a factor that gives them about unit variance",
             remedy="set the codec's `scale`; begin with 1, and `dithc latents` says what it should be for your tiles",

@@ -3,22 +3,43 @@
 Legend: n images, b bands that it sees, H, W tile; Z channels of the network, h, w latent.
 """
 
+from typing import Protocol
+
 import torch
+from torch import Tensor
 
 from dithc.config import codecs
 from dithc.latents.codecs.codec import check_sides
 from dithc.latents.codecs.diffusers_networks import DiffusersNetwork
-from dithc.latents.codecs.scripted import ScriptedNetwork, cause
+from dithc.latents.codecs.scripted import cause
 from dithc.log import UserError, problem
 
 PROBE_PLACES = 4  # side of the latents on which a network of convolutions is tried
 SAME = 1e-3  # of the largest magnitude: rounding alone makes a batch of one differ from one of two
 
 
+class Network(Protocol):
+    """What stands behind a codec: ours of diffusers and of programs, or one of an installed package."""
+
+    @property
+    def bands(self) -> int | None:
+        """b that it takes; None where it takes any number."""
+
+    @property
+    def has_logvar(self) -> bool:
+        """Whether encoding gives a log-variance."""
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Mean and log-variance, float32 (n, Z, h, w), of tiles (n, b, H, W) in [-1, 1]."""
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Tiles, float32 (n, b, H, W), of latents (n, Z, h, w)."""
+
+
 @torch.no_grad()
-def try_network(net: DiffusersNetwork | ScriptedNetwork, settings: codecs.Foreign, *, seen: int, side: int) -> None:
+def try_network(net: Network, settings: codecs.Foreign, *, seen: int, side: int) -> None:
     """Tries both halves on noise: sizes, finite numbers, and that a tile alone comes to what it comes to beside another."""
-    path, factor, channels = settings.path, settings.factor, settings.latent_channels
+    path, factor, channels = settings.named, settings.factor, settings.latent_channels
     if net.bands not in (None, seen):
         raise problem(
             f"autoencoder {path} is of another number of bands than it would see",

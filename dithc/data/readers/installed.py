@@ -1,0 +1,129 @@
+"""Scenes of a source that an installed package brings, each looked at before it is believed.
+
+Legend: C bands, H, W a scene.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dithc.config import datasets
+from dithc.data.readers.listing import exists, nothing_found, scene_id
+from dithc.data.readers.safe_metadata import combined_sha256
+from dithc.data.scene import Array, Mask, Place, Reason, Refused, Scene, Units, located
+from dithc.data.table import Kind
+
+STORED = ("uint8", "int16", "uint16")
+PICTURE = Place(gsd_m=0.0)
+FACTS: dict[str, type] = {
+    **dict.fromkeys(("product_id", "satellite", "sensor", "sensing_time"), str),
+    **dict.fromkeys(("sun_elevation", "sun_azimuth"), float),
+}
+"""Of a scene: texts (the time as 2024-05-17T10:00:31), and angles in degrees."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raster:
+    """What an installed source's `read` gives.
+
+    Attributes:
+        pixels: (C, H, W), uint8, int16 or uint16, the same for all scenes; C as in `bands`.
+        units: what numbers are; scale, offset: physical = stored * scale + offset.
+        mask: (H, W) uint8 of `dithc.data.scene.Mask`: 0 invalid, 1 valid, 2 cloud; None where every pixel is valid.
+        place: where it is; one of pictures, which are nowhere, if not given.
+        label: index of its class.
+        facts: what is known of it, of the names in `FACTS`.
+    """
+
+    pixels: Array
+    units: Units = "dn"
+    scale: float = 1.0
+    offset: float = 0.0
+    mask: Array | None = None
+    place: Place = PICTURE
+    label: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class InstalledReader:
+    """Reads scenes through the settings of an installed source."""
+
+    columns: ClassVar[dict[str, Kind]] = {"sun_elevation": "float", "sun_azimuth": "float"}
+
+    def __init__(self, source: datasets.InstalledSource, folder: Path) -> None:
+        self.source, self.folder = source, folder
+        exists(folder, wanted=f"files of {source.kind}")
+        self.paths: list[Path] = source.called(source.scenes, folder)
+        if not self.paths:
+            raise nothing_found(
+                folder, wanted=f"files of {source.kind}", remedy="put the files there or correct `source.path`"
+            )
+        outside = [path for path in self.paths if not (isinstance(path, Path) and path.is_relative_to(folder))]
+        if outside or len(set(self.paths)) < len(self.paths):
+            got = f"{outside[0]!r}" if outside else "a path twice"
+            raise source.fault("lists what is none of its scenes", got=got, expected=f"paths in {folder}, each once")
+        self.classes: list[str] = source.called(source.classes, folder)
+
+    def inputs(self, path: Path) -> list[Path]:
+        """All files that decide what is read of a path."""
+        return self.source.called(self.source.inputs, path)
+
+    def read(self, path: Path) -> Scene:
+        """Reads one file, and refuses what is no scene of this source."""
+        try:
+            found = self.source.read(path)
+        except (Refused, OSError, ValueError, EOFError, MemoryError):
+            raise
+        except Exception as error:  # whatever code of others raises
+            raise _refused("reading fails", got=f"{type(error).__name__}: {error}", expected="a raster") from error
+        self._check(found)
+        mask = np.full(found.pixels.shape[1:], Mask.VALID, np.uint8) if found.mask is None else found.mask
+        pixels, marked = located(
+            found.pixels,
+            mask,
+            bands=self.source.bands,
+            place=found.place,
+            units=found.units,
+            scale=found.scale,
+            offset=found.offset,
+        )
+        return Scene(
+            scene_id=scene_id(path, self.folder),
+            path=path,
+            sha256=combined_sha256({str(one.relative_to(path.parent)): one for one in self.inputs(path)}),
+            pixels=pixels,
+            mask=marked,
+            place=found.place,
+            label=found.label,
+            facts=found.facts,
+        )
+
+    def _check(self, found: Any) -> None:
+        if not isinstance(found, Raster):
+            raise _refused("it is no raster", got=type(found).__name__, expected="dithc.data.readers.installed.Raster")
+        pixels, bands = found.pixels, self.source.bands
+        if not isinstance(pixels, np.ndarray) or pixels.ndim != 3 or len(pixels) != len(bands) or not pixels.size:
+            expected = f"({len(bands)}, H, W), by `bands` {', '.join(bands)}"
+            raise _refused("pixels of another shape", got=np.shape(pixels), expected=expected)
+        if str(pixels.dtype) not in STORED:
+            raise _refused("pixels of another type", got=pixels.dtype, expected=" or ".join(STORED))
+        if found.mask is not None and (
+            found.mask.shape != pixels.shape[1:] or found.mask.dtype != np.uint8 or int(found.mask.max()) > max(Mask)
+        ):
+            expected = f"uint8 {pixels.shape[1:]} of 0 invalid, 1 valid, 2 cloud"
+            raise _refused("a mask that is none", got=f"{found.mask.dtype} {found.mask.shape}", expected=expected)
+        odd = {name: value for name, value in found.facts.items() if not isinstance(value, FACTS.get(name, ()))}
+        if odd:
+            expected = ", ".join(f"{name} ({kind.__name__})" for name, kind in FACTS.items())
+            raise _refused("facts of other names or kinds", got=odd, expected=expected)
+        if not 0 <= found.label < len(self.classes):
+            raise _refused("a label of no class", got=found.label, expected=f"0 to {len(self.classes) - 1}")
+
+
+def _refused(what: str, *, got: object, expected: object) -> Refused:
+    remedy = (
+        "mend the package that reads it, or take the file out of the folder; docs/extending.md says what is expected"
+    )
+    return Refused(Reason.READ_ERROR, f"of an installed source: {what}", got=got, expected=expected, remedy=remedy)

@@ -1,8 +1,8 @@
 """A DiT whose images are told by numbers instead of class labels: python examples/own_conditioning.py
 
 Any condition that becomes one vector an image will do: a text embedding, the day of the year, the columns that travel with tiles
-(`Tiles(folder).column("conditions")`). Here it is two numbers, the brightness and the contrast of an image, so that a look at what
-is sampled says whether the network listens.
+(`Tiles(folder).column("conditions")`). Here it is two numbers, the brightness and the contrast of an image, so that a look at
+what is sampled says whether the network listens.
 """
 
 import torch

@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValid
 
 from dithc import extensions
 from dithc.config.base import Band, Name, Place, Settings
+from dithc.config.nearest import word_meant
 from dithc.log import UserError, problem
 
 T = TypeVar("T")
@@ -208,6 +209,8 @@ def taking(base: type[Installed], built_in: Collection[str], models: Any, *, bar
         try:
             return base.of(given, built_in=built_in)
         except UserError as error:
-            raise ValueError("; ".join(" ".join(line.split()) for line in str(error).splitlines())) from error
+            told = "; ".join(" ".join(line.split()) for line in str(error).splitlines())
+            is_known = any(one.name == name for one in extensions.installed(base.group))
+            raise ValueError(told + ("" if is_known else word_meant(name, list(built_in)))) from error
 
     return WrapValidator(take)

@@ -55,6 +55,7 @@ EXAMPLES: dict[str, Any] = {
     "wavelengths_nm": [655.0, 560.0, 480.0],
     "bands": ["B04", "B03", "B02"],
     "interval": [0.0, 0.75],
+    "conditions": [],
     "guidance_interval": [0.2, 0.8],
     "times": [999, 749, 499, 249],
     "may_lack": ["*/QI_DATA/*"],

@@ -50,7 +50,7 @@ def fault(path: Path, old: str, new: str) -> str:
             "{kind: kl-vae, trained_on: a, stepss: 3}",
             "stepss (line 8, column 43): unknown key; did you mean `steps`?",
         ),
-        ("kind: image-folder", "kind: sentinel", "image-folder; did you mean `sentinel2`?"),
+        ("kind: image-folder", "kind: sentinel", "; did you mean `sentinel2`?"),
         ("kind: image-folder, ", "", "datasets.a.source (line 5, column 5): `kind` is missing"),
         ("dataset: a", "dataset: a, dtype: bfloat16", "'bf16', got 'bfloat16'; did you mean `bf16`?"),
         ("dataset: a", "dataset: b", "runs.r.dataset (line 10, column 7) is 'b', which is not defined; there are: a"),

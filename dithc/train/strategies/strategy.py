@@ -252,7 +252,7 @@ class Strategy:
             self._reducer.move(partial(moved, "gradients"))
 
     def settle(self, *example: Any, loss_of: Callable[[Any], Tensor] = mean_square, **named: Any) -> nn.Module:
-        """Runs two forward and backward passes without effect on weights, buffers and random numbers; collective, and once.
+        """Runs a few forward and backward passes without effect on weights, buffers and random numbers; collective, and once.
 
         Gradients are put into buckets in the order of a backward pass, known only after the first. The order in which more than
         two ranks are summed may depend on the place in a bucket, so a run that resumes would round its first step unlike one
@@ -285,18 +285,18 @@ class Strategy:
             return self.module
         watch, manager = Watch(self.model), automem.manager(self.model)
         with unchanged(self.model) as statistics, nullcontext() if manager is None else manager.paused():
-            for number in range(2):
+            if self.zero is not None:
+                with torch.no_grad(), watch:  # in a pass of its own: a module with hooks may compute in another way
+                    self.module(*example, **named)
+            for _ in range(2):
                 with self.accumulating(last=True):
-                    with watch if self.zero is not None and number == 0 else nullcontext():
-                        output = self.module(*example, **named)
-                    loss_of(output).backward()  # type: ignore[no-untyped-call]
+                    loss_of(self.module(*example, **named)).backward()  # type: ignore[no-untyped-call]
                 self.finish()
                 if self._reducer is not None:
                     self._reducer.record()
+                for parameter in self.module.parameters():
+                    parameter.grad = None
         self._statistics = statistics
-        with torch.no_grad():
-            for parameter in self.module.parameters():
-                parameter.grad = None
         self._check_used()
         if self.zero is not None:
             self.zero.share(parts=watch.parts, early=watch.early)

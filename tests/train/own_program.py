@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dithc.automem import AutoMem, manager
-from dithc.comm import Group, buckets, connect
+from dithc.comm import Group, connect
+from dithc.comm.gradients import buckets
 from dithc.log import UserError
 from dithc.train import Checkpoints, Optimizer, Strategy
-from dithc.train.settling import mean_square
+from dithc.train.strategies.settling import mean_square
 from tests.automem.managed import two_tiers
-from tests.train.zero_program import send_late
+from tests.train.optimizer.zero_program import send_late
 
 SAMPLES, TOKENS, WORDS, SIDE, CLASSES, STEPS = 4, 6, 24, 8, 5, 4
 CLIP = 0.05  # below the norms of these gradients

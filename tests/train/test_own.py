@@ -6,7 +6,7 @@ import pytest
 
 from tests.comm.test_group import run_program
 from tests.train.own_program import SCENES
-from tests.train.test_strategies import several_ranks
+from tests.train.strategies.test_strategies import several_ranks
 
 PROGRAM = Path(__file__).with_name("own_program.py")
 

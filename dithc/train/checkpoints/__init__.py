@@ -1,7 +1,7 @@
 """The state of a training in files: what a checkpoint holds, how it is written beside the steps, and weights of and for others.
 
-What: `State` is what is saved (of modules of others, `Kept`) and what goes on from it, `Saver` writes it; `read_weights` takes weights
-of other programs, and `export` writes them.
+What: `State` is what is saved (of modules of others, `Kept`) and what goes on from it, `Saver` writes it; `read_weights` takes
+weights of other programs, and `export` writes them.
 Invariants: every rank writes its own pieces, from a copy made between two steps; any number of ranks takes up
 a checkpoint of any other.
 How to change it: what a checkpoint holds is in `content.py`, how it is written in `saving.py`.

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from dithc.train.optimizer.zero import Run, RunHolding
 from torch import nn
 
 from dithc.comm import Group
@@ -23,6 +22,7 @@ from dithc.train.optimizer.optimizer import Optimizer
 from dithc.train.strategies.layout import Layout
 from dithc.train.strategies.strategy import Strategy
 from dithc.train.strategies.tensor import Cut, ShardHolding, Shards
+from dithc.train.strategies.zero import Run, RunHolding
 from tests.comm.test_group import run_program
 from tests.hcops.test_newton_schulz import by_svd
 from tests.train.strategies.test_strategies import FP32, STEPS, assert_alike, rows, several_ranks, ten, train_on_ranks

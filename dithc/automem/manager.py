@@ -146,6 +146,10 @@ class Manager:
         finally:
             self._is_paused = before
 
+    def call_before_load(self, before_load: BeforeLoad) -> None:
+        """From now on `before_load` is called with parameters whose values are read next, instead of the one given before."""
+        self._weights.before_load = before_load
+
     def home(self, name: str, like: Tensor) -> Tensor:
         """An uninitialised contiguous tensor of another's shape and type, where the plan wants this piece of state to live.
 
@@ -178,6 +182,7 @@ class Manager:
     def close(self) -> None:
         """Ends the management: parameters stay where they are, and the model runs as any other, from now on."""
         self._weights.release_all()
+        self._weights.before_load = None
         self._gradients.close()
         self._moves.finish()
         self._end()

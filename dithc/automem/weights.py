@@ -60,7 +60,7 @@ class WeightCopies:
             hits: counts uses.
             before_load: called with the parameters that are copied next: their values may still be on their way.
         """
-        self._fast, self._copies, self._hits, self._before_load = fast, copies, hits, before_load
+        self._fast, self._copies, self._hits, self.before_load = fast, copies, hits, before_load
         self._of: dict[nn.Parameter, _Copy] = {}
         self._refused = False
 
@@ -75,8 +75,8 @@ class WeightCopies:
                 wanted.append(parameter)
         if not wanted:
             return
-        if self._before_load is not None:
-            self._before_load(wanted)
+        if self.before_load is not None:
+            self.before_load(wanted)
         for parameter in wanted:
             home = parameter.data
             target = room_for(self._fast, home.shape, home.dtype)

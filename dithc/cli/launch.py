@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 SUMMARY = (
@@ -21,7 +22,11 @@ ENDED_WITHIN_SECONDS = 300.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the launcher, the size, and the command after `--`."""
-    parser.add_argument("--launcher", choices=("none", "mpiexec", "srun"), default="none", help="what starts the ranks")
+    parser.add_argument(
+        "--launcher",
+        choices=("none", "mpiexec", "srun"),
+        help="what starts several ranks (default: srun in a job of Slurm's, else mpiexec)",
+    )
     parser.add_argument("--nodes", type=int, default=1, help="nodes to spread the ranks over (default 1)")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--ranks", type=int, default=1, help="ranks in all (default 1; one needs no launcher)")
@@ -56,7 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="none",
         help="whose job this is: a command that stopped and saved (status 75) is put back into its queue",
     )
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="after `--`: the program and its arguments")
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        help="after `--`: the program and its arguments; a script (NAME.py) runs with the Python of dithc",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
     ranks, cores = _counted(args) if args.strategy else (args.ranks, None)
     node_cpus = args.node_cpus or cores
     cpus = args.cpus or (max(1, node_cpus * args.nodes // ranks) if node_cpus else 1)
-    launcher: Literal["none", "mpiexec", "srun"] = args.launcher if ranks > 1 else "none"
+    chosen: Literal["none", "mpiexec", "srun"] = args.launcher or ("srun" if JOB_VARIABLE in os.environ else "mpiexec")
+    launcher: Literal["none", "mpiexec", "srun"] = chosen if ranks > 1 else "none"
     mpiexec = launch.find_mpiexec(args.mpiexec) if launcher == "mpiexec" else None
     environment, srun_mpi, hosts = {**os.environ, **_deadline(args)}, args.srun_mpi, []
     if launcher == "srun":
@@ -78,9 +88,11 @@ def run(args: argparse.Namespace) -> int:
         if srun_mpi == launch.HYDRA:
             hosts, launcher, environment = _hosts(args.nodes), "mpiexec", launch.hydra_environment(environment)
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if command and command[0].endswith(".py"):
+        command = [sys.executable, *command]
     line = launch.launch_line(
         command,
-        launcher=args.launcher,
+        launcher=chosen,
         nodes=args.nodes,
         ranks=ranks,
         cpus=cpus,

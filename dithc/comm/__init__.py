@@ -11,9 +11,21 @@ How to change it: another launcher is a branch of `launch.launch_line` with its 
 imported in `mpi.py` only.
 """
 
-from dithc.comm import traffic
-from dithc.comm.exposure import Meter
-from dithc.comm.group import Group, connect
-from dithc.comm.launching import launch, probe_mpi, supervise, tell_of_end
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Group", "Meter", "connect", "launch", "probe_mpi", "supervise", "tell_of_end", "traffic"]
+from dithc.comm import traffic
+from dithc.comm.cores import ranks
+from dithc.comm.group import Group, connect
+from dithc.comm.launching import launch, supervise, tell_of_end
+
+if TYPE_CHECKING:
+    from dithc.comm.gradients import Reducer
+
+__all__ = ["Group", "Reducer", "connect", "launch", "ranks", "supervise", "tell_of_end", "traffic"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Reducer":  # it needs torch, and whoever only starts ranks does not
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.gradients").Reducer

@@ -133,11 +133,13 @@ class Group:
         return Reducer(parameters, group=over, scatter=scatter)
 
     @staticmethod
-    def shared_weights(model: "Module", reducer: "Reducer") -> "SharedWeights":
-        """The weights of a model as shares of all ranks, in the order of a reducer that scatters."""
+    def shared_weights(
+        model: "Module", reducer: "Reducer", *, parts: "Iterable[Module]", early: "Iterable[Tensor]" = ()
+    ) -> "SharedWeights":
+        """The weights of a model as shares of all ranks, in the order of a reducer that scatters (see `SharedWeights`)."""
         from dithc.comm.gradients import SharedWeights
 
-        return SharedWeights(model, reducer)
+        return SharedWeights(model, reducer, parts=parts, early=early)
 
     def wait_at_most(self, seconds: float | None) -> None:
         """From now on a rank that others wait for longer than this ends all; None: longer than `connect` was told.

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from dithc.comm.exposure import Meter as Meter
 from dithc.log import problem
 
 COUNT_VARIABLE = "DITHC_MPI_COUNT"

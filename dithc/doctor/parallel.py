@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from dithc.comm import launch, probe_mpi
+from dithc.comm import launch
 from dithc.doctor.finding import Finding
 from dithc.hardware import Machine
 from dithc.log import UserError
@@ -17,7 +17,7 @@ ACCOUNTING_LIMIT_SECONDS = 20
 
 def mpi(_: Machine, __: Path) -> list[Finding]:
     """The library that mpi4py loads, and the mpiexec that `dithc launch` would use."""
-    facts = probe_mpi()
+    facts = launch.probe_mpi()
     try:
         return judge_mpi(facts, launch.find_mpiexec())
     except UserError:

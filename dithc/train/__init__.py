@@ -1,7 +1,20 @@
 """Training: composes the rooms in one order, and survives whatever the machine does to it.
 
 What: `train(job, group)` pre-trains or fine-tunes a DiT up to a step and writes a manifest; `export` writes weights for
-other programs; `rehearse` makes steps on random latents, for measurements.
+other programs; `rehearse` makes steps on random latents, for measurements. The same `Strategy`, `Optimizer` and `Checkpoints`
+serve any module and a loop of one's own:
+
+    with comm.ranks() as group:                                    # dithc launch --ranks 2 -- my.py
+        torch.manual_seed(0)
+        strategy = train.Strategy(Net(), group, sharding="zero1")
+        net = strategy.settle(example)
+        optimizer = train.Optimizer(strategy, lr=1e-3)
+        with train.Checkpoints("store/mine", group, optimizer) as checkpoints:
+            for step in range(checkpoints.step + 1, 1001):
+                strategy.backward(loss_of(net, batch_of(step, group.rank)))
+                optimizer.step()
+                checkpoints.after(step)
+
 The order (`compose.py`): ranks are connected and placed on cores by the caller -> inputs and the store they name -> is it
 done already? -> tiers of memory -> lease -> requests to stop -> latents and batches -> model (from the seed, the same on all
 ranks; then the weights of an earlier run or file) -> AutoMem -> strategy (plain, or DistributedDataParallel) -> optimizer ->
@@ -24,7 +37,10 @@ which memory a rank keeps what is decided in `memory.py` and nowhere else; a new
 
 from dithc.train.checkpoints import export
 from dithc.train.compose import train
-from dithc.train.job import DONE, HELD, STOPPED, Job
+from dithc.train.job import Job
+from dithc.train.optimizer import Optimizer
+from dithc.train.own_loop import Checkpoints
 from dithc.train.rehearse import Rehearsal, rehearse
+from dithc.train.strategies import Strategy
 
-__all__ = ["DONE", "HELD", "STOPPED", "Job", "Rehearsal", "export", "rehearse", "train"]
+__all__ = ["Checkpoints", "Job", "Optimizer", "Rehearsal", "Strategy", "export", "rehearse", "train"]

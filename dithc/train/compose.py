@@ -18,10 +18,11 @@ from dithc.log import UserError, logger, problem
 from dithc.model import DiT
 from dithc.pages import place
 from dithc.runs import Lease, Manifest, Store, digest, sha256_file
-from dithc.train.checkpoints import Saver, State, facts, state_of, take_up, weights_file
+from dithc.train.checkpoints import Saver, State, facts, state_of, weights_file
 from dithc.train.finish import write_manifest
 from dithc.train.job import DONE, HELD, STOPPED, Job
 from dithc.train.journal import AttemptLog, Journal
+from dithc.train.lease import leased
 from dithc.train.loop import loop
 from dithc.train.memory import TrainingMemory
 from dithc.train.room import within
@@ -113,7 +114,7 @@ def _hash_of_weights(path: Path, *, run: str) -> str:
 def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
     """Everything between the inputs and the manifest, under the lease."""
     with ExitStack() as stack:
-        lease = _lease(store, group, stack)
+        lease = leased(store, group, stack)
         stop = stack.enter_context(Stop(walltime_minutes=job.walltime_minutes))
         stack.enter_context(AttemptLog(store) if group.rank == 0 else nullcontext())
         latents = Latents(job.latents.parent)
@@ -132,10 +133,11 @@ def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
             store,
             lease=lease,
             group=group,
-            run=job.run,
             said=said,
-            num_samples=num_samples,
             pace=pace,
+            keep_last=job.run.keep_last,
+            keep_every=job.run.kept_every,
+            position=partial(_position, global_batch=job.run.global_batch, num_samples=num_samples),
             path=job.checkpoints,
         )
         stack.callback(saver.abandon)
@@ -169,18 +171,10 @@ def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
         return status
 
 
-def _lease(store: Store, group: Group, stack: ExitStack) -> Lease | None:
-    """The lease on rank 0, None on the others; all ranks learn when it is held by another trainer."""
-    lease, refusal = None, None
-    if group.rank == 0:
-        try:
-            lease = stack.enter_context(Lease(store.folder))
-        except Lease.Held as error:
-            refusal = str(error)
-    refusal = group.broadcast_object(refusal)
-    if refusal is not None:
-        raise Lease.Held(refusal)
-    return lease
+def _position(step: int, *, global_batch: int, num_samples: int) -> dict[str, float]:
+    """Where in the data a step has come to."""
+    sample = step * global_batch
+    return {"sample": sample, "epoch": sample / num_samples}
 
 
 def _source(job: Job, latents: Latents) -> Batches:
@@ -269,7 +263,7 @@ def _resume(store: Store, state: State, *, job: Job, group: Group, saver: Saver,
         log.info(f"nothing in {store.folder}: starting at step 0")
         saver.save(state)
     else:
-        take_up(found, state, said=saver.said)
+        state.take_up(found, said=saver.said)
         saver.last = state.step
         pace.save(time.monotonic() - begun)
         log.info(f"continuing from step {state.step} in {found.folder}")
@@ -288,6 +282,6 @@ def _back(store: Store, state: State, *, job: Job, group: Group, saver: Saver) -
             expected="at least one that is whole",
             remedy="start again: training begins anew where there is none",
         )
-    take_up(found, state, said=saver.said)
+    state.take_up(found, said=saver.said)
     saver.last = state.step
     return state.step

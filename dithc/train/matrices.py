@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from dithc.comm import Meter
+from dithc.comm import traffic
 
 # The rule, and the only place of it: these weights of each block, as so many matrices of equal height one below the other. They
 # are the linear layers between tokens. q, k and v are three maps that happen to share a product: each is a matrix, and so are a
@@ -95,7 +95,7 @@ class Holding:
     rank: int = 0
     size: int = 1
     span: int = 1
-    meter: Meter = field(default_factory=Meter, compare=False)
+    meter: traffic.Meter = field(default_factory=traffic.Meter, compare=False)
 
     def shape(self, name: str, own: Tensor) -> tuple[int, ...]:
         """Of the whole weight, of which the model has this on this rank."""

@@ -5,14 +5,12 @@ managed at all is decided here.
 """
 
 import json
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from torch import Tensor
-from torch.nn import Parameter
 
 from dithc.automem import AutoMem, Manager, manager
 from dithc.comm import Group
@@ -24,7 +22,7 @@ from dithc.model import DiT
 from dithc.runs import Store, atomic_write
 from dithc.train.background import free_cores
 from dithc.train.checkpoints import State
-from dithc.train.optimizer import Home, anywhere
+from dithc.train.homes import Home, anywhere
 from dithc.train.strategies import Strategy
 
 GIB = 1 << 30
@@ -87,7 +85,6 @@ class TrainingMemory:
             tiers=self.tiers,
             copies=self._copies,
             allow_recompute=self._settings.allow_recompute,
-            before_load=self._before_load,
         )
         self._manager = manager(model)
         return model
@@ -97,7 +94,7 @@ class TrainingMemory:
         return nullcontext() if self._manager is None else self._manager.paused()
 
     def join(self, strategy: Strategy) -> None:
-        """Tells whose weights may still be on their way from other ranks when they are to be loaded."""
+        """Tells who has the buffer of gradients."""
         self._strategy = strategy
 
     @property
@@ -159,11 +156,6 @@ class TrainingMemory:
             for tier in self.tiers
         ]
         return {"tiers": tiers, "trace": self._manager.trace.to_dict(), "plan": self._manager.plan.to_dict()}
-
-    def _before_load(self, parameters: Sequence[Parameter]) -> None:
-        """ZeRO-1 sends updated weights during the next forward pass: they are not to be copied before they are here."""
-        if self._strategy is not None:
-            self._strategy.ready_for(parameters)
 
     def _take_up(self, managed: Manager) -> None:
         """A plan is there: state moves to where it says, between two steps."""

@@ -37,10 +37,14 @@ def measure_saves(
         UserError: the disk is full or not writable.
     """
     strategy = trainer.strategy
-    state = State(cast(DiT, strategy.module), trainer.ema, trainer.optimizer, strategy, step=first - 1)
-    run = trainer.run.model_copy(update={"keep_last": 1, "segment": trainer.run.steps})
-    store = Store(folder)
-    saver = Saver(store, lease=None, group=group, run=run, said={}, num_samples=1, pace=Pace(), path=path)
+    state = State(
+        model=cast(DiT, strategy.module),
+        ema=trainer.ema,
+        optimizer=trainer.optimizer,
+        strategy=strategy,
+        step=first - 1,
+    )
+    saver = Saver(Store(folder), lease=None, group=group, said={}, pace=Pace(), keep_last=1, path=path)
 
     def step() -> float:
         group.barrier()

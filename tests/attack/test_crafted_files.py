@@ -176,12 +176,12 @@ def test_a_pipe_in_the_place_of_a_file_ends_a_verb_with_its_name(tmp_path: Path,
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "9" * 30, "²", "1e3", " 2"])
 def test_a_number_of_threads_that_no_machine_has_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dithc.cli import ranks
+    from dithc.comm import cores
 
     monkeypatch.setenv("OMP_NUM_THREADS", text)
     with pytest.raises(UserError, match="OMP_NUM_THREADS"):
-        ranks._asked_threads()
+        cores._asked_threads()
     for taken, expected in {"2": 2, "": None, "4,2": None}.items():
         monkeypatch.setenv("OMP_NUM_THREADS", taken)
-        assert ranks._asked_threads() == expected
+        assert cores._asked_threads() == expected
     assert torch.get_num_threads() >= 1

@@ -96,7 +96,7 @@ def _gradient(fault: _Fault) -> None:
 
 
 def _update(fault: _Fault) -> None:
-    true = Optimizer.step
+    true = Optimizer.update
 
     def update(self: Optimizer, number: int, **more: Any) -> float:
         rate = true(self, number, **more)
@@ -104,7 +104,7 @@ def _update(fault: _Fault) -> None:
             next(iter(self._named.values())).detach().view(-1)[0] = math.nan
         return rate
 
-    Optimizer.step = update  # type: ignore[method-assign]
+    Optimizer.update = update  # type: ignore[method-assign]
 
 
 def _once(fault: _Fault) -> None:
@@ -126,6 +126,6 @@ def _once(fault: _Fault) -> None:
 
 TRUE = {
     (owner, name): getattr(owner, name)
-    for owner, name in ((Batches, "batch"), (step.Trainer, "step"), (Optimizer, "step"), (step, "training_loss"))
+    for owner, name in ((Batches, "batch"), (step.Trainer, "step"), (Optimizer, "update"), (step, "training_loss"))
 }
 FAULTS = {"latents": _latents, "weights": _weights, "gradient": _gradient, "update": _update, "once": _once}

@@ -8,7 +8,8 @@ from dithc.averages import decay_at
 from dithc.comm import Group
 from dithc.config import training
 from dithc.runs import Manifest, Store
-from dithc.train import DONE, export, train
+from dithc.train import export, train
+from dithc.train.job import DONE
 from dithc.train.optimizer.ema import Ema
 from dithc.train.optimizer.optimizer import Optimizer
 
@@ -70,11 +71,11 @@ def test_averages_of_lengths_are_counted_moved_and_follow_weights_without_a_grad
         "ema-0.1",
     }
     model[1](torch.ones(1, 4)).sum().backward()
-    optimizer = Optimizer(model, training.Run(dataset="none"))
+    optimizer = Optimizer.of_run(model, training.Run(dataset="none"))
     for step in (1, 2):
         with torch.no_grad():
             model[0].weight.add_(1.0)
-        optimizer.step(step, ema=ema)
+        optimizer.update(step, ema=ema)
     for average in ema.beside:  # after the first step it is the weights; of the second it has its share
         expected = model[0].weight.detach() - decay_at(2, length=average.length)
         torch.testing.assert_close(average.state["0.weight"], expected)

@@ -10,7 +10,8 @@ from dithc.diffusion import Objective
 from dithc.latents import Batches, Latents
 from dithc.log import read_metrics
 from dithc.runs import Store
-from dithc.train import DONE, train
+from dithc.train import train
+from dithc.train.job import DONE
 from tests.train.conftest import SMALL
 
 FLOW = {

@@ -45,7 +45,7 @@ def test_average_follows_the_weights_and_leaves_the_frozen_alone():
             parameter.add_(1.0)
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
     assert ema.decay(1) == 0.5
-    Optimizer(model, training.Run(dataset="toy", weight_decay=0.0)).step(1, ema=ema)
+    Optimizer.of_run(model, training.Run(dataset="toy", weight_decay=0.0)).update(1, ema=ema)
     assert torch.equal(ema.state["0.weight"], before["0.weight"])
     assert torch.allclose(ema.state["1.weight"], before["1.weight"] + 0.5)
 
@@ -87,7 +87,7 @@ def test_schedules_of_one_step_and_of_all_steps_are_there():
 
 def test_moments_decay_by_the_betas_of_the_run():
     ours, theirs = net(), net()
-    optimizer = Optimizer(ours, training.Run(dataset="toy", lr=0.1, clip=None, betas=[0.7, 0.95]))
+    optimizer = Optimizer.of_run(ours, training.Run(dataset="toy", lr=0.1, clip=None, betas=[0.7, 0.95]))
     torchs = torch.optim.AdamW(theirs.parameters(), lr=0.1, betas=(0.7, 0.95), weight_decay=0.0)
     x = torch.randn(5, 3)
     for step in (1, 2, 3):
@@ -95,7 +95,7 @@ def test_moments_decay_by_the_betas_of_the_run():
         torchs.zero_grad()
         ours(x).square().mean().backward()
         theirs(x).square().mean().backward()
-        optimizer.step(step)
+        optimizer.update(step)
         torchs.step()
     for left, right in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
@@ -104,35 +104,35 @@ def test_moments_decay_by_the_betas_of_the_run():
 def test_optimizer_state_goes_through_tensors_to_the_bit():
     settings = training.Run(dataset="toy", lr=0.1, weight_decay=0.01)
     a, b = net(), net()
-    first, second = Optimizer(a, settings), Optimizer(b, settings)
+    first, second = Optimizer.of_run(a, settings), Optimizer.of_run(b, settings)
     x = torch.randn(5, 3)
     for step in (1, 2, 3):
         first.zero()
         a(x).square().mean().backward()
-        first.step(step)
+        first.update(step)
         if step == 2:
             second.load(first.state())
             b.load_state_dict(a.state_dict())
     second.zero()
     b(x).square().mean().backward()
-    second.step(3)
+    second.update(3)
     assert all(torch.equal(left, right) for left, right in zip(a.parameters(), b.parameters(), strict=True))
 
 
 def test_state_of_other_parameters_is_refused():
     settings = training.Run(dataset="toy")
     with pytest.raises(UserError, match="optimizer state"):
-        Optimizer(net(), settings).load({"step": torch.zeros(())})
+        Optimizer.of_run(net(), settings).load({"step": torch.zeros(())})
 
 
 def test_gradients_are_clipped_to_the_limit_and_the_norm_before_is_reported():
     model = net()
-    optimizer = Optimizer(model, training.Run(dataset="toy", clip=0.5))
+    optimizer = Optimizer.of_run(model, training.Run(dataset="toy", clip=0.5))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     count = sum(parameter.numel() for parameter in model.parameters())
     assert optimizer.clip() == pytest.approx(count**0.5)
-    optimizer.step(1)
+    optimizer.update(1)
     # After one update from zero the first moment is 1 - beta1 = 0.1 times the gradient as it was used.
     used = [value / 0.1 for name, value in optimizer.state().items() if name.startswith("exp_avg.")]
     assert sum(float(value.square().sum()) for value in used) == pytest.approx(0.25, rel=1e-4)
@@ -143,7 +143,7 @@ def test_every_back_end_makes_the_steps_of_torch(backend, use_backend):
     use_backend(backend)
     settings = training.Run(dataset="toy", lr=0.1, weight_decay=0.01, clip=0.5, warmup_steps=0)
     ours, theirs = net(), net()
-    optimizer = Optimizer(ours, settings)
+    optimizer = Optimizer.of_run(ours, settings)
     torchs = torch.optim.AdamW(theirs.parameters(), lr=0.1, weight_decay=0.01)
     x = torch.randn(5, 3)
     for step in (1, 2, 3):
@@ -153,7 +153,7 @@ def test_every_back_end_makes_the_steps_of_torch(backend, use_backend):
         theirs(x).square().mean().backward()
         norm = float(nn.utils.clip_grad_norm_(theirs.parameters(), 0.5))
         assert optimizer.clip() == pytest.approx(norm, rel=1e-5)
-        optimizer.step(step)
+        optimizer.update(step)
         torchs.step()
     for left, right in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
@@ -164,12 +164,12 @@ def test_every_back_end_makes_the_steps_of_torch(backend, use_backend):
 )
 def test_gradients_whose_squares_are_beyond_fp32_are_not_taken(clip, value, takes):
     model = nn.Linear(2, 2, bias=False)
-    optimizer = Optimizer(model, training.Run(dataset="toy", clip=clip))
+    optimizer = Optimizer.of_run(model, training.Run(dataset="toy", clip=clip))
     model.weight.grad = torch.full((2, 2), value)
     assert optimizer.clip() == pytest.approx(2 * value)
     assert optimizer.takes(2 * value) is takes
     if takes:
-        optimizer.step(1)
+        optimizer.update(1)
         assert all(moment.isfinite().all() for moment in optimizer.state().values())
 
 
@@ -227,7 +227,7 @@ def test_more_ranks_than_images_are_refused():
             run=run,
             source=None,
             strategy=SimpleNamespace(layout=Layout(size=3)),
-            optimizer=Optimizer(model, run),
+            optimizer=Optimizer.of_run(model, run),
             ema=Ema(model, run.ema),
             group=group,
         )

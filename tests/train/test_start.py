@@ -15,7 +15,8 @@ from dithc.model import DiT, DiTConfig
 from dithc.runs import Manifest, Store
 from dithc.sealed import seal, unseal
 from dithc.tensors import read_metadata
-from dithc.train import DONE, export, train
+from dithc.train import export, train
+from dithc.train.job import DONE
 from tests.train.conftest import SMALL
 
 

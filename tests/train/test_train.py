@@ -13,7 +13,8 @@ from dithc.comm import Group
 from dithc.log import UserError, read_metrics
 from dithc.runs import Lease, Manifest, Store
 from dithc.sealed import seal, unseal
-from dithc.train import DONE, HELD, STOPPED, export, train
+from dithc.train import export, train
+from dithc.train.job import DONE, HELD, STOPPED
 
 
 def checkpoint(job) -> Store.Checkpoint:

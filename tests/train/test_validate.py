@@ -12,7 +12,8 @@ from dithc.comm import Group
 from dithc.latents import HeldOut, Latents
 from dithc.log import read_metrics
 from dithc.runs import Manifest, Store
-from dithc.train import DONE, train
+from dithc.train import train
+from dithc.train.job import DONE
 from dithc.train.stop import LEAVING_SECONDS, Pace
 from dithc.train.strategies.layout import Layout
 from dithc.train.validate import NUM_TIMES, Validation

@@ -15,6 +15,7 @@ from torch.nn import Parameter
 from dithc import hcops
 from dithc.comm.exposure import Exposure, Meter
 from dithc.comm.gradients.buckets import ALIGNMENT, Arrangement, arrange, flat_buffer
+from dithc.log import problem
 
 
 class Reducer:
@@ -26,11 +27,18 @@ class Reducer:
     With `scatter` a rank gets the sums of its share of each bucket only, in `buffer`, and every `.grad` is None: what is
     outside of the share is this rank's own gradient still.
 
+        reducer = Reducer(model.parameters())  # after `comm.connect` or `comm.ranks`, of several ranks
+        reducer.begin()
+        loss.backward()
+        reducer.finish()                       # every .grad is the sum over the ranks
+        reducer.record()                       # once: from now on buckets travel in the order in which gradients are made
+
     Attributes:
         parameters: that take part; their place in this list is their number.
         arrangement: where they lie in the buffer.
         buffer: all gradients, fp32, and behind them one number a parameter: how many ranks used it.
         used: whether any rank had a gradient in the last exchange, by number.
+        landed: whose gradients this rank had in the last exchange, by number, in the order in which they were made.
         meter: counts what the exchange costs.
         exposure: what the last exchange cost.
     """
@@ -56,7 +64,9 @@ class Reducer:
         self._group, self._bucket_bytes, self._scatter = group, bucket_bytes, scatter
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self._active = False
-        self._seen: list[int] = []
+        self.landed: list[int] = []
+        self._done: set[int] = set()
+        self.used: list[bool] = []
         self.meter, self.exposure = Meter(), Exposure()
         self._arrange(list(reversed(range(len(self.parameters)))))
         for parameter in self.parameters:
@@ -67,11 +77,22 @@ class Reducer:
         return f"{len(sizes)} buckets of {sizes[0]:.1f} to {sizes[-1]:.1f} MB"
 
     def record(self) -> None:
-        """Arranges the buffer in the order of the last exchanged backward pass, that of rank 0 on all ranks."""
-        seen = set(self._seen)
-        box = [self._seen + [number for number in self.arrangement.order if number not in seen]]
+        """Arranges the buffer in the order of the last exchanged backward pass, that of rank 0 on all ranks.
+
+        Gradients stay, and who has them finds them in the new buffer. With `scatter` they are forgotten: the sums of another
+        share are on another rank.
+        """
+        landed = set(self.landed)
+        box = [self.landed + [number for number in self.arrangement.order if number not in landed]]
         dist.broadcast_object_list(box, group=self._group, group_src=0)
+        held = [None if self._scatter else parameter.grad for parameter in self.parameters]
+        used = self.used
         self._arrange(box[0])
+        if self._scatter:
+            return
+        self.used = used
+        for parameter, view, gradient in zip(self.parameters, self._views, held, strict=True):
+            parameter.grad = None if gradient is None else view.copy_(gradient)
 
     def move(self, moved: Callable[[Tensor], Tensor]) -> None:
         """Has the buffer replaced by the one, of the same content, that `moved` returns for it. Forgets the gradients."""
@@ -79,7 +100,7 @@ class Reducer:
 
     def begin(self) -> None:
         """The gradients of the next backward pass are exchanged."""
-        self._active, self._seen = True, []
+        self._active, self.landed, self._done = True, [], set[int]()
         self._flags.zero_()
         self._waiting = [len(bucket.members) for bucket in self.arrangement.buckets]
         self._works: list[Any] = []
@@ -90,7 +111,7 @@ class Reducer:
         Raises:
             TimeoutError, RuntimeError: another rank is gone or late.
         """
-        for number in set(range(len(self.parameters))) - set(self._seen):
+        for number in set(range(len(self.parameters))) - self._done:
             parameter = self.parameters[number]
             if parameter.grad is None:
                 self._views[number].zero_()
@@ -126,7 +147,15 @@ class Reducer:
         """A gradient is complete on this rank."""
         if self._active:
             number = self._number[id(parameter)]
-            self._seen.append(number)
+            if number in self._done:
+                raise problem(
+                    f"gradient of a parameter of shape {tuple(parameter.shape)}, which travels already",
+                    got="a second one in the same exchange",
+                    expected="one backward pass between `begin` and `finish`, in which each gradient is made once",
+                    remedy="add the losses up and call backward once; checkpoint with use_reentrant=False",
+                )
+            self._done.add(number)
+            self.landed.append(number)
             self._complete(number, self.parameters[number])
 
     def _complete(self, number: int, parameter: Parameter) -> None:

@@ -1,7 +1,7 @@
 """Weights of which every rank updates a share: they lie in one buffer, and travel while the next forward pass already runs."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -22,8 +22,8 @@ class SharedWeights:
 
     A rank changes its share of a bucket and calls `send`; the others' shares arrive meanwhile. Parts of the model wait for
     their own buckets when they are called, so the buckets are to be sent in reverse order: the last of the backward pass is
-    the first of the forward pass. The parts are the children of the model, and for a list of modules its elements; a parameter
-    must be read by the part that holds it, while that runs. Who else reads weights calls `wait` before.
+    the first of the forward pass. The parts are the outermost modules inside of the model that are called; what none of them
+    holds, or is read before its part is called, the model waits for as a whole. Who else reads weights calls `wait` before.
 
     With bf16 on the wire every rank, also the one that updates them, computes with weights rounded to bf16 (kept as fp32), so all
     compute with the same; the exact ones of a rank's share are kept beside them, and they are what is updated and saved.
@@ -35,12 +35,16 @@ class SharedWeights:
         size: number of those.
     """
 
-    def __init__(self, model: nn.Module, reducer: Reducer) -> None:
+    def __init__(
+        self, model: nn.Module, reducer: Reducer, *, parts: Iterable[nn.Module], early: Iterable[Tensor] = ()
+    ) -> None:
         """Moves the weights into the buffer; collective.
 
         Args:
             model: that is called for a forward pass; has all parameters of the reducer.
             reducer: with `scatter`, arranged for good.
+            parts: modules inside of the model that are called, each before any of its parameters is read.
+            early: parameters that are read outside of the parts that hold them.
 
         Raises:
             UserError: DITHC_WEIGHTS_WIRE is neither fp32 nor bf16, or bf16 on another backend than dithc-mpi.
@@ -65,12 +69,12 @@ class SharedWeights:
             for index, bucket in enumerate(self._arrangement.buckets)
             for number in bucket.members
         }
-        everything = dict.fromkeys(model.parameters())
-        for part in _parts(model):
-            mine = dict.fromkeys(part.parameters())
-            self._hook(part, {bucket_of[id(one)] for one in mine if id(one) in bucket_of})
-            everything = {one: None for one in everything if one not in mine}
-        self._hook(model, {bucket_of[id(one)] for one in everything if id(one) in bucket_of})
+        rest, before = {id(one) for one in model.parameters()}, {id(one) for one in early}
+        for part in parts:
+            mine = {id(one) for one in part.parameters()}
+            self._hook(part, {bucket_of[one] for one in mine if one in bucket_of})
+            rest -= mine
+        self._hook(model, {bucket_of[one] for one in rest | before if one in bucket_of})
 
     def adopt(self) -> None:
         """Takes what `buffer` holds for the exact weights, the same on every rank: after they were made, or read from a file."""
@@ -144,12 +148,3 @@ def _is_rounded(group: Any) -> bool:
 
 def _wait_before(weights: SharedWeights, buckets: frozenset[int], _: nn.Module, __: Any) -> None:
     weights.wait(buckets)
-
-
-def _parts(model: nn.Module) -> Iterator[nn.Module]:
-    """The modules that are called one after the other in a forward pass."""
-    for child in model.children():
-        if isinstance(child, nn.ModuleList):
-            yield from child
-        else:
-            yield child

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from dithc.comm.environment import EXPECTED_RANKS_VARIABLE
+from dithc.comm.launching.probe import probe_mpi as probe_mpi
 from dithc.log import UserError, logger, problem
 
 log = logger(__name__)

@@ -1,19 +1,21 @@
 """What a checkpoint of a training holds, and how it is taken up again; how it is written is in `saving.py`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dithc.config import training
 from dithc.log import logger, problem
 from dithc.model import DiT
 from dithc.runs import Store
 from dithc.tensors import Piece, read_tensors
-from dithc.train.optimizer import Ema, Home, Optimizer, anywhere
+from dithc.train.checkpoints.weights import network_kind
+from dithc.train.homes import Home, anywhere
+from dithc.train.optimizer import Ema, Optimizer
 from dithc.train.strategies import Layout, Strategy
 
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -21,36 +23,122 @@ SAME_ON_RESUME = ("codec", "latent", "model", "seed", "global_batch")
 log = logger(__name__)
 
 
-@dataclass
-class State:
-    """All that changes during a training; under dp+tp, this rank's part of it."""
+@dataclass(kw_only=True)
+class Kept:
+    """What changes during any training: weights and the optimizer's state; `kind` is what its files say of the network."""
 
-    model: DiT
-    ema: Ema
+    model: nn.Module
     optimizer: Optimizer
     strategy: Strategy
     step: int = 0
+    kind: Mapping[str, str] = field(default_factory=dict)
 
     def pieces(self) -> dict[str, list[Piece]]:
         """What this rank holds, by file of a checkpoint: views, which the next step changes."""
         self.strategy.ready()
-        zero, weights = self.strategy.zero, self.model.state_dict()
+        zero, weights = self.strategy.zero, tensors_of(self.model)
         whole = [Piece.whole(name, value) for name, value in weights.items()]
         held = {
             Store.WEIGHTS["raw"]: whole if zero is None else zero.weight_pieces(weights),
-            Store.WEIGHTS["ema"]: self.ema.pieces(),
-            **{Store.average_file(one.length): one.pieces() for one in self.ema.beside},
             OPTIMIZER_FILE: self.optimizer.pieces(),
         }
         return {file: self.strategy.pieces(pieces) for file, pieces in held.items()}
 
+    @torch.no_grad()
+    def take_up(
+        self, checkpoint: Store.Checkpoint, *, said: Mapping[str, Any], same: Sequence[str] = SAME_ON_RESUME
+    ) -> None:
+        """Becomes what a checkpoint holds, of the same training.
+
+        Args:
+            checkpoint: whole; of any number of ranks.
+            said: what this training says in its own checkpoints.
+            same: of that, what must be the same.
+
+        Raises:
+            UserError: it was made of other latents or for another model; the message names what differs.
+        """
+        for key in same:
+            if checkpoint.meta.get(key) != said[key]:
+                raise problem(
+                    f"checkpoint {checkpoint.folder} does not belong to this training: {key} differs",
+                    got=checkpoint.meta.get(key),
+                    expected=said[key],
+                    remedy="use what it was trained on and with, or another store",
+                )
+        for key in [key for key in ("ranks", "threads", "micro_batch") if key in said]:
+            if (before := checkpoint.meta.get(key, said[key])) != said[key]:
+                log.warning(
+                    f"the checkpoint was written with {key} {before}, this job has {said[key]}: the order of samples is the "
+                    "same, sums are rounded differently"
+                )
+        if (before := checkpoint.meta.get("strategy", said["strategy"])) != said["strategy"]:
+            log.info(f"the checkpoint was written under strategy {before}, this job has {said['strategy']}")
+        self.load(checkpoint)
+
+    def load(self, checkpoint: Store.Checkpoint) -> None:
+        """Becomes what a checkpoint holds.
+
+        Raises:
+            UserError: it is of another model, or damaged.
+        """
+        self.strategy.ready()
+        cut = self.strategy.cut
+        _load(self.model, cut(read_tensors(checkpoint.weights("raw"))), origin=checkpoint.folder)
+        self.strategy.adopt()
+        self.optimizer.load(cut(read_tensors(checkpoint.folder / OPTIMIZER_FILE)))
+        self.step = checkpoint.step
+
+
+@dataclass(kw_only=True)
+class State(Kept):
+    """All that changes during a training of a DiT; under dp+tp, this rank's part of it."""
+
+    model: DiT
+    ema: Ema
+
+    def pieces(self) -> dict[str, list[Piece]]:
+        """As `Kept.pieces`, with the averages."""
+        averages = {Store.WEIGHTS["ema"]: self.ema.pieces()}
+        averages |= {Store.average_file(one.length): one.pieces() for one in self.ema.beside}
+        return super().pieces() | {file: self.strategy.pieces(pieces) for file, pieces in averages.items()}
+
+    def load(self, checkpoint: Store.Checkpoint) -> None:
+        """As `Kept.load`, with the averages."""
+        super().load(checkpoint)
+        cut = self.strategy.cut
+        self.ema.load(cut(read_tensors(checkpoint.weights("ema"))))
+        for average in self.ema.beside:
+            average.load(cut(read_tensors(checkpoint.folder / Store.average_file(average.length))))
+
 
 def state_of(model: DiT, run: training.Run, strategy: Strategy, *, home: Home = anywhere) -> State:
     """The state of a training at step 0, from a model that the strategy has prepared and settled, in memory that `home` gives."""
-    flat, zero = strategy.owns_gradients and run.micro_batch is not None, strategy.zero
-    holding = strategy.holding()
-    optimizer = Optimizer(model, run, flat=flat, norm=strategy.norm, zero=zero, holding=holding, home=home)
-    return State(model, Ema(model, run.ema, zero=zero, home=home), optimizer, strategy)
+    optimizer = Optimizer.of_run(strategy, run, flat=run.micro_batch is not None, home=home)
+    ema = Ema(model, run.ema, zero=strategy.zero, home=home)
+    kind = network_kind(run.objective.predict, run.model.block)
+    return State(model=model, ema=ema, optimizer=optimizer, strategy=strategy, kind=kind)
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a model's state dictionary, one that has several names (tied weights) under the first.
+
+    Raises:
+        UserError: there is something in it that is no tensor.
+    """
+    found, seen = dict[str, Tensor](), set[int]()
+    for name, value in model.state_dict(keep_vars=True).items():
+        if not isinstance(value, Tensor):
+            raise problem(
+                f"state dictionary of {type(model).__name__}",
+                got=f"{name}, a {type(value).__name__}",
+                expected="tensors alone",
+                remedy="keep it in a buffer, or give it to the checkpoints as one of their facts",
+            )
+        if id(value) not in seen:
+            seen.add(id(value))
+            found[name] = value.detach()
+    return found
 
 
 def facts(
@@ -80,43 +168,9 @@ def facts(
     }
 
 
-@torch.no_grad()
-def take_up(checkpoint: Store.Checkpoint, state: State, *, said: dict[str, Any]) -> None:
-    """Puts a checkpoint into `state`.
-
-    Raises:
-        UserError: it was made of other latents or for another model; the message names what differs.
-    """
-    for key in SAME_ON_RESUME:
-        if checkpoint.meta.get(key) != said[key]:
-            raise problem(
-                f"checkpoint {checkpoint.folder} does not belong to this training: {key} differs",
-                got=checkpoint.meta.get(key),
-                expected=said[key],
-                remedy="use the latents it was trained on, or another store",
-            )
-    for key in ("ranks", "threads", "micro_batch"):
-        if (before := checkpoint.meta.get(key, said[key])) != said[key]:
-            log.warning(
-                f"the checkpoint was written with {key} {before}, this job has {said[key]}: the order of samples is the same, "
-                "sums are rounded differently"
-            )
-    if (before := checkpoint.meta.get("strategy", said["strategy"])) != said["strategy"]:
-        log.info(f"the checkpoint was written under strategy {before}, this job has {said['strategy']}")
-    state.strategy.ready()
-    cut, weights = state.strategy.cut, checkpoint.weights
-    _load(state.model, cut(read_tensors(weights("raw"))), origin=checkpoint.folder)
-    state.strategy.adopt()
-    state.ema.load(cut(read_tensors(weights("ema"))))
-    for average in state.ema.beside:
-        average.load(cut(read_tensors(checkpoint.folder / Store.average_file(average.length))))
-    state.optimizer.load(cut(read_tensors(checkpoint.folder / OPTIMIZER_FILE)))
-    state.step = checkpoint.step
-
-
-def _load(model: DiT, weights: Mapping[str, Tensor], *, origin: Path) -> None:
+def _load(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Path) -> None:
     """Gives the model all of its weights, one tensor at a time."""
-    own = model.state_dict()
+    own = tensors_of(model)
     if others := sorted(own.keys() ^ weights.keys()):
         raise problem(
             f"weights of checkpoint {origin}",

@@ -1,7 +1,7 @@
 """Writes checkpoints beside the training: a snapshot between two steps, files by every rank, the commit when all have written."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,8 @@ from dithc.log import UserError, logger, problem
 from dithc.runs import Lease, Store
 from dithc.tensors import TensorFile, numbered, write_file
 from dithc.train.background import Background, Cancelled
-from dithc.train.checkpoints.content import State
+from dithc.train.checkpoints.content import Kept
 from dithc.train.checkpoints.snapshot import Key, Snapshot, key_of, share_out
-from dithc.train.checkpoints.weights import network_kind
 from dithc.train.stop import Pace
 
 log = logger(__name__)
@@ -54,6 +53,7 @@ class Saver:
     the same two steps.
 
     Attributes:
+        said: what every checkpoint says of its training.
         last: the step whose checkpoint was written, or begun, last; None before the first.
     """
 
@@ -63,14 +63,30 @@ class Saver:
         *,
         lease: Lease | None,
         group: Group,
-        run: training.Run,
         said: dict[str, Any],
-        num_samples: int,
         pace: Pace,
+        keep_last: int = 2,
+        keep_every: Collection[int] = (),
+        position: Callable[[int], dict[str, float]] | None = None,
         path: training.CheckpointPath = "async",
     ) -> None:
-        self.store, self.lease, self.group, self.run = store, lease, group, run
-        self.said, self.num_samples, self.pace = said, num_samples, pace
+        """Prepares to write.
+
+        Args:
+            store: of the run, which all ranks can write to.
+            lease: of the store, on rank 0.
+            group: of the ranks.
+            said: what every checkpoint says of its training, ready for JSON; read when one is begun.
+            pace: told how long they take.
+            keep_last: how many stay.
+            keep_every: multiples of any of these stay too.
+            position: where in the data a step has come to; None where nobody knows.
+            path: whether the training goes on meanwhile.
+        """
+        self.store, self.lease, self.group = store, lease, group
+        self.said, self.pace = said, pace
+        self._keep_last, self._keep_every = keep_last, keep_every
+        self._position = position
         self.last: int | None = None
         self._is_blocking = path == "blocking"
         self._snapshot = Snapshot()
@@ -82,7 +98,7 @@ class Saver:
         """Whether a checkpoint is on its way; the same on every rank."""
         return self._save is not None
 
-    def save(self, state: State) -> None:
+    def save(self, state: Kept) -> None:
         """Takes a snapshot of the state and begins to write it; one that is on its way is waited for.
 
         Raises:
@@ -98,7 +114,9 @@ class Saver:
         copies = None if self._is_blocking else self._snapshot.take(contents, ranks_on_node=self.group.local_size)
         files = {folder / name: content for name, content in (contents if copies is None else copies).items()}
         task = Background(lambda task: _write(files, task), name=f"checkpoint {state.step}")
-        meta = {"step": state.step, **deepcopy(self.said), "position": self._position(state.step)}
+        meta = {"step": state.step, **deepcopy(self.said)}
+        if self._position is not None:
+            meta["position"] = self._position(state.step)
         self._save = _Save(state.step, meta, folder, task, begun, time.monotonic() - begun)
         self.last = state.step
         if copies is None:
@@ -186,12 +204,7 @@ class Saver:
         assert found is not None
         return found
 
-    def _position(self, step: int) -> dict[str, float]:
-        """Where in the data a step has come to."""
-        sample = step * self.run.global_batch
-        return {"sample": sample, "epoch": sample / self.num_samples}
-
-    def _contents(self, state: State) -> dict[str, TensorFile]:
+    def _contents(self, state: Kept) -> dict[str, TensorFile]:
         """What this rank writes, by name of the file."""
         pieces = state.pieces()
         if self._share is None:
@@ -200,7 +213,7 @@ class Saver:
         return {
             numbered(file, self.group.rank, self.group.size): TensorFile.of(
                 (piece for piece in parts if key_of(file, piece) in self._share),
-                said=network_kind(self.run.objective.predict, self.run.model.block),
+                said=dict(state.kind),
             )
             for file, parts in pieces.items()
         }
@@ -220,7 +233,7 @@ class Saver:
                 raise self._held(save.step)
             self.store.commit(save.step, save.folder, files=entries, meta=save.meta)
             if not self._overtaken():  # all ranks hear of it at the next checkpoint
-                self.store.prune(saved=save.step, keep_last=self.run.keep_last, keep_every=self.run.kept_every)
+                self.store.prune(saved=save.step, keep_last=self._keep_last, keep_every=self._keep_every)
 
         return commit
 

@@ -4,25 +4,15 @@ The exponential one is moved by the optimizer in its own pass over memory. Those
 moved after that, one pass more each, and are for nothing but the averages that are later made of them.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping
 
-import torch
 from torch import Tensor, nn
 
 from dithc.averages import decay_at as decay_of_length
 from dithc.config import training
 from dithc.tensors import Piece
-from dithc.train.optimizer.zero import Zero
-
-# Where a tensor that outlives a step is to live: given its name and another (perhaps without memory), an uninitialised one of the
-# same shape and type.
-Home: TypeAlias = Callable[[str, Tensor], Tensor]
-
-
-def anywhere(_: str, like: Tensor) -> Tensor:
-    """A home in the memory that torch gives."""
-    return torch.empty(like.shape, dtype=like.dtype)
+from dithc.train.homes import Home, anywhere
+from dithc.train.strategies import Zero
 
 
 def decay_at(step: int, *, decay: float, warmup: bool) -> float:

@@ -19,8 +19,8 @@ from torch import Tensor
 from dithc import hcops
 from dithc.config import training
 from dithc.tensors import Piece
+from dithc.train.homes import Home
 from dithc.train.matrices import HIDDEN, Holding, Matrix, matrices_of, owners_of
-from dithc.train.optimizer.ema import Home
 
 MOMENTUM = "momentum"
 # Root mean square of an update of AdamW in practice, to which those of matrices are scaled (Liu et al. 2025, equation 4): an

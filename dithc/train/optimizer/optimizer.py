@@ -2,20 +2,21 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from dithc import hcops
+from dithc import automem, hcops
 from dithc.config import training
 from dithc.log import logger, problem
 from dithc.tensors import Piece
-from dithc.train.matrices import Holding
-from dithc.train.optimizer.ema import Ema, Home, anywhere
+from dithc.train.homes import MOMENTS, Home, anywhere
+from dithc.train.optimizer.ema import Ema
 from dithc.train.optimizer.muon import MOMENTUM, Muon
-from dithc.train.optimizer.zero import Zero
+from dithc.train.strategies import Strategy
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 EPSILON = 1e-8  # torch's default, and that of DiT's training
 # Beyond it a gradient's square may not be a number of fp32, and its second moment would be infinite for good.
 LARGEST_GRADIENT = math.sqrt(torch.finfo(torch.float32).max)
@@ -41,40 +42,55 @@ class Optimizer:
     """AdamW (Loshchilov & Hutter 2019) with the operators of `hcops`: one pass for the norm, one for everything else.
 
     Both passes are elementwise or in a fixed order, so the result does not depend on threads or on earlier runs. With
-    `optimizer.kind` muon, weights that consist of matrices have no moments here: `Muon` makes their updates.
+    `Muon` beside it, weights that consist of matrices have no moments here: it makes their updates.
+
+        optimizer = Optimizer(strategy, lr=lambda step: 1e-3 * min(1.0, step / 100), weight_decay=0.1, clip=1.0)
+        strategy.backward(loss)
+        told = optimizer.step()  # {"grad_norm": ..., "lr": ...}; the gradients are forgotten
+
+    Attributes:
+        strategy: whose weights are updated.
     """
 
     def __init__(
         self,
-        model: nn.Module,
-        settings: training.Run,
+        weights: Strategy | nn.Module,
         *,
-        flat: bool = True,
-        norm: Callable[[Mapping[str, Tensor]], float] | None = None,
-        zero: Zero | None = None,
-        holding: Holding | None = None,
-        home: Home = anywhere,
+        lr: float | Callable[[int], float] = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.999),
+        weight_decay: float = 0.0,
+        clip: float | None = None,
+        muon: Callable[[Mapping[str, Tensor], Home], Muon] | None = None,
+        flat: bool = False,
+        home: Home | None = None,
     ) -> None:
         """Prepares moments of zeros.
 
         Args:
-            model: whose parameters are trained.
-            settings: learning rate and its schedule, betas, weight decay, clipping.
+            weights: a strategy that is settled, or a model that this process trains alone; what requires a gradient is trained.
+            lr: learning rate, or what tells that of an update (1 is the first).
+            betas: decay of the first and second moments.
+            weight_decay: decoupled.
+            clip: largest norm of the gradients of all parameters together; None for no clipping.
+            muon: makes the one that updates the matrices among these weights, by name; None for AdamW alone.
             flat: lets linear layers write their gradients into one buffer that stays, where micro-batches add up. Without
                 micro-batches it is memory beside the activations for nothing: gradients of their own grow as those are freed.
-                Of no use either where another owner (DistributedDataParallel) copies them into buffers of its own.
-            norm: of the gradients by name, where other ranks hold a part of them; None for the plain norm.
-            zero: which runs of elements this rank updates; None for all weights.
-            holding: which rank has what of the matrices of Muon; None where there is one rank.
+                Without effect where another owner of gradients has buffers of its own.
             home: where moments (`exp_avg.<name>`, `exp_avg_sq.<name>`, `momentum.<matrix>`) and the one buffer (`gradients`)
-                are to live.
+                are to live; None for where AutoMem wants them, if it manages the model.
+
+        Raises:
+            UserError: a number out of its range; nothing that can be trained.
         """
-        self._norm = norm or (_norm if zero is None else zero.norm)
-        self._settings, self._zero = settings, zero
+        _check(betas=betas, weight_decay=weight_decay, clip=clip)
+        self.strategy = weights if isinstance(weights, Strategy) else Strategy(weights)
+        model, self._zero = self.strategy.model, self.strategy.zero
+        if home is None:
+            home = anywhere if (manager := automem.manager(model)) is None else manager.home
+        self._lr, self._betas, self._weight_decay, self._clip = lr, betas, weight_decay, clip
         self._named = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        self._muon: Muon | None = None
-        if settings.optimizer.kind == "muon":
-            self._muon = Muon(self._named, settings, holding=holding or Holding(), home=home)
+        self._muon = None if muon is None else muon(self._named, home)
+        if self._muon is not None:
             log.info(str(self._muon))
         self._moments = {
             moment: {
@@ -86,14 +102,34 @@ class Optimizer:
         }
         self._updates = 0
         self._gradient_scale = 1.0
-        weights = [module.weight for module in model.modules() if isinstance(module, nn.Linear)] if flat else []
-        self._flat = [weight for weight in weights if isinstance(weight, nn.Parameter)]
+        is_flat = flat and self.strategy.owns_gradients
+        own = [module.weight for module in model.modules() if isinstance(module, nn.Linear)] if is_flat else []
+        self._flat = [weight for weight in own if isinstance(weight, nn.Parameter)]
         self._give_places(home)
+
+    @classmethod
+    def of_run(
+        cls, weights: Strategy | nn.Module, run: training.Run, *, flat: bool = True, home: Home = anywhere
+    ) -> Self:
+        """The optimizer that the settings of a run ask for."""
+        strategy = weights if isinstance(weights, Strategy) else Strategy(weights)
+        is_muon = run.optimizer.kind == "muon"
+        return cls(
+            strategy,
+            lr=partial(learning_rate_at, settings=run),
+            betas=run.betas,
+            weight_decay=run.weight_decay,
+            clip=run.clip,
+            muon=(lambda named, home: Muon(named, run, holding=strategy.holding(), home=home)) if is_muon else None,
+            flat=flat,
+            home=home,
+        )
 
     def zero(self) -> None:
         """Forgets the gradients."""
         hcops.optimizer.forget_gradients(self._named.values())
         self._gradient_scale = 1.0
+        self.strategy.is_summed = False
 
     def move(self, moved: Home) -> None:
         """Has every moment replaced by the one, of the same content, that `moved` returns for its name and itself.
@@ -115,18 +151,54 @@ class Optimizer:
 
     def clip(self) -> float:
         """Has the next step scale the gradients to the largest allowed norm; returns their norm, over all parameters."""
-        norm = self._norm(self._gradients())
-        if self._settings.clip is not None:
-            self._gradient_scale = min(1.0, self._settings.clip / (norm + NORM_EPSILON))
+        norm = self.strategy.norm(self._gradients())
+        if self._clip is not None:
+            self._gradient_scale = min(1.0, self._clip / (norm + NORM_EPSILON))
         return norm
 
     def takes(self, norm: float) -> bool:
         """Whether an update can be made of gradients of this norm, which `clip` returned: they and their squares are finite."""
         return math.isfinite(norm) and norm * self._gradient_scale <= LARGEST_GRADIENT
 
-    def step(self, number: int, *, ema: Ema | None = None) -> float:
+    def step(self) -> dict[str, float]:
+        """Clips the gradients of a backward pass, makes the next update of them, and forgets them.
+
+        Returns:
+            grad_norm (before clipping) and lr.
+
+        Raises:
+            UserError: the gradients are not finite, on all ranks at once, and the weights are as before; or they are those of
+                this rank alone.
+        """
+        if self.strategy.is_exchanging and not self.strategy.is_summed:
+            raise problem(
+                "optimizer step",
+                got="no gradients that the ranks have summed",
+                expected="those of a backward pass through the strategy",
+                remedy="call `strategy.backward(loss)` instead of `loss.backward()`, with `last=True` in the last pass of a step",
+            )
+        if self._zero is None and not self._gradients():
+            raise problem(
+                "optimizer step",
+                got="no gradient of any parameter",
+                expected="a backward pass before each step",
+                remedy="call `strategy.backward(loss)` first, and do not forget the gradients in between",
+            )
+        norm = self.clip()
+        if not self.takes(norm):
+            raise problem(
+                f"gradients of update {self._updates + 1}",
+                got=f"a norm of {norm}",
+                expected=f"a finite one, of which the update is at most {LARGEST_GRADIENT:.3g}",
+                remedy="lower the learning rate, clip, or look at the batch; the last checkpoint is as it was",
+            )
+        rate = self.update(self._updates + 1)
+        self.zero()
+        return {"grad_norm": norm, "lr": rate}
+
+    def update(self, number: int, *, ema: Ema | None = None) -> float:
         """Updates the parameters, and the averages after them, for optimizer step `number`; returns the learning rate used."""
-        rate = learning_rate_at(number, self._settings)
+        rate = self._lr(number) if callable(self._lr) else self._lr
         weights, gradients = self._weights(), self._gradients()
         self._updates += 1
         if self._muon is not None:
@@ -162,15 +234,15 @@ class Optimizer:
             *([self._moments[moment][name] for name in names] for moment in MOMENTS),
             averages=None if ema is None else [ema.state[name] for name in names],
             lr=rate,
-            betas=self._settings.betas,
+            betas=self._betas,
             eps=EPSILON,
-            weight_decay=self._settings.weight_decay,
+            weight_decay=self._weight_decay,
             step=self._updates,
             gradient_scale=self._gradient_scale,
             ema_decay=decay,
         )
         for name in (weights.keys() & gradients.keys()) - set(names):
-            weights[name].mul_(1.0 - rate * self._settings.weight_decay).sub_(gradients[name], alpha=rate)
+            weights[name].mul_(1.0 - rate * self._weight_decay).sub_(gradients[name], alpha=rate)
         if ema is not None:  # weights without a gradient stay as they are; their average still moves towards them
             for name in weights.keys() - set(names):
                 ema.state[name].lerp_(weights[name], 1.0 - decay)
@@ -228,7 +300,7 @@ class Optimizer:
             raise problem(
                 "optimizer state of the checkpoint",
                 got=f"{len(set(tensors) - wanted)} unknown and {len(wanted - set(tensors))} missing tensors",
-                expected=f"the moments of this model's parameters, of optimizer {self._settings.optimizer.kind}",
+                expected=f"the moments of this model's parameters, of optimizer {'adamw' if self._muon is None else 'muon'}",
                 remedy="start from a checkpoint of this run that this version wrote, or in an empty store",
             )
         self._updates = round(float(tensors["step"]))
@@ -240,5 +312,10 @@ class Optimizer:
             self._muon.load(tensors)
 
 
-def _norm(gradients: Mapping[str, Tensor]) -> float:
-    return math.sqrt(hcops.optimizer.sum_of_squares(list(gradients.values())))
+def _check(*, betas: tuple[float, float], weight_decay: float, clip: float | None) -> None:
+    wrong = [f"betas {betas}"] if not all(0.0 <= beta < 1.0 for beta in betas) else []
+    wrong += [f"weight_decay {weight_decay}"] if weight_decay < 0.0 else []
+    wrong += [f"clip {clip}"] if clip is not None and clip <= 0.0 else []
+    if wrong:
+        expected = "betas from 0 to below 1, weight_decay of 0 or more, clip above 0 or None"
+        raise problem("settings of the optimizer", got=", ".join(wrong), expected=expected, remedy="correct them")

@@ -150,7 +150,7 @@ class Trainer:
         if not math.isfinite(values["loss"]) or overflows:
             raise self._not_finite(number, own_loss=own_loss, loss=values["loss"], norm=norm)
         with self.span("update"):
-            rate = self.optimizer.step(number, ema=self.ema)
+            rate = self.optimizer.update(number, ema=self.ema)
         values |= {"grad_norm": norm, "lr": rate, "ema_decay": self.ema.decay(number), "data_seconds": waited}
         return values | exchange | self.memory.metrics()
 

@@ -1,27 +1,28 @@
-"""How ranks share a training: cftp, dp, dp+tp; the model, the loop and the checkpoints know of it only through this file.
-
-Legend: N batch, C channels.
-"""
+"""How ranks share a training: cftp, dp, dp+tp; the model, the loop and the checkpoints know of it only through this file."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dithc import hcops
-from dithc.comm import Group, Meter
+from dithc import automem, hcops
+from dithc.comm import Group, traffic
 from dithc.config import training
 from dithc.hardware import discover
 from dithc.log import logger, problem
 from dithc.tensors import Piece
+from dithc.train.homes import Home
 from dithc.train.matrices import Holding
-from dithc.train.optimizer import Home, RunHolding, Zero
+from dithc.train.strategies.alike import check_model, check_trained, check_used
 from dithc.train.strategies.layout import Layout, layout_of, sentence
+from dithc.train.strategies.settling import Watch, mean_square, unchanged
+from dithc.train.strategies.zero import RunHolding, Zero
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -51,11 +52,25 @@ def layout_on(group: Group, name: training.StrategyName) -> Layout:
 
 
 class Strategy:
-    """Wraps a model for training on the ranks of a group; the model itself knows nothing of it.
+    """Wraps any module for training on the ranks of a group; the module itself knows nothing of it.
+
+        with comm.ranks() as group:
+            torch.manual_seed(0)                               # the same weights on all ranks
+            strategy = Strategy(Net(), group, sharding="zero1")
+            net = strategy.settle(torch.zeros(1, 3, 32, 32))   # what the module takes
+            optimizer = Optimizer(strategy, lr=1e-3)
+            for x, y in batches(group.rank, group.size):       # each rank its own share
+                strategy.backward(cross_entropy(net(x), y))    # gradients are then those of the mean over all shares
+                optimizer.step()
+
+    What a rank computes is its share of a joined batch. Statistics that forward passes keep in buffers (of a batch norm) are
+    those of rank 0 on all ranks after each step. A layer may be used by some ranks alone; its gradient is then that of these.
 
     Attributes:
         layout: which rank does what.
+        model: the module that was given.
         module: what to call for a forward pass.
+        is_summed: whether gradients of all ranks are there that no update has used.
         scale: factor on a rank's loss, so that the gradients come out as sums over the shares of the batch.
         meter: counts what the exchange of a step costs; `finish` empties it.
         zero: which share of the optimizer's state this rank keeps, once `settle` was called; None where it keeps all.
@@ -64,24 +79,33 @@ class Strategy:
     def __init__(
         self,
         model: nn.Module,
-        layout: Layout,
+        ranks: Group | Layout | None = None,
         *,
         gradients: training.GradientPath = "overlapped",
         sharding: training.Sharding = "none",
     ) -> None:
-        """Prepares a model that is the same on every rank.
+        """Prepares a model that is the same on every rank; collective.
 
         Args:
-            model: under dp+tp a DiT, which keeps only this rank's share of its layers.
-            layout: of the connected ranks.
+            model: any module whose trained parameters are fp32; under dp+tp a DiT, which keeps only this rank's share of its
+                layers. AutoMem, if it is wanted, is applied before.
+            ranks: the connected ranks, each of which takes a share of the batch (strategy cftp); or the layout of another
+                strategy on them. None for this process alone.
             gradients: who sums them over the shares: dithc's reducer, or DistributedDataParallel.
-            sharding: whether each rank keeps the optimizer's state of a share of the weights only.
+            sharding: zero1 for optimizer's state that the ranks share, each a part of it; none for all of it on each.
 
         Raises:
-            UserError: the ranks cannot share the layers of this model, or this strategy the state.
+            UserError: the model is not the same on all ranks; they cannot share its layers, or this strategy the state.
         """
-        self.layout = layout
-        self.zero = Zero(model) if _is_shared(sharding, layout=layout, gradients=gradients) else None
+        layout = ranks if isinstance(ranks, Layout) else Layout() if ranks is None else layout_on(ranks, "cftp")
+        self.layout, self.model = layout, model
+        self.is_summed = self._is_settled = False
+        self._statistics: list[str] = []
+        shared = _is_shared(sharding, layout=layout, gradients=gradients)
+        if layout.size > 1:
+            check_trained(model)
+            check_model(model)
+        self.zero = Zero(model) if shared else None
         self.scale = 1.0
         self.shards: Shards | None = None
         self._parallel: DistributedDataParallel | None = None
@@ -107,8 +131,10 @@ class Strategy:
             self._reducer = Group.reducer(model.parameters(), over=over)
         if self._reducer is not None:
             log.info(f"gradients of {layout.data_size} ranks are summed during the backward pass: {self._reducer}")
-        self.meter = Meter() if self._reducer is None else self._reducer.meter
+        self.meter = traffic.Meter() if self._reducer is None else self._reducer.meter
         self.module: nn.Module = self._parallel or model
+        if self.zero is not None and (manager := automem.manager(model)) is not None:
+            manager.call_before_load(self.ready_for)
 
     @property
     def owns_gradients(self) -> bool:
@@ -141,7 +167,69 @@ class Strategy:
             measured = self.meter.take().metrics()
             return measured if any(measured.values()) else {}
         self._reducer.finish()
+        if self._statistics:
+            buffers = dict(self.model.named_buffers())
+            for name in self._statistics:
+                dist.broadcast(buffers[name], src=0)
         return self._reducer.exposure.metrics()
+
+    def backward(self, loss: Tensor, *, over: float | None = None, last: bool = True) -> dict[str, float]:
+        """The backward pass of this rank's share of a batch, after which gradients are those of the whole batch on all ranks.
+
+            for part in parts:                                              # micro-batches
+                strategy.backward(mean_loss(part), over=group.size * len(parts), last=part is parts[-1])
+
+        Args:
+            loss: one number; of equal shares their mean.
+            over: what the sum of all losses of a step is divided by. None for the number of shares: the mean of their losses.
+                For losses that are sums over samples, the samples of the whole batch.
+            last: whether this is the last pass of the step, after which gradients travel.
+
+        Returns:
+            What the exchange cost, as `finish`.
+
+        Raises:
+            UserError: `settle` was not called; nothing has used the gradients of the step before.
+        """
+        if not self._is_settled and not self._is_alone:
+            raise problem(
+                "backward pass on several ranks",
+                got="a strategy that was not settled",
+                expected="one call of `strategy.settle(example)` before the first step",
+                remedy="call it once, with what the module takes, before the optimizer is made",
+            )
+        if self.is_summed and self._has_gradients():
+            raise problem(
+                "backward pass of a further step",
+                got="gradients of the step before that no update has used",
+                expected="an update after each step",
+                remedy="call `optimizer.step()` after the backward pass (another optimizer's step() and zero_grad()); for "
+                "micro-batches give `last=False` to all passes of a step but the last",
+            )
+        self.is_summed = False
+        with self.accumulating(last=last):
+            (loss * (self.scale / (over or self.layout.data_size))).backward()  # type: ignore[no-untyped-call]
+        if not last:
+            return {}
+        cost = self.finish()
+        self.is_summed = True
+        return cost
+
+    @property
+    def is_exchanging(self) -> bool:
+        """Whether gradients become those of all ranks here, and nowhere else."""
+        return self._reducer is not None
+
+    @property
+    def _is_alone(self) -> bool:
+        return self._reducer is None and self._parallel is None
+
+    def _has_gradients(self) -> bool:
+        """Whether gradients are left of the last step; those that somebody has set to zero are none."""
+        if self.zero is not None:
+            return True
+        held = (parameter.grad for parameter in self.model.parameters() if parameter.grad is not None)
+        return any(bool(gradient.any()) for gradient in held)
 
     def ready(self) -> None:
         """Returns when the weights are complete on this rank: for whoever reads or writes them outside of a forward pass."""
@@ -163,34 +251,69 @@ class Strategy:
         if self._reducer is not None:
             self._reducer.move(partial(moved, "gradients"))
 
-    def settle(self, x: Tensor, t: Tensor, y: Tensor) -> None:
-        """Runs two forward and backward passes without effect on the weights.
+    def settle(self, *example: Any, loss_of: Callable[[Any], Tensor] = mean_square, **named: Any) -> nn.Module:
+        """Runs a few forward and backward passes without effect on weights, buffers and random numbers; collective, and once.
 
         Gradients are put into buckets in the order of a backward pass, known only after the first. The order in which more than
         two ranks are summed may depend on the place in a bucket, so a run that resumes would round its first step unlike one
         that went on; after this, every step has the final buckets. With shared state, the shares are made now: what is kept of a
         share (moments, average) is to be made after this.
 
+            net = strategy.settle(tokens)
+            net = strategy.settle(input_ids=tokens, labels=tokens, loss_of=lambda output: output.loss)
+
         Args:
-            x: (N, C, height, width), any input of the model.
-            t: (N) timesteps.
-            y: (N) labels.
+            example: what the module takes, one sample say, of the same kind on every rank.
+            loss_of: makes a number of what the module returns; any that depends on all of it.
+            named: further arguments of the module.
+
+        Returns:
+            What to call for a forward pass: `module`.
+
+        Raises:
+            UserError: it was called before; ranks have gradients of different parameters.
         """
-        if self._parallel is None and self._reducer is None:
-            return
-        for _ in range(2):
-            with self.accumulating(last=True):
-                output: Tensor = self.module(x, t, y)
-                output.float().square().mean().backward()  # type: ignore[no-untyped-call]
-            self.finish()
-            if self._reducer is not None:
-                self._reducer.record()
-        with torch.no_grad():
-            for parameter in self.module.parameters():
-                parameter.grad = None
+        if self._is_settled:
+            raise problem(
+                "settle of a strategy",
+                got="a second call",
+                expected="one, before the first step",
+                remedy="call it once, when the strategy is made; a new model needs a new strategy",
+            )
+        self._is_settled = True
+        if self._is_alone:
+            return self.module
+        watch, manager = Watch(self.model), automem.manager(self.model)
+        with unchanged(self.model) as statistics, nullcontext() if manager is None else manager.paused():
+            if self.zero is not None:
+                with torch.no_grad(), watch:  # in a pass of its own: a module with hooks may compute in another way
+                    self.module(*example, **named)
+            for _ in range(2):
+                with self.accumulating(last=True):
+                    loss_of(self.module(*example, **named)).backward()  # type: ignore[no-untyped-call]
+                self.finish()
+                if self._reducer is not None:
+                    self._reducer.record()
+                for parameter in self.module.parameters():
+                    parameter.grad = None
+        self._statistics = statistics
+        self._check_used()
         if self.zero is not None:
-            self.zero.share()
+            self.zero.share(parts=watch.parts, early=watch.early)
             log.info(str(self.zero))
+        return self.module
+
+    def _check_used(self) -> None:
+        """Refuses gradients of the example on some ranks alone, and says which parameters have none."""
+        if self._reducer is None:
+            return
+        name_of = {id(value): name for name, value in self.model.named_parameters()}
+        names = [name_of[id(value)] for value in self._reducer.parameters]
+        if unused := check_used(names, [names[number] for number in self._reducer.landed]):
+            log.warning(
+                f"{len(unused)} of {len(names)} parameters, {unused[0]} among them, have no gradient of the example that was "
+                "given to settle: they stay as they are for as long as that is so"
+            )
 
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
         """The norm of the gradient of the whole model, each number of it counted once, from this rank's part by name."""

@@ -25,8 +25,8 @@ from dithc import hcops
 from dithc.log import problem
 from dithc.model import DiT
 from dithc.tensors import Piece
+from dithc.train.homes import MOMENTS
 from dithc.train.matrices import Holding, Matrix, Part
-from dithc.train.optimizer import MOMENTS
 
 PACKED = 3  # q, k and v stand one after the other in the rows of the weight of qkv, each head by head
 GATED = 2  # a gate and what it gates in those of gate_up: a rank has both of a hidden feature

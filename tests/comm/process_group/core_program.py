@@ -8,21 +8,22 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from dithc.cli import ranks as verb
+from dithc.cli.ranks import ranks
+from dithc.comm import cores
 from dithc.config import Experiment
 
-REAL_PLAN = verb.plan
+REAL_PLAN = cores.plan
 
 
 def planned(machine, *, ranks_per_node, cpus_per_rank, own_mask):
     """Each rank has all cores of this machine; the last is reserved."""
     everything = REAL_PLAN(machine, ranks_per_node=1).ranks[0]
-    cores = machine.visible_cores
+    seen = machine.visible_cores
     own = dataclasses.replace(
         everything,
-        compute=tuple(core.index for core in cores[:-1]),
-        reserved=(("communication", cores[-1].index),),
-        num_threads=len(cores) - 1,
+        compute=tuple(core.index for core in seen[:-1]),
+        reserved=(("communication", seen[-1].index),),
+        num_threads=len(seen) - 1,
         pin=True,
     )
     return dataclasses.replace(REAL_PLAN(machine, ranks_per_node=1), ranks=(own,) * ranks_per_node)
@@ -37,9 +38,9 @@ def masks() -> dict[str, set[frozenset[int]]]:
     return found
 
 
-verb.plan = planned
+cores.plan = planned
 everything = frozenset(os.sched_getaffinity(0))
-with verb.ranks(Experiment(), expected=2, timeout_seconds=600) as group:
+with ranks(Experiment(), expected=2, timeout_seconds=600) as group:
     later = dist.new_group()
     dist.all_reduce(torch.ones(1000), group=later)
     torch.ones(100_000).sum()

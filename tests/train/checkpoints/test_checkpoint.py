@@ -15,10 +15,11 @@ from dithc.comm import Group
 from dithc.log import UserError
 from dithc.runs import Lease, Store
 from dithc.tensors import read_tensors
-from dithc.train import DONE, HELD, Job, background, train
+from dithc.train import Job, background, train
 from dithc.train.background import Background, Cancelled
 from dithc.train.checkpoints import content, saving, snapshot
 from dithc.train.checkpoints.snapshot import share_out
+from dithc.train.job import DONE, HELD
 from dithc.train.step.step import Trainer
 from dithc.train.stop import Pace
 from tests.ranks import needs_launcher, on_ranks

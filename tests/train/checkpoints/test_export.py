@@ -18,8 +18,9 @@ from dithc.log import UserError
 from dithc.model import DiT, DiTConfig
 from dithc.runs import Store
 from dithc.sealed import seal, unseal
-from dithc.train import DONE, export, train
+from dithc.train import export, train
 from dithc.train.checkpoints.weights import read_weights
+from dithc.train.job import DONE
 from tests.train.conftest import SMALL
 
 

@@ -19,10 +19,10 @@ from dithc.train.checkpoints.content import OPTIMIZER_FILE
 from dithc.train.matrices import HIDDEN, Holding, Matrix, matrices_of, owners_of
 from dithc.train.optimizer.ema import Ema
 from dithc.train.optimizer.optimizer import Optimizer
-from dithc.train.optimizer.zero import Run, RunHolding
 from dithc.train.strategies.layout import Layout
 from dithc.train.strategies.strategy import Strategy
 from dithc.train.strategies.tensor import Cut, ShardHolding, Shards
+from dithc.train.strategies.zero import Run, RunHolding
 from tests.comm.test_group import run_program
 from tests.hcops.test_newton_schulz import by_svd
 from tests.train.strategies.test_strategies import FP32, STEPS, assert_alike, rows, several_ranks, ten, train_on_ranks
@@ -78,7 +78,7 @@ def test_memory_is_said_to_be_one_moment_less_for_matrices():
     model = {"preset": "DiT-S/2", "hidden_size": WIDTH, "depth": DEPTH, "num_heads": 2}
     muon, adamw = run_of(model=model), run_of(model=model, optimizer={"kind": "adamw"})
     held = [
-        sum(value.nbytes for value in Optimizer(small_dit(), run).state().values() if value.dim())
+        sum(value.nbytes for value in Optimizer.of_run(small_dit(), run).state().values() if value.dim())
         for run in (adamw, muon)
     ]
     assert adamw.state_bytes - muon.state_bytes == adamw.snapshot_bytes - muon.snapshot_bytes == held[0] - held[1]
@@ -97,7 +97,7 @@ def test_operations_of_updates_are_those_of_the_matrices():
 
 def test_steps_are_those_of_torch():
     ours, theirs = small_dit(), small_dit()
-    optimizer = Optimizer(ours, run_of())
+    optimizer = Optimizer.of_run(ours, run_of())
     named = trained(theirs)
     matrices = {
         matrix: nn.Parameter(named[matrix.name].detach()[matrix.lines].clone())
@@ -112,7 +112,7 @@ def test_steps_are_those_of_torch():
             give_gradients(model, step)
         for matrix, value in matrices.items():
             value.grad = named[matrix.name].grad[matrix.lines].clone()
-        optimizer.step(step)
+        optimizer.update(step)
         muon.step()
         adamw.step()
     found = trained(ours)
@@ -130,7 +130,7 @@ def test_a_step_is_momentum_then_the_orthogonal_factor_at_the_size_of_adamw(back
     use_backend(backend)
     model, name, lr, decay = small_dit(), "blocks.1.mlp.fc2.weight", 0.01, 0.1
     settings = run_of(clip=clip, optimizer={"kind": "muon", "momentum": 0.8, "iterations": 4})
-    optimizer, ema = Optimizer(model, settings), Ema(model, training.Ema(decay=0.5, warmup=False))
+    optimizer, ema = Optimizer.of_run(model, settings), Ema(model, training.Ema(decay=0.5, warmup=False))
     weight = trained(model)[name].detach().double()
     momentum, average = torch.zeros_like(weight), weight.clone()
     for step in (1, 2, 3):
@@ -140,7 +140,7 @@ def test_a_step_is_momentum_then_the_orthogonal_factor_at_the_size_of_adamw(back
         momentum = 0.8 * momentum + gradient  # Jordan's form; its size is not seen
         weight = weight * (1 - lr * decay) - lr * 0.2 * math.sqrt(4 * WIDTH) * by_svd(gradient + 0.8 * momentum, 4)
         average = 0.5 * average + 0.5 * weight
-        optimizer.step(step, ema=ema)
+        optimizer.update(step, ema=ema)
     found = trained(model)[name].detach().double()
     torch.testing.assert_close(found, weight, rtol=0, atol=1e-6)
     torch.testing.assert_close(ema.state[name].double(), average, rtol=0, atol=1e-6)
@@ -150,7 +150,7 @@ def test_updates_have_the_size_of_adamws_whatever_the_shape_of_the_matrix():
     model = small_dit()
     before = {name: value.detach().clone() for name, value in trained(model).items()}
     give_gradients(model, 1)
-    Optimizer(model, run_of(weight_decay=0.0)).step(1)
+    Optimizer.of_run(model, run_of(weight_decay=0.0)).update(1)
     for matrix in matrices_of(shapes_of(model)):
         moved = (trained(model)[matrix.name].detach() - before[matrix.name])[matrix.lines]
         assert 0.01 * 0.2 * 0.6 < moved.square().mean().sqrt() < 0.01 * 0.2 * 1.21
@@ -158,13 +158,13 @@ def test_updates_have_the_size_of_adamws_whatever_the_shape_of_the_matrix():
 
 def test_weights_without_a_gradient_stay_and_their_average_moves_towards_them():
     model, name = small_dit(), "blocks.0.attn.proj.weight"
-    optimizer, ema = Optimizer(model, run_of()), Ema(model, training.Ema(decay=0.5, warmup=False))
+    optimizer, ema = Optimizer.of_run(model, run_of()), Ema(model, training.Ema(decay=0.5, warmup=False))
     give_gradients(model, 1)
     weight = trained(model)[name]
     with torch.no_grad():
         weight.add_(1.0)
     weight.grad, before = None, weight.detach().clone()
-    optimizer.step(1, ema=ema)
+    optimizer.update(1, ema=ema)
     assert torch.equal(weight, before)
     torch.testing.assert_close(ema.state[name], before - 0.5)
     assert not optimizer.state()[f"momentum.{name}"].any()
@@ -172,7 +172,7 @@ def test_weights_without_a_gradient_stay_and_their_average_moves_towards_them():
 
 def test_state_goes_through_pieces_to_the_bit_and_moves_to_another_home():
     first, second = small_dit(), small_dit()
-    begun, ended = Optimizer(first, run_of()), Optimizer(second, run_of())
+    begun, ended = Optimizer.of_run(first, run_of()), Optimizer.of_run(second, run_of())
     for step in (1, 2, 3):
         if step == 3:
             ended.load(assemble(begun.pieces()))
@@ -180,8 +180,8 @@ def test_state_goes_through_pieces_to_the_bit_and_moves_to_another_home():
             second.load_state_dict(first.state_dict())
         for model in (first, second):
             give_gradients(model, step)
-        begun.step(step)
-    ended.step(3)
+        begun.update(step)
+    ended.update(3)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     names = set(assemble(begun.pieces()))
     assert "momentum.blocks.0.attn.qkv.weight" in names
@@ -192,9 +192,9 @@ def test_state_goes_through_pieces_to_the_bit_and_moves_to_another_home():
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_state_of_another_kind_is_refused(kind):
     other = {"adamw": "muon", "muon": "adamw"}[kind]
-    state = assemble(Optimizer(small_dit(), run_of(optimizer={"kind": other})).pieces())
+    state = assemble(Optimizer.of_run(small_dit(), run_of(optimizer={"kind": other})).pieces())
     with pytest.raises(UserError, match=f"optimizer state(.|\n)*of optimizer {kind}"):
-        Optimizer(small_dit(), run_of(optimizer={"kind": kind})).load(state)
+        Optimizer.of_run(small_dit(), run_of(optimizer={"kind": kind})).load(state)
 
 
 def test_a_resumed_training_is_the_uninterrupted_one_to_the_bit(job):
@@ -216,7 +216,7 @@ def tensors_of(job, step):
 
 def test_the_log_says_what_is_whose(caplog):
     with caplog.at_level("INFO", logger="dithc"):
-        Optimizer(small_dit(), run_of())
+        Optimizer.of_run(small_dit(), run_of())
     assert "Muon updates 12 matrices of 24,576 weights (6 of attn.qkv, 2 of attn.proj" in caplog.text
     assert "owns 12 of them" in caplog.text
 

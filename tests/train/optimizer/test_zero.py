@@ -130,6 +130,6 @@ def test_average_moves_towards_weights_that_have_no_gradient():
     with torch.no_grad():
         model[0].weight.add_(1.0)
     model[1](torch.ones(1, 4)).sum().backward()
-    Optimizer(model, training.Run(dataset="none")).step(1, ema=ema)
+    Optimizer.of_run(model, training.Run(dataset="none")).update(1, ema=ema)
     torch.testing.assert_close(ema.state["0.weight"], before + 0.5)
     torch.testing.assert_close(model[0].weight, before + 1.0)

@@ -281,7 +281,7 @@ def play_rounding(state: State, *, exact: bool = False) -> None:
     if exact:
         model.load_state_dict(optimizer.exact)
         return
-    optimizer.exact, update = {name: value.clone() for name, value in model.state_dict().items()}, optimizer.step
+    optimizer.exact, plain = {name: value.clone() for name, value in model.state_dict().items()}, optimizer.update
 
     @torch.no_grad()
     def round_all() -> None:
@@ -289,14 +289,14 @@ def play_rounding(state: State, *, exact: bool = False) -> None:
             if parameter.requires_grad:
                 parameter.copy_(parameter.bfloat16())
 
-    def step(number: int, **settings: Any) -> float:
+    def update(number: int, **settings: Any) -> float:
         model.load_state_dict(optimizer.exact)
-        rate = update(number, **settings)
+        rate = plain(number, **settings)
         optimizer.exact = {name: value.clone() for name, value in model.state_dict().items()}
         round_all()
         return rate
 
-    optimizer.step = step
+    optimizer.update = update
     round_all()
 
 

@@ -19,7 +19,8 @@ from dithc.log import UserError, read_metrics
 from dithc.model import DiT
 from dithc.runs import Store
 from dithc.tensors import read_tensors
-from dithc.train import DONE, Job, setup, train
+from dithc.train import Job, setup, train
+from dithc.train.job import DONE
 from dithc.train.optimizer.ema import Ema
 from dithc.train.optimizer.optimizer import Optimizer
 from dithc.train.step.guide import Guide, start_of
@@ -86,7 +87,7 @@ def trainer_of(run: training.Run, model: DiT, start: DiT | None = None) -> Train
         run=run,
         source=Source(run.objective.predict),
         strategy=strategy,
-        optimizer=Optimizer(model, run, flat=False),
+        optimizer=Optimizer.of_run(model, run, flat=False),
         ema=Ema(model, run.ema),
         group=Group(),
         guide=guide,

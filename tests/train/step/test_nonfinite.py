@@ -14,7 +14,8 @@ from dithc.comm import Group
 from dithc.diffusion import Objective
 from dithc.log import UserError, read_metrics
 from dithc.runs import Manifest, Store
-from dithc.train import DONE, train
+from dithc.train import train
+from dithc.train.job import DONE
 from dithc.train.journal import Journal
 from dithc.train.step import nonfinite
 from dithc.train.step.layer_search import Search

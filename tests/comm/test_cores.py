@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dithc.cli.ranks import _threads
+from dithc.comm.cores import _threads
 from dithc.hardware import RankPlan
 from dithc.hardware.machine import Core
 

@@ -53,10 +53,14 @@ class Zero:
         self._places: dict[str, slice] = {}
         self._own: dict[str, Tensor] = {}
 
-    def share(self) -> None:
-        """Moves the weights into one buffer, in the final order of the gradients, and gives every rank its share; collective."""
+    def share(self, *, parts: Iterable[nn.Module], early: Iterable[Tensor] = ()) -> None:
+        """Moves the weights into one buffer, in the final order of the gradients, and gives every rank its share; collective.
+
+        Args:
+            parts: modules inside of the model, each called before its parameters are read, but for those that are read `early`.
+        """
         reducer = self.reducer
-        self._weights = Group.shared_weights(self._model, reducer)
+        self._weights = Group.shared_weights(self._model, reducer, parts=parts, early=early)
         name_of = {id(value): name for name, value in self._model.named_parameters()}
         self._numbers = {name_of[id(parameter)]: number for number, parameter in enumerate(reducer.parameters)}
         for index, bucket in reversed([*enumerate(reducer.arrangement.buckets)]):

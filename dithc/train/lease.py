@@ -1,0 +1,24 @@
+"""The lease of a store, which one trainer holds for all of its ranks."""
+
+from contextlib import ExitStack
+
+from dithc.comm import Group
+from dithc.runs import Lease, Store
+
+
+def leased(store: Store, group: Group, stack: ExitStack) -> Lease | None:
+    """The lease of a store on rank 0, None on the others; all ranks learn when it is held by another trainer.
+
+    Raises:
+        Lease.Held: on all ranks.
+    """
+    lease, refusal = None, None
+    if group.rank == 0:
+        try:
+            lease = stack.enter_context(Lease(store.folder))
+        except Lease.Held as error:
+            refusal = str(error)
+    refusal = group.broadcast_object(refusal)
+    if refusal is not None:
+        raise Lease.Held(refusal)
+    return lease

@@ -1,0 +1,167 @@
+"""Checkpoints of any training, for a loop of one's own: taken up when it begins, written beside it, whole or not there."""
+
+import time
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from dithc.comm import Group
+from dithc.config import training
+from dithc.log import logger, problem
+from dithc.runs import Store
+from dithc.train.checkpoints import Kept, Saver
+from dithc.train.job import DONE, STOPPED
+from dithc.train.lease import leased
+from dithc.train.optimizer import Optimizer
+from dithc.train.stop import Pace, Stop
+
+FACTS = "facts"
+log = logger(__name__)
+
+
+class Checkpoints:
+    """Weights and optimizer's state of a training in a folder; a context around its loop, entered by all ranks.
+
+        with Checkpoints("store/mine", group, optimizer, every=100, facts={"seed": 0, "batch": 32}) as checkpoints:
+            for step in range(checkpoints.step + 1, 1001):     # 1, or where an earlier job ended
+                x, y = batch_of(step, group.rank)              # what follows from the step is the same when it goes on
+                strategy.backward(loss_of(net(x), y))
+                optimizer.step()
+                if not checkpoints.after(step):                # asked to stop: it is saved, start again to go on
+                    break
+        sys.exit(checkpoints.status)                           # 0, or 75 where it was stopped
+
+    A folder with its name, `step_0000100`, is whole: `model.safetensors`, `optimizer.safetensors`, and `checkpoint.json` with the
+    hash of each file and the facts. Each rank writes its part, from a copy, while the training goes on. A training that goes
+    on equals one that was not interrupted to the bit, at the same number of ranks and threads, if its batches and random numbers
+    follow from the step (`torch.manual_seed(...)` of seed, step and rank). Another number of ranks, and with or without
+    zero1, goes on too; sums are rounded differently then.
+
+    Attributes:
+        step: the last step that was done: 0, that of the checkpoint that was taken up, or the one `after` was told.
+        facts: of the checkpoint that was taken up, or those given.
+        status: of this process, when the block has ended: 0 done, 75 stopped and saved.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        group: Group,
+        optimizer: Optimizer,
+        *,
+        every: int = 100,
+        keep_last: int = 2,
+        keep_every: Collection[int] = (),
+        facts: Mapping[str, Any] | None = None,
+        walltime_minutes: float | None = None,
+        path: training.CheckpointPath = "async",
+    ) -> None:
+        """Prepares; the folder is looked at when the block begins.
+
+        Args:
+            folder: one for each training, which all ranks can write to.
+            group: the connected ranks.
+            optimizer: whose strategy is settled.
+            every: steps between two checkpoints; the last step is saved too.
+            keep_last: how many stay.
+            keep_every: multiples of any of these stay too.
+            facts: what has to be the same in who goes on, ready for JSON: seed, batch, learning rate.
+            walltime_minutes: of this process, near the end of which it is asked to stop; None for what `dithc launch` says.
+            path: whether the training goes on while one is written.
+
+        Raises:
+            UserError: numbers below 1.
+        """
+        if min(every, keep_last, *keep_every, 1) < 1:
+            got = f"every {every}, keep_last {keep_last}, keep_every {list(keep_every)}"
+            raise problem("settings of checkpoints", got=got, expected="1 and more", remedy="correct them")
+        self._group, self._store, self._every = group, Store(Path(folder)), every
+        strategy = optimizer.strategy
+        self._state = Kept(model=strategy.model, optimizer=optimizer, strategy=strategy)
+        self._stop, self._pace = Stop(walltime_minutes=walltime_minutes), Pace()
+        self._keep: dict[str, Any] = {"keep_last": keep_last, "keep_every": keep_every, "path": path}
+        self._stack = ExitStack()
+        self._has_moved = False
+        self.facts, self.status = dict(facts or {}), DONE
+
+    @property
+    def step(self) -> int:
+        """The last step that was done."""
+        return self._state.step
+
+    def __enter__(self) -> Self:
+        """Takes up the newest checkpoint that is whole.
+
+        Raises:
+            Lease.Held: another process trains into this folder.
+            UserError: the newest ones are damaged, or of another training.
+        """
+        with ExitStack() as stack:
+            lease = leased(self._store, self._group, stack)
+            stack.enter_context(self._stop)
+            layout = self._state.strategy.layout
+            said = {
+                "ranks": layout.size,
+                "strategy": layout.name,
+                "threads": torch.get_num_threads(),
+                FACTS: self.facts,
+            }
+            self._saver = Saver(self._store, lease=lease, group=self._group, said=said, pace=self._pace, **self._keep)
+            self._take_up(said)
+            self._stack = stack.pop_all()
+        self._begun = time.monotonic()
+        return self
+
+    def after(self, step: int) -> bool:
+        """To be called after each step by all ranks: saves where one is due, and gets on with the one on its way.
+
+        Returns:
+            Whether to go on: False, on all ranks, once any of them was asked to stop (SIGTERM, SIGINT, the end of the walltime).
+
+        Raises:
+            Lease.Held: another process has taken over.
+            UserError: the disk is full; the last checkpoint is intact.
+        """
+        now = time.monotonic()
+        self._pace.step(now - self._begun)
+        self._state.step, self._has_moved = step, True
+        self._saver.poll()
+        if step % self._every == 0:
+            self._saver.save(self._state)
+        self._begun = time.monotonic()
+        reason = self._stop.reason(grace_seconds=self._pace.grace_seconds)
+        if not self._group.any(reason is not None):
+            return True
+        log.warning(f"stopping after step {step}: {reason or 'asked on another rank'}")
+        self.status = STOPPED
+        return False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Saves the last step, if the block has not failed, and returns when it is written."""
+        with self._stack:
+            if error is not None:
+                self._saver.abandon()
+                return
+            if self._has_moved and self._saver.last != self.step:
+                self._saver.save(self._state)
+            self._saver.finish()
+            self._group.barrier()
+
+    def _take_up(self, said: dict[str, Any]) -> None:
+        found: Store.Checkpoint | None = None
+        if self._group.rank == 0:
+            self._store.sweep()
+            found = self._store.newest()
+        found = self._group.broadcast_object(found)
+        if found is None:
+            log.info(f"nothing in {self._store.folder}: starting at step 0")
+            return
+        self._state.take_up(found, said=said, same=(FACTS,))
+        self._saver.last = self.step
+        log.info(f"continuing from step {self.step} in {found.folder}")

@@ -1,0 +1,125 @@
+"""What all ranks must have the same before they train together: the model, and what an example uses of it; collective."""
+
+import zlib
+from collections.abc import Iterable
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from dithc.log import problem
+
+MOST_NAMED = 3
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+Told = TypeVar("Told")
+
+
+def check_model(model: nn.Module) -> None:
+    """Compares parameters and buffers of this rank's model with those of rank 0, names, shapes, types and numbers.
+
+    Raises:
+        UserError: on every rank, where they differ on any.
+    """
+    told = _gathered({name: _told(value) for name, value in _tensors(model).items()})
+    for rank, other in enumerate(told):
+        if list(other) != list(told[0]):
+            names = list(dict.fromkeys([*other, *told[0]]))
+            odd = [name for name in names if (name in other) != (name in told[0])] or ["the order of all"]
+            raise problem(
+                f"model of rank {rank}",
+                got=f"{len(other)} parameters and buffers, where rank 0 has {len(told[0])}; different: {_named(odd)}",
+                expected="the same model on every rank",
+                remedy="make it of the same settings everywhere, and by nothing that the rank decides",
+            )
+        odd = [name for name, kind in other.items() if kind[0] != told[0][name][0]]
+        if odd:
+            got = ", ".join(f"{name} of {other[name][0]}" for name in odd[:MOST_NAMED])
+            wanted = ", ".join(f"{name} of {told[0][name][0]}" for name in odd[:MOST_NAMED])
+            raise problem(
+                f"model of rank {rank}",
+                got=got,
+                expected=f"{wanted}, as rank 0 has it",
+                remedy="make it of the same settings everywhere, and by nothing that the rank decides",
+            )
+        if odd := [name for name, kind in other.items() if kind[1] != told[0][name][1]]:
+            raise problem(
+                f"weights of rank {rank}",
+                got=f"other numbers than rank 0 has in {_named(odd)}",
+                expected="the same weights on every rank before the first step",
+                remedy="call torch.manual_seed(...) with the same number on all ranks before the model is made, or load the same "
+                "file on all",
+            )
+
+
+def check_trained(model: nn.Module) -> None:
+    """Looks whether ranks can sum the gradients of all that is trained.
+
+    Raises:
+        UserError: nothing is trained, or something that is no fp32 number in memory.
+    """
+    trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    lazy = [name for name, value in trained.items() if isinstance(value, nn.parameter.UninitializedParameter)]
+    odd = lazy or [name for name, value in trained.items() if not value.is_cpu or value.dtype is not torch.float32]
+    sparse = [name for name, part in model.named_modules() if isinstance(part, EMBEDDINGS) and part.sparse]
+    if trained and not odd and not sparse:
+        return
+    got, remedy = "no parameter that is trained", "set requires_grad of what is to be trained"
+    if sparse:
+        got, remedy = f"sparse gradients of {_named(sparse)}", "make the embedding with sparse=False"
+    elif lazy:
+        got, remedy = f"no numbers yet in {_named(lazy)}", "call the model once before it is given to a strategy"
+    elif odd:
+        kinds = ", ".join(f"{name} of {trained[name].dtype} on {trained[name].device}" for name in odd[:MOST_NAMED])
+        got, remedy = kinds, "call model.float(); arithmetic in bf16 is torch.autocast's, around the forward pass"
+    raise problem("parameters of the model", got=got, expected="fp32 on the CPU, with dense gradients", remedy=remedy)
+
+
+def check_used(names: Iterable[str], used: Iterable[str]) -> list[str]:
+    """Compares which parameters have a gradient of the example on each rank.
+
+    Args:
+        names: of all parameters that are trained.
+        used: those that have a gradient on this rank.
+
+    Returns:
+        Those that have none on any.
+
+    Raises:
+        UserError: on every rank, where some have one and others have none.
+    """
+    told = [set(one) for one in _gathered(list(used))]
+    everywhere, anywhere = set.intersection(*told), set.union(*told)
+    if odd := [name for name in names if name in anywhere - everywhere]:
+        ranks = [str(rank) for rank, one in enumerate(told) if odd[0] not in one]
+        raise problem(
+            f"gradients of the example given to settle: {_named(odd)}",
+            got=f"none of {odd[0]} on rank {', '.join(ranks)}",
+            expected="a gradient of the same parameters on every rank",
+            remedy="give settle an example on each rank that uses all that is trained; in later steps a layer may be used by "
+            "some ranks alone, and has no gradient then from the others",
+        )
+    return [name for name in names if name not in anywhere]
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _told(value: Tensor) -> tuple[str, int]:
+    """Type and shape in words, and a checksum of the numbers."""
+    kind = f"{value.dtype} {tuple(value.shape)}, {'trained' if value.requires_grad else 'not trained'}"
+    own = value.detach().cpu().contiguous().reshape(-1)
+    return kind, zlib.crc32(own.view(torch.uint8).numpy().data) if own.numel() else 0
+
+
+def _gathered(own: Told) -> list[Told]:
+    """What every rank tells."""
+    told: list[Told] = [own] * dist.get_world_size()
+    dist.all_gather_object(told, own)
+    return told
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more

@@ -1,0 +1,98 @@
+"""The first passes of a model, before it is trained: which of its modules are called, and which weights are read by whom."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from dithc.log import problem
+
+
+class Watch(TorchFunctionMode):
+    """Sees one forward pass of a model, as a context around it.
+
+    Attributes:
+        parts: the outermost modules inside of the model that were called, in that order.
+        early: parameters that were read while no part that holds them had been called: a weight of a module that is not called,
+            as of `linear(x, self.head.weight)` in the model itself.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.parts: list[nn.Module] = []
+        self.early: list[Tensor] = []
+        self._model, self._stack, self._depth = model, ExitStack(), 0
+        self._open = {id(parameter) for parameter in model.parameters()}
+
+    def __enter__(self) -> "Watch":
+        for module in self._model.modules():
+            if module is not self._model and not isinstance(module, torch.jit.ScriptModule):
+                self._stack.callback(module.register_forward_pre_hook(self._enter).remove)
+                self._stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *how: Any) -> None:
+        super().__exit__(*how)  # type: ignore[no-untyped-call]
+        self._stack.close()
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Notes the parameters among the arguments of any function of torch."""
+        for value in tree_leaves((args, kwargs or {})):
+            if isinstance(value, nn.Parameter) and id(value) in self._open:
+                self._open.remove(id(value))
+                self.early.append(value)
+        return function(*args, **(kwargs or {}))
+
+    def _enter(self, module: nn.Module, _: Any) -> None:
+        if self._depth == 0 and module not in self.parts:
+            self.parts.append(module)
+            self._open -= {id(parameter) for parameter in module.parameters()}
+        self._depth += 1
+
+    def _leave(self, module: nn.Module, _: Any, __: Any) -> None:
+        self._depth -= 1
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[list[str]]:
+    """Passes in here leave no trace: buffers and torch's random numbers are afterwards as before.
+
+    Yields:
+        A list that in the end has the names of the buffers that a pass changes, such as statistics of a batch norm.
+    """
+    before = {name: value.detach().clone() for name, value in model.named_buffers()}
+    changed: list[str] = []
+    with torch.random.fork_rng(devices=[]):
+        yield changed
+    with torch.no_grad():
+        for name, value in model.named_buffers():
+            if name in before and value.shape == before[name].shape and not torch.equal(value, before[name]):
+                value.copy_(before[name])
+                changed.append(name)
+
+
+def mean_square(output: Any) -> Tensor:
+    """A number that depends on all that a module has returned: a tensor, or tuples, lists and dictionaries of some.
+
+    Raises:
+        UserError: nothing in it has a gradient.
+    """
+    values = [value for value in tree_leaves(output) if isinstance(value, Tensor) and value.requires_grad]
+    if not values:
+        raise problem(
+            "output of the module on the example given to settle",
+            got=f"{type(output).__name__} without a tensor that has a gradient",
+            expected="a tensor, or tuples, lists and dictionaries of tensors",
+            remedy="give settle `loss_of`, a function that makes one number of that output",
+        )
+    return _sum(value.float().square().mean() for value in values)
+
+
+def _sum(numbers: Iterable[Tensor]) -> Tensor:
+    first, *others = numbers
+    return sum(others, start=first)

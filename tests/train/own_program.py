@@ -1,0 +1,408 @@
+"""What each rank of the tests of modules of others runs: `own_program.py <ranks> <folder> <scene>...`; one line when all is well.
+
+Legend: N samples, T tokens, D width, C channels.
+"""
+
+import copy
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dithc.automem import AutoMem, manager
+from dithc.comm import Group, connect
+from dithc.comm.gradients import buckets
+from dithc.log import UserError
+from dithc.train import Checkpoints, Optimizer, Strategy
+from dithc.train.strategies.settling import mean_square
+from tests.automem.managed import two_tiers
+from tests.train.optimizer.zero_program import send_late
+
+SAMPLES, TOKENS, WORDS, SIDE, CLASSES, STEPS = 4, 6, 24, 8, 5, 4
+CLIP = 0.05  # below the norms of these gradients
+# Unit roundoff, times the longest sum (samples x 8 x 8 positions of a convolution's gradient), times the layers in a row.
+FP32 = 2**-24 * SAMPLES * SIDE**2 * 8
+
+
+GROUPS = partial(nn.GroupNorm, 2)
+
+
+class Pictures(nn.Module):
+    """Convolutions, a norm over groups or over the batch, attention of torch's, a dropout."""
+
+    def __init__(self, norm: Callable[[int], nn.Module] = GROUPS, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), norm(16), nn.SiLU())
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).flatten(2).transpose(1, 2)  # (N, T, C)
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        out: Tensor = self.head(self.dropout(x.mean(1)))
+        return out
+
+
+class Words(nn.Module):
+    """Parts in a dictionary that is not called, a head with the weights of the embedding, a weight of a part that is not called,
+    and a bias that is read before its part is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        parts = {"embedding": nn.Embedding(WORDS, 16), "lstm": nn.LSTM(16, 16, num_layers=2, batch_first=True)}
+        self.parts = nn.ModuleDict(parts | {"norm": nn.LayerNorm(16)})
+        self.head = nn.Linear(16, WORDS, bias=False)
+        self.head.weight = self.parts["embedding"].weight
+        self.uncalled, self.read_early = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        bias = self.read_early.bias * 2
+        x = self.parts["embedding"](tokens)  # (N, T, D)
+        x, (state, _) = self.parts["lstm"](x)
+        x = functional.linear(x, self.uncalled.weight, bias)
+        return self.head(self.parts["norm"](self.read_early(x))), {"state": state}
+
+
+class RmsNorm(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * self.weight
+
+
+class Layer(nn.Module):
+    """Of a Llama: rotated queries and keys, a gated MLP."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.input_norm, self.mlp_norm = RmsNorm(width), RmsNorm(width)
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.gate, self.up = (nn.Linear(width, 2 * width, bias=False) for _ in range(2))
+        self.down = nn.Linear(2 * width, width, bias=False)
+
+    def forward(self, x: Tensor, angles: Tensor) -> Tensor:
+        y = self.input_norm(x)
+        q, k, v = (part(y).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        q, k = (self._rotated(part, angles) for part in (q, k))
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(y.transpose(1, 2).flatten(2))
+        y = self.mlp_norm(x)
+        out: Tensor = x + self.down(functional.silu(self.gate(y)) * self.up(y))
+        return out
+
+    @staticmethod
+    def _rotated(x: Tensor, angles: Tensor) -> Tensor:
+        one, two = x.chunk(2, dim=-1)
+        return torch.cat((one * angles.cos() - two * angles.sin(), one * angles.sin() + two * angles.cos()), dim=-1)
+
+
+class Decoder(nn.Module):
+    """Llama-like: its layers stand in a module inside of it, and it returns a dictionary."""
+
+    def __init__(self, width: int = 32, heads: int = 2, depth: int = 2) -> None:
+        super().__init__()
+        self.model = nn.Module()
+        self.model.embedding, self.model.norm = nn.Embedding(WORDS, width), RmsNorm(width)
+        self.model.layers = nn.ModuleList(Layer(width, heads) for _ in range(depth))
+        self.head = nn.Linear(width, WORDS, bias=False)
+        frequencies = 1e4 ** -(torch.arange(0, width // heads, 2) / (width // heads))
+        self.register_buffer("angles", torch.outer(torch.arange(TOKENS), frequencies), persistent=False)
+
+    def forward(self, tokens: Tensor) -> dict[str, Tensor]:
+        x = self.model.embedding(tokens)
+        for layer in self.model.layers:
+            x = layer(x, self.angles)
+        return {"logits": self.head(self.model.norm(x))}
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {"pictures": Pictures, "words": Words, "decoder": Decoder}
+
+
+def made(kind: Callable[[], nn.Module]) -> nn.Module:
+    """The same weights at every call."""
+    torch.manual_seed(0)
+    return kind()
+
+
+def batch_of(model: nn.Module, step: int, samples: int = SAMPLES) -> tuple[Tensor, Tensor]:
+    """The whole batch of a step."""
+    draws = torch.Generator().manual_seed(step)
+    if isinstance(model, Pictures):
+        return torch.randn(samples, 3, SIDE, SIDE, generator=draws), torch.randint(CLASSES, (samples,), generator=draws)
+    words = torch.randint(WORDS, (samples, TOKENS + 1), generator=draws)
+    return words[:, :-1], words[:, 1:].reshape(-1)
+
+
+def loss_of(output: Any, wanted: Tensor) -> Tensor:
+    """The mean over all that is predicted."""
+    logits = output["logits"] if isinstance(output, dict) else output[0] if isinstance(output, tuple) else output
+    return functional.cross_entropy(logits.flatten(0, -2), wanted)
+
+
+class Training:
+    """A loop of one's own: each rank learns from its share of the batch."""
+
+    def __init__(self, model: nn.Module, group: Group, sharding: str = "none", **settings: Any) -> None:
+        self.model, self.group = model, group
+        self.strategy = Strategy(model, group, sharding=sharding)
+        self.net = self.strategy.settle(batch_of(model, 0, samples=1)[0])
+        self.optimizer = Optimizer(self.strategy, **{"lr": 1e-2, "weight_decay": 0.1, "clip": CLIP} | settings)
+        self.losses: list[float] = []
+
+    def backward(self, step: int) -> None:
+        torch.manual_seed(1000 * step + self.group.rank)  # of dropouts
+        x, y = batch_of(self.model, step, SAMPLES * self.group.size)
+        share = slice(self.group.rank * SAMPLES, (self.group.rank + 1) * SAMPLES)
+        loss = loss_of(self.net(x[share]), y.view(len(x), -1)[share].reshape(-1))
+        self.strategy.backward(loss)
+        self.losses.append(loss.item())
+
+    def steps(self, first: int, last: int) -> dict[str, Tensor]:
+        for step in range(first, last + 1):
+            self.backward(step)
+            told = self.optimizer.step()
+            assert told["grad_norm"] > CLIP, "clipping has to have an effect"
+        return self.weights()
+
+    def weights(self) -> dict[str, Tensor]:
+        self.strategy.ready()
+        return {name: value.clone() for name, value in self.model.state_dict().items()}
+
+
+def assert_same(found: dict[str, Tensor], truth: dict[str, Tensor]) -> None:
+    assert found.keys() == truth.keys()
+    for name, value in truth.items():
+        assert torch.equal(found[name], value), name
+
+
+def gradients(group: Group, _: Path) -> None:
+    """Gradients of the ranks are those of one process with the joined batch, in float64; to the bit the same on all ranks."""
+    for name, kind in MODELS.items():
+        training, exact = Training(made(kind), group), made(kind).double()
+        training.backward(1)
+        x, y = batch_of(exact, 1, SAMPLES * group.size)
+        loss_of(exact(x.double() if x.is_floating_point() else x), y).backward()
+        own = {name: value.grad for name, value in training.model.named_parameters()}
+        for part, wanted in exact.named_parameters():
+            if wanted.grad is None:
+                assert (name, part, own[part]) == ("words", "uncalled.bias", None)
+                continue
+            difference = (own[part].double() - wanted.grad).norm() / wanted.grad.norm()
+            assert difference < FP32, (name, part, difference)
+        others = group.gather_objects(own)
+        used = [part for part, value in own.items() if value is not None]
+        assert all(torch.equal(other[part], own[part]) for other in others for part in used), name
+
+
+def micro_batches(group: Group, _: Path) -> None:
+    """Losses that are sums, in several passes, give the gradient of the mean over the whole batch."""
+    training, whole = Training(made(Decoder), group), Training(made(Decoder), group)
+    whole.backward(1)
+    x, y = batch_of(whole.model, 1, SAMPLES * group.size)
+    count = SAMPLES // 2
+    for part in range(2):
+        rows = slice(group.rank * SAMPLES + part * count, group.rank * SAMPLES + (part + 1) * count)
+        loss = loss_of(training.net(x[rows]), y.view(len(x), -1)[rows].reshape(-1)) * (count * TOKENS)
+        training.strategy.backward(loss, over=y.numel(), last=part == 1)
+    for one, other in zip(training.model.parameters(), whole.model.parameters(), strict=True):
+        assert (one.grad - other.grad).norm() <= FP32 * other.grad.norm()
+
+
+def zero_is_plain(group: Group, _: Path) -> None:
+    """ZeRO-1 trains as the plain optimizer, to the bit, whatever the module."""
+    for name, kind in MODELS.items():
+        plain, shared = (Training(made(kind), group, sharding) for sharding in ("none", "zero1"))
+        assert_same(shared.steps(1, STEPS), plain.steps(1, STEPS))
+        assert shared.losses == plain.losses, name
+        held = [sum(value.numel() for value in one.optimizer.state().values()) for one in (shared, plain)]
+        assert held[0] < held[1]
+        assert sum(group.gather_objects(held[0])) == held[1] + group.size - 1, (
+            "every number once, but the count of updates"
+        )
+
+
+def late_weights(group: Group, _: Path) -> None:
+    """Nothing is read before the weights of all ranks are there, wherever a module reads them: NaN until somebody waits."""
+    gather = dist.all_gather_single
+    for name, kind in MODELS.items():
+        truth = Training(made(kind), group)
+        truth.steps(1, 3)
+        dist.all_gather_single = partial(send_late, gather)
+        try:
+            late = Training(made(kind), group, "zero1")
+            late.steps(1, 3)
+            assert late.losses == truth.losses, name
+        finally:
+            dist.all_gather_single = gather
+
+
+def changes_nothing(group: Group, _: Path) -> None:
+    """`settle` leaves weights, statistics and random numbers as they were; statistics are then those of rank 0."""
+    model = made(partial(Pictures, nn.BatchNorm2d, 0.5))
+    before = copy.deepcopy(model.state_dict())
+    torch.manual_seed(5)
+    wanted = torch.rand(3)
+    torch.manual_seed(5)
+    strategy = Strategy(model, group)
+    strategy.settle(torch.randn(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(group.rank)))
+    assert torch.equal(torch.rand(3), wanted)
+    assert_same(dict(model.state_dict()), before)
+    strategy.backward(strategy.module(batch_of(model, group.rank)[0]).square().mean())
+    found = group.gather_objects(model.stem[1].state_dict())
+    assert not torch.equal(found[0]["running_mean"], before["stem.1.running_mean"])
+    for other in found:
+        assert_same(other, found[0])
+
+
+def resumed(group: Group, folder: Path) -> None:
+    """A training that goes on from a checkpoint equals one that was not interrupted, to the bit."""
+
+    def channels_last() -> nn.Module:
+        return Pictures(nn.BatchNorm2d, 0.5).to(memory_format=torch.channels_last)
+
+    for name, kind in {"statistics": channels_last, "words": Words}.items():
+        for sharding in ("none", "zero1"):
+            truth = Training(made(kind), group, sharding).steps(1, STEPS)
+            for last in (STEPS // 2, STEPS):
+                training = Training(made(kind), group, sharding)
+                checkpoints = Checkpoints(
+                    folder / f"{name}-{sharding}", group, training.optimizer, every=3, facts={"a": 1}
+                )
+                with checkpoints:
+                    assert checkpoints.step == (0 if last < STEPS else STEPS // 2)
+                    for step in range(checkpoints.step + 1, last + 1):
+                        training.steps(step, step)
+                        assert checkpoints.after(step)
+                assert (checkpoints.step, checkpoints.status) == (last, 0)
+            assert_same(training.weights(), truth)
+    with (
+        pytest.raises(UserError, match="facts differs"),
+        Checkpoints(folder / "words-none", group, training.optimizer, facts={"a": 2}),
+    ):
+        pass
+
+
+@contextmanager
+def managed(model: nn.Module) -> Iterator[nn.Module]:
+    """The model with AutoMem, whose fast memory holds a part of its weights."""
+    tiers = two_tiers(6.0)
+    try:
+        yield AutoMem(model, tiers=tiers)
+    finally:
+        found = manager(model)
+        if found is not None:
+            found.close()
+        tiers.close()
+
+
+def managed_memory(group: Group, _: Path) -> None:
+    """AutoMem below the strategy changes no bit, and moves what it has planned."""
+    wide = partial(Decoder, width=256, depth=3)
+    truth = Training(made(wide), group)
+    wanted = truth.steps(1, STEPS)
+    for sharding in ("none", "zero1"):
+        with managed(made(wide)) as model:
+            training = Training(model, group, sharding)
+            assert_same(training.steps(1, STEPS), wanted)
+            assert training.losses == truth.losses
+            assert manager(model).counters().loaded_bytes > 0
+
+
+def other_optimizers(group: Group, _: Path) -> None:
+    """torch's optimizers take the summed gradients, forgotten or set to zero between steps, as those of the joined batch."""
+    alone, *several = (made(Pictures) for _ in range(3))
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for step in range(1, STEPS + 1):
+        x, y = batch_of(alone, step, SAMPLES * group.size)
+        optimizer.zero_grad()
+        loss_of(alone(x), y).backward()
+        optimizer.step()
+    for model, forget in zip(several, (True, False), strict=True):
+        training, optimizer = Training(model, group), torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(1, STEPS + 1):
+            optimizer.zero_grad(set_to_none=forget)
+            training.backward(step)
+            optimizer.step()
+        for own, wanted in zip(model.parameters(), alone.parameters(), strict=True):
+            assert (own - wanted).norm() <= STEPS * FP32 * max(wanted.norm().item(), 1.0)
+
+
+def refused(group: Group, _: Path) -> None:
+    """Bad use ends with an error, on every rank."""
+    ready = Training(made(Pictures), group)
+    picture = torch.zeros(1, 3, SIDE, SIDE)
+
+    def refuses(said: str, call: Callable[[], object]) -> None:
+        with pytest.raises(UserError, match=said):
+            call()
+
+    def other(rank_sees: Callable[[nn.Module], object]) -> nn.Module:
+        model = made(Pictures)
+        if group.rank == group.size - 1:
+            rank_sees(model)
+        return model
+
+    def uneven(model: nn.Module) -> None:
+        model.forward = lambda x: model.head(torch.zeros(1, 16))
+
+    refuses("settle of a strategy", lambda: ready.strategy.settle(picture))
+    wider = other(lambda model: setattr(model, "head", nn.Linear(16, CLASSES + 1)))
+    refuses(r"rank 1\n.*head.weight of torch.float32 \(6, 16\)", lambda: Strategy(wider, group))
+    more = other(lambda model: setattr(model, "more", nn.Linear(1, 1)))
+    refuses("different: more.weight, more.bias", lambda: Strategy(more, group))
+    numbers = other(lambda model: nn.init.ones_(model.head.weight))
+    refuses("other numbers than rank 0 has in head.weight", lambda: Strategy(numbers, group))
+    refuses("none of .* on rank 1", lambda: Strategy(other(uneven), group).settle(picture))
+    refuses("torch.bfloat16", lambda: Strategy(made(Pictures).bfloat16(), group))
+    refuses("no parameter that is trained", lambda: Strategy(made(Pictures).requires_grad_(False), group))
+    refuses("sparse gradients", lambda: Strategy(nn.Embedding(3, 2, sparse=True), group))
+    refuses("no numbers yet", lambda: Strategy(nn.LazyLinear(2), group))
+    refuses("not settled", lambda: Strategy(made(Pictures), group).backward(torch.ones(())))
+    frozen = Strategy(made(Pictures), group)
+    refuses("give settle `loss_of`", lambda: frozen.settle(picture, loss_of=lambda _: mean_square({"loss": 0.0})))
+    ready.backward(1)
+    refuses("no update has used", lambda: ready.backward(2))
+    ready.optimizer.step()
+    ready.net(picture).sum().backward()
+    refuses("no gradients that the ranks have summed", ready.optimizer.step)
+
+
+SCENES: dict[str, Callable[[Group, Path], None]] = {
+    scene.__name__: scene
+    for scene in (
+        gradients,
+        micro_batches,
+        zero_is_plain,
+        late_weights,
+        changes_nothing,
+        resumed,
+        managed_memory,
+        other_optimizers,
+        refused,
+    )
+}
+
+
+def main() -> None:
+    buckets.LEAST_BUCKET_BYTES = 1 << 14  # several buckets, of one or several parameters
+    with connect(int(sys.argv[1]), timeout_seconds=600) as group:
+        torch.set_num_threads(1)
+        for name in sys.argv[3:]:
+            SCENES[name](group, Path(sys.argv[2]))
+        sys.stdout.write(f"rank {group.rank} of {group.size} is done\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Modules of others in a loop of one's own: gradients of the joined batch, ZeRO-1 and going on to the bit, errors for bad use."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from dithc.comm import Group
+from dithc.log import UserError
+from dithc.runs import Store
+from dithc.train import Checkpoints, Optimizer, Strategy
+from tests.comm.test_group import run_program
+from tests.train.own_program import SCENES, Words, batch_of, loss_of, made
+from tests.train.strategies.test_strategies import several_ranks
+
+PROGRAM = Path(__file__).with_name("own_program.py")
+
+
+class TestOnSeveralRanks:
+    pytestmark = several_ranks
+
+    @pytest.mark.sampled("several ranks")
+    @pytest.mark.parametrize("ranks", [2])
+    def test_modules_of_others_train_on_ranks(self, tmp_path, ranks):
+        done = run_program(str(PROGRAM), ranks, str(ranks), str(tmp_path), *SCENES)
+        assert done.returncode == 0, done.stderr
+        assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
+
+
+def trained(folder: Path, *, until: int, stop_at: int = 0) -> tuple[nn.Module, Checkpoints]:
+    """A model that one process has trained up to a step, or to where it was asked to stop."""
+    strategy = Strategy(made(Words), Group())
+    model = strategy.settle(batch_of(strategy.model, 0)[0])
+    optimizer = Optimizer(strategy, lr=lambda step: 1e-2 / step)
+    with Checkpoints(folder, Group(), optimizer, every=2) as checkpoints:
+        for step in range(checkpoints.step + 1, until + 1):
+            words, wanted = batch_of(model, step)
+            strategy.backward(loss_of(model(words), wanted))
+            assert optimizer.step()["lr"] == 1e-2 / step
+            if step == stop_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            if not checkpoints.after(step):
+                break
+    return model, checkpoints
+
+
+def test_training_that_is_asked_to_stop_saves_and_goes_on_to_the_bit(tmp_path):
+    whole, done = trained(tmp_path / "whole", until=5)
+    assert (done.step, done.status) == (5, 0)
+    assert Store(tmp_path / "whole").steps() == [4, 5]
+    _, stopped = trained(tmp_path / "parts", until=5, stop_at=3)
+    assert (stopped.step, stopped.status) == (3, 75)
+    model, ended = trained(tmp_path / "parts", until=5)
+    assert (ended.step, ended.status) == (5, 0)
+    for one, two in zip(model.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def failing(folder: Path) -> None:
+    """Three steps, of which the second is saved, and an error."""
+    optimizer = Optimizer(Strategy(nn.Linear(2, 1)))
+    with Checkpoints(folder, Group(), optimizer, every=2) as checkpoints:
+        for step in range(1, 4):
+            optimizer.strategy.backward(optimizer.strategy.module(torch.ones(1, 2)).sum())
+            optimizer.step()
+            checkpoints.after(step)
+        raise RuntimeError("of its own")
+
+
+def test_block_that_fails_saves_nothing_more_and_holds_nobody_up(tmp_path):
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="of its own"):
+            failing(tmp_path)
+        assert 3 not in Store(tmp_path).steps()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: Optimizer(nn.Linear(2, 1), betas=(0.9, 1.0)), "betas"),
+        (lambda: Optimizer(nn.Linear(2, 1), clip=0.0), "clip"),
+        (lambda: Optimizer(nn.Linear(2, 1)).step(), "no gradient of any parameter"),
+        (lambda: Checkpoints("store", Group(), Optimizer(nn.Linear(2, 1)), every=0), "every 0"),
+    ],
+)
+def test_bad_use_in_one_process_is_refused(call, said):
+    with pytest.raises(UserError, match=said):
+        call()
+
+
+def test_step_of_gradients_that_are_not_finite_is_refused_and_leaves_the_weights():
+    optimizer = Optimizer(model := nn.Linear(2, 1))
+    before = model.weight.clone()
+    optimizer.strategy.backward(model(torch.tensor([[torch.inf, 1.0]])).sum())
+    with pytest.raises(UserError, match="gradients of update 1"):
+        optimizer.step()
+    assert torch.equal(model.weight, before)

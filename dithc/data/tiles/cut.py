@@ -237,7 +237,7 @@ class _Columns:
 
 
 def find_near(dataset: datasets.Dataset, source: Scenes, *, seed: int) -> tuple[Near | None, dict[str, str]]:
-    """Looks at all tiles before they are cut, where near duplicates are to be in one split; again, while joining cells moves some.
+    """Looks at all tiles before they are cut, where near duplicates are to be in one split; again while joining moves some.
 
     Returns:
         What tiles look like, and the cells that are joined, as of `Near.joined`.

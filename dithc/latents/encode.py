@@ -140,12 +140,14 @@ class _Maker:
                 chosen = rows[start : start + self.batch]
                 x = view_of(self.codec.input(self.tiles, chosen).numpy(), view)  # (n, C, H, W)
                 mean, logvar = self.codec.encode(torch.from_numpy(np.ascontiguousarray(x)))  # (n, Z, h, w) each
-                moments = mean if logvar is None else torch.cat([mean, logvar], dim=1)  # (n, M, h, w)
+                # By numpy: so small a sum costs PyTorch's threads more to share than to make.
+                parts = [part.numpy() for part in (mean, logvar) if part is not None]
+                moments = np.concatenate(parts, axis=1)  # (n, M, h, w)
                 _check(moments, chosen, path)
                 if start == 0:
                     header = {"descr": "<f2", "fortran_order": False, "shape": (len(rows), *moments.shape[1:])}
                     np.lib.format.write_array_header_1_0(file, header)
-                file.write(moments.numpy().astype("<f2").tobytes())
+                file.write(moments.astype("<f2").tobytes())
                 bar.update(len(chosen))
 
     def columns(self) -> dict[str, Any]:
@@ -201,12 +203,12 @@ def _verified(path: Path, sidecar: Path, origin: dict[str, Any]) -> dict[str, An
     return said["entry"] if same else None
 
 
-def _check(moments: torch.Tensor, rows: Rows, path: Path) -> None:
+def _check(moments: npt.NDArray[np.float32], rows: Rows, path: Path) -> None:
     """Refuses a tile whose latent fp16 cannot hold."""
-    largest = moments.abs().amax(dim=(1, 2, 3))  # (n,), NaN where any number is
-    bad = torch.nonzero(~(largest < LARGEST_FP16))
+    largest = np.abs(moments).max(axis=(1, 2, 3))  # (n,), NaN where any number is
+    bad = np.flatnonzero(~(largest < LARGEST_FP16))
     if len(bad):
-        first = int(bad[0, 0])
+        first = int(bad[0])
         raise problem(
             f"the latent of tile {rows[first]} for {path} cannot be stored",
             got=f"a largest magnitude of {float(largest[first])}",

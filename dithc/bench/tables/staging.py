@@ -9,11 +9,12 @@ GIB = 1 << 30
 def staging_table(result: Mapping[str, Any]) -> str:
     """A line for each program, its parts, and the ratio."""
     settings, programs = result["settings"], result["programs"]
-    what = (
-        f"product of {settings['size']} x {settings['size']}" if settings["of"] == "product" else "folder of pictures"
-    )
+    is_product = settings["of"] == "product"
+    what = f"product of {settings['size']} x {settings['size']}" if is_product else "folder of pictures"
+    if settings["inputs"] is not None:
+        what = f"own {'product' if is_product else 'pictures'}"
     names = {
-        "bare": "rasterio" if settings["of"] == "product" else "Pillow, a loop a core",
+        "bare": "rasterio" if is_product else "Pillow, a loop a core",
         "dithc": "dithc stage, tiles",
     }
     lines = [

@@ -106,8 +106,8 @@ class _Cutter:
     ) -> None:
         self.source, self.table, self.conditions = source, table, conditions
         self.columns = _Columns(folder, conditions)
-        self.near = find_near(dataset, source, seed=seed)
-        self.splitter = Splitter(dataset.split, seed=seed, joined=None if self.near is None else self.near.joined())
+        self.near, joined = find_near(dataset, source, seed=seed)
+        self.splitter = Splitter(dataset.split, seed=seed, joined=joined)
         self.walk = Walk(dataset.tiles, source, self.splitter)
         size, bands, dtype = dataset.tiles.size, len(source.index["bands"]), source.index["dtype"]
         self.shards = ShardWriter(folder, "shard", shape=(bands, size, size), dtype=dtype)
@@ -236,11 +236,25 @@ class _Columns:
         return {name: COLUMN_FILES[name] for name in self._files}
 
 
-def find_near(dataset: datasets.Dataset, source: Scenes, *, seed: int) -> Near | None:
-    """Looks at all tiles once before they are cut, where near duplicates are to be in one split."""
+def find_near(dataset: datasets.Dataset, source: Scenes, *, seed: int) -> tuple[Near | None, dict[str, str]]:
+    """Looks at all tiles before they are cut, where near duplicates are to be in one split; again while joining moves some.
+
+    Returns:
+        What tiles look like, and the cells that are joined, as of `Near.joined`.
+    """
     if dataset.split.duplicates != "near":
-        return None
-    near, walk = Near(), Walk(dataset.tiles, source, Splitter(dataset.split, seed=seed))
+        return None, {}
+    near, joined, seen = Near(), dict[str, str](), set[tuple[int, int, int]]()
+    while _look(near, Walk(dataset.tiles, source, Splitter(dataset.split, seed=seed, joined=joined)), dataset, seen):
+        joined = near.joined()
+        if not joined or dataset.split.cell_m is None:  # then no tile is elsewhere
+            break
+    return near, joined
+
+
+def _look(near: Near, walk: Walk, dataset: datasets.Dataset, seen: set[tuple[int, int, int]]) -> bool:
+    """Adds the tiles whose place (scene, y, x) nobody has looked at; whether there were any."""
+    source, before = walk.source, len(seen)
     stretch = Stretch(
         {
             **source.index,
@@ -251,10 +265,13 @@ def find_near(dataset: datasets.Dataset, source: Scenes, *, seed: int) -> Near |
     with progress(total=len(source.index["stacks"]), label="near duplicates", unit="stack") as bar:
         for number in range(len(source.index["stacks"])):
             for cut, measured in ahead(walk.stack(number)):
-                chosen = [i for i in range(len(cut.scene)) if walk.reason(measured, i) is None]
+                scenes = [source.firsts[number] + row for row in cut.scene]
+                places = list(zip(scenes, cut.y.tolist(), cut.x.tolist(), strict=True))
+                chosen = [i for i, place in enumerate(places) if place not in seen and walk.reason(measured, i) is None]
                 near.add(stretch.display(stretch.physical(cut.pixels[chosen])), [cut.cells[i] for i in chosen])
+                seen.update(places[i] for i in chosen)
             bar.update(1)
-    return near
+    return len(seen) > before
 
 
 def _check_display(dataset: datasets.Dataset, bands: list[str]) -> None:

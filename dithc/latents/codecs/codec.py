@@ -132,7 +132,7 @@ class KlCodec(Codec):
         check_bands(x, self.in_bands)
         check_sides(self.id, self.factor, x.shape[-2], x.shape[-1])
         parts = [self.net.encode(part) for part in torch.split(x, self.net.images_at_once(x.shape[-1]))]
-        mean, logvar = (torch.cat(moments) for moments in zip(*parts, strict=True))
+        mean, logvar = (torch.cat(of) if len(of) > 1 else of[0] for of in zip(*parts, strict=True))  # one needs no copy
         return mean, logvar  # (N, Z, h, w) each
 
     @torch.no_grad()

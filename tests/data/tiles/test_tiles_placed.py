@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.ndimage import gaussian_filter
 
 from dithc.cli import main
 from dithc.config import load
@@ -182,3 +183,27 @@ def test_conditions_that_one_scene_lacks_are_nan_and_those_that_all_lack_are_no_
 )
 def test_day_of_year_is_that_of_the_time(time: str | None, day: float | None) -> None:
     assert day_of_year(time) == (None if day is None else pytest.approx(day, abs=1e-5))
+
+
+def test_tiles_that_joining_cells_moves_are_looked_at_again(tmp_path: Path, config: Config) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    rough = np.random.default_rng(0).normal(size=(4, 12, 12)).repeat(16, axis=1).repeat(16, axis=2)  # (4, 192, 192)
+    land = np.clip(400 + 150 * gaussian_filter(rough, (0, 3, 3)), 50, 800).astype(np.uint16)
+    for name, (at, level) in {"a": ((12.0, 47.0), 1.0), "b": ((12.31, 47.22), 1.1)}.items():
+        (x,), (y,) = reproject_points([at[0]], [at[1]], source_epsg=4326, target_epsg=32632)
+        place = (10.0, 0.0, round(x), 0.0, -10.0, round(y))
+        write_geotiff(files / f"{name}.tif", (land * level).astype(np.uint16), transform=place, epsg=32632)
+    path = config(
+        source={"kind": "gaofen2", "path": str(files), "bands": ["B", "G", "R", "NIR"]},
+        display={"bands": ["R", "G", "B"], "low": 0, "high": 900},
+        tiles={"size": SIZE},
+        split={"train": 0.6, "val": 0.4, "cell_m": 700, "duplicates": "near"},
+    )
+    rows = cut(path, tmp_path)
+    numbers = Manifest.read(tmp_path / "tiles" / "manifest.json").numbers
+    assert numbers["compared"] > len(rows)  # 2 x 144, and those that stand elsewhere since
+    splits = {row["tile_id"]: row["split"] for row in rows if row["status"] == "accepted"}
+    pairs = [(split, splits.get(name.replace("a.tif", "b.tif"))) for name, split in splits.items() if "a.tif" in name]
+    assert sum(other is not None for _, other in pairs) > 100
+    assert all(other in (None, split) for split, other in pairs)

@@ -18,6 +18,7 @@ SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")  # withou
 MOST_SHOWN = 200  # characters of a value that is refused
 DEMO = Path("config/experiments/demo.yaml")
 QUOTED = re.compile(r"'([^']*)'")
+NAMES = {"display": "rendering"}  # of keys of a data set, by their older ones
 NAMED = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)+")
 log = logger("dithc.workflow")
 
@@ -36,7 +37,7 @@ def load(source: Path | Mapping[str, Any]) -> Experiment:
 
 def _checked(content: Mapping[str, Any], *, origin: str, texts: Sequence[Text]) -> Experiment:
     try:
-        return Experiment.model_validate(dict(content))
+        return Experiment.model_validate(_renamed(dict(content), origin))
     except ValidationError as error:
         faults = [_told(fault, texts) for fault in error.errors()]
         raise problem(
@@ -66,6 +67,29 @@ def named(section: Mapping[str, T], name: str, *, key: str) -> T:
             remedy="correct the name, or add it to the configuration",
         )
     return section[name]
+
+
+def _renamed(content: dict[str, Any], origin: str) -> dict[str, Any]:
+    """With the names of today: `display` of a data set is its `rendering`, which decides scores.
+
+    Raises:
+        UserError: a data set has both.
+    """
+    datasets = content.get("datasets")
+    if not isinstance(datasets, Mapping):
+        return content
+    older = [name for name, one in datasets.items() if isinstance(one, Mapping) and "display" in one]
+    if both := [name for name in older if "rendering" in datasets[name]]:
+        raise problem(
+            f"{origin} has datasets.{both[0]}.display and datasets.{both[0]}.rendering",
+            got="both names of one section, perhaps from two files",
+            expected="`rendering`, which `display` is called since it decides scores",
+            remedy="rename `display` to `rendering` in your files",
+        )
+    if older:
+        log.warning(f"datasets.{older[0]}.display is called `rendering` now, as scores depend on it: please rename it")
+    renamed = {name: {NAMES.get(key, key): part for key, part in datasets[name].items()} for name in older}
+    return {**content, "datasets": {**datasets, **renamed}}
 
 
 def _told(fault: Any, texts: Sequence[Text]) -> str:

@@ -1,4 +1,4 @@
-"""What can be seen of the user's files from outside is told before the first job: what is missing, not whole, or of other bands."""
+"""What can be seen of the user's files from outside is told before the first job: what is missing, not whole, of other bands."""
 
 from pathlib import Path
 from typing import Any

@@ -59,6 +59,7 @@ def test_scores_carry_their_conditions(finished: Path) -> None:
     assert numbers["comparable"] is False
     assert numbers["n_generated"] == 16
     assert numbers["floor"] is not None
+    assert numbers["rendering"] == {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3}
     assert len(str(numbers["sha256"])) == 64
 
 
@@ -89,9 +90,7 @@ def test_two_ranks_learn_what_one_learns(finished: Path, encoded: Path) -> None:
     two_ranks = "machine={launcher: mpiexec, ranks_per_node: 2}"
     done = snakemake(encoded, f"results/demo/{target}", *LOCAL, "--config", two_ranks)
     assert done.returncode == 0, done.stdout[-3000:]
-    two, one = manifest(encoded, target)["numbers"], manifest(finished, target)["numbers"]
-    assert isinstance(two, dict)
-    assert isinstance(one, dict)
+    two, one = (Manifest.read(folder / "results" / "demo" / target).numbers for folder in (encoded, finished))
     assert (two["ranks"], one["ranks"]) == (2, 1)
     assert two["initial_loss"] == pytest.approx(one["initial_loss"], rel=1e-5)
     assert two["loss_last100"] == pytest.approx(one["loss_last100"], rel=1e-3)

@@ -39,7 +39,8 @@ def _checked(content: Mapping[str, Any], *, origin: str, texts: Sequence[Text]) 
     try:
         return Experiment.model_validate(_renamed(dict(content), origin))
     except ValidationError as error:
-        faults = [_told(fault, texts) for fault in error.errors()]
+        is_named = len(texts) == 1 and texts[0].origin.endswith(origin)
+        faults = [_told(fault, texts, is_named=is_named) for fault in error.errors()]
         raise problem(
             f"{origin} has {len(faults)} fault{'s' * (len(faults) > 1)}",
             got="".join(f"\n    {fault}" for fault in faults),
@@ -92,15 +93,15 @@ def _renamed(content: dict[str, Any], origin: str) -> dict[str, Any]:
     return {**content, "datasets": {**datasets, **renamed}}
 
 
-def _told(fault: Any, texts: Sequence[Text]) -> str:
-    """A fault in one line: its key, where that stands, and what is wrong."""
+def _told(fault: Any, texts: Sequence[Text], *, is_named: bool) -> str:
+    """A fault in one line: its key, where that stands (without the file, where that is named already), and what is wrong."""
     place, said = tuple(fault["loc"]), _said(fault)
     if not place and (named := NAMED.match(said)):  # of several keys together: the message begins with one of them
-        return f"{named.group(0)}{_stands(tuple(named.group(0).split('.')), texts)}{said[named.end() :]}"
-    return f"{'.'.join(map(str, place)) or 'experiment'}{_stands(tuple(map(str, place)), texts)}: {said}"
+        return f"{named.group(0)}{_stands(tuple(named.group(0).split('.')), texts, is_named=is_named)}{said[named.end() :]}"
+    return f"{'.'.join(map(str, place)) or 'experiment'}{_stands(tuple(map(str, place)), texts, is_named=is_named)}: {said}"
 
 
-def _stands(words: tuple[str, ...], texts: Sequence[Text]) -> str:
+def _stands(words: tuple[str, ...], texts: Sequence[Text], *, is_named: bool) -> str:
     """Where a key stands, or, where it is missing, the section that lacks it; the last of several files counts."""
     for depth in range(len(words), 0, -1):
         for text in reversed(texts):
@@ -108,7 +109,7 @@ def _stands(words: tuple[str, ...], texts: Sequence[Text]) -> str:
             upper = words[:depth]
             for known in [upper, *(upper[:i] + upper[i + 1 :] for i in range(len(upper)))]:
                 if known and (at := text.places.get(known)) is not None:
-                    return f" (line {at[0]}, column {at[1]}{'' if len(texts) == 1 else f' of {text.origin}'})"
+                    return f" (line {at[0]}, column {at[1]}{'' if is_named else f' of {text.origin}'})"
     return ""
 
 

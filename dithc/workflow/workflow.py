@@ -88,7 +88,7 @@ class Workflow(Matrix):
         if not engine.dryrun:
             return
         try:
-            check_inputs(self, {job.rule.name for job in engine.dag.needrun_jobs()})
+            check_inputs(self, {job.rule.name for job in engine.dag.needrun_jobs(exclude_finished=False)})
         except UserError as error:
             sys.stdout.flush()  # of the plan
             log.error(f"a run of this plan would stop before its first job: {error}")

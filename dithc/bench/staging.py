@@ -191,7 +191,7 @@ def _programs(settings: StagingSettings, folder: Path, *, threads: int) -> dict[
             synthesize("image-folder", source, seed=1, size=settings.size, scenes=scenes, classes=classes)
         files = sorted(path for path in source.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png"))
         shown = {"bands": ["R", "G", "B"], "low": 0.0, "high": 255.0}
-    data = {"title": "bench", "codec": "none", "source": {**kind, "path": str(source.resolve())}, "display": shown}
+    data = {"title": "bench", "codec": "none", "source": {**kind, "path": str(source.resolve())}, "rendering": shown}
     data |= {
         "tiles": {"size": TILE, "min_valid": 0.0, "max_cloud": 1.0},
         "split": {"train": 1.0, "val": 0.0},

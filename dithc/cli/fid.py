@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compares, prints the score with its conditions, writes the manifest."""
     from dithc.config import load, named
+    from dithc.data import Tiles
     from dithc.evaluate import compare
 
     start = time.monotonic()
@@ -53,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
         metrics=evaluation.metrics,
         triplets=evaluation.triplet_names,
     )
+    if args.tiles:
+        numbers["rendering"] = dict(Tiles(args.tiles.parent).info["display"])
     written = []
     for name, file in (("kid_pulls", outcome.PULLS_FILE), ("curves", outcome.CURVES_FILE)):
         if content := numbers.pop(name, None):
@@ -92,6 +95,13 @@ def _is_train(evaluation: "training.Evaluation", path: Path, real: Manifest) -> 
     return np.isin(tiles.rows(evaluation.real_split), tiles.rows("train"))
 
 
+def _rendering(said: dict[str, Any] | None) -> str:
+    """How the images of both sides became the pictures that were scored."""
+    if said is None:
+        return "not known without --tiles"
+    return f"{', '.join(said['bands'])} as red, green, blue, {said['low']} becomes 0 and {said['high']} 255"
+
+
 def _share(value: float | None) -> str:
     return "none" if value is None else f"{100 * value:.3g} %"
 
@@ -108,6 +118,7 @@ def _table(evaluation: str, numbers: dict[str, Any]) -> str:
         "n": f"{numbers['n_real']} real, {numbers['n_generated']} generated",
         "extractor": f"{numbers['extractor']} sha256 {numbers['sha256']}",
         "resize": numbers["resize"],
+        "rendering": _rendering(numbers.get("rendering")),
         "comparable": "yes" if numbers["comparable"] else "NO",
     }
     if numbers.get("fid_interval"):

@@ -11,7 +11,7 @@ from dithc.config.installed import InstalledConditions as InstalledConditions
 from dithc.config.installed import InstalledSource as InstalledSource
 from dithc.config.installed import kinds_of as kinds_of
 from dithc.config.installed import taking
-from dithc.config.tiling import Display as Display
+from dithc.config.tiling import Rendering as Rendering
 from dithc.config.tiling import Scaling
 from dithc.config.tiling import Split as Split
 from dithc.config.tiling import Tiles as Tiles
@@ -404,8 +404,8 @@ class Dataset(Settings):
     """How tiles are split."""
     scaling: Scaling = Scaling()
     """How bands are mapped to [-1, 1]."""
-    display: Display
-    """How tiles are shown as RGB."""
+    rendering: Rendering
+    """How tiles become pictures, for the eye and for every score (`display` in older files)."""
     codec: Name
     """Name of the codec (section `codecs`) that makes latents of the tiles."""
     conditions: list[Conditions] = Field(default=[], max_length=64)

@@ -183,7 +183,7 @@ class Experiment(Settings):
     def _references(self) -> Self:
         for name, dataset in self.datasets.items():
             self._known(f"datasets.{name}.codec", dataset.codec, self.codecs)
-            self._displayed(name, dataset)
+            self._rendered(name, dataset)
         for name, codec in self.codecs.items():
             if isinstance(codec, KlVae):
                 self._known(f"codecs.{name}.trained_on", codec.trained_on, self.datasets)
@@ -260,7 +260,7 @@ class Experiment(Settings):
         if (evaluation.triplets or evaluation.sees_pixels) and self.codecs[settings.codec].sees_display:
             raise ValueError(
                 f"evaluations.{name}: `triplets` and the metrics of pixels need all bands, and codecs.{settings.codec} gives "
-                "those that are displayed alone, as 8-bit pictures: leave them out"
+                "those that are rendered alone, as 8-bit pictures: leave them out"
             )
         known = settings.band_names or SENTINEL2_BANDS
         for triplet in evaluation.triplets:
@@ -269,12 +269,12 @@ class Experiment(Settings):
                     f"evaluations.{name}.triplets has {', '.join(triplet)}: datasets.{dataset} has {', '.join(known)}"
                 )
 
-    def _displayed(self, name: str, dataset: Dataset) -> None:
-        """Bands that are named, by the display or by the codec, are those of the source, where that says them."""
+    def _rendered(self, name: str, dataset: Dataset) -> None:
+        """Bands that are named, by the rendering or by the codec, are those of the source, where that says them."""
         known = dataset.band_names
-        if not set(dataset.display.bands) <= set(known or SENTINEL2_BANDS):
+        if not set(dataset.rendering.bands) <= set(known or SENTINEL2_BANDS):
             raise ValueError(
-                f"datasets.{name}.display.bands {', '.join(dataset.display.bands)}: the source has "
+                f"datasets.{name}.rendering.bands {', '.join(dataset.rendering.bands)}: the source has "
                 f"{', '.join(known or SENTINEL2_BANDS)}"
             )
         codec = self.codecs[dataset.codec]

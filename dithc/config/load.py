@@ -18,6 +18,7 @@ SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")  # withou
 MOST_SHOWN = 200  # characters of a value that is refused
 DEMO = Path("config/experiments/demo.yaml")
 QUOTED = re.compile(r"'([^']*)'")
+NAMES = {"display": "rendering"}  # of keys of a data set, by their older ones
 NAMED = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)+")
 log = logger("dithc.workflow")
 
@@ -36,9 +37,10 @@ def load(source: Path | Mapping[str, Any]) -> Experiment:
 
 def _checked(content: Mapping[str, Any], *, origin: str, texts: Sequence[Text]) -> Experiment:
     try:
-        return Experiment.model_validate(dict(content))
+        return Experiment.model_validate(_renamed(dict(content), origin))
     except ValidationError as error:
-        faults = [_told(fault, texts) for fault in error.errors()]
+        is_named = len(texts) == 1 and texts[0].origin.endswith(origin)
+        faults = [_told(fault, texts, is_named=is_named) for fault in error.errors()]
         raise problem(
             f"{origin} has {len(faults)} fault{'s' * (len(faults) > 1)}",
             got="".join(f"\n    {fault}" for fault in faults),
@@ -68,15 +70,38 @@ def named(section: Mapping[str, T], name: str, *, key: str) -> T:
     return section[name]
 
 
-def _told(fault: Any, texts: Sequence[Text]) -> str:
-    """A fault in one line: its key, where that stands, and what is wrong."""
+def _renamed(content: dict[str, Any], origin: str) -> dict[str, Any]:
+    """With the names of today: `display` of a data set is its `rendering`, which decides scores.
+
+    Raises:
+        UserError: a data set has both.
+    """
+    datasets = content.get("datasets")
+    if not isinstance(datasets, Mapping):
+        return content
+    older = [name for name, one in datasets.items() if isinstance(one, Mapping) and "display" in one]
+    if both := [name for name in older if "rendering" in datasets[name]]:
+        raise problem(
+            f"{origin} has datasets.{both[0]}.display and datasets.{both[0]}.rendering",
+            got="both names of one section, perhaps from two files",
+            expected="`rendering`, which `display` is called since it decides scores",
+            remedy="rename `display` to `rendering` in your files",
+        )
+    if older:
+        log.warning(f"datasets.{older[0]}.display is called `rendering` now, as scores depend on it: please rename it")
+    renamed = {name: {NAMES.get(key, key): part for key, part in datasets[name].items()} for name in older}
+    return {**content, "datasets": {**datasets, **renamed}}
+
+
+def _told(fault: Any, texts: Sequence[Text], *, is_named: bool) -> str:
+    """A fault in one line: its key, where that stands (without the file, where that is named already), and what is wrong."""
     place, said = tuple(fault["loc"]), _said(fault)
     if not place and (named := NAMED.match(said)):  # of several keys together: the message begins with one of them
-        return f"{named.group(0)}{_stands(tuple(named.group(0).split('.')), texts)}{said[named.end() :]}"
-    return f"{'.'.join(map(str, place)) or 'experiment'}{_stands(tuple(map(str, place)), texts)}: {said}"
+        return f"{named.group(0)}{_stands(tuple(named.group(0).split('.')), texts, is_named=is_named)}{said[named.end() :]}"
+    return f"{'.'.join(map(str, place)) or 'experiment'}{_stands(tuple(map(str, place)), texts, is_named=is_named)}: {said}"
 
 
-def _stands(words: tuple[str, ...], texts: Sequence[Text]) -> str:
+def _stands(words: tuple[str, ...], texts: Sequence[Text], *, is_named: bool) -> str:
     """Where a key stands, or, where it is missing, the section that lacks it; the last of several files counts."""
     for depth in range(len(words), 0, -1):
         for text in reversed(texts):
@@ -84,7 +109,7 @@ def _stands(words: tuple[str, ...], texts: Sequence[Text]) -> str:
             upper = words[:depth]
             for known in [upper, *(upper[:i] + upper[i + 1 :] for i in range(len(upper)))]:
                 if known and (at := text.places.get(known)) is not None:
-                    return f" (line {at[0]}, column {at[1]}{'' if len(texts) == 1 else f' of {text.origin}'})"
+                    return f" (line {at[0]}, column {at[1]}{'' if is_named else f' of {text.origin}'})"
     return ""
 
 

@@ -66,18 +66,20 @@ class Scaling(Settings):
     """Percentile of the band that becomes +1."""
 
 
-class Display(Settings):
-    """The fixed stretch to 8-bit RGB, the same for real and generated images; features are computed on it."""
+class Rendering(Settings):
+    """The fixed stretch to 8-bit RGB, of real and generated images alike. Scores are of images that are rendered so: other bands
+    or ends are another FID, of the same images."""
 
     bands: tuple[Band, Band, Band]
     """Bands shown as red, green and blue."""
     low: Shown | tuple[Shown, Shown, Shown]
     """Value (in the units of the data set) that becomes 0; one, or one for each of red, green and blue."""
     high: Shown | tuple[Shown, Shown, Shown]
-    """Value that becomes 255; one, or one for each of red, green and blue."""
+    """Value that becomes 255; one, or one for each of red, green and blue. What is above it is cut off, in pictures and
+    in all that is scored (`clipped` of a score says how much): another `high` is another FID of the same images."""
 
     @model_validator(mode="after")
-    def _rises(self) -> "Display":
+    def _rises(self) -> "Rendering":
         ends = [end if isinstance(end, tuple) else (end,) * 3 for end in (self.low, self.high)]
         if any(low >= high for low, high in zip(*ends, strict=True)):
             raise ValueError(f"`low` {self.low} is not below `high` {self.high}")

@@ -205,6 +205,7 @@ class Fid(_Compared, total=False):
     set_hash_real: str
     set_hash_generated: str
     seed: Count
+    rendering: dict[str, Any]
     warnings: list[str]
     copies: float | None
     copies_held_out: float | None

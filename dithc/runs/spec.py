@@ -95,7 +95,8 @@ def _stage(experiment: Experiment, name: str) -> dict[str, Any]:
 
 def _tiles(experiment: Experiment, name: str) -> dict[str, Any]:
     dataset = experiment.datasets[name]
-    spec = dataset.model_dump(mode="json", include={"tiles", "scaling", "display"})
+    spec = dataset.model_dump(mode="json", include={"tiles", "scaling"})
+    spec["display"] = dataset.rendering.model_dump(mode="json")  # its name in stores that are in use
     split = dataset.split.model_dump(mode="json", exclude=SPLIT_YOUNGER)
     split |= dataset.split.model_dump(mode="json", include=SPLIT_YOUNGER, exclude_defaults=True)
     conditions = {str(number): _brought(one) for number, one in enumerate(dataset.conditions)}
@@ -133,7 +134,7 @@ def _latents(experiment: Experiment, name: str) -> dict[str, Any]:
     dataset = experiment.datasets[name]
     codec = _codec(experiment, dataset.codec)
     sees_display = experiment.codecs[dataset.codec].sees_display
-    shown = {"display": dataset.display.model_dump(mode="json")} if sees_display else {}
+    shown = {"display": dataset.rendering.model_dump(mode="json")} if sees_display else {}
     views = {} if dataset.views == 2 else {"views": dataset.views}  # younger than stores that are in use
     return {"codec": codec, **shown, **views}
 

@@ -88,7 +88,7 @@ def _scores(progress: Progress, status: Status) -> list[str]:
         dataset = matrix.dataset_of(one.stage.name)
         extractor = matrix.experiment.evaluations[one.stage.name].extractor
         known = "" if numbers["comparable"] else ", comparable with scores of this extractor alone"
-        display = rendering(matrix.experiment.datasets[dataset].display)
+        display = rendering(matrix.experiment.datasets[dataset].rendering)
         head = f"scores of {dataset}: extractor {extractor} ({numbers['sha256'][:12]}{known}), rendering {display}"
         rows.append((head, one.stage.name, numbers))
     names = max((len(shortened(name, LONGEST_NAME)) for _, name, _ in rows), default=0)
@@ -98,7 +98,7 @@ def _scores(progress: Progress, status: Status) -> list[str]:
     return lines + ([f"{INDENT}and {len(rows) - MOST_SCORES} more"] if len(rows) > MOST_SCORES else [])
 
 
-def rendering(display: datasets.Display) -> str:
+def rendering(display: datasets.Rendering) -> str:
     """How tiles become the 8-bit pictures that are judged: `B04 B03 B02, 0 to 0.3`."""
     low, high = (
         "/".join(f"{value:g}" for value in end) if isinstance(end, tuple) else f"{end:g}"

@@ -114,7 +114,7 @@ def _bands(matrix: Matrix, rules: Set[str]) -> Iterator[str]:
         known = _bands_of(matrix, name, dataset, is_staged="stage" not in rules)
         if known is None:
             continue
-        named = {f"datasets.{name}.display.bands": list(dataset.display.bands)}
+        named = {f"datasets.{name}.rendering.bands": list(dataset.rendering.bands)}
         named |= {f"datasets.{name}.source.bands": list(getattr(dataset.source, "bands", None) or [])}
         codec = experiment.codecs[dataset.codec]
         if isinstance(codec, codecs.Foreign) and isinstance(codec.bands, list):

@@ -79,16 +79,18 @@ class Workflow(Matrix):
         engine.dag.forcefiles.update(faults)
         for path, found in faults.items():
             log.warning(told(path, found))
-        if engine.dryrun:  # nothing is called when a dry run begins, and at its end a person looks
-            atexit.register(self._tell_of_inputs, engine)
+        atexit.register(self._tell_of_inputs, engine)  # a dry run calls nothing, and at its end a person looks
         asked = engine.dag_settings
         return {} if asked.forceall or asked.forcerun else restorable(self, faults)
 
     def _tell_of_inputs(self, engine: Any) -> None:
-        """Says what a run of this plan would end with before its first job."""
+        """Says after a dry run what a run of its plan would end with before its first job."""
+        if not engine.dryrun:
+            return
         try:
-            check_inputs(self, {job.rule.name for job in engine.dag.needrun_jobs()})
+            check_inputs(self, {job.rule.name for job in engine.dag.needrun_jobs(exclude_finished=False)})
         except UserError as error:
+            sys.stdout.flush()  # of the plan
             log.error(f"a run of this plan would stop before its first job: {error}")
 
     def finish(self) -> None:

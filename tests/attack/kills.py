@@ -87,7 +87,7 @@ class Campaign:
         toy = {
             "title": "toy",
             "source": {"kind": "image-folder", "synthetic": {}},
-            "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+            "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
             "codec": "pixels",
         }
         run = small_run(steps=STEPS, checkpoint_every=EVERY, keep_last=STEPS).model_dump(mode="json")

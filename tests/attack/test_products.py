@@ -107,7 +107,7 @@ class Range:
             "title": "A set",
             "codec": "none",
             "max_rejected": 0.9,
-            "display": display,
+            "rendering": display,
             "source": {**source, "path": str(folder)},
         }
         config, out = self.folder / "config.json", self.folder / "out"

@@ -24,7 +24,7 @@ CONFIG: dict[str, Any] = {
         "set": {
             "title": "A set",
             "source": {"kind": "image-folder", "size": 16, "synthetic": {"scenes": 40, "size": 24, "classes": 2}},
-            "display": {"bands": ["R", "G", "B"], "low": 100, "high": 140},
+            "rendering": {"bands": ["R", "G", "B"], "low": 100, "high": 140},
             "codec": "pixels",
             "tiles": {"size": 16},
         }

@@ -26,7 +26,7 @@ CONFIG: dict[str, Any] = {
                 "size": 16,
                 "synthetic": {"scenes": 12, "size": 24, "classes": 2},
             },
-            "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+            "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
             "codec": "pixels",
             "tiles": {"size": 16},
         }

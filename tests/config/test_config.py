@@ -95,7 +95,7 @@ def guided(run: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]
 
 SENTINEL2 = demo()["datasets"]["landscape"] | {
     "source": {"kind": "sentinel2", "synthetic": {"scenes": 1, "size": 510}},
-    "display": {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
+    "rendering": {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
 }
 
 

@@ -32,8 +32,8 @@ def config(tmp_path: Path) -> Callable[..., Path]:
     """Writes a configuration with one data set, `set`: `config(source={...}, tiles={...}, ...)`; returns its path."""
 
     def write(*, source: dict[str, Any], seed: int = 0, **parts: Any) -> Path:
-        shown = parts.pop("display", {"bands": source.get("bands", ["R", "G", "B"])[:3], "low": 0.0, "high": 255.0})
-        dataset = {"title": "A set", "codec": "none", "display": shown, "source": source, **parts}
+        shown = parts.pop("rendering", {"bands": source.get("bands", ["R", "G", "B"])[:3], "low": 0.0, "high": 255.0})
+        dataset = {"title": "A set", "codec": "none", "rendering": shown, "source": source, **parts}
         path = tmp_path / "config.json"
         path.write_text(json.dumps({"seed": seed, "datasets": {"set": dataset}, "codecs": {"none": {"kind": "pixel"}}}))
         return path

@@ -172,7 +172,7 @@ def test_a_packed_product_is_sharpened_and_staged(raw_gaofen: Path, product: Pat
     shutil.rmtree(product)
     source = {"kind": "gaofen2", "path": str(raw_gaofen / "products"), "height_m": 120.0, "max_shift": 5.0, **SHARP}
     shown = {"bands": ["R", "G", "B"], "low": 0.0, "high": 1000.0}
-    dataset = datasets.Dataset.model_validate({"title": "raw", "source": source, "display": shown, "codec": "none"})
+    dataset = datasets.Dataset.model_validate({"title": "raw", "source": source, "rendering": shown, "codec": "none"})
     stage_scenes(dataset, raw_gaofen / "products", out=tmp_path / "scenes")
     (row,) = read_rows(tmp_path / "scenes" / "scenes.parquet")
     assert row["pansharpened"] == "gsa"

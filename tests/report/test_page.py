@@ -376,7 +376,7 @@ def test_json_has_every_number_and_no_nan(tree: Any, out: Path) -> None:
     assert scores["sentinel2-final"] == 48.2619
     assert [item["parameters"] for item in content["runs"]] == [32963360] * 3
     assert len(content["origins"]) == len(tree.paths)
-    assert content["seconds"] == pytest.approx(sum(json.loads(path.read_text())["seconds"] for path in tree.paths))
+    assert content["seconds"] == pytest.approx(sum(Manifest.read(path).seconds for path in tree.paths))
     assert 0 < len(content["runs"][0]["curve"]["loss_smoothed"]) <= 200
     measured = [(item["val_loss"], list(item["curve"]["val_loss"])) for item in content["runs"]]
     assert (0.2083, ["40", "80", "120", "160", "200"]) in [(value, steps[:5]) for value, steps in measured]

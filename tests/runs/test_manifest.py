@@ -73,7 +73,7 @@ def experiment(evaluations=None, **run):
     dataset = {
         "title": "toy",
         "source": {"kind": "image-folder", "synthetic": {}},
-        "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
         "codec": "pixels",
     }
     runs = {"a": {"dataset": "toy"} | run}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dithc.runs import Manifest
 from tests.slurm.box import Box
 from tests.slurm.conftest import Scene, make_project
 
@@ -33,8 +34,8 @@ def test_from_scenes_to_report_on_two_nodes(
     assert (machine["launcher"], machine["gflops_per_core"]) == ("srun", 9), (
         "a word of the command line takes no other away"
     )
-    train = json.loads((results / "runs" / "pretrain" / "step_0000600.json").read_text())
-    assert train["numbers"]["ranks"] == 2 * ranks_per_node
+    train = Manifest.read(results / "runs" / "pretrain" / "step_0000600.json")
+    assert train.numbers["ranks"] == 2 * ranks_per_node
     jobs = [job["what"] for job in scene.jobs()]
     assert len(jobs) <= 8, f"13 stages bundled: {jobs}"
     scene.close()

@@ -290,7 +290,7 @@ def test_a_scene_that_is_taken_out_of_the_lock_is_not_kept_by_the_next_stage(
 ) -> None:
     fetch(source(search=None), items=given(catalogue, tmp_path, most=2))
     shown = {"bands": ["B04", "B03", "B11"], "low": 0.0, "high": 3000.0}
-    one = {"title": "A set", "codec": "none", "display": shown, "source": source(search=None).model_dump(mode="json")}
+    one = {"title": "A set", "codec": "none", "rendering": shown, "source": source(search=None).model_dump(mode="json")}
     settings = datasets.Dataset.model_validate({**one, "max_rejected": 0.5})
     assert stage_scenes(settings, tmp_path / "fetched", out=tmp_path / "staged")["rejected"] == {}
     lock = Lock.read(tmp_path / "fetched")
@@ -533,7 +533,7 @@ def test_the_verb_fetches_what_the_configuration_says(
     catalogue: Catalogue, source: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = {"bands": ["B04", "B03", "B11"], "low": 0.0, "high": 3000.0}
-    one = {"title": "A set", "codec": "none", "display": shown, "source": source(limit=1).model_dump(mode="json")}
+    one = {"title": "A set", "codec": "none", "rendering": shown, "source": source(limit=1).model_dump(mode="json")}
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"datasets": {"set": one}, "codecs": {"none": {"kind": "pixel"}}}))
     assert load(path).datasets["set"].source == source(limit=1)

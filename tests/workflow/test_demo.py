@@ -59,6 +59,7 @@ def test_scores_carry_their_conditions(finished: Path) -> None:
     assert numbers["comparable"] is False
     assert numbers["n_generated"] == 16
     assert numbers["floor"] is not None
+    assert numbers["rendering"] == {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3}
     assert len(str(numbers["sha256"])) == 64
 
 
@@ -89,9 +90,7 @@ def test_two_ranks_learn_what_one_learns(finished: Path, encoded: Path) -> None:
     two_ranks = "machine={launcher: mpiexec, ranks_per_node: 2}"
     done = snakemake(encoded, f"results/demo/{target}", *LOCAL, "--config", two_ranks)
     assert done.returncode == 0, done.stdout[-3000:]
-    two, one = manifest(encoded, target)["numbers"], manifest(finished, target)["numbers"]
-    assert isinstance(two, dict)
-    assert isinstance(one, dict)
+    two, one = (Manifest.read(folder / "results" / "demo" / target).numbers for folder in (encoded, finished))
     assert (two["ranks"], one["ranks"]) == (2, 1)
     assert two["initial_loss"] == pytest.approx(one["initial_loss"], rel=1e-5)
     assert two["loss_last100"] == pytest.approx(one["loss_last100"], rel=1e-3)
@@ -154,7 +153,7 @@ def test_killed_workflow_continues_to_the_same_weights(finished: Path, encoded: 
 @pytest.mark.sampled("after the demo")
 def test_edited_display_trains_no_codec_again(finished: Path) -> None:
     edit = finished / "edit.yaml"
-    edit.write_text("datasets: {gaofen2: {display: {low: 0, high: 600}}}\n")
+    edit.write_text("datasets: {gaofen2: {rendering: {low: 0, high: 600}}}\n")
     before = manifest(finished, "codecs/gaofen2-vae/manifest.json")["digest"]
     done = snakemake(finished, "results/demo/codecs/gaofen2-vae/manifest.json", *LOCAL, "edit.yaml")
     assert done.returncode == 0, done.stdout[-3000:]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dithc.runs import Manifest
 from dithc.sealed import unseal
 from tests.sampling import commit_of
 from tests.workflow.conftest import processes_in
@@ -43,9 +44,7 @@ def manifests(results: Path) -> list[Path]:
 
 def measured(results: Path) -> dict[str, Any]:
     """What was measured of steps: the numbers of the short trainings, and the sealed seconds."""
-    found = {
-        str(path): json.loads(path.read_text())["numbers"] for path in results.glob("runs/calibrate-*/step_*.json")
-    }
+    found = {str(path): dict(Manifest.read(path).numbers) for path in results.glob("runs/calibrate-*/step_*.json")}
     return found | {str(path): path.read_bytes() for path in results.glob("plan.json")}
 
 

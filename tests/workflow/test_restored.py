@@ -15,7 +15,7 @@ SETTINGS: dict[str, Any] = {
         "d": {
             "title": "D",
             "source": {"kind": "image-folder", "path": "scenes"},
-            "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+            "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
             "codec": "pixel",
         }
     },

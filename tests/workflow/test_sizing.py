@@ -8,6 +8,7 @@ import pytest
 
 from dithc.config import Experiment, load, training
 from dithc.log import UserError
+from dithc.runs import Manifest
 from dithc.workflow import Workflow
 from dithc.workflow.sizing import SHARD_PART_BYTES, START_MINUTES, Needs, needs, source_files
 
@@ -55,12 +56,12 @@ def test_every_stage_of_the_demo_took_less_than_its_job_would_ask_for(finished: 
     asked = Workflow(json.loads((finished / "results" / "demo" / "config.json").read_text()), cores=2)
     peaks: dict[tuple[str, str], int] = {}
     for path in (finished / "results" / "demo").rglob("manifest.json"):
-        content = json.loads(path.read_text())
+        content = Manifest.read(path)
         stage = path.parent.parent.name
-        name = content["name"] if stage != "features" else "landscape-classifier"
-        peaks[STAGES.get(stage, stage), name] = content["host"]["peak_rss_bytes"]
+        name = content.name if stage != "features" else "landscape-classifier"
+        peaks[STAGES.get(stage, stage), name] = content.host["peak_rss_bytes"]
     for path in (finished / "results" / "demo" / "runs").rglob("step_*.json"):
-        peaks["train", path.parent.name] = json.loads(path.read_text())["numbers"]["peak_rss_bytes"]
+        peaks["train", path.parent.name] = Manifest.read(path).numbers["peak_rss_bytes"]
     assert {stage for stage, _ in peaks} >= {
         "synthesize",
         "stage",

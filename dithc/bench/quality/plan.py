@@ -15,7 +15,7 @@ CALIBRATION_ROUNDS = 2
 OF_SCHEDULE = ("warmup_steps", "lr_schedule", "decay_share")
 OF_NO_TIME = (*OF_SCHEDULE, "lr", "betas", "weight_decay", "steps", "seed")  # a step takes as long whatever they are
 SAME_SAMPLES = ("images", "seed", "real_split", "real_images", "extractor")
-SAME_TILES = ("source", "tiles", "split", "display")
+SAME_TILES = ("source", "tiles", "split", "rendering")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -259,7 +259,7 @@ def _look(near: Near, walk: Walk, dataset: datasets.Dataset, seen: set[tuple[int
         {
             **source.index,
             "statistics": [{"low": 0.0, "high": 1.0}] * len(source.index["bands"]),
-            "display": dataset.display.model_dump(),
+            "display": dataset.rendering.model_dump(),
         }
     )
     with progress(total=len(source.index["stacks"]), label="near duplicates", unit="stack") as bar:
@@ -275,13 +275,13 @@ def _look(near: Near, walk: Walk, dataset: datasets.Dataset, seen: set[tuple[int
 
 
 def _check_display(dataset: datasets.Dataset, bands: list[str]) -> None:
-    absent = [band for band in dataset.display.bands if band not in bands]
+    absent = [band for band in dataset.rendering.bands if band not in bands]
     if absent:
         raise problem(
-            "`display.bands` names a band that the data set does not have",
+            "`rendering.bands` names a band that the data set does not have",
             got=", ".join(absent),
             expected=f"three of {', '.join(bands)}",
-            remedy="correct `display.bands`",
+            remedy="correct `rendering.bands`",
         )
 
 
@@ -363,6 +363,6 @@ def _info(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: o
         "columns": cutter.columns.names,
         "conditions": cutter.conditions.model,
         "scaling": scaling.model_dump(mode="json"),
-        "display": dataset.display.model_dump(mode="json"),
+        "display": dataset.rendering.model_dump(mode="json"),
         "split": dataset.split.model_dump(mode="json"),
     }

@@ -352,7 +352,7 @@ def test_damaged_products_are_refused_each_with_a_reason(raw_gaofen: Path) -> No
 
 def test_products_are_staged_to_tiles(raw_gaofen: Path, dem: str, tmp_path: Path, config: Callable[..., Path]) -> None:
     source = {"kind": "gaofen2", "path": str(raw_gaofen / "products"), "height_m": 120.0, "calibrate": "reflectance"}
-    parts = {"display": {"bands": ["R", "G", "B"], "low": 0.0, "high": 0.3}, "tiles": {"size": 16}, "codec": "none"}
+    parts = {"rendering": {"bands": ["R", "G", "B"], "low": 0.0, "high": 0.3}, "tiles": {"size": 16}, "codec": "none"}
     dataset = datasets.Dataset.model_validate(
         {"title": "raw", "source": source, "split": {"train": 1.0, "val": 0.0}, **parts}
     )

@@ -183,7 +183,7 @@ def test_a_described_sensor_is_staged_to_tiles(tmp_path: Path) -> None:
         **LANDSAT,
         "wavelengths_nm": [482, 561, 655, 865, 1609, 2201],
     }
-    parts = {"display": {"bands": ["red", "green", "blue"], "low": 0.0, "high": 0.3}, "codec": "none"}
+    parts = {"rendering": {"bands": ["red", "green", "blue"], "low": 0.0, "high": 0.3}, "codec": "none"}
     split = {"train": 1.0, "val": 0.0}
     dataset = datasets.Dataset.model_validate(
         {"title": "six bands", "source": source, "tiles": {"size": 16}, "split": split, **parts}

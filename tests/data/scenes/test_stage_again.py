@@ -37,7 +37,7 @@ def dataset(folder: Path, **source: Any) -> datasets.Dataset:
         {
             "title": "A set",
             "codec": "none",
-            "display": SHOWN,
+            "rendering": SHOWN,
             "source": {"path": str(folder), **chosen},
             "max_rejected": 0.6,
         }

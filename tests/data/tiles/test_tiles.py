@@ -55,7 +55,7 @@ def make(files: Path, tmp_path: Path, config: Config) -> Callable[..., Tiles]:
     """Stages and cuts what is in `files`; returns the data set."""
 
     def run(**settings: Any) -> Tiles:
-        path = config(**{"source": source(files), "display": SHOWN, "tiles": {"size": 8}, **settings})
+        path = config(**{"source": source(files), "rendering": SHOWN, "tiles": {"size": 8}, **settings})
         stage(path, tmp_path)
         assert cut(path, tmp_path) == 0
         return Tiles(tmp_path / "tiles")
@@ -180,7 +180,7 @@ def test_scaling_and_back_is_the_identity_inside_the_ends_and_clips_outside(
 def test_display_rounds_half_up_and_takes_its_bands_and_ends(files: Path, make: Callable[..., Tiles]) -> None:
     np.save(files / "a.npy", scene(0))
     shown = {"bands": ["R", "G", "B"], "low": [0.0, 0.0, 100.0], "high": [255.0, 510.0, 355.0]}
-    tiles = make(split={"train": 1.0, "val": 0.0}, display=shown)
+    tiles = make(split={"train": 1.0, "val": 0.0}, rendering=shown)
     physical = np.zeros((1, 4, 1, 4), np.float32)
     physical[0, 2, 0], physical[0, 1, 0], physical[0, 0, 0] = [-5, 0.4, 0.5, 300], [1, 2, 3, 509], [99, 101, 355, 356]
     rgb = tiles.display(physical)
@@ -223,7 +223,7 @@ def test_cloudy_tiles_of_a_product_are_rejected(safe_folder: Path, tmp_path: Pat
     write_geotiff(path, classes, transform=info.transform, epsg=info.epsg or 0)
     path = config(
         source={"kind": "sentinel2", "path": str(safe_folder), "checksum": "skip"},
-        display={"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
+        rendering={"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
         tiles={"size": 32},
         split={"train": 1.0, "val": 0.0},
     )
@@ -342,8 +342,8 @@ def test_empty_validation_split_is_a_warning(
         ({"tiles": {"size": 40}}, ["tile is larger than every scene", "40 x 40", "32 x 32", "tiles.size"]),
         ({"split": {"train": 0.0, "val": 1.0}}, ["no tile is left for training", "split.train"]),
         ({"tiles": {"size": 8, "min_std": 1e6}}, ["no tile is left for training", "16 constant"]),
-        ({"display": {**SHOWN, "bands": ["B04", "G", "B"]}}, ["display.bands", "B04", "NIR"]),
-        ({"display": {**SHOWN, "low": 1000.0}}, ["display", "low"]),
+        ({"rendering": {**SHOWN, "bands": ["B04", "G", "B"]}}, ["rendering.bands", "B04", "NIR"]),
+        ({"rendering": {**SHOWN, "low": 1000.0}}, ["rendering", "low"]),
     ],
 )
 def test_impossible_settings_end_with_status_2_and_leave_earlier_output(
@@ -358,7 +358,7 @@ def test_impossible_settings_end_with_status_2_and_leave_earlier_output(
     np.save(files / "a.npy", scene(0))
     make(split={"train": 1.0, "val": 0.0})
     before = {path.name: path.read_bytes() for path in (tmp_path / "tiles").iterdir()}
-    assert cut(config(**{"source": source(files), "display": SHOWN, "tiles": {"size": 8}, **settings}), tmp_path) == 2
+    assert cut(config(**{"source": source(files), "rendering": SHOWN, "tiles": {"size": 8}, **settings}), tmp_path) == 2
     said = capsys.readouterr().err
     for word in [*words, "got:", "expected:", "remedy:"]:
         assert word in said
@@ -383,7 +383,7 @@ def test_disk_full_ends_with_status_2_and_leaves_earlier_output(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    assert cut(config(source=source(files), display=SHOWN, tiles={"size": 4}), tmp_path) == 2
+    assert cut(config(source=source(files), rendering=SHOWN, tiles={"size": 4}), tmp_path) == 2
     assert "disk is full" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in (tmp_path / "tiles").iterdir()} == before
     assert not list(tmp_path.glob(".tiles*"))
@@ -476,7 +476,7 @@ def test_manifest_of_another_stage_is_refused(
     np.save(files / "a.npy", scene(0))
     make(split={"train": 1.0, "val": 0.0})
     wrong = str(tmp_path / "tiles" / "manifest.json")
-    path = config(source=source(files), display=SHOWN)
+    path = config(source=source(files), rendering=SHOWN)
     words = [
         "tiles",
         "--config",
@@ -504,7 +504,7 @@ def test_real_dates_of_one_place_are_in_one_split(
             "units": "dn",
             "offset": 0,
         },
-        display={"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
+        rendering={"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
         tiles={"size": 16},
         split={"train": 0.6, "val": 0.2, "cell_tiles": 2},
     )

@@ -14,9 +14,10 @@ OVERRIDE = "change hidden_size, depth or num_heads of the preset; may be repeate
 
 @dataclass(frozen=True)
 class Kind:
-    """One measurement: a line of help, its arguments, and what does it and returns the exit status."""
+    """One measurement: a line of help, an example, its arguments, and what does it and returns the exit status."""
 
     help: str
+    example: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
 

@@ -44,4 +44,9 @@ def _run(args: argparse.Namespace) -> int:
     return tell(staging.bench_staging(settings), args.json, [])
 
 
-DATA = Kind("staging beside bare decodes of the same files", _add, _run)
+DATA = Kind(
+    "staging beside bare decodes of the same files",
+    "dithc bench data --of pictures --rounds 3 --json data.json",
+    _add,
+    _run,
+)

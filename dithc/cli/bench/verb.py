@@ -12,8 +12,6 @@ from dithc.cli.bench.staging import DATA
 from dithc.cli.bench.trainings import COLLECTIVES, SCALING, STEPWISE, STRATEGIES
 
 SUMMARY = "Time operators or a whole training step in several ways, in turns, beside the machine's ceilings."
-EXAMPLE = "dithc bench step --model DiT-S/2 --batch 16 --dtype bf16 --compare eager,compile --json bench.json"
-
 KINDS = {
     "ops": OPS,
     "step": STEP,
@@ -27,6 +25,7 @@ KINDS = {
     "quality": QUALITY,
     "data": DATA,
 }
+EXAMPLE = "\n".join(kind.example for kind in KINDS.values())
 
 
 # A rank of a training; what takes minutes, on ranks that act as one; and an experiment of the workflow, which goes on by itself.
@@ -37,7 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what can be timed and its settings."""
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="|".join(KINDS))
     for name, kind in KINDS.items():
-        kind.add_arguments(kinds.add_parser(name, help=kind.help))
+        form = argparse.RawDescriptionHelpFormatter
+        epilog = f"example:\n  {kind.example}"
+        kind.add_arguments(
+            kinds.add_parser(
+                name, help=kind.help, description=f"Measures {kind.help}.", epilog=epilog, formatter_class=form
+            )
+        )
 
 
 def run(args: argparse.Namespace) -> int:

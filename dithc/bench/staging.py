@@ -11,9 +11,10 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from dithc.data import synthesize
 from dithc.log import logger, problem
 from dithc.pages import pss_bytes
 from dithc.runs import Manifest, atomic_write
+from dithc.sittings import Stopped, now
 
 BAND = re.compile(r"_(B\d\d|B8A|SCL)_(\d\d)m\.jp2$")
 TILE, LEAST_SIZE, MOST_SIZE = 256, 264, 10_980
@@ -108,11 +110,15 @@ def bench_staging(settings: StagingSettings) -> dict[str, Any]:
     threads = settings.threads or len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="dithc-bench-", dir=settings.folder) as name:
         programs = _programs(settings, Path(name), threads=threads)
-        turns: dict[str, list[dict[str, float]]] = {name: [] for name in programs}
-        for turn in range(settings.rounds):
-            for program in list(programs) if turn % 2 == 0 else reversed(programs):
-                turns[program].append(programs[program]())
-                log.info(f"round {turn + 1}: {program} {turns[program][-1]['seconds']:.2f} s")
+        rounds = []
+        with suppress(Stopped):
+            for turn in range(settings.rounds):
+                order = list(programs) if turn % 2 == 0 else list(programs)[::-1]
+                rounds.append(now().unit("round", partial(_round, programs, order)))
+                log.info(
+                    f"round {turn + 1}: " + ", ".join(f"{one} {rounds[-1][one]['seconds']:.2f} s" for one in order)
+                )
+    turns = {program: [one[program] for one in rounds] for program in programs}
     timings = {name: Timing(tuple(run["seconds"] for run in runs)) for name, runs in turns.items()}
     ratios = timings["dithc"].ratios_to(timings["bare"])
     return {
@@ -173,6 +179,11 @@ class _Ours(_Program):
         for verb in given:
             shutil.rmtree(self.folder / verb)
         return found
+
+
+def _round(programs: Mapping[str, "_Bare | _Ours"], order: Sequence[str]) -> dict[str, dict[str, float]]:
+    """What each program took, one after the other."""
+    return {program: programs[program]() for program in order}
 
 
 def _programs(settings: StagingSettings, folder: Path, *, threads: int) -> dict[str, _Bare | _Ours]:

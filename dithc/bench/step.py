@@ -189,7 +189,7 @@ def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, T
     runs: dict[str, Callable[[], object]] = {**steps, **{f"{name} ceiling": run for name, run in ceilings.items()}}
     if ONE_CLUSTER in steps:
         runs |= {f"{name} ceiling, {ONE_CLUSTER}": on_one_cluster(run) for name, run in ceilings.items()}
-    timings = take_turns(runs, repeats=settings.repeats)
+    timings = take_turns(runs, repeats=settings.repeats, are_units=True)
     for entry in entries:
         if entry.step is not None:
             entry.peak_above_start_bytes = _peak_of(entry.step)

@@ -3,9 +3,13 @@
 import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any, TypeVar
+
+from dithc.sittings import Stopped, now
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -44,7 +48,11 @@ class Timing:
 
 
 def take_turns(
-    runs: Mapping[Name, Callable[[], object]], *, repeats: int, loops: Mapping[Name, int] | None = None
+    runs: Mapping[Name, Callable[[], object]],
+    *,
+    repeats: int,
+    loops: Mapping[Name, int] | None = None,
+    are_units: bool = False,
 ) -> dict[Name, Timing]:
     """Times each run once per round, every other round in reverse, so that a drift of the machine meets all alike.
 
@@ -52,16 +60,29 @@ def take_turns(
         runs: what to run, by name.
         repeats: rounds.
         loops: how often a run is made for one time, which is then that of one run; 1 where it is not named.
+        are_units: each round is a unit of the sitting; where that is to end there are fewer, one at least.
     """
-    seconds: dict[Name, list[float]] = {name: [] for name in runs}
-    for turn in range(repeats):
-        for name in list(runs) if turn % 2 == 0 else reversed(list(runs)):
-            run, count = runs[name], (loops or {}).get(name, 1)
-            start = time.perf_counter()
-            for _ in range(count):
-                run()
-            seconds[name].append((time.perf_counter() - start) / count)
-    return {name: Timing(tuple(values)) for name, values in seconds.items()}
+    order, counts = list(runs), loops or {}
+    rounds: list[list[float]] = []
+    with suppress(Stopped):
+        for turn in range(repeats):
+            once = partial(_round, runs, order if turn % 2 == 0 else order[::-1], counts)
+            rounds.append(now().unit(f"round of {order}", once) if are_units else once())
+    if not rounds and repeats:
+        raise Stopped
+    return {name: Timing(tuple(one[place] for one in rounds)) for place, name in enumerate(order)}
+
+
+def _round(runs: Mapping[Name, Callable[[], object]], turn: Sequence[Name], loops: Mapping[Name, int]) -> list[float]:
+    """Seconds of each run, in the order of `runs`."""
+    seconds = {}
+    for name in turn:
+        run, count = runs[name], loops.get(name, 1)
+        start = time.perf_counter()
+        for _ in range(count):
+            run()
+        seconds[name] = (time.perf_counter() - start) / count
+    return [seconds[name] for name in runs]
 
 
 def loops_for(runs: Mapping[Name, Callable[[], object]], *, seconds: float) -> dict[Name, int]:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from dithc import native
-from dithc.cli import VERBS
+from dithc.cli import VERBS, main
+from dithc.cli.bench.verb import KINDS
 from dithc.config import experiment_of
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +58,14 @@ def test_example_is_understood(line: str) -> None:
     assert parsed(line) is not None
     for name in re.findall(r"config/\S+\.yaml", line):
         assert (ROOT / name).exists() or line.startswith("dithc fetch"), f"{name} is there after an installation"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_measurement_helps_with_an_example_of_its_own(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", kind, "--help"])
+    assert stop.value.code == 0
+    assert re.search(rf"example:\n  dithc .*bench {kind} ", capsys.readouterr().out)
 
 
 def test_no_example_is_understood_by_accident() -> None:

@@ -5,6 +5,7 @@ Five parts, each of which can be measured alone. `budget`, `file` and `largest-b
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from dithc.bench.ceilings import Precision
 from dithc.bench.record import circumstances, prepare_threads
 from dithc.log import logger, problem
 from dithc.model import PRESETS
+from dithc.sittings import Stopped, now
 
 log = logger(__name__)
 PARTS = ("budget", "file", "largest-batch", "pool", "resident")
@@ -95,7 +97,8 @@ def bench_automem(settings: AutoMemSettings) -> dict[str, Any]:
     parts = {}
     for name in settings.only:
         log.info("part %s", name)
-        parts[name] = measure[name]()
+        with suppress(Stopped):
+            parts[name] = now().unit(f"part {name}", measure[name])
     return {
         "bench": "automem",
         "settings": asdict(settings) | {"folder": str(settings.folder.resolve())},

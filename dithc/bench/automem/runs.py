@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dithc.bench.timing import Timing, spread
 from dithc.bench.trainings import Contender, MemoryLimit, Run, run_once, turns
 from dithc.log import UserError, logger, problem
+from dithc.sittings import Stopped
 
 if TYPE_CHECKING:
     from dithc.bench.automem.measure import AutoMemSettings
@@ -143,6 +144,8 @@ class Trainings:
                 run = run_once(contender, words, folder=Path(folder), limit=limit, counter=None)
             finally:
                 limit.close()
+        if run.status == "stopped":
+            raise Stopped
         what = f"{contender.name}, batch {batch or settings.batch}"
         if run.status == "ok":
             log.info("%s: %.3f s, peak %.2f GiB", what, median(run.seconds), peak_of(run) / GIB)

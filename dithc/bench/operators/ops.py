@@ -1,9 +1,9 @@
 """Operators, ours and PyTorch's, timed in turns, beside the ceilings of the same rounds."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
@@ -18,6 +18,7 @@ from dithc.bench.operators.shapes import MODULES, PASSES
 from dithc.bench.record import circumstances, last_level_bytes, prepare_threads
 from dithc.bench.timing import Timing, geometric_mean, loops_for, spread, take_turns
 from dithc.log import logger, problem, progress
+from dithc.sittings import Stopped, now
 
 log = logger(__name__)
 
@@ -76,8 +77,10 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
         )
         with progress(total=_count(settings), label="bench ops", unit="case") as bar:
             for case in wanted:
-                rows.append(_measure(case, ceilings, settings.repeats))
-                bar.update(1, now=f"{case.group} {case.name} {case.dtype}")
+                name = f"{case.group} {case.name} {case.dtype}"
+                with suppress(Stopped):
+                    rows.append(now().unit(f"{name} {case.shape}", partial(_measure, case, ceilings, settings.repeats)))
+                bar.update(1, now=name)
         where = circumstances(machine, core_plan)
     cache = last_level_bytes(machine)
     return {

@@ -5,15 +5,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from dithc.bench.bound_child import child_of
 from dithc.bench.trainings.memory_limit import MemoryLimit
 from dithc.comm import traffic
+from dithc.sittings import Stopped, now
 
 KIB = 1024
 # A look at the memory of a large process holds up that process; this share of the time is the most it may take.
@@ -21,6 +22,8 @@ SHARE_OF_LOOKING, SHORTEST_PAUSE_SECONDS = 0.1, 0.02
 # What the errors of a process say that was refused memory: torch's allocator, C++, glibc's and OpenMP's threads, Python.
 REFUSED = ("can't allocate memory", "bad_alloc", "Cannot allocate memory", "Thread creation failed", "MemoryError")
 KILLED = 137
+NOT_MADE = "the bench was stopped before it"
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +57,7 @@ class Contender:
 class Run:
     """What came of one run, whole in `result`; numbers are None where it did not end well."""
 
-    status: Literal["ok", "oom", "failed", "skipped"] = "ok"
+    status: Literal["ok", "oom", "failed", "skipped", "stopped"] = "ok"
     reason: str = ""
     seconds: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
@@ -68,7 +71,7 @@ class Run:
 def run_once(
     contender: Contender, words: Sequence[str], *, folder: Path, limit: MemoryLimit, counter: Path | None
 ) -> Run:
-    """Starts the ranks, waits for their end, and reads what they wrote.
+    """Starts the ranks, waits for their end, and reads what they wrote; a unit of the sitting, `stopped` where that is to end.
 
     Args:
         contender: how many ranks, and on how many threads.
@@ -77,6 +80,27 @@ def run_once(
         limit: on memory.
         counter: the profiling layer of MPI, preloaded into the ranks where there are several (one never loads MPI).
     """
+    unit = " ".join(("run", contender.name, *words, *contender.words))
+
+    def make() -> dict[str, Any]:
+        return asdict(_made(contender, words, folder=folder, limit=limit, counter=counter))
+
+    try:
+        return Run(**now().unit(unit, make, keep=lambda run: run["status"] in ("ok", "oom")))
+    except Stopped:
+        return Run(status="stopped", reason=NOT_MADE)
+
+
+def settled(runs: Mapping[Name, Sequence[Run]]) -> dict[Name, list[Run]]:
+    """Runs to compare: where some were not made, as many of each contender as all have that have any."""
+    made = {name: [run for run in own if run.status != "stopped"] for name, own in runs.items()}
+    if all(len(made[name]) == len(own) and own for name, own in runs.items()):
+        return made
+    rounds = min((len(own) for own in made.values() if own), default=0)
+    return {name: own[:rounds] or [Run(status="stopped", reason=NOT_MADE)] for name, own in made.items()}
+
+
+def _made(contender: Contender, words: Sequence[str], *, folder: Path, limit: MemoryLimit, counter: Path | None) -> Run:
     out, said = folder / "run.json", folder / "said.txt"
     rank = [
         sys.executable,

@@ -15,7 +15,7 @@ from dithc.bench.ceilings import Precision
 from dithc.bench.record import circumstances, prepare_threads
 from dithc.bench.timing import Timing, spread
 from dithc.bench.trainings.memory_limit import MemoryLimit
-from dithc.bench.trainings.run import Contender, Run, run_once
+from dithc.bench.trainings.run import Contender, Run, run_once, settled
 from dithc.bench.trainings.strategies import turns
 from dithc.config import training
 from dithc.hardware import Machine as Node
@@ -111,7 +111,7 @@ def bench_scaling(settings: ScalingSettings, *, folder: Path | None = None) -> d
                     own.append(_run(contender, model, settings, Path(tempfile.mkdtemp(dir=name))))
                     bar.update(1, now=f"{model} {contender.ranks} rank(s)")
             alone = [one.ranks for one in contenders if is_oversubscribed(one, machine)]
-            curves.append(curve(model, settings, contenders, runs, oversubscribed=alone))
+            curves.append(curve(model, settings, contenders, settled(runs), oversubscribed=alone))
     return {
         "bench": "scaling",
         "settings": asdict(settings),

@@ -20,7 +20,7 @@ from dithc.bench.ceilings import Precision
 from dithc.bench.record import circumstances, prepare_threads
 from dithc.bench.timing import Timing, spread
 from dithc.bench.trainings.memory_limit import MemoryLimit
-from dithc.bench.trainings.run import Contender, Run, run_once
+from dithc.bench.trainings.run import Contender, Run, run_once, settled
 from dithc.bench.trainings.strategies import turns
 from dithc.hardware import Machine
 from dithc.hcops import tuning
@@ -138,7 +138,7 @@ def bench_stepwise(settings: StepwiseSettings) -> dict[str, Any]:
         "bench": "stepwise",
         "settings": asdict(settings),
         "ranks": {"ranks": settings.ranks, "cpus": contenders[0].cpus},
-        "stages": rows_of(settings, runs),
+        "stages": rows_of(settings, settled(runs)),
         **circumstances(machine, core_plan),
     }
 

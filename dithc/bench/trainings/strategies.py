@@ -15,7 +15,7 @@ from dithc.bench.ceilings import Precision
 from dithc.bench.record import circumstances, prepare_threads
 from dithc.bench.timing import Timing, spread
 from dithc.bench.trainings.memory_limit import MemoryLimit
-from dithc.bench.trainings.run import Contender, Run, run_once
+from dithc.bench.trainings.run import Contender, Run, run_once, settled
 from dithc.comm import traffic
 from dithc.config import Machine, training
 from dithc.hardware import Machine as Node
@@ -96,7 +96,7 @@ def bench_strategies(settings: StrategiesSettings) -> dict[str, Any]:
                         folder = Path(tempfile.mkdtemp(dir=name))
                         own.append(_run(contender, model, batch, settings, folder, counter, limit_bytes, limits))
                     bar.update(1, now=f"{model} {batch} {contender.name}")
-                rows.append(cell(model, batch, contenders, runs))
+                rows.append(cell(model, batch, contenders, settled(runs)))
     return {
         "bench": "strategies",
         "settings": asdict(settings),

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+STOPPED_SUFFIX, KEPT_SUFFIX = ".stopped.json", ".kept.jsonl"
+STOPPED, INTERRUPTED = 75, 130  # stopped and saved, run me again; Ctrl-C
 OVERRIDE = "change hidden_size, depth or num_heads of the preset; may be repeated"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One measurement: a line of help, its arguments, and what does it and returns the exit status."""
+    """One measurement: a line of help, an example, its arguments, and what does it and returns the exit status."""
 
     help: str
+    example: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
 
@@ -71,13 +74,27 @@ def override(text: str) -> tuple[str, Any]:
 
 
 def tell(result: Mapping[str, Any], path: Path | None, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Prints a result as a table and writes it where asked; status 1 where there are rows and none of them is `ok`."""
+    """Prints a result as a table and writes it where asked; status 1 where there are rows and none of them is `ok`.
+
+    A result of a sitting that was stopped goes into a file of its own, beside the units from which the next one goes on.
+    """
     from dithc.bench import table
     from dithc.runs import atomic_write
     from dithc.sealed import seal
+    from dithc.sittings import now
 
     print(table(result))
-    if path:
-        atomic_write(path, seal(dict(result), allow_nan=True))
+    told, by = dict(result), now().stopped_by
+    told |= {"sittings": now().number} if now().number > 1 else {}
+    told |= {"stopped_by": by} if by else {}
+    if path is not None:
+        part = path.with_suffix(STOPPED_SUFFIX)
+        atomic_write(part if by else path, seal(told, allow_nan=True))
+        if by:
+            print(f"stopped by {by}: what was measured so far is in {part}; the same command goes on from there")
+        else:
+            part.unlink(missing_ok=True)
+    if by:
+        return STOPPED if path is not None and by != "Ctrl-C" else INTERRUPTED
     states = [row["status"] for row in rows]
     return 0 if not states or "ok" in states else 1

@@ -52,4 +52,9 @@ def _run(args: argparse.Namespace) -> int:
     return tell(result, args.json, [row for part in result["parts"].values() for row in part["rows"]])
 
 
-AUTOMEM = Kind("training in less memory: budgets, a file tier, the largest batch; the pool", _add, _run)
+AUTOMEM = Kind(
+    "training in less memory: budgets, a file tier, the largest batch; the pool",
+    "dithc bench automem --model S/2 --only budget,file --json automem.json",
+    _add,
+    _run,
+)

@@ -74,4 +74,9 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-CHECKPOINT = Kind("steps while a checkpoint is written, and without", _add, _run)
+CHECKPOINT = Kind(
+    "steps while a checkpoint is written, and without",
+    "dithc bench checkpoint --model S/2 --folder /tmp --json checkpoint.json",
+    _add,
+    _run,
+)

@@ -86,5 +86,15 @@ def _step(args: argparse.Namespace) -> int:
     return tell(result, args.json, result["contenders"])
 
 
-OPS = Kind("each operator: matrix products, attention, and what memory limits", _add_ops, _ops)
-STEP = Kind("one training step: forward, loss, backward, AdamW", _add_step, _step)
+OPS = Kind(
+    "each operator: matrix products, attention, and what memory limits",
+    "dithc bench ops --ops gemm,attention --models DiT-S/2 --dtype fp32 --json ops.json",
+    _add_ops,
+    _ops,
+)
+STEP = Kind(
+    "one training step: forward, loss, backward, AdamW",
+    "dithc bench step --model DiT-S/2 --batch 16 --dtype bf16 --compare eager,compile --json step.json",
+    _add_step,
+    _step,
+)

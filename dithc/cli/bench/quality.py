@@ -201,4 +201,9 @@ def _samples(folder: Path) -> "NDArray[np.uint8]":
     return np.array(images[: quality_figure.IMAGES_SHOWN])
 
 
-QUALITY = Kind("which of several trainings reaches a score first: FID by time, R", _add, _run)
+QUALITY = Kind(
+    "which of several trainings reaches a score first: FID by time, R",
+    "dithc bench quality --candidates flow,baseline --seeds 0,1 --budget-minutes 10 --json quality.json",
+    _add,
+    _run,
+)

@@ -77,4 +77,9 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-TRAINING = Kind("steps of one training on the ranks of `dithc launch`", _add, _run)
+TRAINING = Kind(
+    "steps of one training on the ranks of `dithc launch`",
+    "dithc launch --launcher mpiexec --ranks 2 --cpus 1 -- dithc bench training --model S/2 --json training.json",
+    _add,
+    _run,
+)

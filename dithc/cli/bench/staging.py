@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from dithc.cli.bench.arguments import Kind, add_json
+from dithc.cli.bench.arguments import Kind, add_json, tell
 from dithc.log import problem
 
 
@@ -32,9 +32,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from dithc.bench import staging, table
-    from dithc.runs import atomic_write
-    from dithc.sealed import seal
+    from dithc.bench import staging
 
     for name in ("rounds", "threads"):
         value = getattr(args, name)
@@ -43,11 +41,12 @@ def _run(args: argparse.Namespace) -> int:
     size = args.size or (2196 if args.of == "product" else 400)
     places = {"folder": args.folder, "inputs": args.inputs}
     settings = staging.StagingSettings(of=args.of, size=size, rounds=args.rounds, threads=args.threads, **places)
-    result = staging.bench_staging(settings)
-    print(table(result))
-    if args.json:
-        atomic_write(args.json, seal(result))
-    return 0
+    return tell(staging.bench_staging(settings), args.json, [])
 
 
-DATA = Kind("staging beside bare decodes of the same files", _add, _run)
+DATA = Kind(
+    "staging beside bare decodes of the same files",
+    "dithc bench data --of pictures --rounds 3 --json data.json",
+    _add,
+    _run,
+)

@@ -166,7 +166,27 @@ def _collectives(args: argparse.Namespace) -> int:
     return tell(result, args.json, [])
 
 
-STRATEGIES = Kind("trainings under cftp, dp, dp+tp: time, memory, bytes (table 2)", _add_strategies, _strategies)
-SCALING = Kind("a training on more and more ranks (figures 10 and 11)", _add_scaling, _scaling)
-STEPWISE = Kind("a training that gets one of dithc's parts after the other (figure 9)", _add_stepwise, _stepwise)
-COLLECTIVES = Kind("sums of all ranks, by dithc-mpi in its modes, MPI and gloo", _add_collectives, _collectives)
+STRATEGIES = Kind(
+    "trainings under cftp, dp, dp+tp: time, memory, bytes (table 2)",
+    "dithc bench strategies --models S/2,B/2 --batches 8 --json strategies.json",
+    _add_strategies,
+    _strategies,
+)
+SCALING = Kind(
+    "a training on more and more ranks (figures 10 and 11)",
+    "dithc bench scaling --weak --models S/2 --ranks 1,2 --without-communication --json weak.json",
+    _add_scaling,
+    _scaling,
+)
+STEPWISE = Kind(
+    "a training that gets one of dithc's parts after the other (figure 9)",
+    "dithc bench stepwise --model S/2 --rounds 2 --json stepwise.json",
+    _add_stepwise,
+    _stepwise,
+)
+COLLECTIVES = Kind(
+    "sums of all ranks, by dithc-mpi in its modes, MPI and gloo",
+    "dithc bench collectives --ranks 2 --mib 16 --json collectives.json",
+    _add_collectives,
+    _collectives,
+)

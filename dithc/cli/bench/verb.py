@@ -2,6 +2,7 @@
 
 import argparse
 
+from dithc.cli.bench.arguments import INTERRUPTED, KEPT_SUFFIX
 from dithc.cli.bench.automem import AUTOMEM
 from dithc.cli.bench.checkpoint import CHECKPOINT
 from dithc.cli.bench.in_process import OPS, STEP
@@ -11,8 +12,6 @@ from dithc.cli.bench.staging import DATA
 from dithc.cli.bench.trainings import COLLECTIVES, SCALING, STEPWISE, STRATEGIES
 
 SUMMARY = "Time operators or a whole training step in several ways, in turns, beside the machine's ceilings."
-EXAMPLE = "dithc bench step --model DiT-S/2 --batch 16 --dtype bf16 --compare eager,compile --json bench.json"
-
 KINDS = {
     "ops": OPS,
     "step": STEP,
@@ -26,15 +25,44 @@ KINDS = {
     "quality": QUALITY,
     "data": DATA,
 }
+EXAMPLE = "\n".join(kind.example for kind in KINDS.values())
+
+
+# A rank of a training; what takes minutes, on ranks that act as one; and an experiment of the workflow, which goes on by itself.
+IN_ONE_GO = ("training", "checkpoint", "collectives", "quality")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what can be timed and its settings."""
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="|".join(KINDS))
     for name, kind in KINDS.items():
-        kind.add_arguments(kinds.add_parser(name, help=kind.help))
+        form = argparse.RawDescriptionHelpFormatter
+        epilog = f"example:\n  {kind.example}"
+        kind.add_arguments(
+            kinds.add_parser(
+                name, help=kind.help, description=f"Measures {kind.help}.", epilog=epilog, formatter_class=form
+            )
+        )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures and prints a table; status 1 when no contender ran."""
-    return KINDS[args.kind].run(args)
+    """Measures and prints a table; status 1 when no contender ran, 75 when it was stopped and goes on if called again."""
+    import os
+    import platform
+
+    from dithc.runs import Manifest
+    from dithc.sittings import Stopped, sitting
+
+    if args.kind in IN_ONE_GO:
+        return KINDS[args.kind].run(args)
+    what = {name: value for name, value in vars(args).items() if name != "json"}
+    where = {"host": platform.node(), "cpus": os.cpu_count(), "code": Manifest.code_here()}
+    kept = args.json.with_suffix(KEPT_SUFFIX) if args.json is not None else None
+    with sitting(kept, settings=what | where) as now:
+        try:
+            status = KINDS[args.kind].run(args)
+        except Stopped:  # before there was enough for a result
+            return INTERRUPTED
+        if not now.stopped_by:
+            now.end()
+    return status

@@ -1,0 +1,133 @@
+"""One sitting, and the one that goes on now."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dithc.log import logger
+from dithc.sealed import plain, seal_line, unseal_lines
+
+Value = TypeVar("Value")
+log = logger(__name__)
+
+
+class Stopped(BaseException):
+    """A unit that was not made, because the bench is to stop."""
+
+
+class Sitting:
+    """One sitting of a bench.
+
+    Args:
+        path: of the kept units; None keeps none.
+        settings: with other ones kept units are of no use.
+
+    Attributes:
+        stopped_by: Ctrl-C or a signal; None while nobody has stopped it.
+        number: of this sitting, from 1.
+    """
+
+    def __init__(self, path: Path | None = None, *, settings: Mapping[str, Any] | None = None) -> None:
+        self.path, self.stopped_by, self.number = path, "", 1
+        self._settings = json.dumps(settings or {}, default=str, sort_keys=True)
+        self._kept: defaultdict[str, deque[Any]] = defaultdict(deque)
+        self._made, self._has_begun = 0, False
+        if path is not None and path.exists():
+            self._take_up(path)
+
+    def unit(self, name: str, make: Callable[[], Value], *, keep: Callable[[Value], bool] = lambda _: True) -> Value:
+        """What `make` gives, or what it gave in an earlier sitting; units of one name are taken in their order.
+
+        Args:
+            name: what is measured, with all that distinguishes it from other units.
+            make: measures; JSON values only.
+            keep: whether a value is worth keeping.
+
+        Raises:
+            Stopped: it is not there, and the bench is to stop.
+        """
+        if self._kept[name]:
+            return self._kept[name].popleft()  # type: ignore[no-any-return]
+        if self.stopped_by:
+            raise Stopped
+        try:
+            value = make()
+        except (KeyboardInterrupt, SystemExit) as why:
+            if not self._made:  # there is nothing to tell of
+                raise
+            self.stopped_by = "Ctrl-C" if isinstance(why, KeyboardInterrupt) else "SIGTERM"
+            log.warning(f"stopped by {self.stopped_by}: what was measured is told; {name} is not")
+            raise Stopped from None
+        self._made += 1
+        if keep(value):
+            self._write({"unit": name, "value": value})
+        return value
+
+    def end(self) -> None:
+        """The bench has come to its end: nothing is kept any more."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def _take_up(self, path: Path) -> None:
+        rows, _ = unseal_lines(plain(path).read_text(errors="replace"))
+        begun = [row["settings"] for row in rows if "settings" in row]
+        if not begun or any(settings != self._settings for settings in begun):
+            log.info(f"{path} is of other settings, another machine or other code: it begins anew")
+            path.unlink()
+            return
+        self.number = 1 + len(begun)
+        for row in rows:
+            if "unit" in row:
+                self._kept[row["unit"]].append(row["value"])
+                self._made += 1
+        log.info(f"going on after {self._made} units that {path} has")
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as file:
+            if not self._has_begun:
+                file.write(seal_line({"settings": self._settings, "time": time.time()}))
+            file.write(seal_line(dict(row)))
+            file.flush()
+            os.fsync(file.fileno())
+        self._has_begun = True
+
+
+_now: list[Sitting] = []
+
+
+def now() -> Sitting:
+    """The sitting that goes on; outside of `sitting` one that keeps nothing."""
+    return _now[-1] if _now else Sitting()
+
+
+@contextmanager
+def sitting(path: Path | None, *, settings: Mapping[str, Any]) -> Iterator[Sitting]:
+    """A sitting for the length of a block; SIGTERM ends the unit that runs, as Ctrl-C does.
+
+    Args:
+        path: of the kept units; None keeps none.
+        settings: all that decides what is measured, and where.
+    """
+    _now.append(Sitting(path, settings=settings))
+    is_main = threading.current_thread() is threading.main_thread()  # others may not set handlers
+    previous = signal.signal(signal.SIGTERM, _leave) if is_main else None
+    try:
+        yield _now[-1]
+    finally:
+        _now.pop()
+        if is_main:
+            signal.signal(signal.SIGTERM, previous)
+
+
+def _leave(number: int, _: object) -> None:
+    raise SystemExit(128 + number)

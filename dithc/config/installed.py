@@ -102,6 +102,8 @@ class Installed(Settings):
         loaded = found.load()
         if not (isinstance(loaded, type) and issubclass(loaded, cls)):
             raise found.fault("is none", got=loaded, expected=f"a subclass of dithc's {cls.__name__}")
+        if taken := [name for name in loaded.model_fields if name not in cls.model_fields and hasattr(cls, name)]:
+            raise found.fault("has settings of names that are taken", got=", ".join(taken), expected="other names")
         return loaded
 
 

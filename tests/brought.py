@@ -103,7 +103,7 @@ class FoldedNetwork:
 
     def encode(self, x: Tensor) -> tuple[Tensor, None]:
         z = torch.pixel_unshuffle(x, 2)
-        z = z - z.mean() if self.spoilt == "batch" else z
+        z = z - z.mean(dim=0) if self.spoilt == "batch" else z
         return z[:, 1:] if self.spoilt == "shape" else z, None
 
     def decode(self, z: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ class Installed(Settings):
 
 
 class InstalledSampler(Installed):
-    """A sampler; `run(walk)` goes from noise to images, as the functions in dithc/diffusion do."""
+    """A sampler of an installed package (docs/extending.md); its `run(walk)` goes from noise to images."""
 
     group: ClassVar[extensions.Group] = "samplers"
     predicts: ClassVar[Literal["noise", "flow"]] = "noise"
@@ -126,7 +126,7 @@ class InstalledSampler(Installed):
 
 
 class InstalledSource(Installed):
-    """A source of scenes; `scenes(folder)` lists the files and `read(path)` reads one. It is pickled: several processes read."""
+    """A source of an installed package (docs/extending.md); its `scenes(folder)` lists files, `read(path)` reads one."""
 
     group: ClassVar[extensions.Group] = "sources"
     synthetic: ClassVar[None] = None
@@ -155,7 +155,7 @@ class InstalledSource(Installed):
 
 
 class InstalledExtractor(Installed):
-    """A feature extractor; `network()` gives what makes features of pictures."""
+    """A feature extractor of an installed package (docs/extending.md); its `network()` makes features of pictures."""
 
     group: ClassVar[extensions.Group] = "extractors"
     trained_on: ClassVar[None] = None
@@ -169,7 +169,7 @@ class InstalledExtractor(Installed):
 
 
 class InstalledConditions(Installed):
-    """Conditions that travel with tiles; `open()` gives what computes them."""
+    """Conditions of tiles of an installed package (docs/extending.md); what its `open()` gives computes them."""
 
     group: ClassVar[extensions.Group] = "conditions"
     path: Place | None = None

@@ -146,7 +146,9 @@ def test_guide_is_given_the_null_condition() -> None:
 
 
 def test_null_condition_of_the_labels_kind_is_the_null_label_to_the_bit() -> None:
-    one, other = (guided(Model(), LABELS, scale=1.5, **none)(X, T) for none in ({"null_label": 9}, {"null": torch.tensor(9)}))
+    one, other = (
+        guided(Model(), LABELS, scale=1.5, **none)(X, T) for none in ({"null_label": 9}, {"null": torch.tensor(9)})
+    )
     assert torch.equal(one, other)
 
 

@@ -1,4 +1,4 @@
-"""A source of an installed package, the example's: to scenes and tiles, by several processes, and what it gives that is no scene."""
+"""A source of an installed package, that of the example: to scenes and tiles; and what it gives that is no scene."""
 
 import pickle
 from pathlib import Path

@@ -235,7 +235,7 @@ class KlVae(Settings):
 
 
 class InstalledCodec(Installed, Foreign):
-    """An autoencoder of an installed package; `network()` gives it."""
+    """An autoencoder of an installed package (docs/extending.md), which its `network()` gives."""
 
     group: ClassVar[extensions.Group] = "codecs"
     scale: Scale | list[Scale] = 1.0

@@ -102,11 +102,13 @@ class Installed(Settings):
         loaded = found.load()
         if not (isinstance(loaded, type) and issubclass(loaded, cls)):
             raise found.fault("is none", got=loaded, expected=f"a subclass of dithc's {cls.__name__}")
+        if taken := [name for name in loaded.model_fields if name not in cls.model_fields and hasattr(cls, name)]:
+            raise found.fault("has settings of names that are taken", got=", ".join(taken), expected="other names")
         return loaded
 
 
 class InstalledSampler(Installed):
-    """A sampler; `run(walk)` goes from noise to images, as the functions in dithc/diffusion do."""
+    """A sampler of an installed package (docs/extending.md); its `run(walk)` goes from noise to images."""
 
     group: ClassVar[extensions.Group] = "samplers"
     predicts: ClassVar[Literal["noise", "flow"]] = "noise"
@@ -124,7 +126,7 @@ class InstalledSampler(Installed):
 
 
 class InstalledSource(Installed):
-    """A source of scenes; `scenes(folder)` lists the files and `read(path)` reads one. It is pickled: several processes read."""
+    """A source of an installed package (docs/extending.md); its `scenes(folder)` lists files, `read(path)` reads one."""
 
     group: ClassVar[extensions.Group] = "sources"
     synthetic: ClassVar[None] = None
@@ -153,7 +155,7 @@ class InstalledSource(Installed):
 
 
 class InstalledExtractor(Installed):
-    """A feature extractor; `network()` gives what makes features of pictures."""
+    """A feature extractor of an installed package (docs/extending.md); its `network()` makes features of pictures."""
 
     group: ClassVar[extensions.Group] = "extractors"
     trained_on: ClassVar[None] = None
@@ -167,7 +169,7 @@ class InstalledExtractor(Installed):
 
 
 class InstalledConditions(Installed):
-    """Conditions that travel with tiles; `open()` gives what computes them."""
+    """Conditions of tiles of an installed package (docs/extending.md); what its `open()` gives computes them."""
 
     group: ClassVar[extensions.Group] = "conditions"
     path: Place | None = None

@@ -2,7 +2,7 @@
 
 What: `Objective` (what a network predicts, at which times, how they count), `Schedule` (tables of a noise schedule, respaced
 at will, with `q_sample`), `training_loss`, `sample` (by name, from `SAMPLERS`), `sample_flow` (likewise, for a flow) and
-`guided` (guidance around a model, by itself without a label or by another; `guidance_offset` trains it in).
+`guided` (guidance around a model, by itself without a label or another condition, or by another; `guidance_offset` trains it in).
 Why: training and sampling share one set of tables; a network appears here only as a callable, so all of this is
 tested against cases with a known answer.
 Invariants:
@@ -13,7 +13,8 @@ Invariants:
   fractions among them.
 - The network predicts noise, v or a velocity (C channels), or one of the first two and the interpolation of the log variance
   (2C channels). Samplers of `SAMPLERS` see noise, into which the objective turns v.
-How to change it: a sampler is a function in `samplers.py` or `flow.py` and a line of `SAMPLERS` or `FLOW_SAMPLERS`; a
+How to change it: a sampler is a function in `samplers.py` or `flow.py` and a line of `SAMPLERS` or `FLOW_SAMPLERS`,
+or comes from outside, as an object with `run(walk)` that `trial.py` tries on data with a known answer; a
 schedule is a constructor of `Schedule`; another thing to predict is a class in `objective.py`.
 """
 

@@ -106,3 +106,56 @@ def test_guidance_without_a_null_label_and_unknown_channels_are_refused() -> Non
         guided(Model(), LABELS, null_label=None, scale=1.5)
     with pytest.raises(UserError, match="all or first3"):
         guided(Model(), LABELS, null_label=NULL, scale=1.5, channels="last")  # type: ignore[arg-type]
+
+
+class Listens:
+    """Gives the mean of a condition of any shape in every channel, 7 for none, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def __call__(self, x: Tensor, t: Tensor, y: Any) -> Tensor:
+        self.asked.append(y)
+        level = torch.full((len(x),), 7.0) if y is None else y.flatten(1).mean(dim=1)
+        return level.reshape(-1, 1, 1, 1).expand_as(x)
+
+
+TOLD = torch.tensor([[[1.0, 3.0]], [[4.0, 6.0]]])  # (N, 1, 2): means 2 and 5
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (1, 1, 2), (2, 1, 2)])
+def test_null_condition_is_a_tensor_of_one_image_or_of_each(shape: tuple[int, ...]) -> None:
+    model = Listens()
+    out = guided(model, TOLD, null=torch.full(shape, 0.5, dtype=torch.float64), scale=3.0)(X, T)
+    assert [tuple(asked.shape) for asked in model.asked] == [(4, 1, 2)]  # both halves in one batch
+    assert out[:, 0, 0, 0].tolist() == [0.5 + 3.0 * (2.0 - 0.5), 0.5 + 3.0 * (5.0 - 0.5)]
+
+
+def test_null_condition_that_is_no_tensor_is_given_as_it_is() -> None:
+    model = Listens()
+    out = guided(model, TOLD, null=None, scale=3.0)(X, T)
+    assert [asked is None for asked in model.asked] == [False, True]
+    assert out[:, 0, 0, 0].tolist() == [7.0 + 3.0 * (2.0 - 7.0), 7.0 + 3.0 * (5.0 - 7.0)]
+
+
+def test_guide_is_given_the_null_condition() -> None:
+    model, guide = Listens(), Listens()
+    out = guided(model, TOLD, null=torch.zeros(1, 2), scale=2.0, guide=guide)(X, T)
+    assert out[:, 0, 0, 0].tolist() == [4.0, 10.0]
+    assert torch.equal(guide.asked[0], torch.zeros(2, 1, 2))
+
+
+def test_null_condition_of_the_labels_kind_is_the_null_label_to_the_bit() -> None:
+    one, other = (
+        guided(Model(), LABELS, scale=1.5, **none)(X, T) for none in ({"null_label": 9}, {"null": torch.tensor(9)})
+    )
+    assert torch.equal(one, other)
+
+
+def test_null_condition_of_another_shape_and_two_of_them_are_refused() -> None:
+    with pytest.raises(UserError, match=r"shape of the null condition[\s\S]*\(3,\)[\s\S]*\(1, 2\)"):
+        guided(Listens(), TOLD, null=torch.zeros(3), scale=2.0)
+    with pytest.raises(UserError, match="both `null_label` and `null`"):
+        guided(Model(), LABELS, null_label=9, null=torch.tensor(9), scale=2.0)
+    with pytest.raises(UserError, match="without a null label"):
+        guided(Model(), LABELS, scale=2.0)

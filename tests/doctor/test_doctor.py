@@ -16,6 +16,7 @@ from dithc.cli import main
 from dithc.comm.launching.launch import MpiExec
 from dithc.doctor import Finding, collect, worst
 from dithc.doctor import machine as machine_checks
+from dithc.doctor.brought import extensions_of_packages
 from dithc.doctor.parallel import allocation, judge_mpi, slurm
 from dithc.doctor.software import (
     OPENMP_KINDS,
@@ -33,6 +34,7 @@ from dithc.hardware import Machine, discover
 from dithc.hardware.machine import HugePages, Node
 from dithc.hardware.machine import Tier as MemoryTier
 from dithc.log import UserError
+from tests.brought import bring
 
 HERE = Path()
 MPICH = {"vendor": "MPICH 5.0.2", "standard": "5.0", "thread_level": "multiple"}
@@ -387,3 +389,21 @@ def test_tiers_without_the_library_are_named_as_a_finding(monkeypatch, tmp_path)
     tiers = tuple(MemoryTier(kind=kind, nodes=(0,), memory_bytes=1 << 30, reason="") for kind in ("ddr", "on-package"))
     (finding,) = memory_tiers(replace(discover(described=False), tiers=tiers), tmp_path)
     assert (finding.level, finding.remedy) == ("warn", "install a C compiler, then the package again")
+
+
+def test_extensions_are_listed_with_what_is_wrong_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert extensions_of_packages(discover(), HERE) == []
+    bring(tmp_path, monkeypatch, codecs={"folded": "tests.brought:Folded"})
+    (found,) = extensions_of_packages(discover(), HERE)
+    assert (found.level, found.text) == ("ok", "codecs: folded (mine 1.0), tests.brought:Folded")
+    points = {"folded": "tests.brought:Folded", "lost": "tests.brought:Lost", "pixel": "tests.brought:Folded"}
+    bring(tmp_path, monkeypatch, package="other", codecs=points, samplers={"last": "tests.brought:Means"})
+    (found,) = extensions_of_packages(discover(), HERE)
+    assert found.level == "warn"
+    for said in (
+        "folded (mine 1.0) of codecs cannot be used: several",
+        "'lost' of other 1.0",
+        "pixel (other 1.0) of codecs is never used",
+        "'last' of other 1.0 (entry point dithc.samplers) is none",
+    ):
+        assert said in found.text

@@ -1,0 +1,80 @@
+"""A training loop of one's own with parts of dithc: python examples/own_loop.py FOLDER [STEPS]
+
+The network, the data and the loop are yours; from dithc come what a diffusion learns (`Objective`, `training_loss`), the
+optimizer, checkpoints that are written beside the training and taken up by the next start, and the samplers. Stop it at any time
+and start it again: it goes on, to the same numbers. Two ranks: `dithc launch --ranks 2 -- python examples/own_loop.py FOLDER`.
+"""
+
+import sys
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dithc import comm, diffusion, train
+from dithc.config import training
+
+BATCH, SIDE, CHANNELS = 32, 8, 32
+
+
+class Net(nn.Module):
+    """A small convolutional network: x (N, 1, h, w), timesteps (N) -> what the objective asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = nn.Sequential(nn.Linear(2, CHANNELS), nn.SiLU(), nn.Linear(CHANNELS, CHANNELS))
+        self.first, self.last = nn.Conv2d(1, CHANNELS, 3, padding=1), nn.Conv2d(CHANNELS, 1, 3, padding=1)
+        self.middle = nn.Sequential(nn.SiLU(), nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1), nn.SiLU())
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        angle = t.float() * (torch.pi / 2000)
+        known = self.time(torch.stack([angle.cos(), angle.sin()], dim=1))  # (N, channels)
+        return self.last(self.middle(self.first(x) + known[:, :, None, None]))
+
+
+def batch_of(step: int, rank: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """This rank's share of a step's images (bright or dark), shares of time and noise: all follow from the step."""
+    draws = np.random.default_rng([0, step])
+    levels = draws.choice([-1.0, 1.0], size=(BATCH, 1, 1, 1)) * np.ones((1, 1, SIDE, SIDE))
+    given = levels, draws.random(BATCH), draws.standard_normal(levels.shape)
+    images, shares, noise = (torch.from_numpy(one[rank::size]) for one in given)
+    return images.float(), shares, noise.float()
+
+
+def main(folder: str, steps: int = 200) -> Tensor | None:
+    """Trains, and draws 16 images, most of them bright or dark; None on other ranks, or where it was asked to stop."""
+    objective = diffusion.Objective.of(training.Objective(predict="v"))
+    with comm.ranks() as group:
+        torch.manual_seed(0)  # the same weights on all ranks
+        strategy = train.Strategy(Net(), group)
+        net = strategy.settle(torch.zeros(1, 1, SIDE, SIDE), torch.zeros(1))
+        optimizer = train.Optimizer(strategy, lr=3e-3)
+        with train.Checkpoints(folder, group, optimizer, every=50, facts={"batch": BATCH}) as checkpoints:
+            for step in range(checkpoints.step + 1, steps + 1):
+                x0, shares, noise = batch_of(step, group.rank, group.size)
+                t = torch.from_numpy(objective.times(shares.numpy()))
+                x_t = objective.noisy(x0, t, noise)
+                losses = diffusion.training_loss(net(x_t, t), objective=objective, x0=x0, x_t=x_t, t=t, noise=noise)
+                strategy.backward(losses["loss"].mean())
+                optimizer.step()
+                if group.rank == 0 and step % 50 == 0:
+                    print(f"step {step}: loss {losses['loss'].mean().item():.3f}")
+                if not checkpoints.after(step):
+                    break
+        if checkpoints.status or group.rank:
+            return None
+        generators = [torch.Generator().manual_seed(seed) for seed in range(16)]  # an image is that of its seed
+        images = diffusion.sample(
+            "unipc",
+            denoise=objective.sampled(strategy.model),
+            schedule=objective.schedule,
+            steps=10,
+            shape=(1, SIDE, SIDE),
+            noise=generators,
+        )
+        print("levels " + " ".join(f"{level:.2f}" for level in images.mean(dim=(1, 2, 3)).tolist()))
+        return images
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

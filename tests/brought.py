@@ -1,0 +1,171 @@
+"""A package as pip would have installed it, for as long as a test: its entry points, and what they name, here below."""
+
+import os
+import sys
+import tomllib
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from dithc.config import codecs, datasets, training
+
+HERE = "tests.brought"
+
+
+def bring(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    package: str = "mine",
+    version: str = "1.0",
+    **groups: dict[str, str],
+) -> None:
+    """Installs a package: `samplers={"turned": "tests.brought:Turned"}` are its entry points of dithc.samplers."""
+    home = folder / f"site-{package}-{version}"
+    info = home / f"{package}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+    lines = [
+        f"[dithc.{group}]\n" + "".join(f"{name} = {to}\n" for name, to in points.items())
+        for group, points in groups.items()
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    on_path(home, monkeypatch)
+
+
+def bring_example(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installs one of the packages in examples/, by what its pyproject.toml says."""
+    source = Path(__file__).parent.parent / "examples" / name
+    project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
+    groups = {group.removeprefix("dithc."): points for group, points in project["entry-points"].items()}
+    bring(folder, monkeypatch, package=project["name"], version=project["version"], **groups)
+    on_path(source, monkeypatch)
+
+
+def on_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here, and in processes that the test starts."""
+    monkeypatch.syspath_prepend(str(folder))
+    known = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *([known] if known else [])]))
+
+
+class Last(training.InstalledSampler):
+    """The clean image that is predicted from the last state of DDIM; with `times` another one of the settings."""
+
+    share: float = Field(default=0.0, ge=0.0, le=1.0)
+    search: int = 0  # also the name of a place among the built-in settings
+
+    def run(self, walk: Any) -> Tensor:
+        x = walk.noise(0)
+        for step in reversed(range(len(walk.schedule))):
+            x0, noise, _ = walk.predict(x, step)
+            kept = walk.schedule.alpha_bar_before[step].item()
+            x = kept**0.5 * x0 + (1 - kept) ** 0.5 * noise
+        return x
+
+
+class Follow(training.InstalledSampler):
+    """Euler's method, along a flow."""
+
+    predicts = "flow"
+
+    def run(self, walk: Any) -> Tensor:
+        x = walk.noise(0)
+        for start, stop in walk.intervals(walk.steps):
+            x = x - (start - stop) * walk.at(x, start)
+        return x
+
+
+class Folded(codecs.InstalledCodec):
+    """Pixels of 2 x 2 as channels, which nothing is lost by."""
+
+    factor: Literal[2] = 2
+    bands: Literal["all"] = "all"
+    spoilt: Literal["none", "raises", "batch", "shape"] = "none"
+
+    def network(self) -> Any:
+        if self.spoilt == "raises":
+            raise KeyError("weights")
+        return FoldedNetwork(self.spoilt)
+
+
+class FoldedNetwork:
+    bands, has_logvar = None, False
+
+    def __init__(self, spoilt: str) -> None:
+        self.spoilt = spoilt
+
+    def encode(self, x: Tensor) -> tuple[Tensor, None]:
+        z = torch.pixel_unshuffle(x, 2)
+        z = z - z.mean(dim=0) if self.spoilt == "batch" else z
+        return z[:, 1:] if self.spoilt == "shape" else z, None
+
+    def decode(self, z: Tensor) -> Tensor:
+        return torch.pixel_shuffle(z, 2)
+
+
+class Means(codecs.InstalledExtractor):
+    """The mean of each channel, and its square."""
+
+    spoilt: Literal["none", "raises", "batch", "chance", "shape", "nan"] = "none"
+
+    def network(self) -> Callable[[Tensor], Tensor]:
+        return self._features
+
+    def _features(self, x: Tensor) -> Tensor:
+        means = x.mean(dim=(2, 3))
+        match self.spoilt:
+            case "raises":
+                raise KeyError("weights")
+            case "batch":
+                means = means - means.mean(dim=0)
+            case "chance":
+                means = means + torch.rand(())
+            case "shape":
+                means = means[:, :, None]
+            case "nan":
+                means = means * float("nan")
+        return torch.cat([means, means**2], dim=1)
+
+
+class Doubled(datasets.InstalledConditions):
+    """Twice the day of the year."""
+
+    spoilt: Literal["none", "raises", "length", "column", "inf", "map"] = "none"
+
+    def model(self) -> list[dict[str, Any]]:
+        column = "day_of_year" if self.spoilt == "column" else "doubled"
+        kind = "code" if self.spoilt == "map" else "linear"
+        return [{"name": "d", "column": column, "unit": "day", "map": kind, "centre": 100.0, "scale": 2.0}]
+
+    def open(self) -> Callable[[Mapping[str, list[Any]]], Mapping[str, list[float | None]]]:
+        return self._compute
+
+    def _compute(self, known: Mapping[str, list[Any]]) -> dict[str, list[float | None]]:
+        values = [None if day is None else 2.0 * day for day in known["day_of_year"]]
+        match self.spoilt:
+            case "raises":
+                raise KeyError("day")
+            case "length":
+                values = values[1:]
+            case "inf":
+                values = [float("inf")] * len(values)
+        return {"doubled": values}
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # pydantic's, of the name
+
+    class Shadowing(training.InstalledSampler):
+        """One that takes the name of something that all have for a setting."""
+
+        words: int = 0
+
+
+sys.modules.setdefault(HERE, sys.modules[__name__])  # entry points find this module by that name

@@ -1,0 +1,55 @@
+"""A feature extractor of an installed package gives what its network gives, and is tried before any work."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dithc.evaluate import Extractor, load_extractor
+from dithc.log import UserError
+from tests.brought import HERE, Means, bring
+
+
+@pytest.fixture(autouse=True)
+def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bring(tmp_path, monkeypatch, extractors={"means": f"{HERE}:Means"})
+
+
+def opened(**settings: Any) -> Extractor:
+    return load_extractor(Means.model_validate({"kind": "means"} | settings))
+
+
+def test_features_are_those_of_the_network_and_its_origin_is_told() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (5, 3, 40, 48), dtype=np.uint8)
+    extractor = opened()
+    means = images.astype(np.float64).mean(axis=(2, 3))
+    np.testing.assert_allclose(extractor(images), np.concatenate([means, means**2], axis=1), rtol=1e-5)
+    assert (extractor.num_features, extractor.resize, extractor.comparable) == (6, "none", False)
+    assert "mine 1.0" in extractor.note
+
+
+def test_hash_is_of_version_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = tmp_path / "weights.bin"
+    weights.write_bytes(b"one")
+    hashes = [opened().sha256, opened(path=str(weights)).sha256]
+    weights.write_bytes(b"two")
+    hashes += [opened(path=str(weights)).sha256]
+    monkeypatch.setattr("sys.path", [one for one in __import__("sys").path if "site-mine" not in one])
+    bring(tmp_path, monkeypatch, version="1.1", extractors={"means": f"{HERE}:Means"})
+    assert len({*hashes, opened().sha256}) == 4
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "said"),
+    [
+        ("raises", "weights"),
+        ("batch", "beside others or again"),
+        ("chance", "beside others or again"),
+        ("shape", r"fails on a \(2, 3, 64, 64\) batch"),
+        ("nan", "NaN or infinity"),
+    ],
+)
+def test_network_that_does_not_keep_the_contract_is_refused(spoilt: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        opened(spoilt=spoilt)

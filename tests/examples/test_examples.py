@@ -1,0 +1,70 @@
+"""The examples run, do what they say, are short, and README names each."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from dithc.config import load
+from dithc.diffusion import Schedule, sample
+from dithc.diffusion.trial import DEVIATION, MEAN, SHAPE, exact_noise
+from tests.brought import bring_example
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = ROOT / "examples"
+SCRIPTS = sorted(EXAMPLES.glob("*.py")) + sorted(EXAMPLES.glob("*/*.py"))
+PACKAGES = ("own_sampler", "own_dataset")
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.relative_to(EXAMPLES)))
+def test_example_is_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 80
+
+
+@pytest.mark.parametrize("name", [path.name for path in sorted(EXAMPLES.iterdir()) if path.name != "__pycache__"])
+def test_example_is_linked_from_readme(name: str) -> None:
+    assert f"(examples/{name})" in README
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_experiment_of_a_package_names_what_it_brings(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bring_example(name, tmp_path, monkeypatch)
+    experiment = load(EXAMPLES / name / "experiment.yaml")
+    assert load(experiment.model_dump(mode="json")) == experiment
+
+
+def test_own_sampler_is_ddim_without_memory_and_nears_the_exact_path_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "own_sampler"))
+    plms = importlib.import_module("dithc_plms").Plms
+    schedule = Schedule.linear()
+    start = torch.randn(3, *SHAPE, generator=torch.Generator().manual_seed(0))
+
+    def drawn(kind: object) -> torch.Tensor:
+        return sample(
+            kind,  # type: ignore[arg-type]
+            denoise=exact_noise(schedule),
+            schedule=schedule,
+            steps=25,
+            shape=SHAPE,
+            noise=lambda _: start,
+        )
+
+    kept = schedule.alpha_bar[
+        -1
+    ].item()  # along the path without noise normal data keep their place in the distribution
+    exact = MEAN + DEVIATION * (start - kept**0.5 * MEAN) / (kept * DEVIATION**2 + 1 - kept) ** 0.5
+    missed = [float((drawn(plms(kind="plms", memory=memory)) - exact).abs().mean()) for memory in (1, 2, 3)]
+    assert missed[0] > 4 * missed[1] > 4 * missed[2]
+    torch.testing.assert_close(drawn(plms(kind="plms", memory=1)), drawn("ddim"), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_own_conditioning_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    asked, got = importlib.import_module("own_conditioning").main()
+    assert torch.corrcoef(torch.stack([asked, got]))[0, 1] > 0.95
+    assert (got - asked).abs().max() < 0.5

@@ -1,0 +1,67 @@
+"""A codec of an installed package encodes and decodes as its own network does, and is tried before any work."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dithc.latents import open_codec
+from dithc.log import UserError
+from tests.brought import HERE, Folded, bring
+
+INFO = {
+    "bands": ["B", "G", "R", "N"],
+    "size": 16,
+    "scale": 1.0,
+    "offset": 0.0,
+    "statistics": [{"low": 0.0, "high": 1.0}] * 4,
+    "display": {"bands": ["R", "G", "B"], "low": 0.0, "high": 1.0},
+}
+
+
+@pytest.fixture(autouse=True)
+def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bring(tmp_path, monkeypatch, codecs={"folded": f"{HERE}:Folded"})
+
+
+def folded(**settings: Any) -> Folded:
+    return Folded.model_validate({"kind": "folded", "latent_channels": 16} | settings)
+
+
+def test_latents_are_normalised_and_come_back() -> None:
+    codec = open_codec(folded(shift=0.25, scale=2.0), info=INFO)
+    x = torch.rand(3, 4, 16, 16) * 2 - 1
+    mean, logvar = codec.encode(x)
+    torch.testing.assert_close(mean, (torch.pixel_unshuffle(x, 2) - 0.25) * 2.0)
+    assert logvar is None
+    torch.testing.assert_close(codec.decode(mean), x)
+    assert (codec.latent_channels, codec.factor, codec.bands) == (16, 2, ("B", "G", "R", "N"))
+
+
+def test_id_is_of_version_settings_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = tmp_path / "weights.bin"
+    weights.write_bytes(b"one")
+    ids = [open_codec(settings, info=INFO).id for settings in (folded(), folded(scale=2.0), folded(path=str(weights)))]
+    weights.write_bytes(b"two")
+    ids += [open_codec(folded(path=str(weights)), info=INFO).id]
+    monkeypatch.setattr("sys.path", [one for one in __import__("sys").path if "site-mine" not in one])
+    bring(tmp_path, monkeypatch, version="1.1", codecs={"folded": f"{HERE}:Folded"})
+    ids += [open_codec(folded(), info=INFO).id]
+    assert len(set(ids)) == 5
+    assert all(one.startswith("folded-") for one in ids)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"spoilt": "raises"}, r"'folded' of dithc.codecs \(tests.brought.Folded\) fails in `network`[\s\S]*KeyError"),
+        ({"spoilt": "batch"}, "depends on the other tiles of its batch"),
+        ({"spoilt": "shape"}, r"\(2, 15, 8, 8\)"),
+        ({"latent_channels": 8}, r"latent_channels` 8"),
+        ({"path": "nowhere"}, "`path` of folded"),
+    ],
+)
+def test_codec_that_is_not_what_it_says_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        open_codec(folded(**settings), info=INFO)

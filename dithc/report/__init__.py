@@ -19,8 +19,8 @@ How to change it: a new fact is a field in `facts.py`, filled in `collect.py` (d
 `scaling_figure.py` does, and one line in `write.py`. The paper's numbers are in config/paper/reference.yaml.
 """
 
-from dithc.report.sketch import draw_fid, draw_loss, draw_plan
-from dithc.report.tiles_figure import draw_tiles
+from dithc.report.figures.single import draw_fid, draw_loss, draw_plan
+from dithc.report.figures.tiles import draw_tiles
 from dithc.report.write import FIGURES, write_report
 
-__all__ = ["FIGURES", "draw_fid", "draw_loss", "draw_plan", "draw_tiles", "write_report"]
+__all__ = ["FIGURES", "draw_fid", "draw_loss", "draw_plan", "draw_tiles", "quality_figure", "write_report"]

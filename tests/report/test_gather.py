@@ -9,10 +9,10 @@ import pytest
 
 from dithc.log import UserError
 from dithc.report import write_report
-from dithc.report.collect import collect
+from dithc.report.collect.experiment import collect
 from dithc.report.facts import Facts
-from dithc.report.gather import gather
-from dithc.report.reference import Reference
+from dithc.report.collect.gather import gather
+from dithc.report.engine.reference import Reference
 from dithc.runs import Manifest
 
 

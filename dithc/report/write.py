@@ -145,13 +145,13 @@ def _drawn(facts: Facts, dataset: DatasetFacts) -> Iterator[tuple[Shown, tuple[b
             name=f"tiles {dataset.name}", title="Tiles, what was taken and what not", text=text, caption=caption
         )
         yield shown, (draw(theme=LIGHT), draw(theme=DARK))
-    if dataset.bands:
+    if dataset.bands and not dataset.ranges:
         untitled = [replace(dataset, title="")]
         caption = (
             "Bands over the train tiles. Dot: mean; thick: one standard deviation; pale: the range that becomes −1 to 1"
         )
         shown = Shown(name=f"bands {dataset.name}", title="", text=texts.bands(dataset), caption=caption)
-        yield shown, (draw_bands(untitled, LIGHT, columns=1), draw_bands(untitled, DARK, columns=1))
+        yield shown, (draw_bands(untitled, LIGHT), draw_bands(untitled, DARK))
 
 
 def numbers(facts: Facts) -> dict[str, Any]:

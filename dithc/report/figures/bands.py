@@ -3,19 +3,17 @@
 from collections.abc import Sequence
 
 from dithc.report.facts import DatasetFacts
-from dithc.report.figures.canvas import WIDTH_INCHES, as_png, canvas, nothing, styled
+from dithc.report.figures.canvas import as_png, canvas, nothing, styled
 from dithc.report.figures.theme import Theme
 
 
-def draw_bands(datasets: Sequence[DatasetFacts], theme: Theme, *, columns: int = 2) -> bytes:
+def draw_bands(datasets: Sequence[DatasetFacts], theme: Theme) -> bytes:
     """Train statistics of each band: the range mapped to [-1, 1], one standard deviation, the mean."""
     shown = [dataset for dataset in datasets if dataset.bands]
     if not shown:
         return nothing(theme, "no band statistics")
     with styled(theme):
-        figure, panels = canvas(
-            len(shown), columns=columns, height=2.5, width=WIDTH_INCHES if columns > 1 else WIDTH_INCHES / 2
-        )
+        figure, panels = canvas(len(shown), columns=2, height=2.5)
         for panel, dataset in zip(panels, shown, strict=True):
             for place, band in enumerate(dataset.bands):
                 panel.plot([place, place], [band.low, band.high], color=theme.grid, linewidth=9, solid_capstyle="butt")

@@ -8,10 +8,18 @@ from typing import Any
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.image import imread
 
 from dithc.report.facts import Facts, Measure, Score
-from dithc.report.figures.canvas import DPI, LINE_INCHES, TITLE_SIZE, WIDTH_INCHES, as_png, nothing, styled
+from dithc.report.figures.canvas import (
+    DPI,
+    LINE_INCHES,
+    TITLE_SIZE,
+    WIDTH_INCHES,
+    as_png,
+    nothing,
+    read_picture,
+    styled,
+)
 from dithc.report.figures.theme import Theme
 from dithc.report.words import score
 
@@ -54,7 +62,7 @@ def samples_figure(rows: Sequence[Sequence[tuple[Path | None, str, str]]]) -> Fi
             panel.set_title("\n".join(lines), fontsize=TITLE_SIZE)
             panel.set_anchor("N")  # below its title: the layout leaves room for what is above the place
             if path is not None:
-                panel.imshow(imread(path), interpolation="antialiased")
+                panel.imshow(read_picture(path), interpolation="antialiased")
     return figure
 
 

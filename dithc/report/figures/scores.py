@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from dithc.report.facts import Facts, Measure
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
 from dithc.report.figures.theme import Theme
-from dithc.report.words import score
+from dithc.report.words import score, short
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,8 @@ def _bars(panel: Axes, title: str, bars: Sequence[Bar], theme: Theme, *, measure
     panel.set_xlabel(f"{measure}{interval}, lower is better{incomparable}")
     panel.set_yticks(range(len(bars)), ["\n".join(filter(None, [bar.label, bar.beside])) for bar in bars])
     panel.tick_params(axis="y", labelcolor=theme.ink)
-    panel.xaxis.set_major_locator(MaxNLocator(6))
+    panel.xaxis.set_major_locator(MaxNLocator(5))
+    panel.xaxis.set_major_formatter(lambda value, _: short(value))
     panel.set_ylim(len(bars) - 0.4, -0.6)
     highest, lowest = max([high for _, high in ends] + floors), min(0.0, *(low for low, _ in ends))
     panel.set_xlim(lowest - 0.03 * (highest - lowest) if lowest else 0.0, highest + 0.18 * (highest - lowest) or 1.0)

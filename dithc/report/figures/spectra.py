@@ -80,8 +80,7 @@ def _bands(panel: Any, spectra: Spectra, theme: Theme) -> None:
     panel.set_xticks(places, spectra.bands, fontsize=8)
     panel.set_ylabel(spectra.units)
     panel.grid(visible=False, axis="x")
-    panel.set_title("Values: median, percentiles 5 to 95")
-    panel.legend(fontsize=8, labelcolor=theme.ink)
+    panel.set_title("Values: median, percentiles 5 to 95; colours as at the right")
 
 
 def _rings(panel: Any, spectra: Spectra, theme: Theme) -> None:

@@ -49,7 +49,10 @@ def tiles_figure(tiles: TileSet, theme: Theme) -> Any:
     tops = {"map": MAP_INCHES} if tiles.places else {}
     tops |= {"ranges": RANGES_INCHES, "table": LINE_INCHES * (lines + 2)} if tiles.ranges else {}
     figure, above, rows = over_pictures(
-        tops=list(tops.values()) or [TITLE_INCHES], rows=max(len(fates), 1), columns=EXAMPLES + 1, height=PICTURE_INCHES
+        tops=list(tops.values()) or [TITLE_INCHES if tiles.title else 0.1],
+        rows=max(len(fates), 1),
+        columns=EXAMPLES + 1,
+        height=PICTURE_INCHES,
     )
     panels = dict(zip(tops, above, strict=False))
     colours = dict(zip((*Tiles.SPLITS, REJECTED), (*_of_splits(theme), theme.muted), strict=True))

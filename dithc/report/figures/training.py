@@ -13,6 +13,7 @@ from dithc.report.figures.theme import Theme
 from dithc.report.words import short
 
 COLUMNS, LOSS_INCHES, RATE_INCHES = 3, 2.7, 1.0
+NARROW = 8.0  # times that the end of an axis is its begin, below which it has more ticks
 MAX_POINTS = 1500  # of a raw curve: more than the figure has pixels for
 
 
@@ -97,7 +98,8 @@ def _rate(panel: Axes, curve: Curve, theme: Theme) -> None:
 def _log_axis(panel: Axes, low: float, high: float) -> None:
     panel.set_yscale("log")
     panel.set_ylim(low * 0.9, high * 1.1)
-    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+    is_wide = high > NARROW * low
+    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if is_wide else range(1, 10), numticks=12))
     panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     panel.yaxis.set_minor_formatter(NullFormatter())
 

@@ -52,12 +52,14 @@ def _training(facts: Facts, run: RunFacts) -> list[Cell]:
     ]  # fmt: skip
 
 
-def settings_table(caption: str, columns: dict[str, dict[str, str]]) -> Table:
-    """Every setting of some things, a column each; the keys that differ between them first."""
+def settings_of(columns: dict[str, dict[str, str]], *, what: str) -> tuple[Table | None, list[tuple[str, str]]]:
+    """Settings of several things: a table of those that differ, a column each, and pairs of those that all have; what is unset is left out."""
     keys = dict.fromkeys(key for settings in columns.values() for key in settings)
-    rows = [[key, *(settings.get(key, "") or ABSENT for settings in columns.values())] for key in keys]
-    rows.sort(key=lambda row: len(set(row[1:])) == 1)
-    return table(caption, ["Setting", *columns], rows, texts=1 + len(columns))
+    rows = [[key, *(settings.get(key, "") for settings in columns.values())] for key in keys]
+    common = [(row[0], row[1]) for row in rows if len(set(row[1:])) == 1 and row[1]]
+    differ = [[cell or ABSENT for cell in row] for row in rows if len(set(row[1:])) > 1]
+    caption = f"Settings in which the {what} differ"
+    return table(caption, ["Setting", *columns], differ, texts=1 + len(columns)) if differ else None, common
 
 
 def band_table(dataset: DatasetFacts) -> Table | None:

@@ -11,9 +11,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dithc.report.engine.reference import Reference
 from dithc.report.facts import Facts
+from dithc.report.figures.canvas import recoded
 from dithc.report.page import how, texts
 from dithc.report.page.engine_parts import as_printed, engine_parts
-from dithc.report.page.scores import beside_paper, measured_tables, score_tables
+from dithc.report.page.scores import SMALL_NOTE, beside_paper, measured_tables, score_tables
 from dithc.report.pictures import Gallery, Picture
 from dithc.report.verdict import judge, last_scored, verdict
 from dithc.report.words import score, short, span
@@ -77,7 +78,7 @@ def render(facts: Facts, reference: Reference, pictures: Pictures) -> str:
         reference=reference,
         policy=_policy(script),
         script=script,
-        figures={name: tuple(map(_png, pair)) for name, pair in pictures.figures.items()},
+        figures={name: tuple(_webp(recoded(png)) for png in pair) for name, pair in pictures.figures.items()},
         sizes={name: _size(pair[0]) for name, pair in pictures.figures.items()},
         galleries=pictures.galleries,
         drawn=pictures.drawn,
@@ -109,7 +110,7 @@ def _of_verdict(facts: Facts) -> dict[str, Any]:
 def _judge(facts: Facts, dataset: str, one: Any) -> str:
     """What a score depends on, beside it."""
     counts = f"{one.n_generated:,} generated against {one.n_real:,} real images"
-    return f"{counts}; {one.extractor}, resize {one.resize}; rendering {facts.dataset(dataset).rendering}."
+    return f"FID, lower is better: {counts}; features {one.kind or one.extractor}, resize {one.resize}; rendering {facts.dataset(dataset).rendering}."
 
 
 def _of_scores(facts: Facts, reference: Reference) -> dict[str, Any]:
@@ -117,6 +118,7 @@ def _of_scores(facts: Facts, reference: Reference) -> dict[str, Any]:
         "incomparable": incomparable(facts),
         "remarks": remarks(facts),
         "score_tables": score_tables(facts),
+        "small_note": SMALL_NOTE if facts.measure == "KID" else "",
         "measured_tables": measured_tables(facts),
         "beside_paper": beside_paper(facts, reference),
         "printed": [as_printed(one) for one in reference.tables.values()],
@@ -136,10 +138,11 @@ def _of_origin(facts: Facts) -> dict[str, Any]:
         "commit of the results": ", ".join(commits) or "not recorded",
         "machine of the results": "; ".join(hosts) or "none",
     }
-    settings = [how.settings_table("Trainings: every setting, those that differ first", runs)] if runs else []
-    settings += (
-        [how.settings_table("Evaluations: every setting, those that differ first", evaluations)] if evaluations else []
-    )
+    settings = [
+        (what, *how.settings_of(columns, what=what))
+        for what, columns in (("trainings", runs), ("evaluations", evaluations))
+        if columns
+    ]
     return {
         "settings": settings,
         "data_facts": {dataset.name: how.data_facts(facts, dataset) for dataset in facts.datasets},
@@ -152,10 +155,6 @@ def _of_origin(facts: Facts) -> dict[str, Any]:
 def _policy(script: str) -> str:
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-
-
-def _png(content: bytes) -> str:
-    return f"data:image/png;base64,{b64encode(content).decode()}"
 
 
 def _webp(content: bytes) -> str:

@@ -24,14 +24,16 @@ def score_tables(facts: Facts) -> list[Table]:
 def _of_dataset(facts: Facts, dataset: DatasetFacts) -> Table:
     items = facts.evaluations_of(dataset.name)
     best = facts.best(dataset.name)
-    first, second = measures(facts)
-    head = ["Weights", first, second, "Floor of FID", "Real", "Generated", "Sampler", "Judged by"]
+    judges = list(dict.fromkeys(_judge(item.score) for item in items if item.score))
+    said = judges[0] if len(judges) == 1 else "judged by several networks" if judges else "not run"
+    last = ["Judged by"] if len(judges) > 1 else []
+    rows = [[*_row(facts, item), *(Cell(text=_judge(item.score)) for _ in last)] for item in items]
     return Table(
-        caption=f"Scores of {dataset.title}; rendering {dataset.rendering}",
-        head=head,
-        rows=[_row(facts, item, dataset) for item in items],
+        caption=f"Scores of {dataset.title}: {said}; rendering {dataset.rendering}",
+        head=["Weights", "Sampler", *measures(facts), "Floor of FID", "Real", "Generated", *last],
+        rows=rows,
+        texts=2,
         best=items.index(best) if best else None,
-        note=SMALL_NOTE if facts.measure == "KID" else "",
     )
 
 
@@ -40,21 +42,18 @@ def measures(facts: Facts) -> tuple[str, str]:
     return ("KID", "FID") if facts.measure == "KID" else ("FID", "KID")
 
 
-def _row(facts: Facts, item: EvaluationFacts, dataset: DatasetFacts) -> list[Cell]:
+def _row(facts: Facts, item: EvaluationFacts) -> list[Cell]:
     average = f" of length {item.ema}" if item.ema else ""
     name = Cell(text=item.label, notes=[item.name + ("" if item.at == "codec" else f", {item.weights}{average}")])
     sampler = Cell(text=ABSENT if item.at == "codec" else item.solver, notes=[item.guided] if item.guided else [])
     one = item.score
     if one is None:
-        return [name, Cell(text="not run"), *[Cell(text=ABSENT)] * 4, sampler, Cell(text=ABSENT)]
+        return [name, sampler, Cell(text="not run"), *[Cell(text=ABSENT)] * 4]
     values = {
         "FID": _measured(one.fid, one.fid_interval, strong=facts.measure == "FID"),
         "KID": _measured(one.kid, one.kid_interval, strong=facts.measure == "KID"),
     }
-    return [
-        name, *(values[key] for key in measures(facts)), _floor(one), _real(item, one), _generated(one), sampler,
-        _judge(one, dataset),
-    ]  # fmt: skip
+    return [name, sampler, *(values[key] for key in measures(facts)), _floor(one), _real(item, one), _generated(one)]
 
 
 def _measured(value: float | None, interval: list[float] | None, *, strong: bool) -> Cell:
@@ -90,10 +89,11 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _judge(one: Score, dataset: DatasetFacts) -> Cell:
-    comparable = "comparable" if one.comparable else "NOT COMPARABLE"
-    notes = [one.extractor, f"sha256 {one.sha256[:12]}", f"resize {one.resize}", f"rendering {dataset.rendering}"]
-    return Cell(text=comparable, notes=notes, title=one.sha256)
+def _judge(one: Score | None) -> str:
+    if one is None:
+        return ABSENT
+    comparable = "comparable with published FID" if one.comparable else "NOT COMPARABLE with published FID"
+    return f"{comparable}; features of {one.extractor} (sha256 {one.sha256[:12]}), resize {one.resize}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,19 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dithc.report.facts import DatasetFacts, EvaluationFacts, Facts
-from dithc.report.figures.canvas import as_webp
+from dithc.report.figures.canvas import as_webp, read_picture
 from dithc.report.pictures.composites import composites
 from dithc.report.pictures.image_sets import FirstImages, RealTiles
 from dithc.report.pictures.mosaic import COLUMNS, SHOWN, mosaic
 from dithc.report.pictures.nearest import nearest_tiles
 from dithc.report.words import score
 
-STRIP = 6  # images of a first look
+STRIP = 4  # images of a first look
 FIRST = f"the first {SHOWN}, not picked"
 
 
@@ -41,11 +42,12 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class Gallery:
-    """Mosaics that belong beside each other; `note` says how to read them."""
+    """Mosaics that belong beside each other; `note` says how to read them, `look` how they are laid out."""
 
     title: str
     note: str
     pictures: list[Picture]
+    look: Literal["", "four", "rows"] = ""
 
 
 def galleries(facts: Facts, dataset: str, item: EvaluationFacts | None) -> list[Gallery]:
@@ -59,6 +61,7 @@ def galleries(facts: Facts, dataset: str, item: EvaluationFacts | None) -> list[
         found.append(_beside(facts, chosen, item, images, real))
         found.append(_false_colours(chosen, item, images, real))
     found.append(_way(facts, chosen, item))
+    found.append(_codec(chosen))
     if not any(gallery.pictures for gallery in found):
         found = [Gallery(title="Real tiles", note="", pictures=[_real(chosen, real)])]
     return [gallery for gallery in found if gallery.pictures]
@@ -123,7 +126,7 @@ def _false_colours(dataset: DatasetFacts, item: EvaluationFacts, images: FirstIm
             text = f"{title}, {len(rgb)} of {dataset.title} in {name}: bands {', '.join(bands)} as red, green and blue; {meaning}."
             pictures.append(_picture(f"{title}: {name}", rgb, text=text, caption=f"{', '.join(bands)}: {meaning}"))
     note = "The same images and tiles; each band from percentile 1 to 99 of the train tiles."
-    return Gallery(title="In false colours", note=note, pictures=pictures)
+    return Gallery(title="In false colours", note=note, pictures=pictures, look="four" if len(pictures) == 4 else "")
 
 
 def _way(facts: Facts, dataset: DatasetFacts, item: EvaluationFacts | None) -> Gallery:
@@ -132,6 +135,25 @@ def _way(facts: Facts, dataset: DatasetFacts, item: EvaluationFacts | None) -> G
     pictures = list(_of(facts, dataset, others))
     note = "Each place grew from the same noise; through the codec alone go real tiles, which shows what it loses."
     return Gallery(title="On the way there", note=note, pictures=pictures)
+
+
+def _codec(dataset: DatasetFacts) -> Gallery:
+    """What the codec that was trained on this data set gave back."""
+    codec = dataset.codec
+    bands = f"Each band of a tile: {', '.join(dataset.band_names)}"
+    found = (
+        (codec.grid, "Tiles above, below what the codec gives back", "Tiles, and below each what the codec gives back"),
+        (codec.bands, "Each band of a tile, and below it as it comes back", bands),
+    )
+    pictures = []
+    for path, title, text in found if codec.trained_on in (None, dataset.name) else ():
+        if path is not None:
+            pixels = read_picture(path)
+            height, width = pixels.shape[:2]
+            told = f"{text}; codec {codec.name}."
+            picture = Picture(title=title, text=told, caption="", webp=as_webp(pixels), width=width, height=height)
+            pictures.append(picture)
+    return Gallery(title=f"The codec, {codec.name}", note="", pictures=pictures, look="rows")
 
 
 def _of(facts: Facts, dataset: DatasetFacts, items: list[EvaluationFacts]) -> Iterator[Picture]:

@@ -9,7 +9,7 @@ from dithc.report.verdict.quality import codec_of, floor_of
 from dithc.report.verdict.said import Step
 from dithc.report.verdict.trained import held_out
 
-MOST = 4
+MOST = 3
 PROFILE = "profiles/local"
 
 
@@ -20,20 +20,18 @@ def next_steps(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> lis
 
 def _training(facts: Facts, run: RunFacts) -> Iterator[Step]:
     course = held_out(run)
+    goes_on = ": it goes on from its last checkpoint." if run.settings.get("lr_schedule") == "constant" else "."
     if run.step is None or run.step < run.steps_planned:
         yield Step(text="Finish the training: it goes on from its last checkpoint.", command=_again(facts))
     elif course and course.falls:
         longer = f"runs={{{run.name}: {{steps: {2 * run.steps_planned}}}}}"
         yield Step(
-            text="Train longer: the held-out loss was still falling. The training goes on from its last checkpoint"
-            + ("." if run.settings.get("lr_schedule") == "constant" else ", if its learning rate is constant."),
-            command=_again(facts, longer),
+            text=f"Train longer, for the held-out loss was still falling{goes_on}", command=_again(facts, longer)
         )
     if course and course.rises:
+        turns = "" if _turned(run) else _again(facts, f"runs={{{run.name}: {{augment: dihedral}}}}")
         text = f"Stop at about step {course.least_step:,}, or add tiles; where they have no up, turn them: `augment: dihedral`."
-        yield Step(
-            text=text, command=_again(facts, f"runs={{{run.name}: {{augment: dihedral}}}}") if not _turned(run) else ""
-        )
+        yield Step(text=text, command=turns)
 
 
 def _turned(run: RunFacts) -> bool:
@@ -55,19 +53,19 @@ def _judging(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> Itera
     elif floor and codec.score and codec.score.fid > LOSSY * floor[0] and dataset.codec.steps:
         longer = f"codecs={{{dataset.codec.name}: {{steps: {2 * dataset.codec.steps}}}}}"
         yield Step(
-            text="Train a better codec: it is what limits the samples. Everything after it is made again.",
+            text="Train a better codec, which is what limits the samples; all that follows is made again.",
             command=_again(facts, longer),
         )
     if item.score.n < SMALL and (dataset.tiles or 0) > item.score.n_generated:
         more = f"evaluations={{{item.name}: {{images: {min(dataset.tiles or 0, 10_000)}}}}}"
-        yield Step(text="Score more images: intervals shrink, and FID's error with them.", command=_again(facts, more))
+        yield Step(text="Score more images, so that intervals shrink.", command=_again(facts, more))
 
 
 def _looking(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> Iterator[Step]:
     if item and item.files:
         samples = shlex.quote(str(item.files.samples))
         yield Step(
-            text="Look at the images in your own program, in the data set's units.",
+            text="Look at the images in your own program, in the units of the data set.",
             command=f"dithc export --samples {samples} --format geotiff --select 0:16 --out {shlex.quote(f'{run.name}-tiff')}",
         )
     if facts.config:

@@ -1,17 +1,17 @@
 """How good the samples of a training are: between an untrained network and the best that is possible, in plain words."""
 
-from dithc.report.facts import EvaluationFacts, Facts, Score
+from dithc.report.facts import SMALL, EvaluationFacts, Facts, Score
 from dithc.report.verdict.said import Answer, Mark, Mood
 from dithc.report.words import between, score
 
 # FID over the best possible, the greater of floor and codec, and what is said of it. At these n an
 # equal set of tiles already differs by tens of percent; 3 and 10 are orders that a reader sees in samples at once.
 STAGES: tuple[tuple[float, str], ...] = (
-    (1.3, "as good as this measure can tell"),
-    (3.0, "close to the best possible"),
-    (10.0, "short of the best possible"),
+    (1.3, "as good as these features can tell"),
+    (3.0, "close to the best these features can tell"),
+    (10.0, "clearly short of the best"),
 )
-FAR = "far from the best possible"
+FAR = "far from the best"
 MOODS: tuple[Mood, ...] = ("good", "good", "fair")
 
 
@@ -55,7 +55,7 @@ def floor_of(one: Score) -> tuple[float, str] | None:
         return one.floor_at_n, f"floor at n = {one.n:,}"
     if one.floor is not None:
         halves = f" of {' and '.join(f'{n:,}' for n in one.floor_n)} tiles" if one.floor_n else ""
-        return one.floor, f"floor, two halves{halves}"
+        return one.floor, f"floor (two halves{halves})"
     return None
 
 
@@ -70,14 +70,16 @@ def quality(facts: Facts, run: str) -> tuple[Answer, list[Mark]]:
     words, mood = _words(now.fid, max([*limits, *(floor[:1] if floor else [])], default=None))
     parts = [f"FID {score(now.fid)}{_interval(now)} {item.label}"]
     if codec and codec.score:
-        parts.append(f"the codec alone allows {score(codec.score.fid)} ({_times(now.fid, codec.score.fid)})")
+        parts.append(f"{_times(now.fid, codec.score.fid)} the codec alone")
     if floor:
-        parts.append(f"the {floor[1]} is {score(floor[0])} ({_times(now.fid, floor[0])})")
-    text = "; ".join(parts) + "."
+        parts.append(f"{_times(now.fid, floor[0])} the {floor[1]}")
+    text = ", ".join(parts) + "."
     if start and start.score:
         text += _way(facts, now, start, codec)
+    if mood == "good" and (now.n < SMALL or not now.comparable):
+        mood = "fair"  # few images, or features that were not made to see what people see
     marks = [Mark(label="now", role="now", value=now.fid)]
-    marks += [Mark(label=floor[1].partition(",")[0], role="floor", value=floor[0])] if floor else []
+    marks += [Mark(label=floor[1].partition(" (")[0], role="floor", value=floor[0])] if floor else []
     marks += [Mark(label="codec alone", role="codec", value=codec.score.fid)] if codec and codec.score else []
     marks += [Mark(label=start.label, role="start", value=start.score.fid)] if start and start.score else []
     marks = sorted((mark for mark in marks if mark.value > 0), key=lambda mark: mark.value)
@@ -111,4 +113,4 @@ def _way(facts: Facts, now: Score, start: EvaluationFacts, codec: EvaluationFact
     share = (begin - here) / (begin - codec.score.value(facts.measure))
     if share <= 0:
         return f" That is no better than {start.label}: {score(start.score.fid)}."
-    return f" By {facts.measure} that is {min(share, 1):.0%} of the way from {start.label} ({score(start.score.fid)}) to the codec."
+    return f" By {facts.measure} that is {min(share, 1):.0%} of the way from {start.label} to the codec."

@@ -1,6 +1,5 @@
 """Whether a training learnt: from its losses on train and on held-out tiles."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,26 +61,19 @@ def trained(run: RunFacts, gain: Gain | None) -> Answer:
     """Whether it learnt; `gain` is how far its score fell since its start, where that is known."""
     if run.step is None:
         return Answer(mood="unknown", short="not run", text="There is no checkpoint of this training yet.")
-    if run.loss_first10 is None or run.loss_last100 is None or not math.isfinite(run.loss_last100):
+    if run.loss_first10 is None or run.loss_last100 is None:
         return Answer(mood="unknown", short="not known", text="The training has written no loss.")
     course = held_out(run)
-    said = [
-        f"In {run.step:,} steps the loss went from {short(run.loss_first10)} (first 10) to {short(run.loss_last100)} (last 100)"
-    ]
-    if course:
-        said.append(
-            f"on tiles that it does not learn from {short(course.first)} (step {course.first_step:,}) to {short(course.last)}"
-        )
-    text = ", ".join(said) + _end(course)
-    if gain and gain.interval[0] > 0:
-        text += (
-            f" The score is clearly below that of its start: KID fell by {short(gain.fall)} {between(gain.interval)}."
-        )
+    went = "fell" if run.loss_last100 < run.loss_first10 else "went"
+    text = f"In {run.step:,} steps the loss {went} from {short(run.loss_first10)} to {short(run.loss_last100)}"
+    text += f", on held-out tiles from {short(course.first)} to {short(course.last)}" if course else ""
+    text += _end(course)
+    is_better = gain is not None and gain.interval[0] > 0
+    if gain and is_better:
+        text += f" KID is clearly below its start: by {short(gain.fall)} {between(gain.interval)}."
     fell = run.loss_last100 < (1 - CLEAR) * run.loss_first10
-    better = (gain is not None and gain.interval[0] > 0) or (
-        course is not None and course.last < (1 - CLEAR) * course.first
-    )
-    if not fell and not better:
+    generalised = course is not None and course.last < (1 - CLEAR) * course.first
+    if not (fell or is_better or generalised):
         return Answer(mood="poor", short="no", text=text + " Neither loss nor score is clearly below the start.")
     if run.step < run.steps_planned:
         return Answer(mood="fair", short=f"so far: step {run.step:,} of {run.steps_planned:,}", text=text)
@@ -92,7 +84,7 @@ def trained(run: RunFacts, gain: Gain | None) -> Answer:
 
 def _end(course: HeldOut | None) -> str:
     if course is None:
-        return "; no tiles were held out, so nothing tells learning from memorising."
+        return "; no held-out loss."
     if course.rises:
-        return f", above its least, {short(course.least)} at step {course.least_step:,}: it began to memorise there."
+        return f", where it was {short(course.least)} at step {course.least_step:,}: it began to memorise."
     return ", and was still falling." if course.falls else ", and has levelled off."

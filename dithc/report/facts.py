@@ -8,8 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.report.engine.reference import Table
-from dithc.report.engine.scaling import ScalingCurve
+from dithc.report.engine import published, scaling_curves
 
 Values = NDArray[np.float64]
 
@@ -328,9 +327,9 @@ class Facts:
     versions: dict[str, str]
     bench: dict[str, Any] | None
     strategies: dict[str, Any] | None = None
-    scaling: list[ScalingCurve] = field(default_factory=list)
+    scaling: list[scaling_curves.ScalingCurve] = field(default_factory=list)
     stepwise: dict[str, Any] | None = None
-    stepwise_paper: Table | None = None
+    stepwise_paper: published.Table | None = None
     automem: dict[str, Any] | None = None
     seed: int = 0
     config: Path | None = None

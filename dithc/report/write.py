@@ -1,6 +1,6 @@
 """The door's one act: manifests in; a page, its numbers as JSON, and its figures as files out."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -10,42 +10,16 @@ import numpy as np
 
 from dithc.config import Experiment
 from dithc.log import logger
-from dithc.report.collect.curves import smooth
-from dithc.report.collect.experiment import collect
-from dithc.report.collect.gather import gather
-from dithc.report.engine.reference import read_reference
+from dithc.report.collect import collect, gather, smooth
+from dithc.report.engine import published
 from dithc.report.facts import Curve, DatasetFacts, Facts
-from dithc.report.figures.bands import draw_bands
-from dithc.report.figures.pixels import draw_pixels
-from dithc.report.figures.samples import draw_samples
-from dithc.report.figures.scaling import draw_scaling
-from dithc.report.figures.scores import draw_fid
-from dithc.report.figures.spectra import draw_spectra
-from dithc.report.figures.stages import draw_stages
-from dithc.report.figures.stepwise import draw_stepwise
-from dithc.report.figures.theme import DARK, LIGHT, Theme
-from dithc.report.figures.tiles import draw_tiles
-from dithc.report.figures.timeline import draw_memory
-from dithc.report.figures.training import draw_loss, draw_throughput
+from dithc.report.figures import DARK, FIGURES, LIGHT, bands, single, spectra
 from dithc.report.page import Pictures, Shown, render, texts
-from dithc.report.pictures import galleries, spectra, strips
+from dithc.report.pictures import galleries, measure_spectra, strips
 from dithc.report.verdict import last_scored
 from dithc.runs import Manifest, atomic_write
 from dithc.sealed import seal
 
-FIGURES: dict[str, Callable[[Facts, Theme], bytes]] = {
-    "samples": draw_samples,
-    "fid": draw_fid,
-    "loss": draw_loss,
-    "throughput": draw_throughput,
-    "bands": lambda facts, theme: draw_bands(facts.datasets, theme),
-    "stages": draw_stages,
-    "weak_scaling": partial(draw_scaling, mode="weak"),
-    "strong_scaling": partial(draw_scaling, mode="strong"),
-    "stepwise": draw_stepwise,
-    "memory": draw_memory,
-    "pixels": draw_pixels,
-}  # each is written as figures/<name>.png beside the page, whatever was run
 NOT_INLINED = ("samples", "bands")  # the page has larger ones of each data set
 CURVE_POINTS = 200
 log = logger(__name__)
@@ -86,7 +60,7 @@ def write_report(
     Raises:
         UserError: a manifest is missing or unreadable, or the results do not belong together.
     """
-    paper = read_reference(reference)
+    paper = published.read_reference(reference)
     results = gather(experiment, manifests)
     facts = collect(
         experiment,
@@ -130,16 +104,16 @@ def _pictures(facts: Facts, figures: dict[str, tuple[bytes, bytes]]) -> Pictures
 
 def _drawn(facts: Facts, dataset: DatasetFacts) -> Iterator[tuple[Shown, tuple[bytes, bytes]]]:
     """Figures of a data set: spectra, where its tiles are and what they are like, and the statistics of its bands."""
-    if measured := spectra(facts, dataset.name):
+    if measured := measure_spectra(facts, dataset.name):
         text = texts.spectra(dataset, measured)
         caption = (
             f"Of {measured.sides[0].count} real tiles and as many images; percentiles in the units of the data set"
         )
         shown = Shown(name=f"spectra {dataset.name}", title="Spectra", text=text, caption=caption)
-        yield shown, (draw_spectra(measured, LIGHT), draw_spectra(measured, DARK))
+        yield shown, (spectra.draw_spectra(measured, LIGHT), spectra.draw_spectra(measured, DARK))
     if dataset.tiles_folder is not None:
-        draw = partial(draw_tiles, dataset.tiles_folder, title="", scenes=dataset.scenes_folder)
-        caption = "Tiles by split: places over the cells of the split, values of each band, examples of every fate with their masks"
+        draw = partial(single.draw_tiles, dataset.tiles_folder, title="", scenes=dataset.scenes_folder)
+        caption = "Tiles by split: places over cells of the split, values of each band, examples of every fate with their masks"
         text = texts.tiles(dataset)
         shown = Shown(
             name=f"tiles {dataset.name}", title="Tiles, what was taken and what not", text=text, caption=caption
@@ -151,7 +125,7 @@ def _drawn(facts: Facts, dataset: DatasetFacts) -> Iterator[tuple[Shown, tuple[b
             "Bands over the train tiles. Dot: mean; thick: one standard deviation; pale: the range that becomes −1 to 1"
         )
         shown = Shown(name=f"bands {dataset.name}", title="", text=texts.bands(dataset), caption=caption)
-        yield shown, (draw_bands(untitled, LIGHT), draw_bands(untitled, DARK))
+        yield shown, (bands.draw_bands(untitled, LIGHT), bands.draw_bands(untitled, DARK))
 
 
 def numbers(facts: Facts) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dithc.report import write_report
 from dithc.report.collect.experiment import collect
 from dithc.report.facts import Facts
 from dithc.report.collect.gather import gather
-from dithc.report.engine.reference import Reference
+from dithc.report.engine.published import Reference
 from dithc.runs import Manifest
 
 

@@ -15,7 +15,7 @@ from dithc.report import FIGURES, write_report
 from dithc.report.collect.experiment import collect
 from dithc.report.facts import EvaluationFacts, Facts
 from dithc.report.collect.gather import gather
-from dithc.report.engine.reference import read_reference
+from dithc.report.engine.published import read_reference
 from dithc.report.verdict.course import verdict
 from dithc.report.words import between, score
 from dithc.runs import Manifest

@@ -10,8 +10,8 @@ import pytest
 from dithc.log import UserError
 from dithc.report import write_report
 from dithc.report.collect.experiment import read_scaling
-from dithc.report.engine.reference import read_reference
-from dithc.report.engine.scaling import ScalingCurve, curves_of, scaling_parts, together
+from dithc.report.engine.published import read_reference
+from dithc.report.engine.scaling_curves import ScalingCurve, curves_of, scaling_parts, together
 from dithc.report.figures.scaling import blend, draw_scaling, spaced
 from dithc.report.figures.theme import DARK, LIGHT
 

@@ -8,8 +8,8 @@ import pytest
 
 from dithc.log import UserError
 from dithc.report import write_report
-from dithc.report.engine.reference import read_reference
-from dithc.report.engine.stepwise import HEAD, read_stepwise, stage_bars, stepwise_parts
+from dithc.report.engine.published import read_reference
+from dithc.report.engine.stepwise_stages import HEAD, read_stepwise, stage_bars, stepwise_parts
 from dithc.report.figures.stepwise import draw_stages
 from dithc.report.figures.theme import DARK, LIGHT
 

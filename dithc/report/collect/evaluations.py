@@ -8,7 +8,7 @@ from dithc.report.collect.gains import gain_of
 from dithc.report.collect.gather import Result, Results
 from dithc.report.collect.runs import flat
 from dithc.report.documents import read_json
-from dithc.report.engine.reference import Reference
+from dithc.report.engine import published
 from dithc.report.facts import EvaluationFacts, SampleFiles, Score
 from dithc.runs import outcome
 
@@ -24,7 +24,9 @@ def _label(experiment: Experiment, evaluation: str) -> str:
     return words[chosen.at]
 
 
-def evaluation_facts(experiment: Experiment, results: Results, reference: Reference, name: str) -> EvaluationFacts:
+def evaluation_facts(
+    experiment: Experiment, results: Results, reference: published.Reference, name: str
+) -> EvaluationFacts:
     settings = experiment.evaluations[name]
     dataset = experiment.runs[settings.run].dataset
     samples, compared = results.one("sample", name), results.one("fid", name)

@@ -13,12 +13,7 @@ from dithc.report.collect.evaluations import evaluation_facts
 from dithc.report.collect.gather import STAGES, Result, Results
 from dithc.report.collect.runs import run_facts, run_seconds
 from dithc.report.documents import read_json
-from dithc.report.engine.automem import read_automem
-from dithc.report.engine.reference import Reference
-from dithc.report.engine.scaling import ScalingCurve, curves_of, together
-from dithc.report.engine.step import read_step
-from dithc.report.engine.stepwise import read_stepwise
-from dithc.report.engine.strategies import read_strategies
+from dithc.report.engine import automem_table, published, scaling_curves, step_table, stepwise_stages, strategy_table
 from dithc.report.facts import Facts, Origin, Timing
 
 PACKAGES = (
@@ -39,7 +34,7 @@ log = logger(__name__)
 def collect(
     experiment: Experiment,
     results: Results,
-    reference: Reference,
+    reference: published.Reference,
     *,
     bench: Path | None,
     machine: list[str],
@@ -79,24 +74,24 @@ def collect(
         missing=_missing(experiment, results),
         machine=machine,
         versions=_versions() | {"code of the results": ", ".join(results.code) or "none"},
-        bench=read_step(bench) if bench else None,
-        strategies=read_strategies(strategies) if strategies else None,
-        scaling=together(read_scaling(scaling), reference.scaling),
-        stepwise=read_stepwise(stepwise) if stepwise else None,
+        bench=step_table.read_step(bench) if bench else None,
+        strategies=strategy_table.read_strategies(strategies) if strategies else None,
+        scaling=scaling_curves.together(read_scaling(scaling), reference.scaling),
+        stepwise=stepwise_stages.read_stepwise(stepwise) if stepwise else None,
         stepwise_paper=reference.tables.get("figure9"),
-        automem=read_automem(automem) if automem else None,
+        automem=automem_table.read_automem(automem) if automem else None,
         seed=experiment.seed,
         config=config,
     )
 
 
-def read_scaling(paths: Iterable[Path]) -> list[ScalingCurve]:
+def read_scaling(paths: Iterable[Path]) -> list[scaling_curves.ScalingCurve]:
     """The curves in files that `dithc bench scaling --json` or `dithc simulate --json` wrote.
 
     Raises:
         UserError: a file is unreadable, or something else.
     """
-    return [one for path in paths for one in curves_of(read_json(path).get("curves"), origin=str(path))]
+    return [one for path in paths for one in scaling_curves.curves_of(read_json(path).get("curves"), origin=str(path))]
 
 
 def _timings(experiment: Experiment, results: Results) -> list[Timing]:

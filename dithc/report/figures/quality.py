@@ -19,8 +19,8 @@ from dithc.report.figures.canvas import (
     as_png,
     over_pictures,
     styled,
-    title_lines,
 )
+from dithc.report.figures.samples import title_lines
 from dithc.report.figures.scaling import spaced
 from dithc.report.figures.theme import LIGHT, Theme
 from dithc.report.words import score, span

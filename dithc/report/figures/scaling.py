@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from dithc.report.engine.scaling import KINDS, Kind, Mode, ScalingCurve, ScalingPoint
+from dithc.report.engine import scaling_curves
 from dithc.report.facts import Facts
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
 from dithc.report.figures.theme import Theme
 from dithc.report.words import short
 
-LOOKS: dict[Kind, dict[str, Any]] = {
+LOOKS: dict[scaling_curves.Kind, dict[str, Any]] = {
     "measured": {"linestyle": "-", "marker": "o", "markersize": 6, "linewidth": 2.2, "zorder": 4},
     "published": {"linestyle": (0, (1, 1.6)), "marker": "D", "markersize": 5.5, "linewidth": 1.4, "zorder": 3},
     "simulated": {"linestyle": (0, (5, 2.4)), "marker": "", "linewidth": 1.7, "zorder": 2},
@@ -18,11 +18,11 @@ LOOKS: dict[Kind, dict[str, Any]] = {
 LEAST_GAP = 0.066  # of a panel's height, between two names of curves: a line of their type
 BESIDE, NEAR_RIGHT = 1.025, 0.6  # where names stand right of a panel, and which measured curves have theirs there
 MAX_TICKS = 13
-Colours = dict[ScalingCurve, str]
-Line = tuple[ScalingCurve, list[ScalingPoint], str]
+Colours = dict[scaling_curves.ScalingCurve, str]
+Line = tuple[scaling_curves.ScalingCurve, list[scaling_curves.ScalingPoint], str]
 
 
-def draw_scaling(facts: Facts, theme: Theme, *, mode: Mode) -> bytes:
+def draw_scaling(facts: Facts, theme: Theme, *, mode: scaling_curves.Mode) -> bytes:
     """Weak scaling (figure 10) or strong scaling (figure 11)."""
     curves = [
         curve
@@ -41,14 +41,14 @@ def draw_scaling(facts: Facts, theme: Theme, *, mode: Mode) -> bytes:
         used = {curve.kind for curve in curves}
         handles = [
             efficiency.plot([], [], color=theme.ink, label=kind, **_look(kind, theme))[0]
-            for kind in KINDS
+            for kind in scaling_curves.KINDS
             if kind in used
         ]
         figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), labelcolor=theme.ink, fontsize=9)
         return as_png(figure)
 
 
-def _efficiency(panel: Any, curves: Sequence[ScalingCurve], colours: Colours, theme: Theme) -> None:
+def _efficiency(panel: Any, curves: Sequence[scaling_curves.ScalingCurve], colours: Colours, theme: Theme) -> None:
     lines = [
         (curve, [point for point in curve.drawn if point.efficiency is not None], "efficiency") for curve in curves
     ]
@@ -61,7 +61,7 @@ def _efficiency(panel: Any, curves: Sequence[ScalingCurve], colours: Colours, th
     _draw(panel, lines, colours, theme)
 
 
-def _seconds(panel: Any, curves: Sequence[ScalingCurve], colours: Colours, theme: Theme) -> None:
+def _seconds(panel: Any, curves: Sequence[scaling_curves.ScalingCurve], colours: Colours, theme: Theme) -> None:
     lines = [(curve, [point for point in curve.drawn if point.seconds is not None], "seconds") for curve in curves]
     panel.set_yscale("log")
     panel.set_title("Seconds a step")
@@ -77,7 +77,7 @@ def _draw(panel: Any, lines: Sequence[Line], colours: Colours, theme: Theme) -> 
     most = max((point.ranks for _, points, _ in lines for point in points), default=1)
     panel.set_xscale("log", base=2)
     panel.set_xlim(1 / 1.15, most * 1.15)
-    columns: dict[float, list[tuple[ScalingCurve, Any]]] = {}
+    columns: dict[float, list[tuple[scaling_curves.ScalingCurve, Any]]] = {}
     for curve, points, name in lines:
         if points:
             ranks, values = [point.ranks for point in points], [getattr(point, name) for point in points]
@@ -119,7 +119,7 @@ def spaced(heights: Sequence[float], *, gap: float) -> list[float]:
     return placed
 
 
-def _colours(curves: Sequence[ScalingCurve], hues: Mapping[str, str], theme: Theme) -> Colours:
+def _colours(curves: Sequence[scaling_curves.ScalingCurve], hues: Mapping[str, str], theme: Theme) -> Colours:
     """The model's hue; several curves of a model and a kind go from dark to light in it."""
     found = {}
     for curve in curves:
@@ -136,5 +136,5 @@ def blend(colour: str, other: str, *, share: float) -> str:
     return "#" + "".join(f"{round(own + share * (aim - own)):02x}" for own, aim in pairs)
 
 
-def _look(kind: Kind, theme: Theme) -> dict[str, Any]:
+def _look(kind: scaling_curves.Kind, theme: Theme) -> dict[str, Any]:
     return LOOKS[kind] | ({"markerfacecolor": theme.face} if kind == "published" else {})

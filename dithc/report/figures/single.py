@@ -1,13 +1,16 @@
-"""Single figures of what a person points at: the loss of a training, the scores of a report's JSON."""
+"""Single figures of what a person points at: a training's loss, scores of a report, a plan of memory, a data set of tiles."""
 
 from pathlib import Path
 
 from dithc.log import problem
-from dithc.report.collect.curves import read_curve
-from dithc.report.engine.timeline import read_timeline
+from dithc.report.collect import read_curve
+from dithc.report.engine import timelines
 from dithc.report.facts import Measure
+from dithc.report.figures.canvas import as_png, styled
 from dithc.report.figures.scores import Bar, bar_of, draw_bars, role_of
-from dithc.report.figures.theme import LIGHT
+from dithc.report.figures.theme import LIGHT, Theme
+from dithc.report.figures.tile_set import read_tiles
+from dithc.report.figures.tiles import tiles_figure
 from dithc.report.figures.timeline import draw_timeline
 from dithc.report.figures.training import draw_curves
 from dithc.sealed import parse, plain
@@ -62,4 +65,21 @@ def draw_plan(path: Path) -> bytes:
     Raises:
         UserError: there is no plan in it.
     """
-    return draw_timeline(read_timeline(path), LIGHT)
+    return draw_timeline(timelines.read_timeline(path), LIGHT)
+
+
+def draw_tiles(folder: Path, *, title: str, scenes: Path | None = None, theme: Theme = LIGHT) -> bytes:
+    """PNG of a folder of the stage `tiles`: where its tiles are, what values they have, which were taken and which not.
+
+    Args:
+        folder: of the tiles.
+        title: of the data set.
+        scenes: folder of its scenes; without it there are neither rejected tiles nor masks.
+        theme: colours.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+    tiles = read_tiles(folder, title=title, scenes=scenes)
+    with styled(theme):
+        return as_png(tiles_figure(tiles, theme))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dithc.report.engine.stepwise import StageBar, stage_bars
+from dithc.report.engine import stepwise_stages
 from dithc.report.facts import Facts
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
 from dithc.report.figures.theme import Theme
@@ -19,10 +19,10 @@ def draw_stepwise(facts: Facts, theme: Theme) -> bytes:
         return nothing(theme, "no training by stages has been measured")
     settings = facts.stepwise["settings"]
     title = f"{settings['model'].removeprefix('DiT-')}, batch {settings['batch']}, {settings['dtype']}"
-    return draw_stages(stage_bars(facts.stepwise, facts.stepwise_paper), theme, title=title)
+    return draw_stages(stepwise_stages.stage_bars(facts.stepwise, facts.stepwise_paper), theme, title=title)
 
 
-def draw_stages(bars: Sequence[StageBar], theme: Theme, *, title: str) -> bytes:
+def draw_stages(bars: Sequence[stepwise_stages.StageBar], theme: Theme, *, title: str) -> bytes:
     """A pair of bars a stage, ours above the paper's, each with its number."""
     with styled(theme):
         figure, (panel,) = canvas(1, columns=1, height=0.95 + 0.5 * len(bars))
@@ -41,7 +41,7 @@ def draw_stages(bars: Sequence[StageBar], theme: Theme, *, title: str) -> bytes:
         return as_png(figure)
 
 
-def _ours(panel: Any, bars: Sequence[StageBar], theme: Theme) -> None:
+def _ours(panel: Any, bars: Sequence[stepwise_stages.StageBar], theme: Theme) -> None:
     """What was measured, with its deviation and number; a word where nothing was."""
     shown = [(place - HALF / 2, bar) for place, bar in enumerate(bars) if bar.measured is not None]
     heights, widths = [height for height, _ in shown], [bar.measured for _, bar in shown]
@@ -59,7 +59,7 @@ def _ours(panel: Any, bars: Sequence[StageBar], theme: Theme) -> None:
         )  # fmt: skip
 
 
-def _theirs(panel: Any, bars: Sequence[StageBar], theme: Theme) -> None:
+def _theirs(panel: Any, bars: Sequence[stepwise_stages.StageBar], theme: Theme) -> None:
     """What the paper prints, hatched."""
     shown = [(place + HALF / 2, bar.published) for place, bar in enumerate(bars) if bar.published is not None]
     if not shown:

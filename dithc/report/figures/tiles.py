@@ -3,16 +3,15 @@
 Legend: S side of a tile.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dithc.data import Tiles, products
-from dithc.report.figures.canvas import as_png, over_pictures, styled
-from dithc.report.figures.theme import LIGHT, Theme
-from dithc.report.figures.tile_set import EXAMPLES, REJECTED, Bounds, Fate, TileSet, read_tiles
+from dithc.report.figures.canvas import over_pictures
+from dithc.report.figures.theme import Theme
+from dithc.report.figures.tile_set import EXAMPLES, REJECTED, Bounds, Fate, TileSet
 
 MAP_INCHES, RANGES_INCHES, LINE_INCHES, PICTURE_INCHES, TITLE_INCHES = 4.3, 2.6, 0.17, 1.22, 0.8
 MOST_PLACES = 5000
@@ -23,23 +22,6 @@ NUMBERS = ("min", "p1", "median", "p99", "max")
 BESIDE: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 8.5}  # of a row of pictures
 MASKS = {products.Mask.CLOUD: "cloud", products.Mask.INVALID: "no data"}
 SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
-
-
-def draw_tiles(folder: Path, *, title: str, scenes: Path | None = None, theme: Theme = LIGHT) -> bytes:
-    """PNG of a folder of the stage `tiles`: where its tiles are, what values they have, which were taken and which not.
-
-    Args:
-        folder: of the tiles.
-        title: of the data set.
-        scenes: folder of its scenes; without it there are neither rejected tiles nor masks.
-        theme: colours.
-
-    Raises:
-        UserError: a file is missing or damaged.
-    """
-    tiles = read_tiles(folder, title=title, scenes=scenes)
-    with styled(theme):
-        return as_png(tiles_figure(tiles, theme))
 
 
 def tiles_figure(tiles: TileSet, theme: Theme) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dithc.report.engine.timeline import KINDS, Timeline, Turn, timeline_of
+from dithc.report.engine import timelines
 from dithc.report.facts import Facts
 from dithc.report.figures.canvas import WIDTH_INCHES, as_png, drawing, nothing, styled
 from dithc.report.figures.theme import Theme
@@ -24,18 +24,22 @@ NO_COPIES = "nothing moves during this step"
 
 def draw_memory(facts: Facts, theme: Theme) -> bytes:
     """The plan in the report's result of `dithc bench automem`."""
-    found = timeline_of(facts.automem) if facts.automem else None
+    found = timelines.timeline_of(facts.automem) if facts.automem else None
     if found is None:
         return nothing(theme, "no plan of memory has been measured")
     return draw_timeline(found, theme)
 
 
-def draw_timeline(timeline: Timeline, theme: Theme) -> bytes:
+def draw_timeline(timeline: timelines.Timeline, theme: Theme) -> bytes:
     """Fast tier above, copies between, slow tier below, on one axis of seconds."""
     with styled(theme):
         figure, (fast, copies, slow) = drawing(HEIGHTS, width=WIDTH_INCHES)
-        colours = dict(zip(KINDS, (theme.muted, *theme.palette), strict=False))
-        shown = [kind for kind in KINDS if any(turn.fast.get(kind) or turn.slow.get(kind) for turn in timeline.turns)]
+        colours = dict(zip(timelines.KINDS, (theme.muted, *theme.palette), strict=False))
+        shown = [
+            kind
+            for kind in timelines.KINDS
+            if any(turn.fast.get(kind) or turn.slow.get(kind) for turn in timeline.turns)
+        ]
         _stack(fast, timeline.turns, [turn.fast for turn in timeline.turns], shown, colours)
         _stack(slow, timeline.turns, [turn.slow for turn in timeline.turns], shown, colours)
         _limit(fast, timeline.budget_bytes, theme, over=_most(timeline.turns, "fast"))
@@ -66,7 +70,7 @@ def draw_timeline(timeline: Timeline, theme: Theme) -> bytes:
         return as_png(figure)
 
 
-def _said(timeline: Timeline) -> str:
+def _said(timeline: timelines.Timeline) -> str:
     peak = max(sum(turn.fast.values()) for turn in timeline.turns)
     loaded, offloaded = (sum(getattr(turn, name) for turn in timeline.turns) for name in ("loaded", "offloaded"))
     words = [
@@ -82,7 +86,7 @@ def _said(timeline: Timeline) -> str:
 
 def _stack(
     panel: Any,
-    turns: Sequence[Turn],
+    turns: Sequence[timelines.Turn],
     parts: Sequence[Mapping[str, int]],
     kinds: Sequence[str],
     colours: Mapping[str, str],
@@ -98,7 +102,7 @@ def _stack(
     panel.set_ylim(0, max(below) * 1.12 or 1.0)
 
 
-def _most(turns: Sequence[Turn], tier: str) -> float:
+def _most(turns: Sequence[timelines.Turn], tier: str) -> float:
     held: list[Mapping[str, int]] = [getattr(turn, tier) for turn in turns]
     return max(sum(parts.values()) for parts in held) / GIB
 
@@ -116,7 +120,7 @@ def _limit(panel: Any, budget_bytes: int | None, theme: Theme, *, over: float) -
     panel.set_ylim(0, max(over, budget) * 1.18)
 
 
-def _copies(panel: Any, turns: Sequence[Turn], theme: Theme) -> None:
+def _copies(panel: Any, turns: Sequence[timelines.Turn], theme: Theme) -> None:
     """Loads above the line, offloads below it."""
     most = max(max(turn.loaded, turn.offloaded) for turn in turns) / MIB
     panel.axhline(0, color=theme.muted, linewidth=0.8)
@@ -133,7 +137,7 @@ def _copies(panel: Any, turns: Sequence[Turn], theme: Theme) -> None:
     panel.yaxis.set_major_formatter(lambda value, _: short(abs(value)))
 
 
-def _stalls(panel: Any, timeline: Timeline, theme: Theme) -> None:
+def _stalls(panel: Any, timeline: timelines.Timeline, theme: Theme) -> None:
     for turn in timeline.turns:
         if turn.stall > 0:
             panel.axvspan(
@@ -141,7 +145,7 @@ def _stalls(panel: Any, timeline: Timeline, theme: Theme) -> None:
             )
 
 
-def _sections(panel: Any, timeline: Timeline, theme: Theme) -> None:
+def _sections(panel: Any, timeline: timelines.Timeline, theme: Theme) -> None:
     """Forward, backward and update, named above the panel at their middle."""
     for kind in ("forward", "backward", "update"):
         own = [turn for turn in timeline.turns if turn.kind == kind]

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from dithc.report.collect.curves import smooth
+from dithc.report.collect import smooth
 from dithc.report.facts import Curve, Facts
 from dithc.report.figures.canvas import WIDTH_INCHES, as_png, canvas, grid, nothing, styled
 from dithc.report.figures.theme import Theme

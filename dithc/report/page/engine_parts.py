@@ -3,12 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from dithc.report.engine.automem import automem_parts
-from dithc.report.engine.reference import Reference
-from dithc.report.engine.scaling import scaling_parts
-from dithc.report.engine.step import bench_parts
-from dithc.report.engine.stepwise import stepwise_parts
-from dithc.report.engine.strategies import strategy_parts
+from dithc.report.engine import automem_table, published, scaling_curves, step_table, stepwise_stages, strategy_table
 from dithc.report.facts import Facts
 from dithc.report.page.tables import Table, table
 
@@ -41,7 +36,7 @@ class Part:
     conditions: dict[str, Any] = field(default_factory=dict)
 
 
-def engine_parts(facts: Facts, reference: Reference) -> tuple[list[Part], list[str]]:
+def engine_parts(facts: Facts, reference: published.Reference) -> tuple[list[Part], list[str]]:
     """The parts that were measured, and the titles of those that were not."""
     every = [
         _step(facts),
@@ -56,15 +51,15 @@ def engine_parts(facts: Facts, reference: Reference) -> tuple[list[Part], list[s
 
 
 def _step(facts: Facts) -> Part:
-    found = bench_parts(facts.bench)
+    found = step_table.bench_parts(facts.bench)
     rows = [list(row.values()) for row in found["rows"]]
     tables = [table("A training step of dithc and of others", list(found["rows"][0]), rows, texts=2)] if rows else []
     return Part(name="step", title="Step bench", tables=tables, conditions=found["conditions"])
 
 
-def _strategies(facts: Facts, reference: Reference) -> Part:
+def _strategies(facts: Facts, reference: published.Reference) -> Part:
     printed = reference.tables.get("table2")
-    found = strategy_parts(facts.strategies, printed)
+    found = strategy_table.strategy_parts(facts.strategies, printed)
     title = "Strategies: one node, seconds a step, peak memory, bytes between ranks"
     if not found["rows"]:
         return Part(name="strategies", title=title)
@@ -73,12 +68,13 @@ def _strategies(facts: Facts, reference: Reference) -> Part:
         [table("CFTP against the others", found["ratio_head"], found["ratios"], texts=3)] if found["ratios"] else []
     )
     note = (
-        "Medians and their deviation; – is out of memory. Memory is the sum over the ranks of the node, shared pages counted once; sent is "
-        "what all ranks send each other in a step. The sizes of the paper's table 2 are those of its machine: what compares is the ratio of "
-        "two strategies."
+        "Medians and their deviation; – is out of memory. Memory is the sum over the ranks of the node, shared pages counted "
+        "once; sent is what all ranks send each other in a step. The sizes of the paper's table 2 are those of its machine: what "
+        "compares is the ratio of two strategies."
     )
     return Part(
-        name="strategies", title=title, note=note, tables=tables, folded=[as_printed(printed)] if printed else [], conditions=found["conditions"],
+        name="strategies", title=title, note=note, tables=tables, folded=[as_printed(printed)] if printed else [],
+        conditions=found["conditions"],
     )  # fmt: skip
 
 
@@ -89,16 +85,17 @@ def as_printed(printed: Any) -> Table:
 
 
 def _scaling(facts: Facts, mode: str) -> Part:
-    found = scaling_parts(facts.scaling)
+    found = scaling_curves.scaling_parts(facts.scaling)
     rows = found["rows"][mode]
     note = (
-        "Colour: model. Line: whether a curve was measured here, is printed in the paper or in its authors' logs, or was simulated; each is "
-        "named so. Efficiency is against the fewest ranks of the same curve. The paper's ranks are dies, four a node, on its machine."
+        "Colour: model. Line: whether a curve was measured here, is printed in the paper or in its authors' logs, or was "
+        "simulated; each is named so. Efficiency is against the fewest ranks of the same curve. The paper's ranks are dies, four a "
+        "node, on its machine."
     )
     points = (
-        "Seconds are medians and their deviation. Exposed: how long a step waited for gradients after its backward pass. TFLOP/s of all "
-        "ranks, with attention; linear: linear layers alone, as the paper counts. Together over alone: the step over the same one with "
-        "nothing exchanged. Same training: losses and gradient norms equal those on the fewest ranks but for rounding."
+        "Seconds are medians and their deviation. Exposed: how long a step waited for gradients after its backward pass. TFLOP/s "
+        "of all ranks, with attention; linear: linear layers alone, as the paper counts. Together over alone: the step over the "
+        "same one with nothing exchanged. Same training: losses and gradient norms equal those on the fewest ranks but for rounding."
     )
     shows = (
         f"{mode}_scaling",
@@ -115,14 +112,14 @@ def _scaling(facts: Facts, mode: str) -> Part:
 
 
 def _stepwise(facts: Facts) -> Part:
-    found = stepwise_parts(facts.stepwise, facts.stepwise_paper)
+    found = stepwise_stages.stepwise_parts(facts.stepwise, facts.stepwise_paper)
     title = "Step by step: what each part of dithc adds"
     if not found["rows"]:
         return Part(name="stepwise", title=title)
     note = (
-        "One program, each stage with all that the stages before it have; medians and their deviation of runs of the same round. The paper's "
-        "numbers (figure 9) are those of its machine, where PyTorch's matrix products are far from what the processor can do: what compares "
-        "is what each step adds."
+        "One program, each stage with all that the stages before it have; medians and their deviation of runs of the same round. "
+        "The paper's numbers (figure 9) are those of its machine, where PyTorch's matrix products are far from what the processor "
+        "can do: what compares is what each step adds."
     )
     shows = (
         "stepwise",
@@ -135,7 +132,7 @@ def _stepwise(facts: Facts) -> Part:
 
 
 def _memory(facts: Facts) -> Part:
-    found = automem_parts(facts.automem)
+    found = automem_table.automem_parts(facts.automem)
     tables = [table(part["title"], part["head"], part["rows"], texts=len(part["head"])) for part in found["tables"]]
     shows = ("memory", "Both tiers of memory over one step: what is held, what moves, what waits, as AutoMem plans it.")
     return Part(

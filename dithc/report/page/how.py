@@ -37,9 +37,10 @@ def _training(facts: Facts, run: RunFacts) -> list[Cell]:
     changes = [
         f"{key} {value}" for key, value in run.changes.items() if key not in ("hidden_size", "depth", "num_heads")
     ]
+    parameters = [] if run.parameters is None else [f"{run.parameters / 1e6:,.1f} M parameters"]
     return [
         Cell(text=run.name, notes=[f"{facts.dataset(run.dataset).title}, from {run.init or 'scratch'}"]),
-        Cell(text=run.model, notes=[*([] if run.parameters is None else [f"{run.parameters / 1e6:,.1f} M parameters"]), *changes]),
+        Cell(text=run.model, notes=[*parameters, *changes]),
         Cell(text="not run" if run.step is None else f"{run.step:,} × {run.global_batch:,}", notes=plan),
         Cell(text=_short(run.loss_first10)),
         Cell(text=_short(run.loss_last100), strong=True),
@@ -53,7 +54,10 @@ def _training(facts: Facts, run: RunFacts) -> list[Cell]:
 
 
 def settings_of(columns: dict[str, dict[str, str]], *, what: str) -> tuple[Table | None, list[tuple[str, str]]]:
-    """Settings of several things: a table of those that differ, a column each, and pairs of those that all have; what is unset is left out."""
+    """Settings of several things: a table of those that differ, a column each, and pairs of those that all have.
+
+    What is not set in any is left out.
+    """
     keys = dict.fromkeys(key for settings in columns.values() for key in settings)
     rows = [[key, *(settings.get(key, "") for settings in columns.values())] for key in keys]
     common = [(row[0], row[1]) for row in rows if len(set(row[1:])) == 1 and row[1]]

@@ -9,9 +9,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dithc.report.engine.reference import Reference
+from dithc.report.engine import published
 from dithc.report.facts import Facts
-from dithc.report.figures.canvas import recoded
+from dithc.report.figures import canvas
 from dithc.report.page import how, texts
 from dithc.report.page.engine_parts import as_printed, engine_parts
 from dithc.report.page.scores import SMALL_NOTE, beside_paper, measured_tables, score_tables
@@ -20,6 +20,7 @@ from dithc.report.verdict import judge, last_scored, verdict
 from dithc.report.words import score, short, span
 
 FOLDER = Path(__file__).parent
+NOWHERE = {"base-uri": "'none'", "form-action": "'none'"}
 PNG_SIZE = slice(16, 24)  # width and height in the head of a PNG, four bytes each, the highest first
 
 
@@ -57,7 +58,7 @@ class Pictures:
     strips: Mapping[str, Sequence[Picture]]
 
 
-def render(facts: Facts, reference: Reference, pictures: Pictures) -> str:
+def render(facts: Facts, reference: published.Reference, pictures: Pictures) -> str:
     """The page: HTML with everything inlined; every text that comes from outside is escaped.
 
     A policy in its head forbids the browser to load anything from elsewhere, and to run any script but the page's own, which is
@@ -78,7 +79,7 @@ def render(facts: Facts, reference: Reference, pictures: Pictures) -> str:
         reference=reference,
         policy=_policy(script),
         script=script,
-        figures={name: tuple(_webp(recoded(png)) for png in pair) for name, pair in pictures.figures.items()},
+        figures={name: tuple(_webp(canvas.recoded(png)) for png in pair) for name, pair in pictures.figures.items()},
         sizes={name: _size(pair[0]) for name, pair in pictures.figures.items()},
         galleries=pictures.galleries,
         drawn=pictures.drawn,
@@ -113,7 +114,7 @@ def _judge(facts: Facts, dataset: str, one: Any) -> str:
     return f"FID, lower is better: {counts}; features {one.kind or one.extractor}, resize {one.resize}; rendering {facts.dataset(dataset).rendering}."
 
 
-def _of_scores(facts: Facts, reference: Reference) -> dict[str, Any]:
+def _of_scores(facts: Facts, reference: published.Reference) -> dict[str, Any]:
     return {
         "incomparable": incomparable(facts),
         "remarks": remarks(facts),
@@ -154,7 +155,8 @@ def _of_origin(facts: Facts) -> dict[str, Any]:
 
 def _policy(script: str) -> str:
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    allowed = {"img-src": "data:", "style-src": "'unsafe-inline'", "script-src": f"'sha256-{digest}'"}
+    return "; ".join(f"{kind} {where}" for kind, where in ({"default-src": "'none'"} | allowed | NOWHERE).items())
 
 
 def _webp(content: bytes) -> str:

@@ -1,18 +1,18 @@
-"""Tables of scores: of each data set, of what evaluations ask for beside FID and KID, and beside the paper where like is with like."""
+"""Tables of scores: of each data set, of what is measured beside FID and KID, and beside the paper where like is with like."""
 
 from dataclasses import dataclass
 
-from dithc.report.engine.reference import Reference
+from dithc.report.engine import published
 from dithc.report.facts import SMALL, DatasetFacts, EvaluationFacts, Facts, Score
-from dithc.report.figures.pixels import measured_rows
+from dithc.report.page.beside import measured_rows
 from dithc.report.page.tables import Cell, Table, table
 from dithc.report.words import between, score
 
 ABSENT = "–"
 SMALL_NOTE = (
-    f"KID comes first because a set has fewer than {SMALL:,} images: at such n FID is too high by an amount that depends on n, KID is "
-    "not, and may be slightly below 0. Its interval says what another draw of as many images and tiles could change, each counted as "
-    "independent; another training is not in it."
+    f"KID comes first because a set has fewer than {SMALL:,} images: at such n FID is too high by an amount that depends on n, "
+    "KID is not, and may be slightly below 0. Its interval says what another draw of as many images and tiles could change, each "
+    "counted as independent; another training is not in it."
 )
 
 
@@ -104,7 +104,7 @@ class BesidePaper:
     reasons: list[str]
 
 
-def beside_paper(facts: Facts, reference: Reference) -> BesidePaper:
+def beside_paper(facts: Facts, reference: published.Reference) -> BesidePaper:
     """Our best FID of each data set beside the paper's; only of the same features, the published Inception's."""
     printed = reference.tables.get("table1")
     if printed is None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from dithc.report.facts import DatasetFacts, Facts
-from dithc.report.figures.spectra import Spectra
+from dithc.report.figures import spectra as spectra_figure
 from dithc.report.words import score, short, span
 
 
@@ -58,7 +58,7 @@ def bands(dataset: DatasetFacts) -> str:
     return f"Mean, deviation and range of each band over the train tiles of {dataset.title}; means: {said}."
 
 
-def spectra(dataset: DatasetFacts, found: Spectra) -> str:
+def spectra(dataset: DatasetFacts, found: spectra_figure.Spectra) -> str:
     """Of values by band and of power by frequency."""
     real, *others = found.sides
     bands = _numbers(found.bands, found.physical(real.median))
@@ -76,4 +76,5 @@ def tiles(dataset: DatasetFacts) -> str:
     """Of the map and the contact sheets."""
     parts = [f"{name} {count:,}" for name, count in dataset.splits.items()]
     lost = [f"{count:,} rejected, {reason}" for reason, count in dataset.tiles_rejected.items()]
-    return f"Tiles of {dataset.title} by split on a map where they have places, then examples of each: {'; '.join([*parts, *lost])}."
+    counts = "; ".join([*parts, *lost])
+    return f"Tiles of {dataset.title} by split on a map where they have places, then examples of each: {counts}."

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.report.facts import DatasetFacts, EvaluationFacts, Facts
-from dithc.report.figures.canvas import as_webp, read_picture
+from dithc.report.figures import canvas
 from dithc.report.pictures.composites import composites
 from dithc.report.pictures.image_sets import FirstImages, RealTiles
 from dithc.report.pictures.mosaic import COLUMNS, SHOWN, mosaic
@@ -83,7 +83,7 @@ def strips(facts: Facts, item: EvaluationFacts) -> list[Picture]:
 def _picture(title: str, images: NDArray[np.uint8], *, text: str, caption: str = "", columns: int = COLUMNS) -> Picture:
     pixels = mosaic(images, columns=columns)
     height, width = pixels.shape[:2]
-    return Picture(title=title, text=text, caption=caption, webp=as_webp(pixels), width=width, height=height)
+    return Picture(title=title, text=text, caption=caption, webp=canvas.as_webp(pixels), width=width, height=height)
 
 
 def _real(dataset: DatasetFacts, real: RealTiles) -> Picture:
@@ -105,7 +105,7 @@ def _beside(
     if isinstance(nearest, str):
         note += f" The nearest real tiles are not shown: {nearest}."
     else:
-        text = f"For each of these images the real tile whose features are nearest to its own, at the same place; {dataset.title}."
+        text = f"The real tile nearest in features to each of these images, at the same place; {dataset.title}."
         pictures.append(
             _picture("Nearest real tiles", real.tiles.rgb(nearest), text=text, caption="in features, place by place")
         )
@@ -123,7 +123,8 @@ def _false_colours(dataset: DatasetFacts, item: EvaluationFacts, images: FirstIm
             assert scaled is not None
             values = real.tiles.unscale(scaled)[:, places]
             rgb, _ = real.tiles.stretch.levels(values, bands=places)
-            text = f"{title}, {len(rgb)} of {dataset.title} in {name}: bands {', '.join(bands)} as red, green and blue; {meaning}."
+            told = f"bands {', '.join(bands)} as red, green and blue; {meaning}"
+            text = f"{title}, {len(rgb)} of {dataset.title} in {name}: {told}."
             pictures.append(_picture(f"{title}: {name}", rgb, text=text, caption=f"{', '.join(bands)}: {meaning}"))
     note = "The same images and tiles; each band from percentile 1 to 99 of the train tiles."
     return Gallery(title="In false colours", note=note, pictures=pictures, look="four" if len(pictures) == 4 else "")
@@ -148,10 +149,12 @@ def _codec(dataset: DatasetFacts) -> Gallery:
     pictures = []
     for path, title, text in found if codec.trained_on in (None, dataset.name) else ():
         if path is not None:
-            pixels = read_picture(path)
+            pixels = canvas.read_picture(path)
             height, width = pixels.shape[:2]
             told = f"{text}; codec {codec.name}."
-            picture = Picture(title=title, text=told, caption="", webp=as_webp(pixels), width=width, height=height)
+            picture = Picture(
+                title=title, text=told, caption="", webp=canvas.as_webp(pixels), width=width, height=height
+            )
             pictures.append(picture)
     return Gallery(title=f"The codec, {codec.name}", note="", pictures=pictures, look="rows")
 

@@ -7,14 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.report.facts import EvaluationFacts, Facts
-from dithc.report.figures.spectra import Side, Spectra
+from dithc.report.figures import spectra
 from dithc.report.pictures.image_sets import FirstImages, RealTiles, Scaled
 
 IMAGES = 64  # of each side
 AT = ("start", "final", "codec")  # evaluations that are drawn; of those during a training none
 
 
-def spectra(facts: Facts, dataset: str) -> Spectra | None:
+def measure_spectra(facts: Facts, dataset: str) -> spectra.Spectra | None:
     """Of a data set and of its evaluations; None where one of both is missing, or has other bands."""
     chosen = facts.dataset(dataset)
     items = [item for item in facts.evaluations_of(dataset) if item.at in AT and item.files]
@@ -29,17 +29,17 @@ def spectra(facts: Facts, dataset: str) -> Spectra | None:
     if len(sides) == 1:
         return None
     low, high = stretch.ends(list(range(len(real.bands))))
-    return Spectra(bands=real.bands, units=chosen.units, low=low, high=high, sides=sides)
+    return spectra.Spectra(bands=real.bands, units=chosen.units, low=low, high=high, sides=sides)
 
 
 def _scaled(item: EvaluationFacts, *, bands: int) -> Scaled | None:
     return FirstImages(item.files.samples).scaled(IMAGES, bands=bands) if item.files else None
 
 
-def _side(label: str, role: str, scaled: Scaled) -> Side:
+def _side(label: str, role: str, scaled: Scaled) -> spectra.Side:
     by_band = np.moveaxis(scaled, 1, 0).reshape(scaled.shape[1], -1)  # (C, n S S)
     low, median, high = np.percentile(by_band, (5, 50, 95), axis=1)
-    return Side(
+    return spectra.Side(
         label=label, role=role, count=len(scaled), low=low, median=median, high=high, power=radial_power(scaled)
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from dithc.log import problem
-from dithc.report.engine.scaling import ScalingCurve, curves_of
+from dithc.report.engine.scaling_curves import ScalingCurve, curves_of
 from dithc.sealed import plain
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dithc.log import problem
 from dithc.report.documents import read_json
-from dithc.report.engine.reference import Table
+from dithc.report.engine.published import Table
 from dithc.report.words import rounded, short, with_deviation
 
 ABSENT = "–"

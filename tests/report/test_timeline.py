@@ -10,8 +10,8 @@ from dithc.cli import main
 from dithc.log import UserError
 from dithc.report import write_report
 from dithc.report.engine.automem_table import automem_parts, read_automem
-from dithc.report.figures.theme import DARK, LIGHT
 from dithc.report.engine.timelines import read_timeline, timeline_of
+from dithc.report.figures.theme import DARK, LIGHT
 from dithc.report.figures.timeline import draw_timeline
 
 GIB = 1 << 30

@@ -36,7 +36,7 @@ def dataset_facts(experiment: Experiment, results: Results, name: str) -> Datase
         codec=_codec(experiment, results, name),
         grid=tiles.file("grid.png") if tiles else None,
         ranges=info.get("ranges") or {},
-        tiles_folder=tiles.path.parent if tiles else None,
+        tiles_folder=tiles.path.parent if tiles and info.get("shards") else None,
         scenes_folder=scenes.path.parent if scenes else None,
         rendering=rendering_of(settings.display.model_dump(mode="json"), str(info.get("units") or "")),
     )

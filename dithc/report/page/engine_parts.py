@@ -89,13 +89,13 @@ def _scaling(facts: Facts, mode: str) -> Part:
     rows = found["rows"][mode]
     note = (
         "Colour: model. Line: whether a curve was measured here, is printed in the paper or in its authors' logs, or was "
-        "simulated; each is named so. Efficiency is against the fewest ranks of the same curve. The paper's ranks are dies, four a "
-        "node, on its machine."
+        "simulated; each is named so. Efficiency is against the fewest ranks of the same curve. The paper's ranks are dies, four "
+        "a node, on its machine."
     )
     points = (
         "Seconds are medians and their deviation. Exposed: how long a step waited for gradients after its backward pass. TFLOP/s "
         "of all ranks, with attention; linear: linear layers alone, as the paper counts. Together over alone: the step over the "
-        "same one with nothing exchanged. Same training: losses and gradient norms equal those on the fewest ranks but for rounding."
+        "same one with nothing exchanged. Same training: losses and gradient norms equal those on the fewest ranks."
     )
     shows = (
         f"{mode}_scaling",
@@ -118,8 +118,8 @@ def _stepwise(facts: Facts) -> Part:
         return Part(name="stepwise", title=title)
     note = (
         "One program, each stage with all that the stages before it have; medians and their deviation of runs of the same round. "
-        "The paper's numbers (figure 9) are those of its machine, where PyTorch's matrix products are far from what the processor "
-        "can do: what compares is what each step adds."
+        "The paper's numbers (figure 9) are those of its machine, where PyTorch's matrix products are far from what the "
+        "processor can do: what compares is what each step adds."
     )
     shows = (
         "stepwise",

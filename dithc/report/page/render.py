@@ -111,7 +111,8 @@ def _of_verdict(facts: Facts) -> dict[str, Any]:
 def _judge(facts: Facts, dataset: str, one: Any) -> str:
     """What a score depends on, beside it."""
     counts = f"{one.n_generated:,} generated against {one.n_real:,} real images"
-    return f"FID, lower is better: {counts}; features {one.kind or one.extractor}, resize {one.resize}; rendering {facts.dataset(dataset).rendering}."
+    judge = f"features {one.kind or one.extractor}, resize {one.resize}; rendering {facts.dataset(dataset).rendering}"
+    return f"FID, lower is better: {counts}; {judge}."
 
 
 def _of_scores(facts: Facts, reference: published.Reference) -> dict[str, Any]:

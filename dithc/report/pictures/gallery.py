@@ -54,7 +54,7 @@ def galleries(facts: Facts, dataset: str, item: EvaluationFacts | None) -> list[
     """The galleries of a data set; `item` is the evaluation whose images come first, None where none was made."""
     chosen = facts.dataset(dataset)
     if chosen.tiles_folder is None:
-        return []
+        return [gallery for gallery in (_codec(chosen),) if gallery.pictures]
     real = RealTiles(chosen.tiles_folder, seed=facts.seed, most=SHOWN)
     found = []
     if item and item.files and (images := FirstImages(item.files.samples)).rgb(1) is not None:

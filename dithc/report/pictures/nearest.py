@@ -21,7 +21,10 @@ def nearest_tiles(item: EvaluationFacts, tiles: Tiles, *, seed: int, count: int)
         return "the features of both sides are not among the results"
     split, images = item.real_split, item.settings.get("real_images")
     rows = tiles.rows(split) if not images else tiles.drawn(split, int(images), seed=seed)  # type: ignore[arg-type]
-    generated = np.concatenate(_blocks(item.files.features)[:1])[:count].astype(np.float64)  # (n, d)
+    blocks = _blocks(item.files.features)
+    if not blocks:
+        return "the features of the images are not kept"
+    generated = blocks[0][:count].astype(np.float64)  # (n, d)
     best, places, begin = np.full(len(generated), np.inf), np.zeros(len(generated), np.int64), 0
     for block in _blocks(item.files.real_features):
         for start in range(0, len(block), AT_ONCE):

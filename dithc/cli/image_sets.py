@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from dithc.products import Generated
 from dithc.runs import Manifest, digest
 
 Array = NDArray[Any]
+Split = Literal["train", "val", "test", "all"]
 NOT_COUNTED = (0, 0)
 log = logger("dithc.features")
 
@@ -146,7 +147,7 @@ def open_source(args: argparse.Namespace, experiment: Experiment) -> Source:
 
 def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experiment: Experiment) -> Source:
     tiles = Tiles(path.parent)
-    rows = _chosen(tiles.rows(args.split), args.images, seed=experiment.seed)
+    rows = _chosen(tiles, args.split, args.images, seed=experiment.seed)
     shown = [tiles.info["bands"].index(band) for band in tiles.info["display"]["bands"]]
 
     def read(numbers: Rows) -> tuple[NDArray[np.uint8], tuple[int, int]]:
@@ -174,8 +175,9 @@ def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experime
     return Source(path=path, manifest=manifest, displayed=displayed, pixels=pixels)
 
 
-def _chosen(rows: Rows, images: str, *, seed: int) -> Rows:
-    """All rows, or as many as asked for, drawn without replacement by the seed and in their order."""
+def _chosen(tiles: Tiles, split: Split, images: str, *, seed: int) -> Rows:
+    """All rows of a split, or as many as asked for."""
+    rows = tiles.rows(split)
     if images == "all":
         return rows
     if not images.isdigit() or not 2 <= int(images) <= len(rows):
@@ -185,7 +187,7 @@ def _chosen(rows: Rows, images: str, *, seed: int) -> Rows:
             expected=f"`all`, or 2 to {len(rows)}",
             remedy="lower `real_images` of the evaluation, or take another split",
         )
-    return np.sort(np.random.default_rng(seed).permutation(rows)[: int(images)])
+    return tiles.drawn(split, int(images), seed=seed)
 
 
 def _of_samples(path: Path, manifest: Manifest, experiment: Experiment) -> Source:

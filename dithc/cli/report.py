@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         automem=args.automem,
         reference=args.reference or _reference(),
         machine=discover().describe().splitlines(),
+        config=args.config,
     )
     for dataset in facts.datasets:
         for item in facts.evaluations_of(dataset.name):

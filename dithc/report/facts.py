@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from dithc.report.curves import Curve
-from dithc.report.reference import Table
-from dithc.report.scaling import ScalingCurve
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.report.engine import published, scaling_curves
+
+Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,11 @@ class CodecFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetFacts:
-    """A data set from its scenes to its tiles; None and empty where a stage was not run."""
+    """A data set from its scenes to its tiles; None and empty where a stage was not run.
+
+    Attributes:
+        rendering: how its bands become the 8-bit RGB that is shown and that features see, in words.
+    """
 
     name: str
     title: str
@@ -66,17 +73,54 @@ class DatasetFacts:
     ranges: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     tiles_folder: Path | None = None
     scenes_folder: Path | None = None
+    rendering: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """What a run wrote at each step; arrays are of one length.
+
+    Attributes:
+        run: name of the run.
+        steps: step numbers, ascending.
+        loss: training loss, NaN where none was written.
+        images_per_second: throughput, NaN where none was written.
+        val_loss: squared error on held-out tiles, NaN where none was measured.
+        lr: learning rate, NaN where none was written.
+        segments: last steps of the jobs the run was divided into, without the very last.
+        resumes: steps from which the run went on after a stop that the plan did not have.
+    """
+
+    run: str
+    steps: Values
+    loss: Values
+    images_per_second: Values
+    val_loss: Values
+    lr: Values
+    segments: list[int] = field(default_factory=list)
+    resumes: list[int] = field(default_factory=list)
+
+    def mean_loss(self, first: int, last: int) -> float | None:
+        """Mean loss of steps `first` to `last` (both included); None if one of them is not there."""
+        chosen = self.loss[(self.steps >= first) & (self.steps <= last)]
+        return float(chosen.mean()) if len(chosen) == last - first + 1 and np.isfinite(chosen).all() else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """A training: what it started from, how long it went, where its loss ended."""
+    """A training: what it started from, how long it went, where its loss ended.
+
+    Attributes:
+        changes: what its network and objective have otherwise than a plain DiT.
+        settings: all of its hyperparameters, by dotted key.
+    """
 
     name: str
     dataset: str
     init: str | None
     preset: str
     changes: dict[str, Any]
+    settings: dict[str, str] = field(default_factory=dict)
     dtype: str
     steps_planned: int
     global_batch: int
@@ -103,6 +147,17 @@ class RunFacts:
         """Training images the run has computed gradients of."""
         return (self.step or 0) * self.global_batch
 
+    @property
+    def model(self) -> str:
+        """The network in words: its preset, or its size where that is not the preset's."""
+        size = [self.changes.get(key) for key in ("hidden_size", "depth", "num_heads")]
+        if all(value is None for value in size):
+            return self.preset
+        family, _, patch = self.preset.partition("-")
+        said = zip(("width", "depth", "heads"), size, strict=True)
+        parts = [f"{name} {value}" for name, value in said if value is not None]
+        return ", ".join([f"{family}, own size", *parts, f"patch {patch.rpartition('/')[2]}"])
+
 
 # Images: of fewer, the bias of FID is of the size of what is told apart, and KID, which has none, comes first.
 SMALL = 2000
@@ -123,6 +178,7 @@ class Score:
     extractor: str
     sha256: str
     resize: str
+    kind: str = ""
     comparable: bool
     note: str
     warnings: list[str]
@@ -155,6 +211,21 @@ class Gain:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SampleFiles:
+    """Manifests beside which the images of an evaluation stand; None where there is none.
+
+    Attributes:
+        samples: of the generated images.
+        features: of their features.
+        real_features: of the features of the real tiles that they are judged against.
+    """
+
+    samples: Path
+    features: Path | None
+    real_features: Path | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluationFacts:
     """Samples of a run and their score; `score` and the sampling numbers are None where that was not run."""
 
@@ -183,6 +254,8 @@ class EvaluationFacts:
     paper: dict[str, float] = field(default_factory=dict)
     grid: Path | None = None
     curves: dict[str, Any] | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    files: "SampleFiles | None" = None
 
     @property
     def solver(self) -> str:
@@ -224,6 +297,7 @@ class Origin:
     name: str
     digest: str
     code: str
+    commit: str
     host: str
     written: str
     seconds: float
@@ -232,7 +306,13 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Everything the report says about an experiment."""
+    """Everything the report says about an experiment.
+
+    Attributes:
+        seed: from which every draw of the experiment follows.
+        config: file of its configuration, for commands that can be pasted; None where it is not known.
+        missing: names of results that a complete report needs and that were not run, by stage.
+    """
 
     name: str
     title: str
@@ -247,10 +327,13 @@ class Facts:
     versions: dict[str, str]
     bench: dict[str, Any] | None
     strategies: dict[str, Any] | None = None
-    scaling: list[ScalingCurve] = field(default_factory=list)
+    scaling: list[scaling_curves.ScalingCurve] = field(default_factory=list)
     stepwise: dict[str, Any] | None = None
-    stepwise_paper: Table | None = None
+    stepwise_paper: published.Table | None = None
     automem: dict[str, Any] | None = None
+    seed: int = 0
+    config: Path | None = None
+    missing: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def measure(self) -> Measure:
@@ -286,6 +369,15 @@ class Facts:
         """A run and those it starts from, the first one first."""
         chosen = next(item for item in self.runs if item.name == run)
         return [*(self.chain(chosen.init) if chosen.init else []), chosen]
+
+    def of_evaluation(self, name: str) -> EvaluationFacts:
+        """The evaluation of a name."""
+        return next(item for item in self.evaluations if item.name == name)
+
+    def codec_of(self, dataset: str) -> EvaluationFacts | None:
+        """The evaluation of real tiles through the codec alone, the best that samples can be; None where it was not scored."""
+        scored = (item for item in self.evaluations_of(dataset) if item.score and item.at == "codec")
+        return next(scored, None)
 
     @property
     def last_runs(self) -> list[RunFacts]:

@@ -1,6 +1,6 @@
 """The door's one act: manifests in; a page, its numbers as JSON, and its figures as files out."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -10,37 +10,17 @@ import numpy as np
 
 from dithc.config import Experiment
 from dithc.log import logger
-from dithc.report import figures
-from dithc.report.collect import collect
-from dithc.report.curves import Curve, smooth
-from dithc.report.facts import Facts
-from dithc.report.gather import gather
-from dithc.report.page import render
-from dithc.report.pixels_figure import draw_pixels
-from dithc.report.reference import read_reference
-from dithc.report.scaling_figure import draw_scaling
-from dithc.report.stepwise_figure import draw_stepwise
-from dithc.report.theme import DARK, LIGHT, Theme
-from dithc.report.tiles_figure import draw_tiles
-from dithc.report.timeline_figure import draw_memory
+from dithc.report.collect import collect, gather, smooth
+from dithc.report.engine import published
+from dithc.report.facts import Curve, DatasetFacts, Facts
+from dithc.report.figures import DARK, FIGURES, LIGHT, bands, single, spectra
+from dithc.report.page import Pictures, Shown, render, texts
+from dithc.report.pictures import galleries, measure_spectra, strips
+from dithc.report.verdict import last_scored
 from dithc.runs import Manifest, atomic_write
 from dithc.sealed import seal
 
-FIGURES: dict[str, Callable[[Facts, Theme], bytes]] = {
-    "samples": figures.draw_samples,
-    "fid": figures.draw_fid,
-    "loss": figures.draw_loss,
-    "throughput": figures.draw_throughput,
-    "bands": lambda facts, theme: figures.draw_bands(facts.datasets, theme),
-    "stages": figures.draw_stages,
-    "weak_scaling": partial(draw_scaling, mode="weak"),
-    "strong_scaling": partial(draw_scaling, mode="strong"),
-    "stepwise": draw_stepwise,
-    "memory": draw_memory,
-    "pixels": draw_pixels,
-}  # each is written as figures/<name>.png beside the page, whatever was run
-INLINED = ("fid", "loss", "throughput", "stages", "weak_scaling", "strong_scaling", "stepwise", "memory", "pixels")
-LARGE_SIDE, SMALL_SIDE = 720, 384  # pixels of a grid beside others, and of one at the side of a text
+NOT_INLINED = ("samples", "bands")  # the page has larger ones of each data set
 CURVE_POINTS = 200
 log = logger(__name__)
 
@@ -57,6 +37,7 @@ def write_report(
     automem: Path | None = None,
     reference: Path | None = None,
     machine: Iterable[str] = (),
+    config: Path | None = None,
 ) -> Facts:
     """Writes `out` (HTML), the same name with `.json`, and `figures/*.png` beside it.
 
@@ -71,6 +52,7 @@ def write_report(
         automem: JSON of what AutoMem gives, None where it was not measured.
         reference: the paper's numbers, None to leave them out.
         machine: lines that describe the machine.
+        config: file of the configuration, for commands that can be pasted; None to leave them out.
 
     Returns:
         What the report says.
@@ -78,7 +60,7 @@ def write_report(
     Raises:
         UserError: a manifest is missing or unreadable, or the results do not belong together.
     """
-    paper = read_reference(reference)
+    paper = published.read_reference(reference)
     results = gather(experiment, manifests)
     facts = collect(
         experiment,
@@ -90,18 +72,13 @@ def write_report(
         scaling=scaling,
         stepwise=stepwise,
         automem=automem,
+        config=config,
     )
     for text in facts.warnings:
         log.warning(text)
     drawn = {name: draw(facts, LIGHT) for name, draw in FIGURES.items()}
-    inlined = {name: (drawn[name], FIGURES[name](facts, DARK)) for name in INLINED}
-    for dataset in facts.datasets:
-        untitled = [replace(dataset, title="")]
-        inlined[f"bands {dataset.name}"] = (
-            figures.draw_bands(untitled, LIGHT, columns=1),
-            figures.draw_bands(untitled, DARK, columns=1),
-        )
-    page = render(facts, paper, figures=inlined, pictures=_pictures(facts))
+    inlined = {name: (png, FIGURES[name](facts, DARK)) for name, png in drawn.items() if name not in NOT_INLINED}
+    page = render(facts, paper, _pictures(facts, inlined))
     for name, content in drawn.items():
         atomic_write(out.parent / "figures" / f"{name}.png", content)
     atomic_write(out, page)
@@ -110,22 +87,45 @@ def write_report(
     return facts
 
 
-def _pictures(facts: Facts) -> dict[str, bytes]:
-    """The grids, no larger than they are shown, and of tiles that were measured by split their places, values and fates."""
-    wanted: dict[str, tuple[Path | None, int]] = {}
-    for dataset in facts.datasets:
-        wanted[f"real {dataset.name}"] = (dataset.grid, LARGE_SIDE)
-        wanted[f"tiles {dataset.name}"] = (dataset.grid, SMALL_SIDE)
-        wanted[f"codec {dataset.codec.name}"] = (dataset.codec.grid, LARGE_SIDE)
-        wanted[f"codec bands {dataset.codec.name}"] = (dataset.codec.bands, 2 * LARGE_SIDE)
-    for item in facts.evaluations:
-        wanted[f"samples {item.name}"] = (item.grid, LARGE_SIDE)
-    pictures = {name: figures.thumbnail(path, max_side=side) for name, (path, side) in wanted.items() if path}
-    for dataset in facts.datasets:
-        if dataset.tiles_folder is not None and dataset.ranges:
-            drawn = draw_tiles(dataset.tiles_folder, title=dataset.title, scenes=dataset.scenes_folder)
-            pictures[f"places {dataset.name}"] = drawn
-    return pictures
+def _pictures(facts: Facts, figures: dict[str, tuple[bytes, bytes]]) -> Pictures:
+    """The figures of the whole experiment, and what is drawn of each data set."""
+    judged = {run.dataset: last_scored(facts, run.name) for run in facts.runs}
+    drawn = {dataset.name: list(_drawn(facts, dataset)) for dataset in facts.datasets}
+    firsts = {run.name: last_scored(facts, run.name) for run in facts.last_runs}
+    return Pictures(
+        figures=figures | {one.name: pair for shown in drawn.values() for one, pair in shown},
+        galleries={
+            dataset.name: galleries(facts, dataset.name, judged.get(dataset.name)) for dataset in facts.datasets
+        },
+        drawn={name: [one for one, _ in shown] for name, shown in drawn.items()},
+        strips={name: found for name, item in firsts.items() if item and (found := strips(facts, item))},
+    )
+
+
+def _drawn(facts: Facts, dataset: DatasetFacts) -> Iterator[tuple[Shown, tuple[bytes, bytes]]]:
+    """Figures of a data set: spectra, where its tiles are and what they are like, and the statistics of its bands."""
+    if measured := measure_spectra(facts, dataset.name):
+        text = texts.spectra(dataset, measured)
+        caption = (
+            f"Of {measured.sides[0].count} real tiles and as many images; percentiles in the units of the data set"
+        )
+        shown = Shown(name=f"spectra {dataset.name}", title="Spectra", text=text, caption=caption)
+        yield shown, (spectra.draw_spectra(measured, LIGHT), spectra.draw_spectra(measured, DARK))
+    if dataset.tiles_folder is not None:
+        draw = partial(single.draw_tiles, dataset.tiles_folder, title="", scenes=dataset.scenes_folder)
+        caption = "Tiles by split: places over cells of the split, values of each band, examples of every fate with their masks"
+        text = texts.tiles(dataset)
+        shown = Shown(
+            name=f"tiles {dataset.name}", title="Tiles, what was taken and what not", text=text, caption=caption
+        )
+        yield shown, (draw(theme=LIGHT), draw(theme=DARK))
+    if dataset.bands and not dataset.ranges:
+        untitled = [replace(dataset, title="")]
+        caption = (
+            "Bands over the train tiles. Dot: mean; thick: one standard deviation; pale: the range that becomes −1 to 1"
+        )
+        shown = Shown(name=f"bands {dataset.name}", title="", text=texts.bands(dataset), caption=caption)
+        yield shown, (bands.draw_bands(untitled, LIGHT), bands.draw_bands(untitled, DARK))
 
 
 def numbers(facts: Facts) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 from dithc.config import Experiment
 from dithc.log import problem
-from dithc.runs.code import code_version
+from dithc.runs.code import code_version, made_by
 from dithc.runs.files import atomic_write, sha256_file
 from dithc.runs.outcome import OF_ONE_MAKING, check
 from dithc.runs.spec import digest, stage_spec
@@ -48,7 +48,7 @@ class Manifest:
         numbers: what it gave (counts, scores, seconds), one of `outcome`; JSON values only.
         files: one entry per file it owns: {"path" (relative to the manifest's folder), "sha256", "bytes"}.
         inputs: digest of each input manifest by path.
-        code: version of dithc and the hash of its source.
+        code: version of dithc, the hash of its source, and its commit where it is known.
         host: the machine it ran on, and the most memory that the process took there.
         seconds: wall time of the stage.
     """
@@ -59,7 +59,7 @@ class Manifest:
     numbers: Mapping[str, Any] = field(default_factory=dict)
     files: list[dict[str, Any]] = field(default_factory=list)
     inputs: dict[str, str] = field(default_factory=dict)
-    code: dict[str, str] = field(default_factory=code_version)
+    code: dict[str, str] = field(default_factory=made_by)
     host: dict[str, Any] = field(default_factory=_host)
     seconds: float = 0.0
     written: str = field(default_factory=lambda: time.strftime(TIME, time.gmtime()))

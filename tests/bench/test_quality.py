@@ -14,7 +14,7 @@ from dithc.cli.bench.quality import _flops
 from dithc.config import experiment_of, load, training
 from dithc.log import UserError
 from dithc.model import DiT
-from dithc.report.quality_figure import draw_quality
+from dithc.report.figures.quality import draw_quality
 from dithc.runs import Manifest
 from dithc.sealed import seal
 

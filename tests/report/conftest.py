@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from dithc.config import Experiment, load
@@ -15,6 +16,8 @@ from dithc.data import write_png
 from dithc.runs import Manifest, Store
 
 SHA = "b2f7" * 16
+TILES, SIDE = 10, 16  # of the data set that has pixels
+SAMPLES = 4
 SOURCES: dict[str, dict[str, Any]] = {
     "landscape": {"kind": "image-folder", "synthetic": {"classes": 4}},
     "sentinel2": {"kind": "sentinel2", "synthetic": {"scenes": 2}},
@@ -103,6 +106,41 @@ def pulls() -> dict[str, list[float]]:
     return {"real": [0.008 / 1234**0.5] * 1234, "generated": [0.006 / 256**0.5] * 256}
 
 
+def write_tiles(folder: Path, bands: list[str], statistics: dict[str, list[float]]) -> dict[str, Any]:
+    """Tiles of smooth noise with their table; returns what dataset.json says of them besides."""
+    level = np.random.default_rng(7).uniform(0.03, 0.2, (TILES, len(bands), SIDE // 4, SIDE // 4))
+    np.save(folder / "shard-00000.npy", (np.kron(level, np.ones((4, 4))) * 1e4).astype(np.int16))
+    splits = ["train"] * 6 + ["val"] * 2 + ["test"] * 2
+    columns = {"status": ["accepted"] * TILES, "reason": [""] * TILES, "split": splits, "scene_id": ["scene"] * TILES}
+    columns |= {
+        "y": [0] * TILES,
+        "x": list(range(0, SIDE * TILES, SIDE)),
+        "shard": [0] * TILES,
+        "row": list(range(TILES)),
+    }
+    columns |= {"cell": ["a"] * TILES, "label": [0] * TILES, "tile_id": [f"t{row}" for row in range(TILES)]}
+    columns |= {"lon": [10 + 0.01 * row for row in range(TILES)], "lat": [50.0] * TILES}
+    pyarrow.parquet.write_table(pyarrow.table(columns), folder / "tiles.parquet")
+    records = [
+        {"band": band, **{key: values[place] for key, values in statistics.items()}} for place, band in enumerate(bands)
+    ]
+    return {
+        "schema_version": 1, "dtype": "int16", "scale": 1e-4, "offset": 0.0, "size": SIDE, "kind": "sentinel2",
+        "shards": [{"file": "shard-00000.npy", "count": TILES}], "statistics": records,
+        "counts": {"accepted": TILES, "rejected": {}, "splits": {"train": 6, "val": 2, "test": 2}},
+        "display": {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
+    }  # fmt: skip
+
+
+def write_samples(folder: Path) -> list[dict[str, Any]]:
+    """A few images, each of one value in every band."""
+    folder.mkdir(parents=True, exist_ok=True)
+    values = np.linspace(-0.9, 0.9, SAMPLES)[:, None, None, None] * np.ones((1, 12, SIDE, SIDE))
+    np.save(folder / "shard-00000.npy", values.astype(np.float16))
+    np.save(folder / "rgb-00000.npy", (values[:, :3] * 100 + 120).astype(np.uint8))
+    return Manifest.entries(folder, [folder / "shard-00000.npy", folder / "rgb-00000.npy"])
+
+
 class Tree:
     """Writes the manifests of the experiment under `root`; `paths` are those written."""
 
@@ -143,8 +181,8 @@ class Tree:
         self.paths.append(path)
         return path
 
-    def dataset(self, name: str) -> Path:
-        """Scenes, tiles with dataset.json and grid, latents; returns the manifest of the tiles."""
+    def dataset(self, name: str, *, pixels: bool = False) -> Path:
+        """Scenes, tiles with dataset.json and grid, latents; returns the manifest of the tiles. With pixels: and tiles."""
         if SOURCES[name].get("synthetic"):
             self.write("inputs", name, seconds=11.0)
         scenes = self.write("scenes", name, numbers={"scenes": 6, "accepted": 5, "rejected": {"checksum mismatch": 1}})
@@ -159,6 +197,8 @@ class Tree:
             "classes": ["one"],
             "statistics": {key: value.tolist() for key, value in statistics.items()},
         }
+        if pixels:
+            info |= write_tiles(folder, bands, {key: value.tolist() for key, value in statistics.items()})
         (folder / "dataset.json").write_text(json.dumps(info))
         numbers = {
             "accepted": 1234,
@@ -221,8 +261,9 @@ class Tree:
         quality = {"untrained": 1.0, "start": 0.5, "final": 0.2}[settings.at]
         picture(self.folder("samples", name) / "grid.png", 9, roughness=quality)
         drawn = {"images": settings.images, "images_per_second": 5.1, "weights": "ema", "stretch": "0123456789ab"}
-        samples = self.write("samples", name, numbers=drawn, inputs=[run], seconds=50.0)
-        features = self.features(name, samples)
+        files = write_samples(self.folder("samples", name)) if name == "sentinel2-final" else []
+        samples = self.write("samples", name, numbers=drawn, inputs=[run], seconds=50.0, files=files)
+        features = self.features(name, samples, rows=SAMPLES if files else 0)
         folder = self.folder("fid", name)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "kid.json").write_text(json.dumps(pulls()))
@@ -230,19 +271,25 @@ class Tree:
         numbers = score(settings.at, settings.run)
         self.write("fid", name, numbers=numbers, inputs=[features], seconds=1.0, files=files)
 
-    def features(self, name: str, images: Path) -> Path:
-        """Features of tiles or samples."""
+    def features(self, name: str, images: Path, *, rows: int = 0) -> Path:
+        """Features of tiles or samples: row i of tiles is at i, of samples at 2 i + 0.1."""
         numbers = {"extractor": "classifier.safetensors", "sha256": SHA, "resize": "none", "comparable": False}
-        return self.write("features", name, numbers=numbers, inputs=[images], seconds=7.0)
+        path, files = self.folder("features", name) / "shard-00000.npy", []
+        if rows:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            places = np.arange(rows) * 1.0 if name.endswith(".own") else np.arange(rows) * 2 + 0.1
+            np.save(path, np.stack([places, 5 - places], axis=1).astype(np.float32))
+            files = Manifest.entries(path.parent, [path])
+        return self.write("features", name, numbers=numbers, inputs=[images], seconds=7.0, files=files)
 
     def all(self) -> "Tree":
         """Every stage."""
-        tiles = {name: self.dataset(name) for name in self.experiment.datasets}
+        tiles = {name: self.dataset(name, pixels=name == "sentinel2") for name in self.experiment.datasets}
         self.codec(tiles["sentinel2"])
         self.write("extractors", "own", inputs=[tiles["landscape"]], seconds=25.0)
         runs = {name: self.run(name) for name in self.experiment.runs}
         for name in ("sentinel2", "gaofen2"):
-            self.features(f"{name}.all.own", tiles[name])
+            self.features(f"{name}.all.all.own", tiles[name], rows=TILES if name == "sentinel2" else 0)
         for name, evaluation in self.experiment.evaluations.items():
             self.evaluation(name, runs[evaluation.run])
         return self

@@ -8,8 +8,8 @@ import pytest
 
 from dithc.log import UserError
 from dithc.report import draw_loss
-from dithc.report.curves import read_curve, read_resumes, smooth
-from dithc.report.reference import Reference, read_reference
+from dithc.report.collect.curves import read_curve, read_resumes, smooth
+from dithc.report.engine.published import Reference, read_reference
 from dithc.report.words import score, short, span
 
 REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"

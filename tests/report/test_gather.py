@@ -9,10 +9,10 @@ import pytest
 
 from dithc.log import UserError
 from dithc.report import write_report
-from dithc.report.collect import collect
+from dithc.report.collect.experiment import collect
+from dithc.report.collect.gather import gather
+from dithc.report.engine.published import Reference
 from dithc.report.facts import Facts
-from dithc.report.gather import gather
-from dithc.report.reference import Reference
 from dithc.runs import Manifest
 
 
@@ -60,7 +60,7 @@ def test_unreadable_manifest_is_an_error(small: Any, content: str) -> None:
 
 
 def test_unreadable_picture_is_an_error(small: Any, tmp_path: Path) -> None:
-    (small.folder("tiles", "sentinel2") / "grid.png").write_bytes(b"\x89PNG cut")
+    (small.folder("codecs", "small") / "grid.png").write_bytes(b"\x89PNG cut")
     with pytest.raises(UserError, match=r"grid\.png cannot be read"):
         write_report(small.experiment, small.paths, out=tmp_path / "report.html")
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dithc.report.figures import styled
-from dithc.report.quality_figure import IMAGES_SHOWN, draw_quality, quality_figure, shown
-from dithc.report.theme import DARK, LIGHT
+from dithc.report.figures.canvas import styled
+from dithc.report.figures.quality import IMAGES_SHOWN, draw_quality, quality_figure, shown
+from dithc.report.figures.theme import DARK, LIGHT
 from tests.report.texts import assert_legible, written
 
 LONGEST = "x" * 20 + "-a-name-as-long-as-a-configuration-allows-it"

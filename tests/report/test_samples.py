@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imsave
 
-from dithc.report.figures import samples_figure, title_lines
+from dithc.report.figures.samples import samples_figure, title_lines
 from tests.report.texts import assert_legible, written
 
 NAMES = ("a" * 64, "WARMUP-MODERN-MUON-MODEL-XL", "fine-tuning, average of 0.05, guidance 1.5", "codec", "MMMM " * 20)

@@ -9,11 +9,11 @@ import pytest
 
 from dithc.log import UserError
 from dithc.report import write_report
-from dithc.report.collect import read_scaling
-from dithc.report.reference import read_reference
-from dithc.report.scaling import ScalingCurve, curves_of, scaling_parts, together
-from dithc.report.scaling_figure import blend, draw_scaling, spaced
-from dithc.report.theme import DARK, LIGHT
+from dithc.report.collect.experiment import read_scaling
+from dithc.report.engine.published import read_reference
+from dithc.report.engine.scaling_curves import ScalingCurve, curves_of, scaling_parts, together
+from dithc.report.figures.scaling import blend, draw_scaling, spaced
+from dithc.report.figures.theme import DARK, LIGHT
 
 REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
 

@@ -8,10 +8,10 @@ import pytest
 
 from dithc.log import UserError
 from dithc.report import write_report
-from dithc.report.reference import read_reference
-from dithc.report.stepwise import HEAD, read_stepwise, stage_bars, stepwise_parts
-from dithc.report.stepwise_figure import draw_stages
-from dithc.report.theme import DARK, LIGHT
+from dithc.report.engine.published import read_reference
+from dithc.report.engine.stepwise_stages import HEAD, read_stepwise, stage_bars, stepwise_parts
+from dithc.report.figures.stepwise import draw_stages
+from dithc.report.figures.theme import DARK, LIGHT
 
 REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
 

@@ -8,8 +8,8 @@ import pytest
 
 from dithc.log import UserError
 from dithc.report import write_report
-from dithc.report.reference import read_reference
-from dithc.report.strategies import read_strategies, strategy_parts
+from dithc.report.engine.published import read_reference
+from dithc.report.engine.strategy_table import read_strategies, strategy_parts
 
 REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
 

@@ -9,10 +9,10 @@ import pytest
 from dithc.cli import main
 from dithc.log import UserError
 from dithc.report import write_report
-from dithc.report.automem import automem_parts, read_automem
-from dithc.report.theme import DARK, LIGHT
-from dithc.report.timeline import read_timeline, timeline_of
-from dithc.report.timeline_figure import draw_timeline
+from dithc.report.engine.automem_table import automem_parts, read_automem
+from dithc.report.engine.timelines import read_timeline, timeline_of
+from dithc.report.figures.theme import DARK, LIGHT
+from dithc.report.figures.timeline import draw_timeline
 
 GIB = 1 << 30
 

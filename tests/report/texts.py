@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from dithc.report.figures import DPI, styled
-from dithc.report.theme import LIGHT
+from dithc.report.figures.canvas import DPI, styled
+from dithc.report.figures.theme import LIGHT
 
 
 def written(made: Callable[[], Figure], monkeypatch: pytest.MonkeyPatch) -> tuple[Bbox, dict[Text, Bbox]]:

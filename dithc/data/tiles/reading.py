@@ -177,6 +177,10 @@ class Tiles:
             return np.arange(self.count, dtype=np.int64)
         return np.flatnonzero(self._columns["split"] == SPLITS.index(split)).astype(np.int64)
 
+    def drawn(self, split: Literal["train", "val", "test", "all"], count: int, *, seed: int) -> Rows:
+        """So many tiles of a split, drawn without replacement by the seed and in their order."""
+        return np.sort(np.random.default_rng(seed).permutation(self.rows(split))[:count])
+
     def stored(self, rows: Rows) -> npt.NDArray[Any]:
         """Tiles as stored, (n, C, H, W), in the order of `rows`."""
         rows = np.asarray(rows, dtype=np.int64)

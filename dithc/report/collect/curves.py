@@ -1,0 +1,79 @@
+"""Curves of a training: loss and throughput by step, smoothed, with the places where it was interrupted."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from dithc.log import logger, read_metrics
+from dithc.report.facts import Curve, Values
+from dithc.sealed import plain, unseal_lines
+
+log = logger(__name__)
+
+
+def read_curve(run: str, *, metrics: Path, store: Path | None, global_batch: int, segments: list[int]) -> Curve | None:
+    """Reads the curve of a run; None where it wrote no metrics.
+
+    Args:
+        run: name of the run.
+        metrics: metrics.jsonl, or the folder of it.
+        store: folder with events.jsonl, if known.
+        global_batch: images a step, for the throughput where only the seconds of a step were written.
+        segments: last steps of the run's jobs.
+    """
+    rows = read_metrics(metrics if metrics.is_dir() else metrics.parent)
+    rows = [row for row in rows if "loss" in row]
+    if not rows:
+        return None
+    steps = np.array([row["step"] for row in rows], dtype=np.float64)
+    return Curve(
+        run=run,
+        steps=steps,
+        loss=np.array([row["loss"] for row in rows], dtype=np.float64),
+        images_per_second=np.array([_throughput(row, global_batch) for row in rows], dtype=np.float64),
+        val_loss=np.array([row.get("val_loss", math.nan) for row in rows], dtype=np.float64),
+        lr=np.array([row.get("lr", math.nan) for row in rows], dtype=np.float64),
+        segments=[step for step in segments if step < steps[-1]],
+        resumes=[step for step in read_resumes(store) if step not in segments] if store else [],
+    )
+
+
+def _throughput(row: dict[str, float], global_batch: int) -> float:
+    if "images_per_second" in row:
+        return row["images_per_second"]
+    seconds = row.get("step_seconds", math.nan)
+    return global_batch / seconds if seconds else math.nan
+
+
+def read_resumes(store: Path) -> list[int]:
+    """Steps from which a run was started again, by the events its store recorded."""
+    path = store / "events.jsonl"
+    if not path.is_file():
+        return []
+    steps = set()
+    events, altered = unseal_lines(plain(path).read_text(errors="replace"))
+    if altered:
+        log.warning(f"{path}: {len(altered)} lines are not what was written, and are passed over: {altered[:8]}")
+    for event in events:
+        if event.get("event") == "started" and event.get("step"):
+            steps.add(int(event["step"]))
+    return sorted(steps)
+
+
+def smooth(values: Values, *, window: int | None = None) -> Values:
+    """Running mean that ignores NaN: centred, narrower at the start (where a loss falls fast), one-sided at the end.
+
+    Args:
+        values: (n,) numbers.
+        window: odd number of values averaged; a fortieth of them, at least 5, if not given.
+    """
+    half = (window or max(5, len(values) // 40)) // 2
+    known = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(known)])
+    place = np.arange(len(values))
+    reach = np.minimum(half, place)
+    low, high = place - reach, np.minimum(place + reach + 1, len(values))
+    number = counts[high] - counts[low]
+    return np.where(number > 0, (sums[high] - sums[low]) / np.maximum(number, 1), np.nan)

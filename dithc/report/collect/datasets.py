@@ -1,0 +1,98 @@
+"""The records of data sets and codecs, from the manifests of scenes, tiles, codecs and latents."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dithc.config import Experiment
+from dithc.report.collect.gather import Result, Results
+from dithc.report.documents import read_json
+from dithc.report.facts import Band, CodecFacts, DatasetFacts
+from dithc.report.words import short
+
+
+def dataset_facts(experiment: Experiment, results: Results, name: str) -> DatasetFacts:
+    """A data set, its codec included, from the manifests of its scenes, tiles, codec and latents."""
+    settings = experiment.datasets[name]
+    scenes, tiles = results.one("stage", name), results.one("tiles", name)
+    info = read_json(tiles.file("dataset.json")) if tiles else {}
+    staged, cut = numbers_of(scenes), numbers_of(tiles)
+    classes = info.get("classes")
+    return DatasetFacts(
+        name=name,
+        title=settings.title,
+        kind=settings.source.kind,
+        synthetic=settings.source.synthetic is not None,
+        scenes=staged.get("accepted", staged.get("scenes")),
+        scenes_rejected=staged.get("rejected") or {},
+        tiles=cut.get("accepted"),
+        tiles_rejected=cut.get("rejected") or {},
+        splits=cut.get("splits") or {},
+        band_names=[str(band) for band in info.get("bands") or cut.get("bands") or []],
+        size=cut.get("size"),
+        gsd_m=info.get("gsd_m"),
+        units=str(info.get("units") or ""),
+        classes=len(classes) if isinstance(classes, list | dict) else None,
+        bands=_bands(info),
+        codec=_codec(experiment, results, name),
+        grid=tiles.file("grid.png") if tiles else None,
+        ranges=info.get("ranges") or {},
+        tiles_folder=tiles.path.parent if tiles and info.get("shards") else None,
+        scenes_folder=scenes.path.parent if scenes else None,
+        rendering=rendering_of(settings.display.model_dump(mode="json"), str(info.get("units") or "")),
+    )
+
+
+def rendering_of(display: Mapping[str, Any], units: str) -> str:
+    """The stretch to 8-bit RGB in words: bands, and the values that become 0 and 255."""
+    ends = [[end] * 3 if isinstance(end, int | float) else end for end in (display["low"], display["high"])]
+    parts = [f"{band} {short(low)}–{short(high)}" for band, low, high in zip(display["bands"], *ends, strict=True)]
+    return ", ".join(parts) + (f" ({units})" if units else "")
+
+
+def _bands(info: dict[str, Any]) -> list[Band]:
+    """Statistics per band of a dataset.json: a mapping or list of records by band, or a list of values by statistic."""
+    names, given = info.get("bands") or [], info.get("statistics") or {}
+    if isinstance(given, list):
+        records = given
+    elif all(name in given for name in names):
+        records = [given[name] for name in names]
+    else:
+        records = [
+            {
+                key: values[place]
+                for key, values in given.items()
+                if isinstance(values, list) and len(values) == len(names)
+            }
+            for place in range(len(names))
+        ]
+    wanted = ("mean", "std", "low", "high")
+    return [
+        Band(name=str(name), **{key: float(record[key]) for key in wanted})
+        for name, record in zip(names, records, strict=False)
+        if all(record.get(key) is not None for key in wanted)
+    ]
+
+
+def _codec(experiment: Experiment, results: Results, dataset: str) -> CodecFacts:
+    name = experiment.datasets[dataset].codec
+    trained, latents = results.one("codec", name), results.one("latents", dataset)
+    numbers = numbers_of(trained)
+    return CodecFacts(
+        name=name,
+        kind=experiment.codecs[name].kind,
+        trained_on=getattr(experiment.codecs[name], "trained_on", None),
+        shape=numbers_of(latents).get("shape"),
+        psnr_db=numbers.get("psnr_db", numbers_of(latents).get("psnr_db")),
+        psnr_db_by_band=numbers.get("psnr_db_by_band") or {},
+        **{name: numbers.get(name) for name in ("psnr_linear_db", "ssim", "spectral_angle_deg", "ndvi_error")},
+        loss=numbers.get("loss"),
+        steps=numbers.get("steps"),
+        parameters=numbers.get("parameters"),
+        grid=trained.file("grid.png") if trained else None,
+        bands=trained.file("bands.png") if trained else None,
+    )
+
+
+def numbers_of(result: Result | None) -> Mapping[str, Any]:
+    """The numbers of a result; none where it was not run."""
+    return result.numbers if result else {}

@@ -1,0 +1,82 @@
+"""The record of an evaluation: how it sampled, what its score says, and where its images are."""
+
+from typing import Any
+
+from dithc.config import Experiment
+from dithc.report.collect.datasets import numbers_of
+from dithc.report.collect.gains import gain_of
+from dithc.report.collect.gather import Result, Results
+from dithc.report.collect.runs import flat
+from dithc.report.documents import read_json
+from dithc.report.engine import published
+from dithc.report.facts import EvaluationFacts, SampleFiles, Score
+from dithc.runs import outcome
+
+
+def _label(experiment: Experiment, evaluation: str) -> str:
+    """What the evaluated weights are, in words."""
+    chosen = experiment.evaluations[evaluation]
+    run = experiment.runs[chosen.run]
+    task = "fine-tuning" if run.init or run.init_file else "training"
+    if isinstance(chosen.at, int):
+        return f"after step {chosen.at:,}"
+    words = {"untrained": "untrained", "start": f"before {task}", "final": f"after {task}", "codec": "the codec alone"}
+    return words[chosen.at]
+
+
+def evaluation_facts(
+    experiment: Experiment, results: Results, reference: published.Reference, name: str
+) -> EvaluationFacts:
+    settings = experiment.evaluations[name]
+    dataset = experiment.runs[settings.run].dataset
+    samples, compared = results.one("sample", name), results.one("fid", name)
+    numbers = numbers_of(samples)
+    same = ("run", "at", "weights", "ema", "order", "steps", "times", "epsilon_scaling", "real_split")
+    guided = ("guidance", "guidance_channels", "guidance_interval", "guide")
+    return EvaluationFacts(
+        name=name,
+        dataset=dataset,
+        label=_label(experiment, name),
+        images=numbers.get("images"),
+        images_per_second=numbers.get("images_per_second"),
+        network_evaluations=numbers.get("network_evaluations"),
+        score=_score(compared) if compared else None,
+        gain=gain_of(experiment, results, name),
+        paper=reference.fid_of(experiment.datasets[dataset].source.kind),
+        grid=samples.file("grid.png") if samples else None,
+        settings=flat(settings.model_dump(mode="json")),
+        files=_files(experiment, results, name) if samples else None,
+        curves=read_json(curves) if compared and (curves := compared.file(outcome.CURVES_FILE)) else None,
+        sampler=str(settings.sampler),
+        **{key: getattr(settings, key) for key in (*same, *guided)},
+    )
+
+
+def _files(experiment: Experiment, results: Results, name: str) -> SampleFiles | None:
+    """Where the images of an evaluation and the features of both sides are."""
+    chosen, samples = experiment.evaluations[name], results.one("sample", name)
+    if samples is None:
+        return None
+    dataset = experiment.runs[chosen.run].dataset
+    real = f"{dataset}.{chosen.real_split}.{chosen.real_images or 'all'}.{chosen.extractor}"  # as rules name the set
+    both = [results.one("features", found) for found in (name, real)]
+    generated, judge = (result.path if result else None for result in both)
+    return SampleFiles(samples=samples.path, features=generated, real_features=judge)
+
+
+def _score(result: Result) -> Score:
+    numbers = result.numbers
+    always = ("fid", "n_real", "n_generated", "extractor", "sha256", "resize", "comparable")
+    younger = (
+        *("kid", "kid_interval", "floor", "floor_n", "copies", "copies_held_out"),
+        *("fid_interval", "floor_at_n", "clipped_real", "clipped_generated"),
+    )
+    asked = ("precision", "recall", "density", "coverage", "triplets", "pixels")
+    known: dict[str, Any] = {key: numbers[key] for key in always} | {key: numbers.get(key) for key in younger}
+    return Score(
+        **known,
+        note=numbers.get("note", ""),
+        kind=numbers.get("kind", ""),
+        warnings=numbers.get("warnings", []),
+        more={key: numbers[key] for key in asked if key in numbers},
+    )

@@ -1,0 +1,183 @@
+"""Turns results into the report's records: one function per record, nothing is computed that a stage did not say."""
+
+import time
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from platform import platform, python_version
+
+from dithc.config import Experiment
+from dithc.log import logger
+from dithc.report.collect.datasets import dataset_facts
+from dithc.report.collect.evaluations import evaluation_facts
+from dithc.report.collect.gather import STAGES, Result, Results
+from dithc.report.collect.runs import run_facts, run_seconds
+from dithc.report.documents import read_json
+from dithc.report.engine import automem_table, published, scaling_curves, step_table, stepwise_stages, strategy_table
+from dithc.report.facts import Facts, Origin, Timing
+
+PACKAGES = (
+    "dithc",
+    "torch",
+    "numpy",
+    "snakemake",
+    "mpi4py",
+    "diffusers",
+    "safetensors",
+    "rasterio",
+    "scipy",
+    "matplotlib",
+)
+log = logger(__name__)
+
+
+def collect(
+    experiment: Experiment,
+    results: Results,
+    reference: published.Reference,
+    *,
+    bench: Path | None,
+    machine: list[str],
+    strategies: Path | None = None,
+    scaling: Iterable[Path] = (),
+    stepwise: Path | None = None,
+    automem: Path | None = None,
+    config: Path | None = None,
+) -> Facts:
+    """All the report says, from results that belong together.
+
+    Args:
+        experiment: the configuration.
+        results: what `gather` gave.
+        reference: the paper's numbers.
+        bench: JSON of the step bench, None where it was not run.
+        machine: lines that describe the machine.
+        strategies: JSON of the comparison of strategies, None where it was not run.
+        scaling: JSON files of measured and of simulated scaling.
+        stepwise: JSON of the training by stages, None where it was not run.
+        automem: JSON of what AutoMem gives, None where it was not measured.
+        config: file of the configuration, None where it is not known.
+
+    Raises:
+        UserError: a file beside a manifest, or the bench, is unreadable.
+    """
+    return Facts(
+        name=experiment.name,
+        title=experiment.title,
+        written=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        datasets=[dataset_facts(experiment, results, name) for name in experiment.datasets],
+        runs=[run_facts(experiment, results, name) for name in experiment.runs],
+        evaluations=[evaluation_facts(experiment, results, reference, name) for name in experiment.evaluations],
+        timings=_timings(experiment, results),
+        origins=[_origin(item) for item in results.items],
+        warnings=_warnings(experiment, results),
+        missing=_missing(experiment, results),
+        machine=machine,
+        versions=_versions() | {"code of the results": ", ".join(results.code) or "none"},
+        bench=step_table.read_step(bench) if bench else None,
+        strategies=strategy_table.read_strategies(strategies) if strategies else None,
+        scaling=scaling_curves.together(read_scaling(scaling), reference.scaling),
+        stepwise=stepwise_stages.read_stepwise(stepwise) if stepwise else None,
+        stepwise_paper=reference.tables.get("figure9"),
+        automem=automem_table.read_automem(automem) if automem else None,
+        seed=experiment.seed,
+        config=config,
+    )
+
+
+def read_scaling(paths: Iterable[Path]) -> list[scaling_curves.ScalingCurve]:
+    """The curves in files that `dithc bench scaling --json` or `dithc simulate --json` wrote.
+
+    Raises:
+        UserError: a file is unreadable, or something else.
+    """
+    return [one for path in paths for one in scaling_curves.curves_of(read_json(path).get("curves"), origin=str(path))]
+
+
+def _timings(experiment: Experiment, results: Results) -> list[Timing]:
+    """Wall time by stage, in the order in which data flows, and name; all jobs of a run together."""
+    names = {stage: list(dict.fromkeys(item.name for item in results.of(stage))) for stage in STAGES}
+    return [
+        Timing(
+            stage=stage,
+            name=name,
+            dataset=_served(experiment, stage, name),
+            seconds=run_seconds(results.of(stage, name)),
+        )
+        for stage, found in names.items()
+        for name in found
+    ]
+
+
+def _served(experiment: Experiment, stage: str, name: str) -> str:
+    """The data set a result is for; empty if it is for several."""
+    if stage == "train":
+        return experiment.runs[name].dataset
+    if name in experiment.evaluations and stage in ("sample", "features", "fid"):
+        return experiment.runs[experiment.evaluations[name].run].dataset
+    if stage in ("codec", "extractor"):
+        settings = experiment.codecs.get(name) if stage == "codec" else experiment.extractors.get(name)
+        return getattr(settings, "trained_on", None) or ""
+    return name.split(".")[0]  # a data set, or real features as dataset.split.extractor
+
+
+def _origin(item: Result) -> Origin:
+    manifest = item.manifest
+    step = f" step {item.numbers['step']}" if item.stage == "train" and "step" in item.numbers else ""
+    return Origin(
+        stage=item.stage,
+        name=item.name + step,
+        digest=manifest.digest,
+        code=str(manifest.code.get("source", "unknown")),
+        commit=str(manifest.code.get("commit", "")),
+        host=f"{manifest.host.get('name', 'unknown')}, {manifest.host.get('cpus', '?')} CPUs",
+        written=manifest.written,
+        seconds=manifest.seconds,
+        path=str(item.path),
+    )
+
+
+def _warnings(experiment: Experiment, results: Results) -> list[str]:
+    """What a reader must know before trusting the whole."""
+    texts = []
+    if len(results.code) > 1:
+        said = "; ".join(f"{code}: {', '.join(made)}" for code, made in results.code.items())
+        texts.append(f"The results were made by {len(results.code)} different versions of the code. {said}")
+    if missing := _missing(experiment, results):
+        said = "; ".join(f"{stage} of {', '.join(names)}" for stage, names in missing.items())
+        texts.append(f"Not run: {said}")
+    for name, run in experiment.runs.items():
+        reached = results.one("train", name)
+        if reached and reached.numbers["step"] < run.steps:
+            texts.append(f"Run {name} stands at step {reached.numbers['step']} of {run.steps}")
+    return texts
+
+
+def _missing(experiment: Experiment, results: Results) -> dict[str, list[str]]:
+    """Names of results that are wanted and not there, by stage."""
+    missing = {
+        stage: [name for name in names if results.one(stage, name) is None]
+        for stage, names in _wanted(experiment).items()
+    }
+    return {stage: names for stage, names in missing.items() if names}
+
+
+def _wanted(experiment: Experiment) -> dict[str, list[str]]:
+    """The results a complete report needs."""
+    return {
+        "tiles": list(experiment.datasets),
+        "train": list(experiment.runs),
+        "sample": list(experiment.evaluations),
+        "fid": list(experiment.evaluations),
+    }
+
+
+def _versions() -> dict[str, str]:
+    """Versions of the interpreter and of the packages that matter, in the environment that writes the report."""
+    found = {"python": python_version(), "platform": platform()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found

@@ -1,0 +1,90 @@
+"""How far a training has brought KID below its start, with an interval: from the pulls that the FID stage left of both."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.config import Experiment
+from dithc.log import problem
+from dithc.report.collect.gather import Result, Results
+from dithc.report.facts import Gain
+from dithc.runs import outcome
+from dithc.sealed import parse, plain
+
+SAME = {
+    "run",
+    "sampler",
+    "order",
+    "steps",
+    "times",
+    "epsilon_scaling",
+    "guidance",
+    "guidance_channels",
+    "guidance_interval",
+    "seed",
+}
+SAME_NUMBERS = ("set_hash_real", "n_real", "sha256", "resize", "stretch", "seed")
+
+
+def gain_of(experiment: Experiment, results: Results, name: str) -> Gain | None:
+    """The fall of KID from the start of the same run to an evaluation of it.
+
+    Both scores are of the same real tiles, and image i of both grew from the same noise. So a pull on the difference is the
+    difference of pulls, tile by tile and image by image (an image that one side lacks pulls it by 0), and what both share
+    cancels. Images that happen to be independent are treated right as well.
+
+    Returns:
+        The fall; None where the start was not evaluated in the same way, or where there are no pulls.
+
+    Raises:
+        UserError: a file of pulls is altered, or is not of these images.
+    """
+    chosen = experiment.evaluations[name]
+    if chosen.at in ("start", "untrained", "codec"):
+        return None
+    for at in ("start", "untrained"):
+        for other, settings in experiment.evaluations.items():
+            if settings.at == at and settings.model_dump(include=SAME) == chosen.model_dump(include=SAME):
+                before, after = results.one("fid", other), results.one("fid", name)
+                if before and after and (found := _gain(before, after)):
+                    return found
+    return None
+
+
+def _gain(before: Result, after: Result) -> Gain | None:
+    if any(before.numbers.get(key) != after.numbers.get(key) for key in SAME_NUMBERS):
+        return None
+    pulls = [_pulls(result) for result in (before, after)]
+    scores = [result.numbers.get("kid") for result in (before, after)]
+    if pulls[0] is None or pulls[1] is None or scores[0] is None or scores[1] is None:
+        return None
+    variance = sum(_squares(first, second) for first, second in zip(*pulls, strict=True))
+    fall, half = scores[0] - scores[1], outcome.NORMAL_95 * float(np.sqrt(variance))
+    return Gain(start=before.name, fall=fall, interval=[fall - half, fall + half])
+
+
+def _pulls(result: Result) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Pulls of the real and of the generated images; None where the stage left none."""
+    if not any(entry["path"] == outcome.PULLS_FILE for entry in result.manifest.files):
+        return None
+    path = result.manifest.whole(result.path.parent / outcome.PULLS_FILE)
+    counts = [result.numbers["n_real"], result.numbers["n_generated"]]
+    try:
+        content = parse(plain(path).read_text())
+        real, generated = (np.array(content[name], np.float64) for name in ("real", "generated"))
+        if [real.shape, generated.shape] != [(count,) for count in counts]:
+            raise ValueError(f"pulls of {real.shape} real and {generated.shape} generated images")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise problem(
+            f"{path} is not of these images",
+            got=f"{type(error).__name__}: {error}",
+            expected=f"pulls of {counts[0]} real and {counts[1]} generated images",
+            remedy="run `dithc fid` again",
+        ) from error
+    return real, generated
+
+
+def _squares(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    """Sum of the squares of the differences; the shorter one goes on with zeros."""
+    both = np.zeros((2, max(len(first), len(second))))
+    both[0, : len(first)], both[1, : len(second)] = first, second
+    return float(((both[0] - both[1]) ** 2).sum())

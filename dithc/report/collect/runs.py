@@ -1,0 +1,104 @@
+"""The record of a training: from its settings, the manifests of its segments, and its metrics."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dithc.config import Experiment, training
+from dithc.log import logger
+from dithc.report.collect.curves import read_curve
+from dithc.report.collect.datasets import numbers_of
+from dithc.report.collect.gather import Result, Results
+from dithc.report.facts import Curve, RunFacts
+
+log = logger(__name__)
+
+
+def run_facts(experiment: Experiment, results: Results, name: str) -> RunFacts:
+    settings, segments = experiment.runs[name], results.of("train", name)
+    numbers = numbers_of(results.one("train", name))
+    curve = _curve(results.one("train", name), [item.numbers["step"] for item in segments], settings.global_batch)
+    same = (
+        "parameters",
+        "ranks",
+        "threads",
+        "step",
+        "initial_loss",
+        "loss_first10",
+        "loss_last100",
+        "val_loss",
+        "images_per_second",
+    )
+    return RunFacts(
+        name=name,
+        dataset=settings.dataset,
+        init=settings.init,
+        preset=settings.model.preset,
+        changes=_changes(settings),
+        settings=flat({**settings.model_dump(mode="json"), "seed": experiment.seed_of(name)}),
+        dtype=settings.dtype,
+        steps_planned=settings.steps,
+        global_batch=settings.global_batch,
+        seconds=run_seconds(segments),
+        seconds_per_step=numbers.get("seconds_per_step_median"),
+        peak_rss_bytes=numbers.get("peak_rss_bytes"),
+        weights_note=str(numbers.get("ema_note") or ""),
+        segments=curve.segments if curve else [],
+        resumes=curve.resumes if curve else [],
+        loss_steps_6_to_10=curve.mean_loss(6, 10) if curve else None,
+        curve=curve,
+        **{key: numbers.get(key) for key in same},
+    )
+
+
+def _changes(settings: training.Run) -> dict[str, Any]:
+    """What a run has otherwise than a plain DiT that learns noise."""
+    changes: dict[str, Any] = {key: getattr(settings.model, key) for key in ("hidden_size", "depth", "num_heads")}
+    changes |= settings.model.block_changes
+    changes |= settings.objective.model_dump(mode="json", exclude_defaults=True)
+    chosen = {"lr_schedule", "decay_share", "betas", "augment"}
+    changes |= settings.model_dump(mode="json", include=chosen, exclude_defaults=True)
+    other = settings.optimizer.model_dump(mode="json", exclude_defaults=True)
+    changes |= {"optimizer" if key == "kind" else key: value for key, value in other.items()}
+    guide = settings.model_dump(mode="json", include={"guide"}, exclude_defaults=True).get("guide", {})
+    changes |= {f"guide.{key}": value for key, value in guide.items()}
+    return {key: value for key, value in changes.items() if value is not None}
+
+
+def _curve(result: Result | None, segments: list[int], global_batch: int) -> Curve | None:
+    """The curve of a run from the metrics its manifest names, relative to the working folder or to the manifest."""
+    if result is None or not result.numbers.get("metrics"):
+        return None
+    named, store = Path(result.numbers["metrics"]), result.numbers.get("store")
+    for path in (named, result.path.parent / named):
+        if path.exists():
+            beside = path if path.is_dir() else path.parent
+            folder = Path(store) if store and Path(store).is_dir() else beside
+            return read_curve(result.name, metrics=path, store=folder, global_batch=global_batch, segments=segments)
+    log.warning(f"run {result.name}: {named} is gone, so the report has no curve of it")
+    return None
+
+
+def run_seconds(segments: list[Result]) -> float:
+    """Wall time of a run: of its jobs, or of its steps where jobs that were stopped left no manifest."""
+    jobs = sum(item.manifest.seconds for item in segments)
+    steps: list[float] = [item.numbers.get("training_seconds", 0.0) for item in segments]
+    return max([jobs, *steps])
+
+
+def flat(settings: Mapping[str, Any], *, under: str = "") -> dict[str, str]:
+    """Settings by dotted key, their values as text; what is not set has an empty one."""
+    found: dict[str, str] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, under=f"{under}{key}.")
+        else:
+            found[under + key] = "" if value is None else said_of(value)
+    return found
+
+
+def said_of(value: object) -> str:
+    """A setting as a person would write it."""
+    if isinstance(value, list):
+        return ", ".join(map(said_of, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

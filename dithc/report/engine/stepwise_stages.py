@@ -1,0 +1,133 @@
+"""The stages of a training that gets one part after the other (figure 9): ours, and the paper's beside them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dithc.log import problem
+from dithc.report.documents import read_json
+from dithc.report.engine.published import Table
+from dithc.report.words import rounded, short, with_deviation
+
+ABSENT = "–"
+BASELINE = "baseline"
+# The paper's name of each stage.
+PAPER = {
+    "gemm": "GEMM",
+    "mpi": "+ asynchronous MPI",
+    "operators": "+ AI operators",
+    "automem": "+ AutoMem",
+    "tuned": "+ tuning",
+}
+# Why a stage has no speed-up, by its status.
+NOTES = {"ok": "no baseline", "same": "nothing to exchange"}
+HEAD = (
+    "Stage",
+    "s a step",
+    "Speed-up",
+    "Over the stage before",
+    "Paper, speed-up",
+    "Paper, over the stage before",
+    "What it adds",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageBar:
+    """A stage in the picture.
+
+    Attributes:
+        label: of the stage.
+        measured: speed-up over the baseline; None where it was not measured.
+        deviation: of it.
+        published: the paper's; None where it prints none.
+        note: why it was not measured.
+    """
+
+    label: str
+    measured: float | None
+    deviation: float
+    published: float | None
+    note: str = ""
+
+
+def read_stepwise(path: Path) -> dict[str, Any]:
+    """What `dithc bench stepwise --json` wrote.
+
+    Raises:
+        UserError: the file is unreadable, or something else.
+    """
+    content = read_json(path)
+    if content.get("bench") != "stepwise" or "stages" not in content:
+        raise problem(
+            f"{path} is no training by stages",
+            got=f"keys {', '.join(content) or 'none'}",
+            expected="what `dithc bench stepwise --json` wrote, with `stages`",
+            remedy="run the bench again, or leave out --stepwise",
+        )
+    return content
+
+
+def stage_bars(result: Mapping[str, Any], paper: Table | None) -> list[StageBar]:
+    """The stages that were asked for, each with the paper's number."""
+    published = _published(paper)
+    return [
+        StageBar(
+            label=row["label"],
+            measured=speedup["median"] if speedup else None,
+            deviation=speedup["mad"] if speedup else 0.0,
+            published=published.get(row["name"]),
+            note="" if speedup else NOTES.get(row["status"], row["status"]),
+        )
+        for row in result["stages"]
+        for speedup in (row.get("speedup"),)
+    ]
+
+
+def stepwise_parts(result: Mapping[str, Any] | None, paper: Table | None) -> dict[str, Any]:
+    """A table, rows of texts with a head, and the conditions; empty where nothing was measured."""
+    if not result:
+        return {"head": list(HEAD), "rows": [], "conditions": {}}
+    settings, ranks = result["settings"], result["ranks"]
+    published = _published(paper)
+    return {
+        "head": list(HEAD),
+        "rows": [
+            [*_measured(row), *_beside(row["name"], published, result["stages"]), row["what"]]
+            for row in result["stages"]
+        ],
+        "conditions": {
+            "model": f"{settings['model']}, batch {settings['batch']}, {settings['dtype']}",
+            "ranks": f"{ranks['ranks']} of {ranks['cpus']} thread(s)",
+            "runs": f"{settings['rounds']} of each, in turns; {settings['steps']} steps on the clock in each",
+            "paper": "its baseline has CFTP too; its machine, models and sizes are others",
+        },
+    }
+
+
+def _measured(row: Mapping[str, Any]) -> list[str]:
+    if row["status"] != "ok":
+        return [row["label"], f"{ABSENT} ({row['reason']})", ABSENT, ABSENT]
+    told = (row[name] for name in ("seconds", "speedup", "speedup_over_previous"))
+    return [row["label"], *(ABSENT if numbers is None else with_deviation(numbers) for numbers in told)]
+
+
+def _beside(name: str, published: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The paper's speed-up of a stage, and over the stage that stands before it here."""
+    names = [row["name"] for row in rows]
+    own, place = published.get(name), names.index(name)
+    before = published.get(names[place - 1]) if place else None
+    return [
+        ABSENT if own is None else short(own),
+        ABSENT if own is None or before is None else rounded(own / before, digits=3),
+    ]
+
+
+def _published(paper: Table | None) -> dict[str, float]:
+    """The paper's speed-ups by name of the stage; the baseline's is 1."""
+    if paper is None:
+        return {}
+    printed = {str(row[0]): row[1] for row in paper.rows}
+    found = {name: printed.get(label) for name, label in PAPER.items()}
+    return {BASELINE: 1.0} | {name: float(value) for name, value in found.items() if value is not None}

@@ -1,0 +1,156 @@
+"""Our comparison of strategies in the form of the paper's table 2, and the ratios of both beside each other."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dithc.log import problem
+from dithc.report.documents import read_json
+from dithc.report.engine.published import Table
+from dithc.report.words import short
+
+GB, MIB = 1e9, 1 << 20
+ORDER = {  # the paper's, then ours
+    "dp+tp": "DP+TP",
+    "dp": "DP",
+    "cftp": "CFTP",
+    "cftp-1-cluster": "1 cluster",
+    "dp+tp-gloo": "DP+TP (gloo)",
+    "dp-gloo": "DP (gloo)",
+}
+OTHERS = tuple(name for name in ORDER if name != "cftp")
+ABSENT = "–"
+
+
+def read_strategies(path: Path) -> dict[str, Any]:
+    """What `dithc bench strategies --json` wrote.
+
+    Raises:
+        UserError: the file is unreadable, or something else.
+    """
+    content = read_json(path)
+    if content.get("bench") != "strategies" or "cells" not in content:
+        raise problem(
+            f"{path} is no comparison of strategies",
+            got=f"keys {', '.join(content) or 'none'}",
+            expected="what `dithc bench strategies --json` wrote, with `cells`",
+            remedy="run the bench again, or leave out --strategies",
+        )
+    return content
+
+
+def strategy_parts(result: Mapping[str, Any] | None, paper: Table | None) -> dict[str, Any]:
+    """Two tables, rows of texts with a head, and the conditions; empty where nothing was measured.
+
+    Args:
+        result: of `read_strategies`.
+        paper: table 2, None where the paper's numbers are not given.
+    """
+    if not result:
+        return {"head": [], "rows": [], "ratio_head": [], "ratios": [], "conditions": {}}
+    names = [name for name in ORDER if any(name in cell["strategies"] for cell in result["cells"])]
+    titles = [ORDER[name] for name in names]
+    units = {"s": _seconds, "GB": _memory}
+    settings, contenders = result["settings"], result["contenders"]
+    return {
+        "head": ["Batch", "Model", *(f"{title} {unit}" for unit in units for title in titles)],
+        "rows": [
+            [
+                str(cell["batch"]),
+                _model(cell),
+                *(text(cell["strategies"][name]) for text in units.values() for name in names),
+            ]
+            for cell in result["cells"]
+        ],
+        "ratio_head": [
+            "Batch",
+            "Model",
+            "CFTP against",
+            "time",
+            "paper, time",
+            "memory",
+            "paper, memory",
+            "MiB sent",
+            "by CFTP",
+        ],
+        "ratios": list(_ratios(result["cells"], _paper_ratios(paper))),
+        "conditions": {
+            "arithmetic": settings["dtype"],
+            "runs": f"{settings['rounds']} of each, in turns; {settings['steps']} steps on the clock in each",
+            **{one["name"]: f"{one['ranks']} rank(s) of {one['cpus']} thread(s)" for one in contenders},
+            "clusters": result["clusters"],
+            "memory limit": _limit(result["memory_limit"]),
+            **result["counted"],
+        },
+    }
+
+
+def _seconds(row: Mapping[str, Any]) -> str:
+    return _spread(row["seconds"]) if row["status"] == "ok" else _why(row)
+
+
+def _memory(row: Mapping[str, Any]) -> str:
+    return _three(row["peak_pss_bytes"] / GB) if row["status"] == "ok" and row["peak_pss_bytes"] else _why(row)
+
+
+def _sent(row: Mapping[str, Any]) -> str:
+    known = [value for name in ("tcp_bytes", "mpi_bytes", "shared_bytes") if (value := row.get(name)) is not None]
+    return _three(sum(known) / MIB) if known else _why(row)
+
+
+def _three(value: float) -> str:
+    """Three digits: what repeated runs agree on."""
+    return short(float(f"{value:.3g}"))
+
+
+def _spread(numbers: Mapping[str, Any]) -> str:
+    return f"{_three(numbers['median'])} ± {float(format(numbers['mad'], '.1g')):g}"
+
+
+def _why(row: Mapping[str, Any]) -> str:
+    return "failed" if row["status"] == "failed" else ABSENT
+
+
+def _model(cell: Mapping[str, Any]) -> str:
+    return str(cell["model"]).removeprefix("DiT-")
+
+
+def _ratios(cells: Iterable[Mapping[str, Any]], paper: Mapping[tuple[str, str, str], str]) -> Iterable[list[str]]:
+    for cell in cells:
+        for name in OTHERS:
+            row = cell["strategies"].get(name, {})
+            if "cftp_seconds_over" in row:
+                ratio, memory, model = row["cftp_seconds_over"], row["cftp_memory_over"], _model(cell)
+                yield [
+                    str(cell["batch"]),
+                    model,
+                    ORDER[name],
+                    _spread(ratio),
+                    paper.get((model, name, "s"), ABSENT),
+                    ABSENT if memory is None else _three(memory),
+                    paper.get((model, name, "GB"), ABSENT),
+                    _sent(row),
+                    _sent(cell["strategies"]["cftp"]),
+                ]
+
+
+def _paper_ratios(paper: Table | None) -> dict[tuple[str, str, str], str]:
+    """CFTP over another strategy by model, strategy and unit: a number for each batch that the paper prints."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for row in paper.rows if paper else []:
+        values = dict(zip(paper.columns if paper else [], row, strict=True))
+        for name in OTHERS:
+            for unit in ("s", "GB"):
+                own, other = values.get(f"CFTP {unit}"), values.get(f"{ORDER[name]} {unit}")
+                if isinstance(own, int | float) and isinstance(other, int | float):
+                    text = f"{own / other:.2f} (batch {values['Batch']})"
+                    found.setdefault((str(values["Model"]), name, unit), []).append(text)
+    return {key: ", ".join(texts) for key, texts in found.items()}
+
+
+def _limit(given: Mapping[str, Any]) -> str:
+    if given["bytes"] is None:
+        return "none"
+    whose = "as asked" if given["asked"] else "what was available at the start"
+    how = "; ".join(f"{name}: {text}" for name, text in given["how"].items())
+    return f"{_three(given['bytes'] / GB)} GB for the ranks of a run, {whose} ({how})"

@@ -1,0 +1,136 @@
+"""One training step in two tiers of memory, as AutoMem's plan predicts it: what is where when, what moves, what waits."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dithc.log import problem
+from dithc.report.documents import read_json
+
+KINDS = ("outside", "state", "weights", "gradients", "saved", "working")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A unit's forward or backward pass, or the update; it waits first, then computes.
+
+    Attributes:
+        kind: forward, backward or update.
+        start: of its waiting, in seconds from the start of the step.
+        stall: seconds of waiting.
+        seconds: of computing.
+        fast: bytes in the fast tier by kind, at the worst moment.
+        slow: the same of the slow one.
+        loaded: bytes of copies into the fast tier that start here.
+        offloaded: bytes of copies out of it.
+    """
+
+    kind: str
+    start: float
+    stall: float
+    seconds: float
+    fast: Mapping[str, int]
+    slow: Mapping[str, int]
+    loaded: int
+    offloaded: int
+
+    @property
+    def end(self) -> float:
+        """When the next one starts."""
+        return self.start + self.stall + self.seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """A step, turn by turn.
+
+    Attributes:
+        title: what it is of.
+        fast: name of the fast tier.
+        slow: name of the slow one.
+        budget_bytes: of the fast tier; None where it has none.
+        slow_budget_bytes: of the slow one.
+        turns: in order.
+        measured_peak_bytes: most physical bytes that the fast tier really held; None where nobody looked.
+    """
+
+    title: str
+    fast: str
+    slow: str
+    budget_bytes: int | None
+    slow_budget_bytes: int | None
+    turns: tuple[Turn, ...]
+    measured_peak_bytes: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Of the step."""
+        return self.turns[-1].end
+
+    @property
+    def stall(self) -> float:
+        """Seconds of waiting in it."""
+        return sum(turn.stall for turn in self.turns)
+
+
+def read_timeline(path: Path) -> Timeline:
+    """The timeline in the automem.json of a training, or in what `dithc bench automem --json` wrote.
+
+    Raises:
+        UserError: there is no plan in it.
+    """
+    content = read_json(path)
+    found = timeline_of(content, title=path.parent.name if "plan" in content else "")
+    if found is None:
+        raise problem(
+            f"{path} has no plan of memory",
+            got=f"keys {', '.join(content) or 'none'}",
+            expected="automem.json of a training, or a result of `dithc bench automem` in which something was managed",
+            remedy="train with two tiers of memory (machine.memory), or measure `--only budget`",
+        )
+    return found
+
+
+def timeline_of(content: Mapping[str, Any], *, title: str = "") -> Timeline | None:
+    """The first plan in a document, as a timeline; None where it has none, or one without turns."""
+    memory = _memory(content)
+    if memory is None:
+        return None
+    plan, tiers = memory["plan"], memory.get("tiers") or [{}]
+    turns: list[Turn] = []
+    for phase in plan["phases"]:
+        turns.append(
+            Turn(
+                kind=phase["kind"],
+                start=turns[-1].end if turns else 0.0,
+                stall=phase["stall_seconds"],
+                seconds=phase["seconds"],
+                fast=phase["fast_parts"],
+                slow=phase["slow_parts"],
+                loaded=phase["load_bytes"],
+                offloaded=phase["offload_bytes"],
+            )
+        )
+    return Timeline(
+        title=title or memory.get("title", ""),
+        fast=plan["fast"]["name"],
+        slow=plan["slow"]["name"],
+        budget_bytes=plan["fast"]["budget_bytes"],
+        slow_budget_bytes=plan["slow"]["budget_bytes"],
+        turns=tuple(turns),
+        measured_peak_bytes=tiers[0].get("peak_backed_bytes"),
+    )
+
+
+def _memory(content: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What holds a plan: the document itself, or a row of a bench."""
+    if (content.get("plan") or {}).get("phases"):
+        return content
+    parts: Sequence[Mapping[str, Any]] = list((content.get("parts") or {}).values())
+    for part in parts:
+        for row in part.get("rows", []):
+            if ((row.get("memory") or {}).get("plan") or {}).get("phases"):
+                settings = content.get("settings", {})
+                return {**row["memory"], "title": f"{settings.get('model', '')}, batch {settings.get('batch', '')}"}
+    return None

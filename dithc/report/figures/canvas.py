@@ -1,0 +1,112 @@
+"""What every figure is drawn on: a canvas in a light or a dark theme that becomes the bytes of a picture."""
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import imread, imsave
+from numpy.typing import NDArray
+
+from dithc.log import problem
+from dithc.report.figures.theme import Theme
+
+DPI = 170
+WIDTH_INCHES = 10.4
+TITLE_SIZE = 8.5  # of a picture
+QUALITY = 92  # of coded pictures: of 100
+PHOTOGRAPHS_BYTES = 300_000  # of a PNG; plots alone have less
+LINE_INCHES = 0.17  # of a line of small type
+
+
+@contextmanager
+def styled(theme: Theme) -> Iterator[None]:
+    """Drawing inside has the colours and type of a theme."""
+    settings: Any = theme.settings
+    with matplotlib.rc_context(settings):
+        yield
+
+
+def as_png(figure: Figure) -> bytes:
+    """The bytes of a finished figure."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def as_webp(pixels: NDArray[np.uint8]) -> bytes:
+    """The bytes of a photograph-like picture (H, W, 3): a tenth of a PNG's, and no eye tells them apart."""
+    buffer = io.BytesIO()
+    imsave(buffer, pixels, format="webp", pil_kwargs={"quality": QUALITY, "method": 6})
+    return buffer.getvalue()
+
+
+def recoded(png: bytes) -> bytes:
+    """A figure as WebP: without loss, a third of its bytes; one that is large, for it holds photographs, with little loss."""
+    buffer = io.BytesIO()
+    how = {"lossless": True, "method": 2} if len(png) < PHOTOGRAPHS_BYTES else {"quality": QUALITY, "method": 4}
+    imsave(buffer, imread(io.BytesIO(png))[..., :3], format="webp", pil_kwargs=how)
+    return buffer.getvalue()
+
+
+def read_picture(path: Path) -> NDArray[np.uint8]:
+    """The pixels (H, W, 3) of a PNG.
+
+    Raises:
+        UserError: the file is no picture.
+    """
+    try:
+        pixels = imread(path)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise problem(
+            f"picture {path} cannot be read", got=error, expected="PNG", remedy="remove it and rerun its stage"
+        ) from error
+    pixels = np.stack([pixels] * 3, axis=-1) if pixels.ndim == 2 else pixels[..., :3]
+    return np.asarray(pixels * 255 + 0.5, np.uint8)
+
+
+def canvas(count: int, *, columns: int, height: float, width: float = WIDTH_INCHES) -> tuple[Figure, list[Axes]]:
+    """A figure of `width` inches with `count` panels in rows of `height` inches."""
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width, height * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for panel in panels[count:]:
+        panel.set_visible(False)
+    return figure, list(panels[:count])
+
+
+def drawing(heights: Sequence[float], *, width: float) -> tuple[Figure, list[Axes]]:
+    """A figure of panels below each other, of these heights in inches, that share their axis of x."""
+    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
+    return figure, list(figure.subplots(len(heights), 1, sharex=True, height_ratios=heights))
+
+
+def grid(heights: Sequence[float], *, columns: int, width: float) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of rows of these heights in inches, each of so many panels."""
+    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
+    panels = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
+    return figure, [list(row) for row in panels]
+
+
+def over_pictures(
+    *, tops: Sequence[float], rows: int, columns: int, height: float, width: float = WIDTH_INCHES
+) -> tuple[Figure, list[Axes], list[list[Axes]]]:
+    """A figure of panels of these heights in inches, over rows of places for pictures, `height` inches each."""
+    figure = Figure(figsize=(width, sum(tops) + rows * height), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=[sum(tops), rows * height], squeeze=False)[:, 0]
+    panels = above.subplots(len(tops), 1, height_ratios=tops, squeeze=False)[:, 0]
+    return figure, list(panels), [list(row) for row in below.subplots(rows, columns, squeeze=False)]
+
+
+def nothing(theme: Theme, text: str) -> bytes:
+    """A figure that says what was not run."""
+    with styled(theme):
+        figure = Figure(figsize=(WIDTH_INCHES, 1.2))
+        figure.text(0.5, 0.5, text, ha="center", va="center", color=theme.muted, style="italic")
+        return as_png(figure)

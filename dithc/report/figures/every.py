@@ -1,0 +1,30 @@
+"""Every figure of the report, by name."""
+
+from collections.abc import Callable
+from functools import partial
+
+from dithc.report.facts import Facts
+from dithc.report.figures.bands import draw_bands
+from dithc.report.figures.pixels import draw_pixels
+from dithc.report.figures.samples import draw_samples
+from dithc.report.figures.scaling import draw_scaling
+from dithc.report.figures.scores import draw_fid
+from dithc.report.figures.stages import draw_stages
+from dithc.report.figures.stepwise import draw_stepwise
+from dithc.report.figures.theme import Theme
+from dithc.report.figures.timeline import draw_memory
+from dithc.report.figures.training import draw_loss, draw_throughput
+
+FIGURES: dict[str, Callable[[Facts, Theme], bytes]] = {
+    "samples": draw_samples,
+    "fid": draw_fid,
+    "loss": draw_loss,
+    "throughput": draw_throughput,
+    "bands": lambda facts, theme: draw_bands(facts.datasets, theme),
+    "stages": draw_stages,
+    "weak_scaling": partial(draw_scaling, mode="weak"),
+    "strong_scaling": partial(draw_scaling, mode="strong"),
+    "stepwise": draw_stepwise,
+    "memory": draw_memory,
+    "pixels": draw_pixels,
+}  # each is written as figures/<name>.png beside the page, whatever was run

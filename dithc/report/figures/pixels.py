@@ -1,0 +1,78 @@
+"""Spectra and indices of generated images over those of real ones, a panel a band and an index."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dithc.report.facts import EvaluationFacts, Facts
+from dithc.report.figures.canvas import as_png, canvas, nothing, styled
+from dithc.report.figures.scores import role_of
+from dithc.report.figures.theme import Theme
+
+COLUMNS = 4
+Sides = list[tuple[EvaluationFacts, dict[str, Any]]]
+
+
+def draw_pixels(facts: Facts, theme: Theme) -> bytes:
+    """Radial power of each band, then the distribution of each index, of all evaluations that were asked for them."""
+    panels = [panel for dataset in facts.datasets for panel in _panels(facts, dataset.name)]
+    if not panels:
+        return nothing(theme, "no evaluation asks for spectra or indices")
+    with styled(theme):
+        figure, axes = canvas(len(panels), columns=COLUMNS, height=2.2)
+        for place, (panel, (title, kind, lines)) in enumerate(zip(axes, panels, strict=True)):
+            panel.set_title(title)
+            (_spectra if kind == "spectra" else _histograms)(panel, lines, theme)
+            if place == 0:
+                panel.legend(fontsize=7, labelcolor=theme.ink)
+        return as_png(figure)
+
+
+def _panels(facts: Facts, dataset: str) -> Iterator[tuple[str, str, list[tuple[str, str, Any, Any]]]]:
+    """Title, kind, and of each evaluation its label, role, and what there is of real and of generated images."""
+    sides: Sides = [(item, item.curves) for item in facts.evaluations_of(dataset) if item.curves]
+    for place, band in enumerate(next((curves["band_names"] for _, curves in sides), [])):
+        lines = [
+            (item.label, role_of(item.at), *(curves["spectra"]["power"][side][place] for side in ("real", "generated")))
+            for item, curves in sides
+            if "spectra" in curves
+        ]
+        if lines:
+            yield f"{facts.dataset(dataset).title}: {band}", "spectra", lines
+    indices = dict.fromkeys(name for _, curves in sides for name in curves.get("indices", {}) if name != "absent")
+    for name in indices:
+        lines = [
+            (item.label, role_of(item.at), *(found[name]["histogram"][side] for side in ("real", "generated")))
+            for item, found in ((item, curves.get("indices", {})) for item, curves in sides)
+            if name in found
+        ]
+        yield f"{facts.dataset(dataset).title}: {name}", "indices", lines
+
+
+def _spectra(panel: Any, lines: list[tuple[str, str, Any, Any]], theme: Theme) -> None:
+    rings = np.arange(1, len(lines[0][2]) + 1)
+    for label, role, _, generated in lines:
+        panel.plot(rings, np.array(generated), color=theme.roles[role], linewidth=1.4, label=label)
+    panel.plot(rings, np.array(lines[0][2]), color=theme.ink, linewidth=1.1, linestyle=(0, (4, 2)), label="real")
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    panel.tick_params(axis="both", which="minor", labelbottom=False, labelleft=False)
+    panel.set_xlabel("cycles a tile")
+    panel.set_ylabel("power")
+
+
+def _histograms(panel: Any, lines: list[tuple[str, str, Any, Any]], theme: Theme) -> None:
+    edges = np.linspace(-1, 1, len(lines[0][2]) + 1)
+    for label, role, _, generated in lines:
+        panel.stairs(_share(generated), edges, color=theme.roles[role], linewidth=1.4, label=label)
+    panel.stairs(_share(lines[0][2]), edges, color=theme.ink, linewidth=1.1, linestyle=(0, (4, 2)), label="real")
+    known = np.flatnonzero(np.sum([np.add(real, generated) for _, _, real, generated in lines], axis=0))
+    if len(known):
+        panel.set_xlim(edges[max(known[0] - 2, 0)], edges[min(known[-1] + 3, len(edges) - 1)])
+    panel.set_xlabel("index")
+    panel.set_ylabel("% of pixels")
+
+
+def _share(counts: list[int]) -> Any:
+    return 100 * np.array(counts) / max(sum(counts), 1)

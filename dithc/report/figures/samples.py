@@ -1,0 +1,78 @@
+"""Real tiles beside generated ones, as one picture of grids for other programs to show."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+
+from dithc.report.facts import Facts, Measure, Score
+from dithc.report.figures.canvas import (
+    DPI,
+    LINE_INCHES,
+    TITLE_SIZE,
+    WIDTH_INCHES,
+    as_png,
+    nothing,
+    read_picture,
+    styled,
+)
+from dithc.report.figures.theme import Theme
+from dithc.report.words import score
+
+BETWEEN_TITLES = 0.15  # inches that stay free beside a title
+
+
+def draw_samples(facts: Facts, theme: Theme) -> bytes:
+    """Real tiles beside generated ones: a row a data set, a column an evaluation, its score above."""
+    rows = [(dataset, facts.evaluations_of(dataset.name)) for dataset in facts.datasets]
+    rows = [(dataset, items) for dataset, items in rows if dataset.grid and any(item.grid for item in items)]
+    if not rows:
+        return nothing(theme, "no samples have been generated")
+    pictures = [
+        [(dataset.grid, dataset.title, "real")]
+        + [(item.grid, item.label, _said(item.score, facts.measure)) for item in items]
+        for dataset, items in rows
+    ]
+    with styled(theme):
+        return as_png(samples_figure(pictures))
+
+
+def _said(score_of: Score | None, measure: Measure) -> str:
+    if score_of is None:
+        return f"{measure} not run"
+    return f"{measure} {score(score_of.value(measure))}" + ("" if score_of.comparable else ", not comparable")
+
+
+def samples_figure(rows: Sequence[Sequence[tuple[Path | None, str, str]]]) -> Figure:
+    """Rows of pictures, each below both lines of its title, which are broken where they are wider; to be made inside `styled`."""
+    columns = max(len(row) for row in rows)
+    side = WIDTH_INCHES / columns
+    titles = [[title_lines(name, side) + title_lines(said, side) for _, name, said in row] for row in rows]
+    height = side + LINE_INCHES * (1 + max(len(lines) for row in titles for lines in row))
+    figure = Figure(figsize=(WIDTH_INCHES, height * len(rows)), layout="constrained")
+    grid = figure.subplots(len(rows), columns, squeeze=False)
+    for panel in grid.ravel():
+        panel.set_axis_off()
+    for panels, row, row_titles in zip(grid, rows, titles, strict=True):
+        for panel, (path, _, _), lines in zip(panels, row, row_titles, strict=False):
+            panel.set_title("\n".join(lines), fontsize=TITLE_SIZE)
+            panel.set_anchor("N")  # below its title: the layout leaves room for what is above the place
+            if path is not None:
+                panel.imshow(read_picture(path), interpolation="antialiased")
+    return figure
+
+
+def title_lines(text: str, inches: float) -> list[str]:
+    """Lines of a title that leave something free beside them over a picture of that width."""
+    font = FontProperties(size=TITLE_SIZE, weight="bold")  # the type of titles in all themes
+    renderer: Any = RendererAgg(1, 1, DPI)  # type: ignore[no-untyped-call]
+    for letters in range(len(text), 1, -1):
+        lines = wrap(text, letters)
+        widths = [renderer.get_text_width_height_descent(line, font, ismath=False)[0] for line in lines]  # dots
+        if max(widths) <= (inches - BETWEEN_TITLES) * DPI:
+            return lines
+    return list(text)

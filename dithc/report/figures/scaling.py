@@ -1,0 +1,140 @@
+"""The paper's figures 10 and 11: efficiency and seconds of a step by number of ranks, colour by model, line by kind."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from dithc.report.engine import scaling_curves
+from dithc.report.facts import Facts
+from dithc.report.figures.canvas import as_png, canvas, nothing, styled
+from dithc.report.figures.theme import Theme
+from dithc.report.words import short
+
+LOOKS: dict[scaling_curves.Kind, dict[str, Any]] = {
+    "measured": {"linestyle": "-", "marker": "o", "markersize": 6, "linewidth": 2.2, "zorder": 4},
+    "published": {"linestyle": (0, (1, 1.6)), "marker": "D", "markersize": 5.5, "linewidth": 1.4, "zorder": 3},
+    "simulated": {"linestyle": (0, (5, 2.4)), "marker": "", "linewidth": 1.7, "zorder": 2},
+}
+LEAST_GAP = 0.066  # of a panel's height, between two names of curves: a line of their type
+BESIDE, NEAR_RIGHT = 1.025, 0.6  # where names stand right of a panel, and which measured curves have theirs there
+MAX_TICKS = 13
+Colours = dict[scaling_curves.ScalingCurve, str]
+Line = tuple[scaling_curves.ScalingCurve, list[scaling_curves.ScalingPoint], str]
+
+
+def draw_scaling(facts: Facts, theme: Theme, *, mode: scaling_curves.Mode) -> bytes:
+    """Weak scaling (figure 10) or strong scaling (figure 11)."""
+    curves = [
+        curve
+        for curve in facts.scaling
+        if curve.mode == mode and any(point.seconds or point.efficiency for point in curve.drawn)
+    ]
+    if all(curve.kind == "published" for curve in curves):
+        return nothing(theme, f"no {mode} scaling has been measured or simulated")
+    models = list(dict.fromkeys(curve.model for curve in facts.scaling))
+    hues = {model: theme.palette[number % len(theme.palette)] for number, model in enumerate(models)}
+    colours = _colours(curves, hues, theme)
+    with styled(theme):
+        figure, (efficiency, seconds) = canvas(2, columns=1, height=3.1)
+        _efficiency(efficiency, curves, colours, theme)
+        _seconds(seconds, curves, colours, theme)
+        used = {curve.kind for curve in curves}
+        handles = [
+            efficiency.plot([], [], color=theme.ink, label=kind, **_look(kind, theme))[0]
+            for kind in scaling_curves.KINDS
+            if kind in used
+        ]
+        figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), labelcolor=theme.ink, fontsize=9)
+        return as_png(figure)
+
+
+def _efficiency(panel: Any, curves: Sequence[scaling_curves.ScalingCurve], colours: Colours, theme: Theme) -> None:
+    lines = [
+        (curve, [point for point in curve.drawn if point.efficiency is not None], "efficiency") for curve in curves
+    ]
+    values = [point.efficiency or 0.0 for _, points, _ in lines for point in points]
+    low = min(0.8, max(0.0, min(values, default=1.0) - 0.05))
+    panel.set_ylim(low // 0.1 * 0.1, max(1.04, *values) + 0.02)
+    panel.axhline(1.0, color=theme.muted, linewidth=0.9)
+    panel.set_title("Parallel efficiency, against the fewest ranks")
+    panel.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    _draw(panel, lines, colours, theme)
+
+
+def _seconds(panel: Any, curves: Sequence[scaling_curves.ScalingCurve], colours: Colours, theme: Theme) -> None:
+    lines = [(curve, [point for point in curve.drawn if point.seconds is not None], "seconds") for curve in curves]
+    panel.set_yscale("log")
+    panel.set_title("Seconds a step")
+    values = [point.seconds or 1.0 for _, points, _ in lines for point in points]
+    panel.set_ylim(min(values) / 1.6, max(values) * 1.6)
+    _draw(panel, lines, colours, theme)
+    panel.yaxis.get_major_locator().set_params(subs=(1, 2, 5) if max(values) < 300 * min(values) else (1,))
+    panel.yaxis.set_major_formatter(lambda value, _: short(value))
+
+
+def _draw(panel: Any, lines: Sequence[Line], colours: Colours, theme: Theme) -> None:
+    """The curves, the axis of the ranks, and the name of each curve beside its right end."""
+    most = max((point.ranks for _, points, _ in lines for point in points), default=1)
+    panel.set_xscale("log", base=2)
+    panel.set_xlim(1 / 1.15, most * 1.15)
+    columns: dict[float, list[tuple[scaling_curves.ScalingCurve, Any]]] = {}
+    for curve, points, name in lines:
+        if points:
+            ranks, values = [point.ranks for point in points], [getattr(point, name) for point in points]
+            panel.plot(ranks, values, color=colours[curve], **_look(curve.kind, theme))
+            end = panel.transLimits.transform(panel.transScale.transform((ranks[-1], values[-1])))
+            is_short = curve.kind == "measured" and end[0] < NEAR_RIGHT
+            columns.setdefault(float(end[0]) + 0.022 if is_short else BESIDE, []).append((curve, end))
+    for left, ends in columns.items():
+        heights = spaced([float(end[1]) for _, end in ends], gap=LEAST_GAP)
+        for (curve, end), height in zip(ends, heights, strict=True):
+            leader = {
+                "arrowstyle": "-",
+                "color": colours[curve],
+                "linewidth": 0.6,
+                "alpha": 0.6,
+                "relpos": (0, 0.5),
+            }
+            panel.annotate(
+                curve.title, tuple(end), xycoords="axes fraction", xytext=(left, height), textcoords="axes fraction",
+                fontsize=8.5, color=colours[curve], va="center", annotation_clip=False, arrowprops=leader,
+            )  # fmt: skip
+    ticks = [2**power for power in range(most.bit_length())]
+    ticks = ticks[:: -(-len(ticks) // MAX_TICKS)]
+    panel.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    panel.minorticks_off()
+    panel.set_xlabel("ranks")
+
+
+def spaced(heights: Sequence[float], *, gap: float) -> list[float]:
+    """The heights, moved so that any two are at least `gap` apart and none is above 1, in the same order from below."""
+    order = sorted(range(len(heights)), key=lambda number: heights[number])
+    placed = list(heights)
+    for before, number in pairwise(order):
+        placed[number] = max(placed[number], placed[before] + gap)
+    highest = 1.0
+    for number in reversed(order):
+        placed[number] = min(placed[number], highest)
+        highest = placed[number] - gap
+    return placed
+
+
+def _colours(curves: Sequence[scaling_curves.ScalingCurve], hues: Mapping[str, str], theme: Theme) -> Colours:
+    """The model's hue; several curves of a model and a kind go from dark to light in it."""
+    found = {}
+    for curve in curves:
+        alike = [one for one in curves if (one.model, one.kind) == (curve.model, curve.kind)]
+        place = alike.index(curve) / (len(alike) - 1) if len(alike) > 1 else 0.4
+        toward, share = (theme.ink, 0.4 - place) if place < 0.4 else (theme.face, 0.75 * (place - 0.4))
+        found[curve] = blend(hues[curve.model], toward, share=share)
+    return found
+
+
+def blend(colour: str, other: str, *, share: float) -> str:
+    """`#rrggbb` between two colours, a share of the way from the first to the second."""
+    pairs = ((int(colour[place : place + 2], 16), int(other[place : place + 2], 16)) for place in (1, 3, 5))
+    return "#" + "".join(f"{round(own + share * (aim - own)):02x}" for own, aim in pairs)
+
+
+def _look(kind: scaling_curves.Kind, theme: Theme) -> dict[str, Any]:
+    return LOOKS[kind] | ({"markerfacecolor": theme.face} if kind == "published" else {})

@@ -1,0 +1,85 @@
+"""Single figures of what a person points at: a training's loss, scores of a report, a plan of memory, a data set of tiles."""
+
+from pathlib import Path
+
+from dithc.log import problem
+from dithc.report.collect import read_curve
+from dithc.report.engine import timelines
+from dithc.report.facts import Measure
+from dithc.report.figures.canvas import as_png, styled
+from dithc.report.figures.scores import Bar, bar_of, draw_bars, role_of
+from dithc.report.figures.theme import LIGHT, Theme
+from dithc.report.figures.tile_set import read_tiles
+from dithc.report.figures.tiles import tiles_figure
+from dithc.report.figures.timeline import draw_timeline
+from dithc.report.figures.training import draw_curves
+from dithc.sealed import parse, plain
+
+
+def draw_loss(metrics: Path, *, store: Path | None = None) -> bytes:
+    """PNG of the loss curve in a metrics.jsonl (or the folder of one).
+
+    Raises:
+        UserError: there is no step with a loss in it.
+    """
+    curve = read_curve(metrics.parent.name, metrics=metrics, store=store, global_batch=1, segments=[])
+    if curve is None:
+        raise problem(
+            f"{metrics} has no loss to draw",
+            got="no line with `step` and `loss`",
+            expected="metrics.jsonl of a training",
+            remedy="point at a run that has trained at least one step",
+        )
+    return draw_curves([(curve, LIGHT.palette[0])], LIGHT)
+
+
+def draw_fid(path: Path) -> bytes:
+    """PNG of the scores in the JSON that `write_report` wrote.
+
+    Raises:
+        UserError: the file is no such JSON.
+    """
+    try:
+        content = parse(plain(path).read_text())
+        titles = {item["name"]: item["title"] for item in content["datasets"]}
+        measure: Measure = content.get("measure", "FID")
+        bars: dict[str, list[Bar]] = {}
+        for item in content["evaluations"]:
+            if item["score"]:
+                role = role_of(item["at"])
+                bar = bar_of(item["score"], label=item["label"], role=role, measure=measure)
+                bars.setdefault(titles[item["dataset"]], []).append(bar)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise problem(
+            f"{path} cannot be drawn",
+            got=f"{type(error).__name__}: {error}",
+            expected="the JSON that `dithc report` writes beside its page",
+            remedy="write the report again",
+        ) from error
+    return draw_bars(bars, LIGHT, measure=measure)
+
+
+def draw_plan(path: Path) -> bytes:
+    """PNG of both tiers of memory over one step, from a training's automem.json or the JSON of `dithc bench automem`.
+
+    Raises:
+        UserError: there is no plan in it.
+    """
+    return draw_timeline(timelines.read_timeline(path), LIGHT)
+
+
+def draw_tiles(folder: Path, *, title: str, scenes: Path | None = None, theme: Theme = LIGHT) -> bytes:
+    """PNG of a folder of the stage `tiles`: where its tiles are, what values they have, which were taken and which not.
+
+    Args:
+        folder: of the tiles.
+        title: of the data set.
+        scenes: folder of its scenes; without it there are neither rejected tiles nor masks.
+        theme: colours.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+    tiles = read_tiles(folder, title=title, scenes=scenes)
+    with styled(theme):
+        return as_png(tiles_figure(tiles, theme))

@@ -1,0 +1,101 @@
+"""Values by band and power by frequency, real tiles beside generated images.
+
+Legend: C bands, R rings of frequencies.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.report.figures.canvas import as_png, canvas, styled
+from dithc.report.figures.theme import Theme
+
+REAL = "real"
+DASHED = (0, (4, 2))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Side:
+    """One set of images.
+
+    Attributes:
+        label: what it is of.
+        role: `real`, or what was evaluated, which decides the colour.
+        count: of the images.
+        low: percentile 5 of each band (C,), from -1 to 1.
+        median: percentile 50.
+        high: percentile 95.
+        power: by ring (R,), one cycle a tile first.
+    """
+
+    label: str
+    role: str
+    count: int
+    low: NDArray[np.float64]
+    median: NDArray[np.float64]
+    high: NDArray[np.float64]
+    power: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Spectra:
+    """All sides of a data set, real tiles first; `low` and `high` are the values that are -1 and 1 in `units`, by band."""
+
+    bands: list[str]
+    units: str
+    low: list[float]
+    high: list[float]
+    sides: list[Side]
+
+    def physical(self, scaled: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Values by band (C,) in `units`."""
+        low, high = np.array(self.low), np.array(self.high)
+        found: NDArray[np.float64] = low + (scaled + 1) / 2 * (high - low)
+        return found
+
+
+def draw_spectra(spectra: Spectra, theme: Theme) -> bytes:
+    """Values by band at the left, power over that of real tiles by frequency at the right."""
+    with styled(theme):
+        figure, (bands, rings) = canvas(2, columns=2, height=3.2)
+        _bands(bands, spectra, theme)
+        _rings(rings, spectra, theme)
+        return as_png(figure)
+
+
+def _look(side: Side, theme: Theme) -> dict[str, Any]:
+    return {"color": theme.ink, "linestyle": DASHED} if side.role == REAL else {"color": theme.roles[side.role]}
+
+
+def _bands(panel: Any, spectra: Spectra, theme: Theme) -> None:
+    places = np.arange(len(spectra.bands))
+    for number, side in enumerate(spectra.sides):
+        shift = (number - (len(spectra.sides) - 1) / 2) * 0.16
+        low, median, high = (spectra.physical(values) for values in (side.low, side.median, side.high))
+        look = _look(side, theme)
+        panel.vlines(places + shift, low, high, color=look["color"], linewidth=2.2, alpha=0.45)
+        panel.plot(places + shift, median, marker="o", markersize=4, linewidth=0, color=look["color"], label=side.label)
+    panel.set_xticks(places, spectra.bands, fontsize=8)
+    panel.set_ylabel(spectra.units)
+    panel.grid(visible=False, axis="x")
+    panel.set_title("Values: median, percentiles 5 to 95; colours as at the right")
+
+
+def _rings(panel: Any, spectra: Spectra, theme: Theme) -> None:
+    real, *others = spectra.sides
+    rings = np.arange(1, len(real.power) + 1)
+    panel.axhline(0.0, color=theme.ink, linewidth=1.2, linestyle=DASHED, label=real.label)
+    for side in others:
+        if side.power.shape == real.power.shape:
+            ratio = 10 * np.log10(np.maximum(side.power, 1e-30) / np.maximum(real.power, 1e-30))
+            panel.plot(rings, ratio, linewidth=1.8, label=side.label, **_look(side, theme))
+    panel.set_xscale("log", base=2)
+    panel.set_xticks([2**power for power in range(len(rings).bit_length())])
+    panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    panel.minorticks_off()
+    panel.set_xlabel("cycles a tile")
+    panel.set_ylabel("dB over real tiles")
+    panel.set_title("Power by frequency, all bands: below 0 is too smooth")
+    panel.legend(fontsize=8, labelcolor=theme.ink)

@@ -1,0 +1,199 @@
+"""The picture of a data set of tiles: a map by split, ranges of every band by split, and examples of every fate, masks on them.
+
+Legend: S side of a tile.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.data import Tiles, products
+from dithc.report.figures.canvas import over_pictures
+from dithc.report.figures.theme import Theme
+from dithc.report.figures.tile_set import EXAMPLES, REJECTED, Bounds, Fate, TileSet
+
+MAP_INCHES, RANGES_INCHES, LINE_INCHES, PICTURE_INCHES, TITLE_INCHES = 4.3, 2.6, 0.17, 1.22, 0.8
+MOST_PLACES = 5000
+"""Tiles of a kind on the map, taken evenly."""
+DEGREE_KM = 111.2
+SMALL = 7.5  # size of type
+NUMBERS = ("min", "p1", "median", "p99", "max")
+BESIDE: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 8.5}  # of a row of pictures
+MASKS = {products.Mask.CLOUD: "cloud", products.Mask.INVALID: "no data"}
+SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
+
+
+def tiles_figure(tiles: TileSet, theme: Theme) -> Any:
+    """The figure: a map where tiles have places, ranges where known, pictures of each fate; to be made in `styled`."""
+    fates = [fate for fate in tiles.fates if fate.pictures]
+    lines = 1 + sum(map(len, tiles.ranges.values()))
+    tops = {"map": MAP_INCHES} if tiles.places else {}
+    tops |= {"ranges": RANGES_INCHES, "table": LINE_INCHES * (lines + 2)} if tiles.ranges else {}
+    figure, above, rows = over_pictures(
+        tops=list(tops.values()) or [TITLE_INCHES if tiles.title else 0.1],
+        rows=max(len(fates), 1),
+        columns=EXAMPLES + 1,
+        height=PICTURE_INCHES,
+    )
+    panels = dict(zip(tops, above, strict=False))
+    colours = dict(zip((*Tiles.SPLITS, REJECTED), (*_of_splits(theme), theme.muted), strict=True))
+    if not tops:
+        above[0].set_axis_off()
+    if "map" in panels:
+        _map(panels["map"], tiles, colours, theme)
+    if "ranges" in panels:
+        _ranges(panels["ranges"], tiles, colours)
+        _table(panels["table"], tiles, theme)
+    above[0].set_title("\n".join(filter(None, (tiles.title, above[0].get_title(loc="left")))))
+    for panel in (panel for row in rows for panel in row):
+        panel.set_axis_off()
+    for row, fate in zip(rows, fates, strict=False):
+        _row(row, fate, colours[fate.name] if fate.accepted else theme.ink, theme)
+    return figure
+
+
+def _row(panels: list[Any], fate: Fate, colour: str, theme: Theme) -> None:
+    """What became of tiles in words, then pictures with their masks on them, whose colours the words explain."""
+    lines = [fate.name.replace("_", "\n"), f"{fate.count:,}"]
+    panels[0].text(1.0, 1.0, "\n".join(lines if fate.accepted else ["rejected:", *lines]), color=colour, **BESIDE)
+    said = []
+    for panel, (picture, mask) in zip(panels[1:], fate.pictures, strict=False):
+        panel.imshow(picture, interpolation="nearest")
+        if mask is not None and (mask != products.Mask.VALID).any():
+            panel.imshow(_overlay(mask, theme), interpolation="nearest")
+            said += np.unique(mask).tolist()
+    legend = [
+        (name, shade)
+        for value, name, shade in zip(MASKS, MASKS.values(), _of_masks(theme), strict=True)
+        if value in said
+    ]
+    for place, (name, shade) in enumerate(legend):
+        panels[0].text(1.0, 0.14 * place, f"■ {name}", color=shade, **(BESIDE | {"va": "bottom", "fontsize": SMALL}))
+
+
+def _of_splits(theme: Theme) -> tuple[str, str, str]:
+    return theme.palette[0], theme.palette[4], theme.palette[2]
+
+
+def _of_masks(theme: Theme) -> tuple[str, str]:
+    return theme.palette[1], theme.palette[3]
+
+
+def _overlay(mask: npt.NDArray[np.uint8], theme: Theme) -> npt.NDArray[np.float64]:
+    """Colours (S, S, 4) that let the picture through where it is valid, half where it is cloudy, hardly without data."""
+    layer = np.zeros((*mask.shape, 4))
+    for value, colour, opacity in zip(
+        (products.Mask.CLOUD, products.Mask.INVALID), _of_masks(theme), (0.5, 0.85), strict=True
+    ):
+        layer[mask == value] = [*(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)), opacity]
+    return layer
+
+
+def _map(panel: Any, tiles: TileSet, colours: dict[str, str], theme: Theme) -> None:
+    """Tiles in the colour of their split on axes of longitude and latitude, cells in metres around them, and a scale."""
+    everything = np.concatenate(list(tiles.places.values()))
+    narrow = float(np.cos(np.radians(everything[:, 1].mean())))  # of a degree of longitude to one of latitude
+    high = tiles.side_m / 1000 / DEGREE_KM
+    wide = high / narrow
+    for bounds, split in tiles.cells[:MOST_PLACES]:
+        _box(panel, bounds, color=colours[split], alpha=0.25)
+    for kind in (REJECTED, *Tiles.SPLITS):
+        if kind in tiles.places:
+            points = tiles.places[kind]
+            shown = points[np.linspace(0, len(points) - 1, min(MOST_PLACES, len(points))).round().astype(int)]
+            panel.bar(
+                shown[:, 0],
+                0.9 * high,
+                0.9 * wide,
+                bottom=shown[:, 1] - 0.45 * high,
+                color=colours[kind] if kind != REJECTED else "none",
+                edgecolor=colours[kind],
+                linewidth=0.5,
+                label=f"{kind} ({len(points):,})",
+            )
+    (west, south), (east, north) = everything.min(axis=0), everything.max(axis=0)
+    margin = max(0.06 * (east - west), 0.06 * (north - south), high)
+    panel.set_xlim(west - margin / narrow, east + margin / narrow)
+    panel.set_ylim(south - 2 * margin, north + margin)
+    panel.set_aspect(1 / narrow)
+    panel.ticklabel_format(useOffset=False)
+    panel.set_xlabel("longitude (degrees)")
+    panel.set_ylabel("latitude (degrees)")
+    span_km = (east - west + 2 * margin / narrow) * DEGREE_KM * narrow
+    step = 10.0 ** np.floor(np.log10(span_km / 4))
+    length = max(step * factor for factor in (1, 2, 5) if step * factor <= span_km / 4)
+    left, y = west, south - 1.35 * margin
+    panel.plot(
+        [left, left + length / DEGREE_KM / narrow], [y, y], color=theme.ink, linewidth=2.5, solid_capstyle="butt"
+    )
+    panel.annotate(f"{length:g} km", (left, y), xytext=(0, 4), textcoords="offset points", fontsize=SMALL)
+    panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.ink)
+    panel.set_title("Tiles by split" + (", over their cells" if tiles.cells else ""))
+
+
+def _box(panel: Any, bounds: Bounds, **looks: Any) -> None:
+    west, south, east, north = bounds
+    panel.fill([west, east, east, west], [south, south, north, north], linewidth=0, **looks)
+
+
+def _ranges(panel: Any, tiles: TileSet, colours: dict[str, str]) -> None:
+    """For each band and split: least to greatest thin, percentiles 1 to 99 thick, the median a mark."""
+    count = len(tiles.ranges)
+    for number, (split, bands) in enumerate(tiles.ranges.items()):
+        for place, band in enumerate(bands):
+            x = place + (number - (count - 1) / 2) * 0.22
+            if "median" not in band:
+                continue
+            panel.plot([x, x], [band["min"], band["max"]], color=colours[split], linewidth=0.8)
+            panel.plot(
+                [x, x], [band["p1"], band["p99"]], color=colours[split], linewidth=4, solid_capstyle="butt", alpha=0.55
+            )
+            label = split if place == 0 else None
+            panel.plot(
+                [x], [band["median"]], color=colours[split], marker="_", markersize=8, markeredgewidth=2, label=label
+            )
+    every = [band for bands in tiles.ranges.values() for band in bands if "median" in band]
+    low, high = min(band["p1"] for band in every), max(band["p99"] for band in every)
+    panel.set_ylim(max(min(band["min"] for band in every), low - 0.4 * (high - low)), high + 0.25 * (high - low))
+    names = [band["band"] for band in next(iter(tiles.ranges.values()))]
+    panel.set_xticks(range(len(names)), names)
+    panel.set_xlim(-0.6, len(names) - 0.4)
+    panel.set_ylabel(tiles.units)
+    panel.grid(visible=False, axis="x")
+    panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    panel.set_title("Values: median, percentiles 1 to 99 (thick), least to greatest (thin, cut at the frame)")
+
+
+def _table(panel: Any, tiles: TileSet, theme: Theme) -> None:
+    panel.set_axis_off()
+    rows = [
+        [
+            band["band"],
+            split,
+            *(_number(band.get(name)) for name in NUMBERS),
+            *(_share(band.get(name)) for name in SHARES),
+        ]
+        for records in zip(*(_named(split, bands) for split, bands in tiles.ranges.items()), strict=True)
+        for split, band in records
+    ]
+    table = panel.table(
+        cellText=rows, colLabels=["band", "split", *NUMBERS, *SHARES.values()], loc="center", edges="open"
+    )
+    table.auto_set_font_size(value=False)
+    table.set_fontsize(SMALL)
+    for (row, column), cell in table.get_celld().items():
+        cell.set_height(1.0 / (len(rows) + 1))
+        cell.set_text_props(ha="left" if column < 2 else "right", color=theme.muted if row == 0 else theme.ink)
+
+
+def _named(split: str, bands: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    return [(split, band) for band in bands]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f} %"

@@ -1,0 +1,161 @@
+"""The picture of a step in two tiers of memory: occupancy of both by kind, copies between them, waiting, the budget."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dithc.report.engine import timelines
+from dithc.report.facts import Facts
+from dithc.report.figures.canvas import WIDTH_INCHES, as_png, drawing, nothing, styled
+from dithc.report.figures.theme import Theme
+from dithc.report.words import rounded, short
+
+GIB, MIB = 1 << 30, 1 << 20
+LABELS = {
+    "outside": "other",
+    "state": "moments, averages",
+    "weights": "weights",
+    "gradients": "gradients",
+    "saved": "saved for backward",
+    "working": "of the running unit",
+}
+HEIGHTS = (3.0, 1.3, 1.7)  # of the panels, in inches: fast, copies, slow
+NO_COPIES = "nothing moves during this step"
+
+
+def draw_memory(facts: Facts, theme: Theme) -> bytes:
+    """The plan in the report's result of `dithc bench automem`."""
+    found = timelines.timeline_of(facts.automem) if facts.automem else None
+    if found is None:
+        return nothing(theme, "no plan of memory has been measured")
+    return draw_timeline(found, theme)
+
+
+def draw_timeline(timeline: timelines.Timeline, theme: Theme) -> bytes:
+    """Fast tier above, copies between, slow tier below, on one axis of seconds."""
+    with styled(theme):
+        figure, (fast, copies, slow) = drawing(HEIGHTS, width=WIDTH_INCHES)
+        colours = dict(zip(timelines.KINDS, (theme.muted, *theme.palette), strict=False))
+        shown = [
+            kind
+            for kind in timelines.KINDS
+            if any(turn.fast.get(kind) or turn.slow.get(kind) for turn in timeline.turns)
+        ]
+        _stack(fast, timeline.turns, [turn.fast for turn in timeline.turns], shown, colours)
+        _stack(slow, timeline.turns, [turn.slow for turn in timeline.turns], shown, colours)
+        _limit(fast, timeline.budget_bytes, theme, over=_most(timeline.turns, "fast"))
+        _limit(slow, timeline.slow_budget_bytes, theme, over=_most(timeline.turns, "slow"))
+        _copies(copies, timeline.turns, theme)
+        for panel in (fast, copies, slow):
+            _stalls(panel, timeline, theme)
+            panel.set_xlim(0, timeline.seconds)
+            panel.grid(visible=False, axis="x")
+        _sections(fast, timeline, theme)
+        fast.set_title(f"Fast tier: {timeline.fast}", pad=20)
+        slow.set_title(f"Slow tier: {timeline.slow}")
+        copies.set_title("Copies, by the turn in which they start: loads above, offloads below")
+        for panel in (fast, slow):
+            panel.set_ylabel("GiB")
+        slow.set_xlabel("seconds of a step, as planned")
+        handles = [fast.fill_between([], [], color=colours[kind], label=LABELS[kind], linewidth=0) for kind in shown]
+        if timeline.stall > 0:
+            handles.append(
+                fast.fill_between(
+                    [], [], facecolor="none", edgecolor=theme.ink, hatch="////", linewidth=0, label="waits"
+                )
+            )
+        figure.legend(
+            handles=handles, loc="outside lower center", ncols=len(handles), labelcolor=theme.ink, fontsize=8.5
+        )
+        figure.suptitle(_said(timeline), fontsize=9.5, color=theme.muted, x=0.01, ha="left")
+        return as_png(figure)
+
+
+def _said(timeline: timelines.Timeline) -> str:
+    peak = max(sum(turn.fast.values()) for turn in timeline.turns)
+    loaded, offloaded = (sum(getattr(turn, name) for turn in timeline.turns) for name in ("loaded", "offloaded"))
+    words = [
+        timeline.title,
+        f"step {short(timeline.seconds)} s, of it waiting {timeline.stall / (timeline.seconds or 1):.1%}",
+        f"planned peak {short(peak / GIB)} GiB",
+        f"loads {short(loaded / GIB)} GiB, offloads {short(offloaded / GIB)} GiB",
+    ]
+    if timeline.measured_peak_bytes is not None:
+        words.insert(3, f"held at most {short(timeline.measured_peak_bytes / GIB)} GiB")
+    return "  ·  ".join(filter(None, words))
+
+
+def _stack(
+    panel: Any,
+    turns: Sequence[timelines.Turn],
+    parts: Sequence[Mapping[str, int]],
+    kinds: Sequence[str],
+    colours: Mapping[str, str],
+) -> None:
+    """Areas on top of each other that are level during a turn."""
+    edges = [turn.start for turn in turns] + [turns[-1].end]
+    below = [0.0] * len(edges)
+    for kind in kinds:
+        values = [part.get(kind, 0) / GIB for part in parts]
+        above = [low + value for low, value in zip(below, [*values, values[-1]], strict=True)]
+        panel.fill_between(edges, below, above, step="post", color=colours[kind], linewidth=0)
+        below = above
+    panel.set_ylim(0, max(below) * 1.12 or 1.0)
+
+
+def _most(turns: Sequence[timelines.Turn], tier: str) -> float:
+    held: list[Mapping[str, int]] = [getattr(turn, tier) for turn in turns]
+    return max(sum(parts.values()) for parts in held) / GIB
+
+
+def _limit(panel: Any, budget_bytes: int | None, theme: Theme, *, over: float) -> None:
+    """The budget as a line, where it is near enough to what is held to be in the picture."""
+    if budget_bytes is None or budget_bytes / GIB > 3 * over:
+        return
+    budget = budget_bytes / GIB
+    panel.axhline(budget, color=theme.ink, linewidth=1.2, linestyle=(0, (4, 3)))
+    panel.annotate(
+        f"budget {rounded(budget, digits=3)} GiB", (1, budget), xycoords=("axes fraction", "data"), xytext=(-4, 3),
+        textcoords="offset points", fontsize=8, color=theme.ink, ha="right", va="bottom",
+    )  # fmt: skip
+    panel.set_ylim(0, max(over, budget) * 1.18)
+
+
+def _copies(panel: Any, turns: Sequence[timelines.Turn], theme: Theme) -> None:
+    """Loads above the line, offloads below it."""
+    most = max(max(turn.loaded, turn.offloaded) for turn in turns) / MIB
+    panel.axhline(0, color=theme.muted, linewidth=0.8)
+    if not most:
+        panel.annotate(NO_COPIES, (0.5, 0.62), xycoords="axes fraction", ha="center", color=theme.muted, style="italic")
+        panel.set_yticks([])
+        return
+    starts, widths = [turn.start for turn in turns], [turn.end - turn.start for turn in turns]
+    for name, sign, colour in (("loaded", 1, theme.ink), ("offloaded", -1, theme.muted)):
+        heights = [sign * getattr(turn, name) / MIB for turn in turns]
+        panel.bar(starts, heights, width=widths, align="edge", color=colour, linewidth=0)
+    panel.set_ylim(-most * 1.15, most * 1.15)
+    panel.set_ylabel("MiB")
+    panel.yaxis.set_major_formatter(lambda value, _: short(abs(value)))
+
+
+def _stalls(panel: Any, timeline: timelines.Timeline, theme: Theme) -> None:
+    for turn in timeline.turns:
+        if turn.stall > 0:
+            panel.axvspan(
+                turn.start, turn.start + turn.stall, facecolor="none", edgecolor=theme.ink, hatch="////", linewidth=0
+            )
+
+
+def _sections(panel: Any, timeline: timelines.Timeline, theme: Theme) -> None:
+    """Forward, backward and update, named above the panel at their middle."""
+    for kind in ("forward", "backward", "update"):
+        own = [turn for turn in timeline.turns if turn.kind == kind]
+        if not own:
+            continue
+        first, last = own[0].start, own[-1].end
+        if first > 0:
+            panel.axvline(first, color=theme.ink, linewidth=0.8, alpha=0.6)
+        narrow = last - first < 0.06 * timeline.seconds
+        panel.annotate(
+            kind, (last if narrow else (first + last) / 2, 1), xycoords=("data", "axes fraction"), xytext=(0, 4),
+            textcoords="offset points", fontsize=8.5, color=theme.muted, ha="right" if narrow else "center", va="bottom",
+        )  # fmt: skip

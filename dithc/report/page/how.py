@@ -1,0 +1,166 @@
+"""Tables of how it was made: trainings, every hyperparameter, data sets, codecs, and where each number comes from."""
+
+from dithc.report.facts import DatasetFacts, Facts, RunFacts
+from dithc.report.page.tables import Cell, Table, table
+from dithc.report.words import short, span
+
+ABSENT, GIB = "–", 1 << 30
+STATISTICS = ("min", "p1", "median", "p99", "max")
+SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
+
+
+def training_table(facts: Facts) -> Table:
+    """A row a training: its network, how long, what losses, how fast."""
+    head = [
+        "Run",
+        "Network",
+        "Steps × batch",
+        "First 10",
+        "Last 100",
+        "Held-out",
+        "Learning rate",
+        "s a step",
+        "Images/s",
+        "Memory",
+        "Ran as",
+    ]
+    return Table(
+        caption="Trainings: losses and speed", head=head, rows=[_training(facts, run) for run in facts.runs], texts=2
+    )
+
+
+def _training(facts: Facts, run: RunFacts) -> list[Cell]:
+    plan = [f"of {run.steps_planned:,} steps"] if run.step != run.steps_planned else []
+    ranks = "" if not run.ranks else f"{run.ranks} rank{'s' if run.ranks != 1 else ''}"
+    threads = f"{run.threads} thread{'s' if run.threads != 1 else ''}" if run.threads else ""
+    resumed = [f"resumed at step {', '.join(map(str, run.resumes))}"] if run.resumes else []
+    changes = [
+        f"{key} {value}" for key, value in run.changes.items() if key not in ("hidden_size", "depth", "num_heads")
+    ]
+    parameters = [] if run.parameters is None else [f"{run.parameters / 1e6:,.1f} M parameters"]
+    return [
+        Cell(text=run.name, notes=[f"{facts.dataset(run.dataset).title}, from {run.init or 'scratch'}"]),
+        Cell(text=run.model, notes=[*parameters, *changes]),
+        Cell(text="not run" if run.step is None else f"{run.step:,} × {run.global_batch:,}", notes=plan),
+        Cell(text=_short(run.loss_first10)),
+        Cell(text=_short(run.loss_last100), strong=True),
+        Cell(text=_short(run.val_loss), strong=True),
+        Cell(text=run.settings.get("lr", ABSENT), notes=[run.settings.get("lr_schedule", "")]),
+        Cell(text=_short(run.seconds_per_step)),
+        Cell(text=_short(run.images_per_second)),
+        Cell(text=ABSENT if run.peak_rss_bytes is None else f"{run.peak_rss_bytes / GIB:.2f} GiB"),
+        Cell(text=run.dtype, notes=[*([f"{ranks} × {threads}" if threads else ranks] if ranks else []), *resumed]),
+    ]  # fmt: skip
+
+
+def settings_of(columns: dict[str, dict[str, str]], *, what: str) -> tuple[Table | None, list[tuple[str, str]]]:
+    """Settings of several things: a table of those that differ, a column each, and pairs of those that all have.
+
+    What is not set in any is left out.
+    """
+    keys = dict.fromkeys(key for settings in columns.values() for key in settings)
+    rows = [[key, *(settings.get(key, "") for settings in columns.values())] for key in keys]
+    common = [(row[0], row[1]) for row in rows if len(set(row[1:])) == 1 and row[1]]
+    differ = [[cell or ABSENT for cell in row] for row in rows if len(set(row[1:])) > 1]
+    caption = f"Settings in which the {what} differ"
+    return table(caption, ["Setting", *columns], differ, texts=1 + len(columns)) if differ else None, common
+
+
+def band_table(dataset: DatasetFacts) -> Table | None:
+    """Statistics of each band by split where they were measured, else those of the train tiles."""
+    caption = f"Bands of {dataset.title}" + (f", in {dataset.units}" if dataset.units else "")
+    if dataset.ranges:
+        splits = list(dataset.ranges)
+        rows = [
+            [
+                record["band"],
+                split,
+                *(_value(record.get(key)) for key in STATISTICS),
+                *(_share(record.get(key)) for key in SHARES),
+            ]
+            for records in zip(*(dataset.ranges[split] for split in splits), strict=True)
+            for split, record in zip(splits, records, strict=True)
+        ]
+        return table(caption, ["Band", "Split", *STATISTICS, *SHARES.values()], rows, texts=2)
+    rows = [
+        [band.name, *(_value(value) for value in (band.mean, band.std, band.low, band.high))] for band in dataset.bands
+    ]
+    note = "Over the train tiles; low and high become −1 and 1."
+    return table(caption, ["Band", "mean", "standard deviation", "low", "high"], rows, note=note) if rows else None
+
+
+def origin_table(facts: Facts) -> Table:
+    """A row a manifest: what is needed to find or repeat a number."""
+    head = ["Stage", "Name", "Digest", "Code", "Commit", "Machine", "Written", "Manifest", "Wall time"]
+    rows = [
+        [
+            one.stage,
+            one.name,
+            one.digest,
+            one.code,
+            one.commit or ABSENT,
+            one.host,
+            one.written,
+            one.path,
+            span(one.seconds),
+        ]
+        for one in facts.origins
+    ]
+    return table(f"The {len(rows)} manifests behind this page", head, rows, texts=8)
+
+
+def rejected(reasons: dict[str, int]) -> str:
+    """How many for which reason."""
+    return "; ".join(f"{number:,}: {reason}" for reason, number in reasons.items()) or "none"
+
+
+def data_facts(facts: Facts, dataset: DatasetFacts) -> list[tuple[str, str]]:
+    """What a data set is, in pairs."""
+    codec = dataset.codec
+    size = f" of {dataset.size} × {dataset.size} px" if dataset.size else ""
+    ground = f", {short(dataset.gsd_m)} m a pixel" if dataset.gsd_m else ""
+    splits = ", ".join(f"{name} {dataset.splits.get(name, 0):,}" for name in ("train", "val", "test"))
+    pairs = [
+        ("source", dataset.kind + (", generated by dithc synthesize" if dataset.synthetic else "")),
+        ("scenes", "not run" if dataset.scenes is None else f"{dataset.scenes:,} accepted"),
+        ("scenes rejected", rejected(dataset.scenes_rejected)),
+        ("tiles", "not run" if dataset.tiles is None else f"{dataset.tiles:,} accepted{size}{ground}"),
+        ("tiles rejected", rejected(dataset.tiles_rejected)),
+        ("split", splits if dataset.splits else "not run"),
+        ("bands", " ".join(dataset.band_names) + (f" ({dataset.units})" if dataset.units else "")),
+        ("rendering", dataset.rendering),
+    ]
+    pairs += [("classes", str(dataset.classes))] if dataset.classes and dataset.classes > 1 else []
+    pairs.append(("codec", _codec(facts, dataset)))
+    by_band = ", ".join(f"{band} {short(value)}" for band, value in codec.psnr_db_by_band.items())
+    return pairs + ([("PSNR by band", f"{by_band} dB")] if by_band else [])
+
+
+def _codec(facts: Facts, dataset: DatasetFacts) -> str:
+    codec = dataset.codec
+    parts = [f"{codec.name} ({codec.kind})"]
+    parts += [f"latents {' × '.join(map(str, codec.shape))}"] if codec.shape else []
+    if codec.psnr_db is not None:
+        linear = (
+            "" if codec.psnr_linear_db is None else f" (the linear codec of its size {short(codec.psnr_linear_db)})"
+        )
+        parts.append(f"reconstruction {short(codec.psnr_db)} dB PSNR{linear}")
+    parts += [f"SSIM {short(codec.ssim)}"] if codec.ssim is not None else []
+    parts += [f"spectral angle {short(codec.spectral_angle_deg)}°"] if codec.spectral_angle_deg is not None else []
+    parts += [f"NDVI error {short(codec.ndvi_error)}"] if codec.ndvi_error is not None else []
+    parts += [f"trained {codec.steps:,} steps"] if codec.steps else []
+    if codec.trained_on and codec.trained_on != dataset.name:
+        parts.append(f"trained on {facts.dataset(codec.trained_on).title}")
+    return ", ".join(parts)
+
+
+def _short(value: float | None) -> str:
+    return ABSENT if value is None else short(value)
+
+
+def _value(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:.4g}"
+
+
+def _share(value: float | None) -> str:
+    return ABSENT if value is None else f"{100 * value:.2f} %"

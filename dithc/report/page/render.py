@@ -1,0 +1,202 @@
+"""The one place jinja2 enters: the records and pictures of the report become one HTML page that needs nothing else."""
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dithc.report.engine import published
+from dithc.report.facts import Facts
+from dithc.report.figures import canvas
+from dithc.report.page import how, texts
+from dithc.report.page.engine_parts import as_printed, engine_parts
+from dithc.report.page.scores import SMALL_NOTE, beside_paper, measured_tables, score_tables
+from dithc.report.pictures import Gallery, Picture
+from dithc.report.verdict import judge, last_scored, verdict
+from dithc.report.words import score, short, span
+
+FOLDER = Path(__file__).parent
+NOWHERE = {"base-uri": "'none'", "form-action": "'none'"}
+PNG_SIZE = slice(16, 24)  # width and height in the head of a PNG, four bytes each, the highest first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A figure that is drawn for one data set.
+
+    Attributes:
+        name: of its pair of pictures.
+        title: above it; may be empty.
+        text: what is seen, for those who do not see it.
+        caption: below it.
+    """
+
+    name: str
+    title: str
+    text: str
+    caption: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """All pictures of the page.
+
+    Attributes:
+        figures: PNG of each figure for light and for dark screens, by name.
+        galleries: mosaics by data set.
+        drawn: figures of each data set, in order.
+        strips: a first look by run.
+    """
+
+    figures: Mapping[str, tuple[bytes, bytes]]
+    galleries: Mapping[str, Sequence[Gallery]]
+    drawn: Mapping[str, Sequence[Shown]]
+    strips: Mapping[str, Sequence[Picture]]
+
+
+def render(facts: Facts, reference: published.Reference, pictures: Pictures) -> str:
+    """The page: HTML with everything inlined; every text that comes from outside is escaped.
+
+    A policy in its head forbids the browser to load anything from elsewhere, and to run any script but the page's own, which is
+    told by its hash.
+    """
+    environment = Environment(
+        loader=PackageLoader("dithc.report.page", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(short=short, score=score, span=span, percent=_percent, millions=_millions, webp=_webp)
+    script = (FOLDER / "enlarge.js").read_text()
+    engine, not_run = engine_parts(facts, reference)
+    return environment.get_template("report.html").render(
+        facts=facts,
+        reference=reference,
+        policy=_policy(script),
+        script=script,
+        figures={name: tuple(_webp(canvas.recoded(png)) for png in pair) for name, pair in pictures.figures.items()},
+        sizes={name: _size(pair[0]) for name, pair in pictures.figures.items()},
+        galleries=pictures.galleries,
+        drawn=pictures.drawn,
+        strips=pictures.strips,
+        texts={"loss": texts.loss(facts), "scores": texts.scores(facts), "throughput": texts.throughput(facts)}
+        | {"stages": texts.stages(facts)},
+        engine=engine,
+        not_run=not_run,
+        **_of_verdict(facts),
+        **_of_scores(facts, reference),
+        **_of_origin(facts),
+    )
+
+
+def _of_verdict(facts: Facts) -> dict[str, Any]:
+    chosen = {run.name: last_scored(facts, run.name) for run in facts.last_runs}
+    return {
+        "judgements": judge(facts),
+        "judges": {
+            name: _judge(facts, item.dataset, item.score) for name, item in chosen.items() if item and item.score
+        },
+        "warnings": [text.partition(". ")[::2] for text in facts.warnings],
+        "verdicts": [
+            f"{dataset.title}: {said}" for dataset in facts.datasets if (said := verdict(facts, dataset.name))
+        ],
+    }
+
+
+def _judge(facts: Facts, dataset: str, one: Any) -> str:
+    """What a score depends on, beside it."""
+    counts = f"{one.n_generated:,} generated against {one.n_real:,} real images"
+    judge = f"features {one.kind or one.extractor}, resize {one.resize}; rendering {facts.dataset(dataset).rendering}"
+    return f"FID, lower is better: {counts}; {judge}."
+
+
+def _of_scores(facts: Facts, reference: published.Reference) -> dict[str, Any]:
+    return {
+        "incomparable": incomparable(facts),
+        "remarks": remarks(facts),
+        "score_tables": score_tables(facts),
+        "small_note": SMALL_NOTE if facts.measure == "KID" else "",
+        "measured_tables": measured_tables(facts),
+        "beside_paper": beside_paper(facts, reference),
+        "printed": [as_printed(one) for one in reference.tables.values()],
+        "training": how.training_table(facts),
+        "has_losses": any(run.curve for run in facts.runs),
+        "has_throughput": any(run.curve for run in facts.runs),
+        "has_curves": any(item.curves for item in facts.evaluations),
+    }
+
+
+def _of_origin(facts: Facts) -> dict[str, Any]:
+    runs = {run.name: run.settings for run in facts.runs}
+    evaluations = {item.name: item.settings for item in facts.evaluations}
+    commits = dict.fromkeys(one.commit for one in facts.origins if one.commit)
+    hosts = dict.fromkeys(one.host for one in facts.origins)
+    made = {
+        "commit of the results": ", ".join(commits) or "not recorded",
+        "machine of the results": "; ".join(hosts) or "none",
+    }
+    settings = [
+        (what, *how.settings_of(columns, what=what))
+        for what, columns in (("trainings", runs), ("evaluations", evaluations))
+        if columns
+    ]
+    return {
+        "settings": settings,
+        "data_facts": {dataset.name: how.data_facts(facts, dataset) for dataset in facts.datasets},
+        "band_tables": {dataset.name: how.band_table(dataset) for dataset in facts.datasets},
+        "versions": [*made.items(), ("seed of the experiment", str(facts.seed)), *facts.versions.items()],
+        "origins": how.origin_table(facts),
+    }
+
+
+def _policy(script: str) -> str:
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = {"img-src": "data:", "style-src": "'unsafe-inline'", "script-src": f"'sha256-{digest}'"}
+    return "; ".join(f"{kind} {where}" for kind, where in ({"default-src": "'none'"} | allowed | NOWHERE).items())
+
+
+def _webp(content: bytes) -> str:
+    return f"data:image/webp;base64,{b64encode(content).decode()}"
+
+
+def _size(png: bytes) -> tuple[int, int]:
+    head = png[PNG_SIZE]
+    return int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
+
+
+def _millions(value: int) -> str:
+    return f"{value / 1e6:,.1f} M"
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f}" if whole else "0"
+
+
+def remarks(facts: Facts) -> dict[str, dict[str, list[str]]]:
+    """What the stages remarked, each text once with those it is about."""
+    runs: dict[str, list[str]] = {}
+    scores: dict[str, list[str]] = {}
+    for run in facts.runs:
+        if run.weights_note:
+            runs.setdefault(run.weights_note, []).append(run.name)
+    for item in facts.evaluations:
+        if item.score:
+            for text in dict.fromkeys(item.score.warnings):
+                if text != item.score.note:
+                    scores.setdefault(text, []).append(item.name)
+    return {"runs": runs, "scores": scores}
+
+
+def incomparable(facts: Facts) -> dict[str, list[str]]:
+    """Why scores may not stand beside published ones: reason -> evaluations."""
+    reasons: dict[str, list[str]] = {}
+    for item in facts.evaluations:
+        if item.score and not item.score.comparable:
+            reason = item.score.note or "the extractor is not the one of published FID"
+            reasons.setdefault(reason, []).append(item.name)
+    return reasons

@@ -1,0 +1,173 @@
+"""Mosaics of a data set: what was generated, the real tiles nearest to it, tiles at random; false colours; and the way there."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.report.facts import DatasetFacts, EvaluationFacts, Facts
+from dithc.report.figures import canvas
+from dithc.report.pictures.composites import composites
+from dithc.report.pictures.image_sets import FirstImages, RealTiles
+from dithc.report.pictures.mosaic import COLUMNS, SHOWN, mosaic
+from dithc.report.pictures.nearest import nearest_tiles
+from dithc.report.words import score
+
+STRIP = 4  # images of a first look
+FIRST = f"the first {SHOWN}, not picked"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A mosaic.
+
+    Attributes:
+        title: what it is, in a few words.
+        text: what is seen, for those who do not see it.
+        caption: what else there is to say; may be empty.
+        webp: its bytes.
+        width: pixels.
+        height: pixels.
+    """
+
+    title: str
+    text: str
+    caption: str
+    webp: bytes
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gallery:
+    """Mosaics that belong beside each other; `note` says how to read them, `look` how they are laid out."""
+
+    title: str
+    note: str
+    pictures: list[Picture]
+    look: Literal["", "four", "rows"] = ""
+
+
+def galleries(facts: Facts, dataset: str, item: EvaluationFacts | None) -> list[Gallery]:
+    """The galleries of a data set; `item` is the evaluation whose images come first, None where none was made."""
+    chosen = facts.dataset(dataset)
+    if chosen.tiles_folder is None:
+        return [gallery for gallery in (_codec(chosen),) if gallery.pictures]
+    real = RealTiles(chosen.tiles_folder, seed=facts.seed, most=SHOWN)
+    found = []
+    if item and item.files and (images := FirstImages(item.files.samples)).rgb(1) is not None:
+        found.append(_beside(facts, chosen, item, images, real))
+        found.append(_false_colours(chosen, item, images, real))
+    found.append(_way(facts, chosen, item))
+    found.append(_codec(chosen))
+    if not any(gallery.pictures for gallery in found):
+        found = [Gallery(title="Real tiles", note="", pictures=[_real(chosen, real)])]
+    return [gallery for gallery in found if gallery.pictures]
+
+
+def strips(facts: Facts, item: EvaluationFacts) -> list[Picture]:
+    """A few generated images, and a few real tiles, in a row each: the first look; nothing where there are none of either."""
+    dataset = facts.dataset(item.dataset)
+    generated = FirstImages(item.files.samples).rgb(STRIP) if item.files else None
+    if generated is None or dataset.tiles_folder is None:
+        return []
+    real = RealTiles(dataset.tiles_folder, seed=facts.seed, most=SHOWN).rgb(STRIP)
+    return [
+        _picture("generated", generated, text=f"{len(generated)} images generated {item.label}.", columns=STRIP),
+        _picture("real", real, text=f"{len(real)} real tiles of {dataset.title}, drawn at random.", columns=STRIP),
+    ]
+
+
+def _picture(title: str, images: NDArray[np.uint8], *, text: str, caption: str = "", columns: int = COLUMNS) -> Picture:
+    pixels = mosaic(images, columns=columns)
+    height, width = pixels.shape[:2]
+    return Picture(title=title, text=text, caption=caption, webp=canvas.as_webp(pixels), width=width, height=height)
+
+
+def _real(dataset: DatasetFacts, real: RealTiles) -> Picture:
+    images = real.rgb(SHOWN)
+    text = f"{len(images)} real tiles of {dataset.title}, drawn at random, in {', '.join(real.tiles.info['display']['bands'])}."
+    return _picture("Real tiles at random", images, text=text)
+
+
+def _beside(
+    facts: Facts, dataset: DatasetFacts, item: EvaluationFacts, images: FirstImages, real: RealTiles
+) -> Gallery:
+    """Generated images, the real tiles nearest to them at the same places, and real tiles at random."""
+    shown = images.rgb(SHOWN)
+    assert shown is not None
+    said = f"{len(shown)} images generated {item.label}, {dataset.title}"
+    pictures = [_picture(f"Generated, {item.label}", shown, text=f"{said}.", caption=f"{item.name}: {FIRST}")]
+    nearest = nearest_tiles(item, real.tiles, seed=facts.seed, count=len(shown))
+    note = f"Rendering of all three: {dataset.rendering}."
+    if isinstance(nearest, str):
+        note += f" The nearest real tiles are not shown: {nearest}."
+    else:
+        text = f"The real tile nearest in features to each of these images, at the same place; {dataset.title}."
+        pictures.append(
+            _picture("Nearest real tiles", real.tiles.rgb(nearest), text=text, caption="in features, place by place")
+        )
+        note += " A generated image that equals its nearest tile was learnt by heart."
+    return Gallery(title="Generated beside real", note=note, pictures=[*pictures, _real(dataset, real)])
+
+
+def _false_colours(dataset: DatasetFacts, item: EvaluationFacts, images: FirstImages, real: RealTiles) -> Gallery:
+    """The same images in bands that the eye does not see; nothing where there are none."""
+    generated = images.scaled(SHOWN, bands=len(real.bands))
+    pictures = []
+    for name, meaning, bands in composites(real.bands) if generated is not None else ():
+        places = [real.bands.index(band) for band in bands]
+        for title, scaled in ((f"Generated, {item.label}", generated), ("Real tiles at random", real.scaled)):
+            assert scaled is not None
+            values = real.tiles.unscale(scaled)[:, places]
+            rgb, _ = real.tiles.stretch.levels(values, bands=places)
+            told = f"bands {', '.join(bands)} as red, green and blue; {meaning}"
+            text = f"{title}, {len(rgb)} of {dataset.title} in {name}: {told}."
+            pictures.append(_picture(f"{title}: {name}", rgb, text=text, caption=f"{', '.join(bands)}: {meaning}"))
+    note = "The same images and tiles; each band from percentile 1 to 99 of the train tiles."
+    return Gallery(title="In false colours", note=note, pictures=pictures, look="four" if len(pictures) == 4 else "")
+
+
+def _way(facts: Facts, dataset: DatasetFacts, item: EvaluationFacts | None) -> Gallery:
+    """What the other evaluations gave: the same noise at other points of the training, and real tiles through the codec."""
+    others = [other for other in facts.evaluations_of(dataset.name) if item is None or other.name != item.name]
+    pictures = list(_of(facts, dataset, others))
+    note = "Each place grew from the same noise; through the codec alone go real tiles, which shows what it loses."
+    return Gallery(title="On the way there", note=note, pictures=pictures)
+
+
+def _codec(dataset: DatasetFacts) -> Gallery:
+    """What the codec that was trained on this data set gave back."""
+    codec = dataset.codec
+    bands = f"Each band of a tile: {', '.join(dataset.band_names)}"
+    found = (
+        (codec.grid, "Tiles above, below what the codec gives back", "Tiles, and below each what the codec gives back"),
+        (codec.bands, "Each band of a tile, and below it as it comes back", bands),
+    )
+    pictures = []
+    for path, title, text in found if codec.trained_on in (None, dataset.name) else ():
+        if path is not None:
+            pixels = canvas.read_picture(path)
+            height, width = pixels.shape[:2]
+            told = f"{text}; codec {codec.name}."
+            picture = Picture(
+                title=title, text=told, caption="", webp=canvas.as_webp(pixels), width=width, height=height
+            )
+            pictures.append(picture)
+    return Gallery(title=f"The codec, {codec.name}", note="", pictures=pictures, look="rows")
+
+
+def _of(facts: Facts, dataset: DatasetFacts, items: list[EvaluationFacts]) -> Iterator[Picture]:
+    for item in items:
+        rgb = FirstImages(item.files.samples).rgb(SHOWN) if item.files else None
+        if rgb is not None:
+            what = "real tiles through the codec" if item.at == "codec" else f"images generated {item.label}"
+            told = f"{facts.measure} {score(item.score.value(facts.measure))}" if item.score else ""
+            yield _picture(
+                what.removeprefix("images ").capitalize(),
+                rgb,
+                text=f"{len(rgb)} {what}, {dataset.title}{': ' if told else ''}{told}.",
+                caption=", ".join(filter(None, [item.name, told])),
+            )

@@ -1,0 +1,71 @@
+"""The images that are shown: the first of an evaluation, and real tiles, as RGB and as values of bands.
+
+Legend: n images, C bands, S side of a tile.
+"""
+
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.data import Rows, Tiles, products
+from dithc.runs import Manifest
+
+RGB = NDArray[np.uint8]
+Scaled = NDArray[np.float32]
+
+
+class RealTiles:
+    """Tiles of a data set that were drawn by a seed, in the order of the draw.
+
+    Args:
+        folder: of the tiles.
+        seed: of the draw.
+        most: tiles that are drawn.
+    """
+
+    def __init__(self, folder: Path, *, seed: int, most: int) -> None:
+        self.tiles = Tiles(folder)
+        count = min(most, self.tiles.count)
+        self.rows: Rows = np.random.default_rng(seed).choice(self.tiles.count, count, replace=False).astype(np.int64)
+
+    @property
+    def bands(self) -> list[str]:
+        """Names of the bands (C)."""
+        return list(self.tiles.info["bands"])
+
+    def rgb(self, count: int) -> RGB:
+        """The first of them as they are shown, (n, 3, S, S)."""
+        return self.tiles.rgb(self.rows[:count])
+
+    @cached_property
+    def scaled(self) -> Scaled:
+        """All of them, each band from -1 to 1 (n, C, S, S)."""
+        return self.tiles.scaled(self.rows)
+
+
+class FirstImages:
+    """The images of an evaluation's first shard.
+
+    Args:
+        manifest: of the stage `sample`.
+    """
+
+    def __init__(self, manifest: Path) -> None:
+        self.folder, self.content = manifest.parent, Manifest.read(manifest, stage="sample")
+
+    def _first(self, kind: str) -> NDArray[np.generic] | None:
+        names = sorted(entry["path"] for entry in self.content.files if entry["path"].startswith(f"{kind}-"))
+        names = [name for name in names if name.endswith(".npy")]
+        return products.open_npy(Manifest.whole(self.folder / names[0])) if names else None
+
+    def rgb(self, count: int) -> RGB | None:
+        """The first as they are shown, (n, 3, S, S); None where there are none."""
+        found = self._first("rgb")
+        return None if found is None else np.array(found[:count], np.uint8)
+
+    def scaled(self, count: int, *, bands: int) -> Scaled | None:
+        """The first, each band from -1 to 1 (n, C, S, S); None where they have other bands than the data set (pictures)."""
+        found = self._first("shard")
+        return None if found is None or found.shape[1] != bands else np.array(found[:count], np.float32)

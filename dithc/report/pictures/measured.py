@@ -1,0 +1,59 @@
+"""Values by band and power by frequency of the images that are shown and of some more, real beside generated.
+
+Legend: n images, C bands, S side of an image, R rings of frequencies.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.report.facts import EvaluationFacts, Facts
+from dithc.report.figures import spectra
+from dithc.report.pictures.image_sets import FirstImages, RealTiles, Scaled
+
+IMAGES = 64  # of each side
+AT = ("start", "final", "codec")  # evaluations that are drawn; of those during a training none
+
+
+def measure_spectra(facts: Facts, dataset: str) -> spectra.Spectra | None:
+    """Of a data set and of its evaluations; None where one of both is missing, or has other bands."""
+    chosen = facts.dataset(dataset)
+    items = [item for item in facts.evaluations_of(dataset) if item.at in AT and item.files]
+    if chosen.tiles_folder is None or not items:
+        return None
+    real = RealTiles(chosen.tiles_folder, seed=facts.seed, most=IMAGES)
+    stretch = real.tiles.stretch
+    sides = [_side("real tiles", "real", real.scaled)]
+    for item in items:
+        if (scaled := _scaled(item, bands=len(real.bands))) is not None:
+            sides.append(_side(item.label, str(item.at), scaled))
+    if len(sides) == 1:
+        return None
+    low, high = stretch.ends(list(range(len(real.bands))))
+    return spectra.Spectra(bands=real.bands, units=chosen.units, low=low, high=high, sides=sides)
+
+
+def _scaled(item: EvaluationFacts, *, bands: int) -> Scaled | None:
+    return FirstImages(item.files.samples).scaled(IMAGES, bands=bands) if item.files else None
+
+
+def _side(label: str, role: str, scaled: Scaled) -> spectra.Side:
+    by_band = np.moveaxis(scaled, 1, 0).reshape(scaled.shape[1], -1)  # (C, n S S)
+    low, median, high = np.percentile(by_band, (5, 50, 95), axis=1)
+    return spectra.Side(
+        label=label, role=role, count=len(scaled), low=low, median=median, high=high, power=radial_power(scaled)
+    )
+
+
+def radial_power(images: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Mean power of all bands by ring, from one cycle a tile to the highest frequency of the rows (R,), of images (n, C, S, S).
+
+    The mean of each image is taken out first; rings are as wide as one cycle a tile.
+    """
+    values = images - images.mean(axis=(2, 3), keepdims=True)
+    power = (np.abs(np.fft.fft2(values)) ** 2).mean(axis=(0, 1)) / images.shape[-1] ** 4  # (S, S)
+    cycles = np.fft.fftfreq(images.shape[-1], 1 / images.shape[-1])
+    ring = np.hypot(*np.meshgrid(cycles, cycles, indexing="ij")).round().astype(int).ravel()
+    rings = images.shape[-1] // 2
+    sums, counts = np.bincount(ring, power.ravel()), np.bincount(ring)
+    found: NDArray[np.float64] = sums[1 : rings + 1] / counts[1 : rings + 1]
+    return found

@@ -1,0 +1,56 @@
+"""Which real tiles lie nearest to generated images, in the features that judge them.
+
+Legend: n images, m real tiles, d features.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.data import Rows, Tiles, products
+from dithc.report.facts import EvaluationFacts
+from dithc.runs import Manifest
+
+AT_ONCE = 4096  # rows of features, so that distances to them take little memory
+
+
+def nearest_tiles(item: EvaluationFacts, tiles: Tiles, *, seed: int, count: int) -> Rows | str:
+    """For each of an evaluation's first images the number of the nearest real tile (n,), or why that is not known."""
+    if item.files is None or item.files.features is None or item.files.real_features is None:
+        return "the features of both sides are not among the results"
+    split, images = item.real_split, item.settings.get("real_images")
+    rows = tiles.rows(split) if not images else tiles.drawn(split, int(images), seed=seed)  # type: ignore[arg-type]
+    blocks = _blocks(item.files.features)
+    if not blocks:
+        return "the features of the images are not kept"
+    generated = blocks[0][:count].astype(np.float64)  # (n, d)
+    best, places, begin = np.full(len(generated), np.inf), np.zeros(len(generated), np.int64), 0
+    for block in _blocks(item.files.real_features):
+        for start in range(0, len(block), AT_ONCE):
+            part = block[start : start + AT_ONCE].astype(np.float64)  # (m, d)
+            squared = _squared(generated, part)
+            here = squared.argmin(axis=1)
+            closer = squared[np.arange(len(here)), here] < best
+            best[closer] = squared[np.arange(len(here)), here][closer]
+            places[closer] = here[closer] + begin + start
+        begin += len(block)
+    if begin != len(rows):
+        return f"the features are of {begin:,} real tiles, the data set gives {len(rows):,}"
+    found: Rows = rows[places]
+    return found
+
+
+def _squared(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Squared distances (n, m)."""
+    center = other.mean(axis=0)  # lengths from there are small numbers, and differences round less
+    one, other = one - center, other - center
+    found: NDArray[np.float64] = (one**2).sum(axis=1)[:, None] - 2 * one @ other.T + (other**2).sum(axis=1)
+    return found
+
+
+def _blocks(manifest: Path) -> list[NDArray[np.generic]]:
+    """The features beside a manifest, in blocks of rows, in order."""
+    content = Manifest.read(manifest, stage="features")
+    names = sorted(entry["path"] for entry in content.files if entry["path"].startswith("shard-"))
+    return [products.open_npy(Manifest.whole(manifest.parent / name)) for name in names if name.endswith(".npy")]

@@ -1,0 +1,82 @@
+"""What to do next, with lines that can be pasted; the step that is likely to help most comes first."""
+
+import shlex
+from collections.abc import Iterator
+
+from dithc.report.facts import SMALL, EvaluationFacts, Facts, RunFacts
+from dithc.report.verdict.concerns import LOSSY
+from dithc.report.verdict.quality import codec_of, floor_of
+from dithc.report.verdict.said import Step
+from dithc.report.verdict.trained import held_out
+
+MOST = 3
+PROFILE = "profiles/local"
+
+
+def next_steps(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> list[Step]:
+    """Of a run, and of the evaluation that it is judged by; at most `MOST`."""
+    return [*_training(facts, run), *_judging(facts, run, item), *_looking(facts, run, item)][:MOST]
+
+
+def _training(facts: Facts, run: RunFacts) -> Iterator[Step]:
+    course = held_out(run)
+    goes_on = ": it goes on from its last checkpoint." if run.settings.get("lr_schedule") == "constant" else "."
+    if run.step is None or run.step < run.steps_planned:
+        yield Step(text="Finish the training: it goes on from its last checkpoint.", command=_again(facts))
+    elif course and course.falls:
+        longer = f"runs={{{run.name}: {{steps: {2 * run.steps_planned}}}}}"
+        yield Step(
+            text=f"Train longer, for the held-out loss was still falling{goes_on}", command=_again(facts, longer)
+        )
+    if course and course.rises:
+        turns = "" if _turned(run) else _again(facts, f"runs={{{run.name}: {{augment: dihedral}}}}")
+        text = f"Stop at about step {course.least_step:,}, or add tiles; where they have no up, turn them: `augment: dihedral`."
+        yield Step(text=text, command=turns)
+
+
+def _turned(run: RunFacts) -> bool:
+    return run.settings.get("augment") == "dihedral"
+
+
+def _judging(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> Iterator[Step]:
+    if item is None or item.score is None:
+        yield Step(text="Judge it: sample from it and score the samples.", command=_again(facts))
+        return
+    codec, floor = codec_of(facts, item), floor_of(item.score)
+    dataset = facts.dataset(run.dataset)
+    if codec is None:
+        added = f"{{run: {run.name}, at: codec, images: {item.score.n_real}, extractor: {item.settings.get('extractor', '')}}}"
+        yield Step(
+            text="Measure what the codec allows: real tiles through it, scored alike.",
+            command=_again(facts, f"evaluations={{{run.dataset}-codec: {added}}}"),
+        )
+    elif floor and codec.score and codec.score.fid > LOSSY * floor[0] and dataset.codec.steps:
+        longer = f"codecs={{{dataset.codec.name}: {{steps: {2 * dataset.codec.steps}}}}}"
+        yield Step(
+            text="Train a better codec, which is what limits the samples; all that follows is made again.",
+            command=_again(facts, longer),
+        )
+    if item.score.n < SMALL and (dataset.tiles or 0) > item.score.n_generated:
+        more = f"evaluations={{{item.name}: {{images: {min(dataset.tiles or 0, 10_000)}}}}}"
+        yield Step(text="Score more images, so that intervals shrink.", command=_again(facts, more))
+
+
+def _looking(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> Iterator[Step]:
+    if item and item.files:
+        samples = shlex.quote(str(item.files.samples))
+        yield Step(
+            text="Look at the images in your own program, in the units of the data set.",
+            command=f"dithc export --samples {samples} --format geotiff --select 0:16 --out {shlex.quote(f'{run.name}-tiff')}",
+        )
+    if facts.config:
+        yield Step(
+            text="Check every byte behind this page.", command=f"dithc verify {shlex.quote(str(facts.config.parent))}"
+        )
+
+
+def _again(facts: Facts, *changes: str) -> str:
+    """The line that runs the experiment again, with something changed; empty where its configuration is not known."""
+    if facts.config is None:
+        return ""
+    line = f"dithc run --profile {PROFILE} --configfile {shlex.quote(str(facts.config))}"
+    return f"{line} -- --config {' '.join(map(shlex.quote, changes))}" if changes else line

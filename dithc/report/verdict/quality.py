@@ -1,0 +1,116 @@
+"""How good the samples of a training are: between an untrained network and the best that is possible, in plain words."""
+
+from dithc.report.facts import SMALL, EvaluationFacts, Facts, Score
+from dithc.report.verdict.said import Answer, Mark, Mood
+from dithc.report.words import between, score
+
+# FID over the best possible, the greater of floor and codec, and what is said of it. At these n an
+# equal set of tiles already differs by tens of percent; 3 and 10 are orders that a reader sees in samples at once.
+STAGES: tuple[tuple[float, str], ...] = (
+    (1.3, "as good as these features can tell"),
+    (3.0, "close to the best these features can tell"),
+    (10.0, "clearly short of the best"),
+)
+FAR = "far from the best"
+MOODS: tuple[Mood, ...] = ("good", "good", "fair")
+
+
+def last_scored(facts: Facts, run: str) -> EvaluationFacts | None:
+    """The evaluation of a run that is judged: its last one with a score, and of several at its end the best."""
+    items = [item for item in facts.evaluations if item.run == run and item.score and item.at not in ("codec", "start")]
+    items = [item for item in items if item.at != "untrained"]
+    latest = max((_place(item) for item in items), default=None)
+    at_end = [(item.score.value(facts.measure), item) for item in items if item.score and _place(item) == latest]
+    return min(at_end, key=lambda pair: pair[0])[1] if at_end else None
+
+
+def _place(item: EvaluationFacts) -> float:
+    return item.at if isinstance(item.at, int) else float("inf")
+
+
+def start_of(facts: Facts, item: EvaluationFacts) -> EvaluationFacts | None:
+    """The evaluation of the same run, judged by the same network, from which it set out."""
+    for at in ("untrained", "start"):
+        for other in facts.evaluations:
+            if other.run == item.run and other.at == at and alike(other.score, item.score):
+                return other
+    return None
+
+
+def codec_of(facts: Facts, item: EvaluationFacts) -> EvaluationFacts | None:
+    """Real tiles of its data set through the codec, judged by the same network."""
+    other = facts.codec_of(item.dataset)
+    return other if other and alike(other.score, item.score) else None
+
+
+def alike(one: Score | None, other: Score | None) -> bool:
+    """Whether two scores may be compared: features of the same network, images resized alike, the same real tiles in number."""
+    keys = ("sha256", "resize", "n_real")
+    return one is not None and other is not None and all(getattr(one, key) == getattr(other, key) for key in keys)
+
+
+def floor_of(one: Score) -> tuple[float, str] | None:
+    """The floor at the n of the score, else of halves, and how it is called."""
+    if one.floor_at_n is not None:
+        return one.floor_at_n, f"floor at n = {one.n:,}"
+    if one.floor is not None:
+        halves = f" of {' and '.join(f'{n:,}' for n in one.floor_n)} tiles" if one.floor_n else ""
+        return one.floor, f"floor (two halves{halves})"
+    return None
+
+
+def quality(facts: Facts, run: str) -> tuple[Answer, list[Mark]]:
+    """The answer, and the scores on one scale."""
+    item = last_scored(facts, run)
+    if item is None or item.score is None:
+        return Answer(mood="unknown", short="not judged", text="No samples of this training have been scored."), []
+    now, codec, start, floor = item.score, codec_of(facts, item), start_of(facts, item), floor_of(item.score)
+    # The codec is judged on the very tiles it saw, so it may be below what other tiles of the same place reach: the floor.
+    limits = [codec.score.fid] if codec and codec.score else []
+    words, mood = _words(now.fid, max([*limits, *(floor[:1] if floor else [])], default=None))
+    parts = [f"FID {score(now.fid)}{_interval(now)} {item.label}"]
+    if codec and codec.score:
+        parts.append(f"{_times(now.fid, codec.score.fid)} the codec alone")
+    if floor:
+        parts.append(f"{_times(now.fid, floor[0])} the {floor[1]}")
+    text = ", ".join(parts) + "."
+    if start and start.score:
+        text += _way(facts, now, start, codec)
+    if mood == "good" and (now.n < SMALL or not now.comparable):
+        mood = "fair"  # few images, or features that were not made to see what people see
+    marks = [Mark(label="now", role="now", value=now.fid)]
+    marks += [Mark(label=floor[1].partition(" (")[0], role="floor", value=floor[0])] if floor else []
+    marks += [Mark(label="codec alone", role="codec", value=codec.score.fid)] if codec and codec.score else []
+    marks += [Mark(label=start.label, role="start", value=start.score.fid)] if start and start.score else []
+    marks = sorted((mark for mark in marks if mark.value > 0), key=lambda mark: mark.value)
+    return Answer(mood=mood, short=words, text=text), marks if len(marks) > 1 else []
+
+
+def _words(fid: float, best: float | None) -> tuple[str, Mood]:
+    if best is None or best <= 0:
+        return f"FID {score(fid)}, nothing to hold it against", "unknown"
+    for (most, words), mood in zip(STAGES, MOODS, strict=True):
+        if fid <= most * best:
+            return words, mood
+    return FAR, "poor"
+
+
+def _times(value: float, other: float) -> str:
+    return f"{value / other:.2g} ×" if other > 0 else "–"
+
+
+def _interval(one: Score) -> str:
+    return f" {between(one.fid_interval)}" if one.fid_interval else ""
+
+
+def _way(facts: Facts, now: Score, start: EvaluationFacts, codec: EvaluationFacts | None) -> str:
+    """How much of the way from the start to what the codec allows has been gone, in the measure that is told first."""
+    if start.score is None:
+        return ""
+    begin, here = start.score.value(facts.measure), now.value(facts.measure)
+    if codec is None or codec.score is None or begin <= codec.score.value(facts.measure):
+        return f" {start.label.capitalize()} it was {score(start.score.fid)}."
+    share = (begin - here) / (begin - codec.score.value(facts.measure))
+    if share <= 0:
+        return f" That is no better than {start.label}: {score(start.score.fid)}."
+    return f" By {facts.measure} that is {min(share, 1):.0%} of the way from {start.label} to the codec."

@@ -1,0 +1,61 @@
+"""What is said first of a training: whether it trained, how good it is, what is off, what to do next."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Mood = Literal["good", "fair", "poor", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """An answer in a word or two, and in sentences.
+
+    Attributes:
+        mood: how it is marked; never by colour alone, `short` says it too.
+        short: the answer.
+        text: why, with numbers.
+    """
+
+    mood: Mood
+    short: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A score on the scale from the best that is possible to an untrained network; `role` decides its look."""
+
+    label: str
+    role: Literal["floor", "codec", "now", "start"]
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Something to do, and the line that does it; empty where no line does."""
+
+    text: str
+    command: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """The verdict on the last training of a chain.
+
+    Attributes:
+        run: its name.
+        dataset: that it learnt.
+        trained: whether it learnt at all.
+        quality: how good its samples are.
+        marks: scores on one scale, from the least to the greatest; empty where there are too few.
+        concerns: what is off, the gravest first.
+        steps: what to do next.
+    """
+
+    run: str
+    dataset: str
+    trained: Answer
+    quality: Answer
+    marks: list[Mark] = field(default_factory=list)
+    concerns: list[str] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)

@@ -1,0 +1,69 @@
+"""Mosaics show the images they name, nearest tiles are the nearest, and power is that of the waves that are there."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dithc.data import Tiles
+from dithc.report.collect import collect, gather
+from dithc.report.engine.published import Reference
+from dithc.report.facts import Facts
+from dithc.report.pictures import galleries
+from dithc.report.pictures.composites import composites
+from dithc.report.pictures.measured import radial_power
+from dithc.report.pictures.mosaic import GAP, mosaic
+from dithc.report.pictures.nearest import nearest_tiles
+
+
+@pytest.fixture(scope="module")
+def facts(tree: Any) -> Facts:
+    return collect(tree.experiment, gather(tree.experiment, tree.paths), Reference(), bench=None, machine=[])
+
+
+def test_nearest_tiles_are_those_of_the_nearest_features(facts: Facts) -> None:
+    item = facts.of_evaluation("sentinel2-final")
+    folder = facts.dataset("sentinel2").tiles_folder
+    assert folder is not None
+    found = nearest_tiles(item, Tiles(folder), seed=0, count=4)
+    np.testing.assert_array_equal(found, [0, 2, 4, 6])  # samples lie at 0.1, 2.1, ..., tiles at 0, 1, 2, ...
+    other = facts.of_evaluation("sentinel2-start")
+    assert nearest_tiles(other, Tiles(folder), seed=0, count=4) == "the features of the images are not kept"
+    assert item.files is not None
+    none = replace(item, files=replace(item.files, real_features=None))
+    assert "not among the results" in str(nearest_tiles(none, Tiles(folder), seed=0, count=4))
+
+
+def test_galleries_of_a_data_set_have_texts_and_false_colours(facts: Facts) -> None:
+    found = galleries(facts, "sentinel2", facts.of_evaluation("sentinel2-final"))
+    pictures = [picture for gallery in found for picture in gallery.pictures]
+    assert [gallery.title for gallery in found][:2] == ["Generated beside real", "In false colours"]
+    assert len(found[0].pictures) == 3
+    assert len(found[1].pictures) == 4
+    assert all(picture.text.endswith(".") and picture.webp[:4] == b"RIFF" for picture in pictures)
+    assert galleries(facts, "landscape", None) == []
+
+
+@pytest.mark.parametrize(("bands", "names"), [("R G B", []), ("B G R NIR", ["colour infrared"]), ("B02 B03", [])])
+def test_composites_need_their_bands(bands: str, names: list[str]) -> None:
+    assert [name for name, _, _ in composites(bands.split())] == names
+
+
+@pytest.mark.parametrize(("count", "side"), [(1, 8), (5, 8), (16, 8), (3, 520)])
+def test_mosaic_has_each_image_at_its_place(count: int, side: int) -> None:
+    images = np.arange(count, dtype=np.uint8)[:, None, None, None] * np.ones((1, 3, side, side), np.uint8)
+    picture = mosaic(images)
+    shown = side // -(-side // 256)
+    for place in range(count):
+        top, left = (part * (shown + GAP) for part in divmod(place, 4))
+        assert (picture[top : top + shown, left : left + shown] == place).all()
+
+
+@pytest.mark.parametrize("cycles", [1, 3, 7])
+def test_power_of_a_wave_is_in_its_ring_alone(cycles: int) -> None:
+    x = np.arange(16) / 16
+    wave = np.cos(2 * np.pi * cycles * x)[None, None, None, :] * np.ones((2, 3, 16, 1))
+    power = radial_power(wave.astype(np.float32) + 5)
+    assert int(power.argmax()) == cycles - 1
+    assert np.delete(power, cycles - 1).max() < 1e-9 * power.max() + 1e-12

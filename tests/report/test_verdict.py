@@ -1,0 +1,125 @@
+"""The first screen: its words follow from the numbers, and its lines can be pasted."""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dithc.report.collect import collect, gather
+from dithc.report.engine.published import Reference
+from dithc.report.facts import Curve, EvaluationFacts, Facts
+from dithc.report.page.scores import beside_paper
+from dithc.report.verdict import judge
+from dithc.report.verdict.trained import held_out
+
+
+@pytest.fixture(scope="module")
+def facts(tree: Any) -> Facts:
+    found = gather(tree.experiment, tree.paths)
+    config = Path("results/fa ke/config.json")
+    return collect(tree.experiment, found, Reference(), bench=None, machine=[], config=config)
+
+
+def with_losses(facts: Facts, run: str, values: list[float]) -> Facts:
+    """The same with other losses on held-out tiles, one each 10 steps."""
+    steps = np.arange(1.0, 10 * len(values) + 1)
+    held = np.full(len(steps), np.nan)
+    held[9::10] = values
+    curve = Curve(run=run, steps=steps, loss=np.ones_like(steps), images_per_second=steps, val_loss=held, lr=steps)
+    return replace(facts, runs=[replace(one, curve=curve) if one.name == run else one for one in facts.runs])
+
+
+def with_score(facts: Facts, name: str, **numbers: Any) -> Facts:
+    items = [
+        replace(one, score=replace(one.score, **numbers)) if one.name == name and one.score else one
+        for one in facts.evaluations
+    ]
+    return replace(facts, evaluations=items)
+
+
+def of(facts: Facts, run: str) -> Any:
+    return next(one for one in judge(facts) if one.run == run)
+
+
+@pytest.mark.parametrize(
+    ("values", "rises", "falls"),
+    [([1.0, 0.5, 0.4, 0.3], False, True), ([1.0, 0.5, 0.5, 0.5], False, False), ([1.0, 0.4, 0.45, 0.5], True, False)],
+)
+def test_course_of_the_held_out_loss_is_told(facts: Facts, values: list[float], rises: bool, falls: bool) -> None:
+    other = with_losses(facts, "finetune-sentinel2", values)
+    course = held_out(next(run for run in other.runs if run.name == "finetune-sentinel2"))
+    assert course is not None
+    assert (course.rises, course.falls) == (rises, falls)
+    said = of(other, "finetune-sentinel2")
+    assert (said.trained.short == "yes, then it overfitted") == rises
+    assert any("Overfitting" in text for text in said.concerns) == rises
+    assert any("steps: 400" in step.command for step in said.steps) == falls
+
+
+def test_loss_that_was_measured_once_or_never_says_nothing(facts: Facts) -> None:
+    for values in ([], [0.5]):
+        other = with_losses(facts, "finetune-sentinel2", values)
+        assert "no held-out loss" in of(other, "finetune-sentinel2").trained.text
+
+
+def test_training_that_learnt_nothing_is_denied(facts: Facts) -> None:
+    runs = [replace(run, loss_first10=1.0, loss_last100=0.999) for run in facts.runs]
+    items = [replace(item, gain=None) for item in facts.evaluations]
+    found = of(replace(facts, runs=runs, evaluations=items), "finetune-gaofen2")
+    assert (found.trained.short, found.trained.mood) == ("no", "poor")
+
+
+@pytest.mark.parametrize(
+    ("fid", "words"), [(12.0, "as good as"), (30.0, "close to"), (100.0, "clearly short of"), (200.0, "far from")]
+)
+def test_score_is_held_against_floor_and_codec(facts: Facts, fid: float, words: str) -> None:
+    other = with_score(facts, "sentinel2-final", fid=fid)
+    final = next(item for item in other.evaluations if item.name == "sentinel2-final")
+    assert of(other, "finetune-sentinel2").quality.short.startswith(words)
+    assert final.score is not None
+    codec = replace(final, name="c", at="codec", label="the codec alone", score=replace(final.score, fid=190.0))
+    with_codec = replace(other, evaluations=[*other.evaluations, codec])
+    assert of(with_codec, "finetune-sentinel2").quality.short.startswith("as good as"), "the codec is what limits it"
+    assert any("codec loses detail" in text for text in of(with_codec, "finetune-sentinel2").concerns)
+    elsewhere = replace(codec, score=replace(final.score, fid=190.0, sha256="other"))
+    apart = replace(other, evaluations=[*other.evaluations, elsewhere])
+    assert of(apart, "finetune-sentinel2").quality.short.startswith(words), (
+        "scores of other features are not held against it"
+    )
+
+
+def test_lines_can_be_pasted_and_name_the_configuration(facts: Facts) -> None:
+    for judgement in judge(facts):
+        assert judgement.steps
+        for step in judgement.steps:
+            words = shlex.split(step.command)
+            assert words[:1] == ["dithc"]
+            if words[1] == "run":
+                assert "results/fa ke/config.json" in words
+    assert not any(
+        step.command.startswith("dithc run") for one in judge(replace(facts, config=None)) for step in one.steps
+    )
+
+
+def test_model_of_own_size_is_not_called_by_its_preset(facts: Facts) -> None:
+    run = facts.runs[0]
+    assert run.model == "DiT-S/2"
+    assert replace(run, changes={"hidden_size": 160, "depth": 6}).model == "DiT, own size, width 160, depth 6, patch 2"
+
+
+def test_only_like_stands_beside_the_paper(facts: Facts, tree: Any) -> None:
+    from dithc.report.engine.published import read_reference
+
+    reference = read_reference(Path(__file__).parents[2] / "config" / "paper" / "reference.yaml")
+    papers = {"H100, batch 112": 24.97}
+    items: list[EvaluationFacts] = [replace(item, paper=papers) for item in facts.evaluations]
+    own = beside_paper(replace(facts, evaluations=items), reference)
+    assert own.table is None
+    assert any("not comparable" in reason for reason in own.reasons)
+    like = with_score(replace(facts, evaluations=items), "sentinel2-final", comparable=True)
+    table = beside_paper(like, reference).table
+    assert table is not None
+    assert [row[0].text for row in table.rows] == ["Sentinel-2"]

@@ -13,7 +13,7 @@ from dithc.bench.bound_child import child_of
 SLEEP = [sys.executable, "-c", "import time; time.sleep(3600)"]
 BENCH = f"""
 import sys
-from dithc.bench.children import child_of
+from dithc.bench.bound_child import child_of
 with child_of({SLEEP!r}) as child:
     sys.stdout.write(f"{{child.pid}}\\n")
     sys.stdout.flush()

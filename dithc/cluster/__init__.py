@@ -10,7 +10,8 @@ How to change it: another scheduler is another `Queue`, or another entry of `sys
 """
 
 from dithc.cluster import deadline, site
-from dithc.cluster.queue import Job, Queue, queue_of
+from dithc.cluster.queue import Job, Queue
+from dithc.cluster.queues import queue_of
 from dithc.cluster.reasons import ended_because, waits_in_vain
 from dithc.cluster.trial import run_trial
 

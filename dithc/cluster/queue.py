@@ -72,20 +72,3 @@ class Queue(Protocol):
 
     def again(self, job_id: str) -> bool:
         """Puts a job back into the queue, to run once more under the same number; false where that was refused."""
-
-
-def queue_of(scheduler: str) -> Queue:
-    """The queue of a scheduler (`machine.scheduler`).
-
-    Raises:
-        ValueError: it is none that has a queue.
-    """
-    if scheduler == "slurm":
-        from dithc.cluster.slurm import SlurmQueue
-
-        return SlurmQueue()
-    if scheduler == "generic":
-        from dithc.cluster.generic_queue import GenericQueue
-
-        return GenericQueue()
-    raise ValueError(f"scheduler {scheduler!r} has no queue")

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies
 
-from dithc.automem.planning.decision import Decision, Plan
+from dithc.automem.planning.decision import Decision
+from dithc.automem.planning.document import Plan
 from dithc.automem.trace import Saved, StateItem, Trace, Unit, Weight
 
 

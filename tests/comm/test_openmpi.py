@@ -64,7 +64,7 @@ def openmpi(monkeypatch):
     ids=["1", "2", "4", "iallreduce", "2-nodes"],
 )
 def test_collectives_under_open_mpi(ranks, environment):
-    done = run_program("process_group_program.py", ranks, *SCENES, **environment)
+    done = run_program("process_group/process_group_program.py", ranks, *SCENES, **environment)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dithc.automem.planning.plan import Plan
+from dithc.automem.planning.planner import Plan
 from dithc.comm import Group
 from dithc.config import training
 from dithc.hardware import Machine, discover

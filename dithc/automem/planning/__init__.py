@@ -6,8 +6,9 @@ Invariants: a plan is the first rung of `ladder` that fits; the same trace and t
 How to change it: another order of what leaves fast memory is an order in `ladder.py`; what is predicted is in `timeline.py`.
 """
 
-from dithc.automem.planning.decision import Decision, Level, Plan
-from dithc.automem.planning.plan import plan
+from dithc.automem.planning.decision import Decision, Level
+from dithc.automem.planning.document import Plan
+from dithc.automem.planning.planner import plan
 from dithc.automem.planning.turns import Turn, turns_of
 
 __all__ = ["Decision", "Level", "Plan", "Turn", "plan", "turns_of"]

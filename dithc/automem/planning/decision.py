@@ -3,15 +3,9 @@
 Plain data, JSON both ways. A plan is advice: a tensor lies somewhere valid with any plan or with none.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
-
-from dithc.log import problem
-from dithc.sealed import parse
-
-SCHEMA = 1
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 Place = Literal["fast", "slow"]
 Kind = Literal["outside", "state", "weights", "gradients", "saved", "working"]
@@ -95,105 +89,3 @@ class Phase:
     slow_parts: Mapping[Kind, int]
     load_bytes: int  # of copies that start to run in this phase
     offload_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Decisions by unit, places of state by name, and the predicted timeline of one step."""
-
-    units: Mapping[str, Decision]  # in forward order
-    state: Mapping[str, Place]
-    phases: tuple[Phase, ...]
-    fits: bool  # whether fast and slow memory hold it all
-    reasons: tuple[
-        str, ...
-    ]  # what was decided and why; where it does not fit: the phase, the missing bytes, the remedy
-    fast: Level
-    slow: Level
-    in_place_bytes: int = 0  # of weights that operators read from slow memory in a step, without a copy
-
-    @property
-    def everything_resident(self) -> bool:
-        """Whether nothing moves: all that the step touches stays in fast memory."""
-        return all(place == "fast" for place in self.state.values()) and all(
-            decision.weights == "fast"
-            and decision.gradients == "fast"
-            and not decision.recompute
-            and "offload" not in decision.saved
-            for decision in self.units.values()
-        )
-
-    @property
-    def moved_bytes(self) -> int:
-        """Bytes that cross between the levels in one step: copies, and weights that are read in place."""
-        return self.in_place_bytes + sum(phase.load_bytes + phase.offload_bytes for phase in self.phases)
-
-    @property
-    def stall_seconds(self) -> float:
-        """Predicted waiting of one step."""
-        return sum(phase.stall_seconds for phase in self.phases)
-
-    @property
-    def step_seconds(self) -> float:
-        """Predicted time of one step: computing (recomputation too) and waiting."""
-        return sum(phase.seconds + phase.stall_seconds for phase in self.phases)
-
-    @property
-    def peak_fast_bytes(self) -> int:
-        """Most bytes in use in fast memory at any moment of the predicted step."""
-        return max((phase.fast_bytes for phase in self.phases), default=0)
-
-    def describe(self) -> str:
-        """A table to print: one line a unit, then totals and reasons."""
-        from dithc.automem.planning.table import table
-
-        return table(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {"schema": SCHEMA, **asdict(self)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Plan":
-        """The reverse of `to_dict`.
-
-        Raises:
-            UserError: another schema, or fields that are missing or unknown.
-        """
-        if data.get("schema") != SCHEMA:
-            raise _unreadable(f"schema {data.get('schema')}", f"schema {SCHEMA}")
-        fields = {key: value for key, value in data.items() if key != "schema"}
-        try:
-            units = {
-                name: Decision(**{**decision, "saved": tuple(decision["saved"])})
-                for name, decision in fields.pop("units").items()
-            }
-            phases = tuple(Phase(**phase) for phase in fields.pop("phases"))
-            reasons = tuple(fields.pop("reasons"))
-            fast, slow = Level(**fields.pop("fast")), Level(**fields.pop("slow"))
-            return cls(units=units, phases=phases, reasons=reasons, fast=fast, slow=slow, **fields)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise _unreadable(str(error), "the fields that this version writes") from error
-
-    def to_json(self) -> str:
-        """Text of `to_dict`."""
-        return json.dumps(self.to_dict())
-
-    @classmethod
-    def from_json(cls, text: str) -> "Plan":
-        """The reverse of `to_json`.
-
-        Raises:
-            UserError: not JSON, or not a plan.
-        """
-        try:
-            data = parse(text)
-        except ValueError as error:
-            raise _unreadable(str(error), "JSON") from error
-        if not isinstance(data, dict):
-            raise _unreadable(type(data).__name__, "an object")
-        return cls.from_dict(data)
-
-
-def _unreadable(got: str, expected: str) -> Exception:
-    return problem("memory plan", got=got, expected=expected, remedy="let AutoMem make it again with this version")

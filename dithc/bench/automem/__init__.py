@@ -5,6 +5,7 @@ Invariants: a part that cannot run here is a result with its reason; every run i
 How to change it: another part is a method of `runs.Trainings`, or a function of `steps.py`, and a line of `measure.py`.
 """
 
-from dithc.bench.automem.measure import AutoMemSettings, bench_automem
+from dithc.bench.automem.measure import bench_automem
+from dithc.bench.automem.settings import AutoMemSettings
 
 __all__ = ["AutoMemSettings", "bench_automem"]

@@ -4,22 +4,20 @@ Five parts, each of which can be measured alone. `budget`, `file` and `largest-b
 (`runs.py`); `pool` and `resident` are steps inside this one (`steps.py`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 from dithc.bench.automem.runs import Trainings
+from dithc.bench.automem.settings import PARTS, AutoMemSettings
 from dithc.bench.automem.steps import pool_rows, resident_rows
-from dithc.bench.ceilings import Precision
 from dithc.bench.record import circumstances, prepare_threads
 from dithc.log import logger, problem
 from dithc.model import PRESETS
 from dithc.sittings import Stopped, now
 
 log = logger(__name__)
-PARTS = ("budget", "file", "largest-batch", "pool", "resident")
 COUNTED = {
     "takes_bytes": "the highest resident size of the unmanaged process, less what it was before its model was made",
     "peak_fast_bytes": "the highest number of physical bytes that the fastest tier ever held, in use and idle, kept by the pool",
@@ -28,54 +26,6 @@ COUNTED = {
     "page_faults": "of the process in a step, without those that read a disk (getrusage)",
     "largest": "batch of which a step ran to its end under the limit, in a fresh process, while the next larger one did not",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class AutoMemSettings:
-    """What to measure.
-
-    Attributes:
-        only: of PARTS.
-        model: preset of `budget`, `file` and `largest-batch`.
-        overrides: fields of the presets to change, by name.
-        batch: images a step; in `largest-batch` that of the first try.
-        dtype: of the arithmetic.
-        budget: of the fastest tier in `budget`, as a share of what the training takes unmanaged.
-        limit: on the process in `file`, as a share of the peak of the unmanaged one.
-        folder: of the file tier.
-        file_gib: of the file tier.
-        memory_gib: limit on the process in `largest-batch`.
-        fast_share: of what the limit leaves beside the bare process, the budget of the fastest tier in `file` and
-            `largest-batch`; the rest is for what does not come from a tier.
-        most: the largest batch to try.
-        step_models: presets of `pool` and `resident`.
-        repeats: steps of each contender there.
-        threads: compute threads; None takes the core plan's.
-        rounds: runs of each contender; the first order, then the reverse.
-        warmup: steps of a run before the clock: two of a managed one are recorded, the third one moves what is to rest elsewhere.
-        steps: steps of a run on the clock.
-        seed: of weights and batches.
-    """
-
-    only: tuple[str, ...] = PARTS
-    model: str = "DiT-XL/2"
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    batch: int = 8
-    dtype: Precision = "fp32"
-    budget: float = 0.4
-    limit: float = 0.6
-    folder: Path = Path()
-    file_gib: float = 16.0
-    memory_gib: float = 24.0
-    fast_share: float = 0.75
-    most: int = 64
-    step_models: tuple[str, ...] = ("DiT-S/2", "DiT-B/2")
-    repeats: int = 15
-    threads: int | None = None
-    rounds: int = 2
-    warmup: int = 3
-    steps: int = 3
-    seed: int = 0
 
 
 def bench_automem(settings: AutoMemSettings) -> dict[str, Any]:

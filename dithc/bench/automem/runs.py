@@ -5,15 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dithc.bench.automem.settings import AutoMemSettings
 from dithc.bench.timing import Timing, spread
 from dithc.bench.trainings import Contender, MemoryLimit, Run, run_once, turns
 from dithc.log import UserError, logger, problem
 from dithc.sittings import Stopped
-
-if TYPE_CHECKING:
-    from dithc.bench.automem.measure import AutoMemSettings
 
 log = logger(__name__)
 GIB, MIB = 1 << 30, 1 << 20
@@ -35,7 +33,7 @@ class Probe:
 class Trainings:
     """Runs of one model on one rank, for the parts that compare trainings."""
 
-    def __init__(self, settings: "AutoMemSettings", *, threads: int) -> None:
+    def __init__(self, settings: AutoMemSettings, *, threads: int) -> None:
         self._settings, self._threads = settings, threads
         self._unmanaged: Run | None = None
         self._how = ""  # the last limit was kept

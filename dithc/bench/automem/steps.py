@@ -5,12 +5,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from dithc import native
 from dithc.automem import AutoMem, manager
+from dithc.bench.automem.settings import AutoMemSettings
 from dithc.bench.step_variants import CONTENDERS, DITHC, Batch, Training, TrainingStep, quiet_choices
 from dithc.bench.timing import Timing, spread
 from dithc.diffusion import Schedule
@@ -18,16 +19,13 @@ from dithc.log import problem
 from dithc.memory import Pool, Tiers, TierSpec, hot_pool, use_pool
 from dithc.model import DiT
 
-if TYPE_CHECKING:
-    from dithc.bench.automem.measure import AutoMemSettings
-
 POOL, TORCH = "pool", "torch's allocator"
 UNMANAGED, RESIDENT = "unmanaged", "AutoMem, everything resident"
 # Of the fastest tier in `resident`, over what the model's state takes: activations fit as well, so that nothing has to move.
 ROOM = 16
 
 
-def pool_rows(settings: "AutoMemSettings") -> dict[str, Any]:
+def pool_rows(settings: AutoMemSettings) -> dict[str, Any]:
     """Steps whose outputs come from the pool of huge pages, and from torch's allocator, in turns."""
     rows = []
     for model in settings.step_models:
@@ -37,7 +35,7 @@ def pool_rows(settings: "AutoMemSettings") -> dict[str, Any]:
     return {"rows": rows}
 
 
-def resident_rows(settings: "AutoMemSettings") -> dict[str, Any]:
+def resident_rows(settings: AutoMemSettings) -> dict[str, Any]:
     """Steps of a model without AutoMem, and of one in two tiers of which the first holds everything, in turns."""
     rows = []
     for model in settings.step_models:
@@ -48,7 +46,7 @@ def resident_rows(settings: "AutoMemSettings") -> dict[str, Any]:
     return {"rows": rows}
 
 
-def _training(model: str, settings: "AutoMemSettings") -> Training:
+def _training(model: str, settings: AutoMemSettings) -> Training:
     if native.library() is None:
         remedy = "install a C compiler, then dithc again; without its kernels nothing comes from a pool"
         raise problem("bench automem", got=native.load().reason, expected="the compiled library", remedy=remedy)
@@ -71,7 +69,7 @@ def _under(pool: Pool, step: TrainingStep) -> Callable[[], float]:
 
 @contextmanager
 def _resident(
-    model: str, settings: "AutoMemSettings"
+    model: str, settings: AutoMemSettings
 ) -> Iterator[tuple[Callable[[], float], Callable[[], dict[str, Any]]]]:
     """A step of a managed model that serves its tiers while it runs, and what its tiers and its plan say afterwards."""
     training = _training(model, settings)
@@ -105,7 +103,7 @@ def _resident(
         tiers.close()
 
 
-def _rows(model: str, steps: Mapping[str, Callable[[], float]], settings: "AutoMemSettings") -> list[dict[str, Any]]:
+def _rows(model: str, steps: Mapping[str, Callable[[], float]], settings: AutoMemSettings) -> list[dict[str, Any]]:
     """A row for each contender, the first one's times over those of the others in the same round."""
     losses, seconds, faults = _take_turns(steps, warmup=settings.warmup, repeats=settings.repeats)
     first = next(iter(steps))

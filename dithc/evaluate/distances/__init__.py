@@ -8,6 +8,6 @@ How to change it: another distance is a file here, asked for in `beside.py`.
 from dithc.evaluate.distances.frechet import Floor, few_images, fid, floor, floor_at
 from dithc.evaluate.distances.interval import fid_interval
 from dithc.evaluate.distances.kernel import kid
-from dithc.evaluate.distances.neighbours import neighbours
+from dithc.evaluate.distances.precision_recall import neighbours
 
 __all__ = ["Floor", "few_images", "fid", "fid_interval", "floor", "floor_at", "kid", "neighbours"]

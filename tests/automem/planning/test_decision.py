@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from dithc.automem.planning.decision import Level, Plan
-from dithc.automem.planning.plan import plan
+from dithc.automem.planning.decision import Level
+from dithc.automem.planning.document import Plan
+from dithc.automem.planning.planner import plan
 from dithc.automem.trace import Trace
 from dithc.log import UserError
 from tests.automem.steps import blocks, traces

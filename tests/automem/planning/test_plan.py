@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import dithc.automem.planning.plan as planner
+import dithc.automem.planning.planner as planner
 import dithc.automem.planning.timeline as timelines
 from dithc.automem.planning.occupancy import Spans, occupancy
-from dithc.automem.planning.plan import Level, Plan, plan
+from dithc.automem.planning.planner import Level, Plan, plan
 from dithc.automem.trace import Saved, StateItem, Trace, Weight
 from dithc.log import UserError
 from tests.automem.steps import Played, blocks, traces, unit

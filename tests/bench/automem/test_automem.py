@@ -7,7 +7,7 @@ import pytest
 
 from dithc import native
 from dithc.bench import table
-from dithc.bench.automem.measure import AutoMemSettings, bench_automem
+from dithc.bench.automem import AutoMemSettings, bench_automem
 from dithc.bench.automem.runs import largest_of, row_of
 from dithc.bench.trainings.run import Run
 from dithc.cli import main

@@ -49,7 +49,7 @@ def done_lines(ranks: int) -> list[str]:
 )
 def test_collectives_and_what_stands_on_them(ranks, environment):
     scenes = [scene for scene in SCENES if "DITHC_MPI_WIRE" not in environment or scene not in EXACT]
-    done = run_program("process_group_program.py", ranks, *scenes, **environment)
+    done = run_program("process_group/process_group_program.py", ranks, *scenes, **environment)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == done_lines(ranks)
     if environment.get("DITHC_TEST_NODES") == "2" and ranks == 3:
@@ -61,13 +61,13 @@ def test_collectives_and_what_stands_on_them(ranks, environment):
 def test_arrays_longer_than_the_counts_of_mpi():
     if (available_bytes() or 0) < 8 << 30:
         pytest.skip("needs 8 GiB of memory")
-    done = run_program("process_group_program.py", 2, "long_arrays")
+    done = run_program("process_group/process_group_program.py", 2, "long_arrays")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == done_lines(2)
 
 
 def test_ranks_that_stay_away_are_an_error_in_time():
-    done = run_program("process_group_program.py", 3, "absent")
+    done = run_program("process_group/process_group_program.py", 3, "absent")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == done_lines(3)
     assert re.search(r"rank 0 of 3: waiting for \d+ s for rank 2 \(process \d+\); gives up after 10 s", done.stderr)
@@ -76,7 +76,7 @@ def test_ranks_that_stay_away_are_an_error_in_time():
 @pytest.mark.sampled("collectives")
 @pytest.mark.parametrize("environment", [{"DITHC_MPI_MODE": "fast"}, {"DITHC_MPI_WIRE": "int4"}])
 def test_a_mode_that_does_not_exist_is_refused(environment):
-    done = run_program("process_group_program.py", 2, "failures", **environment)
+    done = run_program("process_group/process_group_program.py", 2, "failures", **environment)
     assert done.returncode != 0
     assert "expected: " in done.stderr
 

@@ -30,7 +30,8 @@ PROGRAM = """
 import pickle, sys
 import torch
 from dithc.comm import connect
-from dithc.train import saving, train
+from dithc.train import train
+from dithc.train.checkpoints import saving
 with connect(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
     torch.set_num_threads(1)
     jobs, failing = pickle.load(file)

@@ -31,7 +31,7 @@ import pathlib, pickle, sys
 import torch
 from dithc.comm import connect
 from dithc.train import train
-from dithc.train.nonfinite import NotFinite
+from dithc.train.step.nonfinite import NotFinite
 from tests.train import faults
 with connect(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
     torch.set_num_threads(1)

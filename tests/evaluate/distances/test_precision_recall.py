@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dithc.evaluate.distances import neighbours as module
-from dithc.evaluate.distances.neighbours import Neighbours, neighbours
+from dithc.evaluate.distances import precision_recall as module
+from dithc.evaluate.distances.precision_recall import Neighbours, neighbours
 from dithc.log import UserError
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from operator import add
 
-from dithc.automem.planning.decision import Decision, Level, Phase, Place, Plan, rates_between
+from dithc.automem.planning.decision import Decision, Level, Phase, Place, rates_between
 from dithc.automem.planning.distance import (
     compute_seconds,
     hiding_distances,
@@ -21,6 +21,7 @@ from dithc.automem.planning.distance import (
     weight_loads,
     with_distances,
 )
+from dithc.automem.planning.document import Plan
 from dithc.automem.planning.ladder import Rung, decide, ladder
 from dithc.automem.planning.occupancy import is_dropped, occupancy, room, working_bytes
 from dithc.automem.planning.reasons import reasons

@@ -1,0 +1,167 @@
+"""A plan as a document: JSON both ways, and a table for a terminal, in which units that are treated alike share a line."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any
+
+from dithc.automem.planning.decision import Decision, Level, Phase, Place
+from dithc.automem.planning.reasons import size
+from dithc.log import problem
+from dithc.sealed import parse
+
+SCHEMA = 1
+HEAD = ("unit", "weights", "gradients", "saved kept", "offloaded", "recompute", "ahead")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Decisions by unit, places of state by name, and the predicted timeline of one step."""
+
+    units: Mapping[str, Decision]  # in forward order
+    state: Mapping[str, Place]
+    phases: tuple[Phase, ...]
+    fits: bool  # whether fast and slow memory hold it all
+    reasons: tuple[
+        str, ...
+    ]  # what was decided and why; where it does not fit: the phase, the missing bytes, the remedy
+    fast: Level
+    slow: Level
+    in_place_bytes: int = 0  # of weights that operators read from slow memory in a step, without a copy
+
+    @property
+    def everything_resident(self) -> bool:
+        """Whether nothing moves: all that the step touches stays in fast memory."""
+        return all(place == "fast" for place in self.state.values()) and all(
+            decision.weights == "fast"
+            and decision.gradients == "fast"
+            and not decision.recompute
+            and "offload" not in decision.saved
+            for decision in self.units.values()
+        )
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that cross between the levels in one step: copies, and weights that are read in place."""
+        return self.in_place_bytes + sum(phase.load_bytes + phase.offload_bytes for phase in self.phases)
+
+    @property
+    def stall_seconds(self) -> float:
+        """Predicted waiting of one step."""
+        return sum(phase.stall_seconds for phase in self.phases)
+
+    @property
+    def step_seconds(self) -> float:
+        """Predicted time of one step: computing (recomputation too) and waiting."""
+        return sum(phase.seconds + phase.stall_seconds for phase in self.phases)
+
+    @property
+    def peak_fast_bytes(self) -> int:
+        """Most bytes in use in fast memory at any moment of the predicted step."""
+        return max((phase.fast_bytes for phase in self.phases), default=0)
+
+    def describe(self) -> str:
+        """A table to print: one line a unit, then totals and reasons."""
+        return _table(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Plan":
+        """The reverse of `to_dict`.
+
+        Raises:
+            UserError: another schema, or fields that are missing or unknown.
+        """
+        if data.get("schema") != SCHEMA:
+            raise _unreadable(f"schema {data.get('schema')}", f"schema {SCHEMA}")
+        fields = {key: value for key, value in data.items() if key != "schema"}
+        try:
+            units = {
+                name: Decision(**{**decision, "saved": tuple(decision["saved"])})
+                for name, decision in fields.pop("units").items()
+            }
+            phases = tuple(Phase(**phase) for phase in fields.pop("phases"))
+            reasons = tuple(fields.pop("reasons"))
+            fast, slow = Level(**fields.pop("fast")), Level(**fields.pop("slow"))
+            return cls(units=units, phases=phases, reasons=reasons, fast=fast, slow=slow, **fields)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise _unreadable(str(error), "the fields that this version writes") from error
+
+    def to_json(self) -> str:
+        """Text of `to_dict`."""
+        return json.dumps(self.to_dict())
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """The reverse of `to_json`.
+
+        Raises:
+            UserError: not JSON, or not a plan.
+        """
+        try:
+            data = parse(text)
+        except ValueError as error:
+            raise _unreadable(str(error), "JSON") from error
+        if not isinstance(data, dict):
+            raise _unreadable(type(data).__name__, "an object")
+        return cls.from_dict(data)
+
+
+def _unreadable(got: str, expected: str) -> Exception:
+    return problem("memory plan", got=got, expected=expected, remedy="let AutoMem make it again with this version")
+
+
+def _table(plan: Plan) -> str:
+    """One line a unit (or run of like units), a line for state, then totals and reasons."""
+    rows = [HEAD, *_rows(plan)]
+    first = plan.phases[0] if plan.phases else None
+    if plan.state and first:
+        slow = sum(place == "slow" for place in plan.state.values())
+        held = f"{size(first.fast_parts['state'])} in {plan.fast.name}, {size(first.slow_parts['state'])} in {plan.slow.name}"
+        rows.append((f"state: {held} ({slow} of {len(plan.state)} pieces)",))
+    widths = [max(len(row[column]) for row in rows if len(row) > 1) for column in range(len(HEAD))]
+    lines = [
+        row[0] if len(row) == 1 else "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+        for row in rows
+    ]
+    return "\n".join([*lines, *_totals(plan), *plan.reasons])
+
+
+def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:
+    for cells, run in groupby(
+        ((name, _cells(decision)) for name, decision in plan.units.items()), key=lambda row: row[1]
+    ):
+        names = [name for name, _ in run]
+        yield (names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]} ({len(names)}, each)", *cells)
+
+
+def _cells(decision: Decision) -> tuple[str, ...]:
+    """All but the name; the distances as forward/backward turns."""
+    has_weights = decision.weight_bytes > 0
+    return (
+        f"{decision.weights} {size(decision.weight_bytes)}" if has_weights else "-",
+        decision.gradients if has_weights else "-",
+        size(decision.kept_bytes) if decision.kept_bytes else "-",
+        size(decision.offloaded_bytes) if decision.offloaded_bytes else "-",
+        "yes" if decision.recompute else "-",
+        f"{decision.forward_ahead}/{decision.backward_ahead}",
+    )
+
+
+def _totals(plan: Plan) -> list[str]:
+    loaded = sum(phase.load_bytes for phase in plan.phases)
+    offloaded = sum(phase.offload_bytes for phase in plan.phases)
+    in_place = f", {size(plan.in_place_bytes)} read in place" if plan.in_place_bytes else ""
+    seconds = plan.step_seconds
+    share = plan.stall_seconds / seconds if seconds else 0.0
+    budget = "no budget" if plan.fast.budget_bytes is None else f"budget {size(plan.fast.budget_bytes)}"
+    peak_slow = max((phase.slow_bytes for phase in plan.phases), default=0)
+    return [
+        f"moved in a step: {size(loaded)} loaded, {size(offloaded)} offloaded{in_place}",
+        f"predicted: {seconds:.3f} s a step, of which {plan.stall_seconds:.3f} s ({share:.1%}) are waiting",
+        f"peak: {plan.fast.name} {size(plan.peak_fast_bytes)} ({budget}), {plan.slow.name} {size(peak_slow)}",
+    ]

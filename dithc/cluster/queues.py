@@ -1,0 +1,18 @@
+"""Which queue serves a scheduler."""
+
+from dithc.cluster.generic_queue import GenericQueue
+from dithc.cluster.queue import Queue
+from dithc.cluster.slurm import SlurmQueue
+
+
+def queue_of(scheduler: str) -> Queue:
+    """The queue of a scheduler (`machine.scheduler`).
+
+    Raises:
+        ValueError: it is none that has a queue.
+    """
+    if scheduler == "slurm":
+        return SlurmQueue()
+    if scheduler == "generic":
+        return GenericQueue()
+    raise ValueError(f"scheduler {scheduler!r} has no queue")

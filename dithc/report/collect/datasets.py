@@ -38,7 +38,7 @@ def dataset_facts(experiment: Experiment, results: Results, name: str) -> Datase
         ranges=info.get("ranges") or {},
         tiles_folder=tiles.path.parent if tiles and info.get("shards") else None,
         scenes_folder=scenes.path.parent if scenes else None,
-        rendering=rendering_of(settings.display.model_dump(mode="json"), str(info.get("units") or "")),
+        rendering=rendering_of(settings.rendering.model_dump(mode="json"), str(info.get("units") or "")),
     )
 
 

@@ -1,4 +1,4 @@
-"""What of Snakemake's own is asked: what profiles and the command line say, and its mark for inputs whose time tells nothing.
+"""What of Snakemake itself is asked: what profiles and command line say, and that a result is made again for which nothing runs.
 
 To Snakemake, `--config` on the command line is given in the place of all that a profile has under `config`, so that one setting
 of the machine would take launcher, ranks and cores away. Here all are kept, from below: profiles in their order, the command
@@ -6,7 +6,7 @@ line.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,26 @@ def _said(argv: Sequence[str]) -> list[Words]:
     return [*found, ("the command line", list(args.config or []))]
 
 
-def ancient(path: str) -> Any:
-    """A path whose time tells Snakemake nothing: who has it as input waits for it, but does not run for it."""
-    from snakemake.io import ancient
+def also_make(plan: Any, outputs: Set[str]) -> None:
+    """Has Snakemake make these outputs too, and no other job for their sake; jobs that run anyway wait for them.
 
-    return ancient(path)
+    What is forced, or older than an input, makes all that follows from it run as well. So these are added when it is decided what
+    runs, of which each other job has its own reasons.
+
+    Args:
+        plan: Snakemake's `dag`.
+        outputs: paths; those that the plan does not have are left alone.
+    """
+    decide = plan.update_needrun
+
+    async def decide_and_add(*args: Any, **known: Any) -> None:
+        await decide(*args, **known)
+        for job in plan.jobs:
+            if not outputs.isdisjoint(map(str, job.output)) and not plan.finished(job):
+                plan._needrun.add(job)
+                plan.reason(job).forced = True
+        for job in plan._needrun:
+            plan._n_until_ready[job] = sum(1 for one in plan.dependencies[job] if one in plan._needrun)
+        plan._len = len(plan._finished | plan._needrun)
+
+    plan.update_needrun = decide_and_add

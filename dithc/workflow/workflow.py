@@ -13,12 +13,11 @@ from dithc.workflow.benches import Benches
 from dithc.workflow.driver import Driver
 from dithc.workflow.inputs import check_inputs
 from dithc.workflow.jobs import Jobs
-from dithc.workflow.layers import Words, ancient, words_of
+from dithc.workflow.layers import Words, also_make, words_of
 from dithc.workflow.matrix import Matrix
 from dithc.workflow.products import damaged, told
 from dithc.workflow.restored import digest_of, restorable
 
-Inputs = Any  # a path, a list of paths, or either by name
 log = logger("dithc.workflow")
 
 
@@ -56,32 +55,28 @@ class Workflow(Matrix):
         made.engine = engine
         return made
 
-    def made(self, inputs: Inputs) -> Inputs:
-        """The manifests that a job waits for, asked by the engine while it makes its plan.
+    def scene_input_in_plan(self, dataset: str) -> list[str]:
+        """As `scene_input`, asked by the engine while it makes its plan.
 
-        The first time, results that are not whole are marked as to be made again, if the plan has them. For those that will be
+        The first time, results that are not whole are marked as to be made again, if the plan has them; for those that will be
         the same no other job runs. Nothing on disk is changed, so a dry run shows the same plan. Jobs, which read the
         workflow's files again, do not look.
         """
-        if self.engine is None or not self.engine.is_main_process:
-            return inputs
-        if self._kept is None:
+        if self._kept is None and self.engine is not None and self.engine.is_main_process:
             self._kept = self._look(self.engine)
-        if isinstance(inputs, str):
-            return ancient(inputs) if inputs in self._kept else inputs
-        if isinstance(inputs, dict):
-            return {key: self.made(part) for key, part in inputs.items()}
-        return [self.made(part) for part in inputs]
+        return self.scene_input(dataset)
 
     def _look(self, engine: Any) -> dict[str, str]:
         """Marks what is to be made again; gives the digests of those results that nothing needs to run for."""
         faults = damaged(self.manifests)
-        engine.dag.forcefiles.update(faults)
         for path, found in faults.items():
             log.warning(told(path, found))
         atexit.register(self._tell_of_inputs, engine)  # a dry run calls nothing, and at its end a person looks
         asked = engine.dag_settings
-        return {} if asked.forceall or asked.forcerun else restorable(self, faults)
+        kept = {} if asked.forceall or asked.forcerun else restorable(self, faults)
+        engine.dag.forcefiles.update(faults.keys() - kept.keys())
+        also_make(engine.dag, set(kept))
+        return kept
 
     def _tell_of_inputs(self, engine: Any) -> None:
         """Says after a dry run what a run of its plan would end with before its first job."""

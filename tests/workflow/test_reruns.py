@@ -157,7 +157,8 @@ def test_a_stage_that_is_named_runs_again_with_the_report_alone(small: Path) -> 
 def test_a_changed_learning_rate_runs_that_training_and_what_follows(small: Path) -> None:
     before, after = digest(small, "runs/before/step_0000004.json"), digest(small, "runs/after/step_0000004.json")
     edit(small, "init: before}", "init: before, lr: 0.002}")
-    assert run(small)[0] == sorted(["finetune after 0000004", *JUDGED])
+    files(small, "latents/second")[0].unlink()  # made again beside it: what hangs on both has its own reasons
+    assert run(small)[0] == sorted(["latents second", "finetune after 0000004", *JUDGED])
     assert digest(small, "runs/before/step_0000004.json") == before
     assert digest(small, "runs/after/step_0000004.json") != after
 

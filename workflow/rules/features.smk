@@ -3,8 +3,8 @@
 
 rule extractor:
     input:
-        tiles=lambda wc: W.made(
-            W.path("tiles", W.experiment.extractors[wc.extractor].trained_on)
+        tiles=lambda wc: W.path(
+            "tiles", W.experiment.extractors[wc.extractor].trained_on
         ),
     output:
         W.path("extractors", "{extractor}"),
@@ -27,8 +27,8 @@ rule extractor:
 
 rule features_real:
     input:
-        tiles=lambda wc: W.made(W.path("tiles", wc.dataset)),
-        extractor=lambda wc: W.made(W.extractor_of(wc.extractor)),
+        tiles=W.path("tiles", "{dataset}"),
+        extractor=lambda wc: W.extractor_of(wc.extractor),
     output:
         W.path("features", "{dataset}.{split}.{images}.{extractor}"),
     log:
@@ -55,8 +55,8 @@ rule features_real:
 
 rule features_generated:
     input:
-        samples=lambda wc: W.made(W.path("samples", wc.evaluation)),
-        extractor=lambda wc: W.made(W.extractor_of(W.extractor_name(wc.evaluation))),
+        samples=W.path("samples", "{evaluation}"),
+        extractor=lambda wc: W.extractor_of(W.extractor_name(wc.evaluation)),
     output:
         W.path("features", "{evaluation}"),
     log:

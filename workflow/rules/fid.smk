@@ -3,9 +3,9 @@
 
 rule fid:
     input:
-        real=lambda wc: W.made(W.path("features", W.real_set(wc.evaluation))),
-        generated=lambda wc: W.made(W.path("features", wc.evaluation)),
-        tiles=lambda wc: W.made(W.path("tiles", W.dataset_of(wc.evaluation))),
+        real=lambda wc: W.path("features", W.real_set(wc.evaluation)),
+        generated=W.path("features", "{evaluation}"),
+        tiles=lambda wc: W.path("tiles", W.dataset_of(wc.evaluation)),
     output:
         W.path("fid", "{evaluation}"),
     log:

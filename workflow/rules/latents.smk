@@ -3,9 +3,7 @@
 
 rule codec:
     input:
-        tiles=lambda wc: W.made(
-            W.path("tiles", W.experiment.codecs[wc.codec].trained_on)
-        ),
+        tiles=lambda wc: W.path("tiles", W.experiment.codecs[wc.codec].trained_on),
     output:
         W.path("codecs", "{codec}"),
     log:
@@ -28,8 +26,8 @@ rule codec:
 
 rule latents:
     input:
-        tiles=lambda wc: W.made(W.path("tiles", wc.dataset)),
-        codec=lambda wc: W.made(W.codec_of(wc.dataset)),
+        tiles=W.path("tiles", "{dataset}"),
+        codec=lambda wc: W.codec_of(wc.dataset),
     output:
         W.path("latents", "{dataset}"),
     log:

@@ -5,7 +5,7 @@
 
 rule pretrain:
     input:
-        unpack(lambda wc: W.made(W.train_input(wc.run, int(wc.step)))),
+        unpack(lambda wc: W.train_input(wc.run, int(wc.step))),
     output:
         W.segment("{run}", "{step}"),
     log:

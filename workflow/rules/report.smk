@@ -3,7 +3,7 @@
 
 rule report:
     input:
-        manifests=lambda wc: W.made(W.manifests),
+        manifests=W.manifests,
         paper="config/paper/reference.yaml",
         bench=W.bench_file,
         strategies=W.strategies_file,

@@ -3,7 +3,7 @@
 
 rule sample:
     input:
-        unpack(lambda wc: W.made(W.sample_input(wc.evaluation))),
+        unpack(lambda wc: W.sample_input(wc.evaluation)),
     output:
         W.path("samples", "{evaluation}"),
     log:

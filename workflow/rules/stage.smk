@@ -1,9 +1,11 @@
 # Stage 1: scenes of any source onto one grid, with a mask.
+#
+# Every result begins here, so its input is also where the driver learns, while the plan is made, what is not whole.
 
 
 rule stage:
     input:
-        lambda wc: W.made(W.scene_input(wc.dataset)),
+        lambda wc: W.scene_input_in_plan(wc.dataset),
     output:
         W.path("scenes", "{dataset}"),
     log:

@@ -3,7 +3,7 @@
 
 rule tiles:
     input:
-        scenes=lambda wc: W.made(W.path("scenes", wc.dataset)),
+        scenes=W.path("scenes", "{dataset}"),
     output:
         W.path("tiles", "{dataset}"),
     log:

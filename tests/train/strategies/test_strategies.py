@@ -26,7 +26,8 @@ import dataclasses, pickle, sys
 import torch
 from dithc.comm import connect
 from dithc.hardware import discover
-from dithc.train import strategy, train
+from dithc.train import train
+from dithc.train.strategies import strategy
 with connect(int(sys.argv[2]), timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
     torch.set_num_threads(1)
     jobs, dies = pickle.load(file)

@@ -17,7 +17,7 @@ Invariants:
 - A copy of a model (`copy.deepcopy`, as for an average of weights) runs its own weights, and nobody manages it.
 - Calling it again replaces the earlier choice. It is applied before DistributedDataParallel and before compilation.
 How to change it: a new choice is an argument with a default that leaves the model alone, and a line in the log that says what it
-did. `plan.py` and what it imports decide, purely; `record.py` watches; `follow.py` acts, with `saved.py` (handles of saved
+did. `planning` decides, purely; `record.py` watches; `follow.py` acts, with `saved.py` (handles of saved
 tensors), `moves.py` (their copies), `weights.py` (copies of weights), `gradients.py` and `mode.py` (torch's own tensors).
 """
 

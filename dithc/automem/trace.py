@@ -16,13 +16,12 @@ Positions: unit `i` of L (counted from 0) runs forward at turn i and backward at
 which is turn 2 L - 1 - i of the step; the update comes last.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
+from dithc.automem.json_text import JsonText
 from dithc.log import problem
-from dithc.sealed import parse
 
 SCHEMA = 1
 
@@ -88,7 +87,7 @@ class Unit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
+class Trace(JsonText):
     """One training step: its units in forward order, and what belongs to none of them.
 
     Raises:
@@ -111,40 +110,28 @@ class Trace:
         return {"schema": SCHEMA, **asdict(self)}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Trace":
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The reverse of `to_dict`.
 
         Raises:
             UserError: another schema, or fields that are missing or unknown.
         """
         if data.get("schema") != SCHEMA:
-            raise _unreadable(f"schema {data.get('schema')}", f"schema {SCHEMA}")
+            raise cls.unreadable(f"schema {data.get('schema')}", f"schema {SCHEMA}")
         fields = {key: value for key, value in data.items() if key != "schema"}
         try:
             units = tuple(_unit(unit) for unit in fields.pop("units"))
             state = tuple(StateItem(**item) for item in fields.pop("state"))
             return cls(units=units, state=state, **fields)
         except (KeyError, TypeError, AttributeError) as error:
-            raise _unreadable(str(error), "the fields that this version writes") from error
+            raise cls.unreadable(str(error), "the fields that this version writes") from error
 
-    def to_json(self) -> str:
-        """Text of `to_dict`."""
-        return json.dumps(self.to_dict())
-
-    @classmethod
-    def from_json(cls, text: str) -> "Trace":
-        """The reverse of `to_json`.
-
-        Raises:
-            UserError: not JSON, or not a trace.
-        """
-        try:
-            data = parse(text)
-        except ValueError as error:
-            raise _unreadable(str(error), "JSON") from error
-        if not isinstance(data, dict):
-            raise _unreadable(type(data).__name__, "an object")
-        return cls.from_dict(data)
+    @staticmethod
+    def unreadable(got: str, expected: str) -> Exception:
+        """The error of a document that cannot be read."""
+        return problem(
+            "trace of a training step", got=got, expected=expected, remedy="record it again with this version"
+        )
 
 
 def _unit(data: Mapping[str, Any]) -> Unit:
@@ -152,10 +139,6 @@ def _unit(data: Mapping[str, Any]) -> Unit:
     weights = tuple(Weight(**weight) for weight in fields.pop("weights"))
     saved = tuple(Saved(**saved) for saved in fields.pop("saved"))
     return Unit(weights=weights, saved=saved, **fields)
-
-
-def _unreadable(got: str, expected: str) -> Exception:
-    return problem("trace of a training step", got=got, expected=expected, remedy="record it again with this version")
 
 
 def _check(trace: Trace) -> None:

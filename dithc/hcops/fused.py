@@ -7,10 +7,11 @@ and two backward. What they make between them lives until they have run.
 Legend: N batch, T tokens, D width, E width of the hidden layer, F output features, H heads, K head width (D = H * K).
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 from dithc.hcops import reference
@@ -109,6 +110,16 @@ class _Kind(NamedTuple):
     swiglu: bool
     cos: Tensor | None
     sin: Tensor | None
+
+
+all_are_seen: Callable[[], bool] = nn.modules.module._has_any_global_hook
+"""Whether somebody outside sees the calls of every module: a global hook."""
+
+
+def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether nobody outside (a subclass, a hook, another forward pass) has to see the calls of a module."""
+    hooks = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
+    return type(module) is kind and "forward" not in module.__dict__ and not any(hooks)
 
 
 def block_serves(x: Tensor, c: Tensor, weights: BlockWeights) -> bool:

@@ -13,17 +13,17 @@ from dithc.log import problem
 from dithc.model.embed import (
     LabelEmbedder,
     Linear,
-    LinearGelu,
     PatchEmbedder,
     Silu,
     TimestepEmbedder,
     position_embedding,
     rotary_tables,
 )
+from dithc.model.parts import Attention, GatedMlp, Mlp, Rotary
 from dithc.model.presets import DiTConfig, preset
+from dithc.model.whole import in_one_call
 
 EMBEDDING_STD = 0.02
-Rotary = tuple[Tensor | None, Tensor | None]  # cosines and sines (T, K/2), constants; or nothing
 
 
 class DiT(nn.Module):
@@ -92,14 +92,10 @@ class Block(nn.Module):
         self.mlp = (GatedMlp if config.mlp == "swiglu" else Mlp)(width, config.mlp_width)
         self.adaLN_modulation = nn.Sequential(Silu(), Linear(width, 6 * width))
 
+    @in_one_call
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
         """x (N, T, D), c (N, D)."""
-        weights, rms = self._weights(), self.kind.norm == "rms"
-        if weights is not None and hcops.fused.block_serves(x, c, weights):
-            (cos, sin), swiglu = self.attn.rotary, self.kind.mlp == "swiglu"
-            return hcops.fused.block(
-                x, c, weights, num_heads=self.attn.num_heads, rms=rms, swiglu=swiglu, cos=cos, sin=sin
-            )
+        rms = self.kind.norm == "rms"
         modulation: Tensor = self.adaLN_modulation(c)  # (N, 6D)
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, dim=1)  # (N, D) each
         normed, x = hcops.vector.adaln_and_stream(x, shift_a, scale_a, rms=rms)  # (N, T, D) each
@@ -107,96 +103,6 @@ class Block(nn.Module):
         normed, x = hcops.vector.adaln_and_stream(x, shift_m, scale_m, rms=rms)  # (N, T, D) each
         out: Tensor = self.mlp(normed, gate=gate_m, residual=x)
         return out  # (N, T, D)
-
-    def _weights(self) -> hcops.fused.BlockWeights | None:
-        """The parameters, where nobody outside has to see the calls of the parts."""
-        if nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]
-            return None
-        condition, attention, mlp = self.adaLN_modulation, self.attn, self.mlp
-        kind, first = (GatedMlp, Linear) if self.kind.mlp == "swiglu" else (Mlp, LinearGelu)
-        wholes = is_plain(condition, nn.Sequential), is_plain(attention, Attention), is_plain(mlp, kind)
-        if not all(wholes) or [type(part) for part in condition] != [Silu, Linear] or not is_plain(condition[0], Silu):
-            return None
-        layers = (condition[1], attention.qkv, attention.proj, *mlp.layers)
-        kinds = (Linear, Linear, Linear, first, Linear)
-        if not all(is_plain(layer, kind) for layer, kind in zip(layers, kinds, strict=True)):
-            return None
-        values: list[Any] = [value for layer in layers for value in (layer.weight, layer.bias)]
-        values += [attention.q_norm, attention.k_norm]
-        return hcops.fused.BlockWeights(*values)
-
-
-class Attention(nn.Module):
-    """Self-attention over all tokens of an image, and the gated residual connection behind it."""
-
-    def __init__(self, width: int, num_heads: int, *, rotary: Rotary = (None, None), norm: bool = False) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.rotary = rotary
-        self.q_norm, self.k_norm = (nn.Parameter(torch.ones(width // num_heads)) if norm else None for _ in range(2))
-        self.qkv = Linear(width, 3 * width)
-        self.proj = Linear(width, width)
-
-    def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
-        """residual + gate * (the mixed x); x and residual (N, T, D), gate (N, D)."""
-        qkv = self.qkv(x)  # (N, T, 3D)
-        (cos, sin), (q_norm, k_norm) = self.rotary, (self.q_norm, self.k_norm)
-        if cos is not None or q_norm is not None:
-            qkv = hcops.vector.rotate_heads(
-                qkv, self.num_heads, cos=cos, sin=sin, query_weight=q_norm, key_weight=k_norm
-            )
-        out: Tensor = self.proj(hcops.attention(qkv, self.num_heads), gate=gate, residual=residual)
-        return out  # (N, T, D)
-
-
-class Mlp(nn.Module):
-    """Two linear layers with a tanh GELU between, and the gated residual connection behind them."""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.fc1 = LinearGelu(width, hidden)
-        self.fc2 = Linear(hidden, width)
-
-    @property
-    def layers(self) -> tuple[nn.Linear, nn.Linear]:
-        """Both, in the order in which they run."""
-        return self.fc1, self.fc2
-
-    def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
-        """residual + gate * (x through both layers); x and residual (N, T, D), gate (N, D)."""
-        first, second = self.fc1, self.fc2
-        if is_plain(first, LinearGelu) and is_plain(second, Linear):
-            return hcops.fused.mlp(
-                x, first.weight, first.bias, second.weight, second.bias, gate=gate, residual=residual
-            )
-        out: Tensor = second(first(x), gate=gate, residual=residual)
-        return out  # (N, T, D)
-
-
-class GatedMlp(nn.Module):
-    """Two linear layers with a SwiGLU between (Shazeer 2020), and the gated residual connection behind them."""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.gate_up = Linear(width, 2 * hidden)  # the rows whose SiLU gates, then those that are gated
-        self.fc2 = Linear(hidden, width)
-
-    @property
-    def layers(self) -> tuple[nn.Linear, nn.Linear]:
-        """Both, in the order in which they run."""
-        return self.gate_up, self.fc2
-
-    def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
-        """residual + gate * (x through both layers); x and residual (N, T, D), gate (N, D)."""
-        hidden = hcops.vector.swiglu(self.gate_up(x))  # (N, T, E)
-        out: Tensor = self.fc2(hidden, gate=gate, residual=residual)
-        return out  # (N, T, D)
-
-
-def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether nobody outside (a subclass, a hook, another forward pass) has to see the calls of a module."""
-    hooks = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
-    return type(module) is kind and "forward" not in module.__dict__ and not any(hooks)
 
 
 class FinalLayer(nn.Module):

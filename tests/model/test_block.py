@@ -278,7 +278,7 @@ def test_pass_that_failed_leaves_gradients_as_they_were_and_the_next_one_right(
             patched.setattr(native.library(), failing, fail)
         else:
             original = raw
-            patched.setattr(hcops.gradients, "raw", lambda name: fail if name == failing else original(name))
+            patched.setattr(hcops.autograd.gradients, "raw", lambda name: fail if name == failing else original(name))
         with pytest.raises(MemoryError, match="none left"):
             out.backward()
     assert all(weight.grad is None for weight in weights)

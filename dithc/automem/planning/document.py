@@ -1,22 +1,21 @@
 """A plan as a document: JSON both ways, and a table for a terminal, in which units that are treated alike share a line."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
+from dithc.automem.json_text import JsonText
 from dithc.automem.planning.decision import Decision, Level, Phase, Place
 from dithc.automem.planning.reasons import size
 from dithc.log import problem
-from dithc.sealed import parse
 
 SCHEMA = 1
 HEAD = ("unit", "weights", "gradients", "saved kept", "offloaded", "recompute", "ahead")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(JsonText):
     """Decisions by unit, places of state by name, and the predicted timeline of one step."""
 
     units: Mapping[str, Decision]  # in forward order
@@ -70,14 +69,14 @@ class Plan:
         return {"schema": SCHEMA, **asdict(self)}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Plan":
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The reverse of `to_dict`.
 
         Raises:
             UserError: another schema, or fields that are missing or unknown.
         """
         if data.get("schema") != SCHEMA:
-            raise _unreadable(f"schema {data.get('schema')}", f"schema {SCHEMA}")
+            raise cls.unreadable(f"schema {data.get('schema')}", f"schema {SCHEMA}")
         fields = {key: value for key, value in data.items() if key != "schema"}
         try:
             units = {
@@ -89,30 +88,12 @@ class Plan:
             fast, slow = Level(**fields.pop("fast")), Level(**fields.pop("slow"))
             return cls(units=units, phases=phases, reasons=reasons, fast=fast, slow=slow, **fields)
         except (KeyError, TypeError, AttributeError) as error:
-            raise _unreadable(str(error), "the fields that this version writes") from error
+            raise cls.unreadable(str(error), "the fields that this version writes") from error
 
-    def to_json(self) -> str:
-        """Text of `to_dict`."""
-        return json.dumps(self.to_dict())
-
-    @classmethod
-    def from_json(cls, text: str) -> "Plan":
-        """The reverse of `to_json`.
-
-        Raises:
-            UserError: not JSON, or not a plan.
-        """
-        try:
-            data = parse(text)
-        except ValueError as error:
-            raise _unreadable(str(error), "JSON") from error
-        if not isinstance(data, dict):
-            raise _unreadable(type(data).__name__, "an object")
-        return cls.from_dict(data)
-
-
-def _unreadable(got: str, expected: str) -> Exception:
-    return problem("memory plan", got=got, expected=expected, remedy="let AutoMem make it again with this version")
+    @staticmethod
+    def unreadable(got: str, expected: str) -> Exception:
+        """The error of a document that cannot be read."""
+        return problem("memory plan", got=got, expected=expected, remedy="let AutoMem make it again with this version")
 
 
 def _table(plan: Plan) -> str:

@@ -20,6 +20,7 @@ from dithc.data.readers import archive, read_scenes
 from dithc.data.readers.archive import unpacked
 from dithc.data.scene import Reason, Refused, Rejection, Scene
 from dithc.log import UserError
+from tests.data.readers.reading import one_of
 
 ENTRY = "S2A.SAFE/MTD_MSIL2A.xml"
 
@@ -28,16 +29,7 @@ def read_all(folder: Path, **settings: Any) -> list[Scene | Rejection]:
     return list(read_scenes(datasets.Sentinel2(kind="sentinel2", path="x", **settings), folder))
 
 
-def read_one(folder: Path, **settings: Any) -> Scene:
-    (found,) = read_all(folder, **settings)
-    assert isinstance(found, Scene), found.refused
-    return found
-
-
-def refusal(folder: Path, **settings: Any) -> Refused:
-    (found,) = read_all(folder, **settings)
-    assert isinstance(found, Rejection)
-    return found.refused
+read_one, refusal = one_of(read_all)
 
 
 @pytest.fixture(autouse=True)

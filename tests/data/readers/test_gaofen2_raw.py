@@ -26,6 +26,7 @@ from dithc.data.synthetic.gaofen2 import GaofenScene
 from dithc.data.synthetic.gaofen2_raw import RATIO, RawProduct
 from dithc.data.table import read_rows
 from dithc.log import UserError
+from tests.data.readers.reading import one_of
 
 SIZE, SEED, GSD_M = 48, 5, 3.24
 METRES = 20.0
@@ -36,10 +37,7 @@ def read_all(folder: Path, **settings: Any) -> list[Scene | Rejection]:
     return list(read_scenes(datasets.Gaofen2(kind="gaofen2", path=str(folder), **settings), folder))
 
 
-def read_one(folder: Path, **settings: Any) -> Scene:
-    (scene,) = read_all(folder, **settings)
-    assert isinstance(scene, Scene), scene.refused
-    return scene
+read_one, _ = one_of(read_all)
 
 
 def refusals(folder: Path, **settings: Any) -> list[Rejection]:

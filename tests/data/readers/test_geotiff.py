@@ -15,6 +15,7 @@ from dithc.data.scene import Reason, Rejection, Scene
 from dithc.data.synthetic.geotiff import BANDS, OFFSET, SCALE
 from dithc.data.table import read_rows
 from dithc.log import UserError
+from tests.data.readers.reading import one_of
 
 LANDSAT = {"bands": list(BANDS), "units": "reflectance", "scale": SCALE, "offset": OFFSET, "sensor": "OLI"}
 PLACE: dict[str, Any] = {"transform": (30.0, 0.0, 500_000.0, 0.0, -30.0, 4_400_000.0), "epsg": 32650}
@@ -25,10 +26,7 @@ def read_all(folder: Path, **settings: Any) -> list[Scene | Rejection]:
     return list(read_scenes(source, folder))
 
 
-def read_one(folder: Path, **settings: Any) -> Scene:
-    (scene,) = read_all(folder, **settings)
-    assert isinstance(scene, Scene), scene.refused
-    return scene
+read_one, _ = one_of(read_all)
 
 
 def refusal(folder: Path, **settings: Any) -> Rejection:

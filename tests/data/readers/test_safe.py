@@ -16,8 +16,9 @@ from dithc.config import datasets
 from dithc.data.raster import north_up, read_raster, write_geotiff
 from dithc.data.readers import read_scenes
 from dithc.data.readers.safe_metadata import read_metadata
-from dithc.data.scene import Mask, Reason, Refused, Rejection, Scene
+from dithc.data.scene import Mask, Reason, Rejection, Scene
 from dithc.log import UserError
+from tests.data.readers.reading import one_of
 
 L1C = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
 L2A = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B11", "B12"]
@@ -28,21 +29,7 @@ def read_all(folder: Path, **settings: Any) -> list[Scene | Rejection]:
     return list(read_scenes(source, folder))
 
 
-def read_one(folder: Path, **settings: Any) -> Scene:
-    (scene,) = read_all(folder, **settings)
-    assert isinstance(scene, Scene), scene.refused
-    return scene
-
-
-def refusal(folder: Path, **settings: Any) -> Refused:
-    (rejection,) = read_all(folder, **settings)
-    assert isinstance(rejection, Rejection)
-    refused = rejection.refused
-    assert refused.what
-    assert refused.got
-    assert refused.expected
-    assert refused.remedy
-    return refused
+read_one, refusal = one_of(read_all)
 
 
 def band(product: Path, name: str) -> Path:

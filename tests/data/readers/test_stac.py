@@ -19,6 +19,7 @@ from dithc.data.raster import north_up, read_raster, write_geotiff
 from dithc.data.readers import read_scenes
 from dithc.data.readers.stac_numbers import numbers_of
 from dithc.data.scene import Mask, Reason, Refused, Rejection, Scene
+from tests.data.readers.reading import one_of
 
 TEN_METRES = ["B02", "B03", "B04", "B08"]
 EARTH_SEARCH, PLANETARY_COMPUTER, COLLECTION_1 = "*_0_L2A", "*MSIL2A*", "*_T*Z_L2A"
@@ -29,21 +30,7 @@ def read_all(folder: Path, **settings: Any) -> list[Scene | Rejection]:
     return list(read_scenes(source, folder))
 
 
-def read_one(folder: Path, **settings: Any) -> Scene:
-    (scene,) = read_all(folder, **settings)
-    assert isinstance(scene, Scene), scene.refused
-    return scene
-
-
-def refusal(folder: Path, **settings: Any) -> Refused:
-    (rejection,) = read_all(folder, **settings)
-    assert isinstance(rejection, Rejection)
-    refused = rejection.refused
-    assert refused.what
-    assert refused.got
-    assert refused.expected
-    assert refused.remedy
-    return refused
+read_one, refusal = one_of(read_all)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,79 @@
+"""What a block is made of: attention over the tokens, and an MLP, each with the gated residual connection behind it.
+
+Legend: N batch, T tokens, D width, K head width, E width of the hidden layer of the MLP.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from dithc import hcops
+from dithc.model.embed import Linear, LinearGelu
+
+Rotary = tuple[Tensor | None, Tensor | None]  # cosines and sines (T, K/2), constants; or nothing
+
+
+class Attention(nn.Module):
+    """Self-attention over all tokens of an image, and the gated residual connection behind it."""
+
+    def __init__(self, width: int, num_heads: int, *, rotary: Rotary = (None, None), norm: bool = False) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.rotary = rotary
+        self.q_norm, self.k_norm = (nn.Parameter(torch.ones(width // num_heads)) if norm else None for _ in range(2))
+        self.qkv = Linear(width, 3 * width)
+        self.proj = Linear(width, width)
+
+    def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
+        """residual + gate * (the mixed x); x and residual (N, T, D), gate (N, D)."""
+        qkv = self.qkv(x)  # (N, T, 3D)
+        (cos, sin), (q_norm, k_norm) = self.rotary, (self.q_norm, self.k_norm)
+        if cos is not None or q_norm is not None:
+            qkv = hcops.vector.rotate_heads(
+                qkv, self.num_heads, cos=cos, sin=sin, query_weight=q_norm, key_weight=k_norm
+            )
+        out: Tensor = self.proj(hcops.attention(qkv, self.num_heads), gate=gate, residual=residual)
+        return out  # (N, T, D)
+
+
+class Mlp(nn.Module):
+    """Two linear layers with a tanh GELU between, and the gated residual connection behind them."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.fc1 = LinearGelu(width, hidden)
+        self.fc2 = Linear(hidden, width)
+
+    @property
+    def layers(self) -> tuple[nn.Linear, nn.Linear]:
+        """Both, in the order in which they run."""
+        return self.fc1, self.fc2
+
+    def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
+        """residual + gate * (x through both layers); x and residual (N, T, D), gate (N, D)."""
+        first, second = self.fc1, self.fc2
+        if hcops.fused.is_plain(first, LinearGelu) and hcops.fused.is_plain(second, Linear):
+            return hcops.fused.mlp(
+                x, first.weight, first.bias, second.weight, second.bias, gate=gate, residual=residual
+            )
+        out: Tensor = second(first(x), gate=gate, residual=residual)
+        return out  # (N, T, D)
+
+
+class GatedMlp(nn.Module):
+    """Two linear layers with a SwiGLU between (Shazeer 2020), and the gated residual connection behind them."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate_up = Linear(width, 2 * hidden)  # the rows whose SiLU gates, then those that are gated
+        self.fc2 = Linear(hidden, width)
+
+    @property
+    def layers(self) -> tuple[nn.Linear, nn.Linear]:
+        """Both, in the order in which they run."""
+        return self.gate_up, self.fc2
+
+    def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
+        """residual + gate * (x through both layers); x and residual (N, T, D), gate (N, D)."""
+        hidden = hcops.vector.swiglu(self.gate_up(x))  # (N, T, E)
+        out: Tensor = self.fc2(hidden, gate=gate, residual=residual)
+        return out  # (N, T, D)

@@ -18,17 +18,20 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 CSS = Path(__file__).parents[2] / "dithc" / "report" / "page" / "report.css"
 # Looks at the page, as it is, in frames of several widths; the answer stands in the document that the browser prints.
 LOOK = """<!doctype html><body>FRAMES<script>
-addEventListener("load", () => {
-  const found = [...document.querySelectorAll("iframe")].map((frame) => {
+addEventListener("load", async () => {
+  const found = [];
+  for (const frame of document.querySelectorAll("iframe")) {
     const page = frame.contentDocument, large = page.getElementById("large");
     const buttons = [...page.querySelectorAll("button.enlarge")];
     buttons[0].click();
     const opened = [large.open, large.querySelector("img").alt === buttons[0].querySelector("img").alt];
     large.dispatchEvent(new frame.contentWindow.KeyboardEvent("keydown", { key: "ArrowRight" }));
     opened.push(large.querySelector("p").textContent === buttons[1].dataset.title);
+    const closed = new Promise((told) => large.addEventListener("close", told, { once: true }));
     large.close();
+    await closed;
     opened.push(page.activeElement === buttons[1]);
-    return {
+    found.push({
       inner: frame.contentWindow.innerWidth, wide: page.scrollingElement.scrollWidth, opened,
       fetched: frame.contentWindow.performance.getEntriesByType("resource").map((one) => one.name)
         .filter((name) => !name.startsWith("data:")),
@@ -36,8 +39,8 @@ addEventListener("load", () => {
       untold: [...page.querySelectorAll("table")]
         .filter((table) => !table.caption || table.querySelector("th:not([scope])")).length,
       heads: [...page.querySelectorAll("h1, h2, h3, h4")].map((head) => Number(head.tagName[1])),
-    };
-  });
+    });
+  }
   document.body.textContent = "FOUND" + JSON.stringify(found) + "DNUOF";
 });
 </script></body>"""
@@ -56,6 +59,7 @@ def test_page_fits_every_screen_fetches_nothing_and_tells_every_picture(tree: An
         "--disable-gpu",
         "--allow-file-access-from-files",
         "--window-size=1600,900",
+        "--virtual-time-budget=20000",
     )
     words = [
         str(BROWSER),

@@ -295,9 +295,9 @@ class Tree:
         return self
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    """A complete results tree."""
+    """A complete results tree, which tests read and leave as it is."""
     return Tree(tmp_path_factory.mktemp("tree")).all()
 
 

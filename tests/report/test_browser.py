@@ -7,11 +7,8 @@ import shutil
 import subprocess
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from dithc.report import write_report
 
 WIDTHS = (360, 768, 1400)
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -46,10 +43,9 @@ addEventListener("load", () => {
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium is installed: the page is not looked at in a browser")
-def test_page_fits_every_screen_fetches_nothing_and_tells_every_picture(tree: Any, tmp_path: Path) -> None:
-    write_report(tree.experiment, tree.paths, out=tmp_path / "report.html", config=Path("results/fake/config.json"))
+def test_page_fits_every_screen_fetches_nothing_and_tells_every_picture(out: Path, tmp_path: Path) -> None:
     frames = "".join(
-        f'<iframe src="report.html" width="{width}" height="800" style="border:0"></iframe>' for width in WIDTHS
+        f'<iframe src="file://{out}" width="{width}" height="800" style="border:0"></iframe>' for width in WIDTHS
     )
     (tmp_path / "look.html").write_text(LOOK.replace("FRAMES", frames))
     options = (

@@ -21,22 +21,6 @@ from dithc.report.words import between, score
 from dithc.runs import Manifest
 
 REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
-BENCH = {
-    "bench": "step",
-    "settings": {"model": "DiT-S/2", "batch": 16},
-    "contenders": [
-        {
-            "name": "eager",
-            "status": "ok",
-            "seconds": {"median": 1.2345, "mad": 0.01},
-            "images_per_second": 12.96,
-            "speedup_of_dithc": {"median": 1.37, "mad": 0.01, "rounds": [1.37]},
-            "share_of_gemm_ceiling": {"median": 0.42, "mad": 0.01, "rounds": [0.42]},
-        },
-        {"name": "compile", "status": "oom", "reason": "no room"},
-    ],
-    "ceilings": {"gemm_gflop_per_second": 190.5},
-}
 
 
 class Page(HTMLParser):
@@ -66,16 +50,6 @@ class Page(HTMLParser):
     def text(self) -> str:
         """All that can be read."""
         return " ".join(" ".join(self.words).split())
-
-
-@pytest.fixture(scope="module")
-def out(tree: Any) -> Path:
-    """Where the report of the complete tree is."""
-    bench = tree.root / "bench.json"
-    bench.write_text(json.dumps(BENCH))
-    path = tree.root / "out" / "report.html"
-    write_report(tree.experiment, tree.paths, out=path, bench=bench, reference=REFERENCE, machine=["a <small> machine"])
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import pytest
 
 from dithc.config import Experiment, load
 from dithc.data import write_png
+from dithc.report import write_report
 from dithc.runs import Manifest, Store
 
 SHA = "b2f7" * 16
@@ -30,6 +31,24 @@ BANDS = {
 }
 FID = {"untrained": 318.427, "start": 171.0853, "final": 48.2619}
 KID = {"untrained": 0.3412, "start": 0.1873, "final": 0.0312}
+
+REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
+BENCH = {
+    "bench": "step",
+    "settings": {"model": "DiT-S/2", "batch": 16},
+    "contenders": [
+        {
+            "name": "eager",
+            "status": "ok",
+            "seconds": {"median": 1.2345, "mad": 0.01},
+            "images_per_second": 12.96,
+            "speedup_of_dithc": {"median": 1.37, "mad": 0.01, "rounds": [1.37]},
+            "share_of_gemm_ceiling": {"median": 0.42, "mad": 0.01, "rounds": [0.42]},
+        },
+        {"name": "compile", "status": "oom", "reason": "no room"},
+    ],
+    "ceilings": {"gemm_gflop_per_second": 190.5},
+}
 
 
 def configuration() -> dict[str, Any]:
@@ -295,10 +314,20 @@ class Tree:
         return self
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    """A complete results tree."""
+    """A complete results tree, which tests read and leave as it is."""
     return Tree(tmp_path_factory.mktemp("tree")).all()
+
+
+@pytest.fixture(scope="session")
+def out(tree: Tree) -> Path:
+    """The page of the complete tree; its numbers and figures are beside it."""
+    bench, path = tree.root / "bench.json", tree.root / "out" / "report.html"
+    bench.write_text(json.dumps(BENCH))
+    more: dict[str, Any] = {"machine": ["a <small> machine"], "config": Path("results/fake/config.json")}
+    write_report(tree.experiment, tree.paths, out=path, bench=bench, reference=REFERENCE, **more)
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -7,11 +7,8 @@ import shutil
 import subprocess
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from dithc.report import write_report
 
 WIDTHS = (360, 768, 1400)
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -19,7 +16,8 @@ CSS = Path(__file__).parents[2] / "dithc" / "report" / "page" / "report.css"
 # Looks at the page, as it is, in frames of several widths; the answer stands in the document that the browser prints.
 LOOK = """<!doctype html><body>FRAMES<script>
 addEventListener("load", () => {
-  const found = [...document.querySelectorAll("iframe")].map((frame) => {
+  const found = [];
+  for (const frame of document.querySelectorAll("iframe")) {
     const page = frame.contentDocument, large = page.getElementById("large");
     const buttons = [...page.querySelectorAll("button.enlarge")];
     buttons[0].click();
@@ -27,8 +25,9 @@ addEventListener("load", () => {
     large.dispatchEvent(new frame.contentWindow.KeyboardEvent("keydown", { key: "ArrowRight" }));
     opened.push(large.querySelector("p").textContent === buttons[1].dataset.title);
     large.close();
+    large.dispatchEvent(new frame.contentWindow.Event("close"));  // what the browser will do when this script has ended
     opened.push(page.activeElement === buttons[1]);
-    return {
+    found.push({
       inner: frame.contentWindow.innerWidth, wide: page.scrollingElement.scrollWidth, opened,
       fetched: frame.contentWindow.performance.getEntriesByType("resource").map((one) => one.name)
         .filter((name) => !name.startsWith("data:")),
@@ -36,18 +35,17 @@ addEventListener("load", () => {
       untold: [...page.querySelectorAll("table")]
         .filter((table) => !table.caption || table.querySelector("th:not([scope])")).length,
       heads: [...page.querySelectorAll("h1, h2, h3, h4")].map((head) => Number(head.tagName[1])),
-    };
-  });
+    });
+  }
   document.body.textContent = "FOUND" + JSON.stringify(found) + "DNUOF";
 });
 </script></body>"""
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium is installed: the page is not looked at in a browser")
-def test_page_fits_every_screen_fetches_nothing_and_tells_every_picture(tree: Any, tmp_path: Path) -> None:
-    write_report(tree.experiment, tree.paths, out=tmp_path / "report.html", config=Path("results/fake/config.json"))
+def test_page_fits_every_screen_fetches_nothing_and_tells_every_picture(out: Path, tmp_path: Path) -> None:
     frames = "".join(
-        f'<iframe src="report.html" width="{width}" height="800" style="border:0"></iframe>' for width in WIDTHS
+        f'<iframe src="file://{out}" width="{width}" height="800" style="border:0"></iframe>' for width in WIDTHS
     )
     (tmp_path / "look.html").write_text(LOOK.replace("FRAMES", frames))
     options = (

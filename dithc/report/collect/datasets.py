@@ -9,6 +9,10 @@ from dithc.report.documents import read_json
 from dithc.report.facts import Band, CodecFacts, DatasetFacts
 from dithc.report.words import short
 
+SCENES_FILE = (
+    "scenes.json"  # of the stage `stage`; staged scenes may be archived, and rejected tiles are then not shown
+)
+
 
 def dataset_facts(experiment: Experiment, results: Results, name: str) -> DatasetFacts:
     """A data set, its codec included, from the manifests of its scenes, tiles, codec and latents."""
@@ -37,7 +41,7 @@ def dataset_facts(experiment: Experiment, results: Results, name: str) -> Datase
         grid=tiles.file("grid.png") if tiles else None,
         ranges=info.get("ranges") or {},
         tiles_folder=tiles.path.parent if tiles and info.get("shards") else None,
-        scenes_folder=scenes.path.parent if scenes else None,
+        scenes_folder=scenes.path.parent if scenes and (scenes.path.parent / SCENES_FILE).is_file() else None,
         rendering=rendering_of(settings.rendering.model_dump(mode="json"), str(info.get("units") or "")),
     )
 

@@ -42,7 +42,7 @@ def _training(facts: Facts, run: RunFacts) -> list[Cell]:
         Cell(text=run.name, notes=[f"{facts.dataset(run.dataset).title}, from {run.init or 'scratch'}"]),
         Cell(text=run.model, notes=[*parameters, *changes]),
         Cell(text="not run" if run.step is None else f"{run.step:,} × {run.global_batch:,}", notes=plan),
-        Cell(text=_short(run.loss_first10)),
+        Cell(text=_short(run.loss_first10), notes=[f"step 1: {_short(run.initial_loss)}"]),
         Cell(text=_short(run.loss_last100), strong=True),
         Cell(text=_short(run.val_loss), strong=True),
         Cell(text=run.settings.get("lr", ABSENT), notes=[run.settings.get("lr_schedule", "")]),

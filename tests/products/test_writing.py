@@ -212,7 +212,7 @@ def test_killed_export_is_begun_anew_and_an_earlier_one_replaced(samples, tmp_pa
     write(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out"]
     names = sorted(file.name for file in (tmp_path / "out").iterdir())
-    assert names == ["image-000003.tif", "image-000004.tif", "manifest.json"]
+    assert names == [".manifest.made", "image-000003.tif", "image-000004.tif", "manifest.json"]
 
 
 def test_full_disk_is_an_error_and_leaves_nothing(samples, tmp_path):

@@ -106,7 +106,7 @@ def test_folder_without_a_scene_is_an_error(tmp_path: Path) -> None:
 
 
 def test_bands_of_the_display_are_those_of_the_source(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"datasets.d.display.bands R, G, B: the source has A"):
+    with pytest.raises(UserError, match=r"datasets.d.rendering.bands R, G, B: the source has A"):
         experiment(folder, bands=["A"])
 
 

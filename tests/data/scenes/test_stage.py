@@ -219,11 +219,11 @@ def test_checksum_mismatch_of_every_product_is_an_error_and_one_of_two_a_row(tmp
     first, second = sorted(folder.glob("*.SAFE"))
     with (first / "MTD_MSIL2A.xml").open("a") as file:
         file.write("\n")
-    assert stage(config(source=source, display=shown), tmp_path / "out") == 0
+    assert stage(config(source=source, rendering=shown), tmp_path / "out") == 0
     rows = {row["scene_id"]: row["reason"] for row in read_rows(tmp_path / "out" / "scenes.parquet")}
     assert rows == {first.name: "checksum_mismatch", second.name: None}
     shutil.rmtree(second)
-    assert stage(config(source=source, display=shown), tmp_path / "out") == 2
+    assert stage(config(source=source, rendering=shown), tmp_path / "out") == 2
 
 
 def test_generated_input_needs_its_manifest(tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str]) -> None:

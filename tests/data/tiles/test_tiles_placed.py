@@ -68,7 +68,7 @@ def test_scenes_of_two_zones_and_two_data_sets_of_two_pixel_sizes_share_no_place
     for name, folder in (("fine", files), ("coarse", tmp_path / "coarse")):
         path = config(
             source={"kind": "gaofen2", "path": str(folder), "bands": ["B", "G", "R", "NIR"]},
-            display={"bands": ["R", "G", "B"], "low": 0, "high": 900},
+            rendering={"bands": ["R", "G", "B"], "low": 0, "high": 900},
             tiles={"size": SIZE},
             split={"train": 0.6, "val": 0.4, "cell_m": 700, "buffer_m": 50},
         )
@@ -110,7 +110,7 @@ def test_conditions_of_products_are_their_place_day_and_sun(safe_folder: Path, t
     zenith, azimuth = (float(text) for text in re.findall(r">([0-9.]+)</(?:ZENITH|AZIMUTH)_ANGLE", sun.group()))
     path = config(
         source={"kind": "sentinel2", "path": str(safe_folder)},
-        display={"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
+        rendering={"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
         tiles={"size": 32},
         split={"train": 1.0, "val": 0.0},
     )
@@ -196,7 +196,7 @@ def test_tiles_that_joining_cells_moves_are_looked_at_again(tmp_path: Path, conf
         write_geotiff(files / f"{name}.tif", (land * level).astype(np.uint16), transform=place, epsg=32632)
     path = config(
         source={"kind": "gaofen2", "path": str(files), "bands": ["B", "G", "R", "NIR"]},
-        display={"bands": ["R", "G", "B"], "low": 0, "high": 900},
+        rendering={"bands": ["R", "G", "B"], "low": 0, "high": 900},
         tiles={"size": SIZE},
         split={"train": 0.6, "val": 0.4, "cell_m": 700, "duplicates": "near"},
     )

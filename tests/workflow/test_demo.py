@@ -24,7 +24,7 @@ def manifest(folder: Path, name: str) -> dict[str, object]:
 
 def test_demo_ends_with_a_report_that_needs_no_network(finished: Path) -> None:
     page = (finished / "results" / "demo" / "report.html").read_text()
-    assert "data:image/png;base64," in page
+    assert "data:image/webp;base64," in page
     assert 'src="http' not in page
     assert 'href="http' not in page.split("</head>")[0]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 
 from dithc.log import MetricsWriter, logger, problem, progress, read_metrics, setup
 
@@ -62,7 +63,11 @@ def test_numbers_that_are_not_finite_are_null_and_are_read_as_nan(tmp_path: Path
     assert row["vb"] == 1.0
 
 
-def test_board_shows_what_is_written_after_going_back_and_not_what_was_before(tmp_path: Path) -> None:
+def test_board_shows_what_is_written_after_going_back_and_not_what_was_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Within a second files are told apart by a count of the process, of which the tenth would be read before the ninth.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     for after, losses in ((0, [9.0, 8.0, 7.0]), (1, [2.0])):
         with MetricsWriter(tmp_path, after=after) as writer:
             for number, loss in enumerate(losses, start=after + 1):

@@ -144,7 +144,7 @@ class Manifest:
                 plain(path).read_text(), unsealed=[frozenset({*(one.name for one in fields(cls)), "digest"})]
             )
             if "written" not in content:
-                content = cls.joined(content, unseal(plain(cls.making_of(path)).read_text()))
+                content = cls.joined(content, cls._making(path))
             written = content.pop("digest")
             manifest = cls(**content)
             manifest._check_kinds()
@@ -171,6 +171,20 @@ class Manifest:
         check(manifest.numbers, stage=manifest.stage, path=path)
         manifest._remember(path)
         return manifest
+
+    @classmethod
+    def _making(cls, path: Path) -> dict[str, Any]:
+        """The document on the making of a manifest.
+
+        Raises:
+            ValueError: it is altered.
+            FileNotFoundError: it is missing.
+        """
+        making = cls.making_of(path)
+        try:
+            return unseal(plain(making).read_text())
+        except ValueError as error:
+            raise ValueError(f"of the document of its making, {making.name}: {error}") from error
 
     def _check_kinds(self) -> None:
         """Raises a ValueError where a field is not of its kind, which a document sealed by others may have."""

@@ -167,7 +167,10 @@ def trial(attack: Attack, seed: str, scratch: Path) -> str:
     try:
         found = find([Path("results/demo"), Path("store")])
         assert found.faults, f"{told}: not found by verify"
-        assert any(fault.path.endswith(str(victim)) for fault in found.faults), f"{told}: {found.faults}"
+        named = [fault.path + fault.what for fault in found.faults]  # of a part of a manifest: in words
+        assert any(str(victim) in name or (victim.suffix == ".made" and victim.name in name) for name in named), (
+            f"{told}: {found.faults}"
+        )
         if words is None:
             return "nobody reads it"
         status, made = attack.run(words, scratch / "flipped")

@@ -24,8 +24,9 @@ def test_from_scenes_to_report_on_two_nodes(
     scene = Scene(boxes(accounting), make_project(tmp_path / "project"), nodes=2, ranks_per_node=ranks_per_node)
     if accounting:
         scene.change_profile("slurm-status-command: squeue", "slurm-status-command: sacct")
-    scene.start(settings="machine: {max_minutes: 7}", words=["--config", "machine={gflops_per_core: 9}"])
-    status, said = scene.finish(seconds=400.0)
+    settings = "machine: {max_minutes: 7}\nruns: {pretrain: {steps: 100, segment: 50}}"
+    scene.start(settings=settings, words=["--config", "machine={gflops_per_core: 9}"])
+    status, said = scene.finish(seconds=900.0)
     assert status == 0, said[-6000:]
     assert "machine.max_minutes: 60 (cluster/config.yaml) in the place of 7 (more.yaml)" in said
     results = scene.folder / "results" / "small"
@@ -34,7 +35,7 @@ def test_from_scenes_to_report_on_two_nodes(
     assert (machine["launcher"], machine["gflops_per_core"]) == ("srun", 9), (
         "a word of the command line takes no other away"
     )
-    train = Manifest.read(results / "runs" / "pretrain" / "step_0000600.json")
+    train = Manifest.read(results / "runs" / "pretrain" / "step_0000100.json")
     assert train.numbers["ranks"] == 2 * ranks_per_node
     jobs = [job["what"] for job in scene.jobs()]
     assert len(jobs) <= 8, f"13 stages bundled: {jobs}"

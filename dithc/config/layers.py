@@ -28,9 +28,15 @@ def of_words(origin: str, words: Sequence[str]) -> Layer:
     for word in words:
         key, _, text = word.partition("=")
         is_mapping = text.lstrip().startswith("{")
-        part = parse(text, origin=f"`{key}` of {origin}").values if is_mapping else text
+        part = parse(text, origin=f"`{key}` of {origin}").values if is_mapping else _without_quotes(text)
         values = laid_over(values, {key.strip(): part})
     return Layer(origin, values)
+
+
+def _without_quotes(text: str) -> str:
+    """As Snakemake reads it, a text in quotes is what stands between them."""
+    bare = text.strip()
+    return bare[1:-1] if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "'\"" else text
 
 
 def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

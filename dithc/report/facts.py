@@ -357,9 +357,13 @@ class Facts:
         )
 
     def best(self, dataset: str) -> EvaluationFacts | None:
-        """The evaluation of samples of a data set with the lowest score; None where none was scored."""
+        """The evaluation of samples of a data set with the lowest score, of published features where there are some; or None."""
         scored = [item for item in self.evaluations_of(dataset) if item.score and item.at != "codec"]
-        return min(scored, key=lambda item: item.score.value(self.measure) if item.score else 0.0, default=None)
+
+        def rank(item: EvaluationFacts) -> tuple[bool, float]:
+            return (not item.score.comparable, item.score.value(self.measure)) if item.score else (True, 0.0)
+
+        return min(scored, key=rank, default=None)
 
     def dataset(self, name: str) -> DatasetFacts:
         """The data set of a name."""

@@ -89,7 +89,7 @@ def write_report(
 
 def _pictures(facts: Facts, figures: dict[str, tuple[bytes, bytes]]) -> Pictures:
     """The figures of the whole experiment, and what is drawn of each data set."""
-    judged = {run.dataset: last_scored(facts, run.name) for run in facts.runs}
+    judged = {run.dataset: item for run in facts.runs if (item := last_scored(facts, run.name))}
     drawn = {dataset.name: list(_drawn(facts, dataset)) for dataset in facts.datasets}
     firsts = {run.name: last_scored(facts, run.name) for run in facts.last_runs}
     return Pictures(

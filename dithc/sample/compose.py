@@ -17,7 +17,7 @@ from dithc.data import Tiles, write_png
 from dithc.diffusion import Objective
 from dithc.latents import Latents, open_codec
 from dithc.log import logger, problem, progress
-from dithc.runs import Manifest, digest
+from dithc.runs import Manifest, digest, sha256_file
 from dithc.sample.generate import Images
 from dithc.sample.job import Job
 from dithc.sample.network import describe, load_guide, load_network
@@ -50,7 +50,10 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
     said = {name: value for name, value in job.spec.items() if name not in NOT_IN_IDENTITY}
     opened = _open_codec(job) if job.evaluation.at == "codec" else open_images(job, tiles_digest=inputs[str(job.tiles)])
     images, meta = opened
-    decided = {"spec": said, "inputs": sorted(inputs.values()), "stretch": meta["stretch"]}
+    decided: dict[str, Any] = {"spec": said, "inputs": sorted(inputs.values()), "stretch": meta["stretch"]}
+    sampler = job.evaluation.sampler
+    if job.evaluation.at != "codec" and isinstance(sampler, training.InstalledSampler) and sampler.files:
+        decided["sampler_files"] = [sha256_file(path) for path in sampler.files]
     identity = digest(decided | ({"codec": meta["codec"]} if job.evaluation.at == "codec" else {}))
     shards = Shards(folder=job.out.parent, total=images.count, identity=identity)
     missing = group.broadcast_object(_missing(shards) if group.rank == 0 else None)

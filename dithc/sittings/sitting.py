@@ -38,7 +38,7 @@ class Sitting:
         self.path, self.stopped_by, self.number = path, "", 1
         self._settings = json.dumps(settings or {}, default=str, sort_keys=True)
         self._kept: defaultdict[str, deque[Any]] = defaultdict(deque)
-        self._made, self._has_begun = 0, False
+        self._made, self._has_begun, self._is_another_s = 0, False, False
         if path is not None and path.exists():
             self._take_up(path)
 
@@ -72,15 +72,17 @@ class Sitting:
 
     def end(self) -> None:
         """The bench has come to its end: nothing is kept any more."""
-        if self.path is not None:
+        if self.path is not None and (self._has_begun or not self._is_another_s):
             self.path.unlink(missing_ok=True)
 
     def _take_up(self, path: Path) -> None:
         rows, _ = unseal_lines(plain(path).read_text(errors="replace"))
         begun = [row["settings"] for row in rows if "settings" in row]
         if not begun or any(settings != self._settings for settings in begun):
-            log.info(f"{path} is of other settings, another machine or other code: it begins anew")
-            path.unlink()
+            log.warning(
+                f"{path} is of other settings, another machine or other code: the first unit of this one takes its place"
+            )
+            self._is_another_s = True
             return
         self.number = 1 + len(begun)
         for row in rows:
@@ -93,7 +95,7 @@ class Sitting:
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
+        with self.path.open("w" if self._is_another_s and not self._has_begun else "a") as file:
             if not self._has_begun:
                 file.write(seal_line({"settings": self._settings, "time": time.time()}))
             file.write(seal_line(dict(row)))

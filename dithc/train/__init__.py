@@ -13,7 +13,8 @@ serve any module and a loop of one's own:
             for step in range(checkpoints.step + 1, 1001):
                 strategy.backward(loss_of(net, batch_of(step, group.rank)))
                 optimizer.step()
-                checkpoints.after(step)
+                if not checkpoints.after(step):
+                    break
 
 The order (`compose.py`): ranks are connected and placed on cores by the caller -> inputs and the store they name -> is it
 done already? -> tiers of memory -> lease -> requests to stop -> latents and batches -> model (from the seed, the same on all

@@ -1,5 +1,6 @@
 """Checkpoints of any training, for a loop of one's own: taken up when it begins, written beside it, whole or not there."""
 
+import json
 import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
@@ -74,19 +75,26 @@ class Checkpoints:
             path: whether the training goes on while one is written.
 
         Raises:
-            UserError: numbers below 1.
+            UserError: numbers below 1; a strategy for other ranks than those of the group.
         """
         if min(every, keep_last, *keep_every, 1) < 1:
             got = f"every {every}, keep_last {keep_last}, keep_every {list(keep_every)}"
             raise problem("settings of checkpoints", got=got, expected="1 and more", remedy="correct them")
         self._group, self._store, self._every = group, Store(Path(folder)), every
         strategy = optimizer.strategy
+        if strategy.layout.size != group.size:
+            raise problem(
+                "strategy of the optimizer",
+                got=f"one for {strategy.layout.size} rank(s)",
+                expected=f"one for the {group.size} rank(s) of the group",
+                remedy="make it with them: Strategy(model, group)",
+            )
         self._state = Kept(model=strategy.model, optimizer=optimizer, strategy=strategy)
         self._stop, self._pace = Stop(walltime_minutes=walltime_minutes), Pace()
         self._keep: dict[str, Any] = {"keep_last": keep_last, "keep_every": keep_every, "path": path}
         self._stack = ExitStack()
         self._has_moved = False
-        self.facts, self.status = dict(facts or {}), DONE
+        self.facts, self.status = json.loads(json.dumps(dict(facts or {}))), DONE  # as a checkpoint gives them back
 
     @property
     def step(self) -> int:

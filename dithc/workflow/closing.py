@@ -9,6 +9,7 @@ from dithc.config import datasets
 from dithc.log import UserError
 from dithc.runs import Manifest
 from dithc.workflow.fitting import INDENT, cut, folded, shortened
+from dithc.workflow.look import AGAIN
 from dithc.workflow.progress import Progress, Status
 from dithc.workflow.standing import joined, span
 from dithc.workflow.tails import LAST_LINES, tail
@@ -61,9 +62,10 @@ class Closing:
         lines = [] if is_told else self.status.failures()
         silent = [one for one in self.status.standings if one.state == "stopped" and one.stage.log in ended]
         for one in silent:
-            lines += [
-                f"{one.stage.title} ended without saying why ({ended[one.stage.log]}); its log: {one.log or 'none'}"
-            ]
+            how = ended[one.stage.log]
+            is_saved = how == f"status {AGAIN}"
+            why = "stopped and saved, to be started again" if is_saved else f"ended without saying why ({how})"
+            lines += [f"{one.stage.title} {why}; its log: {one.log or 'none'}"]
             lines += [f"  | {line}" for line in (tail(one.log) if one.log is not None else [])[-LAST_LINES:]]
             lines += [f"  remedy: {KILLED}"] if SIGKILL in ended[one.stage.log] else []
         if not lines and not is_told:
@@ -149,7 +151,7 @@ def _made(progress: Progress, status: Status) -> list[str]:
         lines += [f"samples: {root / 'samples'}/NAME/grid.png; as GeoTIFF or zarr: dithc export --help"]
     if status.report is not None:
         lines += [f"figures: {root / 'figures'}, numbers: {root / 'report.json'}"]
-    what = f"`dithc status {root}` tells this again, `dithc show {root / 'tiles'}/NAME` describes any of it"
+    what = f"`dithc status {root}` tells how far each stage is, `dithc show {root / 'tiles'}/NAME` describes any of it"
     return [*lines, f"logs: {root / 'logs'}; {what}"] if done else []
 
 

@@ -97,14 +97,6 @@ def _unreadable(name: str, dataset: datasets.Dataset) -> Iterator[str]:
         return
     if not any(True for _ in _below(path)):
         yield f"datasets.{name}.source.path: {path}: the folder is empty"
-    if isinstance(source, datasets.Sentinel2) and source.checksum == "verify":
-        found = [one for one in _products(path) if one.is_dir()]
-        lacking = [one for one in found if not (one / "manifest.safe").is_file()]
-        if len(lacking) > dataset.max_rejected * len(found):
-            yield (
-                f"datasets.{name}.source.path: {lacking[0]} has no manifest.safe, by which files are compared with their "
-                f"checksums ({len(lacking)} of {len(found)} products): bring it, or set `source.checksum: skip`"
-            )
 
 
 def _bands(matrix: Matrix, rules: Set[str]) -> Iterator[str]:
@@ -132,7 +124,9 @@ def _bands_of(matrix: Matrix, name: str, dataset: datasets.Dataset, *, is_staged
     """Bands of the scenes: those that were staged, or what the names of products say; None where nobody knows yet."""
     try:
         if is_staged:
-            return Manifest.read(Path(matrix.path("scenes", name)), stage="stage").numbers.get("bands")
+            staged = Manifest.read(Path(matrix.path("scenes", name)), stage="stage")
+            if staged.spec == Manifest.spec_of(matrix.experiment, "stage", name):  # else it is to be staged again
+                return staged.numbers.get("bands")
     except UserError:
         pass
     source = dataset.source

@@ -3,6 +3,7 @@
 Legend: C bands, H, W a scene.
 """
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dithc.config import datasets
+from dithc.data.readers.inputs import below
 from dithc.data.readers.listing import exists, nothing_found, scene_id
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.scene import Array, Mask, Place, Reason, Refused, Scene, Units, located
@@ -68,7 +70,8 @@ class InstalledReader:
 
     def inputs(self, path: Path) -> list[Path]:
         """All files that decide what is read of a path."""
-        return self.source.called(self.source.inputs, path)
+        given: list[Path] = self.source.called(self.source.inputs, path)
+        return [file for one in given for file in (below(one) if one.is_dir() else [one])]
 
     def read(self, path: Path) -> Scene:
         """Reads one file, and refuses what is no scene of this source."""
@@ -92,7 +95,7 @@ class InstalledReader:
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
-            sha256=combined_sha256({str(one.relative_to(path.parent)): one for one in self.inputs(path)}),
+            sha256=combined_sha256({os.path.relpath(one, path.parent): one for one in self.inputs(path)}),
             pixels=pixels,
             mask=marked,
             place=found.place,

@@ -52,7 +52,12 @@ def _of_score(facts: Facts, item: EvaluationFacts, one: Score) -> Iterator[str]:
 def _judged_on_train(facts: Facts, item: EvaluationFacts, one: Score) -> str:
     splits = facts.dataset(item.dataset).splits
     whole, learnt = sum(splits.values()), splits.get("train", 0)
-    share = "all" if item.real_split == "train" or learnt == whole else f"{learnt:,} of {whole:,}"
+    if item.real_split == "train" or 0 < learnt == whole:
+        share = "all"
+    elif item.settings.get("real_images") or not whole:
+        share = f"about {learnt / whole:.0%}" if whole else "some"
+    else:
+        share = f"{learnt:,} of {whole:,}"
     copies = (
         ""
         if one.copies is None

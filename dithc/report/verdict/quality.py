@@ -21,7 +21,9 @@ def last_scored(facts: Facts, run: str) -> EvaluationFacts | None:
     items = [item for item in items if item.at != "untrained"]
     latest = max((_place(item) for item in items), default=None)
     at_end = [(item.score.value(facts.measure), item) for item in items if item.score and _place(item) == latest]
-    return min(at_end, key=lambda pair: pair[0])[1] if at_end else None
+    # Of several networks' features those that are published come first.
+    best = min(at_end, key=lambda pair: (not (pair[1].score and pair[1].score.comparable), pair[0]), default=None)
+    return best[1] if best else None
 
 
 def _place(item: EvaluationFacts) -> float:
@@ -39,8 +41,8 @@ def start_of(facts: Facts, item: EvaluationFacts) -> EvaluationFacts | None:
 
 def codec_of(facts: Facts, item: EvaluationFacts) -> EvaluationFacts | None:
     """Real tiles of its data set through the codec, judged by the same network."""
-    other = facts.codec_of(item.dataset)
-    return other if other and alike(other.score, item.score) else None
+    scored = (other for other in facts.evaluations_of(item.dataset) if other.at == "codec")
+    return next((other for other in scored if alike(other.score, item.score)), None)
 
 
 def alike(one: Score | None, other: Score | None) -> bool:
@@ -112,5 +114,5 @@ def _way(facts: Facts, now: Score, start: EvaluationFacts, codec: EvaluationFact
         return f" {start.label.capitalize()} it was {score(start.score.fid)}."
     share = (begin - here) / (begin - codec.score.value(facts.measure))
     if share <= 0:
-        return f" That is no better than {start.label}: {score(start.score.fid)}."
+        return f" By {facts.measure} that is no better than {start.label}."
     return f" By {facts.measure} that is {min(share, 1):.0%} of the way from {start.label} to the codec."

@@ -44,7 +44,7 @@ def held_out(run: RunFacts) -> HeldOut | None:
         return None
     steps, values = curve.steps[places], curve.val_loss[places]
     least = int(values.argmin())
-    late = values[np.searchsorted(steps, LATE * steps[-1])]
+    late = values[min(int(np.searchsorted(steps, LATE * steps[-1])), len(steps) - 2)]
     rises = bool(values[-1] > (1 + CLEAR) * values[least])
     return HeldOut(
         first=float(values[0]),

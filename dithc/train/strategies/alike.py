@@ -102,6 +102,11 @@ def check_used(names: Iterable[str], used: Iterable[str]) -> list[str]:
     return [name for name in names if name not in anywhere]
 
 
+def united(names: Iterable[str]) -> list[str]:
+    """The names that any rank has, in one order on all; collective."""
+    return sorted({name for own in _gathered(list(names)) for name in own})
+
+
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 

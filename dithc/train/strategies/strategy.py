@@ -19,7 +19,7 @@ from dithc.log import logger, problem
 from dithc.tensors import Piece
 from dithc.train.homes import Home
 from dithc.train.matrices import Holding
-from dithc.train.strategies.alike import check_model, check_trained, check_used
+from dithc.train.strategies.alike import check_model, check_trained, check_used, united
 from dithc.train.strategies.layout import Layout, layout_of, sentence
 from dithc.train.strategies.settling import Watch, mean_square, unchanged
 from dithc.train.strategies.zero import RunHolding, Zero
@@ -296,7 +296,7 @@ class Strategy:
                     self._reducer.record()
                 for parameter in self.module.parameters():
                     parameter.grad = None
-        self._statistics = statistics
+        self._statistics = statistics if self._reducer is None else united(statistics)
         self._check_used()
         if self.zero is not None:
             self.zero.share(parts=watch.parts, early=watch.early)

@@ -20,7 +20,8 @@ with its gradient, and a line for each back end.
 """
 
 from dithc.hcops import fused, optimizer, vector
-from dithc.hcops.active import describe, raw, use
+from dithc.hcops.active import describe, use
 from dithc.hcops.ops import attention, linear
+from dithc.hcops.patching import patch, unpatch
 
-__all__ = ["attention", "describe", "fused", "linear", "optimizer", "raw", "use", "vector"]
+__all__ = ["attention", "describe", "fused", "linear", "optimizer", "patch", "unpatch", "use", "vector"]

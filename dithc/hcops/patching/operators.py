@@ -1,0 +1,128 @@
+"""Calls of torch as our kernels take them: for each function its arguments, what it needs, and what is refused, with the reason.
+
+Legend: N batch, T tokens (queries), S keys, D width, H heads, K head width, F output features.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import functional
+
+from dithc.hcops import custom
+from dithc.hcops.checks import TYPES
+from dithc.hcops.patching import nodes
+from dithc.hcops.route import PLAIN, dense
+
+
+class Call(NamedTuple):
+    """A call of an operator with the arguments that decide its result.
+
+    Attributes:
+        op: its name in the table of what was served.
+        tensors: of the call, None where an optional one is missing; the first decides type and place.
+        settings: numbers and words.
+        refusal: why our kernels do not take it; None where they do.
+    """
+
+    op: str
+    tensors: tuple[Tensor | None, ...]
+    settings: tuple[Any, ...] = ()
+    refusal: str | None = None
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call:  # noqa: A002 - torch's name
+    refusal = None
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or input.dim() < 1 or input.numel() == 0:
+        refusal = "shapes"
+    return Call("linear", (input, weight, bias), (), refusal or _types(input, weight, bias))
+
+
+def layer_norm(
+    input: Tensor,  # noqa: A002
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Call:
+    return Call("layer_norm", (input, weight, bias), (eps,), _rows(input, normalized_shape))
+
+
+def rms_norm(
+    input: Tensor,  # noqa: A002
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Call:
+    eps = torch.finfo(input.dtype).eps if eps is None and input.is_floating_point() else eps
+    return Call("rms_norm", (input, weight), (eps,), _rows(input, normalized_shape))
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Call:  # noqa: A002
+    return Call("gelu", (input,), (approximate,), None if approximate == "tanh" else "GELU by erf: we have the tanh form")
+
+
+def silu(input: Tensor, inplace: bool = False) -> Call:  # noqa: A002
+    return Call("silu", (input,), (), "in place" if inplace else None)
+
+
+OPERATORS: dict[Any, Callable[..., Call]] = {
+    functional.linear: linear,
+    functional.layer_norm: layer_norm,
+    torch.layer_norm: layer_norm,
+    functional.rms_norm: rms_norm,
+    functional.gelu: gelu,
+    functional.silu: silu,
+}
+"""By the function of torch that a mode sees."""
+
+
+def serve(call: Call) -> Tensor:
+    """The call by our kernels, with torch's types: what it returns is what torch would, but for rounding."""
+    x = call.tensors[0]
+    assert x is not None
+    if call.op == "linear":
+        _, weight, bias = call.tensors
+        return custom.LINEAR(dense(x), dense(weight), bias, autocast_type() or x.dtype)  # type: ignore[arg-type]
+    if call.op in ("layer_norm", "rms_norm"):
+        bias = call.tensors[2] if call.op == "layer_norm" else None
+        return nodes.norm(x, call.tensors[1], bias, *call.settings, rms=call.op == "rms_norm")
+    return (custom.GELU if call.op == "gelu" else custom.SILU)(dense(x))
+
+
+def autocast_type() -> torch.dtype | None:
+    """The type that autocast gives to products; None where it is off."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+
+
+def obstacle(call: Call) -> str | None:
+    """Why our kernels do not take these tensors, or the state torch is in; None where they do."""
+    if call.refusal is not None:
+        return call.refusal
+    for tensor in call.tensors:
+        if tensor is None:
+            continue
+        if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
+            return f"tensors of class {type(tensor).__name__}, layout {tensor.layout}"
+        if not tensor.is_cpu or tensor.dtype not in TYPES:
+            return f"tensors of {tensor.dtype} on {tensor.device}"
+    if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return "a mode or transformation of torch"
+    if (autocast := autocast_type()) is not None and autocast not in TYPES:
+        return f"autocast to {autocast}"
+    return None
+
+
+def _types(x: Tensor, *weights: Tensor | None) -> str | None:
+    """Without autocast torch wants one type."""
+    if autocast_type() is None and any(weight is not None and weight.dtype is not x.dtype for weight in weights):
+        return "types that differ"
+    return None
+
+
+def _rows(x: Tensor, normalized_shape: Any) -> str | None:
+    if len(normalized_shape) != 1 or x.dim() < 1 or x.shape[-1] != normalized_shape[0]:
+        return "a norm over more than the last dimension"
+    return "no elements" if x.numel() == 0 else None

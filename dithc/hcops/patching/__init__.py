@@ -15,6 +15,6 @@ Invariants:
 How to change it: an operator is a function in `operators.py` with the arguments of torch's, and its line in `OPERATORS`.
 """
 
-from dithc.hcops.patching.patch import Patched, patch, unpatch
+from dithc.hcops.patching.hooks import Patched, patch, unpatch
 
 __all__ = ["Patched", "patch", "unpatch"]

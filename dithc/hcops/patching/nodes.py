@@ -1,6 +1,6 @@
-"""Nodes of autograd for functions that a DiT does not have: LayerNorm and RMSNorm with weights of their own.
+"""Nodes of autograd for functions that a DiT does not have: norms with weights, attention of separate q, k and v, GELU by erf.
 
-Legend: R rows, D width.
+Legend: R rows, D width, N batch, H heads, G heads of keys, T tokens (queries), S keys, K head width.
 """
 
 from typing import Any
@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dithc.hcops.active import raw, say_default
-from dithc.hcops.gradients import kernel
+from dithc.hcops.active import say_default
+from dithc.hcops.patching import c_kernels
+from dithc.hcops.patching.c_kernels import Attention
 from dithc.hcops.route import dense
+from dithc.log import problem
 
 
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, rms: bool) -> Tensor:
-    """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019) over the last dimension: adaLN of one condition for all rows.
+    """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019) over the last dimension.
 
     Args:
         x: (..., D).
@@ -30,31 +32,96 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, r
     return out
 
 
-class dithc_norm(torch.autograd.Function):  # the name is what a profiler shows
-    """The node."""
+def attention(query: Tensor, key: Tensor, value: Tensor, scale: float, *, causal: bool) -> Tensor:
+    """softmax(scale * q k^T) v for each head; causal: query i sees keys 0 to i.
+
+    Args:
+        query: (N, H, T, K), at any strides, as key and value (N, G, S, K), G a divisor of H.
+        key: as query.
+        value: as query.
+        scale: above 0.
+        causal: see above.
+
+    Returns:
+        (N, H, T, K) in query's type, which lies as (N, T, H, K).
+    """
+    out: Tensor = dithc_attention.apply(query, key, value, Attention(scale, causal))  # type: ignore[no-untyped-call]
+    return out
+
+
+def gelu_erf(x: Tensor) -> Tensor:
+    """x times the probability that a normal number is less (Hendrycks & Gimpel 2016, section 2), any shape."""
+    out: Tensor = dithc_gelu_erf.apply(x)  # type: ignore[no-untyped-call]
+    return out
+
+
+class dithc_norm(torch.autograd.Function):  # the names are what a profiler shows
+    """The node of `norm`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, rms: bool) -> Tensor:
         say_default()
-        ctx.direct, ctx.rms, width = True, rms, x.shape[-1]
-        rows = dense(x).view(1, -1, width)  # (1, R, D)
-        scale = torch.zeros(1, width) if weight is None else weight.detach().float().view(1, width) - 1.0
-        shift = torch.zeros(1, width) if bias is None else bias.detach().float().view(1, width)
-        out, *statistics = raw("adarms_forward" if rms else "adaln_forward")(rows, shift, scale, eps, x.dtype)
-        ctx.save_for_backward(rows, scale, *statistics)
-        first: Tensor = out
-        return first.view(x.shape)
+        rows = dense(x).view(-1, x.shape[-1])  # (R, D)
+        given = weight if weight is not None else bias
+        kind = {"dtype": torch.float32 if given is None else given.dtype}
+        weight = torch.ones(x.shape[-1], **kind) if weight is None else weight
+        bias = torch.zeros(x.shape[-1], **kind) if bias is None else bias
+        out, mean, rstd = c_kernels.norm_forward(rows, dense(weight), dense(bias), eps, rms=rms)
+        ctx.save_for_backward(rows, weight, mean, rstd)
+        return out.view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        rows, *saved = ctx.saved_tensors
-        name = "adarms_backward" if ctx.rms else "adaln_backward"
-        dx, dshift, dscale = kernel(ctx, name)(dense(dy).view(rows.shape), rows, *saved)
-        of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
-        return (
-            dx.view(dy.shape) if of_x else None,
-            dscale.view(-1) if of_weight else None,
-            dshift.view(-1) if of_bias else None,
-            None,
-            None,
+        _first_derivative()
+        rows, weight, mean, rstd = ctx.saved_tensors
+        dx, dweight, dbias = c_kernels.norm_backward(dense(dy).view(rows.shape), rows, dense(weight), mean, rstd)
+        of_x, of_weight, of_bias, _, _ = ctx.needs_input_grad
+        return dx.view(dy.shape) if of_x else None, dweight if of_weight else None, dbias if of_bias else None, None, None
+
+
+class dithc_attention(torch.autograd.Function):
+    """The node of `attention`."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, kind: Attention) -> Tensor:
+        say_default()
+        query, key, value = _rows_dense(query), _rows_dense(key), _rows_dense(value)
+        out, lse = c_kernels.attention_forward(query, key, value, kind)
+        ctx.kind = kind
+        ctx.save_for_backward(query, key, value, out, lse)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        _first_derivative()
+        gradients = c_kernels.attention_backward(_rows_dense(dout), *ctx.saved_tensors, ctx.kind)
+        return *gradients, None
+
+
+class dithc_gelu_erf(torch.autograd.Function):
+    """The node of `gelu_erf`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        say_default()
+        x = dense(x)
+        ctx.save_for_backward(x)
+        return c_kernels.gelu_erf_forward(x)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        _first_derivative()
+        return c_kernels.gelu_erf_backward(dense(dy), *ctx.saved_tensors)
+
+
+def _rows_dense(heads: Tensor) -> Tensor:
+    """(N, H, T, K) whose last dimension has no gaps."""
+    return heads if heads.stride(-1) == 1 else heads.contiguous()
+
+
+def _first_derivative() -> None:
+    if torch.is_grad_enabled():
+        got, expected = "a backward pass with create_graph=True", "first derivatives only"
+        raise problem(
+            "second derivative in a patched model", got=got, expected=expected, remedy="hcops.unpatch the model first"
         )

@@ -3,6 +3,7 @@
 Legend: N batch, T tokens (queries), S keys, D width, H heads, K head width, F output features.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,10 +12,12 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import functional
 
-from dithc.hcops import custom
+from dithc.hcops.autograd import custom
+from dithc.hcops.active import backend_of
 from dithc.hcops.checks import TYPES
 from dithc.hcops.patching import nodes
 from dithc.hcops.route import PLAIN, dense
+from dithc.hcops.table import FAST
 
 
 class Call(NamedTuple):
@@ -31,6 +34,10 @@ class Call(NamedTuple):
     tensors: tuple[Tensor | None, ...]
     settings: tuple[Any, ...] = ()
     refusal: str | None = None
+
+
+_OF_TABLE = {"layer_norm": "adaln", "rms_norm": "adarms", "attention": "attention"}
+"""Operators that only C has, and those of the table that share their kernels; others go by their own names."""
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call:  # noqa: A002 - torch's name
@@ -61,11 +68,32 @@ def rms_norm(
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Call:  # noqa: A002
-    return Call("gelu", (input,), (approximate,), None if approximate == "tanh" else "GELU by erf: we have the tanh form")
+    return Call("gelu", (input,), (approximate,), None if approximate in ("none", "tanh") else "an unknown form")
 
 
 def silu(input: Tensor, inplace: bool = False) -> Call:  # noqa: A002
     return Call("silu", (input,), (), "in place" if inplace else None)
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Call:
+    scale = scale if scale is not None else query.shape[-1] ** -0.5
+    refusal = _heads(query, key, value, enable_gqa=enable_gqa) or _types(query, key, value)
+    if attn_mask is not None:
+        refusal = "a mask"
+    if dropout_p > 0.0:
+        refusal = "dropout"
+    if not 0.0 < scale < math.inf:
+        refusal = "a scale that is not positive"
+    return Call("attention", (query, key, value), (scale, is_causal), refusal)
 
 
 OPERATORS: dict[Any, Callable[..., Call]] = {
@@ -75,6 +103,7 @@ OPERATORS: dict[Any, Callable[..., Call]] = {
     functional.rms_norm: rms_norm,
     functional.gelu: gelu,
     functional.silu: silu,
+    functional.scaled_dot_product_attention: attention,
 }
 """By the function of torch that a mode sees."""
 
@@ -89,6 +118,12 @@ def serve(call: Call) -> Tensor:
     if call.op in ("layer_norm", "rms_norm"):
         bias = call.tensors[2] if call.op == "layer_norm" else None
         return nodes.norm(x, call.tensors[1], bias, *call.settings, rms=call.op == "rms_norm")
+    if call.op == "attention":
+        scale, causal = call.settings
+        query, key, value = (t.to(autocast_type() or t.dtype) for t in call.tensors if t is not None)
+        return nodes.attention(query, key, value, scale, causal=causal)
+    if call.op == "gelu" and call.settings == ("none",):
+        return nodes.gelu_erf(x)
     return (custom.GELU if call.op == "gelu" else custom.SILU)(dense(x))
 
 
@@ -108,6 +143,9 @@ def obstacle(call: Call) -> str | None:
             return f"tensors of class {type(tensor).__name__}, layout {tensor.layout}"
         if not tensor.is_cpu or tensor.dtype not in TYPES:
             return f"tensors of {tensor.dtype} on {tensor.device}"
+    backend = backend_of(_OF_TABLE.get(call.op, call.op))
+    if backend not in (("c",) if call.op in _OF_TABLE or call.settings == ("none",) else FAST):
+        return f"back end {backend}, which has no kernel for it"
     if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return "a mode or transformation of torch"
     if (autocast := autocast_type()) is not None and autocast not in TYPES:
@@ -119,6 +157,16 @@ def _types(x: Tensor, *weights: Tensor | None) -> str | None:
     """Without autocast torch wants one type."""
     if autocast_type() is None and any(weight is not None and weight.dtype is not x.dtype for weight in weights):
         return "types that differ"
+    return None
+
+
+def _heads(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool) -> str | None:
+    """Shapes (N, H, T, K), (N, G, S, K) twice; G is H without `enable_gqa`."""
+    if query.dim() != 4 or key.dim() != 4 or key.shape != value.shape or 0 in (*query.shape, *key.shape):
+        return "shapes other than (N, H, T, K)"
+    (n, h, _, k), (n_key, groups, _, k_key) = query.shape, key.shape
+    if n != n_key or k != k_key or (groups != h and not (enable_gqa and h % groups == 0)):
+        return "shapes that do not go together"
     return None
 
 

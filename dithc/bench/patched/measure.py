@@ -52,7 +52,7 @@ class PatchSettings:
 
 
 def _classes(model: nn.Module, batch: int) -> Tensor:
-    return F.cross_entropy(model(torch.randn(batch, 3, 224, 224, dtype=_type(model))).float(), torch.arange(batch))
+    return F.cross_entropy(model(torch.randn(batch, 3, 224, 224).to(_type(model))).float(), torch.arange(batch))
 
 
 def _words(model: nn.Module, batch: int) -> Tensor:
@@ -73,7 +73,7 @@ def _dit(model: nn.Module, batch: int) -> Tensor:
 
 
 def _siglip(model: nn.Module, batch: int) -> Tensor:
-    found: Tensor = model(pixel_values=torch.randn(batch, 3, 224, 224, dtype=_type(model))).pooler_output
+    found: Tensor = model(pixel_values=torch.randn(batch, 3, 224, 224).to(_type(model))).pooler_output
     return found.float().square().mean()
 
 

@@ -36,15 +36,15 @@ class Call(NamedTuple):
     refusal: str | None = None
 
 
+NO_FIT = "shapes that do not go together"
 _OF_TABLE = {"layer_norm": "adaln", "rms_norm": "adarms", "attention": "attention"}
 """Operators that only C has, and those of the table that share their kernels; others go by their own names."""
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call:  # noqa: A002 - torch's name
-    refusal = None
-    if not isinstance(weight, Tensor) or weight.dim() != 2 or input.dim() < 1 or input.numel() == 0:
-        refusal = "shapes"
-    return Call("linear", (input, weight, bias), (), refusal or _types(input, weight, bias))
+    fits = weight.dim() == 2 and input.dim() > 0 and input.shape[-1] == weight.shape[1] and input.numel() > 0
+    fits = fits and (bias is None or bias.shape == weight.shape[:1])
+    return Call("linear", (input, weight, bias), (), _types(input, weight, bias) if fits else NO_FIT)
 
 
 def layer_norm(
@@ -54,7 +54,7 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Call:
-    return Call("layer_norm", (input, weight, bias), (eps,), _rows(input, normalized_shape))
+    return Call("layer_norm", (input, weight, bias), (eps,), _rows(input, normalized_shape, weight, bias))
 
 
 def rms_norm(
@@ -64,7 +64,7 @@ def rms_norm(
     eps: float | None = None,
 ) -> Call:
     eps = torch.finfo(input.dtype).eps if eps is None and input.is_floating_point() else eps
-    return Call("rms_norm", (input, weight), (eps,), _rows(input, normalized_shape))
+    return Call("rms_norm", (input, weight), (eps,), _rows(input, normalized_shape, weight))
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Call:  # noqa: A002
@@ -166,11 +166,15 @@ def _heads(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool) -> st
         return "shapes other than (N, H, T, K)"
     (n, h, _, k), (n_key, groups, _, k_key) = query.shape, key.shape
     if n != n_key or k != k_key or (groups != h and not (enable_gqa and h % groups == 0)):
-        return "shapes that do not go together"
+        return NO_FIT
     return None
 
 
-def _rows(x: Tensor, normalized_shape: Any) -> str | None:
+def _rows(x: Tensor, normalized_shape: Any, *weights: Tensor | None) -> str | None:
     if len(normalized_shape) != 1 or x.dim() < 1 or x.shape[-1] != normalized_shape[0]:
         return "a norm over more than the last dimension"
+    if any(weight is not None and weight.shape != x.shape[-1:] for weight in weights):
+        return NO_FIT
+    if len({weight.dtype for weight in weights if weight is not None}) > 1:
+        return "types that differ"
     return "no elements" if x.numel() == 0 else None

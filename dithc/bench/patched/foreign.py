@@ -14,7 +14,7 @@ def vit() -> nn.Module:
 
 def unet() -> nn.Module:
     """diffusers' UNet2DModel, with attention at two of four sizes."""
-    return _of(
+    model: nn.Module = _of(
         "diffusers",
         "UNet2DModel",
         sample_size=32,
@@ -22,12 +22,14 @@ def unet() -> nn.Module:
         down_block_types=("DownBlock2D", "AttnDownBlock2D", "AttnDownBlock2D", "DownBlock2D"),
         up_block_types=("UpBlock2D", "AttnUpBlock2D", "AttnUpBlock2D", "UpBlock2D"),
     )
+    return model
 
 
 def dit() -> nn.Module:
     """diffusers' DiTTransformer2DModel in the size of DiT-S/2."""
-    return _of("diffusers", "DiTTransformer2DModel", num_attention_heads=6, attention_head_dim=64, num_layers=12,
+    model: nn.Module = _of("diffusers", "DiTTransformer2DModel", num_attention_heads=6, attention_head_dim=64, num_layers=12,
                in_channels=4, out_channels=4, sample_size=32, patch_size=2)  # fmt: skip
+    return model
 
 
 def siglip() -> nn.Module:

@@ -140,7 +140,9 @@ def _case(name: str, dtype: str, settings: PatchSettings) -> dict[str, Any]:
     found |= {"failures": failures, "seconds": {way: timing.to_dict() for way, timing in times.items()}}
     if PATCHED in steps:
         found["speedup_of_patched_over"] = {
-            way: spread([1 / ratio for ratio in times[PATCHED].ratios_to(times[way])]) for way in times if way != PATCHED
+            way: spread([1 / ratio for ratio in times[PATCHED].ratios_to(times[way])])
+            for way in times
+            if way != PATCHED
         }
         found["served"] = [asdict(row) for row in steps[PATCHED].patched.table()]
         found["gradients_off"] = _gradients_off(model, dtype, loss, settings)

@@ -19,7 +19,9 @@ def _lines(case: Mapping[str, Any], ways: list[str]) -> Iterator[str]:
     if case["status"] == "not here":
         yield f"{first}not here: {case['why']}"
         return
-    seconds = "".join(f"{case['seconds'][way]['median']:>10.3f}" if way in case["seconds"] else f"{'-':>10}" for way in ways)
+    seconds = "".join(
+        f"{case['seconds'][way]['median']:>10.3f}" if way in case["seconds"] else f"{'-':>10}" for way in ways
+    )
     if case["status"] == "ok":
         gains = "".join(_gain(case["speedup_of_patched_over"].get(way)) for way in ways if way != "patched")
         off, rows = case["gradients_off"], case["served"]

@@ -2,7 +2,7 @@
 
 import argparse
 
-from dithc.cli.bench_words import Kind, add_threads, tell
+from dithc.cli.bench.arguments import Kind, add_threads, tell
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -36,4 +36,9 @@ def _run(args: argparse.Namespace) -> int:
     return tell(result, args.json, result["cases"])
 
 
-PATCH = Kind("models of timm, diffusers, transformers: plain, compiled and patched", _add, _run)
+PATCH = Kind(
+    "models of timm, diffusers, transformers: plain, compiled and patched",
+    "dithc bench patch --models vit,decoder --json patch.json",
+    _add,
+    _run,
+)

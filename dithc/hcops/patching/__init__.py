@@ -1,4 +1,4 @@
-"""The operators of HCOps for any torch module: `patch` before a training, `unpatch` after it, and nothing of the model is changed.
+"""The operators of HCOps for any torch module: `patch` before a training, `unpatch` after it, and nothing of the model changed.
 
 What: while a patched model's forward runs, the calls of `linear`, `layer_norm`, `rms_norm`, `gelu`, `silu` and
 `scaled_dot_product_attention` that it makes, wherever in its modules, are seen (`calls`), and those that our kernels take

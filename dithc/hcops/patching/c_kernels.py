@@ -1,4 +1,4 @@
-"""Raw kernels of the C library that a DiT does not call: norms with weights, attention of heads that lie anywhere, the GELU by erf.
+"""Raw kernels of the C library that a DiT does not call: norms with weights, attention of heads anywhere, the GELU by erf.
 
 Tensors in, tensors out, no autograd. Legend: R rows, D width, N batch, H heads, T tokens (queries), S keys, K head width.
 """
@@ -16,7 +16,9 @@ from dithc.native.signatures import AttentionArguments, Heads
 GELU_ERF = 4  # of hc_function
 
 
-def norm_forward(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, rms: bool) -> tuple[Tensor, Tensor | None, Tensor]:
+def norm_forward(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, rms: bool
+) -> tuple[Tensor, Tensor | None, Tensor]:
     """x (R, D), weight and bias (D) of one type.
 
     Returns:
@@ -105,7 +107,7 @@ def attention_backward(
     if groups == h:
         return dquery, dkey, dvalue
     shared = (n, groups, h // groups, keys, k)
-    return dquery, dkey.unflatten(1, shared[1:3]).sum(2), dvalue.unflatten(1, shared[1:3]).sum(2)
+    return dquery, dkey.reshape(shared).sum(2), dvalue.reshape(shared).sum(2)
 
 
 def _arguments(

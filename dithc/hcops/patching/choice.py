@@ -5,7 +5,7 @@ The file stands beside the tuning of the matrix products and belongs to the same
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -120,7 +120,7 @@ def _key() -> dict[str, object]:
     return plain
 
 
-def _load(path: Path) -> Mapping[str, Ratio]:
+def _load(path: Path) -> dict[str, Ratio]:
     """What a file holds; one that is damaged or of another machine or torch is a warning, and measured again."""
     try:
         content = json.loads(path.read_text())

@@ -59,7 +59,9 @@ def patch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, a
         UserError: the model is patched already, or the optimizer is not AdamW.
     """
     if any(isinstance(hook, _Enter) for module in model.modules() for hook in module._forward_pre_hooks.values()):
-        raise problem("hcops.patch", got="a model that is patched", expected="one that is not", remedy="hcops.unpatch first")
+        raise problem(
+            "hcops.patch", got="a model that is patched", expected="one that is not", remedy="hcops.unpatch first"
+        )
     if optimizer is not None:
         take(optimizer)
     calls = Calls(always=always)
@@ -96,7 +98,7 @@ class _Opened(threading.local):
         self._stack.append((module, name))
         if self._mode is None:
             self._mode = Serving(self._calls, self.where)
-            self._mode.__enter__()
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def leave(self, module: nn.Module, *, is_root: bool) -> None:
         if not self._stack or self._stack[-1][0] is not module:
@@ -104,7 +106,7 @@ class _Opened(threading.local):
         self._stack.pop()
         if not self._stack and self._mode is not None:
             mode, self._mode = self._mode, None
-            mode.__exit__(None, None, None)
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         if is_root and not self._said:
             self._said = True
             log.info("%s", _in_words(self._calls))
@@ -155,4 +157,6 @@ def _in_words(calls: Calls) -> str:
     kinds, served = Counter(row.op for row in rows), Counter(row.op for row in rows if row.served)
     reasons = sorted({f"{row.op}: {row.why}" for row in rows if not row.served})
     by_op = ", ".join(f"{op} {served[op]} of {number}" for op, number in kinds.items()) or "none"
-    return f"patched model, kinds of calls that HCOps serves: {by_op}" + (f"; not {'; '.join(reasons)}" if reasons else "")
+    return f"patched model, kinds of calls that HCOps serves: {by_op}" + (
+        f"; not {'; '.join(reasons)}" if reasons else ""
+    )

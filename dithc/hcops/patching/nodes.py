@@ -63,9 +63,9 @@ class dithc_norm(torch.autograd.Function):  # the names are what a profiler show
         say_default()
         rows = dense(x).view(-1, x.shape[-1])  # (R, D)
         given = weight if weight is not None else bias
-        kind = {"dtype": torch.float32 if given is None else given.dtype}
-        weight = torch.ones(x.shape[-1], **kind) if weight is None else weight
-        bias = torch.zeros(x.shape[-1], **kind) if bias is None else bias
+        dtype = torch.float32 if given is None else given.dtype
+        weight = torch.ones(x.shape[-1], dtype=dtype) if weight is None else weight
+        bias = torch.zeros(x.shape[-1], dtype=dtype) if bias is None else bias
         out, mean, rstd = c_kernels.norm_forward(rows, dense(weight), dense(bias), eps, rms=rms)
         ctx.save_for_backward(rows, weight, mean, rstd)
         return out.view(x.shape)
@@ -76,7 +76,13 @@ class dithc_norm(torch.autograd.Function):  # the names are what a profiler show
         rows, weight, mean, rstd = ctx.saved_tensors
         dx, dweight, dbias = c_kernels.norm_backward(dense(dy).view(rows.shape), rows, dense(weight), mean, rstd)
         of_x, of_weight, of_bias, _, _ = ctx.needs_input_grad
-        return dx.view(dy.shape) if of_x else None, dweight if of_weight else None, dbias if of_bias else None, None, None
+        return (
+            dx.view(dy.shape) if of_x else None,
+            dweight if of_weight else None,
+            dbias if of_bias else None,
+            None,
+            None,
+        )
 
 
 class dithc_attention(torch.autograd.Function):
@@ -94,7 +100,8 @@ class dithc_attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         _first_derivative()
-        gradients = c_kernels.attention_backward(_rows_dense(dout), *ctx.saved_tensors, ctx.kind)
+        query, key, value, out, lse = ctx.saved_tensors
+        gradients = c_kernels.attention_backward(_rows_dense(dout), query, key, value, out, lse, ctx.kind)
         return *gradients, None
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import functional
 
-from dithc.hcops.autograd import custom
 from dithc.hcops.active import backend_of
+from dithc.hcops.autograd import custom
 from dithc.hcops.checks import TYPES
 from dithc.hcops.patching import nodes
 from dithc.hcops.route import PLAIN, dense
@@ -41,14 +41,14 @@ _OF_TABLE = {"layer_norm": "adaln", "rms_norm": "adarms", "attention": "attentio
 """Operators that only C has, and those of the table that share their kernels; others go by their own names."""
 
 
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call:  # noqa: A002 - torch's name
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call:
     fits = weight.dim() == 2 and input.dim() > 0 and input.shape[-1] == weight.shape[1] and input.numel() > 0
     fits = fits and (bias is None or bias.shape == weight.shape[:1])
     return Call("linear", (input, weight, bias), (), _types(input, weight, bias) if fits else NO_FIT)
 
 
 def layer_norm(
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     normalized_shape: Any,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
@@ -58,7 +58,7 @@ def layer_norm(
 
 
 def rms_norm(
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     normalized_shape: Any,
     weight: Tensor | None = None,
     eps: float | None = None,
@@ -67,11 +67,11 @@ def rms_norm(
     return Call("rms_norm", (input, weight), (eps,), _rows(input, normalized_shape, weight))
 
 
-def gelu(input: Tensor, approximate: str = "none") -> Call:  # noqa: A002
+def gelu(input: Tensor, approximate: str = "none") -> Call:
     return Call("gelu", (input,), (approximate,), None if approximate in ("none", "tanh") else "an unknown form")
 
 
-def silu(input: Tensor, inplace: bool = False) -> Call:  # noqa: A002
+def silu(input: Tensor, inplace: bool = False) -> Call:
     return Call("silu", (input,), (), "in place" if inplace else None)
 
 
@@ -146,7 +146,11 @@ def obstacle(call: Call) -> str | None:
     backend = backend_of(_OF_TABLE.get(call.op, call.op))
     if backend not in (("c",) if call.op in _OF_TABLE or call.settings == ("none",) else FAST):
         return f"back end {backend}, which has no kernel for it"
-    if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+    if (
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    ):
         return "a mode or transformation of torch"
     if (autocast := autocast_type()) is not None and autocast not in TYPES:
         return f"autocast to {autocast}"

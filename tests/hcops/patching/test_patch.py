@@ -11,10 +11,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from dithc import hcops, native
-from dithc.automem import AutoMem
+from dithc.bench.patched.own import Vit
 from dithc.hcops.patching import calls, choice
 from dithc.log import UserError
-from dithc.bench.patched.own import Attention, Vit
 from tests.hcops.patching.models import OWN
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C library")
@@ -144,7 +143,13 @@ def test_a_mask_dropout_and_other_types_are_torch_s_and_said():
         def forward(self, x):
             masked = F.scaled_dot_product_attention(x, x, x, attn_mask=torch.ones(4, 4, dtype=torch.bool))
             dropped = F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
-            return masked + dropped + F.gelu(x.double()).float() + F.layer_norm(x, x.shape[2:]) + F.silu(x.clone(), inplace=True)
+            return (
+                masked
+                + dropped
+                + F.gelu(x.double()).float()
+                + F.layer_norm(x, x.shape[2:])
+                + F.silu(x.clone(), inplace=True)
+            )
 
     x = torch.randn(1, 2, 4, 8)
     patched = hcops.patch(model := Odd(), always=True)
@@ -154,7 +159,13 @@ def test_a_mask_dropout_and_other_types_are_torch_s_and_said():
     torch.manual_seed(0)
     assert torch.equal(found, model(x))
     why = {row.why for row in patched.table()}
-    assert why == {"a mask", "dropout", "tensors of torch.float64 on cpu", "a norm over more than the last dimension", "in place"}
+    assert why == {
+        "a mask",
+        "dropout",
+        "tensors of torch.float64 on cpu",
+        "a norm over more than the last dimension",
+        "in place",
+    }
 
 
 def test_errors_are_torch_s_own():
@@ -258,13 +269,3 @@ def test_small_weights_of_a_norm_keep_their_digits():
     hcops.patch(norm, always=True)
     wanted = F.layer_norm(x.double(), (64,), norm[0].weight.double(), norm[0].bias.double())
     assert ((norm(x) - wanted).abs() <= 1e-5 * 1e-7 * 4).all()
-
-
-@pytest.mark.slow
-def test_automem_holds_a_patched_model_to_the_bit():
-    torch.manual_seed(0)
-    model, x = nn.Sequential(*(Attention(64, 2) for _ in range(3))), torch.randn(4, 128, 64)
-    hcops.patch(model, always=True)
-    wanted = backward_of(model, x)
-    assert AutoMem is not None
-    assert all(torch.equal(a, b) for a, b in zip(wanted, backward_of(model, x), strict=True))

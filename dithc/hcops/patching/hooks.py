@@ -1,5 +1,6 @@
 """`patch` and `unpatch`: hooks that open the mode around the modules of a model, and the table of what was served."""
 
+import os
 import threading
 from collections import Counter
 from typing import Any
@@ -13,6 +14,8 @@ from dithc.log import logger, problem
 
 log = logger(__name__)
 
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+"""Environment that says how torch's threads wait for work; read when torch is imported."""
 HEADER = ("operator", "shape", "type", "served by", "ours / torch", "why", "modules")
 
 
@@ -64,6 +67,7 @@ def patch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, a
         )
     if optimizer is not None:
         take(optimizer)
+    _say_how_threads_wait()
     calls = Calls(always=always)
     opened = _Opened(calls)
     for name, module in model.named_modules():
@@ -142,6 +146,15 @@ class _Leave:
     def __call__(self, module: nn.Module, _: Any, __: Any) -> None:
         if not torch.compiler.is_compiling():
             self._opened.leave(module, is_root=self._is_root)
+
+
+def _say_how_threads_wait() -> None:
+    """torch's threads wait for more by turning on their cores, for milliseconds, in which ours share these cores with them."""
+    if torch.get_num_threads() > 1 and not any(name in os.environ for name in WAITING):
+        log.warning(
+            "torch's threads keep their cores busy after each operator, where ours want to run: set GOMP_SPINCOUNT=10000 in the "
+            "environment before torch is imported, or fewer calls will be served, and slower"
+        )
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from dithc import hcops, native
 from dithc.bench.patched.own import Vit
 from dithc.hcops.patching import calls, choice
 from dithc.log import UserError
-from tests.hcops.patching.models import OWN
+from tests.hcops.patching.models import OWN, THEIRS
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C library")
 ROUNDOFF = {"fp32": 2.0**-24, "autocast": 2.0**-8, "bf16": 2.0**-8}
@@ -24,7 +24,7 @@ ALLOWED = 40
 
 def fresh(name):
     torch.manual_seed(3)
-    return OWN[name]()
+    return {**OWN, **THEIRS}[name]()
 
 
 def gradients(model, inputs, *, autocast=False):
@@ -34,7 +34,7 @@ def gradients(model, inputs, *, autocast=False):
         out = model(*inputs)
     weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape)
     (out.double() * weights).sum().backward()
-    return {name: p.grad.double().clone() for name, p in model.named_parameters()}
+    return {name: p.grad.double().clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 def off(found, truth):
@@ -59,6 +59,22 @@ def test_gradients_are_those_of_float64(name, kind):
     found = off(gradients(model, inputs, autocast=kind == "autocast"), truth)
     assert all(row.served for row in patched.table()), str(patched)
     assert found <= max(ALLOWED * ROUNDOFF[kind], 1.2 * plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fp32", "autocast"])
+@pytest.mark.parametrize("name", THEIRS)
+def test_gradients_of_models_of_others_are_those_of_float64(name, kind):
+    model, inputs = fresh(name)
+    autocast = kind == "autocast"
+    truth = gradients(copy.deepcopy(model).double(), floating(inputs, torch.float64))
+    plain = off(gradients(model, inputs, autocast=autocast), truth)
+    patched = hcops.patch(model, always=True)
+    found = off(gradients(model, inputs, autocast=autocast), truth)
+    assert {"linear", "attention"} <= {row.op for row in patched.table() if row.served}
+    assert found <= max(ALLOWED * ROUNDOFF[kind], 1.2 * plain)
+    hcops.unpatch(model)
+    assert off(gradients(model, inputs, autocast=autocast), truth) == plain
 
 
 def test_what_is_called_is_served_and_said():

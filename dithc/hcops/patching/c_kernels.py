@@ -11,7 +11,7 @@ from torch import Tensor
 from dithc import native
 from dithc.hcops.c.library import functions, pool
 from dithc.hcops.checks import TYPES, array, fp32, shape_of
-from dithc.native.signatures import AttentionArguments, Heads
+from dithc.native import signatures
 
 GELU_ERF = 4  # of hc_function
 
@@ -112,15 +112,15 @@ def attention_backward(
 
 def _arguments(
     query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, kind: Attention
-) -> AttentionArguments:
+) -> signatures.AttentionArguments:
     n, h, t, k = query.shape
-    return AttentionArguments(
+    return signatures.AttentionArguments(
         *(n, t, key.shape[2], h, key.shape[1], k, kind.scale, kind.causal, TYPES[query.dtype]),
         *(_heads(query), _heads(key), _heads(value), _heads(out)),
         lse=lse.data_ptr(),
     )
 
 
-def _heads(tensor: Tensor) -> Heads:
+def _heads(tensor: Tensor) -> signatures.Heads:
     image, head, token, _ = tensor.stride()
-    return Heads(tensor.data_ptr(), TYPES[tensor.dtype], image, head, token)
+    return signatures.Heads(tensor.data_ptr(), TYPES[tensor.dtype], image, head, token)

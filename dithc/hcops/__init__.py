@@ -2,8 +2,8 @@
 
 What: `linear` (with bias, and a GELU or a gated residual as its end), `attention`; in `fused` the MLP and the whole block as one
 node of autograd each; in `vector` the operators bound by memory; in `optimizer` norm, update and the buffer of gradients; `use`
-to choose the back end that serves them, `describe` to say which kernel serves what, and why, and `raw` for who measures a kernel
-without autograd.
+to choose the back end that serves them, `describe` to say which kernel serves what, and why; `patch` and `unpatch` for the
+models of others.
 Why: all the time of a training step is spent behind this door, so a faster kernel enters here and nowhere else.
 Invariants:
 - `table.KERNELS` is the only list of kernels; dispatch, tests and benchmarks read it. Without a choice the C kernels serve, or
@@ -19,8 +19,9 @@ How to change it: a new back end is a room with the raw kernels of `c`, its line
 with its gradient, and a line for each back end.
 """
 
-from dithc.hcops import fused, optimizer, vector
-from dithc.hcops.active import describe, raw, use
+from dithc.hcops import optimizer, vector
+from dithc.hcops.active import describe, use
 from dithc.hcops.ops import attention, linear
+from dithc.hcops.patching import patch, unpatch
 
-__all__ = ["attention", "describe", "fused", "linear", "optimizer", "raw", "use", "vector"]
+__all__ = ["attention", "describe", "linear", "optimizer", "patch", "unpatch", "use", "vector"]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dithc import hcops
+from dithc.hcops import fused
 from dithc.model.embed import Linear, LinearGelu
 
 Rotary = tuple[Tensor | None, Tensor | None]  # cosines and sines (T, K/2), constants; or nothing
@@ -51,10 +52,8 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
         """residual + gate * (x through both layers); x and residual (N, T, D), gate (N, D)."""
         first, second = self.fc1, self.fc2
-        if hcops.fused.is_plain(first, LinearGelu) and hcops.fused.is_plain(second, Linear):
-            return hcops.fused.mlp(
-                x, first.weight, first.bias, second.weight, second.bias, gate=gate, residual=residual
-            )
+        if fused.is_plain(first, LinearGelu) and fused.is_plain(second, Linear):
+            return fused.mlp(x, first.weight, first.bias, second.weight, second.bias, gate=gate, residual=residual)
         out: Tensor = second(first(x), gate=gate, residual=residual)
         return out  # (N, T, D)
 

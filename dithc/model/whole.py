@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from dithc import hcops
 from dithc.config import training
+from dithc.hcops import fused
 from dithc.model.embed import Linear, LinearGelu, Silu
 from dithc.model.parts import Attention, GatedMlp, Mlp
 
@@ -33,19 +33,19 @@ def in_one_call(forward: Forward) -> Forward:
     @wraps(forward)
     def whole(block: Parts, x: Tensor, c: Tensor) -> Tensor:
         weights = _weights_of(block)
-        if weights is None or not hcops.fused.block_serves(x, c, weights):
+        if weights is None or not fused.block_serves(x, c, weights):
             return forward(block, x, c)
         attention, kind = block.attn, block.kind
         (cos, sin), rms, swiglu = attention.rotary, kind.norm == "rms", kind.mlp == "swiglu"
-        return hcops.fused.block(x, c, weights, num_heads=attention.num_heads, rms=rms, swiglu=swiglu, cos=cos, sin=sin)
+        return fused.block(x, c, weights, num_heads=attention.num_heads, rms=rms, swiglu=swiglu, cos=cos, sin=sin)
 
     return whole
 
 
-def _weights_of(block: Parts) -> hcops.fused.BlockWeights | None:
+def _weights_of(block: Parts) -> fused.BlockWeights | None:
     """The parameters, where nobody outside has to see the calls of the parts."""
-    is_plain = hcops.fused.is_plain
-    if hcops.fused.all_are_seen():
+    is_plain = fused.is_plain
+    if fused.all_are_seen():
         return None
     condition, attention, mlp = block.adaLN_modulation, block.attn, block.mlp
     kind, first = (GatedMlp, Linear) if block.kind.mlp == "swiglu" else (Mlp, LinearGelu)
@@ -58,4 +58,4 @@ def _weights_of(block: Parts) -> hcops.fused.BlockWeights | None:
         return None
     values: list[Any] = [value for layer in layers for value in (layer.weight, layer.bias)]
     values += [attention.q_norm, attention.k_norm]
-    return hcops.fused.BlockWeights(*values)
+    return fused.BlockWeights(*values)

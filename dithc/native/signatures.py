@@ -81,6 +81,43 @@ class GemmArguments(Structure):
     ]
 
 
+class Heads(Structure):
+    """hc_heads: heads (N, H, T, K) at any strides in elements."""
+
+    _fields_ = [
+        ("data", c_void_p),
+        ("type", c_int),
+        ("image_stride", c_int64),
+        ("head_stride", c_int64),
+        ("token_stride", c_int64),
+    ]
+
+
+class AttentionArguments(Structure):
+    """hc_attention_arguments."""
+
+    _fields_ = [
+        ("n", c_int64),
+        ("queries", c_int64),
+        ("keys", c_int64),
+        ("h", c_int64),
+        ("key_heads", c_int64),
+        ("k", c_int64),
+        ("scale", c_float),
+        ("causal", c_int),
+        ("compute", c_int),
+        ("query", Heads),
+        ("key", Heads),
+        ("value", Heads),
+        ("out", Heads),
+        ("dout", Heads),
+        ("out_dquery", Heads),
+        ("out_dkey", Heads),
+        ("out_dvalue", Heads),
+        ("lse", c_void_p),
+    ]
+
+
 class AdamwSettings(Structure):
     """hc_adamw_settings."""
 
@@ -204,6 +241,25 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_attention_forward": (c_void_p, c_int64, c_int64, c_int64, c_int64, *_ARRAY, *_ARRAY, c_void_p, c_int),
     "hc_attention_backward": (
         *(c_void_p, c_int64, c_int64, c_int64, c_int64, *_ARRAY, *_ARRAY, *_ARRAY, c_void_p, *_ARRAY, c_int),
+    ),
+    "hc_attention_heads_forward": (c_void_p, POINTER(AttentionArguments)),
+    "hc_attention_heads_backward": (c_void_p, POINTER(AttentionArguments)),
+    "hc_norm_forward": (c_void_p, c_int64, c_int64, c_float, *_ARRAY, c_void_p, *_ARRAY, *_ARRAY, c_void_p, c_void_p),
+    "hc_norm_backward": (
+        *(
+            c_void_p,
+            c_int64,
+            c_int64,
+            *_ARRAY,
+            *_ARRAY,
+            *_ARRAY,
+            c_void_p,
+            c_void_p,
+            *_ARRAY,
+            c_void_p,
+            c_void_p,
+            c_int,
+        ),
     ),
     "hc_map": (c_void_p, c_int, c_int64, *_ARRAY, *_ARRAY),
     "hc_map_backward": (c_void_p, c_int, c_int64, *_ARRAY, *_ARRAY, *_ARRAY),

@@ -61,7 +61,7 @@ static int run(hc_context *context, hc_job *job, arrays_job *arguments) {
 }
 
 int hc_map(hc_context *context, int function, int64_t count, const void *x, int x_type, void *out, int out_type) {
-    if (!hc_is_context(context) || function < HC_EXP || function > HC_SILU || hc_count(count, 1, 1) < 0 ||
+    if (!hc_is_context(context) || function < HC_EXP || function > HC_GELU_ERF || hc_count(count, 1, 1) < 0 ||
         !hc_is_array(x, count, x_type) || !hc_is_array(out, count, out_type)) {
         return HC_BAD_ARGUMENT;
     }
@@ -71,7 +71,7 @@ int hc_map(hc_context *context, int function, int64_t count, const void *x, int 
 
 int hc_map_backward(hc_context *context, int function, int64_t count, const void *dout, int dout_type, const void *x,
                     int x_type, void *out_dx, int dx_type) {
-    if (!hc_is_context(context) || function < HC_EXP || function > HC_SILU || hc_count(count, 1, 1) < 0 ||
+    if (!hc_is_context(context) || function < HC_EXP || function > HC_GELU_ERF || hc_count(count, 1, 1) < 0 ||
         !hc_is_array(dout, count, dout_type) || !hc_is_array(x, count, x_type) || !hc_is_array(out_dx, count, dx_type)) {
         return HC_BAD_ARGUMENT;
     }

@@ -30,6 +30,7 @@ HC_INLINE hc_vf function_of_(int function, hc_vf x) HC_STREAMING_OK {
     case HC_EXP: return hc_exp(x);
     case HC_TANH: return hc_tanh(x);
     case HC_GELU: return hc_gelu(x);
+    case HC_GELU_ERF: return hc_gelu_erf(x);
     default: return hc_silu(x);
     }
 }
@@ -40,6 +41,7 @@ HC_INLINE hc_vf gradient_of_(int function, hc_vf x) HC_STREAMING_OK {
     case HC_EXP: return x;
     case HC_TANH: return hc_fnma(x, x, hc_set(1.0f));
     case HC_GELU: return hc_gelu_gradient(x);
+    case HC_GELU_ERF: return hc_gelu_erf_gradient(x);
     default: return hc_silu_gradient(x);
     }
 }
@@ -140,6 +142,7 @@ HC_KERNEL_FUNCTION void HC_NAME(map)(int function, int64_t count, const void *x,
     case HC_EXP: typed_((recipe){MAP, HC_EXP, 0.0f, 0.0f}, a, count, pass_caches); break;
     case HC_TANH: typed_((recipe){MAP, HC_TANH, 0.0f, 0.0f}, a, count, pass_caches); break;
     case HC_GELU: typed_((recipe){MAP, HC_GELU, 0.0f, 0.0f}, a, count, pass_caches); break;
+    case HC_GELU_ERF: typed_((recipe){MAP, HC_GELU_ERF, 0.0f, 0.0f}, a, count, pass_caches); break;
     default: typed_((recipe){MAP, HC_SILU, 0.0f, 0.0f}, a, count, pass_caches); break;
     }
 }
@@ -151,6 +154,7 @@ HC_KERNEL_FUNCTION void HC_NAME(map_backward)(int function, int64_t count, const
     case HC_EXP: typed_((recipe){MAP_BACKWARD, HC_EXP, 0.0f, 0.0f}, a, count, pass_caches); break;
     case HC_TANH: typed_((recipe){MAP_BACKWARD, HC_TANH, 0.0f, 0.0f}, a, count, pass_caches); break;
     case HC_GELU: typed_((recipe){MAP_BACKWARD, HC_GELU, 0.0f, 0.0f}, a, count, pass_caches); break;
+    case HC_GELU_ERF: typed_((recipe){MAP_BACKWARD, HC_GELU_ERF, 0.0f, 0.0f}, a, count, pass_caches); break;
     default: typed_((recipe){MAP_BACKWARD, HC_SILU, 0.0f, 0.0f}, a, count, pass_caches); break;
     }
 }

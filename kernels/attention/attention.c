@@ -18,34 +18,49 @@
 #define PANELS_IN_PARTS 2
 #define PART_ROWS_IN_PARTS 64
 
+
+/* Rows of a block of scores where later keys are hidden: of a smaller block fewer are computed for nothing. */
+#define CAUSAL_CHUNK_ROWS 64
+
 static int is_type(int type) {
     return type == HC_F32 || type == HC_BF16;
 }
 
-static int sizes_are_bad(int64_t n, int64_t t, int64_t h, int64_t k, int compute) {
-    const int64_t heads = hc_count(n, t, h);
-    return heads < 0 || k < 1 || hc_count(heads, k, 3) < 0 || !is_type(compute);
+static int sizes_are_bad(const hc_attention_arguments *a) {
+    const int64_t queries = hc_count(a->n, a->queries, a->h), keys = hc_count(a->n, a->keys, a->h);
+    return queries < 0 || keys < 0 || a->k < 1 || hc_count(queries, a->k, 3) < 0 || hc_count(keys, a->k, 3) < 0 ||
+           a->key_heads < 0 || (a->h > 0 && (a->key_heads < 1 || a->h % a->key_heads != 0)) || !is_type(a->compute) ||
+           !(a->scale > 0.0f && a->scale < INFINITY);
 }
 
-/* What follows from sizes and kernels; the tensors are filled in by the caller. */
-static hc_attention plan(const hc_context *context, int64_t n, int64_t t, int64_t h, int64_t k,
+static int64_t largest(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+/* What follows from sizes and kernels. */
+static hc_attention plan(const hc_context *context, const hc_attention_arguments *a, int is_forward,
                          const hc_gemm_kernel *gemm) {
-    hc_attention work = {.kernels = context->kernels, .team = context->team, .n = n, .t = t, .h = h, .k = k};
+    hc_attention work = {.kernels = context->kernels, .team = context->team, .n = a->n, .t = a->queries, .keys = a->keys,
+                         .h = a->h, .k = a->k, .share = a->h / a->key_heads, .causal = a->causal != 0, .scale = a->scale,
+                         .query = a->query, .key = a->key, .value = a->value, .out = a->out, .dout = a->dout,
+                         .dquery = a->out_dquery, .dkey = a->out_dkey, .dvalue = a->out_dvalue, .lse = a->lse,
+                         .is_forward = is_forward};
     const int in_parts = gemm == context->kernels->gemm_f32_split;
     work.gemm = gemm;
     work.nr = in_parts ? PANELS_IN_PARTS * gemm->nr() : gemm->nr();
     work.lanes = in_parts ? gemm->nr() : context->kernels->attention_lanes();
     work.width = hc_round_up(work.nr, work.lanes);
-    work.tail = in_parts && k % gemm->kr >= 1 && k % gemm->kr <= HC_NEAR_MOST_TAIL;
-    work.padded_k = in_parts ? hc_round_up(k, 16) : k;
+    work.tail = in_parts && a->k % gemm->kr >= 1 && a->k % gemm->kr <= HC_NEAR_MOST_TAIL;
+    work.padded_k = in_parts ? hc_round_up(a->k, 16) : a->k;
     /* Equal chunks of about CHUNK_ROWS, so that T = 257 is one of 257 and not one of 256 and one of 1. */
-    const int64_t chunks = t < CHUNK_ROWS ? 1 : (t + CHUNK_ROWS / 2) / CHUNK_ROWS;
-    work.chunk = hc_blocks(t, chunks);
-    work.num_chunks = hc_blocks(t, work.chunk);
+    const int64_t about = work.causal ? CAUSAL_CHUNK_ROWS : CHUNK_ROWS;
+    work.rows = is_forward ? work.keys : work.t;
+    const int64_t chunks = work.rows < about ? 1 : (work.rows + about / 2) / about;
+    work.chunk = hc_blocks(work.rows, chunks);
+    work.num_chunks = hc_blocks(work.rows, work.chunk);
     work.part = hc_round_up(in_parts ? PART_ROWS_IN_PARTS : gemm->element_bytes == 4 ? PART_ROWS : PART_ROWS_BF16, gemm->mr());
-    work.looks_ahead = t <= LOOK_AHEAD_TOKENS;
-    work.num_segments = hc_blocks(t, SEGMENT_KEYS);
-    work.scale = (float)(1.0 / sqrt((double)k));
+    work.looks_ahead = largest(work.t, work.keys) <= LOOK_AHEAD_TOKENS;
+    work.num_segments = hc_blocks(work.keys, SEGMENT_KEYS);
     work.packs = !in_parts && (work.width != work.nr || !((gemm->b_group == 1 && gemm->element_bytes == 4) ||
                                                           (gemm->b_group == 2 && gemm->element_bytes == 2)));
     work.panel = in_parts                                     ? HC_PANEL_PARTS
@@ -55,29 +70,13 @@ static hc_attention plan(const hc_context *context, int64_t n, int64_t t, int64_
     return work;
 }
 
-/* The tensors of both directions. */
-static hc_attention with_tensors(hc_attention plan, const hc_attention *tensors) {
-    plan.qkv = tensors->qkv;
-    plan.qkv_type = tensors->qkv_type;
-    plan.out = tensors->out;
-    plan.out_type = tensors->out_type;
-    plan.dout = tensors->dout;
-    plan.dout_type = tensors->dout_type;
-    plan.lse = tensors->lse;
-    plan.result = tensors->result;
-    plan.result_type = tensors->result_type;
-    plan.out_lse = tensors->out_lse;
-    return plan;
-}
-
 /* What the threads of a job need of scratch memory: sets it in `work`, returns the bytes of all. */
 static int64_t lay_out_scratch(const hc_context *context, hc_attention *work) {
     const int64_t threads = context->num_threads, heads = work->n * work->h, head_bytes = work->t * work->padded_k * 4;
-    const int is_forward = work->out_lse != NULL;
-    const int64_t bytes = is_forward ? hc_attention_forward_bytes(work) : hc_attention_backward_bytes(work);
+    const int64_t bytes = work->is_forward ? hc_attention_forward_bytes(work) : hc_attention_backward_bytes(work);
     work->thread_bytes = hc_round_up(bytes, 4096);
     work->group = 0;
-    if (!is_forward && work->num_segments > 1 && heads < HEADS_PER_THREAD * threads) {
+    if (!work->is_forward && work->num_segments > 1 && heads < HEADS_PER_THREAD * threads) {
         work->group = hc_least(heads, hc_blocks(HEADS_PER_THREAD * threads, work->num_segments));
     }
     work->num_threads = context->num_threads;
@@ -85,7 +84,7 @@ static int64_t lay_out_scratch(const hc_context *context, hc_attention *work) {
 }
 
 static void run_in(hc_context *context, char *scratch, hc_attention *work) {
-    const int64_t units = work->n * work->h * (work->out_lse != NULL ? hc_blocks(work->t, work->nr) : 1);
+    const int64_t units = work->n * work->h * (work->is_forward ? hc_blocks(work->t, work->nr) : 1);
     work->scratch = scratch;
     work->units = (hc_share *)(void *)(scratch + work->num_threads * work->thread_bytes);
     work->partial = work->group > 0 ? (float *)(void *)(work->units + work->num_threads) : NULL;
@@ -94,29 +93,28 @@ static void run_in(hc_context *context, char *scratch, hc_attention *work) {
         hc_part(units, 1, i, work->num_threads, &start, &stop);
         hc_share_fill(&work->units[i], start, stop);
     }
-    hc_team_run(context->team, 0, work->out_lse != NULL ? hc_attention_forward_job : hc_attention_backward_job, work);
+    hc_team_run(context->team, 0, work->is_forward ? hc_attention_forward_job : hc_attention_backward_job, work);
 }
 
 /* In parts where that gains, and then with the other kernel what was left. */
-static int run(hc_context *context, const hc_attention *sizes, int compute) {
-    const int64_t n = sizes->n, t = sizes->t, h = sizes->h, k = sizes->k;
-    const hc_gemm_kernel *whole = compute == HC_F32 ? context->kernels->gemm_f32 : context->kernels->gemm_bf16;
+static int run(hc_context *context, const hc_attention_arguments *a, int is_forward) {
+    const int64_t heads = a->n * a->h;
+    const hc_gemm_kernel *whole = a->compute == HC_F32 ? context->kernels->gemm_f32 : context->kernels->gemm_bf16;
     const hc_gemm_kernel *split = context->kernels->gemm_f32_split;
-    const int in_parts = compute == HC_F32 && split != NULL && t >= LEAST_TOKENS_IN_PARTS && k >= LEAST_WIDTH_IN_PARTS &&
-                         t * k <= MOST_IN_PARTS;
-    hc_attention work = with_tensors(plan(context, n, t, h, k, whole), sizes), parts = {.group = 0};
+    const int in_parts = a->compute == HC_F32 && split != NULL && hc_least(a->queries, a->keys) >= LEAST_TOKENS_IN_PARTS &&
+                         a->k >= LEAST_WIDTH_IN_PARTS && largest(a->queries, a->keys) * a->k <= MOST_IN_PARTS;
+    hc_attention work = plan(context, a, is_forward, whole), parts = {.group = 0};
     int64_t bytes = lay_out_scratch(context, &work);
     if (in_parts) {
-        parts = with_tensors(plan(context, n, t, h, k, split), sizes);
-        const int64_t parts_bytes = lay_out_scratch(context, &parts);
-        bytes = hc_round_up(parts_bytes > bytes ? parts_bytes : bytes, 64);
+        parts = plan(context, a, is_forward, split);
+        bytes = hc_round_up(largest(lay_out_scratch(context, &parts), bytes), 64);
     }
     hc_lock(context);
-    char *scratch = hc_scratch(context, bytes + (in_parts ? n * h + 1 : 0));
+    char *scratch = hc_scratch(context, bytes + (in_parts ? heads + 1 : 0));
     if (scratch != NULL && in_parts) {
         parts.left = (uint8_t *)scratch + bytes;
-        parts.num_left = parts.left + n * h;
-        memset(parts.left, 0, (size_t)(n * h + 1));
+        parts.num_left = parts.left + heads;
+        memset(parts.left, 0, (size_t)(heads + 1));
         run_in(context, scratch, &parts);
         work.left = parts.left;
         work.takes_left = 1;
@@ -128,37 +126,78 @@ static int run(hc_context *context, const hc_attention *sizes, int compute) {
     return scratch != NULL ? HC_OK : HC_OUT_OF_MEMORY;
 }
 
-int hc_attention_forward(hc_context *context, int64_t n, int64_t t, int64_t h, int64_t k, const void *qkv, int qkv_type,
-                         void *out, int out_type, float *out_lse, int compute) {
-    if (!hc_is_context(context) || sizes_are_bad(n, t, h, k, compute) || !is_type(qkv_type) || !is_type(out_type)) {
+static int is_heads(const hc_heads *heads) {
+    return heads->data != NULL && is_type(heads->type);
+}
+
+int hc_attention_heads_forward(hc_context *context, const hc_attention_arguments *a) {
+    if (!hc_is_context(context) || a == NULL || sizes_are_bad(a) || (a->keys == 0 && a->queries > 0)) {
         return HC_BAD_ARGUMENT;
     }
-    if (n * t * h == 0) {
+    if (a->n * a->h * a->queries == 0) {
         return HC_OK;
     }
-    if (qkv == NULL || out == NULL || out_lse == NULL) {
+    if (!is_heads(&a->query) || !is_heads(&a->key) || !is_heads(&a->value) || !is_heads(&a->out) || a->lse == NULL) {
         return HC_BAD_ARGUMENT;
     }
-    const hc_attention sizes = {.n = n, .t = t, .h = h, .k = k, .qkv = qkv, .qkv_type = qkv_type,
-                                .result = out, .result_type = out_type, .out_lse = out_lse};
-    return run(context, &sizes, compute);
+    return run(context, a, 1);
+}
+
+int hc_attention_heads_backward(hc_context *context, const hc_attention_arguments *a) {
+    if (!hc_is_context(context) || a == NULL || sizes_are_bad(a) || (a->keys == 0) != (a->queries == 0)) {
+        return HC_BAD_ARGUMENT;
+    }
+    if (a->n * a->h * a->queries == 0) {
+        return HC_OK;
+    }
+    if (!is_heads(&a->query) || !is_heads(&a->key) || !is_heads(&a->value) || !is_heads(&a->out) || !is_heads(&a->dout) ||
+        !is_heads(&a->out_dquery) || !is_heads(&a->out_dkey) || !is_heads(&a->out_dvalue) || a->lse == NULL ||
+        a->dout.token_stride != a->out.token_stride) {
+        return HC_BAD_ARGUMENT;
+    }
+    return run(context, a, 0);
+}
+
+/* Heads of part 0, 1 or 2 of (N, T, 3, H, K). */
+static hc_heads part_of(const void *qkv, int type, int64_t t, int64_t h, int64_t k, int part) {
+    const int64_t offset = part * h * k * hc_type_bytes(type);
+    return (hc_heads){qkv == NULL ? NULL : (char *)(uintptr_t)qkv + offset, type, 3 * t * h * k, k, 3 * h * k};
+}
+
+/* Heads of (N, T, H, K). */
+static hc_heads plain(const void *data, int type, int64_t t, int64_t h, int64_t k) {
+    return (hc_heads){(void *)(uintptr_t)data, type, t * h * k, k, h * k};
+}
+
+static hc_attention_arguments packed(int64_t n, int64_t t, int64_t h, int64_t k, const void *qkv, int qkv_type, const void *out,
+                                     int out_type, const float *lse, int compute) {
+    return (hc_attention_arguments){
+        .n = n, .queries = t, .keys = t, .h = h, .key_heads = h, .k = k, .scale = (float)(1.0 / sqrt(k < 1 ? 1.0 : (double)k)),
+        .compute = compute, .query = part_of(qkv, qkv_type, t, h, k, 0), .key = part_of(qkv, qkv_type, t, h, k, 1),
+        .value = part_of(qkv, qkv_type, t, h, k, 2), .out = plain(out, out_type, t, h, k), .lse = (float *)(uintptr_t)lse,
+    };
+}
+
+int hc_attention_forward(hc_context *context, int64_t n, int64_t t, int64_t h, int64_t k, const void *qkv, int qkv_type,
+                         void *out, int out_type, float *out_lse, int compute) {
+    if (hc_count(n, t, h) < 0 || k < 1 || hc_count(n * t * h, k, 3) < 0 || !is_type(qkv_type) || !is_type(out_type)) {
+        return HC_BAD_ARGUMENT;
+    }
+    const hc_attention_arguments a = packed(n, t, h, k, qkv, qkv_type, out, out_type, out_lse, compute);
+    return hc_attention_heads_forward(context, &a);
 }
 
 int hc_attention_backward(hc_context *context, int64_t n, int64_t t, int64_t h, int64_t k, const void *dout, int dout_type,
                           const void *qkv, int qkv_type, const void *out, int out_type, const float *lse, void *out_dqkv,
                           int dqkv_type, int compute) {
-    if (!hc_is_context(context) || sizes_are_bad(n, t, h, k, compute) || !is_type(dout_type) || !is_type(qkv_type) ||
+    if (hc_count(n, t, h) < 0 || k < 1 || hc_count(n * t * h, k, 3) < 0 || !is_type(dout_type) || !is_type(qkv_type) ||
         !is_type(out_type) || !is_type(dqkv_type)) {
         return HC_BAD_ARGUMENT;
     }
-    if (n * t * h == 0) {
-        return HC_OK;
-    }
-    if (dout == NULL || qkv == NULL || out == NULL || lse == NULL || out_dqkv == NULL) {
-        return HC_BAD_ARGUMENT;
-    }
-    const hc_attention sizes = {.n = n, .t = t, .h = h, .k = k, .qkv = qkv, .qkv_type = qkv_type, .out = out,
-                                .out_type = out_type, .dout = dout, .dout_type = dout_type, .lse = lse,
-                                .result = out_dqkv, .result_type = dqkv_type};
-    return run(context, &sizes, compute);
+    hc_attention_arguments a = packed(n, t, h, k, qkv, qkv_type, out, out_type, lse, compute);
+    a.dout = plain(dout, dout_type, t, h, k);
+    a.out_dquery = part_of(out_dqkv, dqkv_type, t, h, k, 0);
+    a.out_dkey = part_of(out_dqkv, dqkv_type, t, h, k, 1);
+    a.out_dvalue = part_of(out_dqkv, dqkv_type, t, h, k, 2);
+    return hc_attention_heads_backward(context, &a);
 }

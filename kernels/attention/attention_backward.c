@@ -60,15 +60,14 @@ int64_t hc_attention_backward_bytes(const hc_attention *work) {
 }
 
 static void pack_head(const hc_attention *work, int64_t head, backward_memory *memory) {
-    const void *dout = hc_head_of_out(work, work->dout, work->dout_type, head, 0);
-    const void *out = hc_head_of_out(work, work->out, work->out_type, head, 0);
+    const hc_heads *dout = &work->dout, *out = &work->out;
     memory->lse = work->lse + head * work->t;
-    work->kernels->attention_delta(work->t, work->k, dout, work->dout_type, out, work->out_type, work->h * work->k,
-                                   memory->delta);
+    work->kernels->attention_delta(work->t, work->k, hc_head_at(work, dout, head, 0), dout->type,
+                                   hc_head_at(work, out, head, 0), out->type, out->token_stride, memory->delta);
     hc_note_sums(work, head, memory->lse, memory->delta);
     for (int64_t chunk = 0; chunk < work->num_chunks; chunk++) {
         const int64_t rows = hc_chunk_rows(work, chunk), first = chunk * work->chunk;
-        const hc_matrix queries = hc_rows_of_qkv(work, head, 0, first), douts = hc_rows_of_dout(work, head, first);
+        const hc_matrix queries = hc_rows_of(work, &work->query, head, first), douts = hc_rows_of(work, dout, head, first);
         const hc_matrix queries_transposed = hc_transpose(queries), douts_transposed = hc_transpose(douts);
         const int64_t at = chunk * memory->rows_bytes, transposed_at = chunk * memory->transposed_bytes;
         hc_pack_a(work, head, rows, work->k, &queries, memory->queries + at, 1);
@@ -80,7 +79,7 @@ static void pack_head(const hc_attention *work, int64_t head, backward_memory *m
 
 /* What rows start..start + rows of a block in parts add to dK^T and dV^T, while P and dS are near. */
 static void add_keys(const hc_attention *work, hc_attention_ahead *ahead, int64_t chunk, int64_t start, int64_t rows, int64_t n,
-                     backward_memory *memory) {
+                     int add, backward_memory *memory) {
     const hc_gemm_kernel *gemm = work->gemm;
     const int64_t step_bytes = hc_panels_a_bytes(gemm, gemm->mr(), gemm->kr);
     const int64_t at = chunk * memory->transposed_bytes + start / gemm->kr * step_bytes;
@@ -88,7 +87,7 @@ static void add_keys(const hc_attention *work, hc_attention_ahead *ahead, int64_
         .m = work->padded_k, .n = n, .k = rows, .a_panels = memory->douts_transposed + at,
         .b_panels = hc_finish_panel(work, rows, memory->p, NULL),
         .a_panel_bytes = hc_panels_a_bytes(gemm, gemm->mr(), hc_chunk_rows(work, chunk)),
-        .b_panel_bytes = hc_panel_bytes(work, rows), .c = memory->dv, .ldc = work->width, .add = chunk + start > 0,
+        .b_panel_bytes = hc_panel_bytes(work, rows), .c = memory->dv, .ldc = work->width, .add = add || start > 0,
     };
     hc_multiply_part(work, ahead, &block);
     block.a_panels = memory->queries_transposed + at;
@@ -97,16 +96,19 @@ static void add_keys(const hc_attention *work, hc_attention_ahead *ahead, int64_
     hc_multiply_part(work, ahead, &block);
 }
 
-/* Rows start..start + rows of a block: P and dS from S and dP, and what they add to dQ; add_dq: dq holds sums of
- * earlier panels. */
+/* Rows start..start + rows of a block of keys from first_key on: P and dS from S and dP, and what they add to dQ; add, add_dq:
+ * dk and dv hold sums of earlier chunks, dq of earlier panels. */
 static void do_rows(const hc_attention *work, hc_attention_ahead *ahead, int64_t chunk, int64_t start, int64_t rows,
-                    int64_t num_keys, int add_dq, float *dq, backward_memory *memory) {
+                    int64_t first_key, int64_t num_keys, int add, int add_dq, float *dq, backward_memory *memory) {
     const hc_gemm_kernel *gemm = work->gemm;
     const int64_t width = work->width, columns = hc_columns(work, num_keys), n = hc_least(columns, work->nr);
     const int64_t first = chunk * work->chunk + start;
     const int64_t panels = chunk * memory->rows_bytes + start * hc_round_up(work->k, gemm->kr) * gemm->element_bytes;
     hc_multiply_heads(work, ahead, rows, n, memory->queries + panels, memory->keys_transposed, memory->scores, width);
     hc_multiply_heads(work, ahead, rows, n, memory->douts + panels, memory->values_transposed, memory->dp, width);
+    if (work->causal) {
+        hc_hide_later_keys(work, rows, columns, first, first_key, memory->scores);
+    }
     const int64_t at = hc_row_offset(work, start);
     const hc_attention_rows block = {
         .rows = rows, .columns = columns, .width = width, .scale = work->scale, .panel = work->panel,
@@ -122,16 +124,16 @@ static void do_rows(const hc_attention *work, hc_attention_ahead *ahead, int64_t
     hc_multiply(work, ahead, rows, work->padded_k, num_keys, memory->ds_rows, memory->keys, dq + first * work->padded_k,
                 work->padded_k, add_dq);
     if (work->panel == HC_PANEL_PARTS) {
-        add_keys(work, ahead, chunk, start, rows, n, memory);
+        add_keys(work, ahead, chunk, start, rows, n, add, memory);
     }
 }
 
 /* One block: `add` says that dk and dv hold sums of earlier chunks. */
-static void do_block(const hc_attention *work, hc_attention_ahead *ahead, int64_t chunk, int64_t num_keys, int add,
-                     int add_dq, float *dq, backward_memory *memory) {
+static void do_block(const hc_attention *work, hc_attention_ahead *ahead, int64_t chunk, int64_t first_key, int64_t num_keys,
+                     int add, int add_dq, float *dq, backward_memory *memory) {
     const int64_t rows = hc_chunk_rows(work, chunk), n = hc_least(hc_columns(work, num_keys), work->nr);
     for (int64_t start = 0; start < rows; start += work->part) {
-        do_rows(work, ahead, chunk, start, hc_least(work->part, rows - start), num_keys, add_dq, dq, memory);
+        do_rows(work, ahead, chunk, start, hc_least(work->part, rows - start), first_key, num_keys, add, add_dq, dq, memory);
     }
     if (work->panel == HC_PANEL_PARTS) {
         return; /* do_rows has done so row by row */
@@ -147,16 +149,21 @@ static void do_block(const hc_attention *work, hc_attention_ahead *ahead, int64_
 static hc_attention_ahead ahead_of_keys(const hc_attention *work, int64_t head, int64_t next_head, int64_t first,
                                         int64_t count) {
     hc_attention_ahead ahead = {.num_runs = 0};
-    const int64_t stride = work->h * work->k; /* also from q to k, k to v, and v to the next token's q */
-    const void *dqkv = hc_head_of_qkv(work, work->result, work->result_type, head, 0, first);
-    hc_ahead_add(work, &ahead, dqkv, work->result_type, 3 * count, stride);
+    const int64_t queries = hc_least(count, work->t - first); /* those with the places of the keys */
+    const hc_heads *of_queries[] = {&work->dquery, &work->query, &work->dout, &work->out};
+    const hc_heads *of_keys[] = {&work->dkey, &work->dvalue};
+    for (int i = 0; i < (next_head >= 0 ? 4 : 1) && queries > 0; i++) {
+        const hc_heads *rows = of_queries[i];
+        hc_ahead_add(work, &ahead, hc_head_at(work, rows, i == 0 ? head : next_head, first), rows->type, queries,
+                     rows->token_stride);
+    }
+    for (int i = 0; i < 2; i++) {
+        hc_ahead_add(work, &ahead, hc_head_at(work, of_keys[i], head, first), of_keys[i]->type, count, of_keys[i]->token_stride);
+    }
     if (next_head >= 0) {
-        const void *qkv = hc_head_of_qkv(work, work->qkv, work->qkv_type, next_head, 0, first);
-        const void *dout = hc_head_of_out(work, work->dout, work->dout_type, next_head, first);
-        const void *out = hc_head_of_out(work, work->out, work->out_type, next_head, first);
-        hc_ahead_add(work, &ahead, qkv, work->qkv_type, 3 * count, stride);
-        hc_ahead_add(work, &ahead, dout, work->dout_type, count, stride);
-        hc_ahead_add(work, &ahead, out, work->out_type, count, stride);
+        hc_ahead_add(work, &ahead, hc_shared_at(work, &work->key, next_head, first), work->key.type, count, work->key.token_stride);
+        hc_ahead_add(work, &ahead, hc_shared_at(work, &work->value, next_head, first), work->value.type, count,
+                     work->value.token_stride);
     }
     /* Three of the five products come in many small calls: they ask for all, and the last two for what is left over. */
     ahead.lines_a_step = (double)ahead.lines / (double)(3 * work->t * count * work->k);
@@ -166,24 +173,29 @@ static hc_attention_ahead ahead_of_keys(const hc_attention *work, int64_t head, 
 /* dK and dV of the keys of a segment, and their part of dQ, to dq. */
 static void do_segment(const hc_attention *work, int64_t head, int64_t next_head, int64_t segment, float *dq,
                        backward_memory *memory) {
-    const int64_t start = segment * SEGMENT_KEYS, stop = hc_least(start + SEGMENT_KEYS, work->t);
-    const int64_t stride = 3 * work->h * work->k;
+    const int64_t start = segment * SEGMENT_KEYS, stop = hc_least(start + SEGMENT_KEYS, work->keys);
+    if (work->causal) { /* the first panel of keys is not seen by every query */
+        memset(dq, 0, (size_t)(work->t * work->padded_k * 4));
+    }
     for (int64_t first = start; first < stop; first += work->nr) {
         const int64_t count = hc_least(work->nr, stop - first);
-        const hc_matrix keys = hc_rows_of_qkv(work, head, 1, first);
+        const hc_matrix keys = hc_shared_rows_of(work, &work->key, head, first);
         const hc_matrix keys_transposed = hc_transpose(keys);
-        const hc_matrix values_transposed = hc_transpose(hc_rows_of_qkv(work, head, 2, first));
+        const hc_matrix values_transposed = hc_transpose(hc_shared_rows_of(work, &work->value, head, first));
         hc_attention_ahead ahead = ahead_of_keys(work, head, next_head, first, count);
         hc_pack_b(work, head, work->k, count, &keys_transposed, memory->keys_transposed, 1);
         hc_pack_b(work, head, work->k, count, &values_transposed, memory->values_transposed, 1);
         work->gemm->pack_b(count, work->k, &keys, memory->keys);
-        for (int64_t chunk = 0; chunk < work->num_chunks; chunk++) {
-            do_block(work, &ahead, chunk, count, chunk > 0, first > start, dq, memory);
+        const int64_t first_chunk = work->causal ? first / work->chunk : 0; /* chunks before see none of these keys */
+        for (int64_t chunk = first_chunk; chunk < work->num_chunks; chunk++) {
+            do_block(work, &ahead, chunk, first, count, chunk > first_chunk, work->causal || first > start, dq, memory);
         }
-        hc_store_transposed(work, count, work->scale, memory->dk, memory->transposed,
-                            hc_head_of_qkv(work, work->result, work->result_type, head, 1, first), stride);
-        hc_store_transposed(work, count, 1.0f, memory->dv, memory->transposed,
-                            hc_head_of_qkv(work, work->result, work->result_type, head, 2, first), stride);
+        if (first_chunk >= work->num_chunks) {
+            memset(memory->dk, 0, (size_t)(work->padded_k * work->width * 4));
+            memset(memory->dv, 0, (size_t)(work->padded_k * work->width * 4));
+        }
+        hc_store_transposed(work, count, work->scale, memory->dk, memory->transposed, hc_rows_of(work, &work->dkey, head, first));
+        hc_store_transposed(work, count, 1.0f, memory->dv, memory->transposed, hc_rows_of(work, &work->dvalue, head, first));
     }
 }
 
@@ -205,8 +217,7 @@ static void do_head(const hc_attention *work, int64_t head, int64_t next_head, b
         }
     }
     work->kernels->attention_store(work->t, work->k, work->scale, memory->dq, work->padded_k,
-                                   hc_head_of_qkv(work, work->result, work->result_type, head, 0, 0), work->result_type,
-                                   3 * work->h * work->k);
+                                   hc_head_at(work, &work->dquery, head, 0), work->dquery.type, work->dquery.token_stride);
 }
 
 /* Segments of heads first..last on several threads: their dQ meet in work->partial, summed in the order of do_head. */
@@ -241,9 +252,8 @@ static void sum_segments(const hc_attention *work, int64_t first, int64_t last, 
         for (int64_t segment = 1; segment < segments; segment++) {
             add_to(work->k, sum + segment * head_size, sum);
         }
-        void *dq = hc_head_of_qkv(work, work->result, work->result_type, head, 0, token);
-        work->kernels->attention_store(1, work->k, work->scale, sum, work->padded_k, dq, work->result_type,
-                                       3 * work->h * work->k);
+        work->kernels->attention_store(1, work->k, work->scale, sum, work->padded_k, hc_head_at(work, &work->dquery, head, token),
+                                       work->dquery.type, work->dquery.token_stride);
     }
 }
 

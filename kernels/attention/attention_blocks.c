@@ -1,5 +1,6 @@
 /* What stands between the vector kernels of attention and the matrix kernels: panels, and blocks turned to rows of a
  * tensor. */
+#include <math.h>
 #include <string.h>
 
 #include "attention/attention_work.h"
@@ -150,17 +151,16 @@ const void *hc_finish_panel(const hc_attention *work, int64_t rows, void *block,
     return block;
 }
 
-void hc_store_transposed(const hc_attention *work, int64_t rows, float factor, float *block, float *buffer, void *out,
-                         int64_t out_stride) {
+void hc_store_transposed(const hc_attention *work, int64_t rows, float factor, float *block, float *buffer, hc_matrix out) {
     const hc_gemm_kernel *f32 = work->kernels->gemm_f32;
-    const int64_t columns = work->k;
+    const int64_t columns = work->k, out_stride = out.row_stride;
     if (f32->b_group != 1) {
         for (int64_t i = 0; i < rows; i++) {
             for (int64_t j = 0; j < columns; j++) {
                 buffer[i * columns + j] = block[j * work->width + i];
             }
         }
-        work->kernels->attention_store(rows, columns, factor, buffer, columns, out, work->result_type, out_stride);
+        work->kernels->attention_store(rows, columns, factor, buffer, columns, out.data, out.dtype, out_stride);
         return;
     }
     /* Packing fp32 panels of B of depth `rows` is a transpose that is as fast as the machine can: a panel is rows of nr
@@ -170,6 +170,19 @@ void hc_store_transposed(const hc_attention *work, int64_t rows, float factor, f
     f32->pack_b(rows, columns, &view, buffer);
     for (int64_t j = 0; j < columns; j += nr) {
         work->kernels->attention_store(rows, hc_least(nr, columns - j), factor, buffer + j / nr * panel, nr,
-                                       (char *)out + j * hc_type_bytes(work->result_type), work->result_type, out_stride);
+                                       (char *)out.data + j * hc_type_bytes(out.dtype), out.dtype, out_stride);
+    }
+}
+
+void hc_hide_later_keys(const hc_attention *work, int64_t rows, int64_t columns, int64_t first_query, int64_t first_key,
+                        float *scores) {
+    for (int64_t i = 0; i < rows; i++) {
+        /* Forward: key first_key + i is hidden from queries before it. Backward: query first_query + i does not see keys
+         * behind it. */
+        const int64_t from = work->is_forward ? 0 : first_query + i + 1 - first_key;
+        const int64_t to = work->is_forward ? hc_least(columns, first_key + i - first_query) : columns;
+        for (int64_t j = from < 0 ? 0 : from; j < to; j++) {
+            scores[i * work->width + j] = -INFINITY;
+        }
     }
 }

@@ -49,8 +49,8 @@ int64_t hc_attention_forward_bytes(const hc_attention *work) {
 static void pack_head(const hc_attention *work, int64_t head, forward_memory *memory) {
     for (int64_t chunk = 0; chunk < work->num_chunks; chunk++) {
         const int64_t rows = hc_chunk_rows(work, chunk);
-        const hc_matrix keys = hc_rows_of_qkv(work, head, 1, chunk * work->chunk);
-        const hc_matrix values = hc_transpose(hc_rows_of_qkv(work, head, 2, chunk * work->chunk));
+        const hc_matrix keys = hc_shared_rows_of(work, &work->key, head, chunk * work->chunk);
+        const hc_matrix values = hc_transpose(hc_shared_rows_of(work, &work->value, head, chunk * work->chunk));
         hc_pack_a(work, head, rows, work->k, &keys, memory->keys + chunk * memory->keys_bytes, 1);
         hc_pack_a(work, head, work->k, rows, &values, memory->values + chunk * memory->values_bytes, 0);
     }
@@ -60,27 +60,34 @@ static void pack_head(const hc_attention *work, int64_t head, forward_memory *me
 static hc_attention_ahead ahead_of_queries(const hc_attention *work, int64_t head, int64_t next_head, int64_t start,
                                            int64_t count) {
     hc_attention_ahead ahead = {.num_runs = 0};
-    const int64_t stride = work->h * work->k; /* also from q to k, k to v, and v to the next token's q */
-    const void *out = hc_head_of_out(work, work->result, work->result_type, head, start);
-    hc_ahead_add(work, &ahead, out, work->result_type, count, stride);
+    const int64_t keys = hc_least(count, work->keys - start);
+    const hc_heads *out = &work->out, *query = &work->query, *key = &work->key, *value = &work->value;
+    hc_ahead_add(work, &ahead, hc_head_at(work, out, head, start), out->type, count, out->token_stride);
     if (next_head >= 0) {
-        const void *qkv = hc_head_of_qkv(work, work->qkv, work->qkv_type, next_head, 0, start);
-        hc_ahead_add(work, &ahead, qkv, work->qkv_type, 3 * count, stride);
+        hc_ahead_add(work, &ahead, hc_head_at(work, query, next_head, start), query->type, count, query->token_stride);
     }
-    ahead.lines_a_step = (double)ahead.lines / (double)(2 * work->t * count * work->k);
+    if (next_head >= 0 && keys > 0) {
+        hc_ahead_add(work, &ahead, hc_shared_at(work, key, next_head, start), key->type, keys, key->token_stride);
+        hc_ahead_add(work, &ahead, hc_shared_at(work, value, next_head, start), value->type, keys, value->token_stride);
+    }
+    ahead.lines_a_step = (double)ahead.lines / (double)(2 * work->keys * count * work->k);
     return ahead;
 }
 
 static void do_queries(const hc_attention *work, int64_t head, int64_t next_head, int64_t start, int64_t count,
                        forward_memory *memory) {
     const int64_t width = work->width, columns = hc_columns(work, count), n = hc_least(columns, work->nr);
-    const hc_matrix queries = hc_transpose(hc_rows_of_qkv(work, head, 0, start));
+    const hc_matrix queries = hc_transpose(hc_rows_of(work, &work->query, head, start));
     hc_attention_ahead ahead = ahead_of_queries(work, head, next_head, start, count);
     hc_pack_b(work, head, work->k, count, &queries, memory->queries, 1);
-    for (int64_t chunk = 0; chunk < work->num_chunks; chunk++) {
+    const int64_t seen = work->causal ? hc_least(work->num_chunks, hc_blocks(start + count, work->chunk)) : work->num_chunks;
+    for (int64_t chunk = 0; chunk < seen; chunk++) {
         const int64_t rows = hc_chunk_rows(work, chunk);
         hc_multiply_heads(work, &ahead, rows, n, memory->keys + chunk * memory->keys_bytes, memory->queries, memory->scores,
                           width);
+        if (work->causal) {
+            hc_hide_later_keys(work, rows, columns, start, chunk * work->chunk, memory->scores);
+        }
         work->kernels->attention_softmax(rows, columns, width, work->scale, chunk == 0, work->panel, memory->scores,
                                          memory->probabilities, hc_panel_bytes(work, rows), memory->max, memory->sum,
                                          memory->factor);
@@ -94,10 +101,10 @@ static void do_queries(const hc_attention *work, int64_t head, int64_t next_head
     work->kernels->attention_finish(columns, work->scale, memory->max, memory->sum, memory->lse);
     work->kernels->attention_rescale(work->k, columns, width, memory->sum, memory->out);
     for (int64_t i = 0; i < count; i++) {
-        work->out_lse[head * work->t + start + i] = memory->lse[i];
+        work->lse[head * work->t + start + i] = memory->lse[i];
     }
     hc_store_transposed(work, count, 1.0f, memory->out, memory->transposed,
-                        hc_head_of_out(work, work->result, work->result_type, head, start), work->h * work->k);
+                        hc_rows_of(work, &work->out, head, start));
 }
 
 /* Panels of queries first..stop, of those up to part_stop that are near to each other. */

@@ -34,11 +34,15 @@ typedef struct {
     const hc_kernels *kernels;
     const hc_gemm_kernel *gemm; /* of the compute type */
     hc_team *team;
-    int64_t n, t, h, k;
+    int64_t n, h, k;
+    int64_t t, keys; /* queries and keys of a head */
+    int64_t share;   /* heads of queries to a head of keys */
+    int causal;      /* query i sees keys 0 to i */
     int64_t nr;         /* columns of a block of scores: of one panel of B, or of several where it is packed or in parts */
     int64_t width;      /* nr, padded to whole vectors: the distance of the rows of a block */
     int64_t lanes;      /* of a vector; of two where they make a row of a panel in parts */
-    int64_t chunk;      /* rows of a block of scores, and how many such blocks T has */
+    int64_t rows;       /* of all blocks of scores: keys (forward) or queries (backward), */
+    int64_t chunk;      /* of a block, and how many such blocks there are */
     int64_t num_chunks;
     int64_t part;       /* rows of a block that the backward pass takes at once */
     int64_t num_segments;
@@ -48,12 +52,9 @@ typedef struct {
     float scale;        /* 1 / sqrt(K) */
     int panel;          /* hc_panel: what the vector kernels write */
     int packs;          /* 1: their rows go through the matrix kernel's pack function; 0: they are its panel */
-    const void *qkv, *out, *dout;
-    int qkv_type, out_type, dout_type;
-    const float *lse;
-    void *result; /* out or dqkv */
-    int result_type;
-    float *out_lse;
+    hc_heads query, key, value, out, dout, dquery, dkey, dvalue; /* forward writes out, backward the last three */
+    float *lse;                                                  /* forward writes it */
+    int is_forward;
     char *scratch; /* thread_bytes per thread, then what the threads share */
     int64_t thread_bytes;
     hc_share *units; /* of each of num_threads: the panels of queries (forward) or heads (backward) to be done */
@@ -115,31 +116,29 @@ static inline int hc_takes_head(const hc_attention *work, int64_t head) {
 
 /* Rows of a chunk: the last one may be shorter. */
 static inline int64_t hc_chunk_rows(const hc_attention *work, int64_t chunk) {
-    return hc_least(work->chunk, work->t - chunk * work->chunk);
+    return hc_least(work->chunk, work->rows - chunk * work->chunk);
 }
 
-/* Token `row` of part 0, 1 or 2 (q, k, v) of a head (0 to N * H) of an array (N, T, 3, H, K). */
-static inline char *hc_head_of_qkv(const hc_attention *work, const void *qkv, int type, int64_t head, int part,
-                                   int64_t row) {
-    const int64_t image = head / work->h;
-    const int64_t element = (((image * work->t + row) * 3 + part) * work->h + head % work->h) * work->k;
-    return (char *)(uintptr_t)qkv + element * hc_type_bytes(type);
+/* Token `row` of a head (0 to N * H). */
+static inline char *hc_head_at(const hc_attention *work, const hc_heads *heads, int64_t head, int64_t row) {
+    const int64_t element = head / work->h * heads->image_stride + head % work->h * heads->head_stride + row * heads->token_stride;
+    return (char *)heads->data + element * hc_type_bytes(heads->type);
 }
 
-/* The same for an array (N, T, H, K). */
-static inline char *hc_head_of_out(const hc_attention *work, const void *out, int type, int64_t head, int64_t row) {
-    const int64_t element = ((head / work->h * work->t + row) * work->h + head % work->h) * work->k;
-    return (char *)(uintptr_t)out + element * hc_type_bytes(type);
+/* The same of the keys or values that a head of queries has. */
+static inline char *hc_shared_at(const hc_attention *work, const hc_heads *heads, int64_t head, int64_t row) {
+    const int64_t of_keys = head % work->h / work->share;
+    const int64_t element = head / work->h * heads->image_stride + of_keys * heads->head_stride + row * heads->token_stride;
+    return (char *)heads->data + element * hc_type_bytes(heads->type);
 }
 
-/* The view (rows, K) of a head from token `row` on, and its transpose. */
-static inline hc_matrix hc_rows_of_qkv(const hc_attention *work, int64_t head, int part, int64_t row) {
-    void *first = hc_head_of_qkv(work, work->qkv, work->qkv_type, head, part, row);
-    return (hc_matrix){first, 3 * work->h * work->k, 1, work->qkv_type};
+/* The views (rows, K) of a head from token `row` on, and the transpose of one. */
+static inline hc_matrix hc_rows_of(const hc_attention *work, const hc_heads *heads, int64_t head, int64_t row) {
+    return (hc_matrix){hc_head_at(work, heads, head, row), heads->token_stride, 1, heads->type};
 }
 
-static inline hc_matrix hc_rows_of_dout(const hc_attention *work, int64_t head, int64_t row) {
-    return (hc_matrix){hc_head_of_out(work, work->dout, work->dout_type, head, row), work->h * work->k, 1, work->dout_type};
+static inline hc_matrix hc_shared_rows_of(const hc_attention *work, const hc_heads *heads, int64_t head, int64_t row) {
+    return (hc_matrix){hc_shared_at(work, heads, head, row), heads->token_stride, 1, heads->type};
 }
 
 static inline hc_matrix hc_transpose(hc_matrix matrix) {
@@ -149,7 +148,7 @@ static inline hc_matrix hc_transpose(hc_matrix matrix) {
 /* Memory to bring near while a block is multiplied: rows that will be packed or written next, so that nobody waits for
  * them. Rows of a head are a few cache lines, each on a page of its own, which no prefetcher of a CPU foresees. */
 typedef struct {
-    hc_gemm_ahead runs[4];
+    hc_gemm_ahead runs[8];
     int num_runs, current;
     int64_t lines;      /* of all runs */
     double lines_a_step; /* to ask for per multiply-add */
@@ -194,9 +193,13 @@ int64_t hc_row_offset(const hc_attention *work, int64_t row);
 /* The panels of B of depth `rows` from what a vector kernel left in `block`: that itself, or packed to `packed`. */
 const void *hc_finish_panel(const hc_attention *work, int64_t rows, void *block, void *packed);
 
-/* out[i, j] = factor * block[j, i] for i < rows, j < K; block has K rows, out's rows are out_stride apart. */
-void hc_store_transposed(const hc_attention *work, int64_t rows, float factor, float *block, float *buffer, void *out,
-                         int64_t out_stride);
+/* out[i, j] = factor * block[j, i] for i < rows, j < K; block has K rows, `out` is that of a head from a token on. */
+void hc_store_transposed(const hc_attention *work, int64_t rows, float factor, float *block, float *buffer, hc_matrix out);
+
+/* Causal: the rows of scores that a column must not see become -inf. Queries are columns (forward) or rows (backward), from
+ * first_query on, keys the others, from first_key on. */
+void hc_hide_later_keys(const hc_attention *work, int64_t rows, int64_t columns, int64_t first_query, int64_t first_key,
+                        float *scores);
 
 /* Bytes of a thread's scratch memory, and the work of a thread. */
 int64_t hc_attention_forward_bytes(const hc_attention *work);

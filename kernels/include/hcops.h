@@ -22,7 +22,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Raised whenever a function below changes; the caller compares it with the one it was written for. */
-#define HC_ABI_VERSION 9
+#define HC_ABI_VERSION 10
 
 typedef enum {
     HC_OK = 0,
@@ -327,6 +327,14 @@ int hc_adaln_backward(hc_context *context, int64_t n, int64_t t, int64_t d, cons
 
 /* ------------------------------------------------------------------------------------------------------ gate + residual */
 
+/* LayerNorm (Ba et al. 2016) or, with out_mean and mean NULL, RMSNorm (Zhang & Sennrich 2019) of rows of D numbers with weights of
+ * their own: out = (x - mean) * rstd * weight + bias; and the gradients. weight and bias (D) of one type. */
+int hc_norm_forward(hc_context *context, int64_t rows, int64_t d, float eps, const void *x, int x_type, const void *bias,
+                    const void *weight, int weight_type, void *out, int out_type, float *out_mean, float *out_rstd);
+int hc_norm_backward(hc_context *context, int64_t rows, int64_t d, const void *dout, int dout_type, const void *x, int x_type,
+                     const void *weight, int weight_type, const float *mean, const float *rstd, void *out_dx, int dx_type,
+                     void *out_dbias, void *out_dweight, int dweight_type);
+
 /* out = x + gate[n, :] * y; x, y, out (N, T, D), gate rows gate_stride apart. */
 int hc_gate_residual_forward(hc_context *context, int64_t n, int64_t t, int64_t d, const void *x, int x_type,
                              const void *gate, int gate_type, int64_t gate_stride, const void *y, int y_type, void *out,
@@ -348,6 +356,28 @@ int hc_gate_residual_backward(hc_context *context, int64_t n, int64_t t, int64_t
  * fp32 attention, which is measured in its tests. */
 int hc_attention_forward(hc_context *context, int64_t n, int64_t t, int64_t h, int64_t k, const void *qkv, int qkv_type,
                          void *out, int out_type, float *out_lse, int compute);
+
+/* Heads (N, H, T, K) of fp32 or bf16 at any strides, but for the K elements of a row, which lie side by side. */
+typedef struct {
+    void *data;
+    int type;
+    int64_t image_stride, head_stride, token_stride;
+} hc_heads;
+
+/* The same for heads that lie anywhere: of `queries` and of `keys` tokens, several heads of queries to a head of keys and values
+ * (H = key_heads times a whole number: head h has those of h key_heads / H), any scale > 0. causal: query i sees keys 0 to i. */
+typedef struct {
+    int64_t n, queries, keys, h, key_heads, k;
+    float scale;
+    int causal, compute;
+    hc_heads query, key, value; /* H, key_heads, key_heads */
+    hc_heads out, dout;         /* H; of the same token_stride. Forward writes out */
+    hc_heads out_dquery, out_dkey, out_dvalue; /* H each: sums over the heads of queries of a head of keys are the caller's */
+    float *lse;                 /* (N, H, queries); forward writes it */
+} hc_attention_arguments;
+
+int hc_attention_heads_forward(hc_context *context, const hc_attention_arguments *arguments);
+int hc_attention_heads_backward(hc_context *context, const hc_attention_arguments *arguments);
 
 /* dqkv (N, T, 3, H, K), computed again from qkv and lse. */
 int hc_attention_backward(hc_context *context, int64_t n, int64_t t, int64_t h, int64_t k, const void *dout, int dout_type,
@@ -378,13 +408,14 @@ typedef enum {
     HC_EXP = 0,
     HC_TANH = 1,
     HC_GELU = 2, /* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */
-    HC_SILU = 3  /* x / (1 + exp(-x)) */
+    HC_SILU = 3, /* x / (1 + exp(-x)) */
+    HC_GELU_ERF = 4 /* 0.5 x (1 + erf(x / sqrt(2))) */
 } hc_function;
 
 /* out[i] = f(x[i]) */
 int hc_map(hc_context *context, int function, int64_t count, const void *x, int x_type, void *out, int out_type);
 
-/* out_dx[i] = dout[i] * f'(x[i]) for HC_GELU and HC_SILU; for HC_EXP and HC_TANH `x` holds the results y = f(x): the factor is
+/* out_dx[i] = dout[i] * f'(x[i]) for HC_GELU, HC_SILU and HC_GELU_ERF; for HC_EXP and HC_TANH `x` holds the results y = f(x): the factor is
  * y, or 1 - y^2. */
 int hc_map_backward(hc_context *context, int function, int64_t count, const void *dout, int dout_type, const void *x,
                     int x_type, void *out_dx, int dx_type);

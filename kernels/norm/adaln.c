@@ -1,4 +1,4 @@
-/* adaLN, of LayerNorm or of RMSNorm: checks, and the cut of the tokens among threads. */
+/* LayerNorm and RMSNorm, with weights or adaptive (adaLN): checks, and the cut of the tokens among threads. */
 #include <stddef.h>
 
 #include "norm/blocks.h"
@@ -27,7 +27,7 @@ static void forward(void *arguments, int thread, int num_threads) {
     }
 }
 
-int hc_adaln_forward(hc_context *context, int64_t n, int64_t t, int64_t d, float eps, const void *x, int x_type,
+static int run_forward(hc_context *context, float offset, int64_t n, int64_t t, int64_t d, float eps, const void *x, int x_type,
                      const void *shift, const void *scale, int condition_type, int64_t condition_stride, void *out,
                      int out_type, float *out_mean, float *out_rstd) {
     const int64_t count = hc_count(n, t, d);
@@ -43,7 +43,7 @@ int hc_adaln_forward(hc_context *context, int64_t n, int64_t t, int64_t d, float
     job.all = (hc_adaln_forward_block){
         .columns = d, .eps = eps, .x = x, .x_type = x_type, .shift = shift, .scale = scale, .condition_type = condition_type,
         .out = out, .out_type = out_type, .out_mean = out_mean, .out_rstd = out_rstd,
-        .pass_caches = hc_pass_caches(context, count * (hc_element_bytes(x_type) + hc_element_bytes(out_type))),
+        .offset = offset, .pass_caches = hc_pass_caches(context, count * (hc_element_bytes(x_type) + hc_element_bytes(out_type))),
     };
     hc_lock(context);
     hc_team_run(context->team, hc_threads_for(context, count), forward, &job);
@@ -86,7 +86,7 @@ static void backward(void *arguments, int thread, int num_threads) {
     hc_add_blocks(job->kernels, &job->blocks, 2 * d, job->sums + d, job->out_dscale, job->dcondition_type, thread, num_threads);
 }
 
-int hc_adaln_backward(hc_context *context, int64_t n, int64_t t, int64_t d, const void *dout, int dout_type, const void *x,
+static int run_backward(hc_context *context, float offset, int64_t n, int64_t t, int64_t d, const void *dout, int dout_type, const void *x,
                       int x_type, const void *scale, int condition_type, int64_t condition_stride, const float *mean,
                       const float *rstd, const void *dstream, int dstream_type, void *out_dx, int dx_type, void *out_dshift,
                       void *out_dscale, int dcondition_type) {
@@ -109,7 +109,7 @@ int hc_adaln_backward(hc_context *context, int64_t n, int64_t t, int64_t d, cons
     job.all = (hc_adaln_backward_block){
         .columns = d, .dout = dout, .dout_type = dout_type, .x = x, .x_type = x_type, .scale = scale,
         .condition_type = condition_type, .mean = mean, .rstd = rstd, .dstream = dstream, .dstream_type = dstream_type,
-        .out_dx = out_dx, .dx_type = dx_type, .pass_caches = hc_pass_caches(context, bytes),
+        .out_dx = out_dx, .dx_type = dx_type, .offset = offset, .pass_caches = hc_pass_caches(context, bytes),
     };
     hc_lock(context);
     job.sums = hc_scratch(context, (n * job.blocks.blocks * 2 * d + 1) * (int64_t)sizeof(float));
@@ -120,4 +120,32 @@ int hc_adaln_backward(hc_context *context, int64_t n, int64_t t, int64_t d, cons
     hc_team_run(context->team, hc_threads_for(context, count), backward, &job);
     hc_unlock(context);
     return HC_OK;
+}
+
+int hc_adaln_forward(hc_context *context, int64_t n, int64_t t, int64_t d, float eps, const void *x, int x_type,
+                     const void *shift, const void *scale, int condition_type, int64_t condition_stride, void *out,
+                     int out_type, float *out_mean, float *out_rstd) {
+    return run_forward(context, 1.0f, n, t, d, eps, x, x_type, shift, scale, condition_type, condition_stride, out, out_type,
+                       out_mean, out_rstd);
+}
+
+int hc_adaln_backward(hc_context *context, int64_t n, int64_t t, int64_t d, const void *dout, int dout_type, const void *x,
+                      int x_type, const void *scale, int condition_type, int64_t condition_stride, const float *mean,
+                      const float *rstd, const void *dstream, int dstream_type, void *out_dx, int dx_type, void *out_dshift,
+                      void *out_dscale, int dcondition_type) {
+    return run_backward(context, 1.0f, n, t, d, dout, dout_type, x, x_type, scale, condition_type, condition_stride, mean, rstd,
+                        dstream, dstream_type, out_dx, dx_type, out_dshift, out_dscale, dcondition_type);
+}
+
+int hc_norm_forward(hc_context *context, int64_t rows, int64_t d, float eps, const void *x, int x_type, const void *bias,
+                    const void *weight, int weight_type, void *out, int out_type, float *out_mean, float *out_rstd) {
+    return run_forward(context, 0.0f, 1, rows, d, eps, x, x_type, bias, weight, weight_type, d, out, out_type, out_mean,
+                       out_rstd);
+}
+
+int hc_norm_backward(hc_context *context, int64_t rows, int64_t d, const void *dout, int dout_type, const void *x, int x_type,
+                     const void *weight, int weight_type, const float *mean, const float *rstd, void *out_dx, int dx_type,
+                     void *out_dbias, void *out_dweight, int dweight_type) {
+    return run_backward(context, 0.0f, 1, rows, d, dout, dout_type, x, x_type, weight, weight_type, d, mean, rstd, NULL, HC_F32,
+                        out_dx, dx_type, out_dbias, out_dweight, dweight_type);
 }

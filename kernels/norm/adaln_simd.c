@@ -92,7 +92,7 @@ HC_INLINE row_statistics mean_square_(const void *x, int64_t start, int64_t colu
 
 HC_INLINE void forward_vector_(const hc_adaln_forward_block *b, int64_t start, row_statistics s, int64_t i, int64_t n,
                                int whole, int pass_caches) HC_STREAMING_OK {
-    const hc_vf factor = hc_add(hc_set(1.0f), hc_load_some(b->scale, i, n, whole, b->condition_type));
+    const hc_vf factor = hc_add(hc_set(b->offset), hc_load_some(b->scale, i, n, whole, b->condition_type));
     const hc_vf shift = hc_load_some(b->shift, i, n, whole, b->condition_type);
     const hc_vf x = hc_load_some(b->x, start + i, n, whole, b->x_type);
     const hc_vf normal = hc_fma(hc_sub(x, hc_set(s.mean)), hc_set(s.rstd), hc_set(-s.error * s.rstd));
@@ -173,7 +173,7 @@ HC_INLINE void add_group_(const hc_adaln_backward_block *b, row_group *r, int ro
     for (int64_t i = 0; i < b->columns; i += lanes) {
         const int64_t n = b->columns - i < lanes ? b->columns - i : lanes;
         const place at = {b, r, i, n, n == lanes};
-        const hc_vf factor = hc_add(hc_set(1.0f), hc_load_some(b->scale, i, n, at.whole, b->condition_type));
+        const hc_vf factor = hc_add(hc_set(b->offset), hc_load_some(b->scale, i, n, at.whole, b->condition_type));
         hc_vf dshift = first ? hc_zero() : hc_load_some(b->out_dshift, i, n, at.whole, HC_F32);
         hc_vf dscale = first ? hc_zero() : hc_load_some(b->out_dscale, i, n, at.whole, HC_F32);
         ADD_ROW(0, g0, gx0);
@@ -209,7 +209,7 @@ HC_INLINE void store_row_(const hc_adaln_backward_block *b, const row_group *r, 
         const int64_t next = r->start[row] + b->columns + i;
         hc_prefetch_far((const char *)b->dout + next * (b->dout_type == HC_F32 ? 4 : 2));
         hc_prefetch_far((const char *)b->x + next * (b->x_type == HC_F32 ? 4 : 2));
-        const hc_vf factor = hc_add(hc_set(1.0f), hc_load_some(b->scale, i, n, at.whole, b->condition_type));
+        const hc_vf factor = hc_add(hc_set(b->offset), hc_load_some(b->scale, i, n, at.whole, b->condition_type));
         const hc_vf x = hc_load_some(b->x, r->start[row] + i, n, at.whole, b->x_type);
         const hc_vf from_g = hc_sub(hc_mul(dout_(at, row), hc_mul(factor, rstd)), constant);
         hc_vf dx = hc_fnma(hc_sub(x, mean), slope, from_g);

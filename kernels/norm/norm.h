@@ -17,6 +17,7 @@ typedef struct {
     void *out;
     int x_type, condition_type, out_type, pass_caches;
     float *out_mean, *out_rstd; /* of each row; out_mean NULL: the norm is RMSNorm */
+    float offset; /* what is added to scale: 1, or 0 where scale is a weight */
 } hc_adaln_forward_block;
 
 typedef struct {
@@ -26,6 +27,7 @@ typedef struct {
     int dout_type, x_type, condition_type, dstream_type, dx_type, pass_caches;
     const float *mean, *rstd;       /* of each row; mean NULL: the norm was RMSNorm */
     float *out_dshift, *out_dscale; /* the sums over the rows */
+    float offset;
 } hc_adaln_backward_block;
 
 typedef struct {

@@ -71,6 +71,43 @@ static int attention_backward(hc_context *context, const hc_case *one) {
                                  (int)INT(4));
 }
 
+static hc_heads heads(const hc_case *one, int array, int64_t tokens, int64_t h, int64_t k) {
+    return (hc_heads){ARRAY(array), one->dtypes[array], tokens * h * k, k, h * k};
+}
+
+/* ints: n queries keys h key_heads k causal compute; floats: scale; arrays (n, tokens, heads, k): query key value out lse, and
+ * backward dout dquery dkey dvalue */
+static hc_attention_arguments attention_of(const hc_case *one) {
+    return (hc_attention_arguments){
+        .n = INT(0), .queries = INT(1), .keys = INT(2), .h = INT(3), .key_heads = INT(4), .k = INT(5), .scale = REAL(0),
+        .causal = (int)INT(6), .compute = (int)INT(7), .query = heads(one, 0, INT(1), INT(3), INT(5)),
+        .key = heads(one, 1, INT(2), INT(4), INT(5)), .value = heads(one, 2, INT(2), INT(4), INT(5)),
+        .out = heads(one, 3, INT(1), INT(3), INT(5)), .lse = ARRAY(4)};
+}
+
+static int attention_heads_forward(hc_context *context, const hc_case *one) {
+    const hc_attention_arguments arguments = attention_of(one);
+    return hc_attention_heads_forward(context, &arguments);
+}
+
+static int attention_heads_backward(hc_context *context, const hc_case *one) {
+    hc_attention_arguments arguments = attention_of(one);
+    arguments.dout = heads(one, 5, INT(1), INT(3), INT(5));
+    arguments.out_dquery = heads(one, 6, INT(1), INT(3), INT(5));
+    arguments.out_dkey = heads(one, 7, INT(2), INT(3), INT(5));
+    arguments.out_dvalue = heads(one, 8, INT(2), INT(3), INT(5));
+    return hc_attention_heads_backward(context, &arguments);
+}
+
+static int norm_forward(hc_context *context, const hc_case *one) {
+    return hc_norm_forward(context, INT(0), INT(1), REAL(0), TYPED(0), ARRAY(1), TYPED(2), TYPED(3), ARRAY(4), ARRAY(5));
+}
+
+static int norm_backward(hc_context *context, const hc_case *one) {
+    return hc_norm_backward(context, INT(0), INT(1), TYPED(0), TYPED(1), TYPED(2), ARRAY(3), ARRAY(4), TYPED(5), ARRAY(6),
+                            TYPED(7));
+}
+
 static int map(hc_context *context, const hc_case *one) {
     return hc_map(context, (int)INT(0), INT(1), TYPED(0), TYPED(1));
 }
@@ -167,6 +204,10 @@ static const struct {
     OPERATOR(gate_residual_backward),
     OPERATOR(attention_forward),
     OPERATOR(attention_backward),
+    OPERATOR(attention_heads_forward),
+    OPERATOR(attention_heads_backward),
+    OPERATOR(norm_forward),
+    OPERATOR(norm_backward),
     OPERATOR(map),
     OPERATOR(map_backward),
     OPERATOR(swiglu_forward),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernels.cases import Case, read_outputs, write_cases
+from tests.kernels.foreign_cases import foreign_cases
 from tests.kernels.isas import runs, sampled_where_it_runs
 from tests.kernels.matrix_cases import matrix_cases
 from tests.kernels.vector_cases import vector_cases
@@ -87,7 +88,7 @@ def arm_program() -> Path:
 
 @functools.cache
 def all_cases() -> list[Case]:
-    return [*matrix_cases(), *vector_cases()]
+    return [*matrix_cases(), *vector_cases(), *foreign_cases()]
 
 
 def run(program: Path, isa: str, threads: int, folder: Path, emulator: tuple[str, ...] = ()) -> bytes:

@@ -622,7 +622,7 @@ def test_bad_arguments_are_refused():
         lambda: handle.hc_map(context, GELU, -1, address, 0, address, 0),
         lambda: handle.hc_map(context, GELU, 16, None, 0, address, 0),
         lambda: handle.hc_map(context, GELU, 16, address, 2, address, 0),
-        lambda: handle.hc_map_backward(context, 4, 16, address, 0, address, 0, address, 0),
+        lambda: handle.hc_map_backward(context, 5, 16, address, 0, address, 0, address, 0),
         lambda: handle.hc_map_backward(context, EXP, 16, address, 0, None, 0, address, 0),
         lambda: handle.hc_scale_add(context, 16, 1.0, address, 0, 1.0, None, 0, address, 0),
         lambda: handle.hc_softmax_forward(context, 4, 2**62, address, 0, address, 0),

@@ -21,6 +21,8 @@ FUNCTIONS = {
 STRUCTURES = {
     "hc_machine": signatures.Machine,
     "hc_gemm_arguments": signatures.GemmArguments,
+    "hc_heads": signatures.Heads,
+    "hc_attention_arguments": signatures.AttentionArguments,
     "hc_adamw_settings": signatures.AdamwSettings,
     "hc_pool_options": signatures.PoolOptions,
     "hc_pool_state": signatures.PoolState,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dithc.bench.collectives import collectives_table
+from dithc.bench.patched import patch_table
 from dithc.bench.quality import quality_table
 from dithc.bench.record import GIGA
 from dithc.bench.tables.automem import automem_table
@@ -132,6 +133,7 @@ TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "checkpoint": checkpoint_table,
     "data": staging_table,
     "ops": ops_table,
+    "patch": patch_table,
     "quality": quality_table,
     "scaling": scaling_table,
     "step": step_table,

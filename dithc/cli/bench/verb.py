@@ -6,6 +6,7 @@ from dithc.cli.bench.arguments import INTERRUPTED, KEPT_SUFFIX
 from dithc.cli.bench.automem import AUTOMEM
 from dithc.cli.bench.checkpoint import CHECKPOINT
 from dithc.cli.bench.in_process import OPS, STEP
+from dithc.cli.bench.patch import PATCH
 from dithc.cli.bench.quality import QUALITY
 from dithc.cli.bench.rehearsal import TRAINING
 from dithc.cli.bench.staging import DATA
@@ -19,6 +20,7 @@ KINDS = {
     "scaling": SCALING,
     "stepwise": STEPWISE,
     "automem": AUTOMEM,
+    "patch": PATCH,
     "collectives": COLLECTIVES,
     "training": TRAINING,
     "checkpoint": CHECKPOINT,

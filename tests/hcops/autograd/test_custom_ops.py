@@ -578,7 +578,7 @@ def test_without_gradients_nothing_is_made_for_them(use_backend: Callable[[str],
 
     def spy(name: str) -> Callable[..., Any]:
         def call(*inputs: Any, **settings: Any) -> Any:
-            found = hcops.raw(name)(*inputs, **settings)
+            found = hcops.active.raw(name)(*inputs, **settings)
             kept.append(found[-1] is not None)
             return found
 
@@ -617,7 +617,7 @@ def test_what_an_mlp_keeps_of_a_branch_has_the_type_of_its_products(fast: None) 
 
 
 def test_raw_kernels_refuse_what_they_would_read_wrongly(fast: None) -> None:
-    silu = hcops.raw("silu_forward")
+    silu = hcops.active.raw("silu_forward")
     for bad in (torch.randn(4, 4).t()[1:], torch.randn(3, dtype=torch.float64), torch.randn(3, device="meta")):
         with pytest.raises(ValueError, match="operator silu, argument x"):
             silu(bad)

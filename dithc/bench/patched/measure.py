@@ -1,0 +1,202 @@
+"""Training steps of a model in three ways, in turns: torch as it is, torch.compile, and patched."""
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dithc import hcops
+from dithc.bench.patched import foreign, own
+from dithc.bench.record import circumstances, prepare_threads
+from dithc.bench.timing import spread, take_turns
+from dithc.log import logger, problem
+
+log = logger(__name__)
+
+EAGER, COMPILE, PATCHED = "eager", "compile", "patched"
+DTYPES = ("fp32", "autocast", "bf16")
+LEARNING_RATE = 1e-4
+
+Loss = Callable[[nn.Module, int], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchSettings:
+    """What to measure.
+
+    Attributes:
+        models: names of MODELS.
+        dtypes: fp32; autocast to bfloat16 with fp32 weights; bf16, the whole model.
+        compare: eager, compile.
+        batch: images a step, or sequences of 256 words.
+        threads: compute threads; None takes the core plan's.
+        warmup: steps of each contender before the clock.
+        repeats: rounds.
+        seed: of weights and batch.
+    """
+
+    models: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ("fp32", "autocast")
+    compare: tuple[str, ...] = (EAGER, COMPILE)
+    batch: int = 4
+    threads: int | None = None
+    warmup: int = 2
+    repeats: int = 7
+    seed: int = 0
+
+
+def _classes(model: nn.Module, batch: int) -> Tensor:
+    return F.cross_entropy(model(torch.randn(batch, 3, 224, 224).to(_type(model))).float(), torch.arange(batch))
+
+
+def _words(model: nn.Module, batch: int) -> Tensor:
+    words = torch.randint(0, 4096, (batch, 256))
+    found = model(words)
+    scores = getattr(found, "logits", found)
+    return F.cross_entropy(scores.flatten(0, 1).float(), words.flatten())
+
+
+def _unet(model: nn.Module, batch: int) -> Tensor:
+    noise = torch.randn(batch, 3, 32, 32)
+    return F.mse_loss(model(noise.to(_type(model)), torch.arange(batch)).sample.float(), noise)
+
+
+def _dit(model: nn.Module, batch: int) -> Tensor:
+    noise = torch.randn(batch, 4, 32, 32)
+    return F.mse_loss(model(noise.to(_type(model)), torch.arange(batch), torch.arange(batch)).sample.float(), noise)
+
+
+def _siglip(model: nn.Module, batch: int) -> Tensor:
+    found: Tensor = model(pixel_values=torch.randn(batch, 3, 224, 224).to(_type(model))).pooler_output
+    return found.float().square().mean()
+
+
+MODELS: Mapping[str, tuple[Callable[[], nn.Module], Loss]] = {
+    "vit": (own.Vit, _classes),
+    "decoder": (own.Decoder, _words),
+    "timm-vit": (foreign.vit, _classes),
+    "diffusers-unet": (foreign.unet, _unet),
+    "diffusers-dit": (foreign.dit, _dit),
+    "transformers-siglip": (foreign.siglip, _siglip),
+    "transformers-llama": (foreign.llama, _words),
+}
+"""Each with its loss; the first two are ours, of the structure of others'."""
+
+
+def bench_patch(settings: PatchSettings) -> dict[str, Any]:
+    """Measures every model in every type; the result is ready for JSON.
+
+    Raises:
+        UserError: a name that is unknown, or numbers that make no measurement.
+    """
+    models = settings.models or tuple(MODELS)
+    _known("models", models, MODELS)
+    _known("dtypes", settings.dtypes, DTYPES)
+    _known("compare", settings.compare, (EAGER, COMPILE))
+    machine, core_plan = prepare_threads(settings.threads)
+    cases = [_case(name, dtype, settings) for name in models for dtype in settings.dtypes]
+    return {
+        "bench": "patch",
+        "settings": {**asdict(settings), "models": models, "threads": torch.get_num_threads()},
+        "cases": cases,
+        **circumstances(machine, core_plan),
+    }
+
+
+def _known(what: str, given: tuple[str, ...], known: Any) -> None:
+    if unknown := [name for name in given if name not in known]:
+        expected, remedy = f"some of {', '.join(known)}", "correct the names"
+        raise problem(f"bench patch, {what}", got=", ".join(unknown), expected=expected, remedy=remedy)
+
+
+def _case(name: str, dtype: str, settings: PatchSettings) -> dict[str, Any]:
+    """A row: its times, or why there are none."""
+    build, loss = MODELS[name]
+    torch.manual_seed(settings.seed)
+    try:
+        model = build().train()
+    except (ImportError, RuntimeError, AttributeError) as error:  # not installed, or not with this torch
+        return {"model": name, "dtype": dtype, "status": "not here", "why": f"{type(error).__name__}: {error}"[:200]}
+    model = model.bfloat16() if dtype == "bf16" else model
+    log.info("%s, %s", name, dtype)
+    steps, failures = {}, {}
+    for way in (*settings.compare, PATCHED):
+        step = _Step(model, way, dtype, loss, settings)
+        try:
+            for _ in range(settings.warmup):
+                step()
+        except Exception as error:  # what a compiler raises is anything
+            failures[way] = f"{type(error).__name__}: {error}"[:200]
+        else:
+            steps[way] = step
+    times = take_turns(steps, repeats=settings.repeats)
+    found: dict[str, Any] = {"model": name, "dtype": dtype, "status": "ok" if PATCHED in steps else "failed"}
+    found |= {"failures": failures, "seconds": {way: timing.to_dict() for way, timing in times.items()}}
+    if PATCHED in steps:
+        found["speedup_of_patched_over"] = {
+            way: spread([1 / ratio for ratio in times[PATCHED].ratios_to(times[way])])
+            for way in times
+            if way != PATCHED
+        }
+        found["served"] = [asdict(row) for row in steps[PATCHED].patched.table()]
+        found["gradients_off"] = _gradients_off(model, dtype, loss, settings)
+    return found
+
+
+class _Step:
+    """A whole step of a copy of the model: forward, loss, backward, torch's AdamW in its default form."""
+
+    def __init__(self, model: nn.Module, way: str, dtype: str, loss: Loss, settings: PatchSettings) -> None:
+        self._model, self._dtype, self._loss, self._settings = copy.deepcopy(model), dtype, loss, settings
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE)
+        self._called: Any = torch.compile(self._model) if way == COMPILE else self._model
+        if way == PATCHED:
+            self.patched = hcops.patch(self._model, self._optimizer)
+
+    def __call__(self) -> None:
+        torch.manual_seed(self._settings.seed)  # of dropped labels as well
+        self._optimizer.zero_grad(set_to_none=True)
+        with _precision(self._dtype):
+            loss = self._loss(self._called, self._settings.batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+
+
+def _gradients_off(model: nn.Module, dtype: str, loss: Loss, settings: PatchSettings) -> dict[str, float]:
+    """Of the first step, plain and patched: the norm of what differs from float64, over the norm of the gradient.
+
+    nan where the model does not run in float64.
+    """
+    double = copy.deepcopy(model).double()
+    try:
+        truth = _gradient(double, "fp64", loss, settings)
+    except RuntimeError:
+        return {EAGER: math.nan, PATCHED: math.nan}
+    found = {EAGER: _gradient(model, dtype, loss, settings)}
+    hcops.patch(model)
+    found[PATCHED] = _gradient(model, dtype, loss, settings)
+    return {way: ((gradient - truth).norm() / truth.norm()).item() for way, gradient in found.items()}
+
+
+def _gradient(model: nn.Module, dtype: str, loss: Loss, settings: PatchSettings) -> Tensor:
+    """All of it, one after the other, in float64."""
+    torch.manual_seed(settings.seed)
+    model.zero_grad(set_to_none=True)
+    with _precision(dtype):
+        value = loss(model, 1)
+    value.backward()  # type: ignore[no-untyped-call]
+    return torch.cat([p.grad.double().flatten() for p in model.parameters() if p.grad is not None])
+
+
+def _precision(dtype: str) -> AbstractContextManager[Any]:
+    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "autocast")
+
+
+def _type(model: nn.Module) -> torch.dtype:
+    return next(model.parameters()).dtype

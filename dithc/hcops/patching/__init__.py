@@ -1,0 +1,20 @@
+"""The operators of HCOps for any torch module: `patch` before a training, `unpatch` after it, and nothing of the model changed.
+
+What: while a patched model's forward runs, the calls of `linear`, `layer_norm`, `rms_norm`, `gelu`, `silu` and
+`scaled_dot_product_attention` that it makes, wherever in its modules, are seen (`calls`), and those that our kernels take
+(`operators`) are served by them where that is faster: measured once for each operator, shape and type, forward and backward,
+in turns with torch (`choice`), and kept beside the tuning of the matrix products. `optimizer` does the same for AdamW.
+Why: a model is somebody else's code. What it calls is known only when it runs, so nothing is replaced in it: parameters, their
+names, modules and classes stay, and copies of the model, checkpoints and hooks do as they did.
+Invariants:
+- Hooks on modules are all that a patch adds; `unpatch` removes them, and what runs then is what ran before, to the bit.
+- Every gradient that torch gives is given. A call that our kernels do not take, or serve slower, is torch's own, and the table
+  of what `patch` returns says why.
+- Recomputation (torch.utils.checkpoint, AutoMem) makes the choices of the forward pass: each module with children opens the
+  mode for itself.
+How to change it: an operator is a function in `operators.py` with the arguments of torch's, and its line in `OPERATORS`.
+"""
+
+from dithc.hcops.patching.hooks import Patched, patch, unpatch
+
+__all__ = ["Patched", "patch", "unpatch"]

@@ -1,0 +1,126 @@
+"""Raw kernels of the C library that a DiT does not call: norms with weights, attention of heads anywhere, the GELU by erf.
+
+Tensors in, tensors out, no autograd. Legend: R rows, D width, N batch, H heads, T tokens (queries), S keys, K head width.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dithc import native
+from dithc.hcops.c.library import functions, pool
+from dithc.hcops.checks import TYPES, array, fp32, shape_of
+from dithc.native import signatures
+
+GELU_ERF = 4  # of hc_function
+
+
+def norm_forward(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, rms: bool
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """x (R, D), weight and bias (D) of one type.
+
+    Returns:
+        out (R, D) in x's type; mean (R), None with `rms`; rstd (R).
+    """
+    rows, width = x.shape
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        shape_of("norm", name, tensor, (width,))
+    out, rstd, mean = pool().empty(x.shape, x.dtype), torch.empty(rows), None if rms else torch.empty(rows)
+    weight_address, weight_type = array("norm", "weight", weight)
+    functions().hc_norm_forward(
+        *(native.context(), rows, width, eps, *array("norm", "x", x), array("norm", "bias", bias)[0], weight_address),
+        *(weight_type, out.data_ptr(), TYPES[out.dtype], None if mean is None else mean.data_ptr(), rstd.data_ptr()),
+    )
+    return out, mean, rstd
+
+
+def norm_backward(
+    dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor | None, rstd: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `norm_forward`: dx (R, D) in x's type; dweight and dbias (D) in weight's."""
+    op, (rows, width) = "norm_backward", x.shape
+    shape_of(op, "dy", dy, (rows, width))
+    shape_of(op, "rstd", rstd, (rows,))
+    dx, dweight, dbias = pool().empty(x.shape, x.dtype), torch.empty_like(weight), torch.empty_like(weight)
+    functions().hc_norm_backward(
+        *(native.context(), rows, width, *array(op, "dy", dy), *array(op, "x", x), *array(op, "weight", weight)),
+        *(None if mean is None else fp32(op, "mean", mean), fp32(op, "rstd", rstd), dx.data_ptr(), TYPES[dx.dtype]),
+        *(dbias.data_ptr(), dweight.data_ptr(), TYPES[weight.dtype]),
+    )
+    return dx, dweight, dbias
+
+
+def gelu_erf_forward(x: Tensor) -> Tensor:
+    """0.5 x (1 + erf(x / sqrt(2))) (Hendrycks & Gimpel 2016, section 2), any shape."""
+    address, code = array("gelu_erf", "x", x)
+    out = pool().empty(x.shape, x.dtype)
+    functions().hc_map(native.context(), GELU_ERF, x.numel(), address, code, out.data_ptr(), code)
+    return out
+
+
+def gelu_erf_backward(dy: Tensor, x: Tensor) -> Tensor:
+    """The gradient of `gelu_erf_forward`."""
+    shape_of("gelu_erf_backward", "dy", dy, tuple(x.shape))
+    address, code = array("gelu_erf_backward", "x", x)
+    dx = pool().empty(x.shape, x.dtype)
+    dy_fields = array("gelu_erf_backward", "dy", dy)
+    functions().hc_map_backward(native.context(), GELU_ERF, x.numel(), *dy_fields, address, code, dx.data_ptr(), code)
+    return dx
+
+
+class Attention(NamedTuple):
+    """What attention is beside its tensors: the factor of the scores, and whether query i sees keys 0 to i only."""
+
+    scale: float
+    causal: bool
+
+
+def attention_forward(query: Tensor, key: Tensor, value: Tensor, kind: Attention) -> tuple[Tensor, Tensor]:
+    """query (N, H, T, K), key and value (N, G, S, K), G a divisor of H; their last dimension without gaps.
+
+    Returns:
+        out (N, H, T, K), which lies as (N, T, H, K), in query's type, that of the products; and the logarithms of the sums of
+        exponentials (N, H, T).
+    """
+    n, h, t, k = query.shape
+    out, lse = pool().empty((n, t, h, k), query.dtype).transpose(1, 2), torch.empty((n, h, t))
+    arguments = _arguments(query, key, value, out, lse, kind)
+    functions().hc_attention_heads_forward(native.context(), arguments)
+    return out, lse
+
+
+def attention_backward(
+    dout: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, kind: Attention
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `attention_forward` in query's type, each of which lies as (N, tokens, heads, K)."""
+    n, h, t, k = query.shape
+    groups, keys = key.shape[1:3]
+    shape_of("attention_backward", "dout", dout, tuple(out.shape))
+    dout = dout if dout.stride() == out.stride() else dout.transpose(1, 2).contiguous().transpose(1, 2)
+    dquery, dkey, dvalue = (pool().empty((n, rows, h, k), query.dtype).transpose(1, 2) for rows in (t, keys, keys))
+    arguments = _arguments(query, key, value, out, lse, kind)
+    arguments.dout = _heads(dout)
+    arguments.out_dquery, arguments.out_dkey, arguments.out_dvalue = _heads(dquery), _heads(dkey), _heads(dvalue)
+    functions().hc_attention_heads_backward(native.context(), arguments)
+    if groups == h:
+        return dquery, dkey, dvalue
+    shared = (n, groups, h // groups, keys, k)
+    return dquery, dkey.reshape(shared).sum(2), dvalue.reshape(shared).sum(2)
+
+
+def _arguments(
+    query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, kind: Attention
+) -> signatures.AttentionArguments:
+    n, h, t, k = query.shape
+    return signatures.AttentionArguments(
+        *(n, t, key.shape[2], h, key.shape[1], k, kind.scale, kind.causal, TYPES[query.dtype]),
+        *(_heads(query), _heads(key), _heads(value), _heads(out)),
+        lse=lse.data_ptr(),
+    )
+
+
+def _heads(tensor: Tensor) -> signatures.Heads:
+    image, head, token, _ = tensor.stride()
+    return signatures.Heads(tensor.data_ptr(), TYPES[tensor.dtype], image, head, token)

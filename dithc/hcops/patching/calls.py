@@ -1,0 +1,122 @@
+"""What a patched model calls: seen by a mode of torch, served by our kernels or by torch, and noted in a table."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from dithc.hcops.patching.choice import Kept, Ratio, measure
+from dithc.hcops.patching.operators import OPERATORS, Call, autocast_type, obstacle, serve
+
+KEPT = Kept()
+"""Of this process."""
+
+
+@dataclass
+class Row:
+    """A line of the table: calls of one operator, shape and type.
+
+    Attributes:
+        op: linear, layer_norm, rms_norm, gelu, silu or attention.
+        shape: of the tensors.
+        dtype: of the first tensor, and what autocast makes of it.
+        served: whether our kernels serve it.
+        ratio: median time of ours over torch's, forward and backward; None where torch serves unmeasured.
+        why: it is so.
+        modules: that make such calls, each once.
+    """
+
+    op: str
+    shape: str
+    dtype: str
+    served: bool
+    ratio: float | None
+    why: str
+    modules: dict[str, None] = field(default_factory=dict)
+
+
+@dataclass
+class Calls:
+    """The rows of a patched model, by what decides them; and how often something was called."""
+
+    rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
+    always: bool = False
+
+    def serves(self, call: Call, torch_call: Callable[..., Tensor], args: Any, kwargs: Any, module: str) -> bool:
+        """Whether our kernels serve this call."""
+        key = _key(call)
+        row = self.rows.get(key)
+        if row is None:
+            row = self.rows[key] = self._decide(call, torch_call, args, kwargs)
+        row.modules.setdefault(module)
+        return row.served
+
+    def _decide(self, call: Call, torch_call: Callable[..., Tensor], args: Any, kwargs: Any) -> Row:
+        shape = " ".join("x".join(map(str, t.shape)) for t in call.tensors if t is not None)
+        described = (call.op, shape, _types_of(call))
+        if (reason := obstacle(call)) is not None:
+            return Row(*described, served=False, ratio=None, why=reason)
+        if self.always:
+            return Row(*described, served=True, ratio=None, why="asked for, unmeasured")
+        words = " ".join(map(str, _key(call)))
+        if (ratio := KEPT.get(words)) is None:
+            ratio = _measure(torch_call, args, kwargs)
+            KEPT.add(words, ratio)
+        why = "faster" if ratio.is_faster else "not clearly faster than torch"
+        return Row(*described, served=ratio.is_faster, ratio=ratio.ratio, why=why)
+
+
+class Serving(TorchFunctionMode):
+    """While it is on, calls of torch are ours where that is faster; inside of a call it is off."""
+
+    def __init__(self, calls: Calls, where: Callable[[], str]) -> None:
+        super().__init__()
+        self._calls, self._where = calls, where
+
+    def __torch_function__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        bind = OPERATORS.get(func)
+        if bind is not None:
+            call = bind(*args, **kwargs)
+            if self._calls.serves(call, func, args, kwargs, self._where()):
+                return serve(call)
+        return func(*args, **kwargs)
+
+
+def _key(call: Call) -> tuple[Any, ...]:
+    """What decides who serves a call, refusals included; made at every call, so of what is at hand."""
+    autocast = autocast_type()
+    of_tensors = tuple(
+        None if t is None else (*t.shape, t.dtype, t.requires_grad, t.is_contiguous()) for t in call.tensors
+    )
+    return (call.op, *call.settings, call.refusal, autocast, torch.is_grad_enabled(), *of_tensors)
+
+
+def _types_of(call: Call) -> str:
+    first, autocast = call.tensors[0], autocast_type()
+    assert first is not None
+    name = str(first.dtype).removeprefix("torch.")
+    return name if autocast is None else f"{name}, autocast {str(autocast).removeprefix('torch.')}"
+
+
+def _measure(torch_call: Callable[..., Tensor], args: Any, kwargs: Any) -> Ratio:
+    """Both contenders with the tensors of the call, as leaves of their own."""
+    leaves: list[Tensor] = []
+
+    def leaf(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        own = value.detach().requires_grad_(value.requires_grad)
+        if own.requires_grad:
+            leaves.append(own)
+        return own
+
+    args, kwargs = tuple(leaf(value) for value in args), {name: leaf(value) for name, value in kwargs.items()}
+    call = OPERATORS[torch_call](*args, **kwargs)
+    inputs = tuple(leaves) if torch.is_grad_enabled() else ()
+    return measure(lambda: torch_call(*args, **kwargs), lambda: serve(call), inputs)

@@ -1,0 +1,175 @@
+"""`patch` and `unpatch`: hooks that open the mode around the modules of a model, and the table of what was served."""
+
+import os
+import threading
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import nn
+
+from dithc.hcops.patching.calls import Calls, Row, Serving
+from dithc.hcops.patching.optimizer import release, take
+from dithc.log import logger, problem
+
+log = logger(__name__)
+
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+"""Environment that says how torch's threads wait for work; read when torch is imported."""
+HEADER = ("operator", "shape", "type", "served by", "ours / torch", "why", "modules")
+
+
+class Patched:
+    """A model whose calls HCOps serves; `str` gives the table.
+
+    Attributes:
+        model: as it was given, and with the same parameters, modules and names.
+        optimizer: whose update HCOps makes; None for none.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, calls: Calls) -> None:
+        self.model, self.optimizer, self._calls = model, optimizer, calls
+
+    def table(self) -> list[Row]:
+        """A row for each operator, shape and type that the model has called so far."""
+        return list(self._calls.rows.values())
+
+    def __str__(self) -> str:
+        rows = [HEADER, *map(_cells, self.table())]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        )
+
+
+def patch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, always: bool = False) -> Patched:
+    """Has HCOps serve what a model calls of linear, layer_norm, rms_norm, gelu, silu and scaled_dot_product_attention.
+
+    In each forward pass, and in the backward pass of what was served. The first call of an operator, shape and type is measured
+    against torch, forward and backward, and HCOps serves it from then on only where it is faster; what was measured is kept
+    with the tuning of this machine (`dithc tune` says where). The model keeps its parameters, modules, names and classes; a
+    deep copy is served too. Under torch.compile a patched model is torch's alone.
+
+    Args:
+        model: any module, on the CPU, in fp32, in bf16 or under autocast to bf16.
+        optimizer: a torch.optim.AdamW, whose update becomes one pass over memory; its state_dict stays as it is.
+        always: serves unmeasured whatever our kernels take; for tests and comparisons.
+
+    Returns:
+        What says in a table who serves what, and why.
+
+    Raises:
+        UserError: the model is patched already, or the optimizer is not AdamW.
+    """
+    if any(isinstance(hook, _Enter) for module in model.modules() for hook in module._forward_pre_hooks.values()):
+        raise problem(
+            "hcops.patch", got="a model that is patched", expected="one that is not", remedy="hcops.unpatch first"
+        )
+    if optimizer is not None:
+        take(optimizer)
+    _say_how_threads_wait()
+    calls = Calls(always=always)
+    opened = _Opened(calls)
+    for name, module in model.named_modules():
+        if module is model or next(module.children(), None) is not None:
+            module.register_forward_pre_hook(_Enter(opened, name), prepend=True)
+            module.register_forward_hook(_Leave(opened, is_root=module is model), always_call=True)
+    return Patched(model, optimizer, calls)
+
+
+def unpatch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+    """Undoes `patch`, also of a copy of a patched model: what runs from now on is what ran before it, to the bit."""
+    for module in model.modules():
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for number, hook in list(hooks.items()):
+                if isinstance(hook, _Enter | _Leave):
+                    del hooks[number]
+                    module._forward_hooks_always_called.pop(number, None)
+    if optimizer is not None:
+        release(optimizer)
+
+
+class _Opened(threading.local):
+    """The mode of a patched model, which is on in this thread while one of its modules runs; its copies have it in common."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._stack: list[tuple[nn.Module, str]] = []
+        self._mode: Serving | None = None
+        self._said = False
+
+    def enter(self, module: nn.Module, name: str) -> None:
+        self._stack.append((module, name))
+        if self._mode is None:
+            self._mode = Serving(self._calls, self.where)
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def leave(self, module: nn.Module, *, is_root: bool) -> None:
+        if not self._stack or self._stack[-1][0] is not module:
+            return  # a hook before ours failed, and its module was never entered
+        self._stack.pop()
+        if not self._stack and self._mode is not None:
+            mode, self._mode = self._mode, None
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        if is_root and not self._said:
+            self._said = True
+            log.info("%s", _in_words(self._calls))
+
+    def where(self) -> str:
+        return self._stack[-1][1]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Opened":
+        return self
+
+    def __reduce__(self) -> Any:
+        """A stored model is patched with nothing measured in it."""
+        return _Opened, (Calls(always=self._calls.always),)
+
+
+class _Enter:
+    """Before a forward of a module. torch.compile sees nothing: it compiles what the model is without a patch."""
+
+    def __init__(self, opened: _Opened, name: str) -> None:
+        self._opened, self._name = opened, name
+
+    def __call__(self, module: nn.Module, _: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._opened.enter(module, self._name)
+
+
+class _Leave:
+    """After it, also where it failed."""
+
+    def __init__(self, opened: _Opened, *, is_root: bool) -> None:
+        self._opened, self._is_root = opened, is_root
+
+    def __call__(self, module: nn.Module, _: Any, __: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._opened.leave(module, is_root=self._is_root)
+
+
+def _say_how_threads_wait() -> None:
+    """torch's threads wait for more by turning on their cores, for milliseconds, in which ours share these cores with them."""
+    if torch.get_num_threads() > 1 and not any(name in os.environ for name in WAITING):
+        log.warning(
+            "torch's threads keep their cores busy after each operator, where ours want to run: set GOMP_SPINCOUNT=10000 in the "
+            "environment before torch is imported, or fewer calls will be served, and slower"
+        )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    first, *others = row.modules
+    modules = f"{first or '(model)'}{f' and {len(others)} more' if others else ''}"
+    ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+    return row.op, row.shape, row.dtype, "hcops" if row.served else "torch", ratio, row.why, modules
+
+
+def _in_words(calls: Calls) -> str:
+    """One line: of how many kinds of calls HCOps serves how many, by operator, and why torch serves the others."""
+    rows = list(calls.rows.values())
+    kinds, served = Counter(row.op for row in rows), Counter(row.op for row in rows if row.served)
+    reasons = sorted({f"{row.op}: {row.why}" for row in rows if not row.served})
+    by_op = ", ".join(f"{op} {served[op]} of {number}" for op, number in kinds.items()) or "none"
+    return f"patched model, kinds of calls that HCOps serves: {by_op}" + (
+        f"; not {'; '.join(reasons)}" if reasons else ""
+    )

@@ -1,0 +1,92 @@
+"""torch's AdamW with the update of HCOps: hooks around its step, which leave torch only the parameters that we do not take."""
+
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dithc.hcops import optimizer as operators
+from dithc.log import problem
+
+_HANDLES = "_hcops_handles"
+UNSERVED = ("amsgrad", "maximize", "capturable", "differentiable")
+"""Options of a group that our update does not have."""
+
+
+def take(optimizer: torch.optim.Optimizer) -> None:
+    """Has HCOps update the fp32 parameters of a torch.optim.AdamW from its next step on; the state stays torch's.
+
+    Raises:
+        UserError: another optimizer, or one that is taken.
+    """
+    if type(optimizer) is not torch.optim.AdamW:
+        remedy = "give a torch.optim.AdamW, or leave it out"
+        raise problem("hcops.patch, argument optimizer", got=type(optimizer), expected=torch.optim.AdamW, remedy=remedy)
+    if hasattr(optimizer, _HANDLES):
+        got, remedy = "an optimizer that is patched", "hcops.unpatch it first"
+        raise problem("hcops.patch, argument optimizer", got=got, expected="one that is not", remedy=remedy)
+    hidden: list[tuple[Tensor, Tensor]] = []
+    handles = (
+        optimizer.register_step_pre_hook(lambda one, args, kwargs: _update(one, hidden, args, kwargs)),
+        optimizer.register_step_post_hook(lambda *_: _show(hidden)),
+    )
+    setattr(optimizer, _HANDLES, handles)
+
+
+def release(optimizer: torch.optim.Optimizer) -> None:
+    """Gives the update back to torch."""
+    for handle in optimizer.__dict__.pop(_HANDLES, ()):
+        handle.remove()
+
+
+def _update(optimizer: Any, hidden: list[tuple[Tensor, Tensor]], args: Any, kwargs: Any) -> None:
+    """Before torch's step: ours, and then the gradients are out of torch's sight until `_show`.
+
+    A closure makes gradients within the step: then it is torch's.
+    """
+    if any(value is not None for value in (*args[1:], *kwargs.values())):
+        return
+    for group in optimizer.param_groups:
+        if any(group.get(name) for name in UNSERVED) or isinstance(group["lr"], Tensor):
+            continue
+        of_step: dict[int, list[Tensor]] = defaultdict(list)
+        for weight in group["params"]:
+            if weight.grad is not None and _is_taken(weight) and _is_taken(weight.grad):
+                of_step[_next_step(optimizer.state[weight], weight)].append(weight)
+        for step, weights in of_step.items():
+            states = [optimizer.state[weight] for weight in weights]
+            operators.adamw(
+                weights,
+                [weight.grad for weight in weights if weight.grad is not None],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                lr=group["lr"],
+                betas=group["betas"],
+                eps=group["eps"],
+                weight_decay=group["weight_decay"],
+                step=step,
+            )
+            for weight in weights:
+                assert weight.grad is not None
+                hidden.append((weight, weight.grad))
+                weight.grad = None
+
+
+def _show(hidden: list[tuple[Tensor, Tensor]]) -> None:
+    for weight, gradient in hidden:
+        weight.grad = gradient
+    hidden.clear()
+
+
+def _is_taken(tensor: Tensor) -> bool:
+    return tensor.dtype is torch.float32 and tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous()
+
+
+def _next_step(state: dict[str, Any], weight: Tensor) -> int:
+    """The number of this step, from and to a state as torch's AdamW makes it."""
+    if not state:
+        state["step"] = torch.zeros((), dtype=torch.float32)
+        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
+    state["step"] += 1
+    return int(state["step"])

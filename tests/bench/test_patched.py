@@ -1,0 +1,38 @@
+"""`bench patch`: every contender has its row, and what cannot run here a reason."""
+
+import pytest
+import torch
+
+from dithc.bench import patched
+from dithc.bench.patched import measure, own
+from dithc.log import UserError
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "autocast", "bf16"])
+def test_a_small_model_is_measured_and_shown(monkeypatch, tmp_path, dtype):
+    monkeypatch.setenv("DITHC_TUNING", str(tmp_path))
+
+    def small():
+        return own.Decoder(width=16, depth=1, heads=2, groups=1, hidden=24, words=4096)
+
+    def missing():
+        raise ImportError("no such package")
+
+    monkeypatch.setattr(measure, "MODELS", {"small": (small, measure._words), "absent": (missing, measure._words)})
+    settings = patched.PatchSettings(dtypes=(dtype,), compare=("eager",), batch=1, warmup=1, repeats=2, threads=1)
+    result = patched.bench_patch(settings)
+    row, absent = result["cases"]
+    assert row["status"] == "ok"
+    assert set(row["seconds"]) == {"eager", "patched"}
+    assert row["gradients_off"]["patched"] < {"fp32": 1e-4, "autocast": 0.1, "bf16": 0.1}[dtype]
+    assert {served["op"] for served in row["served"]} == {"linear", "rms_norm", "silu", "attention"}
+    assert absent["status"] == "not here"
+    lines = patched.patch_table(result).splitlines()
+    assert lines[2].startswith("small")
+    assert "no such package" in lines[3]
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(UserError, match="models"):
+        patched.bench_patch(patched.PatchSettings(models=("other",)))
+    assert torch.overrides._get_current_function_mode() is None

@@ -1,0 +1,99 @@
+"""Small ones of the models that others train, and theirs where they are installed; each with inputs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dithc.bench.patched.own import Decoder, Unet, Vit
+
+Built = tuple[nn.Module, tuple[Tensor, ...]]
+
+
+def vit() -> Built:
+    return Vit(width=32, depth=2, heads=2, patch=4, classes=5), (torch.randn(3, 3, 16, 16),)
+
+
+def unet() -> Built:
+    return Unet(channels=16, times=16, heads=2), (torch.randn(2, 3, 8, 8), torch.randn(2, 16))
+
+
+def decoder() -> Built:
+    model = Decoder(width=32, depth=2, heads=4, groups=2, hidden=48, words=11)
+    return model, (torch.randint(0, 11, (2, 9)),)
+
+
+def timm_vit() -> Built:
+    """timm's ViT, small."""
+    timm = pytest.importorskip("timm", reason="timm is not installed", exc_type=ImportError)
+    model = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=48, depth=2, num_classes=5)
+    return model, (torch.randn(2, 3, 32, 32),)
+
+
+def diffusers_unet() -> Built:
+    """diffusers' UNet2DModel, small."""
+    settings = {
+        "down_block_types": ("DownBlock2D", "AttnDownBlock2D"),
+        "up_block_types": ("AttnUpBlock2D", "UpBlock2D"),
+    }
+    model = _diffusers().UNet2DModel(
+        sample_size=8, block_out_channels=(16, 32), layers_per_block=1, norm_num_groups=8, **settings
+    )
+    return Sample(model), (torch.randn(2, 3, 8, 8), torch.tensor([3, 400]))
+
+
+def diffusers_dit() -> Built:
+    """diffusers' DiTTransformer2DModel, small."""
+    model = _diffusers().DiTTransformer2DModel(
+        num_attention_heads=2, attention_head_dim=16, in_channels=4, out_channels=4, num_layers=2, sample_size=8
+    )
+    return Sample(model).eval(), (torch.randn(2, 4, 8, 8), torch.tensor([3, 400]), torch.tensor([1, 2]))
+
+
+def siglip() -> Built:
+    """transformers' Siglip, the vision part, small."""
+    transformers = _transformers()
+    config = transformers.SiglipVisionConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, image_size=32, patch_size=8
+    )
+    return Sample(transformers.SiglipVisionModel(config), "pooler_output"), (torch.randn(2, 3, 32, 32),)
+
+
+def llama() -> Built:
+    """transformers' Llama, small, with grouped queries."""
+    transformers = _transformers()
+    config = transformers.LlamaConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                                      num_key_value_heads=2, vocab_size=11, use_cache=False)  # fmt: skip
+    return Sample(transformers.LlamaForCausalLM(config), "logits"), (torch.randint(0, 11, (2, 9)),)
+
+
+class Sample(nn.Module):
+    """The tensor of what a model returns."""
+
+    def __init__(self, model: nn.Module, name: str = "sample") -> None:
+        super().__init__()
+        self.model, self.name = model, name
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        found: Tensor = getattr(self.model(*inputs), self.name)
+        return found
+
+
+def _diffusers() -> Any:
+    return pytest.importorskip("diffusers", reason="diffusers is not installed", exc_type=ImportError)
+
+
+def _transformers() -> Any:
+    return pytest.importorskip("transformers", reason="transformers is not installed", exc_type=ImportError)
+
+
+OWN: dict[str, Callable[[], Built]] = {"vit": vit, "unet": unet, "decoder": decoder}
+THEIRS: dict[str, Callable[[], Built]] = {
+    "timm ViT": timm_vit,
+    "diffusers UNet2DModel": diffusers_unet,
+    "diffusers DiTTransformer2DModel": diffusers_dit,
+    "transformers Siglip": siglip,
+    "transformers Llama": llama,
+}

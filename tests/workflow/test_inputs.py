@@ -116,7 +116,8 @@ def test_bands_that_only_the_product_lacks_are_named_before_anything_is_staged(p
 def test_bands_of_staged_scenes_are_known_from_their_manifest(place: Path) -> None:
     matrix = Matrix(settings())
     numbers = {"bands": ["B02", "B03", "B04", "B11", "B12"]}
-    Manifest(stage="stage", name="d", spec={}, numbers=numbers).write(Path(matrix.path("scenes", "d")))
+    spec = Manifest.spec_of(matrix.experiment, "stage", "d")
+    Manifest(stage="stage", name="d", spec=spec, numbers=numbers).write(Path(matrix.path("scenes", "d")))
     assert "evaluations.v.triplets has B10: the scenes of d have B02, B03, B04, B11, B12" in told({"sample"})
 
 

@@ -4,7 +4,7 @@ packages compute of these.
 Legend: N tiles, K conditions of the model-ready file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypedDict
 
@@ -83,12 +83,20 @@ class Conditions:
         source: the scenes.
         size: of a tile.
         added: settings of conditions of installed packages.
+        taken: names of columns that tiles have besides.
 
     Raises:
         UserError: one of these does not keep its contract.
     """
 
-    def __init__(self, source: Scenes, *, size: int, added: Sequence[datasets.InstalledConditions] = ()) -> None:
+    def __init__(
+        self,
+        source: Scenes,
+        *,
+        size: int,
+        added: Sequence[datasets.InstalledConditions] = (),
+        taken: Collection[str] = (),
+    ) -> None:
         self._source, self._size, self._added = source, size, list[Added]()
         of_scenes = {name: source.columns[name] for name in COLUMNS if name in source.columns}
         days = [day_of_year(time) for time in of_scenes["sensing_time"]]
@@ -103,7 +111,7 @@ class Conditions:
                 values = sorted({value for value in self._scenes.get(condition["column"], []) if value})
                 self.model.append({**condition, "values": values} if condition["map"] == "code" else condition)
         for one in added:
-            brought = Added(one, taken={*COLUMNS, *self.columns})
+            brought = Added(one, taken={*COLUMNS, *taken, *self.columns})
             self._try(brought)
             self._added.append(brought)
             self.columns |= brought.columns

@@ -74,14 +74,7 @@ def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) 
     _check_display(dataset, source.index["bands"])
     _check_size(dataset.tiles.size, source)
     with whole_folder(out, own=OWN_FILES) as temporary:
-        conditions = Conditions(source, size=dataset.tiles.size, added=dataset.conditions)
-        if both := COLUMNS.keys() & conditions.columns.keys():
-            raise problem(
-                "columns of installed conditions",
-                got=", ".join(sorted(both)),
-                expected="names that tiles do not have yet",
-                remedy="rename them in the package",
-            )
+        conditions = Conditions(source, size=dataset.tiles.size, added=dataset.conditions, taken=COLUMNS)
         with TableWriter(temporary / TABLE_FILE, columns=COLUMNS | conditions.columns) as table:
             cutter = _Cutter(dataset, source, temporary, table, conditions, seed=seed)
             with progress(total=source.count, label="tiles", unit="scene") as bar:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dithc import native
-from dithc.hcops.c.library import functions, pool
+from dithc.hcops.c import library
 from dithc.hcops.checks import TYPES, array, fp32, shape_of
 from dithc.native import signatures
 
@@ -27,9 +27,9 @@ def norm_forward(
     rows, width = x.shape
     for name, tensor in (("weight", weight), ("bias", bias)):
         shape_of("norm", name, tensor, (width,))
-    out, rstd, mean = pool().empty(x.shape, x.dtype), torch.empty(rows), None if rms else torch.empty(rows)
+    out, rstd, mean = library.pool().empty(x.shape, x.dtype), torch.empty(rows), None if rms else torch.empty(rows)
     weight_address, weight_type = array("norm", "weight", weight)
-    functions().hc_norm_forward(
+    library.functions().hc_norm_forward(
         *(native.context(), rows, width, eps, *array("norm", "x", x), array("norm", "bias", bias)[0], weight_address),
         *(weight_type, out.data_ptr(), TYPES[out.dtype], None if mean is None else mean.data_ptr(), rstd.data_ptr()),
     )
@@ -43,8 +43,8 @@ def norm_backward(
     op, (rows, width) = "norm_backward", x.shape
     shape_of(op, "dy", dy, (rows, width))
     shape_of(op, "rstd", rstd, (rows,))
-    dx, dweight, dbias = pool().empty(x.shape, x.dtype), torch.empty_like(weight), torch.empty_like(weight)
-    functions().hc_norm_backward(
+    dx, dweight, dbias = library.pool().empty(x.shape, x.dtype), torch.empty_like(weight), torch.empty_like(weight)
+    library.functions().hc_norm_backward(
         *(native.context(), rows, width, *array(op, "dy", dy), *array(op, "x", x), *array(op, "weight", weight)),
         *(None if mean is None else fp32(op, "mean", mean), fp32(op, "rstd", rstd), dx.data_ptr(), TYPES[dx.dtype]),
         *(dbias.data_ptr(), dweight.data_ptr(), TYPES[weight.dtype]),
@@ -55,8 +55,8 @@ def norm_backward(
 def gelu_erf_forward(x: Tensor) -> Tensor:
     """0.5 x (1 + erf(x / sqrt(2))) (Hendrycks & Gimpel 2016, section 2), any shape."""
     address, code = array("gelu_erf", "x", x)
-    out = pool().empty(x.shape, x.dtype)
-    functions().hc_map(native.context(), GELU_ERF, x.numel(), address, code, out.data_ptr(), code)
+    out = library.pool().empty(x.shape, x.dtype)
+    library.functions().hc_map(native.context(), GELU_ERF, x.numel(), address, code, out.data_ptr(), code)
     return out
 
 
@@ -64,9 +64,11 @@ def gelu_erf_backward(dy: Tensor, x: Tensor) -> Tensor:
     """The gradient of `gelu_erf_forward`."""
     shape_of("gelu_erf_backward", "dy", dy, tuple(x.shape))
     address, code = array("gelu_erf_backward", "x", x)
-    dx = pool().empty(x.shape, x.dtype)
+    dx = library.pool().empty(x.shape, x.dtype)
     dy_fields = array("gelu_erf_backward", "dy", dy)
-    functions().hc_map_backward(native.context(), GELU_ERF, x.numel(), *dy_fields, address, code, dx.data_ptr(), code)
+    library.functions().hc_map_backward(
+        native.context(), GELU_ERF, x.numel(), *dy_fields, address, code, dx.data_ptr(), code
+    )
     return dx
 
 
@@ -85,9 +87,9 @@ def attention_forward(query: Tensor, key: Tensor, value: Tensor, kind: Attention
         exponentials (N, H, T).
     """
     n, h, t, k = query.shape
-    out, lse = pool().empty((n, t, h, k), query.dtype).transpose(1, 2), torch.empty((n, h, t))
+    out, lse = library.pool().empty((n, t, h, k), query.dtype).transpose(1, 2), torch.empty((n, h, t))
     arguments = _arguments(query, key, value, out, lse, kind)
-    functions().hc_attention_heads_forward(native.context(), arguments)
+    library.functions().hc_attention_heads_forward(native.context(), arguments)
     return out, lse
 
 
@@ -99,11 +101,13 @@ def attention_backward(
     groups, keys = key.shape[1:3]
     shape_of("attention_backward", "dout", dout, tuple(out.shape))
     dout = dout if dout.stride() == out.stride() else dout.transpose(1, 2).contiguous().transpose(1, 2)
-    dquery, dkey, dvalue = (pool().empty((n, rows, h, k), query.dtype).transpose(1, 2) for rows in (t, keys, keys))
+    dquery, dkey, dvalue = (
+        library.pool().empty((n, rows, h, k), query.dtype).transpose(1, 2) for rows in (t, keys, keys)
+    )
     arguments = _arguments(query, key, value, out, lse, kind)
     arguments.dout = _heads(dout)
     arguments.out_dquery, arguments.out_dkey, arguments.out_dvalue = _heads(dquery), _heads(dkey), _heads(dvalue)
-    functions().hc_attention_heads_backward(native.context(), arguments)
+    library.functions().hc_attention_heads_backward(native.context(), arguments)
     if groups == h:
         return dquery, dkey, dvalue
     shared = (n, groups, h // groups, keys, k)

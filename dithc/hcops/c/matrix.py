@@ -116,7 +116,7 @@ def linear_backward(
         shape_of(op, "gelu_at", gelu_at, tuple(x.shape))
         typed(op, "gelu_at", gelu_at, x.dtype)
     dx = _gradient_of_input(op, dy, x, weight, gelu_at, (m, n, k)) if needs[0] else None
-    db = torch.empty(n) if has_bias and needs[2] else None
+    db = torch.empty(n, dtype=torch.float32, device="cpu") if has_bias and needs[2] else None
     dw = None
     if needs[1]:
         if into is not None:
@@ -193,7 +193,7 @@ def rotate_heads_backward(
         assert qkv is not None, "the gradient of a norm needs its input"
         shape_of(op, "qkv", qkv, dout.shape)
         source = typed(op, "qkv", qkv, dout.dtype)
-        dquery, dkey = torch.empty(k), torch.empty(k)
+        dquery, dkey = (torch.empty(k, dtype=torch.float32, device="cpu") for _ in range(2))
     functions().hc_rotate_heads_backward(
         *(native.context(), n, t, num_heads, k, eps, *_constants(op, *given), address, source, dqkv.data_ptr(), code),
         *(_address(dquery), _address(dkey)),
@@ -209,7 +209,7 @@ def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
     """
     n, t, d, k = _heads("attention", qkv, num_heads)
     address, code = array("attention", "qkv", qkv)
-    out, lse = pool().empty((n, t, d), qkv.dtype), torch.empty((n, num_heads, t))
+    out, lse = pool().empty((n, t, d), qkv.dtype), torch.empty((n, num_heads, t), dtype=torch.float32, device="cpu")
     functions().hc_attention_forward(
         native.context(), n, t, num_heads, k, address, code, out.data_ptr(), code, lse.data_ptr(), code
     )

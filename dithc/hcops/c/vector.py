@@ -33,7 +33,7 @@ def adaln_forward(
     x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x (N, T, D), shift and scale (N, D) of one type and stride; `dtype` is that of the result."""
-    mean = torch.empty(x.shape[:-1])
+    mean = torch.empty(x.shape[:-1], dtype=torch.float32, device="cpu")
     return _adaln("adaln", x, shift, scale, eps, dtype, mean)  # type: ignore[return-value]
 
 
@@ -193,7 +193,7 @@ def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
 def mse_forward(x: Tensor, y: Tensor) -> Tensor:
     """The mean of (x - y)^2 over all but the first dimension (N), fp32."""
     shape_of("mse", "y", y, x.shape)
-    out = torch.empty(x.shape[:1])
+    out = torch.empty(x.shape[:1], dtype=torch.float32, device="cpu")
     rows, columns = _samples("mse", x)
     functions().hc_mse_forward(
         native.context(), rows, columns, *array("mse", "x", x), *array("mse", "y", y), out.data_ptr()
@@ -289,7 +289,7 @@ def _adaln(
     scale_address, _, stride = condition(op, "scale", scale, (n, d))
     if shift.dtype != scale.dtype or (stride != shift_stride and n > 1):
         raise wrong_shape(op, "shift", shift, expected=f"type and strides of scale: {scale.dtype}, {scale.stride()}")
-    out, rstd = pool().empty(x.shape, dtype), torch.empty((n, t))
+    out, rstd = pool().empty(x.shape, dtype), torch.empty((n, t), dtype=torch.float32, device="cpu")
     functions().hc_adaln_forward(
         *(native.context(), n, t, d, eps, x_address, x_type, shift_address, scale_address, shift_type, stride),
         *(out.data_ptr(), TYPES[dtype], None if mean is None else mean.data_ptr(), rstd.data_ptr()),

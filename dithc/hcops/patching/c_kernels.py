@@ -27,7 +27,8 @@ def norm_forward(
     rows, width = x.shape
     for name, tensor in (("weight", weight), ("bias", bias)):
         shape_of("norm", name, tensor, (width,))
-    out, rstd, mean = library.pool().empty(x.shape, x.dtype), torch.empty(rows), None if rms else torch.empty(rows)
+    out, rstd = library.pool().empty(x.shape, x.dtype), torch.empty(rows, dtype=torch.float32, device="cpu")
+    mean = None if rms else torch.empty_like(rstd)
     weight_address, weight_type = array("norm", "weight", weight)
     library.functions().hc_norm_forward(
         *(native.context(), rows, width, eps, *array("norm", "x", x), array("norm", "bias", bias)[0], weight_address),
@@ -87,7 +88,10 @@ def attention_forward(query: Tensor, key: Tensor, value: Tensor, kind: Attention
         exponentials (N, H, T).
     """
     n, h, t, k = query.shape
-    out, lse = library.pool().empty((n, t, h, k), query.dtype).transpose(1, 2), torch.empty((n, h, t))
+    out, lse = (
+        library.pool().empty((n, t, h, k), query.dtype).transpose(1, 2),
+        torch.empty((n, h, t), dtype=torch.float32, device="cpu"),
+    )
     arguments = _arguments(query, key, value, out, lse, kind)
     library.functions().hc_attention_heads_forward(native.context(), arguments)
     return out, lse
@@ -100,7 +104,8 @@ def attention_backward(
     n, h, t, k = query.shape
     groups, keys = key.shape[1:3]
     shape_of("attention_backward", "dout", dout, tuple(out.shape))
-    dout = dout if dout.stride() == out.stride() else dout.transpose(1, 2).contiguous().transpose(1, 2)
+    if dout.stride() != out.stride():  # `contiguous` leaves the strides of a single token as they are
+        dout = torch.empty((n, t, h, k), dtype=dout.dtype, device="cpu").transpose(1, 2).copy_(dout)
     dquery, dkey, dvalue = (
         library.pool().empty((n, rows, h, k), query.dtype).transpose(1, 2) for rows in (t, keys, keys)
     )

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from dithc.hcops.patching.choice import Kept, Ratio, measure
-from dithc.hcops.patching.operators import OPERATORS, Call, autocast_type, obstacle, serve
+from dithc.hcops.patching.operators import OPERATORS, Call, autocast_type, is_transformed, obstacle, serve
 
 KEPT = Kept()
 """Of this process."""
@@ -52,7 +52,7 @@ class Calls:
         if row is None:
             row = self.rows[key] = self._decide(call, torch_call, args, kwargs)
         row.modules.setdefault(module)
-        return row.served
+        return row.served and obstacle(call) is None  # of the state that torch is in now
 
     def _decide(self, call: Call, torch_call: Callable[..., Tensor], args: Any, kwargs: Any) -> Row:
         shape = " ".join("x".join(map(str, t.shape)) for t in call.tensors if t is not None)
@@ -80,9 +80,12 @@ class Serving(TorchFunctionMode):
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        bind = OPERATORS.get(func)
+        bind = None if torch.compiler.is_compiling() else OPERATORS.get(func)
         if bind is not None:
-            call = bind(*args, **kwargs)
+            try:
+                call = bind(*args, **kwargs)
+            except (TypeError, AttributeError, IndexError, ZeroDivisionError):  # arguments that torch is to judge
+                return func(*args, **kwargs)
             if self._calls.serves(call, func, args, kwargs, self._where()):
                 return serve(call)
         return func(*args, **kwargs)
@@ -94,7 +97,13 @@ def _key(call: Call) -> tuple[Any, ...]:
     of_tensors = tuple(
         None if t is None else (*t.shape, t.dtype, t.requires_grad, t.is_contiguous()) for t in call.tensors
     )
-    return (call.op, *call.settings, call.refusal, autocast, torch.is_grad_enabled(), *of_tensors)
+    return (call.op, *call.settings, call.refusal, autocast, torch.is_grad_enabled(), *of_tensors, *_state(call))
+
+
+def _state(call: Call) -> tuple[str, ...]:
+    """What is unlike an ordinary call: another device, a transformation; nothing at ordinary calls."""
+    devices = {str(t.device) for t in call.tensors if t is not None and not t.is_cpu}
+    return (*sorted(devices), *(("transformed",) if is_transformed() else ()))
 
 
 def _types_of(call: Call) -> str:

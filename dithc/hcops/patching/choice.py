@@ -91,7 +91,10 @@ class Kept:
         if path is not None:
             kept = {**_load(path), **ratios}
             text = json.dumps({"format": FORMAT, "key": _key(), "calls": kept}, indent=1, sort_keys=True)
-            atomic_write(path, text + "\n")
+            try:
+                atomic_write(path, text + "\n")
+            except OSError as error:
+                log.warning(f"what was measured of patched models is not kept: {error}")
 
     def forget(self) -> None:
         """Has the file read again."""
@@ -101,7 +104,7 @@ class Kept:
         threads = torch.get_num_threads()
         if threads not in self._ratios:
             path = _path()
-            self._ratios[threads] = {} if path is None or not path.exists() else _load(path)
+            self._ratios[threads] = {} if path is None else _load(path)
         return self._ratios[threads]
 
 

@@ -64,11 +64,12 @@ class dithc_norm(torch.autograd.Function):  # the names are what a profiler show
         rows = dense(x).view(-1, x.shape[-1])  # (R, D)
         given = weight if weight is not None else bias
         dtype = torch.float32 if given is None else given.dtype
-        weight = torch.ones(x.shape[-1], dtype=dtype) if weight is None else weight
-        bias = torch.zeros(x.shape[-1], dtype=dtype) if bias is None else bias
+        weight = torch.ones(x.shape[-1], dtype=dtype, device="cpu") if weight is None else weight
+        bias = torch.zeros(x.shape[-1], dtype=dtype, device="cpu") if bias is None else bias
         out, mean, rstd = c_kernels.norm_forward(rows, dense(weight), dense(bias), eps, rms=rms)
         ctx.save_for_backward(rows, weight, mean, rstd)
-        return out.view(x.shape)
+        own: Tensor = torch.ops.aten._unsafe_view(out, x.shape)  # no view to torch: it may be changed in place
+        return own
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:

@@ -53,6 +53,7 @@ def layer_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
+    cudnn_enable: bool = True,
 ) -> Call:
     return Call("layer_norm", (input, weight, bias), (eps,), _rows(input, normalized_shape, weight, bias))
 
@@ -63,7 +64,8 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Call:
-    eps = torch.finfo(input.dtype).eps if eps is None and input.is_floating_point() else eps
+    if eps is None:  # torch computes bf16 in fp32, and takes that type's
+        eps = torch.finfo(torch.float64 if input.dtype is torch.float64 else torch.float32).eps
     return Call("rms_norm", (input, weight), (eps,), _rows(input, normalized_shape, weight))
 
 
@@ -114,7 +116,7 @@ def serve(call: Call) -> Tensor:
     assert x is not None
     if call.op == "linear":
         _, weight, bias = call.tensors
-        return custom.LINEAR(dense(x), dense(weight), bias, autocast_type() or x.dtype)  # type: ignore[arg-type]
+        return custom.LINEAR(dense(x), dense(weight), None if bias is None else dense(bias), autocast_type() or x.dtype)  # type: ignore[arg-type]
     if call.op in ("layer_norm", "rms_norm"):
         bias = call.tensors[2] if call.op == "layer_norm" else None
         return nodes.norm(x, call.tensors[1], bias, *call.settings, rms=call.op == "rms_norm")
@@ -146,15 +148,20 @@ def obstacle(call: Call) -> str | None:
     backend = backend_of(_OF_TABLE.get(call.op, call.op))
     if backend not in (("c",) if call.op in _OF_TABLE or call.settings == ("none",) else FAST):
         return f"back end {backend}, which has no kernel for it"
-    if (
-        torch._C._len_torch_dispatch_stack()
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-    ):
+    if is_transformed():
         return "a mode or transformation of torch"
     if (autocast := autocast_type()) is not None and autocast not in TYPES:
         return f"autocast to {autocast}"
     return None
+
+
+def is_transformed() -> bool:
+    """Whether a mode that sees every operator, torch.func or forward-mode differentiation is on."""
+    return bool(
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    )
 
 
 def _types(x: Tensor, *weights: Tensor | None) -> str | None:

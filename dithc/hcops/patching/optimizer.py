@@ -43,9 +43,11 @@ def release(optimizer: torch.optim.Optimizer) -> None:
 def _update(optimizer: Any, hidden: list[tuple[Tensor, Tensor]], args: Any, kwargs: Any) -> None:
     """Before torch's step: ours, and then the gradients are out of torch's sight until `_show`.
 
-    A closure makes gradients within the step: then it is torch's.
+    A closure makes gradients within the step, a scaler of gradients undoes its scale there: then it is torch's.
     """
-    if any(value is not None for value in (*args[1:], *kwargs.values())):
+    hidden.clear()  # of a step that failed
+    scaled = any(getattr(optimizer, name, None) is not None for name in ("grad_scale", "found_inf"))
+    if scaled or any(value is not None for value in (*args[1:], *kwargs.values())):
         return
     for group in optimizer.param_groups:
         if any(group.get(name) for name in UNSERVED) or isinstance(group["lr"], Tensor):

@@ -10,8 +10,8 @@ Invariants:
 - Hooks on modules are all that a patch adds; `unpatch` removes them, and what runs then is what ran before, to the bit.
 - Every gradient that torch gives is given. A call that our kernels do not take, or serve slower, is torch's own, and the table
   of what `patch` returns says why.
-- Recomputation (torch.utils.checkpoint, AutoMem) makes the choices of the forward pass: each module with children opens the
-  mode for itself.
+- Recomputation of modules (torch.utils.checkpoint, AutoMem) makes the choices of the forward pass: each module with children
+  opens the mode for itself. That of a bare function, or of a module without parts, is torch's: it does not go with a patch.
 How to change it: an operator is a function in `operators.py` with the arguments of torch's, and its line in `OPERATORS`.
 """
 

@@ -83,6 +83,7 @@ def unpatch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for number, hook in list(hooks.items()):
                 if isinstance(hook, _Enter | _Leave):
+                    hook._opened.close()
                     del hooks[number]
                     module._forward_hooks_always_called.pop(number, None)
     if optimizer is not None:
@@ -98,7 +99,17 @@ class _Opened(threading.local):
         self._mode: Serving | None = None
         self._said = False
 
+    def close(self) -> None:
+        """Ends what a pass has left that Ctrl-C stopped in the middle: torch calls no hooks then."""
+        self._stack.clear()
+        mode, self._mode = self._mode, None
+        last = torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
+        if mode is not None and last is mode:
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
     def enter(self, module: nn.Module, name: str) -> None:
+        if any(entered is module for entered, _ in self._stack[:1]):  # the root again, which is in no pass of its own
+            self.close()
         self._stack.append((module, name))
         if self._mode is None:
             self._mode = Serving(self._calls, self.where)

@@ -97,3 +97,28 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
     model = nn.Linear(WIDTH, WIDTH + 1)
     hcops.patch(model)
     assert model(torch.randn(6, WIDTH)).shape == (6, WIDTH + 1)
+
+
+class Stops(nn.Module):
+    """Ctrl-C in the middle of a pass, once."""
+
+    stops = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.stops:
+            self.stops = False
+            raise KeyboardInterrupt
+        return nn.functional.gelu(x)
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_pass_that_was_stopped_leaves_nothing_behind(again):
+    model, x = nn.Sequential(nn.Sequential(Stops())), torch.randn(3, WIDTH, requires_grad=True)
+    hcops.patch(model, always=True)
+    with pytest.raises(KeyboardInterrupt):
+        model(x)
+    if again:
+        assert "dithc" in type(model(x).grad_fn).__name__
+    else:
+        hcops.unpatch(model)
+    assert "dithc" not in type(nn.functional.gelu(x).grad_fn).__name__

@@ -74,10 +74,11 @@ wheels:
 $(BIN)/.installed: requirements.lock pyproject.toml $(wildcard setup.py) $(wildcard dithc/memory/*.cpp) $(shell find kernels -name '*.[ch]' -o -name CMakeLists.txt)
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 	@echo "installing pinned dependencies and dithc into .venv (a few minutes the first time)"
-	@$(PIP) install $(PIP_FLAGS) $(PIP_SOURCE) -r requirements.lock $(if $(WHEELS),|| { \
+	@$(PIP) install $(PIP_FLAGS) $(PIP_SOURCE) --no-compile -r requirements.lock $(if $(WHEELS),|| { \
 	  echo "error: $(WHEELS) lacks what is named above; expected wheels for `$(BIN)/python --version` on `uname -m`;" \
 	  "remedy: make wheelhouse on such a machine or with PLATFORM= and TARGET_PYTHON= of this one"; exit 1; })
 	@$(PIP) install $(PIP_FLAGS) $(PIP_SOURCE) --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m compileall -qq -j 0 .venv/lib >/dev/null || true  # on all cores, where pip would use one; what cannot be compiled runs as text
 	@touch $@
 
 demo: EXPERIMENT := config/experiments/demo.yaml

@@ -34,9 +34,14 @@ static int copy_nodes(const hc_machine *machine, hc_context *context) {
     return HC_OK;
 }
 
+/* Whether a runtime, if there is one, has all its functions, and the places of its threads are left to it. */
+static int is_whole(const hc_openmp *openmp, const int *cpus) {
+    return openmp == NULL || (openmp->parallel != NULL && openmp->thread != NULL && openmp->num_threads != NULL && cpus == NULL);
+}
+
 int hc_context_create(const hc_machine *machine, hc_context **out_context) {
     if (machine == NULL || out_context == NULL || machine->num_threads < 1 || machine->num_threads > HC_MOST_THREADS ||
-        machine->num_clusters < 0 || machine->num_clusters > machine->num_threads) {
+        machine->num_clusters < 0 || machine->num_clusters > machine->num_threads || !is_whole(machine->openmp, machine->cpus)) {
         return HC_BAD_ARGUMENT;
     }
     const hc_kernels *kernels = hc_kernels_of(machine->isa);
@@ -64,7 +69,8 @@ int hc_context_create(const hc_machine *machine, hc_context **out_context) {
     const int64_t spin = machine->spin_nanoseconds > 0 ? machine->spin_nanoseconds : DEFAULT_SPIN_NANOSECONDS;
     int status = copy_nodes(machine, &made->context);
     if (status == HC_OK) {
-        status = hc_team_create(machine->num_threads, made->context.num_clusters, machine->cpus, spin, &made->context.team);
+        status = hc_team_create(machine->num_threads, made->context.num_clusters, machine->cpus, spin, machine->openmp,
+                                &made->context.team);
     }
     if (status != HC_OK) {
         free(made->context.nodes);

@@ -17,6 +17,7 @@ from dithc.log import logger
 from dithc.native.claims import claim
 from dithc.native.loading import isa as best_isa
 from dithc.native.loading import isa_number, library
+from dithc.native.openmp import runtime
 from dithc.native.signatures import Machine
 
 log = logger(__name__)
@@ -40,17 +41,20 @@ class Layout:
             left to the system.
         clusters: numbers of the threads of each cluster.
         nodes: memory node of each cluster, to which its part of new blocks is bound; empty where nothing is bound.
+        lent: the threads are those that torch's own operators run on.
     """
 
     num_threads: int
     cpus: tuple[int, ...]
     clusters: tuple[range, ...]
     nodes: tuple[int, ...]
+    lent: bool = False
 
 
-_contexts: dict[tuple[str, int], int] = {}
+_contexts: dict[tuple[str, int, bool], int] = {}
 _layouts: dict[int, Layout] = {}
 _creation = threading.Lock()
+_borrowers = 0
 
 
 def context(*, isa: str | None = None, num_threads: int | None = None) -> int:
@@ -61,13 +65,14 @@ def context(*, isa: str | None = None, num_threads: int | None = None) -> int:
 
     Args:
         isa: a level that this CPU has; None takes the best one, or what HCOPS_ISA names.
-        num_threads: None takes torch's number of threads, so that one setting (`torch.set_num_threads`) holds for both.
+        num_threads: None takes torch's number of threads, so that one setting (`torch.set_num_threads`) holds for both; and
+            torch's threads themselves after `borrow`.
 
     Raises:
         UserError: this CPU lacks the instruction set.
         MemoryError, ValueError: the system refused memory or threads.
     """
-    key = (isa or best_isa(), num_threads or torch.get_num_threads())
+    key = (isa or best_isa(), num_threads or torch.get_num_threads(), _borrowers > 0 and num_threads is None)
     handle = _contexts.get(key)
     if handle is not None:
         return handle
@@ -83,6 +88,34 @@ def layout(*, num_threads: int | None = None) -> Layout:
     return _layouts[context(num_threads=num_threads)]
 
 
+def borrow() -> str | None:
+    """Has contexts be made of torch's own threads, until as many calls of `give_back`; None, or why that cannot be.
+
+    torch's threads wait for more work by turning on their cores, for milliseconds after each of its operators: where these and
+    ours take turns, ours share the cores with them. An operator is then a region of torch's OpenMP runtime, on as many threads
+    as torch takes itself. Each thread that calls operators has a set of such threads, as it has for torch's own; in a child made
+    by fork() operators of contexts of the parent run on the caller alone.
+    """
+    global _borrowers
+    if library() is None:
+        return "there is no library"
+    if runtime().functions is None:
+        return runtime().words
+    _borrowers += 1
+    return None
+
+
+def give_back() -> None:
+    """Ends what one `borrow` began."""
+    global _borrowers
+    _borrowers = max(0, _borrowers - 1)
+
+
+def is_borrowing() -> bool:
+    """Whether contexts are those of torch's threads now."""
+    return _borrowers > 0
+
+
 def _trim(handles: Iterable[int]) -> None:
     of_library = library()
     assert of_library is not None, "a context needs the library"
@@ -90,9 +123,11 @@ def _trim(handles: Iterable[int]) -> None:
         of_library.hc_context_trim(handle)
 
 
-def _create(isa: str, num_threads: int) -> int:
+def _create(isa: str, num_threads: int, lent: bool) -> int:
     node = discover()
     wanted = planned_layout(node, num_threads)
+    if lent:
+        wanted = replace(wanted, cpus=(), nodes=(), lent=True)
     quota = node.limits.cpu_quota
     usable = len(node.limits.allowed_cpus) if quota is None else min(len(node.limits.allowed_cpus), ceil(quota))
     spin = SPIN_NANOSECONDS
@@ -140,6 +175,7 @@ def new_context(node: Node, wanted: Layout, *, isa: str, spin_nanoseconds: int =
         spin_nanoseconds,
         len(wanted.clusters),
         _integers(wanted.nodes),
+        ctypes.pointer(functions) if wanted.lent and (functions := runtime().functions) is not None else None,
     )
     created = ctypes.c_void_p()
     handle.hc_context_create(ctypes.byref(machine), ctypes.byref(created))

@@ -20,6 +20,12 @@ STATUS_TEXTS = {
 }
 
 
+class OpenMP(Structure):
+    """hc_openmp: addresses of functions."""
+
+    _fields_ = [("parallel", c_void_p), ("thread", c_void_p), ("num_threads", c_void_p)]
+
+
 class Machine(Structure):
     """hc_machine."""
 
@@ -33,6 +39,7 @@ class Machine(Structure):
         ("spin_nanoseconds", c_int64),
         ("num_clusters", c_int),
         ("nodes", POINTER(c_int)),
+        ("openmp", POINTER(OpenMP)),
     ]
 
 

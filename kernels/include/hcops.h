@@ -22,7 +22,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Raised whenever a function below changes; the caller compares it with the one it was written for. */
-#define HC_ABI_VERSION 10
+#define HC_ABI_VERSION 11
 
 typedef enum {
     HC_OK = 0,
@@ -70,6 +70,14 @@ int hc_kernel(int isa, int index, const char **out_op, int *out_kernel_isa);
 typedef struct hc_context hc_context;
 #define HC_MOST_THREADS 4096
 
+/* Functions of an OpenMP runtime that is in the process: GOMP_parallel, which libgomp and LLVM's have, omp_get_thread_num and
+ * omp_get_num_threads. */
+typedef struct {
+    void (*parallel)(void (*function)(void *), void *argument, unsigned num_threads, unsigned flags);
+    int (*thread)(void);
+    int (*num_threads)(void);
+} hc_openmp;
+
 typedef struct {
     int isa;             /* hc_isa */
     int num_threads;     /* 1 to HC_MOST_THREADS; the caller of an operator is thread 0, the others belong to the context */
@@ -80,6 +88,7 @@ typedef struct {
     int64_t spin_nanoseconds; /* how long an idle thread looks for work before it sleeps; 0: a default */
     int num_clusters;         /* groups of consecutive threads, as equal as can be, that share a memory; 0: one */
     const int *nodes;         /* num_clusters memory nodes that blocks of the pool are bound to; NULL: nothing is bound */
+    const hc_openmp *openmp;  /* the threads are this runtime's, where it puts them: cpus is NULL; NULL: threads of our own */
 } hc_machine;
 
 int hc_context_create(const hc_machine *machine, hc_context **out_context);

@@ -69,6 +69,7 @@ struct hc_team {
     atomic_int stop;
     unsigned owner; /* hc_forks of the process that has the threads; a forked child has not */
     int *cpus;   /* of each thread, or NULL: nobody is pinned */
+    hc_openmp openmp; /* whose threads these are; without functions: the members */
     pthread_mutex_t one_run;
     member *members;
     meeting clusters[];
@@ -121,6 +122,10 @@ static void finish(hc_team *team, meeting *cluster) {
     if (atomic_fetch_sub(&cluster->working.value, 1) == 1 && atomic_fetch_sub(&team->die.working.value, 1) == 1) {
         wake_all(&team->die.working);
     }
+}
+
+static int is_lent(const hc_team *team) {
+    return team->openmp.parallel != NULL;
 }
 
 static void *member_main(void *argument) {
@@ -178,7 +183,8 @@ static void give_back(hc_team *team) {
     free(team);
 }
 
-int hc_team_create(int num_threads, int num_clusters, const int *cpus, int64_t spin_nanoseconds, hc_team **out_team) {
+int hc_team_create(int num_threads, int num_clusters, const int *cpus, int64_t spin_nanoseconds, const hc_openmp *openmp,
+                   hc_team **out_team) {
     const size_t bytes = sizeof(hc_team) + (size_t)num_clusters * sizeof(meeting);
     hc_team *team = aligned_alloc(CACHE_LINE, bytes);
     if (team == NULL) {
@@ -189,6 +195,7 @@ int hc_team_create(int num_threads, int num_clusters, const int *cpus, int64_t s
     team->num_clusters = num_clusters;
     team->spin_nanoseconds = spin_nanoseconds;
     team->owner = hc_forks();
+    team->openmp = openmp == NULL ? (hc_openmp){0} : *openmp;
     team->members = calloc((size_t)num_threads, sizeof(member));
     pthread_mutex_init(&team->one_run, NULL);
     if (cpus != NULL && (team->cpus = malloc((size_t)num_threads * sizeof(int))) != NULL) {
@@ -205,7 +212,7 @@ int hc_team_create(int num_threads, int num_clusters, const int *cpus, int64_t s
         team->clusters[cluster].size = (int)(stop - start);
     }
     int started;
-    if (start_members(team, cpus, &started) != HC_OK) {
+    if (!is_lent(team) && start_members(team, cpus, &started) != HC_OK) {
         end_members(team, started);
         give_back(team);
         return HC_NO_THREAD;
@@ -215,7 +222,7 @@ int hc_team_create(int num_threads, int num_clusters, const int *cpus, int64_t s
 }
 
 void hc_team_destroy(hc_team *team) {
-    if (team->owner == hc_forks()) {
+    if (!is_lent(team) && team->owner == hc_forks()) {
         end_members(team, team->num_threads);
     }
     give_back(team);
@@ -244,21 +251,29 @@ static void take_first_cpu(const hc_team *team) {
 #endif
 }
 
-/* Starts the members on the job that stands in the team, works along, and waits for them. Clusters without a thread in the run
- * are left alone. */
-static void run_together(hc_team *team) {
-    take_first_cpu(team);
-    team->run++;
-    int clusters = 0, with_members = 0;
+/* Tells each cluster of the run how many of its threads take part, and gives their number. Clusters without one are left alone. */
+static int share_out(hc_team *team) {
+    int clusters = 0;
     for (; clusters < team->num_clusters && team->clusters[clusters].first < team->num_running; clusters++) {
         meeting *cluster = &team->clusters[clusters];
         const int left = team->num_running - cluster->first;
         cluster->in_run = (unsigned)(left < cluster->size ? left : cluster->size);
-        const unsigned members = cluster->in_run - (clusters == 0);
-        atomic_store_explicit(&cluster->working.value, members, memory_order_relaxed);
-        with_members += members > 0;
     }
     team->die.in_run = (unsigned)clusters;
+    return clusters;
+}
+
+/* Starts the members on the job that stands in the team, works along, and waits for them. */
+static void run_together(hc_team *team) {
+    take_first_cpu(team);
+    team->run++;
+    const int clusters = share_out(team);
+    int with_members = 0;
+    for (int cluster = 0; cluster < clusters; cluster++) {
+        const unsigned members = team->clusters[cluster].in_run - (cluster == 0);
+        atomic_store_explicit(&team->clusters[cluster].working.value, members, memory_order_relaxed);
+        with_members += members > 0;
+    }
     atomic_store_explicit(&team->die.working.value, (unsigned)with_members, memory_order_relaxed);
     for (int cluster = 0; cluster < clusters; cluster++) {
         start_cluster(&team->clusters[cluster], START_WORD(team->run, team->num_running));
@@ -269,12 +284,44 @@ static void run_together(hc_team *team) {
     }
 }
 
+static void run_alone(hc_job *job, void *arguments) {
+    const int before = here.alone;
+    here.alone = 1;
+    job(arguments, 0, 1);
+    here.alone = before;
+}
+
+/* A thread of OpenMP in the job that stands in the team. Within a region of its own, or by its limits, OpenMP gives fewer threads
+ * than were asked for: then the caller, which is its first, works alone. */
+static void lent_main(void *argument) {
+    hc_team *team = argument;
+    const int thread = team->openmp.thread();
+    if (team->openmp.num_threads() < team->num_running) {
+        if (thread == 0) {
+            run_alone(team->job, team->arguments);
+        }
+    } else if (thread == 0) {
+        team->job(team->arguments, 0, team->num_running);
+    } else if (thread < team->num_running) {
+        here.team = team;
+        here.cluster = here.alone = 0;
+        while (thread >= team->clusters[here.cluster].first + team->clusters[here.cluster].size) {
+            here.cluster++;
+        }
+        team->job(team->arguments, thread, team->num_running);
+        here.team = NULL; /* the thread is somebody else's again */
+    }
+}
+
+/* All threads each time: a region of fewer would have the runtime end the others. */
+static void run_lent(hc_team *team) {
+    share_out(team);
+    team->openmp.parallel(lent_main, team, (unsigned)team->num_threads, 0);
+}
+
 void hc_team_run(hc_team *team, int num_threads, hc_job *job, void *arguments) {
     if (here.team == team || team->owner != hc_forks()) {
-        const int before = here.alone;
-        here.alone = 1;
-        job(arguments, 0, 1);
-        here.alone = before;
+        run_alone(job, arguments);
         return;
     }
     pthread_mutex_lock(&team->one_run);
@@ -287,6 +334,8 @@ void hc_team_run(hc_team *team, int num_threads, hc_job *job, void *arguments) {
     here.cluster = here.alone = 0;
     if (team->num_running == 1) {
         job(arguments, 0, 1);
+    } else if (is_lent(team)) {
+        run_lent(team);
     } else {
         run_together(team);
     }

@@ -1,8 +1,9 @@
 /* A team of threads that are parked while nobody calls them. The caller of hc_team_run is thread 0 of the run. The threads are
  * grouped by cluster: they meet within their cluster, and one of each meets the other clusters.
  *
- * A team has no connection to OpenMP, so torch's pool stays as it is. In a child made by fork() the other threads do not exist:
- * there a run uses the caller alone. One run at a time; a second caller waits for the first. */
+ * The threads are the team's own, without connection to OpenMP, or those of an OpenMP runtime that somebody else brought: each run
+ * is then a region of it, and there is no second set of threads that waits for the cores of the first. In a child made by fork()
+ * the other threads do not exist: there a run uses the caller alone. One run at a time; a second caller waits for the first. */
 #ifndef HC_TEAM_H
 #define HC_TEAM_H
 
@@ -15,8 +16,9 @@ typedef struct hc_team hc_team;
 /* Called once on every thread of a run; num_threads is that of the run, which may be less than the team's. */
 typedef void hc_job(void *arguments, int thread, int num_threads);
 
-/* num_clusters, cpus: as in hc_machine. Returns an hc_status. */
-int hc_team_create(int num_threads, int num_clusters, const int *cpus, int64_t spin_nanoseconds, hc_team **out_team);
+/* num_clusters, cpus, openmp: as in hc_machine. Returns an hc_status. */
+int hc_team_create(int num_threads, int num_clusters, const int *cpus, int64_t spin_nanoseconds, const hc_openmp *openmp,
+                   hc_team **out_team);
 void hc_team_destroy(hc_team *team);
 int hc_team_size(const hc_team *team);
 

@@ -157,7 +157,7 @@ static long run_callers(hc_context *context, int with_threads, int treatment) {
 int hc_test_copies(int with_threads, int num_threads) {
     hc_kernels kernels = {.copy = copy_bytes};
     hc_context context = {.tag = HC_CONTEXT_TAG, .num_threads = num_threads, .num_clusters = 1, .kernels = &kernels};
-    if (hc_team_create(num_threads, 1, NULL, 1, &context.team) != HC_OK) {
+    if (hc_team_create(num_threads, 1, NULL, 1, NULL, &context.team) != HC_OK) {
         return -1;
     }
     long wrong = 0;

@@ -103,7 +103,7 @@ static long of_all_threads(work *w, int num_threads) {
 int hc_test_pool(int num_threads, int file) {
     hc_context context = {.tag = HC_CONTEXT_TAG, .num_threads = 1, .num_clusters = 1};
     work w = {.context = &context, .num_pools = 3};
-    if (num_threads > MOST_TAKERS || hc_team_create(1, 1, NULL, 1, &context.team) != HC_OK) {
+    if (num_threads > MOST_TAKERS || hc_team_create(1, 1, NULL, 1, NULL, &context.team) != HC_OK) {
         return -1;
     }
     const hc_pool_options last = {.budget_bytes = 4 * MEBI, .file = -1};

@@ -82,7 +82,7 @@ int hc_test_team(int num_threads, int num_clusters, int64_t spin_nanoseconds) {
     work shared = {.num_clusters = num_clusters, .size = num_threads};
     pthread_t callers[CALLERS];
     long wrong = 0;
-    if (num_threads > 256 || hc_team_create(num_threads, num_clusters, NULL, spin_nanoseconds, &shared.team) != HC_OK) {
+    if (num_threads > 256 || hc_team_create(num_threads, num_clusters, NULL, spin_nanoseconds, NULL, &shared.team) != HC_OK) {
         return -1;
     }
     for (int i = 0; i < CALLERS; i++) {

@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from dithc.hcops.patching.choice import Kept, Ratio, measure
 from dithc.hcops.patching.operators import OPERATORS, Call, autocast_type, is_transformed, obstacle, serve
+from dithc.native import contexts
 
 KEPT = Kept()
 """Of this process."""
@@ -61,7 +62,7 @@ class Calls:
             return Row(*described, served=False, ratio=None, why=reason)
         if self.always:
             return Row(*described, served=True, ratio=None, why="asked for, unmeasured")
-        words = " ".join(map(str, _key(call)))
+        words = " ".join(map(str, (*_key(call), *(("torch's threads",) if contexts.is_borrowing() else ()))))
         if (ratio := KEPT.get(words)) is None:
             ratio = _measure(torch_call, args, kwargs)
             KEPT.add(words, ratio)

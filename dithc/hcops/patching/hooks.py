@@ -2,8 +2,9 @@
 
 import os
 import threading
+import weakref
 from collections import Counter
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -11,11 +12,13 @@ from torch import nn
 from dithc.hcops.patching.calls import Calls, Row, Serving
 from dithc.hcops.patching.optimizer import release, take
 from dithc.log import logger, problem
+from dithc.native import contexts, openmp
 
 log = logger(__name__)
 
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 """Environment that says how torch's threads wait for work; read when torch is imported."""
+Threads = Literal["torch", "own"]
 HEADER = ("operator", "shape", "type", "served by", "ours / torch", "why", "modules")
 
 
@@ -42,7 +45,13 @@ class Patched:
         )
 
 
-def patch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, always: bool = False) -> Patched:
+def patch(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    always: bool = False,
+    threads: Threads = "torch",
+) -> Patched:
     """Has HCOps serve what a model calls of linear, layer_norm, rms_norm, gelu, silu and scaled_dot_product_attention.
 
     In each forward pass, and in the backward pass of what was served. The first call of an operator, shape and type is measured
@@ -54,27 +63,31 @@ def patch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, a
         model: any module, on the CPU, in fp32, in bf16 or under autocast to bf16.
         optimizer: a torch.optim.AdamW, whose update becomes one pass over memory; its state_dict stays as it is.
         always: serves unmeasured whatever our kernels take; for tests and comparisons.
+        threads: that our kernels run on. `torch`: those of torch's own operators, where this torch has OpenMP, for all operators
+            of this process and as long as a model is patched so: no two sets of threads wait on the same cores. `own`: a team
+            of our own, pinned. What was chosen is logged.
 
     Returns:
         What says in a table who serves what, and why.
 
     Raises:
-        UserError: the model is patched already, or the optimizer is not AdamW.
+        UserError: the model is patched already, the optimizer is not AdamW, or threads are neither.
     """
+    if threads not in get_args(Threads):
+        got, expected = repr(threads), " or ".join(map(repr, get_args(Threads)))
+        raise problem("hcops.patch, argument threads", got=got, expected=expected, remedy="give one of these")
     if any(isinstance(hook, _Enter) for module in model.modules() for hook in module._forward_pre_hooks.values()):
         raise problem(
             "hcops.patch", got="a model that is patched", expected="one that is not", remedy="hcops.unpatch first"
         )
     if optimizer is not None:
         take(optimizer)
-    _say_how_threads_wait()
-    calls = Calls(always=always)
-    opened = _Opened(calls)
+    opened = _open(Calls(always=always), threads)
     for name, module in model.named_modules():
         if module is model or next(module.children(), None) is not None:
             module.register_forward_pre_hook(_Enter(opened, name), prepend=True)
             module.register_forward_hook(_Leave(opened, is_root=module is model), always_call=True)
-    return Patched(model, optimizer, calls)
+    return Patched(model, optimizer, opened.calls)
 
 
 def unpatch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -93,8 +106,8 @@ def unpatch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
 class _Opened(threading.local):
     """The mode of a patched model, which is on in this thread while one of its modules runs; its copies have it in common."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, calls: Calls, threads: Threads) -> None:
+        self.calls, self._threads = calls, threads
         self._stack: list[tuple[nn.Module, str]] = []
         self._mode: Serving | None = None
         self._said = False
@@ -112,7 +125,7 @@ class _Opened(threading.local):
             self.close()
         self._stack.append((module, name))
         if self._mode is None:
-            self._mode = Serving(self._calls, self.where)
+            self._mode = Serving(self.calls, self.where)
             self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def leave(self, module: nn.Module, *, is_root: bool) -> None:
@@ -124,7 +137,7 @@ class _Opened(threading.local):
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         if is_root and not self._said:
             self._said = True
-            log.info("%s", _in_words(self._calls))
+            log.info("%s", _in_words(self.calls))
 
     def where(self) -> str:
         return self._stack[-1][1]
@@ -134,7 +147,20 @@ class _Opened(threading.local):
 
     def __reduce__(self) -> Any:
         """A stored model is patched with nothing measured in it."""
-        return _Opened, (Calls(always=self._calls.always),)
+        return _open, (Calls(always=self.calls.always), self._threads)
+
+
+def _open(calls: Calls, threads: Threads) -> _Opened:
+    """With torch's threads for our kernels until the last module that holds it has gone or is unpatched."""
+    opened = _Opened(calls, threads)
+    refusal = contexts.borrow() if threads == "torch" else "asked for"
+    if refusal is None:
+        weakref.finalize(opened, contexts.give_back)
+        log.info("our kernels run on torch's threads, of %s: so no others wait on their cores", openmp.runtime().words)
+    else:
+        log.info("our kernels run on threads of their own: %s", refusal)
+        _say_how_threads_wait()
+    return opened
 
 
 class _Enter:

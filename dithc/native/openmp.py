@@ -1,0 +1,53 @@
+"""torch's threads: the functions of the OpenMP runtime that torch has loaded, for contexts that run on its threads."""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from dithc.native.signatures import OpenMP
+
+BACKEND = "ATen parallel backend: OpenMP"
+LIBRARY_OF_TORCH = "libtorch_cpu.so"
+NAMES = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+
+
+class Runtime(NamedTuple):
+    """Attributes: functions, their addresses, or None; words, which runtime that is, or why there is none."""
+
+    functions: OpenMP | None
+    words: str
+
+
+@cache
+def runtime() -> Runtime:
+    """The runtime that torch's own operators run on, libgomp or LLVM's.
+
+    A symbol is looked up from torch's library on, so of several runtimes in the process it is the one that torch is linked to.
+    """
+    if BACKEND not in torch.__config__.parallel_info():
+        return Runtime(None, "this torch does not run on OpenMP")
+    found = Path(torch.__file__).parent / "lib" / LIBRARY_OF_TORCH
+    try:
+        handle = ctypes.CDLL(str(found))
+        addresses = [ctypes.cast(getattr(handle, name), ctypes.c_void_p) for name in NAMES]
+    except (OSError, AttributeError) as error:
+        return Runtime(None, f"the OpenMP runtime of torch cannot be used ({error})")
+    return Runtime(OpenMP(*addresses), _file_of(addresses[0]))
+
+
+class _Found(ctypes.Structure):
+    """Dl_info."""
+
+    _fields_ = [(name, ctypes.c_void_p if name.endswith("base") or name.endswith("addr") else ctypes.c_char_p)
+                for name in ("file", "base", "symbol", "symbol_addr")]  # fmt: skip
+
+
+def _file_of(address: ctypes.c_void_p) -> str:
+    """The file that a function was loaded from."""
+    found = _Found()
+    if not ctypes.CDLL(None).dladdr(address, ctypes.byref(found)):
+        return "its OpenMP runtime"
+    return (found.file or b"its OpenMP runtime").decode()

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw as torch_adamw
 
 from dithc.hcops import optimizer as operators
 from dithc.log import problem
@@ -16,6 +17,8 @@ UNSERVED = ("amsgrad", "maximize", "capturable", "differentiable")
 
 def take(optimizer: torch.optim.Optimizer) -> None:
     """Has HCOps update the fp32 parameters of a torch.optim.AdamW from its next step on; the state stays torch's.
+
+    Those in bf16 are updated by torch's fused form, which rounds the result of a step once, not after each of its operations.
 
     Raises:
         UserError: another optimizer, or one that is taken.
@@ -52,27 +55,23 @@ def _update(optimizer: Any, hidden: list[tuple[Tensor, Tensor]], args: Any, kwar
     for group in optimizer.param_groups:
         if any(group.get(name) for name in UNSERVED) or isinstance(group["lr"], Tensor):
             continue
+        given = [weight for weight in group["params"] if weight.grad is not None]
         of_step: dict[int, list[Tensor]] = defaultdict(list)
-        for weight in group["params"]:
-            if weight.grad is not None and _is_taken(weight) and _is_taken(weight.grad):
+        for weight in given:
+            if _is_taken(weight, optimizer.state[weight], torch.float32):
                 of_step[_next_step(optimizer.state[weight], weight)].append(weight)
         for step, weights in of_step.items():
-            states = [optimizer.state[weight] for weight in weights]
-            operators.adamw(
-                weights,
-                [weight.grad for weight in weights if weight.grad is not None],
-                [state["exp_avg"] for state in states],
-                [state["exp_avg_sq"] for state in states],
-                lr=group["lr"],
-                betas=group["betas"],
-                eps=group["eps"],
-                weight_decay=group["weight_decay"],
-                step=step,
-            )
-            for weight in weights:
-                assert weight.grad is not None
-                hidden.append((weight, weight.grad))
-                weight.grad = None
+            operators.adamw(*_lists(optimizer, weights), step=step, betas=group["betas"], **_numbers(group))
+        rounded = [weight for weight in given if _is_taken(weight, optimizer.state[weight], torch.bfloat16)]
+        steps = [_state(optimizer.state[weight], weight)["step"] for weight in rounded]
+        beta1, beta2 = group["betas"]
+        with torch.no_grad():
+            torch_adamw(*_lists(optimizer, rounded), [], steps, fused=True, amsgrad=False, maximize=False,
+                        beta1=beta1, beta2=beta2, **_numbers(group))  # fmt: skip
+        for weight in (*rounded, *(weight for weights in of_step.values() for weight in weights)):
+            assert weight.grad is not None
+            hidden.append((weight, weight.grad))
+            weight.grad = None
 
 
 def _show(hidden: list[tuple[Tensor, Tensor]]) -> None:
@@ -81,14 +80,37 @@ def _show(hidden: list[tuple[Tensor, Tensor]]) -> None:
     hidden.clear()
 
 
-def _is_taken(tensor: Tensor) -> bool:
-    return tensor.dtype is torch.float32 and tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous()
+def _lists(optimizer: Any, weights: list[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
+    """Weights, gradients, first and second moments."""
+    states = [optimizer.state[weight] for weight in weights]
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    return weights, gradients, [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]
 
 
-def _next_step(state: dict[str, Any], weight: Tensor) -> int:
-    """The number of this step, from and to a state as torch's AdamW makes it."""
+def _numbers(group: dict[str, Any]) -> dict[str, float]:
+    return {name: group[name] for name in ("lr", "eps", "weight_decay")}
+
+
+def _is_taken(weight: Tensor, state: dict[str, Any], dtype: torch.dtype) -> bool:
+    return all(
+        tensor is not None
+        and tensor.dtype is dtype
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        for tensor in (weight, weight.grad, state.get("exp_avg", weight))
+    )
+
+
+def _state(state: dict[str, Any], weight: Tensor) -> dict[str, Any]:
+    """As torch's AdamW makes it."""
     if not state:
         state["step"] = torch.zeros((), dtype=torch.float32)
         state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
-    state["step"] += 1
+    return state
+
+
+def _next_step(state: dict[str, Any], weight: Tensor) -> int:
+    """The number of this step."""
+    _state(state, weight)["step"] += 1
     return int(state["step"])

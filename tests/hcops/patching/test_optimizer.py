@@ -78,6 +78,29 @@ def test_unpatched_optimizer_is_torch_s_to_the_bit():
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
 
 
+def test_bf16_parameters_are_those_of_float64_rounded_once():
+    """Each step from the state before it, in float64; the state is bf16 and torch's."""
+    torch.manual_seed(2)
+    weight = nn.Parameter(torch.randn(3, 70).bfloat16())
+    lr, (beta1, beta2), decay, eps = 0.1, (0.8, 0.95), 0.3, 1e-8
+    optimizer = torch.optim.AdamW([weight], lr=lr, betas=(beta1, beta2), weight_decay=decay, eps=eps)
+    hcops.patch(nn.Identity(), optimizer)
+    first = second = torch.zeros(3, 70, dtype=torch.float64)
+    for step in range(1, 4):
+        weight.grad = gradient = torch.randn(3, 70).bfloat16()
+        first, second = first.lerp(gradient.double(), 1 - beta1), beta2 * second + (1 - beta2) * gradient.double() ** 2
+        root = (second / (1 - beta2**step)).sqrt() + eps
+        truth = weight.double() * (1 - lr * decay) - lr / (1 - beta1**step) * first / root
+        optimizer.step()
+        state = optimizer.state[weight]
+        assert weight.grad is gradient
+        assert state["step"] == step
+        for found, wanted in ((weight, truth), (state["exp_avg"], first), (state["exp_avg_sq"], second)):
+            assert found.dtype is torch.bfloat16
+            assert torch.allclose(found.double(), wanted, rtol=1.01 * 2.0**-8, atol=1e-6)
+        first, second = state["exp_avg"].double(), state["exp_avg_sq"].double()
+
+
 def test_a_closure_is_torch_s():
     weight = nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1)

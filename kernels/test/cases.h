@@ -42,8 +42,8 @@ void hc_unguard(void *data, int64_t bytes);
 int hc_watched_call(hc_context *context, const hc_case *one, int64_t *out_broken);
 
 /* Two callers have a team of 1 to 256 threads do runs of all sizes at once; 0, or 1 where a barrier or a run let something
- * through, or -1 where there is no team. */
-int hc_test_team(int num_threads, int num_clusters, int64_t spin_nanoseconds);
+ * through, or -1 where there is no team. lent: 0, or the most threads that a runtime gives, which stands for OpenMP. */
+int hc_test_team(int num_threads, int num_clusters, int64_t spin_nanoseconds, int lent);
 
 /* Several callers copy through one engine at once: memory and files, all priorities, with faults, until it is closed under them. 0,
  * or 1 where bytes, states or counters are wrong, or -1 where there is no engine. */

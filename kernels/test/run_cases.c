@@ -1,6 +1,6 @@
 /* Runs cases of operators and writes what they gave: run_cases CASES OUTPUTS ISA THREADS [CLUSTERS]. Without an argument it
- * prints the instruction sets that this CPU runs. run_cases team THREADS CLUSTERS SPIN_NANOSECONDS tests a team instead, run_cases
- * copies WITH_THREADS THREADS the copies.
+ * prints the instruction sets that this CPU runs. run_cases team THREADS CLUSTERS SPIN_NANOSECONDS LENT tests a team instead,
+ * run_cases copies WITH_THREADS THREADS the copies.
  *
  * CASES: "HCCASES1", int64 number of cases; each: char op[32], int64 num_ints num_floats num_arrays, int64 ints, double floats, then
  * per array int64 dtype, count (-1: NULL), is_output and the content, padded to 8 bytes.
@@ -143,14 +143,14 @@ int main(int argc, char **argv) {
         print_isas();
         return 0;
     }
-    if (argc == 5 && strcmp(argv[1], "team") == 0) {
-        return hc_test_team(atoi(argv[2]), atoi(argv[3]), atoll(argv[4]));
+    if (argc == 6 && strcmp(argv[1], "team") == 0) {
+        return hc_test_team(atoi(argv[2]), atoi(argv[3]), atoll(argv[4]), atoi(argv[5]));
     }
     if (argc == 4 && strcmp(argv[1], "copies") == 0) {
         return hc_test_copies(atoi(argv[2]), atoi(argv[3]));
     }
     if (argc != 5 && argc != 6) {
-        die("expected: run_cases CASES OUTPUTS ISA THREADS [CLUSTERS], or run_cases team THREADS CLUSTERS SPIN_NANOSECONDS");
+        die("expected: run_cases CASES OUTPUTS ISA THREADS [CLUSTERS], or run_cases team THREADS CLUSTERS SPIN_NANOSECONDS LENT");
     }
     hc_machine machine = {.num_threads = atoi(argv[4]), .num_clusters = argc == 6 ? atoi(argv[5]) : 0};
     hc_context *context;

@@ -1,4 +1,5 @@
-/* Runs of a team: of all sizes in turn, with barriers of both kinds, each of which has to show what the others did before it. */
+/* Runs of a team: of all sizes in turn, with barriers of both kinds, each of which has to show what the others did before it. On
+ * threads of its own, or on those of a small runtime that stands here for OpenMP. */
 #include "test/cases.h"
 
 #include <pthread.h>
@@ -14,9 +15,53 @@
 typedef struct {
     hc_team *team;
     int num_clusters, size; /* of the whole team */
+    int most; /* threads that a run may have, and has one beyond */
     int *done; /* rounds that each thread has done; plain numbers, so that a race is one for a sanitizer too */
     int wrong[256];
 } work;
+
+/* The runtime: a region's threads are made for it, a region within a region has one, and none has more than it is told to give. */
+typedef struct {
+    void (*function)(void *);
+    void *argument;
+    int thread, num_threads;
+} place;
+
+static _Thread_local place of_thread;
+static int most_threads;
+
+static int thread_in_region(void) {
+    return of_thread.thread;
+}
+
+static int threads_of_region(void) {
+    return of_thread.num_threads;
+}
+
+static void *enter(void *argument) {
+    const place before = of_thread;
+    of_thread = *(const place *)argument;
+    of_thread.function(of_thread.argument);
+    of_thread = before;
+    return NULL;
+}
+
+static void parallel(void (*function)(void *), void *argument, unsigned num_threads, unsigned flags) {
+    place places[256];
+    pthread_t handles[256];
+    int given = of_thread.num_threads > 0 ? 1 : (int)num_threads < most_threads ? (int)num_threads : most_threads;
+    (void)flags;
+    for (int i = 0; i < given; i++) {
+        places[i] = (place){function, argument, i, given};
+        if (i > 0) {
+            pthread_create(&handles[i], NULL, enter, &places[i]);
+        }
+    }
+    enter(&places[0]);
+    for (int i = 1; i < given; i++) {
+        pthread_join(handles[i], NULL);
+    }
+}
 
 static void look(work *w, int first, int stop, int round, int thread) {
     for (int other = first; other < stop; other++) {
@@ -68,7 +113,7 @@ static void *call(void *argument) {
         memset(own.done, 0, (size_t)own.size * sizeof(int));
         hc_team_run(own.team, threads, rounds, &own);
         for (int thread = 0; thread < own.size; thread++) {
-            wrong += own.done[thread] != (thread < threads ? 2 * ROUNDS : 0);
+            wrong += own.done[thread] != (thread < (threads > own.most ? 1 : threads) ? 2 * ROUNDS : 0);
         }
     }
     for (int thread = 0; thread < own.size; thread++) {
@@ -78,11 +123,14 @@ static void *call(void *argument) {
     return (void *)(intptr_t)wrong;
 }
 
-int hc_test_team(int num_threads, int num_clusters, int64_t spin_nanoseconds) {
-    work shared = {.num_clusters = num_clusters, .size = num_threads};
+int hc_test_team(int num_threads, int num_clusters, int64_t spin_nanoseconds, int lent) {
+    const hc_openmp openmp = {parallel, thread_in_region, threads_of_region};
+    work shared = {.num_clusters = num_clusters, .size = num_threads, .most = lent > 0 ? lent : num_threads};
     pthread_t callers[CALLERS];
     long wrong = 0;
-    if (num_threads > 256 || hc_team_create(num_threads, num_clusters, NULL, spin_nanoseconds, NULL, &shared.team) != HC_OK) {
+    most_threads = lent;
+    if (num_threads > 256 || hc_team_create(num_threads, num_clusters, NULL, spin_nanoseconds, lent > 0 ? &openmp : NULL,
+                                            &shared.team) != HC_OK) {
         return -1;
     }
     for (int i = 0; i < CALLERS; i++) {

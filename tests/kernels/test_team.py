@@ -13,11 +13,13 @@ MAIN = """
 #include <stdlib.h>
 #include "test/cases.h"
 int main(int count, char **words) {
-    return count != 4 ? 9 : hc_test_team(atoi(words[1]), atoi(words[2]), atoll(words[3]));
+    return count != 5 ? 9 : hc_test_team(atoi(words[1]), atoi(words[2]), atoll(words[3]), atoi(words[4]));
 }
 """
-# Threads, clusters, and nanoseconds of spinning before a thread sleeps.
-TEAMS = [(1, 1, 1), (2, 1, 100_000), (2, 2, 1), (3, 2, 1), (5, 2, 1000), (8, 3, 1), (8, 8, 100)]
+# Threads, clusters, nanoseconds of spinning before a thread sleeps, and 0 or how many threads another runtime lends.
+OWN = [(1, 1, 1, 0), (2, 1, 100_000, 0), (2, 2, 1, 0), (3, 2, 1, 0), (5, 2, 1000, 0), (8, 3, 1, 0), (8, 8, 100, 0)]
+LENT = [(1, 1, 1, 1), (2, 1, 100_000, 2), (3, 2, 1, 3), (3, 1, 1, 2), (5, 2, 1000, 5)]
+TEAMS = [*OWN, *LENT]
 
 
 def build(folder: Path, *flags: str, source: str = "") -> Path:
@@ -48,7 +50,7 @@ def build(folder: Path, *flags: str, source: str = "") -> Path:
     return program
 
 
-def run(program: Path, team: tuple[int, int, int]) -> "subprocess.CompletedProcess[str]":
+def run(program: Path, team: tuple[int, int, int, int]) -> "subprocess.CompletedProcess[str]":
     # ThreadSanitizer's fixed map of memory does not go with every layout that the system draws.
     fixed = ["setarch", platform.machine(), "-R"] if shutil.which("setarch") else []
     return subprocess.run([*fixed, str(program), *map(str, team)], capture_output=True, text=True, timeout=600)
@@ -72,4 +74,5 @@ def test_a_barrier_that_lets_through_is_seen(tmp_path):
     waits = "    wait_while(&place->phase, phase, spin_nanoseconds);\n"
     assert waits in source
     broken = build(tmp_path, source=source.replace(waits, "    (void)phase, (void)spin_nanoseconds;\n"))
-    assert run(broken, (3, 1, 1)).returncode == 1
+    assert run(broken, (3, 1, 1, 0)).returncode == 1
+    assert run(broken, (3, 1, 1, 3)).returncode == 1

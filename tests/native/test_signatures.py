@@ -19,6 +19,7 @@ FUNCTIONS = {
     for result, name, arguments in re.findall(r"^([a-z][\w \*]*?)\b(hc_\w+)\(([^)]*)\);", TEXT, flags=re.MULTILINE)
 }
 STRUCTURES = {
+    "hc_openmp": signatures.OpenMP,
     "hc_machine": signatures.Machine,
     "hc_gemm_arguments": signatures.GemmArguments,
     "hc_heads": signatures.Heads,

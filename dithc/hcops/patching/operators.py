@@ -98,6 +98,24 @@ def attention(
     return Call("attention", (query, key, value), (scale, is_causal), refusal)
 
 
+def conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Call:
+    """Taken where torch would bring the weight, and its gradient back, to the layout of an input whose channels are last."""
+    refusal = None
+    if input.dim() != 4 or input.is_contiguous() or not input.is_contiguous(memory_format=torch.channels_last):
+        refusal = "torch's, as it is: channels are not last in its input"
+    elif weight.dim() != 4 or not weight.is_contiguous():
+        refusal = "torch's, as it is: channels are last in its weight too"
+    return Call("conv2d", (input, weight, bias), (stride, padding, dilation, groups), refusal)
+
+
 OPERATORS: dict[Any, Callable[..., Call]] = {
     functional.linear: linear,
     functional.layer_norm: layer_norm,
@@ -106,6 +124,7 @@ OPERATORS: dict[Any, Callable[..., Call]] = {
     functional.gelu: gelu,
     functional.silu: silu,
     functional.scaled_dot_product_attention: attention,
+    torch.conv2d: conv2d,
 }
 """By the function of torch that a mode sees."""
 
@@ -124,6 +143,8 @@ def serve(call: Call) -> Tensor:
         scale, causal = call.settings
         query, key, value = (t.to(autocast_type() or t.dtype) for t in call.tensors if t is not None)
         return nodes.attention(query, key, value, scale, causal=causal)
+    if call.op == "conv2d":
+        return torch.conv2d(x.contiguous(), *call.tensors[1:], *call.settings)  # type: ignore[no-any-return]
     if call.op == "gelu" and call.settings == ("none",):
         return nodes.gelu_erf(x)
     return (custom.GELU if call.op == "gelu" else custom.SILU)(dense(x))
@@ -145,8 +166,8 @@ def obstacle(call: Call) -> str | None:
             return f"tensors of class {type(tensor).__name__}, layout {tensor.layout}"
         if not tensor.is_cpu or tensor.dtype not in TYPES:
             return f"tensors of {tensor.dtype} on {tensor.device}"
-    backend = backend_of(_OF_TABLE.get(call.op, call.op))
-    if backend not in (("c",) if call.op in _OF_TABLE or call.settings == ("none",) else FAST):
+    backend = "" if call.op == "conv2d" else backend_of(_OF_TABLE.get(call.op, call.op))
+    if backend and backend not in (("c",) if call.op in _OF_TABLE or call.settings == ("none",) else FAST):
         return f"back end {backend}, which has no kernel for it"
     if is_transformed():
         return "a mode or transformation of torch"

@@ -56,22 +56,32 @@ def _update(optimizer: Any, hidden: list[tuple[Tensor, Tensor]], args: Any, kwar
         if any(group.get(name) for name in UNSERVED) or isinstance(group["lr"], Tensor):
             continue
         given = [weight for weight in group["params"] if weight.grad is not None]
-        of_step: dict[int, list[Tensor]] = defaultdict(list)
-        for weight in given:
-            if _is_taken(weight, optimizer.state[weight], torch.float32):
-                of_step[_next_step(optimizer.state[weight], weight)].append(weight)
-        for step, weights in of_step.items():
-            operators.adamw(*_lists(optimizer, weights), step=step, betas=group["betas"], **_numbers(group))
-        rounded = [weight for weight in given if _is_taken(weight, optimizer.state[weight], torch.bfloat16)]
-        steps = [_state(optimizer.state[weight], weight)["step"] for weight in rounded]
-        beta1, beta2 = group["betas"]
-        with torch.no_grad():
-            torch_adamw(*_lists(optimizer, rounded), [], steps, fused=True, amsgrad=False, maximize=False,
-                        beta1=beta1, beta2=beta2, **_numbers(group))  # fmt: skip
-        for weight in (*rounded, *(weight for weights in of_step.values() for weight in weights)):
+        whole, rounded = (
+            [weight for weight in given if _is_taken(weight, optimizer.state[weight], dtype)]
+            for dtype in (torch.float32, torch.bfloat16)
+        )
+        if whole:
+            _update_whole(optimizer, group, whole)
+        if rounded:
+            beta1, beta2 = group["betas"]
+            with torch.no_grad():
+                torch_adamw(*_lists(optimizer, rounded), [], _steps(optimizer, rounded), fused=True, amsgrad=False,
+                            maximize=False, beta1=beta1, beta2=beta2, **_numbers(group))  # fmt: skip
+        for weight in (*whole, *rounded):
             assert weight.grad is not None
             hidden.append((weight, weight.grad))
             weight.grad = None
+
+
+def _update_whole(optimizer: Any, group: dict[str, Any], weights: list[Tensor]) -> None:
+    """Of fp32, at once those that have had as many steps."""
+    steps = _steps(optimizer, weights)
+    torch._foreach_add_(steps, 1)  # as torch does
+    of_step: dict[int, list[Tensor]] = defaultdict(list)
+    for weight, step in zip(weights, steps, strict=True):
+        of_step[int(step)].append(weight)
+    for number, together in of_step.items():
+        operators.adamw(*_lists(optimizer, together), step=number, betas=group["betas"], **_numbers(group))
 
 
 def _show(hidden: list[tuple[Tensor, Tensor]]) -> None:
@@ -102,15 +112,11 @@ def _is_taken(weight: Tensor, state: dict[str, Any], dtype: torch.dtype) -> bool
     )
 
 
-def _state(state: dict[str, Any], weight: Tensor) -> dict[str, Any]:
-    """As torch's AdamW makes it."""
-    if not state:
-        state["step"] = torch.zeros((), dtype=torch.float32)
-        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
-    return state
-
-
-def _next_step(state: dict[str, Any], weight: Tensor) -> int:
-    """The number of this step."""
-    _state(state, weight)["step"] += 1
-    return int(state["step"])
+def _steps(optimizer: Any, weights: list[Tensor]) -> list[Tensor]:
+    """How many steps each weight has had, in a state as torch's AdamW makes it."""
+    for weight in weights:
+        state = optimizer.state[weight]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
+    return [optimizer.state[weight]["step"] for weight in weights]

@@ -11,11 +11,7 @@ the first one; one driver works on an experiment at a time.
 How to change it: a new stage has a line in `sizing._RULES`, its paths in `matrix`.
 """
 
-from dithc.workflow.closing import Closing
-from dithc.workflow.engine import Engine, Words
-from dithc.workflow.narrate import Narrator
-from dithc.workflow.progress import Progress, Status
-from dithc.workflow.rows import lines_of
+from dithc.workflow.watching import Closing, Engine, Narrator, Progress, Status, Words, lines_of
 from dithc.workflow.workflow import Workflow
 
 __all__ = ["Closing", "Engine", "Narrator", "Progress", "Status", "Words", "Workflow", "lines_of"]

@@ -78,7 +78,7 @@ REMEDIES = {
 STANDARD_ERROR = 2  # the last of the three streams that every program expects to be open
 REMEDY = "check that the path is right and its file system is well, then start again"
 
-__all__ = ["VERBS", "main"]
+__all__ = ["VERBS", "main", "module_of"]
 
 
 class Verb(Protocol):
@@ -166,15 +166,15 @@ def _open_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _home(verb: str) -> str:
-    """The module of a verb."""
+def module_of(verb: str) -> str:
+    """The name of the module that a verb of `VERBS` is."""
     room = next((f"{room}." for room, verbs in ROOMS.items() if verb in verbs), "")
     return f"dithc.cli.{room}{verb.replace('-', '_')}"
 
 
 def _run(words: Sequence[str]) -> int:
     """Runs the verb that the first word names with the others as its arguments."""
-    verb = cast(Verb, import_module(_home(words[0])))
+    verb = cast(Verb, import_module(module_of(words[0])))
     parser = argparse.ArgumentParser(
         prog=f"dithc {words[0]}",
         description=verb.SUMMARY,

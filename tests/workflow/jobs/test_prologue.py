@@ -45,7 +45,8 @@ def test_line_that_fails_ends_the_job_and_says_so(tmp_path: Path, lines: str | N
 def test_example_loads_modules_and_checks_what_they_brought(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     mpiexec = tmp_path / "bin" / "mpiexec"
-    (tmp_path / "profile").write_text(MODULE % (tmp_path / "bin") + f"source {MODULES}\n")
+    none_of_this_machine = "PATH=\n"
+    (tmp_path / "profile").write_text(none_of_this_machine + MODULE % (tmp_path / "bin") + f"source {MODULES}\n")
     done = run(str(tmp_path / "profile"), "true", tmp_path)
     assert done.returncode == 2, "module load brought no mpiexec, and the example went on"
     mpiexec.write_text("#!/bin/sh\n")

@@ -13,7 +13,7 @@ EXAMPLE = (
     "results/demo/runs/*/step_*.json --out results/demo/report.html"
 )
 REFERENCE = Path("config/paper/reference.yaml")
-ROOT = Path(__file__).parents[2]  # of a checkout, where the package is installed in place
+ROOT = Path(__file__).parents[3]  # of a checkout, where the package is installed in place
 log = logger(__name__)
 
 

@@ -123,7 +123,7 @@ def _trim(handles: Iterable[int]) -> None:
         of_library.hc_context_trim(handle)
 
 
-def _create(isa: str, num_threads: int, lent: bool) -> int:
+def _create(isa: str, num_threads: int, lent: bool = False) -> int:
     node = discover()
     wanted = planned_layout(node, num_threads)
     if lent:

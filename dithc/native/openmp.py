@@ -41,8 +41,12 @@ def runtime() -> Runtime:
 class _Found(ctypes.Structure):
     """Dl_info."""
 
-    _fields_ = [(name, ctypes.c_void_p if name.endswith("base") or name.endswith("addr") else ctypes.c_char_p)
-                for name in ("file", "base", "symbol", "symbol_addr")]  # fmt: skip
+    _fields_ = [
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("symbol_address", ctypes.c_void_p),
+    ]
 
 
 def _file_of(address: ctypes.c_void_p) -> str:

@@ -144,7 +144,7 @@ def serve(call: Call) -> Tensor:
         query, key, value = (t.to(autocast_type() or t.dtype) for t in call.tensors if t is not None)
         return nodes.attention(query, key, value, scale, causal=causal)
     if call.op == "conv2d":
-        return torch.conv2d(x.contiguous(), *call.tensors[1:], *call.settings)  # type: ignore[no-any-return]
+        return torch.conv2d(x.contiguous(), *call.tensors[1:], *call.settings)  # type: ignore[call-overload, no-any-return]
     if call.op == "gelu" and call.settings == ("none",):
         return nodes.gelu_erf(x)
     return (custom.GELU if call.op == "gelu" else custom.SILU)(dense(x))

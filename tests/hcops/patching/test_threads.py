@@ -1,4 +1,4 @@
-"""Kernels of patched models on torch's own threads: the same threads, the same results, whoever calls and however many there are."""
+"""Kernels of patched models on torch's own threads: the same threads and results, whoever calls and however many there are."""
 
 import gc
 import logging

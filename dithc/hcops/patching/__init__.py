@@ -7,7 +7,8 @@ in turns with torch (`choice`), and kept beside the tuning of the matrix product
 Why: a model is somebody else's code. What it calls is known only when it runs, so nothing is replaced in it: parameters, their
 names, modules and classes stay, and copies of the model, checkpoints and hooks do as they did.
 Invariants:
-- Hooks on modules are all that a patch adds; `unpatch` removes them, and what runs then is what ran before, to the bit.
+- Hooks on modules are all that a patch adds, and a `forward` to those that compute an RMSNorm by hand (`by_hand`); `unpatch`
+  removes them, and what runs then is what ran before, to the bit.
 - Every gradient that torch gives is given. A call that our kernels do not take, or serve slower, is torch's own, and the table
   of what `patch` returns says why.
 - Recomputation of modules (torch.utils.checkpoint, AutoMem) makes the choices of the forward pass: each module with children

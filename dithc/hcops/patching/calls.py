@@ -98,7 +98,17 @@ def _key(call: Call) -> tuple[Any, ...]:
     of_tensors = tuple(
         None if t is None else (*t.shape, t.dtype, t.requires_grad, t.is_contiguous()) for t in call.tensors
     )
-    return (call.op, *call.settings, call.refusal, autocast, torch.is_grad_enabled(), *of_tensors, *_state(call))
+    by_hand = ("by hand",) if call.by_hand else ()
+    return (
+        call.op,
+        *by_hand,
+        *call.settings,
+        call.refusal,
+        autocast,
+        torch.is_grad_enabled(),
+        *of_tensors,
+        *_state(call),
+    )
 
 
 def _state(call: Call) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
+from dithc.hcops.patching.by_hand import ByHand, eps_of
 from dithc.hcops.patching.calls import Calls, Row, Serving
 from dithc.hcops.patching.optimizer import release, take
 from dithc.log import logger, problem
@@ -87,12 +88,16 @@ def patch(
         if module is model or next(module.children(), None) is not None:
             module.register_forward_pre_hook(_Enter(opened, name), prepend=True)
             module.register_forward_hook(_Leave(opened, is_root=module is model), always_call=True)
+        elif (eps := eps_of(module)) is not None:
+            module.forward = ByHand(module, eps)
     return Patched(model, optimizer, opened.calls)
 
 
 def unpatch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
     """Undoes `patch`, also of a copy of a patched model: what runs from now on is what ran before it, to the bit."""
     for module in model.modules():
+        if isinstance(module.__dict__.get("forward"), ByHand):
+            del module.forward
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for number, hook in list(hooks.items()):
                 if isinstance(hook, _Enter | _Leave):

@@ -16,6 +16,7 @@ from dithc.hcops.active import backend_of
 from dithc.hcops.autograd import custom
 from dithc.hcops.checks import TYPES
 from dithc.hcops.patching import nodes
+from dithc.hcops.patching.by_hand import ByHand, rms_norm_by_hand
 from dithc.hcops.route import PLAIN, dense
 from dithc.hcops.table import FAST
 
@@ -28,12 +29,14 @@ class Call(NamedTuple):
         tensors: of the call, None where an optional one is missing; the first decides type and place.
         settings: numbers and words.
         refusal: why our kernels do not take it; None where they do.
+        by_hand: it stands for several calls of torch, which a module makes for the same result.
     """
 
     op: str
     tensors: tuple[Tensor | None, ...]
     settings: tuple[Any, ...] = ()
     refusal: str | None = None
+    by_hand: bool = False
 
 
 NO_FIT = "shapes that do not go together"
@@ -67,6 +70,13 @@ def rms_norm(
     if eps is None:  # torch computes bf16 in fp32, and takes that type's
         eps = torch.finfo(torch.float64 if input.dtype is torch.float64 else torch.float32).eps
     return Call("rms_norm", (input, weight), (eps,), _rows(input, normalized_shape, weight))
+
+
+def of_module(input: Tensor, weight: Tensor, norm: ByHand) -> Call:
+    """Its own rounding of a product of bf16 is not ours: each of its operations rounds, ours once."""
+    call = rms_norm(input, tuple(weight.shape), weight, norm.eps)
+    differ = "types that differ" if input.dtype is not weight.dtype else None
+    return call._replace(by_hand=True, refusal=call.refusal or differ)
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Call:
@@ -121,6 +131,7 @@ OPERATORS: dict[Any, Callable[..., Call]] = {
     functional.layer_norm: layer_norm,
     torch.layer_norm: layer_norm,
     functional.rms_norm: rms_norm,
+    rms_norm_by_hand: of_module,
     functional.gelu: gelu,
     functional.silu: silu,
     functional.scaled_dot_product_attention: attention,

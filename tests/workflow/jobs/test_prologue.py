@@ -1,5 +1,7 @@
 """`machine.prologue`: a site's lines run before the command of every rule, and one that fails ends the job loudly."""
 
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,10 +19,11 @@ MODULE = """module() {
 """
 
 
-def run(prologue: str | None, command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run(prologue: str | None, command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     experiment = Experiment.model_validate({"machine": {"prologue": prologue}})
     words = Jobs(experiment, cores=1).prologue + f"set -euo pipefail; {command}"
-    return subprocess.run(["bash", "-c", words], cwd=folder, capture_output=True, text=True, check=False)
+    bash = [shutil.which("bash") or "bash", "-c", words]
+    return subprocess.run(bash, cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False)
 
 
 def test_lines_of_the_site_run_before_the_command(tmp_path: Path) -> None:
@@ -44,14 +47,14 @@ def test_line_that_fails_ends_the_job_and_says_so(tmp_path: Path, lines: str | N
 
 def test_example_loads_modules_and_checks_what_they_brought(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
+    no_programs = str(tmp_path / "nothing")  # the machine's own mpiexec would hide that the module brought none
     mpiexec = tmp_path / "bin" / "mpiexec"
-    none_of_this_machine = "PATH=\n"
-    (tmp_path / "profile").write_text(none_of_this_machine + MODULE % (tmp_path / "bin") + f"source {MODULES}\n")
-    done = run(str(tmp_path / "profile"), "true", tmp_path)
+    (tmp_path / "profile").write_text(MODULE % (tmp_path / "bin") + f"source {MODULES}\n")
+    done = run(str(tmp_path / "profile"), "true", tmp_path, PATH=no_programs)
     assert done.returncode == 2, "module load brought no mpiexec, and the example went on"
     mpiexec.write_text("#!/bin/sh\n")
     mpiexec.chmod(0o755)
-    done = run(str(tmp_path / "profile"), "echo $DITHC_MPIEXEC", tmp_path)
+    done = run(str(tmp_path / "profile"), "echo $DITHC_MPIEXEC", tmp_path, PATH=no_programs)
     assert done.stdout.splitlines()[-1] == str(mpiexec), done.stderr
 
 

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from dithc.cli.making import add_of
 from dithc.cli.ranks import add_ranks_argument, ranks
 
 SUMMARY = (
@@ -20,8 +21,7 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration of the experiment")
-    parser.add_argument("--run", required=True, metavar="NAME", help="run in section `runs` of the configuration")
+    add_of(parser, "run")
     parser.add_argument("--latents", type=Path, required=True, metavar="MANIFEST", help="latents to learn")
     parser.add_argument("--init", type=Path, metavar="MANIFEST", help="run whose weights are the start (fine-tuning)")
     parser.add_argument(

@@ -1,11 +1,11 @@
 """`dithc codec`: trains an autoencoder on tiles of any number of bands."""
 
 import argparse
-import time
 from pathlib import Path
 from typing import Any
 
-from dithc.config import codecs, load
+from dithc.cli.making import Making, add_of, add_out
+from dithc.cli.making import folder as folder
 from dithc.log import logger, problem
 from dithc.runs import Manifest, atomic_write, digest
 from dithc.sealed import plain, seal, unseal
@@ -24,24 +24,19 @@ log = logger("dithc.codec")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
-    parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
-    parser.add_argument("--codec", required=True, help="name in the section `codecs`; of kind kl-vae")
+    add_of(parser, "codec", which="; of kind kl-vae")
     parser.add_argument("--tiles", type=Path, required=True, help="manifest of the tiles to train on")
-    parser.add_argument("--out", type=Path, required=True, help="manifest to write; the codec stands beside it")
-
-
-def folder(args: argparse.Namespace) -> Path:
-    """What it writes."""
-    return Path(args.out).parent
+    add_out(parser, "the codec stands")
 
 
 def run(args: argparse.Namespace) -> int:
     """Trains, measures and writes the codec, then its manifest."""
+    from dithc.config import codecs, load
     from dithc.data import Tiles
     from dithc.latents import train_codec
 
-    start = time.monotonic()
-    experiment = load(args.config)
+    making = Making(load(args.config), "codec", args.codec, args.out)
+    experiment, place = making.experiment, making.folder
     settings = experiment.codecs.get(args.codec)
     if not isinstance(settings, codecs.KlVae):
         raise problem(
@@ -51,24 +46,13 @@ def run(args: argparse.Namespace) -> int:
             + (", ".join(name for name, one in experiment.codecs.items() if one.kind == "kl-vae") or "there is none"),
             remedy="name one of these, or add it to the section `codecs`",
         )
-    tiles = Manifest.read(args.tiles, stage="tiles")
-    spec = Manifest.spec_of(experiment, "codec", args.codec)
-    folder = args.out.parent
-    identity = digest([spec, tiles.digest])
-    numbers = _trained_already(folder, identity)
+    identity = digest([making.spec, making.read(args.tiles, "tiles").digest])
+    numbers = _trained_already(place, identity)
     if numbers is None:
-        numbers = train_codec(settings, Tiles(args.tiles.parent), folder, seed=experiment.seed)
-        files = Manifest.entries(folder, [folder / name for name in FILES])
-        atomic_write(folder / STAMP, seal({"identity": identity, "numbers": numbers, "files": files}))
-    Manifest(
-        stage="codec",
-        name=args.codec,
-        spec=spec,
-        inputs={str(args.tiles): tiles.digest},
-        files=Manifest.entries(folder, [folder / name for name in (*FILES, STAMP)]),
-        numbers=numbers,
-        seconds=time.monotonic() - start,
-    ).write(args.out)
+        numbers = train_codec(settings, Tiles(args.tiles.parent), place, seed=experiment.seed)
+        files = Manifest.entries(place, [place / name for name in FILES])
+        atomic_write(place / STAMP, seal({"identity": identity, "numbers": numbers, "files": files}))
+    making.write(numbers, [place / name for name in (*FILES, STAMP)])
     return 0
 
 

@@ -1,12 +1,11 @@
 """`dithc latents`: encodes the tiles of a data set, their mirror images and turned ones if asked, once and for all trainings."""
 
 import argparse
-import time
 from pathlib import Path
 
-from dithc.config import load, named
+from dithc.cli.making import Making, add_of, add_out
+from dithc.cli.making import folder as folder
 from dithc.log import problem
-from dithc.runs import Manifest
 
 SUMMARY = "Encodes views of tiles into fp16 shards of mean and log-variance; resumes shard by shard."
 EXAMPLE = (
@@ -21,33 +20,27 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
-    parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
-    parser.add_argument("--dataset", required=True, help="name in the section `datasets`")
+    add_of(parser, "dataset")
     parser.add_argument("--tiles", type=Path, required=True, help="manifest of the data set's tiles")
     parser.add_argument("--codec", type=Path, nargs="?", help="manifest of the trained codec, for one of kind kl-vae")
-    parser.add_argument("--out", type=Path, required=True, help="manifest to write; the shards stand beside it")
+    add_out(parser, "the shards stand")
     parser.add_argument("--shard-size", type=int, default=4096, help="tiles of a shard (default 4096)")
     parser.add_argument("--batch", type=int, default=32, help="tiles encoded at once (default 32)")
 
 
-def folder(args: argparse.Namespace) -> Path:
-    """What it writes."""
-    return Path(args.out).parent
-
-
 def run(args: argparse.Namespace) -> int:
     """Encodes what is not there yet, then writes the manifest."""
+    from dithc.config import load, named
     from dithc.data import Tiles
     from dithc.latents import Latents, open_codec
 
-    start = time.monotonic()
-    experiment = load(args.config)
-    dataset = named(experiment.datasets, args.dataset, key="datasets")
+    making = Making(load(args.config), "latents", args.dataset, args.out)
+    dataset = named(making.experiment.datasets, args.dataset, key="datasets")
     name = dataset.codec
-    settings = experiment.codecs[name]
-    inputs = {str(args.tiles): Manifest.read(args.tiles, stage="tiles")}
+    settings = making.experiment.codecs[name]
+    tiles_digest = making.read(args.tiles, "tiles").digest
     if args.codec is not None:
-        inputs[str(args.codec)] = Manifest.read(args.codec, stage="codec")
+        making.read(args.codec, "codec")
     elif settings.kind == "kl-vae":
         raise problem(
             f"codec {name!r} of data set {args.dataset!r} is trained, and no trained one is given",
@@ -57,24 +50,16 @@ def run(args: argparse.Namespace) -> int:
         )
     tiles = Tiles(args.tiles.parent)
     codec = open_codec(settings, info=tiles.info, folder=args.codec.parent if args.codec else None)
-    folder = args.out.parent
+    shards = making.folder
     numbers = Latents.encode(
         tiles,
         codec,
-        folder,
-        tiles_digest=inputs[str(args.tiles)].digest,
+        shards,
+        tiles_digest=tiles_digest,
         views=dataset.views,
         shard_size=args.shard_size,
         batch=args.batch,
     )
-    paths = [*sorted(folder.glob("*.npy")), *sorted(folder.glob("*-*.json")), folder / "index.json"]
-    Manifest(
-        stage="latents",
-        name=args.dataset,
-        spec=Manifest.spec_of(experiment, "latents", args.dataset),
-        inputs={path: manifest.digest for path, manifest in inputs.items()},
-        files=Manifest.entries(folder, paths),
-        numbers={**numbers, "codec": codec.id},
-        seconds=time.monotonic() - start,
-    ).write(args.out)
+    paths = [*sorted(shards.glob("*.npy")), *sorted(shards.glob("*-*.json")), shards / "index.json"]
+    making.write({**numbers, "codec": codec.id}, paths)
     return 0

@@ -1,11 +1,10 @@
 """`dithc synthesize`: writes small generated inputs with the structure of real ones."""
 
 import argparse
-import time
 from pathlib import Path
 
+from dithc.cli.making import Making
 from dithc.log import problem
-from dithc.runs import Manifest
 
 SUMMARY = (
     "Writes small generated inputs with the structure of real ones; the same arguments give the same bytes. Either "
@@ -79,9 +78,8 @@ def _for_dataset(args: argparse.Namespace) -> int:
     from dithc.config import load, named
     from dithc.data import synthesize
 
-    start = time.monotonic()
-    experiment = load(args.config)
-    source = named(experiment.datasets, args.dataset or "", key="datasets").source
+    making = Making(load(args.config), "synthesize", args.dataset, args.out)
+    source = named(making.experiment.datasets, args.dataset or "", key="datasets").source
     if source.synthetic is None or source.kind in ("sentinel2-array", "geotiff"):
         raise problem(
             f"datasets.{args.dataset} cannot be generated",
@@ -89,27 +87,19 @@ def _for_dataset(args: argparse.Namespace) -> int:
             expected="a source of kind sentinel2, gaofen2 or image-folder with `synthetic`",
             remedy="generate another data set, or stage this one from its files",
         )
-    spec = Manifest.spec_of(experiment, "synthesize", args.dataset)
-    folder = args.out.parent / "files"
+    files = making.folder / "files"
     wanted = source.synthetic
     pictures = source.kind == "image-folder"
     synthesize(
         source.kind,
-        folder,
-        seed=experiment.seed,
+        files,
+        seed=making.experiment.seed,
         scenes=wanted.scenes,
         size=wanted.size,
         classes=wanted.classes if pictures else None,
         gsd=source.gsd_m if source.kind == "gaofen2" else None,
         replace=True,
     )
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    Manifest(
-        stage="synthesize",
-        name=args.dataset,
-        spec=spec,
-        files=Manifest.entries(args.out.parent, files),
-        numbers={"files": len(files), "bytes": sum(path.stat().st_size for path in files)},
-        seconds=time.monotonic() - start,
-    ).write(args.out)
+    paths = sorted(path for path in files.rglob("*") if path.is_file())
+    making.write({"files": len(paths), "bytes": sum(path.stat().st_size for path in paths)}, paths)
     return 0

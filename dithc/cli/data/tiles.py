@@ -1,11 +1,11 @@
 """`dithc tiles`: cuts the scenes of a data set into tiles."""
 
 import argparse
-import time
 from pathlib import Path
 
+from dithc.cli.making import Making, add_of, add_out
+from dithc.cli.making import folder as folder
 from dithc.log import logger
-from dithc.runs import Manifest
 
 SUMMARY = "Cuts staged scenes into tiles of one size, splits them by place, and measures the train tiles."
 EXAMPLE = (
@@ -19,15 +19,9 @@ log = logger("dithc.tiles")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
-    parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
-    parser.add_argument("--dataset", required=True, help="name in the section `datasets`")
+    add_of(parser, "dataset")
     parser.add_argument("--scenes", type=Path, required=True, help="manifest of the staged scenes")
-    parser.add_argument("--out", type=Path, required=True, help="manifest to write; the tiles stand beside it")
-
-
-def folder(args: argparse.Namespace) -> Path:
-    """What it writes."""
-    return Path(args.out).parent
+    add_out(parser, "the tiles stand")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,22 +29,11 @@ def run(args: argparse.Namespace) -> int:
     from dithc.config import load, named
     from dithc.data import cut_tiles
 
-    start = time.monotonic()
-    experiment = load(args.config)
-    dataset = named(experiment.datasets, args.dataset, key="datasets")
-    scenes = Manifest.read(args.scenes, stage="stage")
-    folder = args.out.parent
-    numbers = cut_tiles(dataset, args.scenes.parent, out=folder, seed=experiment.seed)
-    names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-    Manifest(
-        stage="tiles",
-        name=args.dataset,
-        spec=Manifest.spec_of(experiment, "tiles", args.dataset),
-        inputs={str(args.scenes): scenes.digest},
-        files=Manifest.entries(folder, [folder / name for name in names if folder / name != args.out]),
-        numbers=numbers,
-        seconds=time.monotonic() - start,
-    ).write(args.out)
+    making = Making(load(args.config), "tiles", args.dataset, args.out)
+    dataset = named(making.experiment.datasets, args.dataset, key="datasets")
+    making.read(args.scenes, "stage")
+    numbers = cut_tiles(dataset, args.scenes.parent, out=making.folder, seed=making.experiment.seed)
+    making.write(numbers, making.files())
     splits = ", ".join(f"{count} {split}" for split, count in numbers["splits"].items())
-    log.info(f"{numbers['accepted']} tiles of {args.dataset} ({splits}) in {folder}")
+    log.info(f"{numbers['accepted']} tiles of {args.dataset} ({splits}) in {making.folder}")
     return 0

@@ -1,11 +1,11 @@
 """`dithc extractor`: trains a small classifier on tiles, for experiments that have no published feature extractor."""
 
 import argparse
-import time
 from pathlib import Path
 
+from dithc.cli.making import Making, add_of, add_out
+from dithc.cli.making import folder as folder
 from dithc.log import problem
-from dithc.runs import Manifest
 
 SUMMARY = (
     "Trains a small classifier on a data set's tiles; its features stand in for Inception's and compare with nothing."
@@ -18,15 +18,9 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
-    parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
-    parser.add_argument("--extractor", required=True, help="name in the section `extractors`")
+    add_of(parser, "extractor")
     parser.add_argument("--tiles", type=Path, required=True, help="manifest of the tiles to train on")
-    parser.add_argument("--out", type=Path, required=True, help="manifest to write; the weights stand beside it")
-
-
-def folder(args: argparse.Namespace) -> Path:
-    """What it writes."""
-    return Path(args.out).parent
+    add_out(parser, "the weights stand")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,9 +29,8 @@ def run(args: argparse.Namespace) -> int:
     from dithc.data import Tiles
     from dithc.evaluate import train_classifier
 
-    start = time.monotonic()
-    experiment = load(args.config)
-    settings = named(experiment.extractors, args.extractor, key="extractors")
+    making = Making(load(args.config), "extractor", args.extractor, args.out)
+    settings = named(making.experiment.extractors, args.extractor, key="extractors")
     if settings.kind != "classifier" or not isinstance(settings, codecs.Extractor):
         raise problem(
             f"extractor {args.extractor!r} is not trained here",
@@ -45,28 +38,19 @@ def run(args: argparse.Namespace) -> int:
             expected="kind classifier",
             remedy="pass it to `dithc features` as it is",
         )
-    manifest = Manifest.read(args.tiles, stage="tiles")
+    making.read(args.tiles, "tiles")
     tiles = Tiles(args.tiles.parent)
     rows = tiles.rows("train")
-    folder = args.out.parent
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "classifier.safetensors"
+    making.folder.mkdir(parents=True, exist_ok=True)
+    path = making.folder / "classifier.safetensors"
     numbers = train_classifier(
         tiles.rgb(rows),
         tiles.labels[rows],
         path=path,
         steps=settings.steps,
         batch=settings.batch,
-        seed=experiment.seed,
+        seed=making.experiment.seed,
         defects=settings.defects,
     )
-    Manifest(
-        stage="extractor",
-        name=args.extractor,
-        spec=Manifest.spec_of(experiment, "extractor", args.extractor),
-        inputs={str(args.tiles): manifest.digest},
-        files=Manifest.entries(folder, [path]),
-        numbers={**numbers, "path": path.name},
-        seconds=time.monotonic() - start,
-    ).write(args.out)
+    making.write({**numbers, "path": path.name}, [path])
     return 0

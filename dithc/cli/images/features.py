@@ -2,10 +2,10 @@
 
 import argparse
 import shutil
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dithc.cli.making import Making, add_of, add_out
 from dithc.cli.ranks import HELD, add_ranks_argument, leased, ranks
 from dithc.log import problem
 from dithc.runs import Manifest, digest
@@ -30,8 +30,7 @@ BATCH = 64
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
-    parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
-    parser.add_argument("--extractor", required=True, help="name in the section `extractors`")
+    add_of(parser, "extractor")
     parser.add_argument("--trained", type=Path, nargs="?", help="manifest of the extractor, if it is trained here")
     images = parser.add_mutually_exclusive_group(required=True)
     images.add_argument("--tiles", type=Path, help="manifest of real tiles")
@@ -55,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pixels", action="store_true", help="also measure bands, indices and spectra in the units of the data set"
     )
-    parser.add_argument("--out", type=Path, required=True, help="manifest to write; features stand beside it")
+    add_out(parser, "features stand")
     add_ranks_argument(parser)
 
 
@@ -75,14 +74,14 @@ def _extract(args: argparse.Namespace, experiment: "Experiment", group: "Group")
     from dithc.cli.images.image_sets import open_source
     from dithc.evaluate import extract, measure
 
-    start = time.monotonic()
+    making = Making(experiment, "features", args.extractor, args.out, name=args.out.parent.name)
     source = open_source(args, experiment)
     of = source.needed.without_gaps() if args.pixels else None
-    inputs = {str(source.path): source.manifest.digest}
+    making.inputs[str(source.path)] = source.manifest.digest
     if args.trained:
-        inputs[str(args.trained)] = Manifest.read(args.trained, stage="extractor").digest
+        making.read(args.trained, "extractor")
     extractor = open_extractor(experiment, args.extractor, args.trained)
-    folder = args.out.parent
+    folder = making.folder
     numbers = extract(source.shown(), extractor, folder, group=group, batch=BATCH, turned=args.turned)
     for triplet in args.triplet:
         extract(source.shown(triplet), extractor, folder / triplet, group=group, batch=BATCH)
@@ -91,15 +90,7 @@ def _extract(args: argparse.Namespace, experiment: "Experiment", group: "Group")
         measure(of.stored, of.labels, folder, bands=of.bands, set_hash=set_hash, group=group)
     if group.rank == 0:
         _remove_others(folder, args)
-        Manifest(
-            stage="features",
-            name=folder.name,
-            spec=Manifest.spec_of(experiment, "features", args.extractor),
-            inputs=inputs,
-            files=Manifest.entries(folder, _files(folder, args)),
-            numbers=numbers,
-            seconds=time.monotonic() - start,
-        ).write(args.out)
+        making.write(numbers, _files(folder, args))
     group.barrier()
 
 

@@ -2,10 +2,10 @@
 
 import argparse
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dithc.cli.making import Making, add_of, add_out
 from dithc.log import problem
 from dithc.runs import Manifest, atomic_write, outcome
 
@@ -26,12 +26,11 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
-    parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
-    parser.add_argument("--evaluation", required=True, help="name in the section `evaluations`")
+    add_of(parser, "evaluation")
     parser.add_argument("--real", type=Path, required=True, help="manifest of the real features")
     parser.add_argument("--generated", type=Path, required=True, help="manifest of the generated features")
     parser.add_argument("--tiles", type=Path, help="manifest of the real tiles, which says what of them is copied")
-    parser.add_argument("--out", type=Path, required=True, help="manifest to write; the pulls of KID stand beside it")
+    add_out(parser, "the pulls of KID stand")
     parser.add_argument("--json", type=Path, help="also write the numbers alone to this file")
 
 
@@ -41,15 +40,14 @@ def run(args: argparse.Namespace) -> int:
     from dithc.data import Tiles
     from dithc.evaluate import compare
 
-    start = time.monotonic()
-    experiment = load(args.config)
-    evaluation = named(experiment.evaluations, args.evaluation, key="evaluations")
-    real, generated = (Manifest.read(path, stage="features") for path in (args.real, args.generated))
+    making = Making(load(args.config), "fid", args.evaluation, args.out)
+    evaluation = named(making.experiment.evaluations, args.evaluation, key="evaluations")
+    real, _ = (making.read(path, "features") for path in (args.real, args.generated))  # which name the tiles
     is_train = _is_train(evaluation, args.tiles, real) if args.tiles else None
     numbers = compare(
         args.real.parent,
         args.generated.parent,
-        seed=experiment.seed,
+        seed=making.experiment.seed,
         is_train=is_train,
         metrics=evaluation.metrics,
         triplets=evaluation.triplet_names,
@@ -59,17 +57,9 @@ def run(args: argparse.Namespace) -> int:
     written = []
     for name, file in (("kid_pulls", outcome.PULLS_FILE), ("curves", outcome.CURVES_FILE)):
         if content := numbers.pop(name, None):
-            atomic_write(args.out.parent / file, json.dumps(content) + "\n")
-            written.append(args.out.parent / file)
-    Manifest(
-        stage="fid",
-        name=args.evaluation,
-        spec=Manifest.spec_of(experiment, "fid", args.evaluation),
-        inputs={str(args.real): real.digest, str(args.generated): generated.digest},  # which name the tiles
-        numbers=numbers,
-        files=Manifest.entries(args.out.parent, written),
-        seconds=time.monotonic() - start,
-    ).write(args.out)
+            atomic_write(making.folder / file, json.dumps(content) + "\n")
+            written.append(making.folder / file)
+    making.write(numbers, written)
     if args.json:
         atomic_write(args.json, json.dumps(numbers, indent=1) + "\n")
     print(_table(args.evaluation, numbers))

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dithc.cli.making import add_of
 from dithc.cli.ranks import HELD, add_ranks_argument, leased, ranks
 from dithc.log import problem
 
@@ -60,8 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """Declares what images are made from."""
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration of the experiment")
-    parser.add_argument("--evaluation", required=True, metavar="NAME", help="evaluation of the configuration")
+    add_of(parser, "evaluation")
     parser.add_argument("--checkpoint", type=Path, nargs="?", metavar="MANIFEST", help="manifest of the run")
     parser.add_argument("--latents", type=Path, nargs="?", metavar="MANIFEST", help="latents it was trained on")
     parser.add_argument("--tiles", type=Path, required=True, metavar="MANIFEST", help="tiles of its data set")

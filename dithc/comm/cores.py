@@ -8,7 +8,7 @@ from functools import partial
 
 from dithc.comm.environment import EXPECTED_RANKS_VARIABLE
 from dithc.comm.group import Group, connect
-from dithc.hardware import Machine, RankPlan, apply, discover, plan, verify
+from dithc.hardware import Machine, RankPlan, discover, placement, plan
 from dithc.log import logger, problem
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
@@ -51,7 +51,7 @@ def ranks(
         for reason in cores.reasons:
             log.info(reason)
         mine, communication = _without_communication(cores.ranks[group.local_rank], machine)
-        threads = apply(mine)
+        threads = placement.apply(mine)
         if communication:
             group.communicate_on(communication[0])
         elif group.size > 1:
@@ -59,7 +59,7 @@ def ranks(
         if asked is not None and not (launched and mine.reserved):
             threads = _threads(asked, mine, machine, launched=launched is not None)
         torch.set_num_threads(threads)
-        check = partial(verify, mine, num_threads=threads, cores=machine.cores, communication=communication)
+        check = partial(placement.verify, mine, num_threads=threads, cores=machine.cores, communication=communication)
         check(gather=partial(_masks_of_node, group))
         yield group
         # By now the threads of the work exist, and something that was loaded may have bound them elsewhere.

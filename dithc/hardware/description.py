@@ -1,4 +1,4 @@
-"""A machine written down: the YAML form that `Machine.write` makes, that a person can make too, and that can stand in.
+"""A machine written down: the YAML form that `write` makes, that a person can make too, and that can stand in.
 
     model_name: LX2
     architecture: aarch64
@@ -29,9 +29,7 @@ from dithc.hardware.tiers import tiers_of
 from dithc.log import UserError, problem
 from dithc.sealed import plain
 
-HEAD = (
-    "# A machine, for Machine.read and DITHC_MACHINE. Sizes in bytes, bandwidths in bytes a second, latencies in ns.\n"
-)
+HEAD = "# A machine, for DITHC_MACHINE and Python. Sizes in bytes, bandwidths in bytes a second, latencies in ns.\n"
 EMPTY = Machine(
     model_name="a described machine",
     architecture="unknown",
@@ -51,16 +49,20 @@ CPU_LISTS = ("cpus", "allowed_cpus", "offline_cpus", "slower_cores")
 T = TypeVar("T")
 
 
-def read_description(path: Path) -> Machine:
-    """The machine that a file describes; see `Machine.read`."""
-    return _built(_content(path), base=EMPTY, path=path)
+def read(path: str | Path) -> Machine:
+    """The machine that a YAML file describes; what the file does not say is empty or zero, and every CPU is allowed.
+
+    Raises:
+        UserError: the file cannot be read, has an unknown key, lacks one, or contradicts itself; the key is named.
+    """
+    return _built(_content(Path(path)), base=EMPTY, path=Path(path))
 
 
 def stand_in(path: Path, here: Machine) -> Machine:
     """The described machine, with the limits of `here`, and with whatever else the file does not say as `here` has it.
 
     Raises:
-        UserError: as `Machine.read`; or the file has none of the CPUs that this process may use.
+        UserError: as `read`; or the file has none of the CPUs that this process may use.
     """
     described = replace(_built(_content(path), base=here, path=path), limits=here.limits, described_by=str(path))
     if not described.visible_cores:
@@ -73,8 +75,9 @@ def stand_in(path: Path, here: Machine) -> Machine:
     return described
 
 
-def write_description(machine: Machine, path: Path) -> None:
-    """Writes the file whole or not at all."""
+def write(machine: Machine, path: str | Path) -> None:
+    """Writes the description that `read` reads, whole or not at all; everything but `described_by`."""
+    path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(

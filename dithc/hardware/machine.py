@@ -1,7 +1,6 @@
 """The description of one node: what it has, as plain immutable data, and in a few lines of text."""
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from dithc.hardware.cpu_lists import compact_cpus
@@ -183,23 +182,6 @@ class Machine:
     def describe(self) -> str:
         """A few lines of text, for a person."""
         return _words(self)
-
-    @classmethod
-    def read(cls, path: str | Path) -> "Machine":
-        """The machine that a YAML file describes; what the file does not say is empty or zero, and every CPU is allowed.
-
-        Raises:
-            UserError: the file cannot be read, has an unknown key, lacks one, or contradicts itself; the key is named.
-        """
-        from dithc.hardware.description import read_description
-
-        return read_description(Path(path))
-
-    def write(self, path: str | Path) -> None:
-        """Writes the description that `read` reads; everything but `described_by`."""
-        from dithc.hardware.description import write_description
-
-        write_description(self, Path(path))
 
 
 def _words(machine: Machine) -> str:

@@ -23,7 +23,7 @@ MIB = 1 << 20
 FULL_CAPACITY = 1024
 
 STAND_IN_VARIABLE = "DITHC_MACHINE"
-"""Environment: a file that describes the machine to see in place of the one that is here (`Machine.read`)."""
+"""Environment: a file that describes the machine to see in place of the one that is here (`description.read`)."""
 
 
 def discover(root: str | Path = "/", *, described: bool = True) -> Machine:

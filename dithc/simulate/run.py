@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dithc.hardware import Machine
+from dithc.hardware import Machine, description
 from dithc.log import logger, problem
 from dithc.simulate import paper
 from dithc.simulate.links import COLLECTIVES, WIRE_BYTES, Collective, Links, Wire
@@ -74,7 +74,7 @@ def run(settings: Settings) -> dict[str, Any]:
         UserError: a setting makes no sense, or the machine or the time of a step is not there.
     """
     _check(settings)
-    machine = Machine.read(settings.machine)
+    machine = description.read(settings.machine)
     ranks = settings.ranks_per_node or max(1, machine.num_dies)
     cluster = Cluster(links=Links.of(machine), ranks_per_node=ranks)
     assert machine.network is not None

@@ -9,6 +9,7 @@
 #include "context.h"
 #include "gemm/blocking.h"
 #include "gemm/epilogue.h"
+#include "gemm/matrix.h"
 
 typedef struct {
     const hc_context *context;
@@ -27,28 +28,6 @@ typedef struct {
     const void *bias;        /* in the type of the sums */
     uint32_t largest_a, largest_b; /* magnitudes of the operands so far, where the kernel is of a limited range */
 } hc_gemm_job;
-
-static inline int64_t hc_least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static inline int64_t hc_round_up(int64_t count, int64_t multiple) {
-    return (count + multiple - 1) / multiple * multiple;
-}
-
-static inline int64_t hc_size_of(int dtype) {
-    return dtype == HC_F64 ? 8 : dtype == HC_F32 ? 4 : 2;
-}
-
-static inline void *hc_element(const hc_matrix *x, int64_t row, int64_t column) {
-    return (char *)x->data + (row * x->row_stride + column * x->column_stride) * hc_size_of(x->dtype);
-}
-
-static inline hc_matrix hc_from(const hc_matrix *x, int64_t row, int64_t column) {
-    hc_matrix part = *x;
-    part.data = hc_element(x, row, column);
-    return part;
-}
 
 /* 1: something but the bias happens to C before it is stored. */
 static inline int hc_finishes(const hc_epilogue *e) {

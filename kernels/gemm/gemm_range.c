@@ -2,7 +2,7 @@
  * leave. */
 #include "gemm/gemm_range.h"
 
-#include "gemm/gemm_job.h"
+#include "gemm/matrix.h"
 
 void hc_gemm_note_largest(uint32_t *to, uint32_t found) {
     uint32_t known = __atomic_load_n(to, __ATOMIC_RELAXED);
@@ -25,10 +25,16 @@ int hc_gemm_is_in_range(uint32_t largest_a, uint32_t largest_b, int64_t k) {
     return largest_a == 0 || largest_b == 0 || (a >= -100 && b >= -100 && a + b >= -90);
 }
 
+typedef struct {
+    const hc_gemm_arguments *product;
+    const hc_gemm_kernel *kernel;
+    uint32_t largest_a, largest_b;
+} search;
+
 /* Looks through both operands, by lines. */
 static void find_largest(void *arguments, int thread, int num_threads) {
-    hc_gemm_job *job = arguments;
-    const hc_gemm_arguments *x = job->arguments;
+    search *job = arguments;
+    const hc_gemm_arguments *x = job->product;
     int64_t start, stop;
     if (x->a.column_stride == 1) {
         hc_part(x->m, 1, thread, num_threads, &start, &stop);
@@ -51,7 +57,7 @@ static void find_largest(void *arguments, int thread, int num_threads) {
 }
 
 int hc_gemm_fits_range(hc_context *context, const hc_gemm_kernel *split, const hc_gemm_arguments *x) {
-    hc_gemm_job job = {.context = context, .arguments = x, .kernel = split};
+    search job = {.product = x, .kernel = split};
     hc_team_run(context->team, x->blocking.num_threads, find_largest, &job);
     return hc_gemm_is_in_range(job.largest_a, job.largest_b, x->k);
 }

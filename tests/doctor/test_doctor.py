@@ -30,7 +30,7 @@ from dithc.doctor.software import (
 )
 from dithc.doctor.switches import switched_off
 from dithc.doctor.tiers import memory_tiers
-from dithc.hardware import Machine, discover
+from dithc.hardware import description, discover
 from dithc.hardware.machine import HugePages, Node
 from dithc.hardware.machine import Tier as MemoryTier
 from dithc.log import UserError
@@ -228,7 +228,7 @@ def test_the_machine_is_written_on_request_and_nothing_else_is_done(monkeypatch,
     path = tmp_path / "here.yaml"
     assert main(["doctor", "--describe", str(path)]) == 0
     assert str(path) in capsys.readouterr().out
-    assert Machine.read(path).cores == discover(described=False).cores
+    assert description.read(path).cores == discover(described=False).cores
 
 
 def test_a_description_that_stands_in_is_a_warning_with_its_whole_plan(monkeypatch):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.hardware import Machine, discover, plan
+from dithc.hardware import description, discover, plan
 from dithc.hardware.cpu_lists import compact_cores, compact_cpus, expand_cores
 from dithc.hardware.limits import parse_cpu_list
 from dithc.log import UserError
@@ -31,21 +31,21 @@ def test_a_written_machine_is_read_back_as_it_was(tree, tmp_path, name):
     TREES[name](tree)
     tree.pool("sys/devices/system/node/node0/hugepages", kib=2048, reserved=7, free=6)
     machine = discover(tree.root)
-    machine.write(tmp_path / "machine.yaml")
-    assert Machine.read(tmp_path / "machine.yaml") == machine
+    description.write(machine, tmp_path / "machine.yaml")
+    assert description.read(tmp_path / "machine.yaml") == machine
 
 
 def test_this_machine_is_read_back_as_it_is(tmp_path):
     machine = discover(described=False)
-    machine.write(tmp_path / "machine.yaml")
-    assert Machine.read(str(tmp_path / "machine.yaml")) == machine
+    description.write(machine, tmp_path / "machine.yaml")
+    assert description.read(str(tmp_path / "machine.yaml")) == machine
     assert os.listdir(tmp_path) == ["machine.yaml"]
 
 
 def test_a_file_may_say_little(tmp_path):
     path = tmp_path / "small.yaml"
     path.write_text("clusters: [{cores: 0-1+4-5}, {cores: [], die: 1}]".replace("[]", "'2+6,3'"))
-    machine = Machine.read(path)
+    machine = description.read(path)
     assert [core.cpus for core in machine.cores] == [(0, 4), (1, 5), (2, 6), (3,)]
     assert (machine.num_dies, machine.num_sockets, machine.memory_bytes) == (2, 1, 0)
     assert machine.limits.allowed_cpus == (0, 1, 2, 3, 4, 5, 6)
@@ -88,20 +88,20 @@ def test_a_wrong_file_is_refused_with_its_key(tmp_path, text, named):
     path = tmp_path / "wrong.yaml"
     path.write_text(text)
     with pytest.raises(UserError, match=named) as error:
-        Machine.read(path)
+        description.read(path)
     assert str(path) in str(error.value)
     assert "remedy" in str(error.value)
 
 
 def test_files_that_cannot_be_opened_are_said(tmp_path):
     with pytest.raises(UserError, match="No such file"):
-        Machine.read(tmp_path / "none.yaml")
+        description.read(tmp_path / "none.yaml")
     with pytest.raises(UserError, match="cannot be written"):
-        discover(described=False).write(tmp_path / "none" / "machine.yaml")
+        description.write(discover(described=False), tmp_path / "none" / "machine.yaml")
 
 
 def test_the_machine_of_the_paper_is_described():
-    machine = Machine.read(PROFILES / "lx2.yaml")
+    machine = description.read(PROFILES / "lx2.yaml")
     assert_lx2(machine)
     assert {"sve", "sme"} <= set(machine.flags)
 

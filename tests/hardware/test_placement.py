@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dithc.comm.launching.launch import find_mpiexec
-from dithc.hardware import apply, discover, plan, verify
-from dithc.hardware.placement import overlaps
+from dithc.hardware import discover, plan
+from dithc.hardware.placement import apply, overlaps, verify
 from dithc.log import UserError
 
 LIMIT_SECONDS = 600

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from dithc.hardware import apply, discover, plan
+from dithc.hardware import discover, plan
+from dithc.hardware.placement import apply
 from dithc.log import UserError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dithc.hardware import Machine
+from dithc.hardware import description
 from dithc.simulate import paper
 from dithc.simulate.links import Links
 from dithc.simulate.scaling import (
@@ -31,7 +31,7 @@ def xl():
 
 @pytest.fixture(scope="module")
 def lx2():
-    return Cluster(links=Links.of(Machine.read(LX2)), ranks_per_node=4)
+    return Cluster(links=Links.of(description.read(LX2)), ranks_per_node=4)
 
 
 @pytest.fixture(scope="module")

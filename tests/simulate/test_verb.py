@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dithc.cli import main
-from dithc.hardware import Machine
+from dithc.hardware import description
 
 LX2 = Path(__file__).parents[2] / "profiles/machines/lx2.yaml"
 NETWORK = """
@@ -143,9 +143,9 @@ def test_a_network_of_nonsense_is_refused(cluster, capsys, old, new, key):
 
 
 def test_a_described_network_is_written_and_read_back(cluster, tmp_path):
-    machine = Machine.read(cluster)
-    machine.write(tmp_path / "again.yaml")
-    assert Machine.read(tmp_path / "again.yaml") == machine
+    machine = description.read(cluster)
+    description.write(machine, tmp_path / "again.yaml")
+    assert description.read(tmp_path / "again.yaml") == machine
     assert machine.network is not None
 
 

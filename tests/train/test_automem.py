@@ -14,7 +14,7 @@ import torch
 from dithc.automem.planning.planner import Plan
 from dithc.comm import Group
 from dithc.config import training
-from dithc.hardware import Machine, discover
+from dithc.hardware import description, discover
 from dithc.log import UserError, read_metrics
 from dithc.memory import Tiers
 from dithc.runs import Manifest, Store
@@ -273,7 +273,7 @@ def test_settings_without_effect_warn(caplog):
 
 
 def test_ranks_of_a_node_share_what_the_fastest_tier_has(opened, monkeypatch):
-    machine = Machine.read(ROOT / "profiles" / "machines" / "lx2.yaml")
+    machine = description.read(ROOT / "profiles" / "machines" / "lx2.yaml")
     monkeypatch.setattr(memory, "discover", lambda: replace(machine, tiers=unbound))
     unbound = tuple(replace(tier, nodes=()) for tier in machine.tiers)  # this machine does not have these nodes
     for ranks in (1, 4):
@@ -283,7 +283,7 @@ def test_ranks_of_a_node_share_what_the_fastest_tier_has(opened, monkeypatch):
 
 
 def test_cores_that_compute_threads_leave_free_are_for_copies(monkeypatch):
-    machine = Machine.read(ROOT / "profiles" / "machines" / "lx2.yaml")
+    machine = description.read(ROOT / "profiles" / "machines" / "lx2.yaml")
     monkeypatch.setattr(background, "discover", lambda: machine)
     free = background.free_cores()
     assert free

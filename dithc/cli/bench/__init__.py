@@ -5,7 +5,7 @@ Invariants: no file imports what it measures before its kind is called.
 How to change it: another kind is a `Kind` and a line of `verb.KINDS`.
 """
 
-from dithc.cli.bench.arguments import override
+from dithc.cli.bench.arguments import add_override
 from dithc.cli.bench.verb import EXAMPLE, SUMMARY, add_arguments, run
 
-__all__ = ["EXAMPLE", "SUMMARY", "add_arguments", "override", "run"]
+__all__ = ["EXAMPLE", "SUMMARY", "add_arguments", "add_override", "run"]

@@ -9,7 +9,7 @@ from typing import Any
 
 STOPPED_SUFFIX, KEPT_SUFFIX = ".stopped.json", ".kept.jsonl"
 STOPPED, INTERRUPTED = 75, 130  # stopped and saved, run me again; Ctrl-C
-OVERRIDE = "change hidden_size, depth or num_heads of the preset; may be repeated"
+OVERRIDE = "change a field of the preset, such as hidden_size=768, depth=2 or num_heads=12; may be repeated"
 
 
 @dataclass(frozen=True)

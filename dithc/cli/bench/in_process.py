@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from dithc.cli.bench.arguments import Kind, add_threads, override, tell
+from dithc.cli.bench.arguments import Kind, add_override, add_threads, tell
 
 MIB = 1 << 20
 
@@ -26,14 +26,7 @@ def _add_ops(parser: argparse.ArgumentParser) -> None:
 
 def _add_step(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="DiT-S/2", help="preset (default DiT-S/2)")
-    parser.add_argument(
-        "--override",
-        action="append",
-        default=[],
-        type=override,
-        metavar="FIELD=VALUE",
-        help="change a field of the preset, such as depth=2; may be repeated",
-    )
+    add_override(parser)
     parser.add_argument("--batch", type=int, default=16, help="images per step (default 16)")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="bf16: autocast, weights stay fp32")
     parser.add_argument(

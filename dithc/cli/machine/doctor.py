@@ -43,11 +43,11 @@ def run(args: argparse.Namespace) -> int:
     import os
 
     from dithc.doctor import check_profile, collect, probe_node
-    from dithc.hardware import discover
+    from dithc.hardware import description, discover
     from dithc.log import setup
 
     if args.describe:
-        discover(described=False).write(args.describe)
+        description.write(discover(described=False), args.describe)
         print(f"this machine: {args.describe}")
         return 0
     if args.probe_node:

@@ -9,17 +9,10 @@ EXAMPLE = "dithc tune --model DiT-XL/2 --batch 4 --dtype bf16"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the model, the batch and the file."""
-    from dithc.cli.bench import override
+    from dithc.cli.bench import add_override
 
     parser.add_argument("--model", default="DiT-XL/2", help="preset (default DiT-XL/2)")
-    parser.add_argument(
-        "--override",
-        action="append",
-        default=[],
-        type=override,
-        metavar="FIELD=VALUE",
-        help="change a field of the preset, such as hidden_size=768; may be repeated",
-    )
+    add_override(parser)
     parser.add_argument("--batch", type=int, default=4, help="images per step and process (default 4)")
     parser.add_argument("--dtype", choices=("fp32", "bf16", "both"), default="both", help="of the products")
     parser.add_argument("--threads", type=int, help="compute threads of a process (default: the core plan's)")

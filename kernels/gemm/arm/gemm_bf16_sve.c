@@ -1,24 +1,7 @@
 /* bf16 matrix products in SVE: operands are rounded to bf16 while they are packed, products and sums are fp32. */
 #include "gemm/arm/panels_sve.h"
 
-static void pack_a(int64_t m, int64_t k, const hc_matrix *a, float scale, void *out_panels, float *row_sum) {
-    pack_rows(m, k, a, scale, 1, out_panels, row_sum);
-}
-
-static void pack_b(int64_t k, int64_t n, const hc_matrix *b, void *out_panels) {
-    pack(n, k, b->data, b->column_stride, b->row_stride, b->dtype, 1.0f, 1, panel_columns(), out_panels, NULL);
-}
-
-const hc_gemm_kernel hc_gemm_bf16_sve = {
-    .name = "gemm_bf16_sve",
-    .isa = HC_ISA_SVE,
-    .dtype = HC_BF16,
-    .mr = panel_rows,
-    .nr = panel_columns,
-    .kr = 1,
-    .element_bytes = sizeof(float),
-    .pack_a = pack_a,
-    .pack_b = pack_b,
-    .block = block,
-    .b_group = 1,
-};
+#define HC_KERNEL gemm_bf16_sve
+#define HC_KERNEL_ISA HC_ISA_SVE
+#define HC_KERNEL_DTYPE HC_BF16
+#include "gemm/arm/kernel_of_panels.h"

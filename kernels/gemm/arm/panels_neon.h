@@ -166,4 +166,8 @@ static void block(int64_t m, int64_t n, int64_t k, const void *a_panels, const v
     }
 }
 
+static inline void pack_rows(int64_t m, int64_t k, const hc_matrix *a, float scale, int round, float *out, float *sums) {
+    pack(m, k, a->data, a->row_stride, a->column_stride, a->dtype, scale, round, HC_ROWS, out, sums);
+}
+
 #endif

@@ -15,6 +15,7 @@ from dithc.workflow.inputs import check_inputs
 from dithc.workflow.jobs import Jobs
 from dithc.workflow.layers import Words, also_make, words_of
 from dithc.workflow.matrix import Matrix
+from dithc.workflow.paper import PaperFiles
 from dithc.workflow.products import damaged, told
 from dithc.workflow.restored import digest_of, restorable
 
@@ -27,6 +28,7 @@ class Workflow(Matrix):
     Attributes:
         benches: arguments of what it measures.
         jobs: what its jobs ask for.
+        paper: the tables and figures of the paper.
         driver: what is done around them.
     """
 
@@ -41,6 +43,8 @@ class Workflow(Matrix):
         super().__init__(config, files=files, above=above)
         self.benches = Benches(self.experiment)
         self.jobs = Jobs(self.experiment, cores=cores)
+        configuration = str(files[-1]) if files else self.config
+        self.paper = PaperFiles(self.experiment, root=self.root, cores=self.jobs.cores, configuration=configuration)
         self.driver = Driver(self, self.jobs)
         self.engine: Any = None
         self._kept: dict[str, str] | None = None

@@ -5,7 +5,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,19 +82,16 @@ def _result(file: Path) -> tuple[Any, str]:
 
     if not file.exists():
         return None, ""
-    return content_of(file.read_text(encoding="utf-8")), ""
+    try:
+        return content_of(file.read_text(encoding="utf-8")), ""
+    except ValueError as error:
+        return None, str(error)
 
 
 def _is_made(job: "Job", out: Path) -> bool:
     """Whether another process, left over from a driver that is gone, has written it."""
-    from dithc.log import UserError
-    from dithc.workflow import paper
-
-    if not out.exists():
-        return False
-    with suppress(UserError):
-        return bool(paper.read_cell(out)["digest"] == job.digest)
-    return False
+    found, _ = _result(out)
+    return isinstance(found, dict) and found.get("digest") == job.digest
 
 
 @contextmanager

@@ -17,13 +17,9 @@ rule paper_cell:
         W.log("paper/{target}/{cell}"),
     conda:
         "../envs/dithc.yaml"
-    threads: lambda wc: W.paper.threads(
-        wc.target, wc.cell, all_cores=W.jobs.threads("bench")
-    )
+    threads: lambda wc: W.paper.threads(wc.target, wc.cell)
     resources:
-        node_cores=lambda wc: W.paper.threads(
-            wc.target, wc.cell, all_cores=W.jobs.threads("bench")
-        ),
+        node_cores=lambda wc: W.paper.threads(wc.target, wc.cell),
         mem_mb=W.jobs.mem_mb("bench"),
         runtime=lambda wc: W.paper.runtime(wc.target, wc.cell),
         node=W.paper.of_node,

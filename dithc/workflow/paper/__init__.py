@@ -9,9 +9,9 @@ How to change it: what a target runs is a function of `targets`, what is read fr
 said in `cost` alone.
 """
 
-from dithc.workflow.paper.compose import compose, read_cell
+from dithc.workflow.paper.compose import compose
 from dithc.workflow.paper.files import PaperFiles, node_of, told
-from dithc.workflow.paper.jobs import OUT
+from dithc.workflow.paper.jobs import OUT, Job
 from dithc.workflow.paper.plan import job_of, plan
 
-__all__ = ["OUT", "PaperFiles", "compose", "job_of", "node_of", "plan", "read_cell", "told"]
+__all__ = ["OUT", "Job", "PaperFiles", "compose", "job_of", "node_of", "plan", "told"]

@@ -75,7 +75,7 @@ class Network:
     @property
     def run(self) -> training.Run:
         """A training of it, in fp32."""
-        return training.Run(dataset="any", steps=1, model=self._model)
+        return training.Run.model_validate({"dataset": "any", "steps": 1, "model": self._model})
 
     @property
     def _model(self) -> dict[str, str | int]:

@@ -79,9 +79,9 @@ class PaperFiles:
         """What a cell does: the parameter of its rule that decides its result."""
         return self._job(target, name).command
 
-    def threads(self, target: str, name: str, *, all_cores: int) -> int:
+    def threads(self, target: str, name: str) -> int:
         """Cores of a cell's job: all of the node where it measures, so that nothing is beside it."""
-        return all_cores if self._job(target, name).measures else 1
+        return self.node.cores if self._job(target, name).measures else 1
 
     def runtime(self, target: str, name: str) -> int:
         """Minutes that a cell's job asks for."""

@@ -63,7 +63,7 @@ def without_value(job: Job, status: str, reason: str) -> list[Cell]:
     return [cell_of(job, column, "", "", status=status, reason=reason) for column in job.columns]
 
 
-def spread_of(timing: Mapping[str, Any]) -> dict[str, float | None]:
+def spread_of(timing: Mapping[str, Any]) -> dict[str, Any]:
     """Value and range of a spread as benches write it."""
     every = timing.get("all") or timing.get("rounds") or []
     many = len(every) > 1
@@ -124,7 +124,7 @@ def _table3(job: Job, result: Mapping[str, Any], file: str) -> Read:
             continue
         full = job.facts["full"] and batch == BATCH
         printed = published("table3", job.row, column)
-        told = {"published": printed if full else None, "file": file}
+        told: dict[str, Any] = {"published": printed if full else None, "file": file}
         read.cells.append(cell_of(job, column, "seconds an iteration", "s", **spread_of(row["seconds"]), **told))
         if base["status"] == "ok" and name != "torch-blas":
             native = published("table3", job.row, "nativeBLAS")
@@ -161,14 +161,14 @@ def _table4(job: Job, result: Mapping[str, Any], file: str) -> Read:
                 continue
             column = f"{PRODUCTS[name]} {dtype}"
             for of, over in passes.items():
-                told = spread_of(over[name])
+                spread = spread_of(over[name])
                 quantity = f"speed-up over it, {of.replace('_', ' of ')}"
-                read.cells.append(cell_of(job, f"{column} {of}", quantity, "x", row=MODULES[module], **told, file=file))
+                read.cells.append(cell_of(job, f"{column} {of}", quantity, "x", row=MODULES[module], **spread, file=file))
             mean = geometric_mean(over[name]["median"] for over in passes.values())
             is_paper_s = name == "torch-blas" and dtype == "fp32"
             printed = published("table4", MODULES[module], "Speed-up") if is_paper_s else None
             quantity = "speed-up over it, mean of the three products"
-            told = {"value": mean, "published": printed, "file": file}
+            told: dict[str, Any] = {"value": mean, "published": printed, "file": file}
             read.cells.append(cell_of(job, column, quantity, "x", row=MODULES[module], **told))
     read.notes.append(
         f"Modules of {job.facts['model']} here, of DiT-XL/2 in the paper; nativeBLAS is PyTorch's own library."
@@ -199,7 +199,7 @@ def _fig9(job: Job, result: Mapping[str, Any], file: str) -> Read:
         read.cells.append(
             cell_of(job, f"{column} s", "seconds an iteration", "s", row=name, **spread_of(row["seconds"]), file=file)
         )
-    axes = {"x_label": "step", "y_label": "speed-up over the baseline", "unit": "x"}
+    axes: dict[str, Any] = {"x_label": "step", "y_label": "speed-up over the baseline", "unit": "x"}
     read.series.append(
         Series(label=f"measured, {column}", kind="measured", x=tuple(places), y=tuple(values), file=file, **axes)
     )
@@ -217,7 +217,7 @@ def _fig9(job: Job, result: Mapping[str, Any], file: str) -> Read:
 def _scaling(job: Job, result: Mapping[str, Any], file: str) -> Read:
     """Curves of `dithc bench scaling` and `dithc simulate`."""
     read = Read()
-    axes = {"x_label": "nodes", "y_label": "efficiency", "unit": ""}
+    axes: dict[str, Any] = {"x_label": "nodes", "y_label": "efficiency", "unit": ""}
     for curve in result["curves"]:
         kind = curve["kind"]
         model = curve["model"].removeprefix("DiT-")
@@ -255,7 +255,7 @@ def _point(job: Job, point: Mapping[str, Any], row: str, *, kind: str, file: str
     return found
 
 
-def _locally(curve: Mapping[str, Any], label: str, axes: Mapping[str, str], file: str) -> Series:
+def _locally(curve: Mapping[str, Any], label: str, axes: Mapping[str, Any], file: str) -> Series:
     """The same steps where ranks exchange every so many only: what is waited for is divided by their number."""
     points = curve["points"]
     work = [point["seconds"] - point["exposed_seconds"] * (1 - 1 / LOCAL_STEPS) for point in points]
@@ -298,7 +298,7 @@ def _fig7(job: Job, result: Mapping[str, Any], file: str) -> Read:
         return Read(without_value(job, "skipped", why))
     losses = [float(value) for value in result["losses"]]
     label = f"{job.facts['platform']}, seed {job.facts['seed']}"
-    axes = {"x_label": "step", "y_label": "loss", "unit": ""}
+    axes: dict[str, Any] = {"x_label": "step", "y_label": "loss", "unit": ""}
     steps = tuple(float(step) for step in result.get("steps") or range(1, len(losses) + 1))
     read = Read(series=[Series(label=label, kind="measured", x=steps, y=tuple(losses), file=file, **axes)])
     read.cells.append(cell_of(job, f"{job.columns[0]} step 1", "loss of step 1", "", value=losses[0], file=file))

@@ -5,8 +5,9 @@ Invariants: settings come from the configuration file (`--config`), paths from a
 cannot be read or written (a full disk), is printed in four lines (what, got, expected, remedy) and ends with status 2;
 status 75 means "stopped and saved, run me again", 76 "another process works on this run, or this folder". DITHC_LOG=DEBUG adds
 the traceback.
-How to change it: a verb is a module with `SUMMARY`, `EXAMPLE`, `add_arguments(parser)` and `run(args) -> int`, and a name
-in `VERBS`; one that writes a folder says which by `folder(args) -> Path`, and no other process writes to it meanwhile.
+How to change it: a verb is a module with `SUMMARY`, `EXAMPLE`, `add_arguments(parser)` and `run(args) -> int`, a name in
+`VERBS`, and one in `ROOMS` where it is in a room; one that writes a folder says which by `folder(args) -> Path`, and no other
+process writes to it meanwhile.
 """
 
 import argparse
@@ -51,6 +52,14 @@ VERBS = {
     "export": "write weights, or images, for other programs",
     "launch": "start ranks with the machine's launcher",
 }
+ROOMS = {
+    "experiment": ("run", "status", "report"),
+    "data": ("synthesize", "fetch", "stage", "tiles", "codec", "latents"),
+    "images": ("sample", "search-sampler", "extractor", "features", "fid"),
+    "machine": ("doctor", "simulate", "tune"),
+    "outputs": ("verify", "show", "export"),
+}
+"""In which room a verb's module is; that of others is in none."""
 
 FULL = "free space there (or raise the quota), or write to another file system; then start again"
 DENIED = "change its permissions or owner, or choose another folder; then start again"
@@ -70,7 +79,7 @@ REMEDIES = {
 STANDARD_ERROR = 2  # the last of the three streams that every program expects to be open
 REMEDY = "check that the path is right and its file system is well, then start again"
 
-__all__ = ["VERBS", "main"]
+__all__ = ["VERBS", "main", "module_of"]
 
 
 class Verb(Protocol):
@@ -158,9 +167,15 @@ def _open_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def module_of(verb: str) -> str:
+    """The name of the module that a verb of `VERBS` is."""
+    room = next((f"{room}." for room, verbs in ROOMS.items() if verb in verbs), "")
+    return f"dithc.cli.{room}{verb.replace('-', '_')}"
+
+
 def _run(words: Sequence[str]) -> int:
     """Runs the verb that the first word names with the others as its arguments."""
-    verb = cast(Verb, import_module(f"dithc.cli.{words[0].replace('-', '_')}"))
+    verb = cast(Verb, import_module(module_of(words[0])))
     parser = argparse.ArgumentParser(
         prog=f"dithc {words[0]}",
         description=verb.SUMMARY,

@@ -11,11 +11,11 @@ declared, never guessed; places decide the split, so all dates and overlaps of a
 `near` joins places that look the same); statistics, scaling and
 the display stretch are fixed per data set, from train tiles only; a folder with its final name is complete; no torch here;
 what a user's file says is judged before it is believed: regular files alone are opened (`files.py`), sizes compared with the
-memory before anything is allocated, JPEG 2000 files followed to their end (`codestream.py`), checksums of deflated TIFF blocks
-compared (`tiff.py`), archives of pictures read in place after every entry was judged (`tar_index.py`); GDAL reads nothing beside
+memory before anything is allocated, JPEG 2000 files followed to their end, checksums of deflated TIFF blocks
+compared (`raster/`), archives of pictures read in place after every entry was judged (`tar_index.py`); GDAL reads nothing beside
 a file, and no network is reached;
-rasterio is imported in `raster.py` and `ground.py` alone, Pillow in `pictures.py`, lxml in `xml.py`, pyarrow in `table.py`,
-xarray in `scene.py`.
+rasterio is imported in `raster/`, `grids.py` and `ground.py` alone, Pillow in `pictures.py`, lxml in `xml.py`, pyarrow in
+`table.py`, xarray in `scene.py`.
 How to change it: a new kind of source is a model in dithc.config.datasets and a module in `readers/` with its line in
 `readers/__init__.py`; a new reason is a word in `scene.Reason`. Names are loaded on first use, so that reading tiles does not
 load the libraries that read scenes.

@@ -18,7 +18,8 @@ from rasterio.transform import Affine
 from rasterio.warp import reproject
 from rasterio.warp import transform as warp_points
 
-from dithc.data.raster import READING, Grid, RasterInfo, north_up, read_raster, reproject_points
+from dithc.data.grids import Grid, north_up, reproject_points
+from dithc.data.raster import READING, RasterInfo, read_raster
 from dithc.data.rpc import Rpc
 from dithc.log import UserError, problem
 

@@ -10,8 +10,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from dithc.data.grids import GeoTransform
 from dithc.data.npy import open_npy, whole_folder
-from dithc.data.raster import BandLabel, GeoTransform, write_cog
+from dithc.data.raster import BandLabel, write_cog
 from dithc.data.scene import Array, Mask
 from dithc.data.scenes import Scenes
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray
 
-from dithc.data.raster import GeoTransform
+from dithc.data.grids import GeoTransform
 
 Array = npt.NDArray[Any]
 Units = Literal["reflectance", "radiance", "dn", "byte"]

@@ -16,7 +16,7 @@ serve any module and a loop of one's own:
                 if not checkpoints.after(step):
                     break
 
-The order (`compose.py`): ranks are connected and placed on cores by the caller -> inputs and the store they name -> is it
+The order (`run/compose.py`): ranks are connected and placed on cores by the caller -> inputs and the store they name -> is it
 done already? -> tiers of memory -> lease -> requests to stop -> latents and batches -> model (from the seed, the same on all
 ranks; then the weights of an earlier run or file) -> AutoMem -> strategy (plain, or DistributedDataParallel) -> optimizer ->
 average of the weights -> newest checkpoint -> loop (its first step is watched, the others follow the plan of memory) ->
@@ -37,11 +37,11 @@ which memory a rank keeps what is decided in `memory.py` and nowhere else; a new
 """
 
 from dithc.train.checkpoints import export
-from dithc.train.compose import train
 from dithc.train.job import Job
 from dithc.train.optimizer import Optimizer
 from dithc.train.own_loop import Checkpoints
 from dithc.train.rehearse import Rehearsal, rehearse
+from dithc.train.run import train
 from dithc.train.strategies import Strategy
 
 __all__ = ["Checkpoints", "Job", "Optimizer", "Rehearsal", "Strategy", "export", "rehearse", "train"]

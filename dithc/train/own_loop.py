@@ -15,10 +15,8 @@ from dithc.config import training
 from dithc.log import logger, problem
 from dithc.runs import Store
 from dithc.train.checkpoints import Kept, Saver
-from dithc.train.job import DONE, STOPPED
-from dithc.train.lease import leased
+from dithc.train.job import DONE, STOPPED, Pace, Stop, leased
 from dithc.train.optimizer import Optimizer
-from dithc.train.stop import Pace, Stop
 
 FACTS = "facts"
 log = logger(__name__)

@@ -22,7 +22,7 @@ from dithc.pages import peak_rss_bytes
 from dithc.train.checkpoints import state_of
 from dithc.train.memory import MEMORY, TrainingMemory
 from dithc.train.rehearse_saves import measure_saves
-from dithc.train.setup import fresh_model
+from dithc.train.run import fresh_model
 from dithc.train.step import Trainer, settle
 from dithc.train.strategies import Strategy, layout_on
 
@@ -233,7 +233,7 @@ def _alone(trainer: Trainer, settings: Rehearsal, group: Group) -> Trainer:
 
 
 def _trainer(settings: Rehearsal, group: Group) -> Trainer:
-    """The rooms in the order of `compose.py`, without inputs and store."""
+    """The rooms in the order of `run/compose.py`, without inputs and store."""
     run = training.Run.model_validate(
         {"dataset": "random", "model": settings.model, "global_batch": settings.batch, "dtype": settings.dtype}
         | {"recompute": settings.recompute}

@@ -10,8 +10,8 @@ from dithc.config import training
 from dithc.model import DiT
 from dithc.runs import Store
 from dithc.train.checkpoints import Saver, State
+from dithc.train.job import Pace
 from dithc.train.step import Trainer
-from dithc.train.stop import Pace
 
 
 def measure_saves(

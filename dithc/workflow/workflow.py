@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from dithc.log import UserError, logger, setup
-from dithc.workflow.benches import Benches
+from dithc.workflow.checks import check_inputs, damaged, digest_of, restorable, told
 from dithc.workflow.driver import Driver
-from dithc.workflow.inputs import check_inputs
-from dithc.workflow.jobs import Jobs
+from dithc.workflow.jobs import Benches, Jobs
 from dithc.workflow.layers import Words, also_make, words_of
 from dithc.workflow.matrix import Matrix
 from dithc.workflow.paper import PaperFiles
-from dithc.workflow.products import damaged, told
-from dithc.workflow.restored import digest_of, restorable
 
 log = logger("dithc.workflow")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dithc import native
-from dithc.cli import VERBS, main
+from dithc.cli import VERBS, main, module_of
 from dithc.cli.bench.verb import KINDS
 from dithc.config import experiment_of
 
@@ -36,7 +36,7 @@ TOO_MUCH = {
 
 def examples() -> list[str]:
     """All command lines, in the order of the verbs."""
-    texts = [import_module(f"dithc.cli.{verb.replace('-', '_')}").EXAMPLE for verb in VERBS]
+    texts = [import_module(module_of(verb)).EXAMPLE for verb in VERBS]
     return [command.strip() for text in texts for line in text.splitlines() for command in line.split("&&")]
 
 
@@ -47,7 +47,7 @@ def parsed(line: str) -> argparse.Namespace:
         SystemExit: it is not understood.
     """
     _, verb, *words = shlex.split(line)
-    module = import_module(f"dithc.cli.{verb.replace('-', '_')}")
+    module = import_module(module_of(verb))
     parser = argparse.ArgumentParser()
     module.add_arguments(parser)
     return parser.parse_args(words)

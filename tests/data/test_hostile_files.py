@@ -12,8 +12,8 @@ import pytest
 import rasterio
 
 from dithc.config import datasets
-from dithc.data.codestream import EOC, HOLE_BYTES, check_codestream
 from dithc.data.raster import read_raster, write_geotiff
+from dithc.data.raster.codestream import EOC, HOLE_BYTES, check_codestream
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Reason, Refused, Rejection, Scene
 from dithc.log import UserError

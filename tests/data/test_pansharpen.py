@@ -11,9 +11,10 @@ import scipy.ndimage
 
 from dithc.config import datasets
 from dithc.data import stage_scenes
+from dithc.data.grids import Grid
 from dithc.data.ground import orthorectify, read_heights
 from dithc.data.pansharpen import averaged, gsa, judgeable, quality, reduced_resolution
-from dithc.data.raster import Grid, read_raster
+from dithc.data.raster import read_raster
 from dithc.data.readers import read_scenes
 from dithc.data.registration import shift_between
 from dithc.data.rpc import read_rpc, rpb_text

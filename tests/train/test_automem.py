@@ -21,7 +21,7 @@ from dithc.runs import Manifest, Store
 from dithc.tensors import read_tensors
 from dithc.train import background, memory, train
 from dithc.train.checkpoints.content import OPTIMIZER_FILE
-from dithc.train.job import DONE, STOPPED
+from dithc.train.job.job import DONE, STOPPED
 from dithc.train.memory import PLAN_FILE, TrainingMemory
 from tests.train import faults
 from tests.train.strategies.test_strategies import several_ranks, train_on_ranks

@@ -9,7 +9,7 @@ from dithc.comm import Group
 from dithc.config import training
 from dithc.runs import Manifest, Store
 from dithc.train import export, train
-from dithc.train.job import DONE
+from dithc.train.job.job import DONE
 from dithc.train.optimizer.ema import Ema
 from dithc.train.optimizer.optimizer import Optimizer
 

@@ -11,7 +11,7 @@ from dithc.latents import Batches, Latents
 from dithc.log import read_metrics
 from dithc.runs import Store
 from dithc.train import train
-from dithc.train.job import DONE
+from dithc.train.job.job import DONE
 from tests.train.conftest import SMALL
 
 FLOW = {

@@ -14,7 +14,7 @@ from dithc.log import UserError, read_metrics
 from dithc.runs import Lease, Manifest, Store
 from dithc.sealed import seal, unseal
 from dithc.train import export, train
-from dithc.train.job import DONE, HELD, STOPPED
+from dithc.train.job.job import DONE, HELD, STOPPED
 
 
 def checkpoint(job) -> Store.Checkpoint:

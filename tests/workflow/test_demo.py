@@ -104,7 +104,7 @@ if "train" in sys.orig_argv[1:3]:
     import time
     from pathlib import Path
 
-    from dithc.train.stop import Stop
+    from dithc.train.job.stop import Stop
 
     told, calls = Stop.reason, 0
 

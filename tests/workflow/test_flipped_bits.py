@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dithc.cli import main
-from dithc.cli.findings import NOTES, find
+from dithc.cli.outputs.findings import NOTES, find
 from dithc.sealed import seal, unseal
 from tests.sampling import commit_of
 from tests.workflow.conftest import LOCAL, snakemake

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dithc.config import Machine
-from dithc.workflow.benches import Benches
+from dithc.workflow.jobs.benches import Benches
 from dithc.workflow.matrix import Matrix
 
 ROOT = Path(__file__).parent.parent.parent

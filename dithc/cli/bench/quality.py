@@ -117,7 +117,7 @@ def _seconds_per_step(path: Path) -> float:
 
 def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: bool = False) -> int:
     """Runs the experiment to its scores, or to the ends of its runs; Snakemake's status."""
-    from dithc.cli import run
+    from dithc.cli.experiment import run
     from dithc.config import load
     from dithc.runs import atomic_write
 

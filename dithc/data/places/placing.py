@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dithc.data.grids import GeoTransform
 from dithc.data.places.earth import Ints
 from dithc.data.places.split import Splits, Splitter
-from dithc.data.raster import GeoTransform
 
 PARTS = 8
 """Of a tile's side: the steps by which it is moved, up to half of the side."""

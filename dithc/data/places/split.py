@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.config import datasets
+from dithc.data.grids import GeoTransform, degrees
 from dithc.data.places.earth import EarthGrid, Ints
-from dithc.data.raster import GeoTransform, degrees
 from dithc.log import problem
 
 SPLITS = ("train", "val", "test")

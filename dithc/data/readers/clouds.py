@@ -7,8 +7,9 @@ import numpy as np
 from scipy.ndimage import maximum_filter1d
 
 from dithc.config import datasets
+from dithc.data.grids import Grid, regrid
 from dithc.data.npy import read_npy
-from dithc.data.raster import Grid, read_raster, regrid
+from dithc.data.raster import read_raster
 from dithc.data.readers.safe_files import CLASSI, CLOUD_PROBABILITY, SCENE_CLASSIFICATION, BandFile
 from dithc.data.readers.safe_grid import STRIP_ROWS, check_cover, read_file
 from dithc.data.scene import Array, Mask, Place, Reason, Refused

@@ -17,9 +17,10 @@ import numpy as np
 from dithc.config import datasets
 from dithc.data.archives import scratch, unpack
 from dithc.data.files import room_bytes
+from dithc.data.grids import Grid, reproject_points
 from dithc.data.ground import Heights, ortho_grid, orthorectify, read_heights
 from dithc.data.pansharpen import F32, Mask, averaged, gsa, judgeable, reduced_resolution
-from dithc.data.raster import Grid, RasterInfo, read_raster, reproject_points
+from dithc.data.raster import RasterInfo, read_raster
 from dithc.data.readers.rasters import Raw, as_chw
 from dithc.data.registration import shift_between
 from dithc.data.rpc import Rpc, check_covers, read_rpc, rpc_beside

@@ -7,8 +7,9 @@ from typing import Literal
 
 import numpy as np
 
+from dithc.data.grids import GeoTransform
 from dithc.data.npy import read_npy
-from dithc.data.raster import GeoTransform, RasterInfo, read_raster
+from dithc.data.raster import RasterInfo, read_raster
 from dithc.data.scene import Array, Place, Reason, Refused
 
 SUFFIXES = {".npy", ".tif", ".tiff", ".jp2"}

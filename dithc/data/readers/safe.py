@@ -7,7 +7,7 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.data.files import check_room
-from dithc.data.raster import Grid
+from dithc.data.grids import Grid
 from dithc.data.readers.archive import SUFFIX, unpacked
 from dithc.data.readers.clouds import mark_clouds, mark_user_mask, user_mask, widen
 from dithc.data.readers.inputs import below

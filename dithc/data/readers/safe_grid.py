@@ -6,7 +6,8 @@ from math import copysign
 import numpy as np
 
 from dithc.data.ahead import ahead
-from dithc.data.raster import Grid, RasterInfo, read_raster, regrid
+from dithc.data.grids import Grid, regrid
+from dithc.data.raster import RasterInfo, read_raster
 from dithc.data.readers.rasters import TOLERANCE, check_projected, square_pixel
 from dithc.data.readers.safe_files import CLASSI, CLOUD_PROBABILITY, NATIVE_GSD_M, SCENE_CLASSIFICATION, BandFile
 from dithc.data.scene import Array, Mask, Reason, Refused, stored_reflectance

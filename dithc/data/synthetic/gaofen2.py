@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dithc.data.raster import north_up, reproject_points, write_geotiff
+from dithc.data.grids import north_up, reproject_points
+from dithc.data.raster import write_geotiff
 from dithc.data.synthetic.landscape import SUN_AZIMUTH_DEGREES, SUN_ZENITH_DEGREES, grow
 from dithc.data.synthetic.noise import F32, Grid, generator
 from dithc.data.synthetic.spectra import reflectance

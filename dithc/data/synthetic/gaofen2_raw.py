@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.ndimage
 
-from dithc.data.raster import north_up, reproject_points, write_geotiff
+from dithc.data.grids import north_up, reproject_points
+from dithc.data.raster import write_geotiff
 from dithc.data.rpc import F64, TERMS, Rpc, rpb_text
 from dithc.data.synthetic import gaofen2
 from dithc.data.synthetic.landscape import SUN_ZENITH_DEGREES, grow

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dithc.data.raster import north_up, write_geotiff
+from dithc.data.grids import north_up
+from dithc.data.raster import write_geotiff
 from dithc.data.synthetic.gaofen2 import GaofenScene
 from dithc.data.synthetic.landscape import grow
 from dithc.data.synthetic.noise import Grid, generator

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from dithc.data.raster import reproject_points
+from dithc.data.grids import reproject_points
 from dithc.data.synthetic.safe_product import LEVEL1C_GSD_M, SafeProduct, layers
 from dithc.data.xml import Element, element
 

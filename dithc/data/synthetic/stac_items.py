@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc import stac
-from dithc.data.raster import BandLabel, RasterInfo, read_raster, reproject_points, write_cog
+from dithc.data.grids import reproject_points
+from dithc.data.raster import BandLabel, RasterInfo, read_raster, write_cog
 from dithc.data.synthetic.safe_product import SafeProduct, stamp
 from dithc.data.synthetic.sentinel2 import LEVEL2A_BANDS, write_product
 from dithc.runs import sha256_file

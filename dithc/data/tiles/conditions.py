@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.config import datasets
+from dithc.data.grids import degrees
 from dithc.data.places import Ints
-from dithc.data.raster import degrees
 from dithc.data.scenes import Scenes
 from dithc.data.table import Kind
 from dithc.data.tiles.added import Added

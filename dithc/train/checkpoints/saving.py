@@ -17,7 +17,7 @@ from dithc.tensors import TensorFile, numbered, write_file
 from dithc.train.background import Background, Cancelled
 from dithc.train.checkpoints.content import Kept
 from dithc.train.checkpoints.snapshot import Key, Snapshot, key_of, share_out
-from dithc.train.stop import Pace
+from dithc.train.job import Pace
 
 log = logger(__name__)
 

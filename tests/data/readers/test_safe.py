@@ -13,7 +13,8 @@ import pytest
 
 from dithc.cli import main
 from dithc.config import datasets
-from dithc.data.raster import north_up, read_raster, write_geotiff
+from dithc.data.grids import north_up
+from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.readers import read_scenes
 from dithc.data.readers.safe_metadata import read_metadata
 from dithc.data.scene import Mask, Reason, Rejection, Scene

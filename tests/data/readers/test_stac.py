@@ -15,7 +15,8 @@ from dithc import stac
 from dithc.cli import main
 from dithc.config import datasets
 from dithc.data import synthesize
-from dithc.data.raster import north_up, read_raster, write_geotiff
+from dithc.data.grids import north_up
+from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.readers import read_scenes
 from dithc.data.readers.stac_numbers import numbers_of
 from dithc.data.scene import Mask, Reason, Refused, Rejection, Scene

@@ -16,8 +16,8 @@ from rasterio.warp import reproject
 
 from dithc.config import datasets
 from dithc.data import stage_scenes, synthesize
+from dithc.data.grids import Grid
 from dithc.data.pictures import write_png
-from dithc.data.raster import Grid
 from dithc.data.readers import arrays, gaofen2
 from dithc.data.readers.safe_grid import doubled, regrid
 from dithc.data.scenes import stacks

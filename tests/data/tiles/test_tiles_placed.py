@@ -13,7 +13,8 @@ from scipy.ndimage import gaussian_filter
 from dithc.cli import main
 from dithc.config import load
 from dithc.data import Tiles
-from dithc.data.raster import degrees, reproject_points, write_geotiff
+from dithc.data.grids import degrees, reproject_points
+from dithc.data.raster import write_geotiff
 from dithc.data.table import read_rows
 from dithc.data.tiles.conditions import day_of_year
 from dithc.log import UserError

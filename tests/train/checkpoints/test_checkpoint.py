@@ -19,9 +19,9 @@ from dithc.train import Job, background, train
 from dithc.train.background import Background, Cancelled
 from dithc.train.checkpoints import content, saving, snapshot
 from dithc.train.checkpoints.snapshot import share_out
-from dithc.train.job import DONE, HELD
+from dithc.train.job.job import DONE, HELD
+from dithc.train.job.stop import Pace
 from dithc.train.step.step import Trainer
-from dithc.train.stop import Pace
 from tests.ranks import needs_launcher, on_ranks
 from tests.train.conftest import small_run, write_latents
 
@@ -46,7 +46,7 @@ REWRITE = """
 import pickle, sys
 import torch
 from dithc.comm import connect
-from dithc.train import compose
+from dithc.train.run import compose
 def rewrite(trainer, state, *, saver, **rest):
     assert state.step == 4
     saver.save(state)

@@ -20,7 +20,7 @@ from dithc.runs import Store
 from dithc.sealed import seal, unseal
 from dithc.train import export, train
 from dithc.train.checkpoints.weights import read_weights
-from dithc.train.job import DONE
+from dithc.train.job.job import DONE
 from tests.train.conftest import SMALL
 
 

@@ -19,10 +19,11 @@ from dithc.log import UserError, read_metrics
 from dithc.model import DiT
 from dithc.runs import Store
 from dithc.tensors import read_tensors
-from dithc.train import Job, setup, train
-from dithc.train.job import DONE
+from dithc.train import Job, train
+from dithc.train.job.job import DONE
 from dithc.train.optimizer.ema import Ema
 from dithc.train.optimizer.optimizer import Optimizer
+from dithc.train.run import setup
 from dithc.train.step.guide import Guide, start_of
 from dithc.train.step.step import Trainer, arithmetic
 from dithc.train.strategies.layout import Layout

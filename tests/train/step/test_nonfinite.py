@@ -15,8 +15,8 @@ from dithc.diffusion import Objective
 from dithc.log import UserError, read_metrics
 from dithc.runs import Manifest, Store
 from dithc.train import train
-from dithc.train.job import DONE
-from dithc.train.journal import Journal
+from dithc.train.job.job import DONE
+from dithc.train.loop.journal import Journal
 from dithc.train.step import nonfinite
 from dithc.train.step.layer_search import Search
 from dithc.train.step.nonfinite import LeftOut, NotFinite

@@ -1,0 +1,178 @@
+"""`dithc run`: runs an experiment through Snakemake, and shows its stages."""
+
+import argparse
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dithc.cli.experiment.screen import Screen
+    from dithc.cluster import Job
+    from dithc.workflow import Engine, Progress, Status
+
+SUMMARY = (
+    "Runs an experiment through Snakemake and shows its stages; Snakemake's own text goes to a file beside their logs."
+)
+EXAMPLE = "dithc run --profile profiles/local --configfile config/experiments/demo.yaml"
+# Words of Snakemake's with which it runs nothing: its text is then what is wanted.
+NO_RUN = re.compile(
+    r"-[a-zA-Z]*n[a-zA-Z]*|--(dry-?run|unlock|lint|list.*|summary|.*summary|report|dag|rulegraph|filegraph|help)(=.*)?|-h|-l"
+)
+LOOK_SECONDS, QUEUE_SECONDS, READ_SECONDS = 1.0, 15.0, 0.2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument("--profile", metavar="FOLDER", help="the machine, such as profiles/local or cluster")
+    parser.add_argument(
+        "--configfile",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="the experiment, and what is changed of it",
+    )
+    parser.add_argument("--verbose", action="store_true", help="show all that Snakemake says, in place of the stages")
+    parser.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="...", help="after `--`: targets, and options of Snakemake"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs it; Snakemake's exit status is ours."""
+    from dithc.cli.experiment.screen import Screen
+    from dithc.workflow import Engine
+
+    more = args.words[1:] if args.words[:1] == ["--"] else args.words
+    folder = _results(args.configfile, more)
+    words = [*more, *(["--profile", args.profile] if args.profile else [])]
+    words += ["--configfile", *map(str, args.configfile)] if args.configfile else []
+    log = folder / "logs" / f"snakemake-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
+    screen = Screen(goes_on=True)
+    with Engine(words, log=log) as engine:
+        if args.verbose or any(NO_RUN.fullmatch(word) for word in more):
+            return _pass_through(engine, screen, report=folder / "report.html" if args.verbose else None)
+        return _Follower(engine, folder, screen).follow()
+
+
+def _results(files: list[Path], words: list[str]) -> Path:
+    """The folder of the experiment's outputs, from its files and from `--config name=...` among the words."""
+    from dithc.config import experiment_of, load
+
+    experiment = experiment_of(files)
+    if said := dict(word.split("=", 1) for word in words if word.startswith(("name=", "results="))):
+        experiment = load({**experiment.model_dump(mode="json"), **said})
+    return Path(experiment.results, experiment.name)
+
+
+def _pass_through(engine: "Engine", screen: "Screen", *, report: Path | None) -> int:
+    while True:
+        status = engine.status
+        lines = engine.new_lines()
+        if lines:
+            screen.say(*lines)
+        if status is not None:
+            if status == 0 and report is not None and report.exists():
+                screen.say(f"report: {report.resolve()}")
+            return status
+        time.sleep(READ_SECONDS)
+
+
+class _Follower:
+    """Shows stages as they start, end and fail; then the report, or why there is none."""
+
+    def __init__(self, engine: "Engine", folder: Path, screen: "Screen") -> None:
+        from dithc.workflow import Narrator, Words
+
+        self.engine, self.folder, self.screen = engine, folder, screen
+        self.words, self.narrator = Words(width=screen.width), Narrator(beats=not screen.is_terminal)
+        self.progress: Progress | None = None
+        self.status: Status | None = None
+        self.jobs: list[Job] = []
+        self.begun = time.time()
+        self.driver_began = self.looked = self.asked = 0.0
+
+    def follow(self) -> int:
+        """Returns Snakemake's status, once it has ended."""
+        self.screen.say(f"{self.folder}: Snakemake plans; its own text: {self.engine.log}")
+        while True:
+            code = self.engine.status  # before the look, so that the last look sees all
+            lines = self.words.of(self.engine.new_lines())
+            is_due = time.time() - self.looked >= LOOK_SECONDS
+            lines += self._look(has_ended=code is not None) if is_due or code is not None else []
+            if lines:
+                self.screen.say(*lines)
+            if code is not None:
+                self._end(code)
+                return code
+            if self.screen.is_terminal and self.status is not None and (is_due or lines):
+                self.screen.show(self._live(self.status))
+            time.sleep(READ_SECONDS)
+
+    def _look(self, *, has_ended: bool) -> list[str]:
+        """What has happened since the last look; nothing before Snakemake has begun to work on the experiment."""
+        from dithc.log import UserError
+        from dithc.workflow import Progress
+
+        self.looked = time.time()
+        if self.progress is None:
+            if not (self.folder / "config.json").exists() or not (self.folder / "lease.json").exists():
+                return []
+            try:
+                progress = Progress(self.folder)
+            except UserError:  # of an older run; the driver writes its own now
+                return []
+            driver = progress.driver
+            if driver is None or driver.pid != self.engine.pid:
+                return []
+            self.progress, self.driver_began = progress, driver.began
+        if has_ended or time.time() - self.asked >= QUEUE_SECONDS:
+            self.asked, self.jobs = time.time(), self.progress.jobs()
+        is_first = self.status is None
+        self.status = self.progress.look(self.jobs, since=self.driver_began)
+        begin = f"{self.status.name}: {self.status.count('done')} of {len(self.status.standings)} stages are done"
+        return ([begin] if is_first else []) + self.narrator.events(self.status, since=self.driver_began)
+
+    def _live(self, status: "Status") -> list[str]:
+        from dithc.workflow import lines_of
+
+        width, height = self.screen.width or 80, self.screen.height or 24
+        return lines_of(status, width=width, height=height // 2, colour=True, only_active=True)
+
+    def _end(self, code: int) -> None:
+        """The last words: what came of it and where the report is, or why there is none and what to do."""
+        status, log, lines = self.status, self.engine.log, list[str]()
+        if code == 0:
+            lines += self._summary()
+        elif fault := self.engine.fault():
+            lines += fault
+        elif self.engine.stopped_by is not None:
+            lines += [f"stopped by {self.engine.stopped_by}: what was saved is kept; start again to go on"]
+        else:
+            lines += self._failure()
+        report = self.folder / "report.html"
+        is_there = report.exists() if status is None else status.report is not None
+        lines += [f"report: {report.resolve()}"] if code == 0 and is_there else []
+        lines += [f"Snakemake's own text: {log}"] if code else []
+        self.screen.say(*lines)
+
+    def _summary(self) -> list[str]:
+        if self.status is None or self.progress is None:
+            return ["nothing to do: what was asked for is there"]
+        from dithc.workflow import Closing
+
+        end = Closing(self.progress, self.status, width=self.screen.width)
+        return end.summary(warned=self.words.driver, since=self.driver_began, seconds=time.time() - self.begun)
+
+    def _failure(self) -> list[str]:
+        from dithc.workflow import Closing
+
+        is_told, told = self.words.has_error, list[str]()
+        if self.status is not None and self.progress is not None:
+            end = Closing(self.progress, self.status, width=self.screen.width)
+            told = end.failure(self.engine.ended(), is_told=is_told)
+        if told or is_told:
+            return told
+        return ["Snakemake has failed; its last words:", *(f"  | {line}" for line in self.engine.last_lines())]

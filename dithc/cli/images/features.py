@@ -1,0 +1,156 @@
+"""`dithc features`: features of real tiles or of generated images, and their statistics."""
+
+import argparse
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dithc.cli.ranks import HELD, add_ranks_argument, leased, ranks
+from dithc.log import problem
+from dithc.runs import Manifest, digest
+
+if TYPE_CHECKING:
+    from dithc.comm import Group
+    from dithc.config import Experiment
+    from dithc.evaluate import Extractor
+
+SUMMARY = "Extracts features of real tiles (--tiles, --split) or of generated images (--samples), and their statistics."
+EXAMPLE = (
+    "dithc features --config config/experiments/demo.yaml --extractor landscape-classifier --trained "
+    "results/demo/extractors/landscape-classifier/manifest.json --tiles "
+    "results/demo/tiles/sentinel2/manifest.json --split all --out "
+    "results/demo/features/sentinel2.all.all.landscape-classifier/manifest.json\n"
+    "dithc features --config config/experiments/demo.yaml --extractor landscape-classifier --trained "
+    "results/demo/extractors/landscape-classifier/manifest.json --samples "
+    "results/demo/samples/sentinel2-after/manifest.json --out results/demo/features/sentinel2-after/manifest.json"
+)
+BATCH = 64
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
+    parser.add_argument("--extractor", required=True, help="name in the section `extractors`")
+    parser.add_argument("--trained", type=Path, nargs="?", help="manifest of the extractor, if it is trained here")
+    images = parser.add_mutually_exclusive_group(required=True)
+    images.add_argument("--tiles", type=Path, help="manifest of real tiles")
+    images.add_argument("--samples", type=Path, help="manifest of generated images")
+    parser.add_argument("--split", choices=["train", "val", "test", "all"], default="all", help="real tiles to take")
+    parser.add_argument(
+        "--images", default="all", metavar="N", help="how many of them, chosen by the seed (default all)"
+    )
+    parser.add_argument(
+        "--turned",
+        action="store_true",
+        help="also of up to 2,048 images (of tiles: those that are not for training) turned and mirrored: to search copies",
+    )
+    parser.add_argument(
+        "--triplet",
+        action="append",
+        default=[],
+        metavar="R+G+B",
+        help="also of three other bands, each from its low to its high: B12+B11+B04, shown as red, green, blue; may be repeated",
+    )
+    parser.add_argument(
+        "--pixels", action="store_true", help="also measure bands, indices and spectra in the units of the data set"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="manifest to write; features stand beside it")
+    add_ranks_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Extracts; shards that an earlier run finished are used again."""
+    from dithc.config import load
+
+    experiment = load(args.config)
+    with ranks(experiment, expected=args.ranks) as group, leased(group, args.out.parent) as is_ours:
+        if not is_ours:
+            return HELD
+        _extract(args, experiment, group)
+    return 0
+
+
+def _extract(args: argparse.Namespace, experiment: "Experiment", group: "Group") -> None:
+    from dithc.cli.images.image_sets import open_source
+    from dithc.evaluate import extract, measure
+
+    start = time.monotonic()
+    source = open_source(args, experiment)
+    of = source.needed.without_gaps() if args.pixels else None
+    inputs = {str(source.path): source.manifest.digest}
+    if args.trained:
+        inputs[str(args.trained)] = Manifest.read(args.trained, stage="extractor").digest
+    extractor = open_extractor(experiment, args.extractor, args.trained)
+    folder = args.out.parent
+    numbers = extract(source.shown(), extractor, folder, group=group, batch=BATCH, turned=args.turned)
+    for triplet in args.triplet:
+        extract(source.shown(triplet), extractor, folder / triplet, group=group, batch=BATCH)
+    if of is not None:
+        set_hash = numbers["set_hash"] if source.needed.whole is None else digest([numbers["set_hash"], "whole"])
+        measure(of.stored, of.labels, folder, bands=of.bands, set_hash=set_hash, group=group)
+    if group.rank == 0:
+        _remove_others(folder, args)
+        Manifest(
+            stage="features",
+            name=folder.name,
+            spec=Manifest.spec_of(experiment, "features", args.extractor),
+            inputs=inputs,
+            files=Manifest.entries(folder, _files(folder, args)),
+            numbers=numbers,
+            seconds=time.monotonic() - start,
+        ).write(args.out)
+    group.barrier()
+
+
+def _files(folder: Path, args: argparse.Namespace) -> list[Path]:
+    """All that stands there now."""
+    sets = [folder, *(folder / triplet for triplet in args.triplet)]
+    found = [
+        path
+        for one in sets
+        for path in [
+            *sorted(one.glob("shard-*")),
+            *(one / name for name in ("stats.npz", "features.json", "images.json")),
+        ]
+    ]
+    return [*found, *sorted(folder.glob("turned.*")), *sorted(folder.glob("pixels.npz"))]
+
+
+def _remove_others(folder: Path, args: argparse.Namespace) -> None:
+    """Removes what an earlier run was asked for and this one is not."""
+    if not args.pixels:
+        (folder / "pixels.npz").unlink(missing_ok=True)
+    for index in folder.glob("*/features.json"):
+        if index.parent.name not in args.triplet:
+            shutil.rmtree(index.parent)
+
+
+def open_extractor(experiment: "Experiment", name: str, trained: Path | None) -> "Extractor":
+    """An extractor of the configuration.
+
+    Args:
+        experiment: the configuration.
+        name: in its section `extractors`.
+        trained: the manifest of one that the workflow trains.
+
+    Raises:
+        UserError: no such name, no manifest of a trained one, or weights that cannot be read.
+    """
+    from dithc.config import codecs, named
+    from dithc.evaluate import load_extractor
+
+    settings = named(experiment.extractors, name, key="extractors")
+    if isinstance(settings, codecs.InstalledExtractor):
+        return load_extractor(settings)
+    if settings.kind != "classifier":
+        assert settings.path is not None
+        return load_extractor(settings.kind, Path(settings.path), resize=settings.resize, trust=settings.trust)
+    if trained is None:
+        raise problem(
+            f"extractor {name!r} is trained by the workflow",
+            got="no --trained",
+            expected="the manifest that `dithc extractor` wrote",
+            remedy="run `dithc extractor` first and pass its manifest as --trained",
+        )
+    return load_extractor("classifier", Manifest.whole(trained.parent / "classifier.safetensors"))

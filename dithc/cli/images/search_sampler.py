@@ -1,0 +1,105 @@
+"""`dithc search-sampler`: searches what an evaluation's sampler of few steps does best with."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dithc.cli.images.sample import add_inputs, job_of
+from dithc.cli.ranks import ranks
+from dithc.log import logger, problem
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dithc.config import Experiment
+
+SUMMARY = (
+    "Searches the timesteps at which an evaluation's dpm-solver, unipc, euler or heun, in at most 20 steps, ends nearest to many "
+    "steps, on latents that it does not score; or its epsilon scaling, by KID from tiles of the training, on images that it does "
+    "not score. What it prints is a setting of the evaluation."
+)
+EXAMPLE = (
+    "dithc search-sampler --config config/experiments/demo.yaml --evaluation sentinel2-after --checkpoint "
+    "results/demo/runs/sentinel2/step_0000400.json --latents results/demo/latents/sentinel2/manifest.json --tiles "
+    "results/demo/tiles/sentinel2/manifest.json --codec results/demo/codecs/sentinel2-vae/manifest.json --out "
+    "results/demo/samples/sentinel2-after/times.json"
+)
+FEWEST, MOST = 1, 10_000
+LATENTS, IMAGES, LEAST_IMAGES, MOST_REAL = 16, 256, 16, 1000
+BATCH = 64
+log = logger("dithc.search-sampler")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    add_inputs(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="sealed JSON of what was found")
+    parser.add_argument(
+        "--count",
+        type=int,
+        metavar="N",
+        help=f"latents (default {LATENTS}), or images (default {IMAGES}), searched on; as many judge",
+    )
+    parser.add_argument("--reference-steps", type=int, default=200, metavar="N", help="of the reference (default 200)")
+    parser.add_argument(
+        "--epsilon-scaling", action="store_true", help="search `epsilon_scaling` instead of the timesteps"
+    )
+    parser.add_argument(
+        "--trained", type=Path, nargs="?", metavar="MANIFEST", help="for that: its extractor, if it is trained here"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Searches, writes what was found, and prints the setting."""
+    from dithc.config import load
+    from dithc.runs import atomic_write
+    from dithc.sample import search, search_scaling
+    from dithc.sealed import seal
+
+    fewest, usual = (LEAST_IMAGES, IMAGES) if args.epsilon_scaling else (FEWEST, LATENTS)
+    count = usual if args.count is None else args.count
+    if not fewest <= count <= MOST:
+        raise problem("--count", got=count, expected=f"{fewest} to {MOST}", remedy=f"take {usual}")
+    experiment = load(args.config)
+    job = job_of(experiment, args)
+    with ranks(experiment, expected=1):
+        if args.epsilon_scaling:
+            found = search_scaling(job, score=_kid_from_training(experiment, args), images=count)
+        else:
+            found = search(job, latents=count, reference_steps=args.reference_steps)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(args.out, seal(found))
+    unseen, what = found["unseen"], "KID of other images" if args.epsilon_scaling else "difference on other latents"
+    log.info(f"{what}: {unseen['before']:.4g} before, {unseen['after']:.4g} with this; {args.out}")
+    setting = "epsilon_scaling" if args.epsilon_scaling else "times"
+    print(f"{setting}: {found[setting]}")
+    return 0
+
+
+def _kid_from_training(experiment: "Experiment", args: argparse.Namespace) -> "Callable[[NDArray[np.uint8]], float]":
+    """KID of images, uint8 (N, 3, H, W), from up to 1,000 tiles of the split train, by the evaluation's extractor."""
+    import numpy as np
+
+    from dithc.cli.images.features import open_extractor
+    from dithc.data import Tiles
+    from dithc.evaluate import kid
+
+    extractor = open_extractor(experiment, experiment.evaluations[args.evaluation].extractor, args.trained)
+
+    def features(images: Any) -> "NDArray[np.float32]":
+        return np.concatenate([extractor(images[first : first + BATCH]) for first in range(0, len(images), BATCH)])
+
+    tiles = Tiles(args.tiles.parent)
+    rows = np.random.default_rng(experiment.seed).permutation(tiles.rows("train"))[:MOST_REAL]
+    if len(rows) < LEAST_IMAGES:
+        raise problem(
+            "tiles of the training to compare with",
+            got=f"{len(rows)} in the split train",
+            expected=f"{LEAST_IMAGES} or more",
+            remedy="search the timesteps alone, or stage more scenes",
+        )
+    log.info(f"features of {len(rows)} tiles of the training")
+    real = features(tiles.rgb(np.sort(rows)))
+    return lambda images: kid(real, features(images), seed=experiment.seed).value

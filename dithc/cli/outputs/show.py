@@ -1,0 +1,267 @@
+"""`dithc show`: says in words and numbers what any output of dithc is, and draws it."""
+
+import argparse
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+from dithc.log import UserError, problem, read_metrics
+from dithc.sealed import parse, plain, unseal_lines
+
+SUMMARY = (
+    "Describes any output: a manifest, a folder of a stage, a shard, a checkpoint, a store, metrics, a report's JSON."
+)
+EXAMPLE = "dithc show results/demo/tiles/sentinel2 --png tiles.png"
+KINDS = (
+    "a manifest (.json), a folder of a stage, an array (.npy), a checkpoint or store folder, weights (.safetensors), "
+    "metrics.jsonl, events.jsonl, the JSON of a report, or automem.json"
+)
+EVENTS_FILE = "events.jsonl"
+ROWS = 64  # of an array whose statistics are taken
+NUMBERS = 40  # lines of numbers before the rest is only counted
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument("path", type=Path, metavar="PATH", help=KINDS)
+    parser.add_argument("--png", type=Path, metavar="FILE", help="also draw it")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the description; draws where asked.
+
+    Raises:
+        UserError: the path is nothing that dithc writes, is damaged, or has no picture.
+    """
+    try:
+        lines = describe(args.path)
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise problem(
+            f"{args.path} cannot be read",
+            got=f"{type(error).__name__}: {error}",
+            expected=KINDS,
+            remedy="verify or remake it",
+        ) from error
+    print("\n".join(lines))
+    if args.png:
+        from dithc.cli.outputs.draw import draw
+
+        manifest = args.path / "manifest.json"  # of a stage's folder, which is described by it as well
+        draw(manifest if manifest.is_file() else args.path, args.png)
+        print(f"drawn: {args.png}")
+    return 0
+
+
+def describe(path: Path) -> list[str]:
+    """The description of a file or folder, one text a line."""
+    if path.is_dir():
+        return _folder(path)
+    if path.suffix == ".npy" and path.is_file():
+        return _array(path)
+    if path.suffix == ".safetensors" and path.is_file():
+        return _weights(path)
+    if path.suffix == ".jsonl" and path.is_file():
+        return _events(path) if path.name == EVENTS_FILE else _metrics(path)
+    if path.suffix == ".json" and path.is_file():
+        return _document(path)
+    raise problem(
+        f"cannot show {path}",
+        got="such a file" if path.exists() else "no such path",
+        expected=KINDS,
+        remedy="check the path",
+    )
+
+
+def _folder(path: Path) -> list[str]:
+    if (path / "manifest.json").is_file():
+        return _document(path / "manifest.json")
+    if (path / "checkpoint.json").is_file():
+        return _document(path / "checkpoint.json")
+    if any(path.glob("step_*/checkpoint.json")):
+        return _store(path)
+    if steps := sorted(path.glob("step_*.json")):
+        return [f"run in {len(steps)} segment(s), the last:", *_document(steps[-1])]
+    if (path / "metrics.jsonl").is_file():
+        return _metrics(path / "metrics.jsonl")
+    if arrays := sorted(path.glob("*.npy")):
+        return [f"folder {path}: {len(arrays)} arrays, no manifest (unfinished?)", *_array(arrays[0])]
+    if manifests := sorted(path.rglob("manifest.json")):
+        return [
+            f"folder {path}: {len(manifests)} manifests",
+            *(f"  {item.parent.relative_to(path)}" for item in manifests),
+        ]
+    raise problem(
+        f"cannot show {path}", got="a folder with nothing of dithc in it", expected=KINDS, remedy="check the path"
+    )
+
+
+def _document(path: Path) -> list[str]:
+    content = parse(plain(path).read_text())
+    if "stage" in content and "numbers" in content:
+        return _manifest(path)
+    if "meta" in content and "step" in content:
+        return _checkpoint(path, content)
+    if "evaluations" in content and "origins" in content:
+        return _report(content)
+    if "plan" in content and "trace" in content:
+        return _plan(path, content)
+    if content.get("bench") == "automem":
+        from dithc.bench import table
+
+        return [f"measurement {path}", *table(content).splitlines()]
+    return [f"JSON {path}", *_values(content)]
+
+
+def _manifest(path: Path) -> list[str]:
+    from dithc.runs import Manifest
+
+    manifest = Manifest.read(path)
+    size = sum(entry["bytes"] for entry in manifest.files)
+    lines = [
+        f"manifest of stage {manifest.stage}: {manifest.name}",
+        f"  digest {manifest.digest}, code {manifest.code.get('source', 'unknown')}, written {manifest.written} "
+        f"on {manifest.host.get('name', 'unknown')} in {manifest.seconds:.1f} s",
+        f"  {len(manifest.files)} files, {_size(size)}",
+    ]
+    for title, values in (("numbers", manifest.numbers), ("settings", manifest.spec), ("made from", manifest.inputs)):
+        lines += [f"{title}:", *_values(values)] if values else []
+    return lines
+
+
+def _checkpoint(path: Path, content: dict[str, Any]) -> list[str]:
+    files = [f"  {entry['path']}: {_size(entry['bytes'])}, sha256 {entry['sha256'][:12]}" for entry in content["files"]]
+    return [
+        f"checkpoint {path.parent} at step {content['step']}",
+        *files,
+        "what was said of it:",
+        *_values(content["meta"]),
+    ]
+
+
+def _store(path: Path) -> list[str]:
+    from dithc.runs import Store
+
+    store = Store(path)
+    lines = [f"store {path}: {len(store.steps())} checkpoints"]
+    for step in store.steps():
+        size = sum(file.stat().st_size for file in store.path(step).iterdir())
+        lines.append(f"  step {step}: {_size(size)}")
+    if (path / "spec.json").is_file():
+        settings = parse(plain(path / "spec.json").read_text())
+        lines += ["settings:", *_values({name: settings[name] for name in settings if name != "seal"})]
+    if (path / EVENTS_FILE).is_file():
+        lines += ["last events:", *_events(path / EVENTS_FILE)[1:][-5:]]
+    return lines
+
+
+def _report(content: dict[str, Any]) -> list[str]:
+    lines = [f"report of experiment {content['name']}: {content['title']}, written {content['written']}"]
+    for item in content["evaluations"]:
+        score = item["score"]
+        said = "not run"
+        if score:
+            said = (
+                f"FID {score['fid']:.6g}, floor {score['floor']}, {score['n_generated']} against {score['n_real']} real"
+            )
+            if content.get("measure") == "KID":
+                said = f"KID {score['kid']:.4g}, 95 % {score['kid_interval'] or 'not known'}, {said}"
+            said += "" if score["comparable"] else ", NOT COMPARABLE with published FID"
+        lines.append(f"  {item['name']} ({item['label']}): {said}")
+    return lines + [f"  warning: {text}" for text in content["warnings"]]
+
+
+def _plan(path: Path, content: dict[str, Any]) -> list[str]:
+    from dithc.automem import Plan
+
+    tiers = ", ".join(
+        f"{tier['name']} ({'all there is' if tier['budget_bytes'] is None else _size(tier['budget_bytes'])})"
+        for tier in content["tiers"]
+    )
+    return [f"plan of memory {path}: {tiers}", *Plan.from_dict(content["plan"]).describe().splitlines()]
+
+
+def _metrics(path: Path) -> list[str]:
+    rows = read_metrics(path.parent)
+    if not rows:
+        return [f"metrics {path}: no step yet"]
+    lines = [f"metrics {path}: {len(rows)} steps, {rows[0]['step']:.0f} to {rows[-1]['step']:.0f}"]
+    for name in rows[-1]:
+        values = [row[name] for row in rows if math.isfinite(row.get(name, math.nan))]
+        if name not in ("step", "time") and values:
+            lines.append(
+                f"  {name}: first {values[0]:.6g}, last {values[-1]:.6g}, {min(values):.6g} to {max(values):.6g}"
+            )
+    return lines
+
+
+def _events(path: Path) -> list[str]:
+    """The events of a run, one text a line: when, what, and what was said of it; a torn line is passed over."""
+    lines = []
+    events, altered = unseal_lines(path.read_text(errors="replace"))
+    for event in events:
+        when, what = event.pop("time", "at an unknown time"), event.pop("event", "an event")
+        said = ", ".join(
+            f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in event.items()
+        )
+        lines.append(f"  {when} {what}: {said}" if said else f"  {when} {what}")
+    lines += [f"  lines that are not what was written: {', '.join(map(str, altered))}"] if altered else []
+    return [f"events {path}: {len(events)}", *lines]
+
+
+def _weights(path: Path) -> list[str]:
+    """Names and shapes from the head of a safetensors file (8 bytes of length, then JSON)."""
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        if length > path.stat().st_size:
+            raise ValueError("its head says more bytes than the file has")
+        head: dict[str, Any] = parse(file.read(length))
+    told = head.pop("__metadata__", {})
+    lines, total = [], 0
+    for name, entry in head.items():
+        number = 1
+        for side in entry["shape"]:
+            number *= side
+        total += number
+        lines.append(f"  {name}: {entry['dtype']} {tuple(entry['shape'])}")
+    return [f"weights {path}: {len(head)} tensors, {total:,} numbers", *_values(told), *_first(lines)]
+
+
+def _array(path: Path) -> list[str]:
+    import numpy as np
+
+    array = np.load(path, mmap_mode="r")
+    lines = [f"array {path}: {array.dtype} {array.shape}, {_size(array.nbytes)}"]
+    if array.size and array.ndim:
+        rows = np.asarray(array[:ROWS], dtype=np.float64)
+        known = rows[np.isfinite(rows)]
+        lines.append(f"  first {len(rows)} rows: {rows.size - known.size} numbers not finite")
+        if known.size:
+            lines.append(f"  {known.min():.6g} to {known.max():.6g}, mean {known.mean():.6g}, std {known.std():.6g}")
+    return lines
+
+
+def _values(content: Any, name: str = "") -> list[str]:
+    """A nested mapping as dotted lines, long lists shortened."""
+    lines: list[str] = []
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            lines += _values(value, f"{name}{key}.")
+        else:
+            said = json.dumps(value)
+            lines.append(f"  {name}{key}: {said if len(said) < 160 else said[:150] + ' ...'}")
+    return lines if name else _first(lines)
+
+
+def _first(lines: list[str]) -> list[str]:
+    return lines if len(lines) <= NUMBERS else [*lines[:NUMBERS], f"  ... and {len(lines) - NUMBERS} more"]
+
+
+def _size(num_bytes: int) -> str:
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:.1f} {unit}"
+    return f"{num_bytes} bytes"

@@ -1,0 +1,105 @@
+"""Grids of georeferenced pixels: affine coefficients, points from one system to another, a band brought onto another grid."""
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from rasterio.crs import CRS
+from rasterio.enums import Resampling
+from rasterio.transform import Affine
+from rasterio.warp import reproject
+from rasterio.warp import transform as warp_points
+
+GeoTransform = tuple[float, float, float, float, float, float]
+NO_DRIVERS = "HTTP WMS WMTS WCS STACIT STACTA EEDA EEDAI PLMOSAIC DAAS VRT GTI MRF KMLSUPEROVERLAY"
+"""Drivers that go to the network or to other files; read when GDAL registers its drivers, before the first file."""
+os.environ["GDAL_SKIP"] = NO_DRIVERS
+
+
+def north_up(*, left: float, top: float, gsd: float) -> GeoTransform:
+    """Affine coefficients (a, b, c, d, e, f) of a north-up grid with its upper-left corner at (left, top), in metres."""
+    return (gsd, 0.0, left, 0.0, -gsd, top)
+
+
+def reproject_points(
+    first: list[float], second: list[float], *, source_epsg: int, target_epsg: int
+) -> tuple[list[float], list[float]]:
+    """Points from one coordinate system to another; always (x or longitude, y or latitude)."""
+    xs, ys = warp_points(CRS.from_epsg(source_epsg), CRS.from_epsg(target_epsg), first, second)
+    return list(xs), list(ys)
+
+
+def degrees(
+    xs: npt.NDArray[Any], ys: npt.NDArray[Any], *, crs: str
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Longitudes and latitudes (WGS84) of points (N,) of a system (`EPSG:n` or well-known text); NaN where there are none."""
+    try:
+        found = np.array(warp_points(_system(crs), _system("EPSG:4326"), xs.tolist(), ys.tolist()))
+    except Exception:  # GDAL's own have no public ancestor: one of them is outside of the system
+        found = np.full((2, len(xs)), np.nan)
+    found[:, ~np.isfinite(found).all(0)] = np.nan
+    return found[0], found[1]
+
+
+@lru_cache(maxsize=256)
+def _system(crs: str) -> CRS:
+    return CRS.from_user_input(crs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A grid of square pixels: its system (`EPSG:n` or well-known text), affine coefficients and shape (H, W)."""
+
+    crs: str
+    epsg: int | None
+    transform: GeoTransform
+    shape: tuple[int, int]
+
+    @property
+    def bounds(self) -> tuple[float, float, float, float]:
+        """Left, right, bottom, top."""
+        a, _, c, _, e, f = self.transform
+        (left, right), (bottom, top) = sorted((c, c + a * self.shape[1])), sorted((f, f + e * self.shape[0]))
+        return left, right, bottom, top
+
+    def times(self, shape: tuple[int, int], transform: GeoTransform) -> int:
+        """How many of its pixels along each side make up one of a band (h, w), corner to corner; 0 if none do."""
+        a, b, left, d, e, top = transform
+        times = max(1, round(a / self.transform[0]))
+        fine = (a / times, b, left, d, e / times, top)
+        return times if fine == self.transform and (times * shape[0], times * shape[1]) == self.shape else 0
+
+
+def regrid(
+    band: npt.NDArray[Any],
+    *,
+    transform: GeoTransform,
+    grid: Grid,
+    how: Literal["bilinear", "nearest"],
+    nodata: float,
+) -> npt.NDArray[Any]:
+    """Brings one band (h, w) onto another grid of the same coordinate reference system.
+
+    `nodata` pixels take no part in the interpolation; a target pixel without any other neighbour becomes `nodata`.
+
+    Returns:
+        (H, W) of `grid.shape`, same dtype.
+    """
+    if how == "nearest" and (times := grid.times((band.shape[0], band.shape[1]), transform)):
+        return band.repeat(times, axis=0).repeat(times, axis=1)  # (H, W), the same pixels in a tenth of the time
+    target = np.full(grid.shape, nodata, dtype=band.dtype)
+    reproject(
+        band,
+        target,
+        src_transform=Affine(*transform),
+        src_crs=grid.crs,
+        src_nodata=nodata,
+        dst_transform=Affine(*grid.transform),
+        dst_crs=grid.crs,
+        dst_nodata=nodata,
+        resampling=Resampling[how],
+    )
+    return target  # (H, W)

@@ -1,0 +1,153 @@
+"""Georeferenced rasters written losslessly, and compared with what they read back as."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import rasterio
+from rasterio.crs import CRS
+from rasterio.enums import ColorInterp
+from rasterio.transform import Affine
+
+from dithc.data.grids import GeoTransform
+from dithc.data.raster.reading import READING, Driver, opened
+
+# JPEG 2000 is only lossless with the reversible 5/3 wavelet, every quality layer kept, and no chroma subsampling.
+CREATION_OPTIONS: dict[Driver, dict[str, str]] = {
+    "GTiff": {"compress": "deflate", "predictor": "2"},
+    "JP2OpenJPEG": {"QUALITY": "100", "REVERSIBLE": "YES", "YCBCR420": "NO"},
+}
+COG_BLOCK, COG_SMALLEST_BLOCK = 512, 128  # pixels; GDAL's own, and the least that it takes
+
+
+def write_geotiff(
+    path: Path,
+    array_chw: npt.NDArray[Any],
+    *,
+    transform: GeoTransform | None,
+    epsg: int | None,
+    nodata: float | None = None,
+    driver: Driver = "GTiff",
+    verify: bool = False,
+) -> None:
+    """Writes one raster losslessly; the caller chooses a temporary name or folder if it must appear atomically.
+
+    Args:
+        path: file to write; its folder exists.
+        array_chw: (C, H, W), any dtype the driver stores losslessly (GTiff: all; JP2OpenJPEG: uint8, uint16, int16).
+        transform: affine coefficients (a, b, c, d, e, f): x = a*col + b*row + c, y = d*col + e*row + f; None for an image
+            without georeference.
+        epsg: code of the coordinate reference system; None likewise.
+        nodata: value written as the file's nodata; Sentinel-2 JP2 files carry none (their metadata says 0).
+        verify: read the file back and compare every pixel, so that a full disk or a lossy codec cannot pass unnoticed.
+
+    Raises:
+        ValueError: array_chw has not three dimensions.
+        OSError: the file cannot be written, or does not hold what was written.
+    """
+    if array_chw.ndim != 3:
+        raise ValueError(f"write_geotiff takes an array (C, H, W), got the shape {array_chw.shape}; add the band axis")
+    count, height, width = array_chw.shape
+    profile = {"count": count, "height": height, "width": width, "dtype": array_chw.dtype, "nodata": nodata}
+    place = {} if epsg is None or transform is None else {"crs": CRS.from_epsg(epsg), "transform": Affine(*transform)}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
+            with rasterio.open(path, "w", driver=driver, **profile, **place, **CREATION_OPTIONS[driver]) as target:
+                target.write(array_chw)
+            if verify:
+                with rasterio.Env(**READING), rasterio.open(path, driver=driver) as source:
+                    same = np.array_equal(source.read(), array_chw)
+    except rasterio.errors.RasterioError as error:
+        raise OSError(f"cannot write {path} with GDAL driver {driver}: {error}") from error
+    if verify and not same:
+        raise OSError(f"{path} reads back other pixels than were written with {driver}: is the disk full or failing?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BandLabel:
+    """What a file says of one of its bands.
+
+    Attributes:
+        name: such as B04.
+        units: of physical values.
+        scale: physical = stored * scale + offset.
+        offset: see `scale`.
+        wavelength_nm: centre of the band, None where it is not known.
+        shown: `red`, `green` or `blue` where it is displayed as that.
+    """
+
+    name: str
+    units: str
+    scale: float = 1.0
+    offset: float = 0.0
+    wavelength_nm: float | None = None
+    shown: Literal["red", "green", "blue"] | None = None
+
+
+def write_cog(
+    path: Path,
+    array_chw: npt.NDArray[Any],
+    *,
+    bands: Sequence[BandLabel],
+    tags: Mapping[str, str],
+    nodata: float | None = None,
+    valid: npt.NDArray[np.bool_] | None = None,
+    crs: str | None = None,
+    transform: GeoTransform | None = None,
+) -> None:
+    """Writes a cloud-optimised GeoTIFF losslessly, reads it back and compares every pixel.
+
+    Args:
+        path: file to write; its folder exists.
+        array_chw: (C, H, W), integers.
+        bands: what is said of each band.
+        tags: of the whole file.
+        nodata: value that means no data; pixels that are not valid have it already.
+        valid: (H, W), for files without such a value: written as the file's mask.
+        crs: `EPSG:n` or well-known text; None for pixels that are nowhere.
+        transform: affine coefficients, with `crs`.
+
+    Raises:
+        OSError: the file cannot be written, or does not hold what was written.
+    """
+    count, height, width = array_chw.shape
+    block = min(
+        COG_BLOCK, max(COG_SMALLEST_BLOCK, -(-max(height, width) // 16) * 16)
+    )  # TIFF counts blocks in 16 pixels
+    profile = {"count": count, "height": height, "width": width, "dtype": array_chw.dtype, "nodata": nodata}
+    place = (
+        {} if crs is None or transform is None else {"crs": CRS.from_user_input(crs), "transform": Affine(*transform)}
+    )
+    options = {"compress": "deflate", "predictor": "yes", "blocksize": str(block), "overviews": "auto"}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
+            with rasterio.open(path, "w", driver="COG", **profile, **place, **options) as target:
+                target.write(array_chw)
+                if valid is not None:
+                    target.write_mask(valid)
+                target.update_tags(**tags)
+                _label(target, bands)
+            with opened(path, "GTiff") as source:
+                same = np.array_equal(source.read(), array_chw)
+                same &= valid is None or np.array_equal(source.dataset_mask() != 0, valid)
+    except Exception as error:  # what GDAL says at closing has no public ancestor
+        raise OSError(f"cannot write {path}: {error}") from error
+    if not same:
+        raise OSError(f"{path} reads back other pixels than were written: is the disk full or failing?")
+
+
+def _label(target: Any, bands: Sequence[BandLabel]) -> None:
+    target.descriptions = [band.name for band in bands]
+    target.units = [band.units for band in bands]
+    target.scales = [band.scale for band in bands]
+    target.offsets = [band.offset for band in bands]
+    target.colorinterp = [ColorInterp[band.shown or "undefined"] for band in bands]
+    for number, band in enumerate(bands, start=1):
+        if band.wavelength_nm is not None:
+            target.update_tags(number, ns="IMAGERY", CENTRAL_WAVELENGTH_UM=f"{band.wavelength_nm / 1000:.6g}")

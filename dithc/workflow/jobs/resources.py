@@ -1,0 +1,182 @@
+"""What jobs ask of the scheduler, and how their ranks are started; the same wherever the workflow's files are read."""
+
+import shlex
+from functools import cache
+from pathlib import Path
+
+from dithc.config import Experiment, Machine
+from dithc.log import problem
+from dithc.workflow.jobs.sizing import Needs, needs
+
+# Left of a node for the engine that starts a job, and for the operating system.
+RESERVED_MB = 500
+READING_CORES = 16  # of a job that reads scenes, one for each process, where `resources` asks for no other number
+RANKED = ("train", "sample")  # stages whose jobs are started as ranks
+RESUMED = ("train", "sample")  # stages that stop before the end of their walltime, and go on in another job
+MEMORY_REMEDY = {
+    "train": "lower `micro_batch`, set `recompute: block` or `sharding: zero1`, or take more or larger nodes",
+    "sample": "lower `batch` of the evaluation, or take larger nodes",
+}
+
+
+class Jobs:
+    """Cores, memory, walltime and launch of the jobs of an experiment.
+
+    Attributes:
+        cores: of a node; where no scheduler runs the jobs, those that the workflow was given.
+    """
+
+    def __init__(self, experiment: Experiment, *, cores: int | None) -> None:
+        self.experiment = experiment
+        self.cores = self.machine.node_cores or cores or 1
+        self._needs = cache(self._sized)
+
+    @property
+    def machine(self) -> Machine:
+        """How ranks are started."""
+        return self.experiment.machine
+
+    def threads(self, stage: str) -> int:
+        """Cores of a stage's job on a node, all ranks of it together."""
+        if stage == "stage":
+            return min(self.experiment.resources_of(stage).cpus or READING_CORES, self.cores)
+        if stage not in RANKED:
+            return min(self.experiment.resources_of(stage).cpus or self.cores, self.cores)
+        ranks = self.machine.launched_per_node
+        return ranks * self.rank_cpus if ranks else self.cores
+
+    @property
+    def prologue(self) -> str:
+        """Shell words that run the site's lines before a command (`machine.prologue`), and end it loudly where one fails."""
+        if self.machine.prologue is None:
+            return ""
+        path = Path(self.machine.prologue).resolve()
+        error = problem(
+            f"machine.prologue {path}",
+            got="a line of it failed (above), or the file is not there",
+            expected="a file whose lines all succeed in a shell that is not interactive",
+            remedy=f"try it: bash -e {shlex.quote(str(path))}; `module` may need /etc/profile.d/modules.sh or lmod.sh before it",
+        )
+        told = shlex.quote(f"printf '%s\\n' {shlex.quote(f'error: {error}')} >&2; exit 2")
+        return f"trap {told} EXIT; set -e; source {shlex.quote(str(path))}; trap - EXIT; "
+
+    @property
+    def rank_cpus(self) -> int:
+        """Cores of one rank; all of a node where the machine decides how many ranks share them."""
+        return self.machine.cpus_per_rank or max(1, self.cores // (self.machine.launched_per_node or 1))
+
+    @property
+    def tasks(self) -> int:
+        """Ranks as the scheduler is told; those of one machine start as one task where it decides their number. 0 where
+        `tasks_per_node` says it: Slurm's plugin takes one of them, and with this one alone may fill some nodes and not others."""
+        return 0 if self.tasks_per_node else self.machine.ranks or self.machine.nodes
+
+    @property
+    def tasks_per_node(self) -> int:
+        """Ranks on every node as Slurm's plugin is told, where there are several; else 0."""
+        per_node = self.machine.launched_per_node or 1
+        return per_node if self.machine.scheduler == "slurm" and per_node > 1 else 0
+
+    @property
+    def mpi(self) -> str:
+        """The launcher as the scheduler's plugin wants it: empty where one rank is started."""
+        return self.machine.launcher if self.machine.ranks != 1 else ""
+
+    def launch(self, stage: str, name: str) -> str:
+        """Arguments of `dithc launch` for a training or sampling."""
+        machine = self.machine
+        launcher = machine.launcher if machine.ranks != 1 else "none"
+        words = f"--launcher {launcher} --nodes {machine.nodes}"
+        if machine.ranks is None:
+            cpus = f"--cpus {machine.cpus_per_rank}" if machine.cpus_per_rank else f"--node-cpus {self.cores}"
+            words += f" --strategy {machine.strategy} {cpus}"
+        else:
+            words += f" --ranks {machine.ranks} --cpus {self.rank_cpus}"
+        if launcher == "srun" and machine.srun_mpi != "auto":
+            words += f" --srun-mpi {machine.srun_mpi}"
+        if machine.walltime:
+            words += f" --walltime-minutes {self.runtime(stage, name)}"
+        return f"{words} --scheduler {machine.scheduler}" if machine.scheduler != "none" else words
+
+    def mem_mb(self, stage: str, name: str = "") -> int:
+        """Megabytes of a node that a job asks for."""
+        asked = self.experiment.resources_of(stage).mem_mb
+        if asked is None and stage == "bench":  # alone on its node
+            return max(RESERVED_MB, (self.machine.node_memory_mb or 16_000) - 2 * RESERVED_MB)
+        return asked or self._needs(stage, name).memory_mb
+
+    def runtime(self, stage: str, name: str = "") -> int:
+        """Minutes of walltime that a job asks for: what it needs, at most what it can get."""
+        wanted = self.experiment.resources_of(stage).runtime or self._needs(stage, name).minutes
+        longest = self.machine.max_minutes
+        return wanted if longest is None else min(wanted, max(1, longest // self._together(stage)))
+
+    def _together(self, stage: str) -> int:
+        """Jobs that at most go through the queue one after the other as one (`group` of the rules), this stage's among them."""
+        experiment = self.experiment
+        if stage in ("synthesize", "stage", "tiles"):
+            return 3
+        if stage in ("codec", "latents"):
+            return 1 + max((self._codecs().count(codec) for codec in self._codecs()), default=1)
+        if stage in ("features", "fid"):
+            return max(
+                1, 3 * len(experiment.evaluations)
+            )  # features of each, and of the tiles it is compared with, and its FID
+        return 1
+
+    def _codecs(self) -> list[str]:
+        return [dataset.codec for dataset in self.experiment.datasets.values()]
+
+    def check(self, planned: list[tuple[str, str]]) -> list[str]:
+        """Compares what jobs ask with what a node and a queue give.
+
+        Args:
+            planned: stage and name of every job that will run.
+
+        Returns:
+            A sentence for every job that will ask for more time than it can get; it starts all the same.
+
+        Raises:
+            UserError: a job can never start: more memory than a node has, or a longer walltime than is allowed was asked for.
+        """
+        faults, notes = [], []
+        for stage, name in planned:
+            memory, most = self.mem_mb(stage, name), self.machine.node_memory_mb
+            if most is not None and memory > most - RESERVED_MB:
+                remedy = MEMORY_REMEDY.get(stage, "use nodes with more memory")
+                faults.append(
+                    f"{stage} {name}: {memory} MB of memory, a node has {most} MB for jobs and the system; {remedy}"
+                )
+            asked, longest = self.experiment.resources_of(stage).runtime, self.machine.max_minutes
+            if longest is not None and asked is not None and asked > longest:
+                faults.append(f"{stage} {name}: resources.{stage}.runtime is {asked} minutes, jobs end after {longest}")
+            estimate = self._needs(stage, name).minutes
+            # Of a bundle a job's share is a division of the longest walltime; what a short one leaves is for the others.
+            given = self.runtime(stage, name) if self._together(stage) == 1 else longest
+            if longest is not None and given is not None and asked is None and estimate > given:
+                what = "it goes on in further jobs" if stage in RESUMED else "it may be ended before it is done"
+                notes.append(f"{stage} {name}: up to {estimate} minutes of work, its job has {given}: {what}")
+        if faults:
+            raise problem(
+                "jobs that this cluster can never start",
+                got="".join(f"\n    {line}" for line in faults),
+                expected="what `machine` of the profile says: node_memory_mb and max_minutes",
+                remedy="as said with each; or set `resources: {<stage>: {mem_mb: ..., runtime: ...}}` if an estimate is too high",
+            )
+        return notes
+
+    def _sized(self, stage: str, name: str) -> Needs:
+        machine, cores = self.machine, self.threads(stage)
+        most = (machine.node_memory_mb or 0) - RESERVED_MB
+        while True:
+            found = needs(
+                self.experiment,
+                stage,
+                name,
+                ranks_per_node=machine.launched_per_node or 1,
+                ranks=machine.ranks or machine.nodes,
+                cores=cores,
+            )
+            if stage != "stage" or cores == 1 or most < 0 or found.memory_mb <= most:
+                return found
+            cores -= 1  # processes that read scenes are not more than have room

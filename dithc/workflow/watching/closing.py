@@ -1,0 +1,184 @@
+"""The last words on an experiment: its scores with what they depend on, what took the time, what was warned of, what is where."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from dithc.config import datasets
+from dithc.log import UserError
+from dithc.runs import Manifest
+from dithc.workflow.watching.fitting import INDENT, cut, folded, shortened
+from dithc.workflow.watching.look import AGAIN
+from dithc.workflow.watching.progress import Progress, Status
+from dithc.workflow.watching.standing import joined, span
+from dithc.workflow.watching.tails import LAST_LINES, tail
+from dithc.workflow.watching.warned import LONGEST, Kind, Warned
+
+LONGEST_NAME = 32
+MOST_SCORES, MOST_WARNINGS, MOST_STORES = 24, 8, 8
+SIGKILL = "SIGKILL"
+KILLED = (
+    "a kernel that is out of memory does this (`dmesg` names the process), and schedulers do; "
+    "give the stage more memory, or have it do less at once"
+)
+
+
+class Closing:
+    """What a person wants to know of an experiment on which the work has ended, in lines that fit.
+
+    Args:
+        progress: the experiment.
+        status: its last look.
+        width: of a line at most, but for paths; None where there is no terminal.
+    """
+
+    def __init__(self, progress: Progress, status: Status, *, width: int | None = None) -> None:
+        self.progress, self.status, self.width = progress, status, width
+
+    def summary(self, *, warned: Warned, since: float, seconds: float) -> list[str]:
+        """Scores, times, products, warnings, and how much is done.
+
+        Args:
+            warned: what the driver warned of; what stages did, in logs written at or after `since`, is added.
+            since: in seconds since 1970.
+            seconds: that the work took.
+        """
+        for one in self.status.standings:
+            log = self.progress.base / one.stage.log
+            if log.exists() and log.stat().st_mtime >= since:
+                warned.read(log, where=one.stage.title)
+        lines = [*_scores(self.progress, self.status), *_times(self.status), *_made(self.progress, self.status)]
+        lines += [*_warnings(list(warned.kinds())), f"{self.status.summary()}; it took {span(seconds)}"]
+        return folded(lines, width=self.width)
+
+    def failure(self, ended: Mapping[str, str], *, is_told: bool) -> list[str]:
+        """Stages that failed: their last words, their logs, and what to do.
+
+        Args:
+            ended: how the commands of failed jobs ended (`Engine.ended`).
+            is_told: the driver has named them already.
+        """
+        lines = [] if is_told else self.status.failures()
+        silent = [one for one in self.status.standings if one.state == "stopped" and one.stage.log in ended]
+        for one in silent:
+            how = ended[one.stage.log]
+            is_saved = how == f"status {AGAIN}"
+            why = "stopped and saved, to be started again" if is_saved else f"ended without saying why ({how})"
+            lines += [f"{one.stage.title} {why}; its log: {one.log or 'none'}"]
+            lines += [f"  | {line}" for line in (tail(one.log) if one.log is not None else [])[-LAST_LINES:]]
+            lines += [f"  remedy: {KILLED}"] if SIGKILL in ended[one.stage.log] else []
+        if not lines and not is_told:
+            return []
+        waiting, done = self.status.count("waiting"), self.status.count("done")
+        lines += [
+            f"{waiting} stages were not begun, {done} are done and stay; start the same command again to go on from there"
+        ]
+        return folded(lines, width=self.width)
+
+
+def _scores(progress: Progress, status: Status) -> list[str]:
+    """FID and KID of every evaluation, under the data set, extractor and rendering that they depend on."""
+    matrix, rows = progress.matrix, []
+    for one in status.standings:
+        if one.stage.rule != "fid" or one.state != "done":
+            continue
+        try:
+            numbers = Manifest.read(progress.base / one.stage.output, stage="fid").numbers
+        except UserError:  # it is being made again
+            continue
+        dataset = matrix.dataset_of(one.stage.name)
+        extractor = matrix.experiment.evaluations[one.stage.name].extractor
+        known = "" if numbers["comparable"] else ", comparable with scores of this extractor alone"
+        display = rendering(matrix.experiment.datasets[dataset].rendering)
+        head = f"scores of {dataset}: extractor {extractor} ({numbers['sha256'][:12]}{known}), rendering {display}"
+        rows.append((head, one.stage.name, numbers))
+    names = max((len(shortened(name, LONGEST_NAME)) for _, name, _ in rows), default=0)
+    lines = []
+    for head, group in groupby(rows[:MOST_SCORES], key=lambda row: row[0]):
+        lines += [head, *(f"{INDENT}{shortened(name, LONGEST_NAME):<{names}}  {_score(it)}" for _, name, it in group)]
+    return lines + ([f"{INDENT}and {len(rows) - MOST_SCORES} more"] if len(rows) > MOST_SCORES else [])
+
+
+def rendering(display: datasets.Rendering) -> str:
+    """How tiles become the 8-bit pictures that are judged: `B04 B03 B02, 0 to 0.3`."""
+    low, high = (
+        "/".join(f"{value:g}" for value in end) if isinstance(end, tuple) else f"{end:g}"
+        for end in (display.low, display.high)
+    )
+    return f"{' '.join(map(str, display.bands))}, {low} to {high}"
+
+
+def _score(numbers: Any) -> str:
+    floor = f"floor {numbers['floor']:.4g}" if numbers.get("floor") is not None else "no floor"
+    kid = f"KID {numbers['kid']:.4g}{_interval(numbers.get('kid_interval'))}" if numbers.get("kid") is not None else ""
+    fid = f"FID {numbers['fid']:.4g}{_interval(numbers.get('fid_interval'))}"
+    return joined(fid, floor, kid, f"n {numbers['n_generated']} generated, {numbers['n_real']} real")
+
+
+def _interval(ends: Sequence[float] | None) -> str:
+    return "" if ends is None else f" [{ends[0]:.4g}, {ends[1]:.4g}]"
+
+
+def _times(status: Status) -> list[str]:
+    """Seconds of work by kind of stage; of a training those of all its segments, which its last manifest has."""
+    seconds: dict[str, dict[str, float]] = {}
+    for one in status.standings:
+        if one.state == "done" and one.seconds is not None:
+            is_run = one.stage.kind == "run"
+            key = one.stage.name if is_run else one.stage.key
+            of_stage = seconds.setdefault(one.stage.manifest, {})
+            of_stage[key] = max(one.seconds, of_stage.get(key, 0.0))
+    sums = {name: sum(found.values()) for name, found in seconds.items()}
+    total = sum(sums.values())
+    if not total > 0:
+        return []
+    parts = [
+        f"{name} {span(sums[name])} ({sums[name] / total:.0%})" for name in sorted(sums, key=lambda name: -sums[name])
+    ]
+    return [f"time of all stages that are done, {span(total)} without starting them: {', '.join(parts)}"]
+
+
+def _made(progress: Progress, status: Status) -> list[str]:
+    """Where products are, of those kinds that were made."""
+    root, done = Path(progress.matrix.root), [one.stage for one in status.standings if one.state == "done"]
+    rules = {stage.rule for stage in done}
+    runs = list(dict.fromkeys(stage.name for stage in done if stage.kind == "run"))
+    stores = [str(_store(progress, run)) for run in runs[:MOST_STORES]]
+    more = [f"and {len(runs) - MOST_STORES} more"] if len(runs) > MOST_STORES else []
+    lines = [f"checkpoints: {', '.join(stores + more)}"] if runs else []
+    if "sample" in rules:
+        lines += [f"samples: {root / 'samples'}/NAME/grid.png; as GeoTIFF or zarr: dithc export --help"]
+    if status.report is not None:
+        lines += [f"figures: {root / 'figures'}, numbers: {root / 'report.json'}"]
+    what = f"`dithc status {root}` tells how far each stage is, `dithc show {root / 'tiles'}/NAME` describes any of it"
+    return [*lines, f"logs: {root / 'logs'}; {what}"] if done else []
+
+
+def _store(progress: Progress, run: str) -> Path | str:
+    """The folder of a run's checkpoints, as its newest manifest says."""
+    matrix = progress.matrix
+    for step in reversed(matrix.segments(run)):
+        try:
+            return str(Manifest.read(progress.base / matrix.segment(run, step), stage="train").numbers["store"])
+        except (UserError, KeyError):
+            continue
+    return f"{matrix.experiment.store}/{run}-*"
+
+
+def _warnings(kinds: Sequence[Kind]) -> list[str]:
+    if not kinds:
+        return ["no warnings"]
+    count = sum(kind.count for kind in kinds)
+    lines = [f"warnings: {count}, of {len(kinds)} kinds" if count > len(kinds) else f"warnings: {count}"]
+    lines += [f"{INDENT}{_often(kind)}{cut(kind.text, LONGEST)}" for kind in kinds[:MOST_WARNINGS]]
+    return lines + (
+        [f"{INDENT}and {len(kinds) - MOST_WARNINGS} kinds more, in the logs"] if len(kinds) > MOST_WARNINGS else []
+    )
+
+
+def _often(kind: Kind) -> str:
+    """Where a kind of warning was given: in one stage, or how often in several."""
+    if len(kind.where) == 1:
+        return f"{kind.where[0]}: "
+    return f"{kind.count} times, first in {kind.where[0]}: " if kind.where else ""

@@ -1,0 +1,164 @@
+"""Snakemake as a child: its text in a file, signals passed on, and what of its text is dithc's."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from dithc.workflow.watching.fitting import cut, folded
+from dithc.workflow.watching.tails import tail
+from dithc.workflow.watching.warned import LONGEST, TOLD, Warned
+
+DRIVER_ROOM = "workflow"
+USER_ERROR = "UserError in file "
+ITS_ERROR = re.compile(r"\w*(Exception|Error)\b")
+LAST_LINES = 20
+ENDED = re.compile(r"(?:died with <Signals\.(\w+): \d+>|returned non-zero exit status (\d+))\.$")
+ITS_LOG = re.compile(r"    log: (\S+)")
+BY_SIGNAL = 128  # a shell's status of a command that a signal ended is this and the signal's number
+
+
+class Engine:
+    """Snakemake in a `with` block; the block's end does not end it.
+
+    It has a process group of its own: Ctrl-C and a hang-up reach it and its jobs once, as a terminal sends them; SIGTERM reaches
+    Snakemake alone. It writes into the file itself, so it goes on undisturbed when this process is killed.
+
+    Args:
+        words: its arguments.
+        log: the file for all that it says.
+
+    Attributes:
+        stopped_by: the signal that was passed on last; None for none.
+    """
+
+    def __init__(self, words: Sequence[str], *, log: Path) -> None:
+        self.line = [str(Path(sys.executable).parent / "snakemake"), *words]
+        self.log = log
+        self._child: subprocess.Popen[bytes] | None = None
+        self._before: dict[signal.Signals, Any] = {}
+        self._read = 0
+        self.stopped_by: str | None = None
+
+    def __enter__(self) -> Self:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                self._before[number] = signal.signal(number, self._pass_on)
+        with self.log.open("wb") as file:
+            self._child = subprocess.Popen(
+                self.line, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, process_group=0
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @property
+    def pid(self) -> int:
+        """Of Snakemake, the driver of its jobs."""
+        assert self._child is not None
+        return self._child.pid
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status, 128 + n after signal n; None while it runs."""
+        assert self._child is not None
+        found = self._child.poll()
+        return 128 - found if found is not None and found < 0 else found
+
+    def new_lines(self) -> list[str]:
+        """The whole lines that it has written since the last call; once it has ended, all that is left."""
+        has_ended = self.status is not None
+        with self.log.open("rb") as file:
+            file.seek(self._read)
+            data = file.read()
+        whole = len(data) if has_ended else data.rfind(b"\n") + 1
+        self._read += whole
+        return data[:whole].decode(errors="replace").splitlines()
+
+    def fault(self) -> list[str]:
+        """dithc's error in its four lines, with which Snakemake ended before its first job; none where there is no such error."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        begin = next((number for number, line in enumerate(lines, start=1) if line.startswith(USER_ERROR)), len(lines))
+        rest = lines[begin:]
+        end = next((number for number, line in enumerate(rest) if line.startswith('  File "')), len(rest))
+        return [f"error: {rest[0]}", *rest[1:end]] if rest else []
+
+    def last_lines(self) -> list[str]:
+        """The end of its text, from its last error where it says one."""
+        lines = tail(self.log)
+        errors = [number for number, line in enumerate(lines) if ITS_ERROR.match(line)]
+        return lines[errors[-1] if errors else 0 :][-LAST_LINES:]
+
+    def ended(self) -> dict[str, str]:
+        """How the command of each failed job ended (`SIGKILL`, `status 2`), by the path of its log."""
+        how, found = "", dict[str, str]()
+        for line in self.log.read_text(errors="replace").splitlines():
+            if (end := ENDED.search(line)) is not None:
+                how = end.group(1) or _status_words(int(end.group(2)))
+            elif how and (log := ITS_LOG.match(line)) is not None:
+                found[log.group(1)], how = how, ""
+        return found
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        if self._child is None or self._child.poll() is not None:
+            return
+        self.stopped_by = signal.Signals(number).name
+        if number == signal.SIGTERM:
+            os.kill(self._child.pid, number)
+        else:
+            os.killpg(self._child.pid, number)
+
+
+def _status_words(status: int) -> str:
+    try:
+        return signal.Signals(status - BY_SIGNAL).name
+    except ValueError:
+        return f"status {status}"
+
+
+class Words:
+    """What a person is to see of Snakemake's text: what dithc's driver says, and each kind of warning of a stage once.
+
+    Args:
+        width: of a line at most, but for paths; None where there is no terminal.
+
+    Attributes:
+        has_error: whether the driver named one.
+        driver: what the driver itself warned of; stages leave theirs in their logs.
+    """
+
+    def __init__(self, *, width: int | None = None) -> None:
+        self.has_error, self.width = False, width
+        self.driver = Warned()
+        self._stages = Warned()
+        self._in_block = self._is_driver = False
+
+    def of(self, lines: Sequence[str]) -> list[str]:
+        """The lines to show; those that are indented under one belong to it."""
+        shown = []
+        for line in lines:
+            if (found := TOLD.match(line)) is not None:
+                self._in_block = self._is_wanted(found.group(1), found.group(2) or "", line)
+            elif not line.startswith("  "):
+                self._in_block = False
+            if self._in_block:
+                shown.append(line if self._is_driver else cut(line, LONGEST))
+        return folded(shown, width=self.width)
+
+    def _is_wanted(self, room: str, level: str, line: str) -> bool:
+        self._is_driver = room == DRIVER_ROOM
+        if self._is_driver:
+            self.has_error |= level.startswith("error")
+            self.driver.add(line)
+            return True
+        return self._stages.add(line)

@@ -1,0 +1,264 @@
+"""One look at the stages of an experiment: the scheduler's word first, then what is on disk."""
+
+import math
+import time
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dithc.cluster import Job, Queue, ended_because, waits_in_vain
+from dithc.log import UserError
+from dithc.runs import Manifest, Store, digest, outcome
+from dithc.sealed import parse, plain
+from dithc.workflow.matrix import Matrix
+from dithc.workflow.stages import Stage
+from dithc.workflow.watching.standing import Driver, Standing, joined, pace, span
+from dithc.workflow.watching.tails import Training, bar_of, error_of, tail, training_at
+
+AGAIN = 75  # "stopped and saved, run me again"
+DIGEST = "?" * 12  # as `digest` writes it; another run's name may begin with this one's
+SLACK_SECONDS = 2.0  # between the clocks of a file server and of a driver
+SILENT_SECONDS, SILENT_STEPS = 120.0, 10  # a running training that made no step for so long is said to be silent
+
+
+class Look:
+    """What is known at one moment, asked of one stage after the other.
+
+    Attributes:
+        matched: the jobs that belong to stages, by the stage's key.
+    """
+
+    def __init__(
+        self,
+        matrix: Matrix,
+        base: Path,
+        *,
+        stages: list[Stage],
+        jobs: list[Job],
+        queue: Queue | None,
+        driver: Driver | None,
+        since: float = 0.0,
+    ) -> None:
+        self.matrix, self.base, self.jobs, self.queue, self.driver = matrix, base, jobs, queue, driver
+        self.now = time.time()
+        self.since = max(since, driver.began if driver is not None else 0.0) - SLACK_SECONDS
+        self.matched: dict[str, Job] = {}
+        self._store, self._steps = cache(self._found_store), cache(self._found_steps)
+        self.titles = {stage.output: stage.title for stage in stages}
+
+    def at(self, stage: Stage) -> Standing:
+        """Where a stage is: the scheduler's word first, then what is on disk."""
+        job, output = self._job(stage), self.base / stage.output
+        if job is not None:
+            self.matched[stage.key] = job
+        if job is not None and job.waits:
+            saved = self._saved(stage)
+            return Standing(stage=stage, state="queued", words=joined(saved, asked(job)))
+        if job is not None and job.runs:
+            return self._running(stage, where=asked(job))
+        if output.exists():
+            return _done(stage, output, log=self.base / stage.log)
+        missing = next((path for path in stage.needs if not (self.base / path).exists()), None)
+        if missing is not None:
+            saved = self._saved(stage)
+            return Standing(
+                stage=stage, state="waiting", words=joined(saved, f"for {self.titles.get(missing, missing)}")
+            )
+        return self._begun(stage, job)
+
+    def _begun(self, stage: Stage, job: Job | None) -> Standing:
+        """A stage that has its inputs and no output, and no job in the queue."""
+        log = self.base / stage.log
+        written = log.stat().st_mtime if log.exists() else None
+        is_fresh = written is not None and written >= self.since
+        saved = self._saved(stage)
+        if job is not None and job.state != "COMPLETED" and job.status == AGAIN:
+            return Standing(stage=stage, state="waiting", words=joined(saved, "stopped and saved, to be run again"))
+        said = error_of(tail(log)) if is_fresh else []
+        if job is not None and job.state != "COMPLETED":
+            found = self.queue.log(self.base, job) if self.queue is not None and not said else None
+            why, remedy = ended_because(job)
+            lines = said or error_of(tail(found) if found else []) or [why]
+            words = f"job {job.id} ended {job.state}: {why}; remedy: {remedy}"
+            return Standing(stage=stage, state="failed", words=words, why=tuple(lines), log=found or log)
+        if said:
+            return Standing(stage=stage, state="failed", words=_first_words(said), why=tuple(said), log=log)
+        if is_fresh and self.driver is not None:
+            return self._running(stage, where=f"on {self.driver.host}")
+        if is_fresh:
+            words = joined(saved, "begun, and nobody works on it: start again to go on")
+            return Standing(stage=stage, state="stopped", words=words, log=log)
+        turn = "for its turn" if self.driver is not None else "not started"
+        return Standing(stage=stage, state="waiting", words=joined(saved, turn))
+
+    def _job(self, stage: Stage) -> Job | None:
+        """The job that tells most of a stage: one in the queue before one that has ended, a later before an earlier."""
+        own = [job for job in self.jobs if _key(job) == stage.key]
+        groups = [job for job in self.jobs if job.active and _is_in_group(stage, job)]
+        if not own and groups and not (self.base / stage.output).exists():
+            own = [job for job in groups if job.waits] if not (self.base / stage.log).exists() else groups
+        return max(own, key=lambda job: (job.active, job.runs, _number(job.id)), default=None)
+
+    def _running(self, stage: Stage, *, where: str) -> Standing:
+        log = self.base / stage.log
+        at = self._training(stage)
+        words, left = self._trained(stage, at) if stage.kind == "run" else self._far(stage, tail(log))
+        return Standing(
+            stage=stage,
+            state="running",
+            words=joined(words, where),
+            seconds_left=left,
+            training=at,
+            log=log if log.exists() else None,
+        )
+
+    def _far(self, stage: Stage, lines: list[str]) -> tuple[str, float | None]:
+        """How far a running stage is, in words, and the seconds it still needs."""
+        bar = bar_of(lines)
+        if stage.rule == "sample":
+            made, total = self._images(stage), self.matrix.experiment.evaluations[stage.name].images
+            left = bar[1] if bar else None
+            return joined(f"{made}/{total} images", f"{span(left)} left" if left is not None else ""), left
+        return bar or ("", None)
+
+    def _training(self, stage: Stage) -> Training | None:
+        store = self._store(stage.name) if stage.kind == "run" else None
+        return training_at(store.folder) if store is not None else None
+
+    def _trained(self, stage: Stage, at: Training | None) -> tuple[str, float | None]:
+        if at is None:
+            return "before its first step", None
+        steps = self.matrix.experiment.runs[stage.name].steps
+        left = (steps - at.step) * at.seconds_per_step
+        return joined(
+            f"step {at.step}/{steps}",
+            pace(at.seconds_per_step),
+            f"{span(left)} left",
+            "left out" if at.loss is None else f"loss {at.loss:.4f}",
+            f"{at.images_per_second:.1f} images/s" if at.images_per_second is not None else "",
+            self._silence(at),
+        ), left
+
+    def _silence(self, at: Training) -> str:
+        silent = self.now - at.time
+        is_silent = silent > max(SILENT_SECONDS, SILENT_STEPS * at.seconds_per_step)
+        return f"no step since {span(silent)}" if is_silent else ""
+
+    def _images(self, stage: Stage) -> int:
+        """Images in finished shards; every shard but the last has as many as the first."""
+        shards = sorted((self.base / stage.output).parent.glob("shard-*.json"))
+        try:
+            first = int(parse(plain(shards[0]).read_text())["images"]) if shards else 0
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+        return min(first * len(shards), self.matrix.experiment.evaluations[stage.name].images)
+
+    def _saved(self, stage: Stage) -> str:
+        """What is kept of a training that does not run."""
+        if stage.kind != "run":
+            return ""
+        run = self.matrix.experiment.runs[stage.name]
+        step = max((step for step in self._steps(stage.name) if step <= stage.step), default=0)
+        return f"step {step}/{run.steps} saved" if step > stage.step - run.segment_steps else ""
+
+    def _found_steps(self, run: str) -> list[int]:
+        store = self._store(run)
+        return store.steps() if store is not None else []
+
+    def _found_store(self, run: str) -> Store | None:
+        """The store folder of a run: the one its inputs name, or, where it starts from a file, the one last written."""
+        experiment = self.matrix.experiment
+        chosen, root = experiment.runs[run], self.base / experiment.store
+        spec = Manifest.spec_of(experiment, "train", run)
+        if chosen.init_file is not None:
+            found = [path for path in root.glob(f"{run}-{DIGEST}/spec.json") if _spec(path) == spec]
+            newest = max(found, key=lambda path: path.parent.stat().st_mtime, default=None)
+            return Store(newest.parent) if newest is not None else None
+        named: dict[str, Any] = {"spec": spec}
+        for key, path in self.matrix.train_input(run, chosen.segment_steps).items():
+            named[key] = _read_json(self.base / path).get("digest")
+        folder = root / f"{run}-{digest(named)}"
+        return Store(folder) if folder.is_dir() else None
+
+
+def asked(job: Job) -> str:
+    """What the scheduler says of a job in its queue: where it runs, or why it waits."""
+    if job.runs:
+        return f"job {job.id} on {job.nodes}" if job.nodes else f"job {job.id}"
+    vain = waits_in_vain(job)
+    words = f"job {job.id}: {job.reason or job.state.lower()}"
+    return f"{words}: will not start by itself: {vain[0]}; remedy: {vain[1]}" if vain is not None else words
+
+
+def _done(stage: Stage, output: Path, *, log: Path) -> Standing:
+    """A stage whose output is there; one that holds what it cannot have written has failed."""
+    content = _manifest(output) if output.suffix == ".json" else {}
+    written, seconds, numbers = content.get("written"), content.get("seconds"), content.get("numbers", {})
+    try:
+        if content:
+            outcome.check(numbers, stage=stage.manifest, path=output)
+    except UserError as error:
+        why = tuple(str(error).splitlines())
+        return Standing(stage=stage, state="failed", words=why[0], why=why, log=log if log.exists() else None)
+    try:
+        when = datetime.fromisoformat(str(written)).timestamp()
+    except (ValueError, OverflowError):  # no manifest, or one without its time
+        when = output.stat().st_mtime
+    told = []
+    if stage.kind == "run" and numbers.get("loss_last100") is not None:
+        told += [f"loss {numbers['loss_last100']:.4f}"]
+        told += [f"{numbers['images_per_second']:.1f} images/s"] if numbers.get("images_per_second") else []
+    if stage.rule == "fid" and content:
+        told += [f"FID {numbers['fid']:.2f}"]
+    seconds = numbers.get("training_seconds", seconds) if stage.kind == "run" else seconds
+    return Standing(
+        stage=stage,
+        state="done",
+        words=joined(*told),
+        when=when,
+        seconds=seconds if isinstance(seconds, int | float) and 0 <= seconds < math.inf else None,
+    )
+
+
+def _key(job: Job) -> str:
+    """`rule_tiles_wildcards_dataset=sentinel2` (or without the names of wildcards) as `tiles_sentinel2`."""
+    rule, _, wildcards = job.what.removeprefix("rule_").partition("_wildcards_")
+    return "_".join([rule, *(word.rpartition("=")[2] for word in wildcards.split(",") if word)])
+
+
+def _is_in_group(stage: Stage, job: Job) -> bool:
+    """Whether a job is a group (`group_NAME_rule_rule`) that may hold a stage; which data sets it is about is not told."""
+    return job.what.startswith("group_") and f"_{stage.rule}_" in f"{job.what}_"
+
+
+def _number(name: str) -> int:
+    digits = name.partition("_")[0].partition(".")[0]
+    return int(digits) if digits.isdigit() else 0
+
+
+def _first_words(lines: list[str]) -> str:
+    return lines[0].partition("error: ")[2] or lines[-1].strip()
+
+
+def _spec(path: Path) -> dict[str, Any]:
+    """The settings that a store folder stands for."""
+    content = _read_json(path)
+    return {name: content[name] for name in content if name != "seal"}
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """What a manifest says; where its part on its making does not fit, itself alone."""
+    content = _read_json(path)
+    try:
+        return Manifest.joined(content, _read_json(Manifest.making_of(path)))
+    except (ValueError, TypeError, KeyError):
+        return content
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = parse(plain(path).read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,96 @@
+"""What happens in an experiment, as lines: what ends and fails between two looks, and that long stages go on."""
+
+import math
+import time
+
+from dithc.workflow.watching.fitting import shortened
+from dithc.workflow.watching.progress import Status
+from dithc.workflow.watching.standing import Standing, joined, span
+
+BEAT_SECONDS, LONGEST_BEAT_SECONDS = 60.0, 1800.0
+LONGEST_TITLE = 48
+TOUCHED_SECONDS = (
+    60.0  # Snakemake touches a file after its job has ended; one without a time in it is not made again by that
+)
+
+
+class Narrator:
+    """Tells each thing once.
+
+    Args:
+        beats: also that a stage still runs: after a minute, and then after pauses that double up to half an hour; for logs,
+            which are not drawn again. Where jobs only wait in a queue, what the experiment as a whole waits for.
+    """
+
+    def __init__(self, *, beats: bool) -> None:
+        self.beats = beats
+        self._before: dict[str, Standing] = {}
+        self._due: dict[
+            str, tuple[float, float]
+        ] = {}  # by the stage's key: when its next beat is due, and the pause before it
+
+    def events(self, status: Status, *, since: float = math.inf, now: float | None = None) -> list[str]:
+        """What has happened since the last call; of the first call, what was done at or after `since`."""
+        now = time.time() if now is None else now
+        told = [(one, self._event(one, since=since)) for one in status.standings]
+        told = [(one, words if words is not None else self._beat(one, now)) for one, words in told]
+        self._before = {one.stage.key: one for one in status.standings}
+        total = len(status.standings)
+        done = status.count("done") - sum(one.state == "done" for one, words in told if words is not None)
+        lines = []
+        for one, words in told:
+            if words is None:
+                continue
+            done += one.state == "done"
+            place = f"[{done:>{len(str(total))}}/{total}]" if one.state == "done" else ""
+            lines.append(_line(now, place or " " * len(f"[{total}/{total}]"), one, words))
+        return lines or self._queue(status, now)
+
+    def _event(self, one: Standing, *, since: float) -> str | None:
+        before = self._before.get(one.stage.key)
+        was_done = one.state == "done" and (one.when is None or one.when < since)
+        state = before.state if before is not None else "done" if was_done else "waiting"
+        if one.state == "done" and (state != "done" or _is_again(before, one)):
+            took = span(max(1.0, one.seconds)) if one.seconds is not None else ""
+            if one.stage.kind == "run":  # its time is that of all segments so far
+                return joined("done", f"{took} of training" if took else "", one.words)
+            return joined(f"done in {took}" if took else "done", one.words)
+        if one.state != state and one.state in ("failed", "stopped"):
+            return f"{one.state}: {one.words}"
+        return None
+
+    def _beat(self, one: Standing, now: float) -> str | None:
+        if one.state != "running":
+            self._due.pop(one.stage.key, None)
+            return None
+        return joined("running", one.words) if self._is_due(one.stage.key, now) else None
+
+    def _queue(self, status: Status, now: float) -> list[str]:
+        """Where nothing runs and jobs wait in a queue, that they do."""
+        if status.count("running") or not status.count("queued"):
+            self._due.pop("", None)
+            return []
+        return [f"{_clock(now)} {status.summary()}"] if self._is_due("", now) else []
+
+    def _is_due(self, key: str, now: float) -> bool:
+        due, pause = self._due.setdefault(key, (now + BEAT_SECONDS, BEAT_SECONDS))
+        if not self.beats or now < due:
+            return False
+        pause = min(2 * pause, LONGEST_BEAT_SECONDS)
+        self._due[key] = (now + pause, pause)
+        return True
+
+
+def _is_again(before: Standing | None, one: Standing) -> bool:
+    """Whether a stage that was done has been made again."""
+    if before is None or before.when is None or one.when is None:
+        return False
+    return one.when - before.when > (TOUCHED_SECONDS if one.seconds is None else 0.0)
+
+
+def _line(now: float, place: str, one: Standing, words: str) -> str:
+    return f"{_clock(now)} {place} {shortened(one.stage.title, LONGEST_TITLE)}: {words}".rstrip(": ")
+
+
+def _clock(now: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(now))

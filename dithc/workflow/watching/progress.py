@@ -1,0 +1,180 @@
+"""How far an experiment is: every stage, from manifests, logs, the store, the driver's lease and the scheduler's jobs."""
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dithc.cluster import Job, Queue, queue_of
+from dithc.log import problem
+from dithc.runs import Lease
+from dithc.sealed import parse, plain
+from dithc.workflow.matrix import Matrix
+from dithc.workflow.stages import stages_of
+from dithc.workflow.watching.look import Look, asked
+from dithc.workflow.watching.standing import Driver, Standing, State, joined, span
+
+BEGUN: tuple[State, ...] = ("failed", "running", "queued", "stopped")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """Where an experiment is.
+
+    Attributes:
+        name: of the experiment.
+        standings: of all stages.
+        driver: who works on it; None for nobody.
+        others: jobs in the scheduler's queue that are none of the stages, in words.
+        report: where it is, once it is there and nothing before it is to be made again.
+    """
+
+    name: str
+    standings: list[Standing]
+    driver: Driver | None
+    others: list[str]
+    report: Path | None
+
+    def count(self, state: State) -> int:
+        """How many stages are in a state."""
+        return sum(standing.state == state for standing in self.standings)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """What the running stages still need, as far as it is known."""
+        return max((one.seconds_left for one in self.standings if one.seconds_left is not None), default=None)
+
+    def summary(self) -> str:
+        """How much is done, and how long is left where that is known."""
+        done = f"{self.count('done')} of {len(self.standings)} stages done"
+        counts = [f"{self.count(state)} {state}" for state in BEGUN if self.count(state)]
+        left = f"about {span(self.seconds_left)} left of what runs" if self.seconds_left else ""
+        return f"{self.name}: {joined(done, *counts, left)}"
+
+    @property
+    def who(self) -> str:
+        """Who works on it."""
+        driver = self.driver
+        return f"driver: process {driver.pid} on {driver.host}" if driver is not None else "no driver works on it"
+
+    def failures(self) -> list[str]:
+        """What failed stages said last, and where their logs are."""
+        lines = []
+        for one in self.standings:
+            if one.state == "failed":
+                lines += [f"{one.stage.title} failed; its log: {one.log or 'none was written'}"]
+                lines += [f"  | {line}" for line in one.why]
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        stages = [
+            {
+                **{key: getattr(one.stage, key) for key in ("kind", "name", "rule", "step", "output")},
+                **{key: getattr(one, key) for key in ("state", "words", "when", "seconds", "seconds_left", "why")},
+                "log": str(one.log) if one.log is not None else None,
+                **({"training": asdict(one.training)} if one.training is not None else {}),
+            }
+            for one in self.standings
+        ]
+        driver = asdict(self.driver) if self.driver is not None else None
+        report = str(self.report) if self.report is not None else None
+        return {
+            "name": self.name,
+            "stages": stages,
+            "driver": driver,
+            "others": self.others,
+            "report": report,
+            "seconds_left": self.seconds_left,
+        }
+
+
+class Progress:
+    """Looks at `results/NAME`, as often as wanted; writes nothing.
+
+    Raises:
+        UserError: the folder holds no configuration, or one that cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._text = ""
+        self.matrix = self._read()
+
+    @property
+    def queue(self) -> Queue | None:
+        """The scheduler's, where one runs the jobs."""
+        scheduler = self.matrix.experiment.machine.scheduler
+        return queue_of(scheduler) if scheduler != "none" else None
+
+    def jobs(self) -> list[Job]:
+        """This experiment's jobs in the scheduler's queue; what became of those that have ended is asked too."""
+        queue = self.queue
+        if queue is None:
+            return []
+        try:
+            name = parse(plain(self.folder / "driver.json").read_text()).get("name")
+        except (OSError, ValueError, AttributeError):
+            name = None
+        jobs = [job for job in queue.jobs(self.base) if name is None or job.name == name]
+        ended = [job.id for job in jobs if not job.active and job.state != "COMPLETED"]
+        known = {job.id: job for job in queue.ended(ended)} if ended else {}
+        return [replace(known[job.id], what=job.what or known[job.id].what) if job.id in known else job for job in jobs]
+
+    @property
+    def driver(self) -> Driver | None:
+        """Who works on the experiment now."""
+        holder = Lease(self.folder).holder()
+        if holder is None or not isinstance(holder["id"], int):
+            return None
+        return Driver(host=holder["host"], pid=holder["pid"], began=holder["id"] / 1e9)
+
+    def look(self, jobs: list[Job] | None = None, *, since: float = 0.0) -> Status:
+        """Where every stage is now.
+
+        Args:
+            jobs: from the scheduler; it is asked where they are not given.
+            since: logs that are older, in seconds since 1970, tell nothing; as those from before the driver began.
+        """
+        self.matrix = self._read()
+        found = self.jobs() if jobs is None else jobs
+        driver = self.driver
+        stages = stages_of(self.matrix)
+        look = Look(self.matrix, self.base, stages=stages, jobs=found, queue=self.queue, driver=driver, since=since)
+        standings = [look.at(stage) for stage in stages]
+        report = self.base / self.matrix.root / "report.html"
+        # While a driver lives, one of before may be made again.
+        is_new = driver is None or (report.exists() and report.stat().st_mtime >= driver.began)
+        is_last = is_new and all(one.state == "done" for one in standings)
+        matched = {job.id for job in look.matched.values()}
+        others = [f"{job.title}: {asked(job)}" for job in found if job.active and job.id not in matched]
+        return Status(
+            name=self.matrix.experiment.name,
+            standings=standings,
+            driver=driver,
+            others=others,
+            report=report if is_last else None,
+        )
+
+    @property
+    def base(self) -> Path:
+        """The working folder, to which the configuration's paths are relative."""
+        parts = Path(self.matrix.root).parts
+        here = self.folder.resolve()
+        return Path(*here.parts[: -len(parts)]) if here.parts[-len(parts) :] == parts else Path.cwd()
+
+    def _read(self) -> Matrix:
+        path = self.folder / "config.json"
+        try:
+            text = plain(path).read_text()
+        except OSError as error:
+            raise problem(
+                f"nothing to tell of {self.folder}",
+                got=f"{path}: {error.strerror}",
+                expected="a folder results/NAME of an experiment that was started",
+                remedy="check the path; the folder is made when the first job starts",
+            ) from None
+        if text != self._text:
+            content = parse(text)
+            content.pop("seal", None)
+            self._text, self._matrix = text, Matrix(content)
+        return self._matrix

@@ -1,0 +1,116 @@
+"""A status as lines for people: one for each data set, codec, run, evaluation; aligned, cut to a width, in colours if wanted."""
+
+from dataclasses import dataclass
+from itertools import groupby
+
+from dithc.workflow.watching.fitting import cut
+from dithc.workflow.watching.progress import Status
+from dithc.workflow.watching.standing import Standing, State, clock, joined, span
+
+# What speaks for a thing of several stages, where not all are done.
+FIRST: tuple[State, ...] = ("failed", "running", "queued", "stopped", "waiting")
+ACTIVE: tuple[State, ...] = ("running", "queued", "failed")
+COLOURS: dict[State, int] = {"done": 32, "running": 36, "queued": 33, "waiting": 90, "stopped": 35, "failed": 31}
+LONGEST_NAME = 40
+GAP = "  "
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a status.
+
+    Attributes:
+        kind: data set, codec, run, extractor, features, evaluation, bench or report.
+        name: which; empty for the report.
+        state: of the stage that speaks for the thing.
+        done: stages done.
+        total: stages.
+        words: what there is to say.
+    """
+
+    kind: str
+    name: str
+    state: State
+    done: int
+    total: int
+    words: str
+
+
+def rows_of(status: Status) -> list[Row]:
+    """A line for each thing, in the order of the work."""
+    things = groupby(status.standings, key=lambda one: (one.stage.kind, one.stage.name))
+    return [_row(kind, name, list(standings)) for (kind, name), standings in things]
+
+
+def table(rows: list[Row], *, width: int | None = None, colour: bool = False) -> list[str]:
+    """Aligned lines; cut to `width` columns where it is given, the states in colours if asked for."""
+    names = max((len(row.name) for row in rows), default=0)
+    names = min(names, LONGEST_NAME if width is None else max(12, width // 4))
+    kinds = max((len(row.kind) for row in rows), default=0)
+    lines = []
+    for row in rows:
+        begin = f"{row.kind:<{kinds}}{GAP}{cut(row.name, names):<{names}}{GAP}"
+        line = cut(f"{begin}{row.state:<7}{GAP}{row.words}".rstrip(), width)
+        lines.append(_coloured(line, row.state, at=len(begin)) if colour else line)
+    return lines
+
+
+def lines_of(
+    status: Status,
+    *,
+    width: int | None = None,
+    height: int | None = None,
+    colour: bool = False,
+    only_active: bool = False,
+) -> list[str]:
+    """All that is to be seen of an experiment.
+
+    Args:
+        status: where it is.
+        width: of the lines at most, but for the path of the report.
+        height: number of lines at most; what waits and what is done goes first.
+        colour: the states in colours of a terminal.
+        only_active: without what waits and what is done.
+    """
+    rows = [row for row in rows_of(status) if row.state in ACTIVE or not only_active]
+    who = f"; {status.who}" if status.report is None and not only_active else ""
+    end = [*(f"also in the queue: {words}" for words in status.others), status.summary() + who]
+    end += [f"report: {status.report}"] if status.report is not None else []
+    room = max(0, height - len(end)) if height is not None else len(rows)
+    lines = table(_most_telling(rows, room), width=width, colour=colour)
+    return lines + [cut(line, width) if not line.startswith("report: ") else line for line in end]
+
+
+def _most_telling(rows: list[Row], room: int) -> list[Row]:
+    """As many rows as there is room for, in their order.
+
+    What waits goes first, from the last; then what is done, from the first.
+    """
+    waiting = [number for number, row in enumerate(rows) if row.state == "waiting"][::-1]
+    done = [number for number, row in enumerate(rows) if row.state == "done"]
+    left_out = set([*waiting, *done][: max(0, len(rows) - room)])
+    return [row for number, row in enumerate(rows) if number not in left_out][:room]
+
+
+def _row(kind: str, name: str, standings: list[Standing]) -> Row:
+    done = [one for one in standings if one.state == "done"]
+    if len(done) == len(standings):
+        return Row(kind, name, "done", len(done), len(standings), _all_done(kind, done))
+    speaks = next(one for state in FIRST for one in standings if one.state == state)
+    words = speaks.words
+    if len({one.stage.rule for one in standings}) > 1:
+        words = f"{speaks.stage.rule.removesuffix('_generated')}: {words}" if words else speaks.stage.rule
+    return Row(kind, name, speaks.state, len(done), len(standings), words)
+
+
+def _all_done(kind: str, done: list[Standing]) -> str:
+    when = clock(max(one.when for one in done if one.when is not None))
+    seconds = [one.seconds for one in done if one.seconds is not None]
+    # A training's time is that of all its segments so far.
+    took = (max(seconds) if kind == "run" else sum(seconds)) if seconds else None
+    return joined(f"{when} in {span(max(1.0, took))}" if took is not None else when, done[-1].words)
+
+
+def _coloured(line: str, state: State, *, at: int) -> str:
+    end = at + len(state)
+    return f"{line[:at]}\x1b[{COLOURS[state]}m{line[at:end]}\x1b[0m{line[end:]}" if len(line) >= end else line

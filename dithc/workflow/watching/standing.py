@@ -1,0 +1,75 @@
+"""Where one stage is, and how times are written."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from dithc.workflow.stages import Stage
+from dithc.workflow.watching.tails import Training
+
+State = Literal["done", "running", "queued", "waiting", "stopped", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Where one stage is.
+
+    Attributes:
+        stage: which.
+        state: done, running, queued (with a scheduler), waiting (for a stage, cores or the driver), stopped (begun, and nobody
+            works on it), failed.
+        words: what more there is to say of it in a line.
+        when: it was done, in seconds since 1970.
+        seconds: how long it took, a training with all segments before it; None where it is not done, or was not noted.
+        seconds_left: of a running one, where it is known.
+        training: where a running training is.
+        why: last words of one that failed.
+        log: the file with all that it printed, if it is there.
+    """
+
+    stage: Stage
+    state: State
+    words: str = ""
+    when: float | None = None
+    seconds: float | None = None
+    seconds_left: float | None = None
+    training: Training | None = None
+    why: tuple[str, ...] = ()
+    log: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driver:
+    """The process that submits or runs an experiment's jobs: host, number, and when it began in seconds since 1970."""
+
+    host: str
+    pid: int
+    began: float
+
+
+def span(seconds: float) -> str:
+    """Seconds as `m:ss`, `h:mm:ss`, or days and hours."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24} h"
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def pace(seconds_per_step: float) -> str:
+    """How fast steps are made, as `3.1 steps/s`, or `2.4 s a step`; empty where it is not known."""
+    if seconds_per_step <= 0:
+        return ""
+    return f"{1 / seconds_per_step:.3g} steps/s" if seconds_per_step < 1 else f"{seconds_per_step:.3g} s a step"
+
+
+def clock(when: float) -> str:
+    """A time of today as `14:03`, of another day with its date."""
+    here = datetime.fromtimestamp(when)
+    return here.strftime("%H:%M" if here.date() == datetime.now().date() else "%Y-%m-%d %H:%M")
+
+
+def joined(*words: str) -> str:
+    """Words that are not empty, with commas."""
+    return ", ".join(word for word in words if word)

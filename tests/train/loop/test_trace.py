@@ -1,0 +1,142 @@
+"""The trace of a step: a file a rank, with phases, operators and the communication thread on one clock."""
+
+import json
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from dithc.comm import Group
+from dithc.comm.traffic import Span
+from dithc.latents import Batches
+from dithc.log import read_metrics
+from dithc.runs import Store
+from dithc.train import train
+from dithc.train.loop.trace import CLOCK, _lanes
+from dithc.train.step.step import Trainer
+from tests.ranks import needs_launcher, on_ranks
+
+PHASES = {"batch", "forward", "backward", "wait for gradients", "clip", "loss of all ranks", "update"}
+PROGRAM = """
+import pickle, sys
+import torch
+from dithc.comm import connect
+from dithc.train import train
+with connect(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
+    torch.set_num_threads(1)
+    assert train(pickle.load(file), group) == 0
+"""
+
+
+def events_of(job, *, step: int, rank: int) -> list[dict]:
+    (folder,) = job.store.glob("small-*")
+    content = json.loads((folder / "traces" / f"step_{step:07d}-rank{rank}.json").read_text())
+    assert CLOCK not in {event.get("name") for event in content["traceEvents"]}
+    return content["traceEvents"]
+
+
+def spans(events, **wanted) -> list[dict]:
+    return [e for e in events if e.get("ph") == "X" and all(e.get(key) == value for key, value in wanted.items())]
+
+
+def is_inside(event, outer, *, slack=0.0) -> bool:
+    """Whether an event lies in another, both in microseconds."""
+    begin, end = outer["ts"] - slack, outer["ts"] + outer["dur"] + slack
+    return begin <= event["ts"] and event["ts"] + event["dur"] <= end
+
+
+def overlap(one, other) -> float:
+    """Microseconds in which both were on."""
+    end = min(one["ts"] + one["dur"], other["ts"] + other["dur"])
+    return float(end - max(one["ts"], other["ts"]))
+
+
+def test_one_step_is_traced_with_its_phases_and_no_other(job):
+    one = job(trace_step=4, micro_batch=4)
+    train(one, Group())
+    (folder,) = one.store.glob("small-*")
+    assert [path.name for path in (folder / "traces").iterdir()] == ["step_0000004-rank0.json"]
+    events = events_of(one, step=4, rank=0)
+    (whole,) = spans(events, name="step 4", cat="user_annotation")
+    phases = spans(events, cat="user_annotation")
+    names = [event["name"] for event in phases]
+    assert {"step 4", "checkpoint", *PHASES} == set(names)
+    assert names.count("batch") == names.count("forward") == names.count("backward") == 2
+    assert all(is_inside(event, whole) for event in phases)
+    operators = spans(events, cat="cpu_op")
+    backward = spans(events, name="backward")
+    assert sum(is_inside(event, phase) for event in operators for phase in backward) > 10
+    assert not spans(events, cat="communication")
+    assert Trainer.span("forward").__class__.__name__ == "nullcontext"
+
+
+def test_metrics_say_how_long_a_step_waited_for_its_images(job, monkeypatch):
+    clock, draw = [0.0], Batches.batch
+
+    def slow(self, step, part):
+        clock[0] += 2.0 if step else 3.0
+        return draw(self, step, part)
+
+    monkeypatch.setattr(Batches, "batch", slow)
+    monkeypatch.setattr("dithc.train.step.step.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    one = job(micro_batch=4)
+    train(one, Group())
+    rows = read_metrics(Store.of_run(one.out)[0].folder / "metrics")
+    assert [row["data_seconds"] for row in rows] == [6.0, *(len(rows) - 1) * [4.0]]  # of two micro-batches each
+
+
+def test_trace_changes_no_number(job):
+    traced, plain = job("traced", trace_step=2), job("plain")
+    train(traced, Group())
+    train(plain, Group())
+    weights = [next(one.store.glob("small-*/step_0000006/model.safetensors")).read_bytes() for one in (traced, plain)]
+    assert weights[0] == weights[1]
+
+
+def test_step_of_another_job_is_said_to_have_no_trace(job, caplog):
+    caplog.set_level(logging.WARNING)
+    one = job(trace_step=7)
+    train(one, Group())
+    assert "no trace: step 7 is none of this job, which makes steps 1 to 6" in caplog.text
+    assert not list(one.store.glob("small-*/traces"))
+
+
+def test_trace_that_cannot_be_written_does_not_end_the_training(job, caplog):
+    one = job(until=2)
+    train(one, Group())
+    (folder,) = one.store.glob("small-*")
+    (folder / "traces").write_text("a file where a folder should be")
+    assert train(job(trace_step=4), Group()) == 0
+    assert "the trace of step 4 could not be written" in caplog.text
+
+
+def test_operations_side_by_side_get_tracks_of_their_own():
+    first, inside, after = Span("a", 0.0, 2.0, None), Span("b", 1.0, 3.0, 8), Span("c", 2.5, 4.0, None)
+    assert _lanes([after, inside, first]) == [[first, after], [inside]]
+
+
+@pytest.mark.sampled("several ranks")
+@pytest.mark.mpi
+@pytest.mark.slow
+@needs_launcher
+def test_two_ranks_write_a_file_each_in_which_sums_overlap_with_the_backward_pass(job, tmp_path):
+    model = {"preset": "DiT-S/2", "hidden_size": 256, "depth": 4, "num_heads": 4}  # gradients of many buckets
+    one = job(trace_step=3, until=4, checkpoint_every=4, model=model)
+    done = on_ranks(PROGRAM, given=one, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (folder,) = one.store.glob("small-*")
+    names = sorted(path.name for path in (folder / "traces").iterdir())
+    assert names == ["step_0000003-rank0.json", "step_0000003-rank1.json"]
+    for rank in (0, 1):
+        events = events_of(one, step=3, rank=rank)
+        assert f"rank {rank}" in {event["args"].get("name") for event in events if event.get("name") == "process_name"}
+        (whole,) = spans(events, name="step 3", cat="user_annotation")
+        (backward,) = spans(events, name="backward", cat="user_annotation")
+        sums = spans(events, cat="communication")
+        assert len(sums) > 3
+        assert all(is_inside(event, whole, slack=1000.0) for event in sums)  # two clocks, compared on a busy machine
+        assert {event["name"] for event in sums} == {"all_reduce"}
+        assert {event["tid"] for event in sums} == {1}
+        assert sum(event["args"]["bytes"] for event in sums) > 4 * 3_000_000
+        assert any(overlap(event, backward) > 0 for event in sums)
+        assert any(overlap(event, one) > 0 for event in sums for one in spans(events, cat="cpu_op"))

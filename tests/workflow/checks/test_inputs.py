@@ -1,0 +1,131 @@
+"""What can be seen of the user's files from outside is told before the first job: what is missing, not whole, of other bands."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.config import load
+from dithc.log import UserError
+from dithc.runs import Manifest
+from dithc.workflow.checks.inputs import check_inputs
+from dithc.workflow.matrix import Matrix
+
+SCENE = "S2{}_MSIL{}_20240601T100031_N0510_R122_T32UPU_20240601T140000.SAFE"
+
+
+def settings(**source: Any) -> dict[str, Any]:
+    return {
+        "name": "x",
+        "datasets": {
+            "d": {
+                "title": "D",
+                "source": {"kind": "sentinel2", "path": "scenes", **source},
+                "rendering": {"bands": ["B04", "B03", "B02"], "low": 0, "high": 0.3},
+                "codec": "c",
+            }
+        },
+        "codecs": {"c": {"kind": "diffusers", "path": "vae", "latent_channels": 4, "factor": 8, "bands": "all"}},
+        "runs": {"r": {"dataset": "d", "init_file": "weights"}},
+        "extractors": {"e": {"kind": "inception", "path": "inception"}},
+        "evaluations": {"v": {"run": "r", "extractor": "e", "triplets": [["B12", "B11", "B10"]]}},
+    }
+
+
+RULES = {"stage", "latents", "pretrain", "features_real"}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which everything is there and whole."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("A", "B"):
+        product = tmp_path / "scenes" / SCENE.format(name, "1C")
+        product.mkdir(parents=True)
+        (product / "manifest.safe").write_text("<xml/>")
+    for folder in ("vae", "weights"):
+        (tmp_path / folder).mkdir()
+        for name in ("config.json", "diffusion_pytorch_model.safetensors"):
+            (tmp_path / folder / name).write_text("{}")
+    (tmp_path / "inception").write_text("weights")
+    return tmp_path
+
+
+def told(rules: set[str] = RULES, **changes: Any) -> str:
+    content = settings(**changes.pop("source", {})) | changes
+    try:
+        check_inputs(Matrix(content), rules)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def test_what_is_whole_is_let_through(place: Path) -> None:
+    assert told() == ""
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        ("scenes", "datasets.d.source.path: scenes: no such file or folder"),
+        ("inception", "extractors.e.path: inception: no such file or folder"),
+        (
+            "vae/config.json",
+            "codecs.c.path: vae: the folder has not config.json and diffusion_pytorch_model.safetensors",
+        ),
+        (
+            "weights/diffusion_pytorch_model.safetensors",
+            "runs.r.init_file: weights: the folder has not diffusion_pytorch",
+        ),
+    ],
+)
+def test_what_is_gone_is_named_unless_no_planned_job_reads_it(place: Path, gone: str, said: str) -> None:
+    (place / gone).rename(place / "elsewhere")
+    assert said in told()
+    assert "remedy:" in told()
+    assert told({"tiles", "report"}) == ""
+    if "no such" in said:
+        assert told(machine={"inputs": "nodes"}) == "", "nodes may see what is not here"
+
+
+def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_named(place: Path) -> None:
+    (place / "inception").unlink()
+    (place / "inception").mkdir()
+    (place / "vae").rename(place / "was")
+    (place / "vae").write_text("weights")
+    assert "extractors.e.path: inception: a folder, and the file of weights" in told()
+    assert "codecs.c.path: vae: a file, and the folder with config.json" in told()
+
+
+def test_an_empty_folder_is_named(place: Path) -> None:
+    (place / "empty").mkdir()
+    (place / "empty" / ".hidden").touch()
+    assert "datasets.d.source.path: empty: the folder is empty" in told(source={"path": "empty"})
+
+
+def test_bands_that_only_the_product_lacks_are_named_before_anything_is_staged(place: Path) -> None:
+    for product in list((place / "scenes").iterdir()):
+        product.rename(product.with_name(product.name.replace("L1C", "L2A")))
+    assert "evaluations.v.triplets has B10: the scenes of d have B01, B02" in told()
+    said = told(source={"bands": ["B02", "B03", "B04", "B10", "B11", "B12"]})
+    assert "datasets.d.source.bands has B10" in said
+    (place / "scenes" / "renamed.SAFE").mkdir()
+    assert "B10" not in told(), "where a name does not say the level, nobody knows yet"
+
+
+def test_bands_of_staged_scenes_are_known_from_their_manifest(place: Path) -> None:
+    matrix = Matrix(settings())
+    numbers = {"bands": ["B02", "B03", "B04", "B11", "B12"]}
+    spec = Manifest.spec_of(matrix.experiment, "stage", "d")
+    Manifest(stage="stage", name="d", spec=spec, numbers=numbers).write(Path(matrix.path("scenes", "d")))
+    assert "evaluations.v.triplets has B10: the scenes of d have B02, B03, B04, B11, B12" in told({"sample"})
+
+
+def test_bands_that_generated_scenes_or_the_sensor_do_not_have_are_a_fault_of_the_configuration() -> None:
+    content = settings(path=None, synthetic={})
+    with pytest.raises(UserError, match=r"evaluations\.v\.triplets has B12, B11, B10"):
+        load(content)
+    content = settings()
+    content["datasets"]["d"]["rendering"]["bands"] = ["R", "G", "B"]
+    with pytest.raises(UserError, match=r"datasets\.d\.rendering\.bands R, G, B: the source has B01"):
+        load(content)

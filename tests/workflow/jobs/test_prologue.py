@@ -1,0 +1,73 @@
+"""`machine.prologue`: a site's lines run before the command of every rule, and one that fails ends the job loudly."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dithc.config import Experiment
+from dithc.workflow.jobs.resources import Jobs
+from tests.workflow.conftest import DEMO, snakemake
+
+MODULES = Path(__file__).parents[3] / "profiles" / "modules.sh"
+MODULE = """module() {
+  [ "$1" != load ] || [ "$2" = gcc ] || { echo "no module $2" >&2; return 1; }
+  PATH="%s:$PATH"
+}
+"""
+
+
+def run(prologue: str | None, command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    experiment = Experiment.model_validate({"machine": {"prologue": prologue}})
+    words = Jobs(experiment, cores=1).prologue + f"set -euo pipefail; {command}"
+    bash = [shutil.which("bash") or "bash", "-c", words]
+    return subprocess.run(bash, cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False)
+
+
+def test_lines_of_the_site_run_before_the_command(tmp_path: Path) -> None:
+    (tmp_path / "site lines.sh").write_text('export SITE=here\n[ -n "$UNSET" ] || true\n')
+    done = run(str(tmp_path / "site lines.sh"), "echo $SITE", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "here\n", "")
+    assert run(None, "exit 75", tmp_path).returncode == 75
+    assert run(str(tmp_path / "site lines.sh"), "exit 75", tmp_path).returncode == 75
+
+
+@pytest.mark.parametrize("lines", ["module load nothing\necho on\n", "false\necho on\n", "exit 0\n", None])
+def test_line_that_fails_ends_the_job_and_says_so(tmp_path: Path, lines: str | None) -> None:
+    path = tmp_path / "site.sh"
+    if lines is not None:
+        path.write_text(lines)
+    done = run(str(path), "echo done", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"machine.prologue {path}" in done.stderr
+    assert "remedy:" in done.stderr
+
+
+def test_example_loads_modules_and_checks_what_they_brought(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    no_programs = str(tmp_path / "nothing")  # the machine's own mpiexec would hide that the module brought none
+    mpiexec = tmp_path / "bin" / "mpiexec"
+    (tmp_path / "profile").write_text(MODULE % (tmp_path / "bin") + f"source {MODULES}\n")
+    done = run(str(tmp_path / "profile"), "true", tmp_path, PATH=no_programs)
+    assert done.returncode == 2, "module load brought no mpiexec, and the example went on"
+    mpiexec.write_text("#!/bin/sh\n")
+    mpiexec.chmod(0o755)
+    done = run(str(tmp_path / "profile"), "echo $DITHC_MPIEXEC", tmp_path, PATH=no_programs)
+    assert done.stdout.splitlines()[-1] == str(mpiexec), done.stderr
+
+
+@pytest.mark.slow
+def test_rule_runs_after_the_lines_of_the_site(project: Path) -> None:
+    (project / "site.sh").write_text("echo prologue >> told\n")
+    target = "results/demo/inputs/landscape/manifest.json"
+    machine = "machine={launcher: none, prologue: site.sh}"
+    words = ("--profile", "profiles/local", "--configfile", DEMO, "reduced.yaml", "--config", machine)
+    done = snakemake(project, target, *words)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert (project / "told").read_text() == "prologue\n"
+    (project / "site.sh").write_text("module load nothing\n")
+    done = snakemake(project, target, *words, "--force")
+    assert done.returncode != 0
+    assert "machine.prologue" in done.stdout

@@ -1,0 +1,201 @@
+"""What jobs ask for follows from their work: above what they take, and not absurdly so; and the same wherever it is read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.config import Experiment, load, training
+from dithc.log import UserError
+from dithc.runs import Manifest
+from dithc.workflow import Workflow
+from dithc.workflow.jobs.sizing import SHARD_PART_BYTES, START_MINUTES, Needs, needs, source_files
+
+ROOT = Path(__file__).parents[3]
+CLUSTER = {
+    "launcher": "srun",
+    "scheduler": "slurm",
+    "nodes": 2,
+    "ranks_per_node": 2,
+    "cpus_per_rank": 2,
+    "node_cores": 4,
+    "node_memory_mb": 10_000,
+    "max_minutes": 60,
+    "walltime": True,
+}
+
+
+def workflow(name: str = "demo", **changes: Any) -> Workflow:
+    experiment = load(ROOT / "config" / "experiments" / f"{name}.yaml").model_dump(mode="json")
+    return Workflow(experiment | changes, cores=2)
+
+
+STAGES = {"inputs": "synthesize", "scenes": "stage", "codecs": "codec", "samples": "sample", "extractors": "extractor"}
+
+
+def test_time_and_memory_of_a_training_include_the_second_pass_of_guide() -> None:
+    base, rate = load(ROOT / "config" / "experiments" / "quality.yaml"), 1e-3
+    base = base.model_copy(update={"machine": base.machine.model_copy(update={"gflops_per_core": rate})})
+
+    def asked(**guide: Any) -> Needs:
+        changes = {"label_dropout": 0.25, "model": training.Model(preset="DiT-B/2"), "steps": 10}
+        changes["guide"] = training.Guide(**guide) if guide else None
+        runs = base.runs | {"baseline": base.runs["baseline"].model_copy(update=changes)}
+        return needs(base.model_copy(update={"runs": runs}), "train", "baseline", ranks_per_node=1, ranks=1, cores=1)
+
+    plain, guided = asked(), asked(by="self", interval=[0.2, 0.8])
+    start = START_MINUTES  # beside the work: three passes of all images, and of 0.75 x 0.6 of them one more
+    assert (guided.minutes - start) / (plain.minutes - start) == pytest.approx(3.45 / 3, rel=0.02)
+    assert guided.memory_mb == plain.memory_mb
+    assert asked(by="start").memory_mb >= plain.memory_mb + 200  # bf16
+
+
+@pytest.mark.slow
+def test_every_stage_of_the_demo_took_less_than_its_job_would_ask_for(finished: Path) -> None:
+    asked = Workflow(json.loads((finished / "results" / "demo" / "config.json").read_text()), cores=2)
+    peaks: dict[tuple[str, str], int] = {}
+    for path in (finished / "results" / "demo").rglob("manifest.json"):
+        content = Manifest.read(path)
+        stage = path.parent.parent.name
+        name = content.name if stage != "features" else "landscape-classifier"
+        peaks[STAGES.get(stage, stage), name] = content.host["peak_rss_bytes"]
+    for path in (finished / "results" / "demo" / "runs").rglob("step_*.json"):
+        peaks["train", path.parent.name] = Manifest.read(path).numbers["peak_rss_bytes"]
+    assert {stage for stage, _ in peaks} >= {
+        "synthesize",
+        "stage",
+        "tiles",
+        "codec",
+        "latents",
+        "train",
+        "sample",
+        "fid",
+    }
+    for (stage, name), peak in peaks.items():
+        memory = asked.jobs.mem_mb(stage, name) * 1e6
+        assert peak <= memory, f"{stage} {name} took {peak / 1e6:.0f} MB, its job asks for {memory / 1e6:.0f}"
+        assert memory <= 12 * peak, f"{stage} {name} took {peak / 1e6:.0f} MB, its job asks for {memory / 1e6:.0f}"
+
+
+def test_memory_of_a_large_training_is_near_what_was_measured() -> None:
+    measured = 5.00 * 2**30  # `dithc bench strategies --models B/2 --batches 16 --strategies cftp`, fp32, one rank
+    blocking = {"machine": {"checkpoints": "blocking"}}  # the bench saves nothing
+    asked = Workflow(large(batch=16).model_dump(mode="json") | blocking, cores=2).jobs.mem_mb("train", "one") * 1e6
+    assert measured <= asked <= 2 * measured
+
+
+def large(**run: Any) -> Experiment:
+    """A training of DiT-B/2 with 256 tokens."""
+    dataset = {
+        "title": "t",
+        "source": {"kind": "image-folder", "path": "."},
+        "tiles": {"size": 32},
+        "display": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+        "codec": "pixels",
+    }
+    training = {"dataset": "d", "model": {"preset": "DiT-B/2"}, "steps": 100}
+    names = {"batch": "global_batch"}
+    training |= {names.get(key, key): value for key, value in run.items()}
+    return load({"datasets": {"d": dataset}, "codecs": {"pixels": {"kind": "pixel"}}, "runs": {"one": training}})
+
+
+def test_memory_grows_with_the_model_the_batch_and_ranks_of_a_node() -> None:
+    def memory(machine: dict[str, Any] | None = None, **run: Any) -> int:
+        content = large(**run).model_dump(mode="json") | {"machine": machine or {}}
+        return Workflow(content, cores=2).jobs.mem_mb("train", "one")
+
+    assert memory(batch=64) > memory(batch=16)
+    assert memory(batch=64, micro_batch=8) < memory(batch=64)
+    assert memory(batch=64, recompute="block") < memory(batch=64)
+    assert memory(batch=64, model={"preset": "DiT-XL/2"}) > memory(batch=64)
+    assert memory({"checkpoints": "blocking"}, batch=64) < memory(batch=64)
+    assert memory({**CLUSTER, "nodes": 4}, batch=64) < memory({**CLUSTER, "nodes": 2}, batch=64)
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_memory_for_pictures_in_an_archive_does_not_grow_with_it(tmp_path: Path, is_file: bool) -> None:
+    for name, size in {"train.tar": 2**40, "notes.txt": 1000}.items():
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size)
+    content = large().model_dump(mode="json")
+    content["datasets"]["d"]["source"]["path"] = str(tmp_path / "train.tar" if is_file else tmp_path)
+    found = source_files(load(content).datasets["d"])
+    assert found == (1 if is_file else 2, 2**40 + (0 if is_file else 1000), SHARD_PART_BYTES)
+
+
+def test_eight_views_take_four_times_the_encoding_and_no_more_memory() -> None:
+    def asked(views: int) -> tuple[int, float]:
+        content = load(ROOT / "config" / "experiments" / "demo.yaml").model_dump(mode="json")
+        content["datasets"]["landscape"] |= {"views": views}
+        content["datasets"]["landscape"]["source"]["synthetic"]["scenes"] = 10_000
+        jobs = Workflow(content, cores=2).jobs
+        return jobs.mem_mb("latents", "landscape"), jobs.runtime("latents", "landscape") - START_MINUTES
+
+    (memory, two), (same_memory, eight) = asked(2), asked(8)
+    assert memory == same_memory
+    assert two > 10
+    assert 2.5 * two - 3 <= eight <= 4 * two + 3  # 2.5 for what is read and written, 4 for what is computed
+
+
+def test_a_second_network_that_guides_is_asked_for() -> None:
+    def memory(**evaluation: Any) -> int:
+        content = large().model_dump(mode="json")
+        content["runs"]["one"]["init_file"] = "weights.pt"
+        content["runs"]["one"]["model"] = {"preset": "DiT-XL/2"}
+        content["extractors"] = {"e": {"kind": "squeezenet", "path": "e.pt"}}
+        content["evaluations"] = {"x": {"run": "one", "extractor": "e", "batch": 1, "guidance": 2.0, **evaluation}}
+        return Workflow(content, cores=2).jobs.mem_mb("sample", "x")
+
+    weights = 675e6 * 4 / 1e6
+    assert memory(guide="start") - memory() > weights
+
+
+def test_nothing_that_is_asked_depends_on_where_it_is_read() -> None:
+    experiment = load(ROOT / "config" / "experiments" / "demo.yaml").model_dump(mode="json") | {"machine": CLUSTER}
+    driver, inside = Workflow(experiment, cores=None).jobs, Workflow(experiment, cores=64).jobs
+    for stage in ("codec", "train", "latents", "features", "bench"):
+        assert driver.threads(stage) == inside.threads(stage) == 4
+    assert driver.launch("train", "pretrain") == inside.launch("train", "pretrain")
+    assert (driver.tasks, driver.tasks_per_node, driver.rank_cpus) == (0, 2, 2)
+
+
+def test_walltimes_are_within_what_the_queue_allows_also_of_jobs_that_go_together() -> None:
+    jobs = workflow(machine=CLUSTER).jobs
+    assert 6 * jobs.runtime("features", "landscape-classifier") + 6 * jobs.runtime("fid") <= 60
+    assert (
+        jobs.runtime("synthesize", "landscape")
+        + jobs.runtime("stage", "landscape")
+        + jobs.runtime("tiles", "landscape")
+        <= 60
+    )
+    assert jobs.runtime("train", "pretrain") <= 60
+
+
+def test_what_a_setting_says_takes_the_place_of_what_follows_from_the_work() -> None:
+    jobs = workflow(machine=CLUSTER, resources={"train": {"mem_mb": 1234, "runtime": 7}}).jobs
+    assert (jobs.mem_mb("train", "pretrain"), jobs.runtime("train", "pretrain")) == (1234, 7)
+
+
+def test_job_that_can_never_start_is_an_error_and_one_that_goes_on_in_another_a_note() -> None:
+    with pytest.raises(UserError) as error:
+        workflow(machine=CLUSTER, resources={"train": {"mem_mb": 50_000}}).jobs.check([("train", "pretrain")])
+    assert "50000 MB of memory, a node has 10000 MB" in str(error.value)
+    notes = workflow(machine={**CLUSTER, "gflops_per_core": 0.01}).jobs.check([("train", "pretrain")])
+    assert "it goes on in further jobs" in notes[0]
+
+
+def test_bundled_jobs_that_are_short_are_no_note_though_each_has_a_small_share_of_the_walltime() -> None:
+    jobs = workflow(machine=CLUSTER).jobs
+    evaluation = next(iter(jobs.experiment.evaluations))
+    assert jobs.check([("fid", evaluation)]) == []
+    codec = next(iter(jobs.experiment.codecs))
+    (note,) = workflow(machine={**CLUSTER, "gflops_per_core": 1e-6}).jobs.check([("codec", codec)])
+    assert "it may be ended before it is done" in note
+
+
+def test_scheduler_without_the_size_of_its_nodes_is_refused() -> None:
+    with pytest.raises(UserError, match=r"needs machine\.node_cores"):
+        load({"machine": {"launcher": "srun", "ranks_per_node": 1, "scheduler": "slurm"}})
+    with pytest.raises(UserError, match=r"is more than machine\.node_cores 4"):
+        load({"machine": {**CLUSTER, "ranks_per_node": 4}})

@@ -1,0 +1,317 @@
+"""Where stages are, told from fabricated folders and jobs."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.cli import main
+from dithc.cluster import Job
+from dithc.log import UserError
+from dithc.runs import Lease, Manifest, digest
+from dithc.workflow import Narrator, Progress, Status, Words, lines_of
+from dithc.workflow.watching.standing import Standing
+from dithc.workflow.watching.tails import bar_of, error_of, training_at
+from tests.workflow.conftest import finish, write
+
+ERROR = """18:01:39 scenes: 1/1 scene (100 %), 8.9 scene/s, 0:00 gone, 0:00 left, rejected 1
+18:01:39 stage: error: 1 of 1 scenes cannot be used
+  got:      nothing
+  expected: at least one
+  remedy:   copy the file again
+"""
+
+
+def train(folder: Path, *, steps: int, loss: float | None = 0.5, ago: float = 0.0, saved: int | None = None) -> Path:
+    """A store of run `pretrain` with so many steps, under the name its inputs give it."""
+    latents = json.loads((folder / "latents/landscape/manifest.json").read_text())["digest"]
+    spec = Manifest.spec_of(Progress(folder).matrix.experiment, "train", "pretrain")
+    store = folder.parent.parent / "store" / f"pretrain-{digest({'spec': spec, 'latents': latents})}"
+    values = {"step_seconds": 2.0, "images_per_second": 4.0, "padding": "x" * 900}
+    rows = [{"step": step, "time": time.time() - ago, "loss": loss, **values} for step in range(1, steps + 1)]
+    write(store / "metrics/metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 9')
+    if saved is not None:
+        write(store / f"step_{saved:07d}" / "checkpoint.json", "{}")
+    return store
+
+
+def standing(status: Status, title: str) -> Standing:
+    return next(one for one in status.standings if one.stage.title == title)
+
+
+def test_nothing_begun_waits_for_its_first_stage_and_says_for_which_others_wait(folder: Path) -> None:
+    status = Progress(folder).look()
+    assert {one.state for one in status.standings} == {"waiting"}
+    assert standing(status, "synthesize landscape").words == "not started"
+    assert standing(status, "tiles landscape").words == "for stage landscape"
+    assert standing(status, "pretrain pretrain to step 20").words == ("for latents landscape")
+    assert "no driver works on it" in lines_of(status)[-1]
+
+
+def test_done_stage_says_when_and_how_long(folder: Path) -> None:
+    finish(folder, "inputs/landscape", "scenes/landscape", "tiles/landscape", "latents/landscape")
+    status = Progress(folder).look()
+    line = lines_of(status)[0]
+    assert line.split()[:4] == ["data", "set", "landscape", "done"]
+    assert line.endswith("in 0:48")
+    assert "4 of 47 stages done" in lines_of(status)[-1]
+
+
+@pytest.mark.parametrize("numbers", [{"step": "20"}, {"step": 20, "seconds_per_step_median": None, "loss_last100": []}])
+def test_stage_whose_manifest_it_cannot_have_written_has_failed(folder: Path, numbers: dict[str, Any]) -> None:
+    path = folder / "runs/pretrain/step_0000020.json"
+    Manifest(stage="train", name="pretrain", spec={}, numbers=numbers).write(path)
+    status = Progress(folder).look()
+    one = standing(status, "pretrain pretrain to step 20")
+    assert one.state == "failed"
+    assert "is not what stage 'train' writes" in one.words
+    assert main(["status", str(folder)]) == 1
+
+
+def test_training_in_the_middle_tells_step_loss_rate_and_time_left(folder: Path) -> None:
+    finish(folder, "latents/landscape")
+    train(folder, steps=12)
+    job = Job(id="17", state="RUNNING", nodes="node3", what="rule_pretrain_wildcards_pretrain_0000020")
+    one = standing(Progress(folder).look([job]), "pretrain pretrain to step 20")
+    assert (one.state, one.seconds_left) == ("running", (40 - 12) * 2.0)
+    assert one.words == "step 12/40, 2 s a step, 0:56 left, loss 0.5000, 4.0 images/s, job 17 on node3"
+    assert one.training is not None
+    assert one.training.step == 12
+
+
+def test_silent_training_is_said_to_be_silent(folder: Path) -> None:
+    finish(folder, "latents/landscape")
+    train(folder, steps=3, ago=600)
+    job = Job(id="17", state="RUNNING", what="rule_pretrain_wildcards_run=pretrain,step=0000020")
+    assert "no step since 10:0" in standing(Progress(folder).look([job]), "pretrain pretrain to step 20").words
+
+
+def test_training_between_two_jobs_is_queued_with_what_is_saved(folder: Path) -> None:
+    finish(folder, "latents/landscape")
+    train(folder, steps=12, saved=10)
+    write(folder / "logs/train/pretrain/step_0000020.log", "stopped and saved\n")
+    job = Job(id="17", state="PENDING", reason="Priority", what="rule_pretrain_wildcards_pretrain_0000020")
+    one = standing(Progress(folder).look([job]), "pretrain pretrain to step 20")
+    assert (one.state, one.words) == ("queued", "step 10/40 saved, job 17: Priority")
+
+
+def test_job_that_waits_in_vain_says_so_and_the_remedy(folder: Path) -> None:
+    finish(folder, "scenes/landscape")
+    job = Job(id="5", state="PENDING", reason="PartitionTimeLimit", what="rule_tiles_wildcards_landscape")
+    one = standing(Progress(folder).look([job]), "tiles landscape")
+    assert one.state == "queued"
+    assert "will not start by itself" in one.words
+    assert "machine.max_minutes" in one.words
+
+
+def test_groups_tell_their_rules_and_other_jobs_are_named(folder: Path) -> None:
+    jobs = [
+        Job(id="5", state="PENDING", reason="Resources", what="group_prepare_stage_tiles"),
+        Job(id="6", state="PENDING", reason="Priority", what="rule_strategies"),
+    ]
+    status = Progress(folder).look(jobs)
+    assert standing(status, "tiles landscape").state == "queued"
+    assert standing(status, "latents landscape").state == "waiting"
+    assert status.others == ["strategies: job 6: Priority"]
+
+
+def test_retried_job_counts_and_not_the_one_before(folder: Path) -> None:
+    finish(folder, "scenes/landscape")
+    jobs = [
+        Job(id="9", state="RUNNING", nodes="n1", what="rule_tiles_wildcards_landscape"),
+        Job(id="10", state="FAILED", status=1, what="rule_tiles_wildcards_landscape"),
+    ]
+    assert standing(Progress(folder).look(jobs), "tiles landscape").state == "running"
+    assert standing(Progress(folder).look(jobs[1:]), "tiles landscape").state == "failed"
+
+
+def test_job_killed_for_memory_says_what_to_do(folder: Path) -> None:
+    finish(folder, "scenes/landscape")
+    job = Job(id="9", state="OUT_OF_MEMORY", status=0, what="rule_tiles_wildcards_landscape")
+    status = Progress(folder).look([job])
+    assert "more memory than it had asked for" in standing(status, "tiles landscape").words
+    assert "job 9 ended OUT_OF_MEMORY" in "\n".join(lines_of(status))
+
+
+def test_failed_stage_shows_its_four_lines_and_its_log(folder: Path) -> None:
+    finish(folder, "inputs/landscape")
+    write(folder / "logs/stage/landscape.log", ERROR)
+    status = Progress(folder).look()
+    one = standing(status, "stage landscape")
+    assert (one.state, one.words) == ("failed", "1 of 1 scenes cannot be used")
+    assert len(one.why) == 4
+    assert "landscape.log" in status.failures()[0]
+
+
+def test_log_tells_of_a_run_only_while_a_driver_lives_and_if_it_is_the_drivers(folder: Path) -> None:
+    finish(folder, "scenes/landscape")
+    log = write(
+        folder / "logs/tiles/landscape.log", "18:01:39 tiles: 3/8 scene (37 %), 1 scene/s, 0:03 gone, 0:05 left\n"
+    )
+    assert standing(Progress(folder).look(), "tiles landscape").state == "stopped"
+    with Lease(folder):
+        one = standing(Progress(folder).look(), "tiles landscape")
+        assert (one.state, one.seconds_left) == ("running", 5.0)
+        assert one.words.startswith("3/8 scene, 1 scene/s, 0:05 left")
+        os.utime(log, (time.time() - 3600, time.time() - 3600))
+        assert standing(Progress(folder).look(), "tiles landscape").words == "for its turn"
+
+
+def test_sampling_counts_images_of_finished_shards(folder: Path) -> None:
+    finish(folder, "latents/sentinel2", "tiles/sentinel2", "codecs/sentinel2-vae", "runs/sentinel2/step_0000006.json")
+    write(folder / "logs/sample/sentinel2-after.log")
+    write(folder / "samples/sentinel2-after/shard-00000.json", json.dumps({"images": 8}))
+    with Lease(folder):
+        assert standing(Progress(folder).look(), "sample sentinel2-after").words.startswith("8/16 images, on ")
+
+
+def test_only_the_tail_of_long_metrics_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish(folder, "latents/landscape")
+    store = train(folder, steps=500, loss=None)
+    monkeypatch.setattr(Path, "read_text", None)
+    at = training_at(store)
+    assert at is not None
+    assert (at.step, at.loss, at.seconds_per_step) == (500, None, 2.0)
+
+
+@pytest.mark.parametrize("text", ["", "{}\n", "[1]\n", "null\n", '{"step": 1'])
+def test_metrics_that_are_none_tell_nothing(tmp_path: Path, text: str) -> None:
+    write(tmp_path / "metrics/metrics.jsonl", text)
+    assert training_at(tmp_path) is None
+
+
+def test_folder_without_a_configuration_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="remedy"):
+        Progress(tmp_path)
+
+
+def test_lines_fit_width_and_height(folder: Path) -> None:
+    finish(folder, "scenes/landscape")
+    write(folder / "logs/tiles/landscape.log", ERROR)
+    status = Progress(folder).look()
+    lines = lines_of(status, width=60, height=5)
+    assert len(lines) == 5
+    assert max(map(len, lines)) <= 60
+    assert any("failed" in line for line in lines)
+    coloured = lines_of(status, width=60, height=5, colour=True)
+    assert any("\x1b[31mfailed\x1b[0m" in line for line in coloured)
+    assert "\x1b" not in "".join(lines_of(status))
+
+
+def test_report_of_before_is_not_the_report_while_a_driver_lives(folder: Path) -> None:
+    progress = Progress(folder)
+    for stage in progress.look().standings:
+        write(folder.parent.parent / stage.stage.output, "{}")
+    report = folder / "report.html"
+    assert progress.look().report == report
+    os.utime(report, (time.time() - 60, time.time() - 60))
+    with Lease(folder):
+        status = progress.look()
+        assert (status.report, status.count("done")) == (None, 47)
+        report.write_text("made again")
+        os.utime(report, (time.time() + 1, time.time() + 1))
+        assert progress.look().report == report
+
+
+def test_status_is_json(folder: Path) -> None:
+    finish(folder, "latents/landscape")
+    train(folder, steps=12)
+    job = Job(id="17", state="RUNNING", what="rule_pretrain_wildcards_pretrain_0000020")
+    content = json.loads(json.dumps(Progress(folder).look([job]).as_json()))
+    run = next(stage for stage in content["stages"] if stage["rule"] == "pretrain")
+    assert (run["state"], run["training"]["step"]) == ("running", 12)
+
+
+def test_narrator_tells_each_thing_once_and_long_ones_ever_more_rarely(folder: Path) -> None:
+    finish(folder, "inputs/landscape")
+    narrator, quiet = Narrator(beats=True), Narrator(beats=False)
+
+    def events(now: float) -> tuple[int, list[str]]:
+        status = Progress(folder).look()
+        return len(quiet.events(status, now=now)), narrator.events(status, now=now)
+
+    with Lease(folder):
+        assert events(0) == (0, [])
+        log = write(folder / "logs/stage/landscape.log", "begun\n")
+        assert events(1) == (0, [])
+        status = Progress(folder).look()
+        told = [now for now in range(2, 7300, 10) if "landscape: running" in "".join(narrator.events(status, now=now))]
+        assert [round((now - 1) / 60) for now in told] == [1, 3, 7, 15, 31, 61, 91, 121]
+        log.write_text(ERROR)
+        number, lines = events(7301)
+        assert number == 1
+        assert "failed: 1 of 1 scenes cannot be used" in lines[0]
+        finish(folder, "scenes/landscape")
+        assert "[ 2/47] stage landscape: done in 0:12" in events(7302)[1][0]
+        assert events(7303) == (0, [])
+
+
+def test_stages_done_at_once_are_counted_one_after_the_other(folder: Path) -> None:
+    narrator = Narrator(beats=True)
+    narrator.events(Progress(folder).look())
+    finish(folder, "inputs/landscape", "inputs/sentinel2", "inputs/gaofen2")
+    assert [line.split("]")[0][-6:] for line in narrator.events(Progress(folder).look())] == [
+        "[ 1/47",
+        "[ 2/47",
+        "[ 3/47",
+    ]
+
+
+def test_jobs_that_all_wait_in_a_queue_are_told_now_and_then(folder: Path) -> None:
+    narrator = Narrator(beats=True)
+    status = Progress(folder).look([Job(id="18", state="PENDING", what="rule_synthesize_wildcards_landscape")])
+    assert narrator.events(status, now=0) == []
+    (line,) = narrator.events(status, now=61)
+    assert line.endswith("demo: 0 of 47 stages done, 1 queued")
+
+
+def test_first_look_tells_what_this_driver_has_done_already(folder: Path) -> None:
+    finish(folder, "inputs/landscape")
+    with Lease(folder):
+        status = Progress(folder).look()
+        when = next(one.when for one in status.standings if one.state == "done")
+        assert when is not None
+        assert Narrator(beats=False).events(status, since=when + 1) == []
+        (line,) = Narrator(beats=False).events(status, since=when - 1)
+    assert "synthesize landscape: done in" in line
+
+
+def test_of_snakemakes_text_the_drivers_words_and_new_warnings_are_shown() -> None:
+    text = """Building DAG of jobs...
+12:00:00 workflow: warning: train a: about 900 minutes of work
+12:00:01 tiles: 3 tiles
+12:00:02 evaluate: warning: n = 5
+12:00:02 evaluate: warning: n = 16
+    jobid: 3
+12:00:03 stage: error: not this one
+  got:      nothing
+12:00:04 workflow: error: job 7 ended
+  why: memory
+rule tiles:
+  remedy: not of the block"""
+    words = Words()
+    shown = words.of(text.splitlines())
+    assert [line.split(" ", 1)[-1] for line in shown] == [
+        "workflow: warning: train a: about 900 minutes of work",
+        "evaluate: warning: n = 5",
+        "workflow: error: job 7 ended",
+        " why: memory",
+    ]
+    assert words.has_error
+
+
+def test_ends_of_logs() -> None:
+    assert bar_of(["12:00:00 codec: 2/4 step (50 %), 1 step/s, 0:02 gone, ? left, loss 0.1"]) == (
+        "2/4 step, 1 step/s, ? left, loss 0.1",
+        None,
+    )
+    assert bar_of(["nothing"]) is None
+    assert (
+        error_of(["12:00:00 a: b", "Traceback (most recent call last):", "  File x", "KeyError: 3"])[-1]
+        == "KeyError: 3"
+    )
+    assert error_of(["12:00:00 a: no error: here"]) == []
+    assert error_of(["Traceback (most recent call last):", "  File x", "KeyboardInterrupt"]) == []

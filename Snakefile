@@ -21,6 +21,7 @@ include: "workflow/rules/bench.smk"
 include: "workflow/rules/scaling.smk"
 include: "workflow/rules/memory.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/paper.smk"
 
 
 localrules:
@@ -31,6 +32,16 @@ localrules:
     all_samples,
     all_fid,
     simulate,
+    table1,
+    table2,
+    table3,
+    table4,
+    fig7,
+    fig8,
+    fig9,
+    fig10,
+    fig11,
+    sec56,
 
 
 rule all:

@@ -29,7 +29,12 @@ ENTRANCES = {
     "tqdm": ("dithc/log/progress.py",),
     "pydantic": ("dithc/config/", "dithc/runs/outcome.py"),
     "typing_extensions": ("dithc/runs/outcome.py",),
-    "yaml": ("dithc/config/reading.py", "dithc/hardware/description.py", "dithc/report/engine/published.py"),
+    "yaml": (
+        "dithc/config/reading.py",
+        "dithc/hardware/description.py",
+        "dithc/papers/reference.py",
+        "dithc/report/engine/published.py",
+    ),
     "ctypes": (
         "dithc/native/",
         "dithc/comm/launching/supervision.py",

@@ -45,6 +45,7 @@ VERBS = {
     "doctor": "say what this machine is and what will hurt",
     "bench": "time operators or a training step",
     "simulate": "play training steps on a described machine of many nodes",
+    "paper": "make a table or figure of the paper again, of its cells",
     "tune": "find the fastest way to make each matrix product here",
     "verify": "re-hash what a manifest lists",
     "show": "describe and draw any output of dithc",

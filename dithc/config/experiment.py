@@ -10,6 +10,7 @@ from dithc.config.base import Name, Place, Positive, Seed, Settings, Title
 from dithc.config.benches import Bench
 from dithc.config.codecs import AnyExtractor, Codec, Extractor, Foreign, KlVae
 from dithc.config.datasets import SENTINEL2_BANDS, Dataset
+from dithc.config.paper import Paper
 from dithc.config.training import (
     MOST_SNAPSHOTS,
     CheckpointPath,
@@ -168,6 +169,8 @@ class Experiment(Settings):
     """What jobs ask, by stage, in place of what follows from their work; `default` for stages not named."""
     bench: Bench = Bench()
     """Timing of a step."""
+    paper: Paper = Paper()
+    """The paper's tables and figures."""
     datasets: dict[Name, Dataset] = {}
     """Data sets."""
     codecs: dict[Name, Codec] = {}

@@ -166,6 +166,21 @@ class Matrix:
         """The JSON of what AutoMem gives, or nothing where it is not asked for."""
         return [f"{self.root}/bench/automem.json"] if self.experiment.bench.automem.model else []
 
+    def paper_scores(self, target: str) -> list[str]:
+        """Manifests of the scores of fine-tuned models, for table 1."""
+        judged = [
+            name
+            for name, one in self.experiment.evaluations.items()
+            if one.run in self.finetunings and one.at == "final"
+        ]
+        return [self.path("fid", name) for name in judged] if target == "table1" else []
+
+    def paper_pictures(self, target: str) -> list[str]:
+        """Mosaics of the report, for figure 8; none where no data set is trained on and judged."""
+        if target != "fig8" or not self.experiment.evaluations:
+            return []
+        return [f"{self.root}/figures/{name}.png" for name in ("samples", "bands")]
+
     # dependencies
 
     def dataset_of(self, evaluation: str) -> str:

@@ -14,6 +14,7 @@ from dithc.workflow.driver import Driver
 from dithc.workflow.jobs import Benches, Jobs
 from dithc.workflow.layers import Words, also_make, words_of
 from dithc.workflow.matrix import Matrix
+from dithc.workflow.paper import PaperFiles
 
 log = logger("dithc.workflow")
 
@@ -24,6 +25,7 @@ class Workflow(Matrix):
     Attributes:
         benches: arguments of what it measures.
         jobs: what its jobs ask for.
+        paper: the tables and figures of the paper.
         driver: what is done around them.
     """
 
@@ -38,6 +40,8 @@ class Workflow(Matrix):
         super().__init__(config, files=files, above=above)
         self.benches = Benches(self.experiment)
         self.jobs = Jobs(self.experiment, cores=cores)
+        configuration = str(files[-1]) if files else self.config
+        self.paper = PaperFiles(self.experiment, root=self.root, cores=self.jobs.cores, configuration=configuration)
         self.driver = Driver(self, self.jobs)
         self.engine: Any = None
         self._kept: dict[str, str] | None = None

@@ -1,0 +1,104 @@
+"""`dithc paper`: one cell of a table or figure of the paper, the document of all its cells, or the page of all documents."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from dithc.log import logger, problem
+
+SUMMARY = "Makes tables and figures of the paper again: a cell, a document of its cells, a page of all documents."
+EXAMPLE = (
+    "dithc paper table4 --config config/experiments/paper-ci.yaml --cell fp32 --out fp32.json\n"
+    "dithc paper page --documents results/paper-ci/paper/table*.json --out results/paper-ci/paper/report.html"
+)
+PAGE = "page"
+log = logger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares what is to be made, and of what."""
+    parser.add_argument("target", metavar="TARGET|page", help="table1 ... table4, fig7 ... fig11, sec56; or page")
+    parser.add_argument("--config", type=Path, help="configuration file of the experiment")
+    parser.add_argument("--cell", metavar="NAME", help="run this cell alone")
+    parser.add_argument("--plan", action="store_true", help="list the cells with their predicted seconds, run nothing")
+    parser.add_argument("--cores", type=int, help="of the node that the plan is for (default: those of this machine)")
+    parser.add_argument("--memory-gib", type=float, help="of that node (default: that of this machine)")
+    parser.add_argument("--cells", type=Path, metavar="DIR", help="folder of the target's cells")
+    parser.add_argument("--scores", type=Path, nargs="*", default=[], metavar="M", help="manifests of `dithc fid`")
+    parser.add_argument("--pictures", type=Path, nargs="*", default=[], metavar="PNG", help="mosaics of the report")
+    parser.add_argument(
+        "--again", default="", metavar="LINE", help="the command that makes this target, for the document"
+    )
+    parser.add_argument(
+        "--documents", type=Path, nargs="*", default=[], metavar="JSON", help="of targets, for the page"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="what to write")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Does one of them; of a cell the status is 0 also where it is out of memory, which is a result."""
+    from dithc.papers import TARGETS
+
+    if args.target != PAGE and args.target not in TARGETS:
+        raise problem(
+            "dithc paper TARGET",
+            got=args.target,
+            expected=f"one of {', '.join(TARGETS)}, or page",
+            remedy="correct the name; the target `paper` of the workflow makes all",
+        )
+    if args.out is None and not args.plan:
+        raise problem("dithc paper --out", got="none", expected="the file to write", remedy="add --out FILE")
+    if args.target == PAGE:
+        return _page(args)
+    if args.config is None:
+        raise problem("dithc paper --config", got="none", expected="a configuration file", remedy="add --config FILE")
+    from dithc.config import load
+    from dithc.workflow import paper
+
+    experiment = load(args.config)
+    node = paper.node_of(experiment, cores=args.cores, memory_gib=args.memory_gib)
+    jobs = paper.plan(experiment, node)
+    if args.plan:
+        print(paper.told(jobs, args.target, node))
+        return 0
+    if args.cell is not None:
+        from dithc.cli.paper_cell import run_cell
+
+        return run_cell(paper.job_of(jobs, args.target, args.cell), args.out)
+    return _document(args, experiment, jobs)
+
+
+def _document(args: argparse.Namespace, experiment: Any, jobs: Any) -> int:
+    from dithc.report import paper as drawing
+    from dithc.runs import Manifest, atomic_write
+    from dithc.workflow import paper
+
+    document = paper.compose(
+        experiment,
+        jobs,
+        args.target,
+        cells=args.cells or args.out.parent / "cells" / args.target,
+        page=args.out.parent,
+        command=args.again,
+        scores=args.scores,
+        pictures=args.pictures,
+        versions=Manifest.code_here(),
+    )
+    drawing.write_csv(document, args.out.with_suffix(".csv"))
+    drawing.draw(document, args.out.with_suffix(""))
+    atomic_write(args.out, document.to_json())
+    for line in document.findings:
+        print(line)
+    states = [cell.status for cell in document.cells]
+    told = ", ".join(f"{states.count(one)} {one}" for one in dict.fromkeys(states))
+    print(f"{document.paper}: {told or 'no cells'}; {args.out}")
+    return 0
+
+
+def _page(args: argparse.Namespace) -> int:
+    from dithc.papers import Document
+    from dithc.report import paper as drawing
+
+    drawing.write_page([Document.read(path) for path in args.documents], args.out)
+    print(args.out)
+    return 0

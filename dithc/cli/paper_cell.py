@@ -1,0 +1,113 @@
+"""A cell of `dithc paper`: its command, alone on the machine where it measures, and what came of it in one file."""
+
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dithc.log import logger, problem
+
+if TYPE_CHECKING:
+    from dithc.workflow.paper import Job
+
+UNFINISHED = 75  # and above: stopped, and to be started again
+log = logger(__name__)
+
+
+def run_cell(job: "Job", out: Path) -> int:
+    """Runs the cell's command and writes what it measured, with predicted and true seconds.
+
+    What a stopped cell has measured stands in a hidden folder beside `out`, from which the same command goes on.
+    """
+    from dithc.runs import atomic_write
+    from dithc.sealed import seal
+
+    if job.skipped:
+        raise problem(
+            f"the cell {job.name} of {job.target}", got=job.skipped, expected="a cell that runs", remedy="see there"
+        )
+    with _alone() if job.measures else nullcontext():
+        if _is_made(job, out):
+            log.info("%s %s was made meanwhile", job.target, job.name)
+            return 0
+        log.info("%s %s: predicted %.0f s: %s", job.target, job.name, job.seconds, job.command)
+        work = out.parent / f".{out.stem}"
+        work.mkdir(parents=True, exist_ok=True)
+        begun = time.monotonic()
+        status = _run(job, work / f"{job.name}.json", tuning=out.parent / "tuning" / job.tuning)
+        seconds = time.monotonic() - begun
+        result, reason = _result(work / f"{job.name}.json")
+        if status >= UNFINISHED:
+            return status
+        if result is None and status and job.columns:
+            reason = f"`{job.command}` ended with status {status}: its log says why"
+            if status not in (1, 2):
+                return status
+        log.info("%s %s: took %.0f s, predicted were %.0f", job.target, job.name, seconds, job.seconds)
+        content = {
+            "target": job.target,
+            "cell": job.name,
+            "command": job.command,
+            "digest": job.digest,
+            "predicted_seconds": job.seconds,
+            "seconds": seconds,
+            "status": status,
+            "reason": reason,
+            "result": result,
+        }
+        atomic_write(out, seal(content, allow_nan=True))
+        _clear(work)
+    return 0
+
+
+def _run(job: "Job", file: Path, *, tuning: Path) -> int:
+    from dithc.cli import main
+    from dithc.workflow import paper
+
+    if job.tuning:
+        os.environ["DITHC_TUNING"] = str(tuning)
+    try:
+        return main([str(file) if word == paper.OUT else word for word in job.words])
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+
+
+def _result(file: Path) -> tuple[Any, str]:
+    """What a command wrote; None where it wrote nothing."""
+    from dithc.sealed import content_of
+
+    if not file.exists():
+        return None, ""
+    try:
+        return content_of(file.read_text(encoding="utf-8")), ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def _is_made(job: "Job", out: Path) -> bool:
+    """Whether another process, left over from a driver that is gone, has written it."""
+    found, _ = _result(out)
+    return isinstance(found, dict) and found.get("digest") == job.digest
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Waits until no other cell measures on this machine."""
+    path = Path(tempfile.gettempdir()) / f"dithc-measures-{os.getuid()}.lock"
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("another cell measures on this machine: waiting for its end (%s)", path)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _clear(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()

@@ -1,0 +1,231 @@
+"""The document of a target: frozen, checked where it is made and where it is read, JSON between."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+from dithc.log import problem
+from dithc.sealed import plain, seal, unseal
+
+TARGETS = ("table1", "table2", "table3", "table4", "fig7", "fig8", "fig9", "fig10", "fig11", "sec56")
+Status = Literal["measured", "simulated", "published", "skipped", "out of memory"]
+Kind = Literal["measured", "simulated", "published"]
+Scale = Literal["ci", "node", "paper"]
+STATUSES: tuple[str, ...] = get_args(Status)
+VALUED = ("measured", "simulated")
+REASONED = ("simulated", "skipped", "out of memory")
+
+
+def _known(where: str, name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{where}: {name} is {value!r}, expected one of: {', '.join(known)}")
+
+
+def _finite(where: str, **numbers: float | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"{where}: {name} is {value}, expected a finite number or null")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One number of a target.
+
+    Attributes:
+        id: of the cell within its target; the name of its file.
+        row, column: where it stands in the table, or on the figure.
+        quantity: what it is, such as `seconds an iteration`.
+        unit: such as `s`, `GB`, `x`; empty where it has none.
+        status: where the value comes from, or why there is none.
+        value: null unless measured or simulated.
+        low, high: spread or interval of the value, in its unit.
+        published: the number of the paper; null where it prints none.
+        reason: of what is skipped or out of memory; the assumption of what is simulated.
+        predicted_seconds: wall time that the cost rule gave before it started.
+        command: what makes this cell alone.
+        file: that the number was read from, relative to the page.
+        digest: of the settings and inputs of the cell.
+    """
+
+    id: str
+    row: str
+    column: str
+    quantity: str
+    status: Status
+    unit: str = ""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    published: float | None = None
+    reason: str = ""
+    predicted_seconds: float | None = None
+    command: str = ""
+    file: str = ""
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        where = f"cell {self.id}"
+        _known(where, "status", self.status, STATUSES)
+        _finite(where, value=self.value, low=self.low, high=self.high, published=self.published)
+        if (self.value is not None) != (self.status in VALUED):
+            raise ValueError(f"{where}: {self.status}, and its value is {self.value}: one of them is wrong")
+        if self.status in REASONED and not self.reason:
+            raise ValueError(f"{where}: {self.status}, and no reason is said")
+        if self.status in VALUED and not self.file:
+            raise ValueError(f"{where}: {self.status}, and it does not lead to a file")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"{where}: low {self.low} is above high {self.high}")
+
+    @property
+    def ratio(self) -> float | None:
+        """Value over published; None where one of them is not given."""
+        return self.value / self.published if self.value is not None and self.published else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One curve of a figure.
+
+    Attributes:
+        label: of the legend.
+        kind: measured, simulated or published; what is not measured is drawn hollow.
+        x, y: of its points; null in y is a point that the curve has not.
+        low, high: spread at each point, or empty.
+        smoothed: y, smoothed, or empty.
+        x_label, y_label, unit: of the axes; `unit` is that of y.
+        file: that the points were read from, relative to the page.
+    """
+
+    label: str
+    kind: Kind
+    x: tuple[float, ...]
+    y: tuple[float | None, ...]
+    low: tuple[float | None, ...] = ()
+    high: tuple[float | None, ...] = ()
+    smoothed: tuple[float | None, ...] = ()
+    x_label: str = ""
+    y_label: str = ""
+    unit: str = ""
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        where = f"series {self.label!r}"
+        _known(where, "kind", self.kind, get_args(Kind))
+        for name in ("x", "y", "low", "high", "smoothed"):
+            values = tuple(getattr(self, name))
+            object.__setattr__(self, name, values)
+            if len(values) != len(self.x) and (values or name == "y"):
+                raise ValueError(f"{where}: {len(values)} numbers of {name}, {len(self.x)} of x")
+            for value in values:
+                _finite(where, **{name: value})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """One image of a figure.
+
+    Attributes:
+        label: of the panel.
+        path: of the file, relative to the page.
+        caption: below it.
+        alt: what is to be seen, for who does not see it.
+    """
+
+    label: str
+    path: str
+    caption: str = ""
+    alt: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A table or figure of the paper, made again.
+
+    Attributes:
+        target: one of `TARGETS`.
+        title: what it shows.
+        paper: the paper's own heading, such as `Table 2`.
+        scale: how large it was made: minutes on a small machine, one node in a night, the published settings.
+        machine: what measured it: name, cores, memory_gib, isa and more.
+        versions: of dithc, its commit, torch, Python.
+        command: the one line that makes it again.
+        digest: of settings and inputs.
+        cells, series, images: what it shows.
+        findings: what was found, in short sentences.
+        notes: how it differs from the paper's setting; they stand on the figure.
+    """
+
+    target: str
+    title: str
+    paper: str
+    scale: Scale
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
+    digest: str = ""
+    cells: tuple[Cell, ...] = ()
+    series: tuple[Series, ...] = ()
+    images: tuple[Picture, ...] = ()
+    findings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _known("document", "target", self.target, TARGETS)
+        _known(self.target, "scale", self.scale, get_args(Scale))
+        for name in ("cells", "series", "images", "findings", "notes"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        ids = [cell.id for cell in self.cells]
+        if twice := {one for one in ids if ids.count(one) > 1}:
+            raise ValueError(f"{self.target}: cells of the same id: {', '.join(sorted(twice))}")
+
+    def to_json(self) -> str:
+        """The sealed text of the document; cells carry their ratio."""
+        content = asdict(self)
+        for told, cell in zip(content["cells"], self.cells, strict=True):
+            told["ratio"] = cell.ratio
+        return seal(content)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The document of a text.
+
+        Raises:
+            ValueError: a byte is not what was written, or it is no document of this form.
+        """
+        content = unseal(text)
+        parts = {
+            name: [_of(kind, one) for one in content.pop(name, ())]
+            for name, kind in (("cells", Cell), ("series", Series), ("images", Picture))
+        }
+        return cls(**_fields(cls, content), **parts)  # type: ignore[arg-type]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The document of a file.
+
+        Raises:
+            UserError: it is not there, altered, or no document of a target.
+        """
+        try:
+            return cls.from_json(plain(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise problem(
+                f"the document of a target cannot be read from {path}",
+                got=f"{type(error).__name__}: {error}",
+                expected="a JSON document as `dithc paper` writes it",
+                remedy="remove it and make the target again: the cells that are there are kept",
+            ) from error
+
+
+def _of(kind: type[Any], content: Mapping[str, Any]) -> Any:
+    """One part of a document; the ratio of a cell is computed, not read."""
+    return kind(**_fields(kind, {name: value for name, value in content.items() if name != "ratio"}))
+
+
+def _fields(kind: type[Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    known = {one.name for one in fields(kind)}
+    if strange := sorted(content.keys() - known):
+        raise ValueError(f"{kind.__name__} has no field {', '.join(strange)}")
+    return dict(content)

@@ -1,0 +1,176 @@
+"""The document of a target, from the files of its cells and of the experiment's trainings."""
+
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dithc.config.experiment import Experiment
+from dithc.log import problem
+from dithc.papers import Cell, Document, Picture, Series, published
+from dithc.runs import digest
+from dithc.sealed import plain, unseal
+from dithc.workflow.paper.jobs import Job
+from dithc.workflow.paper.results import Read, read_result, without_value
+from dithc.workflow.paper.trained import read_samples, read_scores
+
+HEADINGS = {
+    "table1": ("Table 1", "FID after fine-tuning"),
+    "table2": ("Table 2", "One node: seconds an iteration and peak memory by strategy"),
+    "table3": ("Table 3", "One node: seconds an iteration by library of matrix products"),
+    "table4": ("Table 4", "Speed-up of matrix products by module"),
+    "fig7": ("Figure 7", "Loss from scratch on several platforms"),
+    "fig8": ("Figure 8", "Samples of fine-tuned models"),
+    "fig9": ("Figure 9", "What each part adds, step by step"),
+    "fig10": ("Figure 10", "Weak scaling"),
+    "fig11": ("Figure 11", "Strong scaling"),
+    "sec56": ("Section 5.6", "Sustained floating-point rate"),
+}
+SMALL = "Scale ci: networks of one block and a few images, on few cores; it proves the path, its numbers stand for nothing else."
+
+
+def read_cell(path: Path) -> dict[str, Any]:
+    """What a cell wrote.
+
+    Raises:
+        UserError: it is not there, or altered.
+    """
+    try:
+        return unseal(plain(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise problem(
+            f"the cell {path} cannot be read",
+            got=f"{type(error).__name__}: {error}",
+            expected="a JSON document as `dithc paper TARGET --cell NAME` writes it",
+            remedy="remove it and start the same command again",
+        ) from error
+
+
+def compose(
+    experiment: Experiment,
+    jobs: Sequence[Job],
+    target: str,
+    *,
+    cells: Path,
+    page: Path,
+    command: str = "",
+    scores: Iterable[Path] = (),
+    pictures: Iterable[Path] = (),
+    versions: Mapping[str, str] | None = None,
+) -> Document:
+    """The document of a target.
+
+    Args:
+        experiment: the configuration.
+        jobs: the plan, as for the cells.
+        target: of the paper.
+        cells: folder of the target's cells.
+        page: folder of the page, to which files in the document are relative.
+        command: the line that makes the target again.
+        scores: manifests of `dithc fid`, for table 1.
+        pictures: images of samples, for figure 8.
+        versions: of the program.
+
+    Raises:
+        UserError: a cell is not there, or altered.
+    """
+    own = [job for job in jobs if job.target == target]
+    read, machine, told_versions = Read(), dict[str, Any](), dict(versions or {})
+    for job in own:
+        if job.skipped:
+            read.cells += without_value(job, "skipped", job.skipped)
+            continue
+        path = cells / f"{job.name}.json"
+        told = read_cell(path)
+        file = _relative(path, page)
+        found = _failed(job, told) if told["result"] is None else read_result(job, told["result"], file)
+        read.cells += found.cells
+        read.series += found.series
+        read.findings += [one for one in found.findings if one not in read.findings]
+        read.notes += [one for one in found.notes if one not in read.notes]
+        if told["result"] and not machine and job.measures:
+            machine = machine_of(told["result"].get("machine"))
+            told_versions |= {name: str(value) for name, value in told["result"].get("versions", {}).items()}
+    images: tuple[Picture, ...] = ()
+    if target == "table1":
+        read.cells += read_scores(experiment, scores, page=page)
+        read.notes += ["Scores stand beside the paper's only where extractor and data are the paper's."]
+    if target == "fig8":
+        images = tuple(read_samples(pictures, page=page))
+        if not images:
+            read.cells.append(_no_trainings("fig8", "no data sets are trained on and judged in this experiment"))
+    read.findings += _compared(target, read.cells)
+    heading, title = HEADINGS[target]
+    scale = experiment.paper.scale
+    return Document(
+        target=target,
+        title=title,
+        paper=heading,
+        scale=scale,
+        machine=machine or machine_of(None),
+        versions={"python": platform.python_version()} | told_versions,
+        command=command,
+        digest=digest([job.digest for job in own] + [cell.digest for cell in read.cells]),
+        cells=tuple(_unique(read.cells)),
+        series=tuple(_last_of_each(read.series)),
+        images=images,
+        findings=tuple(read.findings),
+        notes=tuple(([SMALL] if scale == "ci" and own else []) + read.notes),
+    )
+
+
+def machine_of(told: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A machine in few words, of what a bench says of it."""
+    if told is None:
+        return {"name": platform.node(), "isa": platform.machine()}
+    return {
+        "name": told["model_name"],
+        "architecture": told["architecture"],
+        "cores": len(told["cores"]),
+        "dies": told["num_dies"],
+        "memory_gib": round(told["memory_bytes"] / (1 << 30), 1),
+        "described_by": told.get("described_by", ""),
+    }
+
+
+def _failed(job: Job, told: Mapping[str, Any]) -> Read:
+    return Read(without_value(job, "skipped", told["reason"]))
+
+
+def _no_trainings(target: str, why: str) -> Cell:
+    return Cell(id=target, row="all", column="all", quantity="", status="skipped", reason=why)
+
+
+def _relative(path: Path, page: Path) -> str:
+    return Path(os.path.relpath(path, page)).as_posix()
+
+
+def _unique(cells: Sequence[Cell]) -> list[Cell]:
+    """Each id once: the last that was read."""
+    return list({cell.id: cell for cell in cells}.values())
+
+
+def _last_of_each(series: Sequence[Series]) -> list[Series]:
+    return list({(one.label, one.kind): one for one in series}.values())
+
+
+def _compared(target: str, cells: Sequence[Cell]) -> list[str]:
+    """Table 2 in words: CFTP over each other strategy, ours and the paper's."""
+    if target != "table2":
+        return []
+    values = {(cell.row, cell.column): cell.value for cell in cells if cell.value is not None}
+    found = []
+    for (row, column), value in values.items():
+        if column != "CFTP s":
+            continue
+        model = row.partition(" ")[2]
+        for other in ("DP s", "DP+TP s"):
+            if theirs := values.get((row, other)):
+                printed, ours = (published("table2", f"112 {model}", name) for name in (other, "CFTP s"))
+                paper = f"the paper has {printed / ours:.2f}" if printed and ours else "the paper has no number"
+                found.append(
+                    f"{model}, batch {row.partition(' ')[0]}: CFTP is {theirs / value:.2f} x as fast as {other[:-2]}; "
+                    f"{paper} at batch 112."
+                )
+    return found

@@ -1,0 +1,123 @@
+"""What a cell costs: floating-point operations over a rate, and what a training holds in memory.
+
+Seconds: starts x START_SECONDS + steps x images x FLOP of an image / (cores x `paper.gflops_per_core` x 1e9 / slowness), where an
+image has three passes of 2 x 256 x (elements + depth x 2 x 256 x width) operations: products with weights, and attention.
+Memory: PROCESS_GIB for each rank, the state of each replica, and what each image keeps for its backward pass.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dithc.config import training
+
+GIB = 1 << 30
+TOKENS = 256  # of 32 x 32 latents in patches of 2
+PASSES = 3  # forward, and the gradients of input and weight
+START_SECONDS = 8.0  # a process with torch, its first steps of warm-up aside
+PROCESS_GIB = 0.7
+MEMORY_SHARE = 0.85  # of a node, for all that a cell holds
+# Over dithc's own step; the matrix products of others are slower, and what recomputes or exchanges has more to do.
+SLOWNESS: Mapping[str, float] = {
+    "dithc": 1.0,
+    "untuned": 1.0,
+    "own-products": 1.2,
+    "torch-blas": 1.8,
+    "onednn": 1.8,
+    "openblas": 3.0,
+    "eager": 2.0,
+    "compile": 1.7,
+    "cftp": 1.0,
+    "dp": 1.1,
+    "dp+tp": 1.4,
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a plan is made for.
+
+    Attributes:
+        cores: that compute.
+        memory_gib: of the node.
+    """
+
+    cores: int
+    memory_gib: float
+
+
+@dataclass(frozen=True)
+class Network:
+    """A preset, and what is changed of it.
+
+    Attributes:
+        preset: such as `DiT-S/2`.
+        depth: number of blocks; None for the preset's.
+    """
+
+    preset: str
+    depth: int | None = None
+
+    @property
+    def label(self) -> str:
+        """As the paper names it."""
+        return self.preset.removeprefix("DiT-")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Arguments of a bench that change the preset."""
+        return () if self.depth is None else ("--override", f"depth={self.depth}")
+
+    @property
+    def file_name(self) -> str:
+        """As part of a file's name."""
+        return self.label.replace("/", "-").lower()
+
+    @property
+    def run(self) -> training.Run:
+        """A training of it, in fp32."""
+        return training.Run.model_validate({"dataset": "any", "steps": 1, "model": self._model})
+
+    @property
+    def _model(self) -> dict[str, str | int]:
+        return {"preset": self.preset} | ({} if self.depth is None else {"depth": self.depth})
+
+    @property
+    def flop_per_image(self) -> float:
+        """Of one image in a training step."""
+        model = self.run.model
+        width, depth, _ = model.shape
+        return PASSES * 2.0 * TOKENS * (model.matrix_elements + depth * 2 * TOKENS * width)
+
+    def memory_gib(self, *, images: int, replicas: int = 1) -> float:
+        """Of a training on one node."""
+        run = self.run
+        return replicas * (PROCESS_GIB + run.state_bytes / GIB) + images * run.image_bytes(TOKENS) / GIB
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The rule of a node.
+
+    Attributes:
+        node: that measures.
+        gflops_per_core: in a training step of dithc in fp32.
+    """
+
+    node: Node
+    gflops_per_core: float
+
+    def step(self, network: Network, *, images: int, way: str = "dithc", cores: int | None = None) -> float:
+        """Seconds of one step."""
+        rate = (cores or self.node.cores) * self.gflops_per_core * 1e9 / SLOWNESS[way]
+        return images * network.flop_per_image / rate
+
+    def fits(self, gib: float) -> bool:
+        """Whether so much memory is there."""
+        return gib <= MEMORY_SHARE * self.node.memory_gib
+
+    def largest_batch(self, network: Network, *, most: int) -> int:
+        """The largest power of two of images, up to `most`, of which a node holds a step; 1 where it holds none."""
+        batch = 1
+        while 2 * batch <= most and self.fits(network.memory_gib(images=2 * batch)):
+            batch *= 2
+        return min(most, batch)

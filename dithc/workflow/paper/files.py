@@ -1,0 +1,128 @@
+"""Where cells and documents of the paper stand, and what their jobs ask for: what rule files see of the plan."""
+
+import math
+import os
+import shlex
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+
+from dithc.config.experiment import Experiment
+from dithc.papers import TARGETS
+from dithc.workflow.paper.cost import GIB, Node
+from dithc.workflow.paper.jobs import Job
+from dithc.workflow.paper.plan import job_of, plan
+
+MEMINFO = Path("/proc/meminfo")
+LONGER = 5  # times the prediction, the walltime that is asked
+
+
+class PaperFiles:
+    """The targets of an experiment as files.
+
+    Args:
+        experiment: the configuration.
+        root: its folder of results.
+        cores: of the node that measures.
+        configuration: file that a person names to get this experiment.
+    """
+
+    def __init__(self, experiment: Experiment, *, root: str, cores: int, configuration: str) -> None:
+        self.experiment, self.root, self.configuration = experiment, f"{root}/paper", configuration
+        self.node = node_of(experiment, cores=cores)
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        """The plan."""
+        return plan(self.experiment, self.node)
+
+    @property
+    def targets(self) -> list[str]:
+        """What `paper` makes."""
+        return list(self.experiment.paper.targets)
+
+    @property
+    def names(self) -> str:
+        """All targets as a regular expression."""
+        return "|".join(TARGETS)
+
+    def document(self, target: str) -> str:
+        """The JSON document of a target."""
+        return f"{self.root}/{target}.json"
+
+    @property
+    def documents(self) -> list[str]:
+        """Those of all targets of `paper`."""
+        return [self.document(target) for target in self.targets]
+
+    def page(self, target: str) -> str:
+        """The page of one target alone."""
+        return f"{self.root}/{target}.html"
+
+    def skipped(self, target: str) -> list[str]:
+        """Why cells of a target do not run: a parameter of its document."""
+        return [f"{job.name}: {job.skipped}" for job in self.jobs if job.target == target and job.skipped]
+
+    def cell(self, target: str, name: str) -> str:
+        """The file of a cell."""
+        return f"{self.root}/cells/{target}/{name}.json"
+
+    def cells(self, target: str) -> list[str]:
+        """Files of a target's cells that run."""
+        return [self.cell(target, job.name) for job in self.jobs if job.target == target and not job.skipped]
+
+    def before(self, target: str, name: str) -> list[str]:
+        """Files of the cells that a cell waits for."""
+        return [self.cell(target, one) for one in self._job(target, name).after]
+
+    def command(self, target: str, name: str) -> str:
+        """What a cell does: the parameter of its rule that decides its result."""
+        return self._job(target, name).command
+
+    def threads(self, target: str, name: str) -> int:
+        """Cores of a cell's job: all of the node where it measures, so that nothing is beside it."""
+        return self.node.cores if self._job(target, name).measures else 1
+
+    def runtime(self, target: str, name: str) -> int:
+        """Minutes that a cell's job asks for."""
+        return math.ceil(2 + LONGER * self._job(target, name).seconds / 60)
+
+    @property
+    def of_node(self) -> str:
+        """Arguments of `dithc paper` that say what the plan is for."""
+        return f"--cores {self.node.cores} --memory-gib {self.node.memory_gib:g}"
+
+    def again(self, target: str) -> str:
+        """The line that makes a target again."""
+        return f"snakemake --profile profiles/local {target} --configfile {shlex.quote(self.configuration)}"
+
+    def _job(self, target: str, name: str) -> Job:
+        return job_of(self.jobs, target, name)
+
+
+def node_of(experiment: Experiment, *, cores: int | None = None, memory_gib: float | None = None) -> Node:
+    """The node that a plan is for: what is given, else what the profile says, else this machine."""
+    machine = experiment.machine
+    memory_mb = machine.node_memory_mb or _memory_mb()
+    return Node(cores or machine.node_cores or os.cpu_count() or 1, memory_gib or round(memory_mb * 1e6 / GIB, 1))
+
+
+def told(jobs: Iterable[Job], target: str, node: Node) -> str:
+    """The cells of a target as lines for a person."""
+    lines = [f"{target} on {node.cores} cores, {node.memory_gib:g} GiB:"]
+    own = [job for job in jobs if job.target == target]
+    for job in own:
+        lines.append(
+            f"{job.seconds:8.0f} s  {job.name:<24} {'skipped: ' + job.skipped if job.skipped else job.command}"
+        )
+    run = [job.seconds for job in own if not job.skipped]
+    return "\n".join([*lines, f"{sum(run):8.0f} s  {len(run)} of {len(own)} cells"])
+
+
+def _memory_mb() -> float:
+    """Of this machine: all that it has, as what is free changes."""
+    try:
+        line = next(line for line in MEMINFO.read_text().splitlines() if line.startswith("MemTotal:"))
+        return int(line.split()[1]) * 1024 / 1e6
+    except (OSError, StopIteration, ValueError):
+        return 16_000.0

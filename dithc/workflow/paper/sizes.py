@@ -1,0 +1,89 @@
+"""How large the targets are, by scale: the one place where `paper.scale` becomes models, batches and rounds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dithc.config.experiment import Experiment
+from dithc.workflow.paper.cost import Cost, Network, Node
+
+MODELS = ("DiT-XL/2", "DiT-L/2", "DiT-B/2", "DiT-S/2")  # in the order of the paper's rows
+BATCH = 112  # images per node, the paper's; and twice that
+CURVE_STEPS = {"ci": 20, "node": 200, "paper": 1000}
+CI_MEMORY_GIB = 1.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What a scale asks of a node.
+
+    Attributes:
+        networks: of tables 2 and 3 and figure 10, largest first.
+        batches: images a step of the node, the smaller first.
+        rounds: runs of each contender.
+        steps: of a run, on the clock.
+        repeats: rounds of what takes turns within a process.
+        ranks: counts of ranks on one node, of measured scaling and figure 9.
+        nodes: counts of nodes of measured scaling; empty where one node measures.
+        tunes: whether products are searched for each network.
+        curve_steps: of figure 7.
+        dtypes: of table 4.
+    """
+
+    networks: Sequence[Network]
+    batches: tuple[int, ...]
+    rounds: int
+    steps: int
+    repeats: int
+    ranks: tuple[int, ...]
+    tunes: bool
+    curve_steps: int
+    memory_gib: float | None
+
+    @property
+    def largest(self) -> Network:
+        """DiT-XL/2, of the figures that have one model."""
+        return self.networks[0]
+
+
+def sizes_of(experiment: Experiment, node: Node, cost: Cost) -> Sizes:
+    """The sizes of an experiment's scale on a node."""
+    asked = experiment.paper
+    curve_steps = asked.curve_steps or CURVE_STEPS[asked.scale]
+    if asked.scale == "ci":
+        return Sizes(
+            networks=(Network("DiT-XL/2", depth=1), Network("DiT-S/2", depth=1)),
+            batches=(2, 4),
+            rounds=1,
+            steps=1,
+            repeats=2,
+            ranks=(1, 2) if node.cores > 1 else (1,),
+            tunes=False,
+            curve_steps=curve_steps,
+            memory_gib=asked.memory_gib or CI_MEMORY_GIB,
+        )
+    networks = [Network(name) for name in MODELS]
+    if asked.scale == "paper":
+        batches: tuple[int, ...] = (BATCH, 2 * BATCH)
+    else:  # as the paper's two: of both, the largest model fits under CFTP
+        second = cost.largest_batch(networks[0], most=2 * BATCH)
+        batches = (max(1, second // 2), max(2, second))
+    return Sizes(
+        networks=networks,
+        batches=batches,
+        rounds=2,
+        steps=3,
+        repeats=5,
+        ranks=_ranks(experiment, node),
+        tunes=True,
+        curve_steps=curve_steps,
+        memory_gib=asked.memory_gib,
+    )
+
+
+def _ranks(experiment: Experiment, node: Node) -> tuple[int, ...]:
+    """Powers of two up to the ranks of all nodes, each with a core at least."""
+    most = experiment.machine.ranks or min(4, node.cores)
+    counts = [1]
+    while 2 * counts[-1] <= most:
+        counts.append(2 * counts[-1])
+    return tuple(counts)

@@ -1,0 +1,261 @@
+"""The cells of each target: which commands, for which rows and columns."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from dithc.config.experiment import Experiment
+from dithc.workflow.paper.cost import START_SECONDS, Cost, Network
+from dithc.workflow.paper.jobs import OUT, Job
+from dithc.workflow.paper.sizes import Sizes
+
+STRATEGIES = {"cftp": "CFTP", "dp": "DP", "dp+tp": "DP+TP"}
+WARMUP = 2
+# Contenders of `dithc bench step`, as table 3 calls them.
+PRODUCTS = {
+    "openblas": "OpenBLAS",
+    "torch-blas": "nativeBLAS",
+    "onednn": "oneDNN",
+    "untuned": "own GEMM",
+    "dithc": "tuned",
+    "own-products": "own GEMM, products alone",
+}
+TUNE_SECONDS = 900.0  # of the thirty products of a network
+# Cases of a platform of figure 7, over dithc's own fp32 step; a model under emulation is tiny, whatever the scale.
+PLATFORMS = {"reference": 2.0, "c-fp32": 1.0, "c-bf16": 0.7, "numba": 3.0, "sme": 1.0, "cuda": 0.2}
+OPS_SECONDS = 90.0  # of one type: 15 products by 5 contenders
+STAGES = 6
+NODES = "1,2,4,8,16,32,64,128,256,512,1024"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What the cells of an experiment are made of."""
+
+    experiment: Experiment
+    sizes: Sizes
+    cost: Cost
+
+    @property
+    def machine(self) -> str:
+        """Description of the simulated machine."""
+        return self.experiment.paper.machine
+
+
+def _table2(scope: Scope) -> Iterator[Job]:
+    sizes = scope.sizes
+    limit = () if sizes.memory_gib is None else ("--memory-limit", f"{sizes.memory_gib:g}")
+    for batch in sizes.batches:
+        for network in sizes.networks:
+            for strategy, column in STRATEGIES.items():
+                step = scope.cost.step(network, images=batch, way=strategy)
+                yield Job(
+                    target="table2",
+                    name=f"{strategy.replace('+', '-')}-{network.file_name}-{batch}",
+                    words=(
+                        *("bench", "strategies", "--models", network.label, *network.words, "--batches", str(batch)),
+                        *("--strategies", strategy, "--rounds", str(sizes.rounds), "--warmup", str(WARMUP)),
+                        *("--steps", str(sizes.steps), *limit, "--json", OUT),
+                    ),
+                    row=f"{batch} {network.label}",
+                    columns=(f"{column} s", f"{column} GB"),
+                    seconds=sizes.rounds * (START_SECONDS + (WARMUP + sizes.steps) * step),
+                    facts={"strategy": strategy, "batch": batch, "full": network.depth is None},
+                )
+
+
+def _table3(scope: Scope) -> Iterator[Job]:
+    sizes, batch = scope.sizes, scope.sizes.batches[0]
+    for network in sizes.networks:
+        base = (*("--model", network.preset, *network.words, "--batch", str(batch)), "--dtype", "fp32")
+        tuned = f"{network.file_name}-{batch}"
+        memory = network.memory_gib(images=batch)
+        if sizes.tunes:
+            yield Job(
+                target="table3",
+                name=f"tuning-{network.file_name}",
+                words=("tune", *base),
+                row=network.label,
+                columns=(),
+                seconds=TUNE_SECONDS,
+                tuning=tuned,
+            )
+        compare = [name for name in PRODUCTS if name != "dithc"]
+        step = sum(scope.cost.step(network, images=batch, way=way) for way in PRODUCTS)
+        yield Job(
+            target="table3",
+            name=network.file_name,
+            words=(
+                *("bench", "step", *base, "--compare", ",".join(compare), "--warmup", "1"),
+                *("--repeats", str(sizes.repeats), "--json", OUT),
+            ),
+            row=network.label,
+            columns=tuple(PRODUCTS.values()),
+            seconds=START_SECONDS + step * (2 + sizes.repeats),
+            memory_gib=memory,
+            after=(f"tuning-{network.file_name}",) if sizes.tunes else (),
+            tuning=tuned if sizes.tunes else "",
+            facts={"tuned": sizes.tunes, "batch": batch, "full": network.depth is None},
+        )
+
+
+def _table4(scope: Scope) -> Iterator[Job]:
+    model = "DiT-S/2" if scope.experiment.paper.scale == "ci" else "DiT-XL/2"
+    libraries = ("openblas", "torch-blas", "onednn")
+    for dtype in ("fp32", "bf16"):
+        yield Job(
+            target="table4",
+            name=dtype,
+            words=(
+                *("bench", "ops", "--ops", "gemm", "--models", model, "--dtype", dtype),
+                *("--libraries", ",".join(libraries), "--repeats", str(scope.sizes.repeats), "--json", OUT),
+            ),
+            row=f"all modules, {dtype}",
+            columns=tuple(f"{PRODUCTS[name]} {dtype}" for name in libraries),
+            seconds=START_SECONDS + OPS_SECONDS,
+            facts={"dtype": dtype, "model": model},
+        )
+
+
+def _fig9(scope: Scope) -> Iterator[Job]:
+    sizes = scope.sizes
+    network, batch = sizes.networks[-1], max(2, sizes.batches[0])
+    for ranks in [count for count in sizes.ranks if count <= 2]:
+        run = START_SECONDS + (WARMUP + sizes.steps) * scope.cost.step(network, images=batch, way="eager")
+        yield Job(
+            target="fig9",
+            name=f"ranks-{ranks}",
+            words=(
+                *("bench", "stepwise", "--model", network.preset, *network.words, "--batch", str(batch)),
+                *("--ranks", str(ranks), "--rounds", str(sizes.rounds), "--warmup", str(WARMUP)),
+                *("--steps", str(sizes.steps), *(("--tune",) if sizes.tunes else ()), "--json", OUT),
+            ),
+            row="all steps",
+            columns=(_ranks(ranks),),
+            seconds=STAGES * sizes.rounds * run + (TUNE_SECONDS if sizes.tunes else 0),
+            facts={"ranks": ranks},
+        )
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank{'s' * (count > 1)}"
+
+
+def _scaling(scope: Scope, target: str, mode: str, network: Network, batch: int) -> Job:
+    sizes, counts = scope.sizes, scope.sizes.ranks
+    images = sum(batch * count if mode == "weak" else batch for count in counts)
+    step = scope.cost.step(network, images=images, way="dp")
+    machine = scope.experiment.machine
+    launch: tuple[str, ...] = ()
+    if machine.launcher == "srun" or machine.nodes > 1:
+        launch = ("--launcher", machine.launcher, "--ranks-per-node", str(machine.launched_per_node or 1))
+    return Job(
+        target=target,
+        name=f"measured-{network.file_name}",
+        words=(
+            *("bench", "scaling", f"--{mode}", "--models", network.label, *network.words),
+            *("--ranks", ",".join(map(str, counts)), "--batch", str(batch), "--rounds", str(sizes.rounds)),
+            *("--warmup", str(WARMUP), "--steps", str(sizes.steps), "--without-communication", *launch, "--json", OUT),
+        ),
+        row=network.label,
+        columns=tuple(_ranks(count) for count in counts),
+        seconds=len(counts) * sizes.rounds * START_SECONDS + sizes.rounds * (WARMUP + 2 * sizes.steps) * step,
+        memory_gib=max(counts) * network.memory_gib(images=0) + network.memory_gib(images=images) / len(counts),
+        facts={"mode": mode, "model": network.label},
+    )
+
+
+def _simulated(target: str, name: str, words: tuple[str, ...], row: str, seconds: float, **facts: str) -> Job:
+    return Job(
+        target=target,
+        name=name,
+        words=("simulate", *words, "--json", OUT),
+        row=row,
+        columns=("simulated",),
+        seconds=seconds,
+        measures=False,
+        facts=facts,
+    )
+
+
+def _fig10(scope: Scope) -> Iterator[Job]:
+    sizes = scope.sizes
+    for network in sizes.networks:
+        yield _scaling(scope, "fig10", "weak", network, max(1, sizes.batches[0] // max(sizes.ranks)))
+    on = ("--machine", scope.machine, "--nodes", NODES)
+    yield _simulated("fig10", "simulated-paper", ("--reproduce-paper", *on), "XL/2", 60.0)
+    models = "DiT-XL/2,DiT-L/2,DiT-B/2,DiT-S/2"
+    yield _simulated("fig10", "simulated-weak", ("--mode", "weak", "--models", models, *on), "all", 60.0)
+
+
+def _fig11(scope: Scope) -> Iterator[Job]:
+    sizes = scope.sizes
+    yield _scaling(scope, "fig11", "strong", sizes.largest, max(sizes.batches[-1], max(sizes.ranks)))
+    on = ("--mode", "strong", "--machine", scope.machine, "--nodes", NODES)
+    yield _simulated("fig11", "simulated-strong", (*on, "--wire", "fp32,bf16"), "XL/2", 60.0)
+    sharded = (*on, "--global-batch", "448,3072", "--wire", "fp32,bf16", "--zero1")
+    yield _simulated("fig11", "simulated-zero1", sharded, "XL/2", 60.0)
+
+
+def _fig7(scope: Scope) -> Iterator[Job]:
+    sizes, asked = scope.sizes, scope.experiment.paper
+    network = sizes.networks[-1] if asked.scale == "ci" else sizes.largest
+    for platform, slowness in PLATFORMS.items():
+        for seed in range(asked.seeds):
+            steps = min(sizes.curve_steps, 20) if platform == "sme" else sizes.curve_steps
+            step = 2.0 if platform == "sme" else slowness * scope.cost.step(network, images=sizes.batches[0])
+            yield Job(
+                target="fig7",
+                name=f"{platform}-{seed}",
+                words=(
+                    *("bench", "curves", "--platform", platform, "--seed", str(seed), "--steps", str(steps)),
+                    *("--output", OUT),
+                ),
+                row=platform,
+                columns=(f"seed {seed}",),
+                seconds=START_SECONDS + steps * step,
+                facts={"platform": platform, "seed": seed},
+            )
+
+
+def _sec56(scope: Scope) -> Iterator[Job]:
+    sizes = scope.sizes
+    network, batch = sizes.largest, sizes.batches[0]
+    for dtype in ("fp32", "bf16"):
+        step = sum(scope.cost.step(network, images=batch, way=way) for way in ("dithc", "eager", "compile"))
+        yield Job(
+            target="sec56",
+            name=f"cpu-{dtype}",
+            words=(
+                *("bench", "step", "--model", network.preset, *network.words, "--batch", str(batch), "--dtype", dtype),
+                *("--compare", "eager,compile", "--warmup", "1", "--repeats", str(sizes.repeats), "--json", OUT),
+            ),
+            row=f"CPU {dtype}",
+            columns=("linear layers", "with attention"),
+            seconds=2 * START_SECONDS + step * (2 + sizes.repeats),
+            memory_gib=network.memory_gib(images=batch),
+            facts={"dtype": dtype, "device": "cpu"},
+        )
+
+
+def _nothing(scope: Scope) -> Iterator[Job]:
+    """Of what the trainings of the experiment leave."""
+    return iter(())
+
+
+TARGETS: Mapping[str, Callable[[Scope], Iterator[Job]]] = {
+    "table1": _nothing,
+    "table2": _table2,
+    "table3": _table3,
+    "table4": _table4,
+    "fig7": _fig7,
+    "fig8": _nothing,
+    "fig9": _fig9,
+    "fig10": _fig10,
+    "fig11": _fig11,
+    "sec56": _sec56,
+}
+
+
+def skipped(job: Job, why: str) -> Job:
+    """The same cell, that does not run."""
+    return replace(job, skipped=why)

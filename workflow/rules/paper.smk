@@ -1,0 +1,150 @@
+# The tables and figures of the paper: cells, each one command that is one job; documents of them; one page of all. Targets of
+# their own: `snakemake table1` ... `table4`, `fig7` ... `fig11`, `sec56`, and `paper` for those that `paper.targets` names.
+
+
+wildcard_constraints:
+    target=W.paper.names,
+    cell="[a-z0-9-]+",
+
+
+# A cell that measures has all cores of its node, so that no other runs beside it.
+rule paper_cell:
+    input:
+        lambda wc: W.paper.before(wc.target, wc.cell),
+    output:
+        W.paper.cell("{target}", "{cell}"),
+    log:
+        W.log("paper/{target}/{cell}"),
+    conda:
+        "../envs/dithc.yaml"
+    threads: lambda wc: W.paper.threads(wc.target, wc.cell)
+    resources:
+        node_cores=lambda wc: W.paper.threads(wc.target, wc.cell),
+        mem_mb=W.jobs.mem_mb("bench"),
+        runtime=lambda wc: W.paper.runtime(wc.target, wc.cell),
+        node=W.paper.of_node,
+    params:
+        config=W.config,
+        command=lambda wc: W.paper.command(wc.target, wc.cell),
+    shell:
+        "OMP_NUM_THREADS={threads} dithc paper {wildcards.target} --config {params.config:q} {resources.node} "
+        "--cell {wildcards.cell} --out {output:q} 2>&1 | tee -i {log:q}"
+
+
+rule paper_target:
+    input:
+        cells=lambda wc: W.paper.cells(wc.target),
+        scores=lambda wc: W.paper_scores(wc.target),
+        pictures=lambda wc: W.paper_pictures(wc.target),
+        paper="config/paper/reference.yaml",
+    output:
+        json=W.paper.document("{target}"),
+        csv=f"{W.paper.root}/{{target}}.csv",
+        svg=f"{W.paper.root}/{{target}}.svg",
+        png=f"{W.paper.root}/{{target}}.png",
+    log:
+        W.log("paper/{target}"),
+    conda:
+        "../envs/dithc.yaml"
+    threads: 1
+    resources:
+        node_cores=1,
+        mem_mb=W.jobs.mem_mb("report"),
+        runtime=W.jobs.runtime("report"),
+        again=lambda wc: W.paper.again(wc.target),
+    params:
+        config=W.config,
+        node=W.paper.of_node,
+        cells=lambda wc: f"{W.paper.root}/cells/{wc.target}",
+        plan=lambda wc: W.paper.skipped(wc.target),
+    shell:
+        "dithc paper {wildcards.target} --config {params.config:q} {params.node} --cells {params.cells:q} "
+        "--scores {input.scores:q} --pictures {input.pictures:q} --again {resources.again:q} --out {output.json:q} "
+        "2>&1 | tee -i {log:q}"
+
+
+rule paper:
+    input:
+        W.paper.documents,
+    output:
+        f"{W.paper.root}/report.html",
+    log:
+        W.log("paper/report"),
+    conda:
+        "../envs/dithc.yaml"
+    threads: 1
+    resources:
+        node_cores=1,
+        mem_mb=W.jobs.mem_mb("report"),
+        runtime=W.jobs.runtime("report"),
+    shell:
+        "dithc paper page --documents {input:q} --out {output:q} 2>&1 | tee -i {log:q}"
+
+
+# A target alone, with a page of it.
+rule table1:
+    input:
+        W.paper.page("table1"),
+
+
+rule table2:
+    input:
+        W.paper.page("table2"),
+
+
+rule table3:
+    input:
+        W.paper.page("table3"),
+
+
+rule table4:
+    input:
+        W.paper.page("table4"),
+
+
+rule fig7:
+    input:
+        W.paper.page("fig7"),
+
+
+rule fig8:
+    input:
+        W.paper.page("fig8"),
+
+
+rule fig9:
+    input:
+        W.paper.page("fig9"),
+
+
+rule fig10:
+    input:
+        W.paper.page("fig10"),
+
+
+rule fig11:
+    input:
+        W.paper.page("fig11"),
+
+
+rule sec56:
+    input:
+        W.paper.page("sec56"),
+
+
+rule paper_page:
+    input:
+        W.paper.document("{target}"),
+    output:
+        f"{W.paper.root}/{{target}}.html",
+    log:
+        W.log("paper/{target}-page"),
+    conda:
+        "../envs/dithc.yaml"
+    threads: 1
+    resources:
+        node_cores=1,
+        mem_mb=W.jobs.mem_mb("report"),
+        runtime=W.jobs.runtime("report"),
+    shell:
+        "dithc paper page --documents {input:q} --out {output:q} 2>&1 | tee -i {log:q}"

@@ -53,7 +53,7 @@ VERBS = {
     "launch": "start ranks with the machine's launcher",
 }
 ROOMS = {
-    "experiment": ("run", "status", "report"),
+    "experiment": ("run", "status", "report", "paper"),
     "data": ("synthesize", "fetch", "stage", "tiles", "codec", "latents"),
     "images": ("sample", "search-sampler", "extractor", "features", "fid"),
     "machine": ("doctor", "simulate", "tune"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dithc.config.experiment import Experiment
+from dithc.config import Experiment
 from dithc.log import problem
 from dithc.papers import Cell, Document, Picture, Series, published
 from dithc.runs import digest

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
-from dithc.config.experiment import Experiment
+from dithc.config import Experiment
 from dithc.papers import TARGETS
 from dithc.workflow.paper.cost import GIB, Node
 from dithc.workflow.paper.jobs import Job

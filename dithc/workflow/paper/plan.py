@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from dithc.config.experiment import Experiment
+from dithc.config import Experiment
 from dithc.log import problem
 from dithc.workflow.paper.cost import MEMORY_SHARE, Cost, Node
 from dithc.workflow.paper.jobs import Job

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dithc.config.experiment import Experiment
+from dithc.config import Experiment
 from dithc.workflow.paper.cost import Cost, Network, Node
 
 MODELS = ("DiT-XL/2", "DiT-L/2", "DiT-B/2", "DiT-S/2")  # in the order of the paper's rows

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from dithc.config.experiment import Experiment
+from dithc.config import Experiment
 from dithc.workflow.paper.cost import START_SECONDS, Cost, Network
 from dithc.workflow.paper.jobs import OUT, Job
 from dithc.workflow.paper.sizes import Sizes

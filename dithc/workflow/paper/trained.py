@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dithc.config.experiment import Experiment
+from dithc.config import Experiment
 from dithc.papers import Cell, Picture, published
 from dithc.runs import Manifest
 

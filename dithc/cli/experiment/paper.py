@@ -8,8 +8,9 @@ from dithc.log import logger, problem
 
 SUMMARY = "Makes tables and figures of the paper again: a cell, a document of its cells, a page of all documents."
 EXAMPLE = (
-    "dithc paper table4 --config config/experiments/paper-ci.yaml --cell fp32 --out fp32.json\n"
-    "dithc paper page --documents results/paper-ci/paper/table*.json --out results/paper-ci/paper/report.html"
+    "dithc paper fig10 --config config/experiments/demo.yaml --plan\n"
+    "dithc paper fig10 --config config/experiments/demo.yaml --cell simulated-weak "
+    "--out results/demo/paper/cells/fig10/simulated-weak.json"
 )
 PAGE = "page"
 log = logger(__name__)
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         print(paper.told(jobs, args.target, node))
         return 0
     if args.cell is not None:
-        from dithc.cli.paper_cell import run_cell
+        from dithc.cli.experiment.paper_cell import run_cell
 
         return run_cell(paper.job_of(jobs, args.target, args.cell), args.out)
     return _document(args, experiment, jobs)

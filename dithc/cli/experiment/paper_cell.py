@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from dithc.log import logger, problem
 
 if TYPE_CHECKING:
-    from dithc.workflow.paper import Job
+    from dithc.workflow import paper
 
 UNFINISHED = 75  # and above: stopped, and to be started again
 log = logger(__name__)
 
 
-def run_cell(job: "Job", out: Path) -> int:
+def run_cell(job: "paper.Job", out: Path) -> int:
     """Runs the cell's command and writes what it measured, with predicted and true seconds.
 
     What a stopped cell has measured stands in a hidden folder beside `out`, from which the same command goes on.
@@ -64,7 +64,7 @@ def run_cell(job: "Job", out: Path) -> int:
     return 0
 
 
-def _run(job: "Job", file: Path, *, tuning: Path) -> int:
+def _run(job: "paper.Job", file: Path, *, tuning: Path) -> int:
     from dithc.cli import main
     from dithc.workflow import paper
 
@@ -88,7 +88,7 @@ def _result(file: Path) -> tuple[Any, str]:
         return None, str(error)
 
 
-def _is_made(job: "Job", out: Path) -> bool:
+def _is_made(job: "paper.Job", out: Path) -> bool:
     """Whether another process, left over from a driver that is gone, has written it."""
     found, _ = _result(out)
     return isinstance(found, dict) and found.get("digest") == job.digest

@@ -13,4 +13,4 @@ How to change it: another way to run a step is a line of `step_variants.CONTENDE
 
 from dithc.bench.tables import table
 
-__all__ = ["automem", "collectives", "operators", "quality", "staging", "step", "table", "trainings"]
+__all__ = ["automem", "collectives", "curves", "operators", "quality", "staging", "step", "table", "trainings"]

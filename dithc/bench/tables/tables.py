@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dithc.bench.collectives import collectives_table
+from dithc.bench.curves import curves_table
 from dithc.bench.patched import patch_table
 from dithc.bench.quality import quality_table
 from dithc.bench.record import GIGA
@@ -131,6 +132,7 @@ TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "automem": automem_table,
     "collectives": collectives_table,
     "checkpoint": checkpoint_table,
+    "curves": curves_table,
     "data": staging_table,
     "ops": ops_table,
     "patch": patch_table,

@@ -5,6 +5,7 @@ import argparse
 from dithc.cli.bench.arguments import INTERRUPTED, KEPT_SUFFIX
 from dithc.cli.bench.automem import AUTOMEM
 from dithc.cli.bench.checkpoint import CHECKPOINT
+from dithc.cli.bench.curves import CURVES
 from dithc.cli.bench.in_process import OPS, STEP
 from dithc.cli.bench.patch import PATCH
 from dithc.cli.bench.quality import QUALITY
@@ -16,6 +17,7 @@ SUMMARY = "Time operators or a whole training step in several ways, in turns, be
 KINDS = {
     "ops": OPS,
     "step": STEP,
+    "curves": CURVES,
     "strategies": STRATEGIES,
     "scaling": SCALING,
     "stepwise": STEPWISE,

@@ -11,6 +11,7 @@ from dithc.log import problem
 from dithc.papers import Cell, Document, Picture, Series, published
 from dithc.runs import digest
 from dithc.sealed import plain, unseal
+from dithc.workflow.paper.curves import judge, read_curves
 from dithc.workflow.paper.jobs import Job
 from dithc.workflow.paper.results import Read, read_result, without_value
 from dithc.workflow.paper.trained import read_samples, read_scores
@@ -77,6 +78,7 @@ def compose(
     """
     own = [job for job in jobs if job.target == target]
     read, machine, told_versions = Read(), dict[str, Any](), dict(versions or {})
+    curves = dict[str, tuple[Job, Mapping[str, Any], str]]()
     for job in own:
         if job.skipped:
             read.cells += without_value(job, "skipped", job.skipped)
@@ -84,14 +86,17 @@ def compose(
         path = cells / f"{job.name}.json"
         told = read_cell(path)
         file = _relative(path, page)
-        found = _failed(job, told) if told["result"] is None else read_result(job, told["result"], file)
-        read.cells += found.cells
-        read.series += found.series
-        read.findings += [one for one in found.findings if one not in read.findings]
-        read.notes += [one for one in found.notes if one not in read.notes]
+        if told["result"] is None:
+            found = _failed(job, told)
+        elif target == "fig7":
+            found, curves[job.name] = read_curves(job, told["result"], file), (job, told["result"], file)
+        else:
+            found = read_result(job, told["result"], file)
+        read.add(found)
         if told["result"] and not machine and job.measures:
             machine = machine_of(told["result"].get("machine"))
             told_versions |= {name: str(value) for name, value in told["result"].get("versions", {}).items()}
+    read.add(judge(curves))
     images: tuple[Picture, ...] = ()
     if target == "table1":
         read.cells += read_scores(experiment, scores, page=page)

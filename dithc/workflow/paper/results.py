@@ -39,6 +39,13 @@ class Read:
     findings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def add(self, other: "Read") -> None:
+        """What another one says besides."""
+        self.cells += other.cells
+        self.series += other.series
+        self.findings += [one for one in other.findings if one not in self.findings]
+        self.notes += [one for one in other.notes if one not in self.notes]
+
 
 def cell_of(job: Job, column: str, quantity: str, unit: str, *, row: str = "", **more: Any) -> Cell:
     """A cell of a job, measured where nothing else is said."""
@@ -292,29 +299,10 @@ def _sec56(job: Job, result: Mapping[str, Any], file: str) -> Read:
     return read
 
 
-def _fig7(job: Job, result: Mapping[str, Any], file: str) -> Read:
-    """A training of a platform: `{steps, loss}` or `{skipped: reason}`."""
-    if why := result.get("skipped") or (
-        result.get("reason") if result.get("status", "ok") not in ("ok", "measured") else None
-    ):
-        return Read(without_value(job, "skipped", why))
-    losses = [float(value) for value in result["losses"]]
-    label = f"{job.facts['platform']}, seed {job.facts['seed']}"
-    axes: dict[str, Any] = {"x_label": "step", "y_label": "loss", "unit": ""}
-    steps = tuple(float(step) for step in result.get("steps") or range(1, len(losses) + 1))
-    read = Read(series=[Series(label=label, kind="measured", x=steps, y=tuple(losses), file=file, **axes)])
-    read.cells.append(cell_of(job, f"{job.columns[0]} step 1", "loss of step 1", "", value=losses[0], file=file))
-    if len(losses) >= 10:
-        mean = sum(losses[5:10]) / 5
-        read.cells.append(cell_of(job, f"{job.columns[0]} steps 6-10", "mean loss", "", value=mean, file=file))
-    return read
-
-
 READERS: Mapping[str, Callable[[Job, Mapping[str, Any], str], Read]] = {
     "table2": _table2,
     "table3": _table3,
     "table4": _table4,
-    "fig7": _fig7,
     "fig9": _fig9,
     "fig10": _scaling,
     "fig11": _scaling,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 
 from dithc.config import Experiment
 from dithc.workflow.paper.cost import START_SECONDS, Cost, Network
@@ -20,9 +21,13 @@ PRODUCTS = {
     "own-products": "own GEMM, products alone",
 }
 TUNE_SECONDS = 900.0  # of the thirty products of a network
-# Cases of a platform of figure 7, over dithc's own fp32 step; a model under emulation is tiny, whatever the scale.
+# Platforms of figure 7, over dithc's own fp32 step; a network under emulation is tiny, whatever the scale.
 PLATFORMS = {"reference": 2.0, "c-fp32": 1.0, "c-bf16": 0.7, "numba": 3.0, "sme": 1.0, "cuda": 0.2}
-OPS_SECONDS = 90.0  # of one type: 15 products by 5 contenders
+IN_BOTH_BATCHES = ("reference", "c-fp32", "cuda")
+EMULATED_STEPS, EMULATED_IMAGES = 20, 4  # of those
+EMULATED_SECONDS = 0.6  # of a step of an image
+OPS_IMAGES = 16  # of which `dithc bench ops` makes a step
+SIMULATION_SECONDS = 10.0
 STAGES = 6
 NODES = "1,2,4,8,16,32,64,128,256,512,1024"
 
@@ -101,6 +106,8 @@ def _table3(scope: Scope) -> Iterator[Job]:
 def _table4(scope: Scope) -> Iterator[Job]:
     model = "DiT-S/2" if scope.experiment.paper.scale == "ci" else "DiT-XL/2"
     libraries = ("openblas", "torch-blas", "onednn")
+    block = Network(model, depth=1)
+    round_seconds = sum(scope.cost.step(block, images=OPS_IMAGES, way=way) for way in ("dithc", "eager", *libraries))
     for dtype in ("fp32", "bf16"):
         yield Job(
             target="table4",
@@ -111,7 +118,7 @@ def _table4(scope: Scope) -> Iterator[Job]:
             ),
             row=f"all modules, {dtype}",
             columns=tuple(f"{PRODUCTS[name]} {dtype}" for name in libraries),
-            seconds=START_SECONDS + OPS_SECONDS,
+            seconds=START_SECONDS + (1 + scope.sizes.repeats) * round_seconds,
             facts={"dtype": dtype, "model": model},
         )
 
@@ -182,38 +189,44 @@ def _fig10(scope: Scope) -> Iterator[Job]:
     for network in sizes.networks:
         yield _scaling(scope, "fig10", "weak", network, max(1, sizes.batches[0] // max(sizes.ranks)))
     on = ("--machine", scope.machine, "--nodes", NODES)
-    yield _simulated("fig10", "simulated-paper", ("--reproduce-paper", *on), "XL/2", 60.0)
+    yield _simulated("fig10", "simulated-paper", ("--reproduce-paper", *on), "XL/2", SIMULATION_SECONDS)
     models = "DiT-XL/2,DiT-L/2,DiT-B/2,DiT-S/2"
-    yield _simulated("fig10", "simulated-weak", ("--mode", "weak", "--models", models, *on), "all", 60.0)
+    yield _simulated("fig10", "simulated-weak", ("--mode", "weak", "--models", models, *on), "all", SIMULATION_SECONDS)
 
 
 def _fig11(scope: Scope) -> Iterator[Job]:
     sizes = scope.sizes
     yield _scaling(scope, "fig11", "strong", sizes.largest, max(sizes.batches[-1], max(sizes.ranks)))
     on = ("--mode", "strong", "--machine", scope.machine, "--nodes", NODES)
-    yield _simulated("fig11", "simulated-strong", (*on, "--wire", "fp32,bf16"), "XL/2", 60.0)
+    yield _simulated("fig11", "simulated-strong", (*on, "--wire", "fp32,bf16"), "XL/2", SIMULATION_SECONDS)
     sharded = (*on, "--global-batch", "448,3072", "--wire", "fp32,bf16", "--zero1")
-    yield _simulated("fig11", "simulated-zero1", sharded, "XL/2", 60.0)
+    yield _simulated("fig11", "simulated-zero1", sharded, "XL/2", SIMULATION_SECONDS)
 
 
 def _fig7(scope: Scope) -> Iterator[Job]:
     sizes, asked = scope.sizes, scope.experiment.paper
     network = sizes.networks[-1] if asked.scale == "ci" else sizes.largest
     for platform, slowness in PLATFORMS.items():
-        for seed in range(asked.seeds):
-            steps = min(sizes.curve_steps, 20) if platform == "sme" else sizes.curve_steps
-            step = 2.0 if platform == "sme" else slowness * scope.cost.step(network, images=sizes.batches[0])
+        is_emulated = platform == "sme"
+        steps = min(sizes.curve_steps, EMULATED_STEPS) if is_emulated else sizes.curve_steps
+        batches = sizes.batches if platform in IN_BOTH_BATCHES else sizes.batches[:1]
+        for batch, seed in product(batches, range(asked.seeds)):
+            images = min(batch, EMULATED_IMAGES) if is_emulated else batch
+            step = EMULATED_SECONDS * images if is_emulated else slowness * scope.cost.step(network, images=images)
             yield Job(
                 target="fig7",
-                name=f"{platform}-{seed}",
+                name=f"{platform}-{images}-{seed}",
                 words=(
                     *("bench", "curves", "--platform", platform, "--seed", str(seed), "--steps", str(steps)),
-                    *("--output", OUT),
+                    *("--model", network.label, *network.words, "--batch", str(images)),
+                    *(("--beside", "reference") if is_emulated else ()),
+                    *("--json", OUT),
                 ),
                 row=platform,
-                columns=(f"seed {seed}",),
+                columns=(f"batch {images}, seed {seed}",),
                 seconds=START_SECONDS + steps * step,
-                facts={"platform": platform, "seed": seed},
+                memory_gib=network.memory_gib(images=images),
+                facts={"full": network.depth is None and not is_emulated},
             )
 
 

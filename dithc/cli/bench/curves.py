@@ -1,0 +1,47 @@
+"""`dithc bench curves`: the loss of each step of a training on one platform."""
+
+import argparse
+
+from dithc.cli.bench.arguments import Kind, add_override, add_threads, preset, tell
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--platform", default="c-fp32", help="reference, c-fp32, c-bf16, numba, sme (emulated) or cuda (default c-fp32)"
+    )
+    parser.add_argument(
+        "--beside", default="", metavar="PLATFORMS", help="the same training on these too; sme trains a tiny network"
+    )
+    parser.add_argument("--model", default="DiT-S/2", help="preset, with or without DiT- (default DiT-S/2)")
+    add_override(parser)
+    parser.add_argument("--batch", type=int, default=16, help="images a step (default 16)")
+    parser.add_argument("--steps", type=int, default=100, help="of the training (default 100)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights, images and noise (default 0)")
+    add_threads(parser)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from dithc.bench import curves
+
+    result = curves.bench_curves(
+        curves.CurveSettings(
+            platform=args.platform,
+            beside=tuple(args.beside.split(",")) if args.beside else (),
+            model=preset(args.model),
+            overrides=dict(args.override),
+            batch=args.batch,
+            steps=args.steps,
+            seed=args.seed,
+            threads=args.threads,
+        )
+    )
+    tell(result, args.json, [])
+    return 0
+
+
+CURVES = Kind(
+    "losses of a training from scratch on one platform",
+    "dithc bench curves --platform c-bf16 --model DiT-S/2 --batch 4 --steps 20 --seed 0 --json curve.json",
+    _add,
+    _run,
+)

@@ -1,0 +1,135 @@
+"""Figure 7: losses of platforms beside each other, and their largest deviation beside what seeds alone change.
+
+Curves are compared smoothed, a centred mean over a tenth of the steps, step by step, relative to the other's loss. What platforms
+change is read at equal seeds, where weights, images and noise are the same; what seeds change on the reference alone.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from dithc.papers import Cell, Series, published
+from dithc.workflow.paper.jobs import Job
+from dithc.workflow.paper.results import Read, cell_of, without_value
+
+REFERENCE = "reference"
+WINDOWS = 10  # of smoothing, in all steps
+ANCHORS = "Of the loss of the authors' logs only step 1 is compared: those after it are of ImageNet's latents."
+AXES: dict[str, Any] = {"x_label": "step", "y_label": "loss", "unit": ""}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The losses of one training: of which platform, network, batch and seed."""
+
+    platform: str
+    network: str
+    batch: int
+    seed: int
+    losses: tuple[float, ...]
+    job: Job
+    file: str
+
+    @property
+    def group(self) -> tuple[str, int]:
+        """What is comparable with it."""
+        return self.network, self.batch
+
+    @property
+    def smoothed(self) -> tuple[float, ...]:
+        """A centred mean; at the ends of what is there."""
+        half = len(self.losses) // WINDOWS // 2
+        windows = [self.losses[max(0, i - half) : i + half + 1] for i in range(len(self.losses))]
+        return tuple(sum(window) / len(window) for window in windows)
+
+
+def deviation(one: Sequence[float], other: Sequence[float]) -> float:
+    """The largest difference of two curves step by step, as a share of the other's."""
+    return max((abs(a - b) / abs(b) for a, b in zip(one, other, strict=True)), default=0.0)
+
+
+def read_curves(job: Job, result: Mapping[str, Any], file: str) -> Read:
+    """The trainings of a cell, as curves with the loss of their first step."""
+    read = Read()
+    for told in result["curves"]:
+        if told["status"] != "ok":
+            read.cells += without_value(job, "skipped", told["reason"])
+            continue
+        curve = _curve(job, told, file)
+        label = f"{curve.platform}{_tiny(told)}, batch {curve.batch}, seed {curve.seed}"
+        steps = tuple(float(step + 1) for step in range(len(curve.losses)))
+        read.series.append(
+            Series(label=label, kind="measured", x=steps, y=curve.losses, smoothed=curve.smoothed, file=file, **AXES)
+        )
+        full = job.facts["full"] and told["model"]["preset"] == "DiT-XL/2"
+        printed = published("fig7", "DiT-XL/2", "step 1") if full else None
+        more: dict[str, Any] = {"row": label, "value": curve.losses[0], "published": printed, "file": file}
+        read.cells.append(cell_of(job, "step 1", "loss", "", **more))
+    read.notes += [result["data"].capitalize() + ".", ANCHORS]
+    return read
+
+
+def judge(results: Mapping[str, tuple[Job, Mapping[str, Any], str]]) -> Read:
+    """How far platforms are from the reference, beside what the seed changes there.
+
+    Args:
+        results: of each cell by its name: the cell, what it wrote, and in which file.
+    """
+    curves = [
+        _curve(job, told, file)
+        for job, result, file in results.values()
+        for told in result["curves"]
+        if told["status"] == "ok"
+    ]
+    read = Read()
+    for group in dict.fromkeys(curve.group for curve in curves):
+        own = [curve for curve in curves if curve.group == group]
+        truths = {curve.seed: curve for curve in own if curve.platform == REFERENCE}
+        noise = max((deviation(a.smoothed, b.smoothed) for a, b in combinations(truths.values(), 2)), default=None)
+        where = f"{_words(group[0])}, batch {group[1]}"
+        if noise is not None:
+            read.cells.append(_told(next(iter(truths.values())), f"{where}: seed to seed, reference", noise))
+        for platform, found in _deviations(own, truths):
+            worst = max(found, key=lambda pair: pair[1])
+            read.cells.append(_told(worst[0], f"{where}: {platform} from reference", worst[1]))
+            if noise is not None:
+                verdict = "within" if worst[1] <= noise else "NOT within"
+                read.findings.append(
+                    f"{where}: {platform} is at most {worst[1]:.2g} of the loss from the reference, {verdict} the {noise:.2g} "
+                    f"by which {len(truths)} seeds differ."
+                )
+    return read
+
+
+def _deviations(
+    curves: Sequence[Curve], truths: Mapping[int, Curve]
+) -> Iterator[tuple[str, list[tuple[Curve, float]]]]:
+    for platform in dict.fromkeys(curve.platform for curve in curves if curve.platform != REFERENCE):
+        pairs = [(one, truths[one.seed]) for one in curves if one.platform == platform and one.seed in truths]
+        if pairs:
+            yield platform, [(one, deviation(one.smoothed, truth.smoothed)) for one, truth in pairs]
+
+
+def _told(curve: Curve, row: str, value: float) -> Cell:
+    return cell_of(
+        curve.job, "largest deviation", "of the smoothed loss", "%", row=row, value=100 * value, file=curve.file
+    )
+
+
+def _curve(job: Job, told: Mapping[str, Any], file: str) -> Curve:
+    losses = tuple(float(loss) for loss in told["losses"])
+    network = json.dumps(told["model"], sort_keys=True)
+    return Curve(told["platform"], network, told["batch"], told["seed"], losses, job, file)
+
+
+def _tiny(told: Mapping[str, Any]) -> str:
+    return " (tiny)" if "hidden_size" in told["model"] else ""
+
+
+def _words(network: str) -> str:
+    """A preset and what is changed of it."""
+    model = json.loads(network)
+    changed = ", ".join(f"{name} {value}" for name, value in model.items() if name != "preset")
+    return str(model["preset"]).removeprefix("DiT-") + (f" with {changed}" if changed else "")

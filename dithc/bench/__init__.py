@@ -1,16 +1,16 @@
 """Measurements: what operators and training steps cost next to what this machine can do; the search for what costs least.
 
-What: `step` (one training step), `staging` (scenes to tiles), `collectives`, and the rooms `operators` (each alone, and a
-search for the fastest blocking), `libraries` (products by others), `trainings` (strategies, scaling, what each part adds),
-`automem` (what tiers of memory give) and `quality` measure; `table` makes any of their results readable.
+What: `staging` (scenes to tiles), `collectives`, and the rooms `step` (one training step; losses on a platform), `operators`
+(each alone, and a search for the fastest blocking), `libraries` (products by others), `trainings` (strategies, scaling, what each
+part adds), `automem` (what tiers of memory give) and `quality` measure; `table` makes any of their results readable.
 Why: a time alone says nothing on a shared machine; the contenders take turns inside one run, and the ceilings
 (multiply-adds in registers, a copy) are measured in the same minute.
 Invariants: warm-up is not counted; every number comes with its spread and repeats; the result holds the machine, the
 versions and the settings; a contender that cannot run here is a result with its reason, not a failure.
-How to change it: another way to run a step is a line of `step_variants.CONTENDERS`; another operator is a function of
-`operators/cases.py`; another measurement is a file like `step.py` that returns one JSON-ready dictionary.
+How to change it: another way to run a step is a line of `step/variants.CONTENDERS`; another operator is a function of
+`operators/cases.py`; another measurement is a file like `staging.py` that returns one JSON-ready dictionary.
 """
 
 from dithc.bench.tables import table
 
-__all__ = ["automem", "collectives", "curves", "operators", "quality", "staging", "step", "table", "trainings"]
+__all__ = ["automem", "collectives", "operators", "quality", "staging", "step", "table", "trainings"]

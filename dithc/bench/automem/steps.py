@@ -12,7 +12,7 @@ import torch
 from dithc import native
 from dithc.automem import AutoMem, manager
 from dithc.bench.automem.settings import AutoMemSettings
-from dithc.bench.step_variants import CONTENDERS, DITHC, Batch, Training, TrainingStep, quiet_choices
+from dithc.bench.step import variants
 from dithc.bench.timing import Timing, spread
 from dithc.diffusion import Schedule
 from dithc.log import problem
@@ -30,7 +30,10 @@ def pool_rows(settings: AutoMemSettings) -> dict[str, Any]:
     rows = []
     for model in settings.step_models:
         pools = {POOL: hot_pool(), TORCH: Pool.off()}
-        steps = {name: TrainingStep(_training(model, settings), CONTENDERS[DITHC]) for name in pools}
+        steps = {
+            name: variants.TrainingStep(_training(model, settings), variants.CONTENDERS[variants.DITHC])
+            for name in pools
+        }
         rows += _rows(model, {name: _under(pool, steps[name]) for name, pool in pools.items()}, settings)
     return {"rows": rows}
 
@@ -39,24 +42,24 @@ def resident_rows(settings: AutoMemSettings) -> dict[str, Any]:
     """Steps of a model without AutoMem, and of one in two tiers of which the first holds everything, in turns."""
     rows = []
     for model in settings.step_models:
-        plain = TrainingStep(_training(model, settings), CONTENDERS[DITHC])
+        plain = variants.TrainingStep(_training(model, settings), variants.CONTENDERS[variants.DITHC])
         with _resident(model, settings) as (step, found):
             rows += _rows(model, {UNMANAGED: plain, RESIDENT: step}, settings)
             rows[-1] |= found()
     return {"rows": rows}
 
 
-def _training(model: str, settings: AutoMemSettings) -> Training:
+def _training(model: str, settings: AutoMemSettings) -> variants.Training:
     if native.library() is None:
         remedy = "install a C compiler, then dithc again; without its kernels nothing comes from a pool"
         raise problem("bench automem", got=native.load().reason, expected="the compiled library", remedy=remedy)
     torch.manual_seed(settings.seed)
     made, schedule = DiT.from_preset(model, **settings.overrides), Schedule.linear()
-    batch = Batch.random(made, schedule, size=settings.batch, seed=settings.seed)
-    return Training(made, batch=batch, dtype=settings.dtype)
+    batch = variants.Batch.random(made, schedule, size=settings.batch, seed=settings.seed)
+    return variants.Training(made, batch=batch, dtype=settings.dtype)
 
 
-def _under(pool: Pool, step: TrainingStep) -> Callable[[], float]:
+def _under(pool: Pool, step: variants.TrainingStep) -> Callable[[], float]:
     def call() -> float:
         before = use_pool(pool)
         try:
@@ -79,7 +82,7 @@ def _resident(
     )
     training.model = AutoMem(training.model, tiers=tiers)
     managed = manager(training.model)
-    step = TrainingStep(training, CONTENDERS[DITHC])
+    step = variants.TrainingStep(training, variants.CONTENDERS[variants.DITHC])
 
     def call() -> float:
         tiers.serve()
@@ -131,7 +134,7 @@ def _take_turns(
     losses: dict[str, list[float]] = {name: [] for name in steps}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     faults: dict[str, list[int]] = {name: [] for name in steps}
-    with quiet_choices():
+    with variants.quiet_choices():
         for turn in range(warmup + repeats):
             for name in list(steps) if turn % 2 == 0 else reversed(list(steps)):
                 before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.perf_counter()

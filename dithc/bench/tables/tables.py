@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dithc.bench.collectives import collectives_table
-from dithc.bench.curves import curves_table
 from dithc.bench.patched import patch_table
 from dithc.bench.quality import quality_table
 from dithc.bench.record import GIGA
+from dithc.bench.step import curves
 from dithc.bench.tables.automem import automem_table
 from dithc.bench.tables.checkpoint import checkpoint_table
 from dithc.bench.tables.scaling import scaling_table
@@ -132,7 +132,7 @@ TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "automem": automem_table,
     "collectives": collectives_table,
     "checkpoint": checkpoint_table,
-    "curves": curves_table,
+    "curves": curves.curves_table,
     "data": staging_table,
     "ops": ops_table,
     "patch": patch_table,

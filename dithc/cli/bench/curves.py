@@ -21,10 +21,10 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from dithc.bench import curves
+    from dithc.bench import step
 
-    result = curves.bench_curves(
-        curves.CurveSettings(
+    result = step.curves.bench_curves(
+        step.curves.CurveSettings(
             platform=args.platform,
             beside=tuple(args.beside.split(",")) if args.beside else (),
             model=preset(args.model),

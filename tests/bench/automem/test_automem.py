@@ -117,8 +117,9 @@ def test_steps_with_the_pool_and_with_automem_have_the_same_losses_and_stay_wher
     parts = json.loads(path.read_text())["parts"]
     pooled, plain = parts["pool"]["rows"]
     assert plain["losses_identical"]
-    # A step makes 15 MiB of outputs, 3,800 pages. torch's allocator may re-use memory too, so its faults are no bound.
-    assert pooled["page_faults"] < 400
+    # A step makes 15 MiB of outputs, 3,800 pages. torch's allocator may re-use memory too, so its faults are no bound; what torch
+    # takes beside outputs, a quarter of that, the C library gives back to the system after some steps.
+    assert pooled["page_faults"] < 1900
     unmanaged, resident = parts["resident"]["rows"]
     assert resident["losses_identical"]
     assert resident["resident"], "the plan moves nothing in a budget of many times what is needed"

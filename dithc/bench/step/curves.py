@@ -16,7 +16,7 @@ from torch import Tensor
 from dithc.bench.ceilings import Precision
 from dithc.bench.libraries import EMULATED, linear_by, linears_served_by
 from dithc.bench.record import circumstances, prepare_threads
-from dithc.bench.step_variants import CONTENDERS, DITHC, Batch, Contender, Training, TrainingStep, quiet_choices
+from dithc.bench.step.variants import CONTENDERS, DITHC, Batch, Contender, Training, TrainingStep, quiet_choices
 from dithc.diffusion import Schedule
 from dithc.log import logger, problem, progress
 from dithc.model import DiT

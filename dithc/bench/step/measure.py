@@ -19,7 +19,7 @@ from dithc.bench.ceilings import (
     multiply_add_ceiling,
 )
 from dithc.bench.record import GIGA, circumstances, prepare_threads
-from dithc.bench.step_variants import (
+from dithc.bench.step.variants import (
     CONTENDERS,
     DITHC,
     ONE_CLUSTER,

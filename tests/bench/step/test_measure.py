@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from dithc.bench import step_variants, table
+from dithc.bench import table
 from dithc.bench.step import StepSettings, bench_step
+from dithc.bench.step import variants as step_variants
 from dithc.cli import main
 from dithc.hcops.table import obstacle
 from dithc.log import UserError
 
 TINY = {"hidden_size": 32, "depth": 1, "num_heads": 2, "input_size": 8, "num_classes": 3}
-PROFILES = Path(__file__).parents[2] / "profiles"
+PROFILES = Path(__file__).parents[3] / "profiles"
 WORDS = [f"--override={name}={value}" for name, value in TINY.items()]
 
 

@@ -11,7 +11,7 @@ from dithc.papers import Document, Series
 from dithc.report.collect import smooth
 from dithc.report.figures import Theme, canvas
 from dithc.report.paper.frame import Frame, cut, in_order, nothing
-from dithc.report.words import rounded
+from dithc.report.words import rounded, short
 
 LOSS_INCHES, DEVIATION_INCHES = 3.3, 2.1
 SEED = ", seed"
@@ -106,6 +106,12 @@ def draw_losses(document: Document, theme: Theme, frame: Frame, folder: Path) ->
             )
     loss.set_title("Loss: raw faint, smoothed strong; band: least to greatest of the seeds")
     loss.set_ylabel("loss")
+    loss.set_yscale("log")
+    loss.yaxis.get_major_locator().set_params(subs=(1, 2, 5))
+    loss.yaxis.set_major_formatter(lambda value, _: short(value))
+    loss.minorticks_off()
+    steps = [step for one in platforms for step in one.steps]
+    loss.set_xlim(min(steps), max(*steps, min(steps) + 1))
     _deviations(deviation, platforms, colours, theme)
     deviation.set_xlim(loss.get_xlim())
     for axis in (loss, deviation):
@@ -127,7 +133,7 @@ def _losses(axis: Any, platform: Platform, colour: str, theme: Theme) -> None:
         platform.steps,
         curves.mean(axis=0),
         color=colour,
-        label=f"{cut(platform.name, 26)} ({len(curves)} seeds)",
+        label=f"{cut(platform.name, 26)} ({len(curves)} seed{'s' * (len(curves) > 1)})",
         linestyle=style,
         **look,
     )

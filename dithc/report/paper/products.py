@@ -1,12 +1,13 @@
 """Table 4: how much faster a matrix product is than each library's, by module; the three products of a layer as dots."""
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
 from dithc.papers import Cell, Document
 from dithc.report.figures import Theme, canvas
-from dithc.report.paper.bars import draw_bars
-from dithc.report.paper.frame import Frame, cut, in_order, nothing, number, published_look, said
+from dithc.report.paper.bars import LEGEND_INCHES, draw_bars
+from dithc.report.paper.frame import Frame, cut, in_order, number, published_look, said
 from dithc.report.words import short
 
 MARKS = {"forward": "o", "grad_input": "s", "grad_weight": "^"}
@@ -23,7 +24,7 @@ def draw_products(document: Document, theme: Theme, frame: Frame, folder: Path) 
     columns = min(MOST_COLUMNS, len(libraries))
     height = PANEL_INCHES + ROW_INCHES * len(rows)
     lines = -(-len(libraries) // columns)
-    heights = [height] * (lines - 1) + [height + 0.3]
+    heights = [height + LEGEND_INCHES / lines] * lines
     figure, body, grid = canvas.framed(heights, columns=columns, top=frame.top, bottom=frame.bottom)
     axes = [axis for line in grid for axis in line]
     known = [
@@ -36,7 +37,7 @@ def draw_products(document: Document, theme: Theme, frame: Frame, folder: Path) 
         axis.set_visible(False)
     kinds = [kind for kind in MARKS if any(cell.column.endswith(f" {kind}") for cell in document.cells)]
     shown = [_key(axes[0], MARKS[kind], NAMES[kind], theme) for kind in kinds]
-    shown += axes[0].bar([1], [0], width=0, label="mean of the three", color=theme.palette[0], alpha=0.45)
+    shown.append(axes[0].bar([1], [0], width=0, label="mean of the three", color=theme.palette[0], alpha=0.45))
     if any(cell.published is not None for cell in document.cells):
         shown += axes[0].plot([], [], label="published, over its native BLAS", **published_look(theme))
     body.legend(handles=shown, loc="outside upper left", ncols=len(shown), fontsize=8.5, labelcolor=theme.ink)
@@ -54,8 +55,14 @@ def _library(
 ) -> None:  # fmt: skip
     own = [cell for cell in cells if cell.column == library or cell.column.removeprefix(f"{library} ") in MARKS]
     axis.set_title(f"over {library}")
+    axis.set_yticks(range(len(rows)), [cut(row, 24) for row in rows] if is_named else ["" for _ in rows])
+    axis.tick_params(axis="y", labelcolor=theme.ink)
+    axis.set_ylim(len(rows) - 0.45, -0.55)
+    axis.grid(visible=False, axis="y")
     if all(cell.value is None for cell in own):
-        nothing(axis, cut(": ".join(filter(None, (own[0].status, own[0].reason)))), theme)
+        text = "\n".join(textwrap.wrap(": ".join(filter(None, (own[0].status, own[0].reason))), 34)[:3])
+        axis.text(0.5, 0.5, text, ha="center", va="center", color=theme.muted, style="italic", transform=axis.transAxes)
+        axis.set_xticks([])
         return
     axis.set_xscale("log")
     axis.set_xlim(*limits)
@@ -99,10 +106,6 @@ def _library(
         axis.annotate(
             text, (right, place), xytext=(6, 0), textcoords="offset points", va="center", fontsize=8, fontweight="bold"
         )
-    axis.set_yticks(range(len(rows)), [cut(row, 24) for row in rows] if is_named else ["" for _ in rows])
-    axis.tick_params(axis="y", labelcolor=theme.ink)
-    axis.set_ylim(len(rows) - 0.45, -0.55)
-    axis.grid(visible=False, axis="y")
     axis.minorticks_off()
     ticks = [tick for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if limits[0] <= tick <= limits[1]]
     axis.set_xticks(ticks, [f"{short(tick)} ×" for tick in ticks])

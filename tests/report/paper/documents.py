@@ -64,7 +64,10 @@ def table2() -> Document:
             for column, slower in ours.items():
                 of = {unit: published("table2", row, f"{column} {unit}", path=REFERENCE) for unit in ("s", "GB")}
                 if (model == "XL/2" and column != "CFTP") or (batch == 224 and model == "L/2" and column == "DP+TP"):
-                    why = {"status": "out of memory", "reason": "killed at the limit of 22 GiB of all ranks (cgroup memory.max)"}
+                    why = {
+                        "status": "out of memory",
+                        "reason": "killed at the limit of 22 GiB of all ranks (cgroup memory.max)",
+                    }
                     cells += [cell("table2", row, f"{column} {unit}", "", "", published=of[unit], **why) for unit in of]
                     continue
                 more: dict[str, Any] = {}
@@ -72,10 +75,25 @@ def table2() -> Document:
                     more = {"status": "simulated", "reason": "from batch 112, twice the images"}
                 seconds = batch / 112 * slower * (41.0, 23.0, 7.1, 2.9)[place]
                 memory = slower**3 * (19.1, 14.0, 7.4, 4.2)[place]
-                cells.append(cell("table2", row, f"{column} s", "seconds an iteration", "s", seconds, published=of["s"], **more))
-                cells.append(cell("table2", row, f"{column} GB", "peak memory of all ranks", "GB", memory, published=of["GB"], **more))
+                cells.append(
+                    cell("table2", row, f"{column} s", "seconds an iteration", "s", seconds, published=of["s"], **more)
+                )
+                cells.append(
+                    cell(
+                        "table2",
+                        row,
+                        f"{column} GB",
+                        "peak memory of all ranks",
+                        "GB",
+                        memory,
+                        published=of["GB"],
+                        **more,
+                    )
+                )
     note = "Out of memory is decided by a limit on all ranks of a run: cgroup memory.max."
-    return document("table2", "Table 2", "One node: seconds an iteration and peak memory by strategy", cells=cells, notes=[note])
+    return document(
+        "table2", "Table 2", "One node: seconds an iteration and peak memory by strategy", cells=cells, notes=[note]
+    )
 
 
 def table3() -> Document:
@@ -83,10 +101,27 @@ def table3() -> Document:
     cells = []
     for place, model in enumerate(MODELS):
         base = (66.0, 38.0, 9.6, 3.1)[place]
-        for column, slower in {"OpenBLAS": 14.0, "nativeBLAS": 2.1, "oneDNN": 1.9, "own GEMM": 1.1, "tuned": 1.0}.items():
+        for column, slower in {
+            "OpenBLAS": 14.0,
+            "nativeBLAS": 2.1,
+            "oneDNN": 1.9,
+            "own GEMM": 1.1,
+            "tuned": 1.0,
+        }.items():
             printed = published("table3", model, column, path=REFERENCE)
             if column == "OpenBLAS" and model == "XL/2":
-                cells.append(cell("table3", model, column, "seconds an iteration", "s", status="skipped", reason="predicted 16 min a step", published=printed))
+                cells.append(
+                    cell(
+                        "table3",
+                        model,
+                        column,
+                        "seconds an iteration",
+                        "s",
+                        status="skipped",
+                        reason="predicted 16 min a step",
+                        published=printed,
+                    )
+                )
                 continue
             cells.append(cell("table3", model, column, "seconds an iteration", "s", base * slower, published=printed))
     return document("table3", "Table 3", "One node: seconds an iteration by library of matrix products", cells=cells)
@@ -100,15 +135,37 @@ def table4() -> Document:
         for library in ("OpenBLAS", "nativeBLAS", "oneDNN"):
             column = f"{library} {dtype}"
             if (library, dtype) == ("OpenBLAS", "bf16"):
-                cells.append(cell("table4", "all modules", column, "speed-up over it", "x", status="skipped", reason="this OpenBLAS has no bf16 product"))
+                cells.append(
+                    cell(
+                        "table4",
+                        "all modules",
+                        column,
+                        "speed-up over it",
+                        "x",
+                        status="skipped",
+                        reason="this OpenBLAS has no bf16 product",
+                    )
+                )
                 continue
             for module in ("qkv_proj", "o_proj", "up_proj", "down_proj", "condition_proj"):
                 ways = {way: float(draw.uniform(0.75, 2.6)) for way in ("forward", "grad_input", "grad_weight")}
                 for way, value in ways.items():
                     cells.append(cell("table4", module, f"{column} {way}", f"speed-up over it, {way}", "x", value))
-                printed = published("table4", module, "Speed-up", path=REFERENCE) if column == "nativeBLAS fp32" else None
+                printed = (
+                    published("table4", module, "Speed-up", path=REFERENCE) if column == "nativeBLAS fp32" else None
+                )
                 mean = math.prod(ways.values()) ** (1 / 3)
-                cells.append(cell("table4", module, column, "speed-up over it, mean of the three products", "x", mean, published=printed))
+                cells.append(
+                    cell(
+                        "table4",
+                        module,
+                        column,
+                        "speed-up over it, mean of the three products",
+                        "x",
+                        mean,
+                        published=printed,
+                    )
+                )
     return document("table4", "Table 4", "Speed-up of matrix products by module", cells=cells)
 
 
@@ -126,10 +183,21 @@ def fig7() -> Document:
     for platform, far in away.items():
         for seed in range(3):
             y = losses(seed, away=far)
-            series.append(Series(label=f"{platform}, seed {seed}", kind="measured", x=range(1, 301), y=y, file=f"cells/fig7/{platform}-{seed}.json", **axes))
+            series.append(
+                Series(
+                    label=f"{platform}, seed {seed}",
+                    kind="measured",
+                    x=range(1, 301),
+                    y=y,
+                    file=f"cells/fig7/{platform}-{seed}.json",
+                    **axes,
+                )
+            )
     series.append(Series(label="sme, seed 0", kind="measured", x=range(1, 21), y=losses(0, steps=20), **axes))
     cells = [
-        cell("fig7", one.label, "step 1", "loss of step 1", "", one.y[0], published=1.0175) for one in series if one.label.endswith("0")
+        cell("fig7", one.label, "step 1", "loss of step 1", "", one.y[0], published=1.0175)
+        for one in series
+        if one.label.endswith("0")
     ]
     cells.append(cell("fig7", "cuda", "seed 0", "", "", status="skipped", reason="this machine has no CUDA device"))
     return document("fig7", "Figure 7", "Loss from scratch on several platforms", cells=cells, series=series)
@@ -156,31 +224,68 @@ def fig9() -> Document:
     cells = []
     for column, values in {"1 rank": (1, 1.47, 1.49, 1.95, 1.88), "2 ranks": (1, 1.62, 1.7, 2.08, 2.06)}.items():
         for name, value in zip(STEPS, values, strict=False):
-            cells.append(cell("fig9", name, column, "speed-up", "x", value, published=published("fig9", name, "Speed-up", path=REFERENCE)))
+            cells.append(
+                cell(
+                    "fig9",
+                    name,
+                    column,
+                    "speed-up",
+                    "x",
+                    value,
+                    published=published("fig9", name, "Speed-up", path=REFERENCE),
+                )
+            )
             cells.append(cell("fig9", name, f"{column} s", "seconds an iteration", "s", 0.42 / value))
-        cells.append(cell("fig9", STEPS[-1], column, "speed-up", "x", status="skipped", reason="no search at this scale"))
-    return document("fig9", "Figure 9", "What each part adds, step by step", cells=cells, findings=["All parts together are 1.88 x the baseline on 1 rank; the paper has 8.2."])
+        cells.append(
+            cell("fig9", STEPS[-1], column, "speed-up", "x", status="skipped", reason="no search at this scale")
+        )
+    return document(
+        "fig9",
+        "Figure 9",
+        "What each part adds, step by step",
+        cells=cells,
+        findings=["All parts together are 1.88 x the baseline on 1 rank; the paper has 8.2."],
+    )
 
 
 def curve(label: str, kind: Any, x: Sequence[int], lost: float, label_x: str = "nodes") -> Series:
     """An efficiency that falls by so much with each doubling."""
     y = [1 / (1 + lost * math.log2(one / x[0])) for one in x]
-    return Series(label=label, kind=kind, x=x, y=y, x_label=label_x, y_label="efficiency", file="cells/fig10/curve.json")
+    return Series(
+        label=label, kind=kind, x=x, y=y, x_label=label_x, y_label="efficiency", file="cells/fig10/curve.json"
+    )
 
 
 def fig10() -> Document:
     """Measured on ranks; published and simulated on nodes, of four networks."""
     nodes = [2**power for power in range(11)]
-    series = [curve(f"measured {model}", "measured", (1, 2), lost, "ranks") for model, lost in {"S/2": 0.12, "B/2": 0.08}.items()]
-    series += [curve("DiT-HC, authors' logs XL/2", "published", nodes[:7], 0.015), curve("DiT-HC, GEMM-optimised XL/2", "published", (1, 256), 0.013)]
-    series += [curve(f"dithc: hierarchical, fp32 wire {model}", "simulated", nodes, 0.004 * place) for place, model in enumerate(MODELS, 1)]
-    series += [curve(f"DiT-HC's exchange ({way}) XL/2", "simulated", nodes, 0.016) for way in ("exposed", "stragglers", "tuned kernels", "a fourth")]
+    series = [
+        curve(f"measured {model}", "measured", (1, 2), lost, "ranks")
+        for model, lost in {"S/2": 0.12, "B/2": 0.08}.items()
+    ]
+    series += [
+        curve("DiT-HC, authors' logs XL/2", "published", nodes[:7], 0.015),
+        curve("DiT-HC, GEMM-optimised XL/2", "published", (1, 256), 0.013),
+    ]
+    series += [
+        curve(f"dithc: hierarchical, fp32 wire {model}", "simulated", nodes, 0.004 * place)
+        for place, model in enumerate(MODELS, 1)
+    ]
+    series += [
+        curve(f"DiT-HC's exchange ({way}) XL/2", "simulated", nodes, 0.016)
+        for way in ("exposed", "stragglers", "tuned kernels", "a fourth")
+    ]
     cells = []
     for one in series:
         if one.kind != "published":
-            why = {"status": "simulated", "reason": "played on the described machine"} if one.kind == "simulated" else {}
+            why = (
+                {"status": "simulated", "reason": "played on the described machine"} if one.kind == "simulated" else {}
+            )
             pairs = zip(one.x, one.y, strict=True)
-            cells += [cell("fig10", f"{one.label}, {x:g} {one.x_label}", "efficiency", "efficiency", "", y, **why) for x, y in pairs]
+            cells += [
+                cell("fig10", f"{one.label}, {x:g} {one.x_label}", "efficiency", "efficiency", "", y, **why)
+                for x, y in pairs
+            ]
     return document("fig10", "Figure 10", "Weak scaling", cells=cells, series=series)
 
 
@@ -199,11 +304,27 @@ def fig11() -> Document:
 def sec56() -> Document:
     """Rates by both ways of counting."""
     cells = []
-    for row, value in {"CPU fp32 dithc": 0.31, "CPU fp32 eager": 0.19, "CPU fp32 compile": 0.21, "CPU bf16 dithc": 1.24, "CPU bf16 compile": 0.66}.items():
+    for row, value in {
+        "CPU fp32 dithc": 0.31,
+        "CPU fp32 eager": 0.19,
+        "CPU fp32 compile": 0.21,
+        "CPU bf16 dithc": 1.24,
+        "CPU bf16 compile": 0.66,
+    }.items():
         printed = 182.47 / 32 if row == "CPU fp32 dithc" else None
         cells.append(cell("sec56", row, "linear layers", "sustained", "TFLOP/s", value, published=printed))
         cells.append(cell("sec56", row, "with attention", "sustained", "TFLOP/s", value * 1.036))
-    cells.append(cell("sec56", "CUDA bf16", "linear layers", "sustained", "TFLOP/s", status="skipped", reason="this machine has no CUDA device"))
+    cells.append(
+        cell(
+            "sec56",
+            "CUDA bf16",
+            "linear layers",
+            "sustained",
+            "TFLOP/s",
+            status="skipped",
+            reason="this machine has no CUDA device",
+        )
+    )
     note = "The paper's 182.47 TFLOP/s are of 32 nodes, linear layers alone: 5.70 a node, beside which ours stands."
     return document("sec56", "Section 5.6", "Sustained floating-point rate", cells=cells, notes=[note])
 

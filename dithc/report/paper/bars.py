@@ -12,13 +12,13 @@ from typing import Any
 
 from dithc.papers import Cell, Document
 from dithc.report.figures import Theme, canvas
-from dithc.report.paper.frame import HATCH, Frame, cut, filled, in_order, nothing, number, published_look, said
+from dithc.report.paper.frame import HATCH, Frame, cut, exact, filled, in_order, nothing, published_look, said
 from dithc.report.words import short
 
 BAR_INCHES, GAP_INCHES, PANEL_INCHES = 0.185, 0.15, 0.8
 FAR_APART = 25.0  # times, from which an axis is logarithmic
 FILLED = {1: 0.76, 2: 0.6}  # share of an axis that marks take, by panels beside each other; numbers stand in the rest
-ROOM = {1: 0.2, 2: 0.34}  # share of an axis that a number with its ratio needs
+ROOM = {1: 0.2, 2: 0.31}  # share of an axis that a number with its ratio needs
 MOST_ROWS = 24
 PAPER = "published"
 SAID_OF_PAPER = "published, the paper's machine"
@@ -172,7 +172,7 @@ def _panel(axis: Any, panel: Panel, colours: dict[str, str], theme: Theme, *, be
             height = row_place + (place - (len(panel.columns) - 1) / 2) * step
             if (cell := panel.cells.get((row, column))) is not None:
                 pen.mark(cell, height, colours[column], is_paper=column == PAPER)
-                pen.say(cell, height, is_paper=column == PAPER)
+                pen.say(cell, height, colours[column], is_paper=column == PAPER)
     labels = [cut(row) for row in panel.rows] if is_named else ["" for _ in panel.rows]
     axis.set_yticks(range(len(panel.rows)), labels)
     axis.tick_params(axis="y", labelcolor=theme.ink)
@@ -220,28 +220,32 @@ class Pen:
             self.axis.plot(
                 [cell.low, cell.high], [height, height], color=theme.ink, linewidth=1.1, zorder=5.5, alpha=0.75
             )
-        if cell.value is None:
-            self.axis.plot([start], [height], marker="s", markersize=4, color=colour, alpha=0.55, clip_on=False)
         if cell.published is not None:
             self.axis.plot([cell.published], [height], **published_look(theme))
 
-    def say(self, cell: Cell, height: float, *, is_paper: bool) -> None:
-        """Its number beside it, before the paper's where that is far enough away, else after both."""
-        start = self.axis.get_xlim()[0]
-        own = [value for value in (cell.value, cell.high) if value is not None]
-        place = max(own, default=start)
-        if cell.published is not None and self._share(cell.published) - self._share(place) > self.room and own:
-            self._write(number(cell.published, cell.unit), cell.published, height, self.theme.muted)
+    def say(self, cell: Cell, height: float, colour: str, *, is_paper: bool) -> None:
+        """Its number beside it, before the paper's where that is far enough away, else after both; or a word at the start."""
+        start, theme = self.axis.get_xlim()[0], self.theme
+        if cell.value is None:
+            warm = theme.palette[1] if cell.status == "out of memory" else theme.muted
+            self._write("■", start, height, colour, offset=3)
+            self._write(cell.status, start, height, warm, offset=13, style="italic")
+            if cell.published is not None:
+                self._write(exact(cell.published, cell.unit), cell.published, height, theme.muted)
+            return
+        place = max(value for value in (cell.value, cell.high) if value is not None)
+        if cell.published is not None and self._share(cell.published) - self._share(place) > self.room:
+            self._write(exact(cell.published, cell.unit), cell.published, height, theme.muted)
         elif cell.published is not None:
             place = max(place, cell.published)
-        is_ours = cell.value is not None and not is_paper
-        warm = self.theme.palette[1] if cell.status == "out of memory" else self.theme.muted
-        self._write(said(cell), place, height, self.theme.ink if is_ours else warm, is_word=cell.value is None)
+        self._write(said(cell), place, height, theme.muted if is_paper else theme.ink)
 
-    def _write(self, text: str, place: float, height: float, colour: str, *, is_word: bool = False) -> None:
+    def _write(
+        self, text: str, place: float, height: float, colour: str, *, offset: int = 7, style: str = "normal"
+    ) -> None:
         self.axis.annotate(
-            text, (place, height), xytext=(6, 0), textcoords="offset points", va="center", fontsize=7.8, color=colour,
-            style="italic" if is_word else "normal", annotation_clip=False,
+            text, (place, height), xytext=(offset, 0), textcoords="offset points", va="center", fontsize=7.8, color=colour,
+            style=style, annotation_clip=False,
         )  # fmt: skip
 
     def _share(self, value: float) -> float:

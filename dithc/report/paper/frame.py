@@ -26,15 +26,23 @@ def cut(text: str, letters: int = MOST_LETTERS) -> str:
 
 
 def number(value: float, unit: str) -> str:
-    """A number with its unit, `x` as a sign."""
-    return f"{rounded(value, digits=3)}{' ×' if unit == 'x' else f' {unit}' if unit else ''}"
+    """A number in three digits, with its unit."""
+    return f"{rounded(value, digits=3)}{_unit(unit)}"
+
+
+def exact(value: float, unit: str) -> str:
+    """A number as it is printed, with its unit."""
+    return f"{value:,.6g}{_unit(unit)}"
+
+
+def _unit(unit: str) -> str:
+    return {"": "", "x": " ×"}.get(unit, f" {unit}")
 
 
 def said(cell: Cell) -> str:
-    """What stands beside a cell's mark: its number and ratio, or why there is none."""
+    """What stands beside a cell's mark: its number and ratio, or its status."""
     if cell.value is None:
-        beside = f"; paper {number(cell.published, cell.unit)}" if cell.published is not None else ""
-        return f"{cell.status}{beside}"
+        return cell.status
     text = number(cell.value, cell.unit)
     return f"{text}   {rounded(cell.ratio, digits=2)} × paper" if cell.ratio is not None else text
 

@@ -107,7 +107,8 @@ def draw_losses(document: Document, theme: Theme, frame: Frame, folder: Path) ->
     loss.set_title("Loss: raw faint, smoothed strong; band: least to greatest of the seeds")
     loss.set_ylabel("loss")
     loss.set_yscale("log")
-    loss.yaxis.get_major_locator().set_params(subs=(1, 2, 5))
+    locator: Any = loss.yaxis.get_major_locator()
+    locator.set_params(subs=(1, 2, 5))
     loss.yaxis.set_major_formatter(lambda value, _: short(value))
     loss.minorticks_off()
     steps = [step for one in platforms for step in one.steps]

@@ -52,7 +52,7 @@ def judge(documents: Sequence[Document]) -> list[Judgement]:
 
 def count(documents: Sequence[Document]) -> dict[str, int]:
     """Cells by status, of all documents."""
-    every = [cell.status for one in documents for cell in one.cells]
+    every: list[str] = [cell.status for one in documents for cell in one.cells]
     return {status: every.count(status) for status in STATUSES}
 
 
@@ -73,7 +73,8 @@ def _strategies(document: Document) -> Iterator[Claim]:
     """Table 2: which strategy is faster, and which needs less memory, for each network."""
     for unit, word in (("s", "time"), ("GB", "memory")):
         for other in ("DP", "DP+TP"):
-            agree, differ = [], []
+            agree: list[str] = []
+            differ: list[str] = []
             for row, values in _grid(document.cells).items():
                 batch, _, model = row.partition(" ")
                 ours = _ratio(values.get(f"{other} {unit}"), values.get(f"CFTP {unit}"))
@@ -136,7 +137,8 @@ def _losses(document: Document) -> Iterator[Claim]:
     if noise is None:
         return
     limit = 2 * float(np.nanmax(noise))  # two seeds, one each side of their mean
-    within, beyond = [], []
+    within: list[str] = []
+    beyond: list[str] = []
     for platform in platforms[1:]:
         found = deviation_of(platform, platforms[0])
         if found is None or not np.isfinite(found).any():

@@ -140,7 +140,7 @@ def _row(cell: Cell) -> Row:
         cell=cell,
         value="" if cell.value is None else f"{rounded(cell.value, digits=4)}{unit}",
         interval=between((cell.low or 0.0, cell.high or 0.0)) if has_interval else "",
-        published="" if cell.published is None else f"{rounded(cell.published, digits=6)}{unit}",
+        published="" if cell.published is None else f"{cell.published:,.6g}{unit}",
         ratio="" if cell.ratio is None else rounded(cell.ratio, digits=3),
         look=LOOKS[cell.status],
     )

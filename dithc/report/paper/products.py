@@ -54,7 +54,7 @@ def _library(
     limits: tuple[float, float], is_named: bool,
 ) -> None:  # fmt: skip
     own = [cell for cell in cells if cell.column == library or cell.column.removeprefix(f"{library} ") in MARKS]
-    axis.set_title(f"over {library}")
+    axis.set_title(f"Times as fast as {library}")
     axis.set_yticks(range(len(rows)), [cut(row, 24) for row in rows] if is_named else ["" for _ in rows])
     axis.tick_params(axis="y", labelcolor=theme.ink)
     axis.set_ylim(len(rows) - 0.45, -0.55)
@@ -108,4 +108,4 @@ def _library(
         )
     axis.minorticks_off()
     ticks = [tick for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if limits[0] <= tick <= limits[1]]
-    axis.set_xticks(ticks, [f"{short(tick)} ×" for tick in ticks])
+    axis.set_xticks(ticks, [short(tick) for tick in ticks])

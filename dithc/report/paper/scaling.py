@@ -18,6 +18,7 @@ BATCH = re.compile(r",? ?batch (\d+(?:,\d{3})*)")
 MODEL = re.compile(r" ?\b(XL|L|B|S)/\d\b")
 LOCAL = ", exchanged every"
 CROSSES = "x+1"
+UNBROKEN = "\u00a0"  # a space at which no line ends
 
 
 def panels_of(document: Document) -> dict[str, list[Series]]:
@@ -112,7 +113,7 @@ def _named(one: Series, curves: Sequence[Series]) -> str:
     kinds = {other.kind for other in curves}
     label = label if len(kinds) == 1 or one.kind in label else f"{label}, {one.kind}"
     points = [(x, y) for x, y in zip(one.x, one.y, strict=True) if y is not None]
-    told = f"{100 * points[-1][1]:.0f} % at {points[-1][0]:,g}" if points else "no point"
+    told = f"{100 * points[-1][1]:.0f} % at {points[-1][0]:,g}".replace(" ", UNBROKEN) if points else "no point"
     text = f"{cut(label, 2 * LABEL_LETTERS)}: {told}" if label and label != one.kind else told
     return "\n".join(textwrap.wrap(text, LABEL_LETTERS))
 
@@ -133,20 +134,18 @@ def _look(one: Series, curves: Sequence[Series], theme: Theme) -> dict[str, Any]
         return {"color": colour} | look
     if one.kind == "measured":
         return {"color": colour, "marker": "o", "markersize": 6.5, "linewidth": 2.4, "zorder": 5}
-    look = {
-        "marker": "s" if LOCAL in one.label else "o",
-        "markersize": 5,
-        "markerfacecolor": theme.face,
-        "linewidth": 1.3,
-    }
+    mark = "s" if LOCAL in one.label else "^" if _turn(one, curves) >= len(theme.palette) else "o"
+    look = {"marker": mark, "markersize": 5, "markerfacecolor": theme.face, "linewidth": 1.3}
     return {"color": colour, "linestyle": (0, (5, 2))} | look
 
 
 def _colour(one: Series, curves: Sequence[Series], theme: Theme) -> str:
-    """Ink for what is published; else by model where there are several, or by what is exchanged how."""
-    if one.kind == "published":
-        return theme.ink
+    return theme.ink if one.kind == "published" else theme.palette[_turn(one, curves) % len(theme.palette)]
+
+
+def _turn(one: Series, curves: Sequence[Series]) -> int:
+    """Which of the colours: by model where there are several, else by what is exchanged how."""
     others = [other for other in curves if other.kind != "published"]
     is_one = len({_model(other) for other in others}) == 1
     keys = in_order(other.label.partition(LOCAL)[0] if is_one else _model(other) for other in others)
-    return theme.palette[keys.index(one.label.partition(LOCAL)[0] if is_one else _model(one)) % len(theme.palette)]
+    return keys.index(one.label.partition(LOCAL)[0] if is_one else _model(one))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dithc.papers import STATUSES, Cell, Document
+from dithc.papers import STATUSES, TARGETS, Cell, Document
 from dithc.report import page
 from dithc.report.figures import DARK, LIGHT, canvas
 from dithc.report.paper import verdict
@@ -62,10 +62,10 @@ def write_page(documents: Iterable[Document], path: Path) -> None:
     """Writes one self-contained page of all documents.
 
     Args:
-        documents: of targets; they are shown in this order.
+        documents: of targets; they are shown in the order of the paper.
         path: of the page. Files that documents name, and pictures of theirs, are relative to its folder.
     """
-    shown = list(documents)
+    shown = sorted(documents, key=lambda one: TARGETS.index(one.target))
     sections = [_section(one, path.parent) for one in shown]
     judgements = verdict.judge(shown)
     reference = Path(os.path.relpath(REFERENCE, path.parent)).as_posix() if REFERENCE.is_file() else ""

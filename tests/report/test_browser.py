@@ -44,6 +44,11 @@ addEventListener("load", () => {
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium is installed: the page is not looked at in a browser")
 def test_page_fits_every_screen_fetches_nothing_and_tells_every_picture(out: Path, tmp_path: Path) -> None:
+    assert_fits(out, tmp_path)
+
+
+def assert_fits(out: Path, tmp_path: Path) -> None:
+    """A page is as wide as the screen at each width, fetches nothing, tells and enlarges its pictures."""
     frames = "".join(
         f'<iframe src="file://{out}" width="{width}" height="800" style="border:0"></iframe>' for width in WIDTHS
     )

@@ -39,6 +39,14 @@ def as_png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
+def as_svg(figure: Figure) -> bytes:
+    """The bytes of a finished figure as a drawing; the same figure has the same bytes."""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "dithc"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
+
+
 def as_webp(pixels: NDArray[np.uint8]) -> bytes:
     """The bytes of a photograph-like picture (H, W, 3): a tenth of a PNG's, and no eye tells them apart."""
     buffer = io.BytesIO()
@@ -92,6 +100,18 @@ def grid(heights: Sequence[float], *, columns: int, width: float) -> tuple[Figur
     figure = Figure(figsize=(width, sum(heights)), layout="constrained")
     panels = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
     return figure, [list(row) for row in panels]
+
+
+def framed(
+    heights: Sequence[float], *, columns: int = 1, top: float = 0.0, bottom: float = 0.0, width: float = WIDTH_INCHES
+) -> tuple[Figure, Any, list[list[Axes]]]:
+    """A figure of rows of panels between a strip above and one below, heights in inches, and the part that has the panels."""
+    parts = [top, sum(heights), bottom]
+    figure = Figure(figsize=(width, sum(parts)), layout="constrained")
+    places = figure.add_gridspec(len(parts), 1, height_ratios=[max(part, 1e-3) for part in parts])
+    body = figure.add_subfigure(places[1, 0])
+    panels = body.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
+    return figure, body, [list(row) for row in panels]
 
 
 def over_pictures(

@@ -1,7 +1,7 @@
 """The page: facts, verdict, tables and pictures become one HTML file that needs no network and no other file.
 
 What: `render` fills `report.html` (with `macros.html`, `report.css`, `enlarge.js`): first the verdict, then pictures, scores and
-losses, how it was made, and the engine; `texts` says what figures show.
+losses, how it was made, and the engine; `texts` says what figures show; `fill` makes another room's page of the same parts.
 Why: a group leader reads the first screen, a reviewer finds for every number where it comes from, and both do it on a phone, on
 paper, by keyboard, or with a screen reader.
 Invariants: nothing is loaded (a policy in the head forbids it to the browser); every picture has a text, every table a caption
@@ -11,6 +11,6 @@ How to change it: a table is data (`tables.py`), made in `scores.py`, `how.py` o
 """
 
 from dithc.report.page import texts
-from dithc.report.page.render import Pictures, Shown, render
+from dithc.report.page.render import Pictures, Shown, embedded, fill, render, size_of
 
-__all__ = ["Pictures", "Shown", "render", "texts"]
+__all__ = ["Pictures", "Shown", "embedded", "fill", "render", "size_of", "texts"]

@@ -4,10 +4,11 @@ import hashlib
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
+from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from dithc.report.engine import published
 from dithc.report.facts import Facts
@@ -19,7 +20,7 @@ from dithc.report.pictures import Gallery, Picture
 from dithc.report.verdict import judge, last_scored, verdict
 from dithc.report.words import score, short, span
 
-FOLDER = Path(__file__).parent
+ROOM = "dithc.report.page"
 NOWHERE = {"base-uri": "'none'", "form-action": "'none'"}
 PNG_SIZE = slice(16, 24)  # width and height in the head of a PNG, four bytes each, the highest first
 
@@ -64,23 +65,13 @@ def render(facts: Facts, reference: published.Reference, pictures: Pictures) -> 
     A policy in its head forbids the browser to load anything from elsewhere, and to run any script but the page's own, which is
     told by its hash.
     """
-    environment = Environment(
-        loader=PackageLoader("dithc.report.page", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(short=short, score=score, span=span, percent=_percent, millions=_millions, webp=_webp)
-    script = (FOLDER / "enlarge.js").read_text()
     engine, not_run = engine_parts(facts, reference)
-    return environment.get_template("report.html").render(
+    return fill(
+        "report.html",
         facts=facts,
         reference=reference,
-        policy=_policy(script),
-        script=script,
-        figures={name: tuple(_webp(canvas.recoded(png)) for png in pair) for name, pair in pictures.figures.items()},
-        sizes={name: _size(pair[0]) for name, pair in pictures.figures.items()},
+        figures={name: tuple(embedded(canvas.recoded(png)) for png in pair) for name, pair in pictures.figures.items()},
+        sizes={name: size_of(pair[0]) for name, pair in pictures.figures.items()},
         galleries=pictures.galleries,
         drawn=pictures.drawn,
         strips=pictures.strips,
@@ -92,6 +83,30 @@ def render(facts: Facts, reference: published.Reference, pictures: Pictures) -> 
         **_of_scores(facts, reference),
         **_of_origin(facts),
     )
+
+
+def fill(template: str, *, room: str = ROOM, scripts: Sequence[str] = (), **values: Any) -> str:
+    """A page of a template: everything inlined, every text escaped.
+
+    Args:
+        template: file of `room`.
+        room: package whose templates and styles come before this room's.
+        scripts: files of `room` that run after the enlarging of pictures.
+        values: what the template asks for, besides its `script` and the `policy` that lets no other run.
+    """
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(name, ".") for name in dict.fromkeys((room, ROOM))]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(short=short, score=score, span=span, percent=_percent, millions=_millions, webp=embedded)
+    environment.filters.update(address=quote)
+    script = "".join(
+        (files(name) / file).read_text() for name, file in [(ROOM, "enlarge.js"), *((room, one) for one in scripts)]
+    )
+    return environment.get_template(template).render(policy=_policy(script), script=script, **values)
 
 
 def _of_verdict(facts: Facts) -> dict[str, Any]:
@@ -160,11 +175,13 @@ def _policy(script: str) -> str:
     return "; ".join(f"{kind} {where}" for kind, where in ({"default-src": "'none'"} | allowed | NOWHERE).items())
 
 
-def _webp(content: bytes) -> str:
+def embedded(content: bytes) -> str:
+    """The address of a WebP picture that holds the picture itself."""
     return f"data:image/webp;base64,{b64encode(content).decode()}"
 
 
-def _size(png: bytes) -> tuple[int, int]:
+def size_of(png: bytes) -> tuple[int, int]:
+    """Width and height of a PNG."""
     head = png[PNG_SIZE]
     return int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
 

@@ -1,0 +1,71 @@
+"""What all figures of the paper's targets share: the strips around panels, marks by status, words in the place of numbers."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dithc.papers import Cell
+from dithc.report.figures import Theme
+from dithc.report.words import rounded
+
+HATCH = "////"
+MOST_LETTERS = 46  # of a label on a figure
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Inches above and below the panels that are kept free."""
+
+    top: float = 0.0
+    bottom: float = 0.0
+
+
+def cut(text: str, letters: int = MOST_LETTERS) -> str:
+    """A text that is not longer than so many letters."""
+    return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
+
+
+def number(value: float, unit: str) -> str:
+    """A number in three digits, with its unit."""
+    return f"{rounded(value, digits=3)}{_unit(unit)}"
+
+
+def exact(value: float, unit: str) -> str:
+    """A number as it is printed, with its unit."""
+    return f"{value:,.6g}{_unit(unit)}"
+
+
+def _unit(unit: str) -> str:
+    return {"": "", "x": " ×"}.get(unit, f" {unit}")
+
+
+def said(cell: Cell) -> str:
+    """What stands beside a cell's mark: its number and ratio, or its status."""
+    if cell.value is None:
+        return cell.status
+    text = number(cell.value, cell.unit)
+    return f"{text}   {rounded(cell.ratio, digits=2)} × paper" if cell.ratio is not None else text
+
+
+def published_look(theme: Theme) -> dict[str, Any]:
+    """Of a number of the paper as a mark."""
+    return {
+        "marker": "D", "markersize": 5.6, "markerfacecolor": theme.face, "markeredgecolor": theme.ink, "linestyle": "",
+        "markeredgewidth": 1.2, "zorder": 6,
+    }  # fmt: skip
+
+
+def filled(colour: str, theme: Theme, *, is_measured: bool) -> dict[str, Any]:
+    """Of a bar: full where it was measured, hollow where not."""
+    return {"facecolor": colour if is_measured else theme.face, "edgecolor": colour, "linewidth": 1.3}
+
+
+def nothing(panel: Any, text: str, theme: Theme) -> None:
+    """A panel that says in words that there is nothing."""
+    panel.set_axis_off()
+    panel.text(0.5, 0.5, text, ha="center", va="center", color=theme.muted, style="italic", transform=panel.transAxes)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Each name once, as they come first."""
+    return list(dict.fromkeys(names))

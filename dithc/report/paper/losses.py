@@ -1,0 +1,175 @@
+"""Figure 7: losses on several platforms; raw faint, smoothed strong; how far each is from the reference, over seeds' noise."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.papers import Document, Series
+from dithc.report.collect import smooth
+from dithc.report.figures import Theme, canvas
+from dithc.report.paper.frame import Frame, cut, in_order, nothing
+from dithc.report.words import rounded, short
+
+LOSS_INCHES, DEVIATION_INCHES = 3.3, 2.1
+SEED = ", seed"
+REFERENCE = "reference"
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Platform:
+    """Curves of the seeds of a platform.
+
+    Attributes:
+        name: of the platform.
+        curves: its series.
+    """
+
+    name: str
+    curves: list[Series]
+
+    @property
+    def steps(self) -> Numbers:
+        """Those of its first curve."""
+        return np.asarray(self.curves[0].x, float)
+
+    @property
+    def smoothed(self) -> Numbers:
+        """(seeds, steps), of those curves that have the steps of the first."""
+        return np.stack([smoothed(one) for one in self.curves if one.x == self.curves[0].x])
+
+
+def values(numbers: Any) -> Numbers:
+    """Numbers, not-a-number where there is none."""
+    return np.array([np.nan if value is None else value for value in numbers], float)
+
+
+def smoothed(series: Series) -> Numbers:
+    """The curve as given, or smoothed here."""
+    return values(series.smoothed) if series.smoothed else smooth(values(series.y))
+
+
+def platforms_of(document: Document) -> list[Platform]:
+    """Platforms, the reference first."""
+    names = in_order(one.label.partition(SEED)[0] for one in document.series if one.kind != "published" and one.x)
+    names.sort(key=lambda name: not name.startswith(REFERENCE))
+    return [
+        Platform(name=name, curves=[one for one in document.series if one.x and one.label.partition(SEED)[0] == name])
+        for name in names
+    ]
+
+
+def noise_of(platform: Platform) -> Numbers | None:
+    """How far, at most, a seed of a platform is from the mean of its seeds, at each step; None for one seed."""
+    curves = platform.smoothed
+    if len(curves) < 2:
+        return None
+    found: Numbers = np.abs(curves - curves.mean(axis=0)).max(axis=0)
+    return found
+
+
+def deviation_of(platform: Platform, reference: Platform) -> Numbers | None:
+    """Smoothed loss less the reference's, mean over the seeds that both have; None where their steps differ."""
+    theirs = {one.label.partition(SEED)[2]: one for one in reference.curves}
+    pairs = [(one, theirs[seed]) for one in platform.curves if (seed := one.label.partition(SEED)[2]) in theirs]
+    alike = [smoothed(one) - smoothed(other) for one, other in pairs if one.x == other.x]
+    return np.asarray(np.mean(alike, axis=0), float) if alike else None
+
+
+def draw_losses(document: Document, theme: Theme, frame: Frame, folder: Path) -> Any:
+    """Losses above, deviations from the reference below."""
+    platforms = platforms_of(document)
+    if not platforms:
+        figure, _, grid = canvas.framed([1.2], top=frame.top, bottom=frame.bottom)
+        nothing(grid[0][0], "no loss curve has been measured", theme)
+        return figure
+    figure, _, grid = canvas.framed([LOSS_INCHES, DEVIATION_INCHES], top=frame.top, bottom=frame.bottom)
+    (loss,), (deviation,) = grid
+    colours = {one.name: theme.palette[place % len(theme.palette)] for place, one in enumerate(platforms)}
+    for platform in platforms:
+        _losses(loss, platform, colours[platform.name], theme)
+    for series in document.series:
+        if series.kind == "published" and series.x:
+            loss.plot(
+                series.x,
+                values(series.y),
+                marker="x",
+                linestyle="",
+                markersize=7,
+                markeredgewidth=1.8,
+                color=theme.ink,
+                label=cut(series.label),
+                zorder=6,
+            )
+    loss.set_title("Loss: raw faint, smoothed strong; band: least to greatest of the seeds")
+    loss.set_ylabel("loss")
+    loss.set_yscale("log")
+    locator: Any = loss.yaxis.get_major_locator()
+    locator.set_params(subs=(1, 2, 5))
+    loss.yaxis.set_major_formatter(lambda value, _: short(value))
+    loss.minorticks_off()
+    steps = [step for one in platforms for step in one.steps]
+    loss.set_xlim(min(steps), max(*steps, min(steps) + 1))
+    _deviations(deviation, platforms, colours, theme)
+    deviation.set_xlim(loss.get_xlim())
+    for axis in (loss, deviation):
+        axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.ink, fontsize=8.5)
+    return figure
+
+
+def _losses(axis: Any, platform: Platform, colour: str, theme: Theme) -> None:
+    is_first = platform.name.startswith(REFERENCE)
+    for one in platform.curves:
+        axis.plot(one.x, values(one.y), color=colour, alpha=0.2, linewidth=0.7)
+    curves = platform.smoothed
+    if len(curves) > 1:
+        axis.fill_between(platform.steps, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.14, linewidth=0)
+    is_hollow = platform.curves[0].kind == "simulated"
+    look: dict[str, Any] = {"linewidth": 3.0 if is_first else 1.6, "alpha": 0.55 if is_first else 1.0}
+    style = (0, (4, 2)) if is_hollow else "-"
+    axis.plot(
+        platform.steps,
+        curves.mean(axis=0),
+        color=colour,
+        label=f"{cut(platform.name, 26)} ({len(curves)} seed{'s' * (len(curves) > 1)})",
+        linestyle=style,
+        **look,
+    )
+
+
+def _deviations(axis: Any, platforms: list[Platform], colours: dict[str, str], theme: Theme) -> None:
+    reference, noise = platforms[0], noise_of(platforms[0])
+    axis.axhline(0, color=theme.muted, linewidth=0.9)
+    if noise is not None:
+        axis.fill_between(
+            reference.steps,
+            -noise,
+            noise,
+            color=theme.muted,
+            alpha=0.22,
+            linewidth=0,
+            label=f"seeds of {cut(reference.name, 20)}: ± {rounded(float(np.nanmax(noise)), digits=2)}",
+        )
+    is_any = False
+    for platform in platforms[1:]:
+        found = deviation_of(platform, reference)
+        if found is None:
+            axis.plot([], [], linestyle="", label=f"{cut(platform.name, 20)}: other steps")
+            continue
+        is_any = True
+        most = float(np.nanmax(np.abs(found)))
+        axis.plot(
+            platform.steps,
+            found,
+            color=colours[platform.name],
+            linewidth=1.6,
+            label=f"{cut(platform.name, 20)}: at most {rounded(most, digits=2)}",
+        )
+    if not is_any:
+        axis.plot([], [], linestyle="", label="nothing to compare")
+    axis.set_title(f"Deviation of the smoothed loss from {cut(reference.name, 24)}, same seeds")
+    axis.set_xlabel("step")
+    axis.set_ylabel("difference")

@@ -1,0 +1,235 @@
+"""What was reproduced, in plain words: which claims of the paper hold here, judged by order and direction, not by seconds.
+
+Seconds of another machine say nothing about a claim; what the paper concludes from them does: which of two is faster, whether
+each step adds something, whether a curve follows another. A claim is judged only from cells that were measured or simulated.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from dithc.papers import STATUSES, Cell, Document, published
+from dithc.report.paper.losses import deviation_of, noise_of, platforms_of
+from dithc.report.words import rounded
+
+SAME = 0.02  # of a ratio: two that are as near are alike
+CLOSE = 0.05  # of efficiency
+AT_NODES, AT_EFFICIENCY = 256, 0.906  # section 5.7: weak scaling of XL/2
+
+
+Claim = tuple[bool, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """A claim of the paper, and whether it holds here.
+
+    Attributes:
+        target: whose claim it is.
+        paper: heading of the target.
+        order: of the target among the documents.
+        holds: whether it does.
+        text: what was found, in a sentence.
+    """
+
+    target: str
+    paper: str
+    order: int
+    holds: bool
+    text: str
+
+
+def judge(documents: Sequence[Document]) -> list[Judgement]:
+    """Claims that can be judged, in the order of the documents."""
+    return [
+        Judgement(target=one.target, paper=one.paper, order=order, holds=holds, text=text)
+        for order, one in enumerate(documents)
+        for holds, text in CLAIMS.get(one.target, _none)(one)
+    ]
+
+
+def count(documents: Sequence[Document]) -> dict[str, int]:
+    """Cells by status, of all documents."""
+    every: list[str] = [cell.status for one in documents for cell in one.cells]
+    return {status: every.count(status) for status in STATUSES}
+
+
+def _none(document: Document) -> Iterator[Claim]:
+    return iter(())
+
+
+def _grid(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
+    """Values by row and column."""
+    found: dict[str, dict[str, float]] = {}
+    for cell in cells:
+        if cell.value is not None:
+            found.setdefault(cell.row, {})[cell.column] = cell.value
+    return found
+
+
+def _strategies(document: Document) -> Iterator[Claim]:
+    """Table 2: which strategy is faster, and which needs less memory, for each network."""
+    for unit, word in (("s", "time"), ("GB", "memory")):
+        for other in ("DP", "DP+TP"):
+            agree: list[str] = []
+            differ: list[str] = []
+            for row, values in _grid(document.cells).items():
+                batch, _, model = row.partition(" ")
+                ours = _ratio(values.get(f"{other} {unit}"), values.get(f"CFTP {unit}"))
+                theirs = _printed(batch, model, other, unit) or _printed("112", model, other, unit)
+                if ours and theirs:
+                    said = f"{row} {_times(ours)} (paper {_times(theirs)})"
+                    (agree if _sign(ours) == _sign(theirs) else differ).append(said)
+            if agree or differ:
+                what = f"{other} over CFTP in {word}"
+                yield (
+                    not differ,
+                    f"{what}: ordered as in the paper for {len(agree)} of {len(agree) + len(differ)} sizes"
+                    + (f", not for {_listed(differ)}." if differ else "."),
+                )
+
+
+def _printed(batch: str, model: str, other: str, unit: str) -> float | None:
+    theirs, cftp = (published("table2", f"{batch} {model}", f"{one} {unit}") for one in (other, "CFTP"))
+    return _ratio(theirs, cftp)
+
+
+def _libraries(document: Document) -> Iterator[Claim]:
+    """Table 3: the own products are faster than each library's."""
+    rows = _grid([cell for cell in document.cells if cell.unit == "s"])
+    for library in ("OpenBLAS", "nativeBLAS", "oneDNN"):
+        found = {
+            row: values[library] / min(own)
+            for row, values in rows.items()
+            if library in values and (own := _own(values))
+        }
+        if found:
+            yield _faster(f"A step with our products over one with {library}", found)
+
+
+def _faster(what: str, found: Mapping[str, float]) -> Claim:
+    """Whether all are faster, with their range, or which are not."""
+    slower = [f"{row} {_times(ratio)}" for row, ratio in found.items() if ratio <= 1]
+    least, most = min(found.values()), max(found.values())
+    span = _times(least) if _times(least) == _times(most) else f"{_times(least)[:-2]} to {_times(most)}"
+    count = f"{len(found) - len(slower)} of {len(found)}"
+    return not slower, f"{what}: {span}, faster for {count}" + (f", not for {_listed(slower)}." if slower else ".")
+
+
+def _own(values: Mapping[str, float]) -> list[float]:
+    return [values[name] for name in ("own GEMM", "tuned") if name in values]
+
+
+def _modules(document: Document) -> Iterator[Claim]:
+    """Table 4: products of each module are faster than each library's."""
+    means = [cell for cell in document.cells if cell.value is not None and "mean" in cell.quantity]
+    for library in dict.fromkeys(cell.column for cell in means):
+        own = {cell.row: cell.value for cell in means if cell.column == library and cell.value is not None}
+        yield _faster(f"Our products over {library}", own)
+
+
+def _losses(document: Document) -> Iterator[Claim]:
+    """Figure 7: the losses of two platforms are alike."""
+    platforms = platforms_of(document)
+    noise = noise_of(platforms[0]) if platforms else None
+    if noise is None:
+        return
+    limit = 2 * float(np.nanmax(noise))  # two seeds, one each side of their mean
+    within: list[str] = []
+    beyond: list[str] = []
+    for platform in platforms[1:]:
+        found = deviation_of(platform, platforms[0])
+        if found is None or not np.isfinite(found).any():
+            continue
+        most = float(np.nanmax(np.abs(found)))
+        (within if most <= limit else beyond).append(f"{platform.name} {rounded(most, digits=2)}")
+    against = f"from {platforms[0].name}, largest deviation of the smoothed loss"
+    if within:
+        yield True, f"Alike {against}: {_listed(within)}; two seeds differ by up to {rounded(limit, digits=2)}."
+    if beyond:
+        yield False, f"Beyond what two seeds differ by ({rounded(limit, digits=2)}) {against}: {_listed(beyond)}."
+
+
+def _steps(document: Document) -> Iterator[Claim]:
+    """Figure 9: every step adds, and all together are far above the baseline."""
+    own = [cell for cell in document.cells if cell.unit == "x"]
+    for column in dict.fromkeys(cell.column for cell in own):
+        values = [(cell.row, cell.value) for cell in own if cell.column == column and cell.value is not None]
+        lost = [
+            f"{after} ({_times(value / before)})"
+            for (_, before), (after, value) in pairwise(values)
+            if value < before * (1 - SAME)
+        ]
+        if len(values) < 2:
+            continue
+        total = f"{column}: {_times(values[-1][1])} the baseline with all steps, the paper has 8.2 ×"
+        if lost:
+            yield False, f"{total}; slower than the step before, where the paper gains: {_listed(lost)}."
+        else:
+            yield values[-1][1] > 1 + SAME, f"{total}; no step makes it slower."
+
+
+def _scaling(document: Document) -> Iterator[Claim]:
+    """Figure 10: weak scaling stays near one."""
+    simulated = []
+    for one in document.series:
+        points = [(x, y) for x, y in zip(one.x, one.y, strict=True) if y is not None]
+        if one.kind == "measured" and len(points) > 1:
+            x, y = points[-1]
+            holds = y >= AT_EFFICIENCY - CLOSE
+            yield (
+                holds,
+                f"{one.label}: {100 * y:.1f} % at {x:g} {one.x_label}; the paper has 90.6 % at 256 nodes of XL/2.",
+            )
+        elif (
+            one.kind == "simulated"
+            and "XL/2" in one.label
+            and "batch" not in one.label
+            and one.label.startswith("dithc")
+        ):
+            simulated += [y for x, y in points if x == AT_NODES]
+    if simulated:
+        least, most = 100 * min(simulated), 100 * max(simulated)
+        span = f"{least:.1f} %" if least == most else f"{least:.1f} to {most:.1f} %"
+        holds = min(simulated) >= AT_EFFICIENCY - CLOSE
+        yield holds, f"XL/2 with dithc's exchange, simulated: {span} at 256 nodes; the paper has 90.6 %."
+
+
+def _fid(document: Document) -> Iterator[Claim]:
+    """Table 1: only where scores stand beside the paper's."""
+    for cell in document.cells:
+        if cell.ratio is not None:
+            holds = cell.ratio <= 1 + CLOSE
+            yield (
+                holds,
+                f"{cell.row}, {cell.column}: FID {rounded(cell.value or 0, digits=4)}; the paper has {cell.published}.",
+            )
+
+
+def _times(ratio: float) -> str:
+    return f"{rounded(ratio, digits=3)} ×"
+
+
+def _ratio(one: float | None, other: float | None) -> float | None:
+    return one / other if one and other else None
+
+
+def _sign(ratio: float) -> int:
+    return 0 if abs(ratio - 1) <= SAME else 1 if ratio > 1 else -1
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)
+
+
+CLAIMS: Mapping[str, Callable[[Document], Iterator[Claim]]] = {
+    "table1": _fid,
+    "table2": _strategies,
+    "table3": _libraries,
+    "table4": _modules,
+    "fig7": _losses,
+    "fig9": _steps,
+    "fig10": _scaling,
+}

@@ -1,0 +1,29 @@
+"""The page of realistic documents, made once."""
+
+from pathlib import Path
+
+import pytest
+
+from dithc.papers import Document
+from dithc.report import paper
+from tests.report.paper import documents
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where documents, figures and the page are."""
+    return tmp_path_factory.mktemp("paper")
+
+
+@pytest.fixture(scope="session")
+def every(folder: Path) -> list[Document]:
+    """A document of each target."""
+    return documents.every(folder)
+
+
+@pytest.fixture(scope="session")
+def page(folder: Path, every: list[Document]) -> Path:
+    """The page of them."""
+    path = folder / "report.html"
+    paper.write_page(every, path)
+    return path

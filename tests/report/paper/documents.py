@@ -1,0 +1,337 @@
+"""Documents of targets as the measuring side leaves them, with numbers that look real, and every status somewhere."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dithc.data import write_png
+from dithc.papers import Cell, Document, Picture, Series, published
+
+ROOT = Path(__file__).parents[3]
+REFERENCE = ROOT / "config" / "paper" / "reference.yaml"
+MACHINE = {"name": "AMD EPYC", "architecture": "x86_64", "cores": 2, "dies": 1, "memory_gib": 23.5}
+VERSIONS = {"dithc": "0.1.0", "torch": "2.13.0+cpu", "python": "3.11.7"}
+MODELS = ("XL/2", "L/2", "B/2", "S/2")
+STEPS = ("baseline", "GEMM", "+ asynchronous MPI", "+ AI operators", "+ AutoMem", "+ tuning")
+
+
+def cell(target: str, row: str, column: str, quantity: str, unit: str, value: float | None = None, **more: Any) -> Cell:
+    """A measured cell with an interval, or one of another status."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in f"{row}-{column}-{quantity}".lower())
+    told: dict[str, Any] = {"status": "measured"} | more
+    if value is not None:
+        told = {"file": f"cells/{target}/{name[:20]}.json", "low": 0.97 * value, "high": 1.04 * value} | told
+    return Cell(
+        id=name, row=row, column=column, quantity=quantity, unit=unit, value=value, predicted_seconds=61.5, digest="30dfb6d05d88",
+        command=f"dithc bench {target} --model {row} --json {name[:20]}.json", **told,
+    )  # fmt: skip
+
+
+def document(target: str, paper: str, title: str, **parts: Any) -> Document:
+    """A document with a machine, versions and a command."""
+    told: dict[str, Any] = {
+        "scale": "node",
+        "machine": MACHINE,
+        "versions": VERSIONS,
+        "digest": "6798ff2c2309",
+        "command": f"snakemake --profile profiles/local {target} --configfile config/experiments/paper-node.yaml",
+    }
+    return Document(target=target, paper=paper, title=title, **(told | parts))
+
+
+def table1() -> Document:
+    """Scores of two data sets, one of which has none."""
+    said = "FID: n 2000 against 2000, extractor inception 6726825d0af5, floor 11.87, batch 112, 1000 steps"
+    cells = [
+        cell("table1", "Sentinel-2", "batch 112", said, "", 31.22, low=29.9, high=33.1, published=29.03),
+        cell("table1", "Sentinel-2", "batch 28,672", said, "", status="skipped", reason="28,672 images: 41 GiB"),
+        cell("table1", "Gaofen-2", "batch 112", said, "", 48.26, low=46.0, high=50.4),
+    ]  # fmt: skip
+    note = "Real-sample data, extractor inception: Gaofen-2 is not comparable with the paper's."
+    return document("table1", "Table 1", "FID after fine-tuning", cells=cells, notes=[note])
+
+
+def table2() -> Document:
+    """Every status: measured, out of memory, skipped, simulated."""
+    cells = []
+    ours = {"DP+TP": 1.35, "DP": 1.12, "CFTP": 1.0}
+    for batch in (112, 224):
+        for place, model in enumerate(MODELS):
+            row = f"{batch} {model}"
+            for column, slower in ours.items():
+                of = {unit: published("table2", row, f"{column} {unit}", path=REFERENCE) for unit in ("s", "GB")}
+                if (model == "XL/2" and column != "CFTP") or (batch == 224 and model == "L/2" and column == "DP+TP"):
+                    why = {
+                        "status": "out of memory",
+                        "reason": "killed at the limit of 22 GiB of all ranks (cgroup memory.max)",
+                    }
+                    cells += [cell("table2", row, f"{column} {unit}", "", "", published=of[unit], **why) for unit in of]
+                    continue
+                more: dict[str, Any] = {}
+                if model == "L/2" and batch == 224:
+                    more = {"status": "simulated", "reason": "from batch 112, twice the images"}
+                seconds = batch / 112 * slower * (41.0, 23.0, 7.1, 2.9)[place]
+                memory = slower**3 * (19.1, 14.0, 7.4, 4.2)[place]
+                cells.append(
+                    cell("table2", row, f"{column} s", "seconds an iteration", "s", seconds, published=of["s"], **more)
+                )
+                cells.append(
+                    cell(
+                        "table2",
+                        row,
+                        f"{column} GB",
+                        "peak memory of all ranks",
+                        "GB",
+                        memory,
+                        published=of["GB"],
+                        **more,
+                    )
+                )
+    note = "Out of memory is decided by a limit on all ranks of a run: cgroup memory.max."
+    return document(
+        "table2", "Table 2", "One node: seconds an iteration and peak memory by strategy", cells=cells, notes=[note]
+    )
+
+
+def table3() -> Document:
+    """Libraries far apart, so that the axis is logarithmic."""
+    cells = []
+    for place, model in enumerate(MODELS):
+        base = (66.0, 38.0, 9.6, 3.1)[place]
+        for column, slower in {
+            "OpenBLAS": 14.0,
+            "nativeBLAS": 2.1,
+            "oneDNN": 1.9,
+            "own GEMM": 1.1,
+            "tuned": 1.0,
+        }.items():
+            printed = published("table3", model, column, path=REFERENCE)
+            if column == "OpenBLAS" and model == "XL/2":
+                cells.append(
+                    cell(
+                        "table3",
+                        model,
+                        column,
+                        "seconds an iteration",
+                        "s",
+                        status="skipped",
+                        reason="predicted 16 min a step",
+                        published=printed,
+                    )
+                )
+                continue
+            cells.append(cell("table3", model, column, "seconds an iteration", "s", base * slower, published=printed))
+    return document("table3", "Table 3", "One node: seconds an iteration by library of matrix products", cells=cells)
+
+
+def table4() -> Document:
+    """Speed-ups by module, library and direction, on both sides of one."""
+    draw = np.random.default_rng(4)
+    cells = []
+    for dtype in ("fp32", "bf16"):
+        for library in ("OpenBLAS", "nativeBLAS", "oneDNN"):
+            column = f"{library} {dtype}"
+            if (library, dtype) == ("OpenBLAS", "bf16"):
+                cells.append(
+                    cell(
+                        "table4",
+                        "all modules",
+                        column,
+                        "speed-up over it",
+                        "x",
+                        status="skipped",
+                        reason="this OpenBLAS has no bf16 product",
+                    )
+                )
+                continue
+            for module in ("qkv_proj", "o_proj", "up_proj", "down_proj", "condition_proj"):
+                ways = {way: float(draw.uniform(0.75, 2.6)) for way in ("forward", "grad_input", "grad_weight")}
+                for way, value in ways.items():
+                    cells.append(cell("table4", module, f"{column} {way}", f"speed-up over it, {way}", "x", value))
+                printed = (
+                    published("table4", module, "Speed-up", path=REFERENCE) if column == "nativeBLAS fp32" else None
+                )
+                mean = math.prod(ways.values()) ** (1 / 3)
+                cells.append(
+                    cell(
+                        "table4",
+                        module,
+                        column,
+                        "speed-up over it, mean of the three products",
+                        "x",
+                        mean,
+                        published=printed,
+                    )
+                )
+    return document("table4", "Table 4", "Speed-up of matrix products by module", cells=cells)
+
+
+def losses(seed: int, *, steps: int = 300, rough: float = 0.03, away: float = 0.0) -> list[float]:
+    """A loss that falls from one."""
+    at = np.arange(steps)
+    noise = np.random.default_rng(seed).normal(0, rough, steps)
+    return list((0.13 + 0.88 / (1 + at / 24)) * (1 + noise) + away * np.sin(at / 40))
+
+
+def fig7() -> Document:
+    """Platforms of three seeds, one of other steps."""
+    axes = {"x_label": "step", "y_label": "loss"}
+    series, away = [], {"reference": 0.0, "c-fp32": 0.0004, "c-bf16": 0.0023, "numba": 0.0006}
+    for platform, far in away.items():
+        for seed in range(3):
+            y = losses(seed, away=far)
+            series.append(
+                Series(
+                    label=f"{platform}, seed {seed}",
+                    kind="measured",
+                    x=range(1, 301),
+                    y=y,
+                    file=f"cells/fig7/{platform}-{seed}.json",
+                    **axes,
+                )
+            )
+    series.append(Series(label="sme, seed 0", kind="measured", x=range(1, 21), y=losses(0, steps=20), **axes))
+    cells = [
+        cell("fig7", one.label, "step 1", "loss of step 1", "", one.y[0], published=1.0175)
+        for one in series
+        if one.label.endswith("0")
+    ]
+    cells.append(cell("fig7", "cuda", "seed 0", "", "", status="skipped", reason="this machine has no CUDA device"))
+    return document("fig7", "Figure 7", "Loss from scratch on several platforms", cells=cells, series=series)
+
+
+def fig8(folder: Path) -> Document:
+    """Two mosaics, and one that is missing."""
+    draw = np.random.default_rng(8)
+    for name in ("samples", "bands"):
+        tiles = [np.kron(draw.random((8, 8, 3)), np.ones((12, 12, 1))) for _ in range(16)]
+        rows = [np.concatenate(tiles[start : start + 8], axis=1) for start in (0, 8)]
+        folder.mkdir(parents=True, exist_ok=True)
+        write_png(folder / f"{name}.png", (255 * np.concatenate(rows)).astype(np.uint8))
+    images = [
+        Picture(label="Samples beside real tiles, RGB", path="samples.png", caption="Above: real", alt="Two rows"),
+        Picture(label="Band composites", path="bands.png", alt="Two rows of composites"),
+        Picture(label="Short-wave composites", path="nowhere.png"),
+    ]  # fmt: skip
+    return document("fig8", "Figure 8", "Samples of fine-tuned models", images=images)
+
+
+def fig9() -> Document:
+    """Steps on one rank and two, the last not tuned."""
+    cells = []
+    for column, values in {"1 rank": (1, 1.47, 1.49, 1.95, 1.88), "2 ranks": (1, 1.62, 1.7, 2.08, 2.06)}.items():
+        for name, value in zip(STEPS, values, strict=False):
+            cells.append(
+                cell(
+                    "fig9",
+                    name,
+                    column,
+                    "speed-up",
+                    "x",
+                    value,
+                    published=published("fig9", name, "Speed-up", path=REFERENCE),
+                )
+            )
+            cells.append(cell("fig9", name, f"{column} s", "seconds an iteration", "s", 0.42 / value))
+        cells.append(
+            cell("fig9", STEPS[-1], column, "speed-up", "x", status="skipped", reason="no search at this scale")
+        )
+    steps = (1.0, *(published("fig9", name, "Speed-up", path=REFERENCE) for name in STEPS[1:]))
+    paper = Series(label="paper", kind="published", x=range(6), y=steps, unit="x")
+    return document(
+        "fig9",
+        "Figure 9",
+        "What each part adds, step by step",
+        cells=cells,
+        series=[paper],
+        findings=["All parts together are 1.88 x the baseline on 1 rank; the paper has 8.2."],
+    )
+
+
+def curve(label: str, kind: Any, x: Sequence[int], lost: float, label_x: str = "nodes") -> Series:
+    """An efficiency that falls by so much with each doubling."""
+    y = [1 / (1 + lost * math.log2(one / x[0])) for one in x]
+    return Series(
+        label=label, kind=kind, x=x, y=y, x_label=label_x, y_label="efficiency", file="cells/fig10/curve.json"
+    )
+
+
+def fig10() -> Document:
+    """Measured on ranks; published and simulated on nodes, of four networks."""
+    nodes = [2**power for power in range(11)]
+    series = [
+        curve(f"measured {model}", "measured", (1, 2), lost, "ranks")
+        for model, lost in {"S/2": 0.12, "B/2": 0.08}.items()
+    ]
+    series += [
+        curve("DiT-HC, authors' logs XL/2", "published", nodes[:7], 0.015),
+        curve("DiT-HC, GEMM-optimised XL/2", "published", (1, 256), 0.013),
+    ]
+    series += [
+        curve(f"dithc: hierarchical, fp32 wire {model}", "simulated", nodes, 0.004 * place)
+        for place, model in enumerate(MODELS, 1)
+    ]
+    series += [
+        curve(f"DiT-HC's exchange ({way}) XL/2", "simulated", nodes, 0.016)
+        for way in ("exposed", "stragglers", "tuned kernels", "a fourth")
+    ]
+    cells = []
+    for one in series:
+        if one.kind != "published":
+            why = (
+                {"status": "simulated", "reason": "played on the described machine"} if one.kind == "simulated" else {}
+            )
+            pairs = zip(one.x, one.y, strict=True)
+            cells += [
+                cell("fig10", f"{one.label}, {x:g} {one.x_label}", "efficiency", "efficiency", "", y, **why)
+                for x, y in pairs
+            ]
+    return document("fig10", "Figure 10", "Weak scaling", cells=cells, series=series)
+
+
+def fig11() -> Document:
+    """Strong scaling at three batches."""
+    nodes = [2**power for power in range(8)]
+    series = [curve("measured S/2, batch 32", "measured", (1, 2), 0.2, "ranks")]
+    for batch in (448, 3072, 16384):
+        for place, wire in enumerate(("fp32 wire", "bf16 wire", "bf16 wire, ZeRO-1")):
+            label = f"dithc: hierarchical, {wire} XL/2, batch {batch}"
+            series.append(curve(label, "simulated", nodes, 0.9 / (place + 1)))
+            series.append(curve(f"{label}, exchanged every 8 steps", "simulated", nodes, 0.2 / (place + 1)))
+    return document("fig11", "Figure 11", "Strong scaling", series=series)
+
+
+def sec56() -> Document:
+    """Rates by both ways of counting."""
+    cells = []
+    for row, value in {
+        "CPU fp32 dithc": 0.31,
+        "CPU fp32 eager": 0.19,
+        "CPU fp32 compile": 0.21,
+        "CPU bf16 dithc": 1.24,
+        "CPU bf16 compile": 0.66,
+    }.items():
+        printed = 182.47 / 32 if row == "CPU fp32 dithc" else None
+        cells.append(cell("sec56", row, "linear layers", "sustained", "TFLOP/s", value, published=printed))
+        cells.append(cell("sec56", row, "with attention", "sustained", "TFLOP/s", value * 1.036))
+    cells.append(
+        cell(
+            "sec56",
+            "CUDA bf16",
+            "linear layers",
+            "sustained",
+            "TFLOP/s",
+            status="skipped",
+            reason="this machine has no CUDA device",
+        )
+    )
+    note = "The paper's 182.47 TFLOP/s are of 32 nodes, linear layers alone: 5.70 a node, beside which ours stands."
+    return document("sec56", "Section 5.6", "Sustained floating-point rate", cells=cells, notes=[note])
+
+
+def every(folder: Path) -> list[Document]:
+    """A document of each target; pictures in `folder`."""
+    return [table1(), table2(), table3(), table4(), fig7(), fig8(folder), fig9(), fig10(), fig11(), sec56()]

@@ -1,0 +1,160 @@
+"""The page of the paper's targets: every number leads to its file, nothing from outside is markup, the verdict counts right."""
+
+import csv
+import html
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from dithc.papers import Cell, Document, Picture, published
+from dithc.report import paper
+from dithc.report.paper import verdict
+from tests.report.paper import documents
+
+EVIL = '<script>alert("x")</script>&amp;\'"'
+
+
+class Seen(HTMLParser):
+    """Links, pictures, open tags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.pictures: list[dict[str, str | None]] = []
+        self.ids: list[str] = []
+        self.scripts = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Remembers what the page refers to."""
+        told = dict(attrs)
+        self.links += [told["href"] or ""] if tag == "a" else []
+        self.pictures += [told] if tag == "img" else []
+        self.ids += [told["id"] or ""] if "id" in told else []
+        self.scripts += tag == "script"
+
+
+def seen(path: Path) -> Seen:
+    """The page, read."""
+    found = Seen()
+    found.feed(path.read_text())
+    return found
+
+
+def test_every_number_leads_to_its_file(page: Path, every: list[Document]) -> None:
+    links = seen(page).links
+    for document in every:
+        for cell in document.cells:
+            assert cell.value is None or cell.file in links
+        assert {f"{document.target}{ending}" for ending in (".json", ".csv", ".svg", ".png")} <= set(links)
+    assert not [link for link in links if "://" in link]
+
+
+def test_every_anchor_is_there_once_and_every_picture_has_a_text(page: Path) -> None:
+    found = seen(page)
+    assert len(found.ids) == len(set(found.ids))
+    assert {link.removeprefix("#") for link in found.links if link.startswith("#")} <= set(found.ids)
+    assert len(found.pictures) == 11
+    assert all(one["alt"] and str(one["src"]).startswith("data:image/webp") for one in found.pictures)
+
+
+def test_every_status_is_counted_and_every_reason_said(page: Path, every: list[Document]) -> None:
+    text = html.unescape(page.read_text())
+    for status, number in verdict.count(every).items():
+        if status != "published":
+            assert f"<li><b>{number}</b><span>{status}</span></li>" in text
+    for document in every:
+        for said in (*document.findings, *document.notes, document.command, *(cell.reason for cell in document.cells)):
+            assert said in text
+
+
+def test_what_comes_from_outside_is_no_markup(tmp_path: Path) -> None:
+    told = {
+        "value": 1.0,
+        "status": "measured",
+        "file": f"a b/{EVIL}.json",
+        "reason": EVIL,
+        "command": EVIL,
+        "digest": EVIL,
+    }
+    cells = [Cell(id=EVIL, row=EVIL, column=EVIL, quantity=EVIL, unit=EVIL, **told)]  # type: ignore[arg-type]
+    images = [Picture(label=EVIL, path=f"{EVIL}.png", caption=EVIL, alt=EVIL)]
+    parts = {
+        "title": EVIL,
+        "command": EVIL,
+        "digest": EVIL,
+        "machine": {EVIL: EVIL, "name": EVIL},
+        "versions": {EVIL: EVIL},
+    }
+    more = {"cells": cells, "images": images, "findings": [EVIL], "notes": [EVIL]}
+    path = tmp_path / "report.html"
+    paper.write_page([Document(target="table1", paper=EVIL, scale="ci", **parts, **more)], path)  # type: ignore[arg-type]
+    assert seen(path).scripts == 1
+    assert "alert(" in html.unescape(path.read_text())
+    assert EVIL not in path.read_text()
+    assert f"Missing: {EVIL}.png" in html.unescape(path.read_text())
+
+
+def test_a_page_of_nothing_says_so(tmp_path: Path) -> None:
+    paper.write_page([], tmp_path / "report.html")
+    assert "No target has been made." in (tmp_path / "report.html").read_text()
+
+
+def test_csv_has_every_cell_with_its_ratio(tmp_path: Path) -> None:
+    document = documents.table2()
+    paper.write_csv(document, tmp_path / "table2.csv")
+    rows = list(csv.DictReader((tmp_path / "table2.csv").read_text().splitlines()))
+    assert [row["id"] for row in rows] == [cell.id for cell in document.cells]
+    for row, cell in zip(rows, document.cells, strict=True):
+        assert row["value"] == ("" if cell.value is None else str(cell.value))
+        assert row["ratio"] == ("" if cell.ratio is None else str(cell.ratio))
+        assert (row["target"], row["status"], row["reason"]) == ("table2", cell.status, cell.reason)
+
+
+def texts(document: Document, *, holds: bool) -> str:
+    """Claims of a document that hold, or do not."""
+    return "\n".join(one.text for one in verdict.judge([document]) if one.holds == holds)
+
+
+def test_claims_are_judged_by_order_and_not_by_seconds() -> None:
+    table = documents.table2()
+    assert "DP+TP over CFTP in time: ordered as in the paper for 4 of 4 sizes." in texts(table, holds=True)
+    assert "for 4 of 6 sizes, not for 112 S/2 1.12 × (paper 0.851 ×)" in texts(table, holds=False)
+    assert "nativeBLAS: 2.1 ×, faster for 4 of 4." in texts(documents.table3(), holds=True)
+    assert "no step makes it slower" in texts(documents.fig9(), holds=True)
+    assert "+ AutoMem (0.964 ×)" in texts(documents.fig9(), holds=False)
+    assert "Alike from reference" in texts(documents.fig7(), holds=True)
+    assert "96.9 % at 256 nodes" in texts(documents.fig10(), holds=True)
+
+
+def test_a_platform_that_drifts_is_beyond_the_noise_of_seeds() -> None:
+    document = documents.fig7()
+    drifting = [
+        documents.Series(
+            label=f"broken, seed {seed}", kind="measured", x=range(1, 301), y=documents.losses(seed, away=0.2)
+        )
+        for seed in range(2)
+    ]
+    changed = documents.document("fig7", "Figure 7", "Loss", series=[*document.series, *drifting])
+    assert re.search(r"Beyond .* broken 0\.2", texts(changed, holds=False))
+    assert "broken" not in texts(changed, holds=True)
+
+
+@pytest.mark.parametrize(
+    ("target", "row", "column", "value"),
+    [
+        ("table1", "Gaofen-2", "LX2, batch 28,672", 24.70),
+        ("table2", "224 L/2", "CFTP GB", 290),
+        ("table2", "112 XL/2", "DP s", None),
+        ("table3", "XL/2", "OpenBLAS", 1156.37),
+        ("table4", "down_proj", "Speed-up", 35.49),
+        ("fig9", "+ tuning", "Speed-up", 8.2),
+        ("fig10", "XL/2", "Efficiency", 0.906),
+        ("sec56", "LX2", "TFLOP/s", 182.47),
+        ("sec56", "LX2", "s", 13.5),
+        ("sec56", "H100", "s", 7.6),
+    ],
+)
+def test_published_numbers_are_the_papers(target: str, row: str, column: str, value: float | None) -> None:
+    assert published(target, row, column, path=documents.REFERENCE) == value

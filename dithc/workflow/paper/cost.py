@@ -115,9 +115,13 @@ class Cost:
         """Whether so much memory is there."""
         return gib <= MEMORY_SHARE * self.node.memory_gib
 
-    def largest_batch(self, network: Network, *, most: int) -> int:
-        """The largest power of two of images, up to `most`, of which a node holds a step; 1 where it holds none."""
+    def largest_batch(self, network: Network, *, most: int, seconds: float) -> int:
+        """The largest power of two of images, up to `most`, of which a node holds a step and makes it in time; 1 if none."""
         batch = 1
-        while 2 * batch <= most and self.fits(network.memory_gib(images=2 * batch)):
+        while (
+            2 * batch <= most
+            and self.fits(network.memory_gib(images=2 * batch))
+            and self.step(network, images=2 * batch) <= seconds
+        ):
             batch *= 2
         return min(most, batch)

@@ -10,6 +10,7 @@ MODELS = ("DiT-XL/2", "DiT-L/2", "DiT-B/2", "DiT-S/2")  # in the order of the pa
 BATCH = 112  # images per node, the paper's; and twice that
 CURVE_STEPS = {"ci": 20, "node": 200, "paper": 1000}
 CI_MEMORY_GIB = 1.5
+STEPS_OF_HOURS = 200  # of the largest network with the larger batch: about what all targets of a node come to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +65,8 @@ def sizes_of(experiment: Experiment, node: Node, cost: Cost) -> Sizes:
     networks = [Network(name) for name in MODELS]
     if asked.scale == "paper":
         batches: tuple[int, ...] = (BATCH, 2 * BATCH)
-    else:  # as the paper's two: of both, the largest model fits under CFTP
-        second = cost.largest_batch(networks[0], most=2 * BATCH)
+    else:  # as the paper's two: of both, the largest model fits under CFTP, and all cells into the hours
+        second = cost.largest_batch(networks[0], most=2 * BATCH, seconds=asked.hours * 3600 / STEPS_OF_HOURS)
         batches = (max(1, second // 2), max(2, second))
     return Sizes(
         networks=networks,
@@ -82,7 +83,8 @@ def sizes_of(experiment: Experiment, node: Node, cost: Cost) -> Sizes:
 
 def _ranks(experiment: Experiment, node: Node) -> tuple[int, ...]:
     """Powers of two up to the ranks of all nodes, each with a core at least."""
-    most = experiment.machine.ranks or min(4, node.cores)
+    machine = experiment.machine
+    most = (machine.ranks if machine.launcher != "none" else None) or min(4, node.cores)
     counts = [1]
     while 2 * counts[-1] <= most:
         counts.append(2 * counts[-1])

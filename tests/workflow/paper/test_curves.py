@@ -1,0 +1,70 @@
+"""Figure 7: what platforms change, beside what seeds change, of curves whose distance is known."""
+
+import math
+
+import pytest
+
+from dithc.workflow.paper.curves import deviation, judge, read_curves
+from dithc.workflow.paper.jobs import Job
+
+STEPS = 40
+
+
+def cell(platform: str, seed: int, losses: list[float], status: str = "ok") -> tuple[Job, dict, str]:
+    job = Job(target="fig7", name=f"{platform}-{seed}", words=("bench",), row=platform, columns=(f"seed {seed}",),
+              seconds=1.0, facts={"full": False})  # fmt: skip
+    told = {"platform": platform, "model": {"preset": "DiT-S/2"}, "batch": 2, "seed": seed, "losses": losses}
+    curve = told | ({"status": "ok"} if status == "ok" else {"status": status, "reason": "no GPU", "losses": []})
+    return job, {"data": "generated", "curves": [curve]}, f"cells/{job.name}.json"
+
+
+def falling(scale: float) -> list[float]:
+    return [scale * math.exp(-0.05 * step) for step in range(STEPS)]
+
+
+def judged(*cells: tuple[Job, dict, str]):
+    return judge({job.name: (job, result, file) for job, result, file in cells})
+
+
+def test_a_shift_and_the_noise_of_seeds_are_found_as_they_are():
+    read = judged(
+        cell("reference", 0, falling(1.0)),
+        cell("reference", 1, falling(1.1)),
+        cell("c-bf16", 0, falling(1.02)),
+        cell("c-bf16", 1, falling(1.1)),
+    )
+    values = {one.row: one.value for one in read.cells}
+    assert values["S/2, batch 2: seed to seed, reference"] == pytest.approx(100 * 0.1 / 1.1)
+    assert values["S/2, batch 2: c-bf16 from reference"] == pytest.approx(2.0)
+    (finding,) = read.findings
+    assert ", within the 0.091 by which 2 seeds differ" in finding
+
+
+def test_what_seeds_do_not_explain_is_said():
+    read = judged(
+        cell("reference", 0, falling(1.0)),
+        cell("reference", 1, falling(1.01)),
+        cell("numba", 1, falling(1.2)),
+    )
+    assert "NOT within" in read.findings[0]
+
+
+def test_without_a_second_seed_or_the_reference_nothing_is_judged():
+    assert not judged(cell("reference", 0, falling(1.0)), cell("c-bf16", 0, falling(1.0))).findings
+    assert not judged(cell("c-bf16", 0, falling(1.0)), cell("c-bf16", 1, falling(1.0))).cells
+    assert not judge({}).cells
+
+
+def test_smoothing_is_a_centred_mean_that_leaves_a_line_as_it_is():
+    job, result, file = cell("reference", 0, [float(step) for step in range(1, STEPS + 1)])
+    (series,) = read_curves(job, result, file).series
+    assert series.smoothed[5:-5] == series.y[5:-5]
+    assert deviation([1.0, 3.0], [2.0, 2.0]) == 0.5
+    assert deviation([], []) == 0.0
+
+
+def test_a_platform_that_is_not_here_is_skipped_with_its_reason():
+    job, result, file = cell("cuda", 0, [], status="skipped")
+    (one,) = read_curves(job, result, file).cells
+    assert (one.status, one.reason, one.value) == ("skipped", "no GPU", None)
+    assert not judged((job, result, file)).cells

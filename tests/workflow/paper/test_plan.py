@@ -1,0 +1,81 @@
+"""The cells of the paper's targets on a node: what runs, what does not and why, and what each is predicted to take."""
+
+from pathlib import Path
+
+import pytest
+
+from dithc.config import Experiment, load
+from dithc.log import UserError
+from dithc.papers import TARGETS
+from dithc.workflow import paper
+from dithc.workflow.paper.cost import Node
+
+ROOT = Path(__file__).parents[3]
+SMALL, LARGE = Node(cores=2, memory_gib=24.0), Node(cores=96, memory_gib=1000.0)
+
+
+def planned(node: Node = SMALL, **settings: object) -> list[paper.Job]:
+    return paper.plan(Experiment.model_validate({"paper": settings}), node)
+
+
+def own(jobs: list[paper.Job], target: str) -> list[paper.Job]:
+    return [job for job in jobs if job.target == target]
+
+
+@pytest.mark.parametrize("scale", ["ci", "node", "paper"])
+@pytest.mark.parametrize("node", [SMALL, LARGE, Node(cores=1, memory_gib=2.0)])
+def test_every_target_has_cells_of_names_of_their_own_at_every_scale(scale: str, node: Node) -> None:
+    jobs = planned(node, scale=scale)
+    assert jobs == planned(node, scale=scale)
+    for target in TARGETS:
+        names = [job.name for job in own(jobs, target)]
+        assert len(names) == len(set(names))
+        assert bool(names) == (target not in ("table1", "fig8"))
+    assert all(job.seconds > 0 for job in jobs)
+    assert all(job.command.startswith(("dithc ", "DITHC_TUNING=")) for job in jobs)
+    for job in jobs:
+        assert set(job.after) <= {other.name for other in own(jobs, job.target)}
+
+
+def test_a_plan_of_two_cores_is_minutes() -> None:
+    jobs = planned(scale="ci")
+    assert not [job.name for job in jobs if job.skipped]
+    assert sum(job.seconds for job in jobs) < 30 * 60
+
+
+def test_a_larger_node_has_larger_batches_up_to_the_paper_s() -> None:
+    few, many = (own(planned(node, scale="node"), "table2") for node in (SMALL, LARGE))
+    assert max(job.facts["batch"] for job in few) < max(job.facts["batch"] for job in many) <= 224
+    assert {job.facts["batch"] for job in own(planned(LARGE, scale="paper"), "table2")} == {112, 224}
+    short = own(planned(SMALL, scale="node", hours=0.2), "table2")
+    assert max(job.facts["batch"] for job in short) < max(job.facts["batch"] for job in few)
+
+
+def test_hours_are_given_out_in_the_order_of_the_targets_and_what_is_left_out_says_so() -> None:
+    jobs = planned(scale="node", hours=0.1, targets=["fig9", "table2"])
+    done = [job for job in jobs if not job.skipped and job.measures]
+    assert sum(job.seconds for job in done) <= 0.1 * 3600
+    late = [job for job in jobs if "paper.hours" in job.skipped]
+    assert late
+    for job in jobs:
+        skipped = {other.name for other in own(jobs, job.target) if other.skipped}
+        assert job.skipped or not skipped.intersection(job.after), "what it comes after does not run"
+
+
+def test_what_does_not_fit_is_skipped_with_the_sizes() -> None:
+    jobs = planned(Node(cores=2, memory_gib=4.0), scale="paper")
+    skipped = [job for job in own(jobs, "table3") if job.skipped]
+    assert skipped
+    assert all("GiB" in job.skipped for job in skipped if not job.after)
+
+
+def test_files_of_a_plan_are_those_of_its_cells(tmp_path: Path) -> None:
+    experiment = load(ROOT / "config/experiments/paper-ci.yaml")
+    files = paper.PaperFiles(experiment, root="results/x", cores=2, configuration="my file.yaml")
+    assert files.cells("table4") == ["results/x/paper/cells/table4/fp32.json", "results/x/paper/cells/table4/bf16.json"]
+    assert files.threads("table4", "fp32") == 2
+    assert files.threads("fig10", "simulated-weak") == 1
+    assert files.runtime("table4", "fp32") >= 2
+    assert files.again("table4") == "snakemake --profile profiles/local table4 --configfile 'my file.yaml'"
+    with pytest.raises(UserError, match=r"no cell 'fp64' of table4[\s\S]*fp32, bf16"):
+        files.command("table4", "fp64")

@@ -72,10 +72,14 @@ def test_simulated_is_hollow_and_measured_is_filled() -> None:
 
 def test_scaling_curves_are_told_apart_by_their_kind() -> None:
     figure = figure_of(documents.fig10())
-    lines = {line.get_label(): line for line in figure.findobj(lambda one: hasattr(one, "get_marker"))}
+    lines = {
+        line.get_label().replace("\n", " "): line for line in figure.findobj(lambda one: hasattr(one, "get_marker"))
+    }
     (measured,) = (line for name, line in lines.items() if name.startswith("S/2: 89 %"))
     (printed,) = (line for name, line in lines.items() if name.startswith("DiT-HC, authors' logs"))
-    (simulated,) = (line for name, line in lines.items() if name.startswith("dithc: hierarchical, fp32 wire"))
+    (simulated,) = (
+        line for name, line in lines.items() if name.startswith("dithc: hierarchical, fp32 wire, simulated")
+    )
     assert (measured.get_marker(), printed.get_marker(), simulated.get_marker()) == ("o", "x", "o")
     assert to_hex(simulated.get_markerfacecolor()) == LIGHT.face != to_hex(measured.get_markerfacecolor())
     assert all(axis.get_xscale() == "log" for axis in figure.findobj(lambda one: hasattr(one, "get_xscale")))

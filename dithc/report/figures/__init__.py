@@ -9,6 +9,6 @@ How to change it: a new figure is a file with a function of (facts, theme), and 
 
 from dithc.report.figures import bands, canvas, quality, single, spectra
 from dithc.report.figures.every import FIGURES
-from dithc.report.figures.theme import DARK, LIGHT, Theme
+from dithc.report.figures.theme import DARK, LIGHT
 
-__all__ = ["DARK", "FIGURES", "LIGHT", "Theme", "bands", "canvas", "quality", "single", "spectra"]
+__all__ = ["DARK", "FIGURES", "LIGHT", "bands", "canvas", "quality", "single", "spectra"]

@@ -14,7 +14,7 @@ from matplotlib.image import imread, imsave
 from numpy.typing import NDArray
 
 from dithc.log import problem
-from dithc.report.figures.theme import Theme
+from dithc.report.figures.theme import Theme as Theme
 
 DPI = 170
 WIDTH_INCHES = 10.4

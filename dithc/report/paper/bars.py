@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.papers import Cell, Document
-from dithc.report.figures import Theme, canvas
+from dithc.report.figures import canvas
 from dithc.report.paper.frame import HATCH, Frame, cut, exact, filled, in_order, nothing, published_look, said
 from dithc.report.words import short
 
@@ -99,7 +99,7 @@ def _label(cell: Cell) -> str:
     return name
 
 
-def draw_bars(document: Document, theme: Theme, frame: Frame, folder: Path) -> Any:
+def draw_bars(document: Document, theme: canvas.Theme, frame: Frame, folder: Path) -> Any:
     """The figure of a table."""
     panels = panels_of(document)
     if document.target == "fig9":
@@ -150,7 +150,9 @@ def _with_paper(panel: Panel, document: Document) -> Panel:
     return replace(panel, columns=[*panel.columns, PAPER], cells=ours | printed) if printed else panel
 
 
-def _panel(axis: Any, panel: Panel, colours: dict[str, str], theme: Theme, *, beside: int, is_named: bool) -> None:
+def _panel(
+    axis: Any, panel: Panel, colours: dict[str, str], theme: canvas.Theme, *, beside: int, is_named: bool
+) -> None:
     known = panel.numbers
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     if panel.is_log:
@@ -197,7 +199,7 @@ class Pen:
     """
 
     axis: Any
-    theme: Theme
+    theme: canvas.Theme
     step: float
     room: float
     is_log: bool
@@ -256,7 +258,7 @@ class Pen:
         return float((value - low) / (high - low))
 
 
-def _legend(axis: Any, panels: Sequence[Panel], colours: dict[str, str], theme: Theme) -> list[Any]:
+def _legend(axis: Any, panels: Sequence[Panel], colours: dict[str, str], theme: canvas.Theme) -> list[Any]:
     """A patch a column, and what marks mean where there are such."""
     cells = [cell for panel in panels for cell in panel.cells.values()]
     shown = []

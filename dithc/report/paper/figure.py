@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.papers import Document
-from dithc.report.figures import LIGHT, Theme, canvas
+from dithc.report.figures import LIGHT, canvas
 from dithc.report.paper import bars, losses, mosaic, products, scaling
 from dithc.report.paper.frame import Frame
 from dithc.report.paper.table import machine_line
@@ -14,7 +14,7 @@ from dithc.runs import atomic_write
 
 LINE_CHARACTERS, LINE_INCHES, HEAD_INCHES = 168, 0.15, 0.62
 # How a target is drawn: a function of (document, theme, frame, folder of its pictures); the others have bars.
-DRAWN: Mapping[str, Callable[[Document, Theme, Frame, Path], Any]] = {
+DRAWN: Mapping[str, Callable[[Document, canvas.Theme, Frame, Path], Any]] = {
     "table4": products.draw_products,
     "fig7": losses.draw_losses,
     "fig8": mosaic.draw_mosaic,
@@ -36,7 +36,7 @@ def draw(document: Document, stem: Path) -> None:
             atomic_write(stem.parent / (stem.name + ending), code(figure))
 
 
-def drawn(document: Document, theme: Theme, *, folder: Path, is_framed: bool) -> Any:
+def drawn(document: Document, theme: canvas.Theme, *, folder: Path, is_framed: bool) -> Any:
     """The figure; framed, it says itself what it is, on what machine, and how it differs from the paper's setting."""
     notes = [line for note in document.notes for line in textwrap.wrap(note, LINE_CHARACTERS)] if is_framed else []
     frame = Frame(top=HEAD_INCHES if is_framed else 0.0, bottom=LINE_INCHES * len(notes) + 0.1 if notes else 0.0)
@@ -47,7 +47,7 @@ def drawn(document: Document, theme: Theme, *, folder: Path, is_framed: bool) ->
     return figure
 
 
-def _say(figure: Any, document: Document, notes: list[str], theme: Theme) -> None:
+def _say(figure: Any, document: Document, notes: list[str], theme: canvas.Theme) -> None:
     """What it is above, notes below."""
     height = figure.get_size_inches()[1]
     figure.text(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dithc.papers import Document, Series
 from dithc.report.collect import smooth
-from dithc.report.figures import Theme, canvas
+from dithc.report.figures import canvas
 from dithc.report.paper.frame import Frame, cut, in_order, nothing
 from dithc.report.words import rounded, short
 
@@ -79,7 +79,7 @@ def deviation_of(platform: Platform, reference: Platform) -> Numbers | None:
     return np.asarray(np.mean(alike, axis=0), float) if alike else None
 
 
-def draw_losses(document: Document, theme: Theme, frame: Frame, folder: Path) -> Any:
+def draw_losses(document: Document, theme: canvas.Theme, frame: Frame, folder: Path) -> Any:
     """Losses above, deviations from the reference below."""
     platforms = platforms_of(document)
     if not platforms:
@@ -120,7 +120,7 @@ def draw_losses(document: Document, theme: Theme, frame: Frame, folder: Path) ->
     return figure
 
 
-def _losses(axis: Any, platform: Platform, colour: str, theme: Theme) -> None:
+def _losses(axis: Any, platform: Platform, colour: str, theme: canvas.Theme) -> None:
     is_first = platform.name.startswith(REFERENCE)
     for one in platform.curves:
         axis.plot(one.x, values(one.y), color=colour, alpha=0.2, linewidth=0.7)
@@ -140,7 +140,7 @@ def _losses(axis: Any, platform: Platform, colour: str, theme: Theme) -> None:
     )
 
 
-def _deviations(axis: Any, platforms: list[Platform], colours: dict[str, str], theme: Theme) -> None:
+def _deviations(axis: Any, platforms: list[Platform], colours: dict[str, str], theme: canvas.Theme) -> None:
     reference, noise = platforms[0], noise_of(platforms[0])
     axis.axhline(0, color=theme.muted, linewidth=0.9)
     if noise is not None:

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from dithc.papers import Document
-from dithc.report.figures import Theme, canvas
+from dithc.report.figures import canvas
 from dithc.report.paper.frame import Frame, cut, nothing
 
 COLUMNS, LABEL_INCHES, EMPTY_INCHES, MOST_INCHES = 2, 0.34, 0.9, 12.0
 
 
-def draw_mosaic(document: Document, theme: Theme, frame: Frame, folder: Path) -> Any:
+def draw_mosaic(document: Document, theme: canvas.Theme, frame: Frame, folder: Path) -> Any:
     """The pictures of a document: small ones in two columns, wide ones below each other; a word where one is missing."""
     found = [(one, _read(folder / one.path)) for one in document.images]
     wide = any(pixels is not None and pixels.shape[1] > 1.4 * pixels.shape[0] for _, pixels in found)

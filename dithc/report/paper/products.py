@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.papers import Cell, Document
-from dithc.report.figures import Theme, canvas
+from dithc.report.figures import canvas
 from dithc.report.paper.bars import LEGEND_INCHES, draw_bars
 from dithc.report.paper.frame import Frame, cut, in_order, number, published_look, said
 from dithc.report.words import short
@@ -15,7 +15,7 @@ NAMES = {"forward": "forward", "grad_input": "gradient of the input", "grad_weig
 ROW_INCHES, PANEL_INCHES, MOST_COLUMNS = 0.36, 0.75, 3
 
 
-def draw_products(document: Document, theme: Theme, frame: Frame, folder: Path) -> Any:
+def draw_products(document: Document, theme: canvas.Theme, frame: Frame, folder: Path) -> Any:
     """A panel a library and type: the mean of a module's three products as a bar from 1, each of them as a mark."""
     libraries = in_order(cell.column for cell in document.cells if "mean" in cell.quantity or cell.value is None)
     rows = in_order(cell.row for cell in document.cells if cell.value is not None)
@@ -44,13 +44,13 @@ def draw_products(document: Document, theme: Theme, frame: Frame, folder: Path) 
     return figure
 
 
-def _key(axis: Any, mark: str, label: str, theme: Theme) -> Any:
+def _key(axis: Any, mark: str, label: str, theme: canvas.Theme) -> Any:
     (line,) = axis.plot([], [], marker=mark, linestyle="", color=theme.muted, markersize=5, label=label)
     return line
 
 
 def _library(
-    axis: Any, library: str, rows: list[str], cells: tuple[Cell, ...], theme: Theme, *,
+    axis: Any, library: str, rows: list[str], cells: tuple[Cell, ...], theme: canvas.Theme, *,
     limits: tuple[float, float], is_named: bool,
 ) -> None:  # fmt: skip
     own = [cell for cell in cells if cell.column == library or cell.column.removeprefix(f"{library} ") in MARKS]

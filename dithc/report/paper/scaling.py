@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.papers import Document, Series
-from dithc.report.figures import Theme, canvas
+from dithc.report.figures import canvas
 from dithc.report.paper.frame import Frame, cut, in_order, nothing
 from dithc.report.paper.losses import values
 
@@ -58,7 +58,7 @@ def _by_model(curves: list[Series]) -> list[list[Series]]:
     return [first, [one for one in curves if one not in first]]
 
 
-def draw_scaling(document: Document, theme: Theme, frame: Frame, folder: Path) -> Any:
+def draw_scaling(document: Document, theme: canvas.Theme, frame: Frame, folder: Path) -> Any:
     """A panel below the other, its curves named at its right."""
     panels = panels_of(document)
     heights = [
@@ -80,7 +80,7 @@ def _lines(curves: Sequence[Series]) -> int:
     return sum(len(_named(one, curves).splitlines()) for one in curves)
 
 
-def _panel(axis: Any, name: str, curves: list[Series], theme: Theme) -> None:
+def _panel(axis: Any, name: str, curves: list[Series], theme: canvas.Theme) -> None:
     ends = [float(value) for one in curves for value in one.x]
     known = [value for one in curves for value in one.y if value is not None]
     axis.set_xscale("log", base=2)
@@ -118,7 +118,7 @@ def _named(one: Series, curves: Sequence[Series]) -> str:
     return "\n".join(textwrap.wrap(text, LABEL_LETTERS))
 
 
-def _look(one: Series, curves: Sequence[Series], theme: Theme) -> dict[str, Any]:
+def _look(one: Series, curves: Sequence[Series], theme: canvas.Theme) -> dict[str, Any]:
     colour = _colour(one, curves, theme)
     if one.kind == "published":
         printed = [other for other in curves if other.kind == "published"]
@@ -139,7 +139,7 @@ def _look(one: Series, curves: Sequence[Series], theme: Theme) -> dict[str, Any]
     return {"color": colour, "linestyle": (0, (5, 2))} | look
 
 
-def _colour(one: Series, curves: Sequence[Series], theme: Theme) -> str:
+def _colour(one: Series, curves: Sequence[Series], theme: canvas.Theme) -> str:
     return theme.ink if one.kind == "published" else theme.palette[_turn(one, curves) % len(theme.palette)]
 
 

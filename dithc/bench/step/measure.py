@@ -18,6 +18,7 @@ from dithc.bench.ceilings import (
     Precision,
     multiply_add_ceiling,
 )
+from dithc.bench.energy import images_per_joule
 from dithc.bench.record import GIGA, circumstances, prepare_threads
 from dithc.bench.step.variants import (
     CONTENDERS,
@@ -109,6 +110,12 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
             _warm_up(entry, settings.warmup)
         peak = peak_rss_bytes()  # of the steps, before the ceilings take their own memory
         timings, ceilings = _measure(entries, settings)
+        ours = entries[0].step
+        energy = (
+            {"status": "skipped", "reason": entries[0].reason}
+            if ours is None
+            else images_per_joule(ours, settings.batch)
+        )
     flops = flops_per_image(model.config)
     return {
         "bench": "step",
@@ -117,6 +124,7 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
         "gflop_per_image": {name: getattr(flops, name) / GIGA for name in CONVENTIONS},
         "contenders": [_result(entry, timings, flops, settings, ceilings) for entry in entries],
         "ceilings": ceilings,
+        "energy": energy,
         "memory": {
             "available_before_bytes": available,
             "state_bytes": training.state_bytes,

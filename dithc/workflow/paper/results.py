@@ -293,6 +293,10 @@ def _sec56(job: Job, result: Mapping[str, Any], file: str) -> Read:
             printed = PER_NODE_TFLOPS.get(column) if row["name"] == "dithc" and job.facts["dtype"] == "fp32" else None
             told = {"row": name, "value": value, "published": printed, "file": file}
             read.cells.append(cell_of(job, column, "sustained", "TFLOP/s", **told))
+    energy = result["energy"]
+    told = {"value": energy["images_per_joule"], "file": file} if energy["status"] == "ok" else dict(energy)
+    row = f"{job.row} dithc"
+    read.cells.append(cell_of(job, "images a joule", "of the processors", "1/J", row=row, **told))
     read.notes.append(
         "The paper's 182.47 TFLOP/s are of 32 nodes, linear layers alone: 5.70 a node, beside which ours stands."
     )

@@ -1,0 +1,69 @@
+"""What the processors of a node take: the counters that Linux shows of RAPL, where they may be read.
+
+A counter counts microjoules of one package (socket), its cores and caches, without memory, and begins anew at a range it tells.
+Since Linux 5.10 only root may read it, unless an administrator allows it (`chmod a+r /sys/class/powercap/*/energy_uj`).
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path("/sys/class/powercap")
+MICRO = 1e-6
+LEAST_SECONDS = 2.0  # a counter moves once in a millisecond
+NOTHING = "no RAPL counter of a package in /sys/class/powercap that may be read"
+
+
+class Packages:
+    """The counters of all sockets.
+
+    Attributes:
+        reason: why there is none; None where there is one.
+    """
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self._counters: list[tuple[Path, int]] = []
+        for folder in sorted(root.glob("*-rapl:*")):
+            try:
+                if (folder / "name").read_text().startswith("package"):
+                    int((folder / "energy_uj").read_text())
+                    self._counters.append((folder / "energy_uj", int((folder / "max_energy_range_uj").read_text())))
+            except (OSError, ValueError):
+                continue
+        self.reason = None if self._counters else NOTHING
+
+    def read(self) -> list[int]:
+        """Microjoules of each."""
+        return [int(path.read_text()) for path, _ in self._counters]
+
+    def joules(self, before: list[int], after: list[int]) -> float:
+        """Between two readings, of which each counter has begun anew once at most."""
+        spans = zip(before, after, self._counters, strict=True)
+        return MICRO * sum((b - a) % (most + 1) for a, b, (_, most) in spans)
+
+
+def images_per_joule(step: Callable[[], object], images: int, *, packages: Packages | None = None) -> dict[str, Any]:
+    """Of steps of so many images, one after the other for some seconds; ready for JSON, with the reason where nothing tells.
+
+    Args:
+        step: makes one step.
+        images: of a step.
+        packages: to read; None for those of this machine.
+    """
+    packages = packages or Packages()
+    if packages.reason is not None:
+        return {"status": "skipped", "reason": packages.reason}
+    before, start, steps = packages.read(), time.monotonic(), 0
+    while steps == 0 or time.monotonic() - start < LEAST_SECONDS:
+        step()
+        steps += 1
+    joules, seconds = packages.joules(before, packages.read()), time.monotonic() - start
+    if joules <= 0:
+        return {"status": "skipped", "reason": "the RAPL counters stand still"}
+    return {
+        "status": "ok",
+        "images_per_joule": steps * images / joules,
+        "watts": joules / seconds,
+        "of": "all sockets, without memory, everything that runs on this machine",
+    }

@@ -1,0 +1,44 @@
+"""Joules of packages, from counters that a written tree shows, that begin anew, stand still, or may not be read."""
+
+from pathlib import Path
+
+import pytest
+
+from dithc.bench import energy
+
+
+def tree(root: Path, *, value: int = 5_000_000, name: str = "package-0", socket: int = 0) -> Path:
+    folder = root / f"intel-rapl:{socket}"
+    folder.mkdir(parents=True)
+    (folder / "name").write_text(f"{name}\n")
+    (folder / "energy_uj").write_text(f"{value}\n")
+    (folder / "max_energy_range_uj").write_text("9999999\n")
+    return folder / "energy_uj"
+
+
+def test_joules_are_those_of_all_packages_also_where_a_counter_begins_anew(tmp_path: Path) -> None:
+    first, second = tree(tmp_path), tree(tmp_path, socket=1, name="package-1")
+    tree(tmp_path, socket=2, name="dram")
+    packages = energy.Packages(tmp_path)
+    before = packages.read()
+    first.write_text("7000000")
+    second.write_text("1000000")  # 5,000,000 to the end and 1,000,000 more
+    assert packages.joules(before, packages.read()) == pytest.approx(2.0 + 6.0)
+
+
+def test_images_a_joule_are_of_the_steps_that_were_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(energy, "LEAST_SECONDS", 0.0)
+    counter = tree(tmp_path)
+    told = energy.images_per_joule(lambda: counter.write_text("5500000"), 4, packages=energy.Packages(tmp_path))
+    assert told["images_per_joule"] == pytest.approx(8.0)
+
+
+def test_no_counter_and_one_that_stands_still_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(energy, "LEAST_SECONDS", 0.0)
+    none = energy.Packages(tmp_path / "none")
+    assert energy.images_per_joule(lambda: None, 4, packages=none) == {"status": "skipped", "reason": energy.NOTHING}
+    tree(tmp_path, name="core")
+    assert energy.Packages(tmp_path).reason == energy.NOTHING
+    tree(tmp_path / "still")
+    told = energy.images_per_joule(lambda: None, 4, packages=energy.Packages(tmp_path / "still"))
+    assert told["status"] == "skipped"

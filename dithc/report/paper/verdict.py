@@ -1,7 +1,8 @@
 """What was reproduced, in plain words: which claims of the paper hold here, judged by order and direction, not by seconds.
 
 Seconds of another machine say nothing about a claim; what the paper concludes from them does: which of two is faster, whether
-each step adds something, whether a curve follows another. A claim is judged only from cells that were measured or simulated.
+each step adds something, whether a curve follows another. A claim is judged only from cells that were measured; that of
+figure 10, which is about 256 nodes, from simulated curves, and it says so.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,8 @@ from itertools import pairwise
 import numpy as np
 
 from dithc.papers import STATUSES, Cell, Document, published
-from dithc.report.paper.losses import deviation_of, noise_of, platforms_of
+from dithc.report.paper.losses import deviation_of, platforms_of
+from dithc.report.paper.scaling import BATCH
 from dithc.report.words import rounded
 
 SAME = 0.02  # of a ratio: two that are as near are alike
@@ -61,10 +63,10 @@ def _none(document: Document) -> Iterator[Claim]:
 
 
 def _grid(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
-    """Values by row and column."""
+    """Measured values by row and column."""
     found: dict[str, dict[str, float]] = {}
     for cell in cells:
-        if cell.value is not None:
+        if cell.value is not None and cell.status == "measured":
             found.setdefault(cell.row, {})[cell.column] = cell.value
     return found
 
@@ -124,7 +126,7 @@ def _own(values: Mapping[str, float]) -> list[float]:
 
 def _modules(document: Document) -> Iterator[Claim]:
     """Table 4: products of each module are faster than each library's."""
-    means = [cell for cell in document.cells if cell.value is not None and "mean" in cell.quantity]
+    means = [cell for cell in document.cells if cell.status == "measured" and "mean" in cell.quantity]
     for library in dict.fromkeys(cell.column for cell in means):
         own = {cell.row: cell.value for cell in means if cell.column == library and cell.value is not None}
         yield _faster(f"Our products over {library}", own)
@@ -133,10 +135,9 @@ def _modules(document: Document) -> Iterator[Claim]:
 def _losses(document: Document) -> Iterator[Claim]:
     """Figure 7: the losses of two platforms are alike."""
     platforms = platforms_of(document)
-    noise = noise_of(platforms[0]) if platforms else None
-    if noise is None:
+    if not platforms or len(seeds := platforms[0].smoothed) < 2:
         return
-    limit = 2 * float(np.nanmax(noise))  # two seeds, one each side of their mean
+    limit = float(np.nanmax(seeds.max(axis=0) - seeds.min(axis=0)))
     within: list[str] = []
     beyond: list[str] = []
     for platform in platforms[1:]:
@@ -154,7 +155,7 @@ def _losses(document: Document) -> Iterator[Claim]:
 
 def _steps(document: Document) -> Iterator[Claim]:
     """Figure 9: every step adds, and all together are far above the baseline."""
-    own = [cell for cell in document.cells if cell.unit == "x"]
+    own = [cell for cell in document.cells if cell.unit == "x" and cell.status == "measured"]
     for column in dict.fromkeys(cell.column for cell in own):
         values = [(cell.row, cell.value) for cell in own if cell.column == column and cell.value is not None]
         lost = [
@@ -172,35 +173,31 @@ def _steps(document: Document) -> Iterator[Claim]:
 
 
 def _scaling(document: Document) -> Iterator[Claim]:
-    """Figure 10: weak scaling stays near one."""
-    simulated = []
-    for one in document.series:
-        points = [(x, y) for x, y in zip(one.x, one.y, strict=True) if y is not None]
-        if one.kind == "measured" and len(points) > 1:
-            x, y = points[-1]
-            holds = y >= AT_EFFICIENCY - CLOSE
-            yield (
-                holds,
-                f"{one.label}: {100 * y:.1f} % at {x:g} {one.x_label}; the paper has 90.6 % at 256 nodes of XL/2.",
-            )
-        elif (
-            one.kind == "simulated"
-            and "XL/2" in one.label
-            and "batch" not in one.label
-            and one.label.startswith("dithc")
-        ):
-            simulated += [y for x, y in points if x == AT_NODES]
+    """Figure 10: weak scaling of XL/2 to 256 nodes stays near one; what a few ranks measure says nothing of it."""
+    simulated = [
+        y
+        for one in document.series
+        if one.kind == "simulated"
+        and "XL/2" in one.label
+        and not BATCH.search(one.label)
+        and one.label.startswith("dithc")
+        for x, y in zip(one.x, one.y, strict=True)
+        if x == AT_NODES and y is not None
+    ]
     if simulated:
         least, most = 100 * min(simulated), 100 * max(simulated)
         span = f"{least:.1f} %" if least == most else f"{least:.1f} to {most:.1f} %"
         holds = min(simulated) >= AT_EFFICIENCY - CLOSE
-        yield holds, f"XL/2 with dithc's exchange, simulated: {span} at 256 nodes; the paper has 90.6 %."
+        yield (
+            holds,
+            f"XL/2 with dithc's exchange, simulated: {span} at 256 nodes; the paper has 90.6 %, 5 points below still hold.",
+        )
 
 
 def _fid(document: Document) -> Iterator[Claim]:
     """Table 1: only where scores stand beside the paper's."""
     for cell in document.cells:
-        if cell.ratio is not None:
+        if cell.ratio is not None and cell.status == "measured":
             holds = cell.ratio <= 1 + CLOSE
             yield (
                 holds,

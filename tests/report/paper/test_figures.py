@@ -73,7 +73,7 @@ def test_simulated_is_hollow_and_measured_is_filled() -> None:
 def test_scaling_curves_are_told_apart_by_their_kind() -> None:
     figure = figure_of(documents.fig10())
     lines = {
-        line.get_label().replace("\n", " "): line for line in figure.findobj(lambda one: hasattr(one, "get_marker"))
+        " ".join(line.get_label().split()): line for line in figure.findobj(lambda one: hasattr(one, "get_marker"))
     }
     (measured,) = (line for name, line in lines.items() if name.startswith("S/2: 89 %"))
     (printed,) = (line for name, line in lines.items() if name.startswith("DiT-HC, authors' logs"))

@@ -97,7 +97,7 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
     Raises:
         UserError: an unknown contender or preset, or a number below one.
     """
-    _check(settings)
+    check(settings)
     machine, core_plan = prepare_threads(settings.threads)
     available = available_bytes()
     with quiet_choices():
@@ -137,7 +137,8 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
     }
 
 
-def _check(settings: StepSettings) -> None:
+def check(settings: StepSettings) -> None:
+    """Refuses what makes no sense."""
     unknown = [name for name in settings.compare if name not in CONTENDERS]
     if unknown or not settings.compare or len(set(settings.compare)) < len(settings.compare):
         expected = f"each at most once, of: {', '.join(CONTENDERS)}"

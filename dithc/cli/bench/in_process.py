@@ -35,6 +35,12 @@ def _add_step(parser: argparse.ArgumentParser) -> None:
         help="what dithc's step is compared with; also: numba, one-cluster; untuned, own-products, openblas, torch-blas, onednn: "
         "only the products of linear layers differ (table 3)",
     )
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="cuda: PyTorch's operators on a GPU, eager and compiled",
+    )
     parser.add_argument("--warmup", type=int, default=2, help="steps of each before the clock (default 2)")
     parser.add_argument("--repeats", type=int, default=7, help="timed rounds (default 7)")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batch (default 0)")
@@ -63,19 +69,18 @@ def _ops(args: argparse.Namespace) -> int:
 def _step(args: argparse.Namespace) -> int:
     from dithc.bench import step
 
-    result = step.bench_step(
-        step.StepSettings(
-            model=args.model,
-            overrides=dict(args.override),
-            batch=args.batch,
-            dtype=args.dtype,
-            compare=tuple(args.compare.split(",")),
-            threads=args.threads,
-            warmup=args.warmup,
-            repeats=args.repeats,
-            seed=args.seed,
-        )
+    settings = step.StepSettings(
+        model=args.model,
+        overrides=dict(args.override),
+        batch=args.batch,
+        dtype=args.dtype,
+        compare=tuple(args.compare.split(",")),
+        threads=args.threads,
+        warmup=args.warmup,
+        repeats=args.repeats,
+        seed=args.seed,
     )
+    result = step.bench_step(settings) if args.device == "cpu" else step.bench_device(settings, args.device)
     return tell(result, args.json, result["contenders"])
 
 

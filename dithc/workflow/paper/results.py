@@ -170,7 +170,9 @@ def _table4(job: Job, result: Mapping[str, Any], file: str) -> Read:
             for of, over in passes.items():
                 spread = spread_of(over[name])
                 quantity = f"speed-up over it, {of.replace('_', ' of ')}"
-                read.cells.append(cell_of(job, f"{column} {of}", quantity, "x", row=MODULES[module], **spread, file=file))
+                read.cells.append(
+                    cell_of(job, f"{column} {of}", quantity, "x", row=MODULES[module], **spread, file=file)
+                )
             mean = geometric_mean(over[name]["median"] for over in passes.values())
             is_paper_s = name == "torch-blas" and dtype == "fp32"
             printed = published("table4", MODULES[module], "Speed-up") if is_paper_s else None

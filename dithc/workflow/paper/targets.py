@@ -233,20 +233,22 @@ def _fig7(scope: Scope) -> Iterator[Job]:
 def _sec56(scope: Scope) -> Iterator[Job]:
     sizes = scope.sizes
     network, batch = sizes.largest, sizes.batches[0]
-    for dtype in ("fp32", "bf16"):
+    for device, dtype in product(("cpu", "cuda"), ("fp32", "bf16")):
+        of_device = () if device == "cpu" else ("--device", device)
         step = sum(scope.cost.step(network, images=batch, way=way) for way in ("dithc", "eager", "compile"))
         yield Job(
             target="sec56",
-            name=f"cpu-{dtype}",
+            name=f"{device}-{dtype}",
             words=(
                 *("bench", "step", "--model", network.preset, *network.words, "--batch", str(batch), "--dtype", dtype),
+                *of_device,
                 *("--compare", "eager,compile", "--warmup", "1", "--repeats", str(sizes.repeats), "--json", OUT),
             ),
-            row=f"CPU {dtype}",
+            row=f"{device.upper()} {dtype}",
             columns=("linear layers", "with attention"),
             seconds=2 * START_SECONDS + step * (2 + sizes.repeats),
             memory_gib=network.memory_gib(images=batch),
-            facts={"dtype": dtype, "device": "cpu"},
+            facts={"dtype": dtype, "device": device},
         )
 
 

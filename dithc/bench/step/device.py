@@ -106,7 +106,7 @@ def _step(training: Training, name: str, device: str) -> Callable[[], float]:
     return step
 
 
-def _timed(row: dict[str, Any], step: Callable[[], float]) -> float:
+def _timed(row: dict[str, Any], step: Callable[[], object]) -> object:
     start = time.perf_counter()
     loss = step()
     row["first_seconds"] = time.perf_counter() - start

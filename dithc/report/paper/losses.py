@@ -25,11 +25,13 @@ class Platform:
 
     Attributes:
         name: of the platform.
+        group: what is comparable with it, such as those of its batch; empty where all are.
         curves: its series.
     """
 
     name: str
     curves: list[Series]
+    group: str = ""
 
     @property
     def steps(self) -> Numbers:
@@ -53,13 +55,23 @@ def smoothed(series: Series) -> Numbers:
 
 
 def platforms_of(document: Document) -> list[Platform]:
-    """Platforms, the reference first."""
+    """Platforms of labels `PLATFORM[, GROUP], seed N`, the reference first."""
     names = in_order(one.label.partition(SEED)[0] for one in document.series if one.kind != "published" and one.x)
     names.sort(key=lambda name: not name.startswith(REFERENCE))
-    return [
-        Platform(name=name, curves=[one for one in document.series if one.x and one.label.partition(SEED)[0] == name])
-        for name in names
-    ]
+    found = []
+    for name in names:
+        curves = [one for one in document.series if one.x and one.label.partition(SEED)[0] == name]
+        platform, _, group = name.partition(", ")
+        found.append(Platform(name=platform, group=group, curves=curves))
+    return found
+
+
+def groups_of(document: Document) -> list[list[Platform]]:
+    """Platforms that are comparable, those with most of them first."""
+    platforms = platforms_of(document)
+    names = in_order(one.group for one in platforms)
+    groups = [[one for one in platforms if one.group == name] for name in names]
+    return sorted(groups, key=lambda group: -len(group))
 
 
 def noise_of(platform: Platform) -> Numbers | None:
@@ -81,18 +93,28 @@ def deviation_of(platform: Platform, reference: Platform) -> Numbers | None:
 
 def draw_losses(document: Document, theme: canvas.Theme, frame: Frame, folder: Path) -> Any:
     """Losses above, deviations from the reference below."""
-    platforms = platforms_of(document)
-    if not platforms:
+    groups = groups_of(document)
+    if not groups:
         figure, _, grid = canvas.framed([1.2], top=frame.top, bottom=frame.bottom)
         nothing(grid[0][0], "no loss curve has been measured", theme)
         return figure
-    figure, _, grid = canvas.framed([LOSS_INCHES, DEVIATION_INCHES], top=frame.top, bottom=frame.bottom)
-    (loss,), (deviation,) = grid
-    colours = {one.name: theme.palette[place % len(theme.palette)] for place, one in enumerate(platforms)}
+    figure, _, grid = canvas.framed([LOSS_INCHES, DEVIATION_INCHES] * len(groups), top=frame.top, bottom=frame.bottom)
+    names = in_order(one.name for group in groups for one in group)
+    colours = {name: theme.palette[place % len(theme.palette)] for place, name in enumerate(names)}
+    for place, group in enumerate(groups):
+        (loss,), (deviation,) = grid[2 * place : 2 * place + 2]
+        printed = [one for one in document.series if one.kind == "published" and one.x] if place == 0 else []
+        _draw_group(loss, deviation, group, printed, colours, theme)
+    return figure
+
+
+def _draw_group(
+    loss: Any, deviation: Any, platforms: list[Platform], printed: list[Series], colours: dict[str, str], theme: Any
+) -> None:
     for platform in platforms:
         _losses(loss, platform, colours[platform.name], theme)
-    for series in document.series:
-        if series.kind == "published" and series.x:
+    for series in printed:
+        if series.x:
             loss.plot(
                 series.x,
                 values(series.y),
@@ -104,7 +126,10 @@ def draw_losses(document: Document, theme: canvas.Theme, frame: Frame, folder: P
                 label=cut(series.label),
                 zorder=6,
             )
-    loss.set_title("Loss: raw faint, smoothed strong; band: least to greatest of the seeds")
+    of_group = f"{platforms[0].group}. " if platforms[0].group else ""
+    loss.set_title(
+        f"{of_group[:1].upper()}{of_group[1:]}Loss: raw faint, smoothed strong; band: least to greatest of the seeds"
+    )
     loss.set_ylabel("loss")
     loss.set_yscale("log")
     locator: Any = loss.yaxis.get_major_locator()
@@ -117,7 +142,6 @@ def draw_losses(document: Document, theme: canvas.Theme, frame: Frame, folder: P
     deviation.set_xlim(loss.get_xlim())
     for axis in (loss, deviation):
         axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.ink, fontsize=8.5)
-    return figure
 
 
 def _losses(axis: Any, platform: Platform, colour: str, theme: canvas.Theme) -> None:

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from dithc.papers import STATUSES, Cell, Document, published
-from dithc.report.paper.losses import deviation_of, platforms_of
+from dithc.report.paper.losses import Platform, deviation_of, groups_of
 from dithc.report.paper.scaling import BATCH
 from dithc.report.words import rounded
 
@@ -134,8 +134,12 @@ def _modules(document: Document) -> Iterator[Claim]:
 
 def _losses(document: Document) -> Iterator[Claim]:
     """Figure 7: the losses of two platforms are alike."""
-    platforms = platforms_of(document)
-    if not platforms or len(seeds := platforms[0].smoothed) < 2:
+    for platforms in groups_of(document):
+        yield from _of_group(platforms)
+
+
+def _of_group(platforms: Sequence[Platform]) -> Iterator[Claim]:
+    if len(seeds := platforms[0].smoothed) < 2:
         return
     limit = float(np.nanmax(seeds.max(axis=0) - seeds.min(axis=0)))
     within: list[str] = []
@@ -146,7 +150,8 @@ def _losses(document: Document) -> Iterator[Claim]:
             continue
         most = float(np.nanmax(np.abs(found)))
         (within if most <= limit else beyond).append(f"{platform.name} {rounded(most, digits=2)}")
-    against = f"from {platforms[0].name}, largest deviation of the smoothed loss"
+    group = f" ({platforms[0].group})" if platforms[0].group else ""
+    against = f"from {platforms[0].name}{group}, largest deviation of the smoothed loss"
     if within:
         yield True, f"Alike {against}: {_listed(within)}; two seeds differ by up to {rounded(limit, digits=2)}."
     if beyond:

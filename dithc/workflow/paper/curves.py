@@ -58,7 +58,7 @@ def read_curves(job: Job, result: Mapping[str, Any], file: str) -> Read:
             read.cells += without_value(job, "skipped", told["reason"])
             continue
         curve = _curve(job, told, file)
-        label = f"{curve.platform}{_tiny(told)}, batch {curve.batch}, seed {curve.seed}"
+        label = f"{curve.platform}, batch {curve.batch}{_tiny(told)}, seed {curve.seed}"
         steps = tuple(float(step + 1) for step in range(len(curve.losses)))
         read.series.append(
             Series(label=label, kind="measured", x=steps, y=curve.losses, smoothed=curve.smoothed, file=file, **AXES)
@@ -125,7 +125,7 @@ def _curve(job: Job, told: Mapping[str, Any], file: str) -> Curve:
 
 
 def _tiny(told: Mapping[str, Any]) -> str:
-    return " (tiny)" if "hidden_size" in told["model"] else ""
+    return " of a tiny network" if "hidden_size" in told["model"] else ""
 
 
 def _words(network: str) -> str:

@@ -20,7 +20,7 @@ PRODUCTS = {
     "dithc": "tuned",
     "own-products": "own GEMM, products alone",
 }
-TUNE_SECONDS = 900.0  # of the thirty products of a network
+TUNE_STEPS = 340  # of a block, that a search for its products is as long as
 # Platforms of figure 7, over dithc's own fp32 step; a network under emulation is tiny, whatever the scale.
 PLATFORMS = {"reference": 2.0, "c-fp32": 1.0, "c-bf16": 0.7, "numba": 3.0, "sme": 1.0, "cuda": 0.2}
 IN_BOTH_BATCHES = ("reference", "c-fp32", "cuda")
@@ -68,6 +68,11 @@ def _table2(scope: Scope) -> Iterator[Job]:
                 )
 
 
+def _search(scope: Scope, network: Network, images: int) -> float:
+    """Seconds of `dithc tune`."""
+    return START_SECONDS + TUNE_STEPS * scope.cost.step(replace(network, depth=1), images=images)
+
+
 def _table3(scope: Scope) -> Iterator[Job]:
     sizes, batch = scope.sizes, scope.sizes.batches[0]
     for network in sizes.networks:
@@ -81,7 +86,7 @@ def _table3(scope: Scope) -> Iterator[Job]:
                 words=("tune", *base),
                 row=network.label,
                 columns=(),
-                seconds=TUNE_SECONDS,
+                seconds=_search(scope, network, batch),
                 tuning=tuned,
             )
         compare = [name for name in PRODUCTS if name != "dithc"]
@@ -138,7 +143,7 @@ def _fig9(scope: Scope) -> Iterator[Job]:
             ),
             row="all steps",
             columns=(_ranks(ranks),),
-            seconds=STAGES * sizes.rounds * run + (TUNE_SECONDS if sizes.tunes else 0),
+            seconds=STAGES * sizes.rounds * run + (_search(scope, network, batch) if sizes.tunes else 0),
             facts={"ranks": ranks},
         )
 

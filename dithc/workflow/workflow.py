@@ -40,8 +40,8 @@ class Workflow(Matrix):
         super().__init__(config, files=files, above=above)
         self.benches = Benches(self.experiment)
         self.jobs = Jobs(self.experiment, cores=cores)
-        configuration = str(files[-1]) if files else self.config
-        self.paper = PaperFiles(self.experiment, root=self.root, cores=self.jobs.cores, configuration=configuration)
+        configurations = [os.path.relpath(file) for file in files] or [self.config]
+        self.paper = PaperFiles(self.experiment, root=self.root, cores=self.jobs.cores, configurations=configurations)
         self.driver = Driver(self, self.jobs)
         self.engine: Any = None
         self._kept: dict[str, str] | None = None

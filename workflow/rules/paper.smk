@@ -22,6 +22,9 @@ rule paper_cell:
         node_cores=lambda wc: W.paper.threads(wc.target, wc.cell),
         mem_mb=W.jobs.mem_mb("bench"),
         runtime=lambda wc: W.paper.runtime(wc.target, wc.cell),
+        nodes=lambda wc: W.paper.nodes(wc.target, wc.cell),
+        tasks=lambda wc: W.paper.tasks(wc.target, wc.cell),
+        cpus_per_task=lambda wc: W.paper.task_cpus(wc.target, wc.cell),
         node=W.paper.of_node,
     params:
         config=W.config,

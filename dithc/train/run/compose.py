@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from dithc import hcops
 from dithc.cftp import Team
 from dithc.cluster import deadline
 from dithc.comm import Group
@@ -110,6 +111,8 @@ def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
     """Everything between the inputs and the manifest, under the lease."""
     with ExitStack() as stack:
         lease = leased(store, group, stack)
+        if job.run.backend is not None:
+            stack.enter_context(hcops.use(job.run.backend))
         stop = stack.enter_context(Stop(walltime_minutes=job.walltime_minutes))
         stack.enter_context(AttemptLog(store) if group.rank == 0 else nullcontext())
         latents = Latents(job.latents.parent)

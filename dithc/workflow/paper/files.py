@@ -3,7 +3,7 @@
 import math
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -24,11 +24,11 @@ class PaperFiles:
         experiment: the configuration.
         root: its folder of results.
         cores: of the node that measures.
-        configuration: file that a person names to get this experiment.
+        configurations: files that a person names to get this experiment.
     """
 
-    def __init__(self, experiment: Experiment, *, root: str, cores: int, configuration: str) -> None:
-        self.experiment, self.root, self.configuration = experiment, f"{root}/paper", configuration
+    def __init__(self, experiment: Experiment, *, root: str, cores: int, configurations: Sequence[str]) -> None:
+        self.experiment, self.root, self.configurations = experiment, f"{root}/paper", configurations
         self.node = node_of(experiment, cores=cores)
 
     @cached_property
@@ -84,8 +84,22 @@ class PaperFiles:
         return self.node.cores if self._job(target, name).measures else 1
 
     def runtime(self, target: str, name: str) -> int:
-        """Minutes that a cell's job asks for."""
-        return math.ceil(2 + LONGER * self._job(target, name).seconds / 60)
+        """Minutes that a cell's job asks for, at most what it can get: a cell that is stopped goes on when it is started again."""
+        wanted = math.ceil(2 + LONGER * self._job(target, name).seconds / 60)
+        return min(wanted, self.experiment.machine.max_minutes or wanted)
+
+    def nodes(self, target: str, name: str) -> int:
+        """Nodes that a cell's job asks for."""
+        return self._job(target, name).nodes
+
+    def tasks(self, target: str, name: str) -> int:
+        """Ranks that the scheduler is told of; 1 where the cell starts them itself."""
+        return self._job(target, name).ranks
+
+    def task_cpus(self, target: str, name: str) -> int:
+        """Cores of each of those."""
+        is_one = self.tasks(target, name) == 1
+        return self.threads(target, name) if is_one else self.experiment.machine.cpus_per_rank or 1
 
     @property
     def of_node(self) -> str:
@@ -94,7 +108,7 @@ class PaperFiles:
 
     def again(self, target: str) -> str:
         """The line that makes a target again."""
-        return f"snakemake --profile profiles/local {target} --configfile {shlex.quote(self.configuration)}"
+        return f"snakemake --profile profiles/local {target} --configfile {shlex.join(self.configurations)}"
 
     def _job(self, target: str, name: str) -> Job:
         return job_of(self.jobs, target, name)

@@ -20,6 +20,7 @@ class Job:
         seconds: that it is predicted to take.
         memory_gib: that it is predicted to take; 0 where a limit of the kernel's decides, or it is small.
         measures: whether it times something, so that nothing may run beside it.
+        nodes, ranks: that it is launched on, where a scheduler starts ranks on nodes that are elsewhere.
         after: names of cells of this target that come first.
         tuning: name of the folder of tuned products that it writes or reads; empty for none.
         facts: what whoever reads the result wants to know.
@@ -34,6 +35,8 @@ class Job:
     seconds: float
     memory_gib: float = 0.0
     measures: bool = True
+    nodes: int = 1
+    ranks: int = 1
     after: tuple[str, ...] = ()
     tuning: str = ""
     facts: dict[str, Any] = field(default_factory=dict)

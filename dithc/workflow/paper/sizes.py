@@ -8,6 +8,7 @@ from dithc.workflow.paper.cost import Cost, Network, Node
 
 MODELS = ("DiT-XL/2", "DiT-L/2", "DiT-B/2", "DiT-S/2")  # in the order of the paper's rows
 BATCH = 112  # images per node, the paper's; and twice that
+STRONG_BATCHES = (448, 3072, 16384)  # of figure 11
 CURVE_STEPS = {"ci": 20, "node": 200, "paper": 1000}
 CI_MEMORY_GIB = 1.5
 STEPS_OF_HOURS = 200  # of the largest network with the larger batch: about what all targets of a node come to
@@ -24,10 +25,10 @@ class Sizes:
         steps: of a run, on the clock.
         repeats: rounds of what takes turns within a process.
         ranks: counts of ranks on one node, of measured scaling and figure 9.
-        nodes: counts of nodes of measured scaling; empty where one node measures.
         tunes: whether products are searched for each network.
         curve_steps: of figure 7.
-        dtypes: of table 4.
+        memory_gib: that all ranks of a strategy may have together; None for what is free.
+        strong: global batches of figure 11, where they are not those of one node.
     """
 
     networks: Sequence[Network]
@@ -39,6 +40,12 @@ class Sizes:
     tunes: bool
     curve_steps: int
     memory_gib: float | None
+    strong: tuple[int, ...] = ()
+
+    @property
+    def strong_batches(self) -> tuple[int, ...]:
+        """Images a step over all ranks, of figure 11; on one node as many as of table 2, a multiple of the ranks."""
+        return self.strong or (max(self.batches[-1], max(self.ranks)),)
 
     @property
     def largest(self) -> Network:
@@ -78,6 +85,7 @@ def sizes_of(experiment: Experiment, node: Node, cost: Cost) -> Sizes:
         tunes=True,
         curve_steps=curve_steps,
         memory_gib=asked.memory_gib,
+        strong=STRONG_BATCHES if asked.scale == "paper" else (),
     )
 
 

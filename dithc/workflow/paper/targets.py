@@ -45,6 +45,13 @@ class Scope:
         """Description of the simulated machine."""
         return self.experiment.paper.machine
 
+    @property
+    def per_node(self) -> int:
+        """Ranks on a node, where it has as many as it is given."""
+        machine = self.experiment.machine
+        given = None if machine.launcher == "none" else machine.launched_per_node
+        return min(given or max(self.sizes.ranks), max(self.sizes.ranks))
+
 
 def _table2(scope: Scope) -> Iterator[Job]:
     sizes = scope.sizes
@@ -152,17 +159,25 @@ def _ranks(count: int) -> str:
     return f"{count} rank{'s' * (count > 1)}"
 
 
-def _scaling(scope: Scope, target: str, mode: str, network: Network, batch: int) -> Job:
-    sizes, counts = scope.sizes, scope.sizes.ranks
-    images = sum(batch * count if mode == "weak" else batch for count in counts)
-    step = scope.cost.step(network, images=images, way="dp")
-    machine = scope.experiment.machine
+def _scaling(scope: Scope, target: str, mode: str, network: Network, batch: int, *, name: str = "") -> Job:
+    """Ranks on one node and on more; of strong scaling, counts that share the batch, on so many nodes that it fits."""
+    sizes, machine, per_node = scope.sizes, scope.experiment.machine, scope.per_node
+    is_weak = mode == "weak"
+    shared = [count for count in sizes.ranks if is_weak or batch % count == 0]
+    counts = [count for count in shared if scope.cost.fits(_on_a_node(scope, network, count, batch, mode))] or shared[-1:]
     launch: tuple[str, ...] = ()
     if machine.launcher == "srun" or machine.nodes > 1:
         launch = ("--launcher", machine.launcher, "--ranks-per-node", str(machine.launched_per_node or 1))
+        launch += ("--cpus", str(machine.cpus_per_rank)) if machine.cpus_per_rank else ()
+    seconds = 0.0
+    for count in counts:
+        images, cores = batch * count if is_weak else batch, max(1, scope.cost.node.cores * count // per_node)
+        step = scope.cost.step(network, images=images, way="dp", cores=cores)
+        seconds += sizes.rounds * (START_SECONDS + (WARMUP + 2 * sizes.steps) * step)
+    is_elsewhere = machine.launcher == "srun"
     return Job(
         target=target,
-        name=f"measured-{network.file_name}",
+        name=name or f"measured-{network.file_name}",
         words=(
             *("bench", "scaling", f"--{mode}", "--models", network.label, *network.words),
             *("--ranks", ",".join(map(str, counts)), "--batch", str(batch), "--rounds", str(sizes.rounds)),
@@ -170,10 +185,19 @@ def _scaling(scope: Scope, target: str, mode: str, network: Network, batch: int)
         ),
         row=network.label,
         columns=tuple(_ranks(count) for count in counts),
-        seconds=len(counts) * sizes.rounds * START_SECONDS + sizes.rounds * (WARMUP + 2 * sizes.steps) * step,
-        memory_gib=max(counts) * network.memory_gib(images=0) + network.memory_gib(images=images) / len(counts),
+        seconds=seconds,
+        memory_gib=max(_on_a_node(scope, network, count, batch, mode) for count in counts),
+        nodes=-(-max(counts) // per_node) if is_elsewhere else 1,
+        ranks=max(counts) if is_elsewhere else 1,
         facts={"mode": mode, "model": network.label},
     )
+
+
+def _on_a_node(scope: Scope, network: Network, count: int, batch: int, mode: str) -> float:
+    """GiB of a node's share of so many ranks."""
+    here = min(count, scope.per_node)
+    images = batch * here if mode == "weak" else -(-batch * here // count)
+    return network.memory_gib(images=images, replicas=here)
 
 
 def _simulated(target: str, name: str, words: tuple[str, ...], row: str, seconds: float, **facts: str) -> Job:
@@ -192,7 +216,7 @@ def _simulated(target: str, name: str, words: tuple[str, ...], row: str, seconds
 def _fig10(scope: Scope) -> Iterator[Job]:
     sizes = scope.sizes
     for network in sizes.networks:
-        yield _scaling(scope, "fig10", "weak", network, max(1, sizes.batches[0] // max(sizes.ranks)))
+        yield _scaling(scope, "fig10", "weak", network, max(1, sizes.batches[0] // scope.per_node))
     on = ("--machine", scope.machine, "--nodes", NODES)
     yield _simulated("fig10", "simulated-paper", ("--reproduce-paper", *on), "XL/2", SIMULATION_SECONDS)
     models = "DiT-XL/2,DiT-L/2,DiT-B/2,DiT-S/2"
@@ -201,7 +225,9 @@ def _fig10(scope: Scope) -> Iterator[Job]:
 
 def _fig11(scope: Scope) -> Iterator[Job]:
     sizes = scope.sizes
-    yield _scaling(scope, "fig11", "strong", sizes.largest, max(sizes.batches[-1], max(sizes.ranks)))
+    for batch in sizes.strong_batches:
+        name = f"measured-xl-2-{batch}" if len(sizes.strong_batches) > 1 else ""
+        yield _scaling(scope, "fig11", "strong", sizes.largest, batch, name=name)
     on = ("--mode", "strong", "--machine", scope.machine, "--nodes", NODES)
     yield _simulated("fig11", "simulated-strong", (*on, "--wire", "fp32,bf16"), "XL/2", SIMULATION_SECONDS)
     sharded = (*on, "--global-batch", "448,3072", "--wire", "fp32,bf16", "--zero1")

@@ -71,11 +71,32 @@ def test_what_does_not_fit_is_skipped_with_the_sizes() -> None:
 
 def test_files_of_a_plan_are_those_of_its_cells(tmp_path: Path) -> None:
     experiment = load(ROOT / "config/experiments/paper-ci.yaml")
-    files = paper.PaperFiles(experiment, root="results/x", cores=2, configuration="my file.yaml")
+    files = paper.PaperFiles(experiment, root="results/x", cores=2, configurations=["a.yaml", "my file.yaml"])
     assert files.cells("table4") == ["results/x/paper/cells/table4/fp32.json", "results/x/paper/cells/table4/bf16.json"]
     assert files.threads("table4", "fp32") == 2
     assert files.threads("fig10", "simulated-weak") == 1
     assert files.runtime("table4", "fp32") >= 2
-    assert files.again("table4") == "snakemake --profile profiles/local table4 --configfile 'my file.yaml'"
+    assert files.again("table4") == "snakemake --profile profiles/local table4 --configfile a.yaml 'my file.yaml'"
     with pytest.raises(UserError, match=r"no cell 'fp64' of table4[\s\S]*fp32, bf16"):
         files.command("table4", "fp64")
+
+
+def test_scaling_at_the_paper_s_settings_is_asked_of_as_many_nodes_as_its_ranks_fill() -> None:
+    machine = {
+        "launcher": "srun", "scheduler": "slurm", "nodes": 64, "ranks_per_node": 4, "cpus_per_rank": 38, "node_cores": 152,
+        "node_memory_mb": 500_000, "max_minutes": 60,
+    }  # fmt: skip
+    experiment = Experiment.model_validate({"paper": {"scale": "paper"}, "machine": machine})
+    files = paper.PaperFiles(experiment, root="results/x", cores=152, configurations=["x.yaml"])
+    weak = {job.name: job for job in own(files.jobs, "fig10")}["measured-xl-2"]
+    assert weak.words[weak.words.index("--batch") + 1] == "28", "112 images a node, of four ranks"
+    assert weak.columns[0] == "1 rank"
+    assert weak.columns[-1] == "256 ranks"
+    assert (files.nodes("fig10", weak.name), files.tasks("fig10", weak.name), files.task_cpus("fig10", weak.name)) == (64, 256, 38)
+    assert (files.nodes("table4", "fp32"), files.tasks("table4", "fp32"), files.task_cpus("table4", "fp32")) == (1, 1, 152)
+    assert max(files.runtime(job.target, job.name) for job in files.jobs) <= 60
+    strong = [job for job in own(files.jobs, "fig11") if job.measures]
+    assert [job.words[job.words.index("--batch") + 1] for job in strong] == ["448", "3072", "16384"]
+    ranks = [[int(count) for count in job.words[job.words.index("--ranks") + 1].split(",")] for job in strong]
+    assert all(counts[-1] <= 256 for counts in ranks)
+    assert ranks[0][0] < ranks[1][0], "more images are on more nodes from the first"

@@ -112,8 +112,8 @@ class Run(Settings):
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type; master weights and optimizer state are always fp32."""
     backend: Backend | None = None
-    """Whose kernels compute. c: ours; numba: ours, compiled from Python; reference: PyTorch's own. The first of them that works on
-    the machine if not given; one that is given and does not work there is an error."""
+    """Whose kernels compute. c: ours; numba: ours, compiled from Python; reference: PyTorch's own. The first of them that works
+    on the machine if not given; one that is given and does not work there is an error."""
     recompute: Recompute = "none"
     """Recompute activations of each block in backward: less memory, the same numbers, about a third more time."""
     guide: Guide | None = None

@@ -84,7 +84,7 @@ class PaperFiles:
         return self.node.cores if self._job(target, name).measures else 1
 
     def runtime(self, target: str, name: str) -> int:
-        """Minutes that a cell's job asks for, at most what it can get: a cell that is stopped goes on when it is started again."""
+        """Minutes that a cell's job asks for, at most what it can get."""
         wanted = math.ceil(2 + LONGER * self._job(target, name).seconds / 60)
         return min(wanted, self.experiment.machine.max_minutes or wanted)
 

@@ -164,7 +164,9 @@ def _scaling(scope: Scope, target: str, mode: str, network: Network, batch: int,
     sizes, machine, per_node = scope.sizes, scope.experiment.machine, scope.per_node
     is_weak = mode == "weak"
     shared = [count for count in sizes.ranks if is_weak or batch % count == 0]
-    counts = [count for count in shared if scope.cost.fits(_on_a_node(scope, network, count, batch, mode))] or shared[-1:]
+    counts = [count for count in shared if scope.cost.fits(_on_a_node(scope, network, count, batch, mode))] or shared[
+        -1:
+    ]
     launch: tuple[str, ...] = ()
     if machine.launcher == "srun" or machine.nodes > 1:
         launch = ("--launcher", machine.launcher, "--ranks-per-node", str(machine.launched_per_node or 1))

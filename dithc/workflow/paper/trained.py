@@ -1,7 +1,8 @@
 """Table 1 and figure 8: what the trainings of the experiment left."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,52 +17,96 @@ ROWS = {
     "sentinel2-array": "Sentinel-2",
     "sentinel2-stac": "Sentinel-2",
 }
-COLUMN = "LX2, batch 112"
 LABELS = {"samples": "Samples beside real tiles, RGB", "bands": "Samples beside real tiles, band composites"}
 
 
+@dataclass(frozen=True)
+class Score:
+    """What `dithc fid` says of one training.
+
+    Attributes:
+        name: of the evaluation.
+        path: of its manifest.
+        digest: of the manifest.
+        numbers: in it.
+    """
+
+    name: str
+    path: Path
+    digest: str
+    numbers: Any
+
+
 def read_scores(experiment: Experiment, manifests: Iterable[Path], *, page: Path) -> list[Cell]:
-    """A row for each evaluation of a fine-tuned model."""
-    cells = [_score(experiment, path, page) for path in manifests]
-    if not cells:
+    """A row for each data set, a column for each way of training; of trainings that differ in their seeds alone the median."""
+    groups: dict[str, list[Score]] = {}
+    for path in manifests:
+        name = path.parent.name
+        manifest = Manifest.read(path, stage="fid")
+        groups.setdefault(_but_seeds(experiment, name), []).append(Score(name, path, manifest.digest, manifest.numbers))
+    if not groups:
         reason = "this experiment judges no training: give it `runs` and `evaluations`"
-        cells = [
+        return [
             Cell(id=f"fid-{row.lower()}", row=row, column="FID", quantity="FID", status="skipped", reason=reason)
             for row in ("Gaofen-2", "Sentinel-2")
         ]
-    return cells
+    places = [_place(experiment, scores[0].name) for scores in groups.values()]
+    return [
+        _cell(experiment, scores, page, is_alone=places.count(place) == 1)
+        for place, scores in zip(places, groups.values(), strict=True)
+    ]
 
 
-def _score(experiment: Experiment, path: Path, page: Path) -> Cell:
-    manifest = Manifest.read(path, stage="fid")
-    numbers: Any = manifest.numbers
-    name = path.parent.name
+def _but_seeds(experiment: Experiment, name: str) -> str:
+    """All settings of an evaluation and its run but their seeds."""
     evaluation = experiment.evaluations[name]
     run = experiment.runs[evaluation.run]
-    dataset = experiment.datasets[run.dataset]
-    row = ROWS.get(dataset.source.kind)
+    return evaluation.model_dump_json(exclude={"run", "seed"}) + run.model_dump_json(exclude={"seed"})
+
+
+def _place(experiment: Experiment, name: str) -> tuple[str, str]:
+    """Row and column of an evaluation."""
+    run = experiment.runs[experiment.evaluations[name].run]
+    row = experiment.datasets[run.dataset].title or run.dataset
+    return row, f"{'PyTorch, ' if run.backend == 'reference' else ''}batch {run.global_batch:,}"
+
+
+def _cell(experiment: Experiment, scores: Sequence[Score], page: Path, *, is_alone: bool) -> Cell:
+    """The median of several seeds, between the least and the largest; of one seed the score, with its own interval."""
+    score = sorted(scores, key=lambda one: one.numbers["fid"])[(len(scores) - 1) // 2]
+    row, column = _place(experiment, score.name)
+    run = experiment.runs[experiment.evaluations[score.name].run]
+    numbers, every = score.numbers, [one.numbers["fid"] for one in scores]
     low, high = numbers.get("fid_interval") or (None, None)
-    is_comparable = bool(numbers["comparable"]) and row is not None
+    seeds = f"seed {experiment.seed_of(experiment.evaluations[score.name].run)}"
+    if len(scores) > 1:
+        low, high, seeds = min(every), max(every), f"median of {len(scores)} seeds"
     floor = numbers.get("floor")
     labels = [
         f"n {numbers['n_generated']} against {numbers['n_real']}",
         f"extractor {str(numbers['extractor'])[:12]} {str(numbers['sha256'])[:12]}",
         f"floor {floor:.2f}" if floor is not None else "no floor",
-        f"batch {run.global_batch}, {run.steps} steps",
+        f"{run.steps} steps",
+        seeds,
     ]
+    is_comparable = all(one.numbers["comparable"] for one in scores)
+    printed = ROWS.get(experiment.datasets[run.dataset].source.kind)
+    theirs = "H100" if run.backend == "reference" else "LX2"
     return Cell(
-        id=f"fid-{name}",
-        row=dataset.title or run.dataset,
-        column=f"{name} (batch {run.global_batch})",
+        id=f"fid-{score.name}",
+        row=row,
+        column=column if is_alone else f"{column}, {scores[0].name}",
         quantity="FID: " + ", ".join(labels),
         status="measured",
         value=numbers["fid"],
         low=low,
         high=high,
-        published=published("table1", row, COLUMN) if is_comparable and row else None,
-        command=f"dithc fid --config {page.parent / 'config.json'} --evaluation {name}",
-        file=Path(os.path.relpath(path, page)).as_posix(),
-        digest=manifest.digest,
+        published=published("table1", printed, f"{theirs}, batch {run.global_batch:,}")
+        if is_comparable and printed
+        else None,
+        command=f"dithc fid --config {page.parent / 'config.json'} --evaluation {score.name}",
+        file=Path(os.path.relpath(score.path, page)).as_posix(),
+        digest=score.digest,
     )
 
 

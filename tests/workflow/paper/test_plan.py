@@ -92,8 +92,16 @@ def test_scaling_at_the_paper_s_settings_is_asked_of_as_many_nodes_as_its_ranks_
     assert weak.words[weak.words.index("--batch") + 1] == "28", "112 images a node, of four ranks"
     assert weak.columns[0] == "1 rank"
     assert weak.columns[-1] == "256 ranks"
-    assert (files.nodes("fig10", weak.name), files.tasks("fig10", weak.name), files.task_cpus("fig10", weak.name)) == (64, 256, 38)
-    assert (files.nodes("table4", "fp32"), files.tasks("table4", "fp32"), files.task_cpus("table4", "fp32")) == (1, 1, 152)
+    assert (files.nodes("fig10", weak.name), files.tasks("fig10", weak.name), files.task_cpus("fig10", weak.name)) == (
+        64,
+        256,
+        38,
+    )
+    assert (files.nodes("table4", "fp32"), files.tasks("table4", "fp32"), files.task_cpus("table4", "fp32")) == (
+        1,
+        1,
+        152,
+    )
     assert max(files.runtime(job.target, job.name) for job in files.jobs) <= 60
     strong = [job for job in own(files.jobs, "fig11") if job.measures]
     assert [job.words[job.words.index("--batch") + 1] for job in strong] == ["448", "3072", "16384"]

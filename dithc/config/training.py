@@ -110,6 +110,9 @@ class Run(Settings):
     """Largest global gradient norm; none for no clipping."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type; master weights and optimizer state are always fp32."""
+    backend: Literal["auto", "numba", "reference"] = "auto"
+    """Whose operators. auto: the fastest that works here; numba: dithc's without a C compiler; reference: PyTorch's own, to
+    compare with. What is learnt differs by rounding."""
     recompute: Recompute = "none"
     """Recompute activations of each block in backward: less memory, the same numbers, about a third more time."""
     guide: Guide | None = None

@@ -40,7 +40,7 @@ class Workflow(Matrix):
         super().__init__(config, files=files, above=above)
         self.benches = Benches(self.experiment)
         self.jobs = Jobs(self.experiment, cores=cores)
-        configuration = str(files[-1]) if files else self.config
+        configuration = os.path.relpath(files[-1]) if files else self.config
         self.paper = PaperFiles(self.experiment, root=self.root, cores=self.jobs.cores, configuration=configuration)
         self.driver = Driver(self, self.jobs)
         self.engine: Any = None

@@ -202,6 +202,8 @@ def _fig10(scope: Scope) -> Iterator[Job]:
 def _fig11(scope: Scope) -> Iterator[Job]:
     sizes = scope.sizes
     yield _scaling(scope, "fig11", "strong", sizes.largest, max(sizes.batches[-1], max(sizes.ranks)))
+    played = ("--reproduce-paper", "--machine", scope.machine, "--nodes", NODES)
+    yield _simulated("fig11", "simulated-paper", played, "XL/2", SIMULATION_SECONDS)
     on = ("--mode", "strong", "--machine", scope.machine, "--nodes", NODES)
     yield _simulated("fig11", "simulated-strong", (*on, "--wire", "fp32,bf16"), "XL/2", SIMULATION_SECONDS)
     sharded = (*on, "--global-batch", "448,3072", "--wire", "fp32,bf16", "--zero1")

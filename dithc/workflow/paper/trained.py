@@ -1,13 +1,14 @@
 """Table 1 and figure 8: what the trainings of the experiment left."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from dithc.config import Experiment
+from dithc.config import Experiment, training
 from dithc.papers import Cell, Picture, published
-from dithc.runs import Manifest
+from dithc.runs import Manifest, digest
 
 # Row of the paper's table 1 by the kind of a data set's source.
 ROWS = {
@@ -16,52 +17,64 @@ ROWS = {
     "sentinel2-array": "Sentinel-2",
     "sentinel2-stac": "Sentinel-2",
 }
-COLUMN = "LX2, batch 112"
-LABELS = {"samples": "Samples beside real tiles, RGB", "bands": "Samples beside real tiles, band composites"}
+# Column of the paper's by ours: the paper's reference is PyTorch on a GPU.
+PAPER = {
+    "batch 112": "LX2, batch 112",
+    "batch 28672": "LX2, batch 28,672",
+    "batch 112, back end reference": "H100, batch 112",
+}
+LABELS = {"samples": "Samples beside real tiles, RGB", "composites": "Samples beside real tiles, composites of bands"}
 
 
 def read_scores(experiment: Experiment, manifests: Iterable[Path], *, page: Path) -> list[Cell]:
-    """A row for each evaluation of a fine-tuned model."""
-    cells = [_score(experiment, path, page) for path in manifests]
-    if not cells:
-        reason = "this experiment judges no training: give it `runs` and `evaluations`"
-        cells = [
-            Cell(id=f"fid-{row.lower()}", row=row, column="FID", quantity="FID", status="skipped", reason=reason)
-            for row in ("Gaofen-2", "Sentinel-2")
-        ]
-    return cells
+    """For each data set its fine-tunings: a column for each batch and back end, of its seeds the mean and the range."""
+    columns: dict[tuple[str, str], list[Path]] = {}
+    for path in manifests:
+        run = experiment.runs[experiment.evaluations[path.parent.name].run]
+        columns.setdefault((run.dataset, _column(run)), []).append(path)
+    if columns:
+        return [_score(experiment, column, paths, page) for (_, column), paths in columns.items()]
+    reason = "this experiment judges no training: give it `runs` and `evaluations`"
+    return [
+        Cell(id=f"fid-{row.lower()}", row=row, column="FID", quantity="FID", status="skipped", reason=reason)
+        for row in ("Gaofen-2", "Sentinel-2")
+    ]
 
 
-def _score(experiment: Experiment, path: Path, page: Path) -> Cell:
-    manifest = Manifest.read(path, stage="fid")
-    numbers: Any = manifest.numbers
-    name = path.parent.name
-    evaluation = experiment.evaluations[name]
-    run = experiment.runs[evaluation.run]
+def _column(run: training.Run) -> str:
+    return f"batch {run.global_batch}" + ("" if run.backend == "auto" else f", back end {run.backend}")
+
+
+def _score(experiment: Experiment, column: str, paths: Sequence[Path], page: Path) -> Cell:
+    found = [Manifest.read(path, stage="fid") for path in paths]
+    numbers: list[Any] = [one.numbers for one in found]
+    first, name = numbers[0], paths[0].parent.name
+    run = experiment.runs[experiment.evaluations[name].run]
     dataset = experiment.datasets[run.dataset]
     row = ROWS.get(dataset.source.kind)
-    low, high = numbers.get("fid_interval") or (None, None)
-    is_comparable = bool(numbers["comparable"]) and row is not None
-    floor = numbers.get("floor")
+    scores = [one["fid"] for one in numbers]
+    floor = first.get("floor")
     labels = [
-        f"n {numbers['n_generated']} against {numbers['n_real']}",
-        f"extractor {str(numbers['extractor'])[:12]} {str(numbers['sha256'])[:12]}",
-        f"floor {floor:.2f}" if floor is not None else "no floor",
-        f"batch {run.global_batch}, {run.steps} steps",
+        f"n {first['n_generated']} against {first['n_real']}",
+        f"extractor {first['extractor']} sha256 {str(first['sha256'])[:12]}",
+        f"floor {floor:.3g}" if floor is not None else "no floor",
+        f"{run.steps} steps",
+        f"mean and range of {len(scores)} seeds" if len(scores) > 1 else "one seed",
     ]
+    is_comparable = all(one["comparable"] for one in numbers) and row is not None
     return Cell(
         id=f"fid-{name}",
         row=dataset.title or run.dataset,
-        column=f"{name} (batch {run.global_batch})",
-        quantity="FID: " + ", ".join(labels),
+        column=column,
+        quantity=f"FID: {', '.join(labels)}",
         status="measured",
-        value=numbers["fid"],
-        low=low,
-        high=high,
-        published=published("table1", row, COLUMN) if is_comparable and row else None,
+        value=fmean(scores),
+        low=min(scores) if len(scores) > 1 else None,
+        high=max(scores) if len(scores) > 1 else None,
+        published=published("table1", row, PAPER.get(column, "")) if is_comparable and row else None,
         command=f"dithc fid --config {page.parent / 'config.json'} --evaluation {name}",
-        file=Path(os.path.relpath(path, page)).as_posix(),
-        digest=manifest.digest,
+        file=Path(os.path.relpath(paths[0], page)).as_posix(),
+        digest=digest([one.digest for one in found]),
     )
 
 

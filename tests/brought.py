@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from dithc.config import codecs, datasets, training
@@ -68,6 +68,15 @@ class Last(training.InstalledSampler):
             kept = walk.schedule.alpha_bar_before[step].item()
             x = kept**0.5 * x0 + (1 - kept) ** 0.5 * noise
         return x
+
+
+class Raising(Last):
+    """One whose own check of its settings is broken."""
+
+    @field_validator("share")
+    @classmethod
+    def _checked(cls, share: float) -> float:
+        return {0.0: share}[share]
 
 
 class Follow(training.InstalledSampler):

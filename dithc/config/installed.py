@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
-from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import Field, TypeAdapter, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from dithc import extensions
 from dithc.config.base import Band, Name, Place, Settings
@@ -90,7 +90,18 @@ class Installed(Settings):
             ValidationError: a setting is wrong.
         """
         found = extensions.find(cls.group, str(given["kind"]), built_in=built_in)
-        return cls.brought(found).model_validate(dict(given))
+        brought = cls.brought(found)
+        try:
+            return brought.model_validate(dict(given))
+        except (UserError, ValidationError):
+            raise
+        except (
+            Exception
+        ) as error:  # of a check that the package makes: pydantic takes ValueError and AssertionError for faults
+            told = f"{type(error).__name__}: {error}"
+            raise found.fault(
+                "fails where it checks its settings", got=told, expected="a ValueError, or none"
+            ) from error
 
     @classmethod
     def brought(cls, found: extensions.Extension) -> type[Self]:

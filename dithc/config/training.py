@@ -29,7 +29,6 @@ CheckpointPath = Literal["async", "blocking"]
 AutoMemChoice = Literal["auto", "on", "off"]
 NonFinite = Literal["stop", "skip", "rollback"]
 Recompute = Literal["none", "block"]
-Backend = Literal["c", "numba", "reference"]
 Augment = Literal["none", "mirror", "dihedral"]
 
 MOST_STEPS = 9_999_999  # file names have seven digits for them
@@ -111,9 +110,9 @@ class Run(Settings):
     """Largest global gradient norm; none for no clipping."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type; master weights and optimizer state are always fp32."""
-    backend: Backend | None = None
-    """Whose kernels compute. c: ours; numba: ours, compiled from Python; reference: PyTorch's own. The first of them that works
-    on the machine if not given; one that is given and does not work there is an error."""
+    backend: Literal["auto", "numba", "reference"] = "auto"
+    """Whose operators. auto: the fastest that works here; numba: dithc's without a C compiler; reference: PyTorch's own, to
+    compare with. What is learnt differs by rounding."""
     recompute: Recompute = "none"
     """Recompute activations of each block in backward: less memory, the same numbers, about a third more time."""
     guide: Guide | None = None

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dithc.config import Experiment
 from dithc.log import logger
 from dithc.report.collect import collect, gather, smooth
 from dithc.report.engine import published
 from dithc.report.facts import Curve, DatasetFacts, Facts
-from dithc.report.figures import DARK, FIGURES, LIGHT, bands, single, spectra
+from dithc.report.figures import DARK, FIGURES, LIGHT, bands, canvas, samples, single, spectra
 from dithc.report.page import Pictures, Shown, render, texts
-from dithc.report.pictures import galleries, measure_spectra, strips
+from dithc.report.pictures import FALSE_COLOURS, galleries, measure_spectra, strips
 from dithc.report.verdict import last_scored
 from dithc.runs import Manifest, atomic_write
 from dithc.sealed import seal
@@ -78,7 +79,9 @@ def write_report(
         log.warning(text)
     drawn = {name: draw(facts, LIGHT) for name, draw in FIGURES.items()}
     inlined = {name: (png, FIGURES[name](facts, DARK)) for name, png in drawn.items() if name not in NOT_INLINED}
-    page = render(facts, paper, _pictures(facts, inlined))
+    pictures = _pictures(facts, inlined)
+    drawn["composites"] = samples.draw_composites(list(_composites(facts, pictures)), LIGHT)
+    page = render(facts, paper, pictures)
     for name, content in drawn.items():
         atomic_write(out.parent / "figures" / f"{name}.png", content)
     atomic_write(out, page)
@@ -100,6 +103,15 @@ def _pictures(facts: Facts, figures: dict[str, tuple[bytes, bytes]]) -> Pictures
         drawn={name: [one for one, _ in shown] for name, shown in drawn.items()},
         strips={name: found for name, item in firsts.items() if item and (found := strips(facts, item))},
     )
+
+
+def _composites(facts: Facts, pictures: Pictures) -> Iterator[list[tuple[NDArray[np.uint8], str, str]]]:
+    """Of each data set its images in false colours, with their titles."""
+    for dataset in facts.datasets:
+        for gallery in pictures.galleries[dataset.name]:
+            if gallery.title == FALSE_COLOURS:
+                shown = gallery.pictures
+                yield [(canvas.of_webp(one.webp), f"{dataset.title}. {one.title}", one.caption) for one in shown]
 
 
 def _drawn(facts: Facts, dataset: DatasetFacts) -> Iterator[tuple[Shown, tuple[bytes, bytes]]]:

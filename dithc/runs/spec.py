@@ -15,7 +15,7 @@ RUN_WITHOUT_EFFECT = {
 }
 # Younger than stores that are in use: only what differs from the defaults, with which those were made, is in the digest.
 MUON_RULE = 2  # which matrices are its (train/matrices.py): 1 had the modulations too
-RUN_YOUNGER = {"objective", "lr_schedule", "decay_share", "betas", "optimizer", "guide", "backend"}
+RUN_YOUNGER = {"backend", "objective", "lr_schedule", "decay_share", "betas", "optimizer", "guide"}
 SOURCE_YOUNGER = {
     "sentinel2": {"bands", "clouds"},
     "sentinel2-array": {"clouds"},

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,11 +24,20 @@ TYPES = {
     torch.float32: "F32",
     torch.float16: "F16",
     torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
     torch.int64: "I64",
     torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+"""Names of the types that the format has."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +45,12 @@ class TensorFile:
     """What one file holds.
 
     Attributes:
+        TYPES: of tensors that a file can hold, with their names there.
         pieces: contiguous, in the order of the file.
         said: what else its metadata says, by name.
     """
 
+    TYPES: ClassVar[Mapping[torch.dtype, str]] = TYPES
     pieces: tuple[Piece, ...]
     said: Mapping[str, str] = field(default_factory=dict)
 

@@ -14,6 +14,7 @@ from dithc.comm import Group
 from dithc.config import training
 from dithc.log import logger, problem
 from dithc.runs import Store
+from dithc.tensors import TensorFile
 from dithc.train.checkpoints import Kept, Saver
 from dithc.train.job import DONE, STOPPED, Pace, Stop, leased
 from dithc.train.optimizer import Optimizer
@@ -86,6 +87,17 @@ class Checkpoints:
                 got=f"one for {strategy.layout.size} rank(s)",
                 expected=f"one for the {group.size} rank(s) of the group",
                 remedy="make it with them: Strategy(model, group)",
+            )
+        types = TensorFile.TYPES
+        strange = [
+            f"{name} of {one.dtype}" for name, one in strategy.model.state_dict().items() if one.dtype not in types
+        ]
+        if strange:
+            raise problem(
+                "what a checkpoint holds of this model",
+                got=", ".join(strange),
+                expected=f"tensors of {', '.join(str(dtype).removeprefix('torch.') for dtype in types)}",
+                remedy="keep such a buffer out (`register_buffer(..., persistent=False)`), or as two of a type that is there",
             )
         self._state = Kept(model=strategy.model, optimizer=optimizer, strategy=strategy)
         self._stop, self._pace = Stop(walltime_minutes=walltime_minutes), Pace()

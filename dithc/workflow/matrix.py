@@ -179,7 +179,7 @@ class Matrix:
         """Mosaics of the report, for figure 8; none where no data set is trained on and judged."""
         if target != "fig8" or not self.experiment.evaluations:
             return []
-        return [f"{self.root}/figures/{name}.png" for name in ("samples", "bands")]
+        return [f"{self.root}/figures/{name}.png" for name in ("samples", "composites")]
 
     # dependencies
 

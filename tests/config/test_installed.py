@@ -18,6 +18,7 @@ ALL: dict[str, dict[str, str]] = {
         "ddim": f"{HERE}:Last",
         "odd": f"{HERE}:Means",
         "shadowing": f"{HERE}:Shadowing",
+        "raising": f"{HERE}:Raising",
     },
     "codecs": {"folded": f"{HERE}:Folded"},
     "extractors": {"means": f"{HERE}:Means"},
@@ -75,6 +76,15 @@ def test_faults_in_settings_of_packages_are_told_with_their_keys() -> None:
 
 def test_what_an_entry_point_names_has_to_be_of_its_group() -> None:
     refused("'odd' of mine 1.0", "Means", "a subclass of dithc's InstalledSampler", sampler="odd")
+
+
+def test_whatever_a_check_of_a_package_raises_is_a_fault_of_the_package() -> None:
+    refused(
+        "'raising' of mine 1.0",
+        "fails where it checks its settings",
+        "KeyError: 0.5",
+        sampler={"kind": "raising", "share": 0.5},
+    )
 
 
 def test_setting_with_the_name_of_what_all_extensions_have_is_refused() -> None:

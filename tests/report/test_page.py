@@ -328,7 +328,7 @@ def test_figures_are_always_written(tree: Any, out: Path, tmp_path: Path) -> Non
     empty = tmp_path / "empty" / "report.html"
     write_report(tree.experiment, [], out=empty)
     for folder in (out.parent / "figures", empty.parent / "figures"):
-        assert sorted(path.stem for path in folder.iterdir()) == sorted(FIGURES)
+        assert sorted(path.stem for path in folder.iterdir()) == sorted([*FIGURES, "composites"])
         for path in folder.iterdir():
             width, height = struct.unpack(">II", path.read_bytes()[16:24])
             assert width > 800

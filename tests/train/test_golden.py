@@ -17,9 +17,11 @@ import pytest
 import torch
 
 from dithc.comm import Group
+from dithc.hcops.active import backend_of
 from dithc.log import read_metrics
 from dithc.runs import Store
 from dithc.train import train
+from dithc.train.step import Trainer
 
 GOLDEN = Path(__file__).parent / "golden_losses.json"
 STEPS = 10
@@ -72,3 +74,19 @@ def test_three_hundred_steps_end_where_those_of_the_reference_end(job, backend, 
     # Both see the same images and noise, so the noise of the mean is far below the spread of single losses.
     noise = statistics.stdev(truth) / math.sqrt(TAIL)
     assert statistics.mean(found) == pytest.approx(statistics.mean(truth), abs=noise)
+
+
+def test_a_run_that_names_its_back_end_is_served_by_it_and_leaves_the_choice_as_it_was(job, monkeypatch, use_backend):
+    use_backend("numba")
+    served = set()
+    real = Trainer.step
+
+    def step(self, *given, **more):
+        served.add(backend_of("linear"))
+        return real(self, *given, **more)
+
+    monkeypatch.setattr(Trainer, "step", step)
+    plain, named = losses_of(job, "plain"), losses_of(job, "named", backend="reference")
+    assert served == {"numba", "reference"}
+    assert named == pytest.approx(plain, rel=TOLERANCE)
+    assert backend_of("linear") == "numba"

@@ -98,3 +98,41 @@ def test_step_of_gradients_that_are_not_finite_is_refused_and_leaves_the_weights
     with pytest.raises(UserError, match="gradients of update 1"):
         optimizer.step()
     assert torch.equal(model.weight, before)
+
+
+class Odd(nn.Module):
+    """With buffers of every kind that modules have."""
+
+    def __init__(self, *types: torch.dtype) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+        for dtype in types:
+            self.register_buffer(str(dtype).removeprefix("torch."), torch.arange(3).to(dtype))
+
+
+def odd(folder: Path, *types: torch.dtype) -> tuple[nn.Module, Checkpoints]:
+    strategy = Strategy(Odd(*types), Group())
+    model = strategy.model
+    model.forward = lambda x: model.layer(x)
+    strategy.settle(torch.ones(1, 2))
+    return model, Checkpoints(folder, Group(), Optimizer(strategy, lr=0.1), every=1)
+
+
+def test_buffers_of_any_type_come_back(tmp_path):
+    types = (torch.complex64, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64, torch.float8_e5m2)
+    model, checkpoints = odd(tmp_path, *types)
+    with checkpoints:
+        model.complex64.mul_(1j)
+        checkpoints.after(1)
+    again, checkpoints = odd(tmp_path, *types)
+    with checkpoints:
+        assert checkpoints.step == 1
+        for name, buffer in model.named_buffers():
+            found = again.get_buffer(name)
+            assert found.dtype is buffer.dtype
+            assert torch.equal(found.view(torch.uint8), buffer.view(torch.uint8))
+
+
+def test_a_buffer_that_no_file_can_hold_is_refused_before_the_first_step(tmp_path):
+    with pytest.raises(UserError, match=r"complex128 of torch.complex128[\s\S]*persistent=False"):
+        odd(tmp_path, torch.complex128)

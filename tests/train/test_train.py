@@ -7,10 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
-from dithc import hcops
 from dithc.comm import Group
 from dithc.log import UserError, read_metrics
 from dithc.runs import Lease, Manifest, Store
@@ -254,16 +252,3 @@ def test_files_of_the_manifest_are_the_bytes_of_the_checkpoint(job):
     ):
         assert numbers[key]
     assert "EMA of decay 0.9999 with warm-up" in numbers["ema_note"]
-
-
-@pytest.mark.parametrize("backend", ["reference", "numba"])
-def test_a_run_is_served_by_the_back_end_it_asks_for_and_learns_the_same(job, caplog, backend):
-    before = hcops.backend_of("linear")
-    with caplog.at_level(logging.INFO):
-        other, own = job("other", backend=backend), job("own")
-        assert [train(other, Group()), train(own, Group())] == [DONE] * 2
-    assert f"operators served by back end {backend}" in caplog.text
-    assert hcops.backend_of("linear") == before
-    weights, truth = (load_file(checkpoint(one).weights("raw")) for one in (other, own))
-    for name, value in truth.items():
-        torch.testing.assert_close(weights[name], value, rtol=1e-3, atol=1e-4)

@@ -37,6 +37,7 @@ rule report:
             caption="../report/throughput.rst",
             category="Figures",
         ),
+        composites=f"{W.root}/figures/composites.png",
         bands=report(
             f"{W.root}/figures/bands.png",
             caption="../report/bands.rst",

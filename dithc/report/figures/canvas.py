@@ -62,6 +62,11 @@ def recoded(png: bytes) -> bytes:
     return buffer.getvalue()
 
 
+def of_webp(content: bytes) -> NDArray[np.uint8]:
+    """The pixels (H, W, 3) of what `as_webp` gave."""
+    return np.asarray(imread(io.BytesIO(content), format="webp")[..., :3], np.uint8)
+
+
 def read_picture(path: Path) -> NDArray[np.uint8]:
     """The pixels (H, W, 3) of a PNG.
 

@@ -5,9 +5,11 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+import numpy as np
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+from numpy.typing import NDArray
 
 from dithc.report.facts import Facts, Measure, Score
 from dithc.report.figures.canvas import (
@@ -23,6 +25,7 @@ from dithc.report.figures.canvas import (
 from dithc.report.figures.theme import Theme
 from dithc.report.words import score
 
+MOST_COLUMNS = 4  # of evaluations; of more the page has the pictures
 BETWEEN_TITLES = 0.15  # inches that stay free beside a title
 
 
@@ -34,11 +37,19 @@ def draw_samples(facts: Facts, theme: Theme) -> bytes:
         return nothing(theme, "no samples have been generated")
     pictures = [
         [(dataset.grid, dataset.title, "real")]
-        + [(item.grid, item.label, _said(item.score, facts.measure)) for item in items]
+        + [(item.grid, item.label, _said(item.score, facts.measure)) for item in items[:MOST_COLUMNS]]
         for dataset, items in rows
     ]
     with styled(theme):
         return as_png(samples_figure(pictures))
+
+
+def draw_composites(rows: Sequence[Sequence[tuple[NDArray[np.uint8], str, str]]], theme: Theme) -> bytes:
+    """Images in false colours: a row a data set; of each composite what was generated, and real tiles."""
+    if not rows:
+        return nothing(theme, "no samples have bands beyond red, green and blue")
+    with styled(theme):
+        return as_png(samples_figure(rows))
 
 
 def _said(score_of: Score | None, measure: Measure) -> str:
@@ -47,7 +58,7 @@ def _said(score_of: Score | None, measure: Measure) -> str:
     return f"{measure} {score(score_of.value(measure))}" + ("" if score_of.comparable else ", not comparable")
 
 
-def samples_figure(rows: Sequence[Sequence[tuple[Path | None, str, str]]]) -> Figure:
+def samples_figure(rows: Sequence[Sequence[tuple[Path | NDArray[np.uint8] | None, str, str]]]) -> Figure:
     """Rows of pictures, each below both lines of its title, which are broken where they are wider; to be made inside `styled`."""
     columns = max(len(row) for row in rows)
     side = WIDTH_INCHES / columns
@@ -62,7 +73,7 @@ def samples_figure(rows: Sequence[Sequence[tuple[Path | None, str, str]]]) -> Fi
             panel.set_title("\n".join(lines), fontsize=TITLE_SIZE)
             panel.set_anchor("N")  # below its title: the layout leaves room for what is above the place
             if path is not None:
-                panel.imshow(read_picture(path), interpolation="antialiased")
+                panel.imshow(read_picture(path) if isinstance(path, Path) else path, interpolation="antialiased")
     return figure
 
 

@@ -9,7 +9,7 @@ same stretch; a file is compared with its manifest before it is shown; what is m
 How to change it: another composite of bands is a line in `composites.py`; another row of mosaics a function in `gallery.py`.
 """
 
-from dithc.report.pictures.gallery import Gallery, Picture, galleries, strips
+from dithc.report.pictures.gallery import FALSE_COLOURS, Gallery, Picture, galleries, strips
 from dithc.report.pictures.measured import measure_spectra
 
-__all__ = ["Gallery", "Picture", "galleries", "measure_spectra", "strips"]
+__all__ = ["FALSE_COLOURS", "Gallery", "Picture", "galleries", "measure_spectra", "strips"]

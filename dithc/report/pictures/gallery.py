@@ -15,6 +15,7 @@ from dithc.report.pictures.mosaic import COLUMNS, SHOWN, mosaic
 from dithc.report.pictures.nearest import nearest_tiles
 from dithc.report.words import score
 
+FALSE_COLOURS = "In false colours"
 STRIP = 4  # images of a first look
 FIRST = f"the first {SHOWN}, not picked"
 
@@ -127,7 +128,7 @@ def _false_colours(dataset: DatasetFacts, item: EvaluationFacts, images: FirstIm
             text = f"{title}, {len(rgb)} of {dataset.title} in {name}: {told}."
             pictures.append(_picture(f"{title}: {name}", rgb, text=text, caption=f"{', '.join(bands)}: {meaning}"))
     note = "The same images and tiles; each band from percentile 1 to 99 of the train tiles."
-    return Gallery(title="In false colours", note=note, pictures=pictures, look="four" if len(pictures) == 4 else "")
+    return Gallery(title=FALSE_COLOURS, note=note, pictures=pictures, look="four" if len(pictures) == 4 else "")
 
 
 def _way(facts: Facts, dataset: DatasetFacts, item: EvaluationFacts | None) -> Gallery:

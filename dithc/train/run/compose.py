@@ -110,9 +110,9 @@ def _hash_of_weights(path: Path, *, run: str) -> str:
 def _train(job: Job, group: Group, store: Store, memory: TrainingMemory) -> int:
     """Everything between the inputs and the manifest, under the lease."""
     with ExitStack() as stack:
-        lease = leased(store, group, stack)
-        if job.run.backend is not None:
+        if job.run.backend != "auto":
             stack.enter_context(hcops.use(job.run.backend))
+        lease = leased(store, group, stack)
         stop = stack.enter_context(Stop(walltime_minutes=job.walltime_minutes))
         stack.enter_context(AttemptLog(store) if group.rank == 0 else nullcontext())
         latents = Latents(job.latents.parent)

@@ -4,6 +4,7 @@ A reader gets a cell and what its command wrote, and gives `Read`; none looks at
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import geometric_mean
@@ -15,6 +16,7 @@ from dithc.workflow.paper.sizes import BATCH
 from dithc.workflow.paper.targets import PRODUCTS, STRATEGIES
 
 GIGA, TERA = 1e9, 1e12
+PATH = re.compile(r" /[^ ]+")  # of the group of a run, which is gone when one reads of it
 FULL_BATCHES = (BATCH, 2 * BATCH)
 STATUS = {"ok": "measured", "oom": "out of memory"}
 # Steps of figure 9 as the paper calls them.
@@ -26,8 +28,9 @@ STEPS = {
     "tuned": "+ tuning",
 }
 MODULES = {"qkv": "qkv_proj", "out": "o_proj", "up": "up_proj", "down": "down_proj", "condition": "condition_proj"}
+MODES = {"fig10": "weak", "fig11": "strong"}
 LOCAL_STEPS = 8
-PER_NODE_TFLOPS = {"linear layers": 182.47 / 32}  # section 5.6: of 32 nodes, linear layers alone
+PER_NODE_TFLOPS = {"linear layers": round(182.47 / 32, 2)}  # section 5.6: of 32 nodes, linear layers alone
 
 
 @dataclass
@@ -81,7 +84,7 @@ def _table2(job: Job, result: Mapping[str, Any], file: str) -> Read:
     strategy = job.facts["strategy"]
     row = result["cells"][0]["strategies"][strategy]
     column, batch = STRATEGIES[strategy], job.facts["batch"]
-    limit = next(iter(result["memory_limit"]["how"].values()), "no limit")
+    limit = PATH.sub("", next(iter(result["memory_limit"]["how"].values()), "no limit"))
     notes = [f"Out of memory is decided by a limit on all ranks of a run: {limit.split(' (', 1)[0]}."]
     if row["status"] != "ok":
         status = STATUS.get(row["status"], "skipped")
@@ -192,12 +195,14 @@ def _fig9(job: Job, result: Mapping[str, Any], file: str) -> Read:
         name = row["label"]
         printed = published("fig9", STEPS.get(row["name"], ""), "Speed-up")
         if row["status"] == "same":
-            read.cells.append(cell_of(job, column, "speed-up", "x", row=name, status="skipped", reason=row["reason"]))
+            told = {"row": name, "published": printed, "status": "skipped", "reason": row["reason"]}
+            read.cells.append(cell_of(job, column, "speed-up", "x", **told))
             continue
         if row["status"] != "ok" or row.get("speedup") is None:
             status = STATUS.get(row["status"], "skipped") if row["status"] != "ok" else "skipped"
             why = row.get("reason") or "the baseline has no time"
-            read.cells.append(cell_of(job, column, "speed-up", "x", row=name, status=status, reason=why))
+            told = {"row": name, "published": printed, "status": status, "reason": why}
+            read.cells.append(cell_of(job, column, "speed-up", "x", **told))
             continue
         told = spread_of(row["speedup"])
         places.append(float(place))
@@ -228,6 +233,8 @@ def _scaling(job: Job, result: Mapping[str, Any], file: str) -> Read:
     read = Read()
     axes: dict[str, Any] = {"x_label": "nodes", "y_label": "efficiency", "unit": ""}
     for curve in result["curves"]:
+        if curve["mode"] != MODES[job.target]:
+            continue
         kind = curve["kind"]
         model = curve["model"].removeprefix("DiT-")
         batch = f", batch {curve['global_batch']}" if curve.get("global_batch") else ""
@@ -293,7 +300,7 @@ def _sec56(job: Job, result: Mapping[str, Any], file: str) -> Read:
             printed = PER_NODE_TFLOPS.get(column) if row["name"] == "dithc" and job.facts["dtype"] == "fp32" else None
             told = {"row": name, "value": value, "published": printed, "file": file}
             read.cells.append(cell_of(job, column, "sustained", "TFLOP/s", **told))
-    energy = result["energy"]
+    energy = result.get("energy") or {"status": "skipped", "reason": "measured by a version that did not ask"}
     told = {"value": energy["images_per_joule"], "file": file} if energy["status"] == "ok" else dict(energy)
     row = f"{job.row} dithc"
     read.cells.append(cell_of(job, "images a joule", "of the processors", "1/J", row=row, **told))

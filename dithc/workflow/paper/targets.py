@@ -230,6 +230,8 @@ def _fig11(scope: Scope) -> Iterator[Job]:
     for batch in sizes.strong_batches:
         name = f"measured-xl-2-{batch}" if len(sizes.strong_batches) > 1 else ""
         yield _scaling(scope, "fig11", "strong", sizes.largest, batch, name=name)
+    played = ("--reproduce-paper", "--machine", scope.machine, "--nodes", NODES)
+    yield _simulated("fig11", "simulated-paper", played, "XL/2", SIMULATION_SECONDS)
     on = ("--mode", "strong", "--machine", scope.machine, "--nodes", NODES)
     yield _simulated("fig11", "simulated-strong", (*on, "--wire", "fp32,bf16"), "XL/2", SIMULATION_SECONDS)
     sharded = (*on, "--global-batch", "448,3072", "--wire", "fp32,bf16", "--zero1")

@@ -14,7 +14,7 @@ from tests.workflow.conftest import snakemake
 ROOT = Path(__file__).parents[3]
 CONFIG = ROOT / "config/experiments/paper-ci.yaml"
 NODE = ("--cores", "2", "--memory-gib", "24")
-CELLS = ("measured-xl-2", "simulated-strong", "simulated-zero1")
+CELLS = ("measured-xl-2", "simulated-paper", "simulated-strong", "simulated-zero1")
 
 
 def paper(*words: object) -> int:

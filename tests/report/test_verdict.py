@@ -12,7 +12,7 @@ from dithc.report.collect import collect, gather
 from dithc.report.engine.published import Reference
 from dithc.report.facts import Curve, EvaluationFacts, Facts
 from dithc.report.page.scores import beside_paper
-from dithc.report.verdict import judge
+from dithc.report.verdict import judge, verdict
 from dithc.report.verdict.trained import held_out
 
 
@@ -123,3 +123,33 @@ def test_only_like_stands_beside_the_paper(facts: Facts, tree: Any) -> None:
     table = beside_paper(like, reference).table
     assert table is not None
     assert [row[0].text for row in table.rows] == ["Sentinel-2"]
+
+
+def test_scores_of_other_networks_and_against_other_tiles_are_in_no_course(facts: Facts) -> None:
+    name = "sentinel2-final"
+    assert " from " in verdict(facts, "sentinel2"), "the start and the untrained network are told before it"
+    others = [
+        replace(one, real_split="test", score=one.score) if one.name == name else one for one in facts.evaluations
+    ]
+    for changed in (with_score(facts, name, sha256="f" * 64), replace(facts, evaluations=others)):
+        told = verdict(changed, "sentinel2")
+        assert " from " not in told
+        assert f"{facts.measure} is " in told
+
+
+def test_the_codec_is_asked_to_be_scored_against_the_tiles_of_the_score(facts: Facts) -> None:
+    items = [
+        replace(one, settings={**one.settings, "real_split": "test", "real_images": 50}) for one in facts.evaluations
+    ]
+    (step,) = [
+        one for one in of(replace(facts, evaluations=items), "finetune-sentinel2").steps if "codec allows" in one.text
+    ]
+    assert "real_split: test, real_images: 50" in step.command
+
+
+def test_kid_is_advised_only_where_there_is_one(facts: Facts) -> None:
+    few = {"n_generated": 50, "n_real": 50}
+    for kid, said in ((0.1, True), (None, False)):
+        concerns = of(with_score(facts, "sentinel2-final", kid=kid, **few), "finetune-sentinel2").concerns
+        (told,) = [text for text in concerns if text.startswith("Few images")]
+        assert ("trust KID" in told) == said

@@ -38,7 +38,8 @@ def _of_score(facts: Facts, item: EvaluationFacts, one: Score) -> Iterator[str]:
     if item.real_split in ("all", "train"):
         yield _judged_on_train(facts, item, one)
     if one.n < SMALL:
-        yield f"Few images: at n = {one.n:,} FID is too high, by an amount that depends on n; trust KID."
+        instead = "; trust KID" if one.kid is not None else ""
+        yield f"Few images: at n = {one.n:,} FID is too high, by an amount that depends on n{instead}."
     codec, floor = codec_of(facts, item), floor_of(one)
     if codec is None:
         yield "No codec ceiling: real tiles through the codec were not scored with the same features."

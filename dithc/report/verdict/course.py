@@ -1,6 +1,7 @@
 """How good it is, in sentences: the score that is told first, whether it is clearly below its start, what stands beside it."""
 
 from dithc.report.facts import EvaluationFacts, Facts, Gain, Score
+from dithc.report.verdict.quality import alike
 from dithc.report.words import between, score
 
 
@@ -26,8 +27,9 @@ def verdict(facts: Facts, dataset: str) -> str:
 
 def _course(scored: list[tuple[EvaluationFacts, Score]], measure: str) -> str:
     """From which values to which."""
-    *before, (_, last) = scored
-    said = [f"{_told(one, measure)} ({item.label})" for item, one in scored]
+    judge, last = scored[-1]
+    before = [(item, one) for item, one in scored[:-1] if item.real_split == judge.real_split and alike(one, last)]
+    said = [f"{_told(one, measure)} ({item.label})" for item, one in (*before, scored[-1])]
     if not before:
         return f"{measure} is {said[0]}"
     falls = all(one.value(measure) > last.value(measure) for _, one in before)

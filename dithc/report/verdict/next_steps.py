@@ -45,7 +45,16 @@ def _judging(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> Itera
     codec, floor = codec_of(facts, item), floor_of(item.score)
     dataset = facts.dataset(run.dataset)
     if codec is None:
-        added = f"{{run: {run.name}, at: codec, images: {item.score.n_real}, extractor: {item.settings.get('extractor', '')}}}"
+        same = {
+            name: item.settings[name] for name in ("real_split", "real_images") if item.settings.get(name) is not None
+        }
+        asked = {
+            "run": run.name,
+            "at": "codec",
+            "images": item.score.n_real,
+            "extractor": item.settings.get("extractor", ""),
+        }
+        added = f"{{{', '.join(f'{name}: {value}' for name, value in (asked | same).items())}}}"
         yield Step(
             text="Measure what the codec allows: real tiles through it, scored alike.",
             command=_again(facts, f"evaluations={{{run.dataset}-codec: {added}}}"),

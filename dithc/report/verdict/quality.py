@@ -34,7 +34,7 @@ def start_of(facts: Facts, item: EvaluationFacts) -> EvaluationFacts | None:
     """The evaluation of the same run, judged by the same network, from which it set out."""
     for at in ("untrained", "start"):
         for other in facts.evaluations:
-            if other.run == item.run and other.at == at and alike(other.score, item.score):
+            if other.run == item.run and other.at == at and _judged_alike(other, item):
                 return other
     return None
 
@@ -42,7 +42,12 @@ def start_of(facts: Facts, item: EvaluationFacts) -> EvaluationFacts | None:
 def codec_of(facts: Facts, item: EvaluationFacts) -> EvaluationFacts | None:
     """Real tiles of its data set through the codec, judged by the same network."""
     scored = (other for other in facts.evaluations_of(item.dataset) if other.at == "codec")
-    return next((other for other in scored if alike(other.score, item.score)), None)
+    return next((other for other in scored if _judged_alike(other, item)), None)
+
+
+def _judged_alike(one: EvaluationFacts, other: EvaluationFacts) -> bool:
+    """Against tiles of the same split, too."""
+    return one.real_split == other.real_split and alike(one.score, other.score)
 
 
 def alike(one: Score | None, other: Score | None) -> bool:

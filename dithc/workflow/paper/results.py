@@ -296,10 +296,11 @@ def _sec56(job: Job, result: Mapping[str, Any], file: str) -> Read:
                     cell_of(job, column, "sustained", "TFLOP/s", row=name, status=status, reason=row["reason"])
                 )
                 continue
-            value = row["gflop_per_second"][way] / 1e3
+            value, timing = row["gflop_per_second"][way] / 1e3, row["seconds"]
+            slowest, fastest = (timing["median"] / end(timing["all"]) * value for end in (max, min))
             printed = PER_NODE_TFLOPS.get(column) if row["name"] == "dithc" and job.facts["dtype"] == "fp32" else None
-            told = {"row": name, "value": value, "published": printed, "file": file}
-            read.cells.append(cell_of(job, column, "sustained", "TFLOP/s", **told))
+            told = {"row": name, "value": value, "low": min(value, slowest), "high": max(value, fastest)}
+            read.cells.append(cell_of(job, column, "sustained", "TFLOP/s", published=printed, file=file, **told))
     energy = result.get("energy") or {"status": "skipped", "reason": "measured by a version that did not ask"}
     told = {"value": energy["images_per_joule"], "file": file} if energy["status"] == "ok" else dict(energy)
     row = f"{job.row} dithc"

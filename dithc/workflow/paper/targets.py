@@ -26,7 +26,7 @@ PLATFORMS = {"reference": 2.0, "c-fp32": 1.0, "c-bf16": 0.7, "numba": 3.0, "sme"
 IN_BOTH_BATCHES = ("reference", "c-fp32", "cuda")
 EMULATED_STEPS, EMULATED_IMAGES = 20, 4  # of those
 EMULATED_SECONDS = 0.6  # of a step of an image
-OPS_IMAGES = 16  # of which `dithc bench ops` makes a step
+OPS_IMAGES = {"DiT-S/2": 16, "DiT-XL/2": 4}  # of which `dithc bench ops` makes a step
 SIMULATION_SECONDS = 10.0
 STAGES = 6
 NODES = "1,2,4,8,16,32,64,128,256,512,1024"
@@ -119,7 +119,9 @@ def _table4(scope: Scope) -> Iterator[Job]:
     model = "DiT-S/2" if scope.experiment.paper.scale == "ci" else "DiT-XL/2"
     libraries = ("openblas", "torch-blas", "onednn")
     block = Network(model, depth=1)
-    round_seconds = sum(scope.cost.step(block, images=OPS_IMAGES, way=way) for way in ("dithc", "eager", *libraries))
+    round_seconds = sum(
+        scope.cost.step(block, images=OPS_IMAGES[model], way=way) for way in ("dithc", "eager", *libraries)
+    )
     for dtype in ("fp32", "bf16"):
         yield Job(
             target="table4",

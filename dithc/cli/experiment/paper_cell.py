@@ -1,7 +1,9 @@
 """A cell of `dithc paper`: its command, alone on the machine where it measures, and what came of it in one file."""
 
 import fcntl
+import logging
 import os
+import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -38,13 +40,14 @@ def run_cell(job: "paper.Job", out: Path) -> int:
         work = out.parent / f".{out.stem}"
         work.mkdir(parents=True, exist_ok=True)
         begun = time.monotonic()
-        status = _run(job, work / f"{job.name}.json", tuning=out.parent / "tuning" / job.tuning)
+        with _errors_of(job.words[0]) as said:
+            status = _run(job, work / f"{job.name}.json", tuning=out.parent / "tuning" / job.tuning)
         seconds = time.monotonic() - begun
         result, reason = _result(work / f"{job.name}.json")
         if status >= UNFINISHED:
             return status
         if result is None and status and job.columns:
-            reason = f"`{job.command}` ended with status {status}: its log says why"
+            reason = f"{said[-1] if said else 'its log says why'} (`{job.command}` ended with status {status})"
             if status not in (1, 2):
                 return status
         log.info("%s %s: took %.0f s, predicted were %.0f", job.target, job.name, seconds, job.seconds)
@@ -62,6 +65,30 @@ def run_cell(job: "paper.Job", out: Path) -> int:
         atomic_write(out, seal(content, allow_nan=True))
         _clear(work)
     return 0
+
+
+class _Errors(logging.Handler):
+    """Keeps what is wrong of errors that are logged: what, and what was got."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Of a user error its first two parts, of others the first line."""
+        what, _, rest = record.getMessage().partition("\n")
+        got = re.match(r"\s*got:\s+(.+)", rest)
+        self.said.append(f"{what}: {got[1]}" if got else what)
+
+
+@contextmanager
+def _errors_of(verb: str) -> Iterator[list[str]]:
+    handler, its = _Errors(), logger(f"dithc.{verb}")
+    its.addHandler(handler)
+    try:
+        yield handler.said
+    finally:
+        its.removeHandler(handler)
 
 
 def _run(job: "paper.Job", file: Path, *, tuning: Path) -> int:

@@ -7,7 +7,7 @@ import pytest
 
 from dithc.cli import main
 from dithc.cli.experiment import paper_cell
-from dithc.papers import Document
+from dithc.papers import TARGETS, Document
 from dithc.sealed import seal, unseal
 from tests.workflow.conftest import snakemake
 
@@ -19,6 +19,13 @@ CELLS = ("measured-xl-2", "simulated-paper", "simulated-strong", "simulated-zero
 
 def paper(*words: object) -> int:
     return main(["paper", *map(str, words)])
+
+
+@pytest.fixture(autouse=True)
+def _no_other_measures(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells of real runs on this machine are not waited for."""
+    place = str(tmp_path_factory.mktemp("lock"))
+    monkeypatch.setattr(paper_cell.tempfile, "gettempdir", lambda: place)
 
 
 @pytest.fixture
@@ -81,6 +88,18 @@ def test_what_ended_without_a_result_is_a_skipped_cell_with_the_reason(folder: P
     found = [cell for cell in document(folder).cells if cell.status == "skipped"]
     assert found
     assert {cell.reason for cell in found} == {"`dithc bench scaling` ended with status 1"}
+
+
+def test_a_cell_that_cannot_be_had_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    out = tmp_path / "cuda-fp32.json"
+    assert paper("sec56", "--config", CONFIG, *NODE, "--cell", "cuda-fp32", "--out", out) == 0
+    content = unseal(out.read_text())
+    assert content["result"] is None
+    assert "sees no GPU" in content["reason"]
+    assert "ended with status 2" in content["reason"]
+    assert "\n" not in content["reason"]
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "altered", "a folder"])
@@ -147,3 +166,16 @@ def test_rules_make_every_target_and_go_on_at_the_cell(project: Path) -> None:
     again = snakemake(project, "fig10", *settings, "-n").stdout
     assert f"output: {made}" not in again
     assert "fig10/measured-s-2.json" in again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("profile", "config"), [("profiles/local", "paper-ci"), ("profiles/local", "paper-node"), ("cluster", "paper")]
+)
+def test_every_target_is_there_at_every_scale(project: Path, profile: str, config: str) -> None:
+    settings = ("--profile", profile, "--configfile", f"config/experiments/{config}.yaml", "-n")
+    done = snakemake(project, *TARGETS, "paper", *settings)
+    assert done.returncode == 0, done.stdout[-3000:]
+    for target in TARGETS:
+        assert f"paper/{target}.json" in done.stdout
+        assert f"paper/{target}.html" in done.stdout

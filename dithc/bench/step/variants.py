@@ -70,7 +70,8 @@ class Training:
             self.weights, lr=LEARNING_RATE, betas=BETAS, eps=EPS, weight_decay=0.0, fused=True
         )
         for weight, first, second in zip(self.weights, self.first, self.second, strict=True):
-            optimizer.state[weight] = {"step": torch.zeros(()), "exp_avg": first, "exp_avg_sq": second}
+            step = torch.zeros((), device=weight.device)  # the fused kernel reads it where the weights are
+            optimizer.state[weight] = {"step": step, "exp_avg": first, "exp_avg_sq": second}
         return optimizer
 
     @property

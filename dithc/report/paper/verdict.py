@@ -146,6 +146,9 @@ def _of_group(platforms: Sequence[Platform]) -> Iterator[Claim]:
     beyond: list[str] = []
     for platform in platforms[1:]:
         found = deviation_of(platform, platforms[0])
+        if any(value is None for one in platform.curves for value in one.y):
+            beyond.append(f"{platform.name} (its loss is no number at some step)")
+            continue
         if found is None or not np.isfinite(found).any():
             continue
         most = float(np.nanmax(np.abs(found)))

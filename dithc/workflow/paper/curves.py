@@ -1,10 +1,12 @@
 """Figure 7: losses of platforms beside each other, and their largest deviation beside what seeds alone change.
 
 Curves are compared smoothed, a centred mean over a tenth of the steps, step by step, relative to the other's loss. What platforms
-change is read at equal seeds, where weights, images and noise are the same; what seeds change on the reference alone.
+change is read at equal seeds, where weights, images and noise are the same; what seeds change on the reference alone. A loss that
+is not finite is a deviation without limit: it is never within the noise.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -44,10 +46,17 @@ class Curve:
         windows = [self.losses[max(0, i - half) : i + half + 1] for i in range(len(self.losses))]
         return tuple(sum(window) / len(window) for window in windows)
 
+    @property
+    def broken(self) -> str:
+        """From where its losses are no numbers, in words; empty where all are finite."""
+        steps = (step for step, loss in enumerate(self.losses, start=1) if not math.isfinite(loss))
+        return f"the loss of step {step} of seed {self.seed} is not finite" if (step := next(steps, None)) else ""
+
 
 def deviation(one: Sequence[float], other: Sequence[float]) -> float:
-    """The largest difference of two curves step by step, as a share of the other's."""
-    return max((abs(a - b) / abs(b) for a, b in zip(one, other, strict=True)), default=0.0)
+    """The largest difference of two curves step by step, as a share of the other's; infinite where a number is not finite."""
+    shares = [abs(a - b) / abs(b) for a, b in zip(one, other, strict=True)]
+    return max(shares, default=0.0) if all(map(math.isfinite, shares)) else math.inf
 
 
 def read_curves(job: Job, result: Mapping[str, Any], file: str) -> Read:
@@ -61,11 +70,19 @@ def read_curves(job: Job, result: Mapping[str, Any], file: str) -> Read:
         label = f"{curve.platform}, batch {curve.batch}{_tiny(told)}, seed {curve.seed}"
         steps = tuple(float(step + 1) for step in range(len(curve.losses)))
         read.series.append(
-            Series(label=label, kind="measured", x=steps, y=curve.losses, smoothed=curve.smoothed, file=file, **AXES)
+            Series(
+                label=label,
+                kind="measured",
+                x=steps,
+                y=tuple(map(_drawn, curve.losses)),
+                smoothed=tuple(map(_drawn, curve.smoothed)),
+                file=file,
+                **AXES,
+            )
         )
         full = job.facts["full"] and told["model"]["preset"] == "DiT-XL/2"
         printed = published("fig7", "DiT-XL/2", "step 1") if full else None
-        more: dict[str, Any] = {"row": label, "value": curve.losses[0], "published": printed, "file": file}
+        more: dict[str, Any] = {"row": label, "published": printed, "file": file, **_valued(curve.losses[0], curve)}
         read.cells.append(cell_of(job, "step 1", "loss", "", **more))
     read.notes += [result["data"].capitalize() + ".", ANCHORS]
     return read
@@ -86,9 +103,10 @@ def judge(results: Mapping[str, tuple[Job, Mapping[str, Any], str]]) -> Read:
     read = Read()
     for group in dict.fromkeys(curve.group for curve in curves):
         own = [curve for curve in curves if curve.group == group]
-        truths = {curve.seed: curve for curve in own if curve.platform == REFERENCE}
+        truths = {curve.seed: curve for curve in own if curve.platform == REFERENCE and not curve.broken}
         noise = max((deviation(a.smoothed, b.smoothed) for a, b in combinations(truths.values(), 2)), default=None)
         where = f"{_words(group[0])}, batch {group[1]}"
+        read.findings += [f"{where}: {one.platform} breaks, {one.broken}." for one in own if one.broken]
         if noise is not None:
             read.cells.append(_told(next(iter(truths.values())), f"{where}: seed to seed, reference", noise))
         for platform, found in _deviations(own, truths):
@@ -96,8 +114,9 @@ def judge(results: Mapping[str, tuple[Job, Mapping[str, Any], str]]) -> Read:
             read.cells.append(_told(worst[0], f"{where}: {platform} from reference", worst[1]))
             if noise is not None:
                 verdict = "within" if worst[1] <= noise else "NOT within"
+                far = f"at most {worst[1]:.2g} of the loss" if math.isfinite(worst[1]) else "without limit"
                 read.findings.append(
-                    f"{where}: {platform} is at most {worst[1]:.2g} of the loss from the reference, {verdict} the {noise:.2g} "
+                    f"{where}: {platform} is {far} from the reference, {verdict} the {noise:.2g} "
                     f"by which {len(truths)} seeds differ."
                 )
     return read
@@ -113,9 +132,17 @@ def _deviations(
 
 
 def _told(curve: Curve, row: str, value: float) -> Cell:
-    return cell_of(
-        curve.job, "largest deviation", "of the smoothed loss", "%", row=row, value=100 * value, file=curve.file
-    )
+    more = _valued(100 * value, curve)
+    return cell_of(curve.job, "largest deviation", "of the smoothed loss", "%", row=row, file=curve.file, **more)
+
+
+def _valued(value: float, curve: Curve) -> dict[str, Any]:
+    """What a cell says of a number of a curve, which may have none."""
+    return {"value": value} if math.isfinite(value) else {"status": "skipped", "reason": curve.broken}
+
+
+def _drawn(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _curve(job: Job, told: Mapping[str, Any], file: str) -> Curve:

@@ -55,6 +55,30 @@ def test_without_a_second_seed_or_the_reference_nothing_is_judged():
     assert not judge({}).cells
 
 
+@pytest.mark.parametrize("step", [0, 30, STEPS - 1])
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_platform_whose_loss_is_no_number_is_never_within_the_noise(step, loss):
+    broken = falling(1.0)
+    broken[step] = loss
+    cells = [cell("reference", 0, falling(1.0)), cell("reference", 1, falling(1.1)), cell("c-bf16", 0, broken)]
+    read = judged(*cells)
+    (far,) = [one for one in read.cells if "c-bf16" in one.row]
+    assert (far.status, far.value) == ("skipped", None)
+    assert far.reason == f"the loss of step {step + 1} of seed 0 is not finite"
+    assert any("c-bf16 is without limit from the reference, NOT within the 0.091" in one for one in read.findings)
+    (series,) = read_curves(*cells[-1]).series
+    assert series.y == tuple(value if math.isfinite(value) else None for value in broken)
+    (first,) = read_curves(*cells[-1]).cells
+    assert first.value == (broken[0] if step else None)
+
+
+def test_a_reference_that_breaks_is_said_and_judges_nobody():
+    broken = [*falling(1.0)[:-1], math.nan]
+    read = judged(cell("reference", 0, broken), cell("reference", 1, falling(1.1)), cell("numba", 0, falling(1.0)))
+    assert read.findings == ["S/2, batch 2: reference breaks, the loss of step 40 of seed 0 is not finite."]
+    assert not read.cells
+
+
 def test_smoothing_is_a_centred_mean_that_leaves_a_line_as_it_is():
     job, result, file = cell("reference", 0, [float(step) for step in range(1, STEPS + 1)])
     (series,) = read_curves(job, result, file).series

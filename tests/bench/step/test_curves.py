@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dithc import native
-from dithc.bench.libraries import EMULATED
+from dithc.bench.libraries import EMULATED, emulated
 from dithc.bench.step.curves import PLATFORMS, CurveSettings, bench_curves
 from dithc.log import UserError
 
@@ -62,10 +62,21 @@ def test_emulated_products_are_those_of_float64():
         assert torch.allclose(
             library.product(a, b, None).double(), exact - bias.double(), atol=1e-5 * k**0.5, rtol=1e-5
         )
-    reference, sme = (bench_curves(CurveSettings(platform=name, beside=(), overrides=TINY, batch=1, steps=2))["curves"][0]
-                      for name in ("reference", "sme"))  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_training_on_emulated_products_is_that_of_the_reference(monkeypatch):
+    if why := PLATFORMS["sme"].obstacle():
+        pytest.skip(why)
+    asked, ask = [], emulated._ask
+    monkeypatch.setattr(emulated, "_ask", lambda request, size: asked.append(size) or ask(request, size))
+    settings = CurveSettings(platform="sme", beside=("reference",), overrides=TINY, batch=1, steps=3)
+    sme, reference = bench_curves(settings)["curves"]
+    assert sme["model"] == reference["model"]
     assert sme["model"]["hidden_size"] == 64  # its own tiny network, as each product takes long
-    assert sme["losses"][0] == pytest.approx(reference["losses"][0], rel=0.5)
+    assert sme["losses"] == pytest.approx(reference["losses"], rel=1e-5)
+    layers, leaves = 10, 2  # a block and its ends; two read what has no gradient, the image and the time
+    assert len(asked) == settings.steps * (3 * layers - leaves)  # forward, and the gradients of input and weight
 
 
 def test_emulation_says_what_it_lacks(monkeypatch):

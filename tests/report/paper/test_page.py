@@ -138,6 +138,15 @@ def test_what_is_simulated_or_measured_on_a_few_ranks_is_no_evidence() -> None:
     assert verdict.judge([replace(table, cells=simulated)]) == []
 
 
+def test_a_platform_whose_loss_is_no_number_is_beyond_the_noise_of_seeds() -> None:
+    document = documents.fig7()
+    y = [*documents.losses(0)[:-1], None]
+    lost = documents.Series(label="broken, seed 0", kind="measured", x=range(1, 301), y=y)
+    changed = documents.document("fig7", "Figure 7", "Loss", series=[*document.series, lost])
+    assert "broken (its loss is no number at some step)" in texts(changed, holds=False)
+    assert "broken" not in texts(changed, holds=True)
+
+
 def test_a_platform_that_drifts_is_beyond_the_noise_of_seeds() -> None:
     document = documents.fig7()
     drifting = [

@@ -30,7 +30,12 @@ def unseal_lines(text: str) -> tuple[list[dict[str, Any]], list[int]]:
         if found is not None and found.group(2) == _of(found.group(1)):
             rows.append(parse(f"{found.group(1)}}}"))
             is_sealed = True
-        elif found is not None or _is_nearly_sealed(line) or (is_sealed and line.endswith("}")):
+        elif (
+            found is not None
+            or _is_nearly_sealed(line)
+            or _is_nearly_sealed(line[:-1])
+            or (is_sealed and line.endswith("}"))
+        ):
             altered.append(number)
         elif line and not is_sealed and (row := _object(line)) is not None:
             rows.append(row)
@@ -42,7 +47,7 @@ def _of(body: str) -> str:
 
 
 def _is_nearly_sealed(line: str) -> bool:
-    """Whether a line ends like one with a sum, one character aside."""
+    """Whether a line ends like one with a sum, one character aside; a line without its last one is asked for what was its end."""
     tail = line[-len(FORM) :]
     return len(tail) == len(FORM) and sum(a not in (b, "_") for a, b in zip(FORM, tail, strict=True)) <= 1
 

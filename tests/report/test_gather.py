@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from dithc.config import load
 from dithc.log import UserError
 from dithc.report import write_report
+from dithc.report.collect.evaluations import _label
 from dithc.report.collect.experiment import collect
 from dithc.report.collect.gather import gather
 from dithc.report.engine.published import Reference
 from dithc.report.facts import Facts
 from dithc.runs import Manifest
+from tests.report.conftest import configuration
 
 
 def facts_of(tree: Any) -> Facts:
@@ -160,3 +163,15 @@ def test_pixel_codec_and_missing_metrics_are_no_faults(small: Any) -> None:
     facts = facts_of(small)
     assert facts.runs[0].curve is None
     assert replace(facts.dataset("gaofen2").codec).kind == "pixel"
+
+
+def test_evaluations_of_several_runs_of_a_data_set_are_told_apart_by_their_run() -> None:
+    content = configuration()
+    content["runs"]["again"] = content["runs"]["finetune-sentinel2"] | {"seed": 1}
+    content["evaluations"]["again"] = content["evaluations"]["sentinel2-final"] | {"run": "again"}
+    experiment = load(content)
+    said = {name: _label(experiment, name) for name in experiment.evaluations}
+    assert said["again"] == "after fine-tuning, again"
+    assert said["sentinel2-final"] == "after fine-tuning, finetune-sentinel2"
+    assert said["sentinel2-start"] == "before fine-tuning"
+    assert said["gaofen2-final"] == "after fine-tuning"

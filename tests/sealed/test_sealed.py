@@ -101,3 +101,12 @@ def test_noise_is_neither_a_document_nor_a_line() -> None:
         with pytest.raises(ValueError):
             unseal(text)
         assert unseal_lines(text)[0] == []
+
+
+def test_an_altered_end_of_the_last_line_is_found_and_a_line_half_written_is_passed_over() -> None:
+    text = seal_line({"step": 1}) + seal_line({"step": 2})
+    for bit in range(8):
+        found, altered = unseal_lines(flipped(text, 8 * (len(text) - 1) + bit))
+        assert (found, altered) == ([{"step": 1}], [2])
+    for cut in range(len(text) // 2 + 1, len(text) - 1):
+        assert unseal_lines(text[:cut]) == ([{"step": 1}], [])

@@ -16,6 +16,7 @@ DOCUMENTS = ("manifest.json", "step_*.json", CHECKPOINT, "index.json", "shard-*.
 ELSEWHERE = ("identity", "origin")  # keys under which a document tells of what it was made from
 # Folders of what a run says of itself while it runs; nothing is computed from it.
 NOTES = ("logs", "benchmarks", "tensorboard")
+RECORDS = (".scenes.jsonl",)  # hidden, and read by whoever stages again
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,8 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _counts(document: Path, parts: tuple[str, ...]) -> bool:
-    """Whether a file is a document of its own; hidden ones are being written, or were left by a crash."""
-    if any(part.startswith(".") or part in NOTES for part in parts) or not document.is_file():
+    """Whether a file is a document of its own; hidden ones are being written, or were left by a crash, but for records."""
+    if any((part.startswith(".") and part not in RECORDS) or part in NOTES for part in parts) or not document.is_file():
         return False
     by_name = document.suffix == ".jsonl" or any(fnmatch(document.name, name) for name in DOCUMENTS)
     return by_name or has_seal(document.read_text(errors="replace"))
@@ -204,6 +205,8 @@ def _listed(value: Any) -> Iterator[dict[str, Any]]:
 
 def _fault(path: Path, what: str, document: Path) -> Fault:
     """A fault of a file that is a document, or that a document lists."""
+    if path.name in RECORDS:
+        return Fault(str(path), what, "the scenes of its altered lines are read again where staging runs", "lines")
     if path.suffix == ".jsonl":
         return Fault(str(path), what, "its altered lines are passed over, and cannot be had again", "lines")
     if path.name == CHECKPOINT or (path.parent / CHECKPOINT).exists():

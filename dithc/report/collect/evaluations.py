@@ -14,14 +14,17 @@ from dithc.runs import outcome
 
 
 def _label(experiment: Experiment, evaluation: str) -> str:
-    """What the evaluated weights are, in words."""
+    """What the evaluated weights are, in words; with their run where other runs of the data set are evaluated there too."""
     chosen = experiment.evaluations[evaluation]
     run = experiment.runs[chosen.run]
     task = "fine-tuning" if run.init or run.init_file else "training"
+    beside = {one.run for one in experiment.evaluations.values() if one.at == chosen.at}
+    same = [name for name in beside if experiment.runs[name].dataset == run.dataset]
+    whose = f", {chosen.run}" if len(same) > 1 and chosen.at != "codec" else ""
     if isinstance(chosen.at, int):
-        return f"after step {chosen.at:,}"
+        return f"after step {chosen.at:,}{whose}"
     words = {"untrained": "untrained", "start": f"before {task}", "final": f"after {task}", "codec": "the codec alone"}
-    return words[chosen.at]
+    return words[chosen.at] + whose
 
 
 def evaluation_facts(

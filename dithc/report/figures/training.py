@@ -15,6 +15,7 @@ from dithc.report.words import short
 COLUMNS, LOSS_INCHES, RATE_INCHES = 3, 2.7, 1.0
 NARROW = 8.0  # times that the end of an axis is its begin, below which it has more ticks
 MAX_POINTS = 1500  # of a raw curve: more than the figure has pixels for
+LEGEND_INCHES = 0.21  # a line of the legend
 
 
 def draw_loss(facts: Facts, theme: Theme) -> bytes:
@@ -111,7 +112,7 @@ def draw_throughput(facts: Facts, theme: Theme) -> bytes:
     if not curves:
         return nothing(theme, "no training has written its throughput")
     with styled(theme):
-        figure, (panel,) = canvas(1, columns=1, height=2.4)
+        figure, (panel,) = canvas(1, columns=1, height=max(2.4, LEGEND_INCHES * (len(curves) + 2)))
         for number, curve in enumerate(curves):
             colour = theme.palette[number % len(theme.palette)]
             panel.plot(curve.steps, smooth(curve.images_per_second), color=colour, linewidth=1.8, label=curve.run)

@@ -14,7 +14,7 @@ from dithc.sealed import plain, unseal
 from dithc.workflow.paper.curves import judge, read_curves
 from dithc.workflow.paper.jobs import Job
 from dithc.workflow.paper.results import Read, read_result, without_value
-from dithc.workflow.paper.trained import read_samples, read_scores
+from dithc.workflow.paper.trained import labels, read_samples, read_scores
 
 HEADINGS = {
     "table1": ("Table 1", "FID after fine-tuning"),
@@ -28,7 +28,9 @@ HEADINGS = {
     "fig11": ("Figure 11", "Strong scaling"),
     "sec56": ("Section 5.6", "Sustained floating-point rate"),
 }
-SMALL = "Scale ci: networks of one block and a few images, on few cores; it proves the path, its numbers stand for nothing else."
+SMALL = (
+    "Scale ci: small networks and a few images, on few cores; it proves the path, its numbers stand for nothing else."
+)
 
 
 def read_cell(path: Path) -> dict[str, Any]:
@@ -100,7 +102,10 @@ def compose(
     images: tuple[Picture, ...] = ()
     if target == "table1":
         read.cells += read_scores(experiment, scores, page=page)
-        read.notes += ["Scores stand beside the paper's only where extractor and data are the paper's."]
+        read.notes += labels(read.cells)
+        read.notes += [
+            "Scores stand beside the paper's only where extractor, number of images and setting are the paper's."
+        ]
     if target == "fig8":
         images = tuple(read_samples(pictures, page=page))
         if not images:
@@ -121,7 +126,7 @@ def compose(
         series=tuple(_last_of_each(read.series)),
         images=images,
         findings=tuple(read.findings),
-        notes=tuple(([SMALL] if scale == "ci" and own else []) + read.notes),
+        notes=tuple(([SMALL] if scale == "ci" else []) + read.notes),
     )
 
 

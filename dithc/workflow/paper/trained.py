@@ -89,7 +89,7 @@ def _cell(experiment: Experiment, scores: Sequence[Score], page: Path, *, is_alo
     if len(scores) > 1:
         low, high, seeds = min(every), max(every), f"{'' if len(scores) % 2 else 'lower '}median of {len(scores)} seeds"
     floor = numbers.get("floor")
-    labels = [
+    said = [
         f"n {numbers['n_generated']} against {numbers['n_real']}",
         f"extractor {numbers['extractor']} sha256 {str(numbers['sha256'])[:12]}",
         f"floor {floor:.3g}" if floor is not None else "no floor",
@@ -104,7 +104,7 @@ def _cell(experiment: Experiment, scores: Sequence[Score], page: Path, *, is_alo
         id=f"fid-{score.name}",
         row=row,
         column=column if is_alone else f"{column}, {scores[0].name}",
-        quantity="FID: " + ", ".join(labels),
+        quantity="FID: " + ", ".join(said),
         status="measured",
         value=numbers["fid"],
         low=low,
@@ -114,6 +114,16 @@ def _cell(experiment: Experiment, scores: Sequence[Score], page: Path, *, is_alo
         file=Path(os.path.relpath(score.path, page)).as_posix(),
         digest=score.digest,
     )
+
+
+def labels(cells: Iterable[Cell]) -> list[str]:
+    """What scores are of, once for each data set: number of images, extractor and floor; they stand on the figure."""
+    told = {
+        f"{cell.row}: {cell.quantity.removeprefix('FID: ').rsplit(', ', 2)[0]}."
+        for cell in cells
+        if cell.value is not None
+    }
+    return sorted(told)
 
 
 def read_samples(pictures: Iterable[Path], *, page: Path) -> Iterator[Picture]:

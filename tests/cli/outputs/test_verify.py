@@ -13,6 +13,7 @@ import pytest
 
 from dithc.cli import main
 from dithc.runs import Manifest, Store
+from dithc.sealed import seal_line
 
 
 def write(path: Path) -> None:
@@ -203,3 +204,15 @@ def test_folders_behind_links_are_looked_at_once(results: Path, tmp_path: Path) 
     assert main(["verify", str(results)]) == 0
     next(results.glob("latents/s2/*.npy")).write_bytes(b"x")
     assert main(["verify", str(results)]) == 1
+
+
+def test_an_altered_record_of_staged_scenes_is_found_though_it_is_hidden(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = results / "latents" / "s2" / ".scenes.jsonl"
+    record.write_text(seal_line({"scene": "a"}) + seal_line({"scene": "b"}))
+    assert main(["verify", str(results)]) == 0
+    record.write_bytes(record.read_bytes().replace(b'"a"', b'"c"'))
+    capsys.readouterr()
+    assert main(["verify", str(results)]) == 1
+    assert str(record) in capsys.readouterr().out

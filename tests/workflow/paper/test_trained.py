@@ -8,7 +8,7 @@ import pytest
 from dithc.config import Experiment
 from dithc.papers import Cell
 from dithc.runs import Manifest
-from dithc.workflow.paper.trained import read_scores
+from dithc.workflow.paper.trained import labels, read_scores
 
 ROOT = Path(__file__).parents[3]
 DATASET = {
@@ -52,6 +52,7 @@ def test_seeds_stand_together_as_their_median_which_leads_to_the_training_it_is_
     assert (cell.value, cell.low, cell.high, cell.column) == (2.0, 1.0, 3.0, "batch 8")
     assert (tmp_path / "paper" / cell.file).resolve() == tmp_path / "fid/s2/manifest.json"
     assert cell.command.endswith("--evaluation s2")
+    assert labels([cell, cell]) == [f"Gaofen-2: n 64 against 96, extractor own sha256 {'ab' * 6}, floor 0.5."]
     for said in ("median of 3 seeds", "n 64 against 96", "abababababab", "floor 0.5"):
         assert said in cell.quantity
 

@@ -1,0 +1,15 @@
+"""One image on several ranks: what of a sampling each rank makes, and how ranks meet while they make it.
+
+What: `Ranks`, the members that share something of an image.
+Why: shards alone keep only so many ranks busy as there are shards, and one image never uses two; a cut must show in time alone,
+never in the image.
+Invariants: samplers, guidance and the network know nothing of ranks: they are called with whole latents, which every rank of a
+group holds, and what is cut is the call of the network (rows of its batch, then tokens) and of the decoder (rows of the image).
+So every decision of a sampler falls alike on all ranks. Nothing is decided on one rank's own clock, memory or numbers.
+How to change it: another way to cut is another callable around the network; degrees that change no result come from
+`machine.sampling`, what changes one stands in the evaluation.
+"""
+
+from dithc.parallel.ranks import Ranks
+
+__all__ = ["Ranks"]

@@ -4,9 +4,10 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from dithc.comm.gradients import Reducer, SharedWeights
     from dithc.comm.mpi import World
+    from dithc.comm.process_group import Segment
     from dithc.comm.traffic import Span
 
 log = logger(__name__)
@@ -141,15 +143,56 @@ class Group:
 
         return SharedWeights(model, reducer, parts=parts, early=early)
 
-    def wait_at_most(self, seconds: float | None) -> None:
+    def wait_at_most(self, seconds: float | None, *, stopped_seconds: float | None = None) -> None:
         """From now on a rank that others wait for longer than this ends all; None: longer than `connect` was told.
 
-        Nothing with gloo, which has one limit for all it does.
+        A rank of this node that a signal has stopped does so after `stopped_seconds`. Nothing with gloo, which has one limit for
+        all it does.
         """
         if self.size > 1 and _backend() == BACKENDS[0]:
             from dithc.comm.process_group import wait_at_most
 
-            wait_at_most(seconds)
+            wait_at_most(seconds, stopped_seconds=stopped_seconds)
+
+    def part(self, parts: "Sequence[Sequence[int]]") -> Any:
+        """The group of torch.distributed of this rank's part; None for a part of one, and where it is in none.
+
+        Args:
+            parts: disjoint, of ranks in order; the same on all ranks, of which every one calls this.
+        """
+        import torch.distributed as distributed
+
+        mine = None
+        for members in parts:
+            if len(members) > 1:
+                made = distributed.new_group(list(members))
+                mine = made if self.rank in members else mine
+        return mine
+
+    @staticmethod
+    def segment(num_bytes: int, *, over: Any, timeout_seconds: float) -> "Segment":
+        """Memory that the ranks of `over`, a group of torch.distributed on one node, share; collective over them.
+
+        Raises:
+            OSError: there is no room for it.
+        """
+        import torch.distributed as distributed
+
+        from dithc.comm.process_group import Segment
+
+        members = distributed.get_process_group_ranks(over)
+
+        def broadcast(value: Any) -> Any:
+            box = [value]
+            distributed.broadcast_object_list(box, src=members[0], group=over)
+            return box[0]
+
+        names = [f"rank {member}" for member in members]
+        mine = members.index(distributed.get_rank())
+        meet = partial(distributed.barrier, group=over)
+        return Segment(
+            num_bytes, rank=mine, names=names, broadcast=broadcast, barrier=meet, timeout_seconds=timeout_seconds
+        )
 
     def communicate_on(self, cpu: int) -> None:
         """Binds the communication threads, those of later process groups too, to a logical CPU."""

@@ -19,6 +19,7 @@ from dithc.hcops.active import backend_of, raw, say_default
 from dithc.hcops.autograd import abandon, custom, gradients
 from dithc.hcops.c import sequence
 from dithc.hcops.ops import linear
+from dithc.hcops.part import part
 from dithc.hcops.route import compute_type, dense, obstacle, reference_serves, rows_dense
 
 # The operators whose raw kernels they are made of.
@@ -125,6 +126,8 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
 def block_serves(x: Tensor, c: Tensor, weights: BlockWeights) -> bool:
     """Whether `block` takes these inputs: what the operators called one by one would give to the C kernels, where everything
     asks for a gradient or nothing does."""
+    if part.across is not None and not part.across.in_sequence:
+        return False
     if custom.traced(x) or any(backend_of(part) != "c" for part in PARTS_OF_BLOCK):
         return False
     parameters = (*weights.layers, *weights.norms)
@@ -254,7 +257,10 @@ def _forward(
         normed_a, *of_norm_a = norm(x, shift_a, scale_a, kind.eps, dtype)  # (N, T, D), (N, T) once or twice
         qkv = linear(normed_a, w.qkv, w.qkv_bias, dtype)  # (N, T, 3D)
         heads = _rotated(qkv, weights, kind)  # (N, T, 3D)
-        mixed, lse = raw("attention_forward")(heads, kind.num_heads)  # (N, T, D), (N, H, T)
+        if part.across is None:
+            mixed, lse = raw("attention_forward")(heads, kind.num_heads)  # (N, T, D), (N, H, T)
+        else:
+            mixed, lse = part.across.attention(heads, kind.num_heads), None
         stream, branch_a = gated(mixed, w.projection, w.projection_bias, gate_a, x, dtype, keep=keep)  # (N, T, D) each
         normed_m, *of_norm_m = norm(stream, shift_m, scale_m, kind.eps, dtype)
         if kind.swiglu:

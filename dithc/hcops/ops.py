@@ -9,6 +9,7 @@ from torch import Tensor
 from dithc.hcops import reference
 from dithc.hcops.autograd import custom
 from dithc.hcops.checks import heads_of
+from dithc.hcops.part import part
 from dithc.hcops.route import compute_type, dense, reference_serves, rows_dense
 from dithc.log import problem
 
@@ -66,10 +67,12 @@ def attention(qkv: Tensor, num_heads: int) -> Tensor:
     """
     served = reference_serves("attention", qkv=qkv)
     heads_of("attention", qkv, num_heads)
+    if torch.is_autocast_enabled("cpu") and not (served and part.across is None):
+        qkv = qkv.to(torch.get_autocast_dtype("cpu"))
+    if part.across is not None:
+        return part.across.attention(dense(qkv), num_heads)
     if served:
         return reference.attention(qkv, num_heads)
-    if torch.is_autocast_enabled("cpu"):
-        qkv = qkv.to(torch.get_autocast_dtype("cpu"))
     return custom.ATTENTION(dense(qkv), num_heads)
 
 

@@ -26,7 +26,11 @@ STEPS = (
     "hc_swiglu_backward",
     "hc_rotate_heads_forward",
     "hc_rotate_heads_backward",
+    "hc_attention_heads_forward",
+    "hc_copy_blocks",
+    "hc_exchange_meet",
 )
+OWN = ("hc_gemm", "hc_attention_heads_forward", "hc_exchange_meet")  # recorded by a method of their own
 
 
 class Sequence:
@@ -45,6 +49,16 @@ class Sequence:
         """Records a product."""
         self._structures.append(arguments)
         self._record(0, context, (ctypes.addressof(arguments),))
+
+    def hc_attention_heads_forward(self, context: int, arguments: ctypes.Structure) -> None:
+        """Records attention of heads that lie anywhere."""
+        self._structures.append(arguments)
+        self._record(STEPS.index("hc_attention_heads_forward"), context, (ctypes.addressof(arguments),))
+
+    def hc_exchange_meet(self, exchange: int, number: int, timeout_nanoseconds: int, out_rank: ctypes.c_int) -> None:
+        """Records a meeting with the other processes; behind something that has a context."""
+        words = (exchange, number, timeout_nanoseconds, ctypes.addressof(out_rank))
+        self._record(STEPS.index("hc_exchange_meet"), self._context, words)
 
     def _record(self, step: int, context: int, words: tuple[int | None, ...]) -> None:
         self._context = context
@@ -82,5 +96,6 @@ def _recorder(step: int, name: str) -> Callable[..., None]:
     return record
 
 
-for _step, _name in enumerate(STEPS[1:], start=1):
-    setattr(Sequence, _name, _recorder(_step, _name))
+for _step, _name in enumerate(STEPS):
+    if _name not in OWN:
+        setattr(Sequence, _name, _recorder(_step, _name))

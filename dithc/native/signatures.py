@@ -5,7 +5,7 @@ from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_float, c
 from typing import Any
 
 # Results of functions (hc_status) that have an exception of their own.
-OK, OUT_OF_MEMORY, PROCESS_GONE, TIMED_OUT = 0, -5, -8, -9
+OK, OUT_OF_MEMORY, PROCESS_GONE, TIMED_OUT, PROCESS_STOPPED = 0, -5, -8, -9, -11
 STATUS_TEXTS = {
     -1: "an argument that it does not take: a null pointer, another handle, a negative size, or a type",
     -2: "an instruction set that does not exist",
@@ -16,6 +16,7 @@ STATUS_TEXTS = {
     -7: "memory on a node that the system refused to bind it to",
     PROCESS_GONE: "a process that was waited for has ended",
     TIMED_OUT: "a process that was waited for has not come in time",
+    PROCESS_STOPPED: "a process that was waited for is stopped by a signal",
     -10: "an engine that is closed, or whose threads only the parent of this process has",
 }
 
@@ -85,6 +86,7 @@ class GemmArguments(Structure):
         ("column_cuts", c_int),
         ("num_threads", c_int),
         ("cluster_cut", c_int),
+        ("rows_like", c_int64),
     ]
 
 
@@ -122,6 +124,7 @@ class AttentionArguments(Structure):
         ("out_dkey", Heads),
         ("out_dvalue", Heads),
         ("lse", c_void_p),
+        ("queries_like", c_int64),
     ]
 
 
@@ -304,6 +307,8 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_exchange_whole": (c_void_p, c_void_p, c_int64, c_int64, POINTER(c_int)),
     "hc_exchange_fold": (c_void_p, c_int, c_int64, POINTER(c_void_p), c_int, c_int, c_void_p),
     "hc_barrier_ceiling": (c_void_p, c_int64),
+    "hc_exchange_meet": (c_void_p, c_uint32, c_int64, POINTER(c_int)),
+    "hc_copy_blocks": (*(c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int64),),
     "hc_copy": (c_void_p, c_int64, c_void_p, c_void_p),
 }
 

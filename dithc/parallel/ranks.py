@@ -1,7 +1,8 @@
 """The members that share something of one image."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -38,6 +39,54 @@ class Ranks:
         distributed.all_gather(parts, part.contiguous(), group=self.group)
         return torch.cat(parts, dim=dim)
 
+    def collected(self, part: Tensor, lengths: Sequence[int]) -> Tensor | None:
+        """As `joined` along the first dimension, for the first rank alone; None on the others."""
+        if self.size == 1:
+            return part
+        import torch.distributed as distributed
+
+        if self.rank > 0:
+            distributed.send(part.contiguous(), group=self.group, group_dst=0)
+            return None
+        parts = [part, *(part.new_empty((length, *part.shape[1:])) for length in lengths[1:])]
+        for rank in range(1, self.size):
+            distributed.recv(parts[rank], group=self.group, group_src=rank)
+        return torch.cat(parts)
+
+    def swapped(self, parts: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+        """The part that each rank has for this one, in their order.
+
+        Args:
+            parts: for each rank, dense.
+            shapes: of what each rank has for this one.
+        """
+        import torch.distributed as distributed
+
+        got = [parts[0].new_empty(list(shape)) for shape in shapes]
+        distributed.all_to_all(got, list(parts), group=self.group)
+        return got
+
+    def passed_on(self, block: Tensor, shape: Sequence[int]) -> Callable[[], Tensor]:
+        """Begins to send a dense block to the next rank of the ring; what is returned waits for that of the rank before."""
+        import torch.distributed as distributed
+
+        got = block.new_empty(list(shape))
+        following, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+        sending = distributed.isend(block, group=self.group, group_dst=following)
+        coming = distributed.irecv(got, group=self.group, group_src=before)
+
+        def arrived() -> Tensor:
+            for work in (sending, coming):
+                assert work is not None
+                work.wait()
+            return got
+
+        return arrived
+
+    def any(self, flag: bool) -> bool:
+        """Whether a rank's flag is set; the same answer on every rank."""
+        return bool(self.sum_(torch.tensor([float(flag)])).item())
+
     def sum_(self, x: Tensor) -> Tensor:
         """The sum over the ranks, in place; the same bits on every rank."""
         if self.size > 1:
@@ -45,3 +94,14 @@ class Ranks:
 
             distributed.all_reduce(x, group=self.group)
         return x
+
+
+def cut(count: int, size: int) -> list[int]:
+    """Lengths of `size` parts of `count` things, as even as can be, the first ones one longer."""
+    each, more = divmod(count, size)
+    return [each + (rank < more) for rank in range(size)]
+
+
+def starts(lengths: Sequence[int]) -> list[int]:
+    """Where each part begins."""
+    return list(accumulate(lengths, initial=0))[:-1]

@@ -30,7 +30,7 @@ static int sizes_are_bad(const hc_attention_arguments *a) {
     const int64_t queries = hc_count(a->n, a->queries, a->h), keys = hc_count(a->n, a->keys, a->h);
     return queries < 0 || keys < 0 || a->k < 1 || hc_count(queries, a->k, 3) < 0 || hc_count(keys, a->k, 3) < 0 ||
            a->key_heads < 0 || (a->h > 0 && (a->key_heads < 1 || a->h % a->key_heads != 0)) || !is_type(a->compute) ||
-           !(a->scale > 0.0f && a->scale < INFINITY);
+           !(a->scale > 0.0f && a->scale < INFINITY) || a->queries_like < 0;
 }
 
 static int64_t largest(int64_t a, int64_t b) {
@@ -101,8 +101,9 @@ static int run(hc_context *context, const hc_attention_arguments *a, int is_forw
     const int64_t heads = a->n * a->h;
     const hc_gemm_kernel *whole = a->compute == HC_F32 ? context->kernels->gemm_f32 : context->kernels->gemm_bf16;
     const hc_gemm_kernel *split = context->kernels->gemm_f32_split;
-    const int in_parts = a->compute == HC_F32 && split != NULL && hc_least(a->queries, a->keys) >= LEAST_TOKENS_IN_PARTS &&
-                         a->k >= LEAST_WIDTH_IN_PARTS && largest(a->queries, a->keys) * a->k <= MOST_IN_PARTS;
+    const int64_t queries = is_forward && a->queries_like > 0 ? a->queries_like : a->queries;
+    const int in_parts = a->compute == HC_F32 && split != NULL && hc_least(queries, a->keys) >= LEAST_TOKENS_IN_PARTS &&
+                         a->k >= LEAST_WIDTH_IN_PARTS && largest(queries, a->keys) * a->k <= MOST_IN_PARTS;
     hc_attention work = plan(context, a, is_forward, whole), parts = {.group = 0};
     int64_t bytes = lay_out_scratch(context, &work);
     if (in_parts) {

@@ -12,6 +12,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
@@ -31,6 +32,10 @@
 /* How long a process sleeps before it looks whether the one it waits for still exists. */
 #define SLEEP_NANOSECONDS 50000000
 #define NO_WAITING 0
+/* Processes that meet have cores of their own, and little to do meanwhile. */
+#define AWAKE_NANOSECONDS 500000
+/* After which a stopped process counts as one that will not come. */
+#define STOPPED_NANOSECONDS 10000000000
 
 enum { PUT = 0, COMBINED = 1, GOT = 2, STEPS = 3 };
 
@@ -128,6 +133,20 @@ static int is_gone(const counters *line) {
     return pid > 0 && kill(pid, 0) != 0 && errno == ESRCH;
 }
 
+/* The letter of proc(5): 'T' stopped, 'Z' ended but not yet asked for by its parent; '?' where the system does not tell. */
+static char state_of(const counters *line) {
+    char path[32], text[512], *end = NULL;
+    snprintf(path, sizeof(path), "/proc/%d/stat", atomic_load(&line->pid));
+    FILE *file = fopen(path, "r");
+    if (file != NULL) {
+        const size_t length = fread(text, 1, sizeof(text) - 1, file);
+        text[length] = 0;
+        fclose(file);
+        end = strrchr(text, ')'); /* behind the name, which may have anything in it */
+    }
+    return end != NULL && end[1] == ' ' ? end[2] : '?';
+}
+
 static void sleep_while(counters *line, int step, uint32_t value) {
     atomic_fetch_add(&line->sleepers, 1);
 #ifdef __linux__
@@ -185,6 +204,56 @@ static void tell(const hc_exchange *x, int step, uint32_t done) {
         syscall(SYS_futex, &line->done[step], FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
     }
 #endif
+}
+
+/* As wait_for, of a process that is expected at once. */
+static int meet_one(const hc_exchange *x, int rank, uint32_t number, int64_t deadline) {
+    counters *line = &x->lines[rank];
+    const int64_t begun = now_nanoseconds();
+    int64_t stopped_since = 0;
+    for (int look = 1;; look++) {
+        const uint32_t done = atomic_load_explicit(&line->done[PUT], memory_order_acquire);
+        if ((int32_t)(done - number) >= 0) {
+            return HC_OK;
+        }
+        relax();
+        if (look % LOOKS != 0) {
+            continue;
+        }
+        const int64_t now = now_nanoseconds();
+        if (now - begun < AWAKE_NANOSECONDS) {
+            continue;
+        }
+        const char state = state_of(line);
+        if (is_gone(line) || state == 'Z' || state == 'X') {
+            return HC_PROCESS_GONE;
+        }
+        stopped_since = state != 'T' ? 0 : stopped_since ? stopped_since : now;
+        if (stopped_since && now - stopped_since > STOPPED_NANOSECONDS) {
+            return HC_PROCESS_STOPPED;
+        }
+        if (now > deadline) {
+            return HC_TIMED_OUT;
+        }
+        sleep_while(line, PUT, done);
+    }
+}
+
+int hc_exchange_meet(hc_exchange *exchange, uint32_t number, int64_t timeout_nanoseconds, int *out_rank) {
+    if (!hc_is_exchange(exchange) || timeout_nanoseconds < 1 || out_rank == NULL) {
+        return HC_BAD_ARGUMENT;
+    }
+    const int64_t deadline = now_nanoseconds() + timeout_nanoseconds;
+    tell(exchange, PUT, number + 1);
+    for (int i = 1; i < exchange->ranks; i++) {
+        const int rank = (exchange->rank + i) % exchange->ranks;
+        const int status = meet_one(exchange, rank, number + 1, deadline);
+        if (status != HC_OK) {
+            *out_rank = rank;
+            return status;
+        }
+    }
+    return HC_OK;
 }
 
 static int64_t element_bytes(int type) {

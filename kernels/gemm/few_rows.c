@@ -36,7 +36,7 @@ hc_few_form hc_few_form_of(const hc_gemm_arguments *x) {
         return HC_FEW_NONE;
     }
     const int lines_are_rows = x->b.column_stride == 1, lines_are_columns = x->b.row_stride == 1;
-    if (x->m <= (x->compute == HC_BF16 ? MOST_ROWS_BF16 : MOST_ROWS)) {
+    if (hc_deciding_rows(x) <= (x->compute == HC_BF16 ? MOST_ROWS_BF16 : MOST_ROWS)) {
         return lines_are_rows ? HC_FEW_SUMS : lines_are_columns ? HC_FEW_DOTS : HC_FEW_NONE;
     }
     const int is_plain = x->out_c.dtype == HC_F32 && x->epilogue.bias == NULL && !hc_finishes(&x->epilogue);

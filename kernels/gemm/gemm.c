@@ -41,14 +41,14 @@ static int is_wrong(const hc_gemm_arguments *x) {
         return 1;
     }
     return b->mc < 0 || b->nc < 0 || b->kc < 0 || b->row_cuts < 0 || b->column_cuts < 0 || b->num_threads < 0 ||
-           b->cluster_cut < HC_CUT_BY_COST || b->cluster_cut > HC_CUT_COLUMNS;
+           b->cluster_cut < HC_CUT_BY_COST || b->cluster_cut > HC_CUT_COLUMNS || x->rows_like < 0;
 }
 
 /* Below this, packing, which writes half as much again as for fp32, and padding to tiles would cost what the products gain. */
 #define LEAST_IN_PARTS 64
 
 static int gains_from_parts(const hc_gemm_arguments *x) {
-    return x->m >= LEAST_IN_PARTS && x->n >= LEAST_IN_PARTS && x->k >= LEAST_IN_PARTS;
+    return hc_deciding_rows(x) >= LEAST_IN_PARTS && x->n >= LEAST_IN_PARTS && x->k >= LEAST_IN_PARTS;
 }
 
 /* 1: a product that is found out of range cannot be done again, as it has overwritten what it reads. */

@@ -28,4 +28,9 @@ static inline hc_matrix hc_from(const hc_matrix *x, int64_t row, int64_t column)
     return part;
 }
 
+/* The rows that decide in which order sums are taken. */
+static inline int64_t hc_deciding_rows(const hc_gemm_arguments *x) {
+    return x->rows_like > 0 ? x->rows_like : x->m;
+}
+
 #endif

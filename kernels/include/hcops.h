@@ -22,7 +22,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Raised whenever a function below changes; the caller compares it with the one it was written for. */
-#define HC_ABI_VERSION 11
+#define HC_ABI_VERSION 12
 
 typedef enum {
     HC_OK = 0,
@@ -35,7 +35,8 @@ typedef enum {
     HC_NOT_BOUND = -7,       /* the system refused to bind memory to a node */
     HC_PROCESS_GONE = -8,    /* a process that was waited for has ended */
     HC_TIMED_OUT = -9,       /* ... has not come in time */
-    HC_NOT_RUNNING = -10     /* closed, or the threads are those of the process that this one was forked from */
+    HC_NOT_RUNNING = -10,    /* closed, or the threads are those of the process that this one was forked from */
+    HC_PROCESS_STOPPED = -11 /* a process that was waited for is stopped by a signal */
 } hc_status;
 
 /* Instruction sets. Tens are the family; within a family a higher one can run the kernels of the lower ones. */
@@ -301,6 +302,8 @@ typedef struct {
     float *out_row_sum_a; /* NULL, or (m): the sum of each row of A (the bias gradient when A = dY^T); += with accumulate */
     hc_epilogue epilogue;
     hc_blocking blocking;
+    int64_t rows_like; /* 0, or what stands for m wherever m decides in which order a sum is taken: rows that are cut among
+                        * processes, or among calls, get the bits that they have in a product of so many rows */
 } hc_gemm_arguments;
 
 /* C = epilogue(A B). k = 0 gives the epilogue of zeros. Equal for any number of threads at the same kc.
@@ -383,6 +386,7 @@ typedef struct {
     hc_heads out, dout;         /* H; of the same token_stride. Forward writes out */
     hc_heads out_dquery, out_dkey, out_dvalue; /* H each: sums over the heads of queries of a head of keys are the caller's */
     float *lse;                 /* (N, H, queries); forward writes it */
+    int64_t queries_like;       /* forward: 0, or the queries of the whole of which these are a part, whose bits they get */
 } hc_attention_arguments;
 
 int hc_attention_heads_forward(hc_context *context, const hc_attention_arguments *arguments);
@@ -479,7 +483,8 @@ int hc_adamw(hc_context *context, const hc_adamw_settings *settings, int64_t ten
 /* ------------------------------------------------------------------------------------------------------------ sequence */
 
 /* The operators that a sequence can hold, each with as many words as it has arguments behind the context, in their order: whole
- * numbers and addresses as they are, a float as the bits of the double of its value. hc_gemm: the address of its arguments. */
+ * numbers and addresses as they are, a float as the bits of the double of its value. hc_gemm and hc_attention_heads_forward: the
+ * address of their arguments; hc_exchange_meet: all of its arguments. */
 typedef enum {
     HC_STEP_GEMM = 0,
     HC_STEP_ADALN_FORWARD = 1,
@@ -492,7 +497,10 @@ typedef enum {
     HC_STEP_SWIGLU_FORWARD = 8,
     HC_STEP_SWIGLU_BACKWARD = 9,
     HC_STEP_ROTATE_HEADS_FORWARD = 10,
-    HC_STEP_ROTATE_HEADS_BACKWARD = 11
+    HC_STEP_ROTATE_HEADS_BACKWARD = 11,
+    HC_STEP_ATTENTION_HEADS_FORWARD = 12,
+    HC_STEP_COPY_BLOCKS = 13,
+    HC_STEP_MEET = 14
 } hc_step;
 
 /* Operators one after the other: for each its hc_step, then its words. Stops at the first that fails, with its status; what
@@ -563,8 +571,18 @@ typedef struct {
 /* Makes `rounds` rounds over the steps at most, and waits so long where no step can be done. HC_TIMED_OUT: call it again. */
 int hc_exchange_whole(hc_exchange *exchange, const hc_whole *whole, int64_t rounds, int64_t timeout_nanoseconds, int *out_rank);
 
+/* Returns when all processes have called it with this number, or a later one; what they wrote before can then be read. Numbers
+ * count from 0 over the life of a segment in which nothing else is done (no slot is used). It waits awake for half a millisecond,
+ * then asleep. HC_PROCESS_STOPPED: a process has been stopped by a signal for ten seconds. */
+int hc_exchange_meet(hc_exchange *exchange, uint32_t number, int64_t timeout_nanoseconds, int *out_rank);
+
 /* out[i] = op over r of x[r][i], r = 0, 1, ... in this order, in fp32; all of `type`. out may be one of the x. */
 int hc_exchange_fold(hc_exchange *exchange, int num_arrays, int64_t count, const void *const *x, int type, int op, void *out);
+
+/* Blocks of rows of `bytes` bytes each, copied to where they lie at other distances (in bytes): row r of block b of the source is at
+ * b * source_block + r * source_row. */
+int hc_copy_blocks(hc_context *context, int64_t blocks, int64_t rows, int64_t bytes, const void *source, int64_t source_block,
+                   int64_t source_row, void *out_target, int64_t target_block, int64_t target_row);
 
 /* ------------------------------------------------------------------------------------------------------------ ceilings */
 

@@ -7,5 +7,6 @@ How to change it: another collective is a method of `backend.py` and an operatio
 """
 
 from dithc.comm.process_group.backend import communicate_on, recorded, wait_at_most
+from dithc.comm.process_group.segment import Segment
 
-__all__ = ["communicate_on", "recorded", "wait_at_most"]
+__all__ = ["Segment", "communicate_on", "recorded", "wait_at_most"]

@@ -51,6 +51,7 @@ _living: "weakref.WeakSet[MpiProcessGroup]" = weakref.WeakSet()
 # Where the communication threads of this process run; None until a plan of its cores says.
 _communication_cpu: int | None = None
 _most_seconds: float | None = None
+_stopped_seconds: float | None = None
 
 
 # Typed as anything: c10d calls each method in several ways, and one signature here takes them all.
@@ -254,21 +255,22 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         return MpiWork(future, job)
 
     def _watch(self, jobs: Sequence[Job]) -> None:
-        self._neighbours.look()
+        self._neighbours.look(stopped_seconds=_stopped_seconds)
         self._absent.look(jobs)
 
     def _start_all(self, name: str, operations: list[Operation]) -> Any:
         return self._start(name, operations[0] if len(operations) == 1 else _one_after_the_other(operations))
 
 
-def wait_at_most(seconds: float | None) -> None:
+def wait_at_most(seconds: float | None, *, stopped_seconds: float | None = None) -> None:
     """Operations of all groups of this process, asked for from now on, fail when they have not got on for so long.
 
     Args:
         seconds: None for the timeout of their group, which is the most in any case.
+        stopped_seconds: after which a rank of this node that a signal has stopped is taken for one that has ended; None: never.
     """
-    global _most_seconds
-    _most_seconds = seconds
+    global _most_seconds, _stopped_seconds
+    _most_seconds, _stopped_seconds = seconds, stopped_seconds
 
 
 def communicate_on(cpu: int) -> None:

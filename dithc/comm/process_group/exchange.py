@@ -108,7 +108,7 @@ class Exchange:
         self.rank, self.ranks, self._slot_bytes = rank, ranks, slot_bytes
         size = ctypes.c_int64()
         handle.hc_exchange_bytes(ranks, NUM_SLOTS, slot_bytes, ctypes.byref(size))
-        self._memory = _shared_memory(size.value, rank=rank, broadcast=broadcast, barrier=barrier)
+        self._memory = shared_memory(size.value, rank=rank, broadcast=broadcast, barrier=barrier)
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         attached = ctypes.c_void_p()
@@ -258,7 +258,7 @@ class Exchange:
         return bool(status == DONE)
 
 
-def _shared_memory(size: int, *, rank: int, broadcast: Callable[[Any], Any], barrier: Callable[[], None]) -> mmap.mmap:
+def shared_memory(size: int, *, rank: int, broadcast: Callable[[Any], Any], barrier: Callable[[], None]) -> mmap.mmap:
     """Maps `size` bytes of zeros that all ranks share; the file behind it has no name any more when this returns."""
     path, failure = None, None
     if rank == 0:

@@ -1,6 +1,7 @@
 """Who of a group lives on which node: the shared memory of this one's ranks, and how their processes are."""
 
 import os
+import time
 from pathlib import Path
 
 from dithc import native
@@ -56,9 +57,10 @@ class Neighbours:
             rank: pid for rank, (node, pid) in enumerate(everybody) if (node, pid) != here and node == here[0]
         }
         self._hosts = [node.partition(" ")[0] for node, _ in everybody]
+        self._stopped_since: dict[int, float] = {}
 
-    def look(self) -> None:
-        """Raises RankGone when one of them has ended."""
+    def look(self, *, stopped_seconds: float | None = None) -> None:
+        """Raises RankGone when one of them has ended, or a signal has stopped it for `stopped_seconds`."""
         for rank, pid in self._processes.items():
             try:
                 os.kill(pid, 0)
@@ -66,13 +68,26 @@ class Neighbours:
                 raise RankGone(f"rank {rank} of {len(self._hosts)} (process {pid}) has ended") from None
             except PermissionError:
                 continue
+            if stopped_seconds is not None and self._stopped_for(rank) > stopped_seconds:
+                raise RankGone(f"{self.describe(rank)} for {stopped_seconds:g} s, while others wait for it")
+
+    def _stopped_for(self, rank: int) -> float:
+        """Seconds for which a rank has been seen stopped."""
+        if _state(self._processes[rank]) != "T":
+            self._stopped_since.pop(rank, None)
+            return 0.0
+        return time.monotonic() - self._stopped_since.setdefault(rank, time.monotonic())
 
     def describe(self, rank: int) -> str:
         """What is known of the process of a rank."""
         if (pid := self._processes.get(rank)) is None:
             return f"rank {rank} on {self._hosts[rank]}"
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            state = "?"
-        return f"rank {rank} (process {pid}{', stopped by a signal' if state in 'Tt' else ''})"
+        return f"rank {rank} (process {pid}{', stopped by a signal' if _state(pid) in 'Tt' else ''})"
+
+
+def _state(pid: int) -> str:
+    """The letter of proc(5) that says what a process does."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "?"

@@ -4,6 +4,7 @@ Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output 
 Outputs of a megabyte and more live in the pool of huge pages.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -24,9 +25,12 @@ from dithc.hcops.checks import (
     typed,
     wrong_shape,
 )
+from dithc.hcops.part import part
 from dithc.hcops.tuning import Blocking, Choice, Layout, choice
+from dithc.native import signatures
 
 Needs = Sequence[bool]
+STREAM = 3  # dimensions of a stream (N, T, D)
 
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -216,6 +220,37 @@ def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
     return out, lse
 
 
+def attention_over(
+    qkv: Tensor, key: Tensor, value: Tensor, num_heads: int, *, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """Attention of the queries in qkv (N, t, 3D) over keys and values (N, T, D) at any strides, but for rows without gaps.
+
+    Where the t queries are a part of T, they have the bits of `attention_forward` over all.
+
+    Returns:
+        The mixed values (N, t, D) in `dtype` (None: qkv's), and the logarithms of the sums of exponentials (N, H, t).
+    """
+    op = "attention_over"
+    n, t, d, k = _heads(op, qkv, num_heads)
+    whole = key.shape[1]
+    for name, of_all in (("key", key), ("value", value)):
+        shape_of(op, name, of_all, (n, whole, d))
+        typed(op, name, of_all[:1, :1, :1], qkv.dtype)
+    _, code = array(op, "qkv", qkv)
+    out = pool().empty((n, t, d), dtype or qkv.dtype)
+    lse = torch.empty((n, num_heads, t), dtype=torch.float32, device="cpu")
+    query = signatures.Heads(qkv.data_ptr(), code, t * 3 * d, k, 3 * d)
+    keys, values = (signatures.Heads(x.data_ptr(), code, x.stride(0), k, x.stride(1)) for x in (key, value))
+    arguments = signatures.AttentionArguments(
+        *(n, t, whole, num_heads, num_heads, k, 1.0 / math.sqrt(k), 0, code, query, keys, values),
+        out=signatures.Heads(out.data_ptr(), TYPES[out.dtype], t * d, k, d),
+        lse=lse.data_ptr(),
+        queries_like=whole,
+    )
+    functions().hc_attention_heads_forward(native.context(), arguments)
+    return out, lse
+
+
 def attention_backward(dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_heads: int) -> Tensor:
     """The gradient of `attention_forward`; the products are of qkv's type."""
     op = "attention_backward"
@@ -256,6 +291,9 @@ def _forward_product(
 ) -> None:
     """c = epilogue(x W^T + b); `epilogue` are the fields of GemmArguments from `before` on."""
     n, k = weight.shape
+    rows_like = 0
+    if part.tokens:
+        rows_like = part.tokens if x.dim() == STREAM else 1
     x_address, x_type = array(op, "x", x)
     weight_address, weight_type = array(op, "weight", weight)
     bias_fields = (None, 0) if bias is None else array(op, "bias", bias)
@@ -263,6 +301,7 @@ def _forward_product(
         tuned,
         *(c.shape[:-1].numel(), n, k, x_address, k, 1, x_type, weight_address, 1, k, weight_type),
         *(c.data_ptr(), n, 1, TYPES[c.dtype], 0, TYPES[dtype], 0, None, *bias_fields, *epilogue),
+        rows_like=rows_like,
     )
 
 
@@ -316,9 +355,10 @@ def _gradient_of_weight(
     )
 
 
-def _gemm(tuned: Blocking | None, *fields: int | None) -> None:
+def _gemm(tuned: Blocking | None, *fields: int | None, rows_like: int = 0) -> None:
     """One product; `fields` are those of GemmArguments in order, the rest of them zero."""
     arguments = native.GemmArguments(*fields)
+    arguments.rows_like = rows_like
     if tuned is not None:
         for name, value in tuned._asdict().items():
             setattr(arguments, name, value)
@@ -326,6 +366,8 @@ def _gemm(tuned: Blocking | None, *fields: int | None) -> None:
 
 
 def _tuned(m: int, n: int, k: int, layout: Layout, dtype: torch.dtype) -> Choice | None:
+    if part.tokens:  # a choice is of a shape, and parts have many
+        return None
     return choice(m, n, k, layout, "bf16" if dtype is torch.bfloat16 else "fp32")
 
 

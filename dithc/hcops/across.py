@@ -1,0 +1,58 @@
+"""Attention of the queries of a part of an image: kernels on keys and values that others have made.
+
+Legend: N batch, t tokens of the part, T of the whole, D width, H heads, K head width.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dithc import native
+from dithc.hcops.active import backend_of
+from dithc.hcops.c import library, matrix
+
+
+def attention_in(
+    memory: Tensor, qkv: Tensor, num_heads: int, *, first: int, meet: Callable[[Any], None]
+) -> tuple[Tensor, Tensor]:
+    """Attention over keys and values that processes have put into one memory, each those of its tokens.
+
+    C kernels alone, so that a block goes on as one call; whoever calls it keeps both results until that has run.
+
+    Args:
+        memory: (N, T, 2D) in qkv's type: keys, then values.
+        qkv: (N, t, 3D), of tokens `first` to `first` + t.
+        num_heads: H.
+        first: see above.
+        meet: given the kernels' functions, has them wait until every process has put its keys and values there.
+
+    Returns:
+        The mixed values (N, t, D), and the logarithms of the sums of exponentials (N, H, t).
+    """
+    n, t, width = qkv.shape
+    size, d, whole = qkv.element_size(), width // 3, memory.shape[1]
+    calls = library.functions()
+    calls.hc_copy_blocks(
+        *(native.context(), n, t, 2 * d * size, qkv.data_ptr() + d * size, t * width * size, width * size),
+        *(memory.data_ptr() + first * 2 * d * size, whole * 2 * d * size, 2 * d * size),
+    )
+    meet(calls)
+    return matrix.attention_over(qkv, memory[:, :, :d], memory[:, :, d:], num_heads)
+
+
+def attention_to(qkv: Tensor, key: Tensor, value: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
+    """Attention of the queries in qkv (N, t, 3D) to some of the keys and values (N, S, D), with what is needed to join several.
+
+    Returns:
+        The mixed values (N, t, D), fp32, and the logarithms of the sums of exponentials (N, H, t).
+    """
+    if backend_of("attention") == "c":
+        return matrix.attention_over(qkv, key, value, num_heads, dtype=torch.float32)
+    query = qkv[..., : qkv.shape[-1] // 3]
+    q, k, v = (
+        x.float().reshape(*x.shape[:2], num_heads, -1).transpose(1, 2) for x in (query, key, value)
+    )  # (N, H, ., K)
+    scores = q @ k.transpose(2, 3) * q.shape[-1] ** -0.5  # (N, H, t, S)
+    return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2), scores.logsumexp(-1)

@@ -1,0 +1,121 @@
+"""Attention whose tokens are cut among ranks: keys and values in memory that they share, or messages between them.
+
+Legend: N rows of a batch, t tokens of this rank, T of an image, D width, H heads, K head width; U, R ranks of Ulysses and ring.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dithc import hcops
+from dithc.comm import Group
+from dithc.hcops import across
+from dithc.hcops.part import part_of
+from dithc.parallel.ranks import Ranks, starts
+
+MEETING_SECONDS = 1800.0
+
+
+class SharedKeys:
+    """Ranks of one node: each puts its keys and values where all read them; the same bits as on one rank.
+
+    Two memories take turns: who is at block b + 1 has met all others there, so block b has been read by everybody before block
+    b + 2 is written.
+    """
+
+    in_sequence = True
+
+    def __init__(self, ranks: Ranks, lengths: Sequence[int]) -> None:
+        self._ranks, self._lengths = ranks, list(lengths)
+        self._first, self._tokens = starts(lengths)[ranks.rank], sum(lengths)
+        self._segment: Any = None
+        self._turn, self._half_bytes = 0, 0
+        self._kept: Any = None
+
+    def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
+        """See `hcops.part.Across`."""
+        n, _, width = qkv.shape
+        shape = n, self._tokens, 2 * width // 3
+        num_bytes = n * self._tokens * shape[2] * qkv.element_size()
+        if num_bytes > self._half_bytes:  # on all ranks alike, who have the same rows
+            self._half_bytes = -(-num_bytes // 4096) * 4096
+            self._segment = Group.segment(2 * self._half_bytes, over=self._ranks.group, timeout_seconds=MEETING_SECONDS)
+        start = self._turn * self._half_bytes
+        memory = self._segment.memory[start : start + num_bytes].view(qkv.dtype).view(shape)
+        self._turn = 1 - self._turn
+        mixed, *self._kept = across.attention_in(memory, qkv, num_heads, first=self._first, meet=self._segment.meet)
+        return mixed
+
+    def absent(self) -> str | None:
+        """The rank that was waited for in vain; None where all came."""
+        return None if self._segment is None else self._segment.absent()
+
+
+class Messages:
+    """Ulysses among U ranks, whose tokens follow each other, ring among R such sets (USP, arXiv 2405.07719).
+
+    Each of the U ranks has all tokens of its set for H / U heads while attention is made: with R = 1 an ordinary call, with the
+    same bits as on one rank. In the ring keys and values of a set travel on while those at hand are used; parts are joined in
+    fp32 by their sums of exponentials, which rounds otherwise.
+    """
+
+    in_sequence = False
+
+    def __init__(self, ulysses: Ranks, ring: Ranks, lengths: Sequence[int]) -> None:
+        """Takes the tokens of all U * R ranks, in order."""
+        self._ulysses, self._ring = ulysses, ring
+        self._sets = [list(lengths[at : at + ulysses.size]) for at in range(0, len(lengths), ulysses.size)]
+        self._tokens = sum(lengths)
+
+    def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
+        """See `hcops.part.Across`."""
+        lengths, mine = self._sets[self._ring.rank], self._ulysses.rank
+        n, _, width = qkv.shape
+        if self._ulysses.size > 1:
+            by_heads = qkv.view(
+                n, lengths[mine], 3, self._ulysses.size, -1
+            )  # heads of rank u of each part: (..., u, D / U)
+            sent = [by_heads[..., rank, :].contiguous() for rank in range(self._ulysses.size)]
+            got = self._ulysses.swapped(sent, [(n, length, 3, width // 3 // self._ulysses.size) for length in lengths])
+            whole = torch.cat(got, dim=1).flatten(2)  # (N, tokens of the set, 3 D / U)
+        else:
+            whole = qkv
+        heads = num_heads // self._ulysses.size
+        mixed = self._round(whole, heads) if self._ring.size > 1 else self._alone(whole, heads)
+        if self._ulysses.size == 1:
+            return mixed
+        parts = [part.contiguous() for part in torch.split(mixed, lengths, dim=1)]
+        back = self._ulysses.swapped(parts, [(n, lengths[mine], mixed.shape[2])] * self._ulysses.size)
+        return torch.cat(back, dim=2)  # (N, t, D)
+
+    def absent(self) -> str | None:
+        """Those who do not answer messages are named where these are waited for."""
+        return None
+
+    def _alone(self, qkv: Tensor, num_heads: int) -> Tensor:
+        with part_of(self._tokens):
+            return hcops.attention(qkv, num_heads)
+
+    def _round(self, qkv: Tensor, num_heads: int) -> Tensor:
+        n, _, width = qkv.shape
+        block = qkv[..., width // 3 :].contiguous()  # (N, S, 2 D / U): keys, then values
+        out, best = torch.empty(0), torch.empty(0)
+        for turn in range(self._ring.size):
+            source = (self._ring.rank - turn - 1) % self._ring.size
+            coming = None
+            if turn + 1 < self._ring.size:
+                coming = self._ring.passed_on(block, (n, sum(self._sets[source]), block.shape[2]))
+            key, value = block.chunk(2, dim=-1)
+            mixed, lse = across.attention_to(qkv, key, value, num_heads)
+            mixed = mixed.view(*mixed.shape[:2], num_heads, -1)  # (N, t, H, K) fp32
+            if turn == 0:
+                out, best = mixed, lse
+            else:
+                joint = torch.logaddexp(best, lse)  # (N, H, t)
+                old, new = ((part - joint).exp().transpose(1, 2).unsqueeze(3) for part in (best, lse))
+                out, best = out * old + mixed * new, joint
+            if coming is not None:
+                block = coming()
+        return out.flatten(2).to(qkv.dtype)

@@ -1,0 +1,117 @@
+"""The call of a network, cut among ranks: rows of its batch first, then tokens of each image.
+
+Legend: N rows of a batch (images, or both branches of their guidance), n of this rank; Z latent channels, h, w latent; T tokens,
+t of this rank, D width, p side of a patch.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from dithc.hcops import vector
+from dithc.hcops.part import Across, part_of
+from dithc.log import problem
+from dithc.model import DiT
+from dithc.parallel.ranks import Ranks, cut, starts
+
+ALONE = Ranks()
+
+
+class Denoiser:
+    """A DiT as samplers call it, `(x (N, Z, h, w), t (N), y (N)) -> (N, Z or 2Z, h, w)` in fp32, by several ranks.
+
+    A row has the same bits whatever the rows beside it and however its tokens are cut (but for a ring, see `attention.Messages`),
+    where the C kernels serve.
+    """
+
+    def __init__(
+        self,
+        model: DiT,
+        *,
+        bf16: bool = False,
+        rows: Ranks = ALONE,
+        tokens: Ranks = ALONE,
+        over: Across | None = None,
+    ) -> None:
+        """Takes what is cut.
+
+        Args:
+            model: in evaluation mode.
+            bf16: whether products are of bf16 (autocast).
+            rows: who share the rows of a batch; each has all tokens of its rows, or with `tokens` a part of them.
+            tokens: who share the tokens of an image.
+            over: their attention; None where there is one of them.
+        """
+        self.model = model
+        self._bf16, self._rows, self._tokens, self._over = bf16, rows, tokens, over
+        self._lengths = cut(model.config.num_tokens, tokens.size)
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        """x (N, Z, h, w), t (N), y (N); the whole output, on every rank."""
+        lengths = cut(len(x), self._rows.size)
+        if len(x) < self._rows.size:  # too few to be shared: everybody makes them
+            return self._of_rows(x, t, y)
+        first = starts(lengths)[self._rows.rank]
+        mine = slice(first, first + lengths[self._rows.rank])
+        return self._rows.joined(self._of_rows(x[mine], t[mine], y[mine]), lengths)
+
+    def _of_rows(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        config = self.model.config
+        with (
+            torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16),
+            part_of(config.num_tokens, self._over),
+        ):
+            if self._tokens.size == 1:
+                output: Tensor = self.model(x, t, y)
+                return output.float()
+            try:
+                patches = self._strip(x, t, y)
+            except ValueError as error:
+                raise self._explained(error) from error
+            patches = self._tokens.joined(patches, self._lengths, dim=1)  # (n, T, p*p*out)
+            return vector.unpatchify(patches, config.grid[0], config.patch_size).float()
+
+    def _strip(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        """The patches (n, t, p*p*out) of this rank's tokens."""
+        model, p = self.model, self.model.config.patch_size
+        first = starts(self._lengths)[self._tokens.rank]
+        mine = slice(first, first + self._lengths[self._tokens.rank])
+        rows, columns = model.config.grid
+        # An image of one row of patches has exactly these tokens.
+        by_token = (
+            x.reshape(*x.shape[:2], rows, p, columns, p).permute(0, 1, 3, 2, 4, 5).flatten(3, 4)
+        )  # (n, Z, p, T, p)
+        tokens = model.x_embedder(by_token[:, :, :, mine].flatten(3)) + model.pos_embed[:, mine]  # (n, t, D)
+        c = model.t_embedder(t) + model.y_embedder(y)  # (n, D)
+        with _rotated_from(model, mine):
+            for block in model.blocks:
+                tokens = block(tokens, c)
+        patches: Tensor = model.final_layer(tokens, c)
+        return patches
+
+    def _explained(self, error: ValueError) -> Exception:
+        absent = None if self._over is None else self._over.absent()
+        if absent is None:
+            return error
+        return problem(
+            "ranks that share an image",
+            got=f"{absent} has ended, is stopped, or has not come: {error}",
+            expected="all of them at every block",
+            remedy="look at the log of that rank, then start again: finished shards are kept",
+        )
+
+
+@contextmanager
+def _rotated_from(model: DiT, mine: slice) -> Iterator[None]:
+    """The blocks of a model, with the rotations of these tokens alone."""
+    whole = [block.attn.rotary for block in model.blocks]  # type: ignore[union-attr]
+    try:
+        for block, tables in zip(model.blocks, whole, strict=True):
+            block.attn.rotary = tuple(table if table is None else table[mine] for table in tables)  # type: ignore[union-attr]
+        yield
+    finally:
+        for block, tables in zip(model.blocks, whole, strict=True):
+            block.attn.rotary = tables  # type: ignore[union-attr]

@@ -36,6 +36,7 @@ def guided(
     channels: Channels = "all",
     guide: Model | None = None,
     interval: tuple[float, float] | None = None,
+    both: "Both | None" = None,
 ) -> Denoise:
     """Builds `denoise(x, t)`, which runs both halves of the guidance: in one batch, where they are of one model.
 
@@ -53,6 +54,8 @@ def guided(
             place of the model itself (arXiv 2504.01521).
         interval: the least and the greatest timestep that is guided, both included; the others run the labelled half alone.
             None for all. `denoise` is then to be called with one timestep for all images.
+        both: makes the two calls where they are not one batch, and gives what they return; None: one after the other. Ranks may
+            share them so.
 
     Raises:
         UserError: unknown `channels`; guidance asked of a model without a null label; a null condition of another shape, or two.
@@ -63,7 +66,7 @@ def guided(
         return lambda x, t: model(x, t, labels)
     away = _away(labels, null_label, null)
     if guide is not None:
-        halves = _of_two(model, guide, labels, labels if away is ABSENT else away)
+        halves = _of_two(model, guide, labels, labels if away is ABSENT else away, both)
     elif away is ABSENT:
         raise problem(
             "classifier-free guidance",
@@ -72,7 +75,11 @@ def guided(
             remedy="train with class_dropout_prob above 0, or sample with scale 1",
         )
     else:
-        halves = _in_one_batch(model, labels, away) if isinstance(away, Tensor) else _of_two(model, model, labels, away)
+        halves = (
+            _in_one_batch(model, labels, away)
+            if isinstance(away, Tensor)
+            else _of_two(model, model, labels, away, both)
+        )
     low, high = (-math.inf, math.inf) if interval is None else interval
 
     def denoise(x: Tensor, t: Tensor) -> Tensor:
@@ -85,6 +92,9 @@ def guided(
 
     return denoise
 
+
+Both = Callable[[Callable[[], Tensor], Callable[[], Tensor]], tuple[Tensor, Tensor]]
+"""Two calls -> what they return."""
 
 Halves = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(x (N, C, h, w), timesteps (N)) -> the output to move to and that to move away from, (N, C or 2C, h, w) each."""
@@ -118,8 +128,10 @@ def _in_one_batch(model: Model, labels: Tensor, away: Tensor) -> Halves:
     return halves
 
 
-def _of_two(model: Model, guide: Model, labels: Any, away: Any) -> Halves:
-    return lambda x, t: (model(x, t, labels), guide(x, t, away))
+def _of_two(model: Model, guide: Model, labels: Any, away: Any, both: Both | None) -> Halves:
+    if both is None:
+        return lambda x, t: (model(x, t, labels), guide(x, t, away))
+    return lambda x, t: both(lambda: model(x, t, labels), lambda: guide(x, t, away))
 
 
 def guidance_offset(output: Tensor, away: Tensor, rows: Tensor, *, channels: int, share: float) -> Tensor:

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
+from dithc.native import contexts
 from dithc.native.signatures import STATUS_FUNCTIONS
 
 # By hc_step of kernels/include/hcops.h.
@@ -56,9 +57,9 @@ class Sequence:
         self._record(STEPS.index("hc_attention_heads_forward"), context, (ctypes.addressof(arguments),))
 
     def hc_exchange_meet(self, exchange: int, number: int, timeout_nanoseconds: int, out_rank: ctypes.c_int) -> None:
-        """Records a meeting with the other processes; behind something that has a context."""
+        """Records a meeting with the other processes."""
         words = (exchange, number, timeout_nanoseconds, ctypes.addressof(out_rank))
-        self._record(STEPS.index("hc_exchange_meet"), self._context, words)
+        self._record(STEPS.index("hc_exchange_meet"), self._context or contexts.context(), words)
 
     def _record(self, step: int, context: int, words: tuple[int | None, ...]) -> None:
         self._context = context

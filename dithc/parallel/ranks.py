@@ -40,17 +40,23 @@ class Ranks:
         return torch.cat(parts, dim=dim)
 
     def collected(self, part: Tensor, lengths: Sequence[int]) -> Tensor | None:
-        """As `joined` along the first dimension, for the first rank alone; None on the others."""
+        """As `joined` along the first dimension, for the first rank alone; None on the others.
+
+        Args:
+            part: of this rank; not looked at where it is empty.
+            lengths: of each part, none longer than the one before.
+        """
         if self.size == 1:
             return part
         import torch.distributed as distributed
 
         if self.rank > 0:
-            distributed.send(part.contiguous(), group=self.group, group_dst=0)
+            if lengths[self.rank] > 0:
+                distributed.send(part.contiguous(), group=self.group, group_dst=0)
             return None
-        parts = [part, *(part.new_empty((length, *part.shape[1:])) for length in lengths[1:])]
-        for rank in range(1, self.size):
-            distributed.recv(parts[rank], group=self.group, group_src=rank)
+        parts = [part, *(part.new_empty((length, *part.shape[1:])) for length in lengths[1:] if length > 0)]
+        for rank, coming in enumerate(parts[1:], start=1):  # the first ones are the longer ones
+            distributed.recv(coming, group=self.group, group_src=rank)
         return torch.cat(parts)
 
     def swapped(self, parts: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:

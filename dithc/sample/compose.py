@@ -4,11 +4,13 @@ Legend: N images; C bands, H, W image.
 """
 
 import time
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dithc.cluster import deadline
 from dithc.comm import Group
@@ -17,6 +19,7 @@ from dithc.data import Tiles, write_png
 from dithc.diffusion import Objective
 from dithc.latents import Latents, open_codec
 from dithc.log import logger, problem, progress
+from dithc.parallel import Degrees, Team, Work, groups_of, least, rounds
 from dithc.runs import Manifest, digest, sha256_file
 from dithc.sample.generate import Images
 from dithc.sample.job import Job
@@ -25,6 +28,8 @@ from dithc.sample.reconstruct import Reconstructions
 from dithc.sample.shards import SHARD_IMAGES, Shards, batches, grid
 
 NOT_IN_IDENTITY = {"images"}  # image i does not depend on how many there are
+# Ranks that share an image or a shard wait for each other at every step, and while one of them writes a shard.
+MEETING_SECONDS, STOPPED_SECONDS = 1800.0, 10.0
 SHARD_GRACE, LEAVING_SECONDS = 1.3, 15.0  # of the slowest shard so far; and for leaving
 LABELS_NOTE = "uniform over the classes with train samples, from (seed, index)"
 log = logger(__name__)
@@ -57,7 +62,7 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
     identity = digest(decided | ({"codec": meta["codec"]} if job.evaluation.at == "codec" else {}))
     shards = Shards(folder=job.out.parent, total=images.count, identity=identity)
     missing = group.broadcast_object(_missing(shards) if group.rank == 0 else None)
-    is_whole = _make(images, shards, missing[group.rank :: group.size], job=job, group=group)
+    is_whole = _make(images, shards, missing, job=job, group=group)
     if group.any(not is_whole):
         return None
     numbers = _numbers(job, shards, meta=meta, ranks=group.size)
@@ -145,37 +150,84 @@ def _missing(shards: Shards) -> list[int]:
     return missing
 
 
-def _make(images: Images | Reconstructions, shards: Shards, mine: list[int], *, job: Job, group: Group) -> bool:
-    """Makes the shards of this rank; false where it stopped because the job will be ended before the next is made.
+def _make(images: Images | Reconstructions, shards: Shards, missing: list[int], *, job: Job, group: Group) -> bool:
+    """Makes shards, each by a group of ranks; false where this one stopped because the job will be ended before the next is made.
 
     The first shard is begun in any case, so that a job that starts again and again gets on.
     """
+    degrees = _degrees(images, shards, missing, job=job, group=group)
+    groups = groups_of(degrees, ranks=group.size)
+    images.team = team = Team.of(group, degrees, groups)
+    mine = missing[team.number :: len(groups)] if team.number is not None else []
+    group.wait_at_most(MEETING_SECONDS, stopped_seconds=STOPPED_SECONDS)
     steps, batch = images.steps, min(job.evaluation.batch, SHARD_IMAGES)
-    total = sum(len(shards.indices(shard)) for shard in mine)
+    total = sum(len(team.mine(shards.indices(shard))) for shard in mine)
     made, slowest = 0, 0.0
+    is_whole = True
     label = f"sample {job.name}"
     with progress(total=total * steps, label=label, unit="image-steps", quiet=group.rank > 0 or not mine) as bar:
         for shard in mine:
             left = deadline.seconds_left()
-            if slowest and left is not None and left < SHARD_GRACE * slowest + LEAVING_SECONDS:
-                log.warning(f"stopping: {left:.0f} s of the walltime left, a shard takes {slowest:.0f} s")
-                return False
-            begun = time.monotonic()
-            parts = []
-            for part in batches(shards.indices(shard), batch):
+            is_late = bool(slowest) and left is not None and left < SHARD_GRACE * slowest + LEAVING_SECONDS
+            if team.members.any(is_late):
+                log.warning(f"stopping: {left or 0:.0f} s of the walltime left, a shard takes {slowest:.0f} s")
+                is_whole = False
+                break
+            begun, parts = time.monotonic(), []
+            for part in batches(team.mine(shards.indices(shard)), batch):
                 on_step = _reporter(bar, images=len(part), made=made, total=total)
                 parts.append(images.images(part, on_step=on_step))  # (N, C, H, W)
                 made += len(part)
-            decoded = torch.cat(parts)  # (shard, C, H, W)
-            shards.write(
-                shard,
-                images=decoded.numpy(),
-                rgb=images.codec.to_rgb(decoded),
-                labels=images.labels(shards.indices(shard)),
-                seconds=time.monotonic() - begun,
-            )
+            _write(images, shards, shard, parts, team=team, begun=begun)
             slowest = max(slowest, time.monotonic() - begun)
-    return True
+    group.wait_at_most(None, stopped_seconds=STOPPED_SECONDS)  # the others may be at their last shard for hours
+    return is_whole
+
+
+def _degrees(
+    images: Images | Reconstructions, shards: Shards, missing: list[int], *, job: Job, group: Group
+) -> Degrees:
+    """How the shards that are missing are cut among the ranks; the same on all of them."""
+    nodes = group.gather_objects(group.node)
+    each = [len(list(ranks)) for _, ranks in groupby(nodes)]
+    is_even = len(set(each)) == 1 and len(each) == len(set(nodes))
+    config = images.model.config if isinstance(images, Images) else None
+    work = Work(
+        shards=[len(shards.indices(shard)) for shard in missing],
+        branches=1 if config is None or job.evaluation.guidance == 1.0 else 2,
+        tokens=config.num_tokens if config else 1,
+        heads=config.num_heads if config else 0,
+    )
+    degrees = least(work, ranks=group.size, ranks_a_node=each[0] if is_even else 1, fixed=dict(job.degrees))
+    if group.size > 1 and missing:
+        ideal = sum(work.shards) * work.branches / group.size
+        busy, teams = ideal / rounds(degrees, work, ranks=group.size), group.size // degrees.size
+        log.info(
+            f"{len(missing)} shard(s) by {teams} group(s) of {degrees.size} rank(s) each ({degrees}): "
+            f"{min(1.0, busy):.0%} of {group.size} ranks busy"
+        )
+    return degrees
+
+
+def _write(
+    images: Images | Reconstructions,
+    shards: Shards,
+    shard: int,
+    parts: list[Tensor],
+    *,
+    team: Team,
+    begun: float,
+) -> None:
+    """Collects a shard on the first rank of its group, which writes it."""
+    decoded = team.collected(torch.cat(parts) if parts else None, shards.indices(shard))  # (shard, C, H, W)
+    if decoded is not None:
+        shards.write(
+            shard,
+            images=decoded.numpy(),
+            rgb=images.codec.to_rgb(decoded),
+            labels=images.labels(shards.indices(shard)),
+            seconds=(time.monotonic() - begun) * team.members.size,
+        )
 
 
 def _reporter(bar: progress, *, images: int, made: int, total: int) -> Any:

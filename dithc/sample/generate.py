@@ -14,14 +14,20 @@ from torch import Tensor
 from dithc import diffusion
 from dithc.config import training
 from dithc.model import DiT
+from dithc.parallel import Denoiser, Team
 from dithc.sample.seeds import generator_of, label_of
+
+Both = Callable[[Callable[[], Tensor], Callable[[], Tensor]], tuple[Tensor, Tensor]]
+"""Two calls -> what they return."""
 
 OnStep = Callable[[int, int], None]
 """Called after each step with the number of steps done and of all."""
 
 
 Predictor = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(x (N, Z, h, w), timesteps (N), labels (N)) -> output (N, Z or 2Z, h, w)."""
+"""(x (N, Z, h, w), timesteps (N), labels (N)) -> output (N, Z or 2Z, h, w) fp32."""
+
+ALONE = Team()
 
 
 class Decoder(Protocol):
@@ -65,8 +71,11 @@ class Images:
         objective: diffusion.Objective,
         bf16: bool,
         guide: DiT | None = None,
+        team: Team = ALONE,
     ) -> None:
+        """Takes what decides the images, and the ranks that make them together."""
         self.model, self.guide, self.codec, self.evaluation = model, guide, codec, evaluation
+        self.team = team
         self.classes, self.objective, self.bf16 = classes, objective, bf16
         self.count, self.steps = evaluation.images, evaluation.steps
         self.shape = (model.config.in_channels, *model.config.size)
@@ -84,6 +93,7 @@ class Images:
             noise=[generator_of(self.evaluation.seed, index) for index in indices],
             shape=self.shape,
             on_step=on_step,
+            both=self.team.both,
         )
 
     def changed(self, **settings: Any) -> "Images":
@@ -97,6 +107,7 @@ class Images:
             objective=self.objective,
             bf16=self.bf16,
             guide=self.guide,
+            team=self.team,
         )
 
     def network_evaluations(self) -> int:
@@ -109,12 +120,18 @@ class Images:
             return torch.zeros_like(x)
 
         guide = count if self.guide is not None else None
-        self._sample(count, guide=guide, labels=torch.zeros(1), noise=[torch.Generator()], shape=(1, 1, 1))
+        self._sample(
+            count, guide=guide, both=ALONE.both, labels=torch.zeros(1), noise=[torch.Generator()], shape=(1, 1, 1)
+        )
         return rows
 
     def images(self, indices: Sequence[int], *, on_step: OnStep | None = None) -> Tensor:
-        """Samples, decoded: float32 (N, C, H, W) in scaled units."""
-        return self.codec.decode(self.latents(indices, on_step=on_step))
+        """Samples, decoded: float32 (N, C, H, W) in scaled units.
+
+        Image by image: the bits of a convolution may depend on how many go through it at once.
+        """
+        latents = self.latents(indices, on_step=on_step)
+        return torch.cat([self.codec.decode(latent) for latent in torch.split(latents, 1)])
 
     def _sample(
         self,
@@ -124,6 +141,7 @@ class Images:
         labels: Tensor,
         noise: Sequence[torch.Generator],
         shape: tuple[int, int, int],
+        both: Both,
         on_step: OnStep | None = None,
     ) -> Tensor:
         chosen, last = self.evaluation, self.objective.last
@@ -136,6 +154,7 @@ class Images:
             channels=chosen.guidance_channels,
             guide=guide,
             interval=(interval[0] * last, interval[1] * last) if interval is not None else None,
+            both=both,
         )
         denoise = self.objective.sampled(denoise, epsilon_scaling=chosen.epsilon_scaling)
         # Pixels are clipped to [-1, 1] in the training data, so their prediction may be; latents have no bound.
@@ -165,9 +184,6 @@ class Images:
         )
 
     def _predictor(self, model: DiT) -> Predictor:
-        def predict(x: Tensor, t: Tensor, y: Tensor) -> Tensor:
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.bf16):
-                output: Tensor = model(x, t, y)
-            return output.float()  # (N, Z or 2Z, h, w)
-
-        return predict
+        team = self.team
+        over = team.over(model.config.num_tokens)
+        return Denoiser(model, bf16=self.bf16, rows=team.rows, tokens=team.tokens, over=over)

@@ -1,6 +1,7 @@
 """What a sampling is asked to do."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ class Job:
         codec: manifest of that codec, where it was trained here.
         snapshots: steps of the checkpoints of which `evaluation.ema` is made; empty where no length is asked for.
         out: the manifest to write; shards stand beside it.
+        degrees: of how a shard is cut among ranks, those that are given (see `dithc.parallel.Degrees`).
     """
 
     name: str
@@ -34,3 +36,4 @@ class Job:
     codec: Path | None
     out: Path
     snapshots: tuple[int, ...] = ()
+    degrees: Mapping[str, int] = field(default_factory=dict)

@@ -12,7 +12,8 @@ from dithc.config import training
 from dithc.data import Rows, Tiles
 from dithc.latents import Codec
 from dithc.log import problem
-from dithc.sample.generate import OnStep
+from dithc.parallel import Team
+from dithc.sample.generate import ALONE, OnStep
 
 
 class Reconstructions:
@@ -27,12 +28,14 @@ class Reconstructions:
         rows: of the tiles, in the order of the images.
         count: their number.
         steps: of an image, of which `images` tells.
+        team: the ranks that make a shard together.
     """
 
     steps = 1
+    team: Team
 
     def __init__(self, codec: Codec, tiles: Tiles, *, evaluation: training.Evaluation) -> None:
-        self.codec, self._tiles = codec, tiles
+        self.codec, self._tiles, self.team = codec, tiles, ALONE
         self.rows = _drawn(tiles.rows(evaluation.real_split), evaluation)
         self.count = len(self.rows)
 

@@ -500,7 +500,7 @@ typedef enum {
     HC_STEP_ROTATE_HEADS_BACKWARD = 11,
     HC_STEP_ATTENTION_HEADS_FORWARD = 12,
     HC_STEP_COPY_BLOCKS = 13,
-    HC_STEP_MEET = 14
+    HC_STEP_EXCHANGE_MEET = 14
 } hc_step;
 
 /* Operators one after the other: for each its hc_step, then its words. Stops at the first that fails, with its status; what

@@ -23,7 +23,9 @@ static void run(void *arguments, int thread, int num_threads) {
 int hc_copy_blocks(hc_context *context, int64_t blocks, int64_t rows, int64_t bytes, const void *source, int64_t source_block,
                    int64_t source_row, void *out_target, int64_t target_block, int64_t target_row) {
     const int64_t all = hc_count(blocks, rows, bytes);
-    if (!hc_is_context(context) || all < 0 || (all > 0 && (source == NULL || out_target == NULL))) {
+    const int are_apart = hc_count(blocks, source_block, 1) >= 0 && hc_count(rows, source_row, 1) >= 0 &&
+                          hc_count(blocks, target_block, 1) >= 0 && hc_count(rows, target_row, 1) >= 0;
+    if (!hc_is_context(context) || all < 0 || !are_apart || (all > 0 && (source == NULL || out_target == NULL))) {
         return HC_BAD_ARGUMENT;
     }
     if (all > 0) {

@@ -63,7 +63,36 @@ CALLS = {
     "hc_rotate_heads_backward": lambda: matrix.rotate_heads_backward(
         _randn(*QKV, dtype=BF16), _randn(*QKV, dtype=BF16, seed=1), HEADS, *_constants(), 0.25
     ),
+    "hc_attention_heads_forward": lambda: matrix.attention_over(
+        _randn(*QKV, dtype=BF16), _randn(N, T + 2, D, dtype=BF16), _randn(N, T + 2, D, dtype=BF16, seed=1), HEADS
+    ),
+    "hc_copy_blocks": lambda: _copied(_randn(N, T, 3 * D)),
+    "hc_exchange_meet": lambda: _met(),
 }
+
+
+def _copied(x: torch.Tensor) -> torch.Tensor:
+    """The middle third of each row."""
+    out = torch.zeros(N, T + 1, D)
+    functions().hc_copy_blocks(
+        *(native.context(), N, T, 4 * D, x.data_ptr() + 4 * D, 12 * D * T, 12 * D),
+        *(out.data_ptr() + 4 * D, 4 * D * (T + 1), 4 * D),
+    )
+    return out
+
+
+def _met() -> torch.Tensor:
+    """Where the counter of the only process stands, which met itself."""
+    memory = torch.zeros(1 << 14, dtype=torch.uint8)
+    start = -memory.data_ptr() % 64
+    handle, gone = ctypes.c_void_p(), ctypes.c_int(-1)
+    native.library().hc_exchange_attach(memory.data_ptr() + start, native.context(), 0, 1, 1, 64, ctypes.byref(handle))
+    functions().hc_exchange_meet(handle.value, 6, 10**9, gone)
+    _living.append((memory, handle, gone))
+    return memory[start : start + 4].view(torch.int32)
+
+
+_living: list[object] = []  # what is recorded has to live until it runs
 
 
 def test_numbers_of_steps_are_those_of_the_header() -> None:
@@ -74,7 +103,8 @@ def test_numbers_of_steps_are_those_of_the_header() -> None:
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_has_as_many_words_as_its_function_arguments(name: str) -> None:
     (words,) = re.findall(rf"\[HC_STEP_{name.removeprefix('hc_').upper()}\] = \{{\w+, (\d+)\}}", SOURCE)
-    assert int(words) == len(signatures.STATUS_FUNCTIONS[name]) - 1
+    has_context = name != "hc_exchange_meet"
+    assert int(words) == len(signatures.STATUS_FUNCTIONS[name]) - has_context
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -92,6 +122,16 @@ def _tensors(found: object) -> tuple[torch.Tensor, ...]:
 
 def test_every_step_is_called_here() -> None:
     assert list(CALLS) == list(STEPS)
+
+
+def test_blocks_are_copied_to_where_they_lie_apart() -> None:
+    x = _randn(N, T, 3 * D)
+    assert torch.equal(_copied(x)[:, 1:], x[:, :, D : 2 * D])
+    assert not _copied(x)[:, 0].any()
+
+
+def test_a_meeting_counts_on() -> None:
+    assert _met().item() == 7
 
 
 def test_steps_run_in_order_and_all_at_the_end() -> None:

@@ -73,7 +73,7 @@ def test_searched_times_are_nearer_to_many_steps_on_paths_that_were_not_searched
 class Gaussian:
     """A network that knows the velocity of data N(mean, std^2) by channel: paths keep their distance in deviations."""
 
-    config = SimpleNamespace(in_channels=3, size=(2, 2), null_label=1)
+    config = SimpleNamespace(in_channels=3, size=(2, 2), null_label=1, num_tokens=1)
     means = torch.tensor([0.5, -1.0, 0.0]).reshape(3, 1, 1)
     stds = torch.tensor([0.05, 0.1, 0.2]).reshape(3, 1, 1)
 

@@ -109,4 +109,5 @@ def job_of(experiment: "Experiment", args: argparse.Namespace) -> "Job":
         codec=args.codec,
         out=args.out,
         snapshots=tuple(experiment.snapshots_of(evaluation)),
+        degrees=experiment.machine.sampling.given,
     )

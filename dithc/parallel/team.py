@@ -1,0 +1,138 @@
+"""The ranks that make a shard together, and what each of them makes of it.
+
+Legend: R ranks of the group that makes a shard: data parts of its images, in each of them branches of guidance, in each of those
+parts of the tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dithc.comm import Group
+from dithc.hcops.part import Across
+from dithc.log import problem
+from dithc.parallel.attention import Messages, SharedKeys
+from dithc.parallel.degrees import Degrees
+from dithc.parallel.ranks import Ranks, cut, starts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Team:
+    """What this rank is in the group that makes a shard; one rank alone by default.
+
+    Attributes:
+        degrees: how it is cut.
+        number: of the group, from 0; None for a rank that is in none.
+        members: all of its ranks.
+        data: which part of a shard's images this rank makes, and of how many.
+        leaders: the first rank of each of these parts; None on the others.
+        rows: those who share the rows of a batch.
+        tokens: those who share the tokens of an image.
+        ulysses: likewise by heads.
+        ring: likewise in sets that pass their keys and values on.
+    """
+
+    degrees: Degrees = field(default_factory=Degrees)
+    number: int | None = 0
+    members: Ranks = field(default_factory=Ranks)
+    data: tuple[int, int] = (0, 1)
+    leaders: Ranks | None = field(default_factory=Ranks)
+    rows: Ranks = field(default_factory=Ranks)
+    tokens: Ranks = field(default_factory=Ranks)
+    ulysses: Ranks = field(default_factory=Ranks)
+    ring: Ranks = field(default_factory=Ranks)
+
+    @classmethod
+    def of(cls, group: Group, degrees: Degrees, groups: Sequence[Sequence[int]]) -> "Team":
+        """The part of this rank; every rank calls it with the same.
+
+        Args:
+            group: the connected ranks.
+            degrees: of each group.
+            groups: disjoint, of `degrees.size` ranks each; tokens innermost, then branches, then images.
+
+        Raises:
+            UserError: ranks that are to share keys and values are on several nodes.
+        """
+        if group.size == 1:
+            return cls()
+        inner, shard = degrees.tokens, degrees.size
+        sets = degrees.ulysses
+        cuts = {
+            "members": [list(range(shard))],
+            "leaders": [list(range(0, shard, inner * degrees.cfg))],
+            "rows": [
+                [at + branch * inner + token for branch in range(degrees.cfg)]
+                for at in range(0, shard, inner * degrees.cfg)
+                for token in range(inner)
+            ],
+            "tokens": [list(range(at, at + inner)) for at in range(0, shard, inner)],
+            "ulysses": [list(range(at, at + sets)) for at in range(0, shard, sets)],
+            "ring": [
+                list(range(at + place, at + inner, sets)) for at in range(0, shard, inner) for place in range(sets)
+            ],
+        }
+        if degrees.shared > 1:
+            _check_nodes(group, [[members[i] for i in part] for members in groups for part in cuts["tokens"]])
+            cuts["ulysses"] = cuts["ring"] = [[i] for i in range(shard)]
+        found: dict[str, Ranks | None] = {}
+        for name, parts in cuts.items():
+            of_world = [[members[i] for i in part] for members in groups for part in parts]
+            made = group.part(of_world)
+            mine = next((part for part in of_world if group.rank in part), None)
+            found[name] = None if mine is None else Ranks(mine.index(group.rank), len(mine), made)
+        number = next((number for number, members in enumerate(groups) if group.rank in members), None)
+        if number is None:
+            return cls(number=None, leaders=None)
+        place = list(groups[number]).index(group.rank)
+        data = place // (inner * degrees.cfg), degrees.data
+        return cls(degrees=degrees, number=number, data=data, **found)  # type: ignore[arg-type]
+
+    def over(self, num_tokens: int) -> Across | None:
+        """Their attention, of images of so many tokens."""
+        if self.tokens.size == 1:
+            return None
+        lengths = cut(num_tokens, self.tokens.size)
+        if self.degrees.shared > 1:
+            return SharedKeys(self.tokens, lengths)
+        return Messages(self.ulysses, self.ring, lengths)
+
+    def mine(self, indices: Sequence[int]) -> Sequence[int]:
+        """The images of a shard that this rank makes, or has a part in."""
+        part, parts = self.data
+        lengths = cut(len(indices), parts)
+        first = starts(lengths)[part]
+        return indices[first : first + lengths[part]]
+
+    def both(self, one: Callable[[], Tensor], other: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+        """What two calls return, (N, ...) each of one shape: each call by a branch, where there are two."""
+        if self.rows.size == 1:
+            return one(), other()
+        mine = (one, other)[self.rows.rank]()
+        first, second = self.rows.joined(mine.unsqueeze(0), [1, 1])
+        return first, second
+
+    def collected(self, images: Tensor | None, of: Sequence[int]) -> Tensor | None:
+        """The images of a shard, on the group's first rank; None on the others.
+
+        Args:
+            images: those that this rank's part has made; None where that is none. Read on its first rank.
+            of: the indices of the shard.
+        """
+        if self.leaders is None:
+            return None
+        return self.leaders.collected(torch.empty(0) if images is None else images, cut(len(of), self.data[1]))
+
+
+def _check_nodes(group: Group, parts: Sequence[Sequence[int]]) -> None:
+    nodes = group.gather_objects(group.node)
+    for part in parts:
+        if len({nodes[rank] for rank in part}) > 1:
+            raise problem(
+                "machine.sampling.shared_degree",
+                got=f"ranks {', '.join(map(str, part))} on {', '.join(dict.fromkeys(nodes[rank] for rank in part))}",
+                expected="ranks of one node, which see the same memory",
+                remedy="lower it to the ranks of a node, or share tokens by `ulysses_degree` and `ring_degree`",
+            )

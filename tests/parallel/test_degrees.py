@@ -1,0 +1,77 @@
+"""Which degrees go together, and which are done first."""
+
+import pytest
+
+from dithc.log import UserError
+from dithc.parallel import Degrees, Work, groups_of, least, rounds
+from dithc.parallel.ranks import cut, starts
+
+
+def shards(images: int) -> list[int]:
+    return [min(64, images - at) for at in range(0, images, 64)]
+
+
+def busy(work: Work, ranks: int, degrees: Degrees) -> float:
+    return sum(work.shards) * work.branches / ranks / rounds(degrees, work, ranks=ranks)
+
+
+def test_ten_thousand_images_keep_a_thousand_ranks_busy() -> None:
+    work = Work(shards=shards(10_000), branches=2, tokens=256, heads=16)
+    found = least(work, ranks=1024, ranks_a_node=4)
+    assert busy(work, 1024, found) >= 0.95
+    assert busy(work, 1024, Degrees()) < 0.16  # a rank a shard
+    assert len(groups_of(found, ranks=1024)) * found.size == 1024
+
+
+@pytest.mark.parametrize(
+    ("images", "branches", "ranks", "expected"),
+    [
+        (64, 1, 2, Degrees(data=2)),
+        (1, 2, 2, Degrees(cfg=2)),
+        (1, 1, 2, Degrees(shared=2)),
+        (1, 2, 4, Degrees(cfg=2, shared=2)),
+        (2, 2, 8, Degrees(data=2, cfg=2, shared=2)),
+        (10_000, 2, 157, Degrees()),
+    ],
+)
+def test_images_first_then_branches_then_tokens(images, branches, ranks, expected) -> None:
+    work = Work(shards=shards(images), branches=branches, tokens=256, heads=16)
+    assert least(work, ranks=ranks, ranks_a_node=ranks) == expected
+
+
+def test_tokens_are_shared_in_memory_on_one_node_alone() -> None:
+    work = Work(shards=[1], tokens=256, heads=16)
+    assert least(work, ranks=8, ranks_a_node=4) == Degrees(shared=4)
+    assert least(work, ranks=8, ranks_a_node=4, fixed={"ulysses": 4, "ring": 2}) == Degrees(ulysses=4, ring=2)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "words"),
+    [
+        ({"cfg": 2}, "no guidance"),
+        ({"shared": 3}, "whole times"),
+        ({"ulysses": 3}, "16 heads are no multiple of 3"),
+        ({"ring": 5}, "5 ranks, and there are 4"),
+        ({"data": 4, "shared": 2}, "there are 4"),
+        ({"shared": 2, "ring": 2}, "shared memory, or by messages"),
+    ],
+)
+def test_degrees_that_do_not_go_are_refused(fixed, words) -> None:
+    with pytest.raises(UserError) as error:
+        least(Work(shards=[64], tokens=256, heads=16), ranks=4, ranks_a_node=4, fixed=fixed)
+    assert words in str(error.value)
+    assert all(word in str(error.value) for word in ("machine.sampling", "got", "expected", "remedy"))
+
+
+def test_more_ranks_than_tokens_are_refused() -> None:
+    with pytest.raises(UserError, match="4 ranks for 3 tokens"):
+        least(Work(shards=[1], tokens=3, heads=4), ranks=4, ranks_a_node=4, fixed={"shared": 4})
+
+
+@pytest.mark.parametrize(("count", "size"), [(7, 3), (2, 4), (0, 2), (9, 3)])
+def test_parts_are_even_and_cover_everything(count, size) -> None:
+    lengths = cut(count, size)
+    assert sum(lengths) == count
+    assert max(lengths) - min(lengths) <= 1
+    assert sorted(lengths, reverse=True) == lengths
+    assert starts(lengths) == [sum(lengths[:i]) for i in range(size)]

@@ -1,0 +1,150 @@
+"""A network's call by several ranks: the bits of one rank, but for a ring, which rounds otherwise."""
+
+import json
+
+import pytest
+import torch
+
+from dithc import hcops, native
+from dithc.hcops.part import part_of
+from dithc.model import DiT
+from dithc.parallel import Denoiser
+from tests.ranks import needs_launcher, on_ranks
+
+needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
+
+NETWORK = """
+import json, sys
+import torch
+from dithc.comm import ranks
+from dithc.model import DiT
+from dithc.parallel import Denoiser, Degrees, Ranks, Team
+from dithc.parallel.attention import Messages, SharedKeys
+from dithc.parallel.ranks import cut
+
+KINDS = ({}, {"mlp": "swiglu", "norm": "rms", "position": "rope", "qk_norm": True})
+ONE = Ranks()
+X = torch.randn(5, 4, 16, 14, generator=torch.Generator().manual_seed(1))
+T, Y = torch.linspace(3.5, 999, 5), torch.arange(5)
+
+def network(kind):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 96, "num_heads": 6, "depth": 3, "num_classes": 10, "input_size": (16, 14)}
+    model = DiT.from_preset("DiT-S/2", **sizes, **kind)
+    for weight in model.parameters():
+        if weight.requires_grad:
+            torch.nn.init.normal_(weight, std=0.1)  # heads and gates too: those of an untrained network are zero
+    return model.eval()
+
+def far(found, expected):
+    return ((found - expected).abs().max() / expected.abs().max()).item()
+"""
+ALL_WAYS = (
+    NETWORK
+    + """
+n = int(sys.argv[2])
+said = []
+with ranks(n) as group:
+    over = group.part([list(range(n))])
+    mine = Ranks(group.rank, n, over)
+    pairs = [group.part([[0, 1], [2, 3]]), group.part([[0, 2], [1, 3]])] if n == 4 else None
+    for kind in KINDS:
+        model = network(kind)
+        lengths = cut(model.config.num_tokens, n)
+        for bf16 in (False, True):
+            alone = Denoiser(model, bf16=bf16)(X, T, Y)
+            shared = Denoiser(model, bf16=bf16, tokens=mine, over=SharedKeys(mine, lengths))
+            shared(X[:1], T[:1], Y[:1])  # the memory grows behind it
+            found = {"exact": {
+                "rows": torch.equal(Denoiser(model, bf16=bf16, rows=mine)(X, T, Y), alone),
+                "shared": torch.equal(shared(X, T, Y), alone),
+                "shared, fewer rows": torch.equal(shared(X[:2], T[:2], Y[:2]), alone[:2]),
+            }, "bf16": bf16}
+            if 6 % n == 0:
+                ulysses = Denoiser(model, bf16=bf16, tokens=mine, over=Messages(mine, ONE, lengths))
+                found["exact"]["ulysses"] = torch.equal(ulysses(X, T, Y), alone)
+            found["ring"] = far(Denoiser(model, bf16=bf16, tokens=mine, over=Messages(ONE, mine, lengths))(X, T, Y), alone)
+            if pairs:
+                usp = Messages(Ranks(group.rank % 2, 2, pairs[0]), Ranks(group.rank // 2, 2, pairs[1]), lengths)
+                found["usp"] = far(Denoiser(model, bf16=bf16, tokens=mine, over=usp)(X, T, Y), alone)
+            # The control: each rank on its own tokens alone, as if they were the image.
+            class Nobody:
+                in_sequence, absent = False, lambda self: None
+                def attention(self, qkv, num_heads):
+                    from dithc.hcops.c import matrix
+                    return matrix.attention_forward(qkv, num_heads)[0]
+            found["control"] = far(Denoiser(model, bf16=bf16, tokens=mine, over=Nobody())(X, T, Y), alone)
+            said.append(found)
+    everybody = group.gather_objects(said)
+    if group.rank == 0:
+        print("said " + json.dumps([found for said in everybody for found in said]))
+"""
+)
+
+
+def said_by(program: str, ranks: int, folder) -> list[dict]:
+    done = on_ranks(program, ranks=ranks, given=None, folder=folder)
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("said "))
+    return json.loads(line.removeprefix("said "))
+
+
+MANY = (pytest.mark.slow, pytest.mark.sampled("several ranks"))
+
+
+@pytest.mark.mpi
+@needs_launcher
+@needs_kernels
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=MANY), pytest.param(4, marks=MANY)])
+def test_ranks_give_what_one_gives(ranks, tmp_path) -> None:
+    found = said_by(ALL_WAYS, ranks, tmp_path)
+    assert len(found) == ranks * 4  # every rank has the whole output
+    for one in found:
+        assert all(one["exact"].values()), one
+        assert one["control"] > 0.05
+        for way in {"ring", "usp"} & set(one):
+            assert one[way] < (2e-2 if one["bf16"] else 2e-6), one
+
+
+@pytest.fixture(scope="module")
+def network() -> DiT:
+    scope: dict = {}
+    exec(NETWORK, scope)
+    return scope["network"]({})
+
+
+@needs_kernels
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, bf16) -> None:
+    x, t, y = torch.randn(33, 4, 16, 14), torch.rand(33) * 999, torch.randint(0, 10, (33,))
+    denoiser = Denoiser(network, bf16=bf16)
+    whole = denoiser(x, t, y)
+    for rows in (1, 2, 8, 9, 16, 17):
+        assert torch.equal(denoiser(x[:rows], t[:rows], y[:rows]), whole[:rows])
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        plain = network(x, t, y)
+        few = network(x[:2], t[:2], y[:2])
+    if not bf16:  # the control: by itself a product is made as suits its rows; rounding to bf16 may hide it
+        assert not torch.equal(few, plain[:2])
+    torch.testing.assert_close(whole, plain.float(), rtol=0, atol=0.05 if bf16 else 1e-4)
+
+
+def test_the_reference_serves_too(network) -> None:
+    x, t, y = torch.randn(3, 4, 16, 14), torch.rand(3) * 999, torch.randint(0, 10, (3,))
+    with hcops.use("reference"), torch.no_grad():
+        torch.testing.assert_close(Denoiser(network)(x, t, y), network(x, t, y))
+
+
+@needs_kernels
+def test_parts_are_told_inside_alone() -> None:
+    x, weight = torch.randn(20, 8), torch.randn(6, 8)
+    before = hcops.linear(x, weight)
+
+    def inside() -> None:
+        with part_of(100):
+            assert torch.equal(hcops.linear(x, weight)[:3], hcops.linear(x[:3], weight))
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        inside()
+    assert torch.equal(hcops.linear(x, weight), before)

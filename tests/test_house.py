@@ -39,6 +39,7 @@ ENTRANCES = {
         "dithc/native/",
         "dithc/comm/launching/supervision.py",
         "dithc/comm/process_group/exchange.py",
+        "dithc/comm/process_group/segment.py",
         "dithc/memory/",
         "dithc/pages/",
         "dithc/bench/libraries/",

@@ -256,20 +256,8 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_attention_heads_backward": (c_void_p, POINTER(AttentionArguments)),
     "hc_norm_forward": (c_void_p, c_int64, c_int64, c_float, *_ARRAY, c_void_p, *_ARRAY, *_ARRAY, c_void_p, c_void_p),
     "hc_norm_backward": (
-        *(
-            c_void_p,
-            c_int64,
-            c_int64,
-            *_ARRAY,
-            *_ARRAY,
-            *_ARRAY,
-            c_void_p,
-            c_void_p,
-            *_ARRAY,
-            c_void_p,
-            c_void_p,
-            c_int,
-        ),
+        *(c_void_p, c_int64, c_int64, *_ARRAY, *_ARRAY, *_ARRAY, c_void_p, c_void_p),
+        *(*_ARRAY, c_void_p, c_void_p, c_int),
     ),
     "hc_map": (c_void_p, c_int, c_int64, *_ARRAY, *_ARRAY),
     "hc_map_backward": (c_void_p, c_int, c_int64, *_ARRAY, *_ARRAY, *_ARRAY),
@@ -308,7 +296,11 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_exchange_fold": (c_void_p, c_int, c_int64, POINTER(c_void_p), c_int, c_int, c_void_p),
     "hc_barrier_ceiling": (c_void_p, c_int64),
     "hc_exchange_meet": (c_void_p, c_uint32, c_int64, POINTER(c_int)),
-    "hc_copy_blocks": (*(c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int64),),
+    "hc_copy_blocks": (
+        *(c_void_p, c_int64, c_int64, c_int64),
+        *(c_void_p, c_int64, c_int64),
+        *(c_void_p, c_int64, c_int64),
+    ),
     "hc_copy": (c_void_p, c_int64, c_void_p, c_void_p),
 }
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from dithc import hcops
 from dithc.comm import Group
-from dithc.hcops import across
-from dithc.hcops.part import part_of
+from dithc.hcops import across, part
 from dithc.parallel.ranks import Ranks, starts
 
 MEETING_SECONDS = 1800.0
@@ -95,7 +94,7 @@ class Messages:
         return None
 
     def _alone(self, qkv: Tensor, num_heads: int) -> Tensor:
-        with part_of(self._tokens):
+        with part.part_of(self._tokens):
             return hcops.attention(qkv, num_heads)
 
     def _round(self, qkv: Tensor, num_heads: int) -> Tensor:

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from dithc.hcops import vector
-from dithc.hcops.part import Across, part_of
+from dithc.hcops import part, vector
 from dithc.log import problem
 from dithc.model import DiT
 from dithc.parallel.ranks import Ranks, cut, starts
@@ -33,7 +32,7 @@ class Denoiser:
         bf16: bool = False,
         rows: Ranks = ALONE,
         tokens: Ranks = ALONE,
-        over: Across | None = None,
+        over: part.Across | None = None,
     ) -> None:
         """Takes what is cut.
 
@@ -62,7 +61,7 @@ class Denoiser:
         config = self.model.config
         with (
             torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16),
-            part_of(config.num_tokens, self._over),
+            part.part_of(config.num_tokens, self._over),
         ):
             if self._tokens.size == 1:
                 output: Tensor = self.model(x, t, y)

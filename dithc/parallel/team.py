@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dithc.comm import Group
-from dithc.hcops.part import Across
+from dithc.hcops import part
 from dithc.log import problem
 from dithc.parallel.attention import Messages, SharedKeys
 from dithc.parallel.degrees import Degrees
@@ -90,7 +90,7 @@ class Team:
         data = place // (inner * degrees.cfg), degrees.data
         return cls(degrees=degrees, number=number, data=data, **found)  # type: ignore[arg-type]
 
-    def over(self, num_tokens: int) -> Across | None:
+    def over(self, num_tokens: int) -> part.Across | None:
         """Their attention, of images of so many tokens."""
         if self.tokens.size == 1:
             return None

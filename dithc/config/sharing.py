@@ -1,0 +1,47 @@
+"""How ranks share a sampling."""
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from dithc.config.base import Positive, Settings
+
+Degree = Literal["auto"] | Positive
+
+
+class Sampling(Settings):
+    """How ranks share a sampling: decides its time, never its images. auto: what is done first, by what is left to be made."""
+
+    data_parallel_degree: Degree = "auto"
+    """Ranks that share the images of a shard (64 of them); they exchange nothing until these are made."""
+    cfg_parallel: Literal["auto"] | bool = "auto"
+    """Whether the two branches of guidance are made by two ranks, or two sets of ranks."""
+    shared_degree: Degree = "auto"
+    """Ranks of a node that share the tokens of an image, by keys and values in memory that all see. The same bits as one rank."""
+    ulysses_degree: Degree = "auto"
+    """Ranks that share them by messages, each with all tokens for some heads; divides the heads. The same bits. auto: 1."""
+    ring_degree: Degree = "auto"
+    """Ranks, or sets of `ulysses_degree` ranks, that pass keys and values on. Sums are rounded otherwise than on one rank, in
+    the seventh digit. auto: 1."""
+
+    @property
+    def given(self) -> dict[str, int]:
+        """The degrees that are not auto, by the names of `dithc.parallel.Degrees`."""
+        named = {
+            "data": self.data_parallel_degree,
+            "cfg": self.cfg_parallel if self.cfg_parallel == "auto" else 1 + self.cfg_parallel,
+            "shared": self.shared_degree,
+            "ulysses": self.ulysses_degree,
+            "ring": self.ring_degree,
+        }
+        return {name: degree for name, degree in named.items() if degree != "auto"}
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        messages = {self.ulysses_degree, self.ring_degree} - {"auto", 1}
+        if self.shared_degree not in ("auto", 1) and messages:
+            raise ValueError(
+                "machine.sampling shares tokens in memory (shared_degree) or by messages (ulysses_degree, ring_degree): "
+                "leave one of both out"
+            )
+        return self

@@ -128,11 +128,11 @@ class Team:
 
 def _check_nodes(group: Group, parts: Sequence[Sequence[int]]) -> None:
     nodes = group.gather_objects(group.node)
-    for part in parts:
-        if len({nodes[rank] for rank in part}) > 1:
+    for members in parts:
+        if len({nodes[rank] for rank in members}) > 1:
             raise problem(
                 "machine.sampling.shared_degree",
-                got=f"ranks {', '.join(map(str, part))} on {', '.join(dict.fromkeys(nodes[rank] for rank in part))}",
+                got=f"ranks {', '.join(map(str, members))} on {', '.join(dict.fromkeys(nodes[rank] for rank in members))}",
                 expected="ranks of one node, which see the same memory",
                 remedy="lower it to the ranks of a node, or share tokens by `ulysses_degree` and `ring_degree`",
             )

@@ -138,6 +138,16 @@ def test_running_out_of_memory_is_a_result(monkeypatch):
 
 @pytest.mark.sampled("benches")
 @pytest.mark.slow
+def test_compiled_bf16_is_skipped_where_pytorch_has_no_products_for_it(monkeypatch):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    result = bench_step(
+        StepSettings(overrides=TINY, batch=1, dtype="bf16", compare=("dithc", "compile"), warmup=1, repeats=1)
+    )
+    row = result["contenders"][-1]
+    assert row["status"] == "skipped"
+    assert "compare in fp32" in row["reason"]
+
+
 def test_the_compiled_step_computes_the_eager_loss():
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler (g++)")

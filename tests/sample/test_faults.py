@@ -1,0 +1,52 @@
+"""A rank that ends, stands still or runs out of memory in the middle of a step ends all, with its name."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dithc.sample import Job
+from tests.ranks import needs_launcher, on_ranks
+
+PROGRAM = """
+import os, pickle, signal, sys
+import torch
+from dithc.comm import ranks
+from dithc.hcops.c import matrix
+from dithc.sample import sample
+with open(sys.argv[1], "rb") as file:
+    job, fault = pickle.load(file)
+calls, product = 0, matrix.linear_gate_residual_forward
+def faulty(*given, **options):
+    global calls
+    calls += 1
+    if calls == 21:  # behind the attention of a block
+        print("it happens", file=sys.stderr, flush=True)
+        if fault == "memory":
+            raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 1 bytes")
+        os.kill(os.getpid(), getattr(signal, fault))
+    return product(*given, **options)
+with ranks(int(sys.argv[2])) as group:
+    if group.rank == 1:
+        matrix.linear_gate_residual_forward = faulty
+    sample(job, group)
+"""
+LIMIT_SECONDS = 30.0
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.sampled("several ranks")
+@needs_launcher
+@pytest.mark.parametrize("way", ["cfg", "shared", "ulysses"])
+@pytest.mark.parametrize("fault", ["SIGKILL", "SIGSTOP", "memory"])
+def test_a_rank_that_fails_in_a_step_ends_all(fault: str, way: str, job: Callable[..., Job], tmp_path: Path) -> None:
+    one = job(images=2, steps=200, degrees={way: 2})
+    begun = time.monotonic()
+    done = on_ranks(PROGRAM, ranks=2, given=(one, fault), folder=tmp_path)
+    assert "it happens" in done.stderr
+    assert done.returncode != 0
+    assert time.monotonic() - begun < 3 * LIMIT_SECONDS  # with the start of the ranks, on a busy machine
+    assert "rank 1" in done.stderr
+    assert not list(one.out.parent.glob("shard-*"))

@@ -51,6 +51,7 @@ def test_tables_say_what_is_equal_and_what_was_left_out() -> None:
     parts = sampling_parts(RESULT)
     rows = {cells[0]: cells[1:] for cells in parts["tables"][0]["rows"]}
     assert rows["shared K/V"] == ["1.053 ± 0.01", "1.9 ± 0.02", "1.9 ± 0.02", "3", EQUAL]
+    assert rows["one rank"][-1] == "what others are compared with"
     assert rows["ring"][-1] == "within 4.0e-07 of the largest number"
     assert rows["branches of guidance"][0] == "– (there is no guidance)"
     assert "cached" in rows, "a way that the page has no name for yet"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dithc.bench.record import circumstances
 from dithc.bench.sampling.contenders import BASE, CONTENDERS, DIFFUSERS, WHOLE, Contender, named
 from dithc.bench.sampling.processes import Crew, crew
-from dithc.bench.sampling.ways import TRAINED_STEPS, Cell, network
+from dithc.bench.sampling.ways import TRAINED_STEPS, Cell, config_of
 from dithc.bench.timing import Timing, spread
 from dithc.hardware import discover, plan
 from dithc.log import logger, problem, progress
@@ -73,12 +73,12 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
             expected="a core for each",
             remedy="lower --ranks, or name the threads of each by --cpus for ranks that share cores",
         )
+    chosen = named([BASE, *settings.contenders])
     rows: list[dict[str, Any]] = []
     images: dict[str, Any] | None = None
     with crew(ranks=settings.ranks, cpus=cpus) as found, progress(total=len(cells) + 1, label="sampling") as bar:
         try:
             for cell, config in zip(cells, configs, strict=True):
-                chosen = named([BASE, *settings.contenders])
                 rows.append(now().unit(f"{cell}", partial(_cell, found, cell, config, chosen, settings)))
                 bar.update(1, now=str(cell))
             images = now().unit("images", partial(_images, found, cells[0], configs[0], chosen, settings))
@@ -127,7 +127,7 @@ def _checked(settings: SamplingSettings) -> tuple[list[Cell], list[DiTConfig]]:
         for dtype in settings.dtypes
         for guidance in settings.guidance
     ]
-    by_tokens = {cell.tokens: network(cell).config for cell in cells}
+    by_tokens = {cell.tokens: config_of(cell) for cell in cells}
     return cells, [by_tokens[cell.tokens] for cell in cells]
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dithc.bench.sampling.contenders import BASE
+
 MIB = 1 << 20
 
 
@@ -28,6 +30,8 @@ def sampling_table(result: Mapping[str, Any]) -> str:
 
 def said(row: Mapping[str, Any]) -> str:
     """How an output compares with that of one rank."""
+    if row["name"] == BASE:
+        return "compared with"
     return "equal to the bit" if row["equal"] else f"within {row['difference']:.1e}"
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dithc import diffusion
 from dithc.log import problem
-from dithc.model import DiT
+from dithc.model import DiT, DiTConfig
 from dithc.parallel import Denoiser, Team
 
 SEED, LABEL, TIMESTEP = 0, 7, 523
@@ -60,13 +60,13 @@ class Way(Protocol):
         """A whole image, not decoded: (1, Z, h, w) fp32."""
 
 
-def network(cell: Cell) -> DiT:
-    """The network of a cell, the same weights in every process: all drawn, heads and gates too.
+def config_of(cell: Cell) -> DiTConfig:
+    """What the network of a cell is made of; no memory is taken for weights.
 
     Raises:
         UserError: an unknown preset or field, or tokens that make no square.
     """
-    side = math.isqrt(cell.tokens)
+    side = math.isqrt(max(cell.tokens, 0))
     if cell.tokens < 1 or side * side != cell.tokens:
         raise problem(
             "bench sampling --tokens",
@@ -74,9 +74,14 @@ def network(cell: Cell) -> DiT:
             expected="square numbers, such as 256, 1024, 4096",
             remedy="correct --tokens",
         )
-    patch = DiT.from_preset(cell.model, **{**cell.overrides, "depth": 1}).config.patch_size
-    model = DiT.from_preset(cell.model, **{**cell.overrides, "input_size": side * patch})
-    generator = torch.Generator().manual_seed(SEED)
+    with torch.device("meta"):
+        patch = DiT.from_preset(cell.model, **cell.overrides).config.patch_size
+        return DiT.from_preset(cell.model, **{**cell.overrides, "input_size": side * patch}).config
+
+
+def network(cell: Cell) -> DiT:
+    """The network of a cell, the same weights in every process: all drawn, heads and gates too."""
+    model, generator = DiT(config_of(cell)), torch.Generator().manual_seed(SEED)
     for weight in model.parameters():
         if weight.requires_grad:
             torch.nn.init.normal_(weight, std=model.config.hidden_size**-0.5, generator=generator)

@@ -140,6 +140,8 @@ def cell_title(cell: Mapping[str, Any]) -> str:
 
 def said(row: Mapping[str, Any]) -> str:
     """How an output compares with that of one rank."""
+    if row["name"] == BASE:
+        return "what others are compared with"
     return EQUAL if row["equal"] else f"within {row['difference']:.1e} of the largest number"
 
 

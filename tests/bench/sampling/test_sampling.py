@@ -14,7 +14,7 @@ from dithc.bench.sampling import CONTENDERS, Cell, SamplingSettings, bench_sampl
 from dithc.bench.sampling.contenders import named
 from dithc.bench.sampling.measure import compared, in_turns, picture
 from dithc.bench.sampling.theirs import Theirs, absent
-from dithc.bench.sampling.ways import Ours, network
+from dithc.bench.sampling.ways import Ours, config_of, network
 from dithc.cli import main
 from dithc.log import UserError
 from dithc.parallel import Team
@@ -80,7 +80,7 @@ def test_settings_without_sense_are_refused_before_anything_is_started(changes: 
 
 
 def test_contenders_that_do_not_serve_say_why() -> None:
-    config = network(CELL).config
+    config = config_of(CELL)
     faults = {one.name: one.fault(replace(CELL, tokens=4), config, ranks=3) for one in CONTENDERS}
     assert faults["ulysses"] == "4 heads are no multiple of 3"
     assert faults["cfg"] == "cfg 2 are not the 3 ranks"
@@ -137,7 +137,7 @@ def test_a_network_that_the_pipeline_cannot_guide_is_said_so() -> None:
 
 def test_the_table_names_what_was_left_out() -> None:
     spread = {"median": 1.5, "mad": 0.1}
-    row = {"name": "one-rank", "status": "ok", "seconds": spread, "speedup": spread, "over_all_cores": None}
+    row = {"name": "ring", "status": "ok", "seconds": spread, "speedup": spread, "over_all_cores": None}
     row |= {"equal": False, "difference": 2e-7, "sent": {"tcp_bytes": 0, "mpi_bytes": None, "shared_bytes": 0}}
     cell = {
         "tokens": 16,

@@ -100,7 +100,8 @@ CONTENDERS = (
     ),
     Contender(
         name="ulysses",
-        what="tokens cut, by messages: each rank has all tokens for some heads while attention is made",
+        what="tokens cut, by messages: each rank has all tokens for some heads while attention is made; what a rank hands itself "
+        "is counted with what it sends",
         where="ranks",
         degrees=lambda ranks: Degrees(ulysses=ranks),
     ),

@@ -92,10 +92,19 @@ def serve(address: str, group: Group) -> None:
     here = Here(group)
     with Client(address, family="AF_UNIX") as line:
         line.send((group.size, group.rank))
-        with suppress(EOFError, ConnectionResetError):
-            while (order := line.recv()) is not None:
-                method, *arguments = order
-                line.send(getattr(here, method)(*arguments))
+        while (order := _next(line)) is not None:
+            method, *arguments = order
+            answer = getattr(here, method)(*arguments)
+            with suppress(ConnectionError):  # nobody listens any more: so the next order will say
+                line.send(answer)
+
+
+def _next(line: Connection) -> Any:
+    """The next order; None for the last, and where nobody gives orders any more."""
+    try:
+        return line.recv()
+    except (EOFError, ConnectionError):
+        return None
 
 
 class Crew:

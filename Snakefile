@@ -20,6 +20,7 @@ include: "workflow/rules/fid.smk"
 include: "workflow/rules/bench.smk"
 include: "workflow/rules/scaling.smk"
 include: "workflow/rules/memory.smk"
+include: "workflow/rules/sampling.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/paper.smk"
 

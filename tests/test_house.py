@@ -19,7 +19,11 @@ ENTRANCES = {
     "pystac_client": ("dithc/stac/catalogue.py",),
     "lxml": ("dithc/data/xml.py",),
     "pyarrow": ("dithc/data/table.py",),
-    "diffusers": ("dithc/latents/codecs/diffusers_networks.py", "dithc/bench/patched/foreign.py"),
+    "diffusers": (
+        "dithc/latents/codecs/diffusers_networks.py",
+        "dithc/bench/patched/foreign.py",
+        "dithc/bench/sampling/theirs.py",
+    ),
     "timm": ("dithc/bench/patched/foreign.py",),
     "transformers": ("dithc/bench/patched/foreign.py",),
     "mpi4py": ("dithc/comm/mpi.py",),

@@ -2,7 +2,8 @@
 
 What: `staging` (scenes to tiles), `collectives`, and the rooms `step` (one training step; losses on a platform), `operators`
 (each alone, and a search for the fastest blocking), `libraries` (products by others), `trainings` (strategies, scaling, what each
-part adds), `automem` (what tiers of memory give) and `quality` measure; `table` makes any of their results readable.
+part adds), `automem` (what tiers of memory give), `quality` and `sampling` (one image by one rank and by several) measure;
+`table` makes any of their results readable.
 Why: a time alone says nothing on a shared machine; the contenders take turns inside one run, and the ceilings
 (multiply-adds in registers, a copy) are measured in the same minute.
 Invariants: warm-up is not counted; every number comes with its spread and repeats; the result holds the machine, the

@@ -1,6 +1,6 @@
 """Settings of measurements that the report shows."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -96,6 +96,27 @@ class AutoMemBench(Settings):
     """Runs of each contender, in turns."""
 
 
+class SamplingBench(Settings):
+    """One image by one rank and by several, shown in the report with the images and their differences."""
+
+    model: Preset | None = None
+    """Preset to sample with, its weights random; none for no measurement."""
+    tokens: list[Size] = Field(default=[256, 1024, 4096], min_length=1, max_length=64)
+    """Tokens of an image, square numbers."""
+    dtypes: list[Literal["fp32", "bf16"]] = Field(default=["fp32", "bf16"], min_length=1, max_length=2)
+    """Compute types."""
+    guidance: list[Annotated[float, Field(ge=1, le=100)]] = Field(default=[4.0, 1.0], min_length=1, max_length=16)
+    """Scales; 1 is a call of the network alone."""
+    ranks: Annotated[int, Field(ge=2, le=1024)] = 2
+    """Ranks on this machine, each with an equal share of its cores."""
+    steps: Annotated[int, Field(ge=1, le=1000)] = 4
+    """Steps of the images that are drawn."""
+    diffusers: bool = True
+    """Also diffusers' pipeline with the same weights, where it is installed."""
+    rounds: Positive = 3
+    """Turns of each contender."""
+
+
 class Bench(Settings):
     """Timing of a training step, shown in the report."""
 
@@ -115,5 +136,7 @@ class Bench(Settings):
     """What each part adds."""
     automem: AutoMemBench = AutoMemBench()
     """What AutoMem gives."""
+    sampling: SamplingBench = SamplingBench()
+    """One image by one rank and by several."""
     simulate: Simulate = Simulate()
     """Simulated scaling."""

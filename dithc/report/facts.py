@@ -331,6 +331,7 @@ class Facts:
     stepwise: dict[str, Any] | None = None
     stepwise_paper: published.Table | None = None
     automem: dict[str, Any] | None = None
+    sampling: dict[str, Any] | None = None
     seed: int = 0
     config: Path | None = None
     missing: dict[str, list[str]] = field(default_factory=dict)

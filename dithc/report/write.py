@@ -36,6 +36,7 @@ def write_report(
     scaling: Iterable[Path] = (),
     stepwise: Path | None = None,
     automem: Path | None = None,
+    sampling: Path | None = None,
     reference: Path | None = None,
     machine: Iterable[str] = (),
     config: Path | None = None,
@@ -51,6 +52,7 @@ def write_report(
         scaling: JSON files of measured and of simulated scaling.
         stepwise: JSON of the training by stages, None where it was not run.
         automem: JSON of what AutoMem gives, None where it was not measured.
+        sampling: JSON of one image by several ranks, None where it was not measured.
         reference: the paper's numbers, None to leave them out.
         machine: lines that describe the machine.
         config: file of the configuration, for commands that can be pasted; None to leave them out.
@@ -73,6 +75,7 @@ def write_report(
         scaling=scaling,
         stepwise=stepwise,
         automem=automem,
+        sampling=sampling,
         config=config,
     )
     for text in facts.warnings:

@@ -166,6 +166,11 @@ class Matrix:
         """The JSON of what AutoMem gives, or nothing where it is not asked for."""
         return [f"{self.root}/bench/automem.json"] if self.experiment.bench.automem.model else []
 
+    @property
+    def sampling_file(self) -> list[str]:
+        """The JSON of one image by several ranks, or nothing where it is not asked for."""
+        return [f"{self.root}/bench/sampling.json"] if self.experiment.bench.sampling.model else []
+
     def paper_scores(self, target: str) -> list[str]:
         """Manifests of the scores of fine-tuned models, for table 1."""
         judged = [

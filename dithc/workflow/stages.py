@@ -148,6 +148,7 @@ def _benches(matrix: Matrix) -> Iterator[Stage]:
         rules += [("measure_scaling" if rule == "scaling" else "simulate_scaling", word, path)]
     rules += [("measure_stepwise", "", path) for path in matrix.stepwise_file]
     rules += [("measure_automem", "", path) for path in matrix.automem_file]
+    rules += [("measure_sampling", "", path) for path in matrix.sampling_file]
     for rule, word, path in rules:
         name = Path(path).stem
         wildcards = (word,) if word else ()

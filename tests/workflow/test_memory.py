@@ -1,4 +1,4 @@
-"""Figure 9 and the tiers of memory are measured by name, and stand in the report where an experiment asks for them."""
+"""Figure 9, tiers of memory and sampling on ranks are measured by name, and stand in the report where that is asked for."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ pytestmark = pytest.mark.sampled("plans of the workflow")
 LOCAL = ("--profile", "profiles/local", "-n", "-p")
 
 
-def test_both_are_targets_without_any_training(project: Path) -> None:
-    done = snakemake(project, "stepwise", "automem", *LOCAL)
+def test_they_are_targets_without_any_training(project: Path) -> None:
+    done = snakemake(project, "stepwise", "automem", "sampling", *LOCAL)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "dithc bench stepwise --model DiT-S/2 --batch 8 --dtype fp32 --ranks 2 --rounds 3 --tune" in done.stdout
     assert (
@@ -20,6 +20,11 @@ def test_both_are_targets_without_any_training(project: Path) -> None:
     )
     assert "results/demo/stepwise/figures/stepwise.png" in done.stdout
     assert "results/demo/automem/figures/memory.png" in done.stdout
+    assert (
+        "dithc bench sampling --model DiT-S/2 --tokens 256,1024,4096 --dtypes fp32,bf16 --guidance 4,1 --ranks 2 --steps 4 "
+        "--rounds 3 --diffusers --json" in done.stdout
+    )
+    assert "results/demo/sampling/figures/sampling.png" in done.stdout
     assert "dithc train" not in done.stdout
 
 
@@ -27,10 +32,17 @@ def test_the_report_has_what_the_experiment_asks_for_and_the_demo_asks_for_nothi
     plain = snakemake(project, *LOCAL).stdout
     assert "dithc bench stepwise" not in plain
     assert "dithc bench automem" not in plain
-    asked = "bench={stepwise: {model: DiT-B/2, ranks: 1}, automem: {model: DiT-B/2, only: [budget], memory_gib: 8}}"
+    assert "dithc bench sampling" not in plain
+    asked = "bench={stepwise: {model: DiT-B/2, ranks: 1}, automem: {model: DiT-B/2, only: [budget], memory_gib: 8}, "
+    asked += "sampling: {model: DiT-B/2, tokens: [64], diffusers: false}}"
     done = snakemake(project, *LOCAL, "--config", asked)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "--only budget --budget 0.4 --folder . --file-gib 16 --rounds 2 --memory 8" in done.stdout
+    assert (
+        "bench sampling --model DiT-B/2 --tokens 64 --dtypes fp32,bf16 --guidance 4,1 --ranks 2 --steps 4 --rounds 3 --json"
+        in (done.stdout)
+    )
+    assert "--sampling results/demo/bench/sampling.json --out results/demo/report.html" in done.stdout
     assert (
         "--stepwise results/demo/bench/stepwise.json --automem results/demo/bench/automem.json --scaling" in done.stdout
     )

@@ -20,6 +20,7 @@ ASKED = {
         "strategies": {"models": ["DiT-S/2"]},
         "stepwise": {"model": "DiT-S/2"},
         "automem": {"model": "DiT-S/2"},
+        "sampling": {"model": "DiT-S/2"},
     },
     "runs": {},
 }
@@ -39,7 +40,7 @@ def test_what_is_measured_is_asked_alike_on_every_machine() -> None:
         machine = Machine.of_profile(profile)[0].model_dump()
         matrix = Matrix({**ASKED, "machine": machine, "datasets": {}})
         benches = Benches(matrix.experiment)
-        named = (benches.step, benches.strategies, benches.stepwise, benches.automem)
+        named = (benches.step, benches.strategies, benches.stepwise, benches.automem, benches.sampling)
         said.add((*named, *(benches.scaling(mode) for mode in ("weak", "strong")), benches.simulate("weak")))
     assert len(PROFILES) >= 4
     assert len(said) == 1

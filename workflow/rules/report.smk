@@ -10,6 +10,7 @@ rule report:
         scaling=W.scaling_files,
         stepwise=W.stepwise_file,
         automem=W.automem_file,
+        sampling=W.sampling_file,
     output:
         html=report(
             f"{W.root}/report.html",
@@ -68,6 +69,11 @@ rule report:
             caption="../report/memory.rst",
             category="Figures",
         ),
+        sampling=report(
+            f"{W.root}/figures/sampling.png",
+            caption="../report/sampling.rst",
+            category="Figures",
+        ),
         pixels=report(
             f"{W.root}/figures/pixels.png",
             caption="../report/pixels.rst",
@@ -88,4 +94,4 @@ rule report:
     shell:
         "dithc report --config {params.config:q} --manifests {input.manifests:q} --bench {input.bench:q} "
         "--strategies {input.strategies:q} --stepwise {input.stepwise:q} --automem {input.automem:q} "
-        "--scaling {input.scaling:q} --out {output.html:q} 2>&1 | tee -i {log:q}"
+        "--scaling {input.scaling:q} --sampling {input.sampling:q} --out {output.html:q} 2>&1 | tee -i {log:q}"

@@ -7,6 +7,7 @@ from dithc.bench.collectives import collectives_table
 from dithc.bench.patched import patch_table
 from dithc.bench.quality import quality_table
 from dithc.bench.record import GIGA
+from dithc.bench.sampling import sampling_table
 from dithc.bench.step import curves
 from dithc.bench.tables.automem import automem_table
 from dithc.bench.tables.checkpoint import checkpoint_table
@@ -137,6 +138,7 @@ TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "ops": ops_table,
     "patch": patch_table,
     "quality": quality_table,
+    "sampling": sampling_table,
     "scaling": scaling_table,
     "step": step_table,
     "stepwise": stepwise_table,

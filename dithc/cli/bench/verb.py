@@ -10,6 +10,7 @@ from dithc.cli.bench.in_process import OPS, STEP
 from dithc.cli.bench.patch import PATCH
 from dithc.cli.bench.quality import QUALITY
 from dithc.cli.bench.rehearsal import TRAINING
+from dithc.cli.bench.sampling import SAMPLING
 from dithc.cli.bench.staging import DATA
 from dithc.cli.bench.trainings import COLLECTIVES, SCALING, STEPWISE, STRATEGIES
 
@@ -24,6 +25,7 @@ KINDS = {
     "automem": AUTOMEM,
     "patch": PATCH,
     "collectives": COLLECTIVES,
+    "sampling": SAMPLING,
     "training": TRAINING,
     "checkpoint": CHECKPOINT,
     "quality": QUALITY,
@@ -57,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     from dithc.runs import Manifest
     from dithc.sittings import Stopped, sitting
 
-    if args.kind in IN_ONE_GO:
+    if args.kind in IN_ONE_GO or getattr(args, "on_ranks", False):
         return KINDS[args.kind].run(args)
     what = {name: value for name, value in vars(args).items() if name != "json"}
     where = {"host": platform.node(), "cpus": os.cpu_count(), "code": Manifest.code_here()}

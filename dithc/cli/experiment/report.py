@@ -46,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--automem", type=Path, nargs="?", metavar="JSON", help="what `dithc bench automem --json` wrote"
     )
+    parser.add_argument(
+        "--sampling", type=Path, nargs="?", metavar="JSON", help="what `dithc bench sampling --json` wrote"
+    )
     parser.add_argument("--reference", type=Path, help=f"the paper's numbers; {REFERENCE} if not given")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.html", help="page to write")
 
@@ -65,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
         scaling=args.scaling,
         stepwise=args.stepwise,
         automem=args.automem,
+        sampling=args.sampling,
         reference=args.reference or _reference(),
         machine=discover().describe().splitlines(),
         config=args.config,

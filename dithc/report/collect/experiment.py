@@ -13,7 +13,15 @@ from dithc.report.collect.evaluations import evaluation_facts
 from dithc.report.collect.gather import STAGES, Result, Results
 from dithc.report.collect.runs import run_facts, run_seconds
 from dithc.report.documents import read_json
-from dithc.report.engine import automem_table, published, scaling_curves, step_table, stepwise_stages, strategy_table
+from dithc.report.engine import (
+    automem_table,
+    published,
+    sampling_rows,
+    scaling_curves,
+    step_table,
+    stepwise_stages,
+    strategy_table,
+)
 from dithc.report.facts import Facts, Origin, Timing
 
 PACKAGES = (
@@ -42,6 +50,7 @@ def collect(
     scaling: Iterable[Path] = (),
     stepwise: Path | None = None,
     automem: Path | None = None,
+    sampling: Path | None = None,
     config: Path | None = None,
 ) -> Facts:
     """All the report says, from results that belong together.
@@ -56,6 +65,7 @@ def collect(
         scaling: JSON files of measured and of simulated scaling.
         stepwise: JSON of the training by stages, None where it was not run.
         automem: JSON of what AutoMem gives, None where it was not measured.
+        sampling: JSON of one image by several ranks, None where it was not measured.
         config: file of the configuration, None where it is not known.
 
     Raises:
@@ -80,6 +90,7 @@ def collect(
         stepwise=stepwise_stages.read_stepwise(stepwise) if stepwise else None,
         stepwise_paper=reference.tables.get("figure9"),
         automem=automem_table.read_automem(automem) if automem else None,
+        sampling=sampling_rows.read_sampling(sampling) if sampling else None,
         seed=experiment.seed,
         config=config,
     )

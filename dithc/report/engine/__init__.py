@@ -10,6 +10,7 @@ How to change it: a new bench is a module here, a part in `page/engine_parts.py`
 from dithc.report.engine import (
     automem_table,
     published,
+    sampling_rows,
     scaling_curves,
     step_table,
     stepwise_stages,
@@ -20,6 +21,7 @@ from dithc.report.engine import (
 __all__ = [
     "automem_table",
     "published",
+    "sampling_rows",
     "scaling_curves",
     "step_table",
     "stepwise_stages",

@@ -7,6 +7,7 @@ from dithc.report.facts import Facts
 from dithc.report.figures.bands import draw_bands
 from dithc.report.figures.pixels import draw_pixels
 from dithc.report.figures.samples import draw_samples
+from dithc.report.figures.sampling import draw_sampling
 from dithc.report.figures.scaling import draw_scaling
 from dithc.report.figures.scores import draw_fid
 from dithc.report.figures.stages import draw_stages
@@ -25,6 +26,7 @@ FIGURES: dict[str, Callable[[Facts, Theme], bytes]] = {
     "weak_scaling": partial(draw_scaling, mode="weak"),
     "strong_scaling": partial(draw_scaling, mode="strong"),
     "stepwise": draw_stepwise,
+    "sampling": draw_sampling,
     "memory": draw_memory,
     "pixels": draw_pixels,
 }  # each is written as figures/<name>.png beside the page, whatever was run

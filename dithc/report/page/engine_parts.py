@@ -3,7 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from dithc.report.engine import automem_table, published, scaling_curves, step_table, stepwise_stages, strategy_table
+from dithc.report.engine import (
+    automem_table,
+    published,
+    sampling_rows,
+    scaling_curves,
+    step_table,
+    stepwise_stages,
+    strategy_table,
+)
 from dithc.report.facts import Facts
 from dithc.report.page.tables import Table, table
 
@@ -43,6 +51,7 @@ def engine_parts(facts: Facts, reference: published.Reference) -> tuple[list[Par
         _strategies(facts, reference),
         *(_scaling(facts, mode) for mode in SCALING),
         _stepwise(facts),
+        _sampling(facts),
         _memory(facts),
     ]
     return [part for part in every if part.tables or part.folded], [
@@ -128,6 +137,27 @@ def _stepwise(facts: Facts) -> Part:
     return Part(
         name="stepwise", title=title, note=note, figure=shows, tables=[table("Speed-up by stage", found["head"], found["rows"])],
         conditions=found["conditions"],
+    )  # fmt: skip
+
+
+def _sampling(facts: Facts) -> Part:
+    found = sampling_rows.sampling_parts(facts.sampling)
+    title = "Sampling: one image by one rank and by several"
+    if not found["tables"]:
+        return Part(name="sampling", title=title)
+    note = (
+        "Seconds are of one guided step, or of one call of the network where it is not guided. Every output, on every rank, was "
+        "compared with that of one rank. Each rank alone, at once, exchanges nothing: no cut can be faster than that here. "
+        "Sent is what all ranks send in a step; keys and values in shared memory are written in place, and are not sent."
+    )
+    shows = (
+        "sampling",
+        "Speed-ups over one rank; below them the image of each way, before decoding, and its difference from that of one rank.",
+    )
+    tables = [table(part["title"], part["head"], part["rows"]) for part in (*found["images"], *found["tables"])]
+    return Part(
+        name="sampling", title=title, note=note, figure=shows, tables=tables,
+        folded=[table("What the ways are", ["Way", "What it does"], found["ways"], texts=2)], conditions=found["conditions"],
     )  # fmt: skip
 
 

@@ -72,6 +72,16 @@ class Benches:
             f"--rounds {asked.rounds}{memory}"
         )
 
+    @property
+    def sampling(self) -> str:
+        """Arguments of `dithc bench sampling`."""
+        asked = self.asked.sampling
+        tokens, guidance = ",".join(map(str, asked.tokens)), ",".join(f"{scale:g}" for scale in asked.guidance)
+        return (
+            f"--model {asked.model or 'DiT-S/2'} --tokens {tokens} --dtypes {','.join(asked.dtypes)} --guidance {guidance} "
+            f"--ranks {asked.ranks} --steps {asked.steps} --rounds {asked.rounds}{' --diffusers' if asked.diffusers else ''}"
+        )
+
     def simulate(self, what: str) -> str:
         """Arguments of `dithc simulate` for `paper`, `weak` or `strong`."""
         asked = self.asked.simulate

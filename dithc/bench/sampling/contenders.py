@@ -1,0 +1,127 @@
+"""The table of what takes turns, and where each is made.
+
+Legend: R ranks.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from dithc.bench.sampling import theirs
+from dithc.bench.sampling.ways import Cell, Ours, Way
+from dithc.log import UserError
+from dithc.model import DiT, DiTConfig
+from dithc.parallel import Degrees, Team, Work, least
+
+Where = Literal["first", "every", "ranks", "alone"]
+"""The first of the ranks, each of them for itself, all of them together; the process that has the cores of all."""
+
+
+def ours(model: DiT, cell: Cell, team: Team) -> Way:
+    """dithc's, cut as the team is."""
+    return Ours(model, cell, team)
+
+
+def of_diffusers(model: DiT, cell: Cell, _: Team) -> Way:
+    """diffusers'."""
+    return theirs.Theirs(model, cell)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """A way to sample, and who does.
+
+    Attributes:
+        name: in the results.
+        what: a sentence for a reader.
+        where: which processes.
+        degrees: of R ranks, where they sample together.
+        make: builds it in each process.
+        absent: why it cannot be made there, asked before; None where it can.
+        is_optional: made where it is asked for by name alone.
+    """
+
+    name: str
+    what: str
+    where: Where
+    degrees: Callable[[int], Degrees] | None = None
+    make: Callable[[DiT, Cell, Team], Way] = ours
+    absent: Callable[[DiT, Cell], str | None] = lambda *_: None
+    is_optional: bool = False
+
+    def calls(self, ranks: int) -> int:
+        """Images, or calls of the network, that are made in one turn."""
+        return ranks if self.where == "every" else 1
+
+    def fault(self, cell: Cell, config: DiTConfig, *, ranks: int) -> str | None:
+        """Why its degrees do not serve a cell; None where they do."""
+        if self.degrees is None:
+            return None
+        degrees = self.degrees(ranks)
+        if degrees.size != ranks:
+            return f"{degrees} are not the {ranks} ranks"
+        branches = 2 if cell.guidance != 1 else 1
+        work = Work(shards=[1], branches=branches, tokens=cell.tokens, heads=config.num_heads)
+        try:
+            least(work, ranks=ranks, ranks_a_node=ranks, fixed=asdict(degrees))
+        except UserError as error:
+            return str(error).splitlines()[1].rpartition(": ")[2]
+        return None
+
+
+BASE, WHOLE, DIFFUSERS = "one-rank", "all-cores", "diffusers"
+CONTENDERS = (
+    Contender(
+        name=BASE,
+        what="one rank with the cores of one rank, the others asleep: what speed-ups are over",
+        where="first",
+    ),
+    Contender(
+        name=WHOLE,
+        what="one process with the cores of all ranks: what would be started otherwise",
+        where="alone",
+    ),
+    Contender(
+        name="side-by-side",
+        what="every rank an image of its own at the same time, nothing exchanged: what the machine gives so many processes",
+        where="every",
+    ),
+    Contender(
+        name="cfg",
+        what="the two branches of guidance at once; of more than two ranks, tokens in shared memory in each branch",
+        where="ranks",
+        degrees=lambda ranks: Degrees(cfg=2, shared=max(1, ranks // 2)),
+    ),
+    Contender(
+        name="shared-kv",
+        what="tokens cut, keys and values written once where all read them: they are not sent, and not counted as sent",
+        where="ranks",
+        degrees=lambda ranks: Degrees(shared=ranks),
+    ),
+    Contender(
+        name="ulysses",
+        what="tokens cut, by messages: each rank has all tokens for some heads while attention is made; what a rank hands itself "
+        "is counted with what it sends",
+        where="ranks",
+        degrees=lambda ranks: Degrees(ulysses=ranks),
+    ),
+    Contender(
+        name="ring",
+        what="tokens cut, by messages: keys and values are passed on; rounds otherwise than one rank",
+        where="ranks",
+        degrees=lambda ranks: Degrees(ring=ranks),
+    ),
+    Contender(
+        name=DIFFUSERS,
+        what="diffusers' DiTPipeline with the same weights, one process with the cores of all ranks",
+        where="alone",
+        make=of_diffusers,
+        absent=theirs.absent,
+        is_optional=True,
+    ),
+)
+
+
+def named(names: Sequence[str]) -> list[Contender]:
+    """The contenders of these names, in the order of the table."""
+    return [contender for contender in CONTENDERS if contender.name in names]

@@ -1,0 +1,285 @@
+"""The measurement: cells one after the other, in each of them contenders in turns, then images of all contenders."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.bench.record import circumstances
+from dithc.bench.sampling.contenders import BASE, CONTENDERS, DIFFUSERS, WHOLE, Contender, named
+from dithc.bench.sampling.processes import Crew, crew
+from dithc.bench.sampling.ways import TRAINED_STEPS, Cell, config_of
+from dithc.bench.timing import Timing, spread
+from dithc.hardware import discover, plan
+from dithc.log import logger, problem, progress
+from dithc.model import DiTConfig
+from dithc.sittings import Stopped, now
+
+Array = NDArray[np.float32]
+NORMAL = tuple(one.name for one in CONTENDERS if not one.is_optional)
+COLOURS = 3  # channels of a latent that are drawn
+log = logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingSettings:
+    """What to measure.
+
+    Attributes:
+        model: a preset.
+        overrides: fields of it to change.
+        tokens: of an image, square numbers.
+        dtypes: of the products, of fp32 and bf16.
+        guidance: scales; 1 is a network alone.
+        ranks: R.
+        cpus: threads of each; None for equal shares of this machine's cores.
+        contenders: names; one rank is always among them.
+        steps: of an image.
+        warmup: steps of each before the clock, after the one whose output is compared.
+        rounds: on the clock, in turns.
+        seconds: steps are repeated until a turn takes so long.
+    """
+
+    model: str = "DiT-S/2"
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    tokens: tuple[int, ...] = (256, 1024, 4096)
+    dtypes: tuple[Literal["fp32", "bf16"], ...] = ("fp32", "bf16")
+    guidance: tuple[float, ...] = (4.0, 1.0)
+    ranks: int = 2
+    cpus: int | None = None
+    contenders: tuple[str, ...] = NORMAL
+    steps: int = 4
+    warmup: int = 1
+    rounds: int = 3
+    seconds: float = 0.5
+
+
+def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
+    """Starts the processes, measures, and returns everything, ready for JSON; cells that are kept are not made again.
+
+    Raises:
+        UserError: settings without sense, or processes that failed.
+    """
+    cells, configs = _checked(settings)
+    machine = discover()
+    cpus = settings.cpus or len(machine.visible_cores) // settings.ranks
+    if cpus < 1:
+        raise problem(
+            "bench sampling --ranks",
+            got=f"{settings.ranks}, on {len(machine.visible_cores)} core(s)",
+            expected="a core for each",
+            remedy="lower --ranks, or name the threads of each by --cpus for ranks that share cores",
+        )
+    chosen = named([BASE, *settings.contenders])
+    rows: list[dict[str, Any]] = []
+    images: dict[str, Any] | None = None
+    with crew(ranks=settings.ranks, cpus=cpus) as found, progress(total=len(cells) + 1, label="sampling") as bar:
+        try:
+            for cell, config in zip(cells, configs, strict=True):
+                rows.append(now().unit(f"{cell}", partial(_cell, found, cell, config, chosen, settings)))
+                bar.update(1, now=str(cell))
+            images = now().unit("images", partial(_images, found, cells[0], configs[0], chosen, settings))
+            bar.update(1, now="images")
+        except Stopped:
+            if not rows:
+                raise
+    return {
+        "bench": "sampling",
+        "settings": asdict(settings),
+        "ranks": {"ranks": settings.ranks, "cpus": cpus},
+        "contenders": [{"name": one.name, "what": one.what, "where": one.where} for one in chosen],
+        "cells": rows,
+        "images": images,
+        **circumstances(machine, plan(machine, ranks_per_node=settings.ranks)),
+    }
+
+
+def _checked(settings: SamplingSettings) -> tuple[list[Cell], list[DiTConfig]]:
+    """The cells, and what networks they have."""
+    names = [one.name for one in CONTENDERS]
+    limits: list[tuple[str, object, str, bool]] = [
+        ("--ranks", settings.ranks, "2 or more", settings.ranks >= 2),
+        ("--rounds", settings.rounds, "1 or more", settings.rounds >= 1),
+        ("--warmup", settings.warmup, "1 or more", settings.warmup >= 1),
+        ("--cpus", settings.cpus, "1 or more", settings.cpus is None or settings.cpus >= 1),
+        ("--steps", settings.steps, f"1 to {TRAINED_STEPS}", 1 <= settings.steps <= TRAINED_STEPS),
+        ("--dtypes", settings.dtypes, "of fp32, bf16", len(settings.dtypes) > 0 and set(settings.dtypes) <= {"fp32", "bf16"}),
+        ("--tokens", settings.tokens, "one number or more", bool(settings.tokens)),
+        ("--guidance", settings.guidance, "scales of at least 1", bool(settings.guidance) and min(settings.guidance) >= 1),
+        ("--contenders", settings.contenders, f"of {', '.join(names)}", set(settings.contenders) <= set(names)),
+    ]  # fmt: skip
+    for option, got, expected, is_right in limits:
+        if not is_right:
+            raise problem(f"bench sampling {option}", got=got, expected=expected, remedy=f"correct {option}")
+    cells = [
+        Cell(
+            model=settings.model,
+            overrides=settings.overrides,
+            tokens=tokens,
+            dtype=dtype,
+            guidance=guidance,
+            steps=settings.steps,
+        )
+        for tokens in settings.tokens
+        for dtype in settings.dtypes
+        for guidance in settings.guidance
+    ]
+    by_tokens = {cell.tokens: config_of(cell) for cell in cells}
+    return cells, [by_tokens[cell.tokens] for cell in cells]
+
+
+def _open(
+    found: Crew, cell: Cell, config: DiTConfig, chosen: Sequence[Contender], ranks: int
+) -> tuple[list[Contender], dict[str, str]]:
+    """The contenders of a cell that can be made, after they are, and the reasons of the others."""
+    faults = {one.name: one.fault(cell, config, ranks=ranks) for one in chosen}
+    reasons = {name: fault for name, fault in faults.items() if fault is not None}
+    able = [one for one in chosen if one.name not in reasons]
+    for where in ("ranks", "alone"):
+        here = [one.name for one in able if (one.where == "alone") == (where == "alone")]
+        for answer in found.ask(where, "open", cell, here):
+            reasons |= answer
+    return [one for one in able if one.name not in reasons], reasons
+
+
+def _cell(
+    found: Crew, cell: Cell, config: DiTConfig, chosen: Sequence[Contender], settings: SamplingSettings
+) -> dict[str, Any]:
+    """Outputs of all contenders compared, then their turns on the clock."""
+    able, reasons = _open(found, cell, config, chosen, settings.ranks)
+    told: dict[str, dict[str, Any]] = {}
+    base: Array = np.zeros(0, np.float32)
+    for one in able:
+        answers = found.ask(one.where, "output", one.name)
+        base = answers[0][0] if one.name == BASE else base
+        told[one.name] = compared([output for output, _ in answers], base) | {
+            "sent": _sent([sent for _, sent in answers])
+        }
+    loops = {}
+    for one in able:
+        once = [max(found.ask(one.where, "step", one.name, 1)) for _ in range(settings.warmup)]
+        loops[one.name] = max(1, int(settings.seconds / once[-1]))
+    runs = {one.name: partial(_seconds, found, one, loops[one.name], settings.ranks) for one in able}
+    timings = in_turns(runs, settings.rounds)
+    return {
+        "tokens": cell.tokens,
+        "dtype": cell.dtype,
+        "guidance": cell.guidance,
+        "rows": _rows(chosen, timings, told, reasons),
+    }
+
+
+def _seconds(found: Crew, one: Contender, loops: int, ranks: int) -> float:
+    return float(max(found.ask(one.where, "step", one.name, loops))) / one.calls(ranks)
+
+
+def _images(
+    found: Crew, cell: Cell, config: DiTConfig, chosen: Sequence[Contender], settings: SamplingSettings
+) -> dict[str, Any]:
+    """An image by each contender, timed, compared and kept to be drawn."""
+    able, reasons = _open(found, cell, config, chosen, settings.ranks)
+    made: dict[str, list[Array]] = {}
+
+    def once(one: Contender) -> float:
+        answers = found.ask(one.where, "image", one.name)
+        made[one.name] = [image for _, image in answers]
+        return float(max(seconds for seconds, _ in answers)) / one.calls(settings.ranks)
+
+    runs = {one.name: partial(once, one) for one in able}
+    in_turns(runs, 1)  # warm-up
+    timings = in_turns(runs, settings.rounds)
+    base = made[BASE][0]
+    rows = _rows(chosen, timings, {name: compared(images, base) for name, images in made.items()}, reasons)
+    shown = [one.name for one in able if one.where == "ranks" or one.name in (BASE, DIFFUSERS)]
+    return {
+        "tokens": cell.tokens,
+        "dtype": cell.dtype,
+        "guidance": cell.guidance,
+        "steps": cell.steps,
+        "rows": [row | _rate(row) for row in rows],
+        "pictures": {name: picture(made[name][-1], base).tolist() for name in shown},
+        "differences": {
+            name: np.abs(made[name][-1] - base)[0].max(axis=0).tolist()
+            for name in shown
+            if not np.array_equal(made[name][-1], base)
+        },
+        "largest": float(np.abs(base).max()),
+    }
+
+
+def in_turns(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Timing]:
+    """Seconds that each run says of itself, once a round, every other round in reverse."""
+    order, found = list(runs), {name: list[float]() for name in runs}
+    for turn in range(rounds):
+        for name in order if turn % 2 == 0 else order[::-1]:
+            found[name].append(runs[name]())
+    return {name: Timing(tuple(seconds)) for name, seconds in found.items()}
+
+
+def compared(outputs: Sequence[Array], base: Array) -> dict[str, Any]:
+    """Whether the outputs of all its ranks are those of one rank to the bit, and the largest difference over the largest number.
+
+    Raises:
+        UserError: what they are compared with is 0 or not finite, which proves nothing.
+    """
+    most = float(np.abs(base).max())
+    if not np.isfinite(most) or most == 0:
+        raise problem(
+            "bench sampling: the output of one rank", got=f"{most:g} at most", expected="finite numbers that are not all 0",
+            remedy="choose another --model or other --override",
+        )  # fmt: skip
+    return {
+        "equal": all(np.array_equal(output, base) for output in outputs),
+        "difference": max(float(np.abs(output - base).max()) for output in outputs) / most,
+    }
+
+
+def picture(latent: Array, base: Array) -> NDArray[np.uint8]:
+    """The first channels (h, w, 3) of a latent (1, Z, h, w), stretched as `base` is from its 1st to its 99th percentile."""
+    channels = [min(channel, latent.shape[1] - 1) for channel in range(COLOURS)]
+    low, high = np.percentile(base[0, channels], (1, 99), axis=(1, 2))  # (3) each
+    shares = (latent[0, channels].transpose(1, 2, 0) - low) / np.maximum(high - low, 1e-12)
+    return np.asarray(np.clip(shares, 0, 1) * 255 + 0.5, np.uint8)
+
+
+def _sent(each: Sequence[Mapping[str, int | None]]) -> dict[str, int | None]:
+    """Bytes of all ranks together; None where nobody counts. One process alone never loads MPI."""
+    total: dict[str, int | None] = {}
+    for name in ("tcp_bytes", "mpi_bytes", "shared_bytes"):
+        counts = [one[name] for one in each]
+        known = [count for count in counts if count is not None]
+        total[name] = sum(known) if len(known) == len(counts) or len(counts) == 1 else None
+    return total
+
+
+def _rows(
+    chosen: Sequence[Contender],
+    timings: Mapping[str, Timing],
+    told: Mapping[str, Mapping[str, Any]],
+    reasons: Mapping[str, str],
+) -> list[dict[str, Any]]:
+    """A row for each contender, those that were not made with their reasons."""
+
+    def over(base: str, name: str) -> dict[str, Any] | None:
+        return spread(timings[base].ratios_to(timings[name])) if base in timings else None
+
+    return [
+        {"name": one.name, "status": "skipped", "reason": reasons[one.name]}
+        if one.name in reasons
+        else {
+            "name": one.name,
+            "status": "ok",
+            "seconds": timings[one.name].to_dict(),
+            "speedup": over(BASE, one.name),
+            "over_all_cores": over(WHOLE, one.name),
+            **told[one.name],
+        }
+        for one in chosen
+    ]
+
+
+def _rate(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"images_per_second": 1 / row["seconds"]["median"]} if row["status"] == "ok" else {}

@@ -1,0 +1,206 @@
+"""The processes that sample: who asks them, and what they answer. Whoever is not asked sleeps at a socket.
+
+An order is a method of `Here` and its arguments; orders for ranks together go to all of them at once, and each answers.
+"""
+
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.bench.bound_child import child_of
+from dithc.bench.sampling.contenders import Contender, Where, named
+from dithc.bench.sampling.ways import Cell, Way, network
+from dithc.comm import Group, traffic
+from dithc.log import UserError, logger, problem
+from dithc.parallel import Team
+
+LOOK_SECONDS = 0.5  # between two looks whether a process that is waited for has ended
+log = logger(__name__)
+
+
+class Here:
+    """What one process makes."""
+
+    def __init__(self, group: Group) -> None:
+        self._group, self._ways = group, dict[str, tuple[Contender, Way]]()
+        self._teams: dict[str, Team] = {}
+        self._model: tuple[Any, Any] = (None, None)
+
+    def open(self, cell: Cell, names: Sequence[str]) -> dict[str, str]:
+        """Makes the contenders of a cell that are made here; the reasons of those that cannot be."""
+        self._ways.clear()
+        key = cell.model, tuple(cell.overrides.items()), cell.tokens
+        if self._model[0] != key:
+            self._model = None, None  # the former one goes first
+            self._model = key, network(cell)
+        model, reasons = self._model[1], dict[str, str]()
+        for contender in named(names):
+            reason = contender.absent(model, cell)
+            if reason is None:
+                self._ways[contender.name] = contender, contender.make(model, cell, self._team(contender))
+            else:
+                reasons[contender.name] = reason
+        return reasons
+
+    def output(self, name: str) -> tuple[NDArray[np.float32], dict[str, int | None]]:
+        """What a step gives here, and what was sent meanwhile."""
+        before = traffic.sent()
+        found = self._ways[name][1].step()
+        return found.numpy(), vars(traffic.sent().since(before))
+
+    def step(self, name: str, loops: int) -> float:
+        """Seconds of a step, the mean of some in a row."""
+        contender, way = self._ways[name]
+        start = self._started(contender)
+        for _ in range(loops):
+            way.step()
+        return (time.perf_counter() - start) / loops
+
+    def image(self, name: str) -> tuple[float, NDArray[np.float32]]:
+        """Seconds of an image, and the image."""
+        contender, way = self._ways[name]
+        start = self._started(contender)
+        found = way.image()
+        return time.perf_counter() - start, found.numpy()
+
+    def _started(self, contender: Contender) -> float:
+        if contender.where in ("every", "ranks"):
+            self._group.barrier()
+        return time.perf_counter()
+
+    def _team(self, contender: Contender) -> Team:
+        if contender.degrees is None:
+            return Team()
+        if contender.name not in self._teams:
+            degrees = contender.degrees(self._group.size)
+            self._teams[contender.name] = Team.of(self._group, degrees, [list(range(self._group.size))])
+        return self._teams[contender.name]
+
+
+def serve(address: str, group: Group) -> None:
+    """Does as a bench says that listens at a socket, until it says no more."""
+    here = Here(group)
+    with Client(address, family="AF_UNIX") as line:
+        line.send((group.size, group.rank))
+        while (order := _next(line)) is not None:
+            method, *arguments = order
+            answer = getattr(here, method)(*arguments)
+            with suppress(ConnectionError):  # nobody listens any more: so the next order will say
+                line.send(answer)
+
+
+def _next(line: Connection) -> Any:
+    """The next order; None for the last, and where nobody gives orders any more."""
+    try:
+        return line.recv()
+    except (EOFError, ConnectionError):
+        return None
+
+
+class Crew:
+    """The ranks, in order, and the process that has the cores of all of them."""
+
+    def __init__(self, lines: dict[tuple[int, int], Connection], children: Sequence[Any]) -> None:
+        self._ranks = [line for (size, _), line in sorted(lines.items()) if size > 1]
+        self._alone = [line for (size, _), line in lines.items() if size == 1]
+        self._children = children
+
+    def ask(self, where: Where, *order: Any) -> list[Any]:
+        """The answers of those that are asked.
+
+        Raises:
+            UserError: one of them has ended.
+        """
+        lines = {"first": self._ranks[:1], "alone": self._alone}.get(where, self._ranks)
+        for line in lines:
+            line.send(order)
+        return [self._answer(line) for line in lines]
+
+    def dismiss(self) -> None:
+        """Ends them."""
+        for line in (*self._ranks, *self._alone):
+            with suppress(OSError):
+                line.send(None)
+
+    def _answer(self, line: Connection) -> Any:
+        try:
+            while not line.poll(LOOK_SECONDS):
+                look(self._children)
+            return line.recv()
+        except (EOFError, ConnectionResetError):
+            for child in self._children:  # one of them is about to end, and says why above
+                with suppress(Exception):
+                    child.wait(timeout=LOOK_SECONDS)
+            raise _ended("a process that has left") from None
+
+
+def look(children: Sequence[Any]) -> None:
+    """Raises where a process has ended."""
+    for child in children:
+        if (status := child.poll()) is not None:
+            raise _ended(f"status {status}")
+
+
+def _ended(got: str) -> UserError:
+    remedy = "see their messages above; `dithc doctor` looks at MPI"
+    return problem("bench sampling: a process that samples has ended", got=got, expected="an answer", remedy=remedy)
+
+
+@contextmanager
+def crew(*, ranks: int, cpus: int) -> Iterator[Crew]:
+    """Starts the ranks with `cpus` threads each, and one process with those of all; ends them."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dithc-sampling-")))
+        address = str(folder / "orders")
+        door = stack.enter_context(socket.socket(socket.AF_UNIX))
+        door.bind(address)
+        door.listen(ranks + 1)
+        door.settimeout(LOOK_SECONDS)
+        counting = _counting(folder)
+        children = [
+            stack.enter_context(child_of(_line(address, count, threads, variables), env=_environment()))
+            for count, threads, variables in ((ranks, cpus, counting), (1, ranks * cpus, []))
+        ]
+        lines: dict[tuple[int, int], Connection] = {}
+        while len(lines) < ranks + 1:
+            with suppress(TimeoutError):
+                line = Connection(door.accept()[0].detach())
+                lines[line.recv()] = stack.enter_context(line)
+                continue
+            look(children)
+        found = Crew(lines, children)
+        yield found
+        found.dismiss()
+
+
+def _line(address: str, ranks: int, threads: int, variables: Sequence[str]) -> list[str]:
+    launcher = "mpiexec" if ranks > 1 else "none"
+    line = [sys.executable, "-m", "dithc", "launch", "--launcher", launcher, "--ranks", str(ranks), "--cpus"]
+    line += [str(threads), "--", *(["env", *variables] if variables else [])]
+    return [*line, sys.executable, "-m", "dithc", "bench", "sampling", "--on-ranks", "--at", address]
+
+
+def _counting(folder: Path) -> list[str]:
+    """Variables that have the messages of ranks counted; none, said aloud, where that cannot be."""
+    try:
+        library = traffic.build_counter(folder)
+    except UserError as error:
+        log.warning("%s", error)
+        return []
+    return [f"LD_PRELOAD={library}", f"{traffic.COUNT_VARIABLE}={folder / 'mpi'}"]
+
+
+def _environment() -> dict[str, str]:
+    """This process's own, without what a launcher or an earlier choice of threads left there."""
+    unwanted = ("OMP_NUM_THREADS", "DITHC_EXPECTED_RANKS")
+    return {name: value for name, value in os.environ.items() if name not in unwanted}

@@ -1,0 +1,68 @@
+"""The result for a terminal."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dithc.bench.sampling.contenders import BASE
+
+MIB = 1 << 20
+
+
+def sampling_table(result: Mapping[str, Any]) -> str:
+    """Each cell, then the images, then what the contenders are."""
+    settings, ranks = result["settings"], result["ranks"]
+    lines = [
+        f"{settings['model']}, {ranks['ranks']} ranks x {ranks['cpus']} thread(s), medians of {settings['rounds']} rounds, in "
+        f"turns; speed-up: over one rank with {ranks['cpus']} thread(s)"
+    ]
+    for cell in result["cells"]:
+        lines += ["", f"{_cell(cell)}: seconds of a {'guided step' if cell['guidance'] != 1 else 'call'}", _head("s")]
+        lines += [line for row in cell["rows"] for line in _row(row)]
+    if images := result["images"]:
+        lines += [
+            "",
+            f"{_cell(images)}: seconds of an image of {images['steps']} steps, not decoded",
+            _head("s", rate="images/s"),
+        ]
+        lines += [line for row in images["rows"] for line in _row(row, is_image=True)]
+    return "\n".join([*lines, "", *(f"{one['name']}: {one['what']}" for one in result["contenders"])])
+
+
+def said(row: Mapping[str, Any]) -> str:
+    """How an output compares with that of one rank."""
+    if row["name"] == BASE:
+        return "compared with"
+    return "equal to the bit" if row["equal"] else f"within {row['difference']:.1e}"
+
+
+def sent_bytes(row: Mapping[str, Any]) -> int | None:
+    """Bytes that all ranks sent, however; None where a part of it was not counted."""
+    counts = list(row["sent"].values())
+    return None if None in counts else sum(counts)
+
+
+def _cell(cell: Mapping[str, Any]) -> str:
+    guided = f"guidance {cell['guidance']:g}" if cell["guidance"] != 1 else "not guided"
+    return f"{cell['tokens']} tokens, {cell['dtype']}, {guided}"
+
+
+def _head(unit: str, *, rate: str = "sent MiB") -> str:
+    return (
+        f"{'contender':<16}{unit:>10}{'+- MAD':>9}{'speed-up':>10}{'+- MAD':>8}{'over all cores':>16}{rate:>10}  output"
+    )
+
+
+def _row(row: Mapping[str, Any], *, is_image: bool = False) -> Iterator[str]:
+    if row["status"] != "ok":
+        yield f"{row['name']:<16}{'-':>10}  {row['reason']}"
+        return
+    seconds, speedup, over = row["seconds"], row["speedup"], row["over_all_cores"]
+    if is_image:
+        more = f"{row['images_per_second']:.3g}"
+    else:
+        sent = sent_bytes(row)
+        more = "-" if sent is None else f"{sent / MIB:.2f}"
+    yield (
+        f"{row['name']:<16}{seconds['median']:>10.4f}{seconds['mad']:>9.4f}{speedup['median']:>10.3f}{speedup['mad']:>8.3f}"
+        f"{'-' if over is None else format(over['median'], '.3f'):>16}{more:>10}  {said(row)}"
+    )

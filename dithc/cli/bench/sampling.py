@@ -1,0 +1,88 @@
+"""`dithc bench sampling`: one image by one rank and by several, side by side."""
+
+import argparse
+
+from dithc.cli.bench.arguments import Kind, add_json, add_override, preset, tell
+from dithc.log import problem
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="DiT-S/2", help="preset, with or without DiT- (default DiT-S/2)")
+    add_override(parser)
+    parser.add_argument(
+        "--tokens", type=numbers, default=(256, 1024, 4096), help="of an image, squares (default 256,1024,4096)"
+    )
+    parser.add_argument("--dtypes", default="fp32,bf16", help="of fp32, bf16 (default fp32,bf16)")
+    parser.add_argument("--guidance", type=scales, default=(4.0, 1.0), help="scales; 1 is a call alone (default 4,1)")
+    parser.add_argument("--ranks", type=int, default=2, help="started on this machine (default 2)")
+    parser.add_argument("--cpus", type=int, help="threads of a rank (default: equal shares of this machine's cores)")
+    names = "one-rank, all-cores, side-by-side, cfg, shared-kv, ulysses, ring"
+    parser.add_argument("--contenders", help=f"of {names} (default: all of these)")
+    parser.add_argument(
+        "--diffusers",
+        action="store_true",
+        help="also diffusers' DiTPipeline with the same weights, where it is installed",
+    )
+    parser.add_argument("--steps", type=int, default=4, help="of an image (default 4)")
+    parser.add_argument("--warmup", type=int, default=1, help="steps of each before the clock (default 1)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each on the clock (default 3)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="that a turn of steps takes at least (default 0.5)")
+    parser.add_argument("--on-ranks", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--at", help=argparse.SUPPRESS)
+    add_json(parser)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between."""
+    return tuple(int(part) for part in text.split(","))
+
+
+def scales(text: str) -> tuple[float, ...]:
+    """Numbers with commas between."""
+    return tuple(float(part) for part in text.split(","))
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Measures; with `--on-ranks` it is one of the processes that are measured."""
+    from dithc.bench import sampling
+
+    if args.on_ranks:
+        from dithc.cli.ranks import ranks
+        from dithc.config import Experiment
+
+        if args.at is None:
+            raise problem(
+                "bench sampling --on-ranks", got="no --at", expected="a socket", remedy="leave --on-ranks out"
+            )
+        with ranks(Experiment(), expected=None) as group:
+            sampling.serve(args.at, group)
+        return 0
+    chosen = args.contenders.split(",") if args.contenders else [
+        one.name for one in sampling.CONTENDERS if not one.is_optional
+    ]  # fmt: skip
+    chosen += [one.name for one in sampling.CONTENDERS if one.is_optional] if args.diffusers else []
+    result = sampling.bench_sampling(
+        sampling.SamplingSettings(
+            model=preset(args.model),
+            overrides=dict(args.override),
+            tokens=args.tokens,
+            dtypes=tuple(args.dtypes.split(",")),
+            guidance=args.guidance,
+            ranks=args.ranks,
+            cpus=args.cpus,
+            contenders=tuple(dict.fromkeys(chosen)),
+            steps=args.steps,
+            warmup=args.warmup,
+            rounds=args.rounds,
+            seconds=args.seconds,
+        )
+    )
+    return tell(result, args.json, [row for cell in result["cells"] for row in cell["rows"]])
+
+
+SAMPLING = Kind(
+    "one image by one rank and by several: seconds, speed-ups, differences",
+    "dithc bench sampling --model S/2 --tokens 256,1024 --ranks 2 --diffusers --json sampling.json",
+    _add,
+    _run,
+)

@@ -1,0 +1,155 @@
+"""One image by ranks and by one, in turns: outputs are compared to the bit; no time is judged."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dithc import native
+from dithc.bench import table
+from dithc.bench.sampling import CONTENDERS, Cell, SamplingSettings, bench_sampling
+from dithc.bench.sampling.contenders import named
+from dithc.bench.sampling.measure import compared, in_turns, picture
+from dithc.bench.sampling.theirs import Theirs, absent
+from dithc.bench.sampling.ways import Ours, config_of, network
+from dithc.cli import main
+from dithc.log import UserError
+from dithc.parallel import Team
+from tests.ranks import needs_launcher
+
+needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"C kernels are off: {native.load().reason}")
+TINY = {"hidden_size": 64, "depth": 2, "num_heads": 4}
+CELL = Cell(model="DiT-S/2", overrides=TINY, tokens=16, dtype="fp32", guidance=4.0, steps=3)
+EXACT = ("all-cores", "side-by-side", "cfg", "shared-kv", "ulysses")
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+@needs_launcher
+@needs_kernels
+def test_two_ranks_give_the_image_of_one_and_the_ring_almost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "sampling.json"
+    words = ["--rounds", "1", "--seconds", "0", "--steps", "2", "--cpus", "1", "--dtypes", "fp32", "--tokens", "16"]
+    words += [f"--override={name}={value}" for name, value in TINY.items()]
+    assert main(["bench", "sampling", *words, "--json", str(path)]) == 0
+    result: dict[str, Any] = json.loads(path.read_text())
+    assert result["ranks"] == {"ranks": 2, "cpus": 1}
+    guided, alone = ({row["name"]: row for row in cell["rows"]} for cell in result["cells"])
+    images = {row["name"]: row for row in result["images"]["rows"]}
+    for rows in (guided, alone, images):
+        ok = [row for row in rows.values() if row["status"] == "ok"]
+        assert all(row["equal"] and row["difference"] == 0 for row in ok if row["name"] in EXACT)
+        assert not rows["ring"]["equal"]
+        assert 0 < rows["ring"]["difference"] < 1e-5
+        assert all(row["seconds"]["median"] > 0 for row in ok)
+    assert (alone["cfg"]["status"], alone["cfg"]["reason"]) == ("skipped", "there is no guidance, so one branch alone")
+    assert guided["ulysses"]["sent"]["mpi_bytes"] != 0
+    assert set(result["images"]["pictures"]) == {"one-rank", "cfg", "shared-kv", "ulysses", "ring"}
+    assert set(result["images"]["differences"]) == {"ring"}
+    said = capsys.readouterr().out
+    assert "equal to the bit" in said
+    assert "there is no guidance" in said
+    assert not path.with_suffix(".kept.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"ranks": 1}, "--ranks"),
+        ({"ranks": 100_000}, "--cpus"),
+        ({"rounds": 0}, "--rounds"),
+        ({"warmup": 0}, "--warmup"),
+        ({"steps": 1001}, "--steps"),
+        ({"dtypes": ("fp8",)}, "--dtypes"),
+        ({"tokens": (15,)}, "--tokens"),
+        ({"tokens": ()}, "--tokens"),
+        ({"guidance": (0.5,)}, "--guidance"),
+        ({"contenders": ("magic",)}, "--contenders"),
+        ({"model": "DiT-Q/2"}, "DiT-Q/2"),
+    ],
+)
+def test_settings_without_sense_are_refused_before_anything_is_started(changes: dict[str, Any], said: str) -> None:
+    settings = SamplingSettings(overrides=TINY, tokens=(16,), dtypes=("fp32",))
+    with pytest.raises(UserError, match=said):
+        bench_sampling(replace(settings, **changes))
+
+
+def test_contenders_that_do_not_serve_say_why() -> None:
+    config = config_of(CELL)
+    faults = {one.name: one.fault(replace(CELL, tokens=4), config, ranks=3) for one in CONTENDERS}
+    assert faults["ulysses"] == "4 heads are no multiple of 3"
+    assert faults["cfg"] == "cfg 2 are not the 3 ranks"
+    assert faults["shared-kv"] is faults["one-rank"] is None
+    assert "5 ranks for 4 tokens" in str(named(["ring"])[0].fault(replace(CELL, tokens=4), config, ranks=5))
+
+
+def test_outputs_are_compared_on_every_rank_and_nothing_proves_nothing() -> None:
+    base = np.array([1.0, -2.0], np.float32)
+    assert compared([base, base.copy()], base) == {"equal": True, "difference": 0.0}
+    assert compared([base, base + np.array([0, 1], np.float32)], base) == {"equal": False, "difference": 0.5}
+    for nothing in (np.zeros(2, np.float32), np.array([np.nan, 1], np.float32)):
+        with pytest.raises(UserError, match="the output of one rank"):
+            compared([nothing], nothing)
+
+
+def test_turns_alternate_and_pictures_are_stretched_alike() -> None:
+    order: list[str] = []
+
+    def run(name: str) -> float:
+        order.append(name)
+        return float(len(order))
+
+    found = in_turns({name: lambda name=name: run(name) for name in "ab"}, 2)
+    assert order == ["a", "b", "b", "a"]
+    assert found["a"].seconds == (1.0, 4.0)
+    base = np.random.default_rng(0).normal(size=(1, 4, 8, 8)).astype(np.float32)
+    assert picture(base, base).shape == (8, 8, 3)
+    assert picture(base[:, :1], base[:, :1]).shape == (8, 8, 3)
+    assert (picture(base * 2, base) != picture(base, base)).any()
+
+
+@pytest.mark.slow
+@pytest.mark.sampled("benches")
+@pytest.mark.parametrize("guidance", [1.0, 4.0])
+def test_diffusers_gives_the_same_image_from_the_same_weights(guidance: float) -> None:
+    cell = replace(CELL, guidance=guidance)
+    model = network(cell)
+    if (why := absent(model, cell)) is not None:
+        pytest.skip(why)
+    theirs, ours = Theirs(model, cell), Ours(model, cell, Team())
+    for method in ("step", "image"):
+        wanted = getattr(ours, method)()
+        assert ((getattr(theirs, method)() - wanted).abs().max() / wanted.abs().max()).item() < 1e-5
+    for block in theirs._net.transformer_blocks:  # the control: frequencies as the class has them
+        block.norm1.emb.time_proj.downscale_freq_shift = 1
+    assert ((theirs.step() - ours.step()).abs().max() / ours.step().abs().max()).item() > 1e-3
+
+
+def test_a_network_that_the_pipeline_cannot_guide_is_said_so() -> None:
+    cell = replace(CELL, overrides={**TINY, "num_classes": 10})
+    assert absent(network(cell), cell) == "DiTPipeline takes 1000 for no label, and the network 10"
+
+
+def test_the_table_names_what_was_left_out() -> None:
+    spread = {"median": 1.5, "mad": 0.1}
+    row = {"name": "ring", "status": "ok", "seconds": spread, "speedup": spread, "over_all_cores": None}
+    row |= {"equal": False, "difference": 2e-7, "sent": {"tcp_bytes": 0, "mpi_bytes": None, "shared_bytes": 0}}
+    cell = {
+        "tokens": 16,
+        "dtype": "fp32",
+        "guidance": 1.0,
+        "rows": [row, {"name": "cfg", "status": "skipped", "reason": "why"}],
+    }
+    result = {
+        "bench": "sampling", "settings": {"model": "DiT-S/2", "rounds": 3}, "ranks": {"ranks": 2, "cpus": 1},
+        "contenders": [{"name": "one-rank", "what": "in words"}], "cells": [cell], "images": None,
+    }  # fmt: skip
+    said = table(result)
+    assert "within 2.0e-07" in said
+    assert "one-rank: in words" in said
+    assert [line.split() for line in said.splitlines() if line.startswith("cfg")] == [["cfg", "-", "why"]]

@@ -1,0 +1,99 @@
+"""One image by ranks and by one stands in the report: tables, dots, and images with their differences drawn."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.log import UserError
+from dithc.report import write_report
+from dithc.report.engine.sampling_rows import EQUAL, pictures, read_sampling, sampling_parts, speedups
+from dithc.report.figures.sampling import draw_ways
+from dithc.report.figures.theme import DARK, LIGHT
+
+
+def row(name: str, speedup: float, difference: float) -> dict[str, Any]:
+    spread = {"median": speedup, "mad": 0.02}
+    told = {"seconds": {"median": 2 / speedup, "mad": 0.01}, "speedup": spread, "over_all_cores": spread}
+    sent = {"tcp_bytes": 0, "mpi_bytes": 3 << 20, "shared_bytes": 0}
+    return {"name": name, "status": "ok", "equal": difference == 0, "difference": difference, "sent": sent} | told
+
+
+ROWS = [
+    row("one-rank", 1.0, 0.0),
+    row("shared-kv", 1.9, 0.0),
+    row("ring", 1.7, 4e-7),
+    {"name": "cfg", "status": "skipped", "reason": "there is no guidance"},
+    row("cached", 2.5, 0.01),
+]
+PIXELS = [[[0, 128, 255]] * 4] * 4
+RESULT = {
+    "bench": "sampling",
+    "settings": {"model": "DiT-S/2", "rounds": 3, "warmup": 1},
+    "ranks": {"ranks": 2, "cpus": 1},
+    "load_average": [1.5, 1.0, 1.0],
+    "contenders": [{"name": "shared-kv", "what": "keys and values in words", "where": "ranks"}],
+    "cells": [
+        {"tokens": 256, "dtype": "fp32", "guidance": 4.0, "rows": ROWS},
+        {"tokens": 1024, "dtype": "bf16", "guidance": 1.0, "rows": ROWS},
+    ],
+    "images": {
+        "tokens": 16, "dtype": "fp32", "guidance": 4.0, "steps": 4, "largest": 2.0,
+        "rows": [one | {"images_per_second": 0.5} for one in ROWS],
+        "pictures": dict.fromkeys(("one-rank", "shared-kv", "ring"), PIXELS),
+        "differences": {"ring": [[0.0, 0.0, 1e-6, 0.0]] * 4},
+    },
+}  # fmt: skip
+
+
+def test_tables_say_what_is_equal_and_what_was_left_out() -> None:
+    parts = sampling_parts(RESULT)
+    rows = {cells[0]: cells[1:] for cells in parts["tables"][0]["rows"]}
+    assert rows["shared K/V"] == ["1.053 ± 0.01", "1.9 ± 0.02", "1.9 ± 0.02", "3", EQUAL]
+    assert rows["one rank"][-1] == "what others are compared with"
+    assert rows["ring"][-1] == "within 4.0e-07 of the largest number"
+    assert rows["branches of guidance"][0] == "– (there is no guidance)"
+    assert "cached" in rows, "a way that the page has no name for yet"
+    assert [part["title"] for part in parts["tables"]] == [
+        "256 tokens, fp32, guidance 4",
+        "1024 tokens, bf16, not guided",
+    ]
+    assert "one rank with 1 thread(s)" in parts["conditions"]["baseline"]
+    assert sampling_parts(None)["tables"] == []
+    assert sampling_parts(RESULT | {"images": None})["images"] == []
+
+
+def test_only_what_differs_has_a_difference_to_draw() -> None:
+    one, shared, ring = pictures(RESULT)
+    assert (one.difference, one.said, shared.difference, shared.said) == (None, "", None, EQUAL)
+    assert ring.difference is not None
+    assert ring.difference.max() == 5e-7, "over the largest number"
+    found = speedups(RESULT)
+    assert [set(ways) for _, ways in found] == [{"shared K/V", "ring", "cached"}] * 2
+    light, dark = (draw_ways(found, pictures(RESULT), theme, title="", ranks=2) for theme in (LIGHT, DARK))
+    assert light[:4] == b"\x89PNG"
+    assert light != dark
+    assert draw_ways(found, [], LIGHT, title="", ranks=2)[:4] == b"\x89PNG", "stopped before the images"
+
+
+def test_another_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "sampling.json"
+    path.write_text('{"bench": "step"}')
+    with pytest.raises(UserError, match="no bench of sampling"):
+        read_sampling(path)
+
+
+def test_the_page_has_tables_and_figure_where_it_was_measured(plant: Any, tmp_path: Path) -> None:
+    tree = plant(tmp_path)
+    tree.codec(tree.dataset("sentinel2"))
+    path, out = tmp_path / "sampling.json", tmp_path / "report.html"
+    path.write_text(json.dumps(RESULT))
+    write_report(tree.experiment, tree.paths, out=out, sampling=path)
+    assert "keys and values in words" in out.read_text()
+    with_it = (tmp_path / "figures" / "sampling.png").stat().st_size
+    write_report(tree.experiment, tree.paths, out=out)
+    assert "keys and values in words" not in out.read_text()
+    assert (tmp_path / "figures" / "sampling.png").stat().st_size < with_it / 2, (
+        "it says in a line that nothing was run"
+    )

@@ -56,6 +56,8 @@ class Sampling(Settings):
     ring_degree: Degree = "auto"
     """Ranks, or sets of `ulysses_degree` ranks, that pass keys and values on. Sums are rounded otherwise than on one rank, in
     the seventh digit. auto: 1."""
+    windows_degree: Degree = "auto"
+    """Ranks that share the windows of a scene, at each step. The same bits."""
 
     @property
     def given(self) -> dict[str, int]:
@@ -66,6 +68,7 @@ class Sampling(Settings):
             "shared": self.shared_degree,
             "ulysses": self.ulysses_degree,
             "ring": self.ring_degree,
+            "windows": self.windows_degree,
         }
         return {name: degree for name, degree in named.items() if degree != "auto"}
 
@@ -282,6 +285,7 @@ class Experiment(Settings):
                 )
             self._solved(name, evaluation)
             self._averaged(name, evaluation)
+            self._sized(name, evaluation)
         if self.machine.launcher == "srun" and self.machine.ranks_per_node is None:
             raise ValueError("machine.launcher `srun` needs machine.ranks_per_node: its nodes are elsewhere")
         if self.machine.launcher == "none" and self.machine.ranks is not None and self.machine.ranks > 1:
@@ -388,6 +392,35 @@ class Experiment(Settings):
                 f"evaluations.{name}.sampler {evaluation.sampler} does not fit runs.{evaluation.run}, whose objective.predict is "
                 f"{predict}: choose {fitting}"
             )
+
+    def _sized(self, name: str, evaluation: Evaluation) -> None:
+        """Images are of the size that the network learnt, or are made of windows of it."""
+        run = self.runs[evaluation.run]
+        tile = self.datasets[run.dataset].tiles.size
+        factor, size = self.codecs[self.datasets[run.dataset].codec].factor, evaluation.size
+        if size is None or size == tile:
+            return
+        if size < tile:
+            raise ValueError(
+                f"evaluations.{name}.size {size} is smaller than tiles of datasets.{run.dataset} ({tile}), which "
+                f"runs.{evaluation.run} learns: leave it out, or train on smaller tiles"
+            )
+        if evaluation.windows is None:
+            raise ValueError(
+                f"evaluations.{name}.size {size} is larger than tiles of datasets.{run.dataset} ({tile}), which "
+                f"runs.{evaluation.run} learns, and a network makes images of no other size: add `windows: {{overlap: 0.25}}`, "
+                "or train a run on tiles of that size"
+            )
+        if size % factor:
+            raise ValueError(
+                f"evaluations.{name}.size {size} is no multiple of {factor}, by which codecs.{self.datasets[run.dataset].codec} "
+                f"shrinks: take {size // factor * factor}"
+            )
+
+    @property
+    def scored(self) -> list[str]:
+        """Evaluations that are compared with real tiles: all but scenes."""
+        return [name for name, evaluation in self.evaluations.items() if evaluation.windows is None]
 
     def _averaged(self, name: str, evaluation: Evaluation) -> None:
         """The average of another length can be made of what the run keeps."""

@@ -60,12 +60,17 @@ class Generated:
                 remedy="run `dithc sample` again",
             )
 
-    def physical(self, rows: Rows) -> npt.NDArray[np.float32]:
-        """Images (n, C, H, W) in the units of the data set: the inverse of its scaling to [-1, 1]; of a picture, of its display.
+    @property
+    def are_scenes(self) -> bool:
+        """Whether they are larger than the tiles of their data set, and are read by rows."""
+        return self.manifest.numbers.get("windows") is not None
+
+    def physical(self, rows: Rows, lines: slice | None = None) -> npt.NDArray[np.float32]:
+        """Images (n, C, H, W), or some lines of them, in the units of the data set: the inverse of its scaling to [-1, 1]; of a picture, of its display.
 
         Beyond [-1, 1], which the scaling clips on the way in, it goes on as a straight line.
         """
-        scaled = self._joined.read(rows, ())
+        scaled = self._joined.read(rows, () if lines is None else (slice(None), lines))
         if self._pictures:
             return self.bands.physical(scaled.astype(np.float32) * np.float32(127.5) + np.float32(127.5))
         return self.stretch.unscale(scaled)

@@ -66,9 +66,9 @@ class Generated:
         return self.manifest.numbers.get("windows") is not None
 
     def physical(self, rows: Rows, lines: slice | None = None) -> npt.NDArray[np.float32]:
-        """Images (n, C, H, W), or some lines of them, in the units of the data set: the inverse of its scaling to [-1, 1]; of a picture, of its display.
+        """Images (n, C, H, W), or some lines of them, in the units of the data set.
 
-        Beyond [-1, 1], which the scaling clips on the way in, it goes on as a straight line.
+        That is the inverse of its scaling to [-1, 1]; of a picture, of its display. Beyond [-1, 1], which the scaling clips on the way in, it goes on as a straight line.
         """
         scaled = self._joined.read(rows, () if lines is None else (slice(None), lines))
         if self._pictures:

@@ -35,7 +35,7 @@ OF_SAMPLES = (
     "steps",
     "guidance",
 )
-ROWS = 512  # of a scene, read at once
+VALUES = 1 << 22  # of a scene, read at once
 # A system of no place: metres from a corner, so that lengths and areas can be measured.
 NOWHERE = 'LOCAL_CS["generated, nowhere on Earth",UNIT["metre",1]]'
 log = logger(__name__)
@@ -83,8 +83,9 @@ class Samples:
         clipped: Clipped = np.zeros(len(self.bands.names), np.int64)
 
         def rows() -> Iterator[npt.NDArray[Any]]:
-            for top in range(0, self.shape[1], ROWS):
-                lines = slice(top, min(top + ROWS, self.shape[1]))
+            count = max(1, VALUES // (self.shape[0] * self.shape[2]))
+            for top in range(0, self.shape[1], count):
+                lines = slice(top, min(top + count, self.shape[1]))
                 pixels, beyond = self.bands.stored(self._made.physical(np.array([number]), lines))
                 clipped[:] += beyond
                 yield pixels[0]  # (C, rows, W)

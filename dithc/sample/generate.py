@@ -30,8 +30,9 @@ Predictor = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(x (N, Z, h, w), timesteps (N), labels (N)) -> output (N, Z or 2Z, h, w) fp32."""
 
 ALONE = Team()
-# Places of a latent, a side: of tiles that a scene is decoded by where the codec sees so far and no further, with what it sees.
-TILE = 64
+# Places of a latent, where the codec sees so far and no further: sides of the tiles that a scene is decoded by, all of a row of
+# them, and rows at least.
+TILE, TILE_ROWS, LEAST_ROWS = 64, 1 << 14, 8
 
 
 class Decoder(Protocol):
@@ -156,8 +157,11 @@ class Images:
 
     def rows(self, latent: Tensor) -> Iterator[Tensor]:
         """The image of a scene's latent (Z, h, w) by rows, (C, rows, W) each, on the team's first rank; all call it."""
-        side = min(self.model.config.size if self.codec.reach is None else (TILE, *self.shape[1:]))
-        return decoded(self.codec, latent, tile=side, ranks=self.team.members)
+        height, width = latent.shape[1:]
+        tile = self.model.config.size
+        if self.codec.reach is not None:  # of a wide scene fewer rows at once
+            tile = min(height, max(LEAST_ROWS, min(TILE, TILE_ROWS // width))), min(width, TILE)
+        return decoded(self.codec, latent, tile=tile, ranks=self.team.members)
 
     @property
     def image_size(self) -> tuple[int, int]:

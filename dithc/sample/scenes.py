@@ -20,6 +20,7 @@ from dithc.sample.generate import Images
 from dithc.sample.shards import Shards, as_stored
 
 SPARE_BYTES = 64 << 20  # for what stands beside the arrays
+LINES = 64  # of an image, turned into what is stored at once
 LOOKED_AT = 512  # pixels of a side of the picture of a scene
 
 
@@ -74,7 +75,7 @@ def write_scene(shards: Shards, shard: int, images: Images, latent: Tensor, *, b
         with ExitStack() as stack:
             targets: list[_Rows] = []
             bands = 0
-            for rows in images.rows(latent):  # (C, rows, W)
+            for rows in _lines(images.rows(latent)):  # (C, rows, W)
                 image = rows.numpy()[None]
                 shards.check(shard, image)
                 bands = image.shape[1]
@@ -90,6 +91,12 @@ def write_scene(shards: Shards, shard: int, images: Images, latent: Tensor, *, b
         shards.say(shard, shape=shape, labels=labels, seconds=seconds, seam_ratio=seams)
     except OSError as error:
         raise shards.unwritten(shard, error) from error
+
+
+def _lines(parts: Iterator[Tensor]) -> Iterator[Tensor]:
+    """Fewer rows at once: what is made of them is several times as large for a while."""
+    for part in parts:
+        yield from part.split(LINES, dim=1)
 
 
 class _Rows:

@@ -191,7 +191,7 @@ def test_tiles_of_a_decoder_of_convolutions_give_the_whole_decode(blocks, tile):
 
     def of(reach):
         codec = type("Codec", (), {"factor": 4, "reach": reach, "decode": staticmethod(net.decode)})
-        return torch.cat(list(decoded(codec, latent, tile=tile)), dim=1)
+        return torch.cat(list(decoded(codec, latent, tile=(tile, tile))), dim=1)
 
     assert (of(net.reach) - whole).abs().max() < 2e-6 * scale
     assert (of(net.reach - 1) - whole).abs().max() > 1e-4 * scale  # the control: a place too few
@@ -202,11 +202,11 @@ def test_tiles_of_any_other_decoder_fade_into_each_other():
         return latent - latent.mean(dim=(2, 3), keepdim=True) / 2
 
     codec = type("Codec", (), {"factor": 1, "reach": None, "decode": staticmethod(decode)})
-    image = torch.cat(list(decoded(codec, torch.ones(1, 13, 8), tile=4)), dim=1)
+    image = torch.cat(list(decoded(codec, torch.ones(1, 13, 8), tile=(4, 4))), dim=1)
     assert image.shape == (1, 13, 8)
     assert (image - 0.5).abs().max() < 1e-6  # of all tiles each pixel counts 1
     ramp = torch.arange(13.0).expand(1, 8, 13)
-    steps = torch.cat(list(decoded(codec, ramp, tile=4)), dim=1).diff(dim=2)
+    steps = torch.cat(list(decoded(codec, ramp, tile=(4, 4))), dim=1).diff(dim=2)
     assert steps.min() > 0.0
     hard = torch.cat([decode(ramp[None, ..., first : first + 4])[0] for first in range(0, 12, 4)], dim=2)
     assert hard.diff(dim=2).min() < -0.9  # the control: tiles side by side

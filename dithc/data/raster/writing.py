@@ -27,7 +27,7 @@ CREATION_OPTIONS: dict[Driver, dict[str, str]] = {
     "JP2OpenJPEG": {"QUALITY": "100", "REVERSIBLE": "YES", "YCBCR420": "NO"},
 }
 COG_BLOCK, COG_SMALLEST_BLOCK = 512, 128  # pixels; GDAL's own, and the least that it takes
-CACHE_MB = 64  # of blocks that GDAL holds, where a file is written by rows
+CACHE_MB = 64  # of blocks that GDAL holds at least, where a file is written by rows
 
 
 def write_geotiff(
@@ -175,6 +175,8 @@ def write_cog_by_rows(
         OSError: the file cannot be written, or does not hold what was written.
     """
     count, height, width = shape
+    of_blocks = 2 * COG_BLOCK * width * count * np.dtype(dtype).itemsize  # two rows of them
+    cache_mb = max(CACHE_MB, of_blocks >> 20)
     plain = path.with_name(f"{path.name}.rows")
     profile = {"count": count, "height": height, "width": width, "dtype": dtype, "nodata": nodata}
     blocks = {"tiled": True, "blockxsize": COG_BLOCK, "blockysize": COG_BLOCK, "interleave": "pixel", "bigtiff": "yes"}
@@ -182,9 +184,10 @@ def write_cog_by_rows(
         {} if crs is None or transform is None else {"crs": CRS.from_user_input(crs), "transform": Affine(*transform)}
     )
     options = {"compress": "deflate", "predictor": "yes", "blocksize": str(COG_BLOCK), "overviews": "auto"}
-    written, heights = hashlib.sha256(), []
+    written = hashlib.sha256()
+    heights: list[int] = []
     try:
-        with _quiet(), rasterio.Env(GDAL_CACHEMAX=CACHE_MB):
+        with _quiet(), rasterio.Env(GDAL_CACHEMAX=cache_mb):
             with rasterio.open(plain, "w", driver="GTiff", **profile, **blocks, **place) as target:
                 target.update_tags(**tags)
                 _label(target, bands)

@@ -61,42 +61,46 @@ def spans(length: int, side: int, *, factor: int, reach: int | None) -> list[Spa
 
 
 @torch.no_grad()
-def decoded(codec: Decoder, latent: Tensor, *, tile: int, ranks: Ranks = ALONE) -> Iterator[Tensor]:
+def decoded(codec: Decoder, latent: Tensor, *, tile: tuple[int, int], ranks: Ranks = ALONE) -> Iterator[Tensor]:
     """The image of a latent from its first row to its last, some rows at a time, on the first rank; on the others nothing.
 
-    In memory are the tiles of one row. How it is cut follows from the sizes alone, so ranks change no bit.
+    In memory are the rows of pixels of one row of tiles. How it is cut follows from the sizes alone, so ranks change no bit.
 
     Args:
         codec: what decodes.
         latent: (Z, H, W), scaled, on every rank.
-        tile: side of a tile in the latent; not larger than it.
+        tile: rows and columns of a tile in the latent; not more than it has.
         ranks: who decode the tiles of a row together; all are to exhaust what is returned.
 
     Yields:
         (C, rows, f W) each.
     """
-    rows, columns = (spans(length, tile, factor=codec.factor, reach=codec.reach) for length in latent.shape[1:])
-    f, width, done = codec.factor, latent.shape[2] * codec.factor, 0
+    f, done, width = codec.factor, 0, latent.shape[2] * codec.factor
+    rows, columns = (
+        spans(length, side, factor=f, reach=codec.reach) for length, side in zip(latent.shape[1:], tile, strict=True)
+    )
     open_rows: Tensor | None = None  # (C, rows, f W): from row `done` on, to which later tiles may add
     for number, row in enumerate(rows):
-        band = _band(codec, latent, row, columns, width=width, ranks=ranks)
-        if band is None:
+        grown: Tensor | None = None
+        for column, pixels in _tiles(codec, latent, row, columns, ranks=ranks):
+            if grown is None:
+                grown = pixels.new_zeros(len(pixels), row.end * f - done, width)
+                if open_rows is not None:
+                    grown[:, : open_rows.shape[1]] = open_rows
+            target = grown[:, row.first * f - done :, column.first * f : column.end * f]
+            target += pixels * (row.share[:, None] * column.share)
+        if grown is None:
             continue
-        grown = band.new_zeros(len(band), row.end * f - done, width)
-        if open_rows is not None:
-            grown[:, : open_rows.shape[1]] = open_rows
-        grown[:, row.first * f - done :] += band * row.share[:, None]
         until = rows[number + 1].first * f if number + 1 < len(rows) else row.end * f
         if until > done:
             yield grown[:, : until - done]
-        open_rows, done = grown[:, until - done :], until
+        open_rows, done = grown[:, until - done :].clone(), max(done, until)
 
 
-def _band(
-    codec: Decoder, latent: Tensor, row: Span, columns: Sequence[Span], *, width: int, ranks: Ranks
-) -> Tensor | None:
-    """The tiles of a row beside each other (C, P, f W), on the first rank."""
-    band: Tensor | None = None
+def _tiles(
+    codec: Decoder, latent: Tensor, row: Span, columns: Sequence[Span], *, ranks: Ranks
+) -> Iterator[tuple[Span, Tensor]]:
+    """The tiles of a row in their order, (C, P, f columns) each, on the first rank; on the others nothing."""
     f = codec.factor
     widest = max(column.end - column.first for column in columns) * f
     for first in range(0, len(columns), ranks.size):
@@ -104,13 +108,11 @@ def _band(
         mine = torch.empty(0)
         if ranks.rank < len(part):
             column = part[ranks.rank]
-            tile = codec.decode(latent[None, :, row.first : row.end, column.first : column.end].contiguous()).float()
+            cut = latent[None, :, row.first : row.end, column.first : column.end].contiguous()
+            tile = codec.decode(cut).float()
             mine = tile.new_zeros(*tile.shape[:3], widest)  # of one shape on all ranks
             mine[..., : tile.shape[3]] = tile
         tiles = ranks.collected(mine, [int(rank < len(part)) for rank in range(ranks.size)])
-        for column, tile in zip(part, () if tiles is None else tiles, strict=tiles is not None):
-            if band is None:
-                band = tile.new_zeros(*tile.shape[:2], width)
-            here = slice(column.first * f, column.end * f)
-            band[..., here] += tile[..., : column.share.numel()] * column.share
-    return band
+        if tiles is not None:
+            for column, tile in zip(part, tiles, strict=True):
+                yield column, tile[..., : column.share.numel()]

@@ -11,6 +11,7 @@ from dithc.config.benches import Bench
 from dithc.config.codecs import AnyExtractor, Codec, Extractor, Foreign, KlVae
 from dithc.config.datasets import SENTINEL2_BANDS, Dataset
 from dithc.config.paper import Paper
+from dithc.config.scenes import check_size
 from dithc.config.training import (
     MOST_SNAPSHOTS,
     CheckpointPath,
@@ -285,7 +286,10 @@ class Experiment(Settings):
                 )
             self._solved(name, evaluation)
             self._averaged(name, evaluation)
-            self._sized(name, evaluation)
+            dataset = self.datasets[run.dataset]
+            check_size(
+                f"evaluations.{name}", evaluation, tile=dataset.tiles.size, factor=self.codecs[dataset.codec].factor
+            )
         if self.machine.launcher == "srun" and self.machine.ranks_per_node is None:
             raise ValueError("machine.launcher `srun` needs machine.ranks_per_node: its nodes are elsewhere")
         if self.machine.launcher == "none" and self.machine.ranks is not None and self.machine.ranks > 1:
@@ -391,30 +395,6 @@ class Experiment(Settings):
             raise ValueError(
                 f"evaluations.{name}.sampler {evaluation.sampler} does not fit runs.{evaluation.run}, whose objective.predict is "
                 f"{predict}: choose {fitting}"
-            )
-
-    def _sized(self, name: str, evaluation: Evaluation) -> None:
-        """Images are of the size that the network learnt, or are made of windows of it."""
-        run = self.runs[evaluation.run]
-        tile = self.datasets[run.dataset].tiles.size
-        factor, size = self.codecs[self.datasets[run.dataset].codec].factor, evaluation.size
-        if size is None or size == tile:
-            return
-        if size < tile:
-            raise ValueError(
-                f"evaluations.{name}.size {size} is smaller than tiles of datasets.{run.dataset} ({tile}), which "
-                f"runs.{evaluation.run} learns: leave it out, or train on smaller tiles"
-            )
-        if evaluation.windows is None:
-            raise ValueError(
-                f"evaluations.{name}.size {size} is larger than tiles of datasets.{run.dataset} ({tile}), which "
-                f"runs.{evaluation.run} learns, and a network makes images of no other size: add `windows: {{overlap: 0.25}}`, "
-                "or train a run on tiles of that size"
-            )
-        if size % factor:
-            raise ValueError(
-                f"evaluations.{name}.size {size} is no multiple of {factor}, by which codecs.{self.datasets[run.dataset].codec} "
-                f"shrinks: take {size // factor * factor}"
             )
 
     @property

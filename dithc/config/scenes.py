@@ -1,5 +1,7 @@
 """Settings of generated scenes: images larger than the tiles that a network learnt."""
 
+from typing import Any, Protocol
+
 from pydantic import Field, model_validator
 
 from dithc.config.base import Settings
@@ -24,3 +26,58 @@ class Windows(Settings):
         if self.overlap == 0.0 and not self.shift:
             raise ValueError("windows that neither overlap nor shift leave seams: set `overlap: 0.25` or `shift: true`")
         return self
+
+
+class Sized(Protocol):
+    """What is looked at of an evaluation."""
+
+    run: str
+    at: Any
+    images: int
+    size: int | None
+    windows: Windows | None
+    metrics: Any
+    triplets: Any
+
+
+def check_scene(evaluation: Sized) -> None:
+    """Raises a ValueError where settings of scenes contradict others."""
+    windows = evaluation.windows
+    if windows is None and evaluation.images < 2:
+        raise ValueError(
+            "`images` is 1, and a score compares two at least: raise it (a scene has `windows`, and no score)"
+        )
+    if windows is not None and evaluation.size is None:
+        raise ValueError("`windows` are of a scene: give its `size`, such as 4096, or leave them out")
+    if evaluation.at == "codec" and (evaluation.size or windows):
+        raise ValueError("`size` and `windows` are of generated images, and `at` is codec: leave them out")
+    if windows is not None and (evaluation.metrics or evaluation.triplets):
+        raise ValueError("`metrics` and `triplets` are of scores, and a scene (`windows`) has none: leave them out")
+
+
+def check_size(where: str, evaluation: Sized, *, tile: int, factor: int) -> None:
+    """Raises a ValueError where images are neither of the size that the network learnt, nor made of windows of it.
+
+    Args:
+        where: key of the evaluation.
+        evaluation: its settings.
+        tile: pixels of a side of the tiles that its run learns.
+        factor: by which their codec shrinks.
+    """
+    size, run = evaluation.size, evaluation.run
+    if size is None or size == tile:
+        return
+    if size < tile:
+        raise ValueError(
+            f"{where}.size {size} is smaller than the tiles that runs.{run} learns ({tile}): leave it out, or train on smaller "
+            "ones"
+        )
+    if evaluation.windows is None:
+        raise ValueError(
+            f"{where}.size {size} is larger than the tiles that runs.{run} learns ({tile}), and a network makes images of no "
+            "other size: add `windows: {overlap: 0.25}`, or train a run on tiles of that size"
+        )
+    if size % factor:
+        raise ValueError(
+            f"{where}.size {size} is no multiple of {factor}, by which the codec shrinks: take {size // factor * factor}"
+        )

@@ -21,7 +21,7 @@ from dithc.config.learning import Objective as Objective
 from dithc.config.learning import Optimizer as Optimizer
 from dithc.config.learning import Position as Position
 from dithc.config.learning import swiglu_width as swiglu_width
-from dithc.config.scenes import LARGEST_SCENE
+from dithc.config.scenes import LARGEST_SCENE, check_scene
 from dithc.config.scenes import Windows as Windows
 
 StrategyName = Literal["cftp", "dp", "dp+tp"]
@@ -394,16 +394,7 @@ class Evaluation(Settings):
 
     @model_validator(mode="after")
     def _of_scenes(self) -> "Evaluation":
-        if self.windows is None and self.images < 2:
-            raise ValueError(
-                "`images` is 1, and a score compares two at least: raise it (a scene has `windows`, and no score)"
-            )
-        if self.windows is not None and self.size is None:
-            raise ValueError("`windows` are of a scene: give its `size`, such as 4096, or leave them out")
-        if self.at == "codec" and (self.size or self.windows):
-            raise ValueError("`size` and `windows` are of generated images, and `at` is codec: leave them out")
-        if self.windows is not None and (self.metrics or self.triplets):
-            raise ValueError("`metrics` and `triplets` are of scores, and a scene (`windows`) has none: leave them out")
+        check_scene(self)
         return self
 
     @model_validator(mode="after")

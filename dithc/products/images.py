@@ -3,6 +3,7 @@
 Legend: C bands, H, W image.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from importlib.metadata import version
@@ -168,4 +169,5 @@ def _of_image(number: int, label: int, info: dict[str, Any]) -> dict[str, str]:
 
 
 def _upper(said: dict[str, Any]) -> dict[str, str]:
+    said = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in said.items()}
     return {f"DITHC_{name.upper()}": str(value) for name, value in said.items() if value is not None}

@@ -41,9 +41,9 @@ def write(manifest: Path, *, stage: Stage, layout: Format, out: Path, select: st
             installed, or the disk is full.
     """
     begun = time.monotonic()
-    if layout == "zarr":
-        require_zarr()
     images: Samples | RealTiles = Samples(manifest) if stage == "sample" else RealTiles(manifest)
+    if layout == "zarr" and not images.are_scenes:
+        require_zarr()
     source = images.manifest
     chosen = _chosen(select, len(images.labels))
     if images.are_scenes:

@@ -151,6 +151,8 @@ def _sample(experiment: Experiment, name: str) -> dict[str, Any]:
         }
     spec = evaluation.model_dump(mode="json", exclude=EVALUATION_ELSEWHERE | EVALUATION_YOUNGER)
     spec |= evaluation.model_dump(mode="json", include=EVALUATION_YOUNGER, exclude_defaults=True)
+    if evaluation.windows is not None:
+        spec["windows"] = evaluation.windows.model_dump(mode="json")
     if isinstance(evaluation.sampler, training.InstalledSampler):
         spec["sampler"] = _brought(evaluation.sampler)
     return spec if evaluation.ema is None else spec | {"snapshots": experiment.snapshots_of(evaluation)}

@@ -15,8 +15,7 @@ from dithc import diffusion
 from dithc.config import training
 from dithc.log import problem
 from dithc.model import DiT
-from dithc.parallel import Denoiser, Ranks, Team
-from dithc.parallel.windows import Grid, Windows, decoded, seam_ratio
+from dithc.parallel import Denoiser, Team, windows
 from dithc.sample.seeds import generator_of, label_of, noise_by_place
 
 Both = Callable[[Callable[[], Tensor], Callable[[], Tensor]], tuple[Tensor, Tensor]]
@@ -94,7 +93,7 @@ class Images:
         self.count, self.steps = evaluation.images, evaluation.steps
         self.grid = self._grid()
         self.shape = (model.config.in_channels, *(self.grid.size if self.grid else model.config.size))
-        self._windows: Windows | None = None
+        self._windows: windows.Windows | None = None
 
     def labels(self, indices: Sequence[int]) -> list[int]:
         """The label of each image."""
@@ -161,7 +160,7 @@ class Images:
         tile = self.model.config.size
         if self.codec.reach is not None:  # of a wide scene fewer rows at once
             tile = min(height, max(LEAST_ROWS, min(TILE, TILE_ROWS // width))), min(width, TILE)
-        return decoded(self.codec, latent, tile=tile, ranks=self.team.members)
+        return windows.decoded(self.codec, latent, tile=tile, ranks=self.team.members)
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -185,15 +184,17 @@ class Images:
         """How much more neighbours differ across borders of windows than elsewhere, in the latents (N, Z, h, w) made last."""
         assert self._windows is not None
         assert self.grid is not None
-        return seam_ratio(latents, *self._windows.last, window=self.grid.window)
+        return windows.seam_ratio(latents, *self._windows.last, window=self.grid.window)
 
-    def _grid(self) -> Grid | None:
+    def _grid(self) -> windows.Grid | None:
         chosen = self.evaluation
         if chosen.windows is None or chosen.size is None:
             return None
         side = chosen.size // self.codec.factor
         overlap, shift = chosen.windows.overlap, chosen.windows.shift
-        return Grid(size=(side, side), window=self.model.config.size, overlap=overlap, shift=shift, seed=chosen.seed)
+        return windows.Grid(
+            size=(side, side), window=self.model.config.size, overlap=overlap, shift=shift, seed=chosen.seed
+        )
 
     def _sample(
         self,
@@ -249,11 +250,11 @@ class Images:
         team = self.team
         over = team.over(model.config.num_tokens)
         # Of images with a guide each of two ranks calls one network on all rows.
-        rows = team.rows if self.guide is None or self.grid is not None else Ranks()
+        rows = team.rows if self.guide is None or self.grid is not None else ALONE.rows
         denoiser = Denoiser(model, bf16=self.bf16, rows=rows, tokens=team.tokens, over=over)
         if self.grid is None:
             return denoiser
-        windows = Windows(denoiser, self.grid, batch=self.evaluation.batch * rows.size)
+        of_scene = windows.Windows(denoiser, self.grid, batch=self.evaluation.batch * rows.size)
         if model is self.model:
-            self._windows = windows
-        return windows
+            self._windows = of_scene
+        return of_scene

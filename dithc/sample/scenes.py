@@ -12,6 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from dithc.log import problem
@@ -96,7 +97,7 @@ def write_scene(shards: Shards, shard: int, images: Images, latent: Tensor, *, b
 def _lines(parts: Iterator[Tensor]) -> Iterator[Tensor]:
     """Fewer rows at once: what is made of them is several times as large for a while."""
     for part in parts:
-        yield from part.split(LINES, dim=1)
+        yield from torch.split(part, LINES, dim=1)
 
 
 class _Rows:

@@ -299,9 +299,15 @@ ONE_CLASS: list[dict[str, Any]] = [
             ["evaluations.x.triplets has B12, B11, B99", "datasets."],
         ),
         (judged(images=1), ["evaluations.x", "`images` is 1", "two at least"]),
-        (judged(size=SIZE_OF_TILES // 2), ["evaluations.x.size", "is smaller than tiles of datasets."]),
-        (judged(size=4096), ["evaluations.x.size 4096 is larger than tiles", "`windows: {overlap: 0.25}`"]),
-        (judged(size=2049, windows={}), ["evaluations.x.size 2049 is no multiple of", "take 2048"]),
+        (
+            judged(sampler="euler", size=SIZE_OF_TILES // 2),
+            ["evaluations.x.size", "is smaller than the tiles that runs.pretrain learns"],
+        ),
+        (
+            judged(sampler="euler", size=4096),
+            ["evaluations.x.size 4096 is larger than the tiles", "`windows: {overlap: 0.25}`"],
+        ),
+        (judged(sampler="euler", size=2049, windows={}), ["evaluations.x.size 2049 is no multiple of", "take 2048"]),
         (judged(size=1 << 17, windows={}), ["evaluations.x.size", "less than or equal to 65536"]),
         (judged(windows={"overlap": 0.5}), ["evaluations.x", "give its `size`"]),
         (judged(size=2048, windows={"overlap": 0}), ["evaluations.x.windows", "leave seams", "`shift: true`"]),

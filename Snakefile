@@ -74,7 +74,7 @@ rule all_samples:
 
 rule all_fid:
     input:
-        [W.path("fid", name) for name in W.experiment.evaluations],
+        [W.path("fid", name) for name in W.experiment.scored],
 
 
 onstart:

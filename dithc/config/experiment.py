@@ -11,6 +11,7 @@ from dithc.config.benches import Bench
 from dithc.config.codecs import AnyExtractor, Codec, Extractor, Foreign, KlVae
 from dithc.config.datasets import SENTINEL2_BANDS, Dataset
 from dithc.config.paper import Paper
+from dithc.config.scenes import check_size
 from dithc.config.sharing import Sampling
 from dithc.config.training import (
     MOST_SNAPSHOTS,
@@ -242,6 +243,10 @@ class Experiment(Settings):
                 )
             self._solved(name, evaluation)
             self._averaged(name, evaluation)
+            dataset = self.datasets[run.dataset]
+            check_size(
+                f"evaluations.{name}", evaluation, tile=dataset.tiles.size, factor=self.codecs[dataset.codec].factor
+            )
         if self.machine.launcher == "srun" and self.machine.ranks_per_node is None:
             raise ValueError("machine.launcher `srun` needs machine.ranks_per_node: its nodes are elsewhere")
         if self.machine.launcher == "none" and self.machine.ranks is not None and self.machine.ranks > 1:
@@ -348,6 +353,11 @@ class Experiment(Settings):
                 f"evaluations.{name}.sampler {evaluation.sampler} does not fit runs.{evaluation.run}, whose objective.predict is "
                 f"{predict}: choose {fitting}"
             )
+
+    @property
+    def scored(self) -> list[str]:
+        """Evaluations that are compared with real tiles: all but scenes."""
+        return [name for name, evaluation in self.evaluations.items() if evaluation.windows is None]
 
     def _averaged(self, name: str, evaluation: Evaluation) -> None:
         """The average of another length can be made of what the run keeps."""

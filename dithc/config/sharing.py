@@ -23,6 +23,8 @@ class Sampling(Settings):
     ring_degree: Degree = "auto"
     """Ranks, or sets of `ulysses_degree` ranks, that pass keys and values on. Sums are rounded otherwise than on one rank, in
     the seventh digit. auto: 1."""
+    windows_degree: Degree = "auto"
+    """Ranks that share the windows of a scene, at each step. The same bits."""
 
     @property
     def given(self) -> dict[str, int]:
@@ -33,6 +35,7 @@ class Sampling(Settings):
             "shared": self.shared_degree,
             "ulysses": self.ulysses_degree,
             "ring": self.ring_degree,
+            "windows": self.windows_degree,
         }
         return {name: degree for name, degree in named.items() if degree != "auto"}
 

@@ -21,6 +21,8 @@ from dithc.config.learning import Objective as Objective
 from dithc.config.learning import Optimizer as Optimizer
 from dithc.config.learning import Position as Position
 from dithc.config.learning import swiglu_width as swiglu_width
+from dithc.config.scenes import LARGEST_SCENE, check_scene
+from dithc.config.scenes import Windows as Windows
 
 StrategyName = Literal["cftp", "dp", "dp+tp"]
 GradientPath = Literal["overlapped", "ddp"]
@@ -298,8 +300,14 @@ class Evaluation(Settings):
     ema: Length | None = None
     """Length of the average, such as 0.07, made of the two that the run keeps (`ema.lengths`) in all its kept checkpoints until
     then; none for the average of `ema.decay`."""
-    images: int = Field(default=10000, ge=2, le=10**8)
-    """Number of generated images."""
+    images: int = Field(default=10000, ge=1, le=10**8)
+    """Number of generated images; of a scene (`windows`) one will do, of others two at least, which are compared."""
+    size: int | None = Field(default=None, ge=1, le=LARGEST_SCENE)
+    """Pixels of a side of an image, such as 4096; the size of the data set's tiles if not given. A larger one needs `windows`, or
+    a run on tiles of that size. A multiple of the codec's `factor`."""
+    windows: Windows | None = None
+    """How a network makes a scene larger than its tiles; none for images of their size. A scene is written by itself, by rows, as
+    are its GeoTIFF (`dithc export`); it has no score, since FID is of images as large as tiles."""
     sampler: Sampler = "ddpm"
     """Solver of the reverse process; euler and heun for runs whose `objective.predict` is flow, the others for all other runs.
     One of an installed package by its name, or with settings of its own: `{kind: NAME, ...}`."""
@@ -382,6 +390,11 @@ class Evaluation(Settings):
         for name, values in (("metrics", list[str](self.metrics)), ("triplets", self.triplet_names)):
             if twice := sorted({value for value in values if values.count(value) > 1}):
                 raise ValueError(f"`{name}` has {', '.join(twice)} twice: leave one out")
+        return self
+
+    @model_validator(mode="after")
+    def _of_scenes(self) -> "Evaluation":
+        check_scene(self)
         return self
 
     @model_validator(mode="after")

@@ -3,6 +3,7 @@
 Legend: N images, C bands, H, W image.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from dithc.data.grids import GeoTransform
 from dithc.data.npy import open_npy, whole_folder
-from dithc.data.raster import BandLabel, write_cog
+from dithc.data.raster import BandLabel, write_cog, write_cog_by_rows
 from dithc.data.scene import Array, Mask
 from dithc.data.scenes import Scenes
 
@@ -143,23 +144,27 @@ class Image:
 
     Attributes:
         name: of its file, without a suffix.
-        pixels: (C, H, W), stored numbers.
+        pixels: (C, H, W), stored numbers; of one that is never whole in memory its rows from the first to the last, (C, rows, W)
+            each, to be read once.
         tags: what is said of it.
         valid: (H, W), where it has data; None for everywhere.
-        crs: where it is; None for generated images, which are nowhere.
+        shape: (C, H, W), of an image by rows.
+        crs: where it is; None for generated images, which are nowhere, but for the grid of a scene.
         transform: affine coefficients, with `crs`.
     """
 
     name: str
-    pixels: Array
+    pixels: Array | Iterator[Array]
     tags: dict[str, str]
     valid: npt.NDArray[np.bool_] | None = None
+    shape: tuple[int, int, int] | None = None
     crs: str | None = None
     transform: GeoTransform | None = None
 
 
 def marked(image: Image, *, bands: Bands) -> Array:
     """The pixels (C, H, W) of an image, those that are not valid with the number that means no data, if there is one."""
+    assert isinstance(image.pixels, np.ndarray), "an image by rows is written by `write_geotiff` alone"
     if image.valid is None or bands.nodata is None:
         return image.pixels
     return np.where(image.valid, image.pixels, np.array(bands.nodata, image.pixels.dtype))
@@ -172,6 +177,20 @@ def write_geotiff(folder: Path, image: Image, *, bands: Bands) -> Path:
         OSError: the disk is full or not writable.
     """
     path = folder / f"{image.name}.tif"
+    if image.shape is not None:
+        assert not isinstance(image.pixels, np.ndarray), "rows"
+        write_cog_by_rows(
+            path,
+            image.pixels,
+            shape=image.shape,
+            dtype=bands.dtype,
+            bands=bands.labels(),
+            tags=image.tags,
+            nodata=bands.nodata,
+            crs=image.crs,
+            transform=image.transform,
+        )
+        return path
     write_cog(
         path,
         marked(image, bands=bands),

@@ -18,6 +18,7 @@ class Degrees:
     Attributes:
         data: share its images, and exchange nothing until these are made.
         cfg: 2 where the two branches of guidance are made at once.
+        windows: share those of a scene at each step.
         shared: share the tokens of an image on one node, by keys and values in memory that all see.
         ulysses: share them by messages, each with all tokens for some heads while attention is made.
         ring: share them in sets of `ulysses` ranks that pass keys and values on; rounds otherwise than one rank.
@@ -28,6 +29,12 @@ class Degrees:
     shared: int = 1
     ulysses: int = 1
     ring: int = 1
+    windows: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Ranks that share the rows of a call of the network: branches of guidance, windows of a scene."""
+        return self.cfg * self.windows
 
     @property
     def tokens(self) -> int:
@@ -37,7 +44,7 @@ class Degrees:
     @property
     def size(self) -> int:
         """Ranks of a group."""
-        return self.data * self.cfg * self.tokens
+        return self.data * self.rows * self.tokens
 
     def __str__(self) -> str:
         said = [f"{field.name} {getattr(self, field.name)}" for field in fields(self) if getattr(self, field.name) > 1]
@@ -53,12 +60,14 @@ class Work:
         branches: 2 with guidance, else 1.
         tokens: T.
         heads: H; 0 where there is no network.
+        windows: of a scene at a step; 1 for images of the network's own size.
     """
 
     shards: Sequence[int]
     branches: int = 1
     tokens: int = 1
     heads: int = 0
+    windows: int = 1
 
 
 def fault(degrees: Degrees, work: Work, *, ranks: int, ranks_a_node: int) -> str | None:
@@ -70,6 +79,8 @@ def fault(degrees: Degrees, work: Work, *, ranks: int, ranks_a_node: int) -> str
         return f"{degrees.data} ranks for the {most} images of a shard"
     if degrees.cfg > work.branches:
         return "there is no guidance, so one branch alone"
+    if degrees.windows > work.windows:
+        return f"{degrees.windows} ranks for {work.windows} windows of a scene"
     if degrees.tokens > work.tokens:
         return f"{degrees.tokens} ranks for {work.tokens} tokens"
     if degrees.tokens > 1 and work.heads == 0:
@@ -83,11 +94,12 @@ def fault(degrees: Degrees, work: Work, *, ranks: int, ranks_a_node: int) -> str
     return None
 
 
-def candidates(ranks: int) -> Iterator[Degrees]:
-    """All degrees of groups of at most so many ranks whose tokens are shared in memory, if at all."""
+def candidates(ranks: int, *, windows: int = 1) -> Iterator[Degrees]:
+    """All degrees of groups of at most so many ranks, and so many for windows, whose tokens are shared in memory, if at all."""
     for cfg, tokens in product((1, 2), range(1, ranks + 1)):
-        for data in range(1, ranks // (cfg * tokens) + 1):
-            yield Degrees(data=data, cfg=cfg, shared=tokens)
+        for of_scene in range(1, min(windows, ranks // (cfg * tokens)) + 1):
+            for data in range(1, ranks // (cfg * tokens * of_scene) + 1):
+                yield Degrees(data=data, cfg=cfg, shared=tokens, windows=of_scene)
 
 
 # What exchanging costs, as a share of the work: of two branches at a step; of tokens at every block, for each rank more.
@@ -99,8 +111,9 @@ def rounds(degrees: Degrees, work: Work, *, ranks: int) -> float:
     groups = ranks // degrees.size
     of_shard = [-(-images // degrees.data) for images in work.shards]
     busiest = max(sum(of_shard[group::groups]) for group in range(min(groups, max(1, len(of_shard)))))
-    exchange = (1 + OF_BRANCHES * (degrees.cfg - 1)) * (1 + OF_TOKENS * (degrees.tokens - 1))
-    rows = work.branches / min(degrees.cfg, work.branches)
+    exchange = (1 + OF_BRANCHES * (degrees.rows > 1)) * (1 + OF_TOKENS * (degrees.tokens - 1))
+    of_image = work.branches * work.windows  # rows of the network's batches
+    rows = -(-of_image // min(degrees.rows, of_image)) / work.windows
     return busiest * rows * max(cut(work.tokens, degrees.tokens)) / work.tokens * exchange
 
 
@@ -124,16 +137,18 @@ def least(work: Work, *, ranks: int, ranks_a_node: int, fixed: dict[str, int] | 
     fixed, best = fixed or {}, None
     if {"ulysses", "ring"} & {name for name, degree in fixed.items() if degree > 1}:
         wanted: Iterator[Degrees] = (
-            Degrees(**{"data": data, "cfg": cfg, **fixed}) for data in range(1, ranks + 1) for cfg in (1, 2)
+            Degrees(**{"data": data, "cfg": cfg, "windows": windows, **fixed})
+            for data, cfg in product(range(1, ranks + 1), (1, 2))
+            for windows in range(1, min(work.windows, ranks) + 1)
         )
     else:
-        wanted = candidates(ranks)
+        wanted = candidates(ranks, windows=work.windows)
     for degrees in wanted:
         if any(getattr(degrees, name) != degree for name, degree in fixed.items()):
             continue
         if fault(degrees, work, ranks=ranks, ranks_a_node=ranks_a_node) is not None:
             continue
-        cost = rounds(degrees, work, ranks=ranks), degrees.tokens, degrees.cfg, degrees.size
+        cost = rounds(degrees, work, ranks=ranks), degrees.tokens, degrees.rows, degrees.size
         if best is None or cost < best[0]:
             best = cost, degrees
     if best is None:

@@ -1,7 +1,7 @@
 """The ranks that make a shard together, and what each of them makes of it.
 
-Legend: R ranks of the group that makes a shard: data parts of its images, in each of them branches of guidance, in each of those
-parts of the tokens.
+Legend: R ranks of the group that makes a shard: data parts of its images, in each of them branches of guidance and windows of a
+scene, in each of those parts of the tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -59,13 +59,13 @@ class Team:
         if group.size == 1:
             return cls()
         inner, shard = degrees.tokens, degrees.size
-        sets = degrees.ulysses
+        sets, rows = degrees.ulysses, degrees.rows
         cuts = {
             "members": [list(range(shard))],
-            "leaders": [list(range(0, shard, inner * degrees.cfg))],
+            "leaders": [list(range(0, shard, inner * rows))],
             "rows": [
-                [at + branch * inner + token for branch in range(degrees.cfg)]
-                for at in range(0, shard, inner * degrees.cfg)
+                [at + branch * inner + token for branch in range(rows)]
+                for at in range(0, shard, inner * rows)
                 for token in range(inner)
             ],
             "tokens": [list(range(at, at + inner)) for at in range(0, shard, inner)],
@@ -87,7 +87,7 @@ class Team:
         if number is None:
             return cls(number=None, leaders=None)
         place = list(groups[number]).index(group.rank)
-        data = place // (inner * degrees.cfg), degrees.data
+        data = place // (inner * rows), degrees.data
         return cls(degrees=degrees, number=number, data=data, **found)  # type: ignore[arg-type]
 
     def over(self, num_tokens: int) -> part.Across | None:

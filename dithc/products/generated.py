@@ -50,7 +50,8 @@ class Generated:
                 expected="shard-00000.npy and so on",
                 remedy="run `dithc sample` again",
             )
-        self._joined = Joined([path.parent / name for name in names])
+        self._paths = [path.parent / name for name in names]
+        self._joined = Joined(self._paths)
         self.shape, self.count = self._joined.shape, self._joined.shape[0]
         if self.shape[1] != len(self.bands.names):
             raise problem(
@@ -60,12 +61,21 @@ class Generated:
                 remedy="run `dithc sample` again",
             )
 
-    def physical(self, rows: Rows) -> npt.NDArray[np.float32]:
-        """Images (n, C, H, W) in the units of the data set: the inverse of its scaling to [-1, 1]; of a picture, of its display.
+    @property
+    def are_scenes(self) -> bool:
+        """Whether they are larger than the tiles of their data set, and are read by rows."""
+        return self.manifest.numbers.get("windows") is not None
 
-        Beyond [-1, 1], which the scaling clips on the way in, it goes on as a straight line.
+    def physical(self, rows: Rows, lines: slice | None = None) -> npt.NDArray[np.float32]:
+        """Images (n, C, H, W), or some lines of them, in the units of the data set.
+
+        That is the inverse of its scaling to [-1, 1]; of a picture, of its display. Beyond [-1, 1], which the scaling clips on
+        the way in, it goes on as a straight line.
         """
-        scaled = self._joined.read(rows, ())
+        if lines is None:
+            scaled = self._joined.read(rows, ())
+        else:  # mapped anew each time, so that what was read of a scene does not stay
+            scaled = Joined(self._paths).read(rows, (slice(None), lines))
         if self._pictures:
             return self.bands.physical(scaled.astype(np.float32) * np.float32(127.5) + np.float32(127.5))
         return self.stretch.unscale(scaled)

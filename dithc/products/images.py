@@ -3,6 +3,7 @@
 Legend: C bands, H, W image.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from importlib.metadata import version
@@ -20,7 +21,24 @@ from dithc.products.reading import tile_places
 from dithc.runs import Manifest
 
 Clipped = npt.NDArray[np.int64]
-OF_SAMPLES = ("run", "at", "described", "weights", "step", "seed", "codec", "sampler", "steps", "guidance")
+OF_SAMPLES = (
+    "run",
+    "size",
+    "windows",
+    "seam_ratio",
+    "at",
+    "described",
+    "weights",
+    "step",
+    "seed",
+    "codec",
+    "sampler",
+    "steps",
+    "guidance",
+)
+VALUES = 1 << 22  # of a scene, read at once
+# A system of no place: metres from a corner, so that lengths and areas can be measured.
+NOWHERE = 'LOCAL_CS["generated, nowhere on Earth",UNIT["metre",1]]'
 log = logger(__name__)
 
 
@@ -32,12 +50,14 @@ class Samples:
         bands: of each image.
         shape: (C, H, W) of an image.
         labels: class of each image.
+        are_scenes: whether each is given by rows, on a grid of metres from its upper left corner.
     """
 
     def __init__(self, path: Path) -> None:
         self._made = Generated(path)
         self.manifest, self.bands = self._made.manifest, self._made.bands
         self.shape, self.labels = self._made.shape[1:], self._made.labels
+        self.are_scenes = self._made.are_scenes
 
     @cached_property
     def tags(self) -> dict[str, str]:
@@ -51,15 +71,43 @@ class Samples:
         return _tags(said, manifest=self.manifest, info=self._made.info)
 
     def images(self, numbers: Sequence[int]) -> Iterator[tuple[products.Image, Clipped]]:
-        """Images by number, and how many values of each band were clipped."""
+        """Images by number, and how many values of each band were clipped; of scenes that is known once they are read."""
         for number in numbers:
+            if self.are_scenes:
+                yield self._scene(number)
+                continue
             pixels, clipped = self.bands.stored(self._made.physical(np.array([number])))  # (1, C, H, W), (C,)
             tags = _of_image(number, int(self.labels[number]), self._made.info)
             yield products.Image(name=f"image-{number:06d}", pixels=pixels[0], tags=self.tags | tags), clipped
 
+    def _scene(self, number: int) -> tuple[products.Image, Clipped]:
+        clipped: Clipped = np.zeros(len(self.bands.names), np.int64)
+
+        def rows() -> Iterator[npt.NDArray[Any]]:
+            count = max(1, VALUES // (self.shape[0] * self.shape[2]))
+            for top in range(0, self.shape[1], count):
+                lines = slice(top, min(top + count, self.shape[1]))
+                pixels, beyond = self.bands.stored(self._made.physical(np.array([number]), lines))
+                clipped[:] += beyond
+                yield pixels[0]  # (C, rows, W)
+
+        gsd = self._made.info.get("gsd_m")
+        tags = _of_image(number, int(self.labels[number]), self._made.info)
+        bands, height, width = self.shape
+        return products.Image(
+            name=f"image-{number:06d}",
+            pixels=rows(),
+            shape=(bands, height, width),
+            tags=self.tags | tags,
+            crs=NOWHERE if gsd else None,
+            transform=(gsd, 0.0, 0.0, 0.0, -gsd, 0.0) if gsd else None,
+        ), clipped
+
 
 class RealTiles:
     """Accepted tiles of a manifest, with their place and mask; attributes as those of `Samples`."""
+
+    are_scenes = False
 
     def __init__(self, path: Path) -> None:
         self.manifest = Manifest.read(path, stage="tiles")
@@ -121,4 +169,5 @@ def _of_image(number: int, label: int, info: dict[str, Any]) -> dict[str, str]:
 
 
 def _upper(said: dict[str, Any]) -> dict[str, str]:
+    said = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in said.items()}
     return {f"DITHC_{name.upper()}": str(value) for name, value in said.items() if value is not None}

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from dithc.runs import Manifest
 Stage = Literal["sample", "tiles"]
 Format = Literal["geotiff", "zarr"]
 STORE = "images.zarr"
+OVERVIEWS = 4 / 3  # of the bytes of an image, with all of its overviews
 OWN_FILES = ("image-*.tif", "tile-*.tif", STORE)
 log = logger(__name__)
 
@@ -39,11 +41,13 @@ def write(manifest: Path, *, stage: Stage, layout: Format, out: Path, select: st
             installed, or the disk is full.
     """
     begun = time.monotonic()
-    if layout == "zarr":
-        require_zarr()
     images: Samples | RealTiles = Samples(manifest) if stage == "sample" else RealTiles(manifest)
+    if layout == "zarr" and not images.are_scenes:
+        require_zarr()
     source = images.manifest
     chosen = _chosen(select, len(images.labels))
+    if images.are_scenes:
+        _check_scenes(images, len(chosen), layout=layout, out=out)
     try:
         with products.whole_folder(out, own=OWN_FILES) as folder:
             counter = _Counter(images.images(chosen), total=len(chosen))
@@ -80,6 +84,28 @@ def write(manifest: Path, *, stage: Stage, layout: Format, out: Path, select: st
     return numbers
 
 
+def _check_scenes(images: Samples | RealTiles, count: int, *, layout: Format, out: Path) -> None:
+    """Refuses scenes in a format that has no rows, and those for which the disk has no room."""
+    if layout != "geotiff":
+        raise problem(
+            "scenes are written by rows",
+            got=f"--format {layout}",
+            expected="--format geotiff",
+            remedy="export GeoTIFF: GDAL and xarray (rioxarray) open parts of it",
+        )
+    needed = int(np.prod(images.shape)) * np.dtype(images.bands.dtype).itemsize
+    # All of them with overviews as if they could not be packed, one beside as it is while it is made.
+    needed = int(needed * (OVERVIEWS * count + OVERVIEWS))
+    free = disk_usage(next(place for place in [out, *out.absolute().parents] if place.exists())).free
+    if needed > free:
+        raise problem(
+            f"{count} scene(s) of {' x '.join(map(str, images.shape))} are larger than the disk of {out}",
+            got=f"{free / 1e9:.2f} GB free",
+            expected=f"{needed / 1e9:.2f} GB at most, with overviews and one scene that is not packed",
+            remedy="free space, choose another --out, or fewer by --select",
+        )
+
+
 def _chosen(select: str, count: int) -> range:
     """The numbers of the images that `FIRST:END` names."""
     first, colon, end = select.partition(":")
@@ -104,8 +130,8 @@ class _Counter:
     def __iter__(self) -> Iterator[products.Image]:
         with progress(total=self._total, label="export", unit="image") as bar:
             for image, clipped in self._images:
-                self.clipped = self.clipped + clipped
                 yield image
+                self.clipped = self.clipped + clipped  # of an image by rows known when it is written
                 bar.update(1)
 
 

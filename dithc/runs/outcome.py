@@ -153,6 +153,9 @@ class Sample(TypedDict, total=False):
     stretch: Required[str]
     codec: str
     shape: list[Count]
+    size: Count
+    windows: dict[str, float | bool]
+    seam_ratio: float
 
 
 class Extractor(TypedDict, total=False):

@@ -25,6 +25,7 @@ from dithc.sample.generate import Images
 from dithc.sample.job import Job
 from dithc.sample.network import describe, load_guide, load_network
 from dithc.sample.reconstruct import Reconstructions
+from dithc.sample.scenes import check_room, free_bytes, picture, write_scene
 from dithc.sample.shards import SHARD_IMAGES, Shards, batches, grid
 
 NOT_IN_IDENTITY = {"images"}  # image i does not depend on how many there are
@@ -60,15 +61,21 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
     if job.evaluation.at != "codec" and isinstance(sampler, training.InstalledSampler) and sampler.files:
         decided["sampler_files"] = [sha256_file(path) for path in sampler.files]
     identity = digest(decided | ({"codec": meta["codec"]} if job.evaluation.at == "codec" else {}))
-    shards = Shards(folder=job.out.parent, total=images.count, identity=identity)
+    scenes = _scenes(images)
+    each = SHARD_IMAGES if scenes is None else 1
+    shards = Shards(folder=job.out.parent, total=images.count, identity=identity, each=each)
     missing = group.broadcast_object(_missing(shards) if group.rank == 0 else None)
+    if scenes is not None:
+        free = group.broadcast_object(free_bytes(shards.folder) if group.rank == 0 else None)
+        check_room(shards, missing, shape=(meta["bands"], *scenes.image_size), free=free)
     is_whole = _make(images, shards, missing, job=job, group=group)
     if group.any(not is_whole):
         return None
     numbers = _numbers(job, shards, meta=meta, ranks=group.size)
     if group.rank == 0:
         shards.remove_leftovers()
-        write_png(job.out.parent / "grid.png", grid(np.load(shards.path(0, kind="rgb"))))
+        shown = np.load(shards.path(0, kind="rgb")) if scenes is None else picture(shards)
+        write_png(job.out.parent / "grid.png", grid(shown))
         files = [entry for shard in range(shards.count) for entry in shards.read_sidecar(shard)["files"]]
         described = [shards.sidecar(shard) for shard in range(shards.count)]
         files += Manifest.entries(job.out.parent, [*described, job.out.parent / "grid.png"])
@@ -134,8 +141,15 @@ def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]
     meta["stretch"] = digest(tiles.info["display"])
     chosen = job.evaluation
     images = Images(model, codec, evaluation=chosen, classes=classes, objective=objective, bf16=bf16, guide=guide)
+    images.check_size(job.name)
     meta["network_evaluations"] = images.network_evaluations()
+    meta["bands"] = codec.in_bands
     return images, meta
+
+
+def _scenes(images: Images | Reconstructions) -> Images | None:
+    """The images, where they are scenes: made one by one, by windows, and written by rows."""
+    return images if isinstance(images, Images) and images.grid is not None else None
 
 
 def _missing(shards: Shards) -> list[int]:
@@ -160,7 +174,9 @@ def _make(images: Images | Reconstructions, shards: Shards, missing: list[int], 
     images.team = team = Team.of(group, degrees, groups)
     mine = missing[team.number :: len(groups)] if team.number is not None else []
     group.wait_at_most(MEETING_SECONDS, stopped_seconds=STOPPED_SECONDS)
-    steps, batch = images.steps, min(job.evaluation.batch, SHARD_IMAGES)
+    steps, batch = images.steps, min(job.evaluation.batch, shards.each)
+    scenes = _scenes(images)
+    make = images.images if scenes is None else scenes.latents
     total = sum(len(team.mine(shards.indices(shard))) for shard in mine)
     made, slowest = 0, 0.0
     is_whole = True
@@ -176,7 +192,7 @@ def _make(images: Images | Reconstructions, shards: Shards, missing: list[int], 
             begun, parts = time.monotonic(), []
             for part in batches(team.mine(shards.indices(shard)), batch):
                 on_step = _reporter(bar, images=len(part), made=made, total=total)
-                parts.append(images.images(part, on_step=on_step))  # (N, C, H, W)
+                parts.append(make(part, on_step=on_step))  # (N, C, H, W), of a scene (1, Z, h, w)
                 made += len(part)
             _write(images, shards, shard, parts, team=team, begun=begun)
             slowest = max(slowest, time.monotonic() - begun)
@@ -197,6 +213,7 @@ def _degrees(
         branches=1 if config is None or job.evaluation.guidance == 1.0 else 2,
         tokens=config.num_tokens if config else 1,
         heads=config.num_heads if config else 0,
+        windows=images.grid.most if isinstance(images, Images) and images.grid else 1,
     )
     degrees = least(work, ranks=group.size, ranks_a_node=each[0] if is_even else 1, fixed=dict(job.degrees))
     if group.size > 1 and missing:
@@ -219,6 +236,11 @@ def _write(
     begun: float,
 ) -> None:
     """Collects a shard on the first rank of its group, which writes it."""
+    scenes = _scenes(images)
+    if scenes is not None:
+        (latent,) = parts[0]  # (Z, h, w)
+        write_scene(shards, shard, scenes, latent, begun=begun)
+        return
     decoded = team.collected(torch.cat(parts) if parts else None, shards.indices(shard))  # (shard, C, H, W)
     if decoded is not None:
         shards.write(
@@ -252,13 +274,17 @@ def _way(chosen: training.Evaluation, *, meta: dict[str, Any]) -> dict[str, Any]
         "guide",
     )
     settings = {name: getattr(chosen, name) for name in kept} | {"sampler": str(chosen.sampler)}
+    if chosen.windows is not None:
+        settings |= {"size": chosen.size, "windows": chosen.windows.model_dump(mode="json")}
     of_network = {name: meta[name] for name in ("step", "dtype", "network_evaluations")}
     return {**settings, **of_network, **meta.get("average", {}), "labels": LABELS_NOTE}
 
 
 def _numbers(job: Job, shards: Shards, *, meta: dict[str, Any], ranks: int) -> dict[str, Any]:
     chosen = job.evaluation
-    seconds = sum(float(shards.read_sidecar(shard)["seconds"]) for shard in range(shards.count))
+    sidecars = [shards.read_sidecar(shard) for shard in range(shards.count)]
+    seconds = sum(float(sidecar["seconds"]) for sidecar in sidecars)
+    seams = [float(sidecar["seam_ratio"]) for sidecar in sidecars if "seam_ratio" in sidecar]
     return {
         "images": shards.total,
         "seconds": round(seconds, 3),
@@ -271,5 +297,6 @@ def _numbers(job: Job, shards: Shards, *, meta: dict[str, Any], ranks: int) -> d
         "seed": chosen.seed,
         "codec": meta["codec"],
         "stretch": meta["stretch"],
-        "shape": shards.read_sidecar(0)["shape"],
+        "shape": sidecars[0]["shape"],
+        **({"seam_ratio": round(sum(seams) / len(seams), 4)} if seams else {}),
     }

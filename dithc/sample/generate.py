@@ -3,7 +3,7 @@
 Legend: N images, Z latent channels, h, w latent; C bands, H, W image.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,9 +13,10 @@ from torch import Tensor
 
 from dithc import diffusion
 from dithc.config import training
+from dithc.log import problem
 from dithc.model import DiT
-from dithc.parallel import Denoiser, Team
-from dithc.sample.seeds import generator_of, label_of
+from dithc.parallel import Denoiser, Team, windows
+from dithc.sample.seeds import generator_of, label_of, noise_by_place
 
 Both = Callable[[Callable[[], Tensor], Callable[[], Tensor]], tuple[Tensor, Tensor]]
 """Two calls -> what they return."""
@@ -28,6 +29,9 @@ Predictor = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(x (N, Z, h, w), timesteps (N), labels (N)) -> output (N, Z or 2Z, h, w) fp32."""
 
 ALONE = Team()
+# Places of a latent, where the codec sees so far and no further: sides of the tiles that a scene is decoded by, all of a row of
+# them, and rows at least.
+TILE, TILE_ROWS, LEAST_ROWS = 64, 1 << 14, 8
 
 
 class Decoder(Protocol):
@@ -45,6 +49,14 @@ class Decoder(Protocol):
     def bound(self) -> float | None:
         """Magnitude that no scaled latent exceeds; None where there is none."""
 
+    @property
+    def factor(self) -> int:
+        """Side of an image over side of its latent."""
+
+    @property
+    def reach(self) -> int | None:
+        """Places of a latent on each side of one that its pixels depend on; None for all of them."""
+
     def decode(self, latent: Tensor) -> Tensor:
         """Scaled latents (N, Z, h, w) to images (N, C, H, W)."""
 
@@ -59,6 +71,7 @@ class Images:
         count: number of images.
         steps: of an image, of which `images` tells.
         shape: (Z, h, w) of a latent.
+        grid: of the windows of a scene; None for images of the network's own size.
     """
 
     def __init__(
@@ -78,7 +91,9 @@ class Images:
         self.team = team
         self.classes, self.objective, self.bf16 = classes, objective, bf16
         self.count, self.steps = evaluation.images, evaluation.steps
-        self.shape = (model.config.in_channels, *model.config.size)
+        self.grid = self._grid()
+        self.shape = (model.config.in_channels, *(self.grid.size if self.grid else model.config.size))
+        self._windows: windows.Windows | None = None
 
     def labels(self, indices: Sequence[int]) -> list[int]:
         """The label of each image."""
@@ -86,14 +101,18 @@ class Images:
 
     def latents(self, indices: Sequence[int], *, on_step: OnStep | None = None) -> Tensor:
         """Samples of the reverse process, float32 (N, Z, h, w), scaled as in training."""
+        seed, is_scene = self.evaluation.seed, self.grid is not None
+        guide = self._predictor(self.guide) if self.guide is not None else None
         return self._sample(
             self._predictor(self.model),
-            guide=self._predictor(self.guide) if self.guide is not None else None,
+            guide=guide,
             labels=torch.tensor(self.labels(indices)),
-            noise=[generator_of(self.evaluation.seed, index) for index in indices],
+            noise=noise_by_place(seed, indices, self.shape)
+            if is_scene
+            else [generator_of(seed, index) for index in indices],
             shape=self.shape,
             on_step=on_step,
-            both=self.team.both,
+            both=ALONE.both if is_scene else self.team.both,  # of a scene all ranks share the windows of either network
         )
 
     def changed(self, **settings: Any) -> "Images":
@@ -131,7 +150,51 @@ class Images:
         Image by image: the bits of a convolution may depend on how many go through it at once.
         """
         latents = self.latents(indices, on_step=on_step)
+        if self.grid is not None:
+            return torch.stack([torch.cat(list(self.rows(latent)), dim=1) for latent in latents])
         return torch.cat([self.codec.decode(latent) for latent in torch.split(latents, 1)])
+
+    def rows(self, latent: Tensor) -> Iterator[Tensor]:
+        """The image of a scene's latent (Z, h, w) by rows, (C, rows, W) each, on the team's first rank; all call it."""
+        height, width = latent.shape[1:]
+        tile = self.model.config.size
+        if self.codec.reach is not None:  # of a wide scene fewer rows at once
+            tile = min(height, max(LEAST_ROWS, min(TILE, TILE_ROWS // width))), min(width, TILE)
+        return windows.decoded(self.codec, latent, tile=tile, ranks=self.team.members)
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """H, W of an image."""
+        height, width = (side * self.codec.factor for side in self.shape[1:])
+        return height, width
+
+    def check_size(self, name: str) -> None:
+        """Refuses an evaluation of this name of other images than its network makes, by itself or by windows."""
+        factor, size = self.codec.factor, self.evaluation.size
+        own = [side * factor for side in self.model.config.size]
+        if size is not None and (size % factor or size < max(own) or (self.grid is None and own != [size, size])):
+            raise problem(
+                f"size of evaluation {name}",
+                got=f"{size} pixels{' in windows' if self.grid else ''}, and a network of {own[0]} x {own[1]}",
+                expected=f"its own size, or with `windows` a larger multiple of {factor}",
+                remedy="correct `size`, add `windows: {overlap: 0.25}`, or take a run on tiles of that size",
+            )
+
+    def seams(self, latents: Tensor) -> float:
+        """How much more neighbours differ across borders of windows than elsewhere, in the latents (N, Z, h, w) made last."""
+        assert self._windows is not None
+        assert self.grid is not None
+        return windows.seam_ratio(latents, *self._windows.last, window=self.grid.window)
+
+    def _grid(self) -> windows.Grid | None:
+        chosen = self.evaluation
+        if chosen.windows is None or chosen.size is None:
+            return None
+        side = chosen.size // self.codec.factor
+        overlap, shift = chosen.windows.overlap, chosen.windows.shift
+        return windows.Grid(
+            size=(side, side), window=self.model.config.size, overlap=overlap, shift=shift, seed=chosen.seed
+        )
 
     def _sample(
         self,
@@ -139,7 +202,7 @@ class Images:
         *,
         guide: Predictor | None,
         labels: Tensor,
-        noise: Sequence[torch.Generator],
+        noise: Sequence[torch.Generator] | Callable[[int], Tensor],
         shape: tuple[int, int, int],
         both: Both,
         on_step: OnStep | None = None,
@@ -186,4 +249,12 @@ class Images:
     def _predictor(self, model: DiT) -> Predictor:
         team = self.team
         over = team.over(model.config.num_tokens)
-        return Denoiser(model, bf16=self.bf16, rows=team.rows, tokens=team.tokens, over=over)
+        # Of images with a guide each of two ranks calls one network on all rows.
+        rows = team.rows if self.guide is None or self.grid is not None else ALONE.rows
+        denoiser = Denoiser(model, bf16=self.bf16, rows=rows, tokens=team.tokens, over=over)
+        if self.grid is None:
+            return denoiser
+        of_scene = windows.Windows(denoiser, self.grid, batch=self.evaluation.batch * rows.size)
+        if model is self.model:
+            self._windows = of_scene
+        return of_scene

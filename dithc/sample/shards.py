@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dithc.log import problem
+from dithc.log import UserError, problem
 from dithc.runs import atomic_write, replacing, sha256_file
 from dithc.sealed import plain, seal, unseal
 
@@ -28,20 +28,22 @@ class Shards:
         folder: where they stand.
         total: number of images.
         identity: digest of everything that decides image i.
+        each: images of a shard; 1 of scenes.
     """
 
     folder: Path
     total: int
     identity: str
+    each: int = SHARD_IMAGES
 
     @property
     def count(self) -> int:
         """Number of shards."""
-        return -(-self.total // SHARD_IMAGES)
+        return -(-self.total // self.each)
 
     def indices(self, shard: int) -> range:
         """Indices of the images of a shard."""
-        return range(shard * SHARD_IMAGES, min((shard + 1) * SHARD_IMAGES, self.total))
+        return range(shard * self.each, min((shard + 1) * self.each, self.total))
 
     def path(self, shard: int, *, kind: str = "shard") -> Path:
         """The array of a shard: `shard` holds scaled units, `rgb` the display."""
@@ -93,6 +95,22 @@ class Shards:
         Raises:
             UserError: an image is not finite, or the disk is full; finished shards are intact.
         """
+        self.check(shard, images)
+        try:
+            self.sidecar(shard).unlink(missing_ok=True)
+            arrays: dict[Path, npt.NDArray[Any]] = {
+                self.path(shard): as_stored(images),
+                self.path(shard, kind="rgb"): rgb,
+            }
+            for path, array in arrays.items():
+                with replacing(path) as temporary, temporary.open("wb") as file:
+                    np.save(file, array)
+            self.say(shard, shape=images.shape[1:], labels=labels, seconds=seconds)
+        except OSError as error:
+            raise self.unwritten(shard, error) from error
+
+    def check(self, shard: int, images: npt.NDArray[np.float32]) -> None:
+        """Raises a UserError where images (n, C, rows, W) of a shard, or rows of them, are not finite."""
         if not np.isfinite(images).all():
             bad = self.indices(shard)[int(np.argmin(np.isfinite(images).all(axis=(1, 2, 3))))]
             raise problem(
@@ -101,38 +119,43 @@ class Shards:
                 expected="finite numbers",
                 remedy="sample more steps or with less guidance; look at the training's last losses",
             )
-        stored = np.clip(images, -LARGEST_FP16, LARGEST_FP16).astype(np.float16)
-        arrays: dict[Path, npt.NDArray[Any]] = {self.path(shard): stored, self.path(shard, kind="rgb"): rgb}
-        try:
-            self.sidecar(shard).unlink(missing_ok=True)
-            for path, array in arrays.items():
-                with replacing(path) as temporary, temporary.open("wb") as file:
-                    np.save(file, array)
-            said = {
-                "identity": self.identity,
-                "first": self.indices(shard).start,
-                "images": len(images),
-                "shape": list(images.shape[1:]),
-                "labels": labels,
-                "seconds": round(seconds, 3),
-                "files": [
-                    {"path": path.name, "sha256": sha256_file(path), "bytes": path.stat().st_size} for path in arrays
-                ],
-            }
-            atomic_write(self.sidecar(shard), seal(said))
-        except OSError as error:
-            raise problem(
-                f"shard {shard} could not be written to {self.folder}",
-                got=error,
-                expected="a writable folder with room for it",
-                remedy="free space, then start again: finished shards are kept",
-            ) from error
+
+    def say(self, shard: int, *, shape: Sequence[int], labels: list[int], seconds: float, **more: Any) -> None:
+        """Writes the sidecar of a shard whose arrays are there: its images' shape (C, H, W), labels, and what more there is."""
+        arrays = [self.path(shard), self.path(shard, kind="rgb")]
+        said = {
+            "identity": self.identity,
+            "first": self.indices(shard).start,
+            "images": len(self.indices(shard)),
+            "shape": list(shape),
+            "labels": labels,
+            "seconds": round(seconds, 3),
+            **more,
+            "files": [
+                {"path": path.name, "sha256": sha256_file(path), "bytes": path.stat().st_size} for path in arrays
+            ],
+        }
+        atomic_write(self.sidecar(shard), seal(said))
+
+    def unwritten(self, shard: int, error: OSError) -> UserError:
+        """The error of a shard that could not be written."""
+        return problem(
+            f"shard {shard} could not be written to {self.folder}",
+            got=error,
+            expected="a writable folder with room for it",
+            remedy="free space, then start again: finished shards are kept",
+        )
 
     def remove_leftovers(self) -> None:
         """Removes shards beyond the last, of an earlier sampling of more images."""
         for path in [*self.folder.glob("shard-*"), *self.folder.glob("rgb-*")]:
             if int(path.stem.partition("-")[2]) >= self.count:
                 path.unlink()
+
+
+def as_stored(images: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
+    """Scaled units as a shard holds them."""
+    return np.clip(images, -LARGEST_FP16, LARGEST_FP16).astype(np.float16)
 
 
 def grid(rgb: npt.NDArray[np.uint8], *, columns: int = 8, gap: int = 2) -> npt.NDArray[np.uint8]:

@@ -59,7 +59,7 @@ class Matrix:
     @property
     def real_sets(self) -> list[str]:
         """Real feature sets the evaluations need, as `dataset.split.count.extractor`."""
-        return sorted({self.real_set(name) for name in self.experiment.evaluations})
+        return sorted({self.real_set(name) for name in self.experiment.scored})
 
     def real_set(self, evaluation: str) -> str:
         """The real feature set that an evaluation is compared with."""
@@ -119,8 +119,8 @@ class Matrix:
             "latents": experiment.datasets,
             "samples": experiment.evaluations,
             "extractors": [name for name in experiment.extractors if self.extractor_of(name)],
-            "features": [*self.real_sets, *experiment.evaluations],
-            "fid": experiment.evaluations,
+            "features": [*self.real_sets, *experiment.scored],
+            "fid": experiment.scored,
         }
         paths = [self.path(stage, name) for stage, names in stages.items() for name in names]
         return paths + [self.segment(name, step) for name in experiment.runs for step in self.segments(name)]
@@ -176,7 +176,7 @@ class Matrix:
         judged = [
             name
             for name, one in self.experiment.evaluations.items()
-            if one.run in self.finetunings and one.at == "final"
+            if one.run in self.finetunings and one.at == "final" and name in self.experiment.scored
         ]
         return [self.path("fid", name) for name in judged] if target == "table1" else []
 

@@ -129,10 +129,11 @@ def _evaluations(matrix: Matrix) -> Iterator[Stage]:
         samples, features = matrix.path("samples", name), matrix.path("features", name)
         real = matrix.path("features", matrix.real_set(name))
         steps = [("sample", "sample", samples, sampled)]
-        steps += [("features_generated", "features", features, [samples, *matrix.extractor_of(evaluation.extractor)])]
-        steps += [
-            ("fid", "fid", matrix.path("fid", name), [real, features, matrix.path("tiles", matrix.dataset_of(name))])
-        ]
+        if evaluation.windows is None:  # scenes have no score
+            features_of = [samples, *matrix.extractor_of(evaluation.extractor)]
+            steps += [("features_generated", "features", features, features_of)]
+            compared = [real, features, matrix.path("tiles", matrix.dataset_of(name))]
+            steps += [("fid", "fid", matrix.path("fid", name), compared)]
         for rule, folder, output, inputs in steps:
             log = matrix.log(f"{folder}/{name}")
             yield Stage(

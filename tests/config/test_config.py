@@ -79,6 +79,9 @@ def judged(**settings: Any) -> dict[str, Any]:
     return {"evaluations": {"x": {"run": "pretrain", "extractor": "landscape-classifier", **settings}}}
 
 
+SIZE_OF_TILES = demo()["datasets"]["landscape"]["tiles"]["size"]
+
+
 def judge(source: dict[str, Any], **settings: Any) -> dict[str, Any]:
     """A classifier of the tiles of a source."""
     dataset = demo()["datasets"]["landscape"] | {"source": source}
@@ -295,6 +298,22 @@ ONE_CLASS: list[dict[str, Any]] = [
             judged(sampler="euler", triplets=[["B12", "B11", "B99"]]),
             ["evaluations.x.triplets has B12, B11, B99", "datasets."],
         ),
+        (judged(images=1), ["evaluations.x", "`images` is 1", "two at least"]),
+        (
+            judged(sampler="euler", size=SIZE_OF_TILES // 2),
+            ["evaluations.x.size", "is smaller than the tiles that runs.pretrain learns"],
+        ),
+        (
+            judged(sampler="euler", size=4096),
+            ["evaluations.x.size 4096 is larger than the tiles", "`windows: {overlap: 0.25}`"],
+        ),
+        (judged(sampler="euler", size=2049, windows={}), ["evaluations.x.size 2049 is no multiple of", "take 2048"]),
+        (judged(size=1 << 17, windows={}), ["evaluations.x.size", "less than or equal to 65536"]),
+        (judged(windows={"overlap": 0.5}), ["evaluations.x", "give its `size`"]),
+        (judged(size=2048, windows={"overlap": 0}), ["evaluations.x.windows", "leave seams", "`shift: true`"]),
+        (judged(size=2048, windows={"overlap": 1}), ["evaluations.x.windows.overlap", "less than or equal to 0.9"]),
+        (judged(size=2048, windows={}, at="codec"), ["evaluations.x", "`at` is codec"]),
+        (judged(size=2048, windows={}, metrics=["bands"]), ["evaluations.x", "a scene (`windows`) has none"]),
         (judged(ema=0.07, weights="raw"), ["evaluations.x", "`weights` is raw"]),
         (judged(ema=0.07, at="start"), ["evaluations.x", "`at` is start"]),
         (judged(ema=0.3), ["evaluations.x.ema", "less than or equal to 0.28"]),

@@ -39,6 +39,18 @@ def test_images_first_then_branches_then_tokens(images, branches, ranks, expecte
     assert least(work, ranks=ranks, ranks_a_node=ranks) == expected
 
 
+def test_windows_of_a_scene_are_shared_before_tokens() -> None:
+    work = Work(shards=[1], branches=2, tokens=256, heads=16, windows=25)
+    assert least(work, ranks=2, ranks_a_node=2).rows == 2
+    found = least(work, ranks=64, ranks_a_node=4)
+    assert (found.rows, found.tokens) == (50, 1)  # a branch of a window a rank
+    assert least(work, ranks=100, ranks_a_node=4).tokens == 2
+    assert least(work, ranks=8, ranks_a_node=4, fixed={"ulysses": 4}) == Degrees(windows=2, ulysses=4)
+    assert (
+        least(Work(shards=[1, 1, 1], windows=25), ranks=3, ranks_a_node=3) == Degrees()
+    )  # a scene a rank, and no exchange
+
+
 def test_tokens_are_shared_in_memory_on_one_node_alone() -> None:
     work = Work(shards=[1], tokens=256, heads=16)
     assert least(work, ranks=8, ranks_a_node=4) == Degrees(shared=4)
@@ -54,6 +66,7 @@ def test_tokens_are_shared_in_memory_on_one_node_alone() -> None:
         ({"ring": 5}, "5 ranks, and there are 4"),
         ({"data": 4, "shared": 2}, "there are 4"),
         ({"shared": 2, "ring": 2}, "shared memory, or by messages"),
+        ({"windows": 2}, "2 ranks for 1 windows"),
     ],
 )
 def test_degrees_that_do_not_go_are_refused(fixed, words) -> None:

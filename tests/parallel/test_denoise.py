@@ -18,9 +18,9 @@ import json, sys
 import torch
 from dithc.comm import ranks
 from dithc.model import DiT
-from dithc.parallel import Denoiser, Degrees, Ranks, Team
+from dithc.parallel import Denoiser, Degrees, Team
 from dithc.parallel.attention import Messages, SharedKeys
-from dithc.parallel.ranks import cut
+from dithc.parallel.ranks import Ranks, cut
 
 KINDS = ({}, {"mlp": "swiglu", "norm": "rms", "position": "rope", "qk_norm": True})
 ONE = Ranks()

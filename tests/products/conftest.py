@@ -86,6 +86,36 @@ def write_samples(root: Path, out: Path, *, codec: str) -> Path:
     return out
 
 
+SCENE = (3, 700, 1100)  # of blocks of 512 pixels, at no side a multiple
+
+
+@pytest.fixture
+def scene_samples(results: Path, tmp_path: Path) -> Path:
+    """One scene and its manifest, as `dithc sample` leaves them."""
+    image = np.random.default_rng(8).normal(0, 0.3, (1, *SCENE)).astype(np.float16)
+    image[0, 1, 699, :3] = [60, -60, 3000]
+    out = tmp_path / "scene/manifest.json"
+    shards = Shards(folder=out.parent, total=1, identity="any", each=1)
+    out.parent.mkdir()
+    shards.write(0, images=image.astype(np.float32), rgb=np.zeros((1, 3, 2, 2), np.uint8), labels=[0], seconds=1.0)
+    way = {
+        "windows": {"overlap": 0.25, "shift": False},
+        "size": 1100,
+        "seam_ratio": 1.01,
+        "codec": "pixel-000000000000",
+    }
+    tiles = results / "tiles/set/manifest.json"
+    Manifest(
+        stage="sample",
+        name="whole",
+        spec={"seed": 11},
+        numbers={"images": 1, "seed": 11, "stretch": digest("any"), **way},
+        files=Manifest.entries(out.parent, sorted(out.parent.glob("*.*"))),
+        inputs={str(tiles): Manifest.read(tiles).digest},
+    ).write(out)
+    return out
+
+
 @pytest.fixture
 def samples(results: Path) -> Path:
     return results / "samples/some/manifest.json"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import rasterio
 
 from dithc.cli import main
 from dithc.log import UserError
-from dithc.products import write
+from dithc.products import Generated, write
 from dithc.runs import Manifest
 from tests.products.conftest import (
     BANDS,
@@ -79,6 +80,44 @@ def test_file_says_what_it_is(samples, tmp_path):
     wanted |= {"CHECKPOINT": Manifest(stage="train", name="one", spec={"run": 1}).digest}
     assert {name: tags.get(f"DITHC_{name}") for name in wanted} == wanted
     assert tags["DITHC_VERSION"] in tags["TIFFTAG_SOFTWARE"]
+
+
+def test_a_scene_is_one_file_of_blocks_written_by_rows(scene_samples, tmp_path, monkeypatch):
+    monkeypatch.setattr("dithc.products.images.VALUES", 3 * 1100 * 37)  # 37 rows at once
+    numbers = write(scene_samples, stage="sample", layout="geotiff", out=tmp_path / "out")
+    path = tmp_path / "out/image-000000.tif"
+    assert {one.name for one in (tmp_path / "out").glob("[!.]*")} == {path.name, "manifest.json"}  # nothing beside it
+    made = Generated(scene_samples)
+    wanted, clipped = made.bands.stored(made.physical(np.array([0])))
+    assert list(numbers["clipped"].values()) == clipped.tolist()
+    assert clipped[1] == 3
+    with rasterio.open(path) as source:
+        assert np.array_equal(source.read(), wanted[0])
+        assert source.block_shapes == [(512, 512)] * 3
+        assert source.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG"
+        assert source.overviews(1) == [2, 4]
+        assert source.descriptions == tuple(BANDS)
+        assert source.units == ("reflectance",) * 3
+        assert source.scales == (1e-4,) * 3
+        assert [colour.name for colour in source.colorinterp] == ["blue", "green", "red"]
+        assert source.tags(3, ns="IMAGERY")["CENTRAL_WAVELENGTH_UM"] == "0.6646"
+        assert source.transform == rasterio.Affine(10, 0, 0, 0, -10, 0)
+        assert "nowhere" in source.crs.to_wkt()
+        assert source.crs.to_epsg() is None
+        tags = source.tags()
+    wanted_tags = {"SEED": "11", "INDEX": "0", "SIZE": "1100", "SEAM_RATIO": "1.01", "GSD_M": "10.0"}
+    assert {name: tags[f"DITHC_{name}"] for name in wanted_tags} == wanted_tags
+    assert json.loads(tags["DITHC_WINDOWS"]) == {"overlap": 0.25, "shift": False}
+
+
+def test_scene_that_cannot_be_written_is_refused_before_work(scene_samples, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="written by rows"):
+        write(scene_samples, stage="sample", layout="zarr", out=tmp_path / "out")
+    monkeypatch.setattr("dithc.products.writing.disk_usage", lambda path: SimpleNamespace(free=10_000_000))
+    with pytest.raises(UserError, match="larger than the disk") as error:
+        write(scene_samples, stage="sample", layout="geotiff", out=tmp_path / "out")
+    assert "0.01 GB free" in str(error.value)
+    assert not (tmp_path / "out").exists()
 
 
 def test_real_tiles_are_their_source_to_the_bit_and_at_its_place(tiles, tmp_path):

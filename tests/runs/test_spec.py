@@ -126,6 +126,20 @@ def test_steps_decide_a_result_where_the_learning_rate_falls_to_0_at_the_last() 
         assert spec(lr_schedule=schedule, segment=20) == spec(lr_schedule=schedule)
 
 
+def test_scenes_are_in_the_digest_of_their_samples_and_of_no_others() -> None:
+    content = experiment().model_dump(mode="json", exclude_unset=True)
+    content["extractors"] = {"e": {"kind": "squeezenet", "path": "anywhere"}}
+
+    def of(**scene: Any) -> dict[str, Any]:
+        made = load(content | {"evaluations": {"x": {"run": "a", "extractor": "e", **scene}}})
+        return stage_spec(made, "sample", "x")
+
+    assert not {"size", "windows"} & set(of())
+    assert of(size=None, windows=None) == of()
+    way = {"overlap": 0.25, "shift": True}
+    assert of(size=1024, windows={"shift": True}) == of() | {"size": 1024, "windows": way}
+
+
 def test_samples_of_a_length_say_of_which_checkpoints_they_are_made() -> None:
     base = experiment(keep_every=10, checkpoint_every=10, ema={"lengths": [0.05, 0.1]}).model_dump(exclude_unset=True)
     base["extractors"] = {"x": {"kind": "squeezenet", "path": "x"}}

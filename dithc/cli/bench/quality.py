@@ -124,7 +124,7 @@ def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: 
     experiment = load(content)
     root = path.parent
     ends = [f"{root}/runs/{name}/step_{one.steps:07d}.json" for name, one in experiment.runs.items()]
-    scores = [f"{root}/fid/{name}/manifest.json" for name in experiment.evaluations]
+    scores = [f"{root}/fid/{name}/manifest.json" for name in experiment.scored]
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, json.dumps(content, indent=1) + "\n")
     words = ["--", *(ends if runs_alone else [*ends, *scores])]
@@ -154,8 +154,7 @@ def _judge(
     last = {name: folder / "runs" / name / f"step_{run.steps:07d}.json" for name, run in experiment.runs.items()}
     runs = {name: Manifest.read(manifest, stage="train").numbers for name, manifest in last.items()}
     scores = {
-        name: Manifest.read(folder / "fid" / name / "manifest.json", stage="fid").numbers
-        for name in experiment.evaluations
+        name: Manifest.read(folder / "fid" / name / "manifest.json", stage="fid").numbers for name in experiment.scored
     }
     codecs, flops = {}, {}
     for name in plan.contenders:

@@ -1,17 +1,22 @@
 """Georeferenced rasters written losslessly, and compared with what they read back as."""
 
+import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import rasterio
+import rasterio.shutil
 from rasterio.crs import CRS
 from rasterio.enums import ColorInterp
 from rasterio.transform import Affine
+from rasterio.windows import Window
 
 from dithc.data.grids import GeoTransform
 from dithc.data.raster.reading import READING, Driver, opened
@@ -22,6 +27,7 @@ CREATION_OPTIONS: dict[Driver, dict[str, str]] = {
     "JP2OpenJPEG": {"QUALITY": "100", "REVERSIBLE": "YES", "YCBCR420": "NO"},
 }
 COG_BLOCK, COG_SMALLEST_BLOCK = 512, 128  # pixels; GDAL's own, and the least that it takes
+CACHE_MB = 64  # of blocks that GDAL holds at least, where a file is written by rows
 
 
 def write_geotiff(
@@ -140,6 +146,75 @@ def write_cog(
         raise OSError(f"cannot write {path}: {error}") from error
     if not same:
         raise OSError(f"{path} reads back other pixels than were written: is the disk full or failing?")
+
+
+def write_cog_by_rows(
+    path: Path,
+    rows: Iterable[npt.NDArray[Any]],
+    *,
+    shape: tuple[int, int, int],
+    dtype: str,
+    bands: Sequence[BandLabel],
+    tags: Mapping[str, str],
+    nodata: float | None = None,
+    crs: str | None = None,
+    transform: GeoTransform | None = None,
+) -> None:
+    """Writes a cloud-optimised GeoTIFF as `write_cog` does, of an image that need never be in memory.
+
+    It stands beside `path` for a while, not packed: GDAL's driver makes such files from others alone.
+
+    Args:
+        path: file to write; its folder exists.
+        rows: the image from its first row to its last, (C, rows, W) each.
+        shape: (C, H, W).
+        dtype: of the pixels, integers.
+        bands, tags, nodata, crs, transform: as of `write_cog`.
+
+    Raises:
+        OSError: the file cannot be written, or does not hold what was written.
+    """
+    count, height, width = shape
+    of_blocks = 2 * COG_BLOCK * width * count * np.dtype(dtype).itemsize  # two rows of them
+    cache_mb = max(CACHE_MB, of_blocks >> 20)
+    plain = path.with_name(f"{path.name}.rows")
+    profile = {"count": count, "height": height, "width": width, "dtype": dtype, "nodata": nodata}
+    blocks = {"tiled": True, "blockxsize": COG_BLOCK, "blockysize": COG_BLOCK, "interleave": "pixel", "bigtiff": "yes"}
+    place = (
+        {} if crs is None or transform is None else {"crs": CRS.from_user_input(crs), "transform": Affine(*transform)}
+    )
+    options = {"compress": "deflate", "predictor": "yes", "blocksize": str(COG_BLOCK), "overviews": "auto"}
+    written = hashlib.sha256()
+    heights: list[int] = []
+    try:
+        with _quiet(), rasterio.Env(GDAL_CACHEMAX=cache_mb):
+            with rasterio.open(plain, "w", driver="GTiff", **profile, **blocks, **place) as target:
+                target.update_tags(**tags)
+                _label(target, bands)
+                for part in rows:
+                    target.write(part, window=Window(0, sum(heights), width, part.shape[1]))
+                    written.update(np.ascontiguousarray(part).data)
+                    heights.append(part.shape[1])
+            rasterio.shutil.copy(plain, path, driver="COG", **options, bigtiff="if_safer")
+            with opened(path, "GTiff") as source:
+                found = hashlib.sha256()
+                for top, rows_read in zip(accumulate(heights, initial=0), heights, strict=False):
+                    found.update(source.read(window=Window(0, top, width, rows_read)).data)
+    except OSError:
+        raise
+    except Exception as error:  # what GDAL says at closing has no public ancestor
+        raise OSError(f"cannot write {path}: {error}") from error
+    finally:
+        plain.unlink(missing_ok=True)
+    if sum(heights) != height or found.digest() != written.digest():
+        raise OSError(f"{path} reads back other pixels than were written: is the disk full or failing?")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
+        yield
 
 
 def _label(target: Any, bands: Sequence[BandLabel]) -> None:

@@ -111,6 +111,11 @@ class Autoencoder(nn.Module):
         """Side of a tile over side of its latent."""
         return self.sizes.factor
 
+    @property
+    def reach(self) -> int:
+        """Places of a latent on each side of one that its pixels depend on: the decoder has convolutions alone, and no norm."""
+        return 1 + 2 * self.sizes.decoder_blocks
+
     # both ways
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:

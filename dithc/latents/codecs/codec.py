@@ -31,6 +31,7 @@ class Codec(ABC):
         scale: factor on latents that gives them about unit variance; `decode` takes scaled latents.
         has_logvar: whether `encode` gives a log-variance.
         bound: magnitude that no scaled latent exceeds; None where there is none.
+        reach: places of a latent on each side of one that its pixels depend on in `decode`; None for all of them.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Codec(ABC):
     scale: float
     has_logvar: bool
     bound: float | None = None
+    reach: int | None = None
 
     @property
     def in_bands(self) -> int:
@@ -69,7 +71,7 @@ class Codec(ABC):
 class PixelCodec(Codec):
     """No codec: a latent is the scaled tile itself, which is clipped to [-1, 1]."""
 
-    bound = 1.0
+    bound, reach = 1.0, 0
 
     def __init__(self, info: dict[str, Any]) -> None:
         self.bands = tuple(info["bands"])
@@ -122,6 +124,7 @@ class KlCodec(Codec):
     ) -> None:
         self.net, self.id, self.scale, self.bands = net, id, scale, bands
         self.latent_channels, self.factor = net.latent_channels, net.factor
+        self.reach = net.reach if isinstance(net, Autoencoder) else None
         self._stretch = Stretch(info)
 
     def input(self, tiles: Tiles, rows: Rows) -> torch.Tensor:

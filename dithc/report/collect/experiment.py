@@ -77,7 +77,7 @@ def collect(
         written=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         datasets=[dataset_facts(experiment, results, name) for name in experiment.datasets],
         runs=[run_facts(experiment, results, name) for name in experiment.runs],
-        evaluations=[evaluation_facts(experiment, results, reference, name) for name in experiment.evaluations],
+        evaluations=[evaluation_facts(experiment, results, reference, name) for name in experiment.scored],
         timings=_timings(experiment, results),
         origins=[_origin(item) for item in results.items],
         warnings=_warnings(experiment, results),
@@ -179,7 +179,7 @@ def _wanted(experiment: Experiment) -> dict[str, list[str]]:
         "tiles": list(experiment.datasets),
         "train": list(experiment.runs),
         "sample": list(experiment.evaluations),
-        "fid": list(experiment.evaluations),
+        "fid": experiment.scored,
     }
 
 

@@ -273,6 +273,11 @@ def _sample(experiment: Experiment, name: str, ranks: int) -> tuple[float, float
     network = at_once * sizes.tokens * sizes.width * 4 * run.model.kept_widths + sizes.parameters * 8 * networks
     network += sizes.parameters * 8 * (evaluation.ema is not None)  # summed in float64
     flops = sizes.flops * evaluation.images * evaluation.steps * (2 if evaluation.guidance != 1.0 else 1)
+    if evaluation.windows is not None and evaluation.size is not None:
+        across = evaluation.size / sizes.side
+        flops *= (across / (1 - evaluation.windows.overlap)) ** 2
+        # One row of tiles decoded, with what is written of it; and latents, fewer numbers than pixels, at several steps.
+        held = evaluation.size * sizes.side * sizes.bands * 4 * 6 + evaluation.size**2 * 4
     if evaluation.at == "codec":
         return TORCH_MB + (decoding + held) / MB, 4 * _codec_pass(experiment, dataset), 0.0
     read = 2 * 4 * sizes.parameters * len(experiment.snapshots_of(evaluation))  # two averages of each, fp32

@@ -1,0 +1,118 @@
+"""The image of a scene's latent, by rows: decoded tile by tile, the tiles of a row by all ranks.
+
+Where a codec says how far its decoder sees (`reach`: convolutions alone), a tile is decoded with what lies around it and cut off
+again: the image is that of the whole latent, to rounding. Where its decoder sees everything (norms over the image, attention) no
+decoding in bounded memory equals the whole one: tiles as large as the network's own images overlap by half, and fade into each
+other.
+
+Legend: Z latent channels, H, W latent of a scene; C bands, f factor of the codec, P rows of pixels of a tile.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dithc.parallel.ranks import Ranks
+from dithc.parallel.windows.grid import firsts, shares
+
+ALONE = Ranks()
+
+
+class Decoder(Protocol):
+    """What is needed of a codec."""
+
+    @property
+    def factor(self) -> int:
+        """Side of an image over side of its latent."""
+
+    @property
+    def reach(self) -> int | None:
+        """Places of a latent on each side of one that its pixels depend on; None for all of them."""
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Scaled latents (N, Z, h, w) to images (N, C, H, W)."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A tile along an axis: places first..end of the latent, and what each of its pixels counts (f (end - first))."""
+
+    first: int
+    end: int
+    share: Tensor
+
+
+def spans(length: int, side: int, *, factor: int, reach: int | None) -> list[Span]:
+    """The tiles along an axis of a latent; of all tiles each pixel counts 1."""
+    if reach is None:
+        begins = firsts(length, side, stride=max(1, side // 2))
+        of_pixels = shares([first * factor for first in begins], side * factor, length * factor)
+        return [Span(first, first + side, share) for first, share in zip(begins, of_pixels, strict=True)]
+    found = []
+    for inner in range(0, length, side):
+        first, end = max(0, inner - reach), min(length, inner + side + reach)
+        places = torch.arange(first, end)
+        counts = (places >= inner) & (places < inner + side)
+        found.append(Span(first, end, counts.float().repeat_interleave(factor)))
+    return found
+
+
+@torch.no_grad()
+def decoded(codec: Decoder, latent: Tensor, *, tile: tuple[int, int], ranks: Ranks = ALONE) -> Iterator[Tensor]:
+    """The image of a latent from its first row to its last, some rows at a time, on the first rank; on the others nothing.
+
+    In memory are the rows of pixels of one row of tiles. How it is cut follows from the sizes alone, so ranks change no bit.
+
+    Args:
+        codec: what decodes.
+        latent: (Z, H, W), scaled, on every rank.
+        tile: rows and columns of a tile in the latent; not more than it has.
+        ranks: who decode the tiles of a row together; all are to exhaust what is returned.
+
+    Yields:
+        (C, rows, f W) each.
+    """
+    f, done, width = codec.factor, 0, latent.shape[2] * codec.factor
+    rows, columns = (
+        spans(length, side, factor=f, reach=codec.reach) for length, side in zip(latent.shape[1:], tile, strict=True)
+    )
+    open_rows: Tensor | None = None  # (C, rows, f W): from row `done` on, to which later tiles may add
+    for number, row in enumerate(rows):
+        grown: Tensor | None = None
+        for column, pixels in _tiles(codec, latent, row, columns, ranks=ranks):
+            if grown is None:
+                grown = pixels.new_zeros(len(pixels), row.end * f - done, width)
+                if open_rows is not None:
+                    grown[:, : open_rows.shape[1]] = open_rows
+            target = grown[:, row.first * f - done :, column.first * f : column.end * f]
+            target += pixels * (row.share[:, None] * column.share)
+        if grown is None:
+            continue
+        until = rows[number + 1].first * f if number + 1 < len(rows) else row.end * f
+        if until > done:
+            yield grown[:, : until - done]
+        open_rows, done = grown[:, until - done :].clone(), max(done, until)
+
+
+def _tiles(
+    codec: Decoder, latent: Tensor, row: Span, columns: Sequence[Span], *, ranks: Ranks
+) -> Iterator[tuple[Span, Tensor]]:
+    """The tiles of a row in their order, (C, P, f columns) each, on the first rank; on the others nothing."""
+    f = codec.factor
+    widest = max(column.end - column.first for column in columns) * f
+    for first in range(0, len(columns), ranks.size):
+        part = columns[first : first + ranks.size]
+        mine = torch.empty(0)
+        if ranks.rank < len(part):
+            column = part[ranks.rank]
+            cut = latent[None, :, row.first : row.end, column.first : column.end].contiguous()
+            tile = codec.decode(cut).float()
+            mine = tile.new_zeros(*tile.shape[:3], widest)  # of one shape on all ranks
+            mine[..., : tile.shape[3]] = tile
+        tiles = ranks.collected(mine, [int(rank < len(part)) for rank in range(ranks.size)])
+        if tiles is not None:
+            for column, tile in zip(part, tiles, strict=True):
+                yield column, tile[..., : column.share.numel()]

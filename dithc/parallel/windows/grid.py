@@ -1,0 +1,106 @@
+"""Where the windows of a scene lie, what each of them counts, and whether their borders are to be seen.
+
+Legend: H, W latent of a scene; h, w window, W windows of a scene.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+WORD = (1 << 64) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Where the windows of a scene lie; the same for every scene of a call, and whoever makes which.
+
+    Attributes:
+        size: H, W.
+        window: h, w; not larger.
+        overlap: share of a window's side that the next one covers too, at least; below 1.
+        shift: whether the grid is moved from one timestep to the next, by less than from one window to the next.
+        seed: of these moves: one follows from (seed, timestep).
+    """
+
+    size: tuple[int, int]
+    window: tuple[int, int]
+    overlap: float = 0.0
+    shift: bool = False
+    seed: int = 0
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        """From one window to the next, at most."""
+        height, width = (max(1, round(side * (1 - self.overlap))) for side in self.window)
+        return height, width
+
+    def at(self, timestep: float) -> tuple[list[int], list[int]]:
+        """First rows, and first columns, of the windows at a timestep; those at an edge are moved inwards."""
+        offsets = [0, 0]
+        if self.shift:
+            bits = int(np.float32(timestep).view(np.uint32))
+            words = np.random.SeedSequence(self.seed & WORD, spawn_key=(bits,)).generate_state(2, np.uint64)
+            offsets = [int(word) % stride for word, stride in zip(words, self.strides, strict=True)]
+        rows, columns = (
+            firsts(length, side, stride=stride, offset=offset)
+            for length, side, stride, offset in zip(self.size, self.window, self.strides, offsets, strict=True)
+        )
+        return rows, columns
+
+    @property
+    def most(self) -> int:
+        """W, of a grid that is not shifted; a shifted one may have a row and a column more."""
+        rows, columns = Grid(size=self.size, window=self.window, overlap=self.overlap).at(0.0)
+        return len(rows) * len(columns)
+
+
+def firsts(length: int, side: int, *, stride: int, offset: int = 0) -> list[int]:
+    """Where windows of a side begin that cover a length, at most `stride` apart; those at its ends are moved inwards.
+
+    Args:
+        length: at least `side`.
+        offset: by how much the first would begin before 0; below `stride`.
+    """
+    last = length - side
+    return sorted({min(max(0, first), last) for first in range(-offset, last + stride, stride)})
+
+
+def shares(begins: Sequence[int], side: int, length: int) -> list[Tensor]:
+    """What each window counts along an axis, fp32 (side): falling to its ends, and of all windows 1 at each place.
+
+    A prediction fades where its window ends, as the square of the distance, so that there is no step; fields whose distribution
+    is known show a seam where all windows count alike, or fade as the distance. Where a window is alone it counts 1 exactly.
+    """
+    places = torch.arange(side, dtype=torch.float64)
+    weight = (torch.minimum(places, side - 1 - places) + 0.5) ** 2
+    total = torch.zeros(length, dtype=torch.float64)
+    for first in begins:
+        total[first : first + side] += weight
+    return [(weight / total[first : first + side]).float() for first in begins]
+
+
+def seam_ratio(x: Tensor, rows: Sequence[int], columns: Sequence[int], *, window: tuple[int, int]) -> float:
+    """Mean difference of neighbours across borders of windows, over that of all other neighbours: 1 where no seam is seen.
+
+    Args:
+        x: (..., H, W).
+        rows, columns: where windows begin.
+        window: h, w.
+
+    Returns:
+        The ratio; 1 where there is no border.
+    """
+    sums, counts = [0.0, 0.0], [0, 0]
+    for axis, begins, side in ((-2, rows, window[0]), (-1, columns, window[1])):
+        steps = x.double().diff(dim=axis).abs().movedim(axis, 0).flatten(1)  # (length - 1, ...)
+        edges = {edge - 1 for first in begins for edge in (first, first + side)}
+        at_border = torch.tensor([place in edges for place in range(len(steps))], dtype=torch.bool)
+        for which, chosen in enumerate((steps[at_border], steps[~at_border])):
+            sums[which] += float(chosen.sum())
+            counts[which] += chosen.numel()
+    if not counts[0] or not sums[1]:
+        return 1.0
+    return sums[0] / counts[0] / (sums[1] / counts[1])

@@ -1,0 +1,69 @@
+"""A network called on a scene larger than its own images: by windows of its size, averaged where they overlap.
+
+Legend: N scenes of a call, Z latent channels, H, W latent of a scene; h, w window, n windows of a batch.
+Sources: Bar-Tal et al. 2023 (arXiv 2302.08113): every window is denoised at each step, and overlapping predictions are averaged;
+Frolov et al. 2024 (arXiv 2407.15507): windows that need not overlap, and a grid that is shifted from step to step.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from dithc.parallel.windows.grid import Grid, shares
+
+Predictor = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(x (N, Z, h, w), timesteps (N), labels (N)) -> output (N, Z or 2Z, h, w) fp32."""
+
+
+class Windows:
+    """A network as samplers call it, `(x (N, Z, H, W), t (N), y (N)) -> (N, Z or 2Z, H, W)`, on scenes.
+
+    Windows go through the network as the rows of its batches, so that whoever shares rows shares them. They are summed in the
+    order of the grid, whoever made them: the bits of a scene depend neither on ranks nor on `batch` where those of a row do not.
+    One window alone is returned as it is.
+
+    Attributes:
+        last: first rows and columns of the windows of the last call.
+    """
+
+    def __init__(self, denoise: Predictor, grid: Grid, *, batch: int) -> None:
+        """Takes what is called.
+
+        Args:
+            denoise: the network, on rows of the window's size.
+            grid: of the windows.
+            batch: the most rows of a call.
+        """
+        self._denoise, self._grid, self._batch = denoise, grid, batch
+        self.last: tuple[list[int], list[int]] = ([0], [0])
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        """x (N, Z, H, W), t (N) all alike, y (N)."""
+        (height, width), (rows, columns) = self._grid.window, self._grid.at(float(t[0]))
+        self.last = rows, columns
+        down, across = shares(rows, height, self._grid.size[0]), shares(columns, width, self._grid.size[1])
+        places = iter([(scene, i, j) for scene in range(len(x)) for i in range(len(rows)) for j in range(len(columns))])
+        result: Tensor | None = None
+        for part in _parts(places, self._batch):
+            of = torch.tensor([scene for scene, _, _ in part])
+            cut = [_window(x[scene], rows[i], columns[j], height, width) for scene, i, j in part]
+            outputs = self._denoise(torch.stack(cut), t[of], y[of])  # (n, Z or 2Z, h, w)
+            if result is None:
+                result = outputs.new_zeros(len(x), outputs.shape[1], *x.shape[2:])
+            for (scene, i, j), output in zip(part, outputs, strict=True):
+                target = _window(result[scene], rows[i], columns[j], height, width)
+                target += output * (down[i][:, None] * across[j])
+        assert result is not None, "a call of no scene"
+        return result
+
+
+def _parts(places: Iterator[tuple[int, int, int]], size: int) -> Iterator[list[tuple[int, int, int]]]:
+    while part := list(islice(places, size)):
+        yield part
+
+
+def _window(x: Tensor, top: int, left: int, height: int, width: int) -> Tensor:
+    return x[:, top : top + height, left : left + width]

@@ -10,7 +10,8 @@ a new model with its own `kind` (export it here if a room dispatches on it).
 """
 
 from dithc.config import codecs, datasets, training
-from dithc.config.experiment import Experiment, Machine
+from dithc.config.experiment import Experiment
 from dithc.config.load import experiment_of, load, named
+from dithc.config.machine import Machine
 
 __all__ = ["Experiment", "Machine", "codecs", "datasets", "experiment_of", "load", "named", "training"]

@@ -53,7 +53,10 @@ class Rates:
         between: messages between nodes; likewise.
         copying: bytes a second that a rank copies in memory.
         meeting: seconds in which ranks of a node meet at a block.
-        leaving: seconds that a block takes longer where attention is not in its one call, as with messages.
+        leaving: seconds that a block takes longer where attention is not in its one call, as with messages: left and entered
+            again; of a ring each further turn takes half of it.
+        hidden: of a message that is under way while its rank computes, the share that takes no time: 1 where the threads that
+            communicate have a core of their own.
         call: seconds of a call of the network beside its blocks.
         decoding: seconds in which a rank decodes an image.
         source: in words.
@@ -66,6 +69,7 @@ class Rates:
     copying: float
     meeting: float = 0.0
     leaving: float = 0.0
+    hidden: float = 1.0
     call: float = 0.0
     decoding: float = 0.0
     source: str = ""
@@ -229,9 +233,9 @@ class Costs:
             block += self._swapped(degrees.ulysses, strip) + ULYSSES_COPIES * strip / rates.copying
         if degrees.ring > 1:
             hop = link.seconds(2 * strip)
-            exposed = max(0.0, hop - attention / (work.depth * degrees.ring))
+            exposed = hop - rates.hidden * min(hop, attention / (work.depth * degrees.ring))
             joined = JOIN_PASSES / COPY_PASSES * n * t * work.width * FP32_BYTES / rates.copying
-            block += (degrees.ring - 1) * (exposed + joined) + RING_COPIES * strip / rates.copying
+            block += (degrees.ring - 1) * (exposed + joined + rates.leaving / 2) + RING_COPIES * strip / rates.copying
         return ends + work.depth * block
 
     def _swapped(self, ulysses: int, strip: float) -> float:

@@ -24,7 +24,7 @@ from dithc.parallel.ranks import Ranks, cut
 
 MOST_TOKENS, PART, BLOCKS = 1024, 4, 2  # of the longer strip; of it in the shorter one; blocks that are timed
 COPY_BYTES, SMALL_BYTES, LARGE_BYTES = 16 << 20, 4 << 10, 2 << 20
-REPEATS, LONG_SECONDS = 5, 0.5
+REPEATS, LONG_SECONDS, MATRIX = 5, 0.5, 256
 MOST_FIXED = (
     20  # a long strip takes at most so many times what its tokens do: whatever disturbed one of the two measurements
 )
@@ -33,7 +33,7 @@ MOST_NODES = 4  # that a message between nodes is tried among
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """Of one rank: seconds, but for two links, which are of (seconds of no bytes, seconds a byte)."""
+    """Of one rank: seconds, but for two links, of (seconds of no bytes, seconds a byte), and a share."""
 
     long: float = 0.0
     short: float = 0.0
@@ -44,6 +44,7 @@ class _Found:
     meeting: float = 0.0
     inside: tuple[float, float] | None = None
     between: tuple[float, float] | None = None
+    hidden: float = 1.0
 
 
 class _AllKeys:
@@ -151,6 +152,7 @@ def _exchanges(group: Group, nodes: Sequence[Sequence[int]], work: Work, model: 
         group.barrier()
         if ranks.size > 1:
             found[name] = _link(ranks)
+            found["hidden"] = min(found.get("hidden", 1.0), _hidden(ranks))
             if name == "inside" and model is not None and work.in_memory:
                 found["meeting"] = _meeting(ranks, work)
     return found
@@ -180,6 +182,26 @@ def _link(ranks: Ranks) -> tuple[float, float]:
         latency = max(latency, small)
         byte = max(byte, (large - small) / (LARGE_BYTES - SMALL_BYTES) / share)
     return latency, byte
+
+
+def _hidden(ranks: Ranks) -> float:
+    """The share of a message that takes no time where its rank computes meanwhile."""
+    x = torch.zeros(MATRIX, MATRIX)
+    block = torch.zeros(LARGE_BYTES, dtype=torch.uint8)
+    message = _least(lambda: ranks.passed_on(block, (LARGE_BYTES,))(), same=True)
+    product = _least(lambda: x @ x)
+    products = 1 + int(message / product)  # longer than the message
+
+    def computed() -> None:
+        for _ in range(products):
+            x @ x
+
+    def both() -> None:
+        arrived = ranks.passed_on(block, (LARGE_BYTES,))
+        computed()
+        arrived()
+
+    return min(1.0, max(0.0, 1 - (_least(both, same=True) - _least(computed)) / message))
 
 
 def _meeting(ranks: Ranks, work: Work) -> float:
@@ -234,6 +256,7 @@ def _agreed(everybody: Sequence[_Found], work: Work) -> Rates:
         copying=COPY_BYTES / slowest("copied"),
         meeting=slowest("meeting") or NOMINAL.meeting,
         leaving=slowest("leaving"),
+        hidden=min(one["hidden"] for one in each),
         call=slowest("call"),
         decoding=slowest("decoding"),
         source=f"measured on {len(everybody)} rank(s)",

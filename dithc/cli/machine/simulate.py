@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dithc.simulate.sampling import Sampling
+    from dithc.simulate import sampling
 
 SUMMARY = (
     "Play training steps on a described machine: seconds, efficiency and exposed communication by nodes; with --sample, predict "
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if all(row["within"] for one in tried for row in [*one["seconds"], one["efficiency"]]) else 1
 
 
-def _sampling(args: argparse.Namespace) -> "Sampling":
+def _sampling(args: argparse.Namespace) -> "sampling.Sampling":
     from dithc.simulate import sampling
 
     return sampling.Sampling(

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from dithc.comm import Group
-from dithc.hcops import across
-from dithc.hcops.part import part_of
+from dithc.hcops import across, part
 from dithc.model import DiT
 from dithc.parallel.attention import SharedKeys
 from dithc.parallel.choosing.costs import NOMINAL, Link, Rates
@@ -128,7 +127,7 @@ def _block(model: DiT, work: Work, tokens: int, *, in_sequence: bool = True) -> 
         for block in blocks:
             x = block(x, c)
 
-    with part_of(work.tokens, over), _rotated_from(model, slice(0, tokens)):
+    with part.part_of(work.tokens, over), _rotated_from(model, slice(0, tokens)):
         return _least(run) / len(blocks)
 
 

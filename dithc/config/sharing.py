@@ -10,7 +10,8 @@ Degree = Literal["auto"] | Positive
 
 
 class Sampling(Settings):
-    """How ranks share a sampling: decides its time, never its images. auto: what is done first, by what is left to be made."""
+    """How ranks share a sampling: decides its time, never its images. auto: what is done first, by seconds that are
+    predicted from rates measured at the start, for all that is left to be made (`dithc sample --degrees` shows them)."""
 
     data_parallel_degree: Degree = "auto"
     """Ranks that share the images of a shard (64 of them); they exchange nothing until these are made."""
@@ -19,10 +20,10 @@ class Sampling(Settings):
     shared_degree: Degree = "auto"
     """Ranks of a node that share the tokens of an image, by keys and values in memory that all see. The same bits as one rank."""
     ulysses_degree: Degree = "auto"
-    """Ranks that share them by messages, each with all tokens for some heads; divides the heads. The same bits. auto: 1."""
+    """Ranks that share them by messages, each with all tokens for some heads; divides the heads. The same bits."""
     ring_degree: Degree = "auto"
     """Ranks, or sets of `ulysses_degree` ranks, that pass keys and values on. Sums are rounded otherwise than on one rank, in
-    the seventh digit. auto: 1."""
+    the seventh digit; auto takes it only where it saves more than a tenth of the time."""
     windows_degree: Degree = "auto"
     """Ranks that share the windows of a scene, at each step. The same bits."""
 

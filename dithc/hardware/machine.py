@@ -105,6 +105,7 @@ class Network:
         core_bandwidth: bytes a second that one communication core hands to or takes from the network and sums.
         memory_bandwidth: bytes a second that one communication core copies or sums in memory shared within the node.
         memory_latency_ns: until another core of the node sees what one wrote.
+        rank_memory_bandwidth: bytes a second that all cores of a rank together copy there; None for what one core does.
     """
 
     source: str
@@ -116,6 +117,7 @@ class Network:
     core_bandwidth: float
     memory_bandwidth: float
     memory_latency_ns: int
+    rank_memory_bandwidth: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

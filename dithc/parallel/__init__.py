@@ -1,8 +1,8 @@
 """One image on several ranks: what of a sampling each rank makes, and how ranks meet while they make it.
 
-What: `Degrees` say how many ranks share what, `least` chooses them for some `Work` (`rounds` is what it counts), `groups_of` are
-the ranks of each group; `Team` is what a rank is in its group, `Denoiser` a network as samplers call it, by some of them;
-`windows` is the room of scenes larger than a network's own images.
+What: `Degrees` say how many ranks share what, `least` chooses them for some `Work` (`choosing` is how: predicted seconds of all
+that go together), `groups_of` are the ranks of each group; `Team` is what a rank is in its group, `Denoiser` a network as
+samplers call it, by some of them; `windows` is the room of scenes larger than a network's own images.
 Why: shards alone keep only so many ranks busy as there are shards, and one image never uses two; a cut must show in time alone,
 never in the image.
 Invariants: samplers, guidance and the network know nothing of ranks: they are called with whole latents, which every rank of a
@@ -12,9 +12,10 @@ How to change it: another way to cut is another callable around the network; deg
 `machine.sampling`, what changes one stands in the evaluation.
 """
 
-from dithc.parallel import windows
-from dithc.parallel.degrees import Degrees, Work, groups_of, least, rounds
+from dithc.parallel import choosing, windows
+from dithc.parallel.choosing import least
+from dithc.parallel.degrees import Degrees, Work, groups_of
 from dithc.parallel.denoise import Denoiser
 from dithc.parallel.team import Team
 
-__all__ = ["Degrees", "Denoiser", "Team", "Work", "groups_of", "least", "rounds", "windows"]
+__all__ = ["Degrees", "Denoiser", "Team", "Work", "choosing", "groups_of", "least", "windows"]

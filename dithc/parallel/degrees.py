@@ -6,9 +6,9 @@ Legend: R ranks of the run; T tokens of an image, H heads.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
+from typing import Any, Self
 
-from dithc.log import problem
-from dithc.parallel.ranks import cut
+from dithc.model import DiTConfig, flops_per_image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Degrees:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What is to be sampled.
+    """What is to be sampled, and what a row of a batch (an image, in one branch) is made of; whatever makes it.
 
     Attributes:
         shards: the number of images of each.
@@ -61,6 +61,17 @@ class Work:
         tokens: T.
         heads: H; 0 where there is no network.
         windows: of a scene at a step; 1 for images of the network's own size.
+        width: D.
+        depth: L, blocks.
+        linear_flops: of a row, in the products that tokens share.
+        uncut_flops: of a row, in those that every rank makes: of its timestep and label.
+        numbers: that come out for a token.
+        number_bytes: of an activation.
+        calls: of the network for a batch.
+        lone_calls: of these, with one branch alone, outside the interval of guidance.
+        batch: images that go through it at once, at most.
+        decoders: most ranks that share the decoding of an image; 1 where each rank that has one decodes all of it.
+        in_memory: whether ranks of a node can read keys and values where others put them.
     """
 
     shards: Sequence[int]
@@ -68,6 +79,46 @@ class Work:
     tokens: int = 1
     heads: int = 0
     windows: int = 1
+    width: int = 0
+    depth: int = 0
+    linear_flops: float = 0.0
+    uncut_flops: float = 0.0
+    numbers: int = 0
+    number_bytes: int = 4
+    calls: int = 1
+    lone_calls: int = 0
+    batch: int = 64
+    decoders: int = 1
+    in_memory: bool = True
+
+    @classmethod
+    def of(cls, config: DiTConfig, *, shards: Sequence[int], **more: Any) -> Self:
+        """The work of a network; `more` are other fields."""
+        linear, width = flops_per_image(config).forward_linear, config.hidden_size
+        uncut = (
+            2 * (6 * config.depth + 3) * width**2
+        )  # adaLN of blocks and of the end, and the condition's layers, about
+        return cls(
+            shards=shards,
+            tokens=config.num_tokens,
+            heads=config.num_heads,
+            width=width,
+            depth=config.depth,
+            linear_flops=linear - uncut,
+            uncut_flops=uncut,
+            numbers=config.patch_size**2 * config.out_channels,
+            **more,
+        )
+
+    @property
+    def attention_flops(self) -> float:
+        """Of a row: 4 L T^2 D."""
+        return 4.0 * self.depth * self.tokens**2 * self.width
+
+    @property
+    def row_flops(self) -> float:
+        """Of a row, all of it."""
+        return self.linear_flops + self.attention_flops + self.uncut_flops
 
 
 def fault(degrees: Degrees, work: Work, *, ranks: int, ranks_a_node: int) -> str | None:
@@ -87,6 +138,8 @@ def fault(degrees: Degrees, work: Work, *, ranks: int, ranks_a_node: int) -> str
         return "there is no network whose tokens could be cut"
     if degrees.shared > 1 and degrees.ulysses * degrees.ring > 1:
         return "tokens go through shared memory, or by messages"
+    if degrees.shared > 1 and not work.in_memory:
+        return "keys and values in shared memory need the C kernels"
     if degrees.shared > ranks_a_node or ranks_a_node % degrees.shared:
         return f"{degrees.shared} ranks do not fit whole times into the {ranks_a_node} of a node"
     if degrees.ulysses > 1 and work.heads % degrees.ulysses:
@@ -94,70 +147,29 @@ def fault(degrees: Degrees, work: Work, *, ranks: int, ranks_a_node: int) -> str
     return None
 
 
-def candidates(ranks: int, *, windows: int = 1) -> Iterator[Degrees]:
-    """All degrees of groups of at most so many ranks, and so many for windows, whose tokens are shared in memory, if at all."""
-    for cfg, tokens in product((1, 2), range(1, ranks + 1)):
-        for of_scene in range(1, min(windows, ranks // (cfg * tokens)) + 1):
-            for data in range(1, ranks // (cfg * tokens * of_scene) + 1):
-                yield Degrees(data=data, cfg=cfg, shared=tokens, windows=of_scene)
+def ways(ranks: int, *, windows: int = 1, given: int | None = None) -> Iterator[Degrees]:
+    """All ways to share one image among at most so many ranks, possible or not: in memory, or by messages.
 
-
-# What exchanging costs, as a share of the work: of two branches at a step; of tokens at every block, for each rank more.
-OF_BRANCHES, OF_TOKENS = 0.01, 0.02
-
-
-def rounds(degrees: Degrees, work: Work, *, ranks: int) -> float:
-    """Time of the busiest group, in units of an image of one branch on one rank."""
-    groups = ranks // degrees.size
-    of_shard = [-(-images // degrees.data) for images in work.shards]
-    busiest = max(sum(of_shard[group::groups]) for group in range(min(groups, max(1, len(of_shard)))))
-    exchange = (1 + OF_BRANCHES * (degrees.rows > 1)) * (1 + OF_TOKENS * (degrees.tokens - 1))
-    of_image = work.branches * work.windows  # rows of the network's batches
-    rows = -(-of_image // min(degrees.rows, of_image)) / work.windows
-    return busiest * rows * max(cut(work.tokens, degrees.tokens)) / work.tokens * exchange
+    Args:
+        ranks: see above.
+        windows: of a scene; ranks that share these share tokens in memory, if at all. Of their degrees those alone that leave a
+            rank fewer windows than the degree before.
+        given: the degree of windows, where it is.
+    """
+    of_windows = [
+        degree for degree in range(1, windows + 1) if degree == 1 or -(-windows // degree) < -(-windows // (degree - 1))
+    ]
+    for cfg, of_scene in product((1, 2), of_windows if given is None else [given]):
+        most = ranks // (cfg * of_scene)
+        yield from (Degrees(cfg=cfg, windows=of_scene, shared=tokens) for tokens in range(1, most + 1))
+        if of_scene == 1:
+            yield from (
+                Degrees(cfg=cfg, ulysses=ulysses, ring=ring)
+                for ulysses in range(1, most + 1)
+                for ring in range(1 + (ulysses == 1), most // ulysses + 1)
+            )
 
 
 def groups_of(degrees: Degrees, *, ranks: int) -> list[list[int]]:
     """The ranks of each group; those that are left over are in none."""
     return [list(range(at, at + degrees.size)) for at in range(0, ranks - degrees.size + 1, degrees.size)]
-
-
-def least(work: Work, *, ranks: int, ranks_a_node: int, fixed: dict[str, int] | None = None) -> Degrees:
-    """The degrees whose busiest group is done first; of those alike the ones that exchange least, in the smallest groups.
-
-    Args:
-        work: what is to be sampled.
-        ranks: R.
-        ranks_a_node: on each node.
-        fixed: degrees that are given.
-
-    Raises:
-        UserError: none with the given degrees is possible; the message says why.
-    """
-    fixed, best = fixed or {}, None
-    if {"ulysses", "ring"} & {name for name, degree in fixed.items() if degree > 1}:
-        wanted: Iterator[Degrees] = (
-            Degrees(**{"data": data, "cfg": cfg, "windows": windows, **fixed})
-            for data, cfg in product(range(1, ranks + 1), (1, 2))
-            for windows in range(1, min(work.windows, ranks) + 1)
-        )
-    else:
-        wanted = candidates(ranks, windows=work.windows)
-    for degrees in wanted:
-        if any(getattr(degrees, name) != degree for name, degree in fixed.items()):
-            continue
-        if fault(degrees, work, ranks=ranks, ranks_a_node=ranks_a_node) is not None:
-            continue
-        cost = rounds(degrees, work, ranks=ranks), degrees.tokens, degrees.rows, degrees.size
-        if best is None or cost < best[0]:
-            best = cost, degrees
-    if best is None:
-        why = fault(Degrees(**fixed), work, ranks=ranks, ranks_a_node=ranks_a_node)
-        said = ", ".join(f"{name} {degree}" for name, degree in fixed.items()) or "no degrees"
-        raise problem(
-            "machine.sampling",
-            got=f"{said}: {why}",
-            expected=f"degrees of at most {ranks} ranks, {ranks_a_node} a node, that fit the work",
-            remedy="leave a degree out (auto), or start another number of ranks",
-        )
-    return best[1]

@@ -2,7 +2,7 @@
 
 What: `sample(job, group)` draws the images of an evaluation into resumable shards, a picture and a manifest; `search(job)` finds
 the timesteps at which few steps of its solver come nearest to many, `search_scaling(job)` how much more noise they should take
-out.
+out; `degrees_table(job, group)` says what ways there are to cut it among ranks, and how long each would take.
 Why: 10,000 images take hours on many dies; any rank must be able to make any of them, twice if need be, and always get the
 same picture.
 Invariants:
@@ -19,7 +19,8 @@ in `shards.py`.
 """
 
 from dithc.sample.compose import sample
+from dithc.sample.degrees_table import degrees_table
 from dithc.sample.job import Job
 from dithc.sample.search import search, search_scaling
 
-__all__ = ["Job", "sample", "search", "search_scaling"]
+__all__ = ["Job", "degrees_table", "sample", "search", "search_scaling"]

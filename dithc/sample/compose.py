@@ -4,7 +4,6 @@ Legend: N images; C bands, H, W image.
 """
 
 import time
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ from dithc.data import Tiles, write_png
 from dithc.diffusion import Objective
 from dithc.latents import Latents, open_codec
 from dithc.log import logger, problem, progress
-from dithc.parallel import Degrees, Team, Work, groups_of, least, rounds
+from dithc.parallel import Team, groups_of
 from dithc.runs import Manifest, digest, sha256_file
+from dithc.sample.choices import chosen_degrees
 from dithc.sample.generate import Images
 from dithc.sample.job import Job
 from dithc.sample.network import describe, load_guide, load_network
@@ -169,11 +169,15 @@ def _make(images: Images | Reconstructions, shards: Shards, missing: list[int], 
 
     The first shard is begun in any case, so that a job that starts again and again gets on.
     """
-    degrees = _degrees(images, shards, missing, job=job, group=group)
+    group.wait_at_most(MEETING_SECONDS, stopped_seconds=STOPPED_SECONDS)
+    chosen = chosen_degrees(images, [len(shards.indices(shard)) for shard in missing], job=job, group=group)
+    degrees = chosen.best.degrees
+    if group.size > 1 and missing:
+        teams = group.size // degrees.size
+        log.info(f"{len(missing)} shard(s) by {teams} group(s) of {degrees.size} rank(s) each, {chosen.why()}")
     groups = groups_of(degrees, ranks=group.size)
     images.team = team = Team.of(group, degrees, groups)
     mine = missing[team.number :: len(groups)] if team.number is not None else []
-    group.wait_at_most(MEETING_SECONDS, stopped_seconds=STOPPED_SECONDS)
     steps, batch = images.steps, min(job.evaluation.batch, shards.each)
     scenes = _scenes(images)
     make = images.images if scenes is None else scenes.latents
@@ -198,32 +202,6 @@ def _make(images: Images | Reconstructions, shards: Shards, missing: list[int], 
             slowest = max(slowest, time.monotonic() - begun)
     group.wait_at_most(None, stopped_seconds=STOPPED_SECONDS)  # the others may be at their last shard for hours
     return is_whole
-
-
-def _degrees(
-    images: Images | Reconstructions, shards: Shards, missing: list[int], *, job: Job, group: Group
-) -> Degrees:
-    """How the shards that are missing are cut among the ranks; the same on all of them."""
-    nodes = group.gather_objects(group.node)
-    each = [len(list(ranks)) for _, ranks in groupby(nodes)]
-    is_even = len(set(each)) == 1 and len(each) == len(set(nodes))
-    config = images.model.config if isinstance(images, Images) else None
-    work = Work(
-        shards=[len(shards.indices(shard)) for shard in missing],
-        branches=1 if config is None or job.evaluation.guidance == 1.0 else 2,
-        tokens=config.num_tokens if config else 1,
-        heads=config.num_heads if config else 0,
-        windows=images.grid.most if isinstance(images, Images) and images.grid else 1,
-    )
-    degrees = least(work, ranks=group.size, ranks_a_node=each[0] if is_even else 1, fixed=dict(job.degrees))
-    if group.size > 1 and missing:
-        ideal = sum(work.shards) * work.branches / group.size
-        busy, teams = ideal / rounds(degrees, work, ranks=group.size), group.size // degrees.size
-        log.info(
-            f"{len(missing)} shard(s) by {teams} group(s) of {degrees.size} rank(s) each ({degrees}): "
-            f"{min(1.0, busy):.0%} of {group.size} ranks busy"
-        )
-    return degrees
 
 
 def _write(

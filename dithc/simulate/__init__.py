@@ -1,8 +1,9 @@
-"""The training step on a described machine of any number of nodes, played as events.
+"""The training step on a described machine of any number of nodes, played as events; and how a sampling is best cut there.
 
-What: `describe_model` (gradients, their order and arithmetic), `Computing` (a measured or published time of a step), `Cluster`
-with `Links` (LogGP, shared cards, memory of a node), `Method` (how gradients become sums), and `run`, which plays steps on
-each number of nodes and returns curves for JSON; `Settings` says what to run.
+What: `workload` (a model's gradients, their order and arithmetic), `Computing` (a measured or published time of a step),
+`Cluster` with `Links` (LogGP, shared cards, memory of a node), `Method` (how gradients become sums), and `run`, which plays
+steps on each number of nodes and returns curves for JSON; `Settings` says what to run. `sampling` predicts a sampling there: all
+ways to cut it among ranks, best first.
 Why: nobody has 1,024 nodes on the day of a decision; and a model that does not reproduce published scaling from published inputs
 should not be believed about anything else.
 Exact, within the model: buckets and their order, which sum waits for which gradient and for which sum before it, ranks that wait
@@ -15,9 +16,9 @@ How to change it: another collective is a closed form in `links.py` and a name i
 belongs into `events.py`; other published numbers into `paper.py`.
 """
 
+from dithc.simulate import sampling
 from dithc.simulate.links import Links
 from dithc.simulate.run import Settings, run, table
 from dithc.simulate.scaling import Cluster, Computing, Method
-from dithc.simulate.workload import describe_model
 
-__all__ = ["Cluster", "Computing", "Links", "Method", "Settings", "describe_model", "run", "table"]
+__all__ = ["Cluster", "Computing", "Links", "Method", "Settings", "run", "sampling", "table"]

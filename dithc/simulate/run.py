@@ -109,7 +109,7 @@ def _facts(model: Model) -> dict[str, Any]:
 
 
 def _simulate(settings: Settings, machine: Machine, model: Model, cluster: Cluster) -> dict[str, Any]:
-    computing, source = _computing(settings, machine, model.name)
+    computing, source = computing_of(settings, machine, model.name)
     batches = [None] if settings.mode == "weak" else list(settings.global_batches)
     curves: list[dict[str, Any]] = []
     for method in _methods(settings):
@@ -156,7 +156,7 @@ def _methods(settings: Settings) -> list[Method]:
     return methods
 
 
-def _computing(settings: Settings, machine: Machine, model: str) -> tuple[Computing, str]:
+def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Computing, str]:
     """The time of a step, and where it is from. What a published step waited inside its node is taken for computing."""
     is_paper = paper.is_of_the_paper(machine.model_name)
     spread = settings.spread if settings.spread is not None else paper.SPREAD if is_paper else 0.0

@@ -3,7 +3,8 @@
 import pytest
 
 from dithc.log import UserError
-from dithc.parallel import Degrees, Work, groups_of, least, rounds
+from dithc.model import DiTConfig
+from dithc.parallel import Degrees, Work, choosing, groups_of, least
 from dithc.parallel.ranks import cut, starts
 
 
@@ -11,12 +12,22 @@ def shards(images: int) -> list[int]:
     return [min(64, images - at) for at in range(0, images, 64)]
 
 
+XL = DiTConfig(hidden_size=1152, depth=28, num_heads=16, patch_size=2, input_size=32)
+FREE = choosing.Rates(flops=1e12, inside=None, between=None, copying=1.0)
+
+
+def work_of(shards: list[int], *, branches: int = 1) -> Work:
+    return Work.of(XL, shards=shards, branches=branches)
+
+
 def busy(work: Work, ranks: int, degrees: Degrees) -> float:
-    return sum(work.shards) * work.branches / ranks / rounds(degrees, work, ranks=ranks)
+    """Of the time until the last rank is done."""
+    costs = choosing.Costs(work=work, rates=FREE, ranks=ranks, ranks_a_node=4)
+    return costs.alone / ranks / costs.job(degrees).whole
 
 
 def test_ten_thousand_images_keep_a_thousand_ranks_busy() -> None:
-    work = Work(shards=shards(10_000), branches=2, tokens=256, heads=16)
+    work = work_of(shards(10_000), branches=2)
     found = least(work, ranks=1024, ranks_a_node=4)
     assert busy(work, 1024, found) >= 0.95
     assert busy(work, 1024, Degrees()) < 0.16  # a rank a shard
@@ -35,7 +46,7 @@ def test_ten_thousand_images_keep_a_thousand_ranks_busy() -> None:
     ],
 )
 def test_images_first_then_branches_then_tokens(images, branches, ranks, expected) -> None:
-    work = Work(shards=shards(images), branches=branches, tokens=256, heads=16)
+    work = work_of(shards(images), branches=branches)
     assert least(work, ranks=ranks, ranks_a_node=ranks) == expected
 
 
@@ -52,8 +63,9 @@ def test_windows_of_a_scene_are_shared_before_tokens() -> None:
 
 
 def test_tokens_are_shared_in_memory_on_one_node_alone() -> None:
-    work = Work(shards=[1], tokens=256, heads=16)
-    assert least(work, ranks=8, ranks_a_node=4) == Degrees(shared=4)
+    work = work_of([1])
+    assert least(work, ranks=4, ranks_a_node=4) == Degrees(shared=4)
+    assert least(work, ranks=8, ranks_a_node=4, fixed={"ulysses": 1, "ring": 1}) == Degrees(shared=4)
     assert least(work, ranks=8, ranks_a_node=4, fixed={"ulysses": 4, "ring": 2}) == Degrees(ulysses=4, ring=2)
 
 
@@ -71,7 +83,7 @@ def test_tokens_are_shared_in_memory_on_one_node_alone() -> None:
 )
 def test_degrees_that_do_not_go_are_refused(fixed, words) -> None:
     with pytest.raises(UserError) as error:
-        least(Work(shards=[64], tokens=256, heads=16), ranks=4, ranks_a_node=4, fixed=fixed)
+        least(work_of([64]), ranks=4, ranks_a_node=4, fixed=fixed)
     assert words in str(error.value)
     assert all(word in str(error.value) for word in ("machine.sampling", "got", "expected", "remedy"))
 

@@ -152,3 +152,46 @@ def test_ranks_wait_for_each_other_for_days_while_they_sample(words, tmp_path, m
     monkeypatch.setattr("dithc.comm.cores.connect", connect)
     assert main([word.replace("small", "tiny") for word in words(tmp_path / "x")[3:]]) == 0
     assert waits[0] >= 2 * 24 * 3600
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"), [([], "one rank  <- chosen"), (["2x2"], "nobody knows the links"), (["0"], "nodes x ranks")]
+)
+def test_degrees_are_printed_and_nothing_is_sampled(words, tmp_path, capsys, ranks, said):
+    from dithc.cli import main
+
+    folder = tmp_path / "x"
+    assert main([*words(folder)[3:], "--degrees", *ranks]) == (2 if ranks == ["0"] else 0)
+    output = capsys.readouterr()
+    assert said in (output.err if ranks == ["0"] else output.out)
+    assert not folder.exists()
+
+
+def test_degrees_of_a_described_machine(words, tmp_path, capsys, monkeypatch):
+    from dithc.cli import main
+
+    lx2 = Path(__file__).parents[2] / "profiles/machines/lx2.yaml"
+    monkeypatch.setenv("DITHC_MACHINE", str(lx2))
+    assert main([*words(tmp_path / "x")[3:], "--degrees", "16x4"]) == 0
+    output = capsys.readouterr().out
+    assert "of 64 ranks" in output
+    assert "links described: LX2" in output
+    assert "2 heads are no multiple of 3" in output
+
+
+@pytest.mark.sampled("several ranks")
+@pytest.mark.slow
+@pytest.mark.mpi
+@needs_launcher
+def test_two_ranks_measure_their_rates(words, tmp_path):
+    done = subprocess.run(
+        [*started(2), *words(tmp_path / "x"), "--degrees"],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "DITHC_EXPECTED_RANKS": "2"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("<- chosen") == 1  # the first rank says it
+    assert "measured on 2 rank(s)" in done.stdout
+    assert "GB/s after" in done.stdout
+    assert not (tmp_path / "x").exists()

@@ -34,6 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_inputs(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="MANIFEST", help="manifest; shards go beside it")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers here")
+    parser.add_argument(
+        "--degrees",
+        nargs="?",
+        const="",
+        metavar="RANKS",
+        help="sample nothing: measure rates, print the predicted seconds of every way to cut this sampling among the ranks "
+        "that are here, or among others (`4` of a node, `64x4` of 64 nodes: links of the description in DITHC_MACHINE), and "
+        "why others do not go",
+    )
     add_ranks_argument(parser)
 
 
@@ -41,10 +50,16 @@ def run(args: argparse.Namespace) -> int:
     """Samples."""
     from dithc.config import load
     from dithc.runs import atomic_write
-    from dithc.sample import sample
+    from dithc.sample import degrees_table, sample
 
     experiment = load(args.config)
     job = job_of(experiment, args)
+    if args.degrees is not None:
+        with ranks(experiment, expected=args.ranks) as group:
+            table = degrees_table(job, group, ranks=args.degrees)
+            if group.rank == 0:
+                print(table)
+        return 0
     with (
         ranks(experiment, expected=args.ranks, timeout_seconds=TIMEOUT_SECONDS) as group,
         leased(group, args.out.parent) as is_ours,

@@ -1,9 +1,16 @@
-"""`dithc simulate`: the training step on a described machine, on any number of nodes."""
+"""`dithc simulate`: the training step, or a sampling, on a described machine, on any number of nodes."""
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-SUMMARY = "Play training steps on a described machine: seconds, efficiency and exposed communication by nodes."
+if TYPE_CHECKING:
+    from dithc.simulate import sampling
+
+SUMMARY = (
+    "Play training steps on a described machine: seconds, efficiency and exposed communication by nodes; with --sample, predict "
+    "a sampling: every way to cut it among ranks, seconds, speed-up over one rank and share of the ideal."
+)
 EXAMPLE = (
     "dithc simulate --machine profiles/machines/lx2.yaml --models DiT-XL/2 --nodes 1,2,4,8,16,32,64,128,256,512,1024 "
     "--mode weak --json scaling.json"
@@ -49,13 +56,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="published and simulated scaling of the paper, and ours beside it",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the curves and everything that went in")
+    _add_sampling(parser)
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    """Declares what is sampled."""
+    group = parser.add_argument_group("sampling", "with --machine, --models, --nodes, --ranks-per-node, --step, --json")
+    group.add_argument("--sample", action="store_true", help="predict a sampling instead of a training")
+    group.add_argument("--images", type=int, default=1, help="of the sampling (default 1)")
+    group.add_argument("--size", type=int, default=256, metavar="PIXELS", help="of a side (default 256)")
+    group.add_argument("--sampling-steps", type=int, default=50, help="calls of the network for an image (default 50)")
+    group.add_argument("--unguided", action="store_true", help="one branch a call instead of two")
+    group.add_argument(
+        "--bandwidth", type=float, help="bytes a second of a rank's messages between nodes (default: as described)"
+    )
+    group.add_argument("--flops", type=float, help="a second of a rank (default: those of the training step, --step)")
+    group.add_argument(
+        "--half-tokens", type=float, default=16.0, help="with which products reach half of them (default 16, assumed)"
+    )
+    group.add_argument("--decode-tflop", type=float, help="of an image (default: those of Stable Diffusion's decoder)")
+    group.add_argument("--top", type=int, default=8, help="choices that are shown (default 8)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Simulates and prints a table; status 1 when the paper is not reproduced."""
     from dithc.runs import atomic_write
     from dithc.sealed import seal
-    from dithc.simulate import Settings, table
+    from dithc.simulate import Settings, sampling, table
     from dithc.simulate import run as simulate
 
     settings = Settings(
@@ -79,12 +106,32 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         reproduces_paper=args.reproduce_paper,
     )
-    result = simulate(settings)
-    print(table(result))
+    if args.sample:
+        result = sampling.predict(settings, _sampling(args))
+        print(sampling.table(result))
+    else:
+        result = simulate(settings)
+        print(table(result))
     if args.json:
         atomic_write(args.json, seal(result, allow_nan=True))
     tried = [one for one in result.get("validation", {}).values() if one["is_the_reproduction"]]
     return 0 if all(row["within"] for one in tried for row in [*one["seconds"], one["efficiency"]]) else 1
+
+
+def _sampling(args: argparse.Namespace) -> "sampling.Sampling":
+    from dithc.simulate import sampling
+
+    return sampling.Sampling(
+        images=args.images,
+        size=args.size,
+        steps=args.sampling_steps,
+        guided=not args.unguided,
+        bandwidth=args.bandwidth,
+        flops=args.flops,
+        half_tokens=args.half_tokens,
+        decode_tflop=args.decode_tflop,
+        shown=max(1, args.top),
+    )
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -1,0 +1,184 @@
+"""All degrees that go together, by the seconds that they are predicted to take for the whole job; why others do not."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dithc.log import problem
+from dithc.parallel.choosing.costs import NOMINAL, Costs, Rates
+from dithc.parallel.degrees import Degrees, Work, fault, ways
+
+# A ring rounds otherwise than one rank: it is taken where it takes less than this share of the seconds without it.
+RING_SHARE = 0.9
+UNKNOWN = "nobody knows the links between nodes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Degrees, and what is predicted of them.
+
+    Attributes:
+        degrees: of each group.
+        seconds: until the last group is done.
+        exchange: of these, in which the busiest group exchanges and nobody computes.
+        speedup: over one rank that makes everything.
+        ideal: the speed-up over the number of ranks.
+    """
+
+    degrees: Degrees
+    seconds: float
+    exchange: float
+    speedup: float
+    ideal: float
+
+    @property
+    def order(self) -> tuple[float, int, int, int]:
+        """What is done first; of those alike to three digits, that which exchanges least, in the smallest groups."""
+        return float(f"{self.seconds:.2e}"), self.degrees.tokens, self.degrees.rows, self.degrees.size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """The result of a choice.
+
+    Attributes:
+        legal: best first.
+        refused: ways to share an image that do not go, and why.
+        costs: by which they are ordered.
+    """
+
+    legal: Sequence[Choice]
+    refused: Sequence[tuple[Degrees, str]]
+    costs: Costs
+
+    @property
+    def best(self) -> Choice:
+        """What is done first; a ring only where it saves more than a tenth."""
+        first = self.legal[0]
+        exact = next((choice for choice in self.legal if choice.degrees.ring == 1), first)
+        return first if first.seconds < RING_SHARE * exact.seconds else exact
+
+    def why(self) -> str:
+        """In a line: what is chosen, what it takes, and what comes next."""
+        best, costs = self.best, self.costs
+        others = [choice for choice in self.legal if choice is not best]
+        next_best = f"; next: {others[0].degrees}, {others[0].seconds:.3g} s" if others else ""
+        if others and others[0].order < best.order:
+            next_best = f"; {others[0].degrees}, {others[0].seconds:.3g} s, rounds otherwise and saves too little"
+        return (
+            f"{best.degrees}: {best.seconds:.3g} s predicted, {best.exchange / best.seconds if best.seconds else 0:.1%} of it "
+            f"exchange, {best.speedup:.3g} times one rank, {best.ideal:.0%} of {costs.ranks} ranks{next_best}"
+        )
+
+    def table(self, most: int = 16) -> str:
+        """Lines for a person: the best degrees, then what is refused, so many of each."""
+        lines = [f"   seconds  exchange  times one rank  of {self.costs.ranks} ranks  degrees"]
+        lines += [
+            f"{choice.seconds:10.4g}  {choice.exchange / choice.seconds if choice.seconds else 0:8.1%}  {choice.speedup:14.4g}"
+            f"  {choice.ideal:{len(str(self.costs.ranks)) + 9}.1%}  {choice.degrees}"
+            f"{'  <- chosen' if choice is self.best else ''}"
+            for choice in self.legal
+            if choice is self.best or choice in self.legal[:most]
+        ]
+        if len(self.legal) > most:
+            lines.append(f"  and {len(self.legal) - most} more, {self.legal[-1].seconds:.4g} s the slowest")
+        return "\n".join([*lines, *self._refusals()])
+
+    def _refusals(self) -> Iterator[str]:
+        """A line for each kind of reason, with the first that has it."""
+        kinds: dict[str, list[tuple[Degrees, str]]] = {}
+        for degrees, why in self.refused:
+            kinds.setdefault(re.sub(r"\d+", "N", why), []).append((degrees, why))
+        if kinds:
+            yield f"refused: {len(self.refused)}"
+        for (degrees, why), *others in kinds.values():
+            yield f"  {degrees}: {why}{f'; and {len(others)} like it' if others else ''}"
+
+
+def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
+    """Predicts all degrees that go together; of data degrees that make no part smaller, the least alone.
+
+    Args:
+        costs: of the work on the ranks that there are.
+        fixed: degrees that are given.
+
+    Raises:
+        UserError: none with the given degrees is possible; the message says why.
+    """
+    fixed = fixed or {}
+    legal, refused = [], []
+    for way in ways(costs.ranks, windows=costs.work.windows, given=fixed.get("windows")):
+        if any(getattr(way, name) != degree for name, degree in fixed.items() if name != "data"):
+            continue
+        why = fault(way, costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
+        if why is None and not costs.knows(way):
+            why = UNKNOWN
+        if why is not None:
+            refused.append((way, why))
+            continue
+        for data in _parts(costs, way, fixed):
+            degrees = replace(way, data=data)
+            why = fault(degrees, costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
+            if why is None:
+                legal.append(_predicted(costs, degrees))
+            else:
+                refused.append((degrees, why))
+    if not legal:
+        raise _none(costs, fixed, refused)
+    return Chosen(legal=sorted(legal, key=lambda choice: choice.order), refused=refused, costs=costs)
+
+
+def least(
+    work: Work, *, ranks: int, ranks_a_node: int, fixed: dict[str, int] | None = None, rates: Rates = NOMINAL
+) -> Degrees:
+    """The degrees that are done first.
+
+    Args:
+        work: what is to be sampled.
+        ranks: of the run.
+        ranks_a_node: on each node.
+        fixed: degrees that are given.
+        rates: of the ranks.
+
+    Raises:
+        UserError: none with the given degrees is possible; the message says why.
+    """
+    return choose(Costs(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node), fixed=fixed).best.degrees
+
+
+def _parts(costs: Costs, way: Degrees, fixed: dict[str, int]) -> Iterator[int]:
+    """Data degrees worth a look: for each number of images of a part the least that gives it."""
+    if "data" in fixed:
+        yield fixed["data"]
+        return
+    most = max(costs.work.shards, default=1)
+    seen = set()
+    for data in range(1, min(most, costs.ranks // way.size) + 1):
+        each = tuple(-(-images // data) for images in sorted(set(costs.work.shards)))
+        if each not in seen:
+            seen.add(each)
+            yield data
+
+
+def _predicted(costs: Costs, degrees: Degrees) -> Choice:
+    seconds = costs.job(degrees)
+    speedup = costs.alone / seconds.whole if seconds.whole else 1.0
+    return Choice(
+        degrees=degrees,
+        seconds=seconds.whole,
+        exchange=seconds.exchange,
+        speedup=speedup,
+        ideal=speedup / costs.ranks,
+    )
+
+
+def _none(costs: Costs, fixed: dict[str, int], refused: Sequence[tuple[Degrees, str]]) -> Exception:
+    why = fault(Degrees(**fixed), costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
+    why = why or (refused[0][1] if refused else "nothing is left to choose")
+    said = ", ".join(f"{name} {degree}" for name, degree in fixed.items()) or "no degrees"
+    return problem(
+        "machine.sampling",
+        got=f"{said}: {why}",
+        expected=f"degrees of at most {costs.ranks} ranks, {costs.ranks_a_node} a node, that fit the work",
+        remedy="leave a degree out (auto), or start another number of ranks",
+    )

@@ -1,0 +1,247 @@
+"""Predicted seconds of a call of the network and of a whole sampling, for degrees: closed forms of rates.
+
+Legend: n rows of a batch on a rank, t tokens of a rank, T of an image, D width, L blocks; s bytes of a number; U, R ranks of
+Ulysses and ring; F FLOP/s of a rank, B bytes/s.
+
+Counted are: products and attention, cut among those who share tokens, and slower where a rank has few of them; what each rank
+makes of a row whatever its tokens; every exchange of a call; the decoder. Not counted: what a sampler does to latents between
+calls, and what writing a shard takes.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import gcd
+from typing import Any
+
+from dithc.hardware import Machine
+from dithc.parallel.degrees import Degrees, Work
+
+FP32_BYTES, NANO = 4, 1e-9
+# Numbers of fp32 that are read or written for each that a ring joins; a copy reads and writes.
+JOIN_PASSES, COPY_PASSES = 7, 2
+# Numbers of a token, over D, that are copied beside what Ulysses and a ring exchange.
+ULYSSES_COPIES, RING_COPIES = 8, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """What an exchange costs where all ranks of a node exchange at once.
+
+    Attributes:
+        latency: seconds of one of no bytes.
+        bandwidth: bytes a second that a rank sends, while as many come.
+    """
+
+    latency: float
+    bandwidth: float
+
+    def seconds(self, size: float) -> float:
+        """An exchange in which a rank sends so many bytes."""
+        return self.latency + size / self.bandwidth
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What ranks and their links do.
+
+    Attributes:
+        flops: F, with many tokens.
+        half_tokens: of all rows together, with which products reach half of F; that of attention does not depend on them.
+        inside: messages between ranks of a node; None where nobody knows.
+        between: messages between nodes; likewise.
+        copying: bytes a second that a rank copies in memory.
+        meeting: seconds in which ranks of a node meet at a block.
+        leaving: seconds that a block takes longer where attention is not in its one call, as with messages: left and entered
+            again; of a ring each further turn takes half of it.
+        hidden: of a message that is under way while its rank computes, the share that takes no time: 1 where the threads that
+            communicate have a core of their own.
+        call: seconds of a call of the network beside its blocks.
+        decoding: seconds in which a rank decodes an image.
+        source: in words.
+    """
+
+    flops: float
+    half_tokens: float = 0.0
+    inside: Link | None
+    between: Link | None
+    copying: float
+    meeting: float = 0.0
+    leaving: float = 0.0
+    hidden: float = 1.0
+    call: float = 0.0
+    decoding: float = 0.0
+    source: str = ""
+
+
+# For whoever asks what goes together, and not how long it takes: a rank of some cores of a present server.
+NOMINAL = Rates(
+    flops=1e12,
+    half_tokens=16,
+    inside=Link(latency=20e-6, bandwidth=4e9),
+    between=Link(latency=50e-6, bandwidth=2e9),
+    copying=10e9,
+    meeting=10e-6,
+    leaving=250e-6,
+    source="nobody measured: a present server",
+)
+
+MEETING_SECONDS, LEAVING_SECONDS = 20e-6, 500e-6  # where a description is all there is; assumed
+
+
+def described(machine: Machine, *, ranks_a_node: int, bandwidth: float | None = None, **more: Any) -> Rates:
+    """The rates of a described network; `more` are those that it does not say.
+
+    Args:
+        machine: with a section `network`.
+        ranks_a_node: that share its cards.
+        bandwidth: of a rank's messages between nodes, where that of the description is not believed.
+    """
+    network = machine.network
+    assert network is not None, "a description with `network`"
+    far = max(1.0, ranks_a_node / network.cards_per_node) / network.bandwidth + 1 / network.core_bandwidth
+    latency = (network.latency_ns + 2 * network.overhead_ns) * NANO
+    near = network.memory_bandwidth / COPY_PASSES  # a message is written once and read once
+    given: dict[str, Any] = {
+        "inside": Link(latency=network.memory_latency_ns * NANO, bandwidth=near),
+        "between": Link(latency=latency, bandwidth=bandwidth or 1 / far),
+        "copying": network.rank_memory_bandwidth or network.memory_bandwidth,
+        "meeting": MEETING_SECONDS,
+        "leaving": LEAVING_SECONDS,
+        "source": f"described: {machine.model_name}",
+    }
+    return Rates(**(given | more))
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Of a call: in which a rank computes, and in which it exchanges beyond that."""
+
+    computing: float
+    exchange: float
+
+    @property
+    def whole(self) -> float:
+        """Both."""
+        return self.computing + self.exchange
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Seconds of some work on some ranks.
+
+    Attributes:
+        work: what is to be sampled.
+        rates: of all ranks alike.
+        ranks: of the run.
+        ranks_a_node: on each node.
+    """
+
+    work: Work
+    rates: Rates
+    ranks: int
+    ranks_a_node: int
+    _groups: dict[int, Sequence[Counter[int]]] = field(default_factory=dict, repr=False, compare=False)
+
+    def call(self, degrees: Degrees, rows: int) -> Seconds:
+        """One call of the network with so many rows, of both branches and all windows together."""
+        work, rates = self.work, self.rates
+        if work.heads == 0:
+            return Seconds(0.0, 0.0)
+        n = -(-rows // degrees.rows) if rows >= degrees.rows else rows
+        t = -(-work.tokens // degrees.tokens)
+        share = t / work.tokens
+        attention = n * share * work.attention_flops / rates.flops
+        products = n * share * work.linear_flops / rates.flops * (1 + rates.half_tokens / (n * t))
+        computing = products + attention + n * work.uncut_flops / rates.flops
+        exchange = self._of_branches(degrees, n, rows) + self._of_tokens(degrees, n, t, attention)
+        return Seconds(computing + rates.call, exchange)
+
+    def job(self, degrees: Degrees) -> Seconds:
+        """Until the busiest group has made its shards."""
+        groups = self.ranks // degrees.size
+        of_shard = {images: self._shard(degrees, images) for images in set(self.work.shards)}
+        busiest = Seconds(0.0, 0.0)
+        for shards in self._dealt(groups):
+            computing = sum(count * of_shard[images].computing for images, count in shards.items())
+            exchange = sum(count * of_shard[images].exchange for images, count in shards.items())
+            busiest = max(busiest, Seconds(computing, exchange), key=lambda seconds: seconds.whole)
+        return busiest
+
+    @cached_property
+    def alone(self) -> float:
+        """Seconds in which one rank makes everything."""
+        return sum(self._shard(Degrees(), images).whole * count for images, count in Counter(self.work.shards).items())
+
+    def knows(self, degrees: Degrees) -> bool:
+        """Whether the links that degrees need are known."""
+        spans = {degrees.tokens, degrees.rows * degrees.tokens} - {1}
+        return all((self.rates.inside if self._is_inside(span) else self.rates.between) is not None for span in spans)
+
+    def _shard(self, degrees: Degrees, images: int) -> Seconds:
+        """A shard of so many images, by a group."""
+        work = self.work
+        computing = exchange = 0.0
+        whole, rest = divmod(-(-images // degrees.data), work.batch)
+        for size, times in ((work.batch, whole), (rest, 1)):
+            if size * times == 0:
+                continue
+            for branches, calls in ((work.branches, work.calls - work.lone_calls), (1, work.lone_calls)):
+                seconds = self.call(degrees, size * branches * work.windows)
+                computing += times * calls * seconds.computing
+                exchange += times * calls * seconds.exchange
+            share = min(work.decoders, degrees.rows * degrees.tokens)
+            computing += times * size * self.rates.decoding / share
+        return Seconds(computing, exchange)
+
+    def _dealt(self, groups: int) -> Sequence[Counter[int]]:
+        """The shards that groups get, by their images; groups that get the same are there once."""
+        if groups not in self._groups:
+            shards = self.work.shards
+            dealt = {tuple(sorted(shards[group::groups])) for group in range(min(groups, len(shards)))}
+            self._groups[groups] = [Counter(part) for part in dealt]
+        return self._groups[groups]
+
+    def _is_inside(self, span: int) -> bool:
+        """Whether so many ranks, of which groups are made in order, are always of one node."""
+        return self.ranks <= self.ranks_a_node or self.ranks_a_node % span == 0
+
+    def _link(self, span: int) -> Link:
+        link = self.rates.inside if self._is_inside(span) else self.rates.between
+        assert link is not None, "ask `knows` before"
+        return link
+
+    def _of_branches(self, degrees: Degrees, n: int, rows: int) -> float:
+        """Whole outputs in fp32, once a call."""
+        if degrees.rows == 1 or rows < degrees.rows:
+            return 0.0
+        return self._link(degrees.rows * degrees.tokens).seconds(n * self.work.tokens * self.work.numbers * FP32_BYTES)
+
+    def _of_tokens(self, degrees: Degrees, n: int, t: int, attention: float) -> float:
+        """What those who share tokens exchange at every block, and their patches at the end of a call."""
+        work, rates = self.work, self.rates
+        if degrees.tokens == 1:
+            return 0.0
+        link = self._link(degrees.tokens)
+        strip = n * t * work.width * work.number_bytes  # bytes of (n, t, D)
+        ends = link.seconds((degrees.tokens - 1) * n * t * work.numbers * work.number_bytes)
+        if degrees.shared > 1:
+            return ends + work.depth * (2 * strip / rates.copying + rates.meeting)
+        block = rates.leaving
+        if degrees.ulysses > 1:
+            block += self._swapped(degrees.ulysses, strip) + ULYSSES_COPIES * strip / rates.copying
+        if degrees.ring > 1:
+            hop = link.seconds(2 * strip)
+            exposed = hop - rates.hidden * min(hop, attention / (work.depth * degrees.ring))
+            joined = JOIN_PASSES / COPY_PASSES * n * t * work.width * FP32_BYTES / rates.copying
+            block += (degrees.ring - 1) * (exposed + joined + rates.leaving / 2) + RING_COPIES * strip / rates.copying
+        return ends + work.depth * block
+
+    def _swapped(self, ulysses: int, strip: float) -> float:
+        """Queries, keys and values by heads, and the mixed values back: two exchanges with all others."""
+        link = self._link(ulysses)
+        beside = ulysses if self._is_inside(ulysses) else gcd(ulysses, self.ranks_a_node)  # ranks of the same node
+        near = 4 * strip * (beside - 1) / ulysses / (self.rates.inside or link).bandwidth
+        far = 4 * strip * (ulysses - beside) / ulysses / link.bandwidth
+        return 2 * link.latency + near + far

@@ -1,0 +1,127 @@
+"""How the shards of a sampling are cut among ranks: the work, the rates of the ranks, and the degrees that are done first."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dithc import native
+from dithc.comm import Group
+from dithc.hardware import discover
+from dithc.log import problem
+from dithc.parallel import Work, choosing
+from dithc.sample.generate import Images
+from dithc.sample.job import Job
+from dithc.sample.reconstruct import Reconstructions
+from dithc.sample.shards import SHARD_IMAGES
+
+DECODED = 16  # side of the part of a latent that is decoded to see how long it takes
+
+
+def chosen_degrees(
+    images: Images | Reconstructions,
+    shards: Sequence[int],
+    *,
+    job: Job,
+    group: Group,
+    layout: tuple[int, int] | None = None,
+) -> choosing.Chosen:
+    """All degrees that go together, by predicted seconds; the same on all ranks, which all call it.
+
+    Args:
+        images: what makes them.
+        shards: images of each that is to be made.
+        job: what is done.
+        group: the connected ranks, on which rates are measured.
+        layout: (nodes, ranks of each) of other ranks than these; links are then those of the machine's description, where it
+            has any.
+
+    Raises:
+        UserError: given degrees do not go together.
+    """
+    nodes = _nodes(group)
+    work = work_of(images, shards, job=job)
+    is_even = len({len(ranks) for ranks in nodes}) == 1
+    ranks, ranks_a_node = group.size, len(nodes[0]) if is_even else 1
+    rates = choosing.Rates(flops=1.0, inside=None, between=None, copying=1.0)
+    if layout is not None or (group.size > 1 and shards):
+        rates = _rates(images, work, group, nodes if is_even else [[rank] for rank in range(group.size)])
+    if layout is not None:
+        ranks, ranks_a_node = layout[0] * layout[1], layout[1]
+        rates = _elsewhere(rates, ranks_a_node)
+    costs = choosing.Costs(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node)
+    chosen = choosing.choose(costs, fixed=dict(job.degrees))
+    # The first rank's: processors may differ in the last bit of a prediction.
+    sent: choosing.Chosen = group.broadcast_object(chosen if group.rank == 0 else None)
+    return sent
+
+
+def work_of(images: Images | Reconstructions, shards: Sequence[int], *, job: Job) -> Work:
+    """What shards of so many images are made of."""
+    if not isinstance(images, Images):
+        return Work(shards=shards)
+    branches = 1 if job.evaluation.guidance == 1.0 else 2
+    calls = images.changed(guidance=1.0).network_evaluations()
+    both = images.network_evaluations() - calls if branches == 2 else calls
+    return Work.of(
+        images.model.config,
+        shards=shards,
+        branches=branches,
+        windows=images.grid.most if images.grid else 1,
+        number_bytes=2 if images.bf16 else 4,
+        calls=calls,
+        lone_calls=calls - both,
+        batch=min(job.evaluation.batch, SHARD_IMAGES),
+        in_memory=native.library() is not None,
+    )
+
+
+def _nodes(group: Group) -> list[list[int]]:
+    """The ranks of each node, in order; each rank by itself where those of a node do not follow each other."""
+    nodes = group.gather_objects(group.node)
+    found: dict[str, list[int]] = {}
+    for rank, node in enumerate(nodes):
+        found.setdefault(node, []).append(rank)
+    follow = all(ranks == list(range(ranks[0], ranks[0] + len(ranks))) for ranks in found.values())
+    return list(found.values()) if follow else [[rank] for rank in range(group.size)]
+
+
+def _rates(
+    images: Images | Reconstructions, work: Work, group: Group, nodes: Sequence[Sequence[int]]
+) -> choosing.Rates:
+    if not isinstance(images, Images):  # images are dealt alone, whatever one takes
+        return choosing.Rates(flops=1.0, inside=None, between=None, copying=1.0, decoding=1.0)
+    z, h, w = images.shape
+    part = torch.zeros(1, z, min(h, DECODED), min(w, DECODED))
+
+    def decode() -> float:
+        with torch.no_grad():
+            images.codec.decode(part)
+        return h * w / (part.shape[2] * part.shape[3])
+
+    return choosing.measured(images.model, group, work=work, bf16=images.bf16, decode=decode, nodes=nodes)
+
+
+def _elsewhere(rates: choosing.Rates, ranks_a_node: int) -> choosing.Rates:
+    """Measured rates with the links of the machine's description, where it has any."""
+    machine = discover()
+    if machine.network is None:
+        return rates
+    known = choosing.described(machine, ranks_a_node=ranks_a_node, flops=rates.flops)
+    source = f"{rates.source}, links {known.source}"
+    return replace(rates, inside=known.inside, between=known.between, meeting=known.meeting, source=source)
+
+
+def parsed(text: str) -> tuple[int, int]:
+    """(nodes, ranks of each) of `64x4`, or of `4` on one node.
+
+    Raises:
+        UserError: it is neither.
+    """
+    parts: Any = text.split("x")
+    if len(parts) > 2 or not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise problem(
+            "--degrees", got=repr(text), expected="ranks such as 4, or nodes x ranks such as 64x4", remedy="correct it"
+        )
+    return (1, int(parts[0])) if len(parts) == 1 else (int(parts[0]), int(parts[1]))

@@ -1,0 +1,48 @@
+"""The table of choices: predicted seconds of every way to cut a sampling among ranks, and why others do not go."""
+
+from dithc.comm import Group
+from dithc.log import problem
+from dithc.sample.choices import chosen_degrees, parsed
+from dithc.sample.compose import inputs_of, open_images
+from dithc.sample.job import Job
+from dithc.sample.shards import Shards
+
+
+def degrees_table(job: Job, group: Group, *, ranks: str = "") -> str:
+    """Lines for a person, best degrees first, for all images of an evaluation; nothing is sampled or written.
+
+    Every rank calls it, and has the same.
+
+    Args:
+        job: what would be done.
+        group: the connected ranks, on which rates are measured.
+        ranks: other ranks than these, as `4` of one node, or `64x4` of 64; their links are those of the machine's description
+            (DITHC_MACHINE), and where it has none what needs them is refused.
+
+    Raises:
+        UserError: as `sample`; an evaluation of a codec alone.
+    """
+    if job.evaluation.at == "codec":
+        raise problem(
+            f"--degrees of evaluation {job.name}",
+            got="an evaluation of the codec alone",
+            expected="one with a network, whose calls are shared",
+            remedy="start it on as many ranks as there are: its shards and their images are dealt, and nothing is exchanged",
+        )
+    images, _ = open_images(job, tiles_digest=inputs_of(job)[str(job.tiles)])
+    shards = Shards(folder=job.out.parent, total=images.count, identity="")
+    sizes = [len(shards.indices(shard)) for shard in range(shards.count)]
+    here = (1, 1) if group.size == 1 and not ranks else None
+    chosen = chosen_degrees(images, sizes, job=job, group=group, layout=parsed(ranks) if ranks else here)
+    work, rates = chosen.costs.work, chosen.costs.rates
+    links = {"in a node": rates.inside, "between nodes": rates.between}
+    said = ", ".join(
+        f"{name} {'unknown' if link is None else f'{link.bandwidth / 1e9:.3g} GB/s after {link.latency * 1e6:.3g} us'}"
+        for name, link in links.items()
+    )
+    head = (
+        f"{images.count} image(s) of {work.tokens} tokens, {work.calls} calls of {work.branches} branch(es); a rank "
+        f"{rates.flops / 1e9:.4g} GFLOP/s, half of it with {rates.half_tokens:.3g} tokens; copies "
+        f"{rates.copying / 1e9:.3g} GB/s; messages {said} ({rates.source})"
+    )
+    return f"{head}\n{chosen.table()}"

@@ -1,0 +1,189 @@
+"""A sampling on a described machine of any number of nodes: all ways to cut it among ranks, by predicted seconds.
+
+Legend: T tokens, p side of a patch.
+
+The formulas are those by which `dithc sample` chooses (`dithc.parallel.choosing`). Rates are described or published: the FLOP/s
+of a rank are those of a training step; the decoder is taken for Stable Diffusion's where nothing else is given, cut by rows
+among those who share an image.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from dithc.hardware import Machine, description
+from dithc.log import problem
+from dithc.model import DiT, flops_per_image
+from dithc.parallel import Degrees, Work, choosing
+from dithc.simulate.links import Links
+from dithc.simulate.run import Settings, computing_of
+
+LATENT_SIDE, SHARD_IMAGES = 8, 64  # pixels of a latent pixel's side; images of a shard, as `dithc sample` has them
+# Of Stable Diffusion's decoder: multiply-adds of a pixel, channels of its attention over all latent pixels.
+DECODER_MACS, DECODER_CHANNELS = 4.73e6, 512
+TERA = 1e12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """What is sampled, beside what `Settings` say of machine, models and nodes.
+
+    Attributes:
+        images: of the evaluation.
+        size: pixels of a side.
+        steps: calls of the network for an image.
+        guided: whether each is of two branches.
+        bandwidth: bytes a second of a rank's messages between nodes; None for those of the description.
+        flops: FLOP/s of a rank; None for those of the training step.
+        half_tokens: with which a rank reaches half of them in products; assumed.
+        decode_tflop: of an image; None for Stable Diffusion's decoder.
+        shown: choices in the result.
+    """
+
+    images: int = 1
+    size: int = 256
+    steps: int = 50
+    guided: bool = True
+    bandwidth: float | None = None
+    flops: float | None = None
+    half_tokens: float = 16.0
+    decode_tflop: float | None = None
+    shown: int = 8
+
+
+def predict(settings: Settings, sampling: Sampling) -> dict[str, Any]:
+    """The choices on each number of nodes; ready for JSON.
+
+    Raises:
+        UserError: a setting makes no sense, or the machine, its network or the time of a step is not there.
+    """
+    _check(settings, sampling)
+    machine = description.read(settings.machine)
+    Links.of(machine)  # or a message that says what is missing
+    ranks_a_node = settings.ranks_per_node or max(1, machine.num_dies)
+    curves = [_of_model(name, settings, sampling, machine, ranks_a_node) for name in settings.models]
+    assert machine.network is not None
+    return {
+        "machine": {
+            "description": str(settings.machine),
+            "model_name": machine.model_name,
+            "ranks_per_node": ranks_a_node,
+            "network": asdict(machine.network),
+        },
+        "sampling": asdict(sampling),
+        "curves": curves,
+    }
+
+
+def _of_model(name: str, settings: Settings, sampling: Sampling, machine: Machine, ranks_a_node: int) -> dict[str, Any]:
+    with torch.device("meta"):
+        config = DiT.from_preset(name, input_size=sampling.size // LATENT_SIDE).config
+    flops, source = sampling.flops, "given"
+    if flops is None:
+        step, source = computing_of(settings, machine, name)
+        with torch.device("meta"):
+            trained = flops_per_image(DiT.from_preset(name).config)
+        flops = trained.training_total * step.images / step.seconds / ranks_a_node
+    shards = [min(SHARD_IMAGES, sampling.images - at) for at in range(0, sampling.images, SHARD_IMAGES)]
+    branches = 1 + sampling.guided
+    work = Work.of(config, shards=shards, branches=branches, calls=sampling.steps, decoders=config.size[0])
+    decoding = (_decoder_tflop(sampling.size) if sampling.decode_tflop is None else sampling.decode_tflop) * TERA
+    rates = choosing.described(
+        machine,
+        ranks_a_node=ranks_a_node,
+        bandwidth=sampling.bandwidth,
+        flops=flops,
+        half_tokens=sampling.half_tokens,
+        decoding=decoding / flops,
+    )
+    points = []
+    for nodes in sorted(set(settings.nodes)):
+        costs = choosing.Costs(work=work, rates=rates, ranks=nodes * ranks_a_node, ranks_a_node=ranks_a_node)
+        points.append(_point(choosing.choose(costs), nodes=nodes, shown=sampling.shown))
+    return {
+        "model": name,
+        "tokens": work.tokens,
+        "row_flops": work.row_flops,
+        "rates": asdict(rates),
+        "source_of_flops": source,
+        "seconds_alone": points[0]["seconds"] * points[0]["speedup"],
+        "points": points,
+    }
+
+
+def _point(chosen: choosing.Chosen, *, nodes: int, shown: int) -> dict[str, Any]:
+    best, costs = chosen.best, chosen.costs
+    return {
+        "nodes": nodes,
+        "ranks": costs.ranks,
+        "degrees": asdict(best.degrees),
+        "seconds": best.seconds,
+        "exchange_seconds": best.exchange,
+        "speedup": best.speedup,
+        "share_of_ideal": best.ideal,
+        "legal": len(chosen.legal),
+        "refused": len(chosen.refused),
+        "choices": [
+            {"degrees": asdict(one.degrees), "seconds": one.seconds, "exchange_seconds": one.exchange}
+            for one in chosen.legal[:shown]
+        ],
+        "why": chosen.why(),
+        "table": chosen.table(shown).split("\n"),
+    }
+
+
+def _decoder_tflop(size: int) -> float:
+    places = (size // LATENT_SIDE) ** 2
+    return (2 * DECODER_MACS * size**2 + 4 * DECODER_CHANNELS * places**2) / TERA
+
+
+def _check(settings: Settings, sampling: Sampling) -> None:
+    def refuse(what: str, got: object, expected: str) -> None:
+        raise problem(f"simulate {what}", got=got, expected=expected, remedy=f"correct {what}")
+
+    counts: dict[str, Sequence[int]] = {
+        "--images": (sampling.images,),
+        "--sampling-steps": (sampling.steps,),
+        "--nodes": settings.nodes,
+        "--ranks-per-node": () if settings.ranks_per_node is None else (settings.ranks_per_node,),
+    }
+    for name, values in counts.items():
+        if any(value < 1 for value in values):
+            refuse(name, values, "whole numbers from 1")
+    if sampling.size < 1 or sampling.size % (2 * LATENT_SIDE):
+        refuse("--size", sampling.size, f"pixels, a multiple of {2 * LATENT_SIDE}")
+    for name, value in (("--bandwidth", sampling.bandwidth), ("--flops", sampling.flops)):
+        if value is not None and not 0 < value < float("inf"):
+            refuse(name, value, "a number above 0")
+    for name, value in (("--half-tokens", sampling.half_tokens), ("--decode-tflop", sampling.decode_tflop)):
+        if value is not None and not 0 <= value < float("inf"):
+            refuse(name, value, "a number from 0")
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Lines for a person: what is best on each number of nodes, then all choices on the most of them."""
+    what, machine = result["sampling"], result["machine"]
+    lines = [f"machine: {machine['model_name']}, {machine['ranks_per_node']} ranks a node"]
+    for curve in result["curves"]:
+        rates = curve["rates"]
+        lines += [
+            "",
+            f"{what['images']} image(s) of {what['size']} pixels ({curve['model']}, {curve['tokens']} tokens, "
+            f"{what['steps']} steps, {'guided' if what['guided'] else 'one branch'}, decoded): "
+            f"{curve['seconds_alone']:.4g} s by one rank of {rates['flops'] / TERA:.3g} TFLOP/s ({curve['source_of_flops']}), "
+            f"half of it with {rates['half_tokens']:g} tokens (assumed)",
+            f"messages: {rates['inside']['bandwidth'] / 1e9:.3g} GB/s in a node, {rates['between']['bandwidth'] / 1e9:.3g} GB/s "
+            f"between nodes; copies of a rank {rates['copying'] / 1e9:.3g} GB/s",
+            "  nodes   ranks    seconds  exchange  speed-up  of ideal  degrees",
+        ]
+        for point in curve["points"]:
+            said = Degrees(**point["degrees"])
+            exchange = point["exchange_seconds"] / point["seconds"]
+            lines.append(
+                f"{point['nodes']:7d} {point['ranks']:7d} {point['seconds']:10.4g} {exchange:9.1%} {point['speedup']:9.4g} "
+                f"{point['share_of_ideal']:9.1%}  {said}"
+            )
+        lines += ["", f"on {curve['points'][-1]['ranks']} ranks:", *curve["points"][-1]["table"]]
+    return "\n".join(lines)

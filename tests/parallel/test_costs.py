@@ -1,0 +1,163 @@
+"""Predicted seconds against the page's worked examples, arithmetic by hand, and what must hold of any choice."""
+
+from dataclasses import replace
+
+import pytest
+
+from dithc.log import UserError
+from dithc.model import DiTConfig
+from dithc.parallel import Degrees, Work, choosing, least
+from dithc.parallel.choosing import Costs, Link, Rates
+
+DIE = 1.51e12  # FLOP/s of a die of LX2, fp32
+FAST, SLOW = Link(latency=3e-6, bandwidth=24e9), Link(latency=3e-6, bandwidth=0.5e9)
+# As the worked examples take it: products as fast with few tokens, nothing beside exchanges; a core copies twice at 4 GB/s.
+PAGE = Rates(flops=DIE, inside=Link(latency=50e-6, bandwidth=2e9), between=FAST, copying=1e15)
+# As a node is described: 40 GB/s for a die's cores, blocks that are left twice for messages, few tokens slower.
+NODE = replace(PAGE, copying=40e9, meeting=20e-6, leaving=500e-6, half_tokens=16.0)
+
+
+def work_of(tokens: int, **fields) -> Work:
+    side = 2 * int(tokens**0.5)
+    config = DiTConfig(hidden_size=1152, depth=28, num_heads=16, patch_size=2, input_size=side)
+    return Work.of(config, **({"shards": [1], "branches": 2} | fields))
+
+
+def step(tokens: int, degrees: Degrees, rates: Rates, *, ranks: int = 256) -> float:
+    costs = Costs(work=work_of(tokens), rates=rates, ranks=ranks, ranks_a_node=4)
+    return costs.call(degrees, 2).whole
+
+
+@pytest.mark.parametrize(
+    ("tokens", "flops"), [(256, 0.237e12), (1024, 1.05e12), (4096, 5.82e12), (16384, 49.2e12), (65536, 613e12)]
+)
+def test_arithmetic_of_a_row_is_that_of_the_closed_form(tokens, flops) -> None:
+    work = work_of(tokens)
+    assert work.row_flops == pytest.approx(flops, rel=0.005)
+    assert work.row_flops == pytest.approx(4 * 28 * tokens * 1152 * (6 * 1152 + tokens), rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "one", "ulysses", "shared"),
+    [(256, 0.313, 0.098, 0.079), (1024, 1.39, 0.416, 0.347), (4096, 7.69, 2.19, 1.92)],
+)
+def test_four_dies_of_a_node_take_what_the_worked_example_says(tokens, one, ulysses, shared) -> None:
+    assert step(tokens, Degrees(), PAGE) == pytest.approx(one, rel=0.01)
+    assert step(tokens, Degrees(cfg=2, ulysses=2), PAGE) == pytest.approx(ulysses, rel=0.01)
+    assert step(tokens, Degrees(cfg=2, shared=2), PAGE) == pytest.approx(shared, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "between", "seconds"),
+    [
+        (Degrees(), FAST, 810),
+        (Degrees(cfg=2, ulysses=4, ring=32), FAST, 3.17),
+        (Degrees(cfg=2, ulysses=4, ring=32), SLOW, 8.6),
+        (Degrees(cfg=2, ulysses=16, ring=8), SLOW, 3.66),
+    ],
+)
+def test_nodes_take_what_the_worked_example_says(degrees, between, seconds) -> None:
+    rates = replace(PAGE, between=between, inside=Link(latency=1e-6, bandwidth=40e9))
+    assert step(65_536, degrees, rates) == pytest.approx(seconds, rel=0.03)
+
+
+def test_ten_thousand_guided_images_keep_a_thousand_ranks_busy() -> None:
+    work = work_of(256, shards=[64] * 156 + [16], calls=50)
+    chosen = choosing.choose(Costs(work=work, rates=NODE, ranks=1024, ranks_a_node=4))
+    assert chosen.best.ideal >= 0.95
+    assert chosen.costs.alone / chosen.costs.job(Degrees()).whole / 1024 < 0.16  # the control: a rank a shard
+
+
+@pytest.mark.parametrize("tokens", [1024, 4096])
+def test_a_guided_image_on_the_dies_of_a_node(tokens) -> None:
+    chosen = choosing.choose(Costs(work=work_of(tokens), rates=NODE, ranks=4, ranks_a_node=4))
+    assert chosen.best.degrees == Degrees(cfg=2, shared=2)
+    assert chosen.best.speedup >= 3.8
+
+
+@pytest.mark.parametrize(("between", "ideal"), [(FAST, 0.95), (SLOW, 0.80)])
+def test_an_image_of_many_tokens_on_many_nodes(between, ideal) -> None:
+    rates = replace(NODE, between=between)
+    chosen = choosing.choose(Costs(work=work_of(65_536), rates=rates, ranks=256, ranks_a_node=4))
+    assert chosen.best.degrees.ulysses > 1
+    assert chosen.best.degrees.ring > 1
+    assert chosen.best.ideal >= ideal
+    assert step(65_536, Degrees(cfg=2, shared=4), rates) > 10 * chosen.best.seconds  # the control: one node alone
+
+
+def test_the_best_hybrid_moves_with_the_link() -> None:
+    page = replace(PAGE, inside=Link(latency=1e-6, bandwidth=40e9))
+    costs = [
+        Costs(work=work_of(65_536), rates=replace(page, between=b), ranks=256, ranks_a_node=4) for b in (FAST, SLOW)
+    ]
+    few, many = Degrees(cfg=2, ulysses=4, ring=32), Degrees(cfg=2, ulysses=16, ring=8)
+    fast, slow = ({d: c.job(d).whole for d in (few, many)} for c in costs)
+    assert fast[few] < 1.02 * fast[many]
+    assert slow[few] > 2 * slow[many]
+
+
+@pytest.mark.parametrize(("bandwidth", "expected"), [(1.6e9, Degrees(ring=2)), (4e9, Degrees(ulysses=2))])
+def test_a_ring_is_taken_only_where_it_saves_much(bandwidth, expected) -> None:
+    """It rounds otherwise than one rank."""
+    rates = replace(PAGE, inside=Link(latency=0.0, bandwidth=bandwidth))
+    work = work_of(4096, branches=1, in_memory=False)
+    costs = Costs(work=work, rates=rates, ranks=2, ranks_a_node=2)
+    chosen = choosing.choose(costs)
+    assert chosen.best.degrees == expected
+    assert chosen.legal[0].degrees == Degrees(ring=2)
+    assert ("rounds otherwise" in chosen.why()) == (expected.ring == 1)
+    given = least(work, ranks=2, ranks_a_node=2, fixed={"ring": 2}, rates=rates)
+    assert given == Degrees(ring=2)
+
+
+def test_exchange_of_a_block_by_hand() -> None:
+    """Ulysses sends 4 (U - 1) / U T D / N s a block, a ring 2 (R - 1) T D / N s."""
+    link = Link(latency=0.0, bandwidth=1e9)
+    rates = Rates(flops=1e30, inside=link, between=link, copying=1e30)
+    work = work_of(256, branches=1)
+    costs = Costs(work=replace(work, numbers=0), rates=rates, ranks=4, ranks_a_node=4)
+    strip = 28 * 256 * 1152 / 4 * 4  # bytes of all blocks
+    assert costs.call(Degrees(ulysses=4), 1).exchange == pytest.approx(4 * 3 / 4 * strip / 1e9)
+    assert costs.call(Degrees(ring=4), 1).exchange == pytest.approx(2 * 3 * strip / 1e9)
+    both = 4 * 1 / 2 * strip / 1e9 + 2 * 1 * strip / 1e9
+    assert costs.call(Degrees(ulysses=2, ring=2), 1).exchange == pytest.approx(both)
+    bf16 = Costs(work=replace(work, numbers=0, number_bytes=2), rates=rates, ranks=4, ranks_a_node=4)
+    assert bf16.call(Degrees(ulysses=4), 1).exchange == pytest.approx(4 * 3 / 4 * strip / 2 / 1e9)
+
+
+def test_a_whole_job_is_shards_batches_calls_and_the_decoder() -> None:
+    rates = Rates(flops=1e12, inside=None, between=None, copying=1.0, call=0.5, decoding=3.0)
+    work = work_of(256, shards=[64, 64, 64, 10], calls=10, lone_calls=4, batch=32)
+    costs = Costs(work=work, rates=rates, ranks=2, ranks_a_node=2)
+    row = work.row_flops / 1e12
+    shard = 2 * (6 * (64 * row + 0.5) + 4 * (32 * row + 0.5)) + 64 * 3.0
+    assert costs.job(Degrees()).whole == pytest.approx(2 * shard)
+    half = 6 * (64 * row + 0.5) + 4 * (32 * row + 0.5) + 32 * 3.0  # each makes 32 of a shard, in one batch
+    last = 6 * (10 * row + 0.5) + 4 * (5 * row + 0.5) + 5 * 3.0
+    assert costs.job(Degrees(data=2)).whole == pytest.approx(3 * half + last)
+    cut = Costs(work=replace(work, decoders=8), rates=replace(rates, inside=FAST), ranks=2, ranks_a_node=2)
+    assert cut.job(Degrees(cfg=2)).whole < costs.alone - 200 * 1.5 * 0.99
+
+
+def test_what_nobody_knows_is_refused_and_said() -> None:
+    rates = replace(PAGE, between=None)
+    chosen = choosing.choose(Costs(work=work_of(256), rates=rates, ranks=8, ranks_a_node=4))
+    assert all(4 % (c.degrees.tokens * c.degrees.cfg) == 0 for c in chosen.legal)
+    text = chosen.table(most=2)
+    assert "nobody knows the links" in text
+    assert "16 heads are no multiple of 3" in text
+    assert "more, " in text
+    assert "<- chosen" in text
+    with pytest.raises(UserError, match="nobody knows the links"):
+        choosing.choose(Costs(work=work_of(256), rates=rates, ranks=8, ranks_a_node=4), fixed={"ulysses": 8})
+
+
+def test_a_network_without_kernels_shares_nothing_in_memory() -> None:
+    found = least(work_of(256, branches=1, in_memory=False), ranks=2, ranks_a_node=2, rates=PAGE)
+    assert found == Degrees(ulysses=2)
+
+
+def test_images_without_a_network_are_dealt_alone() -> None:
+    rates = Rates(flops=1.0, inside=None, between=None, copying=1.0, decoding=1.0)
+    assert least(Work(shards=[64, 64]), ranks=4, ranks_a_node=4, rates=rates) == Degrees(data=2)
+    assert least(Work(shards=[]), ranks=4, ranks_a_node=4, rates=rates) == Degrees()

@@ -111,31 +111,10 @@ class Experiment(Settings):
                     f"evaluations.{name}.at is step {evaluation.at}, whose checkpoint runs.{evaluation.run} does not keep: it "
                     "keeps multiples of `segment` and of `keep_every`, and the last step"
                 )
-            run = self.runs[evaluation.run]
-            if evaluation.guide is not None and run.init is None and run.init_file is None:
-                raise ValueError(
-                    f"evaluations.{name}.guide is {evaluation.guide}, which needs a fine-tuning: "
-                    f"runs.{evaluation.run} has neither `init` nor `init_file`"
-                )
-            if evaluation.guidance != 1.0 and run.guide is not None:
-                raise ValueError(
-                    f"evaluations.{name}.guidance {evaluation.guidance} would guide twice: runs.{evaluation.run} has guidance "
-                    "trained in (`guide`); leave `guidance` out"
-                )
-            started = self.runs[run.init] if run.init is not None else run
-            if evaluation.guide is not None and not (run.label_dropout and started.label_dropout):
-                raise ValueError(
-                    f"evaluations.{name}.guide is {evaluation.guide}, which predicts without a label: `label_dropout` of "
-                    f"runs.{evaluation.run} and of the run it starts from must be above 0, or that was never learnt"
-                )
-            if evaluation.guidance != 1.0 and evaluation.guide is None and run.label_dropout == 0.0:
-                raise ValueError(
-                    f"evaluations.{name}.guidance {evaluation.guidance} needs a run that saw dropped labels; "
-                    f"runs.{evaluation.run}.label_dropout is 0"
-                )
+            self._guided(name, evaluation)
             self._solved(name, evaluation)
             self._averaged(name, evaluation)
-            dataset = self.datasets[run.dataset]
+            dataset = self.datasets[self.runs[evaluation.run].dataset]
             check_size(
                 f"evaluations.{name}", evaluation, tile=dataset.tiles.size, factor=self.codecs[dataset.codec].factor
             )
@@ -144,6 +123,31 @@ class Experiment(Settings):
         if self.machine.launcher == "none" and self.machine.ranks is not None and self.machine.ranks > 1:
             raise ValueError(f"machine.launcher `none` starts one rank, {self.machine.ranks} are asked for")
         return self
+
+    def _guided(self, name: str, evaluation: Evaluation) -> None:
+        """Guidance is of something that was learnt, and once."""
+        run = self.runs[evaluation.run]
+        if evaluation.guide is not None and run.init is None and run.init_file is None:
+            raise ValueError(
+                f"evaluations.{name}.guide is {evaluation.guide}, which needs a fine-tuning: "
+                f"runs.{evaluation.run} has neither `init` nor `init_file`"
+            )
+        if evaluation.guidance != 1.0 and run.guide is not None:
+            raise ValueError(
+                f"evaluations.{name}.guidance {evaluation.guidance} would guide twice: runs.{evaluation.run} has guidance "
+                "trained in (`guide`); leave `guidance` out"
+            )
+        started = self.runs[run.init] if run.init is not None else run
+        if evaluation.guide is not None and not (run.label_dropout and started.label_dropout):
+            raise ValueError(
+                f"evaluations.{name}.guide is {evaluation.guide}, which predicts without a label: `label_dropout` of "
+                f"runs.{evaluation.run} and of the run it starts from must be above 0, or that was never learnt"
+            )
+        if evaluation.guidance != 1.0 and evaluation.guide is None and run.label_dropout == 0.0:
+            raise ValueError(
+                f"evaluations.{name}.guidance {evaluation.guidance} needs a run that saw dropped labels; "
+                f"runs.{evaluation.run}.label_dropout is 0"
+            )
 
     def _known(self, key: str, name: str, section: object) -> None:
         assert isinstance(section, dict)

@@ -152,8 +152,8 @@ def ways(ranks: int, *, windows: int = 1, given: int | None = None) -> Iterator[
 
     Args:
         ranks: see above.
-        windows: of a scene; ranks that share these share tokens in memory, if at all. Of their degrees those alone that leave a
-            rank fewer windows than the degree before.
+        windows: of a scene; ranks that share these share tokens in memory alone, unless `given`. Of their degrees those alone
+            that leave a rank fewer windows than the degree before.
         given: the degree of windows, where it is.
     """
     of_windows = [
@@ -162,9 +162,9 @@ def ways(ranks: int, *, windows: int = 1, given: int | None = None) -> Iterator[
     for cfg, of_scene in product((1, 2), of_windows if given is None else [given]):
         most = ranks // (cfg * of_scene)
         yield from (Degrees(cfg=cfg, windows=of_scene, shared=tokens) for tokens in range(1, most + 1))
-        if of_scene == 1:
+        if of_scene == 1 or given is not None:
             yield from (
-                Degrees(cfg=cfg, ulysses=ulysses, ring=ring)
+                Degrees(cfg=cfg, windows=of_scene, ulysses=ulysses, ring=ring)
                 for ulysses in range(1, most + 1)
                 for ring in range(1 + (ulysses == 1), most // ulysses + 1)
             )

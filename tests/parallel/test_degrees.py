@@ -16,8 +16,8 @@ XL = DiTConfig(hidden_size=1152, depth=28, num_heads=16, patch_size=2, input_siz
 FREE = choosing.Rates(flops=1e12, inside=None, between=None, copying=1.0)
 
 
-def work_of(shards: list[int], *, branches: int = 1) -> Work:
-    return Work.of(XL, shards=shards, branches=branches)
+def work_of(shards: list[int], **more: int) -> Work:
+    return Work.of(XL, shards=shards, **more)
 
 
 def busy(work: Work, ranks: int, degrees: Degrees) -> float:
@@ -51,15 +51,14 @@ def test_images_first_then_branches_then_tokens(images, branches, ranks, expecte
 
 
 def test_windows_of_a_scene_are_shared_before_tokens() -> None:
-    work = Work(shards=[1], branches=2, tokens=256, heads=16, windows=25)
+    work = work_of([1], branches=2, windows=25)
     assert least(work, ranks=2, ranks_a_node=2).rows == 2
     found = least(work, ranks=64, ranks_a_node=4)
     assert (found.rows, found.tokens) == (50, 1)  # a branch of a window a rank
     assert least(work, ranks=100, ranks_a_node=4).tokens == 2
-    assert least(work, ranks=8, ranks_a_node=4, fixed={"ulysses": 4}) == Degrees(windows=2, ulysses=4)
-    assert (
-        least(Work(shards=[1, 1, 1], windows=25), ranks=3, ranks_a_node=3) == Degrees()
-    )  # a scene a rank, and no exchange
+    assert least(work, ranks=8, ranks_a_node=4, fixed={"windows": 2, "ulysses": 4}) == Degrees(windows=2, ulysses=4)
+    scenes = work_of([1, 1, 1], windows=25)
+    assert least(scenes, ranks=3, ranks_a_node=3) == Degrees()  # a scene a rank, and no exchange
 
 
 def test_tokens_are_shared_in_memory_on_one_node_alone() -> None:

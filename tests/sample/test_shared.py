@@ -56,7 +56,7 @@ def test_ranks_that_share_a_shard_make_the_images_of_one(ranks: int, job: Callab
         assert np.array_equal(images_of(one), images_of(many)), many.degrees
         assert Manifest.read(one.out).digest == Manifest.read(many.out).digest
     if ranks == 2:
-        assert "2 rank(s) each (cfg 2)" in done.stderr
+        assert "2 rank(s) each, cfg 2" in done.stderr
 
 
 @pytest.mark.mpi

@@ -56,6 +56,11 @@ class Sampling(Settings):
     ring_degree: Degree = "auto"
     """Ranks, or sets of `ulysses_degree` ranks, that pass keys and values on. Sums are rounded otherwise than on one rank, in
     the seventh digit. auto: 1."""
+    parallel_vae: Literal["auto"] | bool = "auto"
+    """Whether ranks that make an image together also decode it together, each some of its rows: sums are rounded otherwise than
+    on one rank, in the seventh digit, and a rank needs less memory. false: whole images are dealt to them, with the same bits.
+    auto: those that are left when each has had as many whole ones are decoded together. Codecs kl-vae, sd-vae, and diffusers of
+    the same structure (AutoencoderKL); of others whole images are dealt."""
 
     @property
     def given(self) -> dict[str, int]:

@@ -4,7 +4,8 @@ Legend: N images, Z latent channels, h, w latent; C bands, H, W image.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -72,10 +73,11 @@ class Images:
         bf16: bool,
         guide: DiT | None = None,
         team: Team = ALONE,
+        parallel_vae: Literal["auto"] | bool = "auto",
     ) -> None:
         """Takes what decides the images, and the ranks that make them together."""
         self.model, self.guide, self.codec, self.evaluation = model, guide, codec, evaluation
-        self.team = team
+        self.team, self._parallel_vae = team, parallel_vae
         self.classes, self.objective, self.bf16 = classes, objective, bf16
         self.count, self.steps = evaluation.images, evaluation.steps
         self.shape = (model.config.in_channels, *model.config.size)
@@ -108,6 +110,7 @@ class Images:
             bf16=self.bf16,
             guide=self.guide,
             team=self.team,
+            parallel_vae=self._parallel_vae,
         )
 
     def network_evaluations(self) -> int:
@@ -126,12 +129,9 @@ class Images:
         return rows
 
     def images(self, indices: Sequence[int], *, on_step: OnStep | None = None) -> Tensor:
-        """Samples, decoded: float32 (N, C, H, W) in scaled units.
-
-        Image by image: the bits of a convolution may depend on how many go through it at once.
-        """
+        """Samples, decoded: float32 (N, C, H, W) in scaled units; nothing but on the first of the ranks that make them."""
         latents = self.latents(indices, on_step=on_step)
-        return torch.cat([self.codec.decode(latent) for latent in torch.split(latents, 1)])
+        return self._decoding(latents)
 
     def _sample(
         self,
@@ -182,6 +182,11 @@ class Images:
             clip=clip,
             on_step=on_step,
         )
+
+    @cached_property
+    def _decoding(self) -> Callable[[Tensor], Tensor]:
+        """Latents to images, by the team as it is at the first of them."""
+        return self.team.decoding(self.codec, by_rows=self._parallel_vae)
 
     def _predictor(self, model: DiT) -> Predictor:
         team = self.team

@@ -6,6 +6,9 @@ statistics over the rows of all, attention sees the keys and values of all. All 
 in order. So the image is that of the whole, but for the order of sums; a tile alone is not, which ends in zeros and has a
 norm of its own.
 
+Norms of one rank are replaced too, where channels lie last in memory: PyTorch sums those in fp32, one number after the other, and
+has lost the fourth digit at 1,024 px.
+
 Legend: N images, Z latent channels, h, w latent; C channels, H, W image, or a map inside the decoder; G groups of a norm; R
 ranks, h_r rows of rank r.
 """
@@ -104,12 +107,12 @@ class Decoding:
             rows = decoded_rows(self._codec, latent, ranks, lengths=lengths)
             factor = rows.shape[2] // lengths[ranks.rank]
             parts.append(ranks.collected(rows, [factor * length for length in lengths], dim=2))
-        found = [part for part in parts if part is not None]
-        return torch.cat(found) if found else latents.new_empty(0)
+        return _joined([part for part in parts if part is not None], latents)
 
     def _whole(self, latents: Tensor) -> Tensor:
-        images = [self._codec.decode(latent) for latent in torch.split(latents, 1) if len(latent) > 0]
-        return torch.cat(images) if images else latents.new_empty(0)
+        with _over(Ranks(), _parts_of(self._codec), ()):
+            images = [self._codec.decode(latent) for latent in torch.split(latents, 1) if len(latent) > 0]
+        return _joined(images, latents)
 
 
 def rows_of(latent: Tensor, ranks: Ranks) -> list[int]:
@@ -143,17 +146,16 @@ def decoded_rows(codec: Decodes, latent: Tensor, ranks: Ranks, *, lengths: Seque
         UserError: there are fewer rows than ranks.
     """
     lengths = rows_of(latent, ranks) if lengths is None else list(lengths)
-    assert isinstance(codec, Codec), f"{codec.id} is not of dithc.latents"
     assert min(lengths) > 0, f"a rank without rows: {lengths}"
     assert sum(lengths) == latent.shape[2], f"{lengths} of {latent.shape[2]} rows"
     first = starts(lengths)[ranks.rank]
-    with _over(ranks, codec.decoder_parts, lengths):
+    with _over(ranks, _parts_of(codec), lengths):
         return codec.decode(latent[:, :, first : first + lengths[ranks.rank]])
 
 
 def obstacle(codec: Decodes) -> str | None:
     """Why the decoder of a codec cannot be cut by rows; None where it can."""
-    parts = codec.decoder_parts if isinstance(codec, Codec) else ()
+    parts = _parts_of(codec)
     if not parts:
         return "which has no decoder whose layers are known"
     for part in parts:
@@ -161,6 +163,17 @@ def obstacle(codec: Decodes) -> str | None:
             if not _is_known(module):
                 return f"whose layer {name or 'itself'} ({type(module).__name__}) is not known to be by rows"
     return None
+
+
+def _parts_of(codec: Decodes) -> tuple[nn.Module, ...]:
+    return codec.decoder_parts if isinstance(codec, Codec) else ()
+
+
+def _joined(images: list[Tensor], latents: Tensor) -> Tensor:
+    """One image is not copied; none is an empty tensor."""
+    if not images:
+        return latents.new_empty(0)
+    return torch.cat(images) if len(images) > 1 else images[0]
 
 
 def _is_known(module: Any) -> bool:
@@ -186,12 +199,14 @@ def _over(ranks: Ranks, parts: Sequence[nn.Module], lengths: Sequence[int]) -> I
         replaced.append(module)
 
     try:
-        for part in parts if ranks.size > 1 else ():
+        for part in parts:
             for module in part.modules():
-                if isinstance(module, nn.Conv2d) and module.kernel_size[0] > 1:
-                    replace(module, _convolved(module, ranks))
-                elif isinstance(module, nn.GroupNorm):
+                if isinstance(module, nn.GroupNorm):
                     replace(module, _normed(module, ranks))
+                elif ranks.size == 1:
+                    continue
+                elif isinstance(module, nn.Conv2d) and module.kernel_size[0] > 1:
+                    replace(module, _convolved(module, ranks))
                 elif type(module).__name__ == "Attention":
                     projected: Any = module
                     for projection in (projected.to_k, projected.to_v):
@@ -227,8 +242,11 @@ def _convolved(module: nn.Conv2d, ranks: Ranks) -> Forward:
 
 def _normed(module: nn.GroupNorm, ranks: Ranks) -> Forward:
     """A group norm whose moments are those of all ranks' places, joined in the order of ranks: the same bits on all of them."""
+    of_torch: Forward = module.forward
 
     def forward(x: Tensor) -> Tensor:
+        if ranks.size == 1 and x.is_contiguous():
+            return of_torch(x)
         count, mean, squares = _moments(x, module.num_groups)
         mine = torch.stack([torch.full_like(mean, count), mean, squares])  # (3, N, G) fp64
         counts, means, every = ranks.joined(mine.unsqueeze(0), [1] * ranks.size).unbind(1)  # (R, N, G) each

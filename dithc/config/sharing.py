@@ -26,6 +26,11 @@ class Sampling(Settings):
     the seventh digit; auto takes it only where it saves more than a tenth of the time."""
     windows_degree: Degree = "auto"
     """Ranks that share the windows of a scene, at each step. The same bits."""
+    parallel_vae: Literal["auto"] | bool = False
+    """Whether ranks that make an image together also decode it together, each some of its rows: sums are rounded otherwise than
+    on one rank, in the seventh digit, and a rank needs less memory. false: whole images are dealt to them, with the same bits.
+    auto: those that are left when each has had as many whole ones are decoded together. Codecs kl-vae, sd-vae, and diffusers of
+    the same structure (AutoencoderKL); of others whole images are dealt."""
 
     @property
     def given(self) -> dict[str, int]:

@@ -70,7 +70,7 @@ class Work:
         calls: of the network for a batch.
         lone_calls: of these, with one branch alone, outside the interval of guidance.
         batch: images that go through it at once, at most.
-        decoders: most ranks that share the decoding of an image; 1 where each rank that has one decodes all of it.
+        decoders: most ranks that share the decoding of an image; 1 where whole ones are dealt to those who make them.
         in_memory: whether ranks of a node can read keys and values where others put them.
     """
 

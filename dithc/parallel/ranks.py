@@ -39,12 +39,13 @@ class Ranks:
         distributed.all_gather(parts, part.contiguous(), group=self.group)
         return torch.cat(parts, dim=dim)
 
-    def collected(self, part: Tensor, lengths: Sequence[int]) -> Tensor | None:
-        """As `joined` along the first dimension, for the first rank alone; None on the others.
+    def collected(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor | None:
+        """As `joined`, for the first rank alone; None on the others.
 
         Args:
-            part: of this rank; not looked at where it is empty.
-            lengths: of each part, none longer than the one before.
+            part: of this rank; not looked at where it is empty, which that of the first rank is not.
+            lengths: of the part of each rank along `dim`.
+            dim: along which they follow each other.
         """
         if self.size == 1:
             return part
@@ -54,10 +55,18 @@ class Ranks:
             if lengths[self.rank] > 0:
                 distributed.send(part.contiguous(), group=self.group, group_dst=0)
             return None
-        parts = [part, *(part.new_empty((length, *part.shape[1:])) for length in lengths[1:] if length > 0)]
-        for rank, coming in enumerate(parts[1:], start=1):  # the first ones are the longer ones
-            distributed.recv(coming, group=self.group, group_src=rank)
-        return torch.cat(parts)
+        whole = part.new_empty([*part.shape[:dim], sum(lengths), *part.shape[dim + 1 :]])
+        places = torch.split(whole, list(lengths), dim=dim)
+        places[0].copy_(part)
+        for rank, place in enumerate(places[1:], start=1):
+            if lengths[rank] > 0:
+                coming = (
+                    place if place.is_contiguous() else torch.empty_like(place, memory_format=torch.contiguous_format)
+                )
+                distributed.recv(coming, group=self.group, group_src=rank)
+                if coming is not place:
+                    place.copy_(coming)
+        return whole
 
     def swapped(self, parts: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
         """The part that each rank has for this one, in their order.
@@ -86,6 +95,36 @@ class Ranks:
                 assert work is not None
                 work.wait()
             return got
+
+        return arrived
+
+    def edges(self, first: Tensor, last: Tensor) -> Callable[[], tuple[Tensor | None, Tensor | None]]:
+        """Begins to send this rank's edges, both of one shape, to its neighbours.
+
+        What is returned waits for theirs: the last one of the rank before and the first one of the rank after; None where there
+        is no such rank.
+        """
+        import torch.distributed as distributed
+
+        waited: list[Any] = []
+        sent: list[Tensor] = []  # kept until they have gone
+
+        def swap(edge: Tensor, other: int) -> Tensor | None:
+            if not 0 <= other < self.size:
+                return None
+            sent.append(edge.contiguous())
+            got = torch.empty_like(sent[-1])
+            waited.append(distributed.isend(sent[-1], group=self.group, group_dst=other))
+            waited.append(distributed.irecv(got, group=self.group, group_src=other))
+            return got
+
+        above, below = swap(first, self.rank - 1), swap(last, self.rank + 1)
+
+        def arrived() -> tuple[Tensor | None, Tensor | None]:
+            for work in waited:
+                work.wait()
+            sent.clear()
+            return above, below
 
         return arrived
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from dithc.comm import Group
-from dithc.hcops import part
 from dithc.log import problem
 from dithc.parallel.attention import Messages, SharedKeys
+from dithc.parallel.decode import ByRows, Decodes, Decoding
 from dithc.parallel.degrees import Degrees
 from dithc.parallel.ranks import Ranks, cut, starts
 
@@ -27,6 +27,7 @@ class Team:
         number: of the group, from 0; None for a rank that is in none.
         members: all of its ranks.
         data: which part of a shard's images this rank makes, and of how many.
+        part: all that make the same images.
         leaders: the first rank of each of these parts; None on the others.
         rows: those who share the rows of a batch.
         tokens: those who share the tokens of an image.
@@ -38,6 +39,7 @@ class Team:
     number: int | None = 0
     members: Ranks = field(default_factory=Ranks)
     data: tuple[int, int] = (0, 1)
+    part: Ranks = field(default_factory=Ranks)
     leaders: Ranks | None = field(default_factory=Ranks)
     rows: Ranks = field(default_factory=Ranks)
     tokens: Ranks = field(default_factory=Ranks)
@@ -69,6 +71,7 @@ class Team:
                 for token in range(inner)
             ],
             "tokens": [list(range(at, at + inner)) for at in range(0, shard, inner)],
+            "part": [list(range(at, at + inner * rows)) for at in range(0, shard, inner * rows)],
             "ulysses": [list(range(at, at + sets)) for at in range(0, shard, sets)],
             "ring": [
                 list(range(at + place, at + inner, sets)) for at in range(0, shard, inner) for place in range(sets)
@@ -90,7 +93,7 @@ class Team:
         data = place // (inner * rows), degrees.data
         return cls(degrees=degrees, number=number, data=data, **found)  # type: ignore[arg-type]
 
-    def over(self, num_tokens: int) -> part.Across | None:
+    def over(self, num_tokens: int) -> SharedKeys | Messages | None:
         """Their attention, of images of so many tokens."""
         if self.tokens.size == 1:
             return None
@@ -98,6 +101,10 @@ class Team:
         if self.degrees.shared > 1:
             return SharedKeys(self.tokens, lengths)
         return Messages(self.ulysses, self.ring, lengths)
+
+    def decoding(self, codec: Decodes, *, by_rows: ByRows) -> Decoding:
+        """What decodes the images that this rank has a part in, on the first of those who make them."""
+        return Decoding(codec, self.part, by_rows=by_rows)
 
     def mine(self, indices: Sequence[int]) -> Sequence[int]:
         """The images of a shard that this rank makes, or has a part in."""

@@ -73,6 +73,7 @@ def work_of(images: Images | Reconstructions, shards: Sequence[int], *, job: Job
         calls=calls,
         lone_calls=calls - both,
         batch=min(job.evaluation.batch, SHARD_IMAGES),
+        decoders=images.shape[1] if job.parallel_vae else 1,
         in_memory=native.library() is not None,
     )
 

@@ -140,7 +140,16 @@ def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]
     bf16 = meta["dtype"] == "bf16"
     meta["stretch"] = digest(tiles.info["display"])
     chosen = job.evaluation
-    images = Images(model, codec, evaluation=chosen, classes=classes, objective=objective, bf16=bf16, guide=guide)
+    images = Images(
+        model,
+        codec,
+        evaluation=chosen,
+        classes=classes,
+        objective=objective,
+        bf16=bf16,
+        guide=guide,
+        parallel_vae=job.parallel_vae,
+    )
     images.check_size(job.name)
     meta["network_evaluations"] = images.network_evaluations()
     meta["bands"] = codec.in_bands

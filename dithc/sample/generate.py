@@ -4,7 +4,8 @@ Legend: N images, Z latent channels, h, w latent; C bands, H, W image.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -85,10 +86,11 @@ class Images:
         bf16: bool,
         guide: DiT | None = None,
         team: Team = ALONE,
+        parallel_vae: Literal["auto"] | bool = False,
     ) -> None:
         """Takes what decides the images, and the ranks that make them together."""
         self.model, self.guide, self.codec, self.evaluation = model, guide, codec, evaluation
-        self.team = team
+        self.team, self._parallel_vae = team, parallel_vae
         self.classes, self.objective, self.bf16 = classes, objective, bf16
         self.count, self.steps = evaluation.images, evaluation.steps
         self.grid = self._grid()
@@ -127,6 +129,7 @@ class Images:
             bf16=self.bf16,
             guide=self.guide,
             team=self.team,
+            parallel_vae=self._parallel_vae,
         )
 
     def network_evaluations(self) -> int:
@@ -145,14 +148,11 @@ class Images:
         return rows
 
     def images(self, indices: Sequence[int], *, on_step: OnStep | None = None) -> Tensor:
-        """Samples, decoded: float32 (N, C, H, W) in scaled units.
-
-        Image by image: the bits of a convolution may depend on how many go through it at once.
-        """
+        """Samples, decoded: float32 (N, C, H, W) in scaled units; nothing but on the first of the ranks that make them."""
         latents = self.latents(indices, on_step=on_step)
         if self.grid is not None:
             return torch.stack([torch.cat(list(self.rows(latent)), dim=1) for latent in latents])
-        return torch.cat([self.codec.decode(latent) for latent in torch.split(latents, 1)])
+        return self._decoding(latents)
 
     def rows(self, latent: Tensor) -> Iterator[Tensor]:
         """The image of a scene's latent (Z, h, w) by rows, (C, rows, W) each, on the team's first rank; all call it."""
@@ -245,6 +245,11 @@ class Images:
             clip=clip,
             on_step=on_step,
         )
+
+    @cached_property
+    def _decoding(self) -> Callable[[Tensor], Tensor]:
+        """Latents to images, by the team as it is at the first of them."""
+        return self.team.decoding(self.codec, by_rows=self._parallel_vae)
 
     def _predictor(self, model: DiT) -> Predictor:
         team = self.team

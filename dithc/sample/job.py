@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dithc.config import codecs, training
 
@@ -23,6 +23,7 @@ class Job:
         codec: manifest of that codec, where it was trained here.
         snapshots: steps of the checkpoints of which `evaluation.ema` is made; empty where no length is asked for.
         out: the manifest to write; shards stand beside it.
+        parallel_vae: whether all ranks that share an image decode it together (see `dithc.parallel.decode.Decoding`).
         degrees: of how a shard is cut among ranks, those that are given (see `dithc.parallel.Degrees`).
     """
 
@@ -37,3 +38,4 @@ class Job:
     out: Path
     snapshots: tuple[int, ...] = ()
     degrees: Mapping[str, int] = field(default_factory=dict)
+    parallel_vae: Literal["auto"] | bool = False

@@ -125,4 +125,5 @@ def job_of(experiment: "Experiment", args: argparse.Namespace) -> "Job":
         out=args.out,
         snapshots=tuple(experiment.snapshots_of(evaluation)),
         degrees=experiment.machine.sampling.given,
+        parallel_vae=experiment.machine.sampling.parallel_vae,
     )

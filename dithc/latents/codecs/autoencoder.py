@@ -132,6 +132,11 @@ class Autoencoder(nn.Module):
         z = (z * _column(self.std) + _column(self.mean)).contiguous(memory_format=torch.channels_last)  # (N, Z, h, w)
         return functional.pixel_shuffle(self.decoder(z).float() + self._synthesised(z), self.factor)
 
+    @property
+    def decoder_parts(self) -> tuple[nn.Module, ...]:
+        """The modules that `decode` calls; all else that it does is by place."""
+        return (self.decoder,)
+
     def linear(self, x: Tensor) -> Tensor:
         """What the linear parts alone give back of x (N, C, H, W)."""
         return functional.pixel_shuffle(self._synthesised(self._analysed(self._patches(x))), self.factor)

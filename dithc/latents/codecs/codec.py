@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 from dithc.data import Rows, Stretch, Tiles
 from dithc.latents.codecs.autoencoder import Autoencoder
@@ -62,6 +63,11 @@ class Codec(ABC):
     @abstractmethod
     def decode(self, latent: torch.Tensor) -> torch.Tensor:
         """Scaled latents (N, Z, h, w) to images, float32 (N, C, H, W), about [-1, 1] but not clipped."""
+
+    @property
+    def decoder_parts(self) -> tuple[nn.Module, ...]:
+        """The modules that `decode` calls, of which all that it does beside them is by place; none where they are not known."""
+        return ()
 
     @abstractmethod
     def to_rgb(self, x: torch.Tensor) -> npt.NDArray[np.uint8]:
@@ -143,6 +149,10 @@ class KlCodec(Codec):
         at_once = self.net.images_at_once(latent.shape[-1] * self.factor)
         parts = [self.net.decode(part.float() / self.scale) for part in torch.split(latent, at_once)]
         return torch.cat(parts)  # (N, C, H, W)
+
+    @property
+    def decoder_parts(self) -> tuple[nn.Module, ...]:
+        return self.net.decoder_parts
 
     def to_rgb(self, x: torch.Tensor) -> npt.NDArray[np.uint8]:
         return self._stretch.display(self._stretch.unscale(x.float().numpy()))

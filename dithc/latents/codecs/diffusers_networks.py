@@ -30,6 +30,7 @@ CLASSES = {
     "AutoencoderDC": "latent",
     "VQModel": "latents",
 }
+PLAIN = "AutoencoderKL", "AutoencoderKLFlux2"  # whose `decode` calls its decoder, after a convolution
 Numbers = list[float]
 
 
@@ -167,6 +168,13 @@ class DiffusersNetwork:
         """The image of an unscaled latent: (N, Z, h, w) to float32 (N, C, H, W), about [-1, 1] but not clipped."""
         out: torch.Tensor = self.net.decode(z.contiguous(memory_format=self._memory_format)).sample  # (N, C, H, W)
         return out.float()
+
+    @property
+    def decoder_parts(self) -> tuple[torch.nn.Module, ...]:
+        """The modules that `decode` calls, where it does no more than that."""
+        if type(self.net).__name__ not in PLAIN:
+            return ()
+        return tuple(part for part in (self.net.post_quant_conv, self.net.decoder) if part is not None)
 
     def images_at_once(self, side: int) -> int:
         """How many images of this side one pass may hold, so that activations stay within a few GiB."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dithc.config import codecs
 from dithc.data import Rows, Stretch, Tiles
@@ -87,6 +87,10 @@ class ForeignCodec(Codec):
         images = given.reshape(len(latent), self._groups.numel(), *given.shape[2:])  # (N, G b, H, W)
         total = images.new_zeros(len(images), self.in_bands, *images.shape[2:])
         return total.index_add_(1, self._groups.flatten(), images) / self._times  # (N, C, H, W)
+
+    @property
+    def decoder_parts(self) -> tuple[nn.Module, ...]:
+        return self.net.decoder_parts if isinstance(self.net, DiffusersNetwork) else ()
 
     def look_at(self, tiles: Tiles) -> None:
         """Refuses tiles whose latents fp16 cannot hold; of those that are far from mean 0 and deviation 1, says what helps.

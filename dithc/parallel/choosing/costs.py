@@ -191,8 +191,9 @@ class Costs:
                 seconds = self.call(degrees, size * branches * work.windows)
                 computing += times * calls * seconds.computing
                 exchange += times * calls * seconds.exchange
-            share = min(work.decoders, degrees.rows * degrees.tokens)
-            computing += times * size * self.rates.decoding / share
+            together = degrees.rows * degrees.tokens  # whole images are dealt to them, or rows of each
+            decoded = size / min(work.decoders, together) if work.decoders > 1 else -(-size // together)
+            computing += times * decoded * self.rates.decoding
         return Seconds(computing, exchange)
 
     def _dealt(self, groups: int) -> Sequence[Counter[int]]:

@@ -1,0 +1,304 @@
+"""Latents to images by several ranks: whole images dealt to them, and one image cut by its rows.
+
+A decoder is called as it is, with a rank's rows of the latent: its modules know nothing of it. While it runs, those that look
+beyond a row are replaced from outside: a convolution of 3 x 3 adds what the neighbours' nearest rows give, a group norm takes its
+statistics over the rows of all, attention sees the keys and values of all. All else is by place, and rows that are doubled stay
+in order. So the image is that of the whole, but for the order of sums; a tile alone is not, which ends in zeros and has a
+norm of its own.
+
+Norms of one rank are replaced too, where channels lie last in memory: PyTorch sums those in fp32, one number after the other, and
+has lost the fourth digit at 1,024 px.
+
+Legend: N images, Z latent channels, h, w latent; C channels, H, W image, or a map inside the decoder; G groups of a norm; R
+ranks, h_r rows of rank r.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dithc.latents import Codec
+from dithc.log import logger, problem
+from dithc.parallel.ranks import Ranks, cut, starts
+
+AT_ONCE = 1 << 19  # numbers of which moments are taken, which then lie in a cache
+BY_PLACE = nn.SiLU, nn.Identity, nn.Dropout, nn.Linear
+# Modules of ours and of diffusers that do no more than call others, add, and double rows.
+OF_OTHERS = {
+    "Sequential",
+    "ModuleList",
+    "Block",
+    "Decoder",
+    "UNetMidBlock2D",
+    "UpDecoderBlock2D",
+    "AttnUpDecoderBlock2D",
+    "ResnetBlock2D",
+    "Upsample2D",
+}
+PROCESSORS = "AttnProcessor", "AttnProcessor2_0"
+ByRows = Literal["auto"] | bool
+Forward = Callable[[Tensor], Tensor]
+log = logger(__name__)
+
+
+class Decodes(Protocol):
+    """What is needed of a codec."""
+
+    @property
+    def id(self) -> str:
+        """Kind and digest of what decides every latent."""
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Scaled latents (N, Z, h, w) to images (N, C, H, W)."""
+
+
+class Decoding:
+    """Latents that every rank has, to images on the first one."""
+
+    def __init__(self, codec: Decodes, ranks: Ranks, *, by_rows: ByRows = False) -> None:
+        """Says how, and why.
+
+        Args:
+            codec: what decodes.
+            ranks: who share the images.
+            by_rows: whether all of them share every image; auto: those images that are left when every rank has had as many whole
+                ones. Where the codec cannot be cut none is.
+        """
+        self._codec, self._ranks, self._by_rows = codec, ranks, by_rows
+        if ranks.size == 1:
+            return
+        why = obstacle(codec)
+        if why is not None:
+            log.info(f"{ranks.size} ranks decode whole images in turn: {codec.id} cannot be cut by rows, {why}")
+            self._by_rows = False
+        elif by_rows is True:
+            log.info(f"{ranks.size} ranks decode every image together, each its rows: parallel_vae is set")
+        elif by_rows == "auto":
+            log.info(f"{ranks.size} ranks decode whole images in turn, and those that are left over together, by rows")
+
+    def __call__(self, latents: Tensor) -> Tensor:
+        """Images of latents (N, Z, h, w): (N, C, H, W) on the first rank, nothing (0) on the others.
+
+        Image by image: the bits of a convolution may depend on how many go through it at once.
+
+        Raises:
+            UserError: `by_rows`, and there are fewer rows than ranks.
+        """
+        ranks, count = self._ranks, len(latents)
+        if ranks.size == 1:
+            return self._whole(latents)
+        if self._by_rows is True:
+            dealt = 0
+        elif self._by_rows == "auto" and latents.shape[2] >= ranks.size:
+            dealt = count - count % ranks.size
+        else:
+            dealt = count
+        parts = []
+        if dealt > 0:
+            lengths = cut(dealt, ranks.size)
+            first = starts(lengths)[ranks.rank]
+            parts.append(ranks.collected(self._whole(latents[first : first + lengths[ranks.rank]]), lengths))
+        for latent in torch.split(latents[dealt:], 1) if dealt < count else ():
+            lengths = rows_of(latent, ranks)
+            rows = decoded_rows(self._codec, latent, ranks, lengths=lengths)
+            factor = rows.shape[2] // lengths[ranks.rank]
+            parts.append(ranks.collected(rows, [factor * length for length in lengths], dim=2))
+        return _joined([part for part in parts if part is not None], latents)
+
+    def _whole(self, latents: Tensor) -> Tensor:
+        with _over(Ranks(), _parts_of(self._codec), ()):
+            images = [self._codec.decode(latent) for latent in torch.split(latents, 1) if len(latent) > 0]
+        return _joined(images, latents)
+
+
+def rows_of(latent: Tensor, ranks: Ranks) -> list[int]:
+    """How many rows of a latent (N, Z, h, w) each rank has.
+
+    Raises:
+        UserError: there are fewer than ranks.
+    """
+    height = latent.shape[2]
+    if height < ranks.size:
+        raise problem(
+            "machine.sampling.parallel_vae",
+            got=f"latents of {height} rows for {ranks.size} ranks",
+            expected="at least a row for each rank that shares an image",
+            remedy="set it to auto or false, or share an image among fewer ranks",
+        )
+    return cut(height, ranks.size)
+
+
+@torch.no_grad()
+def decoded_rows(codec: Decodes, latent: Tensor, ranks: Ranks, *, lengths: Sequence[int] | None = None) -> Tensor:
+    """This rank's rows (N, C, H h_r / h, W) of the images of latents (N, Z, h, w) that every rank has.
+
+    Args:
+        codec: one without `obstacle`.
+        latent: scaled.
+        ranks: who share it.
+        lengths: the rows of each, at least one; None for as even as can be.
+
+    Raises:
+        UserError: there are fewer rows than ranks.
+    """
+    lengths = rows_of(latent, ranks) if lengths is None else list(lengths)
+    assert min(lengths) > 0, f"a rank without rows: {lengths}"
+    assert sum(lengths) == latent.shape[2], f"{lengths} of {latent.shape[2]} rows"
+    first = starts(lengths)[ranks.rank]
+    with _over(ranks, _parts_of(codec), lengths):
+        return codec.decode(latent[:, :, first : first + lengths[ranks.rank]])
+
+
+def obstacle(codec: Decodes) -> str | None:
+    """Why the decoder of a codec cannot be cut by rows; None where it can."""
+    parts = _parts_of(codec)
+    if not parts:
+        return "which has no decoder whose layers are known"
+    for part in parts:
+        for name, module in part.named_modules():
+            if not _is_known(module):
+                return f"whose layer {name or 'itself'} ({type(module).__name__}) is not known to be by rows"
+    return None
+
+
+def _parts_of(codec: Decodes) -> tuple[nn.Module, ...]:
+    return codec.decoder_parts if isinstance(codec, Codec) else ()
+
+
+def _joined(images: list[Tensor], latents: Tensor) -> Tensor:
+    """One image is not copied; none is an empty tensor."""
+    if not images:
+        return latents.new_empty(0)
+    return torch.cat(images) if len(images) > 1 else images[0]
+
+
+def _is_known(module: Any) -> bool:
+    kind = type(module).__name__
+    if isinstance(module, nn.Conv2d):
+        side = module.kernel_size[0]
+        shape = module.kernel_size, module.padding, module.stride, module.dilation, module.padding_mode
+        return side in (1, 3) and shape == ((side, side), (side // 2, side // 2), (1, 1), (1, 1), "zeros")
+    if kind == "Attention":
+        return module.spatial_norm is None and type(module.processor).__name__ in PROCESSORS
+    if kind == "ResnetBlock2D" and (module.upsample is not None or module.downsample is not None):
+        return False
+    return isinstance(module, (nn.GroupNorm, *BY_PLACE)) or kind in OF_OTHERS
+
+
+@contextmanager
+def _over(ranks: Ranks, parts: Sequence[nn.Module], lengths: Sequence[int]) -> Iterator[None]:
+    """Modules of a decoder, each of which works over the rows of all ranks."""
+    replaced: list[nn.Module] = []
+
+    def replace(module: Any, forward: Forward) -> None:
+        module.__dict__["forward"] = forward
+        replaced.append(module)
+
+    try:
+        for part in parts:
+            for module in part.modules():
+                if isinstance(module, nn.GroupNorm):
+                    replace(module, _normed(module, ranks))
+                elif ranks.size == 1:
+                    continue
+                elif isinstance(module, nn.Conv2d) and module.kernel_size[0] > 1:
+                    replace(module, _convolved(module, ranks))
+                elif type(module).__name__ == "Attention":
+                    projected: Any = module
+                    for projection in (projected.to_k, projected.to_v):
+                        replace(projection, _of_all(projection, ranks, lengths))
+        yield
+    finally:
+        for module in replaced:
+            del module.__dict__["forward"]
+
+
+def _convolved(module: nn.Conv2d, ranks: Ranks) -> Forward:
+    """A convolution of 3 x 3 over the rows of all: that of one's own, to whose edges the neighbours' rows are added.
+
+    Rows travel while it is made, and no map is copied.
+    """
+
+    def beside(row: Tensor, at: int) -> Tensor:
+        weight = module.weight[:, :, at : at + 1]  # (C', C, 1, 3)
+        return functional.conv2d(row, weight, padding=(0, 1), groups=module.groups)
+
+    def forward(x: Tensor) -> Tensor:
+        arriving = ranks.edges(x[:, :, :1], x[:, :, -1:])  # (N, C, 1, W) each
+        out = functional.conv2d(x, module.weight, module.bias, padding=1, groups=module.groups)
+        above, below = arriving()
+        if above is not None:
+            out[:, :, :1] += beside(above, 0)
+        if below is not None:
+            out[:, :, -1:] += beside(below, 2)
+        return out
+
+    return forward
+
+
+def _normed(module: nn.GroupNorm, ranks: Ranks) -> Forward:
+    """A group norm whose moments are those of all ranks' places, joined in the order of ranks: the same bits on all of them."""
+    of_torch: Forward = module.forward
+
+    def forward(x: Tensor) -> Tensor:
+        if ranks.size == 1 and x.is_contiguous():
+            return of_torch(x)
+        count, mean, squares = _moments(x, module.num_groups)
+        mine = torch.stack([torch.full_like(mean, count), mean, squares])  # (3, N, G) fp64
+        counts, means, every = ranks.joined(mine.unsqueeze(0), [1] * ranks.size).unbind(1)  # (R, N, G) each
+        mean, squares = _pooled(counts, means, every)
+        deviation = (squares / counts.sum(dim=0) + module.eps).sqrt()  # (N, G)
+        each = module.num_channels // module.num_groups
+        scale = (1.0 / deviation).repeat_interleave(each, dim=1)  # (N, C)
+        if module.weight is not None:
+            scale = scale * module.weight
+        shift = -mean.repeat_interleave(each, dim=1) * scale
+        if module.bias is not None:
+            shift = shift + module.bias
+        shape = (*scale.shape, *[1] * (x.ndim - 2))
+        scale, shift = scale.to(x.dtype).view(shape), shift.to(x.dtype).view(shape)
+        return torch.addcmul(shift, x, scale, out=torch.empty_like(x))
+
+    return forward
+
+
+def _moments(x: Tensor, groups: int) -> tuple[int, Tensor, Tensor]:
+    """How many numbers of x (N, C, ...) a group has, their mean and the sum of their squares less it, (N, G) fp64 each.
+
+    Piece by piece, so that nothing of the size of x is made beside it.
+    """
+    dims = tuple(range(2, x.ndim))
+    length = max(1, AT_ONCE * x.shape[2] // x.numel())
+    counts, means, squares = [], [], []
+    for piece in torch.split(x, length, dim=2):
+        piece = piece.float()
+        mean = piece.mean(dim=dims, keepdim=True)
+        counts.append(piece[0, 0].numel())
+        means.append(mean.view(len(x), groups, -1))
+        squares.append((piece - mean).square_().sum(dim=dims).view(len(x), groups, -1))
+    mean, square = torch.stack(means).double(), torch.stack(squares).double()  # (pieces, N, G, C / G)
+    weight = torch.tensor(counts, dtype=torch.float64).view(-1, 1, 1, 1).expand_as(mean)
+    weight, mean, square = (part.movedim(3, 1).flatten(0, 1) for part in (weight, mean, square))  # (parts, N, G)
+    return sum(counts) * x.shape[1] // groups, *_pooled(weight, mean, square)
+
+
+def _pooled(counts: Tensor, means: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean, and sum of squares less it, of the numbers of all parts, (N, G) each, of those of each part, (parts, N, G) each."""
+    mean = (counts * means).sum(dim=0) / counts.sum(dim=0)
+    return mean, (squares + counts * (means - mean).square()).sum(dim=0)
+
+
+def _of_all(module: Any, ranks: Ranks, lengths: Sequence[int]) -> Forward:
+    """Keys, or values, of the places of all ranks: rows in order are tokens in order."""
+    of_rows: Forward = module.forward
+
+    def forward(x: Tensor) -> Tensor:
+        part = of_rows(x)  # (N, tokens of these rows, D)
+        each = part.shape[1] // lengths[ranks.rank]
+        return ranks.joined(part, [each * length for length in lengths], dim=1)
+
+    return forward

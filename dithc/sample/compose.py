@@ -21,6 +21,7 @@ from dithc.latents import Latents, open_codec
 from dithc.log import logger, problem, progress
 from dithc.parallel import Degrees, Team, Work, groups_of, least, rounds
 from dithc.runs import Manifest, digest, sha256_file
+from dithc.sample import reuse
 from dithc.sample.generate import Images
 from dithc.sample.job import Job
 from dithc.sample.network import describe, load_guide, load_network
@@ -67,6 +68,8 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
         return None
     numbers = _numbers(job, shards, meta=meta, ranks=group.size)
     if group.rank == 0:
+        if job.evaluation.cache is not None:
+            log.info(f"{job.evaluation.cache}: {reuse.said(numbers)}")
         shards.remove_leftovers()
         write_png(job.out.parent / "grid.png", grid(np.load(shards.path(0, kind="rgb"))))
         files = [entry for shard in range(shards.count) for entry in shards.read_sidecar(shard)["files"]]
@@ -219,6 +222,10 @@ def _write(
     begun: float,
 ) -> None:
     """Collects a shard on the first rank of its group, which writes it."""
+    more = {}
+    if isinstance(images, Images) and images.evaluation.cache is not None:
+        more = reuse.of_shard(images.tally, team)
+        images.tally.zero_()
     decoded = team.collected(torch.cat(parts) if parts else None, shards.indices(shard))  # (shard, C, H, W)
     if decoded is not None:
         shards.write(
@@ -227,6 +234,7 @@ def _write(
             rgb=images.codec.to_rgb(decoded),
             labels=images.labels(shards.indices(shard)),
             seconds=(time.monotonic() - begun) * team.members.size,
+            more=more,
         )
 
 
@@ -268,6 +276,7 @@ def _numbers(job: Job, shards: Shards, *, meta: dict[str, Any], ranks: int) -> d
         "at": chosen.at,
         "described": describe(chosen, step=meta["step"]),
         **({"split": chosen.real_split} if chosen.at == "codec" else _way(chosen, meta=meta)),
+        **reuse.numbers(chosen, (shards.read_sidecar(shard) for shard in range(shards.count))),
         "seed": chosen.seed,
         "codec": meta["codec"],
         "stretch": meta["stretch"],

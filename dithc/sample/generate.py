@@ -59,6 +59,7 @@ class Images:
         count: number of images.
         steps: of an image, of which `images` tells.
         shape: (Z, h, w) of a latent.
+        tally: (4), what a cache has saved so far, see `parallel.cache.Cached`.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Images:
         self.classes, self.objective, self.bf16 = classes, objective, bf16
         self.count, self.steps = evaluation.images, evaluation.steps
         self.shape = (model.config.in_channels, *model.config.size)
+        self.tally = torch.zeros(4, dtype=torch.float64)
 
     def labels(self, indices: Sequence[int]) -> list[int]:
         """The label of each image."""
@@ -86,15 +88,19 @@ class Images:
 
     def latents(self, indices: Sequence[int], *, on_step: OnStep | None = None) -> Tensor:
         """Samples of the reverse process, float32 (N, Z, h, w), scaled as in training."""
-        return self._sample(
-            self._predictor(self.model),
-            guide=self._predictor(self.guide) if self.guide is not None else None,
+        model = self._predictor(self.model)
+        guide = self._predictor(self.guide) if self.guide is not None else None
+        latents = self._sample(
+            model,
+            guide=guide,
             labels=torch.tensor(self.labels(indices)),
             noise=[generator_of(self.evaluation.seed, index) for index in indices],
             shape=self.shape,
             on_step=on_step,
             both=self.team.both,
         )
+        self.tally += model.tally if guide is None else model.tally + guide.tally
+        return latents
 
     def changed(self, **settings: Any) -> "Images":
         """The same network with other settings of the evaluation."""
@@ -183,7 +189,9 @@ class Images:
             on_step=on_step,
         )
 
-    def _predictor(self, model: DiT) -> Predictor:
-        team = self.team
+    def _predictor(self, model: DiT) -> Denoiser:
+        """A network for one batch, of whose steps it may keep something."""
+        team, cache = self.team, self.evaluation.cache
+        rows = team.rows if self.guide is None else ALONE.rows  # else each branch is a call of its own, of all its rows
         over = team.over(model.config.num_tokens)
-        return Denoiser(model, bf16=self.bf16, rows=team.rows, tokens=team.tokens, over=over)
+        return Denoiser(model, bf16=self.bf16, rows=rows, tokens=team.tokens, over=over, cache=cache)

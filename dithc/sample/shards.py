@@ -3,7 +3,7 @@
 Legend: n images of a shard; C bands, H, W image.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,7 @@ class Shards:
         rgb: npt.NDArray[np.uint8],
         labels: list[int],
         seconds: float,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         """Writes both arrays, then the sidecar.
 
@@ -89,6 +90,7 @@ class Shards:
             rgb: (n, 3, H, W), the display.
             labels: of each image.
             seconds: what making it took.
+            more: what else its sidecar is to say.
 
         Raises:
             UserError: an image is not finite, or the disk is full; finished shards are intact.
@@ -118,6 +120,7 @@ class Shards:
                 "files": [
                     {"path": path.name, "sha256": sha256_file(path), "bytes": path.stat().st_size} for path in arrays
                 ],
+                **(more or {}),
             }
             atomic_write(self.sidecar(shard), seal(said))
         except OSError as error:

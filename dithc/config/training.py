@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, SerializeAsAny, model_validator
 
 from dithc.config.base import Band, Count, Fraction, Gib, Name, Place, Positive, Rate, Seed, Settings, Size
+from dithc.config.caching import Cache as Cache
+from dithc.config.caching import Taylor
 from dithc.config.installed import InstalledSampler as InstalledSampler
 from dithc.config.installed import taking
 from dithc.config.learning import FAMILIES as FAMILIES
@@ -334,6 +336,9 @@ class Evaluation(Settings):
     guide: Literal["start"] | None = None
     """What guidance moves away from: start, the prediction without a label by the run's weights before its first step (of a
     fine-tuning: the pre-trained ones); none for that of the sampled weights."""
+    cache: Cache | None = None
+    """What of a call of the network is used at later ones in the place of computing it; images are then not exact, which stands
+    beside their score. none computes everything."""
     batch: Size = 32
     """Images sampled at once by one rank."""
     extractor: Name
@@ -418,6 +423,7 @@ class Evaluation(Settings):
                 raise ValueError(f"`guidance_interval` begins at {low} and ends before, at {high}")
             if self.guidance == 1.0:
                 raise ValueError("`guidance_interval` needs `guidance` other than 1: there is none to confine")
+        self._check_cache()
         if self.guide is not None:
             if self.guidance <= 1.0:
                 raise ValueError(
@@ -426,6 +432,25 @@ class Evaluation(Settings):
             if self.at in ("start", "untrained", "codec"):
                 raise ValueError(f"`guide: {self.guide}` needs weights that were trained since; `at` is {self.at}")
         return self
+
+    def _check_cache(self) -> None:
+        if self.cache is None:
+            return
+        if self.at == "codec":
+            raise ValueError("`cache` is of calls of a network, and `at` is codec: leave it out")
+        if self.windows is not None:
+            raise ValueError(
+                "`cache` compares each call with the ones before, and those of `windows` differ: leave one out"
+            )
+        if self.guidance_interval is not None:
+            raise ValueError(
+                "`cache` compares each call with the ones before, and with `guidance_interval` some have no branch without a "
+                "label: leave one of both out"
+            )
+        if isinstance(self.cache, Taylor) and self.sampler == "heun":
+            raise ValueError(
+                "`cache` taylor extrapolates over timesteps, and heun is twice at each: take `kind: first-block`, or euler"
+            )
 
     def _visits(self, times: list[int]) -> None:
         """The sampler can take these times."""

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from dithc.config.caching import FirstBlock, Taylor
 from dithc.hcops import part, vector
 from dithc.log import problem
 from dithc.model import DiT
+from dithc.parallel.cache import cache_of
 from dithc.parallel.ranks import Ranks, cut, starts
 
 ALONE = Ranks()
@@ -33,6 +35,7 @@ class Denoiser:
         rows: Ranks = ALONE,
         tokens: Ranks = ALONE,
         over: part.Across | None = None,
+        cache: FirstBlock | Taylor | None = None,
     ) -> None:
         """Takes what is cut.
 
@@ -42,10 +45,17 @@ class Denoiser:
             rows: who share the rows of a batch; each has all tokens of its rows, or with `tokens` a part of them.
             tokens: who share the tokens of an image.
             over: their attention; None where there is one of them.
+            cache: what is used again across calls, which are then those of one sampling, each of the same rows at one timestep.
         """
         self.model = model
         self._bf16, self._rows, self._tokens, self._over = bf16, rows, tokens, over
         self._lengths = cut(model.config.num_tokens, tokens.size)
+        self._cache = cache_of(cache, tokens, num_tokens=model.config.num_tokens)
+
+    @property
+    def tally(self) -> Tensor:
+        """(4) fp64: what a cache saved here, see `cache.Cached`; zeros without one."""
+        return torch.zeros(4, dtype=torch.float64) if self._cache is None else self._cache.tally
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
@@ -63,7 +73,7 @@ class Denoiser:
             torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16),
             part.part_of(config.num_tokens, self._over),
         ):
-            if self._tokens.size == 1:
+            if self._tokens.size == 1 and self._cache is None:
                 output: Tensor = self.model(x, t, y)
                 return output.float()
             try:
@@ -86,8 +96,11 @@ class Denoiser:
         tokens = model.x_embedder(by_token[:, :, :, mine].flatten(3)) + model.pos_embed[:, mine]  # (n, t, D)
         c = model.t_embedder(t) + model.y_embedder(y)  # (n, D)
         with _rotated_from(model, mine):
-            for block in model.blocks:
-                tokens = block(tokens, c)
+            if self._cache is not None:
+                tokens = self._cache(list(model.blocks), tokens, c, float(t[0]))
+            else:
+                for block in model.blocks:
+                    tokens = block(tokens, c)
         patches: Tensor = model.final_layer(tokens, c)
         return patches
 

@@ -246,6 +246,8 @@ class EvaluationFacts:
     guide: str | None
     real_split: str
     ema: float | None = None
+    cache: str | None = None
+    blocks: list[int] | None = None
     images: int | None = None
     images_per_second: float | None = None
     network_evaluations: int | None = None
@@ -263,7 +265,15 @@ class EvaluationFacts:
         order = f", order {self.order}" if self.order is not None else ""
         times = ", chosen times" if self.times is not None else ""
         scaling = f", epsilon scaling {self.epsilon_scaling:g}" if self.epsilon_scaling else ""
-        return f"{self.sampler} {self.steps}{order}{times}{scaling}"
+        return f"{self.sampler} {self.steps}{order}{times}{scaling}{self.reused}"
+
+    @property
+    def reused(self) -> str:
+        """By which cache images were made, in words; empty where they are exact."""
+        if self.cache is None:
+            return ""
+        share = f", {self.blocks[0] / self.blocks[1]:.0%} of the blocks run" if self.blocks else ""
+        return f", {self.cache} (not exact{share})"
 
     @property
     def guided(self) -> str:

@@ -23,7 +23,7 @@ OF_ONE_MAKING = frozenset(
     {
         *("seconds", "training_seconds", "seconds_per_step_median", "exposed_seconds_median", "stall_seconds_median"),
         *("overlap_fraction_median", "images_per_second", "peak_rss_bytes", "fast_peak_bytes", "loaded_bytes_median"),
-        *("offloaded_bytes_median", "ranks", "threads", "extracted", "reused"),
+        *("offloaded_bytes_median", "ranks", "threads", "extracted", "reused", "seconds_saved"),
     }
 )
 CURVES_FILE = "curves.json"  # likewise: spectra, histograms and correlations of both sides, which the report draws
@@ -146,6 +146,10 @@ class Sample(TypedDict, total=False):
     guidance_channels: str
     guidance_interval: Interval | None
     guide: str | None
+    cache: dict[str, Any]
+    exact: bool
+    blocks: list[Count]
+    seconds_saved: float
     seed: Count
     step: Count | None
     dtype: str

@@ -26,7 +26,17 @@ COARSE_RULE = 2  # which files of a Sentinel-2 product are read for grids of mor
 SPLIT_YOUNGER = {"cell_m", "buffer_m", "duplicates"}
 CODEC_YOUNGER = {"equivariance", "latent_noise"}
 EXTRACTOR_YOUNGER = {"defects"}
-EVALUATION_YOUNGER = {"order", "times", "epsilon_scaling", "guidance_interval", "guide", "ema", "size", "windows"}
+EVALUATION_YOUNGER = {
+    "order",
+    "times",
+    "epsilon_scaling",
+    "guidance_interval",
+    "guide",
+    "ema",
+    "size",
+    "windows",
+    "cache",
+}
 COMPARISON_YOUNGER = {"metrics", "triplets"}
 EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch", *COMPARISON_YOUNGER}
 # Of no effect on what a codec gives back.
@@ -155,6 +165,8 @@ def _sample(experiment: Experiment, name: str) -> dict[str, Any]:
         spec["windows"] = evaluation.windows.model_dump(mode="json")
     if isinstance(evaluation.sampler, training.InstalledSampler):
         spec["sampler"] = _brought(evaluation.sampler)
+    if evaluation.cache is not None:
+        spec["cache"] = evaluation.cache.model_dump(mode="json")
     return spec if evaluation.ema is None else spec | {"snapshots": experiment.snapshots_of(evaluation)}
 
 

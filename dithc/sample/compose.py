@@ -20,6 +20,7 @@ from dithc.latents import Latents, open_codec
 from dithc.log import logger, problem, progress
 from dithc.parallel import Team, groups_of
 from dithc.runs import Manifest, digest, sha256_file
+from dithc.sample import reuse
 from dithc.sample.choices import chosen_degrees
 from dithc.sample.generate import Images
 from dithc.sample.job import Job
@@ -73,6 +74,8 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
         return None
     numbers = _numbers(job, shards, meta=meta, ranks=group.size)
     if group.rank == 0:
+        if job.evaluation.cache is not None:
+            log.info(f"{job.evaluation.cache}: {reuse.said(numbers)}")
         shards.remove_leftovers()
         shown = np.load(shards.path(0, kind="rgb")) if scenes is None else picture(shards)
         write_png(job.out.parent / "grid.png", grid(shown))
@@ -228,6 +231,10 @@ def _write(
         (latent,) = parts[0]  # (Z, h, w)
         write_scene(shards, shard, scenes, latent, begun=begun)
         return
+    more = {}
+    if isinstance(images, Images) and images.evaluation.cache is not None:
+        more = reuse.of_shard(images.tally, team)
+        images.tally.zero_()
     decoded = team.collected(torch.cat(parts) if parts else None, shards.indices(shard))  # (shard, C, H, W)
     if decoded is not None:
         shards.write(
@@ -236,6 +243,7 @@ def _write(
             rgb=images.codec.to_rgb(decoded),
             labels=images.labels(shards.indices(shard)),
             seconds=(time.monotonic() - begun) * team.members.size,
+            more=more,
         )
 
 
@@ -281,6 +289,7 @@ def _numbers(job: Job, shards: Shards, *, meta: dict[str, Any], ranks: int) -> d
         "at": chosen.at,
         "described": describe(chosen, step=meta["step"]),
         **({"split": chosen.real_split} if chosen.at == "codec" else _way(chosen, meta=meta)),
+        **reuse.numbers(chosen, (shards.read_sidecar(shard) for shard in range(shards.count))),
         "seed": chosen.seed,
         "codec": meta["codec"],
         "stretch": meta["stretch"],

@@ -73,6 +73,7 @@ class Images:
         steps: of an image, of which `images` tells.
         shape: (Z, h, w) of a latent.
         grid: of the windows of a scene; None for images of the network's own size.
+        tally: (4), what a cache has saved so far, see `parallel.cache.Cached`.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Images:
         self.grid = self._grid()
         self.shape = (model.config.in_channels, *(self.grid.size if self.grid else model.config.size))
         self._windows: windows.Windows | None = None
+        self.tally = torch.zeros(4, dtype=torch.float64)
 
     def labels(self, indices: Sequence[int]) -> list[int]:
         """The label of each image."""
@@ -104,9 +106,10 @@ class Images:
     def latents(self, indices: Sequence[int], *, on_step: OnStep | None = None) -> Tensor:
         """Samples of the reverse process, float32 (N, Z, h, w), scaled as in training."""
         seed, is_scene = self.evaluation.seed, self.grid is not None
+        model = self._predictor(self.model)
         guide = self._predictor(self.guide) if self.guide is not None else None
-        return self._sample(
-            self._predictor(self.model),
+        latents = self._sample(
+            model,
             guide=guide,
             labels=torch.tensor(self.labels(indices)),
             noise=noise_by_place(seed, indices, self.shape)
@@ -116,6 +119,10 @@ class Images:
             on_step=on_step,
             both=ALONE.both if is_scene else self.team.both,  # of a scene all ranks share the windows of either network
         )
+        for network in (model, guide):
+            if isinstance(network, Denoiser):
+                self.tally += network.tally
+        return latents
 
     def changed(self, **settings: Any) -> "Images":
         """The same network with other settings of the evaluation."""
@@ -251,12 +258,14 @@ class Images:
         """Latents to images, by the team as it is at the first of them."""
         return self.team.decoding(self.codec, by_rows=self._parallel_vae)
 
-    def _predictor(self, model: DiT) -> Predictor:
+    def _predictor(self, model: DiT) -> Denoiser | windows.Windows:
+        """A network for one batch, of whose steps it may keep something."""
         team = self.team
         over = team.over(model.config.num_tokens)
         # Of images with a guide each of two ranks calls one network on all rows.
         rows = team.rows if self.guide is None or self.grid is not None else ALONE.rows
-        denoiser = Denoiser(model, bf16=self.bf16, rows=rows, tokens=team.tokens, over=over)
+        cache = self.evaluation.cache
+        denoiser = Denoiser(model, bf16=self.bf16, rows=rows, tokens=team.tokens, over=over, cache=cache)
         if self.grid is None:
             return denoiser
         of_scene = windows.Windows(denoiser, self.grid, batch=self.evaluation.batch * rows.size)

@@ -3,7 +3,7 @@
 Legend: n images of a shard; C bands, H, W image.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,7 @@ class Shards:
         rgb: npt.NDArray[np.uint8],
         labels: list[int],
         seconds: float,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         """Writes both arrays, then the sidecar.
 
@@ -91,6 +92,7 @@ class Shards:
             rgb: (n, 3, H, W), the display.
             labels: of each image.
             seconds: what making it took.
+            more: what else its sidecar is to say.
 
         Raises:
             UserError: an image is not finite, or the disk is full; finished shards are intact.
@@ -105,7 +107,7 @@ class Shards:
             for path, array in arrays.items():
                 with replacing(path) as temporary, temporary.open("wb") as file:
                     np.save(file, array)
-            self.say(shard, shape=images.shape[1:], labels=labels, seconds=seconds)
+            self.say(shard, shape=images.shape[1:], labels=labels, seconds=seconds, **(more or {}))
         except OSError as error:
             raise self.unwritten(shard, error) from error
 

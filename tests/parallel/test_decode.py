@@ -53,7 +53,8 @@ from dithc import diffusion
 from dithc.comm import ranks
 from dithc.config import training
 from dithc.model import DiT
-from dithc.parallel import Degrees, Ranks, Team, decode
+from dithc.parallel import Degrees, Team, decode
+from dithc.parallel.ranks import Ranks
 from dithc.parallel.ranks import cut
 from dithc.sample.generate import ALONE, Images
 

@@ -82,8 +82,8 @@ with ranks(n) as group:
 )
 
 
-def said_by(program: str, ranks: int, folder) -> list[dict]:
-    done = on_ranks(program, ranks=ranks, given=None, folder=folder)
+def said_by(program: str, ranks: int, folder, *, given: object = None) -> list[dict]:
+    done = on_ranks(program, ranks=ranks, given=given, folder=folder)
     assert done.returncode == 0, done.stderr
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("said "))
     return json.loads(line.removeprefix("said "))

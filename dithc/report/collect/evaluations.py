@@ -51,6 +51,8 @@ def evaluation_facts(
         files=_files(experiment, results, name) if samples else None,
         curves=read_json(curves) if compared and (curves := compared.file(outcome.CURVES_FILE)) else None,
         sampler=str(settings.sampler),
+        cache=str(settings.cache) if settings.cache is not None else None,
+        blocks=numbers.get("blocks"),
         **{key: getattr(settings, key) for key in (*same, *guided)},
     )
 

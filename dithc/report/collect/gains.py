@@ -20,6 +20,7 @@ SAME = {
     "guidance",
     "guidance_channels",
     "guidance_interval",
+    "cache",
     "seed",
 }
 SAME_NUMBERS = ("set_hash_real", "n_real", "sha256", "resize", "stretch", "seed")

@@ -1,0 +1,188 @@
+"""Caches across the steps of a sampling: what the blocks of a network added at a call is used at others, where they are not run.
+
+Every row of a batch is treated by itself, from its own tokens: neither the rows beside it nor how rows and tokens are cut among
+ranks change a bit of it (but for a ring, whose sums round otherwise). What is kept stays on the rank that made it; of each row
+that are two streams of tokens (first-block), or one more than the order (taylor).
+
+Legend: N rows of a batch; t tokens of this rank, T of an image, D width.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from dithc.config.caching import FirstBlock, Taylor
+from dithc.log import problem
+from dithc.parallel.ranks import Ranks, cut
+
+Block = Callable[[Tensor, Tensor], Tensor]
+"""(tokens (N, t, D), condition (N, D)) -> tokens (N, t, D)."""
+
+
+class Cached:
+    """The run of a network's blocks in one sampling, not all of them at every call; a sampling that begins takes a new one.
+
+    Attributes:
+        tally: (4) fp64: times that a row went through a block, how many they were without a cache (both counted by the first of
+            the ranks that share tokens), seconds in blocks, and seconds beside them.
+    """
+
+    def __init__(self, tokens: Ranks, *, num_tokens: int) -> None:
+        """Takes who share the tokens of an image, and T."""
+        self.tally = torch.zeros(4, dtype=torch.float64)
+        self._ranks, self._lengths = tokens, cut(num_tokens, tokens.size)
+        self._rows: int | None = None
+
+    def __call__(self, blocks: Sequence[Block], tokens: Tensor, c: Tensor, time: float) -> Tensor:
+        """What all blocks, or what is kept of them, make of a batch; each call has the same rows in the same order.
+
+        Args:
+            blocks: of the network.
+            tokens: (N, t, D), embedded.
+            c: (N, D).
+            time: the timestep, of all rows.
+
+        Returns:
+            (N, t, D).
+
+        Raises:
+            UserError: other rows than before, or (taylor) the timestep of the call before.
+        """
+        if self._rows not in (None, len(tokens)):
+            raise problem(
+                "rows of a network's call in a sampling with a cache",
+                got=f"{len(tokens)}, {self._rows} before",
+                expected="the same rows at every call: each is compared with itself",
+                remedy="leave out the cache, or what changes them (`guidance_interval`, a sampler that does)",
+            )
+        self._rows, begun, before = len(tokens), perf_counter(), float(self.tally[2])
+        out = self._made(blocks, tokens, c, time)
+        if self._ranks.rank == 0:
+            self.tally[1] += len(tokens) * len(blocks)
+        self.tally[3] += perf_counter() - begun - (float(self.tally[2]) - before)
+        return out
+
+    def _made(self, blocks: Sequence[Block], tokens: Tensor, c: Tensor, time: float) -> Tensor:
+        raise NotImplementedError
+
+    def _run(self, blocks: Sequence[Block], tokens: Tensor, c: Tensor) -> Tensor:
+        begun = perf_counter()
+        for block in blocks:
+            tokens = block(tokens, c)
+        self.tally[2] += perf_counter() - begun
+        if self._ranks.rank == 0:
+            self.tally[0] += len(tokens) * len(blocks)
+        return tokens
+
+
+class ByFirstBlock(Cached):
+    """See `config.caching.FirstBlock`. Rows whose other blocks are to be run go through them together."""
+
+    def __init__(self, settings: FirstBlock, tokens: Ranks, *, num_tokens: int) -> None:
+        super().__init__(tokens, num_tokens=num_tokens)
+        self._threshold = settings.threshold
+        self._added = self._rest = torch.empty(0)  # (N, t, D) each, of the first block and of the others
+
+    def _made(self, blocks: Sequence[Block], tokens: Tensor, c: Tensor, time: float) -> Tensor:
+        first = self._run(blocks[:1], tokens, c)
+        added = (first - tokens).float()
+        chosen = self._changed(added)
+        if len(chosen) == len(tokens):
+            out = self._run(blocks[1:], first, c)
+            self._added, self._rest = added, (out - first).float()
+            return out
+        out = (first + self._rest).to(first.dtype)
+        if chosen:
+            rows = torch.tensor(chosen)
+            found = self._run(blocks[1:], first[rows], c[rows])
+            self._added[rows], self._rest[rows] = added[rows], (found - first[rows]).float()
+            out[rows] = found
+        return out
+
+    def _changed(self, added: Tensor) -> list[int]:
+        """The rows whose first block adds (N, t, D) something else than when the others were run last; the same on all ranks.
+
+        Of each token one sum travels, and those are summed up as if exactly (`fsum`): so where tokens are cut decides nothing.
+        """
+        if len(self._added) == 0:
+            return list(range(len(added)))
+        of_token = [part.abs().sum(dim=2) for part in (added - self._added, self._added)]  # (N, t) each
+        sums = self._ranks.joined(torch.stack(of_token, dim=2), self._lengths, dim=1)  # (N, T, 2)
+        moved, before = ([math.fsum(row) for row in part.tolist()] for part in sums.unbind(2))
+        return [row for row in range(len(added)) if not moved[row] < self._threshold * before[row]]
+
+
+@dataclass(frozen=True)
+class _Node:
+    """What all blocks added (N, t, D) at a call, and its timestep."""
+
+    call: int
+    time: float
+    added: Tensor
+
+
+class ByTaylor(Cached):
+    """See `config.caching.Taylor`.
+
+    A polynomial through points that lie close together goes astray soon behind them: of the warm-up, calls are kept that are an
+    interval apart, and the newest.
+    """
+
+    def __init__(self, settings: Taylor, tokens: Ranks, *, num_tokens: int) -> None:
+        super().__init__(tokens, num_tokens=num_tokens)
+        self._settings, self._calls = settings, 0
+        self._nodes: list[_Node] = []  # newest first
+
+    def _made(self, blocks: Sequence[Block], tokens: Tensor, c: Tensor, time: float) -> Tensor:
+        call, chosen = self._calls, self._settings
+        self._calls += 1
+        if call >= chosen.warmup_steps and (call - chosen.warmup_steps + 1) % chosen.interval:
+            weights = lagrange([node.time for node in self._nodes], time)
+            added = self._nodes[0].added * weights[0]
+            for node, weight in zip(self._nodes[1:], weights[1:], strict=True):
+                added += node.added * weight
+            return (tokens + added).to(tokens.dtype)
+        out = self._run(blocks, tokens, c)
+        if chosen.interval > 1:
+            self._keep(_Node(call, time, (out - tokens).float()))
+        return out
+
+    def _keep(self, node: _Node) -> None:
+        if self._nodes and self._nodes[0].time == node.time:
+            raise problem(
+                "timesteps of a sampling with a taylor cache",
+                got=f"{node.time:g} twice",
+                expected="another one at each call, over which is extrapolated",
+                remedy="take a sampler of one evaluation a step, or the cache first-block",
+            )
+        older = self._nodes
+        if len(older) > 1 and older[0].call - older[1].call < self._settings.interval:
+            older = older[1:]
+        self._nodes = [node, *older][: self._settings.order + 1]
+
+
+def lagrange(nodes: Sequence[float], place: float) -> list[float]:
+    """How values at distinct nodes weigh in the polynomial through them, at a place."""
+    return [
+        math.prod((place - other) / (node - other) for j, other in enumerate(nodes) if j != i)
+        for i, node in enumerate(nodes)
+    ]
+
+
+def cache_of(settings: FirstBlock | Taylor | None, tokens: Ranks, *, num_tokens: int) -> Cached | None:
+    """The cache of one sampling by one network; None where there is to be none.
+
+    Args:
+        settings: of the evaluation.
+        tokens: who share the tokens of an image.
+        num_tokens: T.
+    """
+    if settings is None:
+        return None
+    if isinstance(settings, FirstBlock):
+        return ByFirstBlock(settings, tokens, num_tokens=num_tokens)
+    return ByTaylor(settings, tokens, num_tokens=num_tokens)

@@ -1,0 +1,56 @@
+"""What a cache across steps saved of a sampling: kept beside each shard, summed up for the manifest.
+
+Legend: N images of a shard; saved seconds are of ranks: what the work left out would have taken at the measured pace of the work
+done, less what the cache itself took.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from dithc.config import training
+from dithc.parallel import Team
+
+KEY = "cache"  # of a shard's sidecar
+
+
+def of_shard(tally: Tensor, team: Team) -> dict[str, Any]:
+    """What a shard's sidecar says, the same on all ranks that made it; all of them call it.
+
+    Args:
+        tally: (4) of this rank, see `parallel.cache.Cached`.
+        team: those who made the shard.
+    """
+    made, whole, seconds, beside = team.members.sum_(tally.float()).tolist()  # whole numbers below 2^24 are exact
+    saved = seconds * (whole - made) / made - beside if made else 0.0
+    return {KEY: {"blocks": [round(made), round(whole)], "seconds_saved": round(saved, 3)}}
+
+
+def numbers(chosen: training.Evaluation, sidecars: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a manifest says of a cache; nothing without one.
+
+    Args:
+        chosen: the evaluation.
+        sidecars: of all shards.
+    """
+    if chosen.cache is None:
+        return {}
+    found = [sidecar[KEY] for sidecar in sidecars]
+    return {
+        "cache": chosen.cache.model_dump(mode="json"),
+        "exact": False,
+        "blocks": [sum(one["blocks"][place] for one in found) for place in (0, 1)],
+        "seconds_saved": round(sum(one["seconds_saved"] for one in found), 3),
+    }
+
+
+def said(numbers: Mapping[str, Any]) -> str:
+    """Numbers of a sampling with a cache, in words."""
+    made, whole = numbers["blocks"]
+    saved, seconds = numbers["seconds_saved"], numbers["seconds"]
+    times = (seconds + saved) / seconds if seconds else 1.0
+    return (
+        f"{made:,} of {whole:,} runs of a block made ({made / whole:.0%}), {saved:.1f} s of ranks saved ({times:.2f} times as "
+        "fast); images are not exact"
+    )

@@ -1,0 +1,92 @@
+"""Samplings with a cache across steps: what their manifest says, and that ranks which share branches change nothing."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from dithc.comm import Group
+from dithc.runs import Manifest
+from dithc.sample import sample
+from tests.parallel.test_denoise import NETWORK, said_by
+from tests.ranks import needs_launcher
+
+OF_CACHE = {"cache", "exact", "blocks", "seconds_saved"}
+
+
+def images(job) -> np.ndarray:
+    return np.load(job.out.parent / "shard-00000.npy")
+
+
+def test_manifest_says_what_was_not_computed(job, caplog) -> None:
+    kept = {"sampler": "ddim", "steps": 9}
+    plain = sample(job("plain", **kept), Group())
+    assert plain is not None
+    assert OF_CACHE.isdisjoint(plain)
+    settings = {"kind": "taylor", "interval": 3, "order": 1, "warmup_steps": 2}
+    one = job("cached", cache=settings, batch=4, **kept)
+    with caplog.at_level(logging.INFO):
+        found = sample(one, Group())
+    assert found is not None
+    assert (found["cache"], found["exact"], found["network_evaluations"]) == (settings, False, 18)
+    assert found["blocks"] == [2 * 2 * 6 * 4, 2 * 2 * 6 * 9]  # blocks, branches, images; of 9 calls 0, 1, 4, 7
+    assert "96 of 216 runs of a block made (44%)" in caplog.text
+    assert "not exact" in caplog.text
+    assert np.abs(images(one).astype(float) - images(job("plain"))).max() > 0
+    read = Manifest.read(one.out, stage="sample")
+    assert read.numbers["blocks"] == [96, 216]
+    assert read.numbers["seconds_saved"] == found["seconds_saved"]
+    assert "seconds_saved" not in one.out.read_text()  # a time: of one making, in the document beside it
+    again = sample(one, Group())
+    assert again is not None
+    assert again["blocks"] == [96, 216]
+    nothing = {"kind": "first-block", "threshold": 0.0}
+    sample(job("nothing", cache=nothing, **kept), Group())
+    assert np.array_equal(images(job("nothing")), images(job("plain")))
+
+
+BRANCHES = (
+    NETWORK
+    + """
+from types import SimpleNamespace
+import numpy as np
+from dithc.config import training
+from dithc.diffusion import Objective
+from dithc.parallel import groups_of
+from dithc.sample.generate import Images
+CACHES = (None, {"kind": "first-block", "threshold": 1.4}, {"kind": "taylor", "warmup_steps": 2})
+with ranks(2) as group:
+    codec = SimpleNamespace(bound=1.0, decode=lambda x: x)
+    degrees = Degrees(cfg=2)
+    said = []
+    for guide in (None, "start"):
+        for cache in CACHES:
+            settings = {"run": "a", "extractor": "x", "sampler": "ddim", "steps": 8, "guidance": 1.5}
+            evaluation = training.Evaluation(**settings, guide=guide, cache=cache)
+            given = {"classes": np.arange(10), "objective": Objective.of(training.Objective()), "bf16": False}
+            other = network({"mlp": "swiglu"}) if guide else None
+            one = Images(network({}), codec, evaluation=evaluation, guide=other, **given)
+            alone = one.latents(range(3))
+            made = one.tally.clone()
+            one.team, one.tally = Team.of(group, degrees, groups_of(degrees, ranks=2)), torch.zeros(4).double()
+            exact = torch.equal(one.latents(range(3)), alone)
+            counts = one.team.members.sum_(one.tally.float())[:2].tolist()
+            said.append([exact, counts == made[:2].tolist(), made[0].item() / max(1, made[1].item())])
+    everybody = group.gather_objects(said)
+    if group.rank == 0:
+        print("said " + json.dumps([found for said in everybody for found in said]))
+"""
+)
+
+
+@pytest.mark.sampled("several ranks")
+@pytest.mark.slow
+@pytest.mark.mpi
+@needs_launcher
+def test_branches_on_two_ranks_give_the_images_of_one(tmp_path) -> None:
+    found = said_by(BRANCHES, 2, tmp_path)
+    assert [one[:2] for one in found] == [[True, True]] * 12
+    shares = [made for _, _, made in found[:6]]
+    assert shares[::3] == [0, 0]
+    assert shares[2::3] == [0.5, 0.5]  # of 8 calls 0, 1, 4, 7
+    assert all(1 / 3 < made < 1 for made in shares[1::3])

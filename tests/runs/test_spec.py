@@ -153,6 +153,12 @@ def test_samples_of_a_length_say_of_which_checkpoints_they_are_made() -> None:
     assert made(ema=0.07, at=20)["snapshots"] == [10, 20]
     assert {"ema", "snapshots"}.isdisjoint(made())
     assert digest(made()) == "0a2fc04eb09b"
+    # A cache across steps decides images, with all of its settings; without one nothing is said of it.
+    assert made(cache=None) == made()
+    known = {"kind": "taylor", "interval": 3, "order": 1, "warmup_steps": 3}
+    assert made(cache={"kind": "taylor"}) == made() | {"cache": known}
+    assert made(cache={"kind": "first-block", "threshold": 0.2})["cache"] == {"kind": "first-block", "threshold": 0.2}
+    assert made(at="untrained", cache={"kind": "taylor", "order": 2}) != made(at="untrained", cache={"kind": "taylor"})
 
 
 def codec_spec(stage: str, name: str, **settings: Any) -> dict[str, Any]:

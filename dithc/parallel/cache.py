@@ -15,7 +15,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from dithc.config.caching import FirstBlock, Taylor
+from dithc.config import training
 from dithc.log import problem
 from dithc.parallel.ranks import Ranks, cut
 
@@ -82,7 +82,7 @@ class Cached:
 class ByFirstBlock(Cached):
     """See `config.caching.FirstBlock`. Rows whose other blocks are to be run go through them together."""
 
-    def __init__(self, settings: FirstBlock, tokens: Ranks, *, num_tokens: int) -> None:
+    def __init__(self, settings: training.FirstBlock, tokens: Ranks, *, num_tokens: int) -> None:
         super().__init__(tokens, num_tokens=num_tokens)
         self._threshold = settings.threshold
         self._added = self._rest = torch.empty(0)  # (N, t, D) each, of the first block and of the others
@@ -132,7 +132,7 @@ class ByTaylor(Cached):
     interval apart, and the newest.
     """
 
-    def __init__(self, settings: Taylor, tokens: Ranks, *, num_tokens: int) -> None:
+    def __init__(self, settings: training.Taylor, tokens: Ranks, *, num_tokens: int) -> None:
         super().__init__(tokens, num_tokens=num_tokens)
         self._settings, self._calls = settings, 0
         self._nodes: list[_Node] = []  # newest first
@@ -173,7 +173,9 @@ def lagrange(nodes: Sequence[float], place: float) -> list[float]:
     ]
 
 
-def cache_of(settings: FirstBlock | Taylor | None, tokens: Ranks, *, num_tokens: int) -> Cached | None:
+def cache_of(
+    settings: training.FirstBlock | training.Taylor | None, tokens: Ranks, *, num_tokens: int
+) -> Cached | None:
     """The cache of one sampling by one network; None where there is to be none.
 
     Args:
@@ -183,6 +185,6 @@ def cache_of(settings: FirstBlock | Taylor | None, tokens: Ranks, *, num_tokens:
     """
     if settings is None:
         return None
-    if isinstance(settings, FirstBlock):
+    if isinstance(settings, training.FirstBlock):
         return ByFirstBlock(settings, tokens, num_tokens=num_tokens)
     return ByTaylor(settings, tokens, num_tokens=num_tokens)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from dithc.config.caching import FirstBlock, Taylor
+from dithc.config import training
 from dithc.hcops import part, vector
 from dithc.log import problem
 from dithc.model import DiT
@@ -35,7 +35,7 @@ class Denoiser:
         rows: Ranks = ALONE,
         tokens: Ranks = ALONE,
         over: part.Across | None = None,
-        cache: FirstBlock | Taylor | None = None,
+        cache: training.FirstBlock | training.Taylor | None = None,
     ) -> None:
         """Takes what is cut.
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from dithc import diffusion, native
 from dithc.config import training
-from dithc.config.caching import FirstBlock, Taylor
 from dithc.log import UserError
 from dithc.model import DiT
-from dithc.parallel import Denoiser, Ranks
+from dithc.parallel import Denoiser
+from dithc.parallel.ranks import Ranks
 from dithc.parallel.cache import ByFirstBlock, Cached, cache_of, lagrange
 from tests.parallel.test_denoise import NETWORK, said_by
 from tests.ranks import needs_launcher
@@ -33,11 +33,14 @@ def sampled(denoiser, rows=slice(None)):
     return torch.stack([denoiser(x[call], T[rows] * 0 + 600 - 0.1 * call, Y[rows]) for call in range(CALLS)])
 """
 )
-SOME: list[FirstBlock | Taylor] = [
-    FirstBlock(kind="first-block", threshold=0.1),
-    Taylor(kind="taylor", interval=3, order=2, warmup_steps=2),
+SOME: list[training.FirstBlock | training.Taylor] = [
+    training.FirstBlock(kind="first-block", threshold=0.1),
+    training.Taylor(kind="taylor", interval=3, order=2, warmup_steps=2),
 ]
-NOTHING = [FirstBlock(kind="first-block", threshold=0.0), Taylor(kind="taylor", interval=1, warmup_steps=1)]
+NOTHING = [
+    training.FirstBlock(kind="first-block", threshold=0.0),
+    training.Taylor(kind="taylor", interval=1, warmup_steps=1),
+]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +59,7 @@ def network(scope) -> DiT:
 @pytest.mark.parametrize("bf16", [False, True])
 def test_what_uses_nothing_again_has_the_bits_of_no_cache(network, scope, bf16) -> None:
     plain = scope["sampled"](Denoiser(network, bf16=bf16))
-    for settings in [*NOTHING, Taylor(kind="taylor", interval=3, warmup_steps=CALLS)]:
+    for settings in [*NOTHING, training.Taylor(kind="taylor", interval=3, warmup_steps=CALLS)]:
         cached = Denoiser(network, bf16=bf16, cache=settings)
         assert torch.equal(scope["sampled"](cached), plain)
         assert cached.tally[0] == cached.tally[1] == CALLS * 5 * 3
@@ -81,7 +84,7 @@ def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, scope, set
                 self._rest = self._rest.roll(1, 0)
             return super()._made(*given)
 
-    if isinstance(settings, FirstBlock):
+    if isinstance(settings, training.FirstBlock):
         wrong = Denoiser(network, cache=settings)
         wrong._cache = OfAnother(settings, Ranks(), num_tokens=network.config.num_tokens)
         assert not torch.equal(scope["sampled"](wrong), whole)
@@ -118,7 +121,7 @@ def walked(cache: Cached, block: Callable[[Tensor, Tensor], Tensor], times: list
 
 
 def taylor(**settings: Any) -> Cached:
-    made = cache_of(Taylor(kind="taylor", **settings), Ranks(), num_tokens=3)
+    made = cache_of(training.Taylor(kind="taylor", **settings), Ranks(), num_tokens=3)
     assert made is not None
     return made
 
@@ -184,7 +187,7 @@ def test_settings_that_do_not_go_with_a_cache_are_refused() -> None:
         return training.Evaluation.model_validate({"run": "a", "extractor": "x", **settings})
 
     one = {"kind": "taylor"}
-    assert made(cache=one).cache == Taylor(kind="taylor", interval=3, order=1, warmup_steps=3)
+    assert made(cache=one).cache == training.Taylor(kind="taylor", interval=3, order=1, warmup_steps=3)
     assert made().cache is None
     for wrong, said in (
         ({"cache": one, "sampler": "heun"}, "heun is twice at each"),
@@ -203,7 +206,7 @@ def test_settings_that_do_not_go_with_a_cache_are_refused() -> None:
 def test_samplers_and_guidance_go_with_a_cache(network, scope) -> None:
     """Both branches are rows of one call; heun calls twice at a timestep."""
 
-    def made(kind: str, cache: FirstBlock | Taylor | None) -> Tensor:
+    def made(kind: str, cache: training.FirstBlock | training.Taylor | None) -> Tensor:
         denoiser = Denoiser(network, cache=cache)
         if kind == "heun":
             flow = lambda x, t: denoiser(x, t, scope["Y"][: len(x)])[:, :4]  # noqa: E731
@@ -217,7 +220,7 @@ def test_samplers_and_guidance_go_with_a_cache(network, scope) -> None:
         plain = made(kind, None)
         torch.manual_seed(0)
         torch.testing.assert_close(made(kind, NOTHING[0]), plain, rtol=1e-4, atol=1e-4)
-        assert made(kind, FirstBlock(kind="first-block", threshold=10.0)).isfinite().all()
+        assert made(kind, training.FirstBlock(kind="first-block", threshold=10.0)).isfinite().all()
 
 
 ON_RANKS = (

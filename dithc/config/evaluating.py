@@ -1,0 +1,208 @@
+"""Settings of how a run is sampled and judged."""
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, SerializeAsAny, model_validator
+
+from dithc.config.base import Band, Fraction, Name, Seed, Settings, Size
+from dithc.config.caching import Cache, Taylor
+from dithc.config.installed import InstalledSampler, taking
+from dithc.config.learning import Length
+from dithc.config.scenes import LARGEST_SCENE, Windows, check_scene
+
+MOST_STEPS = 9_999_999  # of a training: file names have seven digits for them
+
+FLOW_SAMPLERS = ("euler", "heun")
+FLOW_START, LAST_TIMESTEP = 1000, 999  # the times of pure noise: of a flow, and of a noise schedule
+
+Metric = Literal["precision-recall", "density-coverage", "interval", "bands", "indices", "spectra"]
+OF_PIXELS = {"bands", "indices", "spectra"}
+
+
+BuiltInSampler = Literal["ddpm", "ddim", "dpm-solver", "unipc", "euler", "heun"]
+Sampler = Annotated[
+    BuiltInSampler | SerializeAsAny[InstalledSampler],
+    taking(InstalledSampler, get_args(BuiltInSampler), BuiltInSampler, bare=True),
+]
+
+
+class Evaluation(Settings):
+    """Samples of one run compared with real tiles."""
+
+    run: Name
+    """Run whose weights are sampled."""
+    at: Literal["final", "start", "untrained", "codec"] | Annotated[int, Field(ge=1, le=MOST_STEPS)] = "final"
+    """Weights after the last step; before the first (for a fine-tuning: the pre-trained ones); freshly initialised; or after a
+    step whose checkpoint is kept. codec: no samples, but real tiles as the codec gives them back, which is the best that samples
+    of it can look."""
+    weights: Literal["ema", "raw"] = "ema"
+    """Averaged or raw weights; recorded with the score."""
+    ema: Length | None = None
+    """Length of the average, such as 0.07, made of the two that the run keeps (`ema.lengths`) in all its kept checkpoints until
+    then; none for the average of `ema.decay`."""
+    images: int = Field(default=10000, ge=1, le=10**8)
+    """Number of generated images; of a scene (`windows`) one will do, of others two at least, which are compared."""
+    size: int | None = Field(default=None, ge=1, le=LARGEST_SCENE)
+    """Pixels of a side of an image, such as 4096; the size of the data set's tiles if not given. A larger one needs `windows`, or
+    a run on tiles of that size. A multiple of the codec's `factor`."""
+    windows: Windows | None = None
+    """How a network makes a scene larger than its tiles; none for images of their size. A scene is written by itself, by rows, as
+    are its GeoTIFF (`dithc export`); it has no score, since FID is of images as large as tiles."""
+    sampler: Sampler = "ddpm"
+    """Solver of the reverse process; euler and heun for runs whose `objective.predict` is flow, the others for all other runs.
+    One of an installed package by its name, or with settings of its own: `{kind: NAME, ...}`."""
+    order: Literal[1, 2, 3] | None = None
+    """Order of dpm-solver or unipc, 2 if not given; 3 takes ten steps and more to be the better one."""
+    steps: int = Field(default=250, ge=1, le=1000)
+    """Network evaluations an image (before guidance), all of which are used: heun takes two for an interval, and of an odd number
+    one for the last."""
+    times: list[Annotated[int, Field(ge=0, le=FLOW_START)]] | None = Field(default=None, min_length=1, max_length=1000)
+    """Timesteps of the training to visit, falling, as many as `steps`, such as `dithc search-sampler` finds; of euler and heun,
+    thousandths of time where intervals begin, from 1000: as many as `steps`, of heun half of that. Spread as suits the sampler if
+    not given."""
+    epsilon_scaling: float = Field(default=0.0, ge=-0.5, le=0.5)
+    """How much more noise is taken out than the network predicts: its noise counts 1 + this x (1 - time), where time is 1 at pure
+    noise and 0 at the image. `dithc search-sampler --epsilon-scaling` finds it for a network of one's own, some hundredths. Below
+    0 less is taken out, as Ning et al. (2024) do for networks that see too much of it."""
+    guidance: float = Field(default=1.0, ge=0.0, le=1000.0)
+    """Classifier-free guidance scale; 1 is none."""
+    guidance_channels: Literal["all", "first3"] = "all"
+    """Guide all latent channels, or the first three as the published DiT samples were made."""
+    guidance_interval: list[Fraction] | None = Field(default=None, min_length=2, max_length=2)
+    """Guide between these two timesteps alone, as shares of the training's: 0 is the least noise, 1 the most. Other steps cost
+    half; none to guide all."""
+    guide: Literal["start"] | None = None
+    """What guidance moves away from: start, the prediction without a label by the run's weights before its first step (of a
+    fine-tuning: the pre-trained ones); none for that of the sampled weights."""
+    cache: Cache | None = None
+    """What of a call of the network is used at later ones in the place of computing it; images are then not exact, which stands
+    beside their score. none computes everything."""
+    batch: Size = 32
+    """Images sampled at once by one rank."""
+    extractor: Name
+    """Feature extractor (section `extractors`)."""
+    real_split: Literal["train", "val", "test", "all"] = "all"
+    """Real tiles to compare with."""
+    real_images: int | None = Field(default=None, ge=2, le=10**8)
+    """Number of real tiles, chosen by the experiment's seed; all of the split if not given."""
+    metrics: list[Metric] = Field(default=[], max_length=len(get_args(Metric)))
+    """What is told beside FID and KID. Of features: precision-recall (3 neighbours), density-coverage (5), interval (95 %, of
+    FID). Of pixels in the units of the data set: bands (distance of each band's distribution, spectral angle, correlations),
+    indices (NDVI and NDWI), spectra (radial power of each band)."""
+    triplets: list[tuple[Band, Band, Band]] = Field(default=[], max_length=16)
+    """FID and KID of other bands than the display's, shown to the extractor as red, green and blue, such as [B12, B11, B04]; each
+    band goes from its low to its high of `scaling`, on both sides. Each takes as long as the features of the set."""
+    seed: Seed = 0
+    """Image i is made from (seed, i), whatever the number of ranks."""
+
+    @property
+    def num_times(self) -> int:
+        """How many `times` the sampler takes: heun makes two steps of an interval."""
+        return -(-self.steps // 2) if self.sampler == "heun" else self.steps
+
+    @property
+    def solves_flow(self) -> bool:
+        """Whether the sampler follows a velocity, and takes times of a flow."""
+        return (
+            self.sampler.predicts == "flow"
+            if isinstance(self.sampler, InstalledSampler)
+            else self.sampler in FLOW_SAMPLERS
+        )
+
+    @property
+    def sees_pixels(self) -> bool:
+        """Whether it asks for statistics of pixels in the units of the data set."""
+        return bool(OF_PIXELS & set(self.metrics))
+
+    @property
+    def triplet_names(self) -> list[str]:
+        """Its triplets as one word each."""
+        return ["+".join(triplet) for triplet in self.triplets]
+
+    @property
+    def searches_copies(self) -> bool:
+        """Whether images are generated by weights that have learnt, and compared with all that was learnt."""
+        return (
+            self.at not in ("codec", "untrained", "start")
+            and self.real_images is None
+            and self.real_split in ("train", "all")
+        )
+
+    @model_validator(mode="after")
+    def _once(self) -> "Evaluation":
+        for name, values in (("metrics", list[str](self.metrics)), ("triplets", self.triplet_names)):
+            if twice := sorted({value for value in values if values.count(value) > 1}):
+                raise ValueError(f"`{name}` has {', '.join(twice)} twice: leave one out")
+        return self
+
+    @model_validator(mode="after")
+    def _of_scenes(self) -> "Evaluation":
+        check_scene(self)
+        return self
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> "Evaluation":
+        if self.order is not None and self.sampler not in (
+            "dpm-solver",
+            "unipc",
+        ):  # nor of an installed one, which has settings
+            raise ValueError(f"`order` is of the samplers dpm-solver and unipc; `sampler` is {self.sampler}")
+        if self.times is not None:
+            self._visits(self.times)
+        if self.ema is not None and self.weights == "raw":
+            raise ValueError("`ema` is the length of an average, and `weights` is raw: leave one of both out")
+        if self.ema is not None and self.at in ("start", "untrained", "codec"):
+            raise ValueError(f"`ema` is of weights while they were trained, and `at` is {self.at}: leave it out")
+        if self.epsilon_scaling and self.at == "codec":
+            raise ValueError("`epsilon_scaling` is of predicted noise, and `at` is codec: leave it out")
+        if self.guidance_interval is not None:
+            low, high = self.guidance_interval
+            if low > high:
+                raise ValueError(f"`guidance_interval` begins at {low} and ends before, at {high}")
+            if self.guidance == 1.0:
+                raise ValueError("`guidance_interval` needs `guidance` other than 1: there is none to confine")
+        self._check_cache()
+        if self.guide is not None:
+            if self.guidance <= 1.0:
+                raise ValueError(
+                    f"`guide` needs `guidance` above 1, it is {self.guidance}: nothing is moved away from it"
+                )
+            if self.at in ("start", "untrained", "codec"):
+                raise ValueError(f"`guide: {self.guide}` needs weights that were trained since; `at` is {self.at}")
+        return self
+
+    def _check_cache(self) -> None:
+        if self.cache is None:
+            return
+        if self.at == "codec":
+            raise ValueError("`cache` is of calls of a network, and `at` is codec: leave it out")
+        if self.windows is not None:
+            raise ValueError(
+                "`cache` compares each call with the ones before, and those of `windows` differ: leave one out"
+            )
+        if self.guidance_interval is not None:
+            raise ValueError(
+                "`cache` compares each call with the ones before, and with `guidance_interval` some have no branch without a "
+                "label: leave one of both out"
+            )
+        if isinstance(self.cache, Taylor) and self.sampler == "heun":
+            raise ValueError(
+                "`cache` taylor extrapolates over timesteps, and heun is twice at each: take `kind: first-block`, or euler"
+            )
+
+    def _visits(self, times: list[int]) -> None:
+        """The sampler can take these times."""
+        if len(times) != self.num_times:
+            raise ValueError(
+                f"`times` are {len(times)} timesteps and `steps` is {self.steps}: give {self.sampler} {self.num_times}"
+            )
+        if times != sorted(set(times), reverse=True):
+            raise ValueError(f"`times` do not fall: {times}")
+        if self.solves_flow and (times[0] != FLOW_START or times[-1] == 0):
+            raise ValueError(
+                f"`times` of {self.sampler} begin at {FLOW_START}, which is noise, and end above 0: {times}; correct them"
+            )
+        if not self.solves_flow and times[0] > LAST_TIMESTEP:
+            raise ValueError(
+                f"`times` of {self.sampler} are less than or equal to {LAST_TIMESTEP}: {times}; correct them"
+            )

@@ -12,8 +12,8 @@ from dithc.config import training
 from dithc.log import UserError
 from dithc.model import DiT
 from dithc.parallel import Denoiser
-from dithc.parallel.ranks import Ranks
 from dithc.parallel.cache import ByFirstBlock, Cached, cache_of, lagrange
+from dithc.parallel.ranks import Ranks
 from tests.parallel.test_denoise import NETWORK, said_by
 from tests.ranks import needs_launcher
 

@@ -9,6 +9,7 @@ from dithc.config.caching import Cache, Taylor
 from dithc.config.installed import InstalledSampler, taking
 from dithc.config.learning import Length
 from dithc.config.scenes import LARGEST_SCENE, Windows, check_scene
+from dithc.config.staging import Pipefusion
 
 MOST_STEPS = 9_999_999  # of a training: file names have seven digits for them
 
@@ -77,6 +78,9 @@ class Evaluation(Settings):
     cache: Cache | None = None
     """What of a call of the network is used at later ones in the place of computing it; images are then not exact, which stands
     beside their score. none computes everything."""
+    pipefusion: Pipefusion | None = None
+    """Makes an image patch by patch, so that ranks which are stages of the network work at once; images are then not exact, which
+    stands beside their score. none for whole images."""
     batch: Size = 32
     """Images sampled at once by one rank."""
     extractor: Name
@@ -162,6 +166,7 @@ class Evaluation(Settings):
             if self.guidance == 1.0:
                 raise ValueError("`guidance_interval` needs `guidance` other than 1: there is none to confine")
         self._check_cache()
+        self._check_pipefusion()
         if self.guide is not None:
             if self.guidance <= 1.0:
                 raise ValueError(
@@ -188,6 +193,23 @@ class Evaluation(Settings):
         if isinstance(self.cache, Taylor) and self.sampler == "heun":
             raise ValueError(
                 "`cache` taylor extrapolates over timesteps, and heun is twice at each: take `kind: first-block`, or euler"
+            )
+
+    def _check_pipefusion(self) -> None:
+        if self.pipefusion is None:
+            return
+        if self.at == "codec":
+            raise ValueError("`pipefusion` is of calls of a network, and `at` is codec: leave it out")
+        if self.windows is not None:
+            raise ValueError(
+                "`pipefusion` keeps keys and values from call to call, and the calls of `windows` differ: leave one out"
+            )
+        if self.cache is not None:
+            raise ValueError("`pipefusion` and `cache` both take what is old, of blocks and within them: leave one out")
+        if self.guidance_interval is not None:
+            raise ValueError(
+                "`pipefusion` keeps keys and values from call to call, and with `guidance_interval` some calls have no branch "
+                "without a label: leave one of both out"
             )
 
     def _visits(self, times: list[int]) -> None:

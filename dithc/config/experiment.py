@@ -12,6 +12,7 @@ from dithc.config.datasets import SENTINEL2_BANDS, Dataset
 from dithc.config.machine import Machine
 from dithc.config.paper import Paper
 from dithc.config.scenes import check_size
+from dithc.config.staging import check_stages
 from dithc.config.training import (
     MOST_SNAPSHOTS,
     Evaluation,
@@ -118,6 +119,7 @@ class Experiment(Settings):
             check_size(
                 f"evaluations.{name}", evaluation, tile=dataset.tiles.size, factor=self.codecs[dataset.codec].factor
             )
+            self._staged(name, evaluation)
         if self.machine.launcher == "srun" and self.machine.ranks_per_node is None:
             raise ValueError("machine.launcher `srun` needs machine.ranks_per_node: its nodes are elsewhere")
         if self.machine.launcher == "none" and self.machine.ranks is not None and self.machine.ranks > 1:
@@ -148,6 +150,21 @@ class Experiment(Settings):
                 f"evaluations.{name}.guidance {evaluation.guidance} needs a run that saw dropped labels; "
                 f"runs.{evaluation.run}.label_dropout is 0"
             )
+
+    def _staged(self, name: str, evaluation: Evaluation) -> None:
+        """Stages and patches are no more than there are blocks, ranks and tokens."""
+        if evaluation.pipefusion is None:
+            return
+        run = self.runs[evaluation.run]
+        dataset = self.datasets[run.dataset]
+        side = dataset.tiles.size // self.codecs[dataset.codec].factor // run.model.patch
+        check_stages(
+            f"evaluations.{name}.pipefusion",
+            evaluation.pipefusion,
+            tokens=side**2,
+            depth=run.model.shape[1],
+            ranks=self.machine.ranks,
+        )
 
     def _known(self, key: str, name: str, section: object) -> None:
         assert isinstance(section, dict)

@@ -33,6 +33,7 @@ from dithc.config.learning import Optimizer as Optimizer
 from dithc.config.learning import Position as Position
 from dithc.config.learning import swiglu_width as swiglu_width
 from dithc.config.scenes import Windows as Windows
+from dithc.config.staging import Pipefusion as Pipefusion
 
 StrategyName = Literal["cftp", "dp", "dp+tp"]
 GradientPath = Literal["overlapped", "ddp"]

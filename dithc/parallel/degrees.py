@@ -22,6 +22,7 @@ class Degrees:
         shared: share the tokens of an image on one node, by keys and values in memory that all see.
         ulysses: share them by messages, each with all tokens for some heads while attention is made.
         ring: share them in sets of `ulysses` ranks that pass keys and values on; rounds otherwise than one rank.
+        stages: share the blocks of the network, through which patches of an image go (PipeFusion).
     """
 
     data: int = 1
@@ -30,6 +31,7 @@ class Degrees:
     ulysses: int = 1
     ring: int = 1
     windows: int = 1
+    stages: int = 1
 
     @property
     def rows(self) -> int:
@@ -42,9 +44,14 @@ class Degrees:
         return self.shared * self.ulysses * self.ring
 
     @property
+    def inner(self) -> int:
+        """Ranks that share a row of a call: its tokens, or the blocks that these go through."""
+        return self.tokens * self.stages
+
+    @property
     def size(self) -> int:
         """Ranks of a group."""
-        return self.data * self.rows * self.tokens
+        return self.data * self.rows * self.inner
 
     def __str__(self) -> str:
         said = [f"{field.name} {getattr(self, field.name)}" for field in fields(self) if getattr(self, field.name) > 1]
@@ -72,6 +79,8 @@ class Work:
         batch: images that go through it at once, at most.
         decoders: most ranks that share the decoding of an image; 1 where whole ones are dealt to those who make them.
         in_memory: whether ranks of a node can read keys and values where others put them.
+        patches: of an image, that go through stages one after the other; 0 for whole images.
+        warmup_calls: of `calls`, in which they are not cut for all that.
     """
 
     shards: Sequence[int]
@@ -90,6 +99,8 @@ class Work:
     batch: int = 64
     decoders: int = 1
     in_memory: bool = True
+    patches: int = 0
+    warmup_calls: int = 0
 
     @classmethod
     def of(cls, config: DiTConfig, *, shards: Sequence[int], **more: Any) -> Self:
@@ -144,18 +155,34 @@ def fault(degrees: Degrees, work: Work, *, ranks: int, ranks_a_node: int) -> str
         return f"{degrees.shared} ranks do not fit whole times into the {ranks_a_node} of a node"
     if degrees.ulysses > 1 and work.heads % degrees.ulysses:
         return f"{work.heads} heads are no multiple of {degrees.ulysses}"
+    return _fault_of_stages(degrees, work)
+
+
+def _fault_of_stages(degrees: Degrees, work: Work) -> str | None:
+    if degrees.stages > 1 and not work.patches:
+        return "there are no patches that could go through stages"
+    if degrees.stages > max(1, work.depth):
+        return f"{degrees.stages} stages of {work.depth} blocks"
+    if work.patches > work.tokens:
+        return f"{work.patches} patches of {work.tokens} tokens"
+    if work.patches and degrees.tokens > 1:
+        return "tokens are in patches that go through stages one after the other, and are not shared as well"
     return None
 
 
-def ways(ranks: int, *, windows: int = 1, given: int | None = None) -> Iterator[Degrees]:
-    """All ways to share one image among at most so many ranks, possible or not: in memory, or by messages.
+def ways(ranks: int, *, windows: int = 1, given: int | None = None, stages: int = 1) -> Iterator[Degrees]:
+    """All ways to share one image among at most so many ranks, possible or not: in memory, by messages, or by stages.
 
     Args:
         ranks: see above.
         windows: of a scene; ranks that share these share tokens in memory alone, unless `given`. Of their degrees those alone
             that leave a rank fewer windows than the degree before.
         given: the degree of windows, where it is.
+        stages: with which tokens are not shared; none of other numbers.
     """
+    if stages > 1:
+        yield from (Degrees(cfg=cfg, stages=stages) for cfg in (1, 2) if cfg * stages <= ranks)
+        return
     of_windows = [
         degree for degree in range(1, windows + 1) if degree == 1 or -(-windows // degree) < -(-windows // (degree - 1))
     ]

@@ -4,9 +4,6 @@ Legend: N rows of a batch (images, or both branches of their guidance), n of thi
 t of this rank, D width, p side of a patch.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 
@@ -16,6 +13,8 @@ from dithc.log import problem
 from dithc.model import DiT
 from dithc.parallel.cache import cache_of
 from dithc.parallel.ranks import Ranks, cut, starts
+from dithc.parallel.stages import Staged
+from dithc.parallel.strips import by_token, embedded, rotated_from
 
 ALONE = Ranks()
 
@@ -36,6 +35,8 @@ class Denoiser:
         tokens: Ranks = ALONE,
         over: part.Across | None = None,
         cache: training.FirstBlock | training.Taylor | None = None,
+        stages: Ranks = ALONE,
+        pipefusion: training.Pipefusion | None = None,
     ) -> None:
         """Takes what is cut.
 
@@ -46,10 +47,13 @@ class Denoiser:
             tokens: who share the tokens of an image.
             over: their attention; None where there is one of them.
             cache: what is used again across calls, which are then those of one sampling, each of the same rows at one timestep.
+            stages: who are the stages of the network, each with all tokens.
+            pipefusion: how images are cut into patches, in which calls are likewise those of one sampling.
         """
         self.model = model
         self._bf16, self._rows, self._tokens, self._over = bf16, rows, tokens, over
         self._lengths = cut(model.config.num_tokens, tokens.size)
+        self._staged = None if pipefusion is None else Staged(model, pipefusion, stages)
         self._cache = cache_of(cache, tokens, num_tokens=model.config.num_tokens)
 
     @property
@@ -71,8 +75,10 @@ class Denoiser:
         config = self.model.config
         with (
             torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16),
-            part.part_of(config.num_tokens, self._over),
+            part.part_of(config.num_tokens, self._over if self._staged is None else self._staged.keys),
         ):
+            if self._staged is not None:
+                return vector.unpatchify(self._staged(x, t, y), config.grid[0], config.patch_size)
             if self._tokens.size == 1 and self._cache is None:
                 output: Tensor = self.model(x, t, y)
                 return output.float()
@@ -85,17 +91,12 @@ class Denoiser:
 
     def _strip(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """The patches (n, t, p*p*out) of this rank's tokens."""
-        model, p = self.model, self.model.config.patch_size
+        model = self.model
         first = starts(self._lengths)[self._tokens.rank]
         mine = slice(first, first + self._lengths[self._tokens.rank])
-        rows, columns = model.config.grid
-        # An image of one row of patches has exactly these tokens.
-        by_token = (
-            x.reshape(*x.shape[:2], rows, p, columns, p).permute(0, 1, 3, 2, 4, 5).flatten(3, 4)
-        )  # (n, Z, p, T, p)
-        tokens = model.x_embedder(by_token[:, :, :, mine].flatten(3)) + model.pos_embed[:, mine]  # (n, t, D)
+        tokens = embedded(model, by_token(model, x), mine)  # (n, t, D)
         c = model.t_embedder(t) + model.y_embedder(y)  # (n, D)
-        with _rotated_from(model, mine):
+        with rotated_from(model, mine):
             if self._cache is not None:
                 tokens = self._cache(list(model.blocks), tokens, c, float(t[0]))
             else:
@@ -114,16 +115,3 @@ class Denoiser:
             expected="all of them at every block",
             remedy="look at the log of that rank, then start again: finished shards are kept",
         )
-
-
-@contextmanager
-def _rotated_from(model: DiT, mine: slice) -> Iterator[None]:
-    """The blocks of a model, with the rotations of these tokens alone."""
-    whole = [block.attn.rotary for block in model.blocks]  # type: ignore[union-attr]
-    try:
-        for block, tables in zip(model.blocks, whole, strict=True):
-            block.attn.rotary = tuple(table if table is None else table[mine] for table in tables)  # type: ignore[union-attr]
-        yield
-    finally:
-        for block, tables in zip(model.blocks, whole, strict=True):
-            block.attn.rotary = tables  # type: ignore[union-attr]

@@ -98,6 +98,35 @@ class Ranks:
 
         return arrived
 
+    def sent(self, x: Tensor, *, to: int, tag: int) -> Callable[[], object]:
+        """Begins to send a tensor to one of them; what is returned waits until it has gone."""
+        import torch.distributed as distributed
+
+        sending = distributed.isend(x.contiguous(), group=self.group, group_dst=to, tag=tag)
+        assert sending is not None
+        return sending.wait
+
+    def awaited(self, into: Tensor, *, source: int, tag: int) -> Callable[[], Tensor]:
+        """Begins to receive what one of them sends with this tag; what is returned waits for it."""
+        import torch.distributed as distributed
+
+        coming = distributed.irecv(into, group=self.group, group_src=source, tag=tag)
+
+        def arrived() -> Tensor:
+            assert coming is not None
+            coming.wait()
+            return into
+
+        return arrived
+
+    def spread(self, x: Tensor, *, source: int) -> Tensor:
+        """A dense tensor, which becomes that of one of them, on every rank."""
+        if self.size > 1:
+            import torch.distributed as distributed
+
+            distributed.broadcast(x, group=self.group, group_src=source)
+        return x
+
     def edges(self, first: Tensor, last: Tensor) -> Callable[[], tuple[Tensor | None, Tensor | None]]:
         """Begins to send this rank's edges, both of one shape, to its neighbours.
 

@@ -1,7 +1,7 @@
 """The ranks that make a shard together, and what each of them makes of it.
 
 Legend: R ranks of the group that makes a shard: data parts of its images, in each of them branches of guidance and windows of a
-scene, in each of those parts of the tokens.
+scene, in each of those parts of the tokens, or stages of the network.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,6 +33,7 @@ class Team:
         tokens: those who share the tokens of an image.
         ulysses: likewise by heads.
         ring: likewise in sets that pass their keys and values on.
+        stages: those who share the blocks of the network.
     """
 
     degrees: Degrees = field(default_factory=Degrees)
@@ -45,6 +46,7 @@ class Team:
     tokens: Ranks = field(default_factory=Ranks)
     ulysses: Ranks = field(default_factory=Ranks)
     ring: Ranks = field(default_factory=Ranks)
+    stages: Ranks = field(default_factory=Ranks)
 
     @classmethod
     def of(cls, group: Group, degrees: Degrees, groups: Sequence[Sequence[int]]) -> "Team":
@@ -53,28 +55,31 @@ class Team:
         Args:
             group: the connected ranks.
             degrees: of each group.
-            groups: disjoint, of `degrees.size` ranks each; tokens innermost, then branches, then images.
+            groups: disjoint, of `degrees.size` ranks each; tokens or stages innermost, then branches, then images.
 
         Raises:
             UserError: ranks that are to share keys and values are on several nodes.
         """
         if group.size == 1:
             return cls()
-        inner, shard = degrees.tokens, degrees.size
+        inner, shard, tokens = degrees.inner, degrees.size, degrees.tokens
         sets, rows = degrees.ulysses, degrees.rows
         cuts = {
             "members": [list(range(shard))],
             "leaders": [list(range(0, shard, inner * rows))],
             "rows": [
-                [at + branch * inner + token for branch in range(rows)]
+                [at + branch * inner + place for branch in range(rows)]
                 for at in range(0, shard, inner * rows)
-                for token in range(inner)
+                for place in range(inner)
             ],
-            "tokens": [list(range(at, at + inner)) for at in range(0, shard, inner)],
+            "tokens": [list(range(at, at + tokens)) for at in range(0, shard, tokens)],
+            "stages": [
+                list(range(at + token, at + inner, tokens)) for at in range(0, shard, inner) for token in range(tokens)
+            ],
             "part": [list(range(at, at + inner * rows)) for at in range(0, shard, inner * rows)],
             "ulysses": [list(range(at, at + sets)) for at in range(0, shard, sets)],
             "ring": [
-                list(range(at + place, at + inner, sets)) for at in range(0, shard, inner) for place in range(sets)
+                list(range(at + place, at + tokens, sets)) for at in range(0, shard, tokens) for place in range(sets)
             ],
         }
         if degrees.shared > 1:

@@ -147,6 +147,7 @@ class Sample(TypedDict, total=False):
     guidance_interval: Interval | None
     guide: str | None
     cache: dict[str, Any]
+    pipefusion: dict[str, Any]
     exact: bool
     blocks: list[Count]
     seconds_saved: float

@@ -36,6 +36,7 @@ EVALUATION_YOUNGER = {
     "size",
     "windows",
     "cache",
+    "pipefusion",
 }
 COMPARISON_YOUNGER = {"metrics", "triplets"}
 EVALUATION_ELSEWHERE = {"extractor", "real_split", "real_images", "batch", *COMPARISON_YOUNGER}
@@ -167,6 +168,8 @@ def _sample(experiment: Experiment, name: str) -> dict[str, Any]:
         spec["sampler"] = _brought(evaluation.sampler)
     if evaluation.cache is not None:
         spec["cache"] = evaluation.cache.model_dump(mode="json")
+    if evaluation.pipefusion is not None:
+        spec["pipefusion"] = evaluation.pipefusion.decides
     return spec if evaluation.ema is None else spec | {"snapshots": experiment.snapshots_of(evaluation)}
 
 

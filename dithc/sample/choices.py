@@ -50,8 +50,9 @@ def chosen_degrees(
     if layout is not None:
         ranks, ranks_a_node = layout[0] * layout[1], layout[1]
         rates = _elsewhere(rates, ranks_a_node)
+    fixed = dict(job.degrees) | (_stages(job, ranks=ranks) if shards else {})
     costs = choosing.Costs(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node)
-    chosen = choosing.choose(costs, fixed=dict(job.degrees))
+    chosen = choosing.choose(costs, fixed=fixed)
     # The first rank's: processors may differ in the last bit of a prediction.
     sent: choosing.Chosen = group.broadcast_object(chosen if group.rank == 0 else None)
     return sent
@@ -61,7 +62,7 @@ def work_of(images: Images | Reconstructions, shards: Sequence[int], *, job: Job
     """What shards of so many images are made of."""
     if not isinstance(images, Images):
         return Work(shards=shards)
-    branches = 1 if job.evaluation.guidance == 1.0 else 2
+    branches, staged = 1 if job.evaluation.guidance == 1.0 else 2, job.evaluation.pipefusion
     calls = images.changed(guidance=1.0).network_evaluations()
     both = images.network_evaluations() - calls if branches == 2 else calls
     return Work.of(
@@ -75,7 +76,26 @@ def work_of(images: Images | Reconstructions, shards: Sequence[int], *, job: Job
         batch=min(job.evaluation.batch, SHARD_IMAGES),
         decoders=images.shape[1] if job.parallel_vae else 1,
         in_memory=native.library() is not None,
+        patches=0 if staged is None else staged.patches,
+        warmup_calls=0 if staged is None else min(calls, staged.warmup_steps),
     )
+
+
+def _stages(job: Job, *, ranks: int) -> dict[str, int]:
+    """The degree of an evaluation's stages, where it has any; refuses fewer ranks."""
+    staged = job.evaluation.pipefusion
+    if staged is None:
+        return {}
+    stages = staged.pipefusion_parallel_degree
+    if stages > ranks:
+        raise problem(
+            f"evaluations.{job.name}.pipefusion.pipefusion_parallel_degree",
+            got=f"{stages} stages on {ranks} rank(s)",
+            expected="a rank for each stage",
+            remedy=f"start {stages} ranks or more, or set it to {ranks} with `num_pipeline_patch: {staged.patches}`, which makes "
+            "the same images",
+        )
+    return {"stages": stages}
 
 
 def _nodes(group: Group) -> list[list[int]]:

@@ -176,7 +176,7 @@ class Images:
         return height, width
 
     def check_size(self, name: str) -> None:
-        """Refuses an evaluation of this name of other images than its network makes, by itself or by windows."""
+        """Refuses an evaluation of this name of other images than its network makes, by itself, by windows or in patches."""
         factor, size = self.codec.factor, self.evaluation.size
         own = [side * factor for side in self.model.config.size]
         if size is not None and (size % factor or size < max(own) or (self.grid is None and own != [size, size])):
@@ -186,6 +186,8 @@ class Images:
                 expected=f"its own size, or with `windows` a larger multiple of {factor}",
                 remedy="correct `size`, add `windows: {overlap: 0.25}`, or take a run on tiles of that size",
             )
+
+        Denoiser(self.model, pipefusion=self.evaluation.pipefusion)  # refuses more patches than there are tokens
 
     def seams(self, latents: Tensor) -> float:
         """How much more neighbours differ across borders of windows than elsewhere, in the latents (N, Z, h, w) made last."""
@@ -264,8 +266,16 @@ class Images:
         over = team.over(model.config.num_tokens)
         # Of images with a guide each of two ranks calls one network on all rows.
         rows = team.rows if self.guide is None or self.grid is not None else ALONE.rows
-        cache = self.evaluation.cache
-        denoiser = Denoiser(model, bf16=self.bf16, rows=rows, tokens=team.tokens, over=over, cache=cache)
+        denoiser = Denoiser(
+            model,
+            bf16=self.bf16,
+            rows=rows,
+            tokens=team.tokens,
+            over=over,
+            cache=self.evaluation.cache,
+            stages=team.stages,
+            pipefusion=self.evaluation.pipefusion,
+        )
         if self.grid is None:
             return denoiser
         of_scene = windows.Windows(denoiser, self.grid, batch=self.evaluation.batch * rows.size)

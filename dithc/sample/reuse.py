@@ -1,4 +1,4 @@
-"""What a cache across steps saved of a sampling: kept beside each shard, summed up for the manifest.
+"""What of a sampling's images is not exact, for the manifest; and what a cache across steps saved, kept beside each shard.
 
 Legend: N images of a shard; saved seconds are of ranks: what the work left out would have taken at the measured pace of the work
 done, less what the cache itself took.
@@ -28,12 +28,14 @@ def of_shard(tally: Tensor, team: Team) -> dict[str, Any]:
 
 
 def numbers(chosen: training.Evaluation, sidecars: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a manifest says of a cache; nothing without one.
+    """What a manifest says of a cache or of pipefusion; nothing without one.
 
     Args:
         chosen: the evaluation.
         sidecars: of all shards.
     """
+    if (staged := chosen.pipefusion) is not None:
+        return {"pipefusion": staged.decides, "exact": staged.is_exact(chosen.steps)}
     if chosen.cache is None:
         return {}
     found = [sidecar[KEY] for sidecar in sidecars]

@@ -94,7 +94,7 @@ class _Error:
         log.info(f"{len(indices)} latents in {reference_steps} steps, from which the difference is taken")
         is_flow = images.evaluation.sampler in training.FLOW_SAMPLERS
         best: dict[str, Any] = {"sampler": "heun"} if is_flow else {"sampler": "unipc", "order": 3}
-        self._reference = self._latents(**best, cache=None, steps=reference_steps, times=None)
+        self._reference = self._latents(**best, cache=None, pipefusion=None, steps=reference_steps, times=None)
 
     @property
     def trials(self) -> int:

@@ -34,7 +34,7 @@ class Choice:
     @property
     def order(self) -> tuple[float, int, int, int]:
         """What is done first; of those alike to three digits, that which exchanges least, in the smallest groups."""
-        return float(f"{self.seconds:.2e}"), self.degrees.tokens, self.degrees.rows, self.degrees.size
+        return float(f"{self.seconds:.2e}"), self.degrees.inner, self.degrees.rows, self.degrees.size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,8 @@ def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
     """
     fixed = fixed or {}
     legal, refused = [], []
-    for way in ways(costs.ranks, windows=costs.work.windows, given=fixed.get("windows")):
+    stages = fixed.get("stages", 1)
+    for way in ways(costs.ranks, windows=costs.work.windows, given=fixed.get("windows"), stages=stages):
         if any(getattr(way, name) != degree for name, degree in fixed.items() if name != "data"):
             continue
         why = fault(way, costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)

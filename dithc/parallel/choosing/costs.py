@@ -4,7 +4,7 @@ Legend: n rows of a batch on a rank, t tokens of a rank, T of an image, D width,
 Ulysses and ring; F FLOP/s of a rank, B bytes/s.
 
 Counted are: products and attention, cut among those who share tokens, and slower where a rank has few of them; what each rank
-makes of a row whatever its tokens; every exchange of a call; the decoder. Not counted: what a sampler does to latents between
+makes of a row whatever its tokens; every exchange of a call; stages that wait for the first patch; the decoder. Not counted: what a sampler does to latents between
 calls, and what writing a shard takes.
 """
 
@@ -151,12 +151,42 @@ class Costs:
             return Seconds(0.0, 0.0)
         n = -(-rows // degrees.rows) if rows >= degrees.rows else rows
         t = -(-work.tokens // degrees.tokens)
+        if work.patches:
+            return self._staged(degrees, n, rows)
         share = t / work.tokens
         attention = n * share * work.attention_flops / rates.flops
         products = n * share * work.linear_flops / rates.flops * (1 + rates.half_tokens / (n * t))
         computing = products + attention + n * work.uncut_flops / rates.flops
         exchange = self._of_branches(degrees, n, rows) + self._of_tokens(degrees, n, t, attention)
         return Seconds(computing + rates.call, exchange)
+
+    def _staged(self, degrees: Degrees, n: int, rows: int) -> Seconds:
+        """As `call`, where patches go through stages: the mean of all calls, of which those of the warm-up have whole rows."""
+        work, warm = self.work, self.work.warmup_calls / self.work.calls if self.work.patches > 1 else 1.0
+        row = (n, 1) if degrees.stages > 1 else (1, n)  # what follows each other, and the rows of each
+        kinds = ((warm, *row, work.tokens), (1 - warm, work.patches, n, -(-work.tokens // work.patches)))
+        computing, exchange = self.rates.call, self._of_branches(degrees, n, rows)
+        for share, units, of_unit, t in kinds:
+            if share > 0:
+                seconds = self._through(degrees.stages, units, of_unit, t)
+                computing, exchange = computing + share * seconds.computing, exchange + share * seconds.exchange
+        if degrees.stages > 1:
+            output = n * work.tokens * work.numbers * FP32_BYTES
+            exchange += (degrees.stages - 1).bit_length() * self._link(degrees.stages).seconds(output)
+        return Seconds(computing, exchange)
+
+    def _through(self, stages: int, units: int, n: int, t: int) -> Seconds:
+        """So many units of n rows of t tokens through stages, which fill up first, and wait for each other."""
+        work, rates = self.work, self.rates
+        deepest, share = -(-work.depth // stages) / work.depth, t / work.tokens
+        products = share * work.linear_flops * (1 + rates.half_tokens / (n * t))
+        flops = n * (products + share * work.attention_flops + work.uncut_flops)
+        one, turns = deepest * flops / rates.flops, units + stages - 1
+        if stages == 1:
+            return Seconds(units * one, 0.0)
+        message = self._link(stages).seconds(n * t * work.width * FP32_BYTES)
+        exposed = message - rates.hidden * min(message, one)
+        return Seconds(turns * one, (stages - 1) * message + (units - 1) * exposed)
 
     def job(self, degrees: Degrees) -> Seconds:
         """Until the busiest group has made its shards."""
@@ -176,7 +206,7 @@ class Costs:
 
     def knows(self, degrees: Degrees) -> bool:
         """Whether the links that degrees need are known."""
-        spans = {degrees.tokens, degrees.rows * degrees.tokens} - {1}
+        spans = {degrees.inner, degrees.rows * degrees.inner} - {1}
         return all((self.rates.inside if self._is_inside(span) else self.rates.between) is not None for span in spans)
 
     def _shard(self, degrees: Degrees, images: int) -> Seconds:
@@ -191,7 +221,7 @@ class Costs:
                 seconds = self.call(degrees, size * branches * work.windows)
                 computing += times * calls * seconds.computing
                 exchange += times * calls * seconds.exchange
-            together = degrees.rows * degrees.tokens  # whole images are dealt to them, or rows of each
+            together = degrees.rows * degrees.inner  # whole images are dealt to them, or rows of each
             decoded = size / min(work.decoders, together) if work.decoders > 1 else -(-size // together)
             computing += times * decoded * self.rates.decoding
         return Seconds(computing, exchange)
@@ -217,7 +247,7 @@ class Costs:
         """Whole outputs in fp32, once a call."""
         if degrees.rows == 1 or rows < degrees.rows:
             return 0.0
-        return self._link(degrees.rows * degrees.tokens).seconds(n * self.work.tokens * self.work.numbers * FP32_BYTES)
+        return self._link(degrees.rows * degrees.inner).seconds(n * self.work.tokens * self.work.numbers * FP32_BYTES)
 
     def _of_tokens(self, degrees: Degrees, n: int, t: int, attention: float) -> float:
         """What those who share tokens exchange at every block, and their patches at the end of a call."""

@@ -18,8 +18,9 @@ from dithc.model import DiT
 from dithc.parallel.attention import SharedKeys
 from dithc.parallel.choosing.costs import NOMINAL, Link, Rates
 from dithc.parallel.degrees import Work
-from dithc.parallel.denoise import Denoiser, _rotated_from
+from dithc.parallel.denoise import Denoiser
 from dithc.parallel.ranks import Ranks, cut
+from dithc.parallel.strips import rotated_from
 
 MOST_TOKENS, PART, BLOCKS = 1024, 4, 2  # of the longer strip; of it in the shorter one; blocks that are timed
 COPY_BYTES, SMALL_BYTES, LARGE_BYTES = 16 << 20, 4 << 10, 2 << 20
@@ -127,7 +128,7 @@ def _block(model: DiT, work: Work, tokens: int, *, in_sequence: bool = True) -> 
         for block in blocks:
             x = block(x, c)
 
-    with part.part_of(work.tokens, over), _rotated_from(model, slice(0, tokens)):
+    with part.part_of(work.tokens, over), rotated_from(model, slice(0, tokens)):
         return _least(run) / len(blocks)
 
 

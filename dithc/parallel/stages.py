@@ -1,0 +1,154 @@
+"""PipeFusion: patches of an image go through stages of a network one after the other (arXiv 2405.14430).
+
+A patch attends to the patches before it as they are at this call, and to those behind it as they were at the call before: their
+keys and values are kept, of each block, on the stage that has it. That is said of patches alone, so any number of stages, one
+too, gives the same bits. The first calls, of the warm-up, and all of one patch, are of whole images, with the bits of the network
+called as it is; a stage works then on one row of the batch while the next one works on another.
+
+A sampler takes whole latents, so the stages have run dry when a call ends: of M patches and N stages a share M / (M + N - 1) of
+them is busy (of the n rows of a warm-up n / (n + N - 1)), where stages that began the next step with the first patch to leave
+would come to M S / (M S + N - 1) in S steps. Each patch is sent on once, T D numbers a call of all of them whatever the depth, and
+the output to all stages at the end.
+
+Legend: n rows of a batch; T tokens of an image, t of a patch, D width, p side of a patch of pixels.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dithc.config import training
+from dithc.hcops import across
+from dithc.hcops.active import backend_of
+from dithc.log import problem
+from dithc.model import DiT
+from dithc.parallel.ranks import Ranks, cut, starts
+from dithc.parallel.strips import by_token, embedded, rotated_from
+
+Unit = tuple[slice, slice]
+"""Rows and tokens that go through a stage at once."""
+
+
+class KeptKeys:
+    """Attention of some tokens over keys and values of all, those of the others as they were left last, block by block."""
+
+    in_sequence = True
+
+    def __init__(self, num_tokens: int) -> None:
+        self._tokens = num_tokens
+        self._of_block: dict[int, Tensor] = {}  # (n, T, 2D) each: keys, then values
+        self._block, self._num_rows = 0, 0
+        self._rows, self._mine = slice(0), slice(0)
+        self._kept: Any = None
+
+    def turn_to(self, block: int, unit: Unit, *, num_rows: int) -> None:
+        """What is called next: a block, by its number, on a part of so many rows."""
+        self._block, (self._rows, self._mine), self._num_rows = block, unit, num_rows
+
+    def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
+        """See `hcops.part.Across`."""
+        width = qkv.shape[2] // 3
+        if self._block not in self._of_block:  # a first call, which writes all of it
+            self._of_block[self._block] = qkv.new_empty(self._num_rows, self._tokens, 2 * width)
+        memory = self._of_block[self._block][self._rows]
+        if backend_of("attention") == "c":
+            mixed, self._kept = across.attention_in(
+                memory, qkv, num_heads, first=self._mine.start, meet=lambda calls: None
+            )
+            return mixed
+        memory[:, self._mine] = qkv[..., width:]
+        mixed, _ = across.attention_to(qkv, memory[..., :width], memory[..., width:], num_heads)
+        return mixed.to(qkv.dtype)
+
+    def absent(self) -> str | None:
+        """Those who do not answer messages are named where these are waited for."""
+        return None
+
+
+class Staged:
+    """The calls of a network in one sampling, each on the same rows; a sampling that begins takes a new one.
+
+    Attributes:
+        keys: the attention of this stage, for `hcops.part.part_of`.
+    """
+
+    def __init__(self, model: DiT, settings: training.Pipefusion, stages: Ranks) -> None:
+        """Takes the network, in evaluation mode, and the ranks that are its stages; those call it alike."""
+        tokens, depth = model.config.num_tokens, len(model.blocks)
+        for what, got, most, of in (
+            ("pipefusion_parallel_degree", settings.pipefusion_parallel_degree, depth, "blocks of the network, one a stage at least"),
+            ("num_pipeline_patch", settings.patches, tokens, "tokens of an image, one a patch at least"),
+        ):
+            if got > most:
+                remedy = f"lower it to {most}"
+                raise problem(f"pipefusion.{what}", got=got, expected=f"at most the {most} {of}", remedy=remedy)
+        self.keys = KeptKeys(tokens)
+        self._model, self._stages, self._warmup = model, stages, settings.warmup_steps
+        self._patches = cut(tokens, settings.patches)
+        lengths = cut(depth, stages.size)
+        first = starts(lengths)[stages.rank]
+        self._blocks = list(enumerate(model.blocks))[first : first + lengths[stages.rank]]
+        self._calls, self._rows = 0, 0
+
+    def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        """The patches (n, T, p*p*out), fp32, of latents (n, Z, h, w), timesteps (n) and labels (n); on every stage.
+
+        Raises:
+            UserError: other rows than before.
+        """
+        if self._rows not in (0, len(x)):
+            raise problem(
+                "rows of a network's call in a sampling with pipefusion",
+                got=f"{len(x)}, {self._rows} before",
+                expected="the same rows at every call: each attends to what is kept of itself",
+                remedy="leave out `pipefusion`, or what changes them (a sampler that does)",
+            )
+        model, stages = self._model, self._stages
+        is_last, units = stages.rank + 1 == stages.size, self._units(len(x))
+        self._rows, self._calls = len(x), self._calls + 1
+        patches, c = by_token(model, x), model.t_embedder(t) + model.y_embedder(y)  # (n, D)
+        config = model.config
+        out = torch.empty(len(x), config.num_tokens, config.patch_size**2 * config.out_channels)
+        arrived, leaving = self._awaited(units, 0), []
+        for number, (rows, mine) in enumerate(units):
+            if arrived is None:
+                tokens = embedded(model, patches[rows], mine)
+            else:
+                tokens = arrived()
+                arrived = self._awaited(units, number + 1)  # which comes while this one is worked on
+            tokens = self._through(tokens, c[rows], (rows, mine))
+            if is_last:
+                out[rows, mine] = model.final_layer(tokens, c[rows]).float()
+            else:
+                leaving.append(stages.sent(tokens, to=stages.rank + 1, tag=number))
+        for gone in leaving:
+            gone()
+        return stages.spread(out, source=stages.size - 1)
+
+    def _units(self, rows: int) -> Sequence[Unit]:
+        """What goes through the stages, in order."""
+        tokens = sum(self._patches)
+        if self._calls >= self._warmup and len(self._patches) > 1:
+            places = zip(starts(self._patches), self._patches, strict=True)
+            return [(slice(0, rows), slice(first, first + length)) for first, length in places]
+        if self._stages.size == 1:
+            return [(slice(0, rows), slice(0, tokens))]
+        return [(slice(row, row + 1), slice(0, tokens)) for row in range(rows)]
+
+    def _awaited(self, units: Sequence[Unit], number: int) -> Callable[[], Tensor] | None:
+        """Begins to receive the tokens (., t, D) of a unit; None on the first stage, and behind the last unit."""
+        if self._stages.rank == 0 or number == len(units):
+            return None
+        rows, mine = units[number]
+        shape = rows.stop - rows.start, mine.stop - mine.start, self._model.config.hidden_size
+        empty = torch.empty(shape, dtype=self._model.pos_embed.dtype)  # that of the stream, in any autocast
+        return self._stages.awaited(empty, source=self._stages.rank - 1, tag=number)
+
+    def _through(self, tokens: Tensor, c: Tensor, unit: Unit) -> Tensor:
+        with rotated_from(self._model, unit[1]):
+            for number, block in self._blocks:
+                self.keys.turn_to(number, unit, num_rows=self._rows)
+                tokens = block(tokens, c)
+        return tokens

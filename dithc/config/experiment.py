@@ -163,7 +163,7 @@ class Experiment(Settings):
             evaluation.pipefusion,
             tokens=side**2,
             depth=run.model.shape[1],
-            ranks=self.machine.ranks,
+            ranks=self.machine.ranks if self.machine.launcher != "none" else None,  # which may be started by hand
         )
 
     def _known(self, key: str, name: str, section: object) -> None:

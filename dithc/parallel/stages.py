@@ -7,8 +7,8 @@ called as it is; a stage works then on one row of the batch while the next one w
 
 A sampler takes whole latents, so the stages have run dry when a call ends: of M patches and N stages a share M / (M + N - 1) of
 them is busy (of the n rows of a warm-up n / (n + N - 1)), where stages that began the next step with the first patch to leave
-would come to M S / (M S + N - 1) in S steps. Each patch is sent on once, T D numbers a call of all of them whatever the depth, and
-the output to all stages at the end.
+would come to M S / (M S + N - 1) in S steps. Each patch is sent on once, so T D numbers a row and call, whatever the depth; the
+output goes to all stages at the end.
 
 Legend: n rows of a batch; T tokens of an image, t of a patch, D width, p side of a patch of pixels.
 """
@@ -78,7 +78,12 @@ class Staged:
         """Takes the network, in evaluation mode, and the ranks that are its stages; those call it alike."""
         tokens, depth = model.config.num_tokens, len(model.blocks)
         for what, got, most, of in (
-            ("pipefusion_parallel_degree", settings.pipefusion_parallel_degree, depth, "blocks of the network, one a stage at least"),
+            (
+                "pipefusion_parallel_degree",
+                settings.pipefusion_parallel_degree,
+                depth,
+                "blocks of the network, one a stage at least",
+            ),
             ("num_pipeline_patch", settings.patches, tokens, "tokens of an image, one a patch at least"),
         ):
             if got > most:

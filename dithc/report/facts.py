@@ -211,6 +211,24 @@ class Gain:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cost:
+    """How much higher a score is than that of the exact images, of the evaluation `exact`: same noise, same real tiles.
+
+    Attributes:
+        exact: its name.
+        fid: by how much FID is higher; below 0 where it is lower.
+        kid: likewise KID, with the 95 % interval of that; None where either is not known.
+        n: images of the smaller set of both evaluations.
+    """
+
+    exact: str
+    fid: float
+    kid: float | None
+    interval: list[float] | None
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class SampleFiles:
     """Manifests beside which the images of an evaluation stand; None where there is none.
 
@@ -247,7 +265,10 @@ class EvaluationFacts:
     real_split: str
     ema: float | None = None
     cache: str | None = None
+    pipefusion: str | None = None
+    is_exact: bool | None = None
     blocks: list[int] | None = None
+    cost: Cost | None = None
     images: int | None = None
     images_per_second: float | None = None
     network_evaluations: int | None = None
@@ -269,7 +290,9 @@ class EvaluationFacts:
 
     @property
     def reused(self) -> str:
-        """By which cache images were made, in words; empty where they are exact."""
+        """By which cache images were made, or of which patches, in words; empty for whole networks on whole images."""
+        if self.pipefusion is not None:
+            return f", {self.pipefusion}{'' if self.is_exact else ' (not exact)'}"
         if self.cache is None:
             return ""
         share = f", {self.blocks[0] / self.blocks[1]:.0%} of the blocks run" if self.blocks else ""

@@ -76,6 +76,8 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
     if group.rank == 0:
         if job.evaluation.cache is not None:
             log.info(f"{job.evaluation.cache}: {reuse.said(numbers)}")
+        if job.evaluation.pipefusion is not None:
+            log.info(f"{job.evaluation.pipefusion}: images are {'exact' if numbers['exact'] else 'not exact'}")
         shards.remove_leftovers()
         shown = np.load(shards.path(0, kind="rgb")) if scenes is None else picture(shards)
         write_png(job.out.parent / "grid.png", grid(shown))

@@ -314,6 +314,25 @@ ONE_CLASS: list[dict[str, Any]] = [
         (judged(size=2048, windows={"overlap": 1}), ["evaluations.x.windows.overlap", "less than or equal to 0.9"]),
         (judged(size=2048, windows={}, at="codec"), ["evaluations.x", "`at` is codec"]),
         (judged(size=2048, windows={}, metrics=["bands"]), ["evaluations.x", "a scene (`windows`) has none"]),
+        (
+            judged(sampler="euler", pipefusion={"pipefusion_parallel_degree": 7}),
+            ["evaluations.x.pipefusion.pipefusion_parallel_degree is 7", "the network has 6 blocks", "take 6"],
+        ),
+        (
+            judged(sampler="euler", pipefusion={"num_pipeline_patch": 65}),
+            ["evaluations.x.pipefusion.num_pipeline_patch is 65", "an image has 64 tokens", "take 64"],
+        ),
+        (
+            judged(sampler="euler", pipefusion={"pipefusion_parallel_degree": 4})
+            | {"machine": {"launcher": "mpiexec", "ranks_per_node": 2}},
+            [
+                "evaluations.x.pipefusion.pipefusion_parallel_degree is 4",
+                "2 ranks are started",
+                "`num_pipeline_patch: 4`",
+            ],
+        ),
+        (judged(pipefusion={}), ["evaluations.x.pipefusion", "cuts nothing"]),
+        (judged(pipefusion={"num_pipeline_patch": 2}, at="codec"), ["evaluations.x", "`at` is codec"]),
         (judged(ema=0.07, weights="raw"), ["evaluations.x", "`weights` is raw"]),
         (judged(ema=0.07, at="start"), ["evaluations.x", "`at` is start"]),
         (judged(ema=0.3), ["evaluations.x.ema", "less than or equal to 0.28"]),

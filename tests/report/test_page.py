@@ -167,6 +167,43 @@ def test_fall_since_the_start_is_told_with_what_the_same_tiles_and_noise_share(p
     assert f"{text} [0.125, 0.187], excludes 0" in verdict(facts, "sentinel2")
 
 
+def test_what_images_that_are_not_exact_cost_is_told_beside_those_that_are(plant: Any, tmp_path: Path) -> None:
+    content = plant.configuration()
+    exact = content["evaluations"]["sentinel2-final"]
+    content["evaluations"] |= {
+        "staged": exact | {"pipefusion": {"pipefusion_parallel_degree": 4}},
+        "alike": exact | {"pipefusion": {"num_pipeline_patch": 1}},
+        "alone": exact | {"pipefusion": {"num_pipeline_patch": 2}, "steps": 51},
+        "cached": exact | {"cache": {"kind": "taylor"}},
+    }
+    tree = plant(tmp_path, content).all()
+    for name, fid in (("staged", 40.0), ("cached", 41.0)):
+        samples, compared = (
+            next(path for path in tree.paths if path.parts[-3:-1] == (stage, name)) for stage in ("samples", "fid")
+        )
+        tree.change(samples, numbers=Manifest.read(samples).numbers | {"exact": False})
+        tree.change(compared, numbers=Manifest.read(compared).numbers | {"fid": fid, "kid": 0.2})
+    samples = next(path for path in tree.paths if path.parts[-3:-1] == ("samples", "alike"))
+    tree.change(samples, numbers=Manifest.read(samples).numbers | {"exact": True})
+    found = {item.name: item for item in collected(tree).evaluations}
+    before = plant.score("final", "finetune-sentinel2")
+    for name, fid in (("staged", 40.0), ("cached", 41.0)):
+        cost = found[name].cost
+        assert cost is not None
+        assert (cost.exact, cost.n) == ("sentinel2-final", 256)
+        assert cost.fid == pytest.approx(fid - before["fid"])
+        assert cost.kid == pytest.approx(0.2 - before["kid"])
+        assert cost.interval == pytest.approx([cost.kid] * 2)  # every pull is shared
+    assert found["alone"].cost is None  # of other steps than what is exact
+    assert found["sentinel2-final"].cost is None
+    assert found["staged"].solver.endswith(", pipefusion, 4 patches, 1 warm-up step (not exact)")
+    assert found["alike"].solver.endswith(", pipefusion, 1 patch, 1 warm-up step")
+    write_report(tree.experiment, tree.paths, out=tmp_path / "report.html", reference=REFERENCE)
+    text = Page((tmp_path / "report.html").read_text()).text
+    assert f"over sentinel2-final, which is exact: FID {40 - before['fid']:+.3g}, KID" in text
+    assert text.count("which is exact") == 2
+
+
 @pytest.mark.parametrize(
     ("interval", "words"),
     [

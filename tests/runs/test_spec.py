@@ -159,6 +159,15 @@ def test_samples_of_a_length_say_of_which_checkpoints_they_are_made() -> None:
     assert made(cache={"kind": "taylor"}) == made() | {"cache": known}
     assert made(cache={"kind": "first-block", "threshold": 0.2})["cache"] == {"kind": "first-block", "threshold": 0.2}
     assert made(at="untrained", cache={"kind": "taylor", "order": 2}) != made(at="untrained", cache={"kind": "taylor"})
+    # Patches and warm-up decide images; how many ranks are stages does not.
+    assert made(pipefusion=None) == made()
+    assert digest(made(pipefusion=None)) == "0a2fc04eb09b"
+    four = {"num_pipeline_patch": 4, "warmup_steps": 1}
+    for degree in (1, 2, 4):
+        assert made(pipefusion={"pipefusion_parallel_degree": degree, **four}) == made() | {"pipefusion": four}
+    assert made(pipefusion={"pipefusion_parallel_degree": 4}) == made(pipefusion=four)
+    assert made(pipefusion={"num_pipeline_patch": 5}) != made(pipefusion=four)
+    assert made(pipefusion=four | {"warmup_steps": 2}) != made(pipefusion=four)
 
 
 def codec_spec(stage: str, name: str, **settings: Any) -> dict[str, Any]:

@@ -4,8 +4,8 @@ Legend: n rows of a batch on a rank, t tokens of a rank, T of an image, D width,
 Ulysses and ring; F FLOP/s of a rank, B bytes/s.
 
 Counted are: products and attention, cut among those who share tokens, and slower where a rank has few of them; what each rank
-makes of a row whatever its tokens; every exchange of a call; stages that wait for the first patch; the decoder. Not counted: what a sampler does to latents between
-calls, and what writing a shard takes.
+makes of a row whatever its tokens; every exchange of a call; stages that wait for a patch; the decoder. Not counted: what a
+sampler does to latents between calls, and what writing a shard takes.
 """
 
 from collections import Counter

@@ -4,7 +4,7 @@ from typing import Any
 
 from dithc.config import Experiment
 from dithc.report.collect.datasets import numbers_of
-from dithc.report.collect.gains import gain_of
+from dithc.report.collect.gains import cost_of, gain_of
 from dithc.report.collect.gather import Result, Results
 from dithc.report.collect.runs import flat
 from dithc.report.documents import read_json
@@ -45,6 +45,7 @@ def evaluation_facts(
         network_evaluations=numbers.get("network_evaluations"),
         score=_score(compared) if compared else None,
         gain=gain_of(experiment, results, name),
+        cost=cost_of(experiment, results, name),
         paper=reference.fid_of(experiment.datasets[dataset].source.kind),
         grid=samples.file("grid.png") if samples else None,
         settings=flat(settings.model_dump(mode="json")),
@@ -52,6 +53,8 @@ def evaluation_facts(
         curves=read_json(curves) if compared and (curves := compared.file(outcome.CURVES_FILE)) else None,
         sampler=str(settings.sampler),
         cache=str(settings.cache) if settings.cache is not None else None,
+        pipefusion=str(settings.pipefusion) if settings.pipefusion is not None else None,
+        is_exact=numbers.get("exact"),
         blocks=numbers.get("blocks"),
         **{key: getattr(settings, key) for key in (*same, *guided)},
     )

@@ -1,12 +1,17 @@
-"""How far a training has brought KID below its start, with an interval: from the pulls that the FID stage left of both."""
+"""How far a training has brought KID below its start, with an interval: from the pulls that the FID stage left of both.
+
+Likewise what it costs that images are not exact.
+"""
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.config import Experiment
+from dithc.config import Experiment, training
 from dithc.log import problem
 from dithc.report.collect.gather import Result, Results
-from dithc.report.facts import Gain
+from dithc.report.facts import Cost, Gain
 from dithc.runs import outcome
 from dithc.sealed import parse, plain
 
@@ -23,6 +28,7 @@ SAME = {
     "cache",
     "seed",
 }
+SAME_WEIGHTS = {"at", "weights", "ema", "guide"}
 SAME_NUMBERS = ("set_hash_real", "n_real", "sha256", "resize", "stretch", "seed")
 
 
@@ -44,15 +50,54 @@ def gain_of(experiment: Experiment, results: Results, name: str) -> Gain | None:
         return None
     for at in ("start", "untrained"):
         for other, settings in experiment.evaluations.items():
-            if settings.at == at and settings.model_dump(include=SAME) == chosen.model_dump(include=SAME):
+            if settings.at == at and _way(settings) == _way(chosen):
                 before, after = results.one("fid", other), results.one("fid", name)
                 if before and after and (found := _gain(before, after)):
                     return found
     return None
 
 
+def cost_of(experiment: Experiment, results: Results, name: str) -> Cost | None:
+    """What a cache or pipefusion costs: the scores of an evaluation over those of the same weights and way without it.
+
+    Returns:
+        The difference; None where there is neither, where no such evaluation was scored, or where real tiles or features differ.
+    """
+    chosen = experiment.evaluations[name]
+    if chosen.cache is None and chosen.pipefusion is None:
+        return None
+    plain = chosen.model_copy(update={"cache": None, "pipefusion": None})
+    for other, settings in experiment.evaluations.items():
+        weights = (one.model_dump(include=SAME_WEIGHTS) for one in (settings, chosen))
+        if _way(settings) != _way(plain) or next(weights) != next(weights):
+            continue
+        exact, made = results.one("fid", other), results.one("fid", name)
+        if exact is None or made is None or not _alike(exact, made):
+            continue
+        gain = _gain(exact, made)
+        return Cost(
+            exact=other,
+            fid=made.numbers["fid"] - exact.numbers["fid"],
+            kid=-gain.fall if gain else None,
+            interval=[-bound for bound in reversed(gain.interval)] if gain else None,
+            n=min(result.numbers[key] for result in (exact, made) for key in ("n_real", "n_generated")),
+        )
+    return None
+
+
+def _way(chosen: training.Evaluation) -> dict[str, Any]:
+    """What decides how noise becomes images: of pipefusion its patches, not its ranks."""
+    staged = None if chosen.pipefusion is None else chosen.pipefusion.decides
+    return {**chosen.model_dump(include=SAME), "pipefusion": staged}
+
+
+def _alike(before: Result, after: Result) -> bool:
+    """Whether both are judged by the same, on images of the same noise."""
+    return all(before.numbers.get(key) == after.numbers.get(key) for key in SAME_NUMBERS)
+
+
 def _gain(before: Result, after: Result) -> Gain | None:
-    if any(before.numbers.get(key) != after.numbers.get(key) for key in SAME_NUMBERS):
+    if not _alike(before, after):
         return None
     pulls = [_pulls(result) for result in (before, after)]
     scores = [result.numbers.get("kid") for result in (before, after)]

@@ -45,7 +45,8 @@ def measures(facts: Facts) -> tuple[str, str]:
 def _row(facts: Facts, item: EvaluationFacts) -> list[Cell]:
     average = f" of length {item.ema}" if item.ema else ""
     name = Cell(text=item.label, notes=[item.name + ("" if item.at == "codec" else f", {item.weights}{average}")])
-    sampler = Cell(text=ABSENT if item.at == "codec" else item.solver, notes=[item.guided] if item.guided else [])
+    notes = [note for note in (item.guided, _cost(item)) if note]
+    sampler = Cell(text=ABSENT if item.at == "codec" else item.solver, notes=notes)
     one = item.score
     if one is None:
         return [name, sampler, Cell(text="not run"), *[Cell(text=ABSENT)] * 4]
@@ -54,6 +55,15 @@ def _row(facts: Facts, item: EvaluationFacts) -> list[Cell]:
         "KID": _measured(one.kid, one.kid_interval, strong=facts.measure == "KID"),
     }
     return [name, sampler, *(values[key] for key in measures(facts)), _floor(one), _real(item, one), _generated(one)]
+
+
+def _cost(item: EvaluationFacts) -> str:
+    """What it costs that images are not exact, in words; empty where that is not known, or where they are."""
+    cost = item.cost
+    if cost is None or item.is_exact:
+        return ""
+    kid = "" if cost.kid is None or cost.interval is None else f", KID {cost.kid:+.3g} {between(cost.interval)}"
+    return f"over {cost.exact}, which is exact: FID {cost.fid:+.3g}{kid}, n = {cost.n:,}"
 
 
 def _measured(value: float | None, interval: list[float] | None, *, strong: bool) -> Cell:

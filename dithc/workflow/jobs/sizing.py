@@ -272,6 +272,9 @@ def _sample(experiment: Experiment, name: str, ranks: int) -> tuple[float, float
     held = SAMPLED_SHARD * sizes.side**2 * sizes.bands * 4 * 3
     network = at_once * sizes.tokens * sizes.width * 4 * run.model.kept_widths + sizes.parameters * 8 * networks
     network += sizes.parameters * 8 * (evaluation.ema is not None)  # summed in float64
+    if (staged := evaluation.pipefusion) is not None:  # keys and values of the blocks of a stage
+        blocks = math.ceil(sizes.depth / staged.pipefusion_parallel_degree)
+        network += at_once * sizes.tokens * 2 * sizes.width * 4 * blocks * networks
     flops = sizes.flops * evaluation.images * evaluation.steps * (2 if evaluation.guidance != 1.0 else 1)
     if evaluation.windows is not None and evaluation.size is not None:
         across = evaluation.size / sizes.side

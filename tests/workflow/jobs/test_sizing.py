@@ -149,6 +149,13 @@ def test_a_second_network_that_guides_is_asked_for() -> None:
 
     weights = 675e6 * 4 / 1e6
     assert memory(guide="start") - memory() > weights
+    # Keys and values that stages keep, of the blocks that each has.
+    alone, of_four = (
+        memory(batch=32, pipefusion={"pipefusion_parallel_degree": degree, "num_pipeline_patch": 4}) - memory(batch=32)
+        for degree in (1, 4)
+    )
+    assert alone > 1000
+    assert of_four == pytest.approx(alone / 4, abs=200)
 
 
 def test_nothing_that_is_asked_depends_on_where_it_is_read() -> None:

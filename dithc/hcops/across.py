@@ -42,6 +42,16 @@ def attention_in(
     return matrix.attention_over(qkv, memory[:, :, :d], memory[:, :, d:], num_heads)
 
 
+def attention_with(memory: Tensor, qkv: Tensor, num_heads: int, *, first: int) -> tuple[Tensor, Tensor]:
+    """As `attention_in`, where one process keeps the keys and values of all tokens: nobody is waited for, and any back end serves."""
+    if backend_of("attention") == "c":
+        return attention_in(memory, qkv, num_heads, first=first, meet=lambda _: None)
+    d = qkv.shape[2] // 3
+    memory[:, first : first + qkv.shape[1]] = qkv[..., d:]
+    mixed, lse = attention_to(qkv, memory[..., :d], memory[..., d:], num_heads)
+    return mixed.to(qkv.dtype), lse
+
+
 def attention_to(qkv: Tensor, key: Tensor, value: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
     """Attention of the queries in qkv (N, t, 3D) to some of the keys and values (N, S, D), with what is needed to join several.
 

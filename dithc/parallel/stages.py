@@ -21,7 +21,6 @@ from torch import Tensor
 
 from dithc.config import training
 from dithc.hcops import across
-from dithc.hcops.active import backend_of
 from dithc.log import problem
 from dithc.model import DiT
 from dithc.parallel.ranks import Ranks, cut, starts
@@ -53,14 +52,8 @@ class KeptKeys:
         if self._block not in self._of_block:  # a first call, which writes all of it
             self._of_block[self._block] = qkv.new_empty(self._num_rows, self._tokens, 2 * width)
         memory = self._of_block[self._block][self._rows]
-        if backend_of("attention") == "c":
-            mixed, self._kept = across.attention_in(
-                memory, qkv, num_heads, first=self._mine.start, meet=lambda calls: None
-            )
-            return mixed
-        memory[:, self._mine] = qkv[..., width:]
-        mixed, _ = across.attention_to(qkv, memory[..., :width], memory[..., width:], num_heads)
-        return mixed.to(qkv.dtype)
+        mixed, *self._kept = across.attention_with(memory, qkv, num_heads, first=self._mine.start)
+        return mixed
 
     def absent(self) -> str | None:
         """Those who do not answer messages are named where these are waited for."""

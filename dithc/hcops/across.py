@@ -43,7 +43,7 @@ def attention_in(
 
 
 def attention_with(memory: Tensor, qkv: Tensor, num_heads: int, *, first: int) -> tuple[Tensor, Tensor]:
-    """As `attention_in`, where one process keeps the keys and values of all tokens: nobody is waited for, and any back end serves."""
+    """As `attention_in`, where one process keeps the keys and values of all tokens: nobody is waited for, any back end serves."""
     if backend_of("attention") == "c":
         return attention_in(memory, qkv, num_heads, first=first, meet=lambda _: None)
     d = qkv.shape[2] // 3

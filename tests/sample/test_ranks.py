@@ -118,6 +118,11 @@ with ranks(2) as group:
     two = Images(network(1), Codec(), **settings, team=team).latents(range(4))
     other = Images(network(3), Codec(), **settings).latents(range(4))  # the control
     assert torch.equal(one, two) and not torch.equal(one, other), (one - two).abs().max()
+    settings["evaluation"] = training.Evaluation.model_validate(way | {"pipefusion": {"num_pipeline_patch": 3}})
+    staged = Images(network(1), Codec(), **settings).latents(range(4))
+    team = Team.of(group, Degrees(stages=2), [[0, 1]])
+    two = Images(network(1), Codec(), **settings, team=team).latents(range(4))
+    assert torch.equal(staged, two) and not torch.equal(staged, one), (staged - two).abs().max()
 """
 
 

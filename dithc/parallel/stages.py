@@ -2,8 +2,8 @@
 
 A patch attends to the patches before it as they are at this call, and to those behind it as they were at the call before: their
 keys and values are kept, of each block, on the stage that has it. That is said of patches alone, so any number of stages, one
-too, gives the same bits. The first calls, of the warm-up, and all of one patch, are of whole images, with the bits of the network
-called as it is; a stage works then on one row of the batch while the next one works on another.
+too, gives the same bits where the C kernels serve. The first calls, of the warm-up, and all of one patch, are of whole images,
+with the bits of the network called as it is; a stage works then on one row of the batch while the next one works on another.
 
 A sampler takes whole latents, so the stages have run dry when a call ends: of M patches and N stages a share M / (M + N - 1) of
 them is busy (of the n rows of a warm-up n / (n + N - 1)), where stages that began the next step with the first patch to leave

@@ -123,12 +123,17 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     return type(module) is kind and "forward" not in module.__dict__ and not any(hooks)
 
 
+def in_one_library() -> bool:
+    """Whether the C kernels serve all that a block is made of."""
+    return all(backend_of(part) == "c" for part in PARTS_OF_BLOCK)
+
+
 def block_serves(x: Tensor, c: Tensor, weights: BlockWeights) -> bool:
     """Whether `block` takes these inputs: what the operators called one by one would give to the C kernels, where everything
     asks for a gradient or nothing does."""
     if part.across is not None and not part.across.in_sequence:
         return False
-    if custom.traced(x) or any(backend_of(part) != "c" for part in PARTS_OF_BLOCK):
+    if custom.traced(x) or not in_one_library():
         return False
     parameters = (*weights.layers, *weights.norms)
     if any(type(weight) is not Parameter or not weight.is_contiguous() for weight in parameters):

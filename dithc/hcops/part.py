@@ -19,6 +19,9 @@ class Across(Protocol):
     def in_sequence(self) -> bool:
         """Whether `attention` calls kernels alone, so that it may be recorded with those of a block."""
 
+    def begin(self) -> None:
+        """A pass of the network begins; everybody has ended the one before."""
+
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """The mixed values (N, t, D) of qkv (N, t, 3D), in its type."""
 

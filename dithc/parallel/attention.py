@@ -21,7 +21,8 @@ class SharedKeys:
     """Ranks of one node: each puts its keys and values where all read them; the same bits as on one rank.
 
     Two memories take turns: who is at block b + 1 has met all others there, so block b has been read by everybody before block
-    b + 2 is written.
+    b + 2 is written. A pass begins with the first, whether its blocks are called one by one or by a `Program`, which knows both by
+    their addresses: memories too small for a later pass stay.
     """
 
     in_sequence = True
@@ -30,8 +31,13 @@ class SharedKeys:
         self._ranks, self._lengths = ranks, list(lengths)
         self._first, self._tokens = starts(lengths)[ranks.rank], sum(lengths)
         self._segment: Any = None
+        self._outgrown: list[Any] = []
         self._turn, self._half_bytes = 0, 0
         self._kept: Any = None
+
+    def begin(self) -> None:
+        """See `hcops.part.Across`."""
+        self._turn = 0
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """See `hcops.part.Across`."""
@@ -40,6 +46,7 @@ class SharedKeys:
         num_bytes = n * self._tokens * shape[2] * qkv.element_size()
         if num_bytes > self._half_bytes:  # on all ranks alike, who have the same rows
             self._half_bytes = -(-num_bytes // 4096) * 4096
+            self._outgrown.append(self._segment)
             self._segment = Group.segment(2 * self._half_bytes, over=self._ranks.group, timeout_seconds=MEETING_SECONDS)
         start = self._turn * self._half_bytes
         memory = self._segment.memory[start : start + num_bytes].view(qkv.dtype).view(shape)
@@ -49,7 +56,8 @@ class SharedKeys:
 
     def absent(self) -> str | None:
         """The rank that was waited for in vain; None where all came."""
-        return None if self._segment is None else self._segment.absent()
+        known = [segment for segment in (*self._outgrown, self._segment) if segment is not None]
+        return next((rank for segment in known if (rank := segment.absent()) is not None), None)
 
 
 class Messages:
@@ -67,6 +75,9 @@ class Messages:
         self._ulysses, self._ring = ulysses, ring
         self._sets = [list(lengths[at : at + ulysses.size]) for at in range(0, len(lengths), ulysses.size)]
         self._tokens = sum(lengths)
+
+    def begin(self) -> None:
+        """See `hcops.part.Across`."""
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """See `hcops.part.Across`."""

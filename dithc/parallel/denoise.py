@@ -47,7 +47,7 @@ class Denoiser:
             over: their attention; None where there is one of them.
             cache: what is used again across calls, which are then those of one sampling, each of the same rows at one timestep.
         """
-        self.model = model
+        self.model, self._blocks = model, model.chain()
         self._bf16, self._rows, self._tokens, self._over = bf16, rows, tokens, over
         self._lengths = cut(model.config.num_tokens, tokens.size)
         self._cache = cache_of(cache, tokens, num_tokens=model.config.num_tokens)
@@ -73,9 +73,6 @@ class Denoiser:
             torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16),
             part.part_of(config.num_tokens, self._over),
         ):
-            if self._tokens.size == 1 and self._cache is None:
-                output: Tensor = self.model(x, t, y)
-                return output.float()
             try:
                 patches = self._strip(x, t, y)
             except ValueError as error:
@@ -89,18 +86,18 @@ class Denoiser:
         first = starts(self._lengths)[self._tokens.rank]
         mine = slice(first, first + self._lengths[self._tokens.rank])
         rows, columns = model.config.grid
-        # An image of one row of patches has exactly these tokens.
-        by_token = (
-            x.reshape(*x.shape[:2], rows, p, columns, p).permute(0, 1, 3, 2, 4, 5).flatten(3, 4)
-        )  # (n, Z, p, T, p)
-        tokens = model.x_embedder(by_token[:, :, :, mine].flatten(3)) + model.pos_embed[:, mine]  # (n, t, D)
+        if self._tokens.size > 1:  # an image of one row of patches has exactly these tokens
+            by_token = x.reshape(*x.shape[:2], rows, p, columns, p).permute(0, 1, 3, 2, 4, 5).flatten(3, 4)
+            x = by_token[:, :, :, mine].flatten(3)  # (n, Z, p, t * p)
+        tokens = model.x_embedder(x) + model.pos_embed[:, mine]  # (n, t, D)
         c = model.t_embedder(t) + model.y_embedder(y)  # (n, D)
         with _rotated_from(model, mine):
+            if self._over is not None:
+                self._over.begin()
             if self._cache is not None:
                 tokens = self._cache(list(model.blocks), tokens, c, float(t[0]))
             else:
-                for block in model.blocks:
-                    tokens = block(tokens, c)
+                tokens = self._blocks(tokens, c)
         patches: Tensor = model.final_layer(tokens, c)
         return patches
 

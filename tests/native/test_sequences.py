@@ -87,7 +87,7 @@ def _met() -> torch.Tensor:
     start = -memory.data_ptr() % 64
     handle, gone = ctypes.c_void_p(), ctypes.c_int(-1)
     native.library().hc_exchange_attach(memory.data_ptr() + start, native.context(), 0, 1, 1, 64, ctypes.byref(handle))
-    functions().hc_exchange_meet(handle.value, 6, 10**9, gone)
+    functions().hc_exchange_meet(handle.value, 10**9, gone)
     _living.append((memory, handle, gone))
     return memory[start : start + 4].view(torch.int32)
 

@@ -6,9 +6,11 @@ the order of the whole, so that a part has the bits that it has there.
 Legend: N batch, t tokens of the part, D width.
 """
 
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -24,6 +26,9 @@ class Across(Protocol):
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """The mixed values (N, t, D) of qkv (N, t, 3D), in its type."""
+
+    def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
+        """x (N, D), which all have, through weights (F, D) and biases (F): (N, F) each in `dtype`; of what is `in_sequence`."""
 
     def absent(self) -> str | None:
         """The process that was waited for in vain; None where all came."""

@@ -39,12 +39,16 @@ def in_one_call(forward: Forward) -> Forward:
         weights = _weights_of(block)
         if weights is None or not fused.block_serves(x, c, weights):
             return forward(block, x, c)
-        attention, kind = block.attn, block.kind
-        (cos, sin), rms, swiglu = attention.rotary, kind.norm == "rms", kind.mlp == "swiglu"
-        return fused.block(x, c, weights, num_heads=attention.num_heads, rms=rms, swiglu=swiglu, cos=cos, sin=sin)
+        return fused.block(x, c, weights, _kind_of(block))
 
     whole.in_one_call = True  # type: ignore[attr-defined]
     return whole
+
+
+def _kind_of(block: Parts) -> fused.Kind:
+    cos, sin = block.attn.rotary
+    rms, swiglu = block.kind.norm == "rms", block.kind.mlp == "swiglu"
+    return fused.Kind(block.attn.num_heads, rms=rms, swiglu=swiglu, cos=cos, sin=sin)
 
 
 MOST_FLOP = 2e11  # of a pass that is one call: a second or two of a core, in which nothing interrupts it
@@ -88,20 +92,22 @@ class Chain:
         places = tuple(tensor.data_ptr() for tensor in (*weights, *tables))
         types = x.dtype, c.dtype, torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         key = x.shape, *types, part.tokens, part.across, native.context(), places
-        found = self._programs.get(key)
-        if found is None and all(_serves(block, x, c) for block in self._blocks):
-            if len(self._programs) == MOST_PROGRAMS:
-                self._programs.clear()
-            found = self._programs[key] = Program(self._blocks, x, c)
-        return found
+        if key not in self._programs and x.is_contiguous() and c.is_contiguous():
+            found = [_weights_seen(block) for block in self._blocks]
+            served = [one for one in found if one is not None and fused.block_serves(x, c, one)]
+            if len(served) == len(self._blocks):
+                if len(self._programs) == MOST_PROGRAMS:
+                    self._programs.clear()
+                kinds = [_kind_of(block) for block in self._blocks]  # type: ignore[arg-type]
+                self._programs[key] = Program(served, kinds, x, c)
+        return self._programs.get(key)
 
 
-def _serves(block: nn.Module, x: Tensor, c: Tensor) -> bool:
-    """Whether a block is one call, that nobody outside has to see."""
+def _weights_seen(block: nn.Module) -> fused.BlockWeights | None:
+    """As `_weights_of`, where nobody outside has to see the calls of the block either."""
     if not fused.is_plain(block, type(block)) or not hasattr(type(block).forward, "in_one_call"):
-        return False
-    weights = _weights_of(block)  # type: ignore[arg-type]
-    return weights is not None and x.is_contiguous() and c.is_contiguous() and fused.block_serves(x, c, weights)
+        return None
+    return _weights_of(block)  # type: ignore[arg-type]
 
 
 def _weights_of(block: Parts) -> fused.BlockWeights | None:

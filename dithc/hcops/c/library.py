@@ -26,6 +26,7 @@ class Buffers:
     def __init__(self) -> None:
         self._free: list[Tensor] = []
         self._taken: list[Tensor] = []
+        self._kept: list[Tensor] = []
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A contiguous tensor with undefined content."""
@@ -39,8 +40,14 @@ class Buffers:
         self._taken.append(buffer)
         return buffer[:num_bytes].view(dtype).view(tuple(shape))
 
+    def keep(self, tensor: Tensor) -> None:
+        """Its memory is never used again."""
+        at = tensor.untyped_storage().data_ptr()
+        self._kept += [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() == at]
+        self._taken = [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() != at]
+
     def free_all_but(self, kept: Tensor) -> None:
-        """From here on nothing that is recorded reads any tensor but this one."""
+        """From here on nothing that is recorded reads any tensor but this one, and those that are kept."""
         at = kept.untyped_storage().data_ptr()
         self._free += [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() != at]
         self._taken = [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() == at]
@@ -103,6 +110,10 @@ class program:  # reads as a verb at the place of use
         recorded, _recording.now, _recording.buffers = _recording.now, None, None
         assert recorded is not None
         self._recorded = recorded.taken()
+
+    def keep(self, tensor: Tensor) -> None:
+        """See `Buffers`."""
+        self._buffers.keep(tensor)
 
     def free_all_but(self, kept: Tensor) -> None:
         """See `Buffers`."""

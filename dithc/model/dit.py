@@ -55,9 +55,9 @@ class DiT(nn.Module):
         """
         return cls(preset(name, overrides))
 
-    def chain(self, first: int = 0, stop: int | None = None) -> Chain:
-        """Blocks `first` to `stop` (all) in one callable, without gradients: for who calls them often. See `Chain`."""
-        return Chain(self.blocks[first:stop])
+    def chain(self) -> Chain:
+        """The blocks in one callable, without gradients: for who calls them often. See `Chain`."""
+        return Chain(self.blocks)
 
     def forward(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Predicts noise, and where sigma is learned the raw interpolation of its log variance behind it.

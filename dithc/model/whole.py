@@ -72,6 +72,16 @@ class Chain:
             if weight is not None
         ]
         self._programs: dict[Hashable, Program] = {}
+        self._parts: dict[tuple[int, int], Chain] = {}
+
+    def __len__(self) -> int:
+        """Of how many blocks."""
+        return len(self._blocks)
+
+    def __getitem__(self, part: slice) -> "Chain":
+        """Some of the blocks, with programs of their own, which stay here."""
+        first, stop, _ = part.indices(len(self))
+        return self._parts.setdefault((first, stop), Chain(self._blocks[first:stop]))
 
     @torch.no_grad()
     def __call__(self, x: Tensor, c: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ class Denoiser:
             if self._over is not None:
                 self._over.begin()
             if self._cache is not None:
-                tokens = self._cache(list(model.blocks), tokens, c, float(t[0]))
+                tokens = self._cache(self._blocks, tokens, c, float(t[0]))
             else:
                 tokens = self._blocks(tokens, c)
         patches: Tensor = model.final_layer(tokens, c)

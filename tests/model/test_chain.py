@@ -70,8 +70,11 @@ def test_the_bits_are_those_of_the_blocks_one_by_one(kind: str, bf16: bool, reco
 
 def test_a_part_of_the_blocks_can_be_had() -> None:
     model = made()
+    chain = model.chain()
     x, c = inputs()
-    assert torch.equal(model.chain(1)(model.chain(0, 1)(x, c), c), model.chain()(x, c))
+    assert len(chain) == 3
+    assert chain[1:] is chain[1:3]
+    assert torch.equal(chain[1:](chain[:1](x, c), c), model.chain()(x, c))
 
 
 def test_weights_may_change_and_may_move(recorded: list[int]) -> None:

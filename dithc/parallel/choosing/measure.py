@@ -129,7 +129,7 @@ def _block(model: DiT, work: Work, tokens: int, *, in_sequence: bool = True) -> 
     width = model.config.hidden_size
     strip, c = torch.zeros(1, tokens, width), torch.zeros(1, width)
     over = _AllKeys(work.tokens, in_sequence=in_sequence) if work.in_memory else None
-    blocks = model.chain(0, BLOCKS)
+    blocks = model.chain()[:BLOCKS]
     with part.part_of(work.tokens, over), _rotated_from(model, slice(0, tokens)):
         return _least(lambda: blocks(strip, c)) / min(BLOCKS, model.config.depth)
 

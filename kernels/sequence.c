@@ -78,7 +78,7 @@ static int copy_blocks(hc_context *context, const int64_t *words) {
 
 static int exchange_meet(hc_context *context, const int64_t *words) {
     (void)context;
-    return hc_exchange_meet(AT(0), (uint32_t)words[1], words[2], AT(3));
+    return hc_exchange_meet(AT(0), words[1], AT(2));
 }
 
 static const struct {
@@ -99,7 +99,7 @@ static const struct {
     [HC_STEP_ROTATE_HEADS_BACKWARD] = {rotate_heads_backward, 15},
     [HC_STEP_ATTENTION_HEADS_FORWARD] = {attention_heads_forward, 1},
     [HC_STEP_COPY_BLOCKS] = {copy_blocks, 9},
-    [HC_STEP_EXCHANGE_MEET] = {exchange_meet, 4},
+    [HC_STEP_EXCHANGE_MEET] = {exchange_meet, 3},
 };
 #define NUM_STEPS ((int64_t)(sizeof(STEPS) / sizeof(STEPS[0])))
 

@@ -1,9 +1,9 @@
-"""Attention of the queries of a part of an image: kernels on keys and values that others have made.
+"""Kernels on what others have made: attention of the queries of a part of an image, layers whose columns are shared.
 
-Legend: N batch, t tokens of the part, T of the whole, D width, H heads, K head width.
+Legend: N batch, t tokens of the part, T of the whole, D width, H heads, K head width, F output features, L layers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -50,6 +50,35 @@ def attention_with(memory: Tensor, qkv: Tensor, num_heads: int, *, first: int) -
     memory[:, first : first + qkv.shape[1]] = qkv[..., d:]
     mixed, lse = attention_to(qkv, memory[..., :d], memory[..., d:], num_heads)
     return mixed.to(qkv.dtype), lse
+
+
+def linears_in(
+    memory: Tensor,
+    x: Tensor,
+    layers: Sequence[tuple[Tensor, Tensor]],
+    *,
+    columns: slice,
+    meet: Callable[[Any], None],
+) -> None:
+    """Linear layers whose outputs processes put into one memory, each some columns of all of them.
+
+    Args:
+        memory: (L, N, F), of the type of the products.
+        x: (N, D), the same in all processes.
+        layers: L times weight (F, D) and bias (F).
+        columns: of this process.
+        meet: as in `attention_in`.
+    """
+    calls = library.functions()
+    for place, (weight, bias) in zip(memory, layers, strict=True):
+        mine = matrix.linear_forward(x, weight[columns], bias[columns], memory.dtype)  # (N, f)
+        n, row = len(x), mine[0].nbytes
+        target = place[:, columns]
+        calls.hc_copy_blocks(
+            *(native.context(), 1, n, row, mine.data_ptr(), n * row, row),
+            *(target.data_ptr(), n * place[0].nbytes, place[0].nbytes),
+        )
+    meet(calls)
 
 
 def attention_to(qkv: Tensor, key: Tensor, value: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:

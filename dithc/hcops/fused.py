@@ -102,15 +102,24 @@ class BlockWeights(NamedTuple):
         return tuple(weight for weight in (self.query, self.key) if weight is not None)
 
 
-class _Kind(NamedTuple):
-    """What a block is made of beside its weights: the arguments of `block`."""
+class Kind(NamedTuple):
+    """What a block is made of beside its weights.
+
+    Attributes:
+        num_heads: H.
+        eps: of all norms.
+        rms: RMSNorm in place of LayerNorm, as in `vector.adaln`.
+        swiglu: SwiGLU in place of GELU, as `vector.swiglu`.
+        cos: (T, K / 2) fp32, of the rotation of q and k as in `vector.rotate_heads`; None for none.
+        sin: as cos.
+    """
 
     num_heads: int
-    eps: float
-    rms: bool
-    swiglu: bool
-    cos: Tensor | None
-    sin: Tensor | None
+    eps: float = 1e-6
+    rms: bool = False
+    swiglu: bool = False
+    cos: Tensor | None = None
+    sin: Tensor | None = None
 
 
 all_are_seen: Callable[[], bool] = nn.modules.module._has_any_global_hook
@@ -123,12 +132,17 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     return type(module) is kind and "forward" not in module.__dict__ and not any(hooks)
 
 
+def in_one_library() -> bool:
+    """Whether the C kernels serve all that a block is made of."""
+    return all(backend_of(part) == "c" for part in PARTS_OF_BLOCK)
+
+
 def block_serves(x: Tensor, c: Tensor, weights: BlockWeights) -> bool:
     """Whether `block` takes these inputs: what the operators called one by one would give to the C kernels, where everything
     asks for a gradient or nothing does."""
     if part.across is not None and not part.across.in_sequence:
         return False
-    if custom.traced(x) or any(backend_of(part) != "c" for part in PARTS_OF_BLOCK):
+    if custom.traced(x) or not in_one_library():
         return False
     parameters = (*weights.layers, *weights.norms)
     if any(type(weight) is not Parameter or not weight.is_contiguous() for weight in parameters):
@@ -147,18 +161,7 @@ def block_serves(x: Tensor, c: Tensor, weights: BlockWeights) -> bool:
     return obstacle("block", {"x": x, "c": c, **weights._asdict()}) is None
 
 
-def block(
-    x: Tensor,
-    c: Tensor,
-    weights: BlockWeights,
-    *,
-    num_heads: int,
-    eps: float = 1e-6,
-    rms: bool = False,
-    swiglu: bool = False,
-    cos: Tensor | None = None,
-    sin: Tensor | None = None,
-) -> Tensor:
+def block(x: Tensor, c: Tensor, weights: BlockWeights, kind: Kind) -> Tensor:
     """One block of a DiT with adaLN-Zero (Peebles & Xie 2023, section 3.2): for what `block_serves` has agreed to.
 
     The same kernels with the same arguments as the operators called one by one, and so the same bits. Weights with an
@@ -168,24 +171,36 @@ def block(
         x: (N, T, D), the residual stream.
         c: (N, D), the condition.
         weights: all of them parameters; with those of the norms of q and k, heads are normed as in `vector.rotate_heads`.
-        num_heads: H.
-        eps: of all norms.
-        rms: RMSNorm in place of LayerNorm, as in `vector.adaln`.
-        swiglu: SwiGLU in place of GELU, as `vector.swiglu`.
-        cos: (T, K / 2) fp32, of the rotation of q and k as in `vector.rotate_heads`; None for none.
-        sin: as cos.
+        kind: see there.
 
     Returns:
         (N, T, D), in the type that the residual connections give it: an fp32 stream stays fp32.
     """
     say_default()
-    kind = _Kind(num_heads, eps, rms, swiglu, cos, sin)
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+    dtype = type_of_products(x)
     if torch.is_grad_enabled() and x.requires_grad:
         out: Tensor = dithc_block.apply(x, c, *weights, kind, dtype)  # type: ignore[no-untyped-call]
         return out
     alone: Tensor = _forward(dense(x), dense(c), weights, kind, dtype, keep=False)[0]
     return alone
+
+
+def type_of_products(x: Tensor) -> torch.dtype:
+    """That of a block's products, for a stream x."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+
+
+def modulated(x: Tensor, modulation: Tensor, weights: BlockWeights, kind: Kind) -> Tensor:
+    """A block as `block` makes it, without gradients, for what stands in its place of c: what its modulation has made of that.
+
+    Args:
+        x: (N, T, D).
+        modulation: (N, 6D), in the type of the products.
+        weights: as in `block`.
+        kind: as in `block`.
+    """
+    out: Tensor = _forward(x, None, weights, kind, modulation.dtype, keep=False, modulation=modulation)[0]
+    return out
 
 
 class dithc_block(torch.autograd.Function):  # the name is what a profiler shows
@@ -244,15 +259,23 @@ class _Layers:
 
 
 def _forward(
-    x: Tensor, c: Tensor, weights: BlockWeights, kind: _Kind, dtype: torch.dtype, *, keep: bool
+    x: Tensor,
+    c: Tensor | None,
+    weights: BlockWeights,
+    kind: Kind,
+    dtype: torch.dtype,
+    *,
+    keep: bool,
+    modulation: Tensor | None = None,
 ) -> tuple[Any, ...]:
     """The result, and behind it what `_backward` needs, in its order; without `keep` only what is made in any case."""
     w = weights
     linear, gated = raw("linear_forward"), raw("linear_gate_residual_forward")
     norm = raw("adarms_forward" if kind.rms else "adaln_forward")
     with sequence():
-        active = raw("silu_forward")(c)  # (N, D)
-        modulation = linear(active, w.modulation, w.modulation_bias, dtype)  # (N, 6D)
+        active = None if c is None else raw("silu_forward")(c)  # (N, D)
+        if modulation is None:
+            modulation = linear(active, w.modulation, w.modulation_bias, dtype)  # (N, 6D)
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(NUM_CONDITIONS, dim=1)  # (N, D) each
         normed_a, *of_norm_a = norm(x, shift_a, scale_a, kind.eps, dtype)  # (N, T, D), (N, T) once or twice
         qkv = linear(normed_a, w.qkv, w.qkv_bias, dtype)  # (N, T, 3D)
@@ -276,7 +299,7 @@ def _forward(
     return out, active, modulation, *of_attention, stream, normed_m, hidden, before, branch_m, *of_norm_a, *of_norm_m
 
 
-def _rotated(qkv: Tensor, weights: BlockWeights, kind: _Kind) -> Tensor:
+def _rotated(qkv: Tensor, weights: BlockWeights, kind: Kind) -> Tensor:
     """qkv as attention takes it: itself, where there is nothing to be done."""
     if kind.cos is None and weights.query is None:
         return qkv

@@ -6,9 +6,11 @@ the order of the whole, so that a part has the bits that it has there.
 Legend: N batch, t tokens of the part, D width.
 """
 
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -19,8 +21,14 @@ class Across(Protocol):
     def in_sequence(self) -> bool:
         """Whether `attention` calls kernels alone, so that it may be recorded with those of a block."""
 
+    def begin(self) -> None:
+        """A pass of the network begins; everybody has ended the one before."""
+
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """The mixed values (N, t, D) of qkv (N, t, 3D), in its type."""
+
+    def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
+        """x (N, D), which all have, through weights (F, D) and biases (F): (N, F) each in `dtype`; of what is `in_sequence`."""
 
     def absent(self) -> str | None:
         """The process that was waited for in vain; None where all came."""

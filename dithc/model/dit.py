@@ -21,7 +21,7 @@ from dithc.model.embed import (
 )
 from dithc.model.parts import Attention, GatedMlp, Mlp, Rotary
 from dithc.model.presets import DiTConfig, preset
-from dithc.model.whole import in_one_call
+from dithc.model.whole import Chain, in_one_call
 
 EMBEDDING_STD = 0.02
 
@@ -54,6 +54,10 @@ class DiT(nn.Module):
             UserError: unknown preset or field (the message lists the known ones), or values that do not go together.
         """
         return cls(preset(name, overrides))
+
+    def chain(self) -> Chain:
+        """The blocks in one callable, without gradients: for who calls them often. See `Chain`."""
+        return Chain(self.blocks)
 
     def forward(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Predicts noise, and where sigma is learned the raw interpolation of its log variance behind it.

@@ -1,16 +1,20 @@
-"""Which blocks run as one call of the kernels: those of whose parts nobody outside has to see the calls.
+"""Which blocks run as one call of the kernels, alone or all of them: those of whose parts nobody outside has to see the calls.
 
 Legend: N batch, T tokens, D width.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from functools import wraps
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
+from dithc import native
 from dithc.config import training
 from dithc.hcops import fused
+from dithc.hcops.part import part
+from dithc.hcops.program import Program
 from dithc.model.embed import Linear, LinearGelu, Silu
 from dithc.model.parts import Attention, GatedMlp, Mlp
 
@@ -35,11 +39,85 @@ def in_one_call(forward: Forward) -> Forward:
         weights = _weights_of(block)
         if weights is None or not fused.block_serves(x, c, weights):
             return forward(block, x, c)
-        attention, kind = block.attn, block.kind
-        (cos, sin), rms, swiglu = attention.rotary, kind.norm == "rms", kind.mlp == "swiglu"
-        return fused.block(x, c, weights, num_heads=attention.num_heads, rms=rms, swiglu=swiglu, cos=cos, sin=sin)
+        return fused.block(x, c, weights, _kind_of(block))
 
+    whole.in_one_call = True  # type: ignore[attr-defined]
     return whole
+
+
+def _kind_of(block: Parts) -> fused.Kind:
+    cos, sin = block.attn.rotary
+    rms, swiglu = block.kind.norm == "rms", block.kind.mlp == "swiglu"
+    return fused.Kind(block.attn.num_heads, rms=rms, swiglu=swiglu, cos=cos, sin=sin)
+
+
+MOST_FLOP = 2e11  # of a pass that is one call: a second or two of a core, in which nothing interrupts it
+MOST_PROGRAMS = 4  # each holds the memory of a pass
+
+
+class Chain:
+    """Blocks one after the other, `(x (N, T, D), c (N, D)) -> (N, T, D)`, without gradients.
+
+    The bits are those of the blocks called one by one. Where the C kernels serve all of them and a pass is short it is one call,
+    recorded the first time and run again while all weights stay where they are. Hooks that come later are not called.
+    """
+
+    def __init__(self, blocks: Iterable[nn.Module]) -> None:
+        self._blocks = list(blocks)
+        self._weights = [
+            (module._parameters, name)
+            for block in self._blocks
+            for module in block.modules()
+            for name, weight in module._parameters.items()
+            if weight is not None
+        ]
+        self._programs: dict[Hashable, Program] = {}
+        self._parts: dict[tuple[int, int], Chain] = {}
+
+    def __len__(self) -> int:
+        """Of how many blocks."""
+        return len(self._blocks)
+
+    def __getitem__(self, part: slice) -> "Chain":
+        """Some of the blocks, with programs of their own, which stay here."""
+        first, stop, _ = part.indices(len(self))
+        return self._parts.setdefault((first, stop), Chain(self._blocks[first:stop]))
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, c: Tensor) -> Tensor:
+        """A pass."""
+        program = self._program(x, c)
+        if program is not None:
+            return program(x, c)
+        for block in self._blocks:
+            x = block(x, c)
+        return x
+
+    def _program(self, x: Tensor, c: Tensor) -> Program | None:
+        weights: list[Any] = [parameters[name] for parameters, name in self._weights]
+        tables = [table for block in self._blocks for table in block.attn.rotary if table is not None]  # type: ignore[union-attr]
+        num_products = 2 * sum(weight.numel() for weight in weights) * x.shape[:-1].numel()
+        if num_products > MOST_FLOP or not fused.in_one_library():
+            return None
+        places = tuple(tensor.data_ptr() for tensor in (*weights, *tables))
+        types = x.dtype, c.dtype, torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+        key = x.shape, *types, part.tokens, part.across, native.context(), places
+        if key not in self._programs and x.is_contiguous() and c.is_contiguous():
+            found = [_weights_seen(block) for block in self._blocks]
+            served = [one for one in found if one is not None and fused.block_serves(x, c, one)]
+            if len(served) == len(self._blocks):
+                if len(self._programs) == MOST_PROGRAMS:
+                    self._programs.clear()
+                kinds = [_kind_of(block) for block in self._blocks]  # type: ignore[arg-type]
+                self._programs[key] = Program(served, kinds, x, c)
+        return self._programs.get(key)
+
+
+def _weights_seen(block: nn.Module) -> fused.BlockWeights | None:
+    """As `_weights_of`, where nobody outside has to see the calls of the block either."""
+    if not fused.is_plain(block, type(block)) or not hasattr(type(block).forward, "in_one_call"):
+        return None
+    return _weights_of(block)  # type: ignore[arg-type]
 
 
 def _weights_of(block: Parts) -> fused.BlockWeights | None:

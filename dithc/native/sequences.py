@@ -56,9 +56,9 @@ class Sequence:
         self._structures.append(arguments)
         self._record(STEPS.index("hc_attention_heads_forward"), context, (ctypes.addressof(arguments),))
 
-    def hc_exchange_meet(self, exchange: int, number: int, timeout_nanoseconds: int, out_rank: ctypes.c_int) -> None:
+    def hc_exchange_meet(self, exchange: int, timeout_nanoseconds: int, out_rank: ctypes.c_int) -> None:
         """Records a meeting with the other processes."""
-        words = (exchange, number, timeout_nanoseconds, ctypes.addressof(out_rank))
+        words = (exchange, timeout_nanoseconds, ctypes.addressof(out_rank))
         self._record(STEPS.index("hc_exchange_meet"), self._context or contexts.context(), words)
 
     def _record(self, step: int, context: int, words: tuple[int | None, ...]) -> None:
@@ -70,17 +70,39 @@ class Sequence:
         """Runs what was recorded since the last run, in order.
 
         Raises:
+            MemoryError, ValueError: as `Recorded.run`.
+        """
+        self.taken().run()
+
+    def taken(self) -> "Recorded":
+        """What was recorded since the last run, or since it was taken; it has not run."""
+        recorded = Recorded(self._library, self._context, self._words, self._structures)
+        self._words, self._structures = array("q"), []
+        return recorded
+
+
+class Recorded:
+    """Operators that run as often as wanted, each time on the same addresses."""
+
+    def __init__(
+        self, library: ctypes.CDLL, context: int, words: "array[int]", structures: list[ctypes.Structure]
+    ) -> None:
+        self._library, self._context, self._words = library, context, words
+        self._structures = structures  # the words hold their addresses
+
+    def run(self) -> None:
+        """Runs them in order.
+
+        Raises:
             MemoryError, ValueError: of the first function that failed, by name; those behind it did not run.
         """
-        if not self._words:
+        words, at = self._words, ctypes.c_int64()
+        if not words:
             return
-        words, structures, at = self._words, self._structures, ctypes.c_int64()
-        self._words, self._structures = array("q"), []
         try:
             self._library.hc_sequence(self._context, words.buffer_info()[0], len(words), ctypes.byref(at))
         except (MemoryError, ValueError) as error:
             raise type(error)(f"{STEPS[words[at.value]]} in {error}") from None
-        del structures  # the words held their addresses
 
 
 def _recorder(step: int, name: str) -> Callable[..., None]:

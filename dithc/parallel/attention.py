@@ -3,7 +3,8 @@
 Legend: N rows of a batch, t tokens of this rank, T of an image, D width, H heads, K head width; U, R ranks of Ulysses and ring.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,16 +13,19 @@ from torch import Tensor
 from dithc import hcops
 from dithc.comm import Group
 from dithc.hcops import across, part
-from dithc.parallel.ranks import Ranks, starts
+from dithc.parallel.ranks import Ranks, cut, starts
 
 MEETING_SECONDS = 1800.0
+PAGE_BYTES = 4096
+LINE = 64  # columns that nobody shares: whole cache lines
 
 
 class SharedKeys:
     """Ranks of one node: each puts its keys and values where all read them; the same bits as on one rank.
 
     Two memories take turns: who is at block b + 1 has met all others there, so block b has been read by everybody before block
-    b + 2 is written.
+    b + 2 is written. A pass begins with the first one, whether its blocks are called one by one or by a `Program`, which knows
+    memory by its address.
     """
 
     in_sequence = True
@@ -29,27 +33,60 @@ class SharedKeys:
     def __init__(self, ranks: Ranks, lengths: Sequence[int]) -> None:
         self._ranks, self._lengths = ranks, list(lengths)
         self._first, self._tokens = starts(lengths)[ranks.rank], sum(lengths)
-        self._segment: Any = None
-        self._turn, self._half_bytes = 0, 0
+        self._keys, self._outputs = _Memory(ranks), _Memory(ranks)
+        self._turn = 0
         self._kept: Any = None
+
+    def begin(self) -> None:
+        """See `hcops.part.Across`."""
+        self._turn = 0
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """See `hcops.part.Across`."""
         n, _, width = qkv.shape
-        shape = n, self._tokens, 2 * width // 3
-        num_bytes = n * self._tokens * shape[2] * qkv.element_size()
-        if num_bytes > self._half_bytes:  # on all ranks alike, who have the same rows
-            self._half_bytes = -(-num_bytes // 4096) * 4096
-            self._segment = Group.segment(2 * self._half_bytes, over=self._ranks.group, timeout_seconds=MEETING_SECONDS)
-        start = self._turn * self._half_bytes
-        memory = self._segment.memory[start : start + num_bytes].view(qkv.dtype).view(shape)
+        memory = self._keys.of((2, n, self._tokens, 2 * width // 3), qkv.dtype)[self._turn]
         self._turn = 1 - self._turn
-        mixed, *self._kept = across.attention_in(memory, qkv, num_heads, first=self._first, meet=self._segment.meet)
+        mixed, *self._kept = across.attention_in(memory, qkv, num_heads, first=self._first, meet=self._keys.meet)
         return mixed
+
+    def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
+        """See `hcops.part.Across`."""
+        width = len(layers[0][0])
+        lines = cut(-(-width // LINE), self._ranks.size)
+        first = starts(lines)[self._ranks.rank] * LINE
+        columns = slice(first, min(first + lines[self._ranks.rank] * LINE, width))
+        memory = self._outputs.of((len(layers), len(x), width), dtype)
+        across.linears_in(memory, x, layers, columns=columns, meet=self._outputs.meet)
+        return iter(memory)
 
     def absent(self) -> str | None:
         """The rank that was waited for in vain; None where all came."""
-        return None if self._segment is None else self._segment.absent()
+        return self._keys.absent() or self._outputs.absent()
+
+
+class _Memory:
+    """What ranks of a node share, for tensors of any size; where it was too small for one it stays, as others are still there."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._segments: list[Any] = []
+
+    def of(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A tensor at the start of it; all ranks ask for the same ones, in the same order."""
+        num_bytes = math.prod(shape) * dtype.itemsize
+        if not self._segments or num_bytes > self._segments[-1].memory.numel():
+            whole = -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
+            self._segments.append(Group.segment(whole, over=self._ranks.group, timeout_seconds=MEETING_SECONDS))
+        memory: Tensor = self._segments[-1].memory[:num_bytes]
+        return memory.view(dtype).view(tuple(shape))
+
+    def meet(self, calls: Any) -> None:
+        """Has `calls` wait until all ranks have written there what they have for the tensor that was asked for last."""
+        self._segments[-1].meet(calls)
+
+    def absent(self) -> str | None:
+        """See `SharedKeys`."""
+        return next((rank for segment in self._segments if (rank := segment.absent()) is not None), None)
 
 
 class Messages:
@@ -67,6 +104,13 @@ class Messages:
         self._ulysses, self._ring = ulysses, ring
         self._sets = [list(lengths[at : at + ulysses.size]) for at in range(0, len(lengths), ulysses.size)]
         self._tokens = sum(lengths)
+
+    def begin(self) -> None:
+        """See `hcops.part.Across`."""
+
+    def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
+        """Not called: see `in_sequence`."""
+        raise NotImplementedError
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """See `hcops.part.Across`."""

@@ -8,9 +8,10 @@ Legend: N rows of a batch; t tokens of this rank, T of an image, D width.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,8 +20,15 @@ from dithc.config import training
 from dithc.log import problem
 from dithc.parallel.ranks import Ranks, cut
 
-Block = Callable[[Tensor, Tensor], Tensor]
-"""(tokens (N, t, D), condition (N, D)) -> tokens (N, t, D)."""
+
+class Blocks(Protocol):
+    """Blocks one after the other, (tokens (N, t, D), condition (N, D)) -> tokens (N, t, D); or some of them."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> "Blocks": ...
+
+    def __call__(self, tokens: Tensor, c: Tensor, /) -> Tensor: ...
 
 
 class Cached:
@@ -37,7 +45,7 @@ class Cached:
         self._ranks, self._lengths = tokens, cut(num_tokens, tokens.size)
         self._rows: int | None = None
 
-    def __call__(self, blocks: Sequence[Block], tokens: Tensor, c: Tensor, time: float) -> Tensor:
+    def __call__(self, blocks: Blocks, tokens: Tensor, c: Tensor, time: float) -> Tensor:
         """What all blocks, or what is kept of them, make of a batch; each call has the same rows in the same order.
 
         Args:
@@ -66,13 +74,12 @@ class Cached:
         self.tally[3] += perf_counter() - begun - (float(self.tally[2]) - before)
         return out
 
-    def _made(self, blocks: Sequence[Block], tokens: Tensor, c: Tensor, time: float) -> Tensor:
+    def _made(self, blocks: Blocks, tokens: Tensor, c: Tensor, time: float) -> Tensor:
         raise NotImplementedError
 
-    def _run(self, blocks: Sequence[Block], tokens: Tensor, c: Tensor) -> Tensor:
+    def _run(self, blocks: Blocks, tokens: Tensor, c: Tensor) -> Tensor:
         begun = perf_counter()
-        for block in blocks:
-            tokens = block(tokens, c)
+        tokens = blocks(tokens, c)
         self.tally[2] += perf_counter() - begun
         if self._ranks.rank == 0:
             self.tally[0] += len(tokens) * len(blocks)
@@ -87,7 +94,7 @@ class ByFirstBlock(Cached):
         self._threshold = settings.threshold
         self._added = self._rest = torch.empty(0)  # (N, t, D) each, of the first block and of the others
 
-    def _made(self, blocks: Sequence[Block], tokens: Tensor, c: Tensor, time: float) -> Tensor:
+    def _made(self, blocks: Blocks, tokens: Tensor, c: Tensor, time: float) -> Tensor:
         first = self._run(blocks[:1], tokens, c)
         added = (first - tokens).float()
         chosen = self._changed(added)
@@ -137,7 +144,7 @@ class ByTaylor(Cached):
         self._settings, self._calls = settings, 0
         self._nodes: list[_Node] = []  # newest first
 
-    def _made(self, blocks: Sequence[Block], tokens: Tensor, c: Tensor, time: float) -> Tensor:
+    def _made(self, blocks: Blocks, tokens: Tensor, c: Tensor, time: float) -> Tensor:
         call, chosen = self._calls, self._settings
         self._calls += 1
         if call >= chosen.warmup_steps and (call - chosen.warmup_steps + 1) % chosen.interval:

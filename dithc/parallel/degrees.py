@@ -71,7 +71,7 @@ class Work:
         width: D.
         depth: L, blocks.
         linear_flops: of a row, in the products that tokens share.
-        uncut_flops: of a row, in those that every rank makes: of its timestep and label.
+        uncut_flops: of a row, in those of its timestep and label: columns are shared in memory, else every rank makes all.
         numbers: that come out for a token.
         number_bytes: of an activation.
         calls: of the network for a batch.

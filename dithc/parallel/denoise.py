@@ -50,7 +50,7 @@ class Denoiser:
             stages: who are the stages of the network, each with all tokens.
             pipefusion: how images are cut into patches, in which calls are likewise those of one sampling.
         """
-        self.model = model
+        self.model, self._blocks = model, model.chain()
         self._bf16, self._rows, self._tokens, self._over = bf16, rows, tokens, over
         self._lengths = cut(model.config.num_tokens, tokens.size)
         self._staged = None if pipefusion is None else Staged(model, pipefusion, stages)
@@ -79,9 +79,6 @@ class Denoiser:
         ):
             if self._staged is not None:
                 return vector.unpatchify(self._staged(x, t, y), config.grid[0], config.patch_size)
-            if self._tokens.size == 1 and self._cache is None:
-                output: Tensor = self.model(x, t, y)
-                return output.float()
             try:
                 patches = self._strip(x, t, y)
             except ValueError as error:
@@ -94,14 +91,18 @@ class Denoiser:
         model = self.model
         first = starts(self._lengths)[self._tokens.rank]
         mine = slice(first, first + self._lengths[self._tokens.rank])
-        tokens = embedded(model, by_token(model, x), mine)  # (n, t, D)
+        if self._tokens.size == 1:
+            tokens = model.x_embedder(x) + model.pos_embed  # (n, T, D)
+        else:
+            tokens = embedded(model, by_token(model, x), mine)  # (n, t, D)
         c = model.t_embedder(t) + model.y_embedder(y)  # (n, D)
         with rotated_from(model, mine):
+            if self._over is not None:
+                self._over.begin()
             if self._cache is not None:
-                tokens = self._cache(list(model.blocks), tokens, c, float(t[0]))
+                tokens = self._cache(self._blocks, tokens, c, float(t[0]))
             else:
-                for block in model.blocks:
-                    tokens = block(tokens, c)
+                tokens = self._blocks(tokens, c)
         patches: Tensor = model.final_layer(tokens, c)
         return patches
 

@@ -13,7 +13,7 @@ output goes to all stages at the end.
 Legend: n rows of a batch; T tokens of an image, t of a patch, D width, p side of a patch of pixels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -45,6 +45,13 @@ class KeptKeys:
     def turn_to(self, block: int, unit: Unit, *, num_rows: int) -> None:
         """What is called next: a block, by its number, on a part of so many rows."""
         self._block, (self._rows, self._mine), self._num_rows = block, unit, num_rows
+
+    def begin(self) -> None:
+        """See `hcops.part.Across`; `turn_to` says where a pass is."""
+
+    def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
+        """Not called: of blocks that are called one by one, since where each patch is kept changes from call to call."""
+        raise NotImplementedError
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """See `hcops.part.Across`."""

@@ -239,15 +239,16 @@ static int meet_one(const hc_exchange *x, int rank, uint32_t number, int64_t dea
     }
 }
 
-int hc_exchange_meet(hc_exchange *exchange, uint32_t number, int64_t timeout_nanoseconds, int *out_rank) {
+int hc_exchange_meet(hc_exchange *exchange, int64_t timeout_nanoseconds, int *out_rank) {
     if (!hc_is_exchange(exchange) || timeout_nanoseconds < 1 || out_rank == NULL) {
         return HC_BAD_ARGUMENT;
     }
+    const uint32_t number = atomic_load_explicit(&exchange->lines[exchange->rank].done[PUT], memory_order_relaxed) + 1;
     const int64_t deadline = now_nanoseconds() + timeout_nanoseconds;
-    tell(exchange, PUT, number + 1);
+    tell(exchange, PUT, number);
     for (int i = 1; i < exchange->ranks; i++) {
         const int rank = (exchange->rank + i) % exchange->ranks;
-        const int status = meet_one(exchange, rank, number + 1, deadline);
+        const int status = meet_one(exchange, rank, number, deadline);
         if (status != HC_OK) {
             *out_rank = rank;
             return status;

@@ -571,10 +571,9 @@ typedef struct {
 /* Makes `rounds` rounds over the steps at most, and waits so long where no step can be done. HC_TIMED_OUT: call it again. */
 int hc_exchange_whole(hc_exchange *exchange, const hc_whole *whole, int64_t rounds, int64_t timeout_nanoseconds, int *out_rank);
 
-/* Returns when all processes have called it with this number, or a later one; what they wrote before can then be read. Numbers
- * count from 0 over the life of a segment in which nothing else is done (no slot is used). It waits awake for half a millisecond,
- * then asleep. HC_PROCESS_STOPPED: a process has been stopped by a signal for ten seconds. */
-int hc_exchange_meet(hc_exchange *exchange, uint32_t number, int64_t timeout_nanoseconds, int *out_rank);
+/* Returns when all processes have called it as often as this one has; what they wrote before can then be read. For a segment in
+ * which nothing else is done (no slot is used). It waits awake for half a millisecond, then asleep. HC_PROCESS_STOPPED: a process has been stopped by a signal for ten seconds. */
+int hc_exchange_meet(hc_exchange *exchange, int64_t timeout_nanoseconds, int *out_rank);
 
 /* out[i] = op over r of x[r][i], r = 0, 1, ... in this order, in fp32; all of `type`. out may be one of the x. */
 int hc_exchange_fold(hc_exchange *exchange, int num_arrays, int64_t count, const void *const *x, int type, int op, void *out);

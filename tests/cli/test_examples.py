@@ -135,6 +135,8 @@ def readme() -> tuple[list[str], list[str]]:
 @pytest.mark.parametrize("line", [line for line in readme()[0] if not line.startswith(("#", "import ", "torch."))])
 def test_line_of_the_readme_is_understood_as_it_stands(line: str) -> None:
     words = shlex.split(line, comments=True)
+    while re.fullmatch(r"[A-Z_]+=\S+", words[0]):  # of the environment
+        words = words[1:]
     program = words[0].removeprefix(".venv/bin/")
     if program == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -74,9 +74,9 @@ def test_bits_are_those_of_the_operators_one_by_one(
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mode == "autocast"):
             assert fused.block_serves(x, c, weights)
             if together:
-                out = fused.block(x, c, weights, num_heads=H, **kind)
+                out = fused.block(x, c, weights, fused.Kind(H, **kind))
                 with torch.no_grad():
-                    assert torch.equal(fused.block(x, c, weights, num_heads=H, **kind), out)
+                    assert torch.equal(fused.block(x, c, weights, fused.Kind(H, **kind)), out)
             else:
                 out = _one_by_one(x, c, weights, **kind)
         found.append([out, *torch.autograd.grad(out.float().square().sum(), leaves)])
@@ -96,7 +96,7 @@ def test_gradients_of_a_block_of_other_parts_are_those_of_float64() -> None:
     angles = torch.arange(float(T * K // 2)).reshape(T, -1)
     kind = {"rms": True, "swiglu": True, "cos": angles.cos(), "sin": angles.sin()}
     weights, (x, c) = _weights(swiglu=True, normed=True), _inputs()
-    out = fused.block(x, c, weights, num_heads=H, **kind)
+    out = fused.block(x, c, weights, fused.Kind(H, **kind))
     got = [out, *torch.autograd.grad(out.square().sum(), [x, c, *weights])]
     exact = [value.detach().double().requires_grad_() for value in (x, c, *weights)]
     with hcops.use("reference"):

@@ -81,13 +81,14 @@ def _copied(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def _met() -> torch.Tensor:
+def _met(times: int = 1) -> torch.Tensor:
     """Where the counter of the only process stands, which met itself."""
     memory = torch.zeros(1 << 14, dtype=torch.uint8)
     start = -memory.data_ptr() % 64
     handle, gone = ctypes.c_void_p(), ctypes.c_int(-1)
     native.library().hc_exchange_attach(memory.data_ptr() + start, native.context(), 0, 1, 1, 64, ctypes.byref(handle))
-    functions().hc_exchange_meet(handle.value, 6, 10**9, gone)
+    for _ in range(times):
+        functions().hc_exchange_meet(handle.value, 10**9, gone)
     _living.append((memory, handle, gone))
     return memory[start : start + 4].view(torch.int32)
 
@@ -131,7 +132,7 @@ def test_blocks_are_copied_to_where_they_lie_apart() -> None:
 
 
 def test_a_meeting_counts_on() -> None:
-    assert _met().item() == 7
+    assert _met(3).item() == 3
 
 
 def test_steps_run_in_order_and_all_at_the_end() -> None:

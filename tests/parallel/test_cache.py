@@ -115,9 +115,23 @@ def test_first_block_decides_for_each_row_by_its_rule(network, scope) -> None:
     assert cached.tally[:2].tolist() == [5 * CALLS + runs, 5 * CALLS * 3]
 
 
+class OneBlock:
+    def __init__(self, block: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.block = block
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, part: slice) -> "OneBlock":
+        return self
+
+    def __call__(self, tokens: Tensor, c: Tensor) -> Tensor:
+        return self.block(tokens, c)
+
+
 def walked(cache: Cached, block: Callable[[Tensor, Tensor], Tensor], times: list[float]) -> Tensor:
     tokens = torch.zeros(2, 3, 4)
-    return torch.stack([cache([block], tokens, torch.full((2, 4), time), time) for time in times])
+    return torch.stack([cache(OneBlock(block), tokens, torch.full((2, 4), time), time) for time in times])
 
 
 def taylor(**settings: Any) -> Cached:

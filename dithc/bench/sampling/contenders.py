@@ -61,7 +61,7 @@ class Contender:
         if degrees.size != ranks:
             return f"{degrees} are not the {ranks} ranks"
         branches = 2 if cell.guidance != 1 else 1
-        work = Work(shards=[1], branches=branches, tokens=cell.tokens, heads=config.num_heads)
+        work = Work.of(config, shards=[1], branches=branches)
         try:
             least(work, ranks=ranks, ranks_a_node=ranks, fixed=asdict(degrees))
         except UserError as error:

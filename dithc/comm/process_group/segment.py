@@ -56,13 +56,12 @@ class Segment:
             *(everything.data_ptr(), native.context(num_threads=1), rank, len(names), 1, CACHE_LINE),
             ctypes.byref(attached),
         )
-        self._handle, self._number, self._gone = attached.value, 0, ctypes.c_int(-1)
+        self._handle, self._gone = attached.value, ctypes.c_int(-1)
         barrier()  # everybody is attached: a process that ends from here on is noticed
 
     def meet(self, calls: Any) -> None:
         """Has `calls`, the library or what records calls of it, wait until all ranks are here: what they wrote can be read."""
-        calls.hc_exchange_meet(self._handle, self._number, self._timeout, self._gone)
-        self._number = (self._number + 1) % (1 << 32)
+        calls.hc_exchange_meet(self._handle, self._timeout, self._gone)
 
     def absent(self) -> str | None:
         """Who was waited for in vain; None where all came."""

@@ -1,12 +1,12 @@
 """The C back end: tensors in, tensors out, by way of the kernels' library.
 
-What: `matrix` and `vector` hold the raw kernels that the table lists; `sequence` runs several of them in one call, `library`
-is what both need: the functions, at once or in sequence, and the pool of outputs.
+What: `matrix` and `vector` hold the raw kernels that the table lists; `sequence` runs several of them in one call, `program` as
+often as wanted; `library` is what both need: the functions, at once or in sequence, and the pool of outputs.
 Invariants: every tensor is checked before its pointer is used.
 How to change it: a kernel is a function here, and a line of `dithc.hcops.table`.
 """
 
 from dithc.hcops.c import library, matrix, vector
-from dithc.hcops.c.library import sequence
+from dithc.hcops.c.library import program, sequence
 
-__all__ = ["library", "matrix", "sequence", "vector"]
+__all__ = ["library", "matrix", "program", "sequence", "vector"]

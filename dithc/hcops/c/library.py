@@ -1,22 +1,61 @@
 """What every file of the C back end needs: the library's functions, at once or in sequence, and the pool of outputs."""
 
+import math
 import threading
+from collections.abc import Sequence
 from functools import cache
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
+
+import torch
+from torch import Tensor
 
 from dithc import native
 from dithc.memory import Pool, hot_pool
 from dithc.native import sequences
 
 
-def pool() -> Pool:
-    """The pool that outputs of operators come from."""
-    return hot_pool()
+def pool() -> "Pool | Buffers":
+    """Where outputs of operators come from."""
+    return _recording.buffers or hot_pool()
+
+
+class Buffers:
+    """The memory of a `program`: its tensors lie where earlier ones did that nothing reads any more."""
+
+    def __init__(self) -> None:
+        self._free: list[Tensor] = []
+        self._taken: list[Tensor] = []
+        self._kept: list[Tensor] = []
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A contiguous tensor with undefined content."""
+        num_bytes = math.prod(shape) * dtype.itemsize
+        fitting = [buffer for buffer in self._free if buffer.numel() >= num_bytes]
+        if fitting:
+            buffer = min(fitting, key=torch.Tensor.numel)
+            self._free = [other for other in self._free if other is not buffer]
+        else:
+            buffer = hot_pool().empty((num_bytes,), torch.uint8)
+        self._taken.append(buffer)
+        return buffer[:num_bytes].view(dtype).view(tuple(shape))
+
+    def keep(self, tensor: Tensor) -> None:
+        """Its memory is never used again."""
+        at = tensor.untyped_storage().data_ptr()
+        self._kept += [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() == at]
+        self._taken = [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() != at]
+
+    def free_all_but(self, kept: Tensor) -> None:
+        """From here on nothing that is recorded reads any tensor but this one, and those that are kept."""
+        at = kept.untyped_storage().data_ptr()
+        self._free += [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() != at]
+        self._taken = [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() == at]
 
 
 class _Recording(threading.local):
     now: sequences.Sequence | None = None
+    buffers: Buffers | None = None  # of a program
 
 
 _recording = _Recording()
@@ -31,23 +70,67 @@ class sequence:  # reads as a verb at the place of use
     """Has the C kernels that are called in the body of a `with` run at its end, as one call.
 
     In the body nothing reads what they write, and every tensor that they were given or made stays in a variable: memory of one
-    that is gone may be somebody else's by the time that they run. If the body fails none of them runs.
+    that is gone may be somebody else's by the time that they run. If the body fails none of them runs. Within a `program` it is a
+    part of that.
     """
 
     def __enter__(self) -> None:
+        self._is_part = _recording.buffers is not None
+        if self._is_part:
+            return
         assert _recording.now is None, "a sequence within a sequence"
         _recording.now = sequences.Sequence(_handle())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._is_part:
+            return
         recorded, _recording.now = _recording.now, None
         if kind is None and recorded is not None:
             recorded.run()
 
 
+class program:  # reads as a verb at the place of use
+    """Records the C kernels that are called in the body of a `with`; they run when, and as often as, `run` is called.
+
+    Nothing but C kernels may work on their tensors in the body. Those made there are the program's own; of all others that it was
+    given, weights and inputs, whoever runs it keeps the memory, in which content may change.
+    """
+
+    def __enter__(self) -> Self:
+        assert _recording.now is None, "a program within a sequence"
+        _recording.now = sequences.Sequence(_handle())
+        self._buffers = _recording.buffers = Buffers()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        recorded, _recording.now, _recording.buffers = _recording.now, None, None
+        assert recorded is not None
+        self._recorded = recorded.taken()
+
+    def keep(self, tensor: Tensor) -> None:
+        """See `Buffers`."""
+        self._buffers.keep(tensor)
+
+    def free_all_but(self, kept: Tensor) -> None:
+        """See `Buffers`."""
+        self._buffers.free_all_but(kept)
+
+    def run(self) -> None:
+        """Runs the kernels in their order.
+
+        Raises:
+            MemoryError, ValueError: of the first one that failed, by name; those behind it did not run.
+        """
+        self._recorded.run()
+
+
 def run_recorded() -> None:
     """Runs what was recorded so far, if anything: before torch reads or writes what kernels do."""
+    assert _recording.buffers is None, "torch within a program"
     if _recording.now is not None:
         _recording.now.run()
 

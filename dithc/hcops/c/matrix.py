@@ -213,7 +213,7 @@ def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
     """
     n, t, d, k = _heads("attention", qkv, num_heads)
     address, code = array("attention", "qkv", qkv)
-    out, lse = pool().empty((n, t, d), qkv.dtype), torch.empty((n, num_heads, t), dtype=torch.float32, device="cpu")
+    out, lse = pool().empty((n, t, d), qkv.dtype), pool().empty((n, num_heads, t), torch.float32)
     functions().hc_attention_forward(
         native.context(), n, t, num_heads, k, address, code, out.data_ptr(), code, lse.data_ptr(), code
     )
@@ -238,7 +238,7 @@ def attention_over(
         typed(op, name, of_all[:1, :1, :1], qkv.dtype)
     _, code = array(op, "qkv", qkv)
     out = pool().empty((n, t, d), dtype or qkv.dtype)
-    lse = torch.empty((n, num_heads, t), dtype=torch.float32, device="cpu")
+    lse = pool().empty((n, num_heads, t), torch.float32)
     query = signatures.Heads(qkv.data_ptr(), code, t * 3 * d, k, 3 * d)
     keys, values = (signatures.Heads(x.data_ptr(), code, x.stride(0), k, x.stride(1)) for x in (key, value))
     arguments = signatures.AttentionArguments(

@@ -33,7 +33,7 @@ def adaln_forward(
     x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x (N, T, D), shift and scale (N, D) of one type and stride; `dtype` is that of the result."""
-    mean = torch.empty(x.shape[:-1], dtype=torch.float32, device="cpu")
+    mean = pool().empty(x.shape[:-1], torch.float32)
     return _adaln("adaln", x, shift, scale, eps, dtype, mean)  # type: ignore[return-value]
 
 
@@ -289,7 +289,7 @@ def _adaln(
     scale_address, _, stride = condition(op, "scale", scale, (n, d))
     if shift.dtype != scale.dtype or (stride != shift_stride and n > 1):
         raise wrong_shape(op, "shift", shift, expected=f"type and strides of scale: {scale.dtype}, {scale.stride()}")
-    out, rstd = pool().empty(x.shape, dtype), torch.empty((n, t), dtype=torch.float32, device="cpu")
+    out, rstd = pool().empty(x.shape, dtype), pool().empty((n, t), torch.float32)
     functions().hc_adaln_forward(
         *(native.context(), n, t, d, eps, x_address, x_type, shift_address, scale_address, shift_type, stride),
         *(out.data_ptr(), TYPES[dtype], None if mean is None else mean.data_ptr(), rstd.data_ptr()),

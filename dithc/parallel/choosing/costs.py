@@ -3,9 +3,9 @@
 Legend: n rows of a batch on a rank, t tokens of a rank, T of an image, D width, L blocks; s bytes of a number; U, R ranks of
 Ulysses and ring; F FLOP/s of a rank, B bytes/s.
 
-Counted are: products and attention, cut among those who share tokens, and slower where a rank has few of them; what each rank
-makes of a row whatever its tokens; every exchange of a call; stages that wait for a patch; the decoder. Not counted: what a
-sampler does to latents between calls, and what writing a shard takes.
+Counted are: products and attention, cut among those who share tokens, and slower where a rank has few of them; what is made of a
+row whatever its tokens, by each rank, or in shared memory together; every exchange of a call; stages that wait for a patch; the
+decoder. Not counted: what a sampler does to latents between calls, and what writing a shard takes.
 """
 
 from collections import Counter
@@ -156,7 +156,7 @@ class Costs:
         share = t / work.tokens
         attention = n * share * work.attention_flops / rates.flops
         products = n * share * work.linear_flops / rates.flops * (1 + rates.half_tokens / (n * t))
-        computing = products + attention + n * work.uncut_flops / rates.flops
+        computing = products + attention + n * work.uncut_flops / degrees.shared / rates.flops
         exchange = self._of_branches(degrees, n, rows) + self._of_tokens(degrees, n, t, attention)
         return Seconds(computing + rates.call, exchange)
 

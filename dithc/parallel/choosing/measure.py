@@ -4,7 +4,7 @@ Legend: T tokens of an image, t of a strip, D width, L blocks.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -54,6 +54,15 @@ class _AllKeys:
         self._tokens, self.in_sequence = tokens, in_sequence
         self._memory = torch.empty(0)
         self._kept: Any = None
+
+    def begin(self) -> None:
+        """See `hcops.part.Across`."""
+
+    def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
+        """See `hcops.part.Across`; all of their columns."""
+        self._outputs = torch.empty(len(layers), len(x), len(layers[0][0]), dtype=dtype)
+        across.linears_in(self._outputs, x, layers, columns=slice(None), meet=lambda calls: None)
+        return iter(self._outputs)
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """See `hcops.part.Across`."""
@@ -121,15 +130,9 @@ def _block(model: DiT, work: Work, tokens: int, *, in_sequence: bool = True) -> 
     width = model.config.hidden_size
     strip, c = torch.zeros(1, tokens, width), torch.zeros(1, width)
     over = _AllKeys(work.tokens, in_sequence=in_sequence) if work.in_memory else None
-    blocks = list(model.blocks)[:BLOCKS]
-
-    def run() -> None:
-        x = strip
-        for block in blocks:
-            x = block(x, c)
-
+    blocks = model.chain()[:BLOCKS]
     with part.part_of(work.tokens, over), rotated_from(model, slice(0, tokens)):
-        return _least(run) / len(blocks)
+        return _least(lambda: blocks(strip, c)) / min(BLOCKS, model.config.depth)
 
 
 def _ends(model: DiT, work: Work, block: float, *, bf16: bool) -> float:

@@ -80,12 +80,13 @@ def test_settings_without_sense_are_refused_before_anything_is_started(changes: 
 
 
 def test_contenders_that_do_not_serve_say_why() -> None:
-    config = config_of(CELL)
-    faults = {one.name: one.fault(replace(CELL, tokens=4), config, ranks=3) for one in CONTENDERS}
+    cell = replace(CELL, tokens=4)
+    config = config_of(cell)
+    faults = {one.name: one.fault(cell, config, ranks=3) for one in CONTENDERS}
     assert faults["ulysses"] == "4 heads are no multiple of 3"
     assert faults["cfg"] == "cfg 2 are not the 3 ranks"
     assert faults["shared-kv"] is faults["one-rank"] is None
-    assert "5 ranks for 4 tokens" in str(named(["ring"])[0].fault(replace(CELL, tokens=4), config, ranks=5))
+    assert "5 ranks for 4 tokens" in str(named(["ring"])[0].fault(cell, config, ranks=5))
 
 
 def test_outputs_are_compared_on_every_rank_and_nothing_proves_nothing() -> None:

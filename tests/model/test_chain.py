@@ -1,0 +1,153 @@
+"""Blocks in one call give what they give one by one, and what stands in their way is called one by one."""
+
+import pytest
+import torch
+
+from dithc import hcops, native
+from dithc.hcops.part import part_of
+from dithc.hcops.program import Program
+from dithc.model import DiT, DiTConfig
+from dithc.model.whole import MOST_PROGRAMS
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
+
+KINDS = {
+    "original": {},
+    "modern": {"norm": "rms", "mlp": "swiglu", "position": "rope", "qk_norm": True},
+}
+
+
+def made(**more: object) -> DiT:
+    config = DiTConfig(
+        input_size=8, patch_size=2, in_channels=4, hidden_size=48, depth=3, num_heads=4, num_classes=5, **more
+    )
+    model, generator = DiT(config), torch.Generator().manual_seed(3)
+    for weight in model.parameters():
+        if weight.requires_grad:
+            torch.nn.init.normal_(weight, std=0.1, generator=generator)
+    return model.eval()
+
+
+def inputs(rows: int = 2, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, 16, 48, generator=generator), torch.randn(rows, 48, generator=generator)
+
+
+@torch.no_grad()
+def one_by_one(model: DiT, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    for block in model.blocks:
+        x = block(x, c)
+    return x
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many programs were recorded: its length."""
+    found: list[int] = []
+    record = Program.__init__
+    monkeypatch.setattr(Program, "__init__", lambda *given: (found.append(1), record(*given))[1])
+    return found
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bits_are_those_of_the_blocks_one_by_one(kind: str, bf16: bool, recorded: list[int]) -> None:
+    model = made(**KINDS[kind])
+    chain = model.chain()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16), part_of(16):
+        for seed in range(3):
+            x, c = inputs(seed=seed)
+            kept = x.clone(), c.clone()
+            assert torch.equal(chain(x, c), one_by_one(model, x, c))
+            assert torch.equal(x, kept[0])
+            assert torch.equal(c, kept[1])
+        first, second = (chain(*inputs(seed=seed)) for seed in range(2))
+    assert not torch.equal(
+        first, second
+    )  # the control; and the second pass has not overwritten what the first returned
+    assert len(recorded) == 1
+
+
+def test_a_part_of_the_blocks_can_be_had() -> None:
+    model = made()
+    chain = model.chain()
+    x, c = inputs()
+    assert len(chain) == 3
+    assert chain[1:] is chain[1:3]
+    assert torch.equal(chain[1:](chain[:1](x, c), c), model.chain()(x, c))
+
+
+def test_weights_may_change_and_may_move(recorded: list[int]) -> None:
+    model = made()
+    chain = model.chain()
+    x, c = inputs()
+    before = chain(x, c)
+    with torch.no_grad():
+        model.blocks[1].mlp.fc2.weight.mul_(2)
+    changed = chain(x, c)
+    assert torch.equal(changed, one_by_one(model, x, c))
+    assert not torch.equal(changed, before)
+    assert len(recorded) == 1
+    model.blocks[2].attn.qkv.weight.data = model.blocks[2].attn.qkv.weight.data * 3
+    moved = chain(x, c)
+    assert torch.equal(moved, one_by_one(model, x, c))
+    assert not torch.equal(moved, changed)
+    assert len(recorded) == 2
+    model.blocks[0].attn.proj.bias = torch.nn.Parameter(torch.ones(48))
+    assert torch.equal(chain(x, c), one_by_one(model, x, c))
+    assert len(recorded) == 3
+
+
+def test_other_shapes_and_types_have_programs_of_their_own_and_few_are_kept(recorded: list[int]) -> None:
+    model = made()
+    chain = model.chain()
+    for rows in range(1, MOST_PROGRAMS + 2):
+        x, c = inputs(rows)
+        assert torch.equal(chain(x, c), one_by_one(model, x, c))
+    assert len(recorded) == MOST_PROGRAMS + 1
+    assert len(chain._programs) == 1
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(chain(x, c), one_by_one(model, x, c))
+    assert len(recorded) == MOST_PROGRAMS + 2
+
+
+def test_a_hook_is_called(recorded: list[int]) -> None:
+    model = made()
+    seen: list[int] = []
+    model.blocks[1].register_forward_hook(lambda *_: seen.append(1))
+    x, c = inputs()
+    assert torch.equal(model.chain()(x, c), one_by_one(model, x, c))
+    assert len(seen) == 2
+    assert not recorded
+
+
+def test_other_back_ends_serve_it(recorded: list[int]) -> None:
+    model = made()
+    chain = model.chain()
+    x, c = inputs()
+    served = chain(x, c)
+    with hcops.use("reference"):
+        torch.testing.assert_close(chain(x, c), served, rtol=1e-4, atol=1e-4)
+        assert torch.equal(chain(x, c), one_by_one(model, x, c))
+    assert len(recorded) == 1
+    assert torch.equal(chain(x, c), served)
+
+
+def test_what_takes_long_is_not_one_call(recorded: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made()
+    monkeypatch.setattr("dithc.model.whole.MOST_FLOP", 1e3)
+    x, c = inputs()
+    assert torch.equal(model.chain()(x, c), one_by_one(model, x, c))
+    assert not recorded
+
+
+def test_its_memory_does_not_grow_with_depth() -> None:
+    sizes = []
+    for depth in (2, 6):
+        config = DiTConfig(input_size=8, patch_size=2, hidden_size=48, depth=depth, num_heads=4, num_classes=5)
+        chain = DiT(config).eval().chain()
+        chain(*inputs())
+        (program,) = chain._programs.values()
+        buffers = program._kernels._buffers
+        sizes.append(sum(buffer.numel() for buffer in (*buffers._free, *buffers._taken, *buffers._kept)))
+    assert sizes[0] == sizes[1]

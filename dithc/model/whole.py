@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from dithc import native
 from dithc.config import training
-from dithc.hcops import fused
-from dithc.hcops.part import part
-from dithc.hcops.program import Program
+from dithc.hcops import fused, part, program
 from dithc.model.embed import Linear, LinearGelu, Silu
 from dithc.model.parts import Attention, GatedMlp, Mlp
 
@@ -71,7 +69,7 @@ class Chain:
             for name, weight in module._parameters.items()
             if weight is not None
         ]
-        self._programs: dict[Hashable, Program] = {}
+        self._programs: dict[Hashable, program.Program] = {}
         self._parts: dict[tuple[int, int], Chain] = {}
 
     def __len__(self) -> int:
@@ -86,14 +84,14 @@ class Chain:
     @torch.no_grad()
     def __call__(self, x: Tensor, c: Tensor) -> Tensor:
         """A pass."""
-        program = self._program(x, c)
-        if program is not None:
-            return program(x, c)
+        recorded = self._program(x, c)
+        if recorded is not None:
+            return recorded(x, c)
         for block in self._blocks:
             x = block(x, c)
         return x
 
-    def _program(self, x: Tensor, c: Tensor) -> Program | None:
+    def _program(self, x: Tensor, c: Tensor) -> program.Program | None:
         weights: list[Any] = [parameters[name] for parameters, name in self._weights]
         tables = [table for block in self._blocks for table in block.attn.rotary if table is not None]  # type: ignore[union-attr]
         num_products = 2 * sum(weight.numel() for weight in weights) * x.shape[:-1].numel()
@@ -101,7 +99,7 @@ class Chain:
             return None
         places = tuple(tensor.data_ptr() for tensor in (*weights, *tables))
         types = x.dtype, c.dtype, torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-        key = x.shape, *types, part.tokens, part.across, native.context(), places
+        key = x.shape, *types, part.part.tokens, part.part.across, native.context(), places
         if key not in self._programs and x.is_contiguous() and c.is_contiguous():
             found = [_weights_seen(block) for block in self._blocks]
             served = [one for one in found if one is not None and fused.block_serves(x, c, one)]
@@ -109,7 +107,7 @@ class Chain:
                 if len(self._programs) == MOST_PROGRAMS:
                     self._programs.clear()
                 kinds = [_kind_of(block) for block in self._blocks]  # type: ignore[arg-type]
-                self._programs[key] = Program(served, kinds, x, c)
+                self._programs[key] = program.Program(served, kinds, x, c)
         return self._programs.get(key)
 
 

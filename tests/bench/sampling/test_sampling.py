@@ -12,8 +12,8 @@ from dithc import native
 from dithc.bench import table
 from dithc.bench.sampling import CONTENDERS, Cell, SamplingSettings, bench_sampling
 from dithc.bench.sampling.contenders import named
-from dithc.bench.sampling.measure import compared, in_turns, picture
 from dithc.bench.sampling.theirs import Theirs, absent
+from dithc.bench.sampling.turns import compared, in_turns, picture
 from dithc.bench.sampling.ways import Ours, config_of, network
 from dithc.cli import main
 from dithc.log import UserError

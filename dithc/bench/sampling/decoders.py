@@ -6,6 +6,7 @@ Legend: R ranks; Z latent channels, h, w latent; H, W image.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,27 +68,30 @@ WAYS = (
 
 def of_diffusers(width: int) -> Codec:
     """A decoder of Stable Diffusion's structure."""
-    net = codecs.DiffusersNetwork(theirs.autoencoder(width).eval(), memory_format=torch.channels_last)
-    return _codec(net, "sd-vae")
+    net = codecs.DiffusersNetwork(_drawn(partial(theirs.autoencoder, width)), memory_format=torch.channels_last)
+    return codecs.KlCodec(net, INFO, id="sd-vae", scale=1.0, bands=BANDS)
 
 
 def of_ours(width: int) -> Codec:
-    """That of a `kl-vae`, of its usual depth: its width is four times as many, at the latent's resolution."""
+    """That of a `kl-vae`, of its usual depth; its channels, all at the latent's resolution, are four times as many."""
     sizes = codecs.autoencoder.Sizes(bands=len(BANDS), width=4 * width, **OURS)
-    return _codec(codecs.autoencoder.Autoencoder(sizes).eval(), "kl-vae")
+    net: codecs.autoencoder.Autoencoder = _drawn(partial(codecs.autoencoder.Autoencoder, sizes))
+    return codecs.KlCodec(net, INFO, id="kl-vae", scale=1.0, bands=BANDS)
 
 
 DECODERS: dict[str, Callable[[int], Codec]] = {"sd-vae": of_diffusers, "kl-vae": of_ours}
 
 
-def _codec(net: Any, name: str) -> Codec:
-    """The same weights in every process, all drawn: what ends in zeros would hide a fault."""
+def _drawn(make: Callable[[], Any]) -> Any:
+    """A network of the same weights in every process, random also where they start at zero, which would hide a fault."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        net = make()
     generator = torch.Generator().manual_seed(SEED)
-    for weight in net.parameters():
-        weight.requires_grad_(False)
+    for weight in net.requires_grad_(False).parameters():
         if weight.ndim > 1:
             torch.nn.init.normal_(weight, std=weight[0].numel() ** -0.5, generator=generator)
-    return codecs.KlCodec(net, INFO, id=name, scale=1.0, bands=BANDS)
+    return net.eval()
 
 
 class Decoder:

@@ -75,6 +75,7 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
             expected="a core for each",
             remedy="lower --ranks, or name the threads of each by --cpus for ranks that share cores",
         )
+    decoders.refused(settings.decode_size, settings.decode_width, ranks=settings.ranks)
     chosen = named([BASE, *settings.contenders])
     of_steps = [one for one in chosen if one.cache is None]
     measured: list[dict[str, Any]] = []
@@ -131,7 +132,6 @@ def _checked(settings: SamplingSettings) -> tuple[list[Cell], list[DiTConfig]]:
     for option, got, expected, is_right in limits:
         if not is_right:
             raise problem(f"bench sampling {option}", got=got, expected=expected, remedy=f"correct {option}")
-    decoders.refused(settings.decode_size, settings.decode_width, ranks=settings.ranks)
     cells = [
         Cell(
             model=settings.model,

@@ -111,7 +111,7 @@ def speedups(result: Mapping[str, Any]) -> list[tuple[str, dict[str, tuple[float
     parts = [(cell_title(cell), cell["rows"]) for cell in result["cells"]]
     parts += [(f"image of {images['steps']} steps,\n{cell_title(images)}", images["rows"])] if images else []
     parts += [(f"decoded: {decoder_title(one)}", one["rows"]) for one in decoders_of(result) if one["status"] == "ok"]
-    return [
+    found = [
         (
             title,
             {
@@ -122,6 +122,7 @@ def speedups(result: Mapping[str, Any]) -> list[tuple[str, dict[str, tuple[float
         )
         for title, rows in parts
     ]
+    return [(title, ways) for title, ways in found if ways]
 
 
 def pictures(result: Mapping[str, Any]) -> list[Picture]:
@@ -155,7 +156,7 @@ def _drawn(images: Mapping[str, Any]) -> list[Picture]:
             difference=np.asarray(images["differences"][name]) / images["largest"]
             if name in images["differences"]
             else None,
-            said="" if name == BASE else said(rows[name]),
+            said="" if name == BASE else EQUAL if rows[name]["equal"] else said(rows[name]),
         )
         for name, pixels in images["pictures"].items()
     ]

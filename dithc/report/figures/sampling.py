@@ -1,6 +1,7 @@
 """One image by one rank and by several: speed-ups, and below them the images side by side with their differences drawn."""
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ HEIGHT_OF_ALL = 0.8  # of the space between two cells: the height that their dot
 ONE_RANK = 1.0
 ROW_INCHES, AROUND_INCHES, LEGEND_INCHES = 0.5, 0.9, 1.3
 MARKERS = ("o", "D", "s")
+LETTERS = 130  # of a title that goes over all columns
 HARDLY = 1e-12  # the least difference that a scale of colours ends at
 
 
@@ -69,7 +71,7 @@ def draw_ways(
             for column, (one, is_first, of) in enumerate(group):
                 upper, lower = places[2 * at][column], places[2 * at + 1][column]
                 upper.imshow(one.pixels, interpolation="nearest")
-                upper.set_title(f"{of}{one.label}", fontsize=8)
+                upper.set_title(fill(f"{of}{one.label}", LETTERS // columns), fontsize=8)
                 _difference(
                     lower, one, theme, is_first=is_first, what="the image" if of else "the latent before decoding"
                 )
@@ -108,11 +110,11 @@ def _dots(panel: Any, cells: Speedups, ways: Sequence[str], theme: Theme, *, ran
 def _difference(place: Any, one: sampling_rows.Picture, theme: Theme, *, is_first: bool, what: str) -> None:
     """Of one picture from the first, as brightness up to its largest; black where it is the same."""
     if is_first:
-        text = f"below the others:\ntheir difference from it,\nof {what},\nbrightest at its largest"
+        text = f"below the others:\ntheir difference from it,\nof {what},\nover the largest number,\nbrightest at its largest"
         place.text(0.5, 0.5, text, ha="center", va="center", fontsize=7.5, color=theme.muted, transform=place.transAxes)
         place.imshow(np.full((*one.pixels.shape[:2], 4), 0.0))  # takes the room of a picture
         return
     values = np.zeros(one.pixels.shape[:2]) if one.difference is None else one.difference
     place.imshow(values, cmap="inferno", vmin=0, vmax=max(float(values.max()), HARDLY), interpolation="nearest")
-    said = one.said if one.difference is None else f"at most {values.max():.1e} of the largest"
+    said = one.said if one.difference is None else f"at most {values.max():.1e}"
     place.set_title(said, fontsize=7.5, fontweight="normal", color=theme.ink)

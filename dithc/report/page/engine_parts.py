@@ -151,8 +151,9 @@ def _sampling(facts: Facts) -> Part:
         "Sent is what all ranks send in a step; keys and values in shared memory are written in place, and are not sent. "
         "A cache gives another image: how far it is from that of one rank says little here, for weights are random; what part of "
         "the blocks was run is what its time follows. One that looks at numbers, such as first block, seldom finds in random "
-        "weights what it may use again, so that here its cost is seen alone. Decoded by rows an image is that of one rank but for rounding; rows that "
-        "are decoded apart, for comparison, are not. Peaks are of processes that did nothing before, above what these held."
+        "weights what it may use again: what is seen is its cost. "
+        "Decoded by rows an image is that of one rank but for rounding; rows that are decoded apart, for comparison, are not. "
+        "Peaks are of processes that did nothing before, above what these held."
     )
     shows = (
         "sampling",

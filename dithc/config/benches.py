@@ -109,8 +109,12 @@ class SamplingBench(Settings):
     """Scales; 1 is a call of the network alone."""
     ranks: Annotated[int, Field(ge=2, le=1024)] = 2
     """Ranks on this machine, each with an equal share of its cores."""
-    steps: Annotated[int, Field(ge=1, le=1000)] = 4
-    """Steps of the images that are drawn."""
+    steps: Annotated[int, Field(ge=1, le=1000)] = 20
+    """Steps of the images that are drawn; caches save little in few."""
+    decode_size: Annotated[int, Field(ge=0, le=65536, multiple_of=8)] = 1024
+    """Side in pixels of the image that is decoded by one rank and by all; 0 for none."""
+    decode_width: Size = 32
+    """Channels of the decoders, a power of two; Stable Diffusion's has 128, and takes about ten times as long."""
     diffusers: bool = True
     """Also diffusers' pipeline with the same weights, where it is installed."""
     rounds: Positive = 3

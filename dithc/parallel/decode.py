@@ -57,7 +57,11 @@ class Decodes(Protocol):
 
 
 class Decoding:
-    """Latents that every rank has, to images on the first one."""
+    """Latents that every rank has, to images on the first one.
+
+    Attributes:
+        obstacle: why several ranks cannot share an image; None where they can.
+    """
 
     def __init__(self, codec: Decodes, ranks: Ranks, *, by_rows: ByRows = False) -> None:
         """Says how, and why.
@@ -69,9 +73,9 @@ class Decoding:
                 ones. Where the codec cannot be cut none is.
         """
         self._codec, self._ranks, self._by_rows = codec, ranks, by_rows
+        self.obstacle = why = obstacle(codec) if ranks.size > 1 else None
         if ranks.size == 1:
             return
-        why = obstacle(codec)
         if why is not None:
             log.info(f"{ranks.size} ranks decode whole images in turn: {codec.id} cannot be cut by rows, {why}")
             self._by_rows = False

@@ -8,7 +8,15 @@ import pytest
 
 from dithc.log import UserError
 from dithc.report import write_report
-from dithc.report.engine.sampling_rows import EQUAL, pictures, read_sampling, sampling_parts, speedups
+from dithc.report.engine.sampling_rows import (
+    EQUAL,
+    decoded_pictures,
+    pictures,
+    read_sampling,
+    said,
+    sampling_parts,
+    speedups,
+)
 from dithc.report.figures.sampling import draw_ways
 from dithc.report.figures.theme import DARK, LIGHT
 
@@ -27,6 +35,12 @@ ROWS = [
     {"name": "cfg", "status": "skipped", "reason": "there is no guidance"},
     row("cached", 2.5, 0.01),
 ]
+CACHED = row("taylor-3", 2.2, 0.02) | {"blocks_run": 0.4}
+DECODED = [
+    row("one-rank", 1.0, 0.0) | {"alike": True, "peak_bytes": [4 << 20], "peak_over_one_rank": 1.0},
+    row("by-rows", 1.8, 4e-7) | {"alike": True, "peak_bytes": [2 << 20, 1 << 20], "peak_over_one_rank": 0.5},
+    row("apart", 1.9, 0.2) | {"alike": False, "peak_bytes": None, "peak_over_one_rank": None},
+]
 PIXELS = [[[0, 128, 255]] * 4] * 4
 RESULT = {
     "bench": "sampling",
@@ -40,9 +54,20 @@ RESULT = {
     ],
     "images": {
         "tokens": 16, "dtype": "fp32", "guidance": 4.0, "steps": 4, "largest": 2.0,
-        "rows": [one | {"images_per_second": 0.5} for one in ROWS],
+        "rows": [one | {"images_per_second": 0.5} for one in (*ROWS, CACHED)],
         "pictures": dict.fromkeys(("one-rank", "shared-kv", "ring"), PIXELS),
         "differences": {"ring": [[0.0, 0.0, 1e-6, 0.0]] * 4},
+    },
+    "decoding": {
+        "ways": [{"name": "by-rows", "what": "rows in words"}],
+        "decoders": [
+            {
+                "decoder": "sd-vae", "size": 1024, "width": 32, "status": "ok", "rows": DECODED, "largest": 2.0,
+                "pictures": dict.fromkeys(("one-rank", "by-rows", "apart"), PIXELS),
+                "differences": {"by-rows": [[1e-7] * 4] * 4, "apart": [[0.4] * 4] * 4},
+            },
+            {"decoder": "kl-vae", "size": 1024, "width": 32, "status": "skipped", "reason": "no memory"},
+        ],
     },
 }  # fmt: skip
 
@@ -62,6 +87,18 @@ def test_tables_say_what_is_equal_and_what_was_left_out() -> None:
     assert "one rank with 1 thread(s)" in parts["conditions"]["baseline"]
     assert sampling_parts(None)["tables"] == []
     assert sampling_parts(RESULT | {"images": None})["images"] == []
+    assert (
+        parts["images"][0]["rows"][-1][-1] == "approximate: 40% of the blocks run, within 2.0e-02 of the largest number"
+    )
+    decoded, skipped = parts["decoding"]
+    rows = {cells[0]: cells[1:] for cells in decoded["rows"]}
+    assert decoded["title"] == "Decoded: 1,024 px, sd-vae of width 32"
+    assert rows["by rows"][-2:] == ["2 (0.5 of one rank's)", "within 4.0e-07 of the largest number"]
+    assert rows["rows apart"][-2:] == ["–", "another image, 2.0e-01 of the largest number apart"]
+    assert "no memory" in skipped["rows"][0][0]
+    assert "NOT that of one rank" in said(DECODED[1] | {"alike": False})
+    assert ["decoding, by rows", "rows in words"] in parts["ways"]
+    assert sampling_parts({name: part for name, part in RESULT.items() if name != "decoding"})["decoding"] == []
 
 
 def test_only_what_differs_has_a_difference_to_draw() -> None:
@@ -70,8 +107,16 @@ def test_only_what_differs_has_a_difference_to_draw() -> None:
     assert ring.difference is not None
     assert ring.difference.max() == 5e-7, "over the largest number"
     found = speedups(RESULT)
-    assert [set(ways) for _, ways in found] == [{"shared K/V", "ring", "cached"}] * 2
-    light, dark = (draw_ways(found, pictures(RESULT), theme, title="", ranks=2) for theme in (LIGHT, DARK))
+    ways = {"shared K/V", "ring", "cached"}
+    assert [set(drawn) for _, drawn in found] == [ways, ways, ways | {"cache: Taylor"}, {"by rows", "rows apart"}]
+    ((name, decoded),) = decoded_pictures(RESULT)
+    assert (name, [one.label for one in decoded]) == ("sd-vae", ["one rank", "by rows", "rows apart"])
+    assert decoded[2].difference is not None
+    assert decoded[2].difference.max() == 0.2
+    light, dark = (
+        draw_ways(found, pictures(RESULT), theme, title="", ranks=2, decoded=[(name, decoded)])
+        for theme in (LIGHT, DARK)
+    )
     assert light[:4] == b"\x89PNG"
     assert light != dark
     assert draw_ways(found, [], LIGHT, title="", ranks=2)[:4] == b"\x89PNG", "stopped before the images"

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from dithc.bench.sampling import theirs
-from dithc.bench.sampling.ways import Cell, Ours, Way
+from dithc.bench.sampling.ways import Cache, Cell, Ours, Way
+from dithc.config import training
 from dithc.log import UserError
 from dithc.model import DiT, DiTConfig
 from dithc.parallel import Degrees, Team, Work, least
@@ -39,6 +40,7 @@ class Contender:
         make: builds it in each process.
         absent: why it cannot be made there, asked before; None where it can.
         is_optional: made where it is asked for by name alone.
+        cache: what it uses again across the steps of an image; of a step alone there is then nothing to measure.
     """
 
     name: str
@@ -48,13 +50,22 @@ class Contender:
     make: Callable[[DiT, Cell, Team], Way] = ours
     absent: Callable[[DiT, Cell], str | None] = lambda *_: None
     is_optional: bool = False
+    cache: Cache = None
 
     def calls(self, ranks: int) -> int:
         """Images, or calls of the network, that are made in one turn."""
         return ranks if self.where == "every" else 1
 
+    def build(self, model: DiT, cell: Cell, team: Team) -> Way:
+        """Makes it in a process."""
+        return Ours(model, cell, team, cache=self.cache) if self.cache is not None else self.make(model, cell, team)
+
     def fault(self, cell: Cell, config: DiTConfig, *, ranks: int) -> str | None:
-        """Why its degrees do not serve a cell; None where they do."""
+        """Why its degrees, or its cache, do not serve a cell; None where they do."""
+        if self.cache is not None:
+            first = 1 if isinstance(self.cache, training.FirstBlock) else self.cache.warmup_steps
+            few = f"images of {cell.steps} step(s), of which the first {first} run all blocks"
+            return few if cell.steps <= first else None
         if self.degrees is None:
             return None
         degrees = self.degrees(ranks)
@@ -118,6 +129,18 @@ CONTENDERS = (
         make=of_diffusers,
         absent=theirs.absent,
         is_optional=True,
+    ),
+    Contender(
+        name="taylor-3",
+        what="one rank, another image: blocks run at every third of its steps; in between, what they add is extrapolated",
+        where="first",
+        cache=training.Taylor(kind="taylor", interval=3, order=1),
+    ),
+    Contender(
+        name="first-block",
+        what="one rank, another image: the first block runs at every step, the others where what that adds has changed by 5 %",
+        where="first",
+        cache=training.FirstBlock(kind="first-block"),
     ),
 )
 

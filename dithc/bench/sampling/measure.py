@@ -1,26 +1,24 @@
 """The measurement: cells one after the other, in each of them contenders in turns, then images of all contenders."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dithc.bench.record import circumstances
-from dithc.bench.sampling.contenders import BASE, CONTENDERS, DIFFUSERS, WHOLE, Contender, named
+from dithc.bench.sampling import decoders, decoding
+from dithc.bench.sampling.contenders import BASE, CONTENDERS, DIFFUSERS, Contender, named
 from dithc.bench.sampling.processes import Crew, crew
+from dithc.bench.sampling.turns import Array, compared, in_turns, picture, rows, sent
 from dithc.bench.sampling.ways import TRAINED_STEPS, Cell, config_of
-from dithc.bench.timing import Timing, spread
 from dithc.hardware import discover, plan
 from dithc.log import logger, problem, progress
 from dithc.model import DiTConfig
 from dithc.sittings import Stopped, now
 
-Array = NDArray[np.float32]
 NORMAL = tuple(one.name for one in CONTENDERS if not one.is_optional)
-COLOURS = 3  # channels of a latent that are drawn
 log = logger(__name__)
 
 
@@ -37,7 +35,9 @@ class SamplingSettings:
         ranks: R.
         cpus: threads of each; None for equal shares of this machine's cores.
         contenders: names; one rank is always among them.
-        steps: of an image.
+        steps: of an image; caches save little in few.
+        decode_size: pixels of a side of the image that is decoded; 0 for none.
+        decode_width: channels of the decoders.
         warmup: steps of each before the clock, after the one whose output is compared.
         rounds: on the clock, in turns.
         seconds: steps are repeated until a turn takes so long.
@@ -51,7 +51,9 @@ class SamplingSettings:
     ranks: int = 2
     cpus: int | None = None
     contenders: tuple[str, ...] = NORMAL
-    steps: int = 4
+    steps: int = 20
+    decode_size: int = 1024
+    decode_width: int = 32
     warmup: int = 1
     rounds: int = 3
     seconds: float = 0.5
@@ -73,26 +75,42 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
             expected="a core for each",
             remedy="lower --ranks, or name the threads of each by --cpus for ranks that share cores",
         )
+    decoders.refused(settings.decode_size, settings.decode_width, ranks=settings.ranks)
     chosen = named([BASE, *settings.contenders])
-    rows: list[dict[str, Any]] = []
+    of_steps = [one for one in chosen if one.cache is None]
+    measured: list[dict[str, Any]] = []
     images: dict[str, Any] | None = None
-    with crew(ranks=settings.ranks, cpus=cpus) as found, progress(total=len(cells) + 1, label="sampling") as bar:
-        try:
-            for cell, config in zip(cells, configs, strict=True):
-                rows.append(now().unit(f"{cell}", partial(_cell, found, cell, config, chosen, settings)))
-                bar.update(1, now=str(cell))
-            images = now().unit("images", partial(_images, found, cells[0], configs[0], chosen, settings))
-            bar.update(1, now="images")
-        except Stopped:
-            if not rows:
-                raise
+    decoded: list[dict[str, Any]] = []
+    names = list(decoders.DECODERS) if settings.decode_size else []
+    tried = decoding.Asked(width=settings.decode_width, size=settings.decode_size, rounds=settings.rounds)
+    try:
+        with progress(total=len(cells) + 1 + 2 * len(names), label="sampling") as bar:
+            with crew(ranks=settings.ranks, cpus=cpus) as found:
+                for cell, config in zip(cells, configs, strict=True):
+                    measured.append(now().unit(f"{cell}", partial(_cell, found, cell, config, of_steps, settings)))
+                    bar.update(1, now=str(cell))
+                images = now().unit("images", partial(_images, found, cells[0], configs[0], chosen, settings))
+                bar.update(1, now="images")
+                for name in names:
+                    decoded.append(now().unit(f"decode {name}", partial(decoding.timed, found, name, tried)))
+                    bar.update(1, now=f"decode {name}")
+            if names:
+                with crew(ranks=settings.ranks, cpus=cpus, is_for_memory=True) as fresh:
+                    for one in decoded:
+                        peaks = partial(decoding.peaks, fresh, one, tried)
+                        decoding.add_peaks(one, now().unit(f"memory of {one['decoder']}", peaks))
+                        bar.update(1, now=f"memory of {one['decoder']}")
+    except Stopped:
+        if not measured:
+            raise
     return {
         "bench": "sampling",
         "settings": asdict(settings),
         "ranks": {"ranks": settings.ranks, "cpus": cpus},
         "contenders": [{"name": one.name, "what": one.what, "where": one.where} for one in chosen],
-        "cells": rows,
+        "cells": measured,
         "images": images,
+        "decoding": {"ways": [{"name": one.name, "what": one.what} for one in decoders.WAYS], "decoders": decoded},
         **circumstances(machine, plan(machine, ranks_per_node=settings.ranks)),
     }
 
@@ -156,7 +174,7 @@ def _cell(
         answers = found.ask(one.where, "output", one.name)
         base = answers[0][0] if one.name == BASE else base
         told[one.name] = compared([output for output, _ in answers], base) | {
-            "sent": _sent([sent for _, sent in answers])
+            "sent": sent([counts for _, counts in answers])
         }
     loops = {}
     for one in able:
@@ -168,7 +186,7 @@ def _cell(
         "tokens": cell.tokens,
         "dtype": cell.dtype,
         "guidance": cell.guidance,
-        "rows": _rows(chosen, timings, told, reasons),
+        "rows": rows(chosen, timings, told, reasons),
     }
 
 
@@ -182,24 +200,28 @@ def _images(
     """An image by each contender, timed, compared and kept to be drawn."""
     able, reasons = _open(found, cell, config, chosen, settings.ranks)
     made: dict[str, list[Array]] = {}
+    told: dict[str, dict[str, Any]] = {}
 
     def once(one: Contender) -> float:
         answers = found.ask(one.where, "image", one.name)
-        made[one.name] = [image for _, image in answers]
-        return float(max(seconds for seconds, _ in answers)) / one.calls(settings.ranks)
+        made[one.name] = [image for _, image, _ in answers]
+        if one.cache is not None:
+            told[one.name] = {"blocks_run": answers[0][2]}
+        return float(max(seconds for seconds, *_ in answers)) / one.calls(settings.ranks)
 
     runs = {one.name: partial(once, one) for one in able}
-    in_turns(runs, 1)  # warm-up
+    for one in able:
+        found.ask(one.where, "step", one.name, settings.warmup)
     timings = in_turns(runs, settings.rounds)
     base = made[BASE][0]
-    rows = _rows(chosen, timings, {name: compared(images, base) for name, images in made.items()}, reasons)
-    shown = [one.name for one in able if one.where == "ranks" or one.name in (BASE, DIFFUSERS)]
+    told = {name: told.get(name, {}) | compared(images, base) for name, images in made.items()}
+    shown = [one.name for one in able if one.where == "ranks" or one.cache or one.name in (BASE, DIFFUSERS)]
     return {
         "tokens": cell.tokens,
         "dtype": cell.dtype,
         "guidance": cell.guidance,
         "steps": cell.steps,
-        "rows": [row | _rate(row) for row in rows],
+        "rows": [row | _rate(row) for row in rows(chosen, timings, told, reasons)],
         "pictures": {name: picture(made[name][-1], base).tolist() for name in shown},
         "differences": {
             name: np.abs(made[name][-1] - base)[0].max(axis=0).tolist()
@@ -208,77 +230,6 @@ def _images(
         },
         "largest": float(np.abs(base).max()),
     }
-
-
-def in_turns(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Timing]:
-    """Seconds that each run says of itself, once a round, every other round in reverse."""
-    order, found = list(runs), {name: list[float]() for name in runs}
-    for turn in range(rounds):
-        for name in order if turn % 2 == 0 else order[::-1]:
-            found[name].append(runs[name]())
-    return {name: Timing(tuple(seconds)) for name, seconds in found.items()}
-
-
-def compared(outputs: Sequence[Array], base: Array) -> dict[str, Any]:
-    """Whether the outputs of all its ranks are those of one rank to the bit, and the largest difference over the largest number.
-
-    Raises:
-        UserError: what they are compared with is 0 or not finite, which proves nothing.
-    """
-    most = float(np.abs(base).max())
-    if not np.isfinite(most) or most == 0:
-        raise problem(
-            "bench sampling: the output of one rank", got=f"{most:g} at most", expected="finite numbers that are not all 0",
-            remedy="choose another --model or other --override",
-        )  # fmt: skip
-    return {
-        "equal": all(np.array_equal(output, base) for output in outputs),
-        "difference": max(float(np.abs(output - base).max()) for output in outputs) / most,
-    }
-
-
-def picture(latent: Array, base: Array) -> NDArray[np.uint8]:
-    """The first channels (h, w, 3) of a latent (1, Z, h, w), stretched as `base` is from its 1st to its 99th percentile."""
-    channels = [min(channel, latent.shape[1] - 1) for channel in range(COLOURS)]
-    low, high = np.percentile(base[0, channels], (1, 99), axis=(1, 2))  # (3) each
-    shares = (latent[0, channels].transpose(1, 2, 0) - low) / np.maximum(high - low, 1e-12)
-    return np.asarray(np.clip(shares, 0, 1) * 255 + 0.5, np.uint8)
-
-
-def _sent(each: Sequence[Mapping[str, int | None]]) -> dict[str, int | None]:
-    """Bytes of all ranks together; None where nobody counts. One process alone never loads MPI."""
-    total: dict[str, int | None] = {}
-    for name in ("tcp_bytes", "mpi_bytes", "shared_bytes"):
-        counts = [one[name] for one in each]
-        known = [count for count in counts if count is not None]
-        total[name] = sum(known) if len(known) == len(counts) or len(counts) == 1 else None
-    return total
-
-
-def _rows(
-    chosen: Sequence[Contender],
-    timings: Mapping[str, Timing],
-    told: Mapping[str, Mapping[str, Any]],
-    reasons: Mapping[str, str],
-) -> list[dict[str, Any]]:
-    """A row for each contender, those that were not made with their reasons."""
-
-    def over(base: str, name: str) -> dict[str, Any] | None:
-        return spread(timings[base].ratios_to(timings[name])) if base in timings else None
-
-    return [
-        {"name": one.name, "status": "skipped", "reason": reasons[one.name]}
-        if one.name in reasons
-        else {
-            "name": one.name,
-            "status": "ok",
-            "seconds": timings[one.name].to_dict(),
-            "speedup": over(BASE, one.name),
-            "over_all_cores": over(WHOLE, one.name),
-            **told[one.name],
-        }
-        for one in chosen
-    ]
 
 
 def _rate(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 
 from dithc.bench.bound_child import child_of
 from dithc.bench.sampling.contenders import Contender, Where, named
+from dithc.bench.sampling.decoders import Decoder
 from dithc.bench.sampling.ways import Cell, Way, network
 from dithc.comm import Group, traffic
 from dithc.log import UserError, logger, problem
 from dithc.parallel import Team
 
+GIVEN_BACK = ["MALLOC_MMAP_THRESHOLD_=65536"]  # of glibc; by itself it raises that with what is freed
 LOOK_SECONDS = 0.5  # between two looks whether a process that is waited for has ended
 log = logger(__name__)
 
@@ -35,6 +37,7 @@ class Here:
         self._group, self._ways = group, dict[str, tuple[Contender, Way]]()
         self._teams: dict[str, Team] = {}
         self._model: tuple[Any, Any] = (None, None)
+        self._decoder: Decoder | None = None
 
     def open(self, cell: Cell, names: Sequence[str]) -> dict[str, str]:
         """Makes the contenders of a cell that are made here; the reasons of those that cannot be."""
@@ -47,7 +50,7 @@ class Here:
         for contender in named(names):
             reason = contender.absent(model, cell)
             if reason is None:
-                self._ways[contender.name] = contender, contender.make(model, cell, self._team(contender))
+                self._ways[contender.name] = contender, contender.build(model, cell, self._team(contender))
             else:
                 reasons[contender.name] = reason
         return reasons
@@ -61,20 +64,48 @@ class Here:
     def step(self, name: str, loops: int) -> float:
         """Seconds of a step, the mean of some in a row."""
         contender, way = self._ways[name]
-        start = self._started(contender)
+        start = self._started(contender.where)
         for _ in range(loops):
             way.step()
         return (time.perf_counter() - start) / loops
 
-    def image(self, name: str) -> tuple[float, NDArray[np.float32]]:
-        """Seconds of an image, and the image."""
+    def image(self, name: str) -> tuple[float, NDArray[np.float32], float | None]:
+        """Seconds of an image, the image, and what share of the blocks was run for it; None for all."""
         contender, way = self._ways[name]
-        start = self._started(contender)
+        start = self._started(contender.where)
         found = way.image()
-        return time.perf_counter() - start, found.numpy()
+        return time.perf_counter() - start, found.numpy(), way.ran
 
-    def _started(self, contender: Contender) -> float:
-        if contender.where in ("every", "ranks"):
+    def decoder(self, name: str, width: int, size: int) -> str | None:
+        """Makes a decoder, the former one goes first; why it cannot be."""
+        self._decoder = None
+        try:
+            self._decoder = Decoder(name, width=width, size=size, group=self._group)
+        except (ImportError, RuntimeError, ValueError) as error:
+            return f"{error}".replace("\n", " ")[:200]
+        return None
+
+    def decoded(self, way: str) -> tuple[NDArray[np.float32], dict[str, int | None]]:
+        """What a way to decode gives here, and what was sent meanwhile."""
+        assert self._decoder is not None, "ask for a decoder before"
+        before = traffic.sent()
+        found = self._decoder.decoded(way)
+        return found.numpy(), vars(traffic.sent().since(before))
+
+    def decode(self, way: str, where: Where) -> float:
+        """Seconds of an image decoded."""
+        assert self._decoder is not None, "ask for a decoder before"
+        start = self._started(where)
+        self._decoder.decoded(way)
+        return time.perf_counter() - start
+
+    def peak(self, way: str) -> int | None:
+        """See `Decoder.peak`."""
+        assert self._decoder is not None, "ask for a decoder before"
+        return self._decoder.peak(way)
+
+    def _started(self, where: Where) -> float:
+        if where in ("every", "ranks"):
             self._group.barrier()
         return time.perf_counter()
 
@@ -157,8 +188,12 @@ def _ended(got: str) -> UserError:
 
 
 @contextmanager
-def crew(*, ranks: int, cpus: int) -> Iterator[Crew]:
-    """Starts the ranks with `cpus` threads each, and one process with those of all; ends them."""
+def crew(*, ranks: int, cpus: int, is_for_memory: bool = False) -> Iterator[Crew]:
+    """Starts the ranks with `cpus` threads each, and one process with those of all; ends them.
+
+    Where it is for memory there are the ranks alone, and large arrays are given back as soon as they are freed: else the heap
+    keeps up to 32 MiB of each for later, and a peak tells what was there before.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dithc-sampling-")))
         address = str(folder / "orders")
@@ -166,13 +201,13 @@ def crew(*, ranks: int, cpus: int) -> Iterator[Crew]:
         door.bind(address)
         door.listen(ranks + 1)
         door.settimeout(LOOK_SECONDS)
-        counting = _counting(folder)
+        starts = [(ranks, cpus, GIVEN_BACK if is_for_memory else _counting(folder)), (1, ranks * cpus, [])]
         children = [
             stack.enter_context(child_of(_line(address, count, threads, variables), env=_environment()))
-            for count, threads, variables in ((ranks, cpus, counting), (1, ranks * cpus, []))
+            for count, threads, variables in (starts[:1] if is_for_memory else starts)
         ]
         lines: dict[tuple[int, int], Connection] = {}
-        while len(lines) < ranks + 1:
+        while len(lines) < (ranks if is_for_memory else ranks + 1):
             with suppress(TimeoutError):
                 line = Connection(door.accept()[0].detach())
                 lines[line.recv()] = stack.enter_context(line)

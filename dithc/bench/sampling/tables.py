@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dithc.bench.sampling.contenders import BASE
+from dithc.bench.sampling.decoders import APART
+from dithc.bench.sampling.decoding import ALIKE
 
 MIB = 1 << 20
 
@@ -25,14 +27,49 @@ def sampling_table(result: Mapping[str, Any]) -> str:
             _head("s", rate="images/s"),
         ]
         lines += [line for row in images["rows"] for line in _row(row, is_image=True)]
-    return "\n".join([*lines, "", *(f"{one['name']}: {one['what']}" for one in result["contenders"])])
+    lines += ["", *(f"{one['name']}: {one['what']}" for one in result["contenders"])]
+    return "\n".join([*lines, *decoding_lines(result)])
+
+
+def decoding_lines(result: Mapping[str, Any]) -> Iterator[str]:
+    """Each decoder, then what the ways to decode are; nothing where none was measured."""
+    decoding = result["decoding"]
+    for one in decoding["decoders"]:
+        yield ""
+        title = (
+            f"decoder {one['decoder']} of width {one['width']}, random weights: seconds of an image of {one['size']} px"
+        )
+        if one["status"] != "ok":
+            yield f"{title}: -  {one['reason']}"
+            continue
+        yield from (title, f"{_head('s')[: -len('  output')]}{'peak MiB':>10}{'of one':>8}  image")
+        for row in one["rows"]:
+            peak, ratio = row.get("peak_bytes"), row.get("peak_over_one_rank")
+            memory = f"{'-' if peak is None else format(max(peak) / MIB, '.1f'):>10}"
+            memory += f"{'-' if ratio is None else format(ratio, '.3f'):>8}"
+            yield f"{_numbers(row)}{memory}  {decoded_said(row)}"
+    if decoding["decoders"]:
+        yield from ("", *(f"{way['name']}: {way['what']}" for way in decoding["ways"]))
+        yield "peak MiB: what a rank held at most while it decoded, above what it held before; of ranks the largest"
+
+
+def decoded_said(row: Mapping[str, Any]) -> str:
+    """How a decoded image compares with that of one rank."""
+    if row["name"] == BASE or row["alike"]:
+        return said(row)
+    if row["name"] == APART:
+        return f"another image, apart by {row['difference']:.1e}"
+    return f"NOT that of one rank: apart by {row['difference']:.1e}, expected less than {ALIKE:g}"
 
 
 def said(row: Mapping[str, Any]) -> str:
     """How an output compares with that of one rank."""
     if row["name"] == BASE:
         return "compared with"
-    return "equal to the bit" if row["equal"] else f"within {row['difference']:.1e}"
+    compared = "equal to the bit" if row["equal"] else f"within {row['difference']:.1e}"
+    if (ran := row.get("blocks_run")) is None:
+        return compared
+    return f"{'approximate' if ran < 1 else 'nothing was used again'}: {ran:.0%} of blocks run, {compared}"
 
 
 def sent_bytes(row: Mapping[str, Any]) -> int | None:
@@ -56,13 +93,17 @@ def _row(row: Mapping[str, Any], *, is_image: bool = False) -> Iterator[str]:
     if row["status"] != "ok":
         yield f"{row['name']:<16}{'-':>10}  {row['reason']}"
         return
+    yield f"{_numbers(row, is_image=is_image)}  {said(row)}"
+
+
+def _numbers(row: Mapping[str, Any], *, is_image: bool = False) -> str:
     seconds, speedup, over = row["seconds"], row["speedup"], row["over_all_cores"]
     if is_image:
         more = f"{row['images_per_second']:.3g}"
     else:
         sent = sent_bytes(row)
         more = "-" if sent is None else f"{sent / MIB:.2f}"
-    yield (
+    return (
         f"{row['name']:<16}{seconds['median']:>10.4f}{seconds['mad']:>9.4f}{speedup['median']:>10.3f}{speedup['mad']:>8.3f}"
-        f"{'-' if over is None else format(over['median'], '.3f'):>16}{more:>10}  {said(row)}"
+        f"{'-' if over is None else format(over['median'], '.3f'):>16}{more:>10}"
     )

@@ -1,5 +1,6 @@
-"""diffusers' DiTPipeline with the weights of our network, in one process: what a user would take instead."""
+"""diffusers' DiTPipeline with the weights of our network, in one process: what a user would take instead; and its autoencoder."""
 
+import math
 import os
 from importlib import import_module
 from types import SimpleNamespace
@@ -12,6 +13,10 @@ from dithc.bench.sampling.ways import LABEL, SEED, TIMESTEP, TRAINED_STEPS, Cell
 from dithc.model import DiT, diffusers_keys
 
 NULL_LABEL = 1000  # written into DiTPipeline
+WIDER, GROUPS = (
+    (1, 2, 4, 4),
+    32,
+)  # of Stable Diffusion's autoencoder: channels of a level over the first one's, groups of a norm
 
 
 def absent(model: DiT, cell: Cell) -> str | None:
@@ -31,6 +36,8 @@ class Theirs:
 
     The decoder is left out, as it is in ours; bf16 is of weights and activations both.
     """
+
+    ran: float | None = None
 
     def __init__(self, model: DiT, cell: Cell) -> None:
         package = _package()
@@ -94,6 +101,26 @@ def _package() -> Any:
     package = import_module("diffusers")
     assert package.DiTPipeline  # imported on first use
     return package
+
+
+def autoencoder(width: int) -> Any:
+    """An autoencoder of Stable Diffusion's structure: 4 levels, attention in the middle, latents of an eighth of the side.
+
+    Args:
+        width: channels at the image's resolution, of which Stable Diffusion has 128.
+
+    Raises:
+        ImportError: see `_package`.
+    """
+    levels = len(WIDER)
+    return _package().AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * levels,
+        up_block_types=("UpDecoderBlock2D",) * levels,
+        block_out_channels=tuple(width * wider for wider in WIDER),
+        layers_per_block=2,
+        latent_channels=4,
+        norm_num_groups=math.gcd(width, GROUPS),
+    )
 
 
 class _NoDecoder(nn.Module):

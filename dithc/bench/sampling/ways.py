@@ -4,7 +4,7 @@ Legend: N rows, Z latent channels, h, w latent; D width.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from dithc import diffusion
+from dithc.config import training
 from dithc.log import problem
 from dithc.model import DiT, DiTConfig
 from dithc.parallel import Denoiser, Team
 
 SEED, LABEL, TIMESTEP = 0, 7, 523
 TRAINED_STEPS = 1000
+Cache = training.FirstBlock | training.Taylor | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,13 @@ class Cell:
 
 
 class Way(Protocol):
-    """A way to sample."""
+    """A way to sample.
+
+    Attributes:
+        ran: the share of the blocks that the last image ran, of those of all its steps; None where all are run.
+    """
+
+    ran: float | None
 
     def step(self) -> Tensor:
         """A call of the network, or of both branches of its guidance: (1, Z or 2Z, h, w) fp32."""
@@ -91,34 +99,52 @@ def network(cell: Cell) -> DiT:
 class Ours:
     """dithc's, on one rank or on several."""
 
-    def __init__(self, model: DiT, cell: Cell, team: Team) -> None:
-        config, self._cell = model.config, cell
-        self._shape = (config.in_channels, *config.size)
-        denoiser = Denoiser(
-            model,
-            bf16=cell.dtype == "bf16",
-            rows=team.rows,
-            tokens=team.tokens,
-            over=team.over(config.num_tokens),
-        )
-        labels = torch.tensor([LABEL % config.num_classes])
-        self._denoise = diffusion.guided(denoiser, labels, null_label=config.null_label, scale=cell.guidance)
+    def __init__(self, model: DiT, cell: Cell, team: Team, *, cache: Cache = None) -> None:
+        """Takes what is used again across steps; None runs all blocks at each."""
+        self._model, self._cell, self._team, self._cache = model, cell, team, cache
+        self._shape = (model.config.in_channels, *model.config.size)
+        self._over = team.over(model.config.num_tokens)
         self._x = first_noise(self._shape)
+        self._denoiser = self._opened()
+        self.ran: float | None = None
 
     def step(self) -> Tensor:
         """See `Way`."""
-        return self._denoise(self._x, torch.tensor([TIMESTEP]))
+        return self._guided()(self._x, torch.tensor([TIMESTEP]))
 
     def image(self) -> Tensor:
         """See `Way`."""
-        return diffusion.sample(
+        denoise = self._guided()
+        found = diffusion.sample(
             "ddim",
-            denoise=self._denoise,
+            denoise=denoise,
             schedule=diffusion.Schedule.linear(TRAINED_STEPS),
             steps=self._cell.steps,
             shape=self._shape,
             noise=[torch.Generator().manual_seed(SEED)],
             times=self._cell.times,
+        )
+        if self._cache is not None:
+            run, of = self._denoiser.tally[:2].tolist()
+            self.ran = run / of
+        return found
+
+    def _guided(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """The network with its guidance; where it has a cache, a new one, which is of one sampling."""
+        config = self._model.config
+        if self._cache is not None:
+            self._denoiser = self._opened()
+        labels = torch.tensor([LABEL % config.num_classes])
+        return diffusion.guided(self._denoiser, labels, null_label=config.null_label, scale=self._cell.guidance)
+
+    def _opened(self) -> Denoiser:
+        return Denoiser(
+            self._model,
+            bf16=self._cell.dtype == "bf16",
+            rows=self._team.rows,
+            tokens=self._team.tokens,
+            over=self._over,
+            cache=self._cache,
         )
 
 

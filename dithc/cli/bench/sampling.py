@@ -16,14 +16,20 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--guidance", type=scales, default=(4.0, 1.0), help="scales; 1 is a call alone (default 4,1)")
     parser.add_argument("--ranks", type=int, default=2, help="started on this machine (default 2)")
     parser.add_argument("--cpus", type=int, help="threads of a rank (default: equal shares of this machine's cores)")
-    names = "one-rank, all-cores, side-by-side, cfg, shared-kv, ulysses, ring"
+    names = "one-rank, all-cores, side-by-side, cfg, shared-kv, ulysses, ring, taylor-3, first-block"
     parser.add_argument("--contenders", help=f"of {names} (default: all of these)")
     parser.add_argument(
         "--diffusers",
         action="store_true",
         help="also diffusers' DiTPipeline with the same weights, where it is installed",
     )
-    parser.add_argument("--steps", type=int, default=4, help="of an image (default 4)")
+    parser.add_argument("--steps", type=int, default=20, help="of an image (default 20)")
+    parser.add_argument(
+        "--decode-size", type=int, default=1024, help="pixels of the image that is decoded; 0: none (default 1024)"
+    )
+    parser.add_argument(
+        "--decode-width", type=int, default=32, help="channels of decoders; Stable Diffusion has 128 (default 32)"
+    )
     parser.add_argument("--warmup", type=int, default=1, help="steps of each before the clock (default 1)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each on the clock (default 3)")
     parser.add_argument("--seconds", type=float, default=0.5, help="that a turn of steps takes at least (default 0.5)")
@@ -72,6 +78,8 @@ def _run(args: argparse.Namespace) -> int:
             cpus=args.cpus,
             contenders=tuple(dict.fromkeys(chosen)),
             steps=args.steps,
+            decode_size=args.decode_size,
+            decode_width=args.decode_width,
             warmup=args.warmup,
             rounds=args.rounds,
             seconds=args.seconds,

@@ -24,8 +24,13 @@ LABELS = {
     "shared-kv": "shared K/V",
     "ulysses": "Ulysses",
     "ring": "ring",
+    "taylor-3": "cache: Taylor",
+    "first-block": "cache: first block",
+    "by-rows": "by rows",
+    "apart": "rows apart",
 }
 HEAD = ("Way", "Seconds", "Speed-up over one rank", "Over one process with all cores", "Sent, MiB", "Output")
+DECODE_HEAD = (*HEAD[:-1], "Peak of a rank, MiB", "Image")
 IMAGE_HEAD = ("Way", "Seconds an image", "Images a second", "Speed-up over one rank", "Over all cores", "Image")
 
 
@@ -66,7 +71,7 @@ def read_sampling(path: Path) -> dict[str, Any]:
 def sampling_parts(result: Mapping[str, Any] | None) -> dict[str, Any]:
     """Tables (title, head, rows of texts) of cells, of the images, of what the ways are, and the conditions."""
     if not result:
-        return {"tables": [], "images": [], "ways": [], "conditions": {}}
+        return {"tables": [], "images": [], "decoding": [], "ways": [], "conditions": {}}
     settings, ranks, images = result["settings"], result["ranks"], result["images"]
     return {
         "tables": [
@@ -82,7 +87,14 @@ def sampling_parts(result: Mapping[str, Any] | None) -> dict[str, Any]:
         ]
         if images
         else [],
-        "ways": [[label_of(one["name"]), one["what"]] for one in result["contenders"]],
+        "decoding": [
+            {"title": f"Decoded: {decoder_title(one)}", "head": list(DECODE_HEAD), "rows": _decoded_rows(one)}
+            for one in decoders_of(result)
+        ],
+        "ways": [
+            *([label_of(one["name"]), one["what"]] for one in result["contenders"]),
+            *([f"decoding, {label_of(one['name'])}", one["what"]] for one in _decoding(result)["ways"]),
+        ],
         "conditions": {
             "model": f"{settings['model']}, random weights, heads and gates too",
             "ranks": f"{ranks['ranks']} of {ranks['cpus']} thread(s), on one machine",
@@ -94,25 +106,48 @@ def sampling_parts(result: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def speedups(result: Mapping[str, Any]) -> list[tuple[str, dict[str, tuple[float, float]]]]:
-    """Of each cell its title and, by label of a way, the speed-up over one rank and its deviation."""
-    return [
+    """Of each cell, the images and each decoder its title and, by label of a way, the speed-up over one rank and deviation."""
+    images = result["images"]
+    parts = [(cell_title(cell), cell["rows"]) for cell in result["cells"]]
+    parts += [(f"image of {images['steps']} steps,\n{cell_title(images)}", images["rows"])] if images else []
+    parts += [(f"decoded: {decoder_title(one)}", one["rows"]) for one in decoders_of(result) if one["status"] == "ok"]
+    found = [
         (
-            cell_title(cell),
+            title,
             {
                 label_of(row["name"]): (row["speedup"]["median"], row["speedup"]["mad"])
-                for row in cell["rows"]
+                for row in rows
                 if row["status"] == "ok" and row["name"] != BASE
             },
         )
-        for cell in result["cells"]
+        for title, rows in parts
     ]
+    return [(title, ways) for title, ways in found if ways]
 
 
 def pictures(result: Mapping[str, Any]) -> list[Picture]:
     """The images to be drawn, that of one rank first; none where they were not made."""
-    images = result["images"]
-    if not images:
-        return []
+    return _drawn(result["images"]) if result["images"] else []
+
+
+def decoded_pictures(result: Mapping[str, Any]) -> list[tuple[str, list[Picture]]]:
+    """Of each decoder its name and the decoded images to be drawn, that of one rank first."""
+    return [(one["decoder"], _drawn(one)) for one in decoders_of(result) if one["status"] == "ok"]
+
+
+def decoders_of(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What was measured of each decoder."""
+    found: list[dict[str, Any]] = _decoding(result)["decoders"]
+    return found
+
+
+def _decoding(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Empty in a file that was written before decoders were measured."""
+    found: Mapping[str, Any] = result.get("decoding") or {"decoders": [], "ways": []}
+    return found
+
+
+def _drawn(images: Mapping[str, Any]) -> list[Picture]:
     rows = {row["name"]: row for row in images["rows"]}
     return [
         Picture(
@@ -121,7 +156,7 @@ def pictures(result: Mapping[str, Any]) -> list[Picture]:
             difference=np.asarray(images["differences"][name]) / images["largest"]
             if name in images["differences"]
             else None,
-            said="" if name == BASE else said(rows[name]),
+            said="" if name == BASE else EQUAL if rows[name]["equal"] else said(rows[name]),
         )
         for name, pixels in images["pictures"].items()
     ]
@@ -138,19 +173,43 @@ def cell_title(cell: Mapping[str, Any]) -> str:
     return f"{cell['tokens']} tokens, {cell['dtype']}, {guided}"
 
 
+def decoder_title(one: Mapping[str, Any]) -> str:
+    """What was decoded."""
+    return f"{one['size']:,} px, {one['decoder']} of width {one['width']}"
+
+
 def said(row: Mapping[str, Any]) -> str:
     """How an output compares with that of one rank."""
     if row["name"] == BASE:
         return "what others are compared with"
-    return EQUAL if row["equal"] else f"within {row['difference']:.1e} of the largest number"
+    if row["name"] == "apart":
+        return f"another image, {row['difference']:.1e} of the largest number apart"
+    if not row.get("alike", True):
+        return f"NOT that of one rank: {row['difference']:.1e} of the largest number apart"
+    compared = EQUAL if row["equal"] else f"within {row['difference']:.1e} of the largest number"
+    if (ran := row.get("blocks_run")) is None:
+        return compared
+    return f"{'approximate' if ran < 1 else 'nothing was used again'}: {ran:.0%} of the blocks run, {compared}"
 
 
 def _row(row: Mapping[str, Any]) -> list[str]:
     if row["status"] != "ok":
         return [label_of(row["name"]), f"{ABSENT} ({row['reason']})", *[ABSENT] * (len(HEAD) - 2)]
-    counts = list(row["sent"].values())
-    sent = ABSENT if None in counts else rounded(sum(counts) / MIB, digits=3)
-    return [label_of(row["name"]), with_deviation(row["seconds"]), *_ratios(row), sent, said(row)]
+    return [label_of(row["name"]), with_deviation(row["seconds"]), *_ratios(row), _sent(row), said(row)]
+
+
+def _decoded_rows(one: Mapping[str, Any]) -> list[list[str]]:
+    if one["status"] != "ok":
+        return [[f"{ABSENT} ({one['reason']})", *[ABSENT] * (len(DECODE_HEAD) - 1)]]
+    rows = []
+    for row in one["rows"]:
+        peak, ratio = row.get("peak_bytes"), row.get("peak_over_one_rank")
+        memory = ABSENT if peak is None else rounded(max(peak) / MIB, digits=3)
+        memory += "" if ratio is None else f" ({rounded(ratio, digits=3)} of one rank's)"
+        rows.append(
+            [label_of(row["name"]), with_deviation(row["seconds"]), *_ratios(row), _sent(row), memory, said(row)]
+        )
+    return rows
 
 
 def _image_row(row: Mapping[str, Any]) -> list[str]:
@@ -158,6 +217,11 @@ def _image_row(row: Mapping[str, Any]) -> list[str]:
         return [label_of(row["name"]), f"{ABSENT} ({row['reason']})", *[ABSENT] * (len(IMAGE_HEAD) - 2)]
     rate = rounded(row["images_per_second"], digits=3)
     return [label_of(row["name"]), with_deviation(row["seconds"]), rate, *_ratios(row), said(row)]
+
+
+def _sent(row: Mapping[str, Any]) -> str:
+    counts = list(row["sent"].values())
+    return ABSENT if None in counts else rounded(sum(counts) / MIB, digits=3)
 
 
 def _ratios(row: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """One image by one rank and by several: speed-ups, and below them the images side by side with their differences drawn."""
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ from dithc.report.figures.canvas import WIDTH_INCHES, as_png, canvas, nothing, o
 from dithc.report.figures.theme import Theme
 
 Speedups = Sequence[tuple[str, dict[str, tuple[float, float]]]]
+Pictures = Sequence[sampling_rows.Picture]
 HEIGHT_OF_ALL = 0.8  # of the space between two cells: the height that their dots share
 ONE_RANK = 1.0
 ROW_INCHES, AROUND_INCHES, LEGEND_INCHES = 0.5, 0.9, 1.3
 MARKERS = ("o", "D", "s")
+LETTERS = 130  # of a title that goes over all columns
 HARDLY = 1e-12  # the least difference that a scale of colours ends at
 
 
@@ -26,21 +29,36 @@ def draw_sampling(facts: Facts, theme: Theme) -> bytes:
     ranks = found["ranks"]
     title = f"{found['settings']['model'].removeprefix('DiT-')}, {ranks['ranks']} ranks of {ranks['cpus']} thread(s)"
     return draw_ways(
-        sampling_rows.speedups(found), sampling_rows.pictures(found), theme, title=title, ranks=ranks["ranks"]
-    )
+        sampling_rows.speedups(found), sampling_rows.pictures(found), theme, title=title, ranks=ranks["ranks"],
+        decoded=sampling_rows.decoded_pictures(found),
+    )  # fmt: skip
 
 
 def draw_ways(
-    cells: Speedups, pictures: Sequence[sampling_rows.Picture], theme: Theme, *, title: str, ranks: int
+    cells: Speedups,
+    pictures: Pictures,
+    theme: Theme,
+    *,
+    title: str,
+    ranks: int,
+    decoded: Sequence[tuple[str, Pictures]] = (),
 ) -> bytes:
-    """Dots of speed-ups, a colour a way; then pictures, a column a way, above their differences from the first."""
+    """Dots of speed-ups, a colour a way; then pictures, a column a way, above their differences from the first.
+
+    Below them likewise what each decoder made, all of them in two rows.
+    """
     ways = list(dict.fromkeys(way for _, found in cells for way in found))
-    columns = max(len(pictures), 1)
+    of_decoders = [(one, column == 0, f"{name}, ") for name, found in decoded for column, one in enumerate(found)]
+    groups = [[(one, column == 0, "") for column, one in enumerate(pictures)], of_decoders]
+    groups = [group for group in groups if group]
+    columns = max([len(group) for group in groups], default=1)
     side = WIDTH_INCHES / columns
     top = AROUND_INCHES + max(ROW_INCHES * len(cells), LEGEND_INCHES)
     with styled(theme):
-        if pictures:
-            figure, (panel,), places = over_pictures(tops=[top], rows=2, columns=columns, height=side + 0.35)
+        if groups:
+            figure, (panel,), places = over_pictures(
+                tops=[top], rows=2 * len(groups), columns=columns, height=side + 0.35
+            )
         else:
             figure, (panel,) = canvas(1, columns=1, height=top)
             places = []
@@ -49,11 +67,14 @@ def draw_ways(
         for row in places:
             for place in row:
                 place.set_axis_off()
-        for column, one in enumerate(pictures):
-            upper, lower = places[0][column], places[1][column]
-            upper.imshow(one.pixels, interpolation="nearest")
-            upper.set_title(one.label, fontsize=8)
-            _difference(lower, one, theme, is_first=column == 0)
+        for at, group in enumerate(groups):
+            for column, (one, is_first, of) in enumerate(group):
+                upper, lower = places[2 * at][column], places[2 * at + 1][column]
+                upper.imshow(one.pixels, interpolation="nearest")
+                upper.set_title(fill(f"{of}{one.label}", LETTERS // columns), fontsize=8)
+                _difference(
+                    lower, one, theme, is_first=is_first, what="the image" if of else "the latent before decoding"
+                )
         return as_png(figure)
 
 
@@ -86,14 +107,14 @@ def _dots(panel: Any, cells: Speedups, ways: Sequence[str], theme: Theme, *, ran
     )
 
 
-def _difference(place: Any, one: sampling_rows.Picture, theme: Theme, *, is_first: bool) -> None:
+def _difference(place: Any, one: sampling_rows.Picture, theme: Theme, *, is_first: bool, what: str) -> None:
     """Of one picture from the first, as brightness up to its largest; black where it is the same."""
     if is_first:
-        text = "below the others:\ntheir difference from it,\nof the latent before decoding,\nbrightest at its largest"
+        text = f"below the others:\ntheir difference from it,\nof {what},\nover the largest number,\nbrightest at its largest"
         place.text(0.5, 0.5, text, ha="center", va="center", fontsize=7.5, color=theme.muted, transform=place.transAxes)
         place.imshow(np.full((*one.pixels.shape[:2], 4), 0.0))  # takes the room of a picture
         return
     values = np.zeros(one.pixels.shape[:2]) if one.difference is None else one.difference
     place.imshow(values, cmap="inferno", vmin=0, vmax=max(float(values.max()), HARDLY), interpolation="nearest")
-    said = one.said if one.difference is None else f"at most {values.max():.1e} of the largest"
+    said = one.said if one.difference is None else f"at most {values.max():.1e}"
     place.set_title(said, fontsize=7.5, fontweight="normal", color=theme.ink)

@@ -148,13 +148,22 @@ def _sampling(facts: Facts) -> Part:
     note = (
         "Seconds are of one guided step, or of one call of the network where it is not guided. Every output, on every rank, was "
         "compared with that of one rank. Each rank alone, at once, exchanges nothing: no cut can be faster than that here. "
-        "Sent is what all ranks send in a step; keys and values in shared memory are written in place, and are not sent."
+        "Sent is what all ranks send in a step; keys and values in shared memory are written in place, and are not sent. "
+        "A cache gives another image: how far it is from that of one rank says little here, for weights are random; what part of "
+        "the blocks was run is what its time follows. One that looks at numbers, such as first block, seldom finds in random "
+        "weights what it may use again: what is seen is its cost. "
+        "Decoded by rows an image is that of one rank but for rounding; rows that are decoded apart, for comparison, are not. "
+        "Peaks are of processes that did nothing before, above what these held."
     )
     shows = (
         "sampling",
-        "Speed-ups over one rank; below them the image of each way, before decoding, and its difference from that of one rank.",
+        "Speed-ups over one rank; below them the image of each way, before decoding, and its difference from that of one rank; "
+        "then likewise images decoded by rows, and by rows apart.",
     )
-    tables = [table(part["title"], part["head"], part["rows"]) for part in (*found["images"], *found["tables"])]
+    tables = [
+        table(part["title"], part["head"], part["rows"])
+        for part in (*found["images"], *found["decoding"], *found["tables"])
+    ]
     return Part(
         name="sampling", title=title, note=note, figure=shows, tables=tables,
         folded=[table("What the ways are", ["Way", "What it does"], found["ways"], texts=2)], conditions=found["conditions"],

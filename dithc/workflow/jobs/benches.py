@@ -79,7 +79,8 @@ class Benches:
         tokens, guidance = ",".join(map(str, asked.tokens)), ",".join(f"{scale:g}" for scale in asked.guidance)
         return (
             f"--model {asked.model or 'DiT-S/2'} --tokens {tokens} --dtypes {','.join(asked.dtypes)} --guidance {guidance} "
-            f"--ranks {asked.ranks} --steps {asked.steps} --rounds {asked.rounds}{' --diffusers' if asked.diffusers else ''}"
+            f"--ranks {asked.ranks} --steps {asked.steps} --decode-size {asked.decode_size} --decode-width {asked.decode_width} "
+            f"--rounds {asked.rounds}{' --diffusers' if asked.diffusers else ''}"
         )
 
     def simulate(self, what: str) -> str:

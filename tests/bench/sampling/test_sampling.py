@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from dithc import native
 from dithc.bench import table
 from dithc.bench.sampling import CONTENDERS, Cell, SamplingSettings, bench_sampling
 from dithc.bench.sampling.contenders import named
-from dithc.bench.sampling.measure import compared, in_turns, picture
+from dithc.bench.sampling.decoding import add_peaks, far, smaller
 from dithc.bench.sampling.theirs import Theirs, absent
+from dithc.bench.sampling.turns import compared, in_turns, picture
 from dithc.bench.sampling.ways import Ours, config_of, network
 from dithc.cli import main
+from dithc.config import training
 from dithc.log import UserError
 from dithc.parallel import Team
 from tests.ranks import needs_launcher
@@ -34,7 +37,8 @@ def test_two_ranks_give_the_image_of_one_and_the_ring_almost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "sampling.json"
-    words = ["--rounds", "1", "--seconds", "0", "--steps", "2", "--cpus", "1", "--dtypes", "fp32", "--tokens", "16"]
+    words = ["--rounds", "1", "--seconds", "0", "--steps", "5", "--cpus", "1", "--dtypes", "fp32", "--tokens", "16"]
+    words += ["--decode-size", "64", "--decode-width", "8"]
     words += [f"--override={name}={value}" for name, value in TINY.items()]
     assert main(["bench", "sampling", *words, "--json", str(path)]) == 0
     result: dict[str, Any] = json.loads(path.read_text())
@@ -49,12 +53,42 @@ def test_two_ranks_give_the_image_of_one_and_the_ring_almost(
         assert all(row["seconds"]["median"] > 0 for row in ok)
     assert (alone["cfg"]["status"], alone["cfg"]["reason"]) == ("skipped", "there is no guidance, so one branch alone")
     assert guided["ulysses"]["sent"]["mpi_bytes"] != 0
-    assert set(result["images"]["pictures"]) == {"one-rank", "cfg", "shared-kv", "ulysses", "ring"}
-    assert set(result["images"]["differences"]) == {"ring"}
+    cuts = {"one-rank", "cfg", "shared-kv", "ulysses", "ring"}
+    assert set(result["images"]["pictures"]) == {*cuts, "taylor-3", "first-block"}
+    assert {"ring", "taylor-3"} <= set(result["images"]["differences"]) <= {"ring", "taylor-3", "first-block"}
+    assert set(guided) == set(alone) == {*cuts, "all-cores", "side-by-side"}, "a step alone says nothing of a cache"
+    assert images["taylor-3"]["blocks_run"] == 3 / 5
+    assert images["taylor-3"]["difference"] > 1e-5
+    assert images["first-block"]["equal"] == (images["first-block"]["blocks_run"] == 1)
+    assert "blocks_run" not in images["ring"]
     said = capsys.readouterr().out
+    assert "approximate: 60% of blocks run, within" in said
+    decoders_are_right(result["decoding"])
+    assert "another image, apart by" in said
+    assert "NOT that of one rank" not in said
     assert "equal to the bit" in said
     assert "there is no guidance" in said
     assert not path.with_suffix(".kept.jsonl").exists()
+
+
+def decoders_are_right(found: dict[str, Any]) -> None:
+    """By rows an image is that of one rank, and tiles decoded apart, the control, are not."""
+    assert [one["decoder"] for one in found["decoders"]] == ["sd-vae", "kl-vae"]
+    for one in found["decoders"]:
+        assert one["status"] == "ok", one
+        rows = {row["name"]: row for row in one["rows"]}
+        assert list(rows) == ["one-rank", "all-cores", "by-rows", "apart"]
+        assert all(row["seconds"]["median"] > 0 for row in rows.values())
+        assert all(rows[name]["alike"] and rows[name]["difference"] < 1e-5 for name in ("all-cores", "by-rows"))
+        assert rows["by-rows"]["sent"]["mpi_bytes"] != 0
+        assert not rows["apart"]["alike"]
+        assert rows["apart"]["difference"] > 1e-2
+        for name, ranks in (("one-rank", 1), ("by-rows", 2), ("apart", 2)):
+            peaks = rows[name]["peak_bytes"]
+            assert peaks is None or (len(peaks) == ranks and max(peaks) > 0)
+        assert rows["all-cores"]["peak_bytes"] is None
+        assert np.array(one["pictures"]["by-rows"]).shape == (64, 64, 3)
+        assert np.array(one["differences"]["apart"]).max() / one["largest"] > 1e-2
 
 
 @pytest.mark.parametrize(
@@ -71,6 +105,9 @@ def test_two_ranks_give_the_image_of_one_and_the_ring_almost(
         ({"guidance": (0.5,)}, "--guidance"),
         ({"contenders": ("magic",)}, "--contenders"),
         ({"model": "DiT-Q/2"}, "DiT-Q/2"),
+        ({"decode_size": 68}, "--decode-size"),
+        ({"decode_size": 8}, "--decode-size"),
+        ({"decode_width": 48}, "--decode-width"),
     ],
 )
 def test_settings_without_sense_are_refused_before_anything_is_started(changes: dict[str, Any], said: str) -> None:
@@ -87,6 +124,36 @@ def test_contenders_that_do_not_serve_say_why() -> None:
     assert faults["cfg"] == "cfg 2 are not the 3 ranks"
     assert faults["shared-kv"] is faults["one-rank"] is None
     assert "5 ranks for 4 tokens" in str(named(["ring"])[0].fault(cell, config, ranks=5))
+
+
+def test_a_cache_is_of_one_image_and_skipped_where_nothing_is_left_to_skip() -> None:
+    config, (taylor, first) = config_of(CELL), named(["taylor-3", "first-block"])
+    assert "the first 3 run all blocks" in str(taylor.fault(CELL, config, ranks=2))
+    assert taylor.fault(replace(CELL, steps=4), config, ranks=2) is first.fault(CELL, config, ranks=2) is None
+    assert "the first 1 run all blocks" in str(first.fault(replace(CELL, steps=1), config, ranks=2))
+    cell = replace(CELL, steps=6)
+    model = network(cell)
+    whole = Ours(model, cell, Team()).image()
+    always = training.FirstBlock(kind="first-block", threshold=10.0)
+    for cache, ran in ((taylor.cache, 4 / 6), (always, (1 + 5 / 2) / 6)):
+        way = Ours(model, cell, Team(), cache=cache)
+        images = [way.image(), way.image()]
+        assert way.ran == pytest.approx(ran)
+        assert torch.equal(*images), "the second one used what the first one kept"
+        assert ((images[0] - whole).abs().max() / whole.abs().max()).item() > 1e-5
+    assert Ours(model, cell, Team()).ran is None
+
+
+def test_decoded_images_are_kept_small_and_their_faults_are_not_averaged_away() -> None:
+    image = np.zeros((1, 3, 128, 136), np.float32)
+    worse = image.copy()
+    worse[0, 1, 70, 5] = 0.12345
+    assert smaller(image).shape == (1, 3, 64, 68)
+    assert far(worse, image)[35, 2] == pytest.approx(0.123)
+    assert np.count_nonzero(far(worse, image)) == 1
+    one: dict[str, Any] = {"rows": [{"name": "one-rank"}, {"name": "by-rows"}, {"name": "all-cores"}]}
+    add_peaks(one, {"one-rank": [100], "by-rows": [40, 50]})
+    assert [row["peak_over_one_rank"] for row in one["rows"]] == [1.0, 0.5, None]
 
 
 def test_outputs_are_compared_on_every_rank_and_nothing_proves_nothing() -> None:
@@ -150,7 +217,13 @@ def test_the_table_names_what_was_left_out() -> None:
         "bench": "sampling", "settings": {"model": "DiT-S/2", "rounds": 3}, "ranks": {"ranks": 2, "cpus": 1},
         "contenders": [{"name": "one-rank", "what": "in words"}], "cells": [cell], "images": None,
     }  # fmt: skip
+    decoded = row | {"name": "by-rows", "alike": False, "difference": 0.02, "peak_bytes": [3 << 20, 2 << 20]}
+    decoder = {"decoder": "sd-vae", "size": 64, "width": 8}
+    skipped = decoder | {"decoder": "other", "status": "skipped", "reason": "no diffusers"}
+    result["decoding"] = {"ways": [], "decoders": [decoder | {"status": "ok", "rows": [decoded]}, skipped]}
     said = table(result)
     assert "within 2.0e-07" in said
     assert "one-rank: in words" in said
+    assert "3.0       -  NOT that of one rank: apart by 2.0e-02" in said
+    assert "seconds of an image of 64 px: -  no diffusers" in said
     assert [line.split() for line in said.splitlines() if line.startswith("cfg")] == [["cfg", "-", "why"]]

@@ -1,0 +1,168 @@
+"""Decoders of random weights, and ways to decode an image with them: what a process makes.
+
+Legend: R ranks; Z latent channels, h, w latent; H, W image.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dithc.bench.sampling import theirs
+from dithc.bench.sampling.contenders import BASE, WHOLE, Where
+from dithc.bench.sampling.ways import SEED
+from dithc.comm import Group
+from dithc.latents import Codec, codecs
+from dithc.log import problem
+from dithc.pages import peak_rss_bytes, reset_peak_rss
+from dithc.parallel import Degrees, Team
+
+BANDS = ("R", "G", "B")
+INFO: dict[str, Any] = {
+    "bands": BANDS,
+    "scale": 1.0,
+    "offset": 0.0,
+    "statistics": [{"low": 0.0, "high": 1.0}] * len(BANDS),
+    "display": {"bands": BANDS, "low": 0.0, "high": 1.0},
+}  # of the images that are decoded
+LARGEST_FACTOR = 8
+WARM = 2  # rows of a latent for each rank: an image that is decoded before memory is looked at
+BY_ROWS, APART = "by-rows", "apart"
+OURS = {"factor": 4, "latent_channels": 4, "encoder_blocks": 1, "decoder_blocks": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way to decode.
+
+    Attributes:
+        name: in the results.
+        what: a sentence for a reader.
+        where: which processes.
+    """
+
+    name: str
+    what: str
+    where: Where
+
+
+WAYS = (
+    Way(name=BASE, what="one rank with the cores of one rank decodes the whole image", where="first"),
+    Way(name=WHOLE, what="one process with the cores of all ranks decodes the whole image", where="alone"),
+    Way(
+        name=BY_ROWS,
+        what="all ranks decode their rows of the image, with the rows beside them and the norms of all; the first gathers them",
+        where="ranks",
+    ),
+    Way(
+        name=APART,
+        what="for comparison: all ranks decode their rows as an image of its own, nothing exchanged; another image",
+        where="ranks",
+    ),
+)
+
+
+def of_diffusers(width: int) -> Codec:
+    """A decoder of Stable Diffusion's structure."""
+    net = codecs.DiffusersNetwork(_drawn(partial(theirs.autoencoder, width)), memory_format=torch.channels_last)
+    return codecs.KlCodec(net, INFO, id="sd-vae", scale=1.0, bands=BANDS)
+
+
+def of_ours(width: int) -> Codec:
+    """That of a `kl-vae`, of its usual depth; its channels, all at the latent's resolution, are four times as many."""
+    sizes = codecs.autoencoder.Sizes(bands=len(BANDS), width=4 * width, **OURS)
+    net: codecs.autoencoder.Autoencoder = _drawn(partial(codecs.autoencoder.Autoencoder, sizes))
+    return codecs.KlCodec(net, INFO, id="kl-vae", scale=1.0, bands=BANDS)
+
+
+DECODERS: dict[str, Callable[[int], Codec]] = {"sd-vae": of_diffusers, "kl-vae": of_ours}
+
+
+def _drawn(make: Callable[[], Any]) -> Any:
+    """A network of the same weights in every process, random also where they start at zero, which would hide a fault."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        net = make()
+    generator = torch.Generator().manual_seed(SEED)
+    for weight in net.requires_grad_(False).parameters():
+        if weight.ndim > 1:
+            torch.nn.init.normal_(weight, std=weight[0].numel() ** -0.5, generator=generator)
+    return net.eval()
+
+
+class Decoder:
+    """One decoder in one process."""
+
+    def __init__(self, name: str, *, width: int, size: int, group: Group) -> None:
+        """Makes it.
+
+        Args:
+            name: of `DECODERS`.
+            width: of channels.
+            size: side of the image in pixels.
+            group: of the ranks that decode together.
+
+        Raises:
+            ImportError: diffusers is not there.
+            ValueError: ranks cannot share it.
+        """
+        self._ranks, self._rank = group.size, group.rank
+        codec = DECODERS[name](width)
+        team = Team.of(group, Degrees(ulysses=group.size), [list(range(group.size))])
+        self._alone, self._together = Team().decoding(codec, by_rows=False), team.decoding(codec, by_rows=True)
+        if self._together.obstacle is not None:
+            raise ValueError(f"a decoder {self._together.obstacle}")
+        side = size // codec.factor
+        self._latent, self._warm = (
+            torch.randn(1, codec.latent_channels, *shape, generator=torch.Generator().manual_seed(SEED))
+            for shape in ((side, side), (WARM * group.size, side))
+        )
+
+    def decoded(self, way: str, *, warm: bool = False) -> Tensor:
+        """The image (1, 3, H, W), or this rank's rows of it; nothing where another rank has them.
+
+        Args:
+            way: of `WAYS`.
+            warm: of few rows instead, which loads what is loaded once.
+        """
+        latent = self._warm if warm else self._latent
+        if way == BY_ROWS:
+            return self._together(latent)
+        if way == APART:
+            latent = torch.tensor_split(latent, self._ranks, dim=2)[self._rank]
+        return self._alone(latent)
+
+    def peak(self, way: str) -> int | None:
+        """Bytes by which this process is larger at most while it decodes than before; None where the kernel does not tell."""
+        self.decoded(way, warm=True)
+        is_known = reset_peak_rss()
+        before = peak_rss_bytes()
+        self.decoded(way)
+        return peak_rss_bytes() - before if is_known else None
+
+
+def refused(size: int, width: int, *, ranks: int) -> None:
+    """Looks at what is to be decoded before anything is started.
+
+    Raises:
+        UserError: sides that a decoder does not make, or fewer rows of a latent than ranks.
+    """
+    least = LARGEST_FACTOR * ranks
+    if size != 0 and (size % LARGEST_FACTOR or size < least):
+        raise problem(
+            "bench sampling --decode-size",
+            got=size,
+            expected=f"0, or a multiple of {LARGEST_FACTOR} from {least} on: a row of the latent for each of {ranks} ranks",
+            remedy="correct --decode-size, or leave decoding out by 0",
+        )
+    if width < 1 or width != math.gcd(width, 1 << 12):
+        raise problem(
+            "bench sampling --decode-width",
+            got=width,
+            expected="a power of two up to 4096, such as 32 or Stable Diffusion's 128",
+            remedy="correct --decode-width",
+        )

@@ -1,0 +1,115 @@
+"""One image decoded by one rank and by several, in turns; then, in processes that made nothing else, the memory it takes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.bench.sampling.contenders import BASE
+from dithc.bench.sampling.decoders import APART, BY_ROWS, WAYS
+from dithc.bench.sampling.processes import Crew
+from dithc.bench.sampling.turns import Array, compared, in_turns, picture, rows, sent
+
+ALIKE = 1e-5  # of the largest number: two images differ by less where only the order of sums does
+DRAWN = BASE, BY_ROWS, APART
+DRAWN_PIXELS = 64  # of a side, in which an image is kept to be drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is decoded.
+
+    Attributes:
+        width: of channels.
+        size: side of the image in pixels.
+        rounds: on the clock.
+    """
+
+    width: int
+    size: int
+    rounds: int
+
+
+def timed(found: Crew, name: str, asked: Asked) -> dict[str, Any]:
+    """Images of all ways compared, which warms them up too, then their turns on the clock."""
+    said = {"decoder": name, "size": asked.size, "width": asked.width}
+    reasons = _opened(found, ("ranks", "alone"), name, asked)
+    if reasons:
+        return said | {"status": "skipped", "reason": reasons[0]}
+    images: dict[str, Array] = {}
+    told: dict[str, dict[str, Any]] = {}
+    for way in WAYS:
+        answers = found.ask(way.where, "decoded", way.name)
+        parts = [part for part, _ in answers if part.size]
+        images[way.name] = np.concatenate(parts, axis=2)
+        told[way.name] = compared([images[way.name]], images[BASE])
+        told[way.name] |= {
+            "alike": told[way.name]["difference"] < ALIKE,
+            "sent": sent([counts for _, counts in answers]),
+        }
+    runs = {way.name: partial(_seconds, found, way.name, way.where) for way in WAYS}
+    base = smaller(images[BASE])
+    return said | {
+        "status": "ok",
+        "rows": rows(WAYS, in_turns(runs, asked.rounds), told, {}),
+        "pictures": {way: picture(smaller(images[way]), base).tolist() for way in DRAWN},
+        "differences": {
+            way: far(images[way], images[BASE]).tolist()
+            for way in DRAWN
+            if not np.array_equal(images[way], images[BASE])
+        },
+        "largest": float(np.abs(images[BASE]).max()),
+    }
+
+
+def peaks(fresh: Crew, one: dict[str, Any], asked: Asked) -> dict[str, list[int] | None]:
+    """Bytes that each way adds at most to each of its ranks; None where the kernel does not tell."""
+    if one["status"] != "ok" or _opened(fresh, ("ranks",), one["decoder"], asked):
+        return {}
+    found: dict[str, list[int] | None] = {}
+    for way in WAYS:
+        if way.where != "alone":
+            answers = fresh.ask(way.where, "peak", way.name)
+            found[way.name] = None if None in answers else answers
+    return found
+
+
+def add_peaks(one: dict[str, Any], found: dict[str, list[int] | None]) -> None:
+    """Writes them into the rows of a decoder, with the largest over that of one rank."""
+    alone = found.get(BASE)
+    for row in one.get("rows", ()):
+        mine = found.get(row["name"])
+        row["peak_bytes"] = mine
+        row["peak_over_one_rank"] = max(mine) / alone[0] if mine and alone and alone[0] > 0 else None
+
+
+def smaller(image: Array) -> Array:
+    """An image (1, C, H, W) of few pixels, each the mean of those it stands for."""
+    return np.asarray(_blocks(image).mean(axis=(3, 5)))
+
+
+def far(image: Array, base: Array) -> NDArray[np.float32]:
+    """The largest differences (h, w) of the pixels that one of `smaller` stands for, in three digits."""
+    most = _blocks(np.abs(image - base)).max(axis=(3, 5))[0].max(axis=0)
+    return np.array([[float(f"{value:.3g}") for value in row] for row in most])
+
+
+def _blocks(image: Array) -> Array:
+    """(1, C, h, k, w, k): k x k pixels for one that is drawn."""
+    _, bands, height, width = image.shape
+    each = max(1, max(height, width) // DRAWN_PIXELS)
+    height, width = height // each, width // each
+    return image[:, :, : height * each, : width * each].reshape(1, bands, height, each, width, each)
+
+
+def _opened(crew: Crew, places: Sequence[Any], name: str, asked: Asked) -> list[str]:
+    """Makes a decoder in all these processes; why some cannot."""
+    answers = [crew.ask(where, "decoder", name, asked.width, asked.size) for where in places]
+    return [reason for reasons in answers for reason in reasons if reason is not None]
+
+
+def _seconds(found: Crew, name: str, where: Any) -> float:
+    return float(max(found.ask(where, "decode", name, where)))

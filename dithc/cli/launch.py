@@ -136,7 +136,9 @@ def _say_killed(command: list[str], *, by_system: bool) -> None:
         if by_system
         else "a signal from outside, or a machine without memory",
         expected=f"memory for all of its ranks; the limit of this job is {limit}, free now {free}",
-        remedy="what a training needs and what would fit was said when it began (`needs about`): lower `micro_batch`, set "
+        remedy="of `dithc sample` lower `batch` of the evaluation, or ask for more (`resources: {sample: {mem_mb}}`)"
+        if "sample" in command
+        else "what a training needs and what would fit was said when it began (`needs about`): lower `micro_batch`, set "
         "`recompute: block` or `machine.memory: {fast_budget_gib, file_folder, file_gib}`, or ask for more "
         "(`resources: {train: {mem_mb}}`)",
     )

@@ -21,8 +21,12 @@ class Across(Protocol):
     def in_sequence(self) -> bool:
         """Whether `attention` calls kernels alone, so that it may be recorded with those of a block."""
 
+    @property
+    def most_tokens(self) -> int:
+        """Of all processes that share an image, those of the one that has most."""
+
     def begin(self) -> None:
-        """A pass of the network begins; everybody has ended the one before."""
+        """A pass of the network begins; everybody has ended the one before. A pass may be several programs."""
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """The mixed values (N, t, D) of qkv (N, t, 3D), in its type."""

@@ -5,6 +5,7 @@ Legend: N batch, T tokens, D width.
 
 from collections.abc import Callable, Hashable, Iterable
 from functools import wraps
+from threading import get_ident
 from typing import Any, Protocol
 
 import torch
@@ -79,7 +80,9 @@ class Chain:
     def __getitem__(self, part: slice) -> "Chain":
         """Some of the blocks, with programs of their own, which stay here."""
         first, stop, _ = part.indices(len(self))
-        return self._parts.setdefault((first, stop), Chain(self._blocks[first:stop]))
+        if (first, stop) not in self._parts:
+            self._parts[first, stop] = Chain(self._blocks[first:stop])
+        return self._parts[first, stop]
 
     @torch.no_grad()
     def __call__(self, x: Tensor, c: Tensor) -> Tensor:
@@ -94,18 +97,20 @@ class Chain:
     def _program(self, x: Tensor, c: Tensor) -> program.Program | None:
         weights: list[Any] = [parameters[name] for parameters, name in self._weights]
         tables = [table for block in self._blocks for table in block.attn.rotary if table is not None]  # type: ignore[union-attr]
-        num_products = 2 * sum(weight.numel() for weight in weights) * x.shape[:-1].numel()
+        across = part.part.across
+        tokens = x.shape[1] if across is None else across.most_tokens  # all who share an image decide alike
+        num_products = 2 * sum(weight.numel() for weight in weights) * x.shape[0] * tokens
         if num_products > MOST_FLOP or not fused.in_one_library():
             return None
         places = tuple(tensor.data_ptr() for tensor in (*weights, *tables))
         types = x.dtype, c.dtype, torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-        key = x.shape, *types, part.part.tokens, part.part.across, native.context(), places
+        key = x.shape, *types, part.part.tokens, across, native.context(), get_ident(), places
         if key not in self._programs and x.is_contiguous() and c.is_contiguous():
             found = [_weights_seen(block) for block in self._blocks]
             served = [one for one in found if one is not None and fused.block_serves(x, c, one)]
             if len(served) == len(self._blocks):
                 if len(self._programs) == MOST_PROGRAMS:
-                    self._programs.clear()
+                    self._programs.pop(next(iter(self._programs)))  # the oldest
                 kinds = [_kind_of(block) for block in self._blocks]  # type: ignore[arg-type]
                 self._programs[key] = program.Program(served, kinds, x, c)
         return self._programs.get(key)

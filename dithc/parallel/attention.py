@@ -24,8 +24,8 @@ class SharedKeys:
     """Ranks of one node: each puts its keys and values where all read them; the same bits as on one rank.
 
     Two memories take turns: who is at block b + 1 has met all others there, so block b has been read by everybody before block
-    b + 2 is written. A pass begins with the first one, whether its blocks are called one by one or by a `Program`, which knows
-    memory by its address.
+    b + 2 is written. So do two for what is made of the condition, of the parts of a pass that are programs of their own. A pass
+    begins with the first ones, whether its blocks are called one by one or by a program, which knows memory by its address.
     """
 
     in_sequence = True
@@ -33,35 +33,40 @@ class SharedKeys:
     def __init__(self, ranks: Ranks, lengths: Sequence[int]) -> None:
         self._ranks, self._lengths = ranks, list(lengths)
         self._first, self._tokens = starts(lengths)[ranks.rank], sum(lengths)
-        self._keys, self._outputs = _Memory(ranks), _Memory(ranks)
-        self._turn = 0
+        self.most_tokens = max(lengths)
+        self._keys = _Memory(ranks), _Memory(ranks)
+        self._outputs = _Memory(ranks), _Memory(ranks)
+        self._block = self._part = 0
         self._kept: Any = None
 
     def begin(self) -> None:
         """See `hcops.part.Across`."""
-        self._turn = 0
+        self._block = self._part = 0
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """See `hcops.part.Across`."""
         n, _, width = qkv.shape
-        memory = self._keys.of((2, n, self._tokens, 2 * width // 3), qkv.dtype)[self._turn]
-        self._turn = 1 - self._turn
-        mixed, *self._kept = across.attention_in(memory, qkv, num_heads, first=self._first, meet=self._keys.meet)
+        keys = self._keys[self._block % 2]
+        self._block += 1
+        memory = keys.of((n, self._tokens, 2 * width // 3), qkv.dtype)
+        mixed, *self._kept = across.attention_in(memory, qkv, num_heads, first=self._first, meet=keys.meet)
         return mixed
 
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
         """See `hcops.part.Across`."""
+        outputs = self._outputs[self._part % 2]
+        self._part += 1
         width = len(layers[0][0])
         lines = cut(-(-width // LINE), self._ranks.size)
         first = starts(lines)[self._ranks.rank] * LINE
         columns = slice(first, min(first + lines[self._ranks.rank] * LINE, width))
-        memory = self._outputs.of((len(layers), len(x), width), dtype)
-        across.linears_in(memory, x, layers, columns=columns, meet=self._outputs.meet)
+        memory = outputs.of((len(layers), len(x), width), dtype)
+        across.linears_in(memory, x, layers, columns=columns, meet=outputs.meet)
         return iter(memory)
 
     def absent(self) -> str | None:
         """The rank that was waited for in vain; None where all came."""
-        return self._keys.absent() or self._outputs.absent()
+        return next((rank for memory in (*self._keys, *self._outputs) if (rank := memory.absent()) is not None), None)
 
 
 class _Memory:
@@ -102,6 +107,7 @@ class Messages:
     def __init__(self, ulysses: Ranks, ring: Ranks, lengths: Sequence[int]) -> None:
         """Takes the tokens of all U * R ranks, in order."""
         self._ulysses, self._ring = ulysses, ring
+        self.most_tokens = max(lengths)
         self._sets = [list(lengths[at : at + ulysses.size]) for at in range(0, len(lengths), ulysses.size)]
         self._tokens = sum(lengths)
 

@@ -142,7 +142,7 @@ def fault(degrees: Degrees, work: Work, *, ranks: int, ranks_a_node: int) -> str
     if degrees.cfg > work.branches:
         return "there is no guidance, so one branch alone"
     if degrees.windows > work.windows:
-        return f"{degrees.windows} ranks for {work.windows} windows of a scene"
+        return f"{degrees.windows} ranks for {work.windows} window{'s' * (work.windows > 1)} of a scene"
     if degrees.tokens > work.tokens:
         return f"{degrees.tokens} ranks for {work.tokens} tokens"
     if degrees.tokens > 1 and work.heads == 0:

@@ -29,11 +29,12 @@ def degrees_table(job: Job, group: Group, *, ranks: str = "") -> str:
             expected="one with a network, whose calls are shared",
             remedy="start it on as many ranks as there are: its shards and their images are dealt, and nothing is exchanged",
         )
+    here = (1, 1) if group.size == 1 else None
+    layout = parsed(ranks) if ranks else here
     images, _ = open_images(job, tiles_digest=inputs_of(job)[str(job.tiles)])
     shards = Shards(folder=job.out.parent, total=images.count, identity="")
     sizes = [len(shards.indices(shard)) for shard in range(shards.count)]
-    here = (1, 1) if group.size == 1 and not ranks else None
-    chosen = chosen_degrees(images, sizes, job=job, group=group, layout=parsed(ranks) if ranks else here)
+    chosen = chosen_degrees(images, sizes, job=job, group=group, layout=layout)
     work, rates = chosen.costs.work, chosen.costs.rates
     links = {"in a node": rates.inside, "between nodes": rates.between}
     said = ", ".join(

@@ -1,5 +1,7 @@
 """Blocks in one call give what they give one by one, and what stands in their way is called one by one."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -105,7 +107,7 @@ def test_other_shapes_and_types_have_programs_of_their_own_and_few_are_kept(reco
         x, c = inputs(rows)
         assert torch.equal(chain(x, c), one_by_one(model, x, c))
     assert len(recorded) == MOST_PROGRAMS + 1
-    assert len(chain._programs) == 1
+    assert len(chain._programs) == MOST_PROGRAMS
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(chain(x, c), one_by_one(model, x, c))
     assert len(recorded) == MOST_PROGRAMS + 2
@@ -139,6 +141,19 @@ def test_what_takes_long_is_not_one_call(recorded: list[int], monkeypatch: pytes
     x, c = inputs()
     assert torch.equal(model.chain()(x, c), one_by_one(model, x, c))
     assert not recorded
+
+
+def test_threads_do_not_share_a_program() -> None:
+    model = made()
+    chain = model.chain()
+    given = [inputs(seed=seed) for seed in range(2)]
+    expected = [one_by_one(model, *one) for one in given]
+
+    def run(number: int) -> bool:
+        return all(torch.equal(chain(*given[number]), expected[number]) for _ in range(40))
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(run, range(2))) == [True, True]
 
 
 def test_its_memory_does_not_grow_with_depth() -> None:

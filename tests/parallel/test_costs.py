@@ -144,11 +144,11 @@ def test_what_nobody_knows_is_refused_and_said() -> None:
     chosen = choosing.choose(Costs(work=work_of(256), rates=rates, ranks=8, ranks_a_node=4))
     assert all(4 % (c.degrees.tokens * c.degrees.cfg) == 0 for c in chosen.legal)
     text = chosen.table(most=2)
-    assert "nobody knows the links" in text
+    assert "nobody has measured or described" in text
     assert "16 heads are no multiple of 3" in text
     assert "more, " in text
     assert "<- chosen" in text
-    with pytest.raises(UserError, match="nobody knows the links"):
+    with pytest.raises(UserError, match="nobody has measured or described"):
         choosing.choose(Costs(work=work_of(256), rates=rates, ranks=8, ranks_a_node=4), fixed={"ulysses": 8})
 
 

@@ -77,7 +77,7 @@ def test_tokens_are_shared_in_memory_on_one_node_alone() -> None:
         ({"ring": 5}, "5 ranks, and there are 4"),
         ({"data": 4, "shared": 2}, "there are 4"),
         ({"shared": 2, "ring": 2}, "shared memory, or by messages"),
-        ({"windows": 2}, "2 ranks for 1 windows"),
+        ({"windows": 2}, "2 ranks for 1 window"),
     ],
 )
 def test_degrees_that_do_not_go_are_refused(fixed, words) -> None:

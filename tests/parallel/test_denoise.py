@@ -17,7 +17,7 @@ NETWORK = """
 import json, sys
 import torch
 from dithc.comm import ranks
-from dithc.model import DiT
+from dithc.model import DiT, whole
 from dithc.parallel import Denoiser, Degrees, Team
 from dithc.parallel.attention import Messages, SharedKeys
 from dithc.parallel.ranks import Ranks, cut
@@ -30,7 +30,7 @@ T, Y = torch.linspace(3.5, 999, 5), torch.arange(5)
 def network(kind):
     torch.manual_seed(0)
     sizes = {"hidden_size": 96, "num_heads": 6, "depth": 3, "num_classes": 10, "input_size": (16, 14)}
-    model = DiT.from_preset("DiT-S/2", **sizes, **kind)
+    model = DiT.from_preset("DiT-S/2", **(sizes | kind))
     for weight in model.parameters():
         if weight.requires_grad:
             torch.nn.init.normal_(weight, std=0.1)  # heads and gates too: those of an untrained network are zero
@@ -69,12 +69,31 @@ with ranks(n) as group:
                 found["usp"] = far(Denoiser(model, bf16=bf16, tokens=mine, over=usp)(X, T, Y), alone)
             # The control: each rank on its own tokens alone, as if they were the image.
             class Nobody:
-                in_sequence, absent, begin = False, lambda self: None, lambda self: None
+                in_sequence, absent, begin, most_tokens = False, lambda self: None, lambda self: None, 1
                 def attention(self, qkv, num_heads):
                     from dithc.hcops.c import matrix
                     return matrix.attention_forward(qkv, num_heads)[0]
             found["control"] = far(Denoiser(model, bf16=bf16, tokens=mine, over=Nobody())(X, T, Y), alone)
             said.append(found)
+    # An uneven cut such that one rank has more to do, and another less, than what is one call: all decide alike.
+    model = network({"input_size": (14, 14)})
+    lengths = cut(49, n)
+    weights = sum(weight.numel() for block in model.blocks for weight in block.parameters())
+    x, t, y = X[:, :, :14], T, Y
+    alone = Denoiser(model)(x, t, y)
+    whole.MOST_FLOP = 2 * weights * len(x) * 49 / n
+    said[0]["exact"]["uneven"] = torch.equal(Denoiser(model, tokens=mine, over=SharedKeys(mine, lengths))(x, t, y), alone)
+    # What one part of a pass reads the next one does not write.
+    over = SharedKeys(mine, lengths)
+    layers = [(block.adaLN_modulation[1].weight, block.adaLN_modulation[1].bias) for block in model.blocks]
+    c = torch.ones(1, 96)
+    with torch.no_grad():
+        over.begin()
+        (first,) = over.linears(c, layers[:1], torch.float32)
+        kept = first.clone()
+        list(over.linears(2 * c, layers[1:2], torch.float32))
+        said[0]["exact"]["parts"] = torch.equal(first, kept)
+        said[0]["exact"]["columns"] = far(kept, torch.nn.functional.linear(c, *layers[0])) < 1e-5
     everybody = group.gather_objects(said)
     if group.rank == 0:
         print("said " + json.dumps([found for said in everybody for found in said]))

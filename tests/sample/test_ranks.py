@@ -160,7 +160,8 @@ def test_ranks_wait_for_each_other_for_days_while_they_sample(words, tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("ranks", "said"), [([], "one rank  <- chosen"), (["2x2"], "nobody knows the links"), (["0"], "nodes x ranks")]
+    ("ranks", "said"),
+    [([], "one rank  <- chosen"), (["2x2"], "nobody has measured or described"), (["0"], "nodes x ranks")],
 )
 def test_degrees_are_printed_and_nothing_is_sampled(words, tmp_path, capsys, ranks, said):
     from dithc.cli import main

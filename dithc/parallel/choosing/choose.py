@@ -10,7 +10,8 @@ from dithc.parallel.degrees import Degrees, Work, fault, ways
 
 # A ring rounds otherwise than one rank: it is taken where it takes less than this share of the seconds without it.
 RING_SHARE = 0.9
-UNKNOWN = "nobody knows the links between nodes"
+UNKNOWN = "nobody has measured or described the links that it needs"
+MOST_RANKS = 1 << 14  # whose ways are gone through in seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +106,16 @@ def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
     Raises:
         UserError: none with the given degrees is possible; the message says why.
     """
+    if costs.ranks > MOST_RANKS:
+        remedy = "start fewer, or ask for fewer"
+        raise problem("ranks that share a sampling", got=costs.ranks, expected=f"at most {MOST_RANKS}", remedy=remedy)
     fixed = fixed or {}
     legal, refused = [], []
-    stages = fixed.get("stages", 1)
-    for way in ways(costs.ranks, windows=costs.work.windows, given=fixed.get("windows"), stages=stages):
+    stages, work = fixed.get("stages", 1), costs.work
+    useful = (
+        2 * stages * work.windows * work.tokens
+    )  # beyond these each way has more ranks than there are parts of an image
+    for way in ways(min(costs.ranks, useful), windows=costs.work.windows, given=fixed.get("windows"), stages=stages):
         if any(getattr(way, name) != degree for name, degree in fixed.items() if name != "data"):
             continue
         why = fault(way, costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)

@@ -10,26 +10,41 @@ from dithc.sample import Job
 from tests.ranks import needs_launcher, on_ranks
 
 PROGRAM = """
-import os, pickle, signal, sys
+import os, pickle, signal, sys, threading
 import torch
 from dithc.comm import ranks
 from dithc.hcops.c import matrix
+from dithc.native.sequences import Recorded
+from dithc.parallel import Denoiser
 from dithc.sample import sample
 with open(sys.argv[1], "rb") as file:
     job, fault = pickle.load(file)
-calls, product = 0, matrix.linear_gate_residual_forward
+steps, product, run, call = 0, matrix.linear_gate_residual_forward, Recorded.run, Denoiser.__call__
+def counted(denoiser, *given):
+    global steps
+    steps += 1
+    return call(denoiser, *given)
+def is_now():  # behind what is measured before; once
+    global steps
+    steps, reached = (-1000, True) if steps > 40 else (steps, False)
+    return reached
+def happens(at_once):
+    print("it happens", file=sys.stderr, flush=True)
+    if fault == "memory":
+        raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 1 bytes")
+    number = getattr(signal, fault)
+    os.kill(os.getpid(), number) if at_once else threading.Thread(target=os.kill, args=(os.getpid(), number)).start()
 def faulty(*given, **options):
-    global calls
-    calls += 1
-    if calls == 21:  # behind the attention of a block
-        print("it happens", file=sys.stderr, flush=True)
-        if fault == "memory":
-            raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 1 bytes")
-        os.kill(os.getpid(), getattr(signal, fault))
+    if is_now():  # behind the attention of a block
+        happens(True)
     return product(*given, **options)
+def faulty_run(recorded):
+    if is_now():  # while kernels run
+        happens(False)
+    run(recorded)
 with ranks(int(sys.argv[2])) as group:
     if group.rank == 1:
-        matrix.linear_gate_residual_forward = faulty
+        matrix.linear_gate_residual_forward, Recorded.run, Denoiser.__call__ = faulty, faulty_run, counted
     sample(job, group)
 """
 LIMIT_SECONDS = 30.0

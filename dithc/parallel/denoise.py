@@ -50,7 +50,10 @@ class Denoiser:
             stages: who are the stages of the network, each with all tokens.
             pipefusion: how images are cut into patches, in which calls are likewise those of one sampling.
         """
-        self.model, self._blocks = model, model.chain()
+        self.model = model
+        self._blocks = (
+            model.chain() if isinstance(model, DiT) else None
+        )  # of others nothing is cut, and all is called as it is
         self._bf16, self._rows, self._tokens, self._over = bf16, rows, tokens, over
         self._lengths = cut(model.config.num_tokens, tokens.size)
         self._staged = None if pipefusion is None else Staged(model, pipefusion, stages)
@@ -77,6 +80,9 @@ class Denoiser:
             torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16),
             part.part_of(config.num_tokens, self._over if self._staged is None else self._staged.keys),
         ):
+            if self._blocks is None:
+                whole: Tensor = self.model(x, t, y)
+                return whole.float()
             if self._staged is not None:
                 return vector.unpatchify(self._staged(x, t, y), config.grid[0], config.patch_size)
             try:
@@ -88,7 +94,8 @@ class Denoiser:
 
     def _strip(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """The patches (n, t, p*p*out) of this rank's tokens."""
-        model = self.model
+        model, blocks = self.model, self._blocks
+        assert blocks is not None
         first = starts(self._lengths)[self._tokens.rank]
         mine = slice(first, first + self._lengths[self._tokens.rank])
         if self._tokens.size == 1:
@@ -100,9 +107,9 @@ class Denoiser:
             if self._over is not None:
                 self._over.begin()
             if self._cache is not None:
-                tokens = self._cache(self._blocks, tokens, c, float(t[0]))
+                tokens = self._cache(blocks, tokens, c, float(t[0]))
             else:
-                tokens = self._blocks(tokens, c)
+                tokens = blocks(tokens, c)
         patches: Tensor = model.final_layer(tokens, c)
         return patches
 

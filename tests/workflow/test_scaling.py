@@ -42,7 +42,7 @@ def test_the_report_has_what_the_experiment_asks_for_and_the_demo_asks_for_nothi
     files = " ".join(
         f"results/demo/bench/{name}.json" for name in ("scaling-weak", "scaling-strong", "simulated-paper")
     )
-    assert f"--scaling {files} --out" in done.stdout
+    assert f"--scaling {files} --" in done.stdout
 
 
 def test_a_cluster_gives_the_bench_its_ranks_and_their_cores(project: Path) -> None:

@@ -3,7 +3,7 @@
 Legend: N batch, t tokens of the part, T of the whole, D width, H heads, K head width, F output features, L layers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -79,6 +79,11 @@ def linears_in(
             *(target.data_ptr(), n * place[0].nbytes, place[0].nbytes),
         )
     meet(calls)
+
+
+def linears_apart(x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
+    """As `linears_in`, all columns of each layer by this process alone, when they are asked for: (N, F) each in `dtype`."""
+    return (matrix.linear_forward(x, *layer, dtype) for layer in layers)
 
 
 def attention_to(qkv: Tensor, key: Tensor, value: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from dithc.hcops import fused
+from dithc.hcops import across, fused
 from dithc.hcops.active import raw, say_default
 from dithc.hcops.c import program
 from dithc.hcops.part import part
@@ -45,13 +45,11 @@ class Program:
 
     def _modulations(self, weights: Sequence[fused.BlockWeights]) -> Iterator[Tensor]:
         """Of each block, (N, 6D): its columns are shared by those who share the tokens, as all need all of them."""
-        active, dtype = raw("silu_forward")(self._c), fused.type_of_products(self._x)  # (N, D)
+        active = raw("silu_forward")(self._c)  # (N, D)
+        self._kernels.keep(active)  # a layer may be made when its block is
         layers = [(of_block.modulation, of_block.modulation_bias) for of_block in weights]
-        if self._across is not None:
-            yield from self._across.linears(active, layers, dtype)
-        else:
-            self._kernels.keep(active)
-            yield from (raw("linear_forward")(active, *layer, dtype) for layer in layers)
+        linears = across.linears_apart if self._across is None else self._across.linears
+        return linears(active, layers, fused.type_of_products(self._x))
 
     def __call__(self, x: Tensor, c: Tensor) -> Tensor:
         """A pass; see above.

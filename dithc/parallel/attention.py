@@ -115,8 +115,8 @@ class Messages:
         """See `hcops.part.Across`."""
 
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
-        """Not called: see `in_sequence`."""
-        raise NotImplementedError
+        """See `hcops.part.Across`."""
+        return across.linears_apart(x, layers, dtype)
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """See `hcops.part.Across`."""

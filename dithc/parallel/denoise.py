@@ -51,9 +51,8 @@ class Denoiser:
             pipefusion: how images are cut into patches, in which calls are likewise those of one sampling.
         """
         self.model = model
-        self._blocks = (
-            model.chain() if isinstance(model, DiT) else None
-        )  # of others nothing is cut, and all is called as it is
+        # Of other networks nothing is cut, and all is called as it is.
+        self._blocks = model.chain() if isinstance(model, DiT) else None
         self._bf16, self._rows, self._tokens, self._over = bf16, rows, tokens, over
         self._lengths = cut(model.config.num_tokens, tokens.size)
         self._staged = None if pipefusion is None else Staged(model, pipefusion, stages)

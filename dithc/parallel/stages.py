@@ -50,8 +50,8 @@ class KeptKeys:
         """See `hcops.part.Across`; `turn_to` says where a pass is."""
 
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
-        """Not called: of blocks that are called one by one, since where each patch is kept changes from call to call."""
-        raise NotImplementedError
+        """See `hcops.part.Across`."""
+        return across.linears_apart(x, layers, dtype)
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """See `hcops.part.Across`."""

@@ -10,6 +10,7 @@
 #define HC_POOL_TAG UINT64_C(0xd17c0c0a7e87c002)
 #define HC_COPIES_TAG UINT64_C(0xd17c0c0a7e87c003)
 #define HC_EXCHANGE_TAG UINT64_C(0xd17c0c0a7e87c004)
+#define HC_PACKED_B_TAG UINT64_C(0xd17c0c0a7e87c005)
 
 static inline int hc_has_tag(const void *handle, uint64_t tag) {
     return handle != NULL && (uintptr_t)handle % sizeof(tag) == 0 && *(const uint64_t *)handle == tag;

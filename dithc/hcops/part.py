@@ -15,7 +15,14 @@ from torch import Tensor
 
 
 class Across(Protocol):
-    """Attention of the tokens of this process over those of all."""
+    """Attention of the tokens of this process over those of all.
+
+    Attributes:
+        turn: which of its memories come next. What is recorded holds their addresses: it is run again at the turn at which it was
+            recorded alone, and the turn is set to what it was behind that.
+    """
+
+    turn: tuple[int, int]
 
     @property
     def in_sequence(self) -> bool:
@@ -26,7 +33,7 @@ class Across(Protocol):
         """Of all processes that share an image, those of the one that has most."""
 
     def begin(self) -> None:
-        """A pass of the network begins; everybody has ended the one before. A pass may be several programs."""
+        """A pass of the network begins, at the first turn; everybody has ended the one before. A pass may be several programs."""
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """The mixed values (N, t, D) of qkv (N, t, 3D), in its type."""

@@ -12,18 +12,20 @@ from torch import Tensor
 
 from dithc.hcops import across, fused
 from dithc.hcops.active import raw, say_default
-from dithc.hcops.c import program
+from dithc.hcops.c import Packs, program, version_of
 from dithc.hcops.part import part
+
+__all__ = ["Packs", "Program", "version_of"]
 
 
 class Program:
     """A pass through blocks, `(x (N, T, D), c (N, D)) -> (N, T, D)`, of one shape and type, without gradients.
 
-    The weights' content may change between passes, their memory may not.
+    The weights' memory may not change between passes, nor their content.
     """
 
     def __init__(
-        self, weights: Sequence[fused.BlockWeights], kinds: Sequence[fused.Kind], x: Tensor, c: Tensor
+        self, weights: Sequence[fused.BlockWeights], kinds: Sequence[fused.Kind], x: Tensor, c: Tensor, *, packs: Packs
     ) -> None:
         """Records the pass and runs nothing.
 
@@ -32,16 +34,20 @@ class Program:
             kinds: of each block.
             x: the stream, for its shape and type; dense.
             c: the condition, likewise.
+            packs: where weights are kept as products read them, for other shapes too.
+
+        Where tokens are shared (`part.across`), a pass is run at the turn at which it was recorded.
         """
         say_default()
         self._x, self._c = x.clone(), c.clone()
         self._across = part.across  # has memory that is read and written
-        with program() as self._kernels:
+        with program(packs) as self._kernels:
             stream = self._x
             for modulation, of_block, kind in zip(self._modulations(weights), weights, kinds, strict=True):
                 stream = fused.modulated(stream, modulation, of_block, kind)
                 self._kernels.free_all_but(stream)
         self._out = stream
+        self._turn = (0, 0) if self._across is None else self._across.turn
 
     def _modulations(self, weights: Sequence[fused.BlockWeights]) -> Iterator[Tensor]:
         """Of each block, (N, 6D): its columns are shared by those who share the tokens, as all need all of them."""
@@ -60,4 +66,6 @@ class Program:
         self._x.copy_(x)
         self._c.copy_(c)
         self._kernels.run()
+        if self._across is not None:
+            self._across.turn = self._turn
         return self._out.clone()

@@ -3,7 +3,7 @@
 Legend: N batch, T tokens, D width.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import wraps
 from threading import get_ident
 from typing import Any, Protocol
@@ -58,11 +58,13 @@ class Chain:
     """Blocks one after the other, `(x (N, T, D), c (N, D)) -> (N, T, D)`, without gradients.
 
     The bits are those of the blocks called one by one. Where the C kernels serve all of them and a pass is short it is one call,
-    recorded the first time and run again while all weights stay where they are. Hooks that come later are not called.
+    recorded the first time and run again while all weights stay where and what they are; a longer pass is several such calls. A
+    weight that is written past torch, by its address, is not seen to change. Hooks that come later are not called.
     """
 
-    def __init__(self, blocks: Iterable[nn.Module]) -> None:
+    def __init__(self, blocks: Iterable[nn.Module], packs: program.Packs | None = None) -> None:
         self._blocks = list(blocks)
+        self._packs = program.Packs() if packs is None else packs
         self._weights = [
             (module._parameters, name)
             for block in self._blocks
@@ -70,6 +72,7 @@ class Chain:
             for name, weight in module._parameters.items()
             if weight is not None
         ]
+        self._state: Hashable = None  # of the weights that the programs know
         self._programs: dict[Hashable, program.Program] = {}
         self._parts: dict[tuple[int, int], Chain] = {}
 
@@ -81,30 +84,42 @@ class Chain:
         """Some of the blocks, with programs of their own, which stay here."""
         first, stop, _ = part.indices(len(self))
         if (first, stop) not in self._parts:
-            self._parts[first, stop] = Chain(self._blocks[first:stop])
+            self._parts[first, stop] = Chain(self._blocks[first:stop], self._packs)
         return self._parts[first, stop]
 
     @torch.no_grad()
     def __call__(self, x: Tensor, c: Tensor) -> Tensor:
         """A pass."""
-        recorded = self._program(x, c)
-        if recorded is not None:
-            return recorded(x, c)
+        if not fused.in_one_library():
+            return self._one_by_one(x, c)
+        weights: list[Any] = [parameters[name] for parameters, name in self._weights]
+        across = part.part.across
+        tokens = x.shape[1] if across is None else across.most_tokens  # all who share an image decide alike
+        calls = -(-2 * sum(weight.numel() for weight in weights) * x.shape[0] * tokens // MOST_FLOP)
+        if calls > len(self):
+            return self._one_by_one(x, c)
+        if calls > 1:
+            half = len(self) // 2
+            return self[half:](self[:half](x, c), c)
+        recorded = self._program(x, c, weights)
+        return self._one_by_one(x, c) if recorded is None else recorded(x, c)
+
+    def _one_by_one(self, x: Tensor, c: Tensor) -> Tensor:
         for block in self._blocks:
             x = block(x, c)
         return x
 
-    def _program(self, x: Tensor, c: Tensor) -> program.Program | None:
-        weights: list[Any] = [parameters[name] for parameters, name in self._weights]
+    def _program(self, x: Tensor, c: Tensor, weights: Sequence[Tensor]) -> program.Program | None:
         tables = [table for block in self._blocks for table in block.attn.rotary if table is not None]  # type: ignore[union-attr]
+        state = tuple((weight.data_ptr(), program.version_of(weight)) for weight in weights)
+        if self._state not in (None, state):
+            self._programs.clear()
+            self._packs.clear()
+        self._state = state
         across = part.part.across
-        tokens = x.shape[1] if across is None else across.most_tokens  # all who share an image decide alike
-        num_products = 2 * sum(weight.numel() for weight in weights) * x.shape[0] * tokens
-        if num_products > MOST_FLOP or not fused.in_one_library():
-            return None
-        places = tuple(tensor.data_ptr() for tensor in (*weights, *tables))
+        inside = part.part.tokens, across, None if across is None else across.turn
         types = x.dtype, c.dtype, torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-        key = x.shape, *types, part.part.tokens, across, native.context(), get_ident(), places
+        key = x.shape, *types, *inside, native.context(), get_ident(), tuple(table.data_ptr() for table in tables)
         if key not in self._programs and x.is_contiguous() and c.is_contiguous():
             found = [_weights_seen(block) for block in self._blocks]
             served = [one for one in found if one is not None and fused.block_serves(x, c, one)]
@@ -112,7 +127,7 @@ class Chain:
                 if len(self._programs) == MOST_PROGRAMS:
                     self._programs.pop(next(iter(self._programs)))  # the oldest
                 kinds = [_kind_of(block) for block in self._blocks]  # type: ignore[arg-type]
-                self._programs[key] = program.Program(served, kinds, x, c)
+                self._programs[key] = program.Program(served, kinds, x, c, packs=self._packs)
         return self._programs.get(key)
 
 

@@ -12,7 +12,7 @@ from dithc.native.signatures import declare
 log = logger(__name__)
 
 # Equal to HC_ABI_VERSION of the header that `signatures.py` was written for.
-ABI_VERSION = 12
+ABI_VERSION = 13
 LIBRARY = Path(__file__).parent / "_kernels.so"
 ISA_VARIABLE = "HCOPS_ISA"
 

@@ -87,6 +87,7 @@ class GemmArguments(Structure):
         ("num_threads", c_int),
         ("cluster_cut", c_int),
         ("rows_like", c_int64),
+        ("packed_b", c_void_p),
     ]
 
 
@@ -233,6 +234,8 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_copies_close": (c_void_p, c_int64),
     "hc_copies_set_faults": (c_void_p, c_int, c_int64, c_int64),
     "hc_gemm": (c_void_p, POINTER(GemmArguments)),
+    "hc_gemm_pack_bytes": (c_void_p, POINTER(GemmArguments), c_void_p),
+    "hc_gemm_pack": (c_void_p, POINTER(GemmArguments), c_void_p),
     "hc_gemm_cut": (c_void_p, POINTER(GemmArguments), c_int, c_void_p),
     "hc_adaln_forward": (
         *(c_void_p, c_int64, c_int64, c_int64, c_float, *_ARRAY),

@@ -25,7 +25,7 @@ class SharedKeys:
 
     Two memories take turns: who is at block b + 1 has met all others there, so block b has been read by everybody before block
     b + 2 is written. So do two for what is made of the condition, of the parts of a pass that are programs of their own. A pass
-    begins with the first ones, whether its blocks are called one by one or by a program, which knows memory by its address.
+    begins with the first ones.
     """
 
     in_sequence = True
@@ -36,26 +36,28 @@ class SharedKeys:
         self.most_tokens = max(lengths)
         self._keys = _Memory(ranks), _Memory(ranks)
         self._outputs = _Memory(ranks), _Memory(ranks)
-        self._block = self._part = 0
+        self.turn = (0, 0)
         self._kept: Any = None
 
     def begin(self) -> None:
         """See `hcops.part.Across`."""
-        self._block = self._part = 0
+        self.turn = (0, 0)
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """See `hcops.part.Across`."""
         n, _, width = qkv.shape
-        keys = self._keys[self._block % 2]
-        self._block += 1
+        of_keys, of_outputs = self.turn
+        keys = self._keys[of_keys]
+        self.turn = (1 - of_keys, of_outputs)
         memory = keys.of((n, self._tokens, 2 * width // 3), qkv.dtype)
         mixed, *self._kept = across.attention_in(memory, qkv, num_heads, first=self._first, meet=keys.meet)
         return mixed
 
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
         """See `hcops.part.Across`."""
-        outputs = self._outputs[self._part % 2]
-        self._part += 1
+        of_keys, of_outputs = self.turn
+        outputs = self._outputs[of_outputs]
+        self.turn = (of_keys, 1 - of_outputs)
         width = len(layers[0][0])
         lines = cut(-(-width // LINE), self._ranks.size)
         first = starts(lines)[self._ranks.rank] * LINE
@@ -106,6 +108,7 @@ class Messages:
 
     def __init__(self, ulysses: Ranks, ring: Ranks, lengths: Sequence[int]) -> None:
         """Takes the tokens of all U * R ranks, in order."""
+        self.turn = (0, 0)
         self._ulysses, self._ring = ulysses, ring
         self.most_tokens = max(lengths)
         self._sets = [list(lengths[at : at + ulysses.size]) for at in range(0, len(lengths), ulysses.size)]

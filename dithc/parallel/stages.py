@@ -37,6 +37,7 @@ class KeptKeys:
 
     def __init__(self, num_tokens: int) -> None:
         self._tokens = self.most_tokens = num_tokens
+        self.turn = (0, 0)
         self._of_block: dict[int, Tensor] = {}  # (n, T, 2D) each: keys, then values
         self._block, self._num_rows = 0, 0
         self._rows, self._mine = slice(0), slice(0)

@@ -6,6 +6,7 @@
 #include "gemm/few_rows_job.h"
 #include "gemm/gemm_job.h"
 #include "gemm/gemm_range.h"
+#include "gemm/packed.h"
 
 static int is_operand(int64_t rows, int64_t columns, const hc_matrix *x, int compute) {
     const int type_fits = compute == HC_F64 ? x->dtype == HC_F64 : x->dtype == HC_F32 || x->dtype == HC_BF16;
@@ -29,6 +30,9 @@ static int is_wrong(const hc_gemm_arguments *x) {
     if (x->m < 0 || x->n < 0 || x->k < 0 || (x->compute != HC_F32 && x->compute != HC_BF16 && x->compute != HC_F64) ||
         !is_operand(x->m, x->k, &x->a, x->compute) || !is_operand(x->k, x->n, &x->b, x->compute) ||
         !is_operand(x->m, x->n, &x->out_c, x->compute) || (x->out_c.column_stride != 1 && x->n > 1)) {
+        return 1;
+    }
+    if (x->packed_b != NULL && !hc_is_packed_b(x->packed_b, x)) {
         return 1;
     }
     if (x->accumulate && (x->out_c.dtype == HC_BF16 || e->bias != NULL || hc_finishes(e))) {
@@ -112,6 +116,41 @@ int hc_gemm(hc_context *context, const hc_gemm_arguments *arguments) {
     }
     hc_unlock(context);
     return status;
+}
+
+/* The job whose B is to be packed: its kernel and plan; no kernel where it packs nothing. */
+static int job_to_pack(hc_context *context, const hc_gemm_arguments *x, hc_gemm_job *out_job) {
+    if (!hc_is_context(context) || x == NULL || is_wrong(x)) {
+        return HC_BAD_ARGUMENT;
+    }
+    if (x->n == 0 || x->k == 0 || hc_few_form_of(x) != HC_FEW_NONE) {
+        *out_job = (hc_gemm_job){0};
+        return HC_OK;
+    }
+    const hc_gemm_kernel *split = split_kernel_of(context->kernels, x);
+    *out_job = job_of(context, x, split ? split : kernel_of(context->kernels, x->compute));
+    return hc_gemm_make_plan(context, out_job->kernel, x->m, x->n, x->k, &x->blocking, &out_job->plan);
+}
+
+int hc_gemm_pack_bytes(hc_context *context, const hc_gemm_arguments *arguments, int64_t *out_bytes) {
+    hc_gemm_job job;
+    const int status = out_bytes == NULL ? HC_BAD_ARGUMENT : job_to_pack(context, arguments, &job);
+    if (status == HC_OK) {
+        *out_bytes = job.kernel ? hc_packed_b_bytes(&job.plan, job.kernel) : 0;
+    }
+    return status;
+}
+
+int hc_gemm_pack(hc_context *context, const hc_gemm_arguments *arguments, void *out_packed) {
+    hc_gemm_job job;
+    const int status = out_packed == NULL ? HC_BAD_ARGUMENT : job_to_pack(context, arguments, &job);
+    if (status != HC_OK || job.kernel == NULL || (uintptr_t)out_packed % _Alignof(hc_packed_b) != 0) {
+        return status != HC_OK ? status : HC_BAD_ARGUMENT;
+    }
+    hc_lock(context);
+    hc_packed_b_fill(&job, out_packed);
+    hc_unlock(context);
+    return HC_OK;
 }
 
 int hc_gemm_cut(hc_context *context, const hc_gemm_arguments *arguments, int thread, int64_t *out_part) {

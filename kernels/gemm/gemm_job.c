@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "gemm/gemm_range.h"
+#include "gemm/packed.h"
 #include "team/shares.h"
 
 #define LINE_BYTES 64
@@ -33,7 +34,7 @@ static void pack_share_of_b(hc_gemm_job *job, const hc_gemm_part *part, int thre
     const int64_t panels = (stop - start + plan->nr - 1) / plan->nr;
     int64_t first, last;
     hc_part(panels, 1, thread - part->first_of_cluster, part->cluster_threads, &first, &last);
-    if (first == last) {
+    if (first == last || job->packed) {
         return;
     }
     for (int64_t p = 0; p < plan->k; p += plan->kc) {
@@ -139,8 +140,10 @@ static void multiply_rows(hc_gemm_job *job, const hc_gemm_part *part, int thread
             } else if (j + columns == stop && next_p >= plan->k && next_rows > 0) {
                 ahead = ahead_of(&arguments->a, row + rows, next_rows, 0, hc_least(plan->kc, plan->k));
             }
-            multiply_block(job, rows, columns, deep, a, b_block(job, part, p, (j - packed_start) / plan->nr, panels), sums,
-                           sums_stride, bias_at(job, j, p), p > 0 || arguments->accumulate, &ahead);
+            const char *b = job->packed ? hc_packed_b_at(job->packed, p, j)
+                                        : b_block(job, part, p, (j - packed_start) / plan->nr, panels);
+            multiply_block(job, rows, columns, deep, a, b, sums, sums_stride, bias_at(job, j, p),
+                           p > 0 || arguments->accumulate, &ahead);
         }
         if (job->finish) {
             job->finish(row, j, rows, columns, sums, sums_stride, &arguments->out_c, &arguments->epilogue);
@@ -153,7 +156,7 @@ static void multiply_small_a(hc_gemm_job *job, const hc_gemm_part *part, int thr
     const hc_gemm_plan *plan = &job->plan;
     const hc_gemm_arguments *arguments = job->arguments;
     const int64_t rows = plan->m, padded_rows = hc_round_up(rows, plan->mr);
-    char *b = job->b_panels + thread * job->b_stride;
+    char *own = job->b_panels + thread * job->b_stride;
     for (int64_t p = 0; p < plan->k && part->column_start < part->column_stop && !job->in_place; p += plan->kc) {
         pack_block_of_a(job, 0, rows, p, a_at(job, thread, padded_rows, p), part->sums_rows);
     }
@@ -166,7 +169,10 @@ static void multiply_small_a(hc_gemm_job *job, const hc_gemm_part *part, int thr
             const hc_matrix part_of_b = hc_from(&arguments->b, p, j);
             hc_gemm_ahead nothing = {0};
             const char *a = job->in_place ? hc_element(&arguments->a, 0, p) : a_at(job, thread, padded_rows, p);
-            pack_b(job, deep, columns, &part_of_b, b);
+            if (!job->packed) {
+                pack_b(job, deep, columns, &part_of_b, own);
+            }
+            const char *b = job->packed ? hc_packed_b_at(job->packed, p, j) : own;
             multiply_block(job, rows, columns, deep, a, b, sums, sums_stride,
                            bias_at(job, j, p), p > 0 || arguments->accumulate, &nothing);
         }
@@ -288,9 +294,13 @@ int hc_gemm_run(hc_context *context, hc_gemm_job *job) {
         job->sums_apart = 0;
         job->finish = NULL;
     }
+    if (hc_packed_b_serves(x->packed_b, job)) {
+        job->packed = x->packed_b;
+        job->largest_b = job->packed->largest;
+    }
     const int64_t page = 4096, bytes = job->kernel->element_bytes;
     job->whole_k = hc_round_up(x->k, job->kernel->kr);
-    const int64_t num_b = plan->a_is_small ? plan->num_threads : plan->num_clusters;
+    const int64_t num_b = job->packed ? 0 : plan->a_is_small ? plan->num_threads : plan->num_clusters;
     job->b_stride = hc_round_up((plan->a_is_small ? plan->kc : job->whole_k) * hc_round_up(plan->nc, plan->nr) * bytes, page);
     job->a_stride = hc_round_up(job->whole_k * hc_round_up(plan->mc, plan->mr) * bytes, page);
     job->sums_stride = !job->sums_apart ? 0 : hc_round_up((x->k == 0 ? x->n : plan->mc * plan->chunk) * job->c_bytes, page);

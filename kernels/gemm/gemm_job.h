@@ -22,6 +22,7 @@ typedef struct {
     int in_place;        /* 1: A is not packed */
     int rounds;          /* 1: the kernel rounds its sums to C's bf16 */
     int sums_apart;      /* 1: sums are kept in scratch, because C is bf16 or the epilogue reads what C overwrites */
+    const struct hc_packed_b *packed; /* NULL: B is packed here */
     char *b_panels, *a_panels, *sums;               /* of cluster or thread 0; the next one's lie as many bytes further: */
     int64_t b_stride, a_stride, sums_stride;
     struct hc_share *shares; /* of each thread of the plan, in tiles of rows */

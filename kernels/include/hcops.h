@@ -22,7 +22,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Raised whenever a function below changes; the caller compares it with the one it was written for. */
-#define HC_ABI_VERSION 12
+#define HC_ABI_VERSION 13
 
 typedef enum {
     HC_OK = 0,
@@ -304,6 +304,7 @@ typedef struct {
     hc_blocking blocking;
     int64_t rows_like; /* 0, or what stands for m wherever m decides in which order a sum is taken: rows that are cut among
                         * processes, or among calls, get the bits that they have in a product of so many rows */
+    const void *packed_b; /* NULL, or what hc_gemm_pack made of b, which then is not read where it serves */
 } hc_gemm_arguments;
 
 /* C = epilogue(A B). k = 0 gives the epilogue of zeros. Equal for any number of threads at the same kc.
@@ -314,6 +315,15 @@ typedef struct {
  * as parts and sums below 2^-126 count as zero. Measured on normal numbers it is below that of MKL's fp32: root mean square
  * 0.18 against 0.47, largest 1.8 against 4.4, in units of 2^-24 * sum |a||b| at k = 384. */
 int hc_gemm(hc_context *context, const hc_gemm_arguments *arguments);
+
+/* B as the product that these arguments ask of hc_gemm reads it: bytes, 0 where that packs nothing (few rows, little depth, or an
+ * empty B). Of other products of the same b, k and compute, with any m and epilogue and on any context of this process with the same
+ * caches, it serves those that hc_gemm gives the same kernel; the others pack for themselves. Never in another process. */
+int hc_gemm_pack_bytes(hc_context *context, const hc_gemm_arguments *arguments, int64_t *out_bytes);
+
+/* Arranges B so, for `packed_b` of products, which have the bits that they have without it. What b holds later is not seen.
+ * out_packed is aligned to 64 bytes. */
+int hc_gemm_pack(hc_context *context, const hc_gemm_arguments *arguments, void *out_packed);
 
 /* The part of C that `thread` of the context computes in the product that these arguments ask of hc_gemm: first row, row behind
  * the last, the same of columns; all zero where it has no part. Nothing is computed, and no data is read. A product whose

@@ -266,3 +266,62 @@ def test_wrong_arguments_are_refused(isa, wrong):
     with pytest.raises(ValueError, match="hc_gemm"):
         native.library().hc_gemm(native.context(isa=isa, num_threads=2), ctypes.byref(x))
     assert (c == 7.0).all()
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+@pytest.mark.parametrize(("a_type", "b_type", "c_type", "compute"), TYPES)
+def test_a_packed_operand_gives_the_bits_of_one_that_is_not(isa, a_type, b_type, c_type, compute, layout):
+    """Few rows and many, a tile and a bit of columns, several blocks of depth; packed for one number of rows and of threads."""
+    for n, k in ((97, 40), (200, 300), (49, 1500)):
+        b, other = (matrix(k, n, b_type, layout, seed=seed) for seed in (2, 3))
+        packed = pack(isa, matrix(130, k, a_type, "rows", seed=1), b, compute)
+        for m in (65, 130, 400):
+            a, bias = matrix(m, k, a_type, "rows", seed=m), torch.randn(n, dtype=F64 if compute == F64 else F32)
+            for threads in THREADS:
+                expected, got, control = (torch.empty(m, n, dtype=c_type) for _ in range(3))
+                gemm(isa, threads, a, b, expected, compute, bias=bias)
+                gemm(isa, threads, a, other, got, compute, bias=bias, packed_b=packed)
+                gemm(isa, threads, a, other, control, compute, bias=bias)
+                assert torch.equal(got, expected), (m, n, k, threads)
+                assert not torch.equal(got, control)
+    wrong = torch.empty(130, 49, dtype=c_type)
+    a = matrix(130, 40, a_type, "rows", seed=1)
+    with pytest.raises(ValueError, match="hc_gemm"):  # packed of another shape
+        gemm(isa, 1, a, matrix(40, 49, b_type, layout, seed=2), wrong, compute, packed_b=packed)
+    with pytest.raises(ValueError, match="hc_gemm"):  # anything else
+        gemm(isa, 1, a, matrix(40, 49, b_type, layout, seed=2), wrong, compute, packed_b=torch.zeros(1000))
+
+
+def pack(isa: str, a: Tensor, b: Tensor, compute: torch.dtype) -> Tensor:
+    """b, as products of so many rows as a has read it; every byte behind it stays as it was."""
+    x, num_bytes, handle = native.GemmArguments(), ctypes.c_int64(), native.library()
+    x.m, x.k, x.n, x.compute = *a.shape, b.shape[1], NUMBERS[compute]
+    c = torch.empty(x.m, x.n, dtype=F64 if compute == F64 else F32)
+    for name, tensor in (("a", a), ("b", b), ("c", c)):
+        setattr(x, f"{name}_data", tensor.data_ptr())
+        setattr(x, f"{name}_row_stride", tensor.stride(0))
+        setattr(x, f"{name}_column_stride", tensor.stride(1))
+        setattr(x, f"{name}_type", NUMBERS[tensor.dtype])
+    context = native.context(isa=isa, num_threads=3)
+    handle.hc_gemm_pack_bytes(context, x, ctypes.byref(num_bytes))
+    whole = torch.full((num_bytes.value + 128,), 7, dtype=torch.uint8)
+    start = -whole.data_ptr() % 64
+    handle.hc_gemm_pack(context, x, whole.data_ptr() + start)
+    assert (whole[start + num_bytes.value :] == 7).all()
+    assert (whole[:start] == 7).all()
+    return whole[start : start + num_bytes.value]
+
+
+def test_products_that_pack_nothing_say_so(isa):
+    """Few rows pass over B where it is; so does nothing at all."""
+    handle, num_bytes, b = native.library(), ctypes.c_int64(-1), matrix(40, 50, F32, "columns", seed=1)
+    for m, n, k in ((1, 50, 40), (100, 0, 40), (100, 50, 0)):
+        x = native.GemmArguments(m=m, n=n, k=k, b_data=b.data_ptr(), b_row_stride=1, b_column_stride=43)
+        for name in ("a", "c"):
+            setattr(x, f"{name}_data", b.data_ptr())
+            setattr(x, f"{name}_row_stride", 43)
+            setattr(x, f"{name}_column_stride", 1)
+        handle.hc_gemm_pack_bytes(native.context(isa=isa), x, ctypes.byref(num_bytes))
+        assert num_bytes.value == 0
+        with pytest.raises(ValueError, match="hc_gemm_pack"):
+            handle.hc_gemm_pack(native.context(isa=isa), x, torch.empty(64).data_ptr() // 64 * 64)

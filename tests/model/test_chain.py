@@ -47,7 +47,16 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many programs were recorded: its length."""
     found: list[int] = []
     record = Program.__init__
-    monkeypatch.setattr(Program, "__init__", lambda *given: (found.append(1), record(*given))[1])
+    monkeypatch.setattr(Program, "__init__", lambda *given, **more: (found.append(1), record(*given, **more))[1])
+    return found
+
+
+@pytest.fixture
+def arranged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many weights were arranged for products to come: its length."""
+    found: list[int] = []
+    library, pack = native.library(), native.library().hc_gemm_pack
+    monkeypatch.setattr(library, "hc_gemm_pack", lambda *given: (found.append(1), pack(*given))[1])
     return found
 
 
@@ -89,15 +98,57 @@ def test_weights_may_change_and_may_move(recorded: list[int]) -> None:
     changed = chain(x, c)
     assert torch.equal(changed, one_by_one(model, x, c))
     assert not torch.equal(changed, before)
-    assert len(recorded) == 1
+    assert len(recorded) == 2  # what products read of it was arranged before
     model.blocks[2].attn.qkv.weight.data = model.blocks[2].attn.qkv.weight.data * 3
     moved = chain(x, c)
     assert torch.equal(moved, one_by_one(model, x, c))
     assert not torch.equal(moved, changed)
-    assert len(recorded) == 2
+    assert len(recorded) == 3
     model.blocks[0].attn.proj.bias = torch.nn.Parameter(torch.ones(48))
     assert torch.equal(chain(x, c), one_by_one(model, x, c))
-    assert len(recorded) == 3
+    assert len(recorded) == 4
+
+
+def test_weights_are_arranged_once_for_all_shapes_and_parts(arranged: list[int]) -> None:
+    model = made()
+    chain = model.chain()
+    for rows in (5, 6):
+        x, c = inputs(rows)
+        assert torch.equal(chain(x, c), one_by_one(model, x, c))
+        assert torch.equal(chain[1:](chain[:1](x, c), c), one_by_one(model, x, c))
+    assert len(arranged) == 3 * 4  # blocks, their products of tokens
+
+
+def test_a_weight_written_past_torch_is_not_seen(arranged: list[int]) -> None:
+    model = made()
+    chain = model.chain()
+    x, c = inputs(6)
+    before = chain(x, c)
+    model.blocks[1].attn.qkv.weight.detach().numpy()[:] = 0
+    assert torch.equal(chain(x, c), before)  # the control of what follows: what is read was arranged
+    assert arranged
+    with torch.no_grad():
+        model.blocks[1].attn.qkv.weight.zero_()
+    assert torch.equal(chain(x, c), one_by_one(model, x, c))
+
+
+@pytest.mark.parametrize("short", ["memory", "versions"])
+def test_weights_are_arranged_at_each_call_where_they_cannot_be_kept(
+    short: str, arranged: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if short == "memory":
+        monkeypatch.setattr("dithc.hcops.c.packs.available_bytes", lambda: 10_000)
+        model = made()
+    else:
+        with torch.inference_mode():
+            model = made()
+    chain = model.chain()
+    x, c = inputs(6)
+    with caplog.at_level("INFO", "dithc"):
+        for _ in range(2):
+            assert torch.equal(chain(x, c), one_by_one(model, x, c))
+    assert len(arranged) == 0
+    assert len([one for one in caplog.messages if "arranged at each call" in one]) == (short == "memory")
 
 
 def test_other_shapes_and_types_have_programs_of_their_own_and_few_are_kept(recorded: list[int]) -> None:
@@ -135,12 +186,15 @@ def test_other_back_ends_serve_it(recorded: list[int]) -> None:
     assert torch.equal(chain(x, c), served)
 
 
-def test_what_takes_long_is_not_one_call(recorded: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("most_flop", "calls"), [(1e3, 0), (3e6, 3), (6e6, 2), (1e9, 1)])
+def test_what_takes_long_is_not_one_call(
+    most_flop: float, calls: int, recorded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = made()
-    monkeypatch.setattr("dithc.model.whole.MOST_FLOP", 1e3)
+    monkeypatch.setattr("dithc.model.whole.MOST_FLOP", most_flop)
     x, c = inputs()
     assert torch.equal(model.chain()(x, c), one_by_one(model, x, c))
-    assert not recorded
+    assert len(recorded) == calls
 
 
 def test_threads_do_not_share_a_program() -> None:

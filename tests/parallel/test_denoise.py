@@ -69,7 +69,7 @@ with ranks(n) as group:
                 found["usp"] = far(Denoiser(model, bf16=bf16, tokens=mine, over=usp)(X, T, Y), alone)
             # The control: each rank on its own tokens alone, as if they were the image.
             class Nobody:
-                in_sequence, absent, begin, most_tokens = False, lambda self: None, lambda self: None, 1
+                in_sequence, absent, begin, most_tokens, turn = False, lambda self: None, lambda self: None, 1, (0, 0)
                 def attention(self, qkv, num_heads):
                     from dithc.hcops.c import matrix
                     return matrix.attention_forward(qkv, num_heads)[0]

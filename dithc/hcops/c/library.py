@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dithc import native
+from dithc.hcops.c.packs import Packs
 from dithc.memory import Pool, hot_pool
 from dithc.native import sequences
 
@@ -23,10 +24,12 @@ def pool() -> "Pool | Buffers":
 class Buffers:
     """The memory of a `program`: its tensors lie where earlier ones did that nothing reads any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, packs: Packs | None) -> None:
+        self._packs = packs
         self._free: list[Tensor] = []
         self._taken: list[Tensor] = []
         self._kept: list[Tensor] = []
+        self._arranged: list[Tensor] = []
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A contiguous tensor with undefined content."""
@@ -45,6 +48,13 @@ class Buffers:
         at = tensor.untyped_storage().data_ptr()
         self._kept += [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() == at]
         self._taken = [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() != at]
+
+    def arrange(self, weight: Tensor, arguments: native.GemmArguments) -> None:
+        """See `arranged`."""
+        packed = None if self._packs is None else self._packs.of(weight, arguments)
+        if packed is not None:
+            self._arranged.append(packed)
+            arguments.packed_b = packed.data_ptr()
 
     def free_all_but(self, kept: Tensor) -> None:
         """From here on nothing that is recorded reads any tensor but this one, and those that are kept."""
@@ -95,13 +105,18 @@ class program:  # reads as a verb at the place of use
     """Records the C kernels that are called in the body of a `with`; they run when, and as often as, `run` is called.
 
     Nothing but C kernels may work on their tensors in the body. Those made there are the program's own; of all others that it was
-    given, weights and inputs, whoever runs it keeps the memory, in which content may change.
+    given, weights and inputs, whoever runs it keeps the memory, in which content may change, of weights only where there are no
+    packs.
     """
+
+    def __init__(self, packs: Packs | None = None) -> None:
+        """packs: where weights of the recorded products are kept as these read them; None: they are arranged at each run."""
+        self._packs = packs
 
     def __enter__(self) -> Self:
         assert _recording.now is None, "a program within a sequence"
         _recording.now = sequences.Sequence(_handle())
-        self._buffers = _recording.buffers = Buffers()
+        self._buffers = _recording.buffers = Buffers(self._packs)
         return self
 
     def __exit__(
@@ -126,6 +141,12 @@ class program:  # reads as a verb at the place of use
             MemoryError, ValueError: of the first one that failed, by name; those behind it did not run.
         """
         self._recorded.run()
+
+
+def arranged(weight: Tensor | None, arguments: native.GemmArguments) -> None:
+    """Has a product that is recorded in a `program` with packs read its weight as it lies there."""
+    if weight is not None and _recording.buffers is not None:
+        _recording.buffers.arrange(weight, arguments)
 
 
 def run_recorded() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dithc import native
-from dithc.hcops.c.library import functions, pool, run_recorded
+from dithc.hcops.c.library import arranged, functions, pool, run_recorded
 from dithc.hcops.checks import (
     TYPES,
     array,
@@ -291,9 +291,7 @@ def _forward_product(
 ) -> None:
     """c = epilogue(x W^T + b); `epilogue` are the fields of GemmArguments from `before` on."""
     n, k = weight.shape
-    rows_like = 0
-    if part.tokens:
-        rows_like = part.tokens if x.dim() == STREAM else 1
+    rows_like = 0 if not part.tokens else part.tokens if x.dim() == STREAM else 1
     x_address, x_type = array(op, "x", x)
     weight_address, weight_type = array(op, "weight", weight)
     bias_fields = (None, 0) if bias is None else array(op, "bias", bias)
@@ -302,6 +300,7 @@ def _forward_product(
         *(c.shape[:-1].numel(), n, k, x_address, k, 1, x_type, weight_address, 1, k, weight_type),
         *(c.data_ptr(), n, 1, TYPES[c.dtype], 0, TYPES[dtype], 0, None, *bias_fields, *epilogue),
         rows_like=rows_like,
+        weight=weight,
     )
 
 
@@ -355,13 +354,14 @@ def _gradient_of_weight(
     )
 
 
-def _gemm(tuned: Blocking | None, *fields: int | None, rows_like: int = 0) -> None:
-    """One product; `fields` are those of GemmArguments in order, the rest of them zero."""
+def _gemm(tuned: Blocking | None, *fields: int | None, rows_like: int = 0, weight: Tensor | None = None) -> None:
+    """One product; `fields` are those of GemmArguments in order, the rest of them zero. weight: b, where it may be kept."""
     arguments = native.GemmArguments(*fields)
     arguments.rows_like = rows_like
     if tuned is not None:
         for name, value in tuned._asdict().items():
             setattr(arguments, name, value)
+    arranged(weight, arguments)
     functions().hc_gemm(native.context(), arguments)
 
 

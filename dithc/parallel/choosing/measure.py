@@ -52,6 +52,7 @@ class _AllKeys:
 
     def __init__(self, tokens: int, *, in_sequence: bool) -> None:
         self._tokens, self.in_sequence = tokens, in_sequence
+        self.turn = (0, 0)
         self.most_tokens = 0  # of short strips, which are always one call where they may be
         self._memory = torch.empty(0)
         self._kept: Any = None

@@ -124,7 +124,7 @@ def _why(choice: Choice) -> str:
     reasons = [choice.why]
     if kernel.parts:
         asked = os.environ.get(ISA_VARIABLE)
-        reasons.append(f"{native.isa()}, {f'which {ISA_VARIABLE} names' if asked else 'the best of this CPU'}")
+        reasons.append(f"{native.isa()}, {f'which {ISA_VARIABLE} names' if asked else 'the fastest of this CPU'}")
     if kernel.op == "linear" and (tuned := summary()):
         reasons.append(tuned)
     return "; ".join(reasons)

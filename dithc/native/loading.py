@@ -41,7 +41,7 @@ def library() -> ctypes.CDLL | None:
 
 @cache
 def isa() -> str:
-    """Name of the instruction set that kernels are chosen for: the CPU's best, or what HCOPS_ISA names.
+    """Name of the instruction set that kernels are chosen for: the fastest of the CPU, or what HCOPS_ISA names.
 
     Raises:
         UserError: HCOPS_ISA names an instruction set that does not exist or that this CPU lacks.
@@ -69,7 +69,7 @@ def kernels(level: str | None = None) -> list[tuple[str, str]]:
 
 
 def isa_number(wanted: str) -> int:
-    """The number of an instruction set that this CPU has; "" is the best.
+    """The number of an instruction set that this CPU has; "" is the one whose kernels are fastest.
 
     Raises:
         UserError: it does not exist, or this CPU lacks it.

@@ -58,7 +58,8 @@ int hc_version(void);
 /* Name of an instruction set, "ref" to "sme"; NULL for a number that is none. Static storage. */
 const char *hc_isa_name(int isa);
 
-/* The best instruction set of this CPU and operating system, or the one named by `wanted` (NULL or "": the best). */
+/* The instruction set of this CPU and operating system whose kernels are fastest, or the one named by `wanted` (NULL or "": the
+ * fastest). */
 int hc_isa_detect(const char *wanted, int *out_isa);
 
 /* Line `index` of the kernel table: the operator and the instruction set of the kernel that serves it on a machine of

@@ -65,7 +65,7 @@ def test_the_reason_of_a_c_kernel_names_its_instruction_set_and_who_chose_it(ask
     monkeypatch.setattr(active, "summary", lambda: "tuning file somewhere")
     native.isa.cache_clear()
     rows = {row["op"]: row for row in hcops.describe()}
-    expected = "ref, which HCOPS_ISA names" if asked else f"{native.isa()}, the best of this CPU"
+    expected = "ref, which HCOPS_ISA names" if asked else f"{native.isa()}, the fastest of this CPU"
     native.isa.cache_clear()
     assert expected in rows["linear"]["why"]
     assert "tuning file somewhere" in rows["linear"]["why"]

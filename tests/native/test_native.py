@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -59,6 +60,18 @@ def test_the_environment_can_lower_the_instruction_set(needs_library, fresh, mon
     monkeypatch.setenv("HCOPS_ISA", "ref")
     assert native.isa() == "ref"
     assert {isa for _, isa in native.kernels()} == {"ref"}
+
+
+def test_the_fastest_is_not_always_the_newest(needs_library, fresh, monkeypatch):
+    monkeypatch.delenv("HCOPS_ISA", raising=False)
+    cpu = Path("/proc/cpuinfo").read_text()
+    if "avx512_bf16" not in cpu.split():
+        pytest.skip("no AVX512_BF16")
+    amx = "amx_bf16" in cpu.split()
+    assert native.isa() == ("amx" if amx else "avx512" if "GenuineIntel" in cpu else "avx512bf16")
+    loading.isa.cache_clear()
+    monkeypatch.setenv("HCOPS_ISA", "avx512bf16")
+    assert native.isa() == "avx512bf16"
 
 
 @pytest.mark.parametrize("name", ["avx9000", "sme neon"])

@@ -1,9 +1,9 @@
 """Which tests run, and beside which others: a sample of families of slow tests, and units for workers to share.
 
 A family is what carries `@pytest.mark.sampled`: all cases of one test, or, with `sampled("name")`, all tests of that name.
-`--sample COMMIT` runs a sixth of each family, one at least, drawn by the hash of the commit: every commit draws anew, and
+`--sample COMMIT` runs an eighth of each family, one at least, drawn by the hash of the commit: every commit draws anew, and
 draws the same whenever it is asked. Of the other tests of a folder that are slow or start ranks, and share nothing with others,
-it runs a third. What carries `alternates("name", "which")` is expensive to prepare: of the alternatives of a name it runs one,
+it runs a quarter. What carries `alternates("name", "which")` is expensive to prepare: of the alternatives of a name it runs one,
 and of that the sample. Without `--sample`, or where there is no such commit, everything runs.
 
 Workers (`-n`) share units. A test that is slow or starts ranks is a unit of its own, unless it shares an expensive fixture with
@@ -24,9 +24,9 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ONE_OF = 6  # so many members of a family one runs
-ONE_OF_ALONE = 3  # and of the slow tests of a folder that are of no family
-ONE_OF_SLOW = 8  # and of all slow tests, where the sample is to be short
+ONE_OF = 8  # so many members of a family one runs
+ONE_OF_ALONE = 4  # and of the slow tests of a folder that are of no family
+ONE_OF_SLOW = 10  # and of all slow tests, where the sample is to be short
 
 
 def commit_of(name: str) -> str:

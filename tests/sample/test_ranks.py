@@ -72,11 +72,13 @@ def test_two_ranks_make_the_images_of_one(words, tmp_path):
 @needs_launcher
 def test_two_ranks_make_the_scene_of_one(words, tmp_path):
     folders = tmp_path / "one", tmp_path / "two"
-    said = []
+    said, config = [], tmp_path / "config.yaml"
+    content = json.loads(config.read_text())
     for folder, ranks in zip(folders, (1, 2), strict=True):
+        config.write_text(json.dumps(content | {"machine": {"sampling": {"windows_degree": ranks}}}))
         line = [word.replace("small", "scene") for word in words(folder)]
         said.append(run([*started(ranks), *line], DITHC_EXPECTED_RANKS=str(ranks)))
-    assert "1 group(s) of 2 rank(s) each (windows 2)" in said[1]
+    assert "1 group(s) of 2 rank(s) each, windows 2" in said[1]
     for name in ("shard-00000.npy", "rgb-00000.npy"):
         one, two = (np.load(folder / name) for folder in folders)
         assert one.shape[2:] == (20, 20)

@@ -109,7 +109,7 @@ class SamplingBench(Settings):
     """Scales; 1 is a call of the network alone."""
     ranks: Annotated[int, Field(ge=2, le=1024)] = 2
     """Ranks on this machine, each with an equal share of its cores."""
-    steps: Annotated[int, Field(ge=1, le=1000)] = 20
+    steps: Annotated[int, Field(ge=1, le=1000)] = 30
     """Steps of the images that are drawn; caches save little in few."""
     decode_size: Annotated[int, Field(ge=0, le=65536, multiple_of=8)] = 1024
     """Side in pixels of the image that is decoded by one rank and by all; 0 for none."""

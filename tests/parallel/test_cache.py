@@ -201,7 +201,7 @@ def test_settings_that_do_not_go_with_a_cache_are_refused() -> None:
         return training.Evaluation.model_validate({"run": "a", "extractor": "x", **settings})
 
     one = {"kind": "taylor"}
-    assert made(cache=one).cache == training.Taylor(kind="taylor", interval=3, order=1, warmup_steps=3)
+    assert made(cache=one).cache == training.Taylor(kind="taylor", interval=3, order=1, warmup_steps=6)
     assert made().cache is None
     for wrong, said in (
         ({"cache": one, "sampler": "heun"}, "heun is twice at each"),

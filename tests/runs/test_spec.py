@@ -155,7 +155,7 @@ def test_samples_of_a_length_say_of_which_checkpoints_they_are_made() -> None:
     assert digest(made()) == "0a2fc04eb09b"
     # A cache across steps decides images, with all of its settings; without one nothing is said of it.
     assert made(cache=None) == made()
-    known = {"kind": "taylor", "interval": 3, "order": 1, "warmup_steps": 3}
+    known = {"kind": "taylor", "interval": 3, "order": 1, "warmup_steps": 6}
     assert made(cache={"kind": "taylor"}) == made() | {"cache": known}
     assert made(cache={"kind": "first-block", "threshold": 0.2})["cache"] == {"kind": "first-block", "threshold": 0.2}
     assert made(at="untrained", cache={"kind": "taylor", "order": 2}) != made(at="untrained", cache={"kind": "taylor"})

@@ -51,7 +51,7 @@ class SamplingSettings:
     ranks: int = 2
     cpus: int | None = None
     contenders: tuple[str, ...] = NORMAL
-    steps: int = 20
+    steps: int = 30
     decode_size: int = 1024
     decode_width: int = 32
     warmup: int = 1

@@ -23,7 +23,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also diffusers' DiTPipeline with the same weights, where it is installed",
     )
-    parser.add_argument("--steps", type=int, default=20, help="of an image (default 20)")
+    parser.add_argument("--steps", type=int, default=30, help="of an image (default 30)")
     parser.add_argument(
         "--decode-size", type=int, default=1024, help="pixels of the image that is decoded; 0: none (default 1024)"
     )

@@ -38,11 +38,12 @@ class Packs:
         version = version_of(weight)
         if version is None:
             return None
-        if key in self._kept:
-            kept, of_version, packed = self._kept[key]
+        found = self._kept.pop(key, None)
+        if found is not None:
+            kept, of_version, packed = found
             if of_version == version and kept.shape == weight.shape and kept.stride() == weight.stride():
+                self._kept[key] = found
                 return packed
-            del self._kept[key]
             self._num_bytes -= packed.nbytes
         bytes_of = torch.zeros(1, dtype=torch.int64)
         context, library = native.context(), native.library()

@@ -37,7 +37,7 @@ def test_two_ranks_give_the_image_of_one_and_the_ring_almost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "sampling.json"
-    words = ["--rounds", "1", "--seconds", "0", "--steps", "5", "--cpus", "1", "--dtypes", "fp32", "--tokens", "16"]
+    words = ["--rounds", "1", "--seconds", "0", "--steps", "8", "--cpus", "1", "--dtypes", "fp32", "--tokens", "16"]
     words += ["--decode-size", "64", "--decode-width", "8"]
     words += [f"--override={name}={value}" for name, value in TINY.items()]
     assert main(["bench", "sampling", *words, "--json", str(path)]) == 0
@@ -128,14 +128,14 @@ def test_contenders_that_do_not_serve_say_why() -> None:
 
 def test_a_cache_is_of_one_image_and_skipped_where_nothing_is_left_to_skip() -> None:
     config, (taylor, first) = config_of(CELL), named(["taylor-3", "first-block"])
-    assert "the first 3 run all blocks" in str(taylor.fault(CELL, config, ranks=2))
-    assert taylor.fault(replace(CELL, steps=4), config, ranks=2) is first.fault(CELL, config, ranks=2) is None
+    assert "the first 6 run all blocks" in str(taylor.fault(CELL, config, ranks=2))
+    assert taylor.fault(replace(CELL, steps=7), config, ranks=2) is first.fault(CELL, config, ranks=2) is None
     assert "the first 1 run all blocks" in str(first.fault(replace(CELL, steps=1), config, ranks=2))
-    cell = replace(CELL, steps=6)
+    cell = replace(CELL, steps=9)
     model = network(cell)
     whole = Ours(model, cell, Team()).image()
     always = training.FirstBlock(kind="first-block", threshold=10.0)
-    for cache, ran in ((taylor.cache, 4 / 6), (always, (1 + 5 / 2) / 6)):
+    for cache, ran in ((taylor.cache, 7 / 9), (always, (1 + 8 / 2) / 9)):
         way = Ours(model, cell, Team(), cache=cache)
         images = [way.image(), way.image()]
         assert way.ran == pytest.approx(ran)

@@ -271,11 +271,11 @@ def test_wrong_arguments_are_refused(isa, wrong):
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 @pytest.mark.parametrize(("a_type", "b_type", "c_type", "compute"), TYPES)
 def test_a_packed_operand_gives_the_bits_of_one_that_is_not(isa, a_type, b_type, c_type, compute, layout):
-    """Few rows and many, a tile and a bit of columns, several blocks of depth; packed for one number of rows and of threads."""
-    for n, k in ((97, 40), (200, 300), (49, 1500)):
+    """Few rows and many, a tile and a bit of columns, an odd depth in several blocks; packed for one number of rows."""
+    for n, k in ((97, 41), (200, 300), (49, 1501)):
         b, other = (matrix(k, n, b_type, layout, seed=seed) for seed in (2, 3))
         packed = pack(isa, matrix(130, k, a_type, "rows", seed=1), b, compute)
-        for m in (65, 130, 400):
+        for m in (40, 65, 130, 400):
             a, bias = matrix(m, k, a_type, "rows", seed=m), torch.randn(n, dtype=F64 if compute == F64 else F32)
             for threads in THREADS:
                 expected, got, control = (torch.empty(m, n, dtype=c_type) for _ in range(3))

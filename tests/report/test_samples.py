@@ -1,10 +1,12 @@
 """The report's samples: pictures in rows below titles that are legible whatever names they have."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from matplotlib.image import imsave
 
-from dithc.report.figures.samples import samples_figure, title_lines
+from dithc.report.figures.samples import named, samples_figure, title_lines
 from tests.report.texts import assert_legible, written
 
 NAMES = ("a" * 64, "WARMUP-MODERN-MUON-MODEL-XL", "fine-tuning, average of 0.05, guidance 1.5", "codec", "MMMM " * 20)
@@ -26,3 +28,10 @@ def test_lines_of_a_title_hold_its_words_in_order():
     assert (len(lines) > 1, " ".join(lines)) == (True, "one two three four five six")
     assert "".join(title_lines("x" * 40, 1.0)) == "x" * 40
     assert title_lines("wide", 0.0) == list("wide"), "where not even a letter fits"
+
+
+def test_evaluations_of_the_same_state_are_told_apart_by_their_names() -> None:
+    items = [
+        SimpleNamespace(label=label, name=name) for label, name in (("before", "a"), ("after", "b"), ("after", "c"))
+    ]
+    assert named(items) == ["before", "after: b", "after: c"]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from numpy.typing import NDArray
 
-from dithc.report.facts import Facts, Measure, Score
+from dithc.report.facts import EvaluationFacts, Facts, Measure, Score
 from dithc.report.figures.canvas import (
     DPI,
     LINE_INCHES,
@@ -37,11 +37,20 @@ def draw_samples(facts: Facts, theme: Theme) -> bytes:
         return nothing(theme, "no samples have been generated")
     pictures = [
         [(dataset.grid, dataset.title, "real")]
-        + [(item.grid, item.label, _said(item.score, facts.measure)) for item in items[:MOST_COLUMNS]]
+        + [
+            (item.grid, name, _said(item.score, facts.measure))
+            for item, name in list(zip(items, named(items), strict=True))[:MOST_COLUMNS]
+        ]
         for dataset, items in rows
     ]
     with styled(theme):
         return as_png(samples_figure(pictures))
+
+
+def named(items: Sequence[EvaluationFacts]) -> list[str]:
+    """What each evaluation is called above its picture: by its own name too where others are of the same state of a run."""
+    labels = [item.label for item in items]
+    return [item.label if labels.count(item.label) == 1 else f"{item.label}: {item.name}" for item in items]
 
 
 def draw_composites(rows: Sequence[Sequence[tuple[NDArray[np.uint8], str, str]]], theme: Theme) -> bytes:

@@ -21,7 +21,7 @@ def test_they_are_targets_without_any_training(project: Path) -> None:
     assert "results/demo/stepwise/figures/stepwise.png" in done.stdout
     assert "results/demo/automem/figures/memory.png" in done.stdout
     assert (
-        "dithc bench sampling --model DiT-S/2 --tokens 256,1024,4096 --dtypes fp32,bf16 --guidance 4,1 --ranks 2 --steps 20 "
+        "dithc bench sampling --model DiT-S/2 --tokens 256,1024,4096 --dtypes fp32,bf16 --guidance 4,1 --ranks 2 --steps 30 "
         "--decode-size 1024 --decode-width 32 --rounds 3 --diffusers --json" in done.stdout
     )
     assert "results/demo/sampling/figures/sampling.png" in done.stdout
@@ -39,7 +39,7 @@ def test_the_report_has_what_the_experiment_asks_for_and_the_demo_asks_for_nothi
     assert done.returncode == 0, done.stdout[-3000:]
     assert "--only budget --budget 0.4 --folder . --file-gib 16 --rounds 2 --memory 8" in done.stdout
     assert (
-        "bench sampling --model DiT-B/2 --tokens 64 --dtypes fp32,bf16 --guidance 4,1 --ranks 2 --steps 20 --decode-size 1024 "
+        "bench sampling --model DiT-B/2 --tokens 64 --dtypes fp32,bf16 --guidance 4,1 --ranks 2 --steps 30 --decode-size 1024 "
         "--decode-width 32 --rounds 3 --json" in done.stdout
     )
     assert "--sampling results/demo/bench/sampling.json --out results/demo/report.html" in done.stdout

@@ -7,7 +7,7 @@ import pytest
 from dithc.log import UserError
 from dithc.model import DiTConfig
 from dithc.parallel import Degrees, Work, choosing, least
-from dithc.parallel.choosing import Costs, Link, Rates
+from dithc.parallel.choosing import Costs, Link, Rates, measure
 
 DIE = 1.51e12  # FLOP/s of a die of LX2, fp32
 FAST, SLOW = Link(latency=3e-6, bandwidth=24e9), Link(latency=3e-6, bandwidth=0.5e9)
@@ -161,3 +161,33 @@ def test_images_without_a_network_are_dealt_alone() -> None:
     rates = Rates(flops=1.0, inside=None, between=None, copying=1.0, decoding=1.0)
     assert least(Work(shards=[64, 64]), ranks=4, ranks_a_node=4, rates=rates) == Degrees(data=2)
     assert least(Work(shards=[]), ranks=4, ranks_a_node=4, rates=rates) == Degrees()
+
+
+def test_ranks_that_share_cores_are_used_only_as_far_as_it_helps() -> None:
+    """Four ranks on two cores: all at work take twice what each takes alone, and twice the exchanges for nothing."""
+    alike = replace(NODE, inside=Link(latency=50e-6, bandwidth=2e9))
+    crowded = replace(alike, flops=DIE / 2, crowding=[(1, 0.5), (2, 0.5), (4, 1.0)])
+    work = work_of(1024, branches=2, calls=10)
+    apart, together = (
+        choosing.choose(Costs(work=work, rates=rates, ranks=4, ranks_a_node=4)) for rates in (alike, crowded)
+    )
+    assert apart.best.degrees == Degrees(cfg=2, shared=2)
+    assert together.best.degrees == Degrees(cfg=2)
+    assert together.costs.alone == pytest.approx(apart.costs.alone)
+    assert together.best.speedup == pytest.approx(2.0, rel=0.05)
+
+
+def test_ranks_at_work_are_those_of_the_groups_that_have_a_shard() -> None:
+    rates = Rates(flops=1e12, inside=None, between=None, copying=1.0, crowding=[(1, 0.25), (2, 0.5), (4, 1.0)])
+    row = work_of(256).row_flops / 1e12
+    for shards, share in ((1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0), (8, 2.0)):
+        work = work_of(256, branches=1, shards=[1] * shards)
+        assert Costs(work=work, rates=rates, ranks=4, ranks_a_node=4).job(Degrees()).whole == pytest.approx(share * row)
+    nodes = Costs(work=work_of(256, branches=1, shards=[1] * 3), rates=rates, ranks=8, ranks_a_node=2)
+    assert nodes.job(Degrees()).whole == pytest.approx(0.5 * row), "no node has more at work than it has ranks"
+
+
+def test_a_disturbed_measurement_makes_no_few_ranks_slower_than_many() -> None:
+    each = [{"crowded": {1: 9.0, 2: 1.2, 4: 2.0}}, {"crowded": {2: 1.0, 4: 1.9}}, {"crowded": {4: 1.8}}]
+    assert measure._crowding(each) == [(1, 0.6), (2, 0.6), (4, 1.0)]
+    assert measure._crowding([{"crowded": {}}]) == []

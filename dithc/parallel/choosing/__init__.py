@@ -8,7 +8,7 @@ Invariants: everything but `measured` is pure, so the same numbers give the same
 are used, and what is chosen is sent by the first rank. A ring, which rounds otherwise than one rank, is taken only where it
 saves more than a tenth.
 How to change it: another way to cut is a field of `Degrees`, its seconds in `costs.py`, its faults in `degrees.py`; another rate
-is a field of `Rates`, measured in `measure.py` and described by `dithc simulate --sample`.
+is a field of `Rates`, measured in `measure.py` (of computing, in `blocks.py`) and described by `dithc simulate --sample`.
 """
 
 from dithc.parallel.choosing.choose import Chosen, choose, least

@@ -15,6 +15,8 @@ from functools import cached_property
 from math import gcd
 from typing import Any
 
+import numpy as np
+
 from dithc.hardware import Machine
 from dithc.parallel.degrees import Degrees, Work
 
@@ -59,6 +61,8 @@ class Rates:
             communicate have a core of their own.
         call: seconds of a call of the network beside its blocks.
         decoding: seconds in which a rank decodes an image.
+        crowding: ranks of a node at work, fewest first, and the seconds that computing takes then, over those where all its ranks
+            are at work, for which the other rates hold; between these in proportion. Empty where ranks do not disturb each other.
         source: in words.
     """
 
@@ -72,7 +76,15 @@ class Rates:
     hidden: float = 1.0
     call: float = 0.0
     decoding: float = 0.0
+    crowding: Sequence[tuple[int, float]] = ()
     source: str = ""
+
+    def crowded(self, ranks: int) -> float:
+        """The seconds in which so many ranks of a node compute, over those in which all do."""
+        if not self.crowding:
+            return 1.0
+        counts, seconds = zip(*self.crowding, strict=True)
+        return float(np.interp(ranks, counts, seconds))
 
 
 # For whoever asks what goes together, and not how long it takes: a rank of some cores of a present server.
@@ -190,19 +202,21 @@ class Costs:
 
     def job(self, degrees: Degrees) -> Seconds:
         """Until the busiest group has made its shards."""
-        groups = self.ranks // degrees.size
+        groups = min(self.ranks // degrees.size, len(self.work.shards))
+        crowded = self.rates.crowded(min(self.ranks_a_node, groups * degrees.size))
         of_shard = {images: self._shard(degrees, images) for images in set(self.work.shards)}
         busiest = Seconds(0.0, 0.0)
         for shards in self._dealt(groups):
-            computing = sum(count * of_shard[images].computing for images, count in shards.items())
+            computing = crowded * sum(count * of_shard[images].computing for images, count in shards.items())
             exchange = sum(count * of_shard[images].exchange for images, count in shards.items())
             busiest = max(busiest, Seconds(computing, exchange), key=lambda seconds: seconds.whole)
         return busiest
 
     @cached_property
     def alone(self) -> float:
-        """Seconds in which one rank makes everything."""
-        return sum(self._shard(Degrees(), images).whole * count for images, count in Counter(self.work.shards).items())
+        """Seconds in which one rank makes everything, while the others wait."""
+        whole = sum(self._shard(Degrees(), images).whole * count for images, count in Counter(self.work.shards).items())
+        return self.rates.crowded(1) * whole
 
     def knows(self, degrees: Degrees) -> bool:
         """Whether the links that degrees need are known."""

@@ -1,33 +1,26 @@
-"""What the ranks that are here do, measured in a few seconds: blocks, copies, meetings, messages; the slowest of all ranks.
-
-Legend: T tokens of an image, t of a strip, D width, L blocks.
-"""
+"""What the ranks that are here do, measured in a few seconds: blocks, copies, meetings, messages; the slowest of all ranks."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dithc.comm import Group
-from dithc.hcops import across, part
 from dithc.model import DiT
 from dithc.parallel.attention import SharedKeys
+from dithc.parallel.choosing.blocks import MOST_TOKENS, PART, computing, crowds
 from dithc.parallel.choosing.costs import NOMINAL, Link, Rates
 from dithc.parallel.degrees import Work
-from dithc.parallel.denoise import Denoiser
 from dithc.parallel.ranks import Ranks, cut
-from dithc.parallel.strips import rotated_from
 
-MOST_TOKENS, PART, BLOCKS = 1024, 4, 2  # of the longer strip; of it in the shorter one; blocks that are timed
 COPY_BYTES, SMALL_BYTES, LARGE_BYTES = 16 << 20, 4 << 10, 2 << 20
-REPEATS, LONG_SECONDS, MATRIX = 5, 0.5, 256
-MOST_FIXED = (
-    20  # a long strip takes at most so many times what its tokens do: whatever disturbed one of the two measurements
-)
+REPEATS, MATRIX = 9, 256
+# A long strip takes at most so many times what its tokens do: whatever disturbed one of the two measurements.
+MOST_FIXED = 20
 MOST_NODES = 4  # that a message between nodes is tried among
 
 
@@ -45,38 +38,7 @@ class _Found:
     inside: tuple[float, float] | None = None
     between: tuple[float, float] | None = None
     hidden: float = 1.0
-
-
-class _AllKeys:
-    """Attention of a strip over keys and values of a whole image, as where ranks share memory, without the others."""
-
-    def __init__(self, tokens: int, *, in_sequence: bool) -> None:
-        self._tokens, self.in_sequence = tokens, in_sequence
-        self.turn = (0, 0)
-        self.most_tokens = 0  # of short strips, which are always one call where they may be
-        self._memory = torch.empty(0)
-        self._kept: Any = None
-
-    def begin(self) -> None:
-        """See `hcops.part.Across`."""
-
-    def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
-        """See `hcops.part.Across`; all of their columns."""
-        self._outputs = torch.empty(len(layers), len(x), len(layers[0][0]), dtype=dtype)
-        across.linears_in(self._outputs, x, layers, columns=slice(None), meet=lambda calls: None)
-        return iter(self._outputs)
-
-    def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
-        """See `hcops.part.Across`."""
-        n, _, width = qkv.shape
-        if self._memory.dtype != qkv.dtype or not len(self._memory):
-            self._memory = torch.zeros(n, self._tokens, 2 * width // 3, dtype=qkv.dtype)
-        mixed, *self._kept = across.attention_in(self._memory, qkv, num_heads, first=0, meet=lambda calls: None)
-        return mixed
-
-    def absent(self) -> str | None:
-        """Nobody is waited for."""
-        return None
+    crowded: dict[int, float] = field(default_factory=dict)
 
 
 def measured(
@@ -101,50 +63,20 @@ def measured(
     group.barrier()
     found: dict[str, Any] = {}
     if model is not None:
-        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-            found |= _computing(model, work)
-        found["call"] = _ends(model, work, found["long"], bf16=bf16)
+        found |= computing(model, work, bf16=bf16)
+        if group.size > 1:
+            most = max(len(ranks) for ranks in nodes)
+            place = next(ranks.index(group.rank) for ranks in nodes if group.rank in ranks)
+            found["crowded"] = crowds(model, work, group, place=place, most=most, bf16=bf16)
     if decode is not None:
         begun = time.perf_counter()
         parts = decode()
         found["decoding"] = parts * (time.perf_counter() - begun)
     source, target = torch.zeros(COPY_BYTES, dtype=torch.uint8), torch.zeros(COPY_BYTES, dtype=torch.uint8)
-    found["copied"] = _least(lambda: target.copy_(source))
+    found["copied"] = _middle(lambda: target.copy_(source))
     if group.size > 1:
         found |= _exchanges(group, nodes, work, model)
     return _agreed([_Found(**one) for one in group.gather_objects(found)], work)
-
-
-def _computing(model: DiT, work: Work) -> dict[str, float]:
-    """Seconds of a block with a long strip of one image and with a short one, and what it takes more in two calls."""
-    long = min(work.tokens, MOST_TOKENS)
-    short = max(1, long // PART)
-    whole = _block(model, work, long)
-    if short == long:
-        return {"long": whole, "short": whole}
-    once = _block(model, work, short)
-    if not work.in_memory:
-        return {"long": whole, "short": once}
-    return {"long": whole, "short": once, "leaving": max(0.0, _block(model, work, short, in_sequence=False) - once)}
-
-
-def _block(model: DiT, work: Work, tokens: int, *, in_sequence: bool = True) -> float:
-    width = model.config.hidden_size
-    strip, c = torch.zeros(1, tokens, width), torch.zeros(1, width)
-    over = _AllKeys(work.tokens, in_sequence=in_sequence) if work.in_memory else None
-    blocks = model.chain()[:BLOCKS]
-    with part.part_of(work.tokens, over), rotated_from(model, slice(0, tokens)):
-        return _least(lambda: blocks(strip, c)) / min(BLOCKS, model.config.depth)
-
-
-def _ends(model: DiT, work: Work, block: float, *, bf16: bool) -> float:
-    """Seconds of a call beside its blocks; none where a call takes too long to be tried."""
-    if work.tokens > MOST_TOKENS or work.depth * block > LONG_SECONDS:
-        return 0.0
-    config = model.config
-    x, y = torch.zeros(1, config.in_channels, *config.size), torch.zeros(1, dtype=torch.long)
-    denoiser = Denoiser(model, bf16=bf16)
-    return max(0.0, _least(lambda: denoiser(x, torch.zeros(1), y)) - work.depth * block)
 
 
 def _exchanges(group: Group, nodes: Sequence[Sequence[int]], work: Work, model: DiT | None) -> dict[str, Any]:
@@ -182,8 +114,8 @@ def _link(ranks: Ranks) -> tuple[float, float]:
 
     latency = byte = 0.0
     for pattern, share in ((passed, 1.0), (swapped, (ranks.size - 1) / ranks.size)):
-        small = _least(partial(pattern, SMALL_BYTES), same=True)
-        large = _least(partial(pattern, LARGE_BYTES), same=True)
+        small = _middle(partial(pattern, SMALL_BYTES))
+        large = _middle(partial(pattern, LARGE_BYTES))
         latency = max(latency, small)
         byte = max(byte, (large - small) / (LARGE_BYTES - SMALL_BYTES) / share)
     return latency, byte
@@ -193,8 +125,8 @@ def _hidden(ranks: Ranks) -> float:
     """The share of a message that takes no time where its rank computes meanwhile."""
     x = torch.zeros(MATRIX, MATRIX)
     block = torch.zeros(LARGE_BYTES, dtype=torch.uint8)
-    message = _least(lambda: ranks.passed_on(block, (LARGE_BYTES,))(), same=True)
-    product = _least(lambda: x @ x)
+    message = _middle(lambda: ranks.passed_on(block, (LARGE_BYTES,))())
+    product = _middle(lambda: x @ x)
     products = 1 + int(message / product)  # longer than the message
 
     def computed() -> None:
@@ -206,27 +138,25 @@ def _hidden(ranks: Ranks) -> float:
         computed()
         arrived()
 
-    return min(1.0, max(0.0, 1 - (_least(both, same=True) - _least(computed)) / message))
+    return min(1.0, max(0.0, 1 - (_middle(both) - _middle(computed)) / message))
 
 
 def _meeting(ranks: Ranks, work: Work) -> float:
     """Seconds of a meeting: attention to a token of each rank."""
     over = SharedKeys(ranks, cut(ranks.size, ranks.size))
     qkv = torch.zeros(1, 1, 3 * work.width)
-    return _least(lambda: over.attention(qkv, work.heads), same=True)
+    return _middle(lambda: over.attention(qkv, work.heads))
 
 
-def _least(action: Callable[[], Any], *, same: bool = False) -> float:
-    """Seconds of an action, the least of some; of one alone where it takes long, unless all ranks must do the `same`."""
+def _middle(action: Callable[[], Any]) -> float:
+    """Seconds of an action, the middle of some tries, after one that is not timed."""
     action()
     seconds = []
     for _ in range(REPEATS):
         begun = time.perf_counter()
         action()
         seconds.append(time.perf_counter() - begun)
-        if sum(seconds) > LONG_SECONDS and not same:
-            break
-    return min(seconds)
+    return median(seconds)
 
 
 def _agreed(everybody: Sequence[_Found], work: Work) -> Rates:
@@ -264,5 +194,16 @@ def _agreed(everybody: Sequence[_Found], work: Work) -> Rates:
         hidden=min(one["hidden"] for one in each),
         call=slowest("call"),
         decoding=slowest("decoding"),
+        crowding=_crowding(each),
         source=f"measured on {len(everybody)} rank(s)",
     )
+
+
+def _crowding(each: Sequence[dict[str, Any]]) -> Sequence[tuple[int, float]]:
+    """See `Rates`; with fewer ranks at work none is slower, whatever disturbed a measurement."""
+    seconds = {ranks: max(one["crowded"].get(ranks, 0.0) for one in each) for one in each for ranks in one["crowded"]}
+    found: list[tuple[int, float]] = []
+    for ranks in sorted(seconds, reverse=True):
+        share = seconds[ranks] / seconds[max(seconds)]
+        found.insert(0, (ranks, min(share, found[0][1]) if found else 1.0))
+    return found

@@ -1,0 +1,147 @@
+"""What computing takes on the ranks that are here: seconds of blocks, timed while the other ranks do the same, and while few do.
+
+Legend: T tokens of an image, t of a strip, D width, L blocks.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dithc.comm import Group
+from dithc.hcops import across, part
+from dithc.model import DiT
+from dithc.parallel.degrees import Work
+from dithc.parallel.denoise import Denoiser
+from dithc.parallel.strips import rotated_from
+
+MOST_TOKENS, PART, BLOCKS = 1024, 4, 2  # of the longer strip; of it in the shorter one; blocks that are timed
+ROUNDS, WINDOW_SECONDS, LONG_SECONDS = 3, 0.05, 0.5
+
+# Something to time: entered, it is what is called again and again.
+Timed = Callable[[], AbstractContextManager[Callable[[], object]]]
+
+
+def computing(model: DiT, work: Work, *, bf16: bool) -> dict[str, float]:
+    """Seconds of a block with a long strip of one image (`long`) and with a short one (`short`), what it takes more in two calls
+    (`leaving`), and what a call of the network takes beside its blocks (`call`)."""
+    long = min(work.tokens, MOST_TOKENS)
+    short = max(1, long // PART)
+    timed = {"long": _block(model, work, long), "short": _block(model, work, short)}
+    if work.in_memory and short < long:
+        timed["left"] = _block(model, work, short, in_sequence=False)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        found = dict(zip(timed, _typical(list(timed.values())), strict=True))
+    found = {name: seconds / min(BLOCKS, work.depth) for name, seconds in found.items()}
+    found["leaving"] = max(0.0, found.pop("left", 0.0) - found["short"])
+    return found | {"call": _ends(model, work, found["long"], bf16=bf16)}
+
+
+def crowds(model: DiT, work: Work, group: Group, *, place: int, most: int, bf16: bool) -> dict[int, float]:
+    """Seconds of a block while so many first ranks of each node compute and the others wait; of those where this rank does.
+
+    Args:
+        model: see `measured`.
+        work: of the model.
+        group: all ranks, which call it together.
+        place: of this rank on its node.
+        most: ranks of the largest node.
+        bf16: whether products are of bf16.
+    """
+    found = {}
+    block = _block(model, work, min(work.tokens, MOST_TOKENS))
+    for ranks in sorted({min(1 << power, most) for power in range(most.bit_length() + 1)}):
+        group.barrier()
+        if place < ranks:
+            with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+                (found[ranks],) = _typical([block])
+    return found
+
+
+def _block(model: DiT, work: Work, tokens: int, *, in_sequence: bool = True) -> Timed:
+    """Some blocks, with a strip of so many tokens."""
+
+    @contextmanager
+    def entered() -> Iterator[Callable[[], object]]:
+        with part.part_of(work.tokens, over), rotated_from(model, slice(0, tokens)):
+            yield partial(blocks, strip, c)
+
+    width = model.config.hidden_size
+    strip, c = torch.zeros(1, tokens, width), torch.zeros(1, width)
+    over = _AllKeys(work.tokens, in_sequence=in_sequence) if work.in_memory else None
+    blocks = model.chain()[:BLOCKS]
+    return entered
+
+
+def _ends(model: DiT, work: Work, block: float, *, bf16: bool) -> float:
+    """Seconds of a call beside its blocks; none where a call takes too long to be tried."""
+    if work.tokens > MOST_TOKENS or work.depth * block > LONG_SECONDS:
+        return 0.0
+    config = model.config
+    x, y = torch.zeros(1, config.in_channels, *config.size), torch.zeros(1, dtype=torch.long)
+    denoiser = Denoiser(model, bf16=bf16)
+    (whole,) = _typical([lambda: nullcontext(lambda: denoiser(x, torch.zeros(1), y))])
+    return max(0.0, whole - work.depth * block)
+
+
+def _typical(timed: Sequence[Timed]) -> list[float]:
+    """Seconds of each: the middle of rounds, in each of which it is done again and again for a while; of what takes long, one.
+
+    Where ranks share cores, the least of several tries is one that had a core to itself, and no more than luck.
+    """
+    found: list[list[float]] = [[] for _ in timed]
+    begun = time.perf_counter()
+    for _ in range(ROUNDS):
+        for one, seconds in zip(timed, found, strict=True):
+            with one() as action:
+                seconds.append(_window(action))
+        if time.perf_counter() - begun > LONG_SECONDS * len(timed):
+            break
+    return [median(seconds) for seconds in found]
+
+
+def _window(action: Callable[[], object]) -> float:
+    """Seconds of an action, the mean of those that fit into a window, after one that is not timed."""
+    action()
+    count, begun = 0, time.perf_counter()
+    while count == 0 or time.perf_counter() - begun < WINDOW_SECONDS:
+        action()
+        count += 1
+    return (time.perf_counter() - begun) / count
+
+
+class _AllKeys:
+    """Attention of a strip over keys and values of a whole image, as where ranks share memory, without the others."""
+
+    def __init__(self, tokens: int, *, in_sequence: bool) -> None:
+        self._tokens, self.in_sequence = tokens, in_sequence
+        self.turn = (0, 0)
+        self.most_tokens = 0  # of short strips, which are always one call where they may be
+        self._memory = torch.empty(0)
+        self._kept: Any = None
+
+    def begin(self) -> None:
+        """See `hcops.part.Across`."""
+
+    def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
+        """See `hcops.part.Across`; all of their columns."""
+        self._outputs = torch.empty(len(layers), len(x), len(layers[0][0]), dtype=dtype)
+        across.linears_in(self._outputs, x, layers, columns=slice(None), meet=lambda calls: None)
+        return iter(self._outputs)
+
+    def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
+        """See `hcops.part.Across`."""
+        n, _, width = qkv.shape
+        if self._memory.dtype != qkv.dtype or not len(self._memory):
+            self._memory = torch.zeros(n, self._tokens, 2 * width // 3, dtype=qkv.dtype)
+        mixed, *self._kept = across.attention_in(self._memory, qkv, num_heads, first=0, meet=lambda calls: None)
+        return mixed
+
+    def absent(self) -> str | None:
+        """Nobody is waited for."""
+        return None

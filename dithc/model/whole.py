@@ -72,6 +72,7 @@ class Chain:
             for name, weight in module._parameters.items()
             if weight is not None
         ]
+        self._attentions = [block.attn for block in self._blocks]
         self._state: Hashable = None  # of the weights that the programs know
         self._programs: dict[Hashable, program.Program] = {}
         self._parts: dict[tuple[int, int], Chain] = {}
@@ -110,7 +111,7 @@ class Chain:
         return x
 
     def _program(self, x: Tensor, c: Tensor, weights: Sequence[Tensor]) -> program.Program | None:
-        tables = [table for block in self._blocks for table in block.attn.rotary if table is not None]  # type: ignore[union-attr]
+        tables = [table for one in self._attentions for table in one.rotary if table is not None]  # type: ignore[union-attr]
         state = tuple((weight.data_ptr(), program.version_of(weight)) for weight in weights)
         if self._state not in (None, state):
             self._programs.clear()

@@ -4,13 +4,14 @@ Legend: N rows of a batch, t tokens of this rank, T of an image, D width, H head
 """
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dithc import hcops
+from dithc import hcops, native
 from dithc.comm import Group
 from dithc.hcops import across, part
 from dithc.parallel.ranks import Ranks, cut, starts
@@ -36,6 +37,7 @@ class SharedKeys:
         self.most_tokens = max(lengths)
         self._keys = _Memory(ranks), _Memory(ranks)
         self._outputs = _Memory(ranks), _Memory(ranks)
+        self._joined = deque([_Memory(ranks), _Memory(ranks)])
         self.turn = (0, 0)
         self._kept: Any = None
 
@@ -66,9 +68,20 @@ class SharedKeys:
         across.linears_in(memory, x, layers, columns=columns, meet=outputs.meet)
         return iter(memory)
 
+    def joined(self, strip: Tensor) -> Tensor:
+        """The tokens (n, T, ...) of all, in shared memory until the call after the next, of the strips (n, t, ...) of each."""
+        memory = self._joined[0]
+        self._joined.rotate()
+        n, t, *features = strip.shape
+        whole = memory.of((n, self._tokens, *features), strip.dtype)
+        whole[:, self._first : self._first + t] = strip
+        memory.meet(native.library())
+        return whole
+
     def absent(self) -> str | None:
         """The rank that was waited for in vain; None where all came."""
-        return next((rank for memory in (*self._keys, *self._outputs) if (rank := memory.absent()) is not None), None)
+        memories = *self._keys, *self._outputs, *self._joined
+        return next((rank for memory in memories if (rank := memory.absent()) is not None), None)
 
 
 class _Memory:

@@ -11,6 +11,7 @@ from dithc.config import training
 from dithc.hcops import part, vector
 from dithc.log import problem
 from dithc.model import DiT
+from dithc.parallel.attention import SharedKeys
 from dithc.parallel.cache import cache_of
 from dithc.parallel.ranks import Ranks, cut, starts
 from dithc.parallel.stages import Staged
@@ -85,10 +86,9 @@ class Denoiser:
             if self._staged is not None:
                 return vector.unpatchify(self._staged(x, t, y), config.grid[0], config.patch_size)
             try:
-                patches = self._strip(x, t, y)
+                patches = self._joined(self._strip(x, t, y))
             except ValueError as error:
                 raise self._explained(error) from error
-            patches = self._tokens.joined(patches, self._lengths, dim=1)  # (n, T, p*p*out)
             return vector.unpatchify(patches, config.grid[0], config.patch_size).float()
 
     def _strip(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
@@ -111,6 +111,12 @@ class Denoiser:
                 tokens = blocks(tokens, c)
         patches: Tensor = model.final_layer(tokens, c)
         return patches
+
+    def _joined(self, strip: Tensor) -> Tensor:
+        """The patches (n, T, p*p*out) of all, of the strips (n, t, p*p*out) of each."""
+        if isinstance(self._over, SharedKeys):
+            return self._over.joined(strip)
+        return self._tokens.joined(strip, self._lengths, dim=1)
 
     def _explained(self, error: ValueError) -> Exception:
         absent = None if self._over is None else self._over.absent()

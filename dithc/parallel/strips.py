@@ -27,6 +27,9 @@ def embedded(model: DiT, patches: Tensor, mine: slice) -> Tensor:
 def rotated_from(model: DiT, mine: slice) -> Iterator[None]:
     """The blocks of a model, with the rotations of these tokens alone."""
     whole = [block.attn.rotary for block in model.blocks]  # type: ignore[union-attr]
+    if mine == slice(0, model.config.num_tokens) or all(table is None for tables in whole for table in tables):  # type: ignore[union-attr]
+        yield
+        return
     try:
         for block, tables in zip(model.blocks, whole, strict=True):
             block.attn.rotary = tuple(table if table is None else table[mine] for table in tables)  # type: ignore[union-attr]

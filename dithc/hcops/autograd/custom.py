@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from dithc.hcops.active import backend_of, raw, say_default
 from dithc.hcops.autograd import counts, fakes, gradients
@@ -57,9 +58,11 @@ class Operator:
             outputs = getattr(torch.ops.dithc, self.name)(*inputs)
             first: Tensor = outputs if self.num_outputs == 1 else outputs[0]
             return first
-        if self.may_drop and not _recorded(inputs) and backend_of(self.name) == "c":
+        if not _recorded(inputs):
             say_default()
-            alone: Tensor = raw(f"{self.name}_forward")(*inputs, keep=False)[0]
+            settings = {"keep": False} if self.may_drop and backend_of(self.name) == "c" else {}
+            found = raw(f"{self.name}_forward")(*inputs, **settings)
+            alone: Tensor = found[0] if isinstance(found, tuple) else found
             return alone
         only: Tensor = self._direct[0].apply(*inputs)
         return only
@@ -81,7 +84,9 @@ def traced(tensor: Tensor) -> bool:
 
 
 def _recorded(inputs: tuple[Any, ...]) -> bool:
-    """Whether autograd will ask for a gradient of this call."""
+    """Whether autograd will ask for a gradient of this call, or has given it a tangent."""
+    if forward_ad._current_level >= 0:
+        return True
     return torch.is_grad_enabled() and any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
 
 

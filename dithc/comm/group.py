@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dithc.comm.environment import STARTED_VARIABLE, Started, announced_ranks, node_name, started_by
-from dithc.comm.launching import guarded, take_names_away
+from dithc.comm.launching import end_when_stopped, guarded, take_names_away
 from dithc.log import UserError, logger, problem, setup
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ DEFAULT_TIMEOUT_SECONDS = 1800.0
 AGREED_STATUSES = (None, 0, 75, 76)
 # A launcher that is told to abort drops what it has not passed on yet, the reason of the abort among it.
 SECONDS_TO_BE_HEARD = 2.0
+# By which guards wait longer for a rank that is stopped than those who can say in what it is waited for.
+GUARD_LATER_SECONDS = 5.0
 BACKEND_VARIABLE = "DITHC_BACKEND"
 BACKENDS = ("dithc-mpi", "gloo")
 
@@ -146,9 +148,10 @@ class Group:
     def wait_at_most(self, seconds: float | None, *, stopped_seconds: float | None = None) -> None:
         """From now on a rank that others wait for longer than this ends all; None: longer than `connect` was told.
 
-        A rank of this node that a signal has stopped does so after `stopped_seconds`. Nothing with gloo, which has one limit for
-        all it does.
+        A rank that a signal has stopped does so after `stopped_seconds`: its neighbours see it where they wait for a message,
+        else its guard does, some seconds later. Of gloo, which has one limit for all it does, the guard alone.
         """
+        end_when_stopped(None if stopped_seconds is None else stopped_seconds + GUARD_LATER_SECONDS)
         if self.size > 1 and _backend() == BACKENDS[0]:
             from dithc.comm.process_group import wait_at_most
 
@@ -263,6 +266,7 @@ def _join(world: "World", timeout_seconds: float) -> Group:
     mine = [rank for rank, node in enumerate(nodes) if node == nodes[world.rank]]
     backend = _backend()
     _start(world, backend, one_node=len(set(nodes)) == 1, timeout_seconds=timeout_seconds)
+    end_when_stopped(None)  # all have met
     log.info("%d ranks on %d node(s), %s", world.size, len(set(nodes)), backend)
     if world.rank == 0 and (started_file := os.environ.get(STARTED_VARIABLE)):
         Path(started_file).touch()

@@ -2,8 +2,10 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import torch
 
@@ -32,13 +34,37 @@ def fail() -> str:
     raise RuntimeError("a rank fails while it connects")
 
 
+def stop() -> str:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return "a node"
+
+
+def prepare(scene: str) -> None:
+    """What rank 1 alone does while it connects."""
+    from dithc.comm import group
+
+    if scene == "fail-early":
+        group.node_name = fail  # called when MPI has started
+    elif scene == "stopped-after-mpi":
+        group.node_name = stop
+    elif scene in ("stopped-before-mpi", "paused") and not (been := Path("been here")).exists():
+        guarded = group.guarded
+
+        def stopped() -> None:
+            guarded()
+            been.touch()
+            if scene == "paused":  # a stopped process can't continue itself
+                subprocess.Popen(["/bin/sh", "-c", f"sleep 6; kill -CONT {os.getpid()}"])
+            stop()
+
+        group.guarded = stopped
+
+
 def main() -> None:
     scene = sys.argv[1]
     expected = int(sys.argv[2]) if len(sys.argv) > 2 else None
-    if scene == "fail-early" and any(os.environ.get(name) == "1" for name in RANK_VARIABLES):
-        from dithc.comm import group
-
-        group.node_name = fail  # called when MPI has started
+    if any(os.environ.get(name) == "1" for name in RANK_VARIABLES):
+        prepare(scene)
     with connect(expected, timeout_seconds=600) as group:
         if scene == "exchange":
             exchange(group)
@@ -52,6 +78,12 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         elif scene == "killed":
             group.barrier()
+        elif scene == "stopped-at-parts":
+            group.wait_at_most(None, stopped_seconds=2.0)
+            group.barrier()
+            if group.rank == 1:
+                stop()
+            group.part([list(range(group.size))])
         if scene in ("fail", "die"):
             time.sleep(3600)
     sys.stdout.write(f"rank {group.rank} of {group.size} is done\n")

@@ -168,6 +168,46 @@ def test_a_killed_rank_is_named_by_its_guard_and_by_every_other_rank(ranks):
     assert "is done" not in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.sampled("ranks that are stopped")
+@pytest.mark.mpi
+@pytest.mark.parametrize("where", ["after-mpi", "at-parts"])
+def test_a_rank_that_is_stopped_where_all_must_meet_ends_all(where, tmp_path):
+    """The making of a group waits for it without end."""
+    begun = time.monotonic()
+    done = launched(f"stopped-{where}", folder=tmp_path)
+    assert done.returncode != 0
+    assert time.monotonic() - begun < 120  # on a busy machine
+    assert "rank 1 (process" in done.stderr
+    assert "was stopped by a signal for" in done.stderr
+    assert "is done" not in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.sampled("ranks that are stopped")
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("scene", "words"),
+    [("stopped-before-mpi", "starting them again"), ("paused", "has been stopped by a signal for 5 s")],
+)
+def test_a_rank_that_is_stopped_before_anything_has_begun_loses_nothing(scene, words, tmp_path):
+    """MPI's own start waits for it without end: all are started again."""
+    done = launched(scene, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert words in done.stderr
+    assert ("starting them again" in done.stderr) == (scene != "paused")
+    assert done.stdout.count("is done") == 2
+
+
+def launched(scene: str, *, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Two ranks by `dithc launch`, of a command that is called as ours are."""
+    command = folder / "dithc"
+    command.write_text(f"#!/bin/sh\nexec '{sys.executable}' '{PROGRAM}' {scene} 2\n")
+    command.chmod(0o755)
+    words = [sys.executable, "-m", "dithc", "launch", "--ranks", "2", "--", str(command)]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+
+
 @pytest.mark.mpi
 def test_the_agreed_status_of_a_saved_stop_reaches_the_launcher():
     assert run_ranks(2, "leave", "2").returncode == 75

@@ -4,10 +4,15 @@ A launcher that loses a rank kills the others at once, and names a process numbe
 the others: the child is the rank, and the parent, which the launcher knows, waits for it. When the rank is ended by a
 signal, the parent says so and stays a while, in which the other ranks find out and end with an error that names it. Ranks that
 still connect do not find out: `dithc launch` is told, and ends them. The guards end with the launcher's process on their node.
+
+A rank that a signal has stopped is named by its guard, and ended where the others cannot do without it: until all have met, and
+from then on as long as the rank has asked for (`end_when_stopped`).
 """
 
+import mmap
 import os
 import signal
+import struct
 import sys
 import time
 from contextlib import suppress
@@ -25,6 +30,11 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, sign
 GRACE_SECONDS = 10.0
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 OFF_VARIABLE = "DITHC_NO_GUARD"
+# Between looks at a rank that is stopped; after how long that is said; after how long it is ended where all still have to meet.
+LOOK_SECONDS, SAY_SECONDS, MEETING_SECONDS = 0.5, 5.0, 10.0
+
+# Shared by rank and guard: seconds for which the rank may be stopped, 0 for any time.
+_most_stopped: mmap.mmap | None = None
 
 
 def guarded() -> None:
@@ -34,7 +44,9 @@ def guarded() -> None:
         return
     if name_of(os.getppid()) == HYDRA_PROXY:  # of MPICH's mpiexec on this node; without it ranks would train on, unseen
         follow_parent(signal.SIGKILL)()
-    parent = os.getpid()
+    global _most_stopped
+    parent, _most_stopped = os.getpid(), mmap.mmap(-1, mmap.PAGESIZE)
+    end_when_stopped(MEETING_SECONDS)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     child = os.fork()
@@ -46,6 +58,15 @@ def guarded() -> None:
     _watch(child)
 
 
+def end_when_stopped(seconds: float | None) -> None:
+    """Has the guard of this process, if it has one, end it when a signal has stopped it for so long; None: whenever it goes on.
+
+    Time in which the guard is stopped too, as with a job that is suspended, does not count.
+    """
+    if _most_stopped is not None:
+        struct.pack_into("d", _most_stopped, 0, seconds or 0.0)
+
+
 def _watch(child: int) -> None:
     def pass_on(number: int, _: FrameType | None) -> None:
         with suppress(ProcessLookupError):
@@ -53,18 +74,44 @@ def _watch(child: int) -> None:
 
     for number in FORWARDED:
         signal.signal(number, pass_on)
-    _, status = os.waitpid(child, 0)
+    rank = _rank()
+    status, stopped = _ended(child, rank)
     if not os.WIFSIGNALED(status):
         chosen = os.waitstatus_to_exitcode(status)
         tell_of_end(chosen)
         os._exit(chosen)
-    rank = _rank()
     ended_by = os.WTERMSIG(status)
-    cause = ": out of memory, or killed from outside" if ended_by == signal.SIGKILL else ""
-    log.error("rank %s (process %d) was ended by %s%s", rank, child, signal.Signals(ended_by).name, cause)
-    _tell_launch(f"rank {rank} was ended by {signal.Signals(ended_by).name}")
+    words = f"was ended by {signal.Signals(ended_by).name}"
+    if stopped:
+        words = f"was stopped by a signal for {stopped:g} s, while the others wait for it, and ended"
+    cause = ": out of memory, or killed from outside" if ended_by == signal.SIGKILL and not stopped else ""
+    log.error("rank %s (process %d) %s%s", rank, child, words, cause)
+    _tell_launch(f"rank {rank} {words}")
     time.sleep(GRACE_SECONDS)
     os._exit(128 + ended_by)
+
+
+def _ended(child: int, rank: str) -> tuple[int, float]:
+    """The status with which the rank ended, and the seconds for which it was stopped where it was ended for that, else 0."""
+    looks, is_stopped = 0, False
+    while True:
+        if is_stopped:
+            time.sleep(LOOK_SECONDS)
+        found, status = os.waitpid(child, os.WUNTRACED | (os.WCONTINUED | os.WNOHANG if is_stopped else 0))
+        if found and not os.WIFSTOPPED(status) and not os.WIFCONTINUED(status):
+            return status, 0.0
+        if found:
+            looks, is_stopped = 0, os.WIFSTOPPED(status)
+            continue
+        looks += 1
+        seconds = looks * LOOK_SECONDS
+        if seconds == SAY_SECONDS:
+            log.warning("rank %s (process %d) has been stopped by a signal for %g s", rank, child, seconds)
+        assert _most_stopped is not None
+        (most,) = struct.unpack_from("d", _most_stopped)
+        if 0 < most <= seconds:
+            os.kill(child, signal.SIGKILL)
+            return os.waitpid(child, 0)[1], seconds
 
 
 def tell_of_end(status: int) -> None:

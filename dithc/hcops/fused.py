@@ -102,6 +102,25 @@ class BlockWeights(NamedTuple):
         return tuple(weight for weight in (self.query, self.key) if weight is not None)
 
 
+class LastWeights(NamedTuple):
+    """The parameters of the layer behind the last block: of its modulation, and from the width to patches."""
+
+    modulation: Tensor  # (2D, D)
+    modulation_bias: Tensor
+    out: Tensor  # (F, D)
+    out_bias: Tensor
+
+    @property
+    def layers(self) -> tuple[Tensor, ...]:
+        """As of `BlockWeights`."""
+        return tuple(self)
+
+    @property
+    def norms(self) -> tuple[Tensor, ...]:
+        """As of `BlockWeights`."""
+        return ()
+
+
 class Kind(NamedTuple):
     """What a block is made of beside its weights.
 
@@ -137,9 +156,9 @@ def in_one_library() -> bool:
     return all(backend_of(part) == "c" for part in PARTS_OF_BLOCK)
 
 
-def block_serves(x: Tensor, c: Tensor, weights: BlockWeights) -> bool:
-    """Whether `block` takes these inputs: what the operators called one by one would give to the C kernels, where everything
-    asks for a gradient or nothing does."""
+def block_serves(x: Tensor, c: Tensor, weights: BlockWeights | LastWeights) -> bool:
+    """Whether `block`, or `last`, takes these inputs: what the operators called one by one would give to the C kernels, where
+    everything asks for a gradient or nothing does."""
     if part.across is not None and not part.across.in_sequence:
         return False
     if custom.traced(x) or not in_one_library():
@@ -201,6 +220,25 @@ def modulated(x: Tensor, modulation: Tensor, weights: BlockWeights, kind: Kind) 
     """
     out: Tensor = _forward(x, None, weights, kind, modulation.dtype, keep=False, modulation=modulation)[0]
     return out
+
+
+def last(x: Tensor, active: Tensor, weights: LastWeights, kind: Kind) -> Tensor:
+    """What is behind the last block (Peebles & Xie 2023, figure 3), without gradients, for what `block_serves` has agreed to.
+
+    Args:
+        x: (N, T, D).
+        active: (N, D), SiLU of the condition, in the type of the products.
+        weights: all of them parameters.
+        kind: of the last block, which has the same norm.
+
+    Returns:
+        (N, T, F), in the type of the products.
+    """
+    linear, dtype = raw("linear_forward"), type_of_products(x)
+    shift, scale = linear(active, weights.modulation, weights.modulation_bias, dtype).chunk(2, dim=1)  # (N, D) each
+    normed, *_ = raw("adarms_forward" if kind.rms else "adaln_forward")(x, shift, scale, kind.eps, dtype)  # (N, T, D)
+    patches: Tensor = linear(normed, weights.out, weights.out_bias, dtype)
+    return patches
 
 
 class dithc_block(torch.autograd.Function):  # the name is what a profiler shows

@@ -1,9 +1,9 @@
-"""Blocks one after the other as one call of the kernels, recorded once for all passes of a shape.
+"""Blocks one after the other, and what is behind them, as one call of the kernels, recorded once for all passes of a shape.
 
 Between two blocks Python takes some tenths of a millisecond: with 256 tokens of a small network 6 % of a pass, which each of the
 ranks that share the tokens takes for itself.
 
-Legend: N batch, T tokens, D width.
+Legend: N batch, T tokens, D width, F features of a patch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,13 +19,20 @@ __all__ = ["Packs", "Program", "version_of"]
 
 
 class Program:
-    """A pass through blocks, `(x (N, T, D), c (N, D)) -> (N, T, D)`, of one shape and type, without gradients.
+    """A pass through blocks, `(x (N, T, D), c (N, D)) -> (N, T, D or F)`, of one shape and type, without gradients.
 
     The weights' memory may not change between passes, nor their content.
     """
 
     def __init__(
-        self, weights: Sequence[fused.BlockWeights], kinds: Sequence[fused.Kind], x: Tensor, c: Tensor, *, packs: Packs
+        self,
+        weights: Sequence[fused.BlockWeights],
+        kinds: Sequence[fused.Kind],
+        x: Tensor,
+        c: Tensor,
+        *,
+        packs: Packs,
+        last: fused.LastWeights | None = None,
     ) -> None:
         """Records the pass and runs nothing.
 
@@ -35,6 +42,7 @@ class Program:
             x: the stream, for its shape and type; dense.
             c: the condition, likewise.
             packs: where weights are kept as products read them, for other shapes too.
+            last: of the layer behind the last block, for which it has agreed too; None: the pass ends with the block.
 
         Where tokens are shared (`part.across`), a pass is run at the turn at which it was recorded.
         """
@@ -42,17 +50,18 @@ class Program:
         self._x, self._c = x.clone(), c.clone()
         self._across = part.across  # has memory that is read and written
         with program(packs) as self._kernels:
-            stream = self._x
-            for modulation, of_block, kind in zip(self._modulations(weights), weights, kinds, strict=True):
+            stream, active = self._x, raw("silu_forward")(self._c)  # (N, T, D), (N, D)
+            self._kernels.keep(active)  # a layer may be made when its block is
+            for modulation, of_block, kind in zip(self._modulations(active, weights), weights, kinds, strict=True):
                 stream = fused.modulated(stream, modulation, of_block, kind)
                 self._kernels.free_all_but(stream)
+            if last is not None:
+                stream = fused.last(stream, active, last, kinds[-1])
         self._out = stream
         self._turn = (0, 0) if self._across is None else self._across.turn
 
-    def _modulations(self, weights: Sequence[fused.BlockWeights]) -> Iterator[Tensor]:
+    def _modulations(self, active: Tensor, weights: Sequence[fused.BlockWeights]) -> Iterator[Tensor]:
         """Of each block, (N, 6D): its columns are shared by those who share the tokens, as all need all of them."""
-        active = raw("silu_forward")(self._c)  # (N, D)
-        self._kernels.keep(active)  # a layer may be made when its block is
         layers = [(of_block.modulation, of_block.modulation_bias) for of_block in weights]
         linears = across.linears_apart if self._across is None else self._across.linears
         return linears(active, layers, fused.type_of_products(self._x))

@@ -21,7 +21,7 @@ from dithc.model.embed import (
 )
 from dithc.model.parts import Attention, GatedMlp, Mlp, Rotary
 from dithc.model.presets import DiTConfig, preset
-from dithc.model.whole import Chain, in_one_call
+from dithc.model.whole import Chain, in_one_call, in_one_pass
 
 EMBEDDING_STD = 0.02
 
@@ -55,9 +55,13 @@ class DiT(nn.Module):
         """
         return cls(preset(name, overrides))
 
-    def chain(self) -> Chain:
-        """The blocks in one callable, without gradients: for who calls them often. See `Chain`."""
-        return Chain(self.blocks)
+    def chain(self, *, to_patches: bool = False) -> Chain:
+        """The blocks in one callable, without gradients: for who calls them often. See `Chain`.
+
+        Args:
+            to_patches: with the last layer behind them.
+        """
+        return Chain(self.blocks, last=self.final_layer if to_patches else None)
 
     def forward(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Predicts noise, and where sigma is learned the raw interpolation of its log variance behind it.
@@ -118,6 +122,7 @@ class FinalLayer(nn.Module):
         self.linear = Linear(width, out_features)
         self.adaLN_modulation = nn.Sequential(Silu(), Linear(width, 2 * width))
 
+    @in_one_pass
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
         """x (N, T, D), c (N, D)."""
         shift, scale = self.adaLN_modulation(c).chunk(2, dim=1)  # (N, D) each

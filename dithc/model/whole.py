@@ -1,6 +1,6 @@
 """Which blocks run as one call of the kernels, alone or all of them: those of whose parts nobody outside has to see the calls.
 
-Legend: N batch, T tokens, D width.
+Legend: N batch, T tokens, D width, F features of a patch.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -27,6 +27,13 @@ class Parts(Protocol):
     mlp: Mlp | GatedMlp
 
 
+class Last(Protocol):
+    """What is behind the last block: its parts."""
+
+    adaLN_modulation: nn.Sequential
+    linear: Linear
+
+
 Forward = Callable[[Any, Tensor, Tensor], Tensor]
 
 
@@ -44,6 +51,12 @@ def in_one_call(forward: Forward) -> Forward:
     return whole
 
 
+def in_one_pass(forward: Forward) -> Forward:
+    """The forward pass of what is behind the last block, which does what `fused.last` does: it may be in the call of a `Chain`."""
+    forward.in_one_pass = True  # type: ignore[attr-defined]
+    return forward
+
+
 def _kind_of(block: Parts) -> fused.Kind:
     cos, sin = block.attn.rotary
     rms, swiglu = block.kind.norm == "rms", block.kind.mlp == "swiglu"
@@ -57,18 +70,21 @@ MOST_PROGRAMS = 4  # each holds the memory of a pass
 class Chain:
     """Blocks one after the other, `(x (N, T, D), c (N, D)) -> (N, T, D)`, without gradients.
 
-    The bits are those of the blocks called one by one. Where the C kernels serve all of them and a pass is short it is one call,
-    recorded the first time and run again while all weights stay where and what they are; a longer pass is several such calls. A
-    weight that is written past torch, by its address, is not seen to change. Hooks that come later are not called.
+    With what is behind the last block the result is its patches (N, T, F). The bits are those of the modules called one by one.
+    Where the C kernels serve all of them and a pass is short it is one call, recorded the first time and run again while all
+    weights stay where and what they are; a longer pass is several such calls. A weight that is written past torch, by its
+    address, is not seen to change. Hooks that come later are not called.
     """
 
-    def __init__(self, blocks: Iterable[nn.Module], packs: program.Packs | None = None) -> None:
-        self._blocks = list(blocks)
+    def __init__(
+        self, blocks: Iterable[nn.Module], *, last: nn.Module | None = None, packs: program.Packs | None = None
+    ) -> None:
+        self._blocks, self._last = list(blocks), last
         self._packs = program.Packs() if packs is None else packs
         self._weights = [
             (module._parameters, name)
-            for block in self._blocks
-            for module in block.modules()
+            for part in (*self._blocks, *([] if last is None else [last]))
+            for module in part.modules()
             for name, weight in module._parameters.items()
             if weight is not None
         ]
@@ -85,7 +101,8 @@ class Chain:
         """Some of the blocks, with programs of their own, which stay here."""
         first, stop, _ = part.indices(len(self))
         if (first, stop) not in self._parts:
-            self._parts[first, stop] = Chain(self._blocks[first:stop], self._packs)
+            last = self._last if stop == len(self) else None
+            self._parts[first, stop] = Chain(self._blocks[first:stop], last=last, packs=self._packs)
         return self._parts[first, stop]
 
     @torch.no_grad()
@@ -108,7 +125,7 @@ class Chain:
     def _one_by_one(self, x: Tensor, c: Tensor) -> Tensor:
         for block in self._blocks:
             x = block(x, c)
-        return x
+        return x if self._last is None else self._last(x, c)
 
     def _program(self, x: Tensor, c: Tensor, weights: Sequence[Tensor]) -> program.Program | None:
         tables = [table for one in self._attentions for table in one.rotary if table is not None]  # type: ignore[union-attr]
@@ -124,11 +141,13 @@ class Chain:
         if key not in self._programs and x.is_contiguous() and c.is_contiguous():
             found = [_weights_seen(block) for block in self._blocks]
             served = [one for one in found if one is not None and fused.block_serves(x, c, one)]
-            if len(served) == len(self._blocks):
+            last = None if self._last is None else _weights_of_last(self._last)
+            is_last_served = self._last is None or (last is not None and fused.block_serves(x, c, last))
+            if len(served) == len(self._blocks) and is_last_served:
                 if len(self._programs) == MOST_PROGRAMS:
                     self._programs.pop(next(iter(self._programs)))  # the oldest
                 kinds = [_kind_of(block) for block in self._blocks]  # type: ignore[arg-type]
-                self._programs[key] = program.Program(served, kinds, x, c, packs=self._packs)
+                self._programs[key] = program.Program(served, kinds, x, c, packs=self._packs, last=last)
         return self._programs.get(key)
 
 
@@ -139,6 +158,31 @@ def _weights_seen(block: nn.Module) -> fused.BlockWeights | None:
     return _weights_of(block)  # type: ignore[arg-type]
 
 
+def _weights_of_last(layer: nn.Module) -> fused.LastWeights | None:
+    """As `_weights_seen`, of what is behind the last block."""
+    if (
+        not fused.is_plain(layer, type(layer))
+        or not hasattr(type(layer).forward, "in_one_pass")
+        or fused.all_are_seen()
+    ):
+        return None
+    parts: Last = layer  # type: ignore[assignment]
+    if not _is_condition(parts.adaLN_modulation) or not fused.is_plain(parts.linear, Linear):
+        return None
+    layers: Any = (parts.adaLN_modulation[1], parts.linear)
+    return fused.LastWeights(*(value for one in layers for value in (one.weight, one.bias)))
+
+
+def _is_condition(layers: nn.Sequential) -> bool:
+    """Whether nobody outside has to see the calls of a modulation: SiLU and a linear layer."""
+    return (
+        fused.is_plain(layers, nn.Sequential)
+        and [type(part) for part in layers] == [Silu, Linear]
+        and fused.is_plain(layers[0], Silu)
+        and fused.is_plain(layers[1], Linear)
+    )
+
+
 def _weights_of(block: Parts) -> fused.BlockWeights | None:
     """The parameters, where nobody outside has to see the calls of the parts."""
     is_plain = fused.is_plain
@@ -146,8 +190,7 @@ def _weights_of(block: Parts) -> fused.BlockWeights | None:
         return None
     condition, attention, mlp = block.adaLN_modulation, block.attn, block.mlp
     kind, first = (GatedMlp, Linear) if block.kind.mlp == "swiglu" else (Mlp, LinearGelu)
-    wholes = is_plain(condition, nn.Sequential), is_plain(attention, Attention), is_plain(mlp, kind)
-    if not all(wholes) or [type(part) for part in condition] != [Silu, Linear] or not is_plain(condition[0], Silu):
+    if not _is_condition(condition) or not is_plain(attention, Attention) or not is_plain(mlp, kind):
         return None
     layers = (condition[1], attention.qkv, attention.proj, *mlp.layers)
     kinds = (Linear, Linear, Linear, first, Linear)

@@ -53,7 +53,7 @@ class Denoiser:
         """
         self.model = model
         # Of other networks nothing is cut, and all is called as it is.
-        self._blocks = model.chain() if isinstance(model, DiT) else None
+        self._blocks = model.chain(to_patches=cache is None) if isinstance(model, DiT) else None
         self._bf16, self._rows, self._tokens, self._over = bf16, rows, tokens, over
         self._lengths = cut(model.config.num_tokens, tokens.size)
         self._staged = None if pipefusion is None else Staged(model, pipefusion, stages)
@@ -105,10 +105,9 @@ class Denoiser:
         with rotated_from(model, mine):
             if self._over is not None:
                 self._over.begin()
-            if self._cache is not None:
-                tokens = self._cache(blocks, tokens, c, float(t[0]))
-            else:
-                tokens = blocks(tokens, c)
+            if self._cache is None:
+                return blocks(tokens, c)
+            tokens = self._cache(blocks, tokens, c, float(t[0]))
         patches: Tensor = model.final_layer(tokens, c)
         return patches
 

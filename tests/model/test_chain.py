@@ -79,6 +79,34 @@ def test_the_bits_are_those_of_the_blocks_one_by_one(kind: str, bf16: bool, reco
     assert len(recorded) == 1
 
 
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_last_layer_is_part_of_the_pass(
+    kind: str, bf16: bool, recorded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = made(**KINDS[kind])
+    chain, called = model.chain(to_patches=True), []
+    numbers = sum(weight.numel() for part in (model.blocks, model.final_layer) for weight in part.parameters())
+    if not bf16:  # two calls: of one block, and of two with the last layer
+        monkeypatch.setattr("dithc.model.whole.MOST_FLOP", 2 * numbers * 2 * 16 / 1.4)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16), part_of(16):
+        for seed in range(2):
+            x, c = inputs(seed=seed)
+            expected = model.final_layer(one_by_one(model, x, c), c)
+            patches = chain(x, c)
+            assert patches.shape == (2, 16, 2 * 2 * 8)
+            assert patches.dtype is expected.dtype
+            assert torch.equal(patches, expected)
+        assert len(recorded) == (1 if bf16 else 2)
+        model.final_layer.linear.weight.mul_(2.0)
+        assert torch.equal(chain(x, c), model.final_layer(one_by_one(model, x, c), c))
+        assert not torch.equal(chain(x, c), patches)
+        model.final_layer.linear.register_forward_hook(lambda *given: called.append(given))
+        seen = model.chain(to_patches=True)
+        assert torch.equal(seen(x, c), chain(x, c))
+        assert len(called) == 1, "somebody who looks on sees it"
+
+
 def test_a_part_of_the_blocks_can_be_had() -> None:
     model = made()
     chain = model.chain()

@@ -52,7 +52,7 @@ def in_one_call(forward: Forward) -> Forward:
 
 
 def in_one_pass(forward: Forward) -> Forward:
-    """The forward pass of what is behind the last block, which does what `fused.last` does: it may be in the call of a `Chain`."""
+    """The forward pass of what is behind the last block, which does what `fused.last` does: it may be in a `Chain`'s call."""
     forward.in_one_pass = True  # type: ignore[attr-defined]
     return forward
 

@@ -3,6 +3,7 @@ and the memory around its outputs as they were: natively, under sanitizers, and 
 
 import functools
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from dithc.bench.libraries.emulated import quick_emulation
 from tests.kernels.cases import Case, read_outputs, write_cases
 from tests.kernels.foreign_cases import foreign_cases
 from tests.kernels.isas import runs, sampled_where_it_runs
@@ -96,7 +98,8 @@ def run(program: Path, isa: str, threads: int, folder: Path, emulator: tuple[str
     cases, outputs = folder / "cases", folder / "outputs"
     write_cases(all_cases(), cases)
     command = [*emulator, str(program), str(cases), str(outputs), isa, str(threads), str((threads + 1) // 2)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    environment = os.environ | (quick_emulation() if emulator else {})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, f"{' '.join(command)}: exit {done.returncode}\n{done.stderr[-6000:]}"
     return outputs.read_bytes()
 
